@@ -1,0 +1,28 @@
+"""attnworks builds, examines and reshapes attention."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from attnworks import linalg, mechanisms, models
+    from attnworks.models import build, load, preset, save
+
+__all__ = ["__version__", "build", "linalg", "load", "mechanisms", "models", "preset", "save"]
+
+_HOME = {"build": "models", "load": "models", "preset": "models", "save": "models"}
+
+
+def __getattr__(name: str) -> object:
+    """Import rooms on first use, so that `attnworks --help` never waits for torch."""
+    if name not in __all__:
+        raise AttributeError(f"module 'attnworks' has no attribute {name!r}; it has {', '.join(__all__)}")
+    room = importlib.import_module(f"attnworks.{_HOME.get(name, name)}")
+    return getattr(room, name) if name in _HOME else room
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

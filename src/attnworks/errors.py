@@ -1,0 +1,41 @@
+"""Errors for people: one line that says what was asked, what was expected, what was got, and what to do."""
+
+from __future__ import annotations
+
+
+class AttnworksError(Exception):
+    """The parent of every error this package raises on purpose.
+
+    Its text is one line: `asked: expected ..., got ...; remedy`. The command line prints it without a traceback.
+    """
+
+    def __init__(self, *, asked: str, expected: str, got: str, remedy: str) -> None:
+        self.asked, self.expected, self.got, self.remedy = (_one_line(part) for part in (asked, expected, got, remedy))
+        super().__init__(f"{self.asked}: expected {self.expected}, got {self.got}; {self.remedy}")
+
+
+class UsageError(AttnworksError, ValueError):
+    """A value, shape or option that cannot be used."""
+
+
+class UnknownNameError(AttnworksError, LookupError):
+    """A name that no plug-in, preset or field carries."""
+
+
+class FolderError(AttnworksError, OSError):
+    """A folder that is missing, incomplete, changed or in the way."""
+
+    def __str__(self) -> str:
+        return self.args[0]
+
+
+class UnsafeFileError(FolderError):
+    """A file that could run code when opened."""
+
+
+class MissingExtraError(AttnworksError, ImportError):
+    """An optional dependency that is not installed."""
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

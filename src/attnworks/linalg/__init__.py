@@ -1,0 +1,1 @@
+"""Tensors to tensors: no modules, no state."""

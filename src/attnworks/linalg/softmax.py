@@ -1,0 +1,76 @@
+"""Softmax over the keys of each query: masked, differentiated, and how near it is to saturation."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+
+def masked_softmax(
+    S: Float[Tensor, "*a i j"], allowed: Bool[Tensor, "*#a #i #j"] | None = None
+) -> Float[Tensor, "*a i j"]:
+    """P_ij = exp(S_ij) / sum_{j' allowed} exp(S_ij') on the allowed keys, 0 elsewhere.
+
+    Source: Conti 2024, eq. 8 and 10 (S4.54-S4.57).
+    Departs: a row without any allowed key is zero, with zero gradient; the formula would give NaN.
+    """
+    if allowed is None:
+        return S.softmax(-1)
+    lowest = torch.finfo(S.dtype).min
+    return S.masked_fill(~allowed, lowest).softmax(-1).masked_fill(~allowed, 0.0)
+
+
+def softmax_jacobian(s: Float[Tensor, "*a j"]) -> Float[Tensor, "*a j j"]:
+    """J = diag(s) - s s^T, the derivative of softmax at the point where its value is s.
+
+    Source: Conti 2024, section 1.2.3 (S4.46, S4.47).
+    Holds when: s is a probability vector; then J is symmetric, positive semidefinite, J 1 = 0 and ||J||_2 <= 1/2.
+    Departs: every diagonal entry is +s_i (1 - s_i); the document prints minus signs from the second one on.
+    """
+    return torch.diag_embed(s) - s.unsqueeze(-1) * s.unsqueeze(-2)
+
+
+def jacobian_norm(s: Float[Tensor, "*a j"]) -> Float[Tensor, "*a"]:
+    """||diag(s) - s s^T||_F = sqrt(sum_i s_i^2 - 2 sum_i s_i^3 + (sum_i s_i^2)^2), without forming the matrix.
+
+    Source: expanded from S4.47. It is zero exactly at the unit vectors (S4.48) and at s = 0 (a fully masked row).
+    """
+    squares = s.square()
+    second, third = squares.sum(-1), (squares * s).sum(-1)
+    return (second - 2 * third + second.square()).clamp_min(0).sqrt()
+
+
+def entropy(P: Float[Tensor, "*a j"]) -> Float[Tensor, "*a"]:
+    """H = -sum_j P_j ln P_j in nats, with 0 ln 0 = 0."""
+    return torch.special.entr(P).sum(-1)
+
+
+class Saturation(NamedTuple):
+    """How near each row of an attention matrix is to a unit vector, where softmax passes no gradient."""
+
+    entropy: Float[Tensor, "*a"]
+    max_weight: Float[Tensor, "*a"]
+    jacobian_norm: Float[Tensor, "*a"]
+
+
+def saturation(P: Float[Tensor, "*a j"]) -> Saturation:
+    """Entropy, largest weight and Jacobian norm of every row of P.
+
+    Source: Conti 2024, section 1.2.3 (S4.46-S4.50): large logits drive rows to unit vectors, and the Jacobian to zero.
+    """
+    return Saturation(entropy(P), P.amax(-1), jacobian_norm(P))
+
+
+def score_range(S: Float[Tensor, "*a i j"], allowed: Bool[Tensor, "*#a #i #j"] | None = None) -> Float[Tensor, "*a i"]:
+    """max_j S_ij - min_j S_ij over the allowed keys; 0 for a row with none.
+
+    Source: D_ii of Xie 2021, lemma A.3 (S0.34): the row's attention differs from uniform by at most tanh(range / 4).
+    """
+    if allowed is None:
+        return S.amax(-1) - S.amin(-1)
+    highest = S.masked_fill(~allowed, -torch.inf).amax(-1)
+    lowest = S.masked_fill(~allowed, torch.inf).amin(-1)
+    return (highest - lowest).clamp_min(0.0)

@@ -1,0 +1,40 @@
+"""Attention mechanisms: (Q, K, V, Mask, Context) -> Attended(Y, P).
+
+>>> import torch
+>>> from attnworks import mechanisms
+>>> Q, K, V = torch.randn(3, 2, 8, 11, 16).unbind()
+>>> attend = mechanisms.get("dense")()
+>>> attend(Q, K, V, mechanisms.Mask(causal=True)).Y.shape
+torch.Size([2, 8, 11, 16])
+"""
+
+from attnworks.mechanisms import bahdanau, dense, luong
+from attnworks.mechanisms.contract import MECHANISMS, Attended, Context, Cost, Geometry, Mechanism
+from attnworks.mechanisms.mask import Mask
+from attnworks.mechanisms.spec import MechanismSpec
+
+__all__ = [
+    "MECHANISMS",
+    "Attended",
+    "Context",
+    "Cost",
+    "Geometry",
+    "Mask",
+    "Mechanism",
+    "MechanismSpec",
+    "bahdanau",
+    "dense",
+    "get",
+    "luong",
+    "names",
+]
+
+
+def get(name: str) -> type[Mechanism]:
+    """The mechanism class registered under `name`; an unknown name lists the known ones."""
+    return MECHANISMS[name]
+
+
+def names() -> tuple[str, ...]:
+    """Every registered mechanism."""
+    return tuple(MECHANISMS)

@@ -1,0 +1,115 @@
+"""What every attention mechanism promises, and the registry of those that do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple, Self
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from attnworks.errors import UsageError
+from attnworks.mechanisms.mask import Mask
+from attnworks.registry import Registry
+
+MECHANISMS: Registry[type[Mechanism]] = Registry("mechanism")
+
+
+class Attended(NamedTuple):
+    """The result of attention: outputs, and the weights if they were asked for."""
+
+    Y: Float[Tensor, "b h i v"]
+    P: Float[Tensor, "b h i j"] | None = None
+
+
+@dataclass(frozen=True)
+class Context:
+    """What some mechanisms need beyond Q, K, V and the Mask.
+
+    scale   multiplies the scores instead of the mechanism's own factor
+    """
+
+    scale: float | None = None
+
+
+class Geometry(NamedTuple):
+    """The size of one attention layer: heads, and the width of a key and of a value in each."""
+
+    heads: int
+    d_k: int
+    d_v: int
+
+
+class Cost(NamedTuple):
+    """What one forward pass over one sequence takes.
+
+    edges   query-key pairs that are scored, over all heads
+    flops   multiply-adds count twice; exponentials are left out
+    bytes   float32 memory held besides Q, K and V: the output and what is kept for it
+    """
+
+    edges: int
+    flops: int
+    bytes: int
+
+
+class Mechanism(nn.Module):
+    """(Q [b h i k], K [b h j k], V [b h j v], Mask, Context) -> Attended(Y [b h i v], P [b h i j] or None).
+
+    A mechanism is one file: this class, registered by name, and its `reference`, the same thing in slow loops.
+    Options are keyword arguments; sizes that its parameters depend on come from the Geometry given to `fitted`.
+    Promises, tested for every registered name: outputs and gradients equal the reference's; a query that sees no key
+    gives zeros; a key that is hidden has no influence, in value or gradient; weights asked for change nothing else.
+    """
+
+    name: ClassVar[str]
+    needs: ClassVar[frozenset[str]] = frozenset()
+    """Fields of Context without which the mechanism cannot run."""
+
+    @classmethod
+    def fitted(cls, geometry: Geometry, **options: object) -> Self:
+        """Build for a layer of this size. Mechanisms with parameters of their own override it."""
+        del geometry
+        return cls(**options)
+
+    def forward(
+        self,
+        Q: Float[Tensor, "b h i k"],
+        K: Float[Tensor, "b h j k"],
+        V: Float[Tensor, "b h j v"],
+        mask: Mask | None = None,
+        context: Context | None = None,
+        *,
+        weights: bool = False,
+    ) -> Attended:
+        mask, context = mask or Mask(), context or Context()
+        self._check(Q, K, V, mask)
+        return self.attend(Q, K, V, mask, context, weights)
+
+    def attend(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, context: Context, weights: bool) -> Attended:
+        """The mechanism itself, on inputs that fit together."""
+        raise NotImplementedError
+
+    def reference(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, context: Context) -> Attended:
+        """The same result in loops over batch, heads, queries and keys: slow, and easy to believe."""
+        raise NotImplementedError
+
+    def cost(self, queries: int, keys: int, geometry: Geometry, *, causal: bool = False) -> Cost:
+        raise NotImplementedError
+
+    def _check(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask) -> None:
+        (b, h, i, k), j = Q.shape, K.shape[2]
+        if K.shape != (b, h, j, k) or V.shape[:3] != (b, h, j):
+            raise UsageError(
+                asked=f"{self.name} attention",
+                expected=f"K [{b}, {h}, keys, {k}] and V [{b}, {h}, keys, any] for Q {list(Q.shape)}",
+                got=f"K {list(K.shape)} and V {list(V.shape)}",
+                remedy="give all three the same batch and heads, Q and K one width, K and V one length",
+            )
+        mask.check(b, h, i, j)
+
+
+def dense_edges(queries: int, keys: int, causal: bool) -> int:
+    """Query-key pairs of one head: queries x keys, less the later keys when causal."""
+    hidden = queries * (queries - 1) // 2 if causal else 0
+    return queries * keys - hidden

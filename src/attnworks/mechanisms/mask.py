@@ -1,0 +1,105 @@
+"""Which keys a query may see. No n x n tensor is built here unless the user gave one or asks for one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from attnworks.errors import UsageError
+
+
+@dataclass(frozen=True, eq=False)
+class Mask:
+    """Padding, causality and, if need be, a dense pattern; they all have to agree that a query may see a key.
+
+    padding   True where the key is a real token, False where it is padding (as Hugging Face's `attention_mask`)
+    causal    queries are the last positions of the keys' sequence, and none sees a later key
+    dense     boolean (True: may see) or additive (added to the scores; -inf hides the key), broadcast over b and h
+
+    >>> Mask.from_lengths([2, 3]).padding.tolist()
+    [[True, True, False], [True, True, True]]
+    """
+
+    padding: Bool[Tensor, "b j"] | None = None
+    causal: bool = False
+    dense: Bool[Tensor, "*#bh i j"] | Float[Tensor, "*#bh i j"] | None = None
+
+    @classmethod
+    def from_lengths(cls, lengths: list[int] | Int[Tensor, " b"], *, causal: bool = False) -> Mask:
+        """The mask of right-padded sequences with these many real tokens."""
+        lengths = torch.as_tensor(lengths)
+        positions = torch.arange(int(lengths.max()), device=lengths.device)
+        return cls(padding=positions < lengths.unsqueeze(-1), causal=causal)
+
+    def with_causal(self) -> Mask:
+        return replace(self, causal=True)
+
+    def check(self, b: int, h: int, i: int, j: int) -> None:
+        """Refuse a mask that does not fit queries [b h i .] and keys [b h j .]."""
+        if self.padding is not None and tuple(self.padding.shape) not in {(b, j), (1, j)}:
+            raise UsageError(
+                asked="attention with a padding mask",
+                expected=f"one boolean per key, shape [{b}, {j}]",
+                got=f"shape {list(self.padding.shape)}",
+                remedy="pass padding as [batch, keys] with True for real tokens",
+            )
+        if self.causal and i > j:
+            raise UsageError(
+                asked="causal attention",
+                expected=f"at least as many keys as queries ({i})",
+                got=f"{j} keys",
+                remedy="drop causal=True for cross-attention",
+            )
+        if self.dense is not None:
+            try:
+                fits = torch.broadcast_shapes(self.dense.shape, (b, h, i, j)) == (b, h, i, j)
+            except RuntimeError:
+                fits = False
+            if not fits or self.dense.shape[-2:] != (i, j):
+                raise UsageError(
+                    asked="attention with a dense mask",
+                    expected=f"a shape that broadcasts to [{b}, {h}, {i}, {j}] and ends in [{i}, {j}]",
+                    got=f"shape {list(self.dense.shape)}",
+                    remedy="pass dense as [queries, keys], [batch, 1, queries, keys] or [batch, heads, queries, keys]",
+                )
+
+    def additive(self) -> Float[Tensor, "*#bh i j"] | None:
+        """The finite part of an additive dense mask, or None where there is none."""
+        if self.dense is None or self.dense.dtype == torch.bool:
+            return None
+        return self.dense.masked_fill(self.dense == -torch.inf, 0.0)
+
+    def allowed(self, i: int, j: int, device: torch.device | None = None) -> Bool[Tensor, "#b #h #i j"] | None:
+        """All conditions as one boolean tensor that broadcasts to [b h i j], or None if every key may be seen.
+
+        This builds what it returns: [b 1 1 j] for padding alone, an i x j table as soon as causality takes part.
+        """
+        parts: list[Tensor] = []
+        if self.padding is not None:
+            parts.append(self.padding[:, None, None, :])
+        if self.causal and i > 1:
+            parts.append(torch.ones(i, j, dtype=torch.bool, device=device).tril(j - i)[None, None])
+        if self.dense is not None:
+            parts.append(as_four_axes(self.dense if self.dense.dtype == torch.bool else self.dense > -torch.inf))
+        if not parts:
+            return None
+        together = parts[0]
+        for part in parts[1:]:
+            together = together & part
+        return together
+
+    def rows_with_keys(self, i: int, j: int) -> Bool[Tensor, "b i"] | None:
+        """Which queries see any key at all, under padding and causality, in O(b j); None when all surely do."""
+        if self.padding is None:
+            return None
+        if not self.causal:
+            return self.padding.any(-1, keepdim=True).expand(-1, i)
+        return self.padding.cumsum(-1)[:, j - i :] > 0
+
+
+def as_four_axes(table: Tensor) -> Tensor:
+    """[i j] or [h i j] or [b h i j] -> [b h i j] with leading axes of size one."""
+    return table.reshape((1,) * (4 - table.dim()) + tuple(table.shape))

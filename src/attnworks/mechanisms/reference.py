@@ -1,0 +1,61 @@
+"""Softmax attention in loops: the slow reference that the dense family is tested against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from attnworks.mechanisms.contract import Attended
+from attnworks.mechanisms.mask import Mask, as_four_axes
+
+
+def softmax_by_loops(
+    score: Callable[[int, Tensor, Tensor], Tensor], Q: Tensor, K: Tensor, V: Tensor, mask: Mask
+) -> Attended:
+    """Y_i = sum_j P_ij v_j with P_ij = exp(S_ij) / sum_j' exp(S_ij'), over the keys that query i may see.
+
+    `score(h, q, k)` is S_ij of head h. Every mask is read entry by entry, apart from the code that is tested.
+    """
+    (b, h, i, _), (j, v) = Q.shape, V.shape[2:]
+    Y = torch.zeros(b, h, i, v, dtype=V.dtype)
+    P = torch.zeros(b, h, i, j, dtype=V.dtype)
+    for batch in range(b):
+        for head in range(h):
+            for query in range(i):
+                seen = [key for key in range(j) if _sees(mask, batch, head, query, key, i, j)]
+                if not seen:
+                    continue
+                scores = [
+                    score(head, Q[batch, head, query], K[batch, head, key]) + _added(mask, batch, head, query, key)
+                    for key in seen
+                ]
+                top = max(float(s) for s in scores)
+                exponentials = [torch.exp(s - top) for s in scores]
+                total = torch.stack(exponentials).sum()
+                for key, exponential in zip(seen, exponentials, strict=True):
+                    P[batch, head, query, key] = exponential / total
+                    Y[batch, head, query] = Y[batch, head, query] + exponential / total * V[batch, head, key]
+    return Attended(Y, P)
+
+
+def _sees(mask: Mask, batch: int, head: int, query: int, key: int, queries: int, keys: int) -> bool:
+    if mask.padding is not None and not mask.padding[batch % len(mask.padding), key]:
+        return False
+    if mask.causal and key > query + keys - queries:
+        return False
+    entry = _dense_entry(mask, batch, head, query, key)
+    return entry is None or (bool(entry) if entry.dtype == torch.bool else bool(entry > -torch.inf))
+
+
+def _added(mask: Mask, batch: int, head: int, query: int, key: int) -> Tensor | float:
+    entry = _dense_entry(mask, batch, head, query, key)
+    return 0.0 if entry is None or entry.dtype == torch.bool else entry
+
+
+def _dense_entry(mask: Mask, batch: int, head: int, query: int, key: int) -> Tensor | None:
+    if mask.dense is None:
+        return None
+    table = as_four_axes(mask.dense)
+    return table[batch % table.shape[0], head % table.shape[1], query, key]

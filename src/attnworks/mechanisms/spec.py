@@ -1,0 +1,60 @@
+"""A mechanism and its options as one short text: `dense`, `window:window=64`, `bigbird:window=64,n_global=2`."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from dataclasses import dataclass, field
+
+from attnworks.errors import UsageError
+from attnworks.mechanisms.contract import MECHANISMS, Geometry, Mechanism
+from attnworks.registry import unknown_name
+
+
+@dataclass(frozen=True)
+class MechanismSpec:
+    """A registered mechanism with the options to build it.
+
+    >>> MechanismSpec.parse("dense")
+    MechanismSpec(name='dense', options={})
+    """
+
+    name: str
+    options: dict[str, object] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, text: str) -> MechanismSpec:
+        name, _, rest = text.partition(":")
+        options = dict(_parse_option(part, text) for part in rest.split(",")) if rest else {}
+        known = option_names(MECHANISMS[name])
+        for option in options:
+            if option not in known:
+                raise unknown_name(f"option of mechanism {name!r}", option, known)
+        return cls(name, options)
+
+    def build(self, geometry: Geometry) -> Mechanism:
+        return MECHANISMS[self.name].fitted(geometry, **self.options)
+
+    def __str__(self) -> str:
+        return self.name + (":" if self.options else "") + ",".join(f"{k}={v}" for k, v in self.options.items())
+
+
+def option_names(mechanism: type[Mechanism]) -> tuple[str, ...]:
+    """What can be set in a spec: the keyword arguments that the geometry does not settle."""
+    parameters = inspect.signature(mechanism.__init__).parameters
+    return tuple(name for name in parameters if name != "self" and name not in Geometry._fields)
+
+
+def _parse_option(part: str, text: str) -> tuple[str, object]:
+    key, equals, value = part.partition("=")
+    if not (key.isidentifier() and equals and value):
+        raise UsageError(
+            asked=f"mechanism {text!r}",
+            expected="name:option=value,option=value",
+            got=f"the part {part!r}",
+            remedy="write it like window:window=64",
+        )
+    try:
+        return key, json.loads(value)
+    except json.JSONDecodeError:
+        return key, value

@@ -1,0 +1,233 @@
+"""Frozen descriptions of models. A config says everything that the weights do not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal
+
+from attnworks.errors import UsageError
+from attnworks.mechanisms import Geometry, MechanismSpec
+
+LARGEST_WIDTH = 2**20
+LARGEST_VOCABULARY = 2**26
+MOST_LAYERS = 2**12
+
+NormOrder = Literal["post", "pre"]
+NormKind = Literal["standard", "documented"]
+PositionKind = Literal["sinusoid", "index", "normalised-index", "learned", "none"]
+Tying = Literal["none", "target", "all"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionConfig:
+    """One multi-head attention layer.
+
+    heads       how many
+    d_k, d_v    width of a key and of a value in each head, free of d_e / heads
+    bias        whether the four projections carry biases
+    mechanism   a mechanism for all heads, or a list with one per head; options as in `window:window=64`
+    scale       factor of the scores, if not the mechanism's own
+    """
+
+    heads: int
+    d_k: int
+    d_v: int
+    bias: bool = True
+    mechanism: str | tuple[str, ...] = "dense"
+    scale: float | None = None
+
+    def __post_init__(self) -> None:
+        within("heads", self.heads, 1, LARGEST_WIDTH)
+        within("d_k", self.d_k, 1, LARGEST_WIDTH)
+        within("d_v", self.d_v, 1, LARGEST_WIDTH)
+        if isinstance(self.mechanism, tuple) and len(self.mechanism) != self.heads:
+            raise UsageError(
+                asked="a mechanism for each head",
+                expected=f"{self.heads} mechanisms",
+                got=str(len(self.mechanism)),
+                remedy="give one for all heads, or as many as there are heads",
+            )
+        for _ in self.mechanism_groups():
+            pass
+
+    @property
+    def geometry(self) -> Geometry:
+        return Geometry(self.heads, self.d_k, self.d_v)
+
+    def mechanism_groups(self) -> Iterator[tuple[MechanismSpec, tuple[int, ...]]]:
+        """Each distinct mechanism with the heads that use it, in order of their first head."""
+        specs = (self.mechanism,) * self.heads if isinstance(self.mechanism, str) else self.mechanism
+        for text in dict.fromkeys(specs):
+            yield MechanismSpec.parse(text), tuple(head for head, spec in enumerate(specs) if spec == text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerConfig:
+    """An encoder, a decoder or both; zero layers leave a side out.
+
+    vocabulary, target_vocabulary   token kinds; the target's defaults to the source's
+    attention                       every attention layer, unless `slots` names it
+    slots                           exceptions by slot: enc.0, dec.1 (self-attention), cross.1
+    norm                            after each residual sum ("post", as documented) or before each part ("pre")
+    norm_kind                       sqrt(var + eps) ("standard") or sigma + eps ("documented", eq. 2)
+    final_norm                      one more norm after each stack; by default only with norm="pre"
+    tie                             which embeddings are one matrix: "target" with the output, or "all" three
+    """
+
+    kind: ClassVar[str] = "transformer"
+
+    vocabulary: int
+    d_e: int
+    d_ff: int
+    attention: AttentionConfig
+    encoder_layers: int
+    decoder_layers: int
+    target_vocabulary: int | None = None
+    slots: dict[str, AttentionConfig] = field(default_factory=dict)
+    norm: NormOrder = "post"
+    norm_kind: NormKind = "standard"
+    norm_eps: float = 1e-5
+    final_norm: bool | None = None
+    positions: PositionKind = "sinusoid"
+    position_base: float = 10_000.0
+    max_length: int = 1024
+    tie: Tying = "none"
+    output_bias: bool = False
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        within("vocabulary", self.vocabulary, 1, LARGEST_VOCABULARY)
+        within("target_vocabulary", self.target_size, 1, LARGEST_VOCABULARY)
+        within("d_e", self.d_e, 1, LARGEST_WIDTH)
+        within("d_ff", self.d_ff, 1, LARGEST_WIDTH)
+        within("encoder_layers", self.encoder_layers, 0, MOST_LAYERS)
+        within("decoder_layers", self.decoder_layers, 0, MOST_LAYERS)
+        within("max_length", self.max_length, 1, LARGEST_VOCABULARY)
+        within("dropout", self.dropout, 0.0, 1.0)
+        if self.encoder_layers + self.decoder_layers == 0:
+            raise UsageError(
+                asked="a transformer",
+                expected="at least one layer",
+                got="encoder_layers=0 and decoder_layers=0",
+                remedy="set one of them to 1 or more",
+            )
+        if self.tie == "all" and self.target_size != self.vocabulary:
+            raise UsageError(
+                asked='tie="all"',
+                expected="one vocabulary for source and target",
+                got=f"{self.vocabulary} and {self.target_size} token kinds",
+                remedy='use a joint vocabulary, or tie="target"',
+            )
+        if self.positions == "sinusoid" and self.d_e % 2:
+            raise UsageError(
+                asked="sinusoidal positions",
+                expected="an even d_e (sines and cosines come in pairs)",
+                got=f"d_e={self.d_e}",
+                remedy="choose an even d_e or other positions",
+            )
+        for slot in self.slots:
+            if slot not in self.slot_names():
+                raise UsageError(
+                    asked=f"attention slot {slot!r}",
+                    expected=f"one of {', '.join(self.slot_names())}",
+                    got="a slot this model does not have",
+                    remedy="name slots enc.L, dec.L or cross.L with layers from zero",
+                )
+
+    @property
+    def target_size(self) -> int:
+        return self.vocabulary if self.target_vocabulary is None else self.target_vocabulary
+
+    @property
+    def has_final_norm(self) -> bool:
+        return self.norm == "pre" if self.final_norm is None else self.final_norm
+
+    def slot_names(self) -> tuple[str, ...]:
+        """Every attention layer, in the order in which data meets them."""
+        encoder = tuple(f"enc.{layer}" for layer in range(self.encoder_layers))
+        decoder = tuple(
+            name
+            for layer in range(self.decoder_layers)
+            for name in ((f"dec.{layer}", f"cross.{layer}") if self.encoder_layers else (f"dec.{layer}",))
+        )
+        return encoder + decoder
+
+    def slot(self, name: str) -> AttentionConfig:
+        return self.slots.get(name, self.attention)
+
+    def with_vocabulary(self, vocabulary: int, target_vocabulary: int | None = None) -> TransformerConfig:
+        return replace(self, vocabulary=vocabulary, target_vocabulary=target_vocabulary)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecurrentConfig:
+    """A recurrent encoder-decoder; without `mechanism` the last encoder state is all that the decoder gets."""
+
+    kind: ClassVar[str] = "recurrent"
+
+    vocabulary: int
+    d_e: int
+    d_h: int
+    target_vocabulary: int | None = None
+    layers: int = 1
+    cell: Literal["lstm", "gru"] = "lstm"
+    mechanism: str | None = None
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        within("vocabulary", self.vocabulary, 1, LARGEST_VOCABULARY)
+        within("target_vocabulary", self.target_size, 1, LARGEST_VOCABULARY)
+        within("d_e", self.d_e, 1, LARGEST_WIDTH)
+        within("d_h", self.d_h, 1, LARGEST_WIDTH)
+        within("layers", self.layers, 1, MOST_LAYERS)
+        within("dropout", self.dropout, 0.0, 1.0)
+        if self.mechanism is not None:
+            MechanismSpec.parse(self.mechanism)
+
+    @property
+    def target_size(self) -> int:
+        return self.vocabulary if self.target_vocabulary is None else self.target_vocabulary
+
+    def with_vocabulary(self, vocabulary: int, target_vocabulary: int | None = None) -> RecurrentConfig:
+        return replace(self, vocabulary=vocabulary, target_vocabulary=target_vocabulary)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PureConfig:
+    """Attention layers on vectors, with skip, MLP and norm each on or off: what the rank theorems speak of."""
+
+    kind: ClassVar[str] = "pure"
+
+    d_e: int
+    layers: int
+    attention: AttentionConfig
+    skip: bool = False
+    mlp: bool = False
+    norm: bool = False
+    d_ff: int | None = None
+    norm_kind: NormKind = "standard"
+    norm_eps: float = 1e-5
+
+    def __post_init__(self) -> None:
+        within("d_e", self.d_e, 1, LARGEST_WIDTH)
+        within("layers", self.layers, 1, MOST_LAYERS)
+        within("d_ff", self.hidden, 1, LARGEST_WIDTH)
+
+    @property
+    def hidden(self) -> int:
+        return 4 * self.d_e if self.d_ff is None else self.d_ff
+
+
+ModelConfig = TransformerConfig | RecurrentConfig | PureConfig
+
+
+def within(name: str, value: float, low: float, high: float) -> None:
+    """Refuse sizes that make no sense before anything is allocated for them."""
+    if not low <= value <= high:
+        raise UsageError(
+            asked=f"{name}={value}",
+            expected=f"a value from {low} to {high}",
+            got=str(value),
+            remedy=f"choose {name} in that range",
+        )

@@ -1,0 +1,106 @@
+"""Multi-head attention with head-first weights."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from attnworks.linalg.heads import fold_scores, fold_values
+from attnworks.mechanisms import Attended, Context, Geometry, Mask
+from attnworks.models.config import AttentionConfig
+from attnworks.models.observe import Observation, Observer
+
+
+class MultiHead(nn.Module):
+    """u = sum_h P_h (Z W_V,h + 1 b_V,h^T) W_O,h + 1 b_O^T with P_h = softmax((X W_Q,h)(Z W_K,h)^T / sqrt(k)).
+
+    Source: Conti 2024, section 1.2.2 (S4.31, S4.32) and eq. 7 (S4.44); cross-attention S4.59.
+    Departs: d_k and d_v need not be d_e / heads; any registered mechanism may stand for the softmax, per head.
+    """
+
+    def __init__(self, d_e: int, config: AttentionConfig, slot: str = "enc.0") -> None:
+        super().__init__()
+        h, d_k, d_v = config.geometry
+        self.config, self.slot = config, slot
+        self.context = Context(scale=config.scale)
+        self.W_Q, self.W_K, self.W_V = (_head_first(h, d_e, width) for width in (d_k, d_k, d_v))
+        self.W_O = nn.Parameter(torch.empty(h, d_v, d_e))
+        self.b_Q, self.b_K, self.b_V, self.b_O = (
+            nn.Parameter(torch.zeros(shape)) if config.bias else None
+            for shape in ((h, d_k), (h, d_k), (h, d_v), (d_e,))
+        )
+        groups = tuple(config.mechanism_groups())
+        self.head_groups = tuple(heads for _, heads in groups)
+        self.mechanisms = nn.ModuleList(spec.build(Geometry(len(heads), d_k, d_v)) for spec, heads in groups)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Glorot-uniform, each projection seen as one d_e x (heads * width) matrix."""
+        for W in (self.W_Q, self.W_K, self.W_V, self.W_O):
+            h, rows, columns = W.shape
+            bound = (6 / (h * rows + columns if W is self.W_O else rows + h * columns)) ** 0.5
+            nn.init.uniform_(W, -bound, bound)
+
+    def forward(
+        self,
+        X: Float[Tensor, "b i e"],
+        Z: Float[Tensor, "b j e"] | None = None,
+        mask: Mask | None = None,
+        observe: Observer | None = None,
+    ) -> Float[Tensor, "b i e"]:
+        Z, mask = X if Z is None else Z, mask or Mask()
+        Q = self.queries(X)
+        K, V = self.keys_values(Z)
+        attended = self.attend(Q, K, V, mask, weights=observe is not None)
+        if observe is not None:
+            observe(Observation(self.slot, X, Z, Q, K, V, mask, attended))
+        return self.output(attended.Y)
+
+    def queries(self, X: Float[Tensor, "b i e"]) -> Float[Tensor, "b h i k"]:
+        return _project(X, self.W_Q, self.b_Q)
+
+    def keys_values(self, Z: Float[Tensor, "b j e"]) -> tuple[Float[Tensor, "b h j k"], Float[Tensor, "b h j v"]]:
+        return _project(Z, self.W_K, self.b_K), _project(Z, self.W_V, self.b_V)
+
+    def attend(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, *, weights: bool = False) -> Attended:
+        """Each mechanism on its own heads; one mechanism for all heads is the common, copy-free case."""
+        if len(self.mechanisms) == 1:
+            return self.mechanisms[0](Q, K, V, mask, self.context, weights=weights)
+        order = torch.tensor([head for heads in self.head_groups for head in heads], device=Q.device).argsort()
+        parts: list[Attended] = []
+        for mechanism, heads in zip(self.mechanisms, self.head_groups, strict=True):
+            own = _mask_of_heads(mask, heads)
+            parts.append(mechanism(Q[:, heads], K[:, heads], V[:, heads], own, self.context, weights=weights))
+        Y = torch.cat([part.Y for part in parts], 1)[:, order]
+        maps = [part.P for part in parts if part.P is not None]
+        return Attended(Y, torch.cat(maps, 1)[:, order] if len(maps) == len(parts) else None)
+
+    def output(self, Y: Float[Tensor, "b h i v"]) -> Float[Tensor, "b i e"]:
+        joined = Y.transpose(1, 2).flatten(2) @ self.W_O.flatten(0, 1)
+        return joined if self.b_O is None else joined + self.b_O
+
+    def folded(self) -> tuple[Float[Tensor, "h e f"], Float[Tensor, "h f e"], Float[Tensor, " e"]]:
+        """W_QK, W_VO and the one bias that is left of b_V and b_O (S0.6, S0.17)."""
+        return fold_scores(self.W_Q, self.W_K), *fold_values(self.W_V, self.W_O, self.b_V, self.b_O)
+
+
+def _head_first(heads: int, d_e: int, width: int) -> nn.Parameter:
+    """A [h e k] parameter laid out in memory as h k e, so that all heads are one matrix product without a copy."""
+    return nn.Parameter(torch.empty(heads, width, d_e).mT)
+
+
+def _project(X: Tensor, W: Tensor, b: Tensor | None) -> Tensor:
+    """X [b i e] times all heads W [h e k] at once -> [b h i k]."""
+    h, e, k = W.shape
+    joined = F.linear(X, W.mT.reshape(h * k, e), None if b is None else b.flatten())
+    return joined.unflatten(-1, (h, k)).transpose(1, 2)
+
+
+def _mask_of_heads(mask: Mask, heads: tuple[int, ...]) -> Mask:
+    """The part of a dense per-head mask that belongs to these heads."""
+    dense = mask.dense
+    if dense is None or dense.dim() < 3 or dense.shape[-3] == 1:
+        return mask
+    return Mask(mask.padding, mask.causal, dense[..., list(heads), :, :])

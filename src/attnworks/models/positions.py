@@ -1,0 +1,90 @@
+"""Where a token stands: the sinusoidal code and its shift, and the simpler codes the document rejects."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from attnworks.errors import UsageError
+from attnworks.models.config import PositionKind
+
+
+def frequencies(d: int, base: float = 10_000.0) -> Float[Tensor, " pairs"]:
+    """omega_k = base^(-2k/d) for k = 0 .. d/2 - 1, in float64."""
+    return base ** (-torch.arange(0, d, 2, dtype=torch.float64) / d)
+
+
+def sinusoid(t: Int[Tensor, "*a"] | Float[Tensor, "*a"], d: int, base: float = 10_000.0) -> Float[Tensor, "*a d"]:
+    """f(t)_{2k} = sin(omega_k t), f(t)_{2k+1} = cos(omega_k t), in float64.
+
+    Source: Conti 2024, eq. 1 (S4.20).
+    Holds when: d is even. Then ||f(t)||^2 = d/2 and f(t).f(s) = sum_k cos(omega_k (t - s)).
+    """
+    angles = t.to(torch.float64).unsqueeze(-1) * frequencies(d, base).to(t.device)
+    return torch.stack([angles.sin(), angles.cos()], -1).flatten(-2)
+
+
+def shift_matrix(s: float, d: int, base: float = 10_000.0) -> Float[Tensor, "d d"]:
+    """The orthogonal R_s with f(t + s) = R_s f(t): a 2 x 2 rotation [[c, s], [-s, c]] for each frequency.
+
+    Source: Conti 2024, section 1.2.1 (S4.23-S4.25).
+    Departs: the document writes a sin(omega t) + b with constants a, b; b contains cos(omega t).
+    """
+    angles = s * frequencies(d, base)
+    c, s_ = angles.cos(), angles.sin()
+    blocks = torch.stack([torch.stack([c, s_], -1), torch.stack([-s_, c], -1)], -2)
+    return torch.block_diag(*blocks)
+
+
+class Positions(nn.Module):
+    """Adds a code of each position to the embeddings.
+
+    sinusoid            eq. 1, for any length
+    learned             one trained row for each position up to `max_length`
+    index               adds i: grows with the length (S4.19)
+    normalised-index    adds i / n: the same position has another code in a sentence of another length (S4.19)
+    none                adds nothing: self-attention then cannot tell permutations apart (S4.30)
+    """
+
+    def __init__(self, kind: PositionKind, d_e: int, base: float, max_length: int) -> None:
+        super().__init__()
+        self.kind, self.d_e, self.base, self.max_length = kind, d_e, base, max_length
+        if kind == "learned":
+            self.table = nn.Parameter(torch.randn(max_length, d_e) * 0.02)
+
+    def forward(
+        self, X: Float[Tensor, "b i e"], padding: Bool[Tensor, "b i"] | None = None, start: int = 0
+    ) -> Float[Tensor, "b i e"]:
+        """`start` is the position of the first row, for decoding step by step."""
+        end = start + X.shape[1]
+        if self.kind == "none":
+            return X
+        if self.kind == "sinusoid":
+            return X + _sinusoid_rows(end, self.d_e, self.base, X.dtype, X.device)[start:end]
+        if self.kind == "learned":
+            if end > self.max_length:
+                raise UsageError(
+                    asked=f"a sequence of {end} tokens",
+                    expected=f"at most {self.max_length}, the learned positions of this model",
+                    got=f"{end} tokens",
+                    remedy="shorten the text, or build the model with a larger max_length",
+                )
+            return X + self.table[start:end]
+        index = torch.arange(start, end, device=X.device, dtype=X.dtype)[None, :, None]
+        if self.kind == "index":
+            return X + index
+        lengths = end if padding is None else (start + padding.sum(-1)).clamp_min(1)[:, None, None]
+        return X + index / lengths
+
+
+def _sinusoid_rows(end: int, d: int, base: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """At least `end` rows; tables grow by doubling, so that few are ever computed."""
+    return _sinusoid_table(1 << max(6, (end - 1).bit_length()), d, base, dtype, device)
+
+
+@lru_cache(maxsize=16)
+def _sinusoid_table(rows: int, d: int, base: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return sinusoid(torch.arange(rows), d, base).to(device=device, dtype=dtype)

@@ -1,0 +1,89 @@
+"""The recurrent encoder-decoder, with and without attention."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from attnworks.mechanisms import Geometry, Mask, MechanismSpec
+from attnworks.models.config import RecurrentConfig
+from attnworks.models.observe import Observation, Observer
+from attnworks.models.parts import Embedding
+
+State = Tensor | tuple[Tensor, Tensor]
+
+
+class Recurrent(nn.Module):
+    """An LSTM or GRU reads the source; another, started from its last state, writes the target.
+
+    With attention, step t scores the encoder states s_k by the decoder state h_t, takes the context
+    c_t = sum_k a_tk s_k, and writes from tanh(W [c_t; h_t]). Without it, h_t alone must carry the sentence: the
+    bottleneck that attention was invented to remove.
+    Source: Conti 2024, section 1.1.1 (S4.13-S4.16).
+    Departs: the output layer is Luong's tanh(W [c; h]) followed by a projection (S4.16).
+    """
+
+    def __init__(self, config: RecurrentConfig) -> None:
+        super().__init__()
+        self.config = config
+        d_e, d_h = config.d_e, config.d_h
+        cell = {"lstm": nn.LSTM, "gru": nn.GRU}[config.cell]
+        between = config.dropout if config.layers > 1 else 0.0
+        self.source_embedding = Embedding(config.vocabulary, d_e)
+        self.target_embedding = Embedding(config.target_size, d_e)
+        self.encoder = cell(d_e, d_h, config.layers, batch_first=True, dropout=between)
+        self.decoder = cell(d_e, d_h, config.layers, batch_first=True, dropout=between)
+        self.attention = self.combine = None
+        if config.mechanism is not None:
+            self.attention = MechanismSpec.parse(config.mechanism).build(Geometry(1, d_h, d_h))
+            self.combine = nn.Linear(2 * d_h, d_h, bias=False)
+        self.output_weight = nn.Parameter(torch.randn(config.target_size, d_h) * d_h**-0.5)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(
+        self,
+        source: Int[Tensor, "b i"],
+        target: Int[Tensor, "b t"],
+        source_padding: Bool[Tensor, "b i"] | None = None,
+        target_padding: Bool[Tensor, "b t"] | None = None,
+        observe: Observer | None = None,
+    ) -> Float[Tensor, "b t vocabulary"]:
+        """Scores before softmax. Targets are read left to right, so that their padding, at the end, changes nothing."""
+        del target_padding
+        states, last = self.encode(source, source_padding)
+        return self.scores(self.decode(target, states, last, source_padding, observe)[0])
+
+    def encode(
+        self, source: Int[Tensor, "b i"], padding: Bool[Tensor, "b i"] | None = None
+    ) -> tuple[Float[Tensor, "b i e"], State]:
+        """All states s_k (zero at padding) and the state after the last real token."""
+        X = self.dropout(self.source_embedding(source))
+        if padding is None:
+            return self.encoder(X)
+        lengths = padding.sum(-1).clamp_min(1).cpu()
+        packed, last = self.encoder(pack_padded_sequence(X, lengths, batch_first=True, enforce_sorted=False))
+        return pad_packed_sequence(packed, batch_first=True, total_length=source.shape[1])[0], last
+
+    def decode(
+        self,
+        target: Int[Tensor, "b t"],
+        states: Float[Tensor, "b i e"],
+        last: State,
+        source_padding: Bool[Tensor, "b i"] | None = None,
+        observe: Observer | None = None,
+    ) -> tuple[Float[Tensor, "b t e"], State]:
+        """What the output is read from at every target position, and the state to go on from."""
+        H, last = self.decoder(self.dropout(self.target_embedding(target)), last)
+        if self.attention is None or self.combine is None:
+            return self.dropout(H), last
+        Q, K, mask = H.unsqueeze(1), states.unsqueeze(1), Mask(source_padding)
+        attended = self.attention(Q, K, K, mask, weights=observe is not None)
+        if observe is not None:
+            observe(Observation("cross.0", H, states, Q, K, K, mask, attended))
+        return self.dropout(self.combine(torch.cat([attended.Y.squeeze(1), H], -1)).tanh()), last
+
+    def scores(self, X: Float[Tensor, "*a e"]) -> Float[Tensor, "*a vocabulary"]:
+        return F.linear(X, self.output_weight)

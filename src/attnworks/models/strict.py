@@ -1,0 +1,94 @@
+"""JSON <-> frozen dataclasses, strictly: every key known, every type right, every error says where."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar
+
+from attnworks.errors import UsageError
+from attnworks.models.config import ModelConfig
+from attnworks.registry import unknown_name
+
+T = TypeVar("T")
+
+_CONFIGS: dict[str, type[ModelConfig]] = {config.kind: config for config in typing.get_args(ModelConfig)}
+
+
+def config_to_json(config: ModelConfig) -> dict[str, Any]:
+    """A plain dictionary that `config_from_json` turns back into an equal config."""
+    return {"kind": config.kind, **dataclasses.asdict(config)}
+
+
+def config_from_json(data: object) -> ModelConfig:
+    """The config that a JSON document describes."""
+    if not isinstance(data, dict) or not isinstance(data.get("kind"), str):
+        raise UsageError(
+            asked="a model config",
+            expected='a JSON object with "kind"',
+            got=_shown(data),
+            remedy=f"set kind to one of {', '.join(sorted(_CONFIGS))}",
+        )
+    if data["kind"] not in _CONFIGS:
+        raise unknown_name("model kind", data["kind"], _CONFIGS)
+    fields = {key: value for key, value in data.items() if key != "kind"}
+    return parse(_CONFIGS[data["kind"]], fields, "config")
+
+
+def parse(cls: type[T], data: Mapping[str, object], where: str) -> T:
+    """An instance of dataclass `cls` from a mapping of exactly its fields; those with defaults may be left out."""
+    fields = {field.name: field for field in dataclasses.fields(cls)}  # pyright: ignore[reportArgumentType]
+    hints = typing.get_type_hints(cls)
+    for key in data:
+        if key not in fields:
+            raise unknown_name(f"key of {where}", str(key), fields)
+    for name, field in fields.items():
+        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if required and name not in data:
+            raise _wrong(f"{where}.{name}", _named(hints[name]), "nothing", "add the key")
+    return cls(**{key: _value(hints[key], value, f"{where}.{key}") for key, value in data.items()})
+
+
+def _value(hint: Any, value: object, where: str) -> Any:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        return _first_fitting(arguments, value, where, hint)
+    if origin is Literal:
+        if value not in arguments or isinstance(value, bool):
+            raise _wrong(where, f"one of {', '.join(map(repr, arguments))}", _shown(value))
+        return value
+    if origin is tuple and isinstance(value, list | tuple):
+        return tuple(_value(arguments[0], item, f"{where}[{index}]") for index, item in enumerate(value))
+    if origin is dict and isinstance(value, dict):
+        return {str(key): _value(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
+    if dataclasses.is_dataclass(hint) and isinstance(value, dict):
+        return parse(typing.cast(type, hint), value, where)
+    if hint is float and type(value) is int:
+        return float(value)
+    if hint in (int, float, str, bool, types.NoneType) and type(value) is hint:
+        return value
+    raise _wrong(where, _named(hint), _shown(value))
+
+
+def _first_fitting(choices: tuple[Any, ...], value: object, where: str, hint: Any) -> Any:
+    for choice in choices:
+        try:
+            return _value(choice, value, where)
+        except UsageError:
+            continue
+    raise _wrong(where, _named(hint), _shown(value))
+
+
+def _wrong(where: str, expected: str, got: str, remedy: str = "correct that key") -> UsageError:
+    return UsageError(asked=where, expected=expected, got=got, remedy=remedy)
+
+
+def _named(hint: Any) -> str:
+    return getattr(hint, "__name__", str(hint)) if not typing.get_origin(hint) else str(hint)
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"

@@ -1,0 +1,131 @@
+"""The Transformer: encoder, decoder, or both, as documented (post-norm) or with norms first."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from attnworks.errors import UsageError
+from attnworks.mechanisms import Mask
+from attnworks.models.block import Block, Wiring
+from attnworks.models.config import AttentionConfig, TransformerConfig
+from attnworks.models.observe import Observer
+from attnworks.models.parts import Embedding, LayerNorm
+from attnworks.models.positions import Positions
+
+
+class Transformer(nn.Module):
+    """Tokens to scores of the next token over the target vocabulary.
+
+    Source: Conti 2024, section 1.2 (S4.17-S4.61, S4.153).
+    `encode`, `decode` and `scores` are the three steps of `forward`. Without an encoder it is a causal language model
+    over the target; without a decoder it scores the tokens of the source itself.
+    """
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.config = config
+        d_e, layers, decoder_layers = config.d_e, config.encoder_layers, config.decoder_layers
+        self.source_embedding = Embedding(config.vocabulary, d_e) if layers else None
+        self.target_embedding = Embedding(config.target_size, d_e) if decoder_layers else None
+        if config.tie == "all" and layers and decoder_layers:
+            self.target_embedding = self.source_embedding
+        written = self.target_embedding or self.source_embedding
+        assert written is not None
+        size = written.weight.shape[0]
+        self.output_weight = (
+            nn.Parameter(torch.randn(size, d_e) * d_e**-0.5) if config.tie == "none" else written.weight
+        )
+        self.output_bias = nn.Parameter(torch.zeros(size)) if config.output_bias else None
+        self.positions = Positions(config.positions, d_e, config.position_base, config.max_length)
+        self.dropout = nn.Dropout(config.dropout)
+        self.encoder = nn.ModuleList(_block(config, f"enc.{layer}") for layer in range(layers))
+        self.decoder = nn.ModuleList(
+            _block(config, f"dec.{layer}", f"cross.{layer}" if layers else None) for layer in range(decoder_layers)
+        )
+        self.encoder_norm = _final_norm(config) if layers else None
+        self.decoder_norm = _final_norm(config) if decoder_layers else None
+
+    def forward(
+        self,
+        source: Int[Tensor, "b i"] | None = None,
+        target: Int[Tensor, "b t"] | None = None,
+        source_padding: Bool[Tensor, "b i"] | None = None,
+        target_padding: Bool[Tensor, "b t"] | None = None,
+        observe: Observer | None = None,
+    ) -> Float[Tensor, "b n vocabulary"]:
+        """Scores before softmax. Paddings are True at real tokens; position t of the target sees targets up to t."""
+        self._check_given(source, target)
+        Z = None if source is None else self.encode(source, source_padding, observe)
+        if target is None:
+            assert Z is not None
+            return self.scores(Z)
+        return self.scores(self.decode(target, Z, source_padding, target_padding, observe))
+
+    def encode(
+        self,
+        source: Int[Tensor, "b i"],
+        padding: Bool[Tensor, "b i"] | None = None,
+        observe: Observer | None = None,
+    ) -> Float[Tensor, "b i e"]:
+        assert self.source_embedding is not None
+        X = self.dropout(self.positions(self.source_embedding(source), padding))
+        mask = Mask(padding)
+        for block in self.encoder:
+            X = block(X, mask, observe=observe)
+        return X if self.encoder_norm is None else self.encoder_norm(X)
+
+    def decode(
+        self,
+        target: Int[Tensor, "b t"],
+        Z: Float[Tensor, "b i e"] | None = None,
+        source_padding: Bool[Tensor, "b i"] | None = None,
+        target_padding: Bool[Tensor, "b t"] | None = None,
+        observe: Observer | None = None,
+    ) -> Float[Tensor, "b t e"]:
+        assert self.target_embedding is not None
+        X = self.dropout(self.positions(self.target_embedding(target), target_padding))
+        mask, source_mask = Mask(target_padding, causal=True), Mask(source_padding)
+        for block in self.decoder:
+            X = block(X, mask, Z, source_mask, observe)
+        return X if self.decoder_norm is None else self.decoder_norm(X)
+
+    def scores(self, X: Float[Tensor, "*a e"]) -> Float[Tensor, "*a vocabulary"]:
+        """Y P of section 1.2.5 (S4.60)."""
+        return F.linear(X, self.output_weight, self.output_bias)
+
+    def _check_given(self, source: Tensor | None, target: Tensor | None) -> None:
+        expected = [
+            name
+            for name, present in (("source", self.source_embedding), ("target", self.target_embedding))
+            if present is not None
+        ]
+        got = [name for name, tokens in (("source", source), ("target", target)) if tokens is not None]
+        if got != expected:
+            raise UsageError(
+                asked="a forward pass",
+                expected=f"{' and '.join(expected)} tokens",
+                got=" and ".join(got) or "none",
+                remedy="an encoder reads source=..., a decoder target=..., and only what the model has may be given",
+            )
+
+
+def _block(config: TransformerConfig, slot: str, cross: str | None = None) -> Block:
+    wiring = Wiring(norm=config.norm, norm_kind=config.norm_kind, norm_eps=config.norm_eps, dropout=config.dropout)
+    return Block(
+        config.d_e,
+        wiring,
+        self_attention=_named(config, slot),
+        cross_attention=None if cross is None else _named(config, cross),
+        d_ff=config.d_ff,
+    )
+
+
+def _named(config: TransformerConfig, slot: str) -> tuple[str, AttentionConfig]:
+    return slot, config.slot(slot)
+
+
+def _final_norm(config: TransformerConfig) -> LayerNorm | None:
+    return LayerNorm(config.d_e, config.norm_kind, config.norm_eps) if config.has_final_norm else None
