@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Self
+from typing import ClassVar, NamedTuple
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -67,7 +67,7 @@ class Mechanism(nn.Module):
     """Fields of Context without which the mechanism cannot run."""
 
     @classmethod
-    def fitted(cls, geometry: Geometry, **options: object) -> Self:
+    def fitted(cls, geometry: Geometry, **options: object) -> Mechanism:
         """Build for a layer of this size. Mechanisms with parameters of their own override it."""
         del geometry
         return cls(**options)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import overload
+
 import torch
 from torch import nn
 
@@ -12,20 +14,32 @@ from attnworks.models.transformer import Transformer
 
 Model = Transformer | Recurrent | PureAttention
 
-_MODELS: dict[type[ModelConfig], type[Model]] = {
-    TransformerConfig: Transformer,
-    RecurrentConfig: Recurrent,
-    PureConfig: PureAttention,
-}
 
-
+@overload
+def build(config: TransformerConfig, *, seed: int | None = None) -> Transformer: ...
+@overload
+def build(config: RecurrentConfig, *, seed: int | None = None) -> Recurrent: ...
+@overload
+def build(config: PureConfig, *, seed: int | None = None) -> PureAttention: ...
+@overload
+def build(config: ModelConfig, *, seed: int | None = None) -> Model: ...
 def build(config: ModelConfig, *, seed: int | None = None) -> Model:
     """A freshly initialised model; with `seed`, always the same one, and torch's own random state left alone."""
     if seed is None:
-        return _MODELS[type(config)](config)  # pyright: ignore[reportArgumentType]
+        return _construct(config)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return _MODELS[type(config)](config)  # pyright: ignore[reportArgumentType]
+        return _construct(config)
+
+
+def _construct(config: ModelConfig) -> Model:
+    match config:
+        case TransformerConfig():
+            return Transformer(config)
+        case RecurrentConfig():
+            return Recurrent(config)
+        case PureConfig():
+            return PureAttention(config)
 
 
 def skeleton(config: ModelConfig) -> nn.Module:

@@ -222,7 +222,7 @@ class PureConfig:
 ModelConfig = TransformerConfig | RecurrentConfig | PureConfig
 
 
-def within(name: str, value: float, low: float, high: float) -> None:
+def within(name: str, value: int | float, low: int | float, high: int | float) -> None:
     """Refuse sizes that make no sense before anything is allocated for them."""
     if not low <= value <= high:
         raise UsageError(

@@ -82,7 +82,9 @@ def load(folder: str | os.PathLike[str]) -> Model:
     folder = Path(folder)
     _refuse_other_things(folder)
     manifest = _read_manifest(folder)
-    config = read_config(folder, manifest["config_sha256"])
+    if _sha256(_read_json_bytes(folder / CONFIG)) != manifest["config_sha256"]:
+        raise _changed(folder / CONFIG, "the config that was saved", "one that was changed since")
+    config = read_config_file(folder / CONFIG)
     _check_expected(folder, skeleton(config), manifest["tensors"])
     tensors = _read_weights(folder, manifest["tensors"])
     model = build(config)
@@ -112,12 +114,9 @@ def describe(tensor: Tensor) -> dict[str, Any]:
     }
 
 
-def read_config(folder: Path, expected_sha256: str | None = None) -> ModelConfig:
-    """The config in `folder`, unchanged since it was saved."""
-    text = _read_json_bytes(folder / CONFIG)
-    if expected_sha256 is not None and _sha256(text) != expected_sha256:
-        raise _changed(folder / CONFIG, "the config that was saved", "one that was changed since")
-    return config_from_json(_parse_json(folder / CONFIG, text))
+def read_config_file(path: Path) -> ModelConfig:
+    """The config that a JSON file describes, whoever wrote it."""
+    return config_from_json(_parse_json(path, _read_json_bytes(path)))
 
 
 def sync(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The parts of a transformer block besides attention: embedding, layer norm, feed-forward."""
+"""The parts of a model besides attention: embedding, output, layer norm, feed-forward."""
 
 from __future__ import annotations
 
@@ -22,6 +22,21 @@ class Embedding(nn.Module):
 
     def forward(self, tokens: Int[Tensor, "b i"]) -> Float[Tensor, "b i e"]:
         return F.embedding(tokens, self.weight) * self.weight.shape[-1] ** 0.5
+
+
+class Output(nn.Module):
+    """Scores of every token kind, Y M^T; the rows of M may be those of an embedding.
+
+    Source: Conti 2024, section 1.2.5 (S4.60).
+    """
+
+    def __init__(self, size: int, d_e: int, *, tied_to: Embedding | None = None, bias: bool = False) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(size, d_e) * d_e**-0.5) if tied_to is None else tied_to.weight
+        self.bias = nn.Parameter(torch.zeros(size)) if bias else None
+
+    def forward(self, Y: Float[Tensor, "*a e"]) -> Float[Tensor, "*a t"]:
+        return F.linear(Y, self.weight, self.bias)
 
 
 class LayerNorm(nn.Module):

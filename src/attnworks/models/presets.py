@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attnworks.models.config import AttentionConfig, ModelConfig, RecurrentConfig, TransformerConfig
+from attnworks.models.config import AttentionConfig, RecurrentConfig, TransformerConfig
 from attnworks.registry import unknown_name
 
 BASE_VOCABULARY = 37_000
@@ -26,7 +26,7 @@ def _lstm(mechanism: str | None) -> RecurrentConfig:
     return RecurrentConfig(vocabulary=BASE_VOCABULARY, d_e=512, d_h=512, mechanism=mechanism)
 
 
-PRESETS: dict[str, ModelConfig] = {
+PRESETS: dict[str, TransformerConfig | RecurrentConfig] = {
     "base": _transformer(512, 2048, heads=8, layers=6, tie="all"),
     "conti-1h": _transformer(512, 2048, heads=1, layers=1),
     "conti-8h": _transformer(512, 2048, heads=8, layers=1),
@@ -39,7 +39,7 @@ PRESETS: dict[str, ModelConfig] = {
 """base is the model of the 2017 paper (S4.38); conti-1h and conti-8h are the documented experiment (S4.129)."""
 
 
-def preset(name: str) -> ModelConfig:
+def preset(name: str) -> TransformerConfig | RecurrentConfig:
     """The config registered under `name`; an unknown name lists the known ones."""
     if name not in PRESETS:
         raise unknown_name("preset", name, PRESETS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
@@ -11,7 +10,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from attnworks.mechanisms import Geometry, Mask, MechanismSpec
 from attnworks.models.config import RecurrentConfig
 from attnworks.models.observe import Observation, Observer
-from attnworks.models.parts import Embedding
+from attnworks.models.parts import Embedding, Output
 
 State = Tensor | tuple[Tensor, Tensor]
 
@@ -40,7 +39,7 @@ class Recurrent(nn.Module):
         if config.mechanism is not None:
             self.attention = MechanismSpec.parse(config.mechanism).build(Geometry(1, d_h, d_h))
             self.combine = nn.Linear(2 * d_h, d_h, bias=False)
-        self.output_weight = nn.Parameter(torch.randn(config.target_size, d_h) * d_h**-0.5)
+        self.output = Output(config.target_size, d_h)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(
@@ -86,4 +85,4 @@ class Recurrent(nn.Module):
         return self.dropout(self.combine(torch.cat([attended.Y.squeeze(1), H], -1)).tanh()), last
 
     def scores(self, X: Float[Tensor, "*a e"]) -> Float[Tensor, "*a vocabulary"]:
-        return F.linear(X, self.output_weight)
+        return self.output(X)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
@@ -12,7 +10,7 @@ from attnworks.mechanisms import Mask
 from attnworks.models.block import Block, Wiring
 from attnworks.models.config import AttentionConfig, TransformerConfig
 from attnworks.models.observe import Observer
-from attnworks.models.parts import Embedding, LayerNorm
+from attnworks.models.parts import Embedding, LayerNorm, Output
 from attnworks.models.positions import Positions
 
 
@@ -32,13 +30,6 @@ class Transformer(nn.Module):
         self.target_embedding = Embedding(config.target_size, d_e) if decoder_layers else None
         if config.tie == "all" and layers and decoder_layers:
             self.target_embedding = self.source_embedding
-        written = self.target_embedding or self.source_embedding
-        assert written is not None
-        size = written.weight.shape[0]
-        self.output_weight = (
-            nn.Parameter(torch.randn(size, d_e) * d_e**-0.5) if config.tie == "none" else written.weight
-        )
-        self.output_bias = nn.Parameter(torch.zeros(size)) if config.output_bias else None
         self.positions = Positions(config.positions, d_e, config.position_base, config.max_length)
         self.dropout = nn.Dropout(config.dropout)
         self.encoder = nn.ModuleList(_block(config, f"enc.{layer}") for layer in range(layers))
@@ -47,6 +38,13 @@ class Transformer(nn.Module):
         )
         self.encoder_norm = _final_norm(config) if layers else None
         self.decoder_norm = _final_norm(config) if decoder_layers else None
+        written = self.target_embedding or self.source_embedding
+        self.output = Output(
+            config.target_size if decoder_layers else config.vocabulary,
+            d_e,
+            tied_to=None if config.tie == "none" else written,
+            bias=config.output_bias,
+        )
 
     def forward(
         self,
@@ -93,8 +91,7 @@ class Transformer(nn.Module):
         return X if self.decoder_norm is None else self.decoder_norm(X)
 
     def scores(self, X: Float[Tensor, "*a e"]) -> Float[Tensor, "*a vocabulary"]:
-        """Y P of section 1.2.5 (S4.60)."""
-        return F.linear(X, self.output_weight, self.output_bias)
+        return self.output(X)
 
     def _check_given(self, source: Tensor | None, target: Tensor | None) -> None:
         expected = [

@@ -1,0 +1,52 @@
+"""The command line. Modules of this room import click at the top and everything heavier inside the command."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any
+
+import click
+
+from attnworks import __version__
+from attnworks.errors import AttnworksError, UnknownNameError, UsageError
+
+_COMMANDS = ("completion", "count")
+
+
+class Verbs(click.Group):
+    """Loads each command's module when it is asked for, and tells errors meant for people in one line."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        return getattr(importlib.import_module(f"attnworks.cli.{cmd_name}"), cmd_name)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except AttnworksError as error:
+            click.echo(f"attnworks: {error}", err=True)
+            ctx.exit(2 if isinstance(error, UsageError | UnknownNameError) else 1)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            ctx.exit(141)
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="attnworks")
+def main() -> None:
+    """Build, examine and reshape attention.
+
+    \b
+    Examples:
+      attnworks count base                # parameters of the 2017 Transformer, part by part
+      attnworks count                     # the published models, stated and counted
+      attnworks completion bash           # tab completion for your shell
+
+    Exit codes: 0 done, 1 could not be done, 2 wrong usage.
+    """

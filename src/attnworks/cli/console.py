@@ -1,0 +1,22 @@
+"""Where commands print."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def console() -> Console:
+    """Results go to standard output; in a pipe, without colour and never cut to the width of a terminal."""
+    from rich.console import Console
+
+    return Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=120)
+
+
+def print_json(data: object) -> None:
+    """One JSON document alone on standard output, for machines."""
+    sys.stdout.write(json.dumps(data, indent=2) + "\n")

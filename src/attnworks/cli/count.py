@@ -1,0 +1,124 @@
+"""`attnworks count`: parameters by part, of presets, published models, configs and folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from attnworks.cli.console import console, print_json
+
+if TYPE_CHECKING:
+    from attnworks.models.config import ModelConfig
+
+
+@click.command()
+@click.argument("name", required=False, metavar="[NAME|CONFIG]")
+@click.option("--vocabulary", type=click.IntRange(1), help="Token kinds of a preset, instead of 37,000.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+def count(name: str | None, vocabulary: int | None, as_json: bool) -> None:
+    """Count parameters, part by part, without allocating any.
+
+    NAME is a preset (base, tiny, conti-8h, ...) or a published model (gpt-3, bert-large, ...); CONFIG is a model folder
+    or a JSON config. With neither, the published models of Conti 2024, table 1: what was stated and what we count.
+
+    \b
+    Examples:
+      attnworks count
+      attnworks count gpt-3
+      attnworks count conti-8h --vocabulary 8000
+      attnworks count runs/mine --json
+    """
+    if name is None:
+        _published_table(as_json)
+    else:
+        _parts_table(name, _count(name, vocabulary), as_json)
+
+
+def _count(name: str, vocabulary: int | None) -> dict[str, int]:
+    from attnworks.errors import UsageError
+    from attnworks.models.config import PureConfig
+    from attnworks.models.counting import PUBLISHED, count_parameters
+
+    if name in PUBLISHED:
+        return PUBLISHED[name].blueprint.count_parameters()
+    config = _find_config(name)
+    if vocabulary is not None:
+        if isinstance(config, PureConfig):
+            raise UsageError(
+                asked=f"--vocabulary {vocabulary}",
+                expected="a model of tokens",
+                got="a pure attention network, which works on vectors",
+                remedy="leave --vocabulary out",
+            )
+        config = config.with_vocabulary(vocabulary)
+    return count_parameters(config)
+
+
+def _find_config(name: str) -> ModelConfig:
+    from attnworks.models.counting import PUBLISHED
+    from attnworks.models.folder import CONFIG, read_config_file
+    from attnworks.models.presets import PRESETS
+    from attnworks.registry import unknown_name
+
+    if name in PRESETS:
+        return PRESETS[name]
+    path = Path(name)
+    if path.is_dir():
+        path = path / CONFIG
+    if path.is_file():
+        return read_config_file(path)
+    raise unknown_name("model to count", name, [*PRESETS, *PUBLISHED, "a folder", "a config.json"])
+
+
+def _parts_table(name: str, parts: dict[str, int], as_json: bool) -> None:
+    total = sum(parts.values())
+    if as_json:
+        print_json({"model": name, "parameters": total, "parts": parts})
+        return
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD)
+    table.add_column("part")
+    table.add_column("parameters", justify="right")
+    table.add_column("share", justify="right")
+    table.add_column("")
+    for part, number in parts.items():
+        table.add_row(part, f"{number:,}", f"{number / total:.1%}", f"[cyan]{'█' * round(30 * number / total)}")
+    console().print(f"[bold]{name}[/]: {total:,} parameters ({readable(4 * total)} in float32)", table)
+
+
+def _published_table(as_json: bool) -> None:
+    from attnworks.models.counting import PUBLISHED
+
+    counted = {key: sum(model.blueprint.count_parameters().values()) for key, model in PUBLISHED.items()}
+    if as_json:
+        rows = {
+            key: {"date": model.date, "stated": model.stated, "counted": counted[key], "claim": model.claim}
+            for key, model in PUBLISHED.items()
+        }
+        print_json(rows)
+        return
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD)
+    for heading in ("name", "model", "date"):
+        table.add_column(heading)
+    for heading in ("stated", "counted", "difference"):
+        table.add_column(heading, justify="right")
+    for key, model in PUBLISHED.items():
+        off = counted[key] / model.stated - 1
+        table.add_row(key, model.title, model.date, f"{model.stated:,}", f"{counted[key]:,}", f"{off:+.2%}")
+    console().print("[bold]Published models[/], stated and counted (Conti 2024, table 1)", table)
+
+
+def readable(size: float) -> str:
+    """A number of bytes for people."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} TB"

@@ -1,0 +1,188 @@
+"""How many parameters, and in which part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from attnworks.models.build import skeleton
+from attnworks.models.config import ModelConfig
+
+_PART_OF = {
+    "source_embedding": "source embedding",
+    "target_embedding": "target embedding",
+    "output": "output",
+    "positions": "positions",
+    "attention": "self-attention",
+    "cross": "cross-attention",
+    "mlp": "feed-forward",
+    "encoder": "recurrent encoder",
+    "decoder": "recurrent decoder",
+    "combine": "attention output",
+}
+
+
+def count_parameters(config: ModelConfig) -> dict[str, int]:
+    """Parameters by part, without allocating any; a matrix that parts share counts once, under all their names."""
+    users: dict[nn.Parameter, list[str]] = {}
+    for name, parameter in skeleton(config).named_parameters(remove_duplicate=False):
+        users.setdefault(parameter, []).append(_part(name))
+    parts: dict[str, int] = {}
+    for parameter, names in users.items():
+        label = " = ".join(names)
+        parts[label] = parts.get(label, 0) + parameter.numel()
+    return parts
+
+
+def _part(name: str) -> str:
+    pieces = name.split(".")
+    if any("norm" in piece for piece in pieces):
+        return "norms"
+    if pieces[0] in {"encoder", "decoder", "layers"} and pieces[1].isdigit():
+        return _PART_OF[pieces[2]]
+    return "attention score" if pieces[0] == "attention" else _PART_OF[pieces[0]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blueprint:
+    """The hyper-parameters of a transformer stack, enough to count it in closed form (D13).
+
+    d_attention     heads times width of a head
+    d_shared        the width of keys, and of values, if heads share them (multi-query), else d_attention
+    gated           three feed-forward matrices instead of two
+    biases, norms   whether linear maps carry biases, and whether there are layer norms, two to a layer
+    """
+
+    vocabulary: int
+    layers: int
+    d_e: int
+    d_ff: int
+    d_attention: int
+    d_shared: int
+    positions: int = 0
+    segments: int = 0
+    gated: bool = False
+    biases: bool = True
+    norms: bool = True
+    embedding_norm: bool = False
+    final_norm: bool = False
+    pooler: bool = False
+
+    def count_parameters(self) -> dict[str, int]:
+        """Parameters by part; input and output embeddings are one matrix.
+
+        Source: Conti 2024, table 1, worked out in S4.63-S4.68 and D13.
+        """
+        L, d, a, s, m, b = self.layers, self.d_e, self.d_attention, self.d_shared, self.d_ff, int(self.biases)
+        parts = {
+            "embedding": self.vocabulary * d,
+            "positions": (self.positions + self.segments) * d,
+            "self-attention": L * (2 * d * a + 2 * d * s + b * (a + 2 * s + d)),
+            "feed-forward": L * ((3 if self.gated else 2) * d * m + b * (m + d)),
+            "norms": 2 * d * (2 * L * self.norms + self.embedding_norm + self.final_norm),
+            "pooler": (d * d + d) * self.pooler,
+        }
+        return {part: count for part, count in parts.items() if count}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """A model of Conti's table 1: what was stated of it, and the hyper-parameters to count it by."""
+
+    title: str
+    date: str
+    stated: int
+    claim: str
+    blueprint: Blueprint
+
+
+def _gpt(vocabulary: int, positions: int, layers: int, d_e: int, *, final_norm: bool) -> Blueprint:
+    return Blueprint(
+        vocabulary=vocabulary,
+        positions=positions,
+        layers=layers,
+        d_e=d_e,
+        d_ff=4 * d_e,
+        d_attention=d_e,
+        d_shared=d_e,
+        final_norm=final_norm,
+    )
+
+
+PUBLISHED = {
+    "gpt-1": Published(
+        title="GPT-1",
+        date="June 2018",
+        stated=117_000_000,
+        claim="S4.63",
+        blueprint=_gpt(40_478, 512, 12, 768, final_norm=False),
+    ),
+    "bert-large": Published(
+        title="BERT-large",
+        date="October 2018",
+        stated=340_000_000,
+        claim="S4.64",
+        blueprint=Blueprint(
+            vocabulary=30_522,
+            positions=512,
+            segments=2,
+            layers=24,
+            d_e=1024,
+            d_ff=4096,
+            d_attention=1024,
+            d_shared=1024,
+            embedding_norm=True,
+            pooler=True,
+        ),
+    ),
+    "gpt-2-xl": Published(
+        title="GPT-2 XL",
+        date="February 2019",
+        stated=1_500_000_000,
+        claim="S4.65",
+        blueprint=_gpt(50_257, 1024, 48, 1600, final_norm=True),
+    ),
+    "gpt-3": Published(
+        title="GPT-3",
+        date="May 2020",
+        stated=175_000_000_000,
+        claim="S4.66",
+        blueprint=_gpt(50_257, 2048, 96, 12_288, final_norm=True),
+    ),
+    "lamda": Published(
+        title="LaMDA",
+        date="January 2022",
+        stated=137_000_000_000,
+        claim="S4.67",
+        blueprint=Blueprint(
+            vocabulary=32_000,
+            layers=64,
+            d_e=8192,
+            d_ff=65_536,
+            d_attention=128 * 128,
+            d_shared=128 * 128,
+            gated=True,
+            biases=False,
+            norms=False,
+        ),
+    ),
+    "minerva": Published(
+        title="Minerva (PaLM)",
+        date="June 2022",
+        stated=540_000_000_000,
+        claim="S4.68",
+        blueprint=Blueprint(
+            vocabulary=256_000,
+            layers=118,
+            d_e=18_432,
+            d_ff=4 * 18_432,
+            d_attention=48 * 256,
+            d_shared=256,
+            gated=True,
+            biases=False,
+            norms=False,
+        ),
+    ),
+}
+"""The hyper-parameters of LaMDA and PaLM leave out norms, which their papers do not spell out."""
