@@ -5,6 +5,10 @@
 # (Xie 2021, theorem 2.2, as corrected in claim S0.17). Add the skip connection, and they stay apart.
 
 # %%
+import re
+import sys
+from pathlib import Path
+
 import torch
 from rich.console import Console
 from rich.table import Table
@@ -14,7 +18,7 @@ from attnworks.linalg.residual import relative_residual
 from attnworks.models import AttentionConfig, PureConfig
 
 TOKENS, WIDTH, HEADS, LAYERS = 24, 32, 4, 8
-console = Console(width=112, highlight=False)
+console = Console(width=112, highlight=False, record=True)
 
 # %% [markdown]
 # ## One network, four wirings
@@ -81,3 +85,12 @@ console.print("\n[bold]Four heads of an untrained causal layer[/] (a row attends
 for row, word in enumerate(words):
     cells = ["".join(2 * shades[min(4, int(5 * weight))] for weight in P[row]) for P in maps[0]]
     console.print(f"{word:>10}  [cyan]" + "  ".join(cells))
+
+# %% [markdown]
+# `python examples/first_look.py docs/first_look.svg` redraws the picture of the README.
+
+# %%
+if len(sys.argv) == 2:
+    svg = console.export_svg(title="attnworks: a first look")
+    without_remote_fonts = re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL)
+    Path(sys.argv[1]).write_text(without_remote_fonts)

@@ -1,0 +1,58 @@
+"""The command as a user meets it: help, version, errors, exit codes."""
+
+import subprocess
+import sys
+
+import click
+import pytest
+from click.testing import CliRunner
+
+import attnworks
+from attnworks.cli import main
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "attnworks", *arguments], capture_output=True, text=True)
+
+
+def test_help_lists_every_command_with_examples() -> None:
+    result = CliRunner().invoke(main, ["--help"])
+    assert result.exit_code == 0
+    assert "count" in result.output and "Examples:" in result.output
+
+
+@pytest.mark.parametrize("command", main.list_commands(click.Context(main)))
+def test_every_command_has_help_with_examples(command: str) -> None:
+    result = CliRunner().invoke(main, [command, "--help"])
+    assert result.exit_code == 0
+    assert "Examples:" in result.output
+
+
+def test_help_does_not_import_torch() -> None:
+    code = "import sys; from attnworks.cli import main\ntry: main(['--help'])\nexcept SystemExit: pass\n"
+    code += "import attnworks.cli.count\nassert 'torch' not in sys.modules and 'rich' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_version() -> None:
+    assert run("--version").stdout.strip() == f"attnworks, version {attnworks.__version__}"
+
+
+def test_a_mistake_is_one_line_without_traceback() -> None:
+    result = run("count", "gtp-3")
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1
+    assert "'gtp-3'" in result.stderr and "did you mean 'gpt-3'?" in result.stderr
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_a_script(shell: str) -> None:
+    result = CliRunner().invoke(main, ["completion", shell])
+    assert result.exit_code == 0
+    assert "_ATTNWORKS_COMPLETE" in result.output
+
+
+def test_unknown_attribute_of_the_package_names_what_there_is() -> None:
+    with pytest.raises(AttributeError, match=r"it has .*build.*mechanisms"):
+        attnworks.biuld  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,0 +1,78 @@
+"""attnworks count."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import attnworks
+from attnworks.cli import main
+from attnworks.models import AttentionConfig, PureConfig
+
+
+def count(*arguments: str) -> str:
+    result = CliRunner().invoke(main, ["count", *arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("gpt-1", 116_534_784),
+        ("bert-large", 335_141_888),
+        ("gpt-2-xl", 1_557_611_200),
+        ("gpt-3", 174_604_259_328),
+        ("lamda", 137_701_097_472),
+        ("minerva", 540_354_281_472),
+    ],
+)
+def test_published_models(name: str, parameters: int) -> None:
+    assert json.loads(count(name, "--json"))["parameters"] == parameters
+    assert json.loads(count("--json"))[name]["counted"] == parameters
+    assert f"{parameters:,}" in count(name)
+
+
+def test_preset_with_vocabulary_equals_the_built_model() -> None:
+    report = json.loads(count("tiny", "--vocabulary", "997", "--json"))
+    preset = attnworks.preset("tiny").with_vocabulary(997)
+    assert report["parameters"] == sum(p.numel() for p in attnworks.build(preset).parameters())
+    assert sum(report["parts"].values()) == report["parameters"]
+
+
+def test_shared_embeddings_count_once_under_all_names() -> None:
+    parts = json.loads(count("base", "--json"))["parts"]
+    assert parts["source embedding = target embedding = output"] == 37_000 * 512
+
+
+@pytest.mark.parametrize("name", ["lstm-plain", "lstm-additive"])
+def test_recurrent_presets_count(name: str) -> None:
+    parts = json.loads(count(name, "--json"))["parts"]
+    assert parts["recurrent encoder"] == 4 * 512 * (512 + 512 + 2)
+    assert ("attention score" in parts) == (name == "lstm-additive")
+
+
+def test_folder_and_config_file(tmp_path: Path) -> None:
+    config = PureConfig(d_e=7, layers=2, attention=AttentionConfig(heads=3, d_k=5, d_v=2, bias=False))
+    folder = attnworks.save(attnworks.build(config), tmp_path / "pure")
+    expected = 2 * (2 * 3 * 7 * 5 + 2 * 3 * 7 * 2)
+    assert json.loads(count(str(folder), "--json"))["parameters"] == expected
+    assert json.loads(count(str(folder / "config.json"), "--json"))["parameters"] == expected
+
+
+def test_vocabulary_of_a_model_without_tokens_is_refused(tmp_path: Path) -> None:
+    config = PureConfig(d_e=7, layers=1, attention=AttentionConfig(heads=3, d_k=5, d_v=2))
+    folder = attnworks.save(attnworks.build(config), tmp_path / "pure")
+    result = CliRunner().invoke(main, ["count", str(folder), "--vocabulary", "11"])
+    assert result.exit_code == 2
+    assert "works on vectors" in result.stderr
+
+
+@pytest.mark.parametrize("text", ["[1, 2]", "{", '{"kind": "transformre"}', '{"kind": "pure", "d_e": 1e99}'])
+def test_a_bad_config_file_is_one_clear_line(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    result = CliRunner().invoke(main, ["count", str(path)])
+    assert result.exit_code in {1, 2}
+    assert result.stderr.startswith("attnworks: ") and result.stderr.count("\n") == 1
