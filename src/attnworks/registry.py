@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Iterator
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 from attnworks.errors import UnknownNameError, UsageError
 
 T = TypeVar("T")
+Entry = TypeVar("Entry")
 
 
 class Registry(Generic[T]):
@@ -25,8 +26,8 @@ class Registry(Generic[T]):
         self.kind = kind
         self._entries: dict[str, T] = {}
 
-    def register(self, name: str) -> Callable[[T], T]:
-        def add(entry: T) -> T:
+    def register(self, name: str) -> Callable[[Entry], Entry]:
+        def add(entry: Entry) -> Entry:
             if name in self._entries:
                 raise UsageError(
                     asked=f"register {self.kind} {name!r}",
@@ -34,7 +35,7 @@ class Registry(Generic[T]):
                     got="one that is taken",
                     remedy=f"choose a name other than {', '.join(self)}",
                 )
-            self._entries[name] = entry
+            self._entries[name] = cast(T, entry)
             return entry
 
         return add
@@ -60,7 +61,7 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UnknownNameError
     close = difflib.get_close_matches(name, known, n=1)
     return UnknownNameError(
         asked=f"{kind} {name!r}",
-        expected=f"one of {', '.join(known) or 'none (nothing is registered)'}",
+        expected=f"one of {', '.join(known)}" if known else "nothing, as there is none to choose from",
         got="an unknown name",
-        remedy=f"did you mean {close[0]!r}?" if close else "choose a name from that list",
+        remedy=f"did you mean {close[0]!r}?" if close else "choose a name from that list" if known else "leave it out",
     )

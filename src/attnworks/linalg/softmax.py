@@ -34,13 +34,18 @@ def softmax_jacobian(s: Float[Tensor, "*a j"]) -> Float[Tensor, "*a j j"]:
 
 
 def jacobian_norm(s: Float[Tensor, "*a j"]) -> Float[Tensor, "*a"]:
-    """||diag(s) - s s^T||_F = sqrt(sum_i s_i^2 - 2 sum_i s_i^3 + (sum_i s_i^2)^2), without forming the matrix.
+    """||diag(s) - s s^T||_F = sqrt(m^2 (sum r)^2 + 2 m^2 sum r^2 + sum r^2 (1 - 2 r) + (sum r^2)^2),
+    without forming the matrix; m is the largest entry of s, and r runs over the others.
 
     Source: expanded from S4.47. It is zero exactly at the unit vectors (S4.48) and at s = 0 (a fully masked row).
+    Holds when: s is a probability vector or zero. No term is negative, so rows near a unit vector keep their digits.
     """
-    squares = s.square()
-    second, third = squares.sum(-1), (squares * s).sum(-1)
-    return (second - 2 * third + second.square()).clamp_min(0).sqrt()
+    top, where = s.max(-1, keepdim=True)
+    rest, m = s.scatter(-1, where, 0.0), top.squeeze(-1)
+    squares = rest.square()
+    second = squares.sum(-1)
+    among_rest = (squares * (1 - 2 * rest)).sum(-1) + second.square()
+    return ((m * rest.sum(-1)).square() + 2 * m.square() * second + among_rest).sqrt()
 
 
 def entropy(P: Float[Tensor, "*a j"]) -> Float[Tensor, "*a"]:

@@ -47,7 +47,7 @@ def explicit(S: Tensor, V: Tensor, mask: Mask) -> Attended:
     """Masked softmax of given scores, with its weights P [b h i j]."""
     added = mask.additive()
     if added is not None:
-        S = S + added
+        S = S + added.to(S.dtype)
     P = masked_softmax(S, mask.allowed(*S.shape[-2:], device=S.device))
     return Attended(P @ V, P)
 
@@ -63,8 +63,10 @@ def fused(Q: Tensor, K: Tensor, V: Tensor, mask: Mask, scale: float) -> Tensor:
     if mask.dense is not None:
         Y = F.scaled_dot_product_attention(Q, K, V, attn_mask=_table(mask, Q, j), scale=scale)
         return Y.masked_fill(~_allowed(mask, Q, j).any(-1, keepdim=True), 0.0)
-    if causal and mask.padding is not None:
-        Q, K, scale = *_padding_as_coordinate(scale * Q, K, mask.padding), 1.0
+    if causal:
+        Q, scale = scale * Q, 1.0  # the kernel would multiply its hidden scores, -inf, too: NaN at 0, +inf below
+        if mask.padding is not None:
+            Q, K = _padding_as_coordinate(Q, K, mask.padding)
     width = max(Q.shape[-1], d_v)
     Q, K, V = (F.pad(T, (0, width - T.shape[-1])) if T.shape[-1] < width else T for T in (Q, K, V))
     if not causal:
@@ -78,7 +80,8 @@ def fused(Q: Tensor, K: Tensor, V: Tensor, mask: Mask, scale: float) -> Tensor:
 
 
 def _padding_as_coordinate(Q: Tensor, K: Tensor, padding: Tensor) -> tuple[Tensor, Tensor]:
-    """Queries get the coordinate 1, padded keys a very negative one, so that q.k hides them exactly."""
+    """Queries get the coordinate 1, padded keys a very negative one and zeros, so that q.k hides them exactly."""
+    K = K.masked_fill(~padding[:, None, :, None], 0.0)
     penalty = torch.zeros_like(padding, dtype=K.dtype).masked_fill(~padding, torch.finfo(K.dtype).min / 4)
     return F.pad(Q, (0, 1), value=1.0), torch.cat([K, penalty[:, None, :, None].expand(*K.shape[:3], 1)], -1)
 
@@ -94,4 +97,4 @@ def _table(mask: Mask, Q: Tensor, j: int) -> Tensor:
     added, allowed = mask.additive(), _allowed(mask, Q, j)
     if added is None:
         return allowed
-    return as_four_axes(added).to(Q.dtype).masked_fill(~allowed, torch.finfo(Q.dtype).min)
+    return as_four_axes(added).to(Q.dtype).masked_fill(~allowed, -torch.inf)

@@ -39,11 +39,12 @@ class Mask:
 
     def check(self, b: int, h: int, i: int, j: int) -> None:
         """Refuse a mask that does not fit queries [b h i .] and keys [b h j .]."""
-        if self.padding is not None and tuple(self.padding.shape) not in {(b, j), (1, j)}:
+        padding = self.padding
+        if padding is not None and (tuple(padding.shape) not in {(b, j), (1, j)} or padding.dtype != torch.bool):
             raise UsageError(
                 asked="attention with a padding mask",
                 expected=f"one boolean per key, shape [{b}, {j}]",
-                got=f"shape {list(self.padding.shape)}",
+                got=f"shape {list(padding.shape)} of {str(padding.dtype).removeprefix('torch.')}",
                 remedy="pass padding as [batch, keys] with True for real tokens",
             )
         if self.causal and i > j:

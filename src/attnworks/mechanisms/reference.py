@@ -31,7 +31,7 @@ def softmax_by_loops(
                     score(head, Q[batch, head, query], K[batch, head, key]) + _added(mask, batch, head, query, key)
                     for key in seen
                 ]
-                top = max(float(s) for s in scores)
+                top = max(float(s.detach()) for s in scores)
                 exponentials = [torch.exp(s - top) for s in scores]
                 total = torch.stack(exponentials).sum()
                 for key, exponential in zip(seen, exponentials, strict=True):

@@ -36,7 +36,7 @@ class MechanismSpec:
         return MECHANISMS[self.name].fitted(geometry, **self.options)
 
     def __str__(self) -> str:
-        return self.name + (":" if self.options else "") + ",".join(f"{k}={v}" for k, v in self.options.items())
+        return self.name + (":" if self.options else "") + ",".join(f"{k}={_write(v)}" for k, v in self.options.items())
 
 
 def option_names(mechanism: type[Mechanism]) -> tuple[str, ...]:
@@ -54,7 +54,16 @@ def _parse_option(part: str, text: str) -> tuple[str, object]:
             got=f"the part {part!r}",
             remedy="write it like window:window=64",
         )
+    return key, _read(value)
+
+
+def _read(text: str) -> object:
     try:
-        return key, json.loads(value)
+        return json.loads(text)
     except json.JSONDecodeError:
-        return key, value
+        return text
+
+
+def _write(value: object) -> str:
+    """Text that `_read` turns back into `value`: JSON, without quotes around plain words."""
+    return value if isinstance(value, str) and _read(value) == value else json.dumps(value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from attnworks.mechanisms import Mask
@@ -13,6 +13,7 @@ from attnworks.models.config import AttentionConfig, NormKind, NormOrder
 from attnworks.models.multihead import MultiHead
 from attnworks.models.observe import Observer
 from attnworks.models.parts import FeedForward, LayerNorm
+from attnworks.models.stepping import KeysValues
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,3 +83,36 @@ class Block(nn.Module):
             cross = self.cross
             X = self.cross_residual(X, lambda x: cross(x, Z, mask=Z_mask, observe=observe))
         return X if self.mlp is None or self.mlp_residual is None else self.mlp_residual(X, self.mlp)
+
+    def step(
+        self,
+        X: Float[Tensor, "n 1 e"],
+        own: KeysValues | None,
+        memory: KeysValues | None,
+        memory_padding: Bool[Tensor, "s j"] | None,
+    ) -> tuple[Float[Tensor, "n 1 e"], KeysValues]:
+        """One more position of n hypotheses, given the keys and values of those before and of the source.
+
+        The n rows are [sentences beams] flattened; beams of a sentence look at its memory side by side, as if they were
+        several queries of one sequence.
+        """
+        attention, cross = self.attention, self.cross
+        grown: list[KeysValues] = []
+
+        def attend_own(x: Tensor) -> Tensor:
+            K, V = attention.keys_values(x)
+            grown.append(KeysValues(K, V) if own is None else own.append(K, V))
+            attended = attention.attend(attention.queries(x), grown[0].K, grown[0].V, Mask(causal=True))
+            return attention.output(attended.Y)
+
+        X = self.attention_residual(X, attend_own)
+        if cross is not None and self.cross_residual is not None and memory is not None:
+            sentences = memory.K.shape[0]
+
+            def attend_memory(x: Tensor) -> Tensor:
+                Q = cross.queries(x.reshape(sentences, -1, x.shape[-1]))
+                attended = cross.attend(Q, memory.K, memory.V, Mask(memory_padding))
+                return cross.output(attended.Y).reshape(x.shape)
+
+            X = self.cross_residual(X, attend_memory)
+        return (X if self.mlp is None or self.mlp_residual is None else self.mlp_residual(X, self.mlp)), grown[0]

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 from attnworks.errors import UsageError
 from attnworks.mechanisms import Geometry, MechanismSpec
+from attnworks.registry import unknown_name
 
 LARGEST_WIDTH = 2**20
 LARGEST_VOCABULARY = 2**26
 MOST_LAYERS = 2**12
+LARGEST_FLOAT = 1e30
 
 NormOrder = Literal["post", "pre"]
 NormKind = Literal["standard", "documented"]
 PositionKind = Literal["sinusoid", "index", "normalised-index", "learned", "none"]
 Tying = Literal["none", "target", "all"]
+Cell = Literal["lstm", "gru"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +44,7 @@ class AttentionConfig:
         within("heads", self.heads, 1, LARGEST_WIDTH)
         within("d_k", self.d_k, 1, LARGEST_WIDTH)
         within("d_v", self.d_v, 1, LARGEST_WIDTH)
+        within("scale", self.scale or 0.0, -LARGEST_FLOAT, LARGEST_FLOAT)
         if isinstance(self.mechanism, tuple) and len(self.mechanism) != self.heads:
             raise UsageError(
                 asked="a mechanism for each head",
@@ -105,6 +109,12 @@ class TransformerConfig:
         within("decoder_layers", self.decoder_layers, 0, MOST_LAYERS)
         within("max_length", self.max_length, 1, LARGEST_VOCABULARY)
         within("dropout", self.dropout, 0.0, 1.0)
+        within("norm_eps", self.norm_eps, 0.0, 1.0)
+        within("position_base", self.position_base, 1.0, LARGEST_FLOAT)
+        one_of("norm", self.norm, NormOrder)
+        one_of("norm_kind", self.norm_kind, NormKind)
+        one_of("positions", self.positions, PositionKind)
+        one_of("tie", self.tie, Tying)
         if self.encoder_layers + self.decoder_layers == 0:
             raise UsageError(
                 asked="a transformer",
@@ -171,7 +181,7 @@ class RecurrentConfig:
     d_h: int
     target_vocabulary: int | None = None
     layers: int = 1
-    cell: Literal["lstm", "gru"] = "lstm"
+    cell: Cell = "lstm"
     mechanism: str | None = None
     dropout: float = 0.1
 
@@ -182,6 +192,7 @@ class RecurrentConfig:
         within("d_h", self.d_h, 1, LARGEST_WIDTH)
         within("layers", self.layers, 1, MOST_LAYERS)
         within("dropout", self.dropout, 0.0, 1.0)
+        one_of("cell", self.cell, Cell)
         if self.mechanism is not None:
             MechanismSpec.parse(self.mechanism)
 
@@ -213,6 +224,8 @@ class PureConfig:
         within("d_e", self.d_e, 1, LARGEST_WIDTH)
         within("layers", self.layers, 1, MOST_LAYERS)
         within("d_ff", self.hidden, 1, LARGEST_WIDTH)
+        within("norm_eps", self.norm_eps, 0.0, 1.0)
+        one_of("norm_kind", self.norm_kind, NormKind)
 
     @property
     def hidden(self) -> int:
@@ -222,7 +235,7 @@ class PureConfig:
 ModelConfig = TransformerConfig | RecurrentConfig | PureConfig
 
 
-def within(name: str, value: int | float, low: int | float, high: int | float) -> None:
+def within(name: str, value: float, low: float, high: float) -> None:
     """Refuse sizes that make no sense before anything is allocated for them."""
     if not low <= value <= high:
         raise UsageError(
@@ -231,3 +244,9 @@ def within(name: str, value: int | float, low: int | float, high: int | float) -
             got=str(value),
             remedy=f"choose {name} in that range",
         )
+
+
+def one_of(name: str, value: str, choices: Any) -> None:
+    """Refuse a word that is no choice of this Literal."""
+    if value not in get_args(choices):
+        raise unknown_name(name, value, get_args(choices))

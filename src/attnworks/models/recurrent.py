@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from attnworks.errors import UsageError
 from attnworks.mechanisms import Geometry, Mask, MechanismSpec
 from attnworks.models.config import RecurrentConfig
 from attnworks.models.observe import Observation, Observer
 from attnworks.models.parts import Embedding, Output
+from attnworks.models.stepping import RecurrentState
 
 State = Tensor | tuple[Tensor, Tensor]
 
@@ -51,9 +55,20 @@ class Recurrent(nn.Module):
         observe: Observer | None = None,
     ) -> Float[Tensor, "b t vocabulary"]:
         """Scores before softmax. Targets are read left to right, so that their padding, at the end, changes nothing."""
+        return self.scores(self.hidden(source, target, source_padding, target_padding, observe))
+
+    def hidden(
+        self,
+        source: Int[Tensor, "b i"],
+        target: Int[Tensor, "b t"],
+        source_padding: Bool[Tensor, "b i"] | None = None,
+        target_padding: Bool[Tensor, "b t"] | None = None,
+        observe: Observer | None = None,
+    ) -> Float[Tensor, "b t e"]:
+        """What the scores are read from: `forward` without the projection to the vocabulary."""
         del target_padding
         states, last = self.encode(source, source_padding)
-        return self.scores(self.decode(target, states, last, source_padding, observe)[0])
+        return self.decode(target, states, last, source_padding, observe)[0]
 
     def encode(
         self, source: Int[Tensor, "b i"], padding: Bool[Tensor, "b i"] | None = None
@@ -62,6 +77,13 @@ class Recurrent(nn.Module):
         X = self.dropout(self.source_embedding(source))
         if padding is None:
             return self.encoder(X)
+        if (padding[:, 1:] & ~padding[:, :-1]).any():
+            raise UsageError(
+                asked="a recurrent encoder with padding",
+                expected="padding at the end of each row",
+                got="a real token after padding",
+                remedy="pad on the right",
+            )
         lengths = padding.sum(-1).clamp_min(1).cpu()
         packed, last = self.encoder(pack_padded_sequence(X, lengths, batch_first=True, enforce_sorted=False))
         return pad_packed_sequence(packed, batch_first=True, total_length=source.shape[1])[0], last
@@ -76,13 +98,37 @@ class Recurrent(nn.Module):
     ) -> tuple[Float[Tensor, "b t e"], State]:
         """What the output is read from at every target position, and the state to go on from."""
         H, last = self.decoder(self.dropout(self.target_embedding(target)), last)
+        return self.read(H, states, source_padding, observe), last
+
+    def read(
+        self,
+        H: Float[Tensor, "b t e"],
+        states: Float[Tensor, "b i e"],
+        source_padding: Bool[Tensor, "b i"] | None = None,
+        observe: Observer | None = None,
+    ) -> Float[Tensor, "b t e"]:
+        """tanh(W [c_t; h_t]) with attention, h_t without."""
         if self.attention is None or self.combine is None:
-            return self.dropout(H), last
+            return self.dropout(H)
         Q, K, mask = H.unsqueeze(1), states.unsqueeze(1), Mask(source_padding)
         attended = self.attention(Q, K, K, mask, weights=observe is not None)
         if observe is not None:
             observe(Observation("cross.0", H, states, Q, K, K, mask, attended))
-        return self.dropout(self.combine(torch.cat([attended.Y.squeeze(1), H], -1)).tanh()), last
+        return self.dropout(self.combine(torch.cat([attended.Y.squeeze(1), H], -1)).tanh())
+
+    def start(self, source: Int[Tensor, "s i"], padding: Bool[Tensor, "s i"] | None = None) -> RecurrentState:
+        """The state before the first target token."""
+        states, last = self.encode(source, padding)
+        return RecurrentState((last,) if isinstance(last, Tensor) else last, states, padding)
+
+    def step(
+        self, tokens: Int[Tensor, "s beams"], state: RecurrentState
+    ) -> tuple[Float[Tensor, "s beams vocabulary"], RecurrentState]:
+        """Scores of the token after these, one for each hypothesis, and the state that remembers them."""
+        last = state.last[0] if len(state.last) == 1 else state.last
+        H, last = self.decoder(self.dropout(self.target_embedding(tokens.reshape(-1, 1))), last)
+        X = self.read(H.reshape(*tokens.shape, -1), state.states, state.padding)
+        return self.scores(X), replace(state, last=(last,) if isinstance(last, Tensor) else last)
 
     def scores(self, X: Float[Tensor, "*a e"]) -> Float[Tensor, "*a vocabulary"]:
         return self.output(X)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
 
 from attnworks.errors import UsageError
-from attnworks.models.config import ModelConfig
+from attnworks.models.config import LARGEST_FLOAT, ModelConfig
 from attnworks.registry import unknown_name
 
 T = TypeVar("T")
@@ -65,7 +65,7 @@ def _value(hint: Any, value: object, where: str) -> Any:
         return {str(key): _value(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
     if dataclasses.is_dataclass(hint) and isinstance(value, dict):
         return parse(typing.cast(type, hint), value, where)
-    if hint is float and type(value) is int:
+    if hint is float and type(value) is int and abs(value) < LARGEST_FLOAT:
         return float(value)
     if hint in (int, float, str, bool, types.NoneType) and type(value) is hint:
         return value

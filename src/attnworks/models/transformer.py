@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import cast
+
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
@@ -12,6 +15,7 @@ from attnworks.models.config import AttentionConfig, TransformerConfig
 from attnworks.models.observe import Observer
 from attnworks.models.parts import Embedding, LayerNorm, Output
 from attnworks.models.positions import Positions
+from attnworks.models.stepping import KeysValues, Memory, TransformerState
 
 
 class Transformer(nn.Module):
@@ -55,12 +59,23 @@ class Transformer(nn.Module):
         observe: Observer | None = None,
     ) -> Float[Tensor, "b n vocabulary"]:
         """Scores before softmax. Paddings are True at real tokens; position t of the target sees targets up to t."""
+        return self.scores(self.hidden(source, target, source_padding, target_padding, observe))
+
+    def hidden(
+        self,
+        source: Int[Tensor, "b i"] | None = None,
+        target: Int[Tensor, "b t"] | None = None,
+        source_padding: Bool[Tensor, "b i"] | None = None,
+        target_padding: Bool[Tensor, "b t"] | None = None,
+        observe: Observer | None = None,
+    ) -> Float[Tensor, "b n e"]:
+        """What the scores are read from: `forward` without the projection to the vocabulary."""
         self._check_given(source, target)
         Z = None if source is None else self.encode(source, source_padding, observe)
         if target is None:
             assert Z is not None
-            return self.scores(Z)
-        return self.scores(self.decode(target, Z, source_padding, target_padding, observe))
+            return Z
+        return self.decode(target, Z, source_padding, target_padding, observe)
 
     def encode(
         self,
@@ -84,14 +99,64 @@ class Transformer(nn.Module):
         observe: Observer | None = None,
     ) -> Float[Tensor, "b t e"]:
         assert self.target_embedding is not None
+        self._check_encoded(Z)
         X = self.dropout(self.positions(self.target_embedding(target), target_padding))
         mask, source_mask = Mask(target_padding, causal=True), Mask(source_padding)
         for block in self.decoder:
             X = block(X, mask, Z, source_mask, observe)
         return X if self.decoder_norm is None else self.decoder_norm(X)
 
+    def start(
+        self,
+        source: Int[Tensor, "s i"] | None = None,
+        padding: Bool[Tensor, "s i"] | None = None,
+        sentences: int = 1,
+    ) -> TransformerState:
+        """The state before the first target token: the source is encoded and projected once.
+
+        A model without an encoder starts `sentences` texts from nothing.
+        """
+        if self.config.positions == "normalised-index":
+            raise UsageError(
+                asked="decoding step by step",
+                expected="positions that do not depend on the length of the sentence",
+                got="normalised-index, whose codes change with every token written",
+                remedy="build the model with sinusoid positions",
+            )
+        if (source is None) == bool(len(self.encoder)):
+            raise UsageError(
+                asked="decoding step by step",
+                expected="source tokens" if source is None else "no source, since there is no encoder",
+                got="none" if source is None else f"some of shape {list(source.shape)}",
+                remedy="pass source=... if, and only if, the model has an encoder",
+            )
+        if source is None:
+            return TransformerState(sentences=sentences, position=0, own=None, memory=None)
+        Z = self.encode(source, padding)
+        memory = tuple(KeysValues(*block.cross.keys_values(Z)) for block in self._decoder_blocks() if block.cross)
+        return TransformerState(sentences=len(source), position=0, own=None, memory=Memory(memory, padding))
+
+    def step(
+        self, tokens: Int[Tensor, "s beams"], state: TransformerState
+    ) -> tuple[Float[Tensor, "s beams vocabulary"], TransformerState]:
+        """Scores of the token after these, one for each hypothesis, and the state that remembers them."""
+        assert self.target_embedding is not None
+        X = self.dropout(self.positions(self.target_embedding(tokens.reshape(-1, 1)), start=state.position))
+        grown: list[KeysValues] = []
+        for layer, block in enumerate(self._decoder_blocks()):
+            own = None if state.own is None else state.own[layer]
+            memory = None if state.memory is None else state.memory.keys_values[layer]
+            X, keys_values = block.step(X, own, memory, None if state.memory is None else state.memory.padding)
+            grown.append(keys_values)
+        X = X if self.decoder_norm is None else self.decoder_norm(X)
+        scores = self.scores(X.reshape(*tokens.shape, -1))
+        return scores, replace(state, position=state.position + 1, own=tuple(grown))
+
     def scores(self, X: Float[Tensor, "*a e"]) -> Float[Tensor, "*a vocabulary"]:
         return self.output(X)
+
+    def _decoder_blocks(self) -> list[Block]:
+        return cast("list[Block]", list(self.decoder))
 
     def _check_given(self, source: Tensor | None, target: Tensor | None) -> None:
         expected = [
@@ -106,6 +171,16 @@ class Transformer(nn.Module):
                 expected=f"{' and '.join(expected)} tokens",
                 got=" and ".join(got) or "none",
                 remedy="an encoder reads source=..., a decoder target=..., and only what the model has may be given",
+            )
+
+    def _check_encoded(self, Z: Tensor | None) -> None:
+        """Without this, cross-attention would look at the target itself."""
+        if (Z is None) == bool(len(self.encoder)):
+            raise UsageError(
+                asked="decoding",
+                expected="the output of the encoder" if Z is None else "no encoder output, since there is no encoder",
+                got="none" if Z is None else f"one of shape {list(Z.shape)}",
+                remedy="pass Z=model.encode(source) if, and only if, the model has an encoder",
             )
 
 

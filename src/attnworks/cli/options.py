@@ -1,0 +1,48 @@
+"""Options that every computing command shares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def compute_options(dtypes: tuple[str, ...] = ("float32", "float64", "bfloat16")) -> Callable[[F], F]:
+    """--device, --dtype, --threads and --seed; the command gets them under these names."""
+
+    def add(command: F) -> F:
+        for option in reversed(
+            (
+                click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:1, mps."),
+                click.option("--dtype", type=click.Choice(dtypes), default="float32", show_default=True),
+                click.option("--threads", type=click.IntRange(1), help="CPU threads.  [default: torch's own choice]"),
+                click.option("--seed", type=int, default=0, show_default=True),
+            )
+        ):
+            command = option(command)
+        return command
+
+    return add
+
+
+def prepare(device: str, threads: int | None, seed: int) -> None:
+    """Check the device, and set torch's threads and random state."""
+    import torch
+
+    from attnworks.errors import UsageError
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    torch.manual_seed(seed)
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise UsageError(
+            asked=f"--device {device}",
+            expected="a device this machine and this torch have",
+            got=str(error).splitlines()[0],
+            remedy="use --device cpu",
+        ) from error

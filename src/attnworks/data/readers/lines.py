@@ -1,0 +1,75 @@
+"""The lines of a UTF-8 file, gzipped if its name ends in .gz, numbered from 1."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zlib
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+from attnworks.errors import FolderError, UsageError
+
+LONGEST_LINE = 2**20
+"""Bytes of the longest line that is looked at."""
+
+
+def numbered_lines(path: Path) -> Iterator[tuple[int, str | None]]:
+    """(number, text without its line end) of every line; the text of a line over LONGEST_LINE bytes is None.
+
+    A byte order mark and Windows line ends are taken off. Whatever is wrong with the file is a one-line error.
+    """
+    for number, offset, line in _raw_lines(path):
+        if len(line) > LONGEST_LINE:
+            yield number, None
+            continue
+        try:
+            text = line.decode()
+        except UnicodeDecodeError as wrong:
+            raise UsageError(
+                asked=f"read {path}",
+                expected="UTF-8 text",
+                got=f"byte 0x{line[wrong.start]:02x} at offset {offset + wrong.start:,} (line {number:,})",
+                remedy="save the file as UTF-8",
+            ) from None
+        if number == 1:
+            text = text.removeprefix("\ufeff")
+        yield number, text.rstrip("\r\n")
+
+
+def _raw_lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
+    """(number, offset, bytes) of every line; of an overlong one only its beginning."""
+    number = offset = 0
+    try:
+        with path.open("rb") as file, _unpacked(path, file) as stream:
+            for number in count(1):
+                line = stream.readline(LONGEST_LINE + 1)
+                if not line:
+                    break
+                yield number, offset, line
+                offset += len(line)
+                while len(line) > LONGEST_LINE and not line.endswith(b"\n"):
+                    line = stream.readline(LONGEST_LINE + 1)
+                    offset += len(line)
+    except FileNotFoundError:
+        raise _unreadable(path, "nothing there", "check the name") from None
+    except IsADirectoryError:
+        raise _unreadable(path, "a folder", "name a file in it") from None
+    except (gzip.BadGzipFile, EOFError, zlib.error) as wrong:
+        raise _unreadable(path, f"a broken gzip file ({wrong})", "make or fetch the file again") from None
+    except (OSError, ValueError) as wrong:
+        got = wrong.strerror if isinstance(wrong, OSError) and wrong.strerror else str(wrong)
+        raise _unreadable(path, got, "choose a file that can be read") from None
+    if number == 1:
+        raise _unreadable(path, "an empty file", "choose a file with text in it")
+
+
+def _unpacked(path: Path, file: io.BufferedReader) -> io.BufferedReader:
+    if path.suffix == ".gz":
+        return io.BufferedReader(gzip.GzipFile(fileobj=file, mode="rb"))
+    return file
+
+
+def _unreadable(path: Path, got: str, remedy: str) -> FolderError:
+    return FolderError(asked=f"read {path}", expected="a text file", got=got, remedy=remedy)

@@ -1,0 +1,25 @@
+"""A model held still while it writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from attnworks.decoding.writer import Writer
+
+
+@contextmanager
+def evaluating(model: Writer) -> Iterator[None]:
+    """No gradients and no dropout inside; outside, every part is in the mode it was in before, whatever happened."""
+    training = [part for part in model.modules() if part.training] if isinstance(model, nn.Module) else []
+    for part in training:
+        part.training = False
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        for part in training:
+            part.training = True

@@ -1,0 +1,25 @@
+"""What an objective gives back, so that batches and processes can be added up exactly."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from attnworks.data.batches import Batch
+from attnworks.registry import Registry
+
+
+class Loss(NamedTuple):
+    """A sum and what it is a sum over; the mean of several batches is the sum of sums over the sum of terms."""
+
+    total: Float[Tensor, ""]
+    terms: int
+
+
+class Objective(Protocol):
+    def __call__(self, model: nn.Module, batch: Batch) -> Loss: ...
+
+
+OBJECTIVES: Registry[type[Objective]] = Registry("objective")

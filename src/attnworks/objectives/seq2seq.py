@@ -1,0 +1,47 @@
+"""Cross-entropy of the next target token."""
+
+from __future__ import annotations
+
+from typing import Protocol, cast
+
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from attnworks.data.batches import Batch
+from attnworks.objectives.contract import OBJECTIVES, Loss
+
+
+class ReadsAndWrites(Protocol):
+    """What this objective asks of a model."""
+
+    def hidden(
+        self,
+        source: Int[Tensor, "b i"],
+        target: Int[Tensor, "b t"],
+        source_padding: Bool[Tensor, "b i"] | None = None,
+        target_padding: Bool[Tensor, "b t"] | None = None,
+    ) -> Float[Tensor, "b t e"]: ...
+
+    def scores(self, X: Float[Tensor, "*a e"]) -> Float[Tensor, "*a t"]: ...
+
+
+@OBJECTIVES.register("seq2seq")
+class Seq2Seq:
+    """-sum_t log p(y_t | y_<t, x), smoothed if asked for; padding is left out before the vocabulary is read.
+
+    Source: Conti 2024, section 1.1 (S4.5-S4.9).
+    Departs: the sign of the document's last line, log p instead of -log p, is corrected.
+    """
+
+    def __init__(self, smoothing: float = 0.0) -> None:
+        self.smoothing = smoothing
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Loss:
+        writer = cast(ReadsAndWrites, model)
+        X = writer.hidden(batch.source, batch.read, batch.source_padding, batch.target_padding)
+        gold = batch.write
+        real = slice(None) if batch.target_padding is None else batch.target_padding
+        X, gold = X[real].flatten(0, -2), gold[real].flatten()
+        scores = writer.scores(X).float() if X.dtype.itemsize < 4 else writer.scores(X)
+        return Loss(F.cross_entropy(scores, gold, reduction="sum", label_smoothing=self.smoothing), terms=gold.numel())

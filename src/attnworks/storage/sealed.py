@@ -1,0 +1,118 @@
+"""JSON that carries its own SHA-256, and safetensors checked tensor by tensor against a table."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from attnworks.errors import AttnworksError, FolderError
+from attnworks.notation import DTYPES
+
+LARGEST_JSON = 64 * 2**20
+
+Table = dict[str, dict[str, Any]]
+"""Name of a tensor -> its shape, dtype and SHA-256."""
+
+
+def seal(data: dict[str, Any]) -> bytes:
+    """Canonical JSON with one more key, the SHA-256 of the rest."""
+    return canonical(data | {"sha256": sha256(canonical(data))})
+
+
+def read_sealed(path: Path) -> dict[str, Any]:
+    """What was sealed, byte for byte, without the seal."""
+    text = read_json_bytes(path)
+    data = parse_json(path, text)
+    if not isinstance(data, dict) or "sha256" not in data:
+        raise changed(path, "JSON with its own sha256", "something else")
+    inner = {key: value for key, value in data.items() if key != "sha256"}
+    try:
+        same = text == seal(inner)
+    except (ValueError, RecursionError):
+        same = False
+    if not same:
+        raise changed(path, "the file that was saved", "one that was changed since")
+    return inner
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> Table:
+    """Save as safetensors; the table that `read_tensors` will ask for."""
+    ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    save_file(ready, path)
+    return {name: describe(tensor) for name, tensor in ready.items()}
+
+
+def read_tensors(path: Path, table: Table) -> dict[str, Tensor]:
+    """Just the tensors of the table, each with the shape, dtype and bytes that it says."""
+    tensors: dict[str, Tensor] = {}
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            if odd := sorted(set(file.keys()) ^ table.keys()):
+                kind = "missing" if odd[0] in table else "extra"
+                raise changed(path, "the tensors of the manifest", f"{kind} tensor {odd[0]!r}")
+            for name, row in table.items():
+                tensors[name] = file.get_tensor(name)
+                if (got := describe(tensors[name])) != row:
+                    what = next(key for key in got if got[key] != row.get(key))
+                    raise changed(path, f"{what} of {name} {_short(row.get(what))}", f"{what} {_short(got[what])}")
+    except AttnworksError:
+        raise
+    except (SafetensorError, OSError, ValueError, RuntimeError) as error:
+        raise changed(path, "a whole safetensors file", f"one that cannot be read ({error})") from error
+    return tensors
+
+
+def describe(tensor: Tensor) -> dict[str, Any]:
+    """A tensor's row in a table: shape, dtype and the SHA-256 of its little-endian bytes."""
+    data = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    return {
+        "shape": list(tensor.shape),
+        "dtype": str(tensor.dtype).removeprefix("torch."),
+        "sha256": hashlib.sha256(data.numpy().data).hexdigest(),
+    }
+
+
+def is_table(table: object) -> bool:
+    return isinstance(table, dict) and all(
+        isinstance(row, dict) and row.keys() == {"shape", "dtype", "sha256"} and row["dtype"] in DTYPES
+        for row in table.values()
+    )
+
+
+def read_json_bytes(path: Path) -> bytes:
+    if (size := path.stat().st_size) > LARGEST_JSON:
+        raise changed(path, f"at most {LARGEST_JSON} bytes", f"{size} bytes")
+    return path.read_bytes()
+
+
+def parse_json(path: Path, text: bytes) -> object:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise changed(path, "JSON", f"something else ({error})") from error
+
+
+def changed(path: Path, expected: str, got: str) -> FolderError:
+    return FolderError(
+        asked=f"load {path}", expected=expected, got=got, remedy="copy the folder again from where it was whole"
+    )
+
+
+def canonical(data: object) -> bytes:
+    return (json.dumps(data, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _short(value: object) -> str:
+    return str(value) if len(str(value)) <= 24 else f"{str(value)[:12]}..."

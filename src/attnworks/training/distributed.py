@@ -1,0 +1,74 @@
+"""Several processes, one batch: each takes its share of the sentences, and gradients are added up."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+
+@dataclass(frozen=True)
+class Team:
+    """Who else is training. Alone, every method does nothing and costs nothing."""
+
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def leads(self) -> bool:
+        """The first process writes files and talks."""
+        return self.rank == 0
+
+    def share(self, rows: Sequence[int]) -> list[int]:
+        """This process's part of a batch: every size-th sentence, so that lengths are spread evenly."""
+        return list(rows[self.rank :: self.size])
+
+    def add_gradients(self, model: nn.Module) -> None:
+        """Sum every gradient over the team, in one message."""
+        if self.size == 1:
+            return
+        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        flat = torch.cat([_gradient(parameter).reshape(-1) for parameter in parameters])
+        dist.all_reduce(flat)
+        for parameter, part in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
+            parameter.grad = part.view(parameter.shape)
+
+    def add(self, values: Iterable[float]) -> list[float]:
+        """Sum a few numbers over the team."""
+        values = list(values)
+        if self.size == 1:
+            return values
+        tensor = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(tensor)
+        return tensor.tolist()
+
+    def any(self, flag: bool) -> bool:
+        """Whether anyone says so; all get the same answer."""
+        return self.add([float(flag)])[0] > 0
+
+    def wait(self) -> None:
+        if self.size > 1:
+            dist.barrier()
+
+
+@contextmanager
+def join_team(device: str) -> Iterator[Team]:
+    """The team that torchrun started us in, or a team of one."""
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1:
+        yield Team()
+        return
+    dist.init_process_group("nccl" if device.startswith("cuda") else "gloo")
+    try:
+        yield Team(dist.get_rank(), size)
+    finally:
+        dist.destroy_process_group()
+
+
+def _gradient(parameter: nn.Parameter) -> torch.Tensor:
+    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad

@@ -1,0 +1,74 @@
+"""Held-out loss and translation scores."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from attnworks.data.batches import Example, collate
+from attnworks.objectives import Objective
+
+
+class Scores(NamedTuple):
+    """BLEU and chrF of translations against references, with the signatures that say how they were computed."""
+
+    bleu: float
+    chrf: float
+    signature: str
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Without dropout and gradients; the model's mode is put back afterwards."""
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        model.train(was_training)
+
+
+def mean_loss(
+    model: nn.Module, objective: Objective, examples: Sequence[Example], *, batch_tokens: int, device: str = "cpu"
+) -> float:
+    """Mean loss per term over all examples; NaN if there are none."""
+    total, terms = 0.0, 0
+    with evaluating(model):
+        for batch in _by_length(examples, batch_tokens):
+            loss = objective(model, collate(batch).to(device))
+            total, terms = total + float(loss.total), terms + loss.terms
+    return total / terms if terms else math.nan
+
+
+def translation_scores(hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> Scores | None:
+    """sacrebleu on our own tokens (tokenize=none), or None where sacrebleu is not installed."""
+    if importlib.util.find_spec("sacrebleu") is None:
+        return None
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.chrf import CHRF
+
+    written = [" ".join(words) for words in hypotheses]
+    gold = [[" ".join(words) for words in references]]
+    bleu, chrf = BLEU(tokenize="none", force=True), CHRF()
+    score = bleu.corpus_score(written, gold)
+    return Scores(score.score, chrf.corpus_score(written, gold).score, str(bleu.get_signature()))
+
+
+def _by_length(examples: Sequence[Example], batch_tokens: int) -> Iterator[list[Example]]:
+    ordered = sorted(examples, key=lambda example: (len(example.target), len(example.source)))
+    batch: list[Example] = []
+    for example in ordered:
+        longest = max(len(example.source), len(example.target) + 1)
+        if batch and longest * (len(batch) + 1) > batch_tokens:
+            yield batch
+            batch = []
+        batch.append(example)
+    if batch:
+        yield batch

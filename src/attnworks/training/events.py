@@ -1,0 +1,47 @@
+"""What a training run tells those who watch it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class StepDone:
+    """One optimiser step: its number (from 1), mean loss per target token, rate, tokens of both sides, seconds."""
+
+    step: int
+    epoch: float
+    loss: float
+    learning_rate: float
+    gradient_norm: float
+    tokens: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Validated:
+    """Held-out loss after a step, and translation scores if they could be computed."""
+
+    step: int
+    loss: float
+    perplexity: float
+    bleu: float | None
+    chrf: float | None
+    best: bool
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint is on disk."""
+
+    step: int
+    folder: Path
+
+
+Event = StepDone | Validated | Saved
+
+
+class Watcher(Protocol):
+    def __call__(self, event: Event) -> None: ...

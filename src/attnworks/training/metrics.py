@@ -1,0 +1,43 @@
+"""metrics.jsonl: one line per step and per validation, in the order in which they count."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from attnworks.storage.disk import write_file
+from attnworks.training.events import Event, Saved, Validated
+
+METRICS = "metrics.jsonl"
+
+
+class Metrics:
+    """Appends what happens. Lines that a lost stretch of a run left behind are dropped first."""
+
+    def __init__(self, run: Path, after: int) -> None:
+        self.path = run / METRICS
+        kept = [line for line in read_lines(self.path) if line["step"] <= after]
+        write_file(self.path, b"".join(_line(line) for line in kept))
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Saved):
+            return
+        kind = "validation" if isinstance(event, Validated) else "training"
+        with self.path.open("ab") as file:
+            file.write(_line({"kind": kind, **asdict(event)}))
+
+
+def read_lines(path: Path) -> list[dict]:
+    """All whole lines; a last one that was cut off by a crash is left out."""
+    lines = []
+    for text in path.read_bytes().splitlines() if path.is_file() else ():
+        try:
+            lines.append(json.loads(text))
+        except ValueError:
+            break
+    return lines
+
+
+def _line(data: dict) -> bytes:
+    return (json.dumps(data) + "\n").encode()

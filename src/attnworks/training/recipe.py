@@ -1,0 +1,78 @@
+"""Everything that decides how a run goes, in one frozen record that the run folder keeps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from attnworks.data.vocabulary import VocabularyKind
+from attnworks.errors import UsageError
+from attnworks.training.schedule import ScheduleKind
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How to train.
+
+    preset              which model; its vocabulary sizes come from the corpus
+    corpus, pairs       where sentences come from, and at most how many pairs to train on
+    mechanism           attention for every layer, instead of the preset's own
+    vocabulary          words or byte pairs, at most `vocabulary_size` kinds a side
+    batch_tokens        largest padded side of a batch; `accumulate` batches make one step
+    epochs, steps, minutes    where to stop, whichever comes first
+    validate_every      steps between validations, each of which leaves a checkpoint
+    keep_every          steps between checkpoints that are never deleted
+    patience            stop after this many validations without a better loss
+    score_sentences     held-out sentences to translate for BLEU and chrF at each validation
+    """
+
+    preset: str
+    corpus: str = "grammar"
+    pairs: int | None = None
+    mechanism: str | None = None
+    vocabulary: VocabularyKind = "word"
+    vocabulary_size: int = 32_000
+    batch_tokens: int = 2048
+    accumulate: int = 1
+    learning_rate: float = 1e-3
+    schedule: ScheduleKind = "warmup"
+    warmup: int = 400
+    smoothing: float = 0.1
+    dropout: float = 0.1
+    clip: float = 1.0
+    epochs: float | None = None
+    steps: int | None = None
+    minutes: float | None = None
+    validate_every: int = 500
+    keep_every: int | None = None
+    patience: int | None = None
+    score_sentences: int = 200
+    seed: int = 0
+    device: str = "cpu"
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("batch_tokens", "accumulate", "validate_every"):
+            _at_least(name, getattr(self, name), 1)
+        for name in ("pairs", "steps", "keep_every", "patience", "threads"):
+            if getattr(self, name) is not None:
+                _at_least(name, getattr(self, name), 1)
+        for name in ("learning_rate", "clip", "epochs", "minutes"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise _wrong(name, value, "a value above 0")
+        for name in ("smoothing", "dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise _wrong(name, getattr(self, name), "a value from 0 up to, not including, 1")
+        if self.epochs is None and self.steps is None and self.minutes is None:
+            raise _wrong("epochs", "nothing", "epochs, steps or minutes: some place to stop")
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise _wrong(name, value, f"at least {least}")
+
+
+def _wrong(name: str, value: object, expected: str) -> UsageError:
+    return UsageError(asked=f"training with {name}={value}", expected=expected, got=str(value), remedy=f"set {name}")

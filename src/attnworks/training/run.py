@@ -1,0 +1,245 @@
+"""A run: a recipe, its corpus, model and folder, trained until it is done or told to stop.
+
+runs/mine/
+  run.json                    the recipe
+  source.json, target.json    the vocabularies
+  metrics.jsonl               a line for every step and every validation
+  checkpoints/step-00000500   a model folder plus the state of the optimiser
+  last.json, best.json        which checkpoint is which
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from attnworks.data.batches import BatchOrder, encode
+from attnworks.data.corpora import Corpus, open_corpus
+from attnworks.data.vocabulary import BOS, EOS, Vocabulary
+from attnworks.decoding import Hypothesis, greedy
+from attnworks.decoding.translate import NOTHING, decode_sentences
+from attnworks.errors import FolderError
+from attnworks.models import Recurrent, RecurrentConfig, Transformer, TransformerConfig, build, preset
+from attnworks.models.strict import parse
+from attnworks.objectives import Seq2Seq
+from attnworks.storage.disk import disk_errors, new_folder
+from attnworks.storage.sealed import changed, read_sealed, seal
+from attnworks.training.checkpoint import LAST, Progress, forget_others, load_checkpoint, pointed_at, save_checkpoint
+from attnworks.training.distributed import Team
+from attnworks.training.evaluate import Scores, mean_loss, translation_scores
+from attnworks.training.events import Event, Saved, Validated, Watcher
+from attnworks.training.loop import Loop
+from attnworks.training.metrics import Metrics
+from attnworks.training.recipe import Recipe
+from attnworks.training.schedule import schedule
+
+RECIPE, SOURCE, TARGET = "run.json", "source.json", "target.json"
+
+
+class Run:
+    """One training run in its folder."""
+
+    def __init__(
+        self,
+        folder: Path,
+        recipe: Recipe,
+        corpus: Corpus,
+        source: Vocabulary,
+        target: Vocabulary,
+        team: Team | None = None,
+    ) -> None:
+        self.folder, self.recipe, self.corpus, self.source, self.target = folder, recipe, corpus, source, target
+        self.team = team or Team()
+        self.model: Transformer | Recurrent = build(model_config(recipe, source, target), seed=recipe.seed)
+        self.model.to(recipe.device)
+        self.optimiser = torch.optim.Adam(self.model.parameters(), betas=(0.9, 0.98), eps=1e-9, fused=True)
+        self.examples = encode(corpus.train, source, target)
+        self.valid = encode(corpus.valid, source, target)
+        order = BatchOrder(self.examples, recipe.batch_tokens, recipe.seed)
+        self.last_step = _last_step(recipe, order.per_epoch)
+        self.loop = Loop(
+            self.model,
+            Seq2Seq(recipe.smoothing),
+            self.examples,
+            order,
+            self.optimiser,
+            schedule(recipe.schedule, recipe.learning_rate, recipe.warmup, self.last_step),
+            accumulate=recipe.accumulate,
+            clip=recipe.clip,
+            seed=recipe.seed,
+            device=recipe.device,
+            dtype=recipe.dtype,
+            team=self.team,
+        )
+        self.progress = Progress()
+
+    @classmethod
+    def create(cls, recipe: Recipe, folder: Path, team: Team | None = None) -> Run:
+        """A new run in a new folder."""
+        team = team or Team()
+        if team.leads and folder.exists():
+            raise FolderError(
+                asked=f"train to {folder}",
+                expected="a place where nothing is",
+                got="an existing file or folder",
+                remedy=f"choose another --out, or go on with: attnworks train --resume {folder}",
+            )
+        corpus = open_corpus(recipe.corpus, pairs=recipe.pairs, seed=recipe.seed)
+        source, target = _vocabularies(recipe, corpus)
+        run = cls(folder, recipe, corpus, source, target, team)
+        if team.leads:
+            with new_folder(folder) as scratch:
+                source.save(scratch / SOURCE)
+                target.save(scratch / TARGET)
+                (scratch / RECIPE).write_bytes(seal({"recipe": asdict(recipe), "corpus_sha256": fingerprint(corpus)}))
+        team.wait()
+        return run
+
+    @classmethod
+    def resume(cls, folder: Path, team: Team | None = None, **changes: object) -> Run:
+        """The run in `folder`, where its last checkpoint left it; `changes` replace fields of its recipe."""
+        recipe, corpus_sha256 = read_recipe(folder)
+        recipe = replace(recipe, **changes)  # pyright: ignore[reportArgumentType]
+        corpus = open_corpus(recipe.corpus, pairs=recipe.pairs, seed=recipe.seed)
+        if fingerprint(corpus) != corpus_sha256:
+            raise FolderError(
+                asked=f"resume {folder}",
+                expected=f"the corpus it was started with, {recipe.corpus}",
+                got="other sentences under that name",
+                remedy="put the old corpus back, or start a new run",
+            )
+        run = cls(folder, recipe, corpus, *load_vocabularies(folder), team)
+        if (last := pointed_at(folder, LAST)) is not None:
+            run.progress = load_checkpoint(last, run.model, run.optimiser)
+        return run
+
+    def train(self, watchers: Sequence[Watcher] = (), should_stop: Callable[[], bool] = lambda: False) -> Progress:
+        """Step until the recipe says enough or `should_stop` does; either way a checkpoint is left."""
+        metrics = Metrics(self.folder, after=self.progress.step) if self.team.leads else None
+        everyone = [watcher for watcher in (metrics, *watchers) if watcher is not None]
+
+        def tell(event: Event) -> None:
+            if self.team.leads:
+                for watcher in everyone:
+                    watcher(event)
+
+        saved_at = self.progress.step if pointed_at(self.folder, LAST) else -1
+        while not self._done() and not self.team.any(should_stop()):
+            event = self.loop.step(self.progress.step)
+            self.progress = replace(self.progress, step=event.step, seconds=self.progress.seconds + event.seconds)
+            tell(event)
+            if event.step % self.recipe.validate_every == 0:
+                self._validate(tell)
+                saved_at = event.step
+        if saved_at != self.progress.step:
+            self._validate(tell) if self._done() else self._save(tell, best=False)
+        return self.progress
+
+    def translate(self, sentences: Sequence[Sequence[str]]) -> list[list[str]]:
+        """Greedy translations by the model as it is now."""
+
+        def decode(tokens: Tensor, padding: Tensor | None, longest: int) -> list[Hypothesis]:
+            return greedy(self.model, tokens, padding, bos=BOS, eos=EOS, longest=longest)
+
+        written = decode_sentences(decode, self.source, sentences, empty=NOTHING, device=self.recipe.device)
+        return [self.target.decode(hypothesis.tokens) for hypothesis in written]
+
+    def score(self, split: str = "test", sentences: int | None = None) -> Scores | None:
+        """BLEU and chrF on a held-out split, or None without sacrebleu."""
+        pairs = {"valid": self.corpus.valid, "test": self.corpus.test}[split][:sentences]
+        return translation_scores(self.translate([pair.source for pair in pairs]), [pair.target for pair in pairs])
+
+    def _done(self) -> bool:
+        progress, recipe = self.progress, self.recipe
+        late = recipe.minutes is not None and progress.seconds >= 60 * recipe.minutes
+        stuck = recipe.patience is not None and progress.validations_since_best >= recipe.patience
+        return (self.last_step is not None and progress.step >= self.last_step) or self.team.any(late or stuck)
+
+    def _validate(self, tell: Callable[[Event], None]) -> None:
+        """Held-out loss and scores, then a checkpoint. All processes compute the loss, so that all know the best."""
+        recipe, progress = self.recipe, self.progress
+        loss = mean_loss(self.model, Seq2Seq(), self.valid, batch_tokens=recipe.batch_tokens, device=recipe.device)
+        best = math.isfinite(loss) and (progress.best_loss is None or loss < progress.best_loss)
+        self.progress = replace(
+            progress,
+            best_loss=loss if best else progress.best_loss,
+            best_step=progress.step if best else progress.best_step,
+            validations_since_best=0 if best else progress.validations_since_best + 1,
+        )
+        if self.team.leads:
+            scores = self.score("valid", recipe.score_sentences) if recipe.score_sentences else None
+            bleu, chrf = (None, None) if scores is None else (scores.bleu, scores.chrf)
+            perplexity = math.exp(min(loss, 700.0))
+            tell(Validated(step=progress.step, loss=loss, perplexity=perplexity, bleu=bleu, chrf=chrf, best=best))
+        self._save(tell, best=best)
+
+    def _save(self, tell: Callable[[Event], None], *, best: bool) -> None:
+        if self.team.leads:
+            folder = save_checkpoint(self.folder, self.model, self.optimiser, self.progress, best=best)
+            forget_others(self.folder, self.recipe.keep_every)
+            tell(Saved(self.progress.step, folder))
+        self.team.wait()
+
+
+def model_config(recipe: Recipe, source: Vocabulary, target: Vocabulary) -> TransformerConfig | RecurrentConfig:
+    """The preset with the corpus's vocabularies and the recipe's dropout and mechanism."""
+    config = preset(recipe.preset).with_vocabulary(len(source), len(target))
+    config = replace(config, dropout=recipe.dropout)
+    if recipe.mechanism is None:
+        return config
+    if isinstance(config, RecurrentConfig):
+        return replace(config, mechanism=recipe.mechanism)
+    return replace(config, attention=replace(config.attention, mechanism=recipe.mechanism))
+
+
+def read_recipe(folder: Path) -> tuple[Recipe, str]:
+    """The recipe of a run folder, and the fingerprint of its corpus."""
+    path = folder / RECIPE
+    if not path.is_file():
+        raise FolderError(
+            asked=f"open the run {folder}",
+            expected=f"a run folder (with {RECIPE})",
+            got="a folder without it" if folder.is_dir() else "nothing there",
+            remedy="check the path; attnworks train PRESET --out FOLDER makes one",
+        )
+    with disk_errors(f"open the run {folder}", remedy="check that you may read it"):
+        saved = read_sealed(path)
+    if not isinstance(saved.get("recipe"), dict) or not isinstance(saved.get("corpus_sha256"), str):
+        raise changed(path, "a recipe", "something else")
+    return parse(Recipe, saved["recipe"], "recipe"), saved["corpus_sha256"]
+
+
+def load_vocabularies(folder: Path) -> tuple[Vocabulary, Vocabulary]:
+    return Vocabulary.load(folder / SOURCE), Vocabulary.load(folder / TARGET)
+
+
+def fingerprint(corpus: Corpus) -> str:
+    """A hash of all training pairs, in order."""
+    digest = hashlib.sha256()
+    for pair in corpus.train:
+        digest.update(f"{' '.join(pair.source)}\t{' '.join(pair.target)}\n".encode())
+    return digest.hexdigest()
+
+
+def _vocabularies(recipe: Recipe, corpus: Corpus) -> tuple[Vocabulary, Vocabulary]:
+    """One for each side, or one for both if the model shares its embeddings."""
+    sources, targets = [pair.source for pair in corpus.train], [pair.target for pair in corpus.train]
+    config = preset(recipe.preset)
+    if isinstance(config, TransformerConfig) and config.tie == "all":
+        joint = Vocabulary.train(recipe.vocabulary, [*sources, *targets], recipe.vocabulary_size)
+        return joint, joint
+    size = recipe.vocabulary_size
+    return Vocabulary.train(recipe.vocabulary, sources, size), Vocabulary.train(recipe.vocabulary, targets, size)
+
+
+def _last_step(recipe: Recipe, batches_per_epoch: int) -> int | None:
+    limits = [] if recipe.steps is None else [recipe.steps]
+    if recipe.epochs is not None:
+        limits.append(max(1, math.ceil(recipe.epochs * batches_per_epoch / recipe.accumulate)))
+    return min(limits, default=None)

@@ -1,0 +1,562 @@
+"""What every registered mechanism must keep. A mechanism that is registered is tested; no edit here is needed.
+
+A mechanism for which a promise makes no sense by nature is named in one of the tables below, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+from typing import NamedTuple
+
+import pytest
+import torch
+from tests.helpers import QKV, B, H, assert_close, build, qkv
+from torch import Tensor
+from torch.func import functional_call
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from attnworks import mechanisms
+from attnworks.mechanisms import MECHANISMS, Attended, Context, Cost, Geometry, Mask, Mechanism
+from attnworks.mechanisms.dense import Dense
+
+# Mechanisms that hold an i x j table even when no weights are asked for, and why.
+TABLE_BY_NATURE = {"bahdanau-additive": "a hidden layer looks at every query-key pair"}
+# Mechanisms whose edges are not the query-key pairs with a weight, and why.
+EDGES_ARE_NOT_PAIRS: dict[str, str] = {}
+# Values for the fields of Context that a mechanism may declare in `needs`.
+CONTEXT_FIELDS: dict[str, object] = {}
+
+NAMES = mechanisms.names()
+LOW_PRECISION = (torch.bfloat16, torch.float16)
+FLOATS = (torch.float64, torch.float32, *LOW_PRECISION)
+every_mechanism = pytest.mark.parametrize("name", NAMES)
+both_paths = pytest.mark.parametrize("weights", [False, True], ids=["fused", "explicit"])
+
+
+def context_for(mechanism: Mechanism) -> Context:
+    missing = mechanism.needs - CONTEXT_FIELDS.keys()
+    assert not missing, f"{mechanism.name} needs {missing} of Context: add values to CONTEXT_FIELDS"
+    return Context(**{field: CONTEXT_FIELDS[field] for field in mechanism.needs})  # pyright: ignore[reportArgumentType]
+
+
+# --- masks ------------------------------------------------------------------------------------------------------------
+
+
+def padding(j: int, *kinds: str) -> Tensor:
+    """One row per kind: `full`, `right`- or `left`-padded by two, `holes` in the middle, `empty`."""
+    real = torch.ones(len(kinds), j, dtype=torch.bool)
+    for row, kind in zip(real, kinds, strict=True):
+        hidden = {"full": [], "right": [-1, -2], "left": [0, 1], "holes": [1, j // 2], "empty": range(j)}[kind]
+        row[list(hidden)] = False
+    return real
+
+
+def pattern(*shape: int) -> Tensor:
+    """A fixed boolean pattern; its second query (in every head) sees nothing, the others at least one key."""
+    allowed = torch.rand(shape, generator=torch.Generator().manual_seed(23)) < 0.6
+    allowed[..., :, 0] = True
+    allowed[..., 1, :] = False
+    return allowed
+
+
+def bias(*shape: int) -> Tensor:
+    added = torch.randn(shape, generator=torch.Generator().manual_seed(29), dtype=torch.float64)
+    return added.masked_fill(~pattern(*shape), -torch.inf)
+
+
+MASKS: dict[str, Callable[[int, int], Mask]] = {
+    "none": lambda i, j: Mask(),
+    "padding": lambda i, j: Mask(padding(j, "right", "holes", "full")),
+    "padding-empty": lambda i, j: Mask(padding(j, "left", "right", "empty")),
+    "padding-shared": lambda i, j: Mask(padding(j, "left")),
+    "causal": lambda i, j: Mask(causal=True),
+    "causal-padding": lambda i, j: Mask(padding(j, "right", "holes", "full"), causal=True),
+    "causal-padding-left": lambda i, j: Mask(padding(j, "left", "full", "left"), causal=True),
+    "causal-padding-empty": lambda i, j: Mask(padding(j, "left", "right", "empty"), causal=True),
+    "causal-padding-shared": lambda i, j: Mask(padding(j, "left"), causal=True),
+    "bool-ij": lambda i, j: Mask(dense=pattern(i, j)),
+    "bool-hij": lambda i, j: Mask(dense=pattern(H, i, j)),
+    "bool-b1ij": lambda i, j: Mask(dense=pattern(B, 1, i, j)),
+    "bool-bhij": lambda i, j: Mask(dense=pattern(B, H, i, j)),
+    "additive-ij": lambda i, j: Mask(dense=bias(i, j)),
+    "additive-bhij": lambda i, j: Mask(dense=bias(B, H, i, j)),
+    "bool-causal-padding": lambda i, j: Mask(padding(j, "left", "holes", "empty"), True, pattern(B, 1, i, j)),
+    "additive-causal-padding": lambda i, j: Mask(padding(j, "left", "right", "empty"), True, bias(B, H, i, j)),
+}
+
+
+def blind_queries(mask: str, i: int, j: int) -> Tensor:
+    """True [b h i] where the query sees no key."""
+    allowed = MASKS[mask](i, j).allowed(i, j)
+    return torch.zeros(B, H, i, dtype=torch.bool) if allowed is None else ~allowed.expand(B, H, i, j).any(-1)
+
+
+BLINDING = [mask for mask in MASKS if blind_queries(mask, 7, 7).any()]
+
+
+class Case(NamedTuple):
+    mask: str
+    i: int
+    j: int
+    k: int
+    v: int
+
+    def __str__(self) -> str:
+        return f"{self.mask}-{self.i}x{self.j}-k{self.k}v{self.v}"
+
+    def build_mask(self) -> Mask:
+        return MASKS[self.mask](self.i, self.j)
+
+
+CASES = [
+    *(Case(mask, 5, 7, 13, 11) for mask in MASKS),
+    *(Case(mask, 7, 5, 11, 13) for mask in MASKS if "causal" not in mask),
+    *(Case(mask, 7, 7, 11, 13) for mask in MASKS if "causal" in mask),
+    *(Case(mask, 5, 7, 11, 11) for mask in ("none", "padding", "causal", "causal-padding-empty")),
+    *(Case(mask, 1, 1, 11, 13) for mask in ("none", "causal")),
+    *(Case(mask, 1, 7, 11, 13) for mask in ("causal", "causal-padding-empty")),
+    Case("none", 5, 1, 11, 13),
+]
+every_case = pytest.mark.parametrize("case", CASES, ids=str)
+
+
+class Outcome(NamedTuple):
+    Y: Tensor
+    P: Tensor | None
+    gradients: dict[str, Tensor]
+
+
+def differentiate(result: Attended, leaves: dict[str, Tensor]) -> Outcome:
+    """Y, P and the gradient of a fixed random combination of Y with respect to every leaf."""
+    G = torch.randn(result.Y.shape, generator=torch.Generator().manual_seed(31), dtype=torch.float64)
+    loss = (result.Y * G.to(result.Y.dtype)).sum()
+    gradients = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
+    P = None if result.P is None else result.P.detach()
+    return Outcome(result.Y.detach(), P, dict(zip(leaves, gradients, strict=True)))
+
+
+def setting(
+    name: str, case: Case, dtype: torch.dtype = torch.float64
+) -> tuple[Mechanism, QKV, Mask, dict[str, Tensor]]:
+    """A mechanism, its inputs, a mask, and all that is differentiated: Q, K, V, own parameters, an additive mask."""
+    mechanism = build(name, Geometry(H, case.k, case.v), dtype)
+    inputs = qkv(i=case.i, j=case.j, k=case.k, v=case.v, dtype=dtype, grad=True)
+    mask = case.build_mask()
+    leaves: dict[str, Tensor] = {**inputs._asdict(), **dict(mechanism.named_parameters())}
+    if mask.dense is not None and mask.dense.is_floating_point():
+        leaves["mask"] = mask.dense.requires_grad_()
+    return mechanism, inputs, mask, leaves
+
+
+@cache
+def expected(name: str, case: Case) -> Outcome:
+    mechanism, inputs, mask, leaves = setting(name, case)
+    return differentiate(mechanism.reference(*inputs, mask, context_for(mechanism)), leaves)
+
+
+def obtained(name: str, case: Case, dtype: torch.dtype, weights: bool) -> Outcome:
+    mechanism, inputs, mask, leaves = setting(name, case, dtype)
+    return differentiate(mechanism(*inputs, mask, context_for(mechanism), weights=weights), leaves)
+
+
+# --- against the reference --------------------------------------------------------------------------------------------
+
+
+@every_mechanism
+@every_case
+def test_outputs_and_gradients_equal_the_reference(name: str, case: Case) -> None:
+    want = expected(name, case)
+    assert want.Y.abs().sum() > 0 and want.gradients["V"].abs().sum() > 0, "a case that tests nothing"
+    for weights in (False, True):
+        got = obtained(name, case, torch.float64, weights)
+        assert_close(got.Y, want.Y, message=f"Y, weights={weights}")
+        for leaf, gradient in got.gradients.items():
+            assert_close(gradient, want.gradients[leaf], message=f"dL/d{leaf}, weights={weights}")
+        if weights:
+            assert got.P is not None and want.P is not None
+            assert_close(got.P, want.P, message="P")
+        else:
+            assert got.P is None
+
+
+@every_mechanism
+@pytest.mark.parametrize("scale", [0.0, -0.3, 0.7])
+@pytest.mark.parametrize("mask", ["none", "padding-empty", "causal", "causal-padding-empty", "additive-bhij"])
+def test_a_given_scale_is_used(name: str, scale: float, mask: str) -> None:
+    mechanism, inputs, condition, _ = setting(name, Case(mask, 3, 5, 11, 13))
+    context = replace(context_for(mechanism), scale=scale)
+    want = mechanism.reference(*inputs, condition, context)
+    got = mechanism(*inputs, condition, context, weights=True)
+    assert_close(got.Y, want.Y)
+    assert_close(got.P, want.P)
+    assert_close(mechanism(*inputs, condition, context).Y, want.Y)
+
+
+@every_mechanism
+def test_gradients_through_the_weights_equal_the_reference(name: str) -> None:
+    mechanism, inputs, mask, leaves = setting(name, Case("causal-padding-empty", 5, 7, 11, 13))
+    context = context_for(mechanism)
+    G = torch.randn(B, H, 5, 7, dtype=torch.float64)
+    leaves.pop("V")
+    gradients = []
+    for P in (mechanism(*inputs, mask, context, weights=True).P, mechanism.reference(*inputs, mask, context).P):
+        assert P is not None
+        gradients.append(torch.autograd.grad((P * G).sum(), list(leaves.values())))
+    for got, want in zip(*gradients, strict=True):
+        assert want.abs().max() > 1e-3
+        assert_close(got, want)
+
+
+@every_mechanism
+def test_every_parameter_gets_a_gradient(name: str) -> None:
+    outcome = expected(name, Case("none", 5, 7, 13, 11))
+    for leaf, gradient in outcome.gradients.items():
+        assert gradient.abs().max() > 1e-3, leaf
+
+
+@every_mechanism
+@pytest.mark.parametrize("mask", ["none", "padding-empty", "causal", "causal-padding-empty", "additive-bhij"])
+def test_fused_and_explicit_agree_in_float32(name: str, mask: str) -> None:
+    case = Case(mask, 5, 7, 13, 11)
+    fused, explicit = (obtained(name, case, torch.float32, weights) for weights in (False, True))
+    assert fused.Y.dtype == explicit.Y.dtype == torch.float32
+    assert_close(fused.Y, explicit.Y)
+    for leaf, gradient in fused.gradients.items():
+        assert_close(gradient, explicit.gradients[leaf], torch.float32, message=leaf)
+
+
+@every_mechanism
+@both_paths
+@pytest.mark.parametrize("dtype", LOW_PRECISION, ids=str)
+@pytest.mark.parametrize("mask", ["none", "padding-empty", "causal-padding-empty", "bool-bhij", "additive-bhij"])
+def test_low_precision_is_close_to_float64(name: str, weights: bool, dtype: torch.dtype, mask: str) -> None:
+    # Scores of size about one in every mechanism: at k = 11 an unscaled dot product of normal vectors has spread 3.3.
+    case = Case(mask, 5, 7, 11, 13)
+    low = build(name, Geometry(H, case.k, case.v), dtype)
+    high = build(name, Geometry(H, case.k, case.v))
+    high.load_state_dict(low.state_dict())
+    inputs = qkv(i=5, j=7, k=11, v=13, dtype=dtype, spread=0.3)
+    got = low(*inputs, case.build_mask(), context_for(low), weights=weights)
+    want = high(*(T.double() for T in inputs), case.build_mask(), context_for(high), weights=True)
+    assert got.Y.dtype == dtype
+    assert_close(got.Y, want.Y)
+    if weights:
+        assert got.P.dtype == dtype
+        assert_close(got.P, want.P)
+
+
+@every_mechanism
+@both_paths
+@pytest.mark.parametrize("mask", ["none", "causal", "padding", "causal-padding-left", "bool-ij"])
+def test_gradcheck(name: str, weights: bool, mask: str) -> None:
+    # Small sizes: the numerical Jacobian runs the mechanism once or twice per input entry.
+    i, j, k, v = 3, 5, 2, 3
+    mechanism = build(name, Geometry(H, k, v))
+    parameters = dict(mechanism.named_parameters())
+    inputs = qkv(i=i, j=j, k=k, v=v, grad=True)
+    context = context_for(mechanism)
+    condition = MASKS[mask](i, j)
+
+    def outputs(Q: Tensor, K: Tensor, V: Tensor, *own: Tensor) -> tuple[Tensor, ...]:
+        state = dict(zip(parameters, own, strict=True))
+        result: Attended = functional_call(mechanism, state, (Q, K, V, condition, context), {"weights": weights})
+        return tuple(part for part in result if part is not None)
+
+    assert torch.autograd.gradcheck(outputs, (*inputs, *parameters.values()), fast_mode=True)
+
+
+# --- masks ------------------------------------------------------------------------------------------------------------
+
+
+@every_mechanism
+@both_paths
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("mask", BLINDING)
+def test_queries_without_keys_give_zero_and_finite_gradients(
+    name: str, weights: bool, dtype: torch.dtype, mask: str
+) -> None:
+    blind = blind_queries(mask, 7, 7)
+    got = obtained(name, Case(mask, 7, 7, 11, 13), dtype, weights)
+    assert (got.Y[blind] == 0).all()
+    assert (got.Y[~blind] != 0).any(-1).all()
+    assert got.P is None or (got.P[blind] == 0).all()
+    for leaf, gradient in got.gradients.items():
+        assert gradient.isfinite().all(), leaf
+    assert (got.gradients["Q"][blind] == 0).all()
+
+
+def test_the_masks_above_blind_queries() -> None:
+    want = {"padding-empty", "causal-padding-left", "causal-padding-empty", "causal-padding-shared"}
+    assert want | {mask for mask in MASKS if mask.startswith(("bool", "additive"))} == set(BLINDING)
+    for mask in BLINDING:
+        P = expected("dense", Case(mask, 7, 7, 11, 13)).P
+        assert P is not None and torch.equal(P.sum(-1) == 0, blind_queries(mask, 7, 7))
+
+
+@every_mechanism
+@both_paths
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+def test_a_batch_of_nothing_but_padding_gives_zero(name: str, weights: bool, dtype: torch.dtype, causal: bool) -> None:
+    mechanism = build(name, Geometry(H, 11, 13), dtype)
+    inputs = qkv(dtype=dtype, grad=True)
+    got = mechanism(
+        *inputs, Mask(padding(7, "empty", "empty", "empty"), causal), context_for(mechanism), weights=weights
+    )
+    assert (got.Y == 0).all()
+    for gradient in torch.autograd.grad(got.Y.sum(), inputs, materialize_grads=True):
+        assert (gradient == 0).all()
+
+
+@every_mechanism
+@pytest.mark.parametrize("mask", MASKS)
+def test_rows_of_P_sum_to_one_or_zero(name: str, mask: str) -> None:
+    P = obtained(name, Case(mask, 5, 7, 11, 13), torch.float64, weights=True).P
+    allowed = MASKS[mask](5, 7).allowed(5, 7)
+    assert P is not None and P.shape == (B, H, 5, 7)
+    assert (P >= 0).all()
+    assert_close(P.sum(-1), torch.ones(B, H, 5) if allowed is None else allowed.expand(P.shape).any(-1))
+    assert allowed is None or (P[~allowed.expand(P.shape)] == 0).all()
+
+
+@every_mechanism
+@both_paths
+@pytest.mark.parametrize("case", [Case("causal", 7, 7, 11, 13), Case("causal", 5, 7, 13, 11)], ids=str)
+@pytest.mark.parametrize("real", [None, "left", "holes"], ids=str)
+def test_no_gradient_flows_from_an_output_to_a_later_key(
+    name: str, weights: bool, case: Case, real: str | None
+) -> None:
+    mechanism, (Q, K, V), _, _ = setting(name, case)
+    mask = Mask(None if real is None else padding(case.j, real), causal=True)
+    Y = mechanism(Q, K, V, mask, context_for(mechanism), weights=weights).Y
+    for query in range(case.i):
+        last = query + case.j - case.i  # queries are the last positions of the keys' sequence
+        dQ, dK, dV = torch.autograd.grad(Y[:, :, query].square().sum(), (Q, K, V), retain_graph=True)
+        assert (dQ[:, :, torch.arange(case.i) != query] == 0).all()
+        assert (dK[:, :, last + 1 :] == 0).all() and (dV[:, :, last + 1 :] == 0).all()
+        hidden_last = mask.padding is not None and not mask.padding[0, last]
+        assert (dV[:, :, last] == 0).all() if hidden_last else (dV[:, :, last] != 0).any()
+
+
+def with_huge_rows(T: Tensor, hidden: Tensor) -> Tensor:
+    """Rows of T [b h j .] where hidden [b j] become +-1e4."""
+    return torch.where(hidden[:, None, :, None], 1e4 * T.sign(), T)
+
+
+@every_mechanism
+@both_paths
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("kind", ["padding", "causal-padding", "boolean", "additive"])
+def test_hidden_keys_have_no_influence(name: str, weights: bool, dtype: torch.dtype, kind: str) -> None:
+    mechanism = build(name, Geometry(H, 11, 13), dtype)
+    Q, K, V = qkv(dtype=dtype)
+    real = padding(7, "right", "left", "holes")
+    table = real[:, None, None, :].expand(B, 1, 5, 7)
+    mask = {
+        "padding": Mask(real),
+        "causal-padding": Mask(real, causal=True),
+        "boolean": Mask(dense=table),
+        "additive": Mask(dense=torch.zeros(B, 1, 5, 7, dtype=dtype).masked_fill(~table, -torch.inf)),
+    }[kind]
+    context = context_for(mechanism)
+    want = mechanism(Q, K, V, mask, context, weights=weights)
+    K, V = (with_huge_rows(T, ~real).requires_grad_() for T in (K, V))
+    got = mechanism(Q, K, V, mask, context, weights=weights)
+    assert_close(got.Y, want.Y, dtype)
+    assert not weights or (got.P.mT[(~real)[:, None].expand(B, H, 7)] == 0).all()
+    for gradient in torch.autograd.grad(got.Y.sum(), (K, V)):
+        assert (gradient.transpose(1, 2)[~real] == 0).all() and (gradient.transpose(1, 2)[real] != 0).any()
+
+
+@every_mechanism
+@both_paths
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("i", [5, 7])
+def test_later_keys_have_no_influence(name: str, weights: bool, dtype: torch.dtype, i: int) -> None:
+    mechanism = build(name, Geometry(H, 11, 13), dtype)
+    Q, K, V = qkv(i=i, dtype=dtype)
+    context, mask = context_for(mechanism), Mask(causal=True)
+    want = mechanism(Q, K, V, mask, context, weights=weights).Y
+    for query in range(i):
+        later = (torch.arange(7) > query + 7 - i).expand(B, 7)
+        got = mechanism(Q, with_huge_rows(K, later), with_huge_rows(V, later), mask, context, weights=weights).Y
+        assert_close(got[:, :, : query + 1], want[:, :, : query + 1])
+
+
+# --- numbers ----------------------------------------------------------------------------------------------------------
+
+
+@every_mechanism
+@both_paths
+@pytest.mark.parametrize("mask", ["none", "causal-padding-empty", "bool-ij"])
+def test_large_logits_stay_finite_and_right(name: str, weights: bool, mask: str) -> None:
+    case = Case(mask, 5, 7, 11, 13)
+    condition = case.build_mask()
+    for dtype in (torch.float32, torch.float64):
+        mechanism = build(name, Geometry(H, case.k, case.v), dtype)
+        inputs = qkv(i=5, j=7, dtype=dtype, spread=1e3, grad=True)
+        got = mechanism(*inputs, condition, context_for(mechanism), weights=weights)
+        gradients = torch.autograd.grad(got.Y.sum(), inputs)
+        assert all(T.isfinite().all() for T in (got.Y, *gradients))
+        if dtype == torch.float64:
+            assert_close(got.Y, mechanism.reference(*inputs, condition, context_for(mechanism)).Y)
+
+
+@every_mechanism
+@both_paths
+@pytest.mark.parametrize("mask", ["none", "padding-empty", "causal-padding-empty", "additive-bhij"])
+def test_strided_inputs_give_the_same(name: str, weights: bool, mask: str) -> None:
+    case = Case(mask, 5, 7, 11, 13)
+    mechanism, inputs, condition, _ = setting(name, case)
+    Q = inputs.Q.transpose(1, 2).contiguous().transpose(1, 2)  # as from a projection [b i h k]
+    K = torch.repeat_interleave(inputs.K, 2, dim=-1)[..., ::2]
+    V = inputs.V.mT.contiguous().mT
+    assert not any(T.is_contiguous() for T in (Q, K, V))
+    got = mechanism(Q, K, V, condition, context_for(mechanism), weights=weights)
+    assert_close(got.Y, mechanism(*inputs, condition, context_for(mechanism), weights=weights).Y)
+
+
+@every_mechanism
+def test_inputs_and_parameters_are_left_alone(name: str) -> None:
+    mechanism, inputs, mask, leaves = setting(name, Case("additive-causal-padding", 5, 7, 11, 13))
+    before = {leaf: tensor.detach().clone() for leaf, tensor in leaves.items()}
+    for weights in (False, True):
+        mechanism(*inputs, mask, context_for(mechanism), weights=weights)
+    for leaf, tensor in leaves.items():
+        assert torch.equal(tensor, before[leaf]), leaf
+
+
+# --- memory and cost --------------------------------------------------------------------------------------------------
+
+
+class LargestOutput(TorchDispatchMode):
+    """Remembers the largest tensor that any operation, forward or backward, returned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numel, self.operation = 0, ""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for tensor in out if isinstance(out, Sequence) else [out]:
+            if isinstance(tensor, Tensor) and tensor.numel() > self.numel:
+                self.numel, self.operation = tensor.numel(), str(func)
+        return out
+
+
+def largest_output(name: str, mask: Mask, i: int, j: int, k: int, v: int, dtype: torch.dtype) -> LargestOutput:
+    mechanism = build(name, Geometry(1, k, v), dtype)
+    inputs = qkv(1, 1, i, j, k, v, dtype, grad=True)
+    with LargestOutput() as seen:
+        mechanism(*inputs, mask, context_for(mechanism)).Y.sum().backward()
+    return seen
+
+
+@every_mechanism
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize(("k", "v"), [(11, 13), (13, 11)], ids=["k<v", "k>v"])
+@pytest.mark.parametrize("mask", ["none", "padding", "causal", "causal-padding"])
+def test_no_table_of_all_pairs_is_held(name: str, dtype: torch.dtype, k: int, v: int, mask: str) -> None:
+    for i, j in ((257, 257), (251, 257)):
+        real = padding(j, "left") if "padding" in mask else None
+        seen = largest_output(name, Mask(real, "causal" in mask), i, j, k, v, dtype)
+        if name in TABLE_BY_NATURE:
+            assert seen.numel >= i * j, "no longer needs its place in TABLE_BY_NATURE"
+        else:
+            assert seen.numel < i * j, seen.operation
+
+
+@every_mechanism
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize(("i", "j"), [(7, 7), (5, 7), (1, 7), (1, 1), (11, 13)])
+def test_edges_are_the_pairs_with_a_weight(name: str, causal: bool, i: int, j: int) -> None:
+    geometry = Geometry(3, 2, 5)
+    mechanism = build(name, geometry)
+    cost = mechanism.cost(i, j, geometry, causal=causal)
+    if name in EDGES_ARE_NOT_PAIRS:
+        assert cost.edges > 0
+        return
+    P = mechanism.reference(*qkv(1, 3, i, j, 2, 5), Mask(causal=causal), context_for(mechanism)).P
+    assert P is not None
+    assert cost.edges == int((P > 0).sum())
+
+
+@every_mechanism
+def test_cost_is_positive_and_grows(name: str) -> None:
+    geometry = Geometry(3, 11, 13)
+    mechanism = build(name, geometry)
+    sizes = [(7, 7), (7, 13), (13, 13), (13, 29), (29, 29), (29, 59)]
+    for causal in (False, True):
+        costs = [mechanism.cost(i, j, geometry, causal=causal) for i, j in sizes]
+        for cost in costs:
+            assert isinstance(cost, Cost)
+            assert all(isinstance(part, int) and part > 0 for part in cost)
+        for smaller, larger in pairwise(costs):
+            assert all(a <= b for a, b in zip(smaller, larger, strict=True))
+        assert all(a < b for a, b in zip(costs[0], costs[-1], strict=True))
+    one_head = mechanism.cost(13, 29, geometry._replace(heads=1))
+    assert mechanism.cost(13, 29, geometry) == Cost(*(3 * part for part in one_head))
+
+
+@every_mechanism
+def test_causality_never_costs_more_edges(name: str) -> None:
+    geometry = Geometry(3, 11, 13)
+    mechanism = build(name, geometry)
+    for n in (1, 2, 13, 29):
+        assert mechanism.cost(n, n, geometry, causal=True).edges <= mechanism.cost(n, n, geometry).edges
+
+
+# --- the tests themselves ---------------------------------------------------------------------------------------------
+
+
+def test_every_registered_name_is_tested() -> None:
+    assert set(NAMES) == set(MECHANISMS)
+    assert {"dense", "luong-dot", "luong-multiplicative", "bahdanau-additive"} <= set(NAMES)
+    assert set(TABLE_BY_NATURE) | set(EDGES_ARE_NOT_PAIRS) <= set(NAMES)
+
+
+@every_mechanism
+def test_a_mechanism_knows_its_registered_name(name: str) -> None:
+    assert MECHANISMS[name].name == name
+
+
+class WithoutReference(Dense):
+    name = "incomplete"
+    reference = Mechanism.reference
+
+
+class WithoutCost(Dense):
+    name = "incomplete"
+    cost = Mechanism.cost
+
+
+class WithoutAttend(Dense):
+    name = "incomplete"
+    attend = Mechanism.attend
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "test"),
+    [
+        (WithoutReference, lambda: test_outputs_and_gradients_equal_the_reference("incomplete", CASES[0])),
+        (WithoutReference, lambda: test_gradients_through_the_weights_equal_the_reference("incomplete")),
+        (WithoutReference, lambda: test_edges_are_the_pairs_with_a_weight("incomplete", True, 5, 7)),
+        (WithoutCost, lambda: test_edges_are_the_pairs_with_a_weight("incomplete", True, 5, 7)),
+        (WithoutCost, lambda: test_cost_is_positive_and_grows("incomplete")),
+        (WithoutAttend, lambda: test_outputs_and_gradients_equal_the_reference("incomplete", CASES[0])),
+    ],
+)
+def test_an_incomplete_mechanism_fails_and_is_not_skipped(
+    mechanism: type[Mechanism], test: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(MECHANISMS._entries, "incomplete", mechanism)
+    outcome: BaseException | None = None
+    try:
+        test()
+    except (Exception, pytest.skip.Exception) as error:
+        outcome = error
+    expected.cache_clear()
+    assert isinstance(outcome, NotImplementedError)

@@ -1,0 +1,28 @@
+"""One thread, one seed per test, and hypothesis without deadlines (and without chance under CI=true)."""
+
+from __future__ import annotations
+
+import os
+import random
+import zlib
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import settings
+
+torch.set_num_threads(1)
+
+settings.register_profile("attnworks", deadline=None, max_examples=25)
+settings.register_profile("ci", settings.get_profile("attnworks"), derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") == "true" else "attnworks")
+
+
+@pytest.fixture(autouse=True)
+def seed(request: pytest.FixtureRequest) -> int:
+    """Random numbers depend on the test's own name, never on which tests ran before it."""
+    number = zlib.crc32(request.node.nodeid.encode())
+    random.seed(number)
+    np.random.seed(number)
+    torch.manual_seed(number)
+    return number
