@@ -62,7 +62,7 @@ def test_a_far_miss_is_told_the_list(colours: Registry[str]) -> None:
 
 
 def test_an_empty_registry_says_so() -> None:
-    with pytest.raises(UnknownNameError, match="nothing is registered"):
+    with pytest.raises(UnknownNameError, match="as there is none to choose from"):
         Registry[str]("colour")["red"]
 
 

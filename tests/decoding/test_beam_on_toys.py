@@ -136,6 +136,14 @@ def test_impossible_texts_are_never_returned() -> None:
     assert [len(step.kept) for step in steps] == [1, 0]
 
 
+def test_impossible_endings_are_no_endings() -> None:
+    toy = table(3, {0: {0: 1.0}})
+    steps: list[BeamStep] = []
+    (best,) = beam(toy, toy.source, bos=BOS, eos=EOS, beams=3, n_best=3, longest=5, observe=steps.append)
+    assert [(one.tokens, one.logprob, one.finished) for one in best] == [((0,), 0.0, True)]
+    assert [len(step.ended) for step in steps] == [0, 1]
+
+
 @pytest.mark.parametrize("beams", [1, 2, 5, 13])
 def test_equal_candidates_fall_to_the_lower_beam_and_token(beams: int) -> None:
     """Two tokens besides eos, all three equally likely everywhere."""

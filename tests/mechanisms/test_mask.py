@@ -106,12 +106,12 @@ def test_as_four_axes_puts_new_axes_in_front() -> None:
 MISFITS = {
     "padding of the queries' length": (
         Mask(torch.ones(3, 5, dtype=torch.bool)),
-        "attention with a padding mask: expected one boolean per key, shape [3, 7], got shape [3, 5]; "
+        "attention with a padding mask: expected one boolean per key, shape [3, 7], got shape [3, 5] of bool; "
         "pass padding as [batch, keys] with True for real tokens",
     ),
     "padding of another batch": (
         Mask(torch.ones(2, 7, dtype=torch.bool)),
-        "attention with a padding mask: expected one boolean per key, shape [3, 7], got shape [2, 7]; "
+        "attention with a padding mask: expected one boolean per key, shape [3, 7], got shape [2, 7] of bool; "
         "pass padding as [batch, keys] with True for real tokens",
     ),
     "dense with the axes swapped": (
@@ -158,6 +158,13 @@ def test_more_causal_queries_than_keys_are_refused() -> None:
 @pytest.mark.parametrize("shape", [(5, 7), (2, 5, 7), (1, 5, 7), (3, 1, 5, 7), (1, 2, 5, 7), (3, 2, 5, 7)])
 def test_dense_masks_that_broadcast_are_taken(shape: tuple[int, ...]) -> None:
     Mask(dense=torch.zeros(shape)).check(3, 2, 5, 7)
+
+
+def test_padding_of_zeros_and_ones_is_refused() -> None:
+    with unchecked():
+        mask = Mask(padding=torch.ones(3, 7, dtype=torch.int64))
+        with pytest.raises(UsageError, match=r"one boolean per key, shape \[3, 7\], got shape \[3, 7\] of int64"):
+            mask.check(3, 2, 5, 7)
 
 
 @pytest.mark.parametrize("name", ["dense", "bahdanau-additive"])

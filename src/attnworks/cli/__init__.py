@@ -12,7 +12,7 @@ import click
 from attnworks import __version__
 from attnworks.errors import AttnworksError, UnknownNameError, UsageError
 
-_COMMANDS = ("completion", "count")
+_COMMANDS = ("completion", "count", "train", "translate")
 
 
 class Verbs(click.Group):

@@ -17,6 +17,7 @@ def logprobs(
 ) -> Float[Tensor, "*a k"]:
     """log p_t = S_t - m - log sum_u exp(S_u - m) for the `chosen` S_t, with m the highest score of the row.
 
+    The sum contains exp(0) = 1, so that log p_t <= 0 even after rounding.
     Holds when: each row has a finite highest score. Half-precision scores are summed in float32.
     """
     wide = torch.promote_types(scores.dtype, torch.float32)
@@ -28,7 +29,7 @@ def logprobs(
             got="NaN, infinity or a row of -inf",
             remedy="look for NaN in the weights, and for sentences without a single real token",
         )
-    return ((chosen - highest).to(wide) - log_sum).clamp_max(0.0)
+    return (chosen - highest).to(wide) - log_sum
 
 
 def _sum_of_exponentials(

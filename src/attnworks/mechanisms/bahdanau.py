@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from attnworks.errors import UsageError
 from attnworks.mechanisms.contract import MECHANISMS, Attended, Context, Cost, Geometry, Mechanism, dense_edges
 from attnworks.mechanisms.dense import explicit
 from attnworks.mechanisms.mask import Mask
@@ -24,7 +25,14 @@ class Bahdanau(Mechanism):
 
     def __init__(self, *, heads: int = 1, d_k: int, d_a: int | None = None) -> None:
         super().__init__()
-        d_a = d_a or d_k
+        if d_a is not None and (not isinstance(d_a, int) or d_a < 1):
+            raise UsageError(
+                asked=f"{self.name} with d_a={d_a}",
+                expected="a whole number above 0",
+                got=repr(d_a),
+                remedy="write for instance bahdanau-additive:d_a=64",
+            )
+        d_a = d_k if d_a is None else d_a
         self.W_q = nn.Parameter(torch.empty(heads, d_k, d_a))
         self.W_k = nn.Parameter(torch.empty(heads, d_k, d_a))
         self.v_a = nn.Parameter(torch.empty(heads, d_a))

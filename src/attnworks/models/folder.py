@@ -19,6 +19,7 @@ from attnworks.models.build import Model, build, skeleton
 from attnworks.models.config import ModelConfig
 from attnworks.models.strict import config_from_json, config_to_json
 from attnworks.storage.disk import disk_errors, new_folder
+from attnworks.storage.pointer import best_of
 from attnworks.storage.sealed import (
     Table,
     canonical,
@@ -60,9 +61,13 @@ def write_model(model: Model, folder: Path) -> None:
 
 
 def load(folder: str | os.PathLike[str]) -> Model:
-    """The model saved in `folder`, checked against its manifest; on any doubt an error, and nothing half-loaded."""
+    """The model saved in `folder`, checked against its manifest; on any doubt an error, and nothing half-loaded.
+
+    The folder of a training run gives its best checkpoint.
+    """
     folder = Path(folder)
     with disk_errors(f"load {folder}", remedy="check that you may read it"):
+        folder = best_of(folder) or folder
         _refuse_other_things(folder)
         manifest = _read_manifest(folder)
         config = _read_config(folder, manifest["config_sha256"])

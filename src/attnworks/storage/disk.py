@@ -80,21 +80,18 @@ def _put_in_place(scratch: Path, folder: Path) -> None:
 
     Where the system has no such step, two renames: between them only `.old` and `.partial`, both whole, are there.
     """
-    old = None
-    if folder.exists():
-        old = scratch
-        if not _exchange(scratch, folder):
-            old = folder.rename(scratch.with_suffix(".old"))
-            try:
-                scratch.rename(folder)
-            except BaseException:
-                old.rename(folder)
-                raise
-    else:
+    if not folder.exists():
         scratch.rename(folder)
+    elif not _exchange(scratch, folder):
+        old = folder.rename(scratch.with_suffix(".old"))
+        try:
+            scratch.rename(folder)
+        except BaseException:
+            old.rename(folder)
+            raise
+        old.rename(scratch)  # so that an `.old` is always whole
     sync(folder.parent)
-    if old is not None:
-        shutil.rmtree(old, ignore_errors=True)
+    shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _exchange(one: Path, other: Path) -> bool:

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from attnworks.models import Model
 from attnworks.models.folder import load, parameters_of, write_model
 from attnworks.models.strict import parse
-from attnworks.storage.disk import disk_errors, new_folder, write_file
+from attnworks.storage.disk import disk_errors, new_folder
+from attnworks.storage.pointer import BEST, CHECKPOINTS, LAST, point, pointed_at
 from attnworks.storage.sealed import changed, is_table, read_sealed, read_tensors, seal, write_tensors
 
 OPTIMISER, TRAINING = "optimiser.safetensors", "training.json"
-CHECKPOINTS, LAST, BEST = "checkpoints", "last.json", "best.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ def save_checkpoint(
         table = write_tensors(scratch / OPTIMISER, optimiser_tensors(model, optimiser))
         (scratch / TRAINING).write_bytes(seal({"progress": asdict(progress), "tensors": table}))
     for pointer in (LAST, BEST) if best else (LAST,):
-        write_file(run / pointer, seal({"checkpoint": folder.name}))
+        point(run, pointer, folder)
     return folder
 
 
@@ -59,16 +59,6 @@ def load_checkpoint(folder: Path, model: Model, optimiser: torch.optim.Optimizer
             parameter.copy_(weights[name])
     restore_optimiser(model, optimiser, tensors)
     return progress
-
-
-def pointed_at(run: Path, pointer: str) -> Path | None:
-    """The checkpoint that `last.json` or `best.json` names."""
-    if not (run / pointer).is_file():
-        return None
-    name = read_sealed(run / pointer).get("checkpoint")
-    if not isinstance(name, str) or Path(name).name != name:
-        raise changed(run / pointer, "the name of a checkpoint", repr(name)[:60])
-    return run / CHECKPOINTS / name
 
 
 def forget_others(run: Path, keep_every: int | None) -> None:

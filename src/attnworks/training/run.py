@@ -29,8 +29,9 @@ from attnworks.models import Recurrent, RecurrentConfig, Transformer, Transforme
 from attnworks.models.strict import parse
 from attnworks.objectives import Seq2Seq
 from attnworks.storage.disk import disk_errors, new_folder
+from attnworks.storage.pointer import LAST, pointed_at
 from attnworks.storage.sealed import changed, read_sealed, seal
-from attnworks.training.checkpoint import LAST, Progress, forget_others, load_checkpoint, pointed_at, save_checkpoint
+from attnworks.training.checkpoint import Progress, forget_others, load_checkpoint, save_checkpoint
 from attnworks.training.distributed import Team
 from attnworks.training.evaluate import Scores, mean_loss, translation_scores
 from attnworks.training.events import Event, Saved, Validated, Watcher

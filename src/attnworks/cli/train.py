@@ -1,0 +1,70 @@
+"""`attnworks train`: train a preset on a corpus, or go on with a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from attnworks.cli.options import compute_options, prepare
+
+
+@click.command()
+@click.argument("preset", required=False)
+@click.option("--corpus", help="grammar, tsv:FILE, text:SRC,TGT, gettext:DIR, debian-descriptions:it, opus_books.")
+@click.option("--pairs", type=click.IntRange(1), help="At most so many training pairs.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder of the run; must not exist yet.")
+@click.option("--resume", type=click.Path(path_type=Path), help="Go on with this run instead of starting one.")
+@click.option("--epochs", type=float, help="Stop after so many passes over the corpus.  [default: 20]")
+@click.option("--steps", type=int, help="Stop after so many optimiser steps.")
+@click.option("--minutes", type=float, help="Stop after so many minutes of training.")
+@click.option("--mechanism", help="Attention for every layer, e.g. luong-dot.")
+@click.option("--vocabulary", type=click.Choice(["word", "bpe"]), help="Whole words or byte pairs.  [default: word]")
+@click.option("--vocabulary-size", type=int, help="At most so many token kinds a side.  [default: 32000]")
+@click.option("--batch-tokens", type=int, help="Tokens of the larger side of a batch, padding included.")
+@click.option("--accumulate", type=int, help="Batches per optimiser step.  [default: 1]")
+@click.option("--lr", "learning_rate", type=float, help="Peak learning rate.  [default: 0.001]")
+@click.option("--schedule", type=click.Choice(["warmup", "cosine", "constant"]), help="[default: warmup]")
+@click.option("--warmup", type=int, help="Steps until the peak.  [default: 400]")
+@click.option("--smoothing", type=float, help="Label smoothing.  [default: 0.1]")
+@click.option("--dropout", type=float, help="[default: 0.1]")
+@click.option("--clip", type=float, help="Largest norm of a gradient.  [default: 1]")
+@click.option("--validate-every", type=int, help="Steps between validations and checkpoints.  [default: 500]")
+@click.option("--keep-every", type=int, help="Keep a checkpoint every so many steps for good.")
+@click.option("--patience", type=int, help="Stop after so many validations without a better loss.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end and nothing else.")
+@compute_options(dtypes=("float32", "bfloat16"))
+def train(preset: str | None, out: Path | None, resume: Path | None, as_json: bool, **options: Any) -> None:
+    """Train a model, or go on training one.
+
+    PRESET is conti-8h, conti-1h, tiny, base, lstm-additive, ... (attnworks count lists sizes). Ctrl-C leaves a
+    checkpoint; --resume makes the very steps that would have come next. Several processes: torchrun
+    --nproc-per-node 2 -m attnworks train ...
+
+    \b
+    Examples:
+      attnworks train tiny --steps 200 --out runs/quick
+      attnworks train conti-8h --corpus grammar --out runs/first
+      attnworks train base --corpus tsv:pairs.tsv --vocabulary bpe --epochs 20 --out runs/mine
+      attnworks train --resume runs/mine --epochs 40
+    """
+    from attnworks.errors import UsageError
+
+    if (preset is None) == (resume is None) or (preset is not None and out is None):
+        raise UsageError(
+            asked="attnworks train",
+            expected="PRESET with --out FOLDER, or --resume FOLDER",
+            got=" ".join(filter(None, (preset, out and f"--out {out}", resume and f"--resume {resume}"))) or "neither",
+            remedy="for instance: attnworks train tiny --steps 200 --out runs/quick",
+        )
+    context = click.get_current_context()
+    given = {name: value for name, value in options.items() if _was_given(context, name)}
+    prepare(options["device"], options["threads"], options["seed"])
+    from attnworks.cli.train_display import train_and_show
+
+    train_and_show(preset, out, resume, given, as_json)
+
+
+def _was_given(context: click.Context, name: str) -> bool:
+    return context.get_parameter_source(name) not in (None, click.core.ParameterSource.DEFAULT)

@@ -1,0 +1,176 @@
+"""What training looks like in a terminal, and how it stops when asked."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from attnworks.cli.console import console, print_json
+from attnworks.errors import UsageError
+from attnworks.models.counting import count_parameters
+from attnworks.training.distributed import join_team
+from attnworks.training.events import Event, Saved, StepDone, Validated
+from attnworks.training.recipe import Recipe
+from attnworks.training.run import Run
+
+FIXED = {"pairs", "corpus", "mechanism", "vocabulary", "vocabulary_size", "batch_tokens", "seed"}
+"""What a run cannot change halfway: it decides which steps were made before."""
+
+
+def train_and_show(
+    preset: str | None, out: Path | None, resume: Path | None, given: dict[str, Any], as_json: bool
+) -> None:
+    with join_team(given.get("device", "cpu")) as team:
+        if resume is not None:
+            _refuse_changes(given, resume)
+            run = Run.resume(resume, team, **given)
+        else:
+            assert preset is not None and out is not None
+            limits = {} if given.keys() & {"epochs", "steps", "minutes"} else {"epochs": 20.0}
+            run = Run.create(Recipe(preset=preset, **limits, **given), out, team)
+        if not team.leads:
+            run.train(should_stop=_no)
+            return
+        screen = Console(stderr=True, highlight=False)
+        with stop_on_signal() as stopped, Display(run, screen, quiet=as_json) as display:
+            run.train([display], should_stop=lambda: bool(stopped))
+        _conclude(run, screen, stopped=bool(stopped), as_json=as_json)
+
+
+def _no() -> bool:
+    return False
+
+
+@contextlib.contextmanager
+def stop_on_signal() -> Iterator[list[int]]:
+    """Ctrl-C and SIGTERM let the step at hand finish; a second one ends at once."""
+    received: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if received:
+            raise KeyboardInterrupt
+        received.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class Display:
+    """A progress bar with speed, loss and time left on a terminal; a plain line now and then elsewhere."""
+
+    PLAIN_EVERY_SECONDS = 30.0
+
+    def __init__(self, run: Run, screen: Console, *, quiet: bool) -> None:
+        self.run, self.screen, self.quiet = run, screen, quiet
+        self.recent: deque[StepDone] = deque(maxlen=50)
+        self.last_line = time.monotonic()
+        self.bar: Progress | None = None
+        self.task: TaskID | None = None
+
+    def __enter__(self) -> Display:
+        if self.quiet:
+            return self
+        run, recipe = self.run, self.run.recipe
+        parameters = sum(count_parameters(run.model.config).values())
+        at = f"from step {run.progress.step:,}" if run.progress.step else "from the start"
+        self.screen.print(
+            f"[bold]{recipe.preset}[/], {parameters:,} parameters, {at}; corpus {recipe.corpus}: "
+            f"{len(run.corpus.train):,} pairs, {len(run.source):,} and {len(run.target):,} token kinds"
+        )
+        if run.corpus.report.bad:
+            self.screen.print(f"[yellow]{run.corpus.report.summary()}")
+        if self.screen.is_terminal:
+            self.bar = Progress(
+                TextColumn("step"),
+                MofNCompleteColumn(),
+                BarColumn(),
+                TextColumn("{task.description}"),
+                TimeElapsedColumn(),
+                TextColumn("left"),
+                TimeRemainingColumn(),
+                console=self.screen,
+            )
+            self.bar.start()
+            self.task = self.bar.add_task("", total=run.last_step, completed=run.progress.step)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+    def __call__(self, event: Event) -> None:
+        if self.quiet or isinstance(event, Saved):
+            return
+        if isinstance(event, Validated):
+            scores = "" if event.bleu is None else f", BLEU {event.bleu:.1f}, chrF {event.chrf:.1f}"
+            star = "  [green]best so far[/]" if event.best else ""
+            self.screen.print(
+                f"step {event.step:,}: held-out loss {event.loss:.3f}, perplexity {event.perplexity:.2f}{scores}{star}"
+            )
+            return
+        self.recent.append(event)
+        if self.bar is not None and self.task is not None:
+            self.bar.update(self.task, completed=event.step, description=self._summary())
+        elif time.monotonic() - self.last_line > self.PLAIN_EVERY_SECONDS:
+            self.last_line = time.monotonic()
+            self.screen.print(f"step {event.step:,}: {self._summary()}")
+
+    def _summary(self) -> str:
+        seconds = sum(event.seconds for event in self.recent)
+        speed = sum(event.tokens for event in self.recent) / seconds
+        loss = sum(event.loss for event in self.recent) / len(self.recent)
+        now = self.recent[-1]
+        return f"epoch {now.epoch:.1f}  loss {loss:.3f}  lr {now.learning_rate:.1e}  {speed:,.0f} tokens/s"
+
+
+def _refuse_changes(given: dict[str, Any], resume: Path) -> None:
+    if fixed := sorted(FIXED & given.keys()):
+        raise UsageError(
+            asked=f"resume {resume} with another {fixed[0]}",
+            expected="the steps made so far to stay what they were",
+            got=f"--{fixed[0].replace('_', '-')}",
+            remedy="leave it out, or start a new run with --out",
+        )
+
+
+def _conclude(run: Run, screen: Console, *, stopped: bool, as_json: bool) -> None:
+    progress = run.progress
+    if as_json:
+        print_json(
+            {
+                "run": str(run.folder),
+                "step": progress.step,
+                "seconds": progress.seconds,
+                "best_loss": progress.best_loss,
+                "best_step": progress.best_step,
+                "stopped": stopped,
+            }
+        )
+    elif stopped:
+        screen.print(f"Stopped at step {progress.step:,}; go on with: attnworks train --resume {run.folder}")
+    else:
+        screen.print(f'Done. Try: attnworks translate {run.folder} "{" ".join(run.corpus.valid[0].source)}"')
+        console().print(str(run.folder))
+    sys.stdout.flush()

@@ -1,0 +1,44 @@
+"""`attnworks translate`: sentences in, translations out."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from attnworks.cli.options import compute_options, prepare
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("text", nargs=-1)
+@click.option("--beam", "beams", type=click.IntRange(1), default=1, show_default=True, help="1 is greedy.")
+@click.option("--alpha", type=float, default=0.6, show_default=True, help="Length penalty of beam search.")
+@click.option("--n-best", type=click.IntRange(1), default=1, show_default=True, help="Hypotheses for each sentence.")
+@click.option("--sample", is_flag=True, help="Draw words by their probability instead of taking the best.")
+@click.option("--temperature", type=float, default=1.0, show_default=True, help="With --sample.")
+@click.option("--top-k", type=click.IntRange(1), help="With --sample: only the k best words.")
+@click.option("--top-p", type=float, help="With --sample: only the best words that hold this mass together.")
+@click.option("--batch", type=click.IntRange(1), default=64, show_default=True, help="Sentences at a time.")
+@click.option("--trace", type=click.Path(path_type=Path), help="Write attention and beam tree of each sentence (JSON).")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per sentence, with scores.")
+@compute_options()
+def translate(run: Path, text: tuple[str, ...], **options: object) -> None:
+    """Translate with a trained run: the arguments, or the lines of standard input.
+
+    One line comes out for each that goes in (with --n-best N, N lines). Words that the run never saw are read as
+    unknown; an empty line stays empty; a translation that does not end is cut at twice the length and ten words more.
+
+    \b
+    Examples:
+      attnworks translate runs/first "Luca is studying in Spain . He is very happy ."
+      cat english.txt | attnworks translate runs/first --beam 5 > italian.txt
+      attnworks translate runs/first --beam 5 --n-best 3 --json "The chair is new ."
+      attnworks translate runs/first --sample --top-p 0.9 --seed 7 "The chair is new ."
+    """
+    prepare(str(options["device"]), options["threads"], options["seed"])  # pyright: ignore[reportArgumentType]
+    from attnworks.cli.translate_lines import translate_lines
+
+    lines = text or (line.rstrip("\r\n") for line in sys.stdin)
+    translate_lines(run, lines, **options)  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,139 @@
+"""The work behind `attnworks translate`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from attnworks.data.vocabulary import BOS, EOS, UNK
+from attnworks.data.words import words
+from attnworks.decoding import Hypothesis, beam, sample
+from attnworks.decoding.translate import NOTHING, decode_sentences
+from attnworks.errors import UsageError
+from attnworks.storage.disk import write_file
+from attnworks.training.trained import Trained, open_run
+
+T = TypeVar("T")
+
+
+def translate_lines(
+    run: Path,
+    lines: Iterable[str],
+    *,
+    beams: int,
+    alpha: float,
+    n_best: int,
+    sample: bool,
+    temperature: float,
+    top_k: int | None,
+    top_p: float | None,
+    batch: int,
+    trace: Path | None,
+    as_json: bool,
+    device: str,
+    dtype: str,
+    threads: int | None,
+    seed: int,
+) -> None:
+    del threads
+    _check(beams, n_best, sample, trace)
+    trained = open_run(run, device=device, dtype=dtype)
+    generator = torch.Generator(device).manual_seed(seed) if sample else None
+
+    def decode(tokens: Tensor, padding: Tensor | None, longest: int) -> list[list[Hypothesis]]:
+        if generator is not None:
+            drawn = draw(trained, tokens, padding, longest, temperature, top_k, top_p, generator)
+            return [[hypothesis] for hypothesis in drawn]
+        return beam(
+            trained.model,
+            tokens,
+            padding,
+            bos=BOS,
+            eos=EOS,
+            longest=longest,
+            beams=beams,
+            alpha=alpha if beams > 1 else 0.0,
+            n_best=n_best,
+        )
+
+    traces: list[dict[str, Any]] = []
+    for some in _batches(lines, batch):
+        sentences = [words(line) for line in some]
+        results = decode_sentences(decode, trained.source, sentences, empty=[NOTHING], device=device, batch=batch)
+        for line, sentence, hypotheses in zip(some, sentences, results, strict=True):
+            _write(trained, line, sentence, hypotheses, as_json)
+            if trace is not None and sentence:
+                traces.append(trained.trace(sentence, hypotheses[0], beams=beams, alpha=alpha))
+    if trace is not None:
+        write_file(trace, json.dumps({"format": 1, "run": str(run), "sentences": traces}).encode())
+
+
+def draw(
+    trained: Trained,
+    tokens: Tensor,
+    padding: Tensor | None,
+    longest: int,
+    temperature: float,
+    top_k: int | None,
+    top_p: float | None,
+    generator: torch.Generator,
+) -> list[Hypothesis]:
+    return sample(
+        trained.model,
+        tokens,
+        padding,
+        bos=BOS,
+        eos=EOS,
+        longest=longest,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        generator=generator,
+    )
+
+
+def _check(beams: int, n_best: int, sample: bool, trace: Path | None) -> None:
+    if n_best > beams:
+        raise UsageError(
+            asked=f"--n-best {n_best}",
+            expected=f"at most --beam {beams}",
+            got=str(n_best),
+            remedy=f"raise --beam to {n_best}",
+        )
+    if sample and beams > 1:
+        raise UsageError(
+            asked="--sample", expected="no beam", got=f"--beam {beams}", remedy="choose one of --sample and --beam"
+        )
+    if trace is not None and not trace.parent.is_dir():
+        raise UsageError(
+            asked=f"--trace {trace}", expected="a folder that exists", got=str(trace.parent), remedy="make it first"
+        )
+
+
+def _write(trained: Trained, line: str, sentence: tuple[str, ...], hypotheses: list[Hypothesis], as_json: bool) -> None:
+    texts = [" ".join(trained.target.decode(hypothesis.tokens)) for hypothesis in hypotheses]
+    if as_json:
+        unknown = [word for word in sentence if UNK in trained.source.encode([word])]
+        shown = [
+            {"text": text, "score": h.score, "logprob": h.logprob, "finished": h.finished}
+            for text, h in zip(texts, hypotheses, strict=True)
+        ]
+        sys.stdout.write(json.dumps({"source": line, "unknown": unknown, "hypotheses": shown}, ensure_ascii=False))
+        sys.stdout.write("\n")
+    else:
+        sys.stdout.writelines(f"{text}\n" for text in texts)
+    sys.stdout.flush()
+
+
+def _batches(lines: Iterable[T], size: int) -> Iterator[list[T]]:
+    """So many at a time, so that a long file streams."""
+    iterator = iter(lines)
+    while some := list(islice(iterator, size)):
+        yield some
