@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
 from attnworks import errors
@@ -62,3 +64,10 @@ def test_no_part_may_be_left_out() -> None:
 def test_every_error_of_the_module_is_tested_here() -> None:
     found = {thing for thing in vars(errors).values() if isinstance(thing, type) and issubclass(thing, AttnworksError)}
     assert found == set(CLASSES)
+
+
+@pytest.mark.parametrize("kind", [UsageError, UnknownNameError, FolderError, UnsafeFileError, MissingExtraError])
+def test_errors_cross_process_boundaries(kind: type[AttnworksError]) -> None:
+    error = kind(asked="a", expected="b", got="c", remedy="d")
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is kind and str(again) == str(error) and again.remedy == "d"

@@ -8,10 +8,26 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from attnworks import linalg, mechanisms, models
+    from attnworks import data, decoding, errors, linalg, mechanisms, models, notation, objectives, timing, training
     from attnworks.models import build, load, preset, save
 
-__all__ = ["__version__", "build", "linalg", "load", "mechanisms", "models", "preset", "save"]
+__all__ = [
+    "__version__",
+    "build",
+    "data",
+    "decoding",
+    "errors",
+    "linalg",
+    "load",
+    "mechanisms",
+    "models",
+    "notation",
+    "objectives",
+    "preset",
+    "save",
+    "timing",
+    "training",
+]
 
 _HOME = {"build": "models", "load": "models", "preset": "models", "save": "models"}
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 
 class AttnworksError(Exception):
     """The parent of every error this package raises on purpose.
@@ -12,6 +15,10 @@ class AttnworksError(Exception):
     def __init__(self, *, asked: str, expected: str, got: str, remedy: str) -> None:
         self.asked, self.expected, self.got, self.remedy = (_one_line(part) for part in (asked, expected, got, remedy))
         super().__init__(f"{self.asked}: expected {self.expected}, got {self.got}; {self.remedy}")
+
+    def __reduce__(self) -> tuple[Callable[[], AttnworksError], tuple[()]]:
+        """Errors cross process boundaries whole."""
+        return partial(type(self), asked=self.asked, expected=self.expected, got=self.got, remedy=self.remedy), ()
 
 
 class UsageError(AttnworksError, ValueError):

@@ -1,9 +1,10 @@
-"""Axis letters, tolerances and the names of heads, shared by every room (docs/notation.md).
+"""Axis letters and tolerances, shared by every room (docs/notation.md).
 
 Rows are positions and weights multiply on the right. Shapes in signatures use one letter per axis:
 
     b batch    l layer    h head    i query position    j key position
-    e embedding    k key width    v value width    t vocabulary (token kind)
+    e embedding    k key width    v value width    t target position    w word (token kind)
+    s sentence     n positions or rows of any kind
 
 Tensors carry the letters of the papers: X Q K V, S before softmax, P after it (rows sum to one), Y.
 """

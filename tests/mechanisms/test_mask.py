@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.helpers import build, qkv, unchecked
+from tests.helpers import assert_close, build, qkv, unchecked
 from torch import Tensor
 
 from attnworks.errors import UsageError
@@ -34,11 +34,47 @@ def test_from_lengths_pads_on_the_right() -> None:
     assert from_tensor is not None and torch.equal(from_tensor, mask.padding)
 
 
-def test_with_causal_keeps_the_rest_and_the_original() -> None:
-    mask = Mask(torch.ones(2, 3, dtype=torch.bool), dense=torch.zeros(3, 3))
-    causal = mask.with_causal()
-    assert causal.causal and not mask.causal
-    assert causal.padding is mask.padding and causal.dense is mask.dense
+def test_to_casts_an_additive_part_and_leaves_the_rest() -> None:
+    mask = Mask(torch.ones(2, 3, dtype=torch.bool), causal=True, dense=torch.zeros(3, 3)).to("cpu", torch.float16)
+    assert mask.causal and mask.padding is not None and mask.padding.dtype == torch.bool
+    assert mask.dense is not None and mask.dense.dtype == torch.float16
+    boolean = Mask(dense=torch.ones(3, 3, dtype=torch.bool)).to(dtype=torch.float16)
+    assert boolean.dense is not None and boolean.dense.dtype == torch.bool
+
+
+def test_no_lengths_make_no_mask() -> None:
+    with pytest.raises(UsageError, match="one or more, got none"):
+        Mask.from_lengths([])
+
+
+@pytest.mark.parametrize("lowest", [torch.finfo(torch.float32).min, torch.finfo(torch.float64).min, -1e9])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("causal", [True, False])
+def test_masks_of_very_low_finite_numbers(lowest: float, dtype: torch.dtype, causal: bool) -> None:
+    """Rows whose keys are all as low as can be still spread over the keys they may see, or see none: never NaN."""
+    Q, K, V = (tensor.to(dtype) for tensor in qkv(i=7))
+    dense = torch.zeros(7, 7, dtype=torch.float64)
+    dense[2:5] = lowest
+    mask = Mask(causal=causal, dense=dense)
+    mechanism = build("dense", Geometry(2, 11, 13)).to(dtype)
+    explicit, fused = mechanism(Q, K, V, mask, weights=True), mechanism(Q, K, V, mask)
+    assert explicit.P is not None
+    sums = explicit.P.double().sum(-1)
+    assert torch.isfinite(explicit.P).all() and ((sums - 1).abs().lt(5e-3) | sums.eq(0)).all()
+    assert_close(fused.Y, explicit.Y)
+
+
+def test_a_nan_in_a_mask_is_not_repaired() -> None:
+    Q, K, V = qkv()
+    dense = torch.zeros(5, 7, dtype=torch.float64)
+    dense[1, 2] = torch.nan
+    Y = build("dense", Geometry(2, 11, 13))(Q, K, V, Mask(dense=dense), weights=True).Y
+    assert Y[:, :, 1].isnan().all() and not Y[:, :, 0].isnan().any()
+
+
+def test_whole_numbers_are_no_dense_mask() -> None:
+    with unchecked(), pytest.raises(UsageError, match=r"booleans .* or floats .*, got int64"):
+        Mask(dense=torch.ones(5, 7, dtype=torch.int64)).check(3, 2, 5, 7)
 
 
 def test_causal_allows_a_query_its_own_position_and_earlier_ones() -> None:

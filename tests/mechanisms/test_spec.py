@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.helpers import unchecked
 
 from attnworks import mechanisms
 from attnworks.errors import UnknownNameError, UsageError
@@ -64,7 +65,19 @@ def test_what_is_written_reads_back_the_same(options: dict[str, object]) -> None
 
 
 def test_the_written_form_is_short() -> None:
-    assert str(MechanismSpec("bigbird", {"window": 64, "kind": "b"})) == "bigbird:window=64,kind=b"
+    assert str(MechanismSpec("bahdanau-additive", {"d_a": 64})) == "bahdanau-additive:d_a=64"
+
+
+@pytest.mark.parametrize("value", [[1, 2], "a,b", {}])
+def test_values_that_cannot_be_written_are_refused(value: object) -> None:
+    with pytest.raises(UsageError, match="a number, true, false, null or a word"):
+        MechanismSpec("bahdanau-additive", {"d_a": value})
+
+
+@pytest.mark.parametrize("value", ["true", "-3", "0", "2.5", "wide"])
+def test_a_width_that_is_none(value: str) -> None:
+    with unchecked(), pytest.raises(UsageError, match="a whole number above 0"):
+        MechanismSpec.parse(f"bahdanau-additive:d_a={value}").build(Geometry(2, 3, 5))
 
 
 def test_options_are_keyword_arguments_that_the_geometry_does_not_settle() -> None:

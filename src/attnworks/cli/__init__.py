@@ -12,7 +12,7 @@ import click
 from attnworks import __version__
 from attnworks.errors import AttnworksError, UnknownNameError, UsageError
 
-_COMMANDS = ("completion", "count", "train", "translate")
+_COMMANDS = ("completion", "count", "experiment", "train", "translate")
 
 
 class Verbs(click.Group):
@@ -44,8 +44,10 @@ def main() -> None:
 
     \b
     Examples:
+      attnworks train tiny --corpus grammar --minutes 2 --out runs/quick
+      attnworks translate runs/quick "Luca is studying in Spain . He is very happy ."
+      attnworks experiment conti --out runs/conti
       attnworks count base                # parameters of the 2017 Transformer, part by part
-      attnworks count                     # the published models, stated and counted
       attnworks completion bash           # tab completion for your shell
 
     Exit codes: 0 done, 1 could not be done, 2 wrong usage.

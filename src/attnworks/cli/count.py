@@ -41,32 +41,39 @@ def _count(name: str, vocabulary: int | None) -> dict[str, int]:
     from attnworks.models.config import PureConfig
     from attnworks.models.counting import PUBLISHED, count_parameters
 
-    if name in PUBLISHED:
-        return PUBLISHED[name].blueprint.count_parameters()
-    config = _find_config(name)
+    config = None if name in PUBLISHED else _find_config(name)
     if vocabulary is not None:
-        if isinstance(config, PureConfig):
+        if config is None or isinstance(config, PureConfig):
             raise UsageError(
                 asked=f"--vocabulary {vocabulary}",
-                expected="a model of tokens",
-                got="a pure attention network, which works on vectors",
+                expected="a preset, config or folder of a model of tokens",
+                got="a published model" if config is None else "a pure attention network, which works on vectors",
                 remedy="leave --vocabulary out",
             )
         config = config.with_vocabulary(vocabulary)
-    return count_parameters(config)
+    return PUBLISHED[name].blueprint.count_parameters() if config is None else count_parameters(config)
 
 
 def _find_config(name: str) -> ModelConfig:
+    from attnworks.errors import FolderError
     from attnworks.models.counting import PUBLISHED
     from attnworks.models.folder import CONFIG, read_config_file
     from attnworks.models.presets import PRESETS
     from attnworks.registry import unknown_name
+    from attnworks.storage.pointer import best_of
 
     if name in PRESETS:
         return PRESETS[name]
     path = Path(name)
     if path.is_dir():
-        path = path / CONFIG
+        path = (best_of(path) or path) / CONFIG
+        if not path.is_file():
+            raise FolderError(
+                asked=f"count {name}",
+                expected=f"a model folder or a training run (with {CONFIG} or a checkpoint)",
+                got="another folder",
+                remedy="check the path",
+            )
     if path.is_file():
         return read_config_file(path)
     raise unknown_name("model to count", name, [*PRESETS, *PUBLISHED, "a folder", "a config.json"])
@@ -78,6 +85,7 @@ def _parts_table(name: str, parts: dict[str, int], as_json: bool) -> None:
         print_json({"model": name, "parameters": total, "parts": parts})
         return
     from rich.box import SIMPLE_HEAD
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=SIMPLE_HEAD)
@@ -87,7 +95,7 @@ def _parts_table(name: str, parts: dict[str, int], as_json: bool) -> None:
     table.add_column("")
     for part, number in parts.items():
         table.add_row(part, f"{number:,}", f"{number / total:.1%}", f"[cyan]{'█' * round(30 * number / total)}")
-    console().print(f"[bold]{name}[/]: {total:,} parameters ({readable(4 * total)} in float32)", table)
+    console().print(f"[bold]{escape(name)}[/]: {total:,} parameters ({readable(4 * total)} in float32)", table)
 
 
 def _published_table(as_json: bool) -> None:

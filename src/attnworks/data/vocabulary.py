@@ -15,6 +15,7 @@ VocabularyKind = Literal["word", "bpe"]
 PAD, UNK, BOS, EOS = range(4)
 SPECIALS = ["<pad>", "<unk>", "<bos>", "<eos>"]
 """The first four ids of every vocabulary: padding, unknown word, begin and end of sentence."""
+LARGEST = 2**26
 
 
 class Vocabulary:
@@ -38,12 +39,12 @@ class Vocabulary:
         cls, kind: VocabularyKind, sentences: Iterable[Sequence[str]], size: int = 32_000, min_count: int = 1
     ) -> Vocabulary:
         """Learn from sentences of words. Same sentences, same vocabulary."""
-        if size <= len(SPECIALS):
+        if not len(SPECIALS) < size <= LARGEST:
             raise UsageError(
                 asked=f"a vocabulary of {size}",
-                expected=f"room for more than the {len(SPECIALS)} special tokens",
+                expected=f"room for more than the {len(SPECIALS)} special tokens, and at most {LARGEST:,} kinds",
                 got=str(size),
-                remedy="choose a larger vocabulary",
+                remedy="choose a size between",
             )
         common = {"vocab_size": size, "min_frequency": min_count, "special_tokens": SPECIALS, "show_progress": False}
         if kind == "word":
@@ -51,10 +52,10 @@ class Vocabulary:
             tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
             trainer = trainers.WordLevelTrainer(**common)
         else:
-            tokenizer = Tokenizer(models.BPE(unk_token=SPECIALS[UNK], end_of_word_suffix="</w>"))
-            tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-            tokenizer.decoder = decoders.BPEDecoder(suffix="</w>")
-            trainer = trainers.BpeTrainer(**common, end_of_word_suffix="</w>")
+            tokenizer = Tokenizer(models.BPE(unk_token=SPECIALS[UNK]))
+            tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()  # a word begins with ▁, a letter of its own
+            tokenizer.decoder = decoders.Metaspace()
+            trainer = trainers.BpeTrainer(**common)
         tokenizer.train_from_iterator((" ".join(words) for words in sentences), trainer)
         return cls(tokenizer)
 

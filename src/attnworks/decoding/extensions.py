@@ -26,9 +26,7 @@ class Extensions(NamedTuple):
         return Extensions(*(part[:, :count] for part in self))
 
 
-def best_extensions(
-    scores: Float[Tensor, "s beams vocabulary"], logprob: Float[Tensor, "s beams"], count: int
-) -> Extensions:
+def best_extensions(scores: Float[Tensor, "s beams w"], logprob: Float[Tensor, "s beams"], count: int) -> Extensions:
     """The 2 * count best, or all if there are fewer.
 
     Of at most `count` hypotheses each has one extension by eos, so that `count` others are among them. A hypothesis

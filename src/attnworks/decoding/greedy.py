@@ -27,5 +27,5 @@ def greedy(
     return write(model, source, padding, bos=bos, eos=eos, longest=longest, choose=_most_probable)
 
 
-def _most_probable(scores: Float[Tensor, "s vocabulary"]) -> Int[Tensor, "s 1"]:
+def _most_probable(scores: Float[Tensor, "s w"]) -> Int[Tensor, "s 1"]:
     return scores.argmax(-1, keepdim=True)

@@ -13,7 +13,7 @@ ENTRIES_AT_ONCE = 2**17
 
 
 def logprobs(
-    chosen: Float[Tensor, "*a k"], scores: Float[Tensor, "*a vocabulary"], highest: Float[Tensor, "*a 1"]
+    chosen: Float[Tensor, "*a k"], scores: Float[Tensor, "*a w"], highest: Float[Tensor, "*a 1"]
 ) -> Float[Tensor, "*a k"]:
     """log p_t = S_t - m - log sum_u exp(S_u - m) for the `chosen` S_t, with m the highest score of the row.
 
@@ -33,7 +33,7 @@ def logprobs(
 
 
 def _sum_of_exponentials(
-    scores: Float[Tensor, "*a vocabulary"], highest: Float[Tensor, "*a 1"], dtype: torch.dtype
+    scores: Float[Tensor, "*a w"], highest: Float[Tensor, "*a 1"], dtype: torch.dtype
 ) -> Float[Tensor, "*a 1"]:
     rows = max(1, ENTRIES_AT_ONCE // scores.shape[-1])
     blocks = zip(scores.flatten(0, -2).split(rows), highest.flatten(0, -2).split(rows), strict=True)

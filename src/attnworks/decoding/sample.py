@@ -35,7 +35,7 @@ def sample(
     """
     check_sampling(temperature, top_k, top_p)
 
-    def draw(scores: Float[Tensor, "s vocabulary"]) -> Int[Tensor, "s 1"]:
+    def draw(scores: Float[Tensor, "s w"]) -> Int[Tensor, "s 1"]:
         if top_k is None and top_p is None:
             return torch.multinomial(_tempered(scores, temperature), 1, generator=generator)
         values, tokens = largest(scores, min(top_k or scores.shape[-1], scores.shape[-1]))

@@ -15,7 +15,7 @@ from attnworks.decoding.hypothesis import Hypothesis
 from attnworks.decoding.normaliser import logprobs
 from attnworks.decoding.writer import Writer
 
-Choose = Callable[[Float[Tensor, "s vocabulary"]], Int[Tensor, "s 1"]]
+Choose = Callable[[Float[Tensor, "s w"]], Int[Tensor, "s 1"]]
 """The next token of each sentence, given the scores of all tokens."""
 
 

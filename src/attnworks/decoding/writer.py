@@ -19,6 +19,6 @@ class Writer(Protocol):
         """The state before the first target token, with one hypothesis for each sentence."""
         ...
 
-    def step(self, tokens: Int[Tensor, "s beams"], state: Any) -> tuple[Float[Tensor, "s beams vocabulary"], State]:
+    def step(self, tokens: Int[Tensor, "s beams"], state: Any) -> tuple[Float[Tensor, "s beams w"], State]:
         """Scores before softmax of the token after these, and the state that remembers these."""
         ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -19,5 +20,6 @@ def relative_residual(X: Float[Tensor, "*a i e"]) -> Float[Tensor, "*a"]:
 
     Source: S0.15: the absolute residual also falls when X as a whole vanishes, so that collapse is read off this ratio.
     """
-    size = X.norm(dim=(-2, -1))
-    return residual(X).norm(dim=(-2, -1)) / size.clamp_min(1e-300 if X.dtype.itemsize == 8 else 1e-37)
+    wide = X.float() if X.dtype.itemsize < 4 else X
+    size = wide.norm(dim=(-2, -1)).clamp_min(torch.finfo(wide.dtype).tiny)
+    return (residual(wide).norm(dim=(-2, -1)) / size).to(X.dtype)

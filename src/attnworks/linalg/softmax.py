@@ -8,6 +8,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from attnworks.linalg.safe import safe_sqrt
+
 
 def masked_softmax(
     S: Float[Tensor, "*a i j"], allowed: Bool[Tensor, "*#a #i #j"] | None = None
@@ -19,8 +21,8 @@ def masked_softmax(
     """
     if allowed is None:
         return S.softmax(-1)
-    lowest = torch.finfo(S.dtype).min
-    return S.masked_fill(~allowed, lowest).softmax(-1).masked_fill(~allowed, 0.0)
+    blind = ~allowed.any(-1, keepdim=True)
+    return S.masked_fill(~allowed, -torch.inf).masked_fill(blind, 0.0).softmax(-1).masked_fill(~allowed, 0.0)
 
 
 def softmax_jacobian(s: Float[Tensor, "*a j"]) -> Float[Tensor, "*a j j"]:
@@ -45,7 +47,7 @@ def jacobian_norm(s: Float[Tensor, "*a j"]) -> Float[Tensor, "*a"]:
     squares = rest.square()
     second = squares.sum(-1)
     among_rest = (squares * (1 - 2 * rest)).sum(-1) + second.square()
-    return ((m * rest.sum(-1)).square() + 2 * m.square() * second + among_rest).sqrt()
+    return safe_sqrt((m * rest.sum(-1)).square() + 2 * m.square() * second + among_rest)
 
 
 def entropy(P: Float[Tensor, "*a j"]) -> Float[Tensor, "*a"]:
@@ -72,7 +74,8 @@ def saturation(P: Float[Tensor, "*a j"]) -> Saturation:
 def score_range(S: Float[Tensor, "*a i j"], allowed: Bool[Tensor, "*#a #i #j"] | None = None) -> Float[Tensor, "*a i"]:
     """max_j S_ij - min_j S_ij over the allowed keys; 0 for a row with none.
 
-    Source: D_ii of Xie 2021, lemma A.3 (S0.34): the row's attention differs from uniform by at most tanh(range / 4).
+    Source: D_ii of Xie 2021, lemma A.3 (S0.34): the row's attention is within tanh(range / 4) of uniform, in total
+    variation.
     """
     if allowed is None:
         return S.amax(-1) - S.amin(-1)

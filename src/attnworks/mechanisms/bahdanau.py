@@ -25,7 +25,7 @@ class Bahdanau(Mechanism):
 
     def __init__(self, *, heads: int = 1, d_k: int, d_a: int | None = None) -> None:
         super().__init__()
-        if d_a is not None and (not isinstance(d_a, int) or d_a < 1):
+        if d_a is not None and (type(d_a) is not int or d_a < 1):
             raise UsageError(
                 asked=f"{self.name} with d_a={d_a}",
                 expected="a whole number above 0",

@@ -59,7 +59,8 @@ class Mechanism(nn.Module):
     A mechanism is one file: this class, registered by name, and its `reference`, the same thing in slow loops.
     Options are keyword arguments; sizes that its parameters depend on come from the Geometry given to `fitted`.
     Promises, tested for every registered name: outputs and gradients equal the reference's; a query that sees no key
-    gives zeros; a key that is hidden has no influence, in value or gradient; weights asked for change nothing else.
+    gives zeros; a hidden key of finite value has no influence on values or gradients; asking for weights changes
+    nothing else.
     """
 
     name: ClassVar[str]
@@ -83,8 +84,8 @@ class Mechanism(nn.Module):
         weights: bool = False,
     ) -> Attended:
         mask, context = mask or Mask(), context or Context()
-        self._check(Q, K, V, mask)
-        return self.attend(Q, K, V, mask, context, weights)
+        self._check(Q, K, V, mask, context)
+        return self.attend(Q, K, V, mask.to(dtype=Q.dtype), context, weights)
 
     def attend(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, context: Context, weights: bool) -> Attended:
         """The mechanism itself, on inputs that fit together."""
@@ -97,7 +98,7 @@ class Mechanism(nn.Module):
     def cost(self, queries: int, keys: int, geometry: Geometry, *, causal: bool = False) -> Cost:
         raise NotImplementedError
 
-    def _check(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask) -> None:
+    def _check(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, context: Context) -> None:
         (b, h, i, k), j = Q.shape, K.shape[2]
         if K.shape != (b, h, j, k) or V.shape[:3] != (b, h, j):
             raise UsageError(
@@ -107,6 +108,14 @@ class Mechanism(nn.Module):
                 remedy="give all three the same batch and heads, Q and K one width, K and V one length",
             )
         mask.check(b, h, i, j)
+        for field in sorted(self.needs):
+            if getattr(context, field) is None:
+                raise UsageError(
+                    asked=f"{self.name} attention",
+                    expected=f"a context with {field}",
+                    got="none",
+                    remedy=f"pass Context({field}=...)",
+                )
 
 
 def dense_edges(queries: int, keys: int, causal: bool) -> int:

@@ -19,12 +19,10 @@ class Dense(Mechanism):
 
     Source: Conti 2024, eq. 5 and 10 (S4.42, S4.57); Xie 2021, section 1 (S0.1).
     Departs: scale 1/sqrt(k) throughout; queries without keys give zero rows.
+    Without weights asked for, torch's fused kernel runs; second derivatives need `weights=True`.
     """
 
     name = "dense"
-
-    def __init__(self) -> None:
-        super().__init__()
 
     def default_scale(self, d_k: int) -> float:
         return d_k**-0.5
@@ -43,11 +41,15 @@ class Dense(Mechanism):
         return Cost(edges=edges, flops=2 * edges * (d_k + d_v), bytes=4 * h * queries * (d_v + 1))
 
 
+FEW_QUERIES = 128
+"""Up to so many queries at the end of a longer sequence, a table of them by all keys is cheap, and linear in length."""
+
+
 def explicit(S: Tensor, V: Tensor, mask: Mask) -> Attended:
     """Masked softmax of given scores, with its weights P [b h i j]."""
     added = mask.additive()
     if added is not None:
-        S = S + added.to(S.dtype)
+        S = S + added
     P = masked_softmax(S, mask.allowed(*S.shape[-2:], device=S.device))
     return Attended(P @ V, P)
 
@@ -60,7 +62,7 @@ def fused(Q: Tensor, K: Tensor, V: Tensor, mask: Mask, scale: float) -> Tensor:
     """
     i, (j, d_v) = Q.shape[-2], V.shape[-2:]
     causal = mask.causal and i > 1
-    if mask.dense is not None:
+    if mask.dense is not None or (causal and i < j and i <= FEW_QUERIES):
         Y = F.scaled_dot_product_attention(Q, K, V, attn_mask=_table(mask, Q, j), scale=scale)
         return Y.masked_fill(~_allowed(mask, Q, j).any(-1, keepdim=True), 0.0)
     if causal:
@@ -97,4 +99,4 @@ def _table(mask: Mask, Q: Tensor, j: int) -> Tensor:
     added, allowed = mask.additive(), _allowed(mask, Q, j)
     if added is None:
         return allowed
-    return as_four_axes(added).to(Q.dtype).masked_fill(~allowed, -torch.inf)
+    return as_four_axes(added).masked_fill(~allowed, -torch.inf)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -31,11 +31,19 @@ class Mask:
     def from_lengths(cls, lengths: list[int] | Int[Tensor, " b"], *, causal: bool = False) -> Mask:
         """The mask of right-padded sequences with these many real tokens."""
         lengths = torch.as_tensor(lengths)
+        if not len(lengths):
+            raise UsageError(
+                asked="a mask from lengths", expected="one or more", got="none", remedy="give a length each"
+            )
         positions = torch.arange(int(lengths.max()), device=lengths.device)
         return cls(padding=positions < lengths.unsqueeze(-1), causal=causal)
 
-    def with_causal(self) -> Mask:
-        return replace(self, causal=True)
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Mask:
+        """On another device; an additive dense part in another type, which decides what it hides."""
+        dense = self.dense
+        if dense is not None:
+            dense = dense.to(device=device, dtype=dtype if dense.is_floating_point() else None)
+        return Mask(None if self.padding is None else self.padding.to(device=device), self.causal, dense)
 
     def check(self, b: int, h: int, i: int, j: int) -> None:
         """Refuse a mask that does not fit queries [b h i .] and keys [b h j .]."""
@@ -55,6 +63,13 @@ class Mask:
                 remedy="drop causal=True for cross-attention",
             )
         if self.dense is not None:
+            if self.dense.dtype != torch.bool and not self.dense.is_floating_point():
+                raise UsageError(
+                    asked="attention with a dense mask",
+                    expected="booleans (True: may see) or floats (added to the scores)",
+                    got=str(self.dense.dtype).removeprefix("torch."),
+                    remedy="call .bool() on it",
+                )
             try:
                 fits = torch.broadcast_shapes(self.dense.shape, (b, h, i, j)) == (b, h, i, j)
             except RuntimeError:
@@ -84,7 +99,7 @@ class Mask:
         if self.causal and i > 1:
             parts.append(torch.ones(i, j, dtype=torch.bool, device=device).tril(j - i)[None, None])
         if self.dense is not None:
-            parts.append(as_four_axes(self.dense if self.dense.dtype == torch.bool else self.dense > -torch.inf))
+            parts.append(as_four_axes(self.dense if self.dense.dtype == torch.bool else self.dense != -torch.inf))
         if not parts:
             return None
         together = parts[0]

@@ -1,4 +1,4 @@
-"""How well a query and a key fit: the four score functions of the documents, for all pairs at once."""
+"""How well a query and a key fit: the scores of the documents, for all pairs at once."""
 
 from __future__ import annotations
 
@@ -11,19 +11,9 @@ def scaled_dot(Q: Float[Tensor, "*a i k"], K: Float[Tensor, "*a j k"], scale: fl
     """S = scale Q K^T; scale is 1/sqrt(k) in a Transformer and 1 for Luong's dot score.
 
     Source: Conti 2024, block definition and eq. 10 (S4.31, S4.57); score h^T s (S4.14).
-    Departs: eq. 5, 6 and 17 of the document print 1/k, which makes attention nearly uniform (S4.42).
+    Departs: eq. 5, 6 and 17 of the document print 1/k, which makes attention nearly uniform (S4.42, S4.117).
     """
     return scale * Q @ K.mT
-
-
-def luong_multiplicative(
-    Q: Float[Tensor, "b h i q"], K: Float[Tensor, "b h j k"], W_a: Float[Tensor, "h q k"]
-) -> Float[Tensor, "b h i j"]:
-    """S = Q W_a K^T, Luong's "general" score.
-
-    Source: Conti 2024, section 1.1.1 (S4.14).
-    """
-    return Q @ W_a @ K.mT
 
 
 def bahdanau_additive(

@@ -26,11 +26,20 @@ class MechanismSpec:
     def parse(cls, text: str) -> MechanismSpec:
         name, _, rest = text.partition(":")
         options = dict(_parse_option(part, text) for part in rest.split(",")) if rest else {}
-        known = option_names(MECHANISMS[name])
-        for option in options:
-            if option not in known:
-                raise unknown_name(f"option of mechanism {name!r}", option, known)
         return cls(name, options)
+
+    def __post_init__(self) -> None:
+        known = option_names(MECHANISMS[self.name])
+        for option, value in self.options.items():
+            if option not in known:
+                raise unknown_name(f"option of mechanism {self.name!r}", option, known)
+            if not isinstance(value, int | float | str | None) or "," in str(value):
+                raise UsageError(
+                    asked=f"mechanism {self.name!r} with {option}={value!r}",
+                    expected="a number, true, false, null or a word",
+                    got=repr(value),
+                    remedy="write it like window:window=64",
+                )
 
     def build(self, geometry: Geometry) -> Mechanism:
         return MECHANISMS[self.name].fitted(geometry, **self.options)
@@ -42,7 +51,8 @@ class MechanismSpec:
 def option_names(mechanism: type[Mechanism]) -> tuple[str, ...]:
     """What can be set in a spec: the keyword arguments that the geometry does not settle."""
     parameters = inspect.signature(mechanism.__init__).parameters
-    return tuple(name for name in parameters if name != "self" and name not in Geometry._fields)
+    keywords = (name for name, parameter in parameters.items() if parameter.kind is parameter.KEYWORD_ONLY)
+    return tuple(name for name in keywords if name not in Geometry._fields)
 
 
 def _parse_option(part: str, text: str) -> tuple[str, object]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 from attnworks.errors import UsageError
 from attnworks.mechanisms import Geometry, MechanismSpec
@@ -21,6 +21,8 @@ PositionKind = Literal["sinusoid", "index", "normalised-index", "learned", "none
 Tying = Literal["none", "target", "all"]
 Cell = Literal["lstm", "gru"]
 
+C = TypeVar("C", bound="TokenConfig")
+
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionConfig:
@@ -29,7 +31,7 @@ class AttentionConfig:
     heads       how many
     d_k, d_v    width of a key and of a value in each head, free of d_e / heads
     bias        whether the four projections carry biases
-    mechanism   a mechanism for all heads, or a list with one per head; options as in `window:window=64`
+    mechanism   a mechanism for all heads, or one per head; options as in `window:window=64`
     scale       factor of the scores, if not the mechanism's own
     """
 
@@ -41,9 +43,11 @@ class AttentionConfig:
     scale: float | None = None
 
     def __post_init__(self) -> None:
-        within("heads", self.heads, 1, LARGEST_WIDTH)
-        within("d_k", self.d_k, 1, LARGEST_WIDTH)
-        within("d_v", self.d_v, 1, LARGEST_WIDTH)
+        if isinstance(self.mechanism, list):
+            object.__setattr__(self, "mechanism", tuple(self.mechanism))
+        whole("heads", self.heads, 1, LARGEST_WIDTH)
+        whole("d_k", self.d_k, 1, LARGEST_WIDTH)
+        whole("d_v", self.d_v, 1, LARGEST_WIDTH)
         within("scale", self.scale or 0.0, -LARGEST_FLOAT, LARGEST_FLOAT)
         if isinstance(self.mechanism, tuple) and len(self.mechanism) != self.heads:
             raise UsageError(
@@ -67,7 +71,28 @@ class AttentionConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransformerConfig:
+class TokenConfig:
+    """What models of tokens share: how many kinds there are on each side, and the width of their embeddings."""
+
+    vocabulary: int
+    d_e: int
+    target_vocabulary: int | None = None
+
+    def __post_init__(self) -> None:
+        whole("vocabulary", self.vocabulary, 1, LARGEST_VOCABULARY)
+        whole("target_vocabulary", self.target_size, 1, LARGEST_VOCABULARY)
+        whole("d_e", self.d_e, 1, LARGEST_WIDTH)
+
+    @property
+    def target_size(self) -> int:
+        return self.vocabulary if self.target_vocabulary is None else self.target_vocabulary
+
+    def with_vocabulary(self: C, vocabulary: int, target_vocabulary: int | None = None) -> C:
+        return replace(self, vocabulary=vocabulary, target_vocabulary=target_vocabulary)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerConfig(TokenConfig):
     """An encoder, a decoder or both; zero layers leave a side out.
 
     vocabulary, target_vocabulary   token kinds; the target's defaults to the source's
@@ -81,13 +106,10 @@ class TransformerConfig:
 
     kind: ClassVar[str] = "transformer"
 
-    vocabulary: int
-    d_e: int
     d_ff: int
     attention: AttentionConfig
     encoder_layers: int
     decoder_layers: int
-    target_vocabulary: int | None = None
     slots: dict[str, AttentionConfig] = field(default_factory=dict)
     norm: NormOrder = "post"
     norm_kind: NormKind = "standard"
@@ -101,13 +123,12 @@ class TransformerConfig:
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        within("vocabulary", self.vocabulary, 1, LARGEST_VOCABULARY)
-        within("target_vocabulary", self.target_size, 1, LARGEST_VOCABULARY)
-        within("d_e", self.d_e, 1, LARGEST_WIDTH)
-        within("d_ff", self.d_ff, 1, LARGEST_WIDTH)
-        within("encoder_layers", self.encoder_layers, 0, MOST_LAYERS)
-        within("decoder_layers", self.decoder_layers, 0, MOST_LAYERS)
-        within("max_length", self.max_length, 1, LARGEST_VOCABULARY)
+        super().__post_init__()
+        whole("d_ff", self.d_ff, 1, LARGEST_WIDTH)
+        whole("encoder_layers", self.encoder_layers, 0, MOST_LAYERS)
+        whole("decoder_layers", self.decoder_layers, 0, MOST_LAYERS)
+        whole("max_length", self.max_length, 1, LARGEST_VOCABULARY)
+        object.__setattr__(self, "slots", dict(self.slots))
         within("dropout", self.dropout, 0.0, 1.0)
         within("norm_eps", self.norm_eps, 0.0, 1.0)
         within("position_base", self.position_base, 1.0, LARGEST_FLOAT)
@@ -146,10 +167,6 @@ class TransformerConfig:
                 )
 
     @property
-    def target_size(self) -> int:
-        return self.vocabulary if self.target_vocabulary is None else self.target_vocabulary
-
-    @property
     def has_final_norm(self) -> bool:
         return self.norm == "pre" if self.final_norm is None else self.final_norm
 
@@ -166,42 +183,27 @@ class TransformerConfig:
     def slot(self, name: str) -> AttentionConfig:
         return self.slots.get(name, self.attention)
 
-    def with_vocabulary(self, vocabulary: int, target_vocabulary: int | None = None) -> TransformerConfig:
-        return replace(self, vocabulary=vocabulary, target_vocabulary=target_vocabulary)
-
 
 @dataclass(frozen=True, kw_only=True)
-class RecurrentConfig:
+class RecurrentConfig(TokenConfig):
     """A recurrent encoder-decoder; without `mechanism` the last encoder state is all that the decoder gets."""
 
     kind: ClassVar[str] = "recurrent"
 
-    vocabulary: int
-    d_e: int
     d_h: int
-    target_vocabulary: int | None = None
     layers: int = 1
     cell: Cell = "lstm"
     mechanism: str | None = None
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        within("vocabulary", self.vocabulary, 1, LARGEST_VOCABULARY)
-        within("target_vocabulary", self.target_size, 1, LARGEST_VOCABULARY)
-        within("d_e", self.d_e, 1, LARGEST_WIDTH)
-        within("d_h", self.d_h, 1, LARGEST_WIDTH)
-        within("layers", self.layers, 1, MOST_LAYERS)
+        super().__post_init__()
+        whole("d_h", self.d_h, 1, LARGEST_WIDTH)
+        whole("layers", self.layers, 1, MOST_LAYERS)
         within("dropout", self.dropout, 0.0, 1.0)
         one_of("cell", self.cell, Cell)
         if self.mechanism is not None:
             MechanismSpec.parse(self.mechanism)
-
-    @property
-    def target_size(self) -> int:
-        return self.vocabulary if self.target_vocabulary is None else self.target_vocabulary
-
-    def with_vocabulary(self, vocabulary: int, target_vocabulary: int | None = None) -> RecurrentConfig:
-        return replace(self, vocabulary=vocabulary, target_vocabulary=target_vocabulary)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,9 +223,9 @@ class PureConfig:
     norm_eps: float = 1e-5
 
     def __post_init__(self) -> None:
-        within("d_e", self.d_e, 1, LARGEST_WIDTH)
-        within("layers", self.layers, 1, MOST_LAYERS)
-        within("d_ff", self.hidden, 1, LARGEST_WIDTH)
+        whole("d_e", self.d_e, 1, LARGEST_WIDTH)
+        whole("layers", self.layers, 1, MOST_LAYERS)
+        whole("d_ff", self.hidden, 1, LARGEST_WIDTH)
         within("norm_eps", self.norm_eps, 0.0, 1.0)
         one_of("norm_kind", self.norm_kind, NormKind)
 
@@ -233,6 +235,18 @@ class PureConfig:
 
 
 ModelConfig = TransformerConfig | RecurrentConfig | PureConfig
+
+
+def whole(name: str, value: int, low: int, high: int) -> None:
+    """A size: a whole number within bounds."""
+    if type(value) is not int:
+        raise UsageError(
+            asked=f"{name}={value!r}",
+            expected=f"a whole number from {low} to {high}",
+            got=type(value).__name__,
+            remedy=f"choose {name} in that range",
+        )
+    within(name, value, low, high)
 
 
 def within(name: str, value: float, low: float, high: float) -> None:

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from attnworks.errors import FolderError, UnsafeFileError
 from attnworks.models.build import Model, build, skeleton
 from attnworks.models.config import ModelConfig
 from attnworks.models.strict import config_from_json, config_to_json
+from attnworks.notation import DTYPES
 from attnworks.storage.disk import disk_errors, new_folder
 from attnworks.storage.pointer import best_of
 from attnworks.storage.sealed import (
@@ -55,7 +56,7 @@ def write_model(model: Model, folder: Path) -> None:
     """The three files of a model, into a folder that is being filled."""
     config = canonical(config_to_json(model.config))
     (folder / CONFIG).write_bytes(config)
-    table = write_tensors(folder / WEIGHTS, parameters_of(model))
+    table = write_tensors(folder / WEIGHTS, tensors_of(model))
     manifest = {"format": FORMAT, "config_sha256": sha256(config), "tensors": table}
     (folder / MANIFEST).write_bytes(seal(manifest))
 
@@ -63,7 +64,8 @@ def write_model(model: Model, folder: Path) -> None:
 def load(folder: str | os.PathLike[str]) -> Model:
     """The model saved in `folder`, checked against its manifest; on any doubt an error, and nothing half-loaded.
 
-    The folder of a training run gives its best checkpoint.
+    The folder of a training run gives its best checkpoint. Like `from_pretrained`, this returns a model in evaluation
+    mode; call `.train()` to go on training it.
     """
     folder = Path(folder)
     with disk_errors(f"load {folder}", remedy="check that you may read it"):
@@ -74,10 +76,9 @@ def load(folder: str | os.PathLike[str]) -> Model:
         _check_expected(folder, _skeleton(folder, config), manifest["tensors"])
         tensors = read_tensors(folder / WEIGHTS, manifest["tensors"])
     model = build(config, seed=0)
-    with torch.no_grad():
-        for name, parameter in parameters_of(model).items():
-            parameter.data = torch.empty_like(parameter, dtype=tensors[name].dtype).copy_(tensors[name])
-    return model
+    for name, tensor in tensors_of(model).items():
+        tensor.data = torch.empty_like(tensor, dtype=tensors[name].dtype).copy_(tensors[name])
+    return model.eval()
 
 
 def parameters_of(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -85,10 +86,17 @@ def parameters_of(model: nn.Module) -> dict[str, nn.Parameter]:
     return dict(model.named_parameters(remove_duplicate=True))
 
 
+def tensors_of(model: nn.Module) -> dict[str, Tensor]:
+    """All that a folder stores: parameters, and buffers that belong to the state."""
+    state = model.state_dict(keep_vars=True)
+    buffers = {name: buffer for name, buffer in model.named_buffers() if name in state}
+    return {**parameters_of(model), **buffers}
+
+
 def read_config_file(path: Path) -> ModelConfig:
     """The config that a JSON file describes, whoever wrote it."""
     with disk_errors(f"read {path}", remedy="check that you may read it"):
-        return config_from_json(parse_json(path, read_json_bytes(path)))
+        return config_from_json(parse_json(path, read_json_bytes(path), remedy="correct the file"))
 
 
 def _check_place(folder: Path, overwrite: bool) -> None:
@@ -179,10 +187,14 @@ def _skeleton(folder: Path, config: ModelConfig) -> nn.Module:
 
 def _check_expected(folder: Path, empty: nn.Module, described: Table) -> None:
     """The manifest lists just the tensors that the config calls for, in their shapes."""
-    expected = {name: list(parameter.shape) for name, parameter in parameters_of(empty).items()}
+    expected = tensors_of(empty)
     if odd := sorted(expected.keys() ^ described.keys()):
         kind = "missing" if odd[0] in expected else "extra"
         raise changed(folder / MANIFEST, f"{len(expected)} tensors, as the config says", f"{kind} tensor {odd[0]!r}")
-    for name, shape in expected.items():
-        if described[name]["shape"] != shape:
-            raise changed(folder / MANIFEST, f"{name} of shape {shape}", f"shape {described[name]['shape']}")
+    for name, tensor in expected.items():
+        if described[name]["shape"] != list(tensor.shape):
+            raise changed(
+                folder / MANIFEST, f"{name} of shape {list(tensor.shape)}", f"shape {described[name]['shape']}"
+            )
+        if (described[name]["dtype"] in DTYPES) != tensor.is_floating_point():
+            raise changed(folder / MANIFEST, f"{name} of a type like {tensor.dtype}", str(described[name]["dtype"]))

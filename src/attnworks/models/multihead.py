@@ -22,6 +22,7 @@ class MultiHead(nn.Module):
 
     def __init__(self, d_e: int, config: AttentionConfig, slot: str = "enc.0") -> None:
         super().__init__()
+        self.head_order: Tensor
         h, d_k, d_v = config.geometry
         self.config, self.slot = config, slot
         self.context = Context(scale=config.scale)
@@ -34,6 +35,8 @@ class MultiHead(nn.Module):
         groups = tuple(config.mechanism_groups())
         self.head_groups = tuple(heads for _, heads in groups)
         self.mechanisms = nn.ModuleList(spec.build(Geometry(len(heads), d_k, d_v)) for spec, heads in groups)
+        order = torch.tensor([head for heads in self.head_groups for head in heads]).argsort()
+        self.register_buffer("head_order", order, persistent=False)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -68,14 +71,13 @@ class MultiHead(nn.Module):
         """Each mechanism on its own heads; one mechanism for all heads is the common, copy-free case."""
         if len(self.mechanisms) == 1:
             return self.mechanisms[0](Q, K, V, mask, self.context, weights=weights)
-        order = torch.tensor([head for heads in self.head_groups for head in heads], device=Q.device).argsort()
         parts: list[Attended] = []
         for mechanism, heads in zip(self.mechanisms, self.head_groups, strict=True):
             own = _mask_of_heads(mask, heads)
             parts.append(mechanism(Q[:, heads], K[:, heads], V[:, heads], own, self.context, weights=weights))
-        Y = torch.cat([part.Y for part in parts], 1)[:, order]
+        Y = torch.cat([part.Y for part in parts], 1)[:, self.head_order]
         maps = [part.P for part in parts if part.P is not None]
-        return Attended(Y, torch.cat(maps, 1)[:, order] if len(maps) == len(parts) else None)
+        return Attended(Y, torch.cat(maps, 1)[:, self.head_order] if len(maps) == len(parts) else None)
 
     def output(self, Y: Float[Tensor, "b h i v"]) -> Float[Tensor, "b i e"]:
         joined = Y.transpose(1, 2).flatten(2) @ self.W_O.flatten(0, 1)

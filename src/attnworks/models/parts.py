@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from attnworks.linalg.safe import safe_sqrt
 from attnworks.models.config import NormKind
 
 
@@ -35,7 +36,7 @@ class Output(nn.Module):
         self.weight = nn.Parameter(torch.randn(size, d_e) * d_e**-0.5) if tied_to is None else tied_to.weight
         self.bias = nn.Parameter(torch.zeros(size)) if bias else None
 
-    def forward(self, Y: Float[Tensor, "*a e"]) -> Float[Tensor, "*a t"]:
+    def forward(self, Y: Float[Tensor, "*a e"]) -> Float[Tensor, "*a w"]:
         return F.linear(Y, self.weight, self.bias)
 
 
@@ -56,8 +57,10 @@ class LayerNorm(nn.Module):
     def forward(self, z: Float[Tensor, "*a e"]) -> Float[Tensor, "*a e"]:
         if self.kind == "standard":
             return F.layer_norm(z, self.gamma.shape, self.gamma, self.beta, self.eps)
-        centred = z - z.mean(-1, keepdim=True)
-        return self.gamma * centred / (_safe_sqrt(centred.square().mean(-1, keepdim=True)) + self.eps) + self.beta
+        wide = z.float() if z.dtype.itemsize < 4 else z
+        centred = wide - wide.mean(-1, keepdim=True)
+        scaled = centred / (safe_sqrt(centred.square().mean(-1, keepdim=True)) + self.eps)
+        return self.gamma * scaled.to(z.dtype) + self.beta
 
 
 class FeedForward(nn.Module):
@@ -79,9 +82,3 @@ class FeedForward(nn.Module):
 
     def forward(self, u: Float[Tensor, "*a e"]) -> Float[Tensor, "*a e"]:
         return F.linear(self.dropout(F.linear(u, self.W_1.T, self.b_1).relu_()), self.W_2.T, self.b_2)
-
-
-def _safe_sqrt(x: Tensor) -> Tensor:
-    """sqrt(x) with gradient 0 where x = 0."""
-    positive = x > 0
-    return torch.where(positive, x, 1.0).sqrt() * positive

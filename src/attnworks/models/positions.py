@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -63,7 +61,7 @@ class Positions(nn.Module):
         if self.kind == "none":
             return X
         if self.kind == "sinusoid":
-            return X + _sinusoid_rows(end, self.d_e, self.base, X.dtype, X.device)[start:end]
+            return X + sinusoid(torch.arange(start, end, device=X.device), self.d_e, self.base).to(X.dtype)
         if self.kind == "learned":
             if end > self.max_length:
                 raise UsageError(
@@ -78,13 +76,3 @@ class Positions(nn.Module):
             return X + index
         lengths = end if padding is None else (start + padding.sum(-1)).clamp_min(1)[:, None, None]
         return X + index / lengths
-
-
-def _sinusoid_rows(end: int, d: int, base: float, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """At least `end` rows; tables grow by doubling, so that few are ever computed."""
-    return _sinusoid_table(1 << max(6, (end - 1).bit_length()), d, base, dtype, device)
-
-
-@lru_cache(maxsize=16)
-def _sinusoid_table(rows: int, d: int, base: float, dtype: torch.dtype, device: torch.device) -> Tensor:
-    return sinusoid(torch.arange(rows), d, base).to(device=device, dtype=dtype)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from attnworks.models.config import AttentionConfig, RecurrentConfig, TransformerConfig
 from attnworks.registry import unknown_name
 
@@ -9,8 +11,10 @@ BASE_VOCABULARY = 37_000
 """Byte-pair tokens shared by English and German in the 2017 paper; training replaces it by the corpus's own."""
 
 
-def _transformer(d_e: int, d_ff: int, heads: int, layers: int, **options: object) -> TransformerConfig:
-    attention = AttentionConfig(heads=heads, d_k=d_e // heads, d_v=d_e // heads)
+def _transformer(
+    d_e: int, d_ff: int, heads: int, layers: int, *, bias: bool = True, **options: object
+) -> TransformerConfig:
+    attention = AttentionConfig(heads=heads, d_k=d_e // heads, d_v=d_e // heads, bias=bias)
     return TransformerConfig(
         vocabulary=BASE_VOCABULARY,
         d_e=d_e,
@@ -27,7 +31,7 @@ def _lstm(mechanism: str | None) -> RecurrentConfig:
 
 
 PRESETS: dict[str, TransformerConfig | RecurrentConfig] = {
-    "base": _transformer(512, 2048, heads=8, layers=6, tie="all"),
+    "base": _transformer(512, 2048, heads=8, layers=6, tie="all", bias=False),
     "conti-1h": _transformer(512, 2048, heads=1, layers=1),
     "conti-8h": _transformer(512, 2048, heads=8, layers=1),
     "tiny": _transformer(128, 512, heads=4, layers=2),
@@ -36,11 +40,12 @@ PRESETS: dict[str, TransformerConfig | RecurrentConfig] = {
     "lstm-multiplicative": _lstm("luong-multiplicative"),
     "lstm-additive": _lstm("bahdanau-additive"),
 }
-"""base is the model of the 2017 paper (S4.38); conti-1h and conti-8h are the documented experiment (S4.129)."""
+"""base is the model of the 2017 paper, 63,045,632 parameters (S4.38).
+conti-1h and conti-8h are those of the documented experiment (S4.129)."""
 
 
 def preset(name: str) -> TransformerConfig | RecurrentConfig:
     """The config registered under `name`; an unknown name lists the known ones."""
     if name not in PRESETS:
         raise unknown_name("preset", name, PRESETS)
-    return PRESETS[name]
+    return replace(PRESETS[name])

@@ -53,7 +53,7 @@ class Recurrent(nn.Module):
         source_padding: Bool[Tensor, "b i"] | None = None,
         target_padding: Bool[Tensor, "b t"] | None = None,
         observe: Observer | None = None,
-    ) -> Float[Tensor, "b t vocabulary"]:
+    ) -> Float[Tensor, "b t w"]:
         """Scores before softmax. Targets are read left to right, so that their padding, at the end, changes nothing."""
         return self.scores(self.hidden(source, target, source_padding, target_padding, observe))
 
@@ -123,12 +123,12 @@ class Recurrent(nn.Module):
 
     def step(
         self, tokens: Int[Tensor, "s beams"], state: RecurrentState
-    ) -> tuple[Float[Tensor, "s beams vocabulary"], RecurrentState]:
+    ) -> tuple[Float[Tensor, "s beams w"], RecurrentState]:
         """Scores of the token after these, one for each hypothesis, and the state that remembers them."""
         last = state.last[0] if len(state.last) == 1 else state.last
         H, last = self.decoder(self.dropout(self.target_embedding(tokens.reshape(-1, 1))), last)
         X = self.read(H.reshape(*tokens.shape, -1), state.states, state.padding)
         return self.scores(X), replace(state, last=(last,) if isinstance(last, Tensor) else last)
 
-    def scores(self, X: Float[Tensor, "*a e"]) -> Float[Tensor, "*a vocabulary"]:
+    def scores(self, X: Float[Tensor, "*a e"]) -> Float[Tensor, "*a w"]:
         return self.output(X)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 
+@runtime_checkable
 class State(Protocol):
     """What a model remembers of the hypotheses it is writing: `beams` of them for each of `sentences`."""
 

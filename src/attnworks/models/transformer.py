@@ -57,7 +57,7 @@ class Transformer(nn.Module):
         source_padding: Bool[Tensor, "b i"] | None = None,
         target_padding: Bool[Tensor, "b t"] | None = None,
         observe: Observer | None = None,
-    ) -> Float[Tensor, "b n vocabulary"]:
+    ) -> Float[Tensor, "b n w"]:
         """Scores before softmax. Paddings are True at real tokens; position t of the target sees targets up to t."""
         return self.scores(self.hidden(source, target, source_padding, target_padding, observe))
 
@@ -83,8 +83,7 @@ class Transformer(nn.Module):
         padding: Bool[Tensor, "b i"] | None = None,
         observe: Observer | None = None,
     ) -> Float[Tensor, "b i e"]:
-        assert self.source_embedding is not None
-        X = self.dropout(self.positions(self.source_embedding(source), padding))
+        X = self._embed("encode", self.source_embedding, source, padding)
         mask = Mask(padding)
         for block in self.encoder:
             X = block(X, mask, observe=observe)
@@ -98,9 +97,8 @@ class Transformer(nn.Module):
         target_padding: Bool[Tensor, "b t"] | None = None,
         observe: Observer | None = None,
     ) -> Float[Tensor, "b t e"]:
-        assert self.target_embedding is not None
         self._check_encoded(Z)
-        X = self.dropout(self.positions(self.target_embedding(target), target_padding))
+        X = self._embed("decode", self.target_embedding, target, target_padding)
         mask, source_mask = Mask(target_padding, causal=True), Mask(source_padding)
         for block in self.decoder:
             X = block(X, mask, Z, source_mask, observe)
@@ -138,10 +136,9 @@ class Transformer(nn.Module):
 
     def step(
         self, tokens: Int[Tensor, "s beams"], state: TransformerState
-    ) -> tuple[Float[Tensor, "s beams vocabulary"], TransformerState]:
+    ) -> tuple[Float[Tensor, "s beams w"], TransformerState]:
         """Scores of the token after these, one for each hypothesis, and the state that remembers them."""
-        assert self.target_embedding is not None
-        X = self.dropout(self.positions(self.target_embedding(tokens.reshape(-1, 1)), start=state.position))
+        X = self._embed("step", self.target_embedding, tokens.reshape(-1, 1), start=state.position)
         grown: list[KeysValues] = []
         for layer, block in enumerate(self._decoder_blocks()):
             own = None if state.own is None else state.own[layer]
@@ -152,11 +149,23 @@ class Transformer(nn.Module):
         scores = self.scores(X.reshape(*tokens.shape, -1))
         return scores, replace(state, position=state.position + 1, own=tuple(grown))
 
-    def scores(self, X: Float[Tensor, "*a e"]) -> Float[Tensor, "*a vocabulary"]:
+    def scores(self, X: Float[Tensor, "*a e"]) -> Float[Tensor, "*a w"]:
         return self.output(X)
 
     def _decoder_blocks(self) -> list[Block]:
         return cast("list[Block]", list(self.decoder))
+
+    def _embed(
+        self, asked: str, embedding: Embedding | None, tokens: Tensor, padding: Tensor | None = None, start: int = 0
+    ) -> Float[Tensor, "b i e"]:
+        if embedding is None:
+            raise UsageError(
+                asked=f"{asked} by this model",
+                expected="an encoder to encode with, a decoder to decode and step with",
+                got=f"encoder_layers={self.config.encoder_layers} and decoder_layers={self.config.decoder_layers}",
+                remedy="build the model with the side that is missing",
+            )
+        return self.dropout(self.positions(embedding(tokens), padding, start))
 
     def _check_given(self, source: Tensor | None, target: Tensor | None) -> None:
         expected = [

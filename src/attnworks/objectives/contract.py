@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ class Loss(NamedTuple):
     terms: int
 
 
+@runtime_checkable
 class Objective(Protocol):
     def __call__(self, model: nn.Module, batch: Batch) -> Loss: ...
 

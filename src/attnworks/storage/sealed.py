@@ -17,6 +17,7 @@ from attnworks.errors import AttnworksError, FolderError
 from attnworks.notation import DTYPES
 
 LARGEST_JSON = 64 * 2**20
+STORABLE = (*DTYPES, "bool", "int32", "int64")
 
 Table = dict[str, dict[str, Any]]
 """Name of a tensor -> its shape, dtype and SHA-256."""
@@ -82,7 +83,7 @@ def describe(tensor: Tensor) -> dict[str, Any]:
 
 def is_table(table: object) -> bool:
     return isinstance(table, dict) and all(
-        isinstance(row, dict) and row.keys() == {"shape", "dtype", "sha256"} and row["dtype"] in DTYPES
+        isinstance(row, dict) and row.keys() == {"shape", "dtype", "sha256"} and row["dtype"] in STORABLE
         for row in table.values()
     )
 
@@ -93,17 +94,18 @@ def read_json_bytes(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def parse_json(path: Path, text: bytes) -> object:
+COPY_AGAIN = "copy the folder again from where it was whole"
+
+
+def parse_json(path: Path, text: bytes, remedy: str = COPY_AGAIN) -> object:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise changed(path, "JSON", f"something else ({error})") from error
+        raise changed(path, "JSON", f"something else ({error})", remedy) from error
 
 
-def changed(path: Path, expected: str, got: str) -> FolderError:
-    return FolderError(
-        asked=f"load {path}", expected=expected, got=got, remedy="copy the folder again from where it was whole"
-    )
+def changed(path: Path, expected: str, got: str, remedy: str = COPY_AGAIN) -> FolderError:
+    return FolderError(asked=f"load {path}", expected=expected, got=got, remedy=remedy)
 
 
 def canonical(data: object) -> bytes:

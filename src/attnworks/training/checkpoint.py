@@ -34,13 +34,16 @@ class Progress:
 def save_checkpoint(
     run: Path, model: Model, optimiser: torch.optim.Optimizer, progress: Progress, *, best: bool
 ) -> Path:
-    """Write the checkpoint of this step, then point `last` (and `best`) at it."""
+    """Write the checkpoint of this step, then point `last` (before it `best`) at it.
+
+    Killed in between, the run goes on from the last checkpoint of before and makes this one again.
+    """
     folder = run / CHECKPOINTS / f"step-{progress.step:08d}"
     with new_folder(folder) as scratch:
         write_model(model, scratch)
         table = write_tensors(scratch / OPTIMISER, optimiser_tensors(model, optimiser))
         (scratch / TRAINING).write_bytes(seal({"progress": asdict(progress), "tensors": table}))
-    for pointer in (LAST, BEST) if best else (LAST,):
+    for pointer in (BEST, LAST) if best else (LAST,):
         point(run, pointer, folder)
     return folder
 
@@ -54,6 +57,8 @@ def load_checkpoint(folder: Path, model: Model, optimiser: torch.optim.Optimizer
         progress = parse(Progress, saved.get("progress", {}), "progress")
         tensors = read_tensors(folder / OPTIMISER, saved["tensors"])
     weights = parameters_of(load(folder))
+    if {name: p.shape for name, p in weights.items()} != {name: p.shape for name, p in parameters_of(model).items()}:
+        raise changed(folder, "the weights of this run's model", "those of another")
     with torch.no_grad():
         for name, parameter in parameters_of(model).items():
             parameter.copy_(weights[name])

@@ -36,7 +36,8 @@ class Team:
         flat = torch.cat([_gradient(parameter).reshape(-1) for parameter in parameters])
         dist.all_reduce(flat)
         for parameter, part in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
-            parameter.grad = part.view(parameter.shape)
+            # a fused optimiser walks memory, so that a gradient must lie as its parameter does
+            parameter.grad = torch.empty_like(parameter, requires_grad=False).copy_(part.view(parameter.shape))
 
     def add(self, values: Iterable[float]) -> list[float]:
         """Sum a few numbers over the team."""

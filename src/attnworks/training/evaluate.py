@@ -48,8 +48,8 @@ def mean_loss(
 
 
 def translation_scores(hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> Scores | None:
-    """sacrebleu on our own tokens (tokenize=none), or None where sacrebleu is not installed."""
-    if importlib.util.find_spec("sacrebleu") is None:
+    """sacrebleu on our own tokens (tokenize=none), or None where there is no sacrebleu or nothing to score."""
+    if not hypotheses or importlib.util.find_spec("sacrebleu") is None:
         return None
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
@@ -64,11 +64,13 @@ def translation_scores(hypotheses: Sequence[Sequence[str]], references: Sequence
 def _by_length(examples: Sequence[Example], batch_tokens: int) -> Iterator[list[Example]]:
     ordered = sorted(examples, key=lambda example: (len(example.target), len(example.source)))
     batch: list[Example] = []
+    longest = 0
     for example in ordered:
-        longest = max(len(example.source), len(example.target) + 1)
+        length = max(len(example.source), len(example.target) + 1)
+        longest = max(longest, length)
         if batch and longest * (len(batch) + 1) > batch_tokens:
             yield batch
-            batch = []
+            batch, longest = [], length
         batch.append(example)
     if batch:
         yield batch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
 @dataclass(frozen=True)
@@ -43,5 +43,6 @@ class Saved:
 Event = StepDone | Validated | Saved
 
 
+@runtime_checkable
 class Watcher(Protocol):
     def __call__(self, event: Event) -> None: ...

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from attnworks.storage.disk import write_file
+from attnworks.storage.disk import disk_errors, write_file
 from attnworks.training.events import Event, Saved, Validated
 
 METRICS = "metrics.jsonl"
@@ -24,18 +24,21 @@ class Metrics:
         if isinstance(event, Saved):
             return
         kind = "validation" if isinstance(event, Validated) else "training"
-        with self.path.open("ab") as file:
+        with disk_errors(f"write {self.path}", remedy="free space, then resume"), self.path.open("ab") as file:
             file.write(_line({"kind": kind, **asdict(event)}))
 
 
 def read_lines(path: Path) -> list[dict]:
-    """All whole lines; a last one that was cut off by a crash is left out."""
+    """All whole lines; what a crash left behind them is left out."""
     lines = []
     for text in path.read_bytes().splitlines() if path.is_file() else ():
         try:
-            lines.append(json.loads(text))
-        except ValueError:
+            line = json.loads(text)
+        except (ValueError, RecursionError):
             break
+        if not isinstance(line, dict) or not isinstance(line.get("step"), int):
+            break
+        lines.append(line)
     return lines
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -55,6 +56,7 @@ class Recipe:
     def __post_init__(self) -> None:
         for name in ("batch_tokens", "accumulate", "validate_every"):
             _at_least(name, getattr(self, name), 1)
+        _at_least("score_sentences", self.score_sentences, 0)
         for name in ("pairs", "steps", "keep_every", "patience", "threads"):
             if getattr(self, name) is not None:
                 _at_least(name, getattr(self, name), 1)
@@ -62,6 +64,10 @@ class Recipe:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise _wrong(name, value, "a value above 0")
+        if self.epochs == math.inf:
+            raise _wrong("epochs", self.epochs, "a finite number")
+        if not 0 <= self.seed < 2**63:
+            raise _wrong("seed", self.seed, "a whole number from 0 up to, not including, 2^63")
         for name in ("smoothing", "dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise _wrong(name, getattr(self, name), "a value from 0 up to, not including, 1")

@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,7 +31,7 @@ from attnworks.models.strict import parse
 from attnworks.objectives import Seq2Seq
 from attnworks.storage.disk import disk_errors, new_folder
 from attnworks.storage.pointer import LAST, pointed_at
-from attnworks.storage.sealed import changed, read_sealed, seal
+from attnworks.storage.sealed import changed, read_json_bytes, read_sealed, seal, sha256
 from attnworks.training.checkpoint import Progress, forget_others, load_checkpoint, save_checkpoint
 from attnworks.training.distributed import Team
 from attnworks.training.evaluate import Scores, mean_loss, translation_scores
@@ -98,7 +99,9 @@ class Run:
             with new_folder(folder) as scratch:
                 source.save(scratch / SOURCE)
                 target.save(scratch / TARGET)
-                (scratch / RECIPE).write_bytes(seal({"recipe": asdict(recipe), "corpus_sha256": fingerprint(corpus)}))
+                saved = {"recipe": asdict(recipe), "corpus_sha256": fingerprint(corpus)}
+                saved |= {name: sha256((scratch / name).read_bytes()) for name in (SOURCE, TARGET)}
+                (scratch / RECIPE).write_bytes(seal(saved))
         team.wait()
         return run
 
@@ -138,6 +141,9 @@ class Run:
             if event.step % self.recipe.validate_every == 0:
                 self._validate(tell)
                 saved_at = event.step
+            elif self.recipe.keep_every and event.step % self.recipe.keep_every == 0 and not self._done():
+                self._save(tell, best=False)
+                saved_at = event.step
         if saved_at != self.progress.step:
             self._validate(tell) if self._done() else self._save(tell, best=False)
         return self.progress
@@ -164,6 +170,8 @@ class Run:
 
     def _validate(self, tell: Callable[[Event], None]) -> None:
         """Held-out loss and scores, then a checkpoint. All processes compute the loss, so that all know the best."""
+        if not self.valid:
+            return self._save(tell, best=False)
         recipe, progress = self.recipe, self.progress
         loss = mean_loss(self.model, Seq2Seq(), self.valid, batch_tokens=recipe.batch_tokens, device=recipe.device)
         best = math.isfinite(loss) and (progress.best_loss is None or loss < progress.best_loss)
@@ -209,15 +217,25 @@ def read_recipe(folder: Path) -> tuple[Recipe, str]:
             got="a folder without it" if folder.is_dir() else "nothing there",
             remedy="check the path; attnworks train PRESET --out FOLDER makes one",
         )
-    with disk_errors(f"open the run {folder}", remedy="check that you may read it"):
-        saved = read_sealed(path)
+    saved = _read_saved(folder)
     if not isinstance(saved.get("recipe"), dict) or not isinstance(saved.get("corpus_sha256"), str):
         raise changed(path, "a recipe", "something else")
     return parse(Recipe, saved["recipe"], "recipe"), saved["corpus_sha256"]
 
 
 def load_vocabularies(folder: Path) -> tuple[Vocabulary, Vocabulary]:
+    """Both vocabularies, byte for byte as they were when the run began: other words would mean other weights."""
+    saved = _read_saved(folder)
+    with disk_errors(f"open the run {folder}", remedy="copy the run folder again from where it was whole"):
+        for path in (folder / SOURCE, folder / TARGET):
+            if sha256(read_json_bytes(path)) != saved.get(path.name):
+                raise changed(path, "the vocabulary that was saved", "one that was changed since")
     return Vocabulary.load(folder / SOURCE), Vocabulary.load(folder / TARGET)
+
+
+def _read_saved(folder: Path) -> dict[str, Any]:
+    with disk_errors(f"open the run {folder}", remedy="check that you may read it"):
+        return read_sealed(folder / RECIPE)
 
 
 def fingerprint(corpus: Corpus) -> str:

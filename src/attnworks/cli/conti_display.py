@@ -1,0 +1,80 @@
+"""The table and the pictures of `attnworks experiment conti`."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from contextlib import ExitStack
+from pathlib import Path
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from attnworks.cli.console import console, print_json
+from attnworks.cli.train_display import Display, stop_on_signal
+from attnworks.experiments.conti import MAPS, RESULTS, conti
+from attnworks.models.presets import preset
+from attnworks.reports.heads import draw_heads
+from attnworks.training.events import Watcher
+from attnworks.training.recipe import Recipe
+from attnworks.training.run import Run
+
+
+def run_conti(folder: Path, recipes: list[Recipe], as_json: bool) -> None:
+    screen = Console(stderr=True, highlight=False)
+    for recipe in recipes:
+        preset(recipe.preset)
+    folder.mkdir(parents=True, exist_ok=True)
+    with stop_on_signal() as stopped, ExitStack() as displays:
+
+        def watch(run: Run) -> Watcher:
+            displays.close()
+            return displays.enter_context(Display(run, screen, quiet=as_json))
+
+        conti(folder, recipes, watch=watch, should_stop=lambda: bool(stopped))
+    if stopped:
+        screen.print("Stopped; run the same command again to go on.")
+        return
+    report = json.loads((folder / RESULTS).read_text())
+    if as_json:
+        print_json(report)
+        return
+    pictures = _draw(folder, [recipe.preset for recipe in recipes])
+    _print_table(report)
+    console().print(f"{len(pictures)} pictures in {folder / MAPS}" if pictures else _NO_PICTURES)
+
+
+_NO_PICTURES = "No pictures: pip install 'attnworks[plot]' and run the command again."
+
+
+def _print_table(report: dict) -> None:
+    table = Table(box=SIMPLE_HEAD)
+    table.add_column("model")
+    for heading in ("parameters", "steps", "minutes", "held-out loss", "BLEU", "chrF"):
+        table.add_column(heading, justify="right")
+    for row in report["results"]:
+        numbers = (row["loss"], row["bleu"], row["chrf"])
+        loss, bleu, chrf = (
+            "-" if value is None else f"{value:.{digits}f}" for value, digits in zip(numbers, (3, 1, 1), strict=True)
+        )
+        table.add_row(
+            row["model"], f"{row['parameters']:,}", f"{row['steps']:,}", f"{row['minutes']:.1f}", loss, bleu, chrf
+        )
+    if report["dictionary_bleu"] is not None:
+        table.add_row("word-for-word dictionary", "", "", "", "", f"{report['dictionary_bleu']:.1f}", "")
+    console().print(table)
+
+
+def _draw(folder: Path, presets: list[str]) -> list[Path]:
+    """One picture per model, sentence and attention layer."""
+    if importlib.util.find_spec("matplotlib") is None:
+        return []
+    drawn: list[Path] = []
+    for name in presets:
+        for number, trace in enumerate(json.loads((folder / MAPS / f"{name}.json").read_text())["sentences"]):
+            for layer in trace["attention"]:
+                path = folder / MAPS / f"{name}-sentence{number}-{layer['slot']}.png"
+                draw_heads(trace, layer["slot"], path)
+                drawn.append(path)
+    return drawn

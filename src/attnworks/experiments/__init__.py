@@ -1,0 +1,1 @@
+"""The documented studies, each one command."""

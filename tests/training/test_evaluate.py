@@ -1,0 +1,74 @@
+"""Held-out loss without dropout, and scores."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+
+import pytest
+
+from attnworks.data.batches import collate
+from attnworks.models import build
+from attnworks.objectives import Seq2Seq
+from attnworks.training.evaluate import evaluating, mean_loss, translation_scores
+from tests.models.model_helpers import filled, transformer_config
+from tests.training.training_helpers import examples
+
+EXAMPLES = examples(*((n * 5 % 7 + 1, n % 6) for n in range(23)))
+
+
+@pytest.mark.parametrize("tokens", [1, 20, 10_000])
+def test_the_mean_is_over_tokens_however_batched(tokens: int) -> None:
+    model = filled(build(transformer_config(dropout=0.5))).double().train()
+    with evaluating(model):
+        parts = [Seq2Seq()(model, collate([example])) for example in EXAMPLES]
+        expected = sum(float(part.total) for part in parts) / sum(part.terms for part in parts)
+    assert mean_loss(model, Seq2Seq(), EXAMPLES, batch_tokens=tokens) == pytest.approx(expected, rel=1e-12)
+    assert model.training, "the mode comes back"
+
+
+def test_batches_stay_within_their_tokens() -> None:
+    model = filled(build(transformer_config()))
+    sizes: list[int] = []
+
+    def objective(model, batch):  # noqa: ANN001, ANN202
+        sizes.append(max(batch.source.numel(), batch.write.numel()))
+        return Seq2Seq()(model, batch)
+
+    uneven = examples((20, 1), (1, 1), (1, 1), (1, 1), (1, 2), (1, 2))
+    mean_loss(model, objective, uneven, batch_tokens=30)
+    assert max(sizes) <= 30
+
+
+def test_nothing_held_out() -> None:
+    assert math.isnan(mean_loss(build(transformer_config()), Seq2Seq(), [], batch_tokens=10))
+
+
+def test_mode_comes_back_after_an_error() -> None:
+    model = build(transformer_config()).train()
+    with pytest.raises(KeyError), evaluating(model):
+        assert not model.training
+        raise KeyError
+    assert model.training
+
+
+def test_scores() -> None:
+    pytest.importorskip("sacrebleu")
+    gold = [["la", "mela", "è", "rossa", "."], ["Luca", "mangia", "il", "pane", "."]]
+    perfect = translation_scores(gold, gold)
+    assert perfect is not None
+    assert perfect.bleu == pytest.approx(100) and perfect.chrf == pytest.approx(100)
+    assert "tok:none" in perfect.signature
+    wrong = translation_scores([["x"], []], gold)
+    assert wrong is not None and wrong.bleu == 0 and wrong.chrf < 5
+    partial = translation_scores([gold[0], ["Luca", "mangia", "la", "mela", "."]], gold)
+    assert partial is not None and 40 < partial.bleu < 90
+
+
+def test_nothing_to_score() -> None:
+    assert translation_scores([], []) is None
+
+
+def test_without_sacrebleu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert translation_scores([["a"]], [["a"]]) is None

@@ -1,0 +1,75 @@
+"""metrics.jsonl survives whatever a crash leaves in it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from attnworks.errors import FolderError
+from attnworks.training.events import Event, Saved, StepDone, Validated
+from attnworks.training.metrics import Metrics, read_lines
+
+
+def step(number: int) -> StepDone:
+    return StepDone(
+        step=number, epoch=number / 7, loss=1 / number, learning_rate=1e-3, gradient_norm=0.5, tokens=9, seconds=0.1
+    )
+
+
+VALIDATED = Validated(step=2, loss=0.5, perplexity=1.6, bleu=None, chrf=None, best=True)
+
+
+def test_one_line_for_each_step_and_validation(tmp_path: Path) -> None:
+    metrics = Metrics(tmp_path, after=0)
+    events: list[Event] = [step(1), step(2), VALIDATED, Saved(2, tmp_path), step(3)]
+    for event in events:
+        metrics(event)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [(line["kind"], line["step"]) for line in lines] == [
+        ("training", 1),
+        ("training", 2),
+        ("validation", 2),
+        ("training", 3),
+    ]
+    assert lines[1] == {"kind": "training"} | step(2).__dict__
+    assert lines[2] == {"kind": "validation"} | VALIDATED.__dict__
+
+
+def test_lines_after_the_last_checkpoint_go(tmp_path: Path) -> None:
+    metrics = Metrics(tmp_path, after=0)
+    for event in (step(1), step(2), VALIDATED, step(3)):
+        metrics(event)
+    before = (tmp_path / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    Metrics(tmp_path, after=2)
+    assert (tmp_path / "metrics.jsonl").read_bytes() == b"".join(before[:3])
+
+
+@pytest.mark.parametrize(
+    "torn",
+    [b'{"kind": "trai', b"\x00" * 40, b"\xff\xfe", b"5\n", b"null\n", b"[1]\n", b'{"kind": "training"}\n', b'{"step": "3"}\n',
+     b"[" * 100_000, b'"step"\n'],
+    ids=lambda torn: repr(torn[:20]),
+)  # fmt: skip
+def test_what_a_crash_left_behind_goes(torn: bytes, tmp_path: Path) -> None:
+    Metrics(tmp_path, after=0)(step(1))
+    whole = (tmp_path / "metrics.jsonl").read_bytes()
+    (tmp_path / "metrics.jsonl").write_bytes(whole + torn)
+    assert len(read_lines(tmp_path / "metrics.jsonl")) == 1
+    Metrics(tmp_path, after=5)(step(2))
+    assert [line["step"] for line in read_lines(tmp_path / "metrics.jsonl")] == [1, 2]
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    assert read_lines(tmp_path / "metrics.jsonl") == []
+
+
+def test_a_disk_that_is_full_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    metrics = Metrics(tmp_path, after=0)
+    full = Path("/dev/full")
+    if not full.exists():
+        pytest.skip("needs /dev/full")
+    monkeypatch.setattr(metrics, "path", full)
+    with pytest.raises(FolderError, match="No space left"):
+        metrics(step(1))

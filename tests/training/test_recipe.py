@@ -1,0 +1,56 @@
+"""Recipes that cannot be cooked are refused in one line that names the field."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from attnworks.errors import UsageError
+from attnworks.training.recipe import Recipe
+
+NAN, INFINITY = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("batch_tokens", 0, "at least 1"),
+        ("accumulate", 0, "at least 1"),
+        ("accumulate", -2, "at least 1"),
+        ("validate_every", 0, "at least 1"),
+        ("pairs", 0, "at least 1"),
+        ("steps", 0, "at least 1"),
+        ("keep_every", 0, "at least 1"),
+        ("patience", 0, "at least 1"),
+        ("threads", 0, "at least 1"),
+        ("score_sentences", -1, "at least 0"),
+        ("seed", -1, "from 0"),
+        ("seed", 2**63, "from 0"),
+        ("learning_rate", 0.0, "above 0"),
+        ("learning_rate", -1.0, "above 0"),
+        ("learning_rate", NAN, "above 0"),
+        ("clip", 0.0, "above 0"),
+        ("epochs", 0.0, "above 0"),
+        ("epochs", NAN, "above 0"),
+        ("epochs", INFINITY, "finite"),
+        ("minutes", -1.0, "above 0"),
+        ("smoothing", 1.0, "from 0 up to"),
+        ("smoothing", NAN, "from 0 up to"),
+        ("dropout", -0.1, "from 0 up to"),
+        ("dropout", 1.0, "from 0 up to"),
+    ],
+)
+def test_a_value_that_cannot_be(name: str, value: Any, expected: str) -> None:
+    settings: dict[str, Any] = {"preset": "tiny", "steps": 5}
+    with pytest.raises(UsageError) as caught:
+        Recipe(**(settings | {name: value}))
+    text = str(caught.value)
+    assert f"{name}={value}" in text and expected in text and "\n" not in text
+
+
+def test_some_place_to_stop() -> None:
+    with pytest.raises(UsageError, match="epochs, steps or minutes"):
+        Recipe(preset="tiny")
+    for limit in ({"epochs": 0.5}, {"steps": 1}, {"minutes": 0.1}):
+        Recipe(preset="tiny", **limit)

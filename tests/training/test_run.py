@@ -1,0 +1,432 @@
+"""Runs: stopped and resumed they make the very same steps; which checkpoints stay; what is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attnworks.data.vocabulary import Vocabulary
+from attnworks.errors import FolderError, UnknownNameError, UsageError
+from attnworks.models import Transformer, load
+from attnworks.storage.pointer import BEST, LAST, best_of, pointed_at
+from attnworks.training import checkpoint, run
+from attnworks.training.checkpoint import forget_others
+from attnworks.training.events import Event, Saved, StepDone, Validated
+from attnworks.training.run import Run
+from tests.training.training_helpers import (
+    StopAfter,
+    metrics_of,
+    recipe,
+    state_of,
+    tensor_sha256,
+    weights_of,
+    write_pairs,
+)
+
+
+def steps_saved(folder: Path) -> list[int]:
+    return sorted(int(path.name.removeprefix("step-")) for path in (folder / "checkpoints").iterdir())
+
+
+def straight(corpus: str, folder: Path, **changes: Any) -> Run:
+    whole = Run.create(recipe(corpus, **changes), folder)
+    whole.train()
+    return whole
+
+
+def in_stretches(corpus: str, folder: Path, stretches: list[int], **changes: Any) -> Run:
+    """So many steps at a time, each time by another run object that reads the folder."""
+    Run.create(recipe(corpus, **changes), folder)
+    for steps in stretches:
+        part = Run.resume(folder)
+        part.train(should_stop=StopAfter(steps))
+        assert pointed_at(folder, LAST) is not None
+    rest = Run.resume(folder)
+    rest.train()
+    return rest
+
+
+# Resuming is exact ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stretches", [[0], [1], [3, 4], [5], [7], [11], [1] * 12, [12]], ids=str)
+def test_stopped_and_resumed_is_the_same_run(corpus: str, tmp_path: Path, stretches: list[int]) -> None:
+    whole = straight(corpus, tmp_path / "whole")
+    parts = in_stretches(corpus, tmp_path / "parts", stretches)
+    assert whole.progress.step == 12
+    assert state_of(parts) == state_of(whole)
+    assert metrics_of(parts.folder) == metrics_of(whole.folder)
+    assert [line[:2] for line in metrics_of(whole.folder) if line[0] == "validation"] == [
+        ("validation", 5),
+        ("validation", 10),
+        ("validation", 12),
+    ]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"preset": "small-lstm"},
+        {"preset": "small-tied"},
+        {"dtype": "bfloat16"},
+        {"vocabulary": "bpe", "vocabulary_size": 70},
+        {"schedule": "cosine"},
+        {"mechanism": "luong-multiplicative"},
+        {"accumulate": 1, "validate_every": 100, "clip": 0.05},
+    ],
+    ids=str,
+)
+def test_whatever_the_recipe(corpus: str, tmp_path: Path, changes: dict[str, Any]) -> None:
+    whole = straight(corpus, tmp_path / "whole", **changes)
+    parts = in_stretches(corpus, tmp_path / "parts", [3, 6], **changes)
+    assert state_of(parts) == state_of(whole)
+    assert metrics_of(parts.folder) == metrics_of(whole.folder)
+
+
+def test_what_is_on_disk_is_the_run(corpus: str, tmp_path: Path) -> None:
+    whole = straight(corpus, tmp_path / "run")
+    again = Run.resume(tmp_path / "run")
+    assert state_of(again) == state_of(whole)
+    assert again.progress == whole.progress
+    last = pointed_at(tmp_path / "run", LAST)
+    assert last is not None and tensor_sha256(weights_of(load(last))) == state_of(whole)[1]
+
+
+def test_more_steps_than_were_planned(corpus: str, tmp_path: Path) -> None:
+    whole = straight(corpus, tmp_path / "whole")
+    short = straight(corpus, tmp_path / "short", steps=7)
+    assert short.progress.step == 7
+    longer = Run.resume(tmp_path / "short", steps=12)
+    longer.train()
+    assert state_of(longer) == state_of(whole)
+
+    def training(folder: Path) -> list[Any]:
+        return [line for line in metrics_of(folder) if line[0] == "training"]
+
+    assert training(longer.folder) == training(whole.folder)
+
+
+def test_a_run_that_is_done_stays_as_it_is(corpus: str, tmp_path: Path) -> None:
+    whole = straight(corpus, tmp_path / "run")
+    before = {path: path.read_bytes() for path in sorted((tmp_path / "run").rglob("*")) if path.is_file()}
+    again = Run.resume(tmp_path / "run")
+    again.train()
+    assert state_of(again) == state_of(whole)
+    assert {path: path.read_bytes() for path in sorted((tmp_path / "run").rglob("*")) if path.is_file()} == before
+
+
+def test_another_seed_is_another_run(corpus: str, tmp_path: Path) -> None:
+    states = {state_of(straight(corpus, tmp_path / str(seed), seed=seed))[1] for seed in (11, 12)}
+    assert len(states) == 2
+
+
+def test_a_stretch_that_was_lost_is_made_again(corpus: str, tmp_path: Path) -> None:
+    """Steps after the last checkpoint went with the process; their lines in metrics.jsonl go too."""
+    whole = straight(corpus, tmp_path / "whole")
+
+    class Gone(BaseException):
+        pass
+
+    def watch(event: Event) -> None:
+        if isinstance(event, StepDone) and event.step == 8:
+            raise Gone
+
+    cut = Run.create(recipe(corpus), tmp_path / "cut")
+    with pytest.raises(Gone):
+        cut.train([watch])
+    with (tmp_path / "cut" / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"kind": "training", "ste')
+    rest = Run.resume(tmp_path / "cut")
+    assert rest.progress.step == 5
+    rest.train()
+    assert state_of(rest) == state_of(whole)
+    assert metrics_of(rest.folder) == metrics_of(whole.folder)
+
+
+# Where it stops ------------------------------------------------------------------------------------------------------
+
+
+def test_epochs_are_counted_in_batches(corpus: str, tmp_path: Path) -> None:
+    one = Run.create(recipe(corpus, steps=None, epochs=1.5), tmp_path / "run")
+    per_epoch = one.loop.order.per_epoch
+    assert one.last_step == math.ceil(1.5 * per_epoch / 2)
+    assert Run.create(recipe(corpus, steps=2, epochs=1.5), tmp_path / "other").last_step == 2
+    assert Run.create(recipe(corpus, steps=None, epochs=1e-9), tmp_path / "third").last_step == 1
+
+
+def test_minutes(corpus: str, tmp_path: Path) -> None:
+    timed = Run.create(recipe(corpus, steps=None, minutes=1e-6), tmp_path / "run")
+    assert timed.train().step == 1
+    assert pointed_at(tmp_path / "run", BEST) is not None
+    assert Run.resume(tmp_path / "run").train().step == 1
+
+
+def test_patience(corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    losses = [3.0, 2.0, 2.5, 2.0, 1.0, 1.0]
+    monkeypatch.setattr(run, "mean_loss", lambda *_, **__: losses.pop(0))
+    stuck = Run.create(recipe(corpus, validate_every=2, patience=2), tmp_path / "run")
+    progress = stuck.train()
+    assert (progress.step, progress.best_step, progress.best_loss) == (8, 4, 2.0)
+    assert steps_saved(tmp_path / "run") == [4, 8]
+    assert Run.resume(tmp_path / "run").train().step == 8
+    assert Run.resume(tmp_path / "run", patience=3).train().step == 12, "more patience goes on"
+
+
+def test_watchers_are_told_everything_in_order(corpus: str, tmp_path: Path) -> None:
+    seen: list[Event] = []
+    straight_run = Run.create(recipe(corpus, steps=6), tmp_path / "run")
+    straight_run.train([seen.append])
+    kinds = [(type(event), event.step) for event in seen]
+    expected = [(StepDone, step) for step in range(1, 6)] + [(Validated, 5), (Saved, 5)]
+    assert kinds == [*expected, (StepDone, 6), (Validated, 6), (Saved, 6)]
+    saved = seen[-1]
+    assert isinstance(saved, Saved) and saved.folder == pointed_at(tmp_path / "run", LAST)
+
+
+# Checkpoints ---------------------------------------------------------------------------------------------------------
+
+
+def test_best_and_last(corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    losses = [3.0, 1.0, 2.0, math.nan, 1.5, 4.0]
+    monkeypatch.setattr(run, "mean_loss", lambda *_, **__: losses.pop(0))
+    kept: dict[int, str] = {}
+    best = Run.create(recipe(corpus, validate_every=2), tmp_path / "run")
+
+    def watch(event: Event) -> None:
+        if isinstance(event, Saved):
+            kept[event.step] = state_of(best)[1]
+
+    best.train([watch])
+    assert steps_saved(tmp_path / "run") == [4, 12]
+    folder = best_of(tmp_path / "run")
+    assert folder is not None and folder.name == "step-00000004"
+    assert tensor_sha256(weights_of(load(folder))) == kept[4]
+    assert tensor_sha256(weights_of(load(tmp_path / "run"))) == kept[4], "loading a run gives its best"
+    assert [line[-1] for line in metrics_of(tmp_path / "run", "step", "kind", "best") if line[1] == "validation"] == [
+        True,
+        True,
+        False,
+        False,
+        False,
+        False,
+    ]
+
+
+def test_never_validated_gives_the_last(corpus: str, tmp_path: Path) -> None:
+    Run.create(recipe(corpus), tmp_path / "run").train(should_stop=StopAfter(2))
+    assert pointed_at(tmp_path / "run", BEST) is None
+    folder = best_of(tmp_path / "run")
+    assert folder is not None and folder.name == "step-00000002"
+
+
+@pytest.mark.parametrize(("keep_every", "kept"), [(4, {4, 8, 12}), (5, {5, 10}), (1, set(range(1, 13)))])
+def test_keep_every(corpus: str, tmp_path: Path, keep_every: int, kept: set[int]) -> None:
+    """A history at those very steps, whenever validation happens to be."""
+    straight(corpus, tmp_path / "run", keep_every=keep_every, validate_every=5)
+    saved = set(steps_saved(tmp_path / "run"))
+    assert kept <= saved and saved - kept <= {5, 10, 12}
+    plain = straight(corpus, tmp_path / "plain")
+    for step in kept & {12}:
+        model = load(tmp_path / "run" / "checkpoints" / f"step-{step:08d}")
+        assert tensor_sha256(weights_of(model)) == state_of(plain)[1]
+
+
+def test_forgetting_spares_last_and_best_and_clears_leftovers(corpus: str, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    done = straight(corpus, folder, validate_every=3)
+    checkpoints = folder / "checkpoints"
+    before = steps_saved(folder)
+    for name in (".step-00000003.abc.partial", ".step-00000003.abc.old", "step-00000003", "step-99999999"):
+        (checkpoints / name).mkdir(exist_ok=True)
+        (checkpoints / name / "junk").write_text("x")
+    wanted = {pointed_at(folder, LAST), pointed_at(folder, BEST)}
+    forget_others(folder, None)
+    assert set(checkpoints.iterdir()) == wanted
+    assert set(steps_saved(folder)) <= set(before)
+    forget_others(folder, 7)
+    assert set(checkpoints.iterdir()) == wanted
+    assert state_of(Run.resume(folder)) == state_of(done)
+
+
+def test_killed_between_its_two_pointers_the_best_is_not_lost(
+    corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint that is both last and best takes two files to say so. Killed between, the run goes on as it was."""
+    losses = {2: 3.0, 4: 1.0, 6: 2.0, 8: 2.0, 10: 2.0, 12: 2.0}
+
+    class Killed(BaseException):
+        pass
+
+    def train(folder: Path, kill: bool) -> Run:
+        going = Run.resume(folder) if folder.exists() else Run.create(recipe(corpus, validate_every=2), folder)
+        monkeypatch.setattr(run, "mean_loss", lambda *_, **__: losses[going.progress.step])
+        written = 0
+
+        def killing(folder: Path, pointer: str, target: Path) -> None:
+            nonlocal written
+            written += target.name == "step-00000004"
+            if kill and written == 2:
+                raise Killed
+            point(folder, pointer, target)
+
+        with monkeypatch.context() as patch:
+            point = checkpoint.point
+            patch.setattr(checkpoint, "point", killing)
+            going.train()
+        return going
+
+    with pytest.raises(Killed):
+        train(tmp_path / "run", kill=True)
+    done = train(tmp_path / "run", kill=False)
+    assert done.progress.best_step == 4
+    best = pointed_at(tmp_path / "run", BEST)
+    assert best is not None and best.name == "step-00000004"
+    assert steps_saved(tmp_path / "run") == [4, 12]
+
+
+# What is refused -----------------------------------------------------------------------------------------------------
+
+
+def one_line(error: pytest.ExceptionInfo[Exception]) -> str:
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_an_existing_place(corpus: str, tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    with pytest.raises(FolderError, match="place where nothing is") as caught:
+        Run.create(recipe(corpus), tmp_path / "there")
+    assert "--resume" in one_line(caught)
+
+
+def test_nothing_to_resume(tmp_path: Path) -> None:
+    with pytest.raises(FolderError, match="nothing there"):
+        Run.resume(tmp_path / "nowhere")
+    with pytest.raises(FolderError, match="a folder without it"):
+        Run.resume(tmp_path)
+
+
+def test_another_corpus_under_the_old_name(corpus: str, tmp_path: Path) -> None:
+    Run.create(recipe(corpus), tmp_path / "run").train(should_stop=StopAfter(1))
+    path = tmp_path / "pairs.tsv"
+    text = path.read_text()
+    path.write_text(text.replace("Maria vede pane", "Maria vede il pane"))
+    with pytest.raises(FolderError, match="other sentences") as caught:
+        Run.resume(tmp_path / "run")
+    one_line(caught)
+    path.write_text(text)
+    Run.resume(tmp_path / "run").train()
+
+
+def test_a_corpus_that_is_gone(corpus: str, tmp_path: Path) -> None:
+    Run.create(recipe(corpus), tmp_path / "run")
+    (tmp_path / "pairs.tsv").unlink()
+    with pytest.raises(FolderError) as caught:
+        Run.resume(tmp_path / "run")
+    one_line(caught)
+
+
+def test_a_recipe_that_was_edited(corpus: str, tmp_path: Path) -> None:
+    Run.create(recipe(corpus), tmp_path / "run")
+    path = tmp_path / "run" / "run.json"
+    text = path.read_text()
+    path.write_text(text.replace('"seed": 11', '"seed": 12'))
+    with pytest.raises(FolderError, match="changed since"):
+        Run.resume(tmp_path / "run")
+    path.write_text(text.replace("\n", "\r\n"), newline="")
+    with pytest.raises(FolderError, match="changed since"):
+        Run.resume(tmp_path / "run")
+
+
+def test_a_vocabulary_of_another_run(corpus: str, tmp_path: Path) -> None:
+    """It loads, and has the right size, but its words are others: silently wrong, if nobody looked."""
+    Run.create(recipe(corpus), tmp_path / "run")
+    path = tmp_path / "run" / "target.json"
+    before = len(Vocabulary.load(path))
+    path.write_text(path.read_text().replace('"pane"', '"vino"'))
+    assert len(Vocabulary.load(path)) == before
+    with pytest.raises(FolderError) as caught:
+        Run.resume(tmp_path / "run")
+    assert "target.json" in one_line(caught)
+
+
+def test_unknown_names_are_told_before_a_folder_is_made(corpus: str, tmp_path: Path) -> None:
+    for changes in ({"preset": "smalll"}, {"mechanism": "danse"}, {"corpus": "gramar"}):
+        with pytest.raises(UnknownNameError):
+            Run.create(recipe(**({"corpus": corpus} | changes)), tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+
+
+def test_changes_on_resume_are_checked(corpus: str, tmp_path: Path) -> None:
+    Run.create(recipe(corpus), tmp_path / "run")
+    with pytest.raises(UsageError, match="steps=0"):
+        Run.resume(tmp_path / "run", steps=0)
+
+
+# Corners -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pairs", [1, 2, 3])
+def test_a_corpus_of_one_pair(tmp_path: Path, pairs: int) -> None:
+    """With fewer than three pairs nothing is held out: no validation loss, no scores, and still a run."""
+    corpus = write_pairs(tmp_path / "few.tsv", pairs)
+    few = straight(corpus, tmp_path / "run", steps=6)
+    assert few.progress.step == 6
+    assert pointed_at(tmp_path / "run", LAST) is not None
+    assert (few.progress.best_loss is None) == (pairs < 3)
+    for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines():
+        json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    again = Run.resume(tmp_path / "run", steps=7)
+    assert again.train().step == 7
+
+
+def test_fewer_pairs(corpus: str, tmp_path: Path) -> None:
+    some = Run.create(recipe(corpus, pairs=7), tmp_path / "run")
+    assert len(some.examples) == 7
+    assert len(Run.resume(tmp_path / "run").examples) == 7
+
+
+def test_tied_embeddings_share_one_vocabulary(corpus: str, tmp_path: Path) -> None:
+    tied = Run.create(recipe(corpus, preset="small-tied"), tmp_path / "run")
+    assert tied.source.tokenizer.to_str() == tied.target.tokenizer.to_str()
+    assert tied.source.encode(["pane"]) != [1]
+    plain = Run.create(recipe(corpus), tmp_path / "plain")
+    assert plain.source.encode(["pane"]) == [1]
+
+
+def test_the_recipe_reaches_the_model(corpus: str, tmp_path: Path) -> None:
+    made = Run.create(recipe(corpus, dropout=0.37, mechanism="luong-dot"), tmp_path / "run")
+    assert isinstance(made.model, Transformer)
+    assert made.model.config.dropout == 0.37
+    assert made.model.config.attention.mechanism == "luong-dot"
+    assert made.model.config.vocabulary == len(made.source) and made.model.config.target_size == len(made.target)
+    recurrent = Run.create(recipe(corpus, preset="small-lstm", mechanism="luong-dot"), tmp_path / "lstm")
+    assert recurrent.model.config.mechanism == "luong-dot"
+
+
+def test_scores_come_with_validation(corpus: str, tmp_path: Path) -> None:
+    pytest.importorskip("sacrebleu")
+    straight(corpus, tmp_path / "scored")
+    straight(corpus, tmp_path / "plain", score_sentences=0)
+    scored, plain = (
+        [line[1] for line in metrics_of(tmp_path / name, "kind", "bleu") if line[0] == "validation"]
+        for name in ("scored", "plain")
+    )
+    assert all(isinstance(score, float) for score in scored) and plain == [None] * 3
+
+
+def test_translations_of_the_model_as_it_is(corpus: str, tmp_path: Path) -> None:
+    """Enough steps and the pairs are known by heart, in any order and with an empty sentence between."""
+    learnt = straight(corpus, tmp_path / "run", steps=250, dropout=0.0, warmup=20, validate_every=250, batch_tokens=300)
+    pairs = [learnt.corpus.train[index] for index in (3, 11, 7)]
+    sources = [pairs[0].source, (), pairs[1].source, pairs[2].source]
+    expected = [list(pairs[0].target), [], list(pairs[1].target), list(pairs[2].target)]
+    assert learnt.translate(sources) == expected
+    scores = learnt.score("test")
+    assert scores is None or 0 <= scores.bleu <= 100
+    assert replace(learnt.recipe) == learnt.recipe
