@@ -19,7 +19,7 @@ def compute_options(dtypes: tuple[str, ...] = ("float32", "float64", "bfloat16")
                 click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:1, mps."),
                 click.option("--dtype", type=click.Choice(dtypes), default="float32", show_default=True),
                 click.option("--threads", type=click.IntRange(1), help="CPU threads.  [default: torch's own choice]"),
-                click.option("--seed", type=int, default=0, show_default=True),
+                click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True),
             )
         ):
             command = option(command)
@@ -38,7 +38,7 @@ def prepare(device: str, threads: int | None, seed: int) -> None:
         torch.set_num_threads(threads)
     torch.manual_seed(seed)
     try:
-        torch.empty(1, device=device)
+        torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError) as error:
         raise UsageError(
             asked=f"--device {device}",

@@ -51,7 +51,7 @@ def train(preset: str | None, out: Path | None, resume: Path | None, as_json: bo
     """
     from attnworks.errors import UsageError
 
-    if (preset is None) == (resume is None) or (preset is not None and out is None):
+    if (preset is None) == (resume is None) or (preset is None) != (out is None):
         raise UsageError(
             asked="attnworks train",
             expected="PRESET with --out FOLDER, or --resume FOLDER",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import signal
 import sys
 import time
@@ -12,7 +13,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import torch
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -23,7 +26,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from attnworks.cli.console import console, print_json
+from attnworks.cli.console import print_json
 from attnworks.errors import UsageError
 from attnworks.models.counting import count_parameters
 from attnworks.training.distributed import join_team
@@ -42,21 +45,17 @@ def train_and_show(
         if resume is not None:
             _refuse_changes(given, resume)
             run = Run.resume(resume, team, **given)
+            if run.recipe.threads is not None:
+                torch.set_num_threads(run.recipe.threads)
         else:
             assert preset is not None and out is not None
             limits = {} if given.keys() & {"epochs", "steps", "minutes"} else {"epochs": 20.0}
             run = Run.create(Recipe(preset=preset, **limits, **given), out, team)
-        if not team.leads:
-            run.train(should_stop=_no)
-            return
-        screen = Console(stderr=True, highlight=False)
-        with stop_on_signal() as stopped, Display(run, screen, quiet=as_json) as display:
+        screen = Console(stderr=True, highlight=False, soft_wrap=True)
+        with stop_on_signal() as stopped, Display(run, screen, quiet=as_json or not team.leads) as display:
             run.train([display], should_stop=lambda: bool(stopped))
-        _conclude(run, screen, stopped=bool(stopped), as_json=as_json)
-
-
-def _no() -> bool:
-    return False
+        if team.leads:
+            _conclude(run, screen, stopped=bool(stopped), as_json=as_json)
 
 
 @contextlib.contextmanager
@@ -96,11 +95,11 @@ class Display:
         parameters = sum(count_parameters(run.model.config).values())
         at = f"from step {run.progress.step:,}" if run.progress.step else "from the start"
         self.screen.print(
-            f"[bold]{recipe.preset}[/], {parameters:,} parameters, {at}; corpus {recipe.corpus}: "
+            f"[bold]{recipe.preset}[/], {parameters:,} parameters, {at}; corpus {escape(recipe.corpus)}: "
             f"{len(run.corpus.train):,} pairs, {len(run.source):,} and {len(run.target):,} token kinds"
         )
         if run.corpus.report.bad:
-            self.screen.print(f"[yellow]{run.corpus.report.summary()}")
+            self.screen.print(f"[yellow]{escape(run.corpus.report.summary())}")
         if self.screen.is_terminal:
             self.bar = Progress(
                 TextColumn("step"),
@@ -169,8 +168,11 @@ def _conclude(run: Run, screen: Console, *, stopped: bool, as_json: bool) -> Non
             }
         )
     elif stopped:
-        screen.print(f"Stopped at step {progress.step:,}; go on with: attnworks train --resume {run.folder}")
+        command = shlex.join(["attnworks", "train", "--resume", str(run.folder)])
+        screen.print(f"Stopped at step {progress.step:,}; go on with: {command}", markup=False)
     else:
-        screen.print(f'Done. Try: attnworks translate {run.folder} "{" ".join(run.corpus.valid[0].source)}"')
-        console().print(str(run.folder))
+        sentence = (run.corpus.valid or run.corpus.train)[0].source
+        command = shlex.join(["attnworks", "translate", str(run.folder), " ".join(sentence)])
+        screen.print(f"Done. Try: {command}", markup=False)
+        sys.stdout.write(f"{run.folder}\n")
     sys.stdout.flush()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -40,5 +40,20 @@ def translate(run: Path, text: tuple[str, ...], **options: object) -> None:
     prepare(str(options["device"]), options["threads"], options["seed"])  # pyright: ignore[reportArgumentType]
     from attnworks.cli.translate_lines import translate_lines
 
-    lines = text or (line.rstrip("\r\n") for line in sys.stdin)
-    translate_lines(run, lines, **options)  # pyright: ignore[reportArgumentType]
+    translate_lines(run, text or _lines_of_input(), **options)  # pyright: ignore[reportArgumentType]
+
+
+def _lines_of_input() -> Iterator[str]:
+    """Lines as `wc -l` counts them."""
+    from attnworks.errors import FolderError
+
+    for number, line in enumerate(click.get_binary_stream("stdin"), 1):
+        try:
+            yield line.decode().rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            raise FolderError(
+                asked="translate standard input",
+                expected="UTF-8 text",
+                got=f"byte {line[error.start]:#04x} in line {number}",
+                remedy="convert it first: iconv -f latin1 -t utf-8",
+            ) from None

@@ -43,7 +43,7 @@ def translate_lines(
     seed: int,
 ) -> None:
     del threads
-    _check(beams, n_best, sample, trace)
+    _check(beams, n_best, sample, drawn=temperature != 1.0 or bool(top_k or top_p), trace=trace)
     trained = open_run(run, device=device, dtype=dtype)
     generator = torch.Generator(device).manual_seed(seed) if sample else None
 
@@ -68,7 +68,7 @@ def translate_lines(
         sentences = [words(line) for line in some]
         results = decode_sentences(decode, trained.source, sentences, empty=[NOTHING], device=device, batch=batch)
         for line, sentence, hypotheses in zip(some, sentences, results, strict=True):
-            _write(trained, line, sentence, hypotheses, as_json)
+            _write(trained, line, sentence, hypotheses, n_best, as_json)
             if trace is not None and sentence:
                 traces.append(trained.trace(sentence, hypotheses[0], beams=beams, alpha=alpha))
     if trace is not None:
@@ -99,7 +99,7 @@ def draw(
     )
 
 
-def _check(beams: int, n_best: int, sample: bool, trace: Path | None) -> None:
+def _check(beams: int, n_best: int, sample: bool, *, drawn: bool, trace: Path | None) -> None:
     if n_best > beams:
         raise UsageError(
             asked=f"--n-best {n_best}",
@@ -111,13 +111,27 @@ def _check(beams: int, n_best: int, sample: bool, trace: Path | None) -> None:
         raise UsageError(
             asked="--sample", expected="no beam", got=f"--beam {beams}", remedy="choose one of --sample and --beam"
         )
+    if drawn and not sample:
+        raise UsageError(
+            asked="--temperature, --top-k or --top-p",
+            expected="--sample with it",
+            got="no --sample",
+            remedy="add --sample, or leave it out",
+        )
     if trace is not None and not trace.parent.is_dir():
         raise UsageError(
             asked=f"--trace {trace}", expected="a folder that exists", got=str(trace.parent), remedy="make it first"
         )
 
 
-def _write(trained: Trained, line: str, sentence: tuple[str, ...], hypotheses: list[Hypothesis], as_json: bool) -> None:
+def _write(
+    trained: Trained,
+    line: str,
+    sentence: tuple[str, ...],
+    hypotheses: list[Hypothesis],
+    n_best: int,
+    as_json: bool,
+) -> None:
     texts = [" ".join(trained.target.decode(hypothesis.tokens)) for hypothesis in hypotheses]
     if as_json:
         unknown = [word for word in sentence if UNK in trained.source.encode([word])]
@@ -128,7 +142,7 @@ def _write(trained: Trained, line: str, sentence: tuple[str, ...], hypotheses: l
         sys.stdout.write(json.dumps({"source": line, "unknown": unknown, "hypotheses": shown}, ensure_ascii=False))
         sys.stdout.write("\n")
     else:
-        sys.stdout.writelines(f"{text}\n" for text in texts)
+        sys.stdout.writelines(f"{text}\n" for text in [*texts, *[""] * (n_best - len(texts))])
     sys.stdout.flush()
 
 

@@ -12,7 +12,7 @@ from attnworks.mechanisms import Mask
 from attnworks.models.config import AttentionConfig, NormKind, NormOrder
 from attnworks.models.multihead import MultiHead
 from attnworks.models.observe import Observer
-from attnworks.models.parts import FeedForward, LayerNorm
+from attnworks.models.parts import Dropout, FeedForward, LayerNorm
 from attnworks.models.stepping import KeysValues
 
 
@@ -37,7 +37,7 @@ class Residual(nn.Module):
         super().__init__()
         self.skip, self.order = wiring.skip, wiring.norm
         self.norm = LayerNorm(d_e, wiring.norm_kind, wiring.norm_eps) if wiring.norm else None
-        self.dropout = nn.Dropout(wiring.dropout)
+        self.dropout = Dropout(wiring.dropout)
 
     def forward(self, x: Float[Tensor, "b i e"], part: Callable[[Tensor], Tensor]) -> Float[Tensor, "b i e"]:
         y = self.dropout(part(self.norm(x) if self.norm is not None and self.order == "pre" else x))

@@ -80,8 +80,7 @@ class MultiHead(nn.Module):
         return Attended(Y, torch.cat(maps, 1)[:, self.head_order] if len(maps) == len(parts) else None)
 
     def output(self, Y: Float[Tensor, "b h i v"]) -> Float[Tensor, "b i e"]:
-        joined = Y.transpose(1, 2).flatten(2) @ self.W_O.flatten(0, 1)
-        return joined if self.b_O is None else joined + self.b_O
+        return F.linear(Y.transpose(1, 2).flatten(2), self.W_O.flatten(0, 1).mT, self.b_O)
 
     def folded(self) -> tuple[Float[Tensor, "h e f"], Float[Tensor, "h f e"], Float[Tensor, " e"]]:
         """W_QK, W_VO and the one bias that is left of b_V and b_O (S0.6, S0.17)."""

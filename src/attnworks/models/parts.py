@@ -1,4 +1,4 @@
-"""The parts of a model besides attention: embedding, output, layer norm, feed-forward."""
+"""The parts of a model besides attention: embedding, output, layer norm, dropout, feed-forward."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from attnworks.linalg.dropout import dropout
 from attnworks.linalg.safe import safe_sqrt
 from attnworks.models.config import NormKind
 
@@ -63,6 +64,17 @@ class LayerNorm(nn.Module):
         return self.gamma * scaled.to(z.dtype) + self.beta
 
 
+class Dropout(nn.Module):
+    """Zeroes entries with probability p while training."""
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+
+    def forward(self, x: Float[Tensor, "*a"]) -> Float[Tensor, "*a"]:
+        return dropout(x, self.p) if self.training else x
+
+
 class FeedForward(nn.Module):
     """z' = max(0, u W_1 + b_1) W_2 + b_2.
 
@@ -75,10 +87,10 @@ class FeedForward(nn.Module):
         self.W_2 = nn.Parameter(torch.empty(d_e, d_ff).T)
         self.b_1 = nn.Parameter(torch.zeros(d_ff))
         self.b_2 = nn.Parameter(torch.zeros(d_e))
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         bound = (6 / (d_e + d_ff)) ** 0.5
         nn.init.uniform_(self.W_1, -bound, bound)
         nn.init.uniform_(self.W_2, -bound, bound)
 
     def forward(self, u: Float[Tensor, "*a e"]) -> Float[Tensor, "*a e"]:
-        return F.linear(self.dropout(F.linear(u, self.W_1.T, self.b_1).relu_()), self.W_2.T, self.b_2)
+        return F.linear(self.dropout(F.linear(u, self.W_1.T, self.b_1).relu()), self.W_2.T, self.b_2)

@@ -13,7 +13,7 @@ from attnworks.errors import UsageError
 from attnworks.mechanisms import Geometry, Mask, MechanismSpec
 from attnworks.models.config import RecurrentConfig
 from attnworks.models.observe import Observation, Observer
-from attnworks.models.parts import Embedding, Output
+from attnworks.models.parts import Dropout, Embedding, Output
 from attnworks.models.stepping import RecurrentState
 
 State = Tensor | tuple[Tensor, Tensor]
@@ -44,7 +44,7 @@ class Recurrent(nn.Module):
             self.attention = MechanismSpec.parse(config.mechanism).build(Geometry(1, d_h, d_h))
             self.combine = nn.Linear(2 * d_h, d_h, bias=False)
         self.output = Output(config.target_size, d_h)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(
         self,

@@ -13,7 +13,7 @@ from attnworks.mechanisms import Mask
 from attnworks.models.block import Block, Wiring
 from attnworks.models.config import AttentionConfig, TransformerConfig
 from attnworks.models.observe import Observer
-from attnworks.models.parts import Embedding, LayerNorm, Output
+from attnworks.models.parts import Dropout, Embedding, LayerNorm, Output
 from attnworks.models.positions import Positions
 from attnworks.models.stepping import KeysValues, Memory, TransformerState
 
@@ -35,7 +35,7 @@ class Transformer(nn.Module):
         if config.tie == "all" and layers and decoder_layers:
             self.target_embedding = self.source_embedding
         self.positions = Positions(config.positions, d_e, config.position_base, config.max_length)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.encoder = nn.ModuleList(_block(config, f"enc.{layer}") for layer in range(layers))
         self.decoder = nn.ModuleList(
             _block(config, f"dec.{layer}", f"cross.{layer}" if layers else None) for layer in range(decoder_layers)

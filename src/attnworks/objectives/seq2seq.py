@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from typing import Protocol, cast
 
-import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from attnworks.data.batches import Batch
+from attnworks.linalg.cross_entropy import linear_cross_entropy
+from attnworks.models.parts import Output
 from attnworks.objectives.contract import OBJECTIVES, Loss
 
 
 class ReadsAndWrites(Protocol):
     """What this objective asks of a model."""
+
+    output: Output
 
     def hidden(
         self,
@@ -22,8 +25,6 @@ class ReadsAndWrites(Protocol):
         source_padding: Bool[Tensor, "b i"] | None = None,
         target_padding: Bool[Tensor, "b t"] | None = None,
     ) -> Float[Tensor, "b t e"]: ...
-
-    def scores(self, X: Float[Tensor, "*a e"]) -> Float[Tensor, "*a w"]: ...
 
 
 @OBJECTIVES.register("seq2seq")
@@ -43,5 +44,5 @@ class Seq2Seq:
         gold = batch.write
         real = slice(None) if batch.target_padding is None else batch.target_padding
         X, gold = X[real].flatten(0, -2), gold[real].flatten()
-        scores = writer.scores(X).float() if X.dtype.itemsize < 4 else writer.scores(X)
-        return Loss(F.cross_entropy(scores, gold, reduction="sum", label_smoothing=self.smoothing), terms=gold.numel())
+        total = linear_cross_entropy(X, writer.output.weight, writer.output.bias, gold, self.smoothing)
+        return Loss(total, terms=gold.numel())

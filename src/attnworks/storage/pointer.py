@@ -20,7 +20,7 @@ def pointed_at(run: Path, pointer: str) -> Path | None:
     if not (run / pointer).is_file():
         return None
     name = read_sealed(run / pointer).get("checkpoint")
-    if not isinstance(name, str) or Path(name).name != name:
+    if not isinstance(name, str) or Path(name).name != name or name in ("", ".."):
         raise changed(run / pointer, "the name of a checkpoint", repr(name)[:60])
     return run / CHECKPOINTS / name
 

@@ -36,7 +36,7 @@ from attnworks.training.checkpoint import Progress, forget_others, load_checkpoi
 from attnworks.training.distributed import Team
 from attnworks.training.evaluate import Scores, mean_loss, translation_scores
 from attnworks.training.events import Event, Saved, Validated, Watcher
-from attnworks.training.loop import Loop
+from attnworks.training.loop import DivergedError, Loop
 from attnworks.training.metrics import Metrics
 from attnworks.training.recipe import Recipe
 from attnworks.training.schedule import schedule
@@ -85,7 +85,9 @@ class Run:
     def create(cls, recipe: Recipe, folder: Path, team: Team | None = None) -> Run:
         """A new run in a new folder."""
         team = team or Team()
-        if team.leads and folder.exists():
+        with disk_errors(f"train to {folder}", remedy="choose another --out"):
+            taken = team.leads and folder.exists()
+        if taken:
             raise FolderError(
                 asked=f"train to {folder}",
                 expected="a place where nothing is",
@@ -174,7 +176,14 @@ class Run:
             return self._save(tell, best=False)
         recipe, progress = self.recipe, self.progress
         loss = mean_loss(self.model, Seq2Seq(), self.valid, batch_tokens=recipe.batch_tokens, device=recipe.device)
-        best = math.isfinite(loss) and (progress.best_loss is None or loss < progress.best_loss)
+        if not math.isfinite(loss):
+            raise DivergedError(
+                asked=f"validation after step {progress.step}",
+                expected="a finite held-out loss",
+                got=f"{loss:g}",
+                remedy="resume from the last checkpoint with a lower --lr, a longer --warmup or a smaller --clip",
+            )
+        best = progress.best_loss is None or loss < progress.best_loss
         self.progress = replace(
             progress,
             best_loss=loss if best else progress.best_loss,
