@@ -1,13 +1,22 @@
 # Two commands for a newcomer: `make demo` and `make test`. Each sets up what it needs.
 PYTHON ?= python3
 BIN := .venv/bin
+BENCH := .venv-bench/bin
 EXTRAS := hf,mt,data,plot,serve,dev
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: demo test test-all lint bench clean
 
+# A picture of rank collapse, then a small English-Italian transformer trained in about a minute, and what it says.
 demo: .venv/ready
 	@$(BIN)/python examples/first_look.py
+	@rm -rf runs/demo
+	@echo
+	@$(BIN)/attnworks train tiny --corpus grammar --pairs 20000 --minutes 1 --batch-tokens 1024 --lr 0.002 --warmup 200 \
+	  --validate-every 200 --out runs/demo
+	@echo
+	@$(BIN)/attnworks translate runs/demo --beam 5 "Luca is studying in Spain . He is very happy ." \
+	  "The chair is new . It is very beautiful ." "My sisters do not eat the red apples ."
 
 test: .venv/ready lint
 	$(BIN)/python -m pytest -n 2 -q -m "not slow"
@@ -21,6 +30,11 @@ lint: .venv/ready
 	$(BIN)/lint-imports
 	$(BIN)/pyright
 
+# Side by side with named peers, which live in an environment of their own.
+bench: .venv-bench/ready
+	cd bench && ../$(BENCH)/python seq2seq.py training
+	cd bench && ../$(BENCH)/python seq2seq.py decoding
+
 # torch comes first and pinned: an unpinned torch drags in gigabytes of CUDA packages.
 .venv/ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "attnworks needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'
@@ -30,5 +44,13 @@ lint: .venv/ready
 	@$(BIN)/python -m pip install -q -c constraints.txt -e '.[$(EXTRAS)]'
 	@touch $@
 
+.venv-bench/ready: pyproject.toml constraints.txt bench/peers.txt
+	@echo "Setting up .venv-bench (once) ..."
+	@$(PYTHON) -m venv .venv-bench
+	@$(BENCH)/python -m pip install -q -c constraints.txt torch==2.13.0
+	@$(BENCH)/python -m pip install -q -c constraints.txt -e '.[hf,mt,data,plot]'
+	@$(BENCH)/python -m pip install -q --no-deps -r bench/peers.txt
+	@touch $@
+
 clean:
-	rm -rf .venv build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-bench build dist .pytest_cache .ruff_cache .hypothesis

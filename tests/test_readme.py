@@ -6,21 +6,32 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
+
+from attnworks.cli import main
 
 ROOT = Path(__file__).parents[1]
 
 
-def fenced(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+def fenced(language: str, page: str = "README.md") -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
 
 
-def test_python_examples_of_the_readme_run() -> None:
-    blocks = fenced("python")
-    assert len(blocks) >= 3
+@pytest.mark.parametrize(("page", "least"), [("README.md", 3), ("docs/training.md", 1)])
+def test_python_examples_run(page: str, least: int) -> None:
+    blocks = fenced("python", page)
+    assert len(blocks) >= least
     names: dict[str, object] = {}
     for block in blocks:
-        exec(compile(block, "README.md", "exec"), names)
+        exec(compile(block, page, "exec"), names)
+
+
+def test_the_architecture_names_every_room_and_every_verb() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    rooms = [path.parent.name for path in (ROOT / "src" / "attnworks").glob("*/__init__.py")]
+    assert rooms and all(f"`{room}/`" in page for room in rooms)
+    assert all(f"`{verb}`" in page for verb in main.list_commands(click.Context(main)))
 
 
 def test_console_examples_of_the_readme_name_real_commands() -> None:

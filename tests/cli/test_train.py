@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 import torch
 from click.testing import CliRunner, Result
+from tests.training.training_helpers import SMALL, metrics_of, state_of, write_pairs
 
 from attnworks.cli import main
 from attnworks.models.presets import PRESETS
 from attnworks.storage.pointer import LAST, pointed_at
 from attnworks.training.run import Run, read_recipe
-from tests.training.training_helpers import SMALL, metrics_of, state_of, write_pairs
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +46,7 @@ def mistake(*arguments: object, code: int = 2) -> str:
     assert result.exit_code == code, result.output
     assert result.stdout == ""
     lines = result.stderr.splitlines()
-    if lines[0].startswith("Usage:"):  # click's own: usage, hint, blank, error
+    if lines[0].startswith(("Usage:", "Error: ")):  # click's own: usage, hint, blank, error
         assert lines[-1].startswith("Error: ") and len(lines) <= 4
         return lines[-1]
     assert len(lines) == 1 and lines[0].startswith("attnworks: ")
@@ -156,7 +156,7 @@ def test_bad_lines_are_told(tmp_path: Path) -> None:
 def test_paths_are_printed_as_they_are(name: str, tmp_path: Path) -> None:
     """No markup, no line breaks: what is printed can be copied."""
     folder = tmp_path / name
-    folder.mkdir()
+    folder.mkdir(parents=True)
     spec = write_pairs(folder / "pairs.tsv")
     result = train("small", "--corpus", spec, "--steps", 1, "--out", folder / "run")
     assert result.exit_code == 0, result.output
@@ -231,10 +231,15 @@ def test_resuming_with_another_past(option: str, corpus: str, tmp_path: Path) ->
 
 
 def test_no_number_any_more(corpus: str, tmp_path: Path) -> None:
-    line = mistake("small", "--corpus", corpus, "--steps", 50, "--lr", "1e30", "--warmup", 1, "--validate-every", 1,
-                   "--json", "--out", tmp_path / "run", code=1)  # fmt: skip
-    assert "training step" in line and "training pairs" in line
-    assert pointed_at(tmp_path / "run", LAST) is not None
+    """Whether a step or a validation meets it first: the checkpoint before is whole, and the run can go on."""
+    run = ("small", "--corpus", corpus, "--steps", 9, "--lr", "1e30", "--warmup", 1, "--json")
+    line = mistake(*run, "--out", tmp_path / "step", code=1)
+    assert "training step 2" in line and "training pairs" in line and "--lr" in line
+    line = mistake(*run, "--validate-every", 1, "--out", tmp_path / "validation", code=1)
+    assert "validation after step 1" in line and "--lr" in line
+    for name in ("step", "validation"):
+        assert pointed_at(tmp_path / name, LAST) is None
+        assert train("--resume", tmp_path / name, "--lr", 0.01).exit_code == 0
 
 
 # Signals -------------------------------------------------------------------------------------------------------------

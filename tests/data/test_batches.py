@@ -100,7 +100,7 @@ def test_every_example_exactly_once_per_epoch_within_the_budget(
 
 
 @given(LENGTHS, st.integers(1, 120), st.integers(0, 2**40), st.randoms(use_true_random=False))
-def test_random_access_equals_reading_in_order(lengths: list[tuple[int, int]], tokens: int, seed: int, chance) -> None:  # noqa: ANN001
+def test_random_access_equals_reading_in_order(lengths: list[tuple[int, int]], tokens: int, seed: int, chance) -> None:
     examples = lengths_to_examples(lengths)
     order = BatchOrder(examples, tokens, seed)
     straight = [order.rows(step) for step in range(7 * order.per_epoch)]
@@ -154,6 +154,11 @@ def test_sentences_longer_than_the_budget_come_alone() -> None:
     batches = epoch_of(BatchOrder(examples, 10, seed=0), 0)
     assert [0] in batches and [1] in batches
     assert sorted(map(len, batches)) == [1, 1, 2]
+
+
+def test_a_long_sentence_costs_only_its_own_batch() -> None:
+    examples = lengths_to_examples([(50, 0)] + [(1, 1)] * 20)
+    assert sorted(map(len, epoch_of(BatchOrder(examples, 20, seed=0), 0))) == [1, 10, 10]
 
 
 def test_one_example() -> None:

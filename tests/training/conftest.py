@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.training.training_helpers import SMALL, write_pairs
 
 from attnworks.models.presets import PRESETS
-from tests.training.training_helpers import SMALL, write_pairs
 
 
 @pytest.fixture(autouse=True)

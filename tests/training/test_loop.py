@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.models.model_helpers import filled, recurrent_config, transformer_config
+from tests.training.training_helpers import examples, tensor_sha256, weights_of
 from torch import Tensor, nn
 
 from attnworks.data.batches import Batch, BatchOrder, Example, collate
 from attnworks.models import Recurrent, RecurrentConfig, Transformer, TransformerConfig, build
 from attnworks.objectives import Loss, Seq2Seq
 from attnworks.training.loop import DivergedError, Loop
-from tests.models.model_helpers import filled, recurrent_config, transformer_config
-from tests.training.training_helpers import examples, tensor_sha256, weights_of
 
 EXAMPLES = examples(*((n % 4 + 1, n % 5) for n in range(20)))
 CONFIGS = {
@@ -117,7 +117,9 @@ def test_fused_adam_on_our_strides_equals_plain_adam_on_contiguous_copies(dtype:
     """Heads first in name, heads last in memory: a fused kernel that walked memory wrongly would show here."""
     ours = filled(small(dtype=dtype))
     assert any(not parameter.is_contiguous() for parameter in ours.parameters())
-    copies = {name: nn.Parameter(parameter.detach().clone().contiguous()) for name, parameter in ours.named_parameters()}
+    copies = {
+        name: nn.Parameter(parameter.detach().clone().contiguous()) for name, parameter in ours.named_parameters()
+    }
     fused = adam(ours)
     plain = torch.optim.Adam(copies.values(), betas=(0.9, 0.98), eps=1e-9, lr=RATE, foreach=False)
     training = loop(ours, optimiser=fused)
@@ -128,7 +130,11 @@ def test_fused_adam_on_our_strides_equals_plain_adam_on_contiguous_copies(dtype:
             copies[name].grad = parameter.grad.contiguous()
         plain.step()
     exact = dtype == torch.float64
-    close(weights_of(ours), {name: copy.detach() for name, copy in copies.items()}, *((1e-10, 1e-12) if exact else (1e-4, 1e-6)))
+    close(
+        weights_of(ours),
+        {name: copy.detach() for name, copy in copies.items()},
+        *((1e-10, 1e-12) if exact else (1e-4, 1e-6)),
+    )
 
 
 class Broken:
@@ -147,7 +153,8 @@ class Broken:
 def test_no_number_stops_with_step_and_pairs(value: float) -> None:
     model = small()
     training = loop(model, objective=Broken(value, calls=2))
-    training.step(0), training.step(1)
+    training.step(0)
+    training.step(1)
     before, state = tensor_sha256(weights_of(model)), copy.deepcopy(training.optimiser.state_dict())
     with pytest.raises(DivergedError) as caught:
         training.step(2)

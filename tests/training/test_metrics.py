@@ -48,8 +48,8 @@ def test_lines_after_the_last_checkpoint_go(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "torn",
-    [b'{"kind": "trai', b"\x00" * 40, b"\xff\xfe", b"5\n", b"null\n", b"[1]\n", b'{"kind": "training"}\n', b'{"step": "3"}\n',
-     b"[" * 100_000, b'"step"\n'],
+    [b'{"kind": "trai', b"\x00" * 40, b"\xff\xfe", b"5\n", b"null\n", b"[1]\n", b'{"kind": "training"}\n',
+     b'{"step": "3"}\n', b"[" * 100_000, b'"step"\n'],
     ids=lambda torn: repr(torn[:20]),
 )  # fmt: skip
 def test_what_a_crash_left_behind_goes(torn: bytes, tmp_path: Path) -> None:

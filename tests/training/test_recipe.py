@@ -52,5 +52,6 @@ def test_a_value_that_cannot_be(name: str, value: Any, expected: str) -> None:
 def test_some_place_to_stop() -> None:
     with pytest.raises(UsageError, match="epochs, steps or minutes"):
         Recipe(preset="tiny")
-    for limit in ({"epochs": 0.5}, {"steps": 1}, {"minutes": 0.1}):
-        Recipe(preset="tiny", **limit)
+    Recipe(preset="tiny", epochs=0.5)
+    Recipe(preset="tiny", steps=1)
+    Recipe(preset="tiny", minutes=0.1)

@@ -1,4 +1,4 @@
-"""What the tests of training, of runs and of their commands share: small models, a corpus of hand-made pairs, hashes."""
+"""What the tests of training, runs and their commands share: small models, a corpus of hand-made pairs, hashes."""
 
 from __future__ import annotations
 

@@ -17,6 +17,13 @@ def console() -> Console:
     return Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=120)
 
 
+def progress_console() -> Console:
+    """Progress and advice go to standard error, in lines that are never broken."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
 def print_json(data: object) -> None:
     """One JSON document alone on standard output, for machines."""
     sys.stdout.write(json.dumps(data, indent=2) + "\n")

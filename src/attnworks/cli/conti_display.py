@@ -8,10 +8,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
-from attnworks.cli.console import console, print_json
+from attnworks.cli.console import console, print_json, progress_console
 from attnworks.cli.train_display import Display, stop_on_signal
 from attnworks.experiments.conti import MAPS, RESULTS, conti
 from attnworks.models.presets import preset
@@ -22,7 +21,7 @@ from attnworks.training.run import Run
 
 
 def run_conti(folder: Path, recipes: list[Recipe], as_json: bool) -> None:
-    screen = Console(stderr=True, highlight=False)
+    screen = progress_console()
     for recipe in recipes:
         preset(recipe.preset)
     folder.mkdir(parents=True, exist_ok=True)

@@ -26,7 +26,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from attnworks.cli.console import print_json
+from attnworks.cli.console import print_json, progress_console
 from attnworks.errors import UsageError
 from attnworks.models.counting import count_parameters
 from attnworks.training.distributed import join_team
@@ -51,7 +51,7 @@ def train_and_show(
             assert preset is not None and out is not None
             limits = {} if given.keys() & {"epochs", "steps", "minutes"} else {"epochs": 20.0}
             run = Run.create(Recipe(preset=preset, **limits, **given), out, team)
-        screen = Console(stderr=True, highlight=False, soft_wrap=True)
+        screen = progress_console()
         with stop_on_signal() as stopped, Display(run, screen, quiet=as_json or not team.leads) as display:
             run.train([display], should_stop=lambda: bool(stopped))
         if team.leads:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,7 +48,7 @@ def _lines_of_input() -> Iterator[str]:
     """Lines as `wc -l` counts them."""
     from attnworks.errors import FolderError
 
-    for number, line in enumerate(click.get_binary_stream("stdin"), 1):
+    for number, line in enumerate(sys.stdin.buffer, 1):
         try:
             yield line.decode().rstrip("\r\n")
         except UnicodeDecodeError as error:

@@ -24,4 +24,4 @@ def dropout(x: Float[Tensor, "*a"], p: float) -> Float[Tensor, "*a"]:
         return F.dropout(x, p)
     bits = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None).view(torch.int16)
     keep = bits[: x.numel()].view(x.shape) >= dropped - LEVELS // 2
-    return x * torch.where(keep, LEVELS / (LEVELS - dropped), 0.0).to(x.dtype)
+    return x * torch.where(keep, x.new_tensor(LEVELS / (LEVELS - dropped)), x.new_tensor(0.0))
