@@ -30,7 +30,7 @@ FILES = [
     *(f"{CHECKPOINT}/{name}" for name in ("config.json", "manifest.json")),
 ]
 ROUNDS = 18
-MORE_ROUNDS = 72
+MORE_ROUNDS = 45
 """For files where most of what is changed would still be read: other words, other numbers."""
 
 
