@@ -50,6 +50,18 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield home / "run"
 
 
+@pytest.fixture(scope="module")
+def expected(whole: Path) -> tuple[object, ...]:
+    return contents(Run.resume(whole))
+
+
+@pytest.fixture(scope="module")
+def model(whole: Path) -> str:
+    found = opened(whole)
+    assert found is not None
+    return found
+
+
 @pytest.fixture
 def place(whole: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(whole, tmp_path / "run"))
@@ -85,10 +97,8 @@ def no_warnings() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_changed_bytes(name: str, place: Path) -> None:
+def test_changed_bytes(name: str, place: Path, expected: tuple[object, ...], model: str) -> None:
     chance = random.Random(f"run {name}")
-    expected, model = resumed(place), opened(place)
-    assert expected is not None and model is not None
     intact, refused = (place / name).read_bytes(), 0
     rounds = MORE_ROUNDS if name in ("source.json", "target.json") else ROUNDS
     for turn in range(rounds):
@@ -107,8 +117,7 @@ def test_changed_bytes(name: str, place: Path) -> None:
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("kind", ["empty", "missing", "folder"])
-def test_a_file_that_is_none(name: str, kind: str, place: Path) -> None:
-    expected, model = resumed(place), opened(place)
+def test_a_file_that_is_none(name: str, kind: str, place: Path, expected: tuple[object, ...], model: str) -> None:
     path = place / name
     path.unlink()
     if kind == "empty":

@@ -34,6 +34,7 @@ from torch import Tensor, nn
 from attnworks.errors import UsageError
 from attnworks.models import Transformer, build
 from attnworks.models.block import Block
+from attnworks.models.parts import Dropout
 from attnworks.models.positions import sinusoid
 
 SOURCE_PADDING = torch.tensor([[True] * 4 + [False] * 3, [True] * 7, [True] + [False] * 6])
@@ -321,7 +322,7 @@ def test_dropout_acts_in_training_only() -> None:
 
 def test_dropout_reaches_every_part() -> None:
     ours = transformer(dropout=0.3)
-    dropouts = [module.p for module in ours.modules() if isinstance(module, nn.Dropout)]
+    dropouts = [module.p for module in ours.modules() if isinstance(module, Dropout)]
     assert dropouts == [0.3] * (1 + 2 * 3 + 2 * 4)
 
 

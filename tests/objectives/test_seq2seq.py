@@ -81,20 +81,20 @@ def test_padded_tokens_change_nothing(model: Transformer | Recurrent) -> None:
 @pytest.mark.parametrize("cut", [1, 2, 4])
 def test_split_batches_merge_exactly(model: Transformer | Recurrent, cut: int) -> None:
     whole, *parts = (Seq2Seq(0.1)(model, collate(some)) for some in (EXAMPLES, EXAMPLES[:cut], EXAMPLES[cut:]))
-    total, terms = sum(float(part.total) for part in parts), sum(part.terms for part in parts)
+    total, terms = sum(part.total.item() for part in parts), sum(part.terms for part in parts)
     assert terms == whole.terms
-    assert total / terms == pytest.approx(float(whole.total) / whole.terms, rel=1e-12)
+    assert total / terms == pytest.approx(whole.total.item() / whole.terms, rel=1e-12)
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_bfloat16_autocast_is_finite_and_near(name: str) -> None:
     model = filled(build(MODELS[name])).train()
     batch = collate(EXAMPLES)
-    exact = float(Seq2Seq(0.1)(model, batch).total)
+    exact = Seq2Seq(0.1)(model, batch).total.item()
     with torch.autocast("cpu", torch.bfloat16):
         loss = Seq2Seq(0.1)(model, batch).total
     assert loss.dtype == torch.float32
-    assert float(loss) == pytest.approx(exact, rel=0.05)
+    assert loss.item() == pytest.approx(exact, rel=0.05)
     loss.backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
@@ -111,7 +111,7 @@ def test_a_model_that_knows_nothing_loses_log_of_the_vocabulary() -> None:
         model.get_parameter("output.weight").zero_()
     for smoothing in (0.0, 0.3):
         loss = Seq2Seq(smoothing)(model, collate(EXAMPLES))
-        assert float(loss.total) / loss.terms == pytest.approx(torch.tensor(float(TARGET_VOCABULARY)).log().item())
+        assert loss.total.item() / loss.terms == pytest.approx(torch.tensor(float(TARGET_VOCABULARY)).log().item())
 
 
 def test_registered_by_name() -> None:
