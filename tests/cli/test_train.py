@@ -265,7 +265,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_says_how_to_go_on(number: signal.Signals
         stdout, stderr = process.communicate(timeout=30)
     finally:
         process.kill()
-    assert process.returncode == 0, stderr
+    assert process.returncode == 130, stderr
     assert stdout == ""
     last = stderr.splitlines()[-1]
     assert last.startswith("Stopped at step ") and last.endswith(f"attnworks train --resume {out}")

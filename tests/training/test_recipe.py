@@ -55,3 +55,8 @@ def test_some_place_to_stop() -> None:
     Recipe(preset="tiny", epochs=0.5)
     Recipe(preset="tiny", steps=1)
     Recipe(preset="tiny", minutes=0.1)
+
+
+def test_a_cosine_needs_an_end() -> None:
+    with pytest.raises(UsageError, match="the cosine schedule: expected epochs or steps"):
+        Recipe(preset="tiny", schedule="cosine", minutes=3.0)

@@ -448,3 +448,10 @@ def test_translations_of_the_model_as_it_is(corpus: str, tmp_path: Path) -> None
     assert learnt.translate(sources) == expected
     scores = learnt.score("test")
     assert scores is None or 0 <= scores.bleu <= 100
+
+
+def test_changes_on_resume_are_remembered_and_replace_every_limit(corpus: str, tmp_path: Path) -> None:
+    made = straight(corpus, tmp_path / "run", steps=2)
+    assert Run.resume(made.folder, epochs=1.5, learning_rate=0.01).recipe.steps is None
+    again = Run.resume(made.folder)
+    assert (again.recipe.epochs, again.recipe.steps, again.recipe.learning_rate) == (1.5, None, 0.01)

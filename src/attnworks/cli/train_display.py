@@ -34,7 +34,7 @@ from attnworks.training.events import Event, Saved, StepDone, Validated
 from attnworks.training.recipe import Recipe
 from attnworks.training.run import Run
 
-FIXED = {"pairs", "corpus", "mechanism", "vocabulary", "vocabulary_size", "batch_tokens", "seed"}
+FIXED = {"pairs", "corpus", "mechanism", "vocabulary", "vocabulary_size", "batch_tokens", "accumulate", "seed"}
 """What a run cannot change halfway: it decides which steps were made before."""
 
 
@@ -176,3 +176,5 @@ def _conclude(run: Run, screen: Console, *, stopped: bool, as_json: bool) -> Non
         screen.print(f"Done. Try: {command}", markup=False)
         sys.stdout.write(f"{run.folder}\n")
     sys.stdout.flush()
+    if stopped:
+        sys.exit(130)

@@ -70,7 +70,7 @@ def translate_lines(
         for line, sentence, hypotheses in zip(some, sentences, results, strict=True):
             _write(trained, line, sentence, hypotheses, n_best, as_json)
             if trace is not None and sentence:
-                traces.append(trained.trace(sentence, hypotheses[0], beams=beams, alpha=alpha))
+                traces.append(trained.trace(sentence, hypotheses[0], beams=None if sample else beams, alpha=alpha))
     if trace is not None:
         write_file(trace, json.dumps({"format": 1, "run": str(run), "sentences": traces}).encode())
 

@@ -18,6 +18,7 @@ class Team:
 
     rank: int = 0
     size: int = 1
+    device: str = "cpu"
 
     @property
     def leads(self) -> bool:
@@ -44,7 +45,7 @@ class Team:
         values = list(values)
         if self.size == 1:
             return values
-        tensor = torch.tensor(values, dtype=torch.float64)
+        tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
         dist.all_reduce(tensor)
         return tensor.tolist()
 
@@ -64,9 +65,11 @@ def join_team(device: str) -> Iterator[Team]:
     if size == 1:
         yield Team()
         return
+    if device.startswith("cuda"):
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl" if device.startswith("cuda") else "gloo")
     try:
-        yield Team(dist.get_rank(), size)
+        yield Team(dist.get_rank(), size, "cuda" if device.startswith("cuda") else "cpu")
     finally:
         dist.destroy_process_group()
 

@@ -33,11 +33,11 @@ class Recipe:
     mechanism: str | None = None
     vocabulary: VocabularyKind = "word"
     vocabulary_size: int = 32_000
-    batch_tokens: int = 2048
+    batch_tokens: int = 640
     accumulate: int = 1
-    learning_rate: float = 1e-3
+    learning_rate: float = 7e-4
     schedule: ScheduleKind = "warmup"
-    warmup: int = 400
+    warmup: int = 300
     smoothing: float = 0.1
     dropout: float = 0.1
     clip: float = 1.0
@@ -71,6 +71,13 @@ class Recipe:
         for name in ("smoothing", "dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise _wrong(name, getattr(self, name), "a value from 0 up to, not including, 1")
+        if self.schedule == "cosine" and self.epochs is None and self.steps is None:
+            raise UsageError(
+                asked="the cosine schedule",
+                expected="epochs or steps, where it is to end",
+                got="neither",
+                remedy="set epochs or steps (minutes may be given too), or use the warmup schedule",
+            )
         if self.epochs is None and self.steps is None and self.minutes is None:
             raise _wrong("epochs", "nothing", "epochs, steps or minutes: some place to stop")
 

@@ -29,7 +29,7 @@ from attnworks.errors import FolderError
 from attnworks.models import Recurrent, RecurrentConfig, Transformer, TransformerConfig, build, preset
 from attnworks.models.strict import parse
 from attnworks.objectives import Seq2Seq
-from attnworks.storage.disk import disk_errors, new_folder
+from attnworks.storage.disk import disk_errors, new_folder, write_file
 from attnworks.storage.pointer import LAST, pointed_at
 from attnworks.storage.sealed import changed, read_json_bytes, read_sealed, seal, sha256
 from attnworks.training.checkpoint import Progress, forget_others, load_checkpoint, save_checkpoint
@@ -42,6 +42,7 @@ from attnworks.training.recipe import Recipe
 from attnworks.training.schedule import schedule
 
 RECIPE, SOURCE, TARGET = "run.json", "source.json", "target.json"
+LIMITS = ("epochs", "steps", "minutes")
 
 
 class Run:
@@ -109,9 +110,13 @@ class Run:
 
     @classmethod
     def resume(cls, folder: Path, team: Team | None = None, **changes: object) -> Run:
-        """The run in `folder`, where its last checkpoint left it; `changes` replace fields of its recipe."""
-        recipe, corpus_sha256 = read_recipe(folder)
-        recipe = replace(recipe, **changes)  # pyright: ignore[reportArgumentType]
+        """The run in `folder`, where its last checkpoint left it.
+
+        `changes` replace fields of its recipe from now on; a new place to stop replaces all old ones.
+        """
+        old, corpus_sha256 = read_recipe(folder)
+        stops = {} if changes.keys().isdisjoint(LIMITS) else dict.fromkeys(LIMITS)
+        recipe = replace(old, **(stops | changes))  # pyright: ignore[reportArgumentType]
         corpus = open_corpus(recipe.corpus, pairs=recipe.pairs, seed=recipe.seed)
         if fingerprint(corpus) != corpus_sha256:
             raise FolderError(
@@ -123,6 +128,8 @@ class Run:
         run = cls(folder, recipe, corpus, *load_vocabularies(folder), team)
         if (last := pointed_at(folder, LAST)) is not None:
             run.progress = load_checkpoint(last, run.model, run.optimiser)
+        if recipe != old and run.team.leads:
+            write_file(folder / RECIPE, seal(read_sealed(folder / RECIPE) | {"recipe": asdict(recipe)}))
         return run
 
     def train(self, watchers: Sequence[Watcher] = (), should_stop: Callable[[], bool] = lambda: False) -> Progress:

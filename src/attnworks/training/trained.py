@@ -32,9 +32,11 @@ class Trained:
     device: str = "cpu"
 
     def trace(
-        self, sentence: Sequence[str], hypothesis: Hypothesis, *, beams: int = 1, alpha: float = 0.6
+        self, sentence: Sequence[str], hypothesis: Hypothesis, *, beams: int | None = 1, alpha: float = 0.6
     ) -> dict[str, Any]:
         """Everything to draw of one translation: tokens, attention of every layer and head, the beam tree.
+
+        Without `beams`, for a hypothesis that no search found, the tree is empty.
 
         Rows of an attention map belong to `queries`, columns to `keys`: tokens that the decoder reads, tokens of the
         source.
@@ -45,16 +47,17 @@ class Trained:
         steps: list[BeamStep] = []
         with evaluating(self.model):
             self.model(batch.source, batch.read, observe=layers.append)
-            beam(
-                self.model,
-                batch.source,
-                bos=BOS,
-                eos=EOS,
-                longest=longest_target(len(example.source)),
-                beams=beams,
-                alpha=alpha,
-                observe=steps.append,
-            )
+            if beams is not None:
+                beam(
+                    self.model,
+                    batch.source,
+                    bos=BOS,
+                    eos=EOS,
+                    longest=longest_target(len(example.source)),
+                    beams=beams,
+                    alpha=alpha,
+                    observe=steps.append,
+                )
         source = [self.source.token(token) for token in example.source]
         read = [self.target.token(token) for token in (BOS, *example.target)]
         return {
