@@ -12,11 +12,13 @@ demo: .venv/ready
 	@$(BIN)/python examples/first_look.py
 	@rm -rf runs/demo
 	@echo
-	@$(BIN)/attnworks train tiny --corpus grammar --pairs 20000 --minutes 1 --batch-tokens 1024 --lr 0.002 --warmup 200 \
-	  --validate-every 200 --out runs/demo
+	@$(BIN)/attnworks train tiny --corpus grammar --minutes 1 --lr 0.002 --threads 1 --out runs/demo
 	@echo
-	@$(BIN)/attnworks translate runs/demo --beam 5 "Luca is studying in Spain . He is very happy ." \
-	  "The chair is new . It is very beautiful ." "My sisters do not eat the red apples ."
+	@printf '%s\n' "Luca is studying in Spain . He is very happy ." "The chair is new . It is very beautiful ." \
+	  "My sister does not eat the red apples ." > runs/demo/english.txt
+	@$(BIN)/attnworks translate runs/demo --beam 5 --threads 1 < runs/demo/english.txt \
+	  | paste -d '\n' runs/demo/english.txt - | sed 'n;s/^/    -> /'
+	@echo "One minute of training; attnworks train --resume runs/demo --minutes 5 goes on."
 
 test: .venv/ready lint
 	$(BIN)/python -m pytest -n 2 -q -m "not slow"

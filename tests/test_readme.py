@@ -47,3 +47,10 @@ def test_examples_run(script: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyt
     monkeypatch.setattr(sys, "argv", [str(script)])
     runpy.run_path(str(script))
     assert capsys.readouterr().out.strip()
+
+
+@pytest.mark.parametrize("page", ["README.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))])
+def test_links_lead_somewhere(page: str) -> None:
+    for link in re.findall(r"\]\(([^)#]+)\)", (ROOT / page).read_text()):
+        if link.endswith((".md", ".svg")):
+            assert ((ROOT / page).parent / link).exists(), link

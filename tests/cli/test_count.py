@@ -76,3 +76,7 @@ def test_a_bad_config_file_is_one_clear_line(tmp_path: Path, text: str) -> None:
     result = CliRunner().invoke(main, ["count", str(path)])
     assert result.exit_code in {1, 2}
     assert result.stderr.startswith("attnworks: ") and result.stderr.count("\n") == 1
+
+
+def test_a_vocabulary_needs_a_name() -> None:
+    assert CliRunner().invoke(main, ["count", "--vocabulary", "5"]).exit_code == 2

@@ -210,3 +210,8 @@ def test_attention_checks_its_mask(name: str) -> None:
         with unchecked(), pytest.raises(UsageError) as caught:
             mechanism(*qkv(), mask)
         assert str(caught.value) == message
+
+
+def test_a_bare_tensor_is_no_mask() -> None:
+    with unchecked(), pytest.raises(UsageError, match=r"expected a Mask, got Tensor; wrap a tensor: Mask\(dense"):
+        build("dense", Geometry(2, 11, 13))(*qkv(), torch.ones(5, 7, dtype=torch.bool))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.helpers import unchecked
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -140,3 +141,9 @@ def test_causal_queries_at_the_end_of_a_longer_sequence(queries: int) -> None:
     for mask in (Mask(causal=True), Mask(padding, causal=True)):
         explicit, fused = Dense()(Q, K, V, mask, weights=True), Dense()(Q, K, V, mask)
         assert torch.allclose(fused.Y, explicit.Y, atol=1e-12)
+
+
+def test_only_a_config_can_be_built() -> None:
+    name: Any = "tiny"
+    with unchecked(), pytest.raises(UsageError, match=r"got 'tiny'; for instance attnworks.build"):
+        build(name)

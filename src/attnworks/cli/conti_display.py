@@ -12,8 +12,9 @@ from rich.table import Table
 
 from attnworks.cli.console import console, print_json, progress_console
 from attnworks.cli.train_display import Display, stop_on_signal
+from attnworks.errors import FolderError
 from attnworks.experiments.conti import MAPS, RESULTS, conti
-from attnworks.models.presets import preset
+from attnworks.models.presets import PRESETS, preset
 from attnworks.reports.heads import draw_heads
 from attnworks.training.events import Watcher
 from attnworks.training.recipe import Recipe
@@ -24,6 +25,7 @@ def run_conti(folder: Path, recipes: list[Recipe], as_json: bool) -> None:
     screen = progress_console()
     for recipe in recipes:
         preset(recipe.preset)
+    _check_place(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with stop_on_signal() as stopped, ExitStack() as displays:
 
@@ -44,6 +46,18 @@ def run_conti(folder: Path, recipes: list[Recipe], as_json: bool) -> None:
     console().print(f"{len(pictures)} pictures in {folder / MAPS}" if pictures else _NO_PICTURES)
 
 
+def _check_place(folder: Path) -> None:
+    """New, empty, or where this experiment was before."""
+    known = {*PRESETS, MAPS, RESULTS}
+    if folder.exists() and (not folder.is_dir() or any(path.name not in known for path in folder.iterdir())):
+        raise FolderError(
+            asked=f"the experiment in {folder}",
+            expected="a new folder, or one where it was begun",
+            got="something else",
+            remedy="choose another --out",
+        )
+
+
 _NO_PICTURES = "No pictures: pip install 'attnworks[plot]' and run the command again."
 
 
@@ -62,7 +76,7 @@ def _print_table(report: dict) -> None:
         )
     if report["dictionary_bleu"] is not None:
         table.add_row("word-for-word dictionary", "", "", "", "", f"{report['dictionary_bleu']:.1f}", "")
-    console().print(table)
+    console().print("Test split, best checkpoint, beam 5", table)
 
 
 def _draw(folder: Path, presets: list[str]) -> list[Path]:

@@ -31,6 +31,8 @@ def count(name: str | None, vocabulary: int | None, as_json: bool) -> None:
       attnworks count runs/mine --json
     """
     if name is None:
+        if vocabulary is not None:
+            raise click.UsageError("--vocabulary goes with the NAME of a preset")
         _published_table(as_json)
     else:
         _parts_table(name, _count(name, vocabulary), as_json)

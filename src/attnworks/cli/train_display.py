@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import shlex
 import signal
 import sys
@@ -52,6 +53,11 @@ def train_and_show(
             limits = {} if given.keys() & {"epochs", "steps", "minutes"} else {"epochs": 20.0}
             run = Run.create(Recipe(preset=preset, **limits, **given), out, team)
         screen = progress_console()
+        if run.done() and team.leads and not as_json:
+            screen.print(
+                f"Nothing to do: the run is at step {run.progress.step:,}, past where it is to stop. "
+                "Give --steps, --epochs or --minutes beyond that."
+            )
         with stop_on_signal() as stopped, Display(run, screen, quiet=as_json or not team.leads) as display:
             run.train([display], should_stop=lambda: bool(stopped))
         if team.leads:
@@ -79,12 +85,12 @@ def stop_on_signal() -> Iterator[list[int]]:
 class Display:
     """A progress bar with speed, loss and time left on a terminal; a plain line now and then elsewhere."""
 
-    PLAIN_EVERY_SECONDS = 30.0
+    FIRST_AFTER_SECONDS, PLAIN_EVERY_SECONDS = 5.0, 30.0
 
     def __init__(self, run: Run, screen: Console, *, quiet: bool) -> None:
         self.run, self.screen, self.quiet = run, screen, quiet
         self.recent: deque[StepDone] = deque(maxlen=50)
-        self.last_line = time.monotonic()
+        self.last_line = time.monotonic() - self.PLAIN_EVERY_SECONDS + self.FIRST_AFTER_SECONDS
         self.bar: Progress | None = None
         self.task: TaskID | None = None
 
@@ -134,7 +140,16 @@ class Display:
             self.bar.update(self.task, completed=event.step, description=self._summary())
         elif time.monotonic() - self.last_line > self.PLAIN_EVERY_SECONDS:
             self.last_line = time.monotonic()
-            self.screen.print(f"step {event.step:,}: {self._summary()}")
+            self.screen.print(f"step {event.step:,}{self._left()}: {self._summary()}")
+
+    def _left(self) -> str:
+        """How far it is to the last step, and how long."""
+        last, limit = self.run.last_step, self.run.recipe.minutes
+        seconds = math.inf if limit is None else 60 * limit - self.run.progress.seconds
+        if last is not None:
+            pace = sum(event.seconds for event in self.recent) / len(self.recent)
+            seconds = min(seconds, (last - self.recent[-1].step) * pace)
+        return f"{'' if last is None else f' of {last:,}'}, about {max(0.0, seconds) / 60:.1f} min left"
 
     def _summary(self) -> str:
         seconds = sum(event.seconds for event in self.recent)

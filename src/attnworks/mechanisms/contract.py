@@ -83,7 +83,14 @@ class Mechanism(nn.Module):
         *,
         weights: bool = False,
     ) -> Attended:
-        mask, context = mask or Mask(), context or Context()
+        mask, context = Mask() if mask is None else mask, context or Context()
+        if not isinstance(mask, Mask):
+            raise UsageError(
+                asked=f"{self.name} attention",
+                expected="a Mask",
+                got=type(mask).__name__,
+                remedy="wrap a tensor: Mask(dense=...) for queries by keys, Mask(padding=...) for keys",
+            )
         self._check(Q, K, V, mask, context)
         return self.attend(Q, K, V, mask.to(dtype=Q.dtype), context, weights)
 

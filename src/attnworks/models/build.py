@@ -7,6 +7,7 @@ from typing import overload
 import torch
 from torch import nn
 
+from attnworks.errors import UsageError
 from attnworks.models.config import ModelConfig, PureConfig, RecurrentConfig, TransformerConfig
 from attnworks.models.pure import PureAttention
 from attnworks.models.recurrent import Recurrent
@@ -42,6 +43,13 @@ def _construct(config: ModelConfig) -> Model:
             return Recurrent(config)
         case PureConfig():
             return PureAttention(config)
+        case _:
+            raise UsageError(
+                asked="build a model",
+                expected="a TransformerConfig, RecurrentConfig or PureConfig",
+                got=repr(config)[:60],
+                remedy='for instance attnworks.build(attnworks.preset("tiny"))',
+            )
 
 
 def skeleton(config: ModelConfig) -> nn.Module:

@@ -53,7 +53,7 @@ class MultiHead(nn.Module):
         mask: Mask | None = None,
         observe: Observer | None = None,
     ) -> Float[Tensor, "b i e"]:
-        Z, mask = X if Z is None else Z, mask or Mask()
+        Z, mask = X if Z is None else Z, Mask() if mask is None else mask
         Q = self.queries(X)
         K, V = self.keys_values(Z)
         attended = self.attend(Q, K, V, mask, weights=observe is not None)

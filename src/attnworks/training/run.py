@@ -143,18 +143,18 @@ class Run:
                     watcher(event)
 
         saved_at = self.progress.step if pointed_at(self.folder, LAST) else -1
-        while not self._done() and not self.team.any(should_stop()):
+        while not self.done() and not self.team.any(should_stop()):
             event = self.loop.step(self.progress.step)
             self.progress = replace(self.progress, step=event.step, seconds=self.progress.seconds + event.seconds)
             tell(event)
             if event.step % self.recipe.validate_every == 0:
                 self._validate(tell)
                 saved_at = event.step
-            elif self.recipe.keep_every and event.step % self.recipe.keep_every == 0 and not self._done():
+            elif self.recipe.keep_every and event.step % self.recipe.keep_every == 0 and not self.done():
                 self._save(tell, best=False)
                 saved_at = event.step
         if saved_at != self.progress.step:
-            self._validate(tell) if self._done() else self._save(tell, best=False)
+            self._validate(tell) if self.done() else self._save(tell, best=False)
         return self.progress
 
     def translate(self, sentences: Sequence[Sequence[str]]) -> list[list[str]]:
@@ -171,7 +171,8 @@ class Run:
         pairs = {"valid": self.corpus.valid, "test": self.corpus.test}[split][:sentences]
         return translation_scores(self.translate([pair.source for pair in pairs]), [pair.target for pair in pairs])
 
-    def _done(self) -> bool:
+    def done(self) -> bool:
+        """Whether the recipe says enough."""
         progress, recipe = self.progress, self.recipe
         late = recipe.minutes is not None and progress.seconds >= 60 * recipe.minutes
         stuck = recipe.patience is not None and progress.validations_since_best >= recipe.patience
@@ -230,7 +231,7 @@ def read_recipe(folder: Path) -> tuple[Recipe, str]:
         raise FolderError(
             asked=f"open the run {folder}",
             expected=f"a run folder (with {RECIPE})",
-            got="a folder without it" if folder.is_dir() else "nothing there",
+            got="a folder without it" if folder.is_dir() else "a file" if folder.exists() else "nothing there",
             remedy="check the path; attnworks train PRESET --out FOLDER makes one",
         )
     saved = _read_saved(folder)
