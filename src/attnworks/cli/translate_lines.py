@@ -12,9 +12,10 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from attnworks import decoding
 from attnworks.data.vocabulary import BOS, EOS, UNK
 from attnworks.data.words import words
-from attnworks.decoding import Hypothesis, beam, sample
+from attnworks.decoding import Hypothesis
 from attnworks.decoding.translate import NOTHING, decode_sentences
 from attnworks.errors import UsageError
 from attnworks.storage.disk import write_file
@@ -49,9 +50,20 @@ def translate_lines(
 
     def decode(tokens: Tensor, padding: Tensor | None, longest: int) -> list[list[Hypothesis]]:
         if generator is not None:
-            drawn = draw(trained, tokens, padding, longest, temperature, top_k, top_p, generator)
+            drawn = decoding.sample(
+                trained.model,
+                tokens,
+                padding,
+                bos=BOS,
+                eos=EOS,
+                longest=longest,
+                temperature=temperature,
+                top_k=top_k,
+                top_p=top_p,
+                generator=generator,
+            )
             return [[hypothesis] for hypothesis in drawn]
-        return beam(
+        return decoding.beam(
             trained.model,
             tokens,
             padding,
@@ -73,30 +85,6 @@ def translate_lines(
                 traces.append(trained.trace(sentence, hypotheses[0], beams=None if sample else beams, alpha=alpha))
     if trace is not None:
         write_file(trace, json.dumps({"format": 1, "run": str(run), "sentences": traces}).encode())
-
-
-def draw(
-    trained: Trained,
-    tokens: Tensor,
-    padding: Tensor | None,
-    longest: int,
-    temperature: float,
-    top_k: int | None,
-    top_p: float | None,
-    generator: torch.Generator,
-) -> list[Hypothesis]:
-    return sample(
-        trained.model,
-        tokens,
-        padding,
-        bos=BOS,
-        eos=EOS,
-        longest=longest,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        generator=generator,
-    )
 
 
 def _check(beams: int, n_best: int, sample: bool, *, drawn: bool, trace: Path | None) -> None:

@@ -1,4 +1,4 @@
-"""A model held still while it writes."""
+"""A model held still while it is looked at."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from attnworks.decoding.writer import Writer
-
 
 @contextmanager
-def evaluating(model: Writer) -> Iterator[None]:
+def evaluating(model: object) -> Iterator[None]:
     """No gradients and no dropout inside; outside, every part is in the mode it was in before, whatever happened."""
     training = [part for part in model.modules() if part.training] if isinstance(model, nn.Module) else []
     for part in training:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import importlib.util
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import NamedTuple
 
-import torch
 from torch import nn
 
 from attnworks.data.batches import Example, collate
+from attnworks.decoding.evaluating import evaluating
 from attnworks.objectives import Objective
 
 
@@ -21,18 +20,6 @@ class Scores(NamedTuple):
     bleu: float
     chrf: float
     signature: str
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Without dropout and gradients; the model's mode is put back afterwards."""
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.inference_mode():
-            yield
-    finally:
-        model.train(was_training)
 
 
 def mean_loss(
