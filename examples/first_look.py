@@ -74,8 +74,7 @@ maps: list[torch.Tensor] = []
 
 
 def keep_weights(observation: attnworks.models.Observation) -> None:
-    assert observation.attended.P is not None
-    maps.append(observation.attended.P[0])
+    maps.append(observation.P[0])
 
 
 causal = attnworks.mechanisms.Mask(causal=True)

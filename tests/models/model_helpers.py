@@ -108,7 +108,7 @@ class Recorder:
         return found
 
     def P(self, slot: str) -> Tensor:
-        return the(self[slot].attended.P)
+        return self[slot].P
 
 
 # Our parameters under the names and in the layout of torch's own modules. `read` says what to take of a parameter:

@@ -82,7 +82,7 @@ def test_context_by_hand(cell: str, mechanism: str, padding: Tensor | None) -> N
             a = score.softmax(-1)
             close(P[b, 0, t, :length], a)
             assert not P[b, 0, t, length:].any()
-            close(seen.attended.Y[b, 0, t], a @ s)
+            close(seen.Y[b, 0, t], a @ s)
             close(got[b, t], ours.output.weight @ (W @ torch.cat([a @ s, h])).tanh())
 
 

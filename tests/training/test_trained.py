@@ -60,7 +60,7 @@ def test_a_trace_shows_what_was_read_and_written(corpus: str, tmp_path: Path) ->
     maps: list[torch.Tensor] = []
 
     def keep(layer) -> None:
-        maps.append(layer.attended.P)
+        maps.append(layer.P)
 
     with torch.no_grad():
         trained.model(source, torch.tensor([[BOS, *written]]), observe=keep)

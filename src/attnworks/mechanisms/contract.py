@@ -105,6 +105,11 @@ class Mechanism(nn.Module):
     def cost(self, queries: int, keys: int, geometry: Geometry, *, causal: bool = False) -> Cost:
         raise NotImplementedError
 
+    def dot_scale(self, d_k: int, context: Context) -> float | None:
+        """s, if P = softmax(s Q K^T + mask); None for a mechanism that weighs otherwise."""
+        del d_k, context
+        return None
+
     def _check(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, context: Context) -> None:
         (b, h, i, k), j = Q.shape, K.shape[2]
         if K.shape != (b, h, j, k) or V.shape[:3] != (b, h, j):

@@ -49,6 +49,9 @@ class LuongMultiplicative(LuongDot):
         scale = 1.0 if context.scale is None else context.scale
         return softmax_by_loops(lambda h, q, k: scale * (q @ self.W_a[h] @ k), Q, K, V, mask)
 
+    def dot_scale(self, d_k: int, context: Context) -> float | None:
+        return None  # the scores are of Q W_a and K
+
     def cost(self, queries: int, keys: int, geometry: Geometry, *, causal: bool = False) -> Cost:
         h, d_k, d_v = geometry
         edges = h * dense_edges(queries, keys, causal)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import cast
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from attnworks.linalg.heads import fold_scores, fold_values
-from attnworks.mechanisms import Attended, Context, Geometry, Mask
+from attnworks.mechanisms import Attended, Context, Geometry, Mask, Mechanism
 from attnworks.models.config import AttentionConfig
 from attnworks.models.observe import Observation, Observer
 
@@ -56,10 +59,12 @@ class MultiHead(nn.Module):
         Z, mask = X if Z is None else Z, Mask() if mask is None else mask
         Q = self.queries(X)
         K, V = self.keys_values(Z)
-        attended = self.attend(Q, K, V, mask, weights=observe is not None)
+        Y = self.attend(Q, K, V, mask).Y
         if observe is not None:
-            observe(Observation(self.slot, X, Z, Q, K, V, mask, attended))
-        return self.output(attended.Y)
+            weigh = partial(self._weigh, Q, K, V, mask)
+            edited = observe(Observation(self.slot, X, Z, Q, K, V, mask, Y, self.dot_scale, weigh))
+            Y = Y if edited is None else edited
+        return self.output(Y)
 
     def queries(self, X: Float[Tensor, "b i e"]) -> Float[Tensor, "b h i k"]:
         return _project(X, self.W_Q, self.b_Q)
@@ -82,9 +87,23 @@ class MultiHead(nn.Module):
     def output(self, Y: Float[Tensor, "b h i v"]) -> Float[Tensor, "b i e"]:
         return F.linear(Y.transpose(1, 2).flatten(2), self.W_O.flatten(0, 1).mT, self.b_O)
 
+    @property
+    def dot_scale(self) -> float | None:
+        """The one factor of Q K^T in all heads, if that is how all of them score."""
+        scales = {mechanism.dot_scale(self.config.d_k, self.context) for mechanism in self._mechanisms()}
+        return scales.pop() if len(scales) == 1 else None
+
     def folded(self) -> tuple[Float[Tensor, "h e f"], Float[Tensor, "h f e"], Float[Tensor, " e"]]:
         """W_QK, W_VO and the one bias that is left of b_V and b_O (S0.6, S0.17)."""
         return fold_scores(self.W_Q, self.W_K), *fold_values(self.W_V, self.W_O, self.b_V, self.b_O)
+
+    def _mechanisms(self) -> list[Mechanism]:
+        return cast("list[Mechanism]", list(self.mechanisms))
+
+    def _weigh(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask) -> Tensor:
+        P = self.attend(Q, K, V, mask, weights=True).P
+        assert P is not None
+        return P
 
 
 def _head_first(heads: int, d_e: int, width: int) -> nn.Parameter:

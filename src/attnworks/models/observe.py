@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 from jaxtyping import Float
 from torch import Tensor
 
-from attnworks.mechanisms import Attended, Mask
+from attnworks.mechanisms import Mask
 
 
 @dataclass(frozen=True, eq=False)
@@ -17,6 +18,8 @@ class Observation:
 
     slot    enc.0, dec.1 (self-attention) or cross.1
     X, Z    what queries, and what keys and values, were projected from
+    scale   of the scores scale Q K^T, or None if the layer scores otherwise
+    weigh   computes the weights, which the fused kernel never forms
     """
 
     slot: str
@@ -26,7 +29,15 @@ class Observation:
     K: Float[Tensor, "b h j k"]
     V: Float[Tensor, "b h j v"]
     mask: Mask
-    attended: Attended
+    Y: Float[Tensor, "b h i v"]
+    scale: float | None
+    weigh: Callable[[], Tensor]
+
+    @cached_property
+    def P(self) -> Float[Tensor, "b h i j"]:
+        """The attention weights, computed when they are first looked at."""
+        return self.weigh()
 
 
-Observer = Callable[[Observation], None]
+Observer = Callable[[Observation], Tensor | None]
+"""Sees an attention layer; a tensor that it returns takes the place of Y."""

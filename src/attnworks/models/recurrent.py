@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from attnworks.errors import UsageError
-from attnworks.mechanisms import Geometry, Mask, MechanismSpec
+from attnworks.mechanisms import Context, Geometry, Mask, MechanismSpec
 from attnworks.models.config import RecurrentConfig
 from attnworks.models.observe import Observation, Observer
 from attnworks.models.parts import Dropout, Embedding, Output
@@ -110,11 +110,14 @@ class Recurrent(nn.Module):
         """tanh(W [c_t; h_t]) with attention, h_t without."""
         if self.attention is None or self.combine is None:
             return self.dropout(H)
-        Q, K, mask = H.unsqueeze(1), states.unsqueeze(1), Mask(source_padding)
-        attended = self.attention(Q, K, K, mask, weights=observe is not None)
+        attend, Q, K, mask = self.attention, H.unsqueeze(1), states.unsqueeze(1), Mask(source_padding)
+        Y = attend(Q, K, K, mask).Y
         if observe is not None:
-            observe(Observation("cross.0", H, states, Q, K, K, mask, attended))
-        return self.dropout(self.combine(torch.cat([attended.Y.squeeze(1), H], -1)).tanh())
+            scale = attend.dot_scale(Q.shape[-1], Context())
+            weigh = lambda: attend(Q, K, K, mask, weights=True).P  # noqa: E731
+            edited = observe(Observation("cross.0", H, states, Q, K, K, mask, Y, scale, weigh))
+            Y = Y if edited is None else edited
+        return self.dropout(self.combine(torch.cat([Y.squeeze(1), H], -1)).tanh())
 
     def start(self, source: Int[Tensor, "s i"], padding: Bool[Tensor, "s i"] | None = None) -> RecurrentState:
         """The state before the first target token."""

@@ -93,11 +93,10 @@ def open_run(folder: Path, *, device: str = "cpu", dtype: str = "float32") -> Tr
 
 
 def _attention(layer: Observation, source: list[str], read: list[str]) -> dict[str, Any]:
-    assert layer.attended.P is not None
     kind = layer.slot.partition(".")[0]
     return {
         "slot": layer.slot,
         "queries": source if kind == "enc" else read,
         "keys": read if kind == "dec" else source,
-        "weights": layer.attended.P[0].tolist(),
+        "weights": layer.P[0].tolist(),
     }
