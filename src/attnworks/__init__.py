@@ -8,7 +8,22 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from attnworks import data, decoding, errors, linalg, mechanisms, models, notation, objectives, timing, training
+    from attnworks import (
+        data,
+        decoding,
+        errors,
+        exam,
+        linalg,
+        measures,
+        mechanisms,
+        models,
+        notation,
+        objectives,
+        timing,
+        traces,
+        training,
+    )
+    from attnworks.exam.run import examine
     from attnworks.models import build, load, preset, save
 
 __all__ = [
@@ -17,8 +32,11 @@ __all__ = [
     "data",
     "decoding",
     "errors",
+    "exam",
+    "examine",
     "linalg",
     "load",
+    "measures",
     "mechanisms",
     "models",
     "notation",
@@ -26,10 +44,11 @@ __all__ = [
     "preset",
     "save",
     "timing",
+    "traces",
     "training",
 ]
 
-_HOME = {"build": "models", "load": "models", "preset": "models", "save": "models"}
+_HOME = {"build": "models", "examine": "exam.run", "load": "models", "preset": "models", "save": "models"}
 
 
 def __getattr__(name: str) -> object:

@@ -12,7 +12,7 @@ import click
 from attnworks import __version__
 from attnworks.errors import AttnworksError, UnknownNameError, UsageError
 
-_COMMANDS = ("completion", "count", "experiment", "train", "translate")
+_COMMANDS = ("compare", "completion", "count", "examine", "experiment", "train", "translate")
 
 
 class Verbs(click.Group):
@@ -46,6 +46,8 @@ def main() -> None:
     Examples:
       attnworks train tiny --corpus grammar --minutes 2 --out runs/quick
       attnworks translate runs/quick "Luca is studying in Spain . He is very happy ."
+      attnworks examine runs/quick --out exams/quick      # what every head does
+      attnworks compare exams/quick exams/later
       attnworks experiment conti --out runs/conti
       attnworks count base                # parameters of the 2017 Transformer, part by part
       attnworks completion bash           # tab completion for your shell

@@ -6,10 +6,13 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import nn
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,14 @@ class Team:
         tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
         dist.all_reduce(tensor)
         return tensor.tolist()
+
+    def gather(self, thing: T) -> list[T]:
+        """What everyone has, in the order of ranks; all get the same list."""
+        if self.size == 1:
+            return [thing]
+        everyone: list[Any] = [None] * self.size
+        dist.all_gather_object(everyone, thing)
+        return everyone
 
     def any(self, flag: bool) -> bool:
         """Whether anyone says so; all get the same answer."""

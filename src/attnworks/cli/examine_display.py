@@ -1,0 +1,367 @@
+"""What an examination looks like in a terminal."""
+
+from __future__ import annotations
+
+import math
+import shlex
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console, RenderableType
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+from rich.text import Text
+from torch import Tensor
+
+from attnworks.cli.console import console
+from attnworks.exam.examination import Examination, number
+from attnworks.exam.findings import NO_ROLE
+from attnworks.measures.reading import Reading
+from attnworks.traces.layer import SHORT, Kind
+
+ROLE_SIGNS = {
+    "previous": ("P", "color(74)"),
+    "next": ("N", "color(69)"),
+    "self": ("S", "color(113)"),
+    "offset": ("o", "color(80)"),
+    "first": ("1", "color(220)"),
+    "delimiter": ("d", "color(215)"),
+    "syntactic": ("h", "color(177)"),
+    "rare": ("r", "color(203)"),
+    "induction": ("i", "color(205)"),
+    "duplicate": ("=", "color(150)"),
+    "uniform": ("u", "color(250)"),
+}
+INK = "color(233)"
+STRONG = 0.5
+"""Heads with this score or more are filled; others carry just the letter."""
+SHADED = ("ablation.change", "importance.gradient", "saturation.entropy", "sinks.first")
+"""What shades the heads where no roles were read."""
+BY_DEPTH = {
+    "rank.residual": ("residual", "residual 0: all tokens the same"),
+    "rank.cosine": ("cosine", "cosine 1: all point the same way"),
+    "rank.stable": ("stable rank", "stable rank 1: one direction carries all"),
+}
+TITLES = {"encoder": "encoder", "decoder": "decoder", "cross": "cross-attention"}
+GAP = 3
+BARS = (6, 3)
+"""Cells of a full bar, and of one where space is short."""
+FINDINGS_SHOWN = 6
+PLAIN_EVERY_SECONDS = 10.0
+
+
+def show(exam: Examination, screen: Console, folder: Path | None = None, next_commands: Sequence[str] = ()) -> None:
+    """Model and text, heads by role, depth, findings, and where to go on."""
+    screen.print(_header(exam))
+    depths = _depths(exam, screen.width)
+    for line in _side_by_side([*_grids(exam, depths, screen.width), *depths], screen.width):
+        screen.print()
+        screen.print(line)
+    if legends := _legends(exam, screen.width):
+        screen.print()
+        screen.print(*legends, sep="\n")
+    if exam.findings:
+        screen.print("\n[bold]Findings[/]")
+        for finding in exam.findings[:FINDINGS_SHOWN]:
+            screen.print(_bullet("•", finding.text))
+        if (more := len(exam.findings) - FINDINGS_SHOWN) > 0:
+            screen.print(_bullet("", f"and {more} more{' in the folder' if folder else ''}", "dim"))
+    if exam.notes:
+        screen.print("\n[bold]Notes[/]")
+        for note in exam.notes:
+            screen.print(_bullet("-", note, "dim"))
+    if folder is not None:
+        commands = next_commands or (f"{shlex.join(['attnworks', 'compare', str(folder)])} OTHER",)
+        screen.print(Text.assemble("\n", ("Saved  ", "bold"), str(folder)), soft_wrap=True)
+        for heading, command in zip(["Next", *[""] * (len(commands) - 1)], commands, strict=True):
+            screen.print(Text.assemble((heading.ljust(7), "bold"), (command, "cyan")), soft_wrap=True)
+
+
+def show_measures() -> None:
+    """Every measure, what it tells and what it costs."""
+    from attnworks.exam.plan import MEASURES
+
+    table = Table(box=None, padding=(0, 3, 1, 0), header_style="dim")
+    for heading in ("measure", "what it tells", "cost"):
+        table.add_column(heading, no_wrap=heading == "measure")
+    for name in sorted(MEASURES, key=lambda name: (not MEASURES[name].default, name)):
+        measure = MEASURES[name]
+        table.add_row(Text(name, "bold"), measure.words, f"{measure.cost}{' (default)' * measure.default}")
+    console().print(table)
+
+
+class Advance:
+    """Call it with the number of sentences that were gone through; `begin` says how many there will be."""
+
+    def __init__(self, screen: Console, total: int | None, quiet: bool) -> None:
+        self.screen, self.total, self.quiet = screen, total, quiet
+        self.started = self.told = time.monotonic()
+        self.done = 0
+        columns = (BarColumn(), TaskProgressColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+        left = (TextColumn("left"), TimeRemainingColumn())
+        on = screen.is_terminal and not quiet
+        self.bar = Progress(TextColumn("examining"), *columns, *left, console=screen, transient=True) if on else None
+
+    def begin(self, total: int) -> None:
+        self.total, self.started, self.done = total, time.monotonic(), 0
+        if self.bar is not None:
+            self.bar.update(self.bar.task_ids[0], total=total, completed=0)
+
+    def __call__(self, sentences: int) -> None:
+        now = time.monotonic()
+        self.done += sentences
+        speed = self.done / max(now - self.started, 1e-9)
+        if self.bar is not None:
+            self.bar.update(self.bar.task_ids[0], completed=self.done, description=f"{speed:,.0f} sentences/s")
+        elif not self.quiet and now - self.told > PLAIN_EVERY_SECONDS:
+            self.told = now
+            left = f", about {max(0.0, self.total - self.done) / speed / 60:.1f} min left" if self.total else ""
+            of = f" of {self.total:,}" if self.total else ""
+            self.screen.print(f"sentence {self.done:,}{of}: {speed:,.0f} sentences/s{left}")
+
+
+@contextmanager
+def examine_progress(screen: Console, total: int | None = None, quiet: bool = False) -> Iterator[Advance]:
+    """A bar with speed and time left; in a pipe a line now and then; nothing at all if quiet."""
+    advance = Advance(screen, total, quiet)
+    if advance.bar is None:
+        yield advance
+        return
+    advance.bar.add_task("", total=total)
+    with advance.bar:
+        yield advance
+
+
+# Model and text ------------------------------------------------------------------------------------------------------
+
+
+def _header(exam: Examination) -> Text:
+    model, corpus = exam.model, exam.corpus
+    about = [_layers_and_heads(model.get("heads")), _counted(model, "parameters"), model.get("dtype")]
+    text = [_counted(corpus, "sentences"), _counted(corpus, "tokens"), _counted(corpus, "dropped")]
+    if written := corpus.get("written_by_the_model"):
+        text.append(f"{written:,} targets written by the model")
+    where = next((corpus[key] for key in ("spec", "file", "name") if corpus.get(key)), "text")
+    return Text.assemble(
+        (str(model.get("name", "model")), "bold"), f"  {_joined(about)}\n", (f"on {where}: {_joined(text)}", "dim")
+    )
+
+
+def _layers_and_heads(slots: object) -> str:
+    """12 layers × 12 heads; with several kinds of attention: enc 6 × 8, dec 6 × 8, cross 6 × 8 heads."""
+    known = slots if isinstance(slots, dict) else {}
+    found = {short: [n for slot, n in known.items() if slot.startswith(f"{short}.")] for short in SHORT.values()}
+    stacks = {short: heads for short, heads in found.items() if heads}
+    sizes = [(len(row), f"{min(row)}" if len(set(row)) == 1 else f"{min(row)}-{max(row)}") for row in stacks.values()]
+    if len(set(sizes)) > 1:
+        return (
+            ", ".join(f"{name} {layers} × {each}" for name, (layers, each) in zip(stacks, sizes, strict=True))
+            + " heads"
+        )
+    for layers, each in sizes[:1]:
+        size = f"{layers} layer{'s' * (layers > 1)} × {each} head{'s' * (each != '1')}"
+        return size if len(sizes) == 1 else f"{', '.join(stacks)}: each {size}"
+    return ""
+
+
+def _counted(known: object, what: str) -> str:
+    value = known.get(what) if isinstance(known, dict) else None
+    return f"{value:,} {what}" if isinstance(value, int) and value else ""
+
+
+def _joined(parts: Sequence[object]) -> str:
+    return ", ".join(str(part) for part in parts if part)
+
+
+# Heads ---------------------------------------------------------------------------------------------------------------
+
+
+def _grids(exam: Examination, depths: Sequence[Table], width: int) -> list[Text]:
+    """A grid of layers and heads for every kind of attention, in the widest cells with which most stand in one line."""
+    readings = _coloured(exam)
+    several = len(exam.readings.kinds()) > 1
+    tries = [[_grid(exam, reading, cell, width, several) for reading in readings] for cell in (3, 2)]
+    for beside in (depths, ()):
+        for grids in tries:
+            if sum(map(_width, [*grids, *beside])) + GAP * (len(grids) + len(beside) - 1) <= width:
+                return grids
+    return tries[1]
+
+
+def _coloured(exam: Examination) -> list[Reading]:
+    """What the grids show: roles, or else the first reading of heads that there is."""
+    for name in ("roles.label", *SHADED):
+        if readings := exam.readings.of(name):
+            return sorted(readings, key=lambda reading: exam.readings.kinds().index(reading.kind))
+    return []
+
+
+def _grid(exam: Examination, reading: Reading, cell: int, width: int, several: bool) -> Text:
+    heads = max((len(row) for row in reading.value), default=0)
+    across = max(1, min(heads, (width - 4) // cell))
+    score = next((found for found in exam.readings.of("roles.score") if found.kind == reading.kind), None)
+    low, high = _range(reading)
+    grid = Text.assemble((TITLES[reading.kind] if several else "layers and heads", "bold"), no_wrap=True)
+    for start in range(0, heads, across):
+        shown = range(start, min(start + across, heads))
+        grid.append("\n" + (" " * 4 + "".join(_tick(head, cell) for head in shown)).rstrip(), style="dim")
+        for layer, row in enumerate(reading.value):
+            grid.append(f"\n{layer:>3} ", style="dim")
+            for head in (head for head in shown if head < len(row)):
+                if isinstance(row, Tensor):
+                    sign, style = _shade(float(row[head]), low, high)
+                else:
+                    scores = None if score is None else score.value[layer]
+                    strong = not isinstance(scores, Tensor) or float(scores[head]) >= STRONG
+                    sign, style = _role(row[head], strong)
+                grid.append(f" {sign} " if cell > 2 else f"{sign} ", style=style)
+    return grid
+
+
+def _tick(head: int, cell: int) -> str:
+    """Numbers of two digits fill narrow cells, so that every other is left out."""
+    if cell > 2:
+        return f"{head:>2} "
+    return f"{head:<2}" if head < 10 or head % 2 == 0 else "  "
+
+
+def _role(label: str, strong: bool) -> tuple[str, str]:
+    if label == NO_ROLE:
+        return "·", "dim"
+    sign, colour = ROLE_SIGNS.get(_group(label), ("?", "white"))
+    return sign, f"bold {INK} on {colour}" if strong else colour
+
+
+def _group(label: str) -> str:
+    """All offsets share one sign."""
+    return "offset" if label.startswith("offset ") else label
+
+
+def _shade(value: float, low: float, high: float) -> tuple[str, str]:
+    if not math.isfinite(value):
+        return "·", "dim"
+    level = 0.0 if high <= low else (value - low) / (high - low)
+    return str(min(9, int(10 * level))), f"{INK if level > 0.4 else 'white'} on color({235 + round(18 * level)})"
+
+
+def _range(reading: Reading) -> tuple[float, float]:
+    values = [value for row in reading.value if isinstance(row, Tensor) for value in row.tolist()]
+    finite = [value for value in values if math.isfinite(value)]
+    return (min(finite), max(finite)) if finite else (0.0, 0.0)
+
+
+def _legends(exam: Examination, width: int) -> list[Text]:
+    readings = _coloured(exam)
+    rows = [row for reading in readings for row in reading.value if isinstance(row, tuple)]
+    labels = Counter(_group(label) for row in rows for label in row)
+    items = []
+    for label in sorted(labels.keys() - {NO_ROLE}, key=lambda label: (*ROLE_SIGNS, label).index(label)):
+        sign, style = _role(label, strong=True)
+        items.append(Text.assemble((f" {sign} ", style), f" {label} {labels[label]}"))
+    if labels[NO_ROLE]:
+        items.append(Text.assemble((" · ", "dim"), f" no clear role {labels[NO_ROLE]}"))
+    if exam.readings.of("roles.score") and len(labels) > 1:
+        items.append(Text(f" filled: score {STRONG} or more", style="dim"))
+    for reading in readings if not labels else ():
+        low, high = map(number, _range(reading))
+        items.append(Text(f"{reading.name}@{reading.kind}: 0 is {low}, 9 is {high}", style="dim"))
+    by_depth = [Text(words, style="dim") for name, (_, words) in BY_DEPTH.items() if exam.readings.of(name)]
+    return [_wrapped(group, width) for group in (items, by_depth) if group]
+
+
+def _wrapped(items: Sequence[Text], width: int) -> Text:
+    """Items in lines that are broken only between them."""
+    text, used = Text(), 0
+    for item in items:
+        if used and used + 2 + item.cell_len > width:
+            text.append("\n")
+            used = 0
+        elif used:
+            text.append("  ")
+            used += 2
+        text.append_text(item)
+        used += item.cell_len
+    return text
+
+
+# Depth ---------------------------------------------------------------------------------------------------------------
+
+
+def _depths(exam: Examination, width: int) -> list[Table]:
+    """A small table for every stack whose stream was measured, side by side if possible."""
+    tables = []
+    for bar in BARS:
+        tables = [table for kind in exam.readings.kinds() if (table := _depth_table(exam, kind, bar)) is not None]
+        if sum(map(_width, tables)) + GAP * (len(tables) - 1) <= width:
+            break
+    return tables
+
+
+def _depth_table(exam: Examination, kind: Kind, bar: int) -> Table | None:
+    found = {reading.name: reading for name in BY_DEPTH for reading in exam.readings.of(name) if reading.kind == kind}
+    title = f"{TITLES[kind]} by depth" if len(exam.readings.kinds()) > 1 else "by depth"
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim", title=title, title_style="bold")
+    table.title_justify = "left"
+    table.add_column("", justify="right", style="dim")
+    for name in found:
+        table.add_column(BY_DEPTH[name][0], no_wrap=True)
+    curves = [[float(row) if isinstance(row, Tensor) else math.nan for row in r.value] for r in found.values()]
+    for depth, row in enumerate(zip(*curves, strict=False)):
+        table.add_row(str(depth), *(_bar(value, _full(curve), bar) for value, curve in zip(row, curves, strict=True)))
+    return table if found else None
+
+
+def _full(curve: list[float]) -> float:
+    """A full bar is one, or the largest value if that is larger."""
+    return max([1.0, *(value for value in curve if math.isfinite(value))])
+
+
+def _bar(value: float, full: float, cells: int) -> Text:
+    eighths = round(8 * cells * max(0.0, value) / full) if math.isfinite(value) else 0
+    bar = "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+    return Text.assemble((bar.ljust(cells), "cyan"), f" {number(value)}")
+
+
+# Layout --------------------------------------------------------------------------------------------------------------
+
+
+def _side_by_side(panels: Sequence[Text | Table], width: int) -> Iterator[RenderableType]:
+    """Panels beside each other as far as the width goes, then below."""
+    line: list[Text | Table] = []
+    for panel in panels:
+        if line and sum(map(_width, [*line, panel])) + GAP * len(line) > width:
+            yield _one_line(line)
+            line = []
+        line.append(panel)
+    if line:
+        yield _one_line(line)
+
+
+def _one_line(panels: Sequence[RenderableType]) -> RenderableType:
+    grid = Table.grid(padding=(0, GAP, 0, 0))
+    for _ in panels:
+        grid.add_column(no_wrap=True)
+    grid.add_row(*panels)
+    return grid
+
+
+def _width(panel: Text | Table) -> int:
+    return Console(width=10_000).measure(panel).maximum
+
+
+def _bullet(sign: str, text: str, style: str = "") -> RenderableType:
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    grid.add_column(width=2, justify="right", style="cyan")
+    grid.add_column(style=style)
+    grid.add_row(sign, Text(text))
+    return grid

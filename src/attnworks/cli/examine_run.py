@@ -1,0 +1,93 @@
+"""From the options of `attnworks examine` to an examination, shown."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from attnworks.cli.console import console, print_json, progress_console
+from attnworks.cli.examine_display import examine_progress, show
+from attnworks.data.parses import attach, read_parses
+from attnworks.data.passages import Passage, embedded, from_corpus, from_file
+from attnworks.errors import UsageError
+from attnworks.exam.examination import Examination
+from attnworks.exam.examinee import open_examinee
+from attnworks.exam.folder import check_place, write_exam
+from attnworks.exam.plan import EVERYTHING, choose_measures, costs
+from attnworks.exam.run import Request, run_examination
+from attnworks.measures.contract import Setting
+from attnworks.storage.disk import write_file
+from attnworks.training.distributed import join_team
+
+
+def examine_and_show(model: str, options: dict[str, Any]) -> None:
+    screen, quiet = progress_console(), options["as_json"]
+    request = Request(
+        measures=(EVERYTHING,) if options["everything"] else options["measures"],
+        objective=options["objective"],
+        without=options["without"] or (),
+        pin=options["pin"],
+        tokens_per_batch=options["batch_tokens"],
+        seed=options["seed"],
+    )
+    if options["out"] is not None:
+        check_place(options["out"])
+    measures = choose_measures(request.measures, Setting(longest=2))
+    with join_team(options["device"]) as team:
+        quiet = quiet or not team.leads
+        passages, about, remark = _passages(options)
+        if remark and not quiet:
+            screen.print(f"[yellow]{remark}")
+        examinee = open_examinee(
+            model, max_tokens=options["max_tokens"], device=options["device"], dtype=options["dtype"]
+        )
+        for name, cost in costs(measures) if not quiet else ():
+            screen.print(f"[dim]{name}: {cost}")
+        with examine_progress(screen, None, quiet) as advance:
+            exam = run_examination(
+                examinee, passages, request, about=about, team=team, begin=advance.begin, advance=advance
+            )
+        if team.leads:
+            _hand_over(exam, options)
+
+
+def _hand_over(exam: Examination, options: dict[str, Any]) -> None:
+    folder: Path | None = options["out"]
+    if folder is not None:
+        write_exam(exam, folder)
+    if options["report"] is not None:
+        page = Console(record=True, width=110, highlight=False, file=io.StringIO())
+        show(exam, page, folder)
+        write_file(options["report"], page.export_html(inline_styles=True).encode())
+    if options["as_json"]:
+        print_json(exam.to_json())
+    else:
+        show(exam, console(), folder)
+
+
+def _passages(options: dict[str, Any]) -> tuple[list[Passage], dict[str, Any], str | None]:
+    """The text that was asked for, where it is from, and what is odd about it."""
+    text, corpus, parses, number = (options[name] for name in ("text", "corpus", "parses", "sentences"))
+    if text is not None and corpus is not None:
+        raise UsageError(
+            asked="the text to read",
+            expected="--text FILE or --corpus SPEC",
+            got="both",
+            remedy="leave one out",
+        )
+    if text is not None:
+        passages, report = from_file(text)
+        passages, about, remark = passages[:number], {"name": str(text)}, report.summary() if report.bad else None
+        if parses is not None:
+            passages, unparsed = attach(passages, read_parses(parses))
+            about["without_parses"] = unparsed
+        return passages, about, remark
+    if parses is not None:
+        return read_parses(parses)[:number], {"name": str(parses)}, None
+    if corpus is not None:
+        passages, report = from_corpus(corpus, number, options["seed"])
+        return passages, {"name": corpus}, report.summary() if report.bad else None
+    return embedded(number), {"name": "grammar"}, None

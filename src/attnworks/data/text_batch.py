@@ -1,0 +1,29 @@
+"""What a model reads at once."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import torch
+
+from attnworks.data.tokens import Tokens
+
+Kind = Literal["encoder", "decoder", "cross"]
+
+
+class TextBatch(NamedTuple):
+    """One side, or a source and the target that the decoder reads."""
+
+    source: Tokens
+    target: Tokens | None = None
+
+    def sides(self, kind: Kind) -> tuple[Tokens, Tokens]:
+        """The tokens of queries and of keys in attention of this kind."""
+        own = self.source if kind == "encoder" or self.target is None else self.target
+        return own, self.source if kind == "cross" else own
+
+    def to(self, device: torch.device | str) -> TextBatch:
+        return TextBatch(self.source.to(device), None if self.target is None else self.target.to(device))
+
+    def __len__(self) -> int:
+        return len(self.source.ids)

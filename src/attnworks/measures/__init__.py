@@ -1,0 +1,1 @@
+"""Traces to readings, folded over a corpus; one measure, one file."""

@@ -1,0 +1,33 @@
+"""Every measure that comes with attnworks; importing this registers them."""
+
+from attnworks.measures import (
+    ablation,
+    bounds,
+    cost,
+    importance,
+    paths,
+    rank,
+    redundancy,
+    roles,
+    rollout,
+    saturation,
+    sinks,
+    sketch,
+    spectra,
+)
+
+__all__ = [
+    "ablation",
+    "bounds",
+    "cost",
+    "importance",
+    "paths",
+    "rank",
+    "redundancy",
+    "roles",
+    "rollout",
+    "saturation",
+    "sinks",
+    "sketch",
+    "spectra",
+]

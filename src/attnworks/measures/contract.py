@@ -1,0 +1,136 @@
+"""What a measure is: what it looks at, what it reads, and how that folds over a corpus."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, NamedTuple
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from attnworks.data.tokens import Tokens
+from attnworks.measures.reading import Reading, Readings
+from attnworks.models.anatomy import HeadWeights
+from attnworks.registry import Registry
+from attnworks.traces.forward import ForwardTrace
+from attnworks.traces.layer import Kind, LayerTrace, Slot, StreamTrace
+from attnworks.traces.maps import Maps
+from attnworks.traces.rows import LayerRows
+
+FoldName = Literal["mean", "largest", "constant"]
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A reading that a measure promises.
+
+    name      measure.reading, such as saturation.entropy
+    axes      of the value: ("layer", "head"), ("depth",), ("layer", "head", "offset"), ...
+    words     one line for people: what a large or small value means
+    source    of the formula
+    fold      "mean" over sentences with spread and interval, "largest" over sentences, or "constant" (of weights)
+    ticks     labels along further axes, if they are not 0, 1, 2, ...
+    """
+
+    name: str
+    axes: tuple[str, ...]
+    words: str
+    source: str
+    fold: FoldName = "mean"
+    ticks: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+
+
+class Sample(NamedTuple):
+    """One value per sentence, [b h ...] for heads and [b ...] else; where not `valid`, the sentence says nothing."""
+
+    values: Tensor
+    valid: Bool[Tensor, "b ..."] | None = None
+
+
+class Placed(NamedTuple):
+    """A sample that belongs to a layer, or to all layers of a kind."""
+
+    reading: str
+    where: Slot | Kind
+    sample: Sample
+
+
+Samples = Mapping[str, Sample]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a measure may know beforehand of the examination.
+
+    longest    real tokens of the longest sequence
+    seed       of anything drawn at random
+    """
+
+    longest: int
+    seed: int = 0
+
+
+class Measure:
+    """One file, registered by name. It overrides those looks that it needs; each runs once for all measures.
+
+    pointers  which key each query is asked about, from the tokens alone: name -> position [b i] or -1
+    rows      statistics of attention rows, one layer at a time
+    maps      whole attention maps, some sentences and heads at a time
+    layer     Q, K, V, X of a layer
+    stream    the residual stream at a depth
+    weights   the weights of a layer, once
+    forward   all layers of one stack together, with attention to be frozen; only where the stream adds up
+    gradient  dL / d gate of every head, per sentence, at gates of one
+    ablated   L with a head off minus L, per sentence
+    conclude  readings that follow from the folded ones
+
+    Promises, tested for every registered name: padding never counts; batches fold to the same numbers in any order;
+    every declared reading is given, and no other.
+    """
+
+    name: ClassVar[str]
+    words: ClassVar[str]
+    """One line for people."""
+    cost: ClassVar[str]
+    """What it costs beside a forward pass, stated beforehand."""
+    default: ClassVar[bool] = False
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+
+    def declares(self) -> tuple[Declared, ...]:
+        raise NotImplementedError
+
+    def pointers(self, slot: Slot, queries: Tokens, keys: Tokens) -> Mapping[str, Int[Tensor, "b i"]]:
+        return {}
+
+    def rows(self, rows: LayerRows) -> Samples:
+        return {}
+
+    def maps(self, maps: Maps) -> Samples:
+        return {}
+
+    def layer(self, trace: LayerTrace) -> Samples:
+        return {}
+
+    def stream(self, stream: StreamTrace) -> Samples:
+        return {}
+
+    def weights(self, slot: Slot, weights: HeadWeights) -> Samples:
+        return {}
+
+    def forward(self, forward: ForwardTrace) -> Iterable[Placed]:
+        return ()
+
+    def gradient(self, slot: Slot, gates: Float[Tensor, "b h"]) -> Samples:
+        return {}
+
+    def ablated(self, slot: Slot, change: Float[Tensor, "b h"]) -> Samples:
+        return {}
+
+    def conclude(self, readings: Readings) -> Iterable[Reading]:
+        return ()
+
+
+MEASURES: Registry[type[Measure]] = Registry("measure")

@@ -1,0 +1,297 @@
+"""Where the parts of a transformer sit: blocks, and in each block attention, MLP, norms and head-first weights.
+
+The same description serves attnworks's own models and those of Hugging Face whose family is in `families.py`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from attnworks.errors import UsageError
+from attnworks.models.block import Block, Residual
+from attnworks.models.config import NormOrder
+from attnworks.models.families import FAMILIES, Family, Kind, PartPlace, Projection, Projections, Role, Stack
+from attnworks.models.multihead import MultiHead
+from attnworks.models.pure import PureAttention
+from attnworks.models.transformer import Transformer
+
+
+@dataclass(frozen=True, eq=False)
+class HeadWeights:
+    """The weights of one attention layer as the mathematics has them: head first, multiplied from the right.
+
+    groups    how many distinct keys and values there are; where heads share them, they are repeated for each head
+    scale     S = scale Q K^T (+ what the model adds for positions); None where the mechanism itself decides
+    """
+
+    W_Q: Float[Tensor, "h e k"]
+    W_K: Float[Tensor, "h f k"]
+    W_V: Float[Tensor, "h f v"]
+    W_O: Float[Tensor, "h v e"]
+    b_Q: Float[Tensor, "h k"] | None  # noqa: N815
+    b_K: Float[Tensor, "h k"] | None  # noqa: N815
+    b_V: Float[Tensor, "h v"] | None  # noqa: N815
+    b_O: Float[Tensor, " e"] | None  # noqa: N815
+    groups: int
+    scale: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """One summand of the residual stream.
+
+    branch       the module whose output (the first, if there are several) is added to the stream
+    norm         the layer norm that belongs to the part, before or after it as the block says
+    attention    the module that computes attention: ours, or what transformers hands to its attention functions
+    weights      reads the weights of the attention as they are now, as views wherever that is possible
+    """
+
+    role: Role
+    branch: nn.Module
+    norm: nn.Module | None
+    attention: nn.Module | None
+    weights: Callable[[], HeadWeights] | None
+
+
+@dataclass(frozen=True, eq=False)
+class BlockAnatomy:
+    """One layer, whose first input and first output are the residual stream.
+
+    norm        "pre": x + f(norm(x)) for each part; "post": norm(x + f(x)); None: no norms
+    parallel    attention and MLP read the same stream, instead of one after the other
+    skip        whether there is a residual sum at all; the theorems on rank collapse switch it off
+    """
+
+    kind: Kind
+    layer: int
+    module: nn.Module
+    parts: tuple[Part, ...]
+    norm: NormOrder | None
+    parallel: bool
+    skip: bool = True
+
+
+def anatomy_of(model: nn.Module) -> tuple[BlockAnatomy, ...] | None:
+    """The blocks of a model, encoder before decoder; None for a model whose parts are not known."""
+    if isinstance(model, PureAttention):
+        return tuple(_own_block("encoder", layer, block) for layer, block in enumerate(model.layers))
+    if isinstance(model, Transformer):
+        stacks: tuple[tuple[Kind, nn.ModuleList], ...] = (("encoder", model.encoder), ("decoder", model.decoder))
+        return tuple(_own_block(kind, layer, block) for kind, stack in stacks for layer, block in enumerate(stack))
+    config = getattr(model, "config", None)
+    family = FAMILIES.get(str(getattr(config, "model_type", None)))
+    if family is None:
+        return None
+    base = getattr(model, "base_model", model)
+    blocks = tuple(block for stack in family.stacks for block in _foreign_stack(base, config, family, stack))
+    return blocks or None
+
+
+def stream_identity_error(
+    block: BlockAnatomy,
+    entry: Float[Tensor, "*a e"],
+    exit: Float[Tensor, "*a e"],
+    branch_outputs: Sequence[Tensor | None],
+) -> float:
+    """max |exit - recomposed| / max |exit|, with x_0 = entry, x_p = norm_p(x_{p-1} + f_p) ("post") or x_{p-1} + f_p.
+
+    Source: S4.33 (post) and S3.6 (without norm). One output f_p per part; None for a part that did not run, such as
+    cross-attention without anything to look at.
+    Holds when: dropout is off, and nothing is clamped, as some models of Hugging Face do in float16.
+    """
+    x = entry
+    for part, output in zip(block.parts, branch_outputs, strict=True):
+        if output is None:
+            continue
+        x = x + output.reshape(x.shape) if block.skip else output.reshape(x.shape)
+        if block.norm == "post" and part.norm is not None:
+            x = part.norm(x)
+    error, size = (exit - x).detach().abs().max().item(), exit.detach().abs().max().item()
+    return error / size if size else error
+
+
+def check_streams(model: nn.Module, run: Callable[[], object]) -> dict[tuple[Kind, int], float]:
+    """The `stream_identity_error` of every block that takes part in `run()`, one forward pass of the model."""
+    blocks = anatomy_of(model)
+    if blocks is None:
+        raise UsageError(
+            asked=f"the residual stream of {type(model).__name__}",
+            expected=f"a model of attnworks, or one of {', '.join(FAMILIES)}",
+            got="a model whose parts are not known",
+            remedy="use a model of one of these families",
+        )
+    return {
+        (block.kind, block.layer): stream_identity_error(
+            block, passage.entry, passage.exit, [passage.output(part.branch) for part in block.parts]
+        )
+        for block, passage in run_watched(blocks, run)
+    }
+
+
+def run_watched(blocks: Sequence[BlockAnatomy], run: Callable[[], object]) -> list[tuple[BlockAnatomy, Passage]]:
+    """Every block that takes part in `run()`, one forward pass, with what passed through it."""
+    passages: dict[nn.Module, list[Passage]] = {block.module: [] for block in blocks}
+    hooks: list[Any] = []
+    try:
+        for module in passages:
+            parts = next(block.parts for block in blocks if block.module is module)
+            hooks += _watch(module, [part.branch for part in parts], passages[module])
+        run()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    _check_one_pass(blocks, passages)
+    in_order = {module: iter(ran) for module, ran in passages.items()}
+    return [(block, next(in_order[block.module])) for block in blocks if passages[block.module]]
+
+
+class Passage:
+    """One run of a block: the stream at its entry and exit, and what its branches gave."""
+
+    def __init__(self, entry: Tensor) -> None:
+        self.entry = self.exit = entry
+        self.pieces: dict[nn.Module, list[Tensor]] = {}
+
+    def output(self, branch: nn.Module) -> Tensor | None:
+        """A branch may run on one piece of the sequence after the other; None if it did not run at all."""
+        pieces = self.pieces.get(branch)
+        return None if pieces is None else torch.cat(pieces, -2)
+
+
+def _watch(module: nn.Module, branches: list[nn.Module], passages: list[Passage]) -> list[Any]:
+    def entered(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        stream = args[0] if args else kwargs["hidden_states"]
+        passages.append(Passage(stream.detach()))
+
+    def gave(branch: nn.Module, _: Any, output: Any) -> None:
+        passages[-1].pieces.setdefault(branch, []).append(_first(output).detach())
+
+    def left(_: nn.Module, __: Any, output: Any) -> None:
+        passages[-1].exit = _first(output).detach()
+
+    return [
+        module.register_forward_pre_hook(entered, with_kwargs=True),
+        *(branch.register_forward_hook(gave) for branch in branches),
+        module.register_forward_hook(left),
+    ]
+
+
+def _first(output: Any) -> Tensor:
+    return output[0] if isinstance(output, tuple) else output
+
+
+def _check_one_pass(blocks: Sequence[BlockAnatomy], passages: dict[nn.Module, list[Passage]]) -> None:
+    """A side of the model may be left out, such as an encoder whose output is given, but nothing may run twice."""
+    for module, times in Counter(block.module for block in blocks).items():
+        if len(passages[module]) not in (0, times):
+            raise UsageError(
+                asked="the residual stream of one forward pass",
+                expected=f"{times} run(s) of each {type(module).__name__}",
+                got=str(len(passages[module])),
+                remedy="let run() call the model once, without generating",
+            )
+    if not any(passages.values()):
+        raise UsageError(
+            asked="the residual stream of one forward pass",
+            expected="a forward pass of the model",
+            got="none",
+            remedy="let run() call the very model that is checked",
+        )
+
+
+def _own_block(kind: Kind, layer: int, block: nn.Module) -> BlockAnatomy:
+    assert isinstance(block, Block)
+    first = block.attention_residual
+    parts = [_own_attention("self", block.attention, first)]
+    if block.cross is not None and block.cross_residual is not None:
+        parts.append(_own_attention("cross", block.cross, block.cross_residual))
+    if block.mlp is not None and block.mlp_residual is not None:
+        parts.append(Part("mlp", block.mlp, block.mlp_residual.norm, None, None))
+    order = cast("NormOrder | None", first.order)
+    return BlockAnatomy(kind, layer, block, tuple(parts), order, parallel=False, skip=first.skip)
+
+
+def _own_attention(role: Role, attention: MultiHead, residual: Residual) -> Part:
+    return Part(role, attention, residual.norm, attention, partial(_own_weights, attention))
+
+
+def _own_weights(own: MultiHead) -> HeadWeights:
+    W, b = (own.W_Q, own.W_K, own.W_V, own.W_O), (own.b_Q, own.b_K, own.b_V, own.b_O)
+    return HeadWeights(*W, *b, groups=own.config.heads, scale=own.config.scale)
+
+
+def _foreign_stack(base: nn.Module, config: Any, family: Family, stack: Stack) -> list[BlockAnatomy]:
+    kind: Kind = "decoder" if len(family.stacks) == 1 and getattr(config, "is_decoder", False) else stack.kind
+    norm: NormOrder = family.norm if family.pre_flag is None or getattr(config, family.pre_flag) else "post"
+    parallel = family.parallel_flag is not None and getattr(config, family.parallel_flag)
+    blocks: list[BlockAnatomy] = []
+    for layer, block in enumerate(_foreign_blocks(base, config, stack)):
+        parts = [_foreign_part(block, place) for place in stack.parts if _at(block, place.branch) is not None]
+        if len(parts) < sum(not place.optional for place in stack.parts):
+            return []
+        blocks.append(BlockAnatomy(kind, layer, block, tuple(parts), norm, parallel))
+    return blocks
+
+
+def _foreign_blocks(base: nn.Module, config: Any, stack: Stack) -> list[nn.Module]:
+    """One entry per layer that is run. ALBERT runs the blocks of a group over and over, then those of the next."""
+    found = _at(base, stack.blocks)
+    if not isinstance(found, nn.ModuleList):
+        return []
+    if stack.shared is None:
+        return list(found)
+    layers, groups = config.num_hidden_layers, len(found)
+    return [block for layer in range(layers) for block in getattr(found[int(layer / (layers / groups))], stack.shared)]
+
+
+def _foreign_part(block: nn.Module, place: PartPlace) -> Part:
+    attention = None if place.attention is None else block.get_submodule(place.attention)
+    weights = None
+    if attention is not None and place.projections is not None:
+        weights = partial(_foreign_weights, block, attention, place.projections)
+    return Part(place.role, block.get_submodule(place.branch), block.get_submodule(place.norm), attention, weights)
+
+
+def _foreign_weights(block: nn.Module, attention: nn.Module, at: Projections) -> HeadWeights:
+    width: int = getattr(attention, at.width)
+    (W_Q, b_Q), (W_K, b_K), (W_V, b_V) = (_heads(block, place, width) for place in (at.query, at.key, at.value))
+    heads, groups = W_Q.shape[0], W_K.shape[0]
+    W_K, W_V = (W.repeat_interleave(heads // groups, 0) for W in (W_K, W_V))
+    b_K, b_V = (None if b is None else b.repeat_interleave(heads // groups, 0) for b in (b_K, b_V))
+    output = block.get_submodule(at.output)
+    W_O, b_O = _matrix(output).unflatten(0, (heads, -1)), getattr(output, "bias", None)
+    scale: Any = attention.scaling
+    return HeadWeights(W_Q, W_K, W_V, W_O, b_Q, b_K, b_V, b_O, groups, float(scale))
+
+
+def _heads(block: nn.Module, place: Projection, width: int) -> tuple[Tensor, Tensor | None]:
+    """Columns [e (h k)] and their bias [(h k)], cut into heads [h e k] and [h k]."""
+    module = block.get_submodule(place.path)
+    shape, axis = ((-1, place.of, width), -2) if place.per_head else ((place.of, -1, width), -3)
+    W, b = (
+        None if T is None else T.unflatten(-1, shape).select(axis, place.piece)
+        for T in (_matrix(module), getattr(module, "bias", None))
+    )
+    assert W is not None
+    return W.transpose(0, 1), b
+
+
+def _matrix(module: nn.Module) -> Tensor:
+    """W of X W. torch's Linear keeps it transposed; Conv1D of GPT-2 does not."""
+    weight: Any = module.weight
+    return weight.T if isinstance(module, nn.Linear) else weight
+
+
+def _at(module: nn.Module, path: str) -> nn.Module | None:
+    try:
+        return module.get_submodule(path)
+    except AttributeError:
+        return None

@@ -1,0 +1,81 @@
+"""Cross-entropy of the next token, of a decoder alone and of a decoder that reads a source."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from attnworks.data.text_batch import TextBatch
+from attnworks.data.tokens import Tokens
+from attnworks.errors import UsageError
+from attnworks.objectives.text import TEXT_OBJECTIVES, Outputs, TextObjective
+
+
+@TEXT_OBJECTIVES.register("lm")
+class NextToken(TextObjective):
+    """L = -1/(n - 1) sum_{t < n} log p(x_{t+1} | x_1, ..., x_t) of a sentence of n real tokens; 0 if n = 1.
+
+    Source: Conti 2024, section 1.1 (S4.8), without a source sentence.
+    Holds when: position t of the model sees no later token.
+    """
+
+    name = "lm"
+    words = "how surprised the model is by each next token"
+
+    def losses(self, outputs: Outputs, batch: TextBatch, rows: Tensor) -> Float[Tensor, " b"]:
+        return _next_token(outputs, batch.source)
+
+
+@TEXT_OBJECTIVES.register("seq2seq")
+class NextTargetToken(TextObjective):
+    """L = -1/(n - 1) sum_{t < n} log p(y_{t+1} | y_1, ..., y_t, x) of a target of n real tokens; 0 if n = 1.
+
+    Source: Conti 2024, section 1.1 (S4.5-S4.9).
+    Departs: a target is what the decoder reads, so that an end of sentence counts only where the target holds it.
+    """
+
+    name = "seq2seq"
+    words = "how surprised the decoder is by each next token of the target"
+
+    def losses(self, outputs: Outputs, batch: TextBatch, rows: Tensor) -> Float[Tensor, " b"]:
+        if batch.target is None:
+            raise UsageError(
+                asked="objective seq2seq",
+                expected="a target to each source",
+                got="sources alone",
+                remedy="give pairs of sentences, one source and one target each",
+            )
+        return _next_token(outputs, batch.target)
+
+
+def _next_token(outputs: Outputs, tokens: Tokens) -> Float[Tensor, " b"]:
+    return mean_cross_entropy(scores_of(outputs)[:, :-1], tokens.ids[:, 1:], tokens.real[:, 1:])
+
+
+def mean_cross_entropy(
+    scores: Float[Tensor, "b n w"], gold: Int[Tensor, "b n"], counted: Bool[Tensor, "b n"]
+) -> Float[Tensor, " b"]:
+    """-1/|C| sum_{t in C} log softmax(scores_t)[gold_t] of each sentence over its counted positions C; 0 without any.
+
+    At least in float32. What is not counted is never read: it may be anything, and has gradient zero.
+    """
+    wide = torch.promote_types(scores.dtype, torch.float32)
+    sums = [
+        F.cross_entropy(own[here].to(wide), wanted[here], reduction="sum")
+        for own, wanted, here in zip(scores.unbind(), gold, counted, strict=True)
+    ]
+    return torch.stack(sums) / counted.sum(-1).clamp_min(1)
+
+
+def scores_of(outputs: Outputs) -> Tensor:
+    """The scores of the model's own head."""
+    if outputs.scores is None:
+        raise UsageError(
+            asked="a cross-entropy",
+            expected="a model with scores",
+            got="hidden states alone",
+            remedy="load the model with its head, or choose the objective embedding",
+        )
+    return outputs.scores

@@ -1,0 +1,1 @@
+"""Model and text to one LayerTrace at a time; nothing is kept."""

@@ -1,0 +1,297 @@
+"""Hugging Face models under examination, through transformers' own attention interface.
+
+The interface hands over the true Q, K, V, mask and scale of any architecture, after rotary positions and all. The
+output is that of the plain `sdpa` implementation, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnworks.data.text_batch import Kind, TextBatch
+from attnworks.errors import UsageError
+from attnworks.mechanisms import Mask
+from attnworks.models.anatomy import BlockAnatomy, HeadWeights, anatomy_of
+from attnworks.notation import tolerance
+from attnworks.objectives.text import Abilities, Outputs
+from attnworks.traces.layer import LayerTrace, Slot
+from attnworks.traces.record import stacks_of
+from attnworks.traces.subject import Spectator, Stacks, watching_streams
+
+IMPLEMENTATION = "attnworks"
+
+Look = Callable[[nn.Module, Tensor, Tensor, Tensor, Tensor | None, Tensor, dict[str, Any]], Tensor | None]
+_LOOK: ContextVar[Look | None] = ContextVar("attnworks_look", default=None)
+
+
+class ForeignSubject:
+    """Any model of transformers that computes attention through its interface.
+
+    given    batch -> keyword arguments of the model, for those that read something else than token ids
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        name: str = "model",
+        mask_id: int | None = None,
+        given: Callable[[TextBatch], dict[str, Any]] | None = None,
+    ) -> None:
+        self.name, self.model = name, model
+        self.given = self._token_ids if given is None else given
+        self.base: nn.Module = getattr(model, "base_model", model)
+        self.blocks: Sequence[BlockAnatomy] | None = anatomy_of(model)
+        self.abilities = _abilities(model, mask_id)
+        self._stacks = stacks_of(self.blocks) or _guess_stacks(self.base)
+        self._slots = _slots_of_modules(self.blocks)
+        self._weights: dict[Slot, HeadWeights | None] = {}
+        self._bilinear: dict[Slot, bool] = {}
+
+    def run(self, batch: TextBatch, spectator: Spectator | None = None, *, scores: bool = False) -> Outputs:
+        given = self.given(batch)
+        if spectator is None:
+            return self._forward(given, scores)
+        turn = _Turn(self, batch, spectator)
+        with ExitStack() as stack:
+            stack.enter_context(implementation(self.model, IMPLEMENTATION))
+            stack.enter_context(watching_streams(self._stacks, batch, spectator))
+            stack.enter_context(turn.watching_inputs())
+            token = _LOOK.set(turn.look)
+            try:
+                outputs = self._forward(given, scores)
+            finally:
+                _LOOK.reset(token)
+        if not turn.seen:
+            raise _bypassed(self.model)
+        return outputs
+
+    def _forward(self, given: dict[str, Tensor], scores: bool) -> Outputs:
+        """The model's head runs if scores are asked for, and where a model (T5) has no body without one."""
+        body: Any = self.base
+        if not scores and body is not self.model:
+            return Outputs(body(**given).last_hidden_state)
+        headless = self.abilities.vocabulary and body is self.model
+        body = body.get_decoder() if headless else body
+        hidden: list[Tensor] = []
+        handle = body.register_forward_hook(lambda *call: hidden.append(call[-1].last_hidden_state))
+        try:
+            outputs = self.model(**given)
+        finally:
+            handle.remove()
+        return Outputs(hidden[-1], outputs.logits if scores else None)
+
+    def _token_ids(self, batch: TextBatch) -> dict[str, Any]:
+        source, target = batch
+        given: dict[str, Any] = {"input_ids": source.ids, "attention_mask": source.real.long()}
+        if target is not None:
+            given |= {"decoder_input_ids": target.ids, "decoder_attention_mask": target.real.long()}
+        if self.abilities.kind != "encoder":
+            given["use_cache"] = False
+        return given
+
+    def weights(self, slot: Slot) -> HeadWeights | None:
+        if slot not in self._weights:
+            role = "cross" if slot.kind == "cross" else "self"
+            stack = "decoder" if slot.kind == "cross" else slot.kind
+            found = [
+                part.weights
+                for block in self.blocks or ()
+                for part in block.parts
+                if (block.kind, block.layer, part.role) == (stack, slot.layer, role)
+            ]
+            self._weights[slot] = found[0]() if found and found[0] is not None else None
+        return self._weights[slot]
+
+    def bilinear(self, slot: Slot, X: Tensor | None, Q: Tensor) -> bool:
+        """Whether queries are X W_Q + b_Q up to a factor, seen on the last position, which rotary positions turn."""
+        if slot not in self._bilinear:
+            weights = self.weights(slot)
+            if weights is None or X is None:
+                return False
+            at = torch.einsum("be,hek->bhk", X[:, -1], weights.W_Q)
+            at = at if weights.b_Q is None else at + weights.b_Q
+            tiny = torch.finfo(Q.dtype).tiny
+            factor = (at * Q[:, :, -1]).sum() / at.square().sum().clamp_min(tiny)
+            error = (factor * at - Q[:, :, -1]).abs().max() / Q[:, :, -1].abs().max().clamp_min(tiny)
+            self._bilinear[slot] = bool(error < tolerance(Q.dtype).rtol)
+        return self._bilinear[slot]
+
+
+class _Turn:
+    """One forward pass: which layer comes next, and what its attention was given."""
+
+    def __init__(self, subject: ForeignSubject, batch: TextBatch, spectator: Spectator) -> None:
+        self.subject, self.batch, self.spectator = subject, batch, spectator
+        self.seen: Counter[Kind] = Counter()
+        self.inputs: dict[nn.Module, tuple[Tensor, Tensor]] = {}
+
+    @contextmanager
+    def watching_inputs(self) -> Iterator[None]:
+        """Remember what each attention module reads until its attention is computed."""
+        with ExitStack() as hooks:
+            for module in self.subject._slots:
+                handle = module.register_forward_pre_hook(self._given, with_kwargs=True)
+                hooks.callback(handle.remove)
+            yield
+
+    def _given(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        X = args[0] if args else kwargs["hidden_states"]
+        others = (kwargs.get(name) for name in ("key_value_states", "encoder_hidden_states"))
+        Z = next((other for other in others if other is not None), X)
+        self.inputs[module] = X, Z
+
+    def look(
+        self,
+        module: nn.Module,
+        Q: Tensor,
+        K: Tensor,
+        V: Tensor,
+        given: Tensor | None,
+        Y: Tensor,
+        options: dict[str, Any],
+    ) -> Tensor | None:
+        kind = self._kind(module)
+        slot = Slot(kind, self.seen[kind])
+        self.seen[kind] += 1
+        queries, keys = self.batch.sides(kind)
+        if (Q.shape[2], K.shape[2]) != (queries.ids.shape[1], keys.ids.shape[1]):
+            raise UsageError(
+                asked=f"attention of {slot}",
+                expected=f"{queries.ids.shape[1]} queries and {keys.ids.shape[1]} keys, one per token",
+                got=f"{Q.shape[2]} and {K.shape[2]}",
+                remedy="examine a model whose sequence is its tokens",
+            )
+        X, Z = self.inputs.pop(module, (None, None))
+        added = options.get("position_bias")
+        added = None if added is None or not added.any() else added
+        scale = options.get("scaling")
+        return self.spectator.attention(
+            LayerTrace(
+                slot, Q, K, V, Y, _mask(module, Q, given, added, options),
+                Q.shape[-1] ** -0.5 if scale is None else scale, queries, keys, X=X, Z=Z, weights=self.subject.weights(slot),
+                bilinear=added is None and self.subject.bilinear(slot, X, Q),
+            )
+        )  # fmt: skip
+
+    def _kind(self, module: nn.Module) -> Kind:
+        known = self.subject._slots.get(module)
+        if known is not None:
+            return known
+        name = next((name for name, other in self.subject.model.named_modules() if other is module), "").lower()
+        if "cross" in name or "encoder_attn" in name or "encdec" in name:
+            return "cross"
+        return "decoder" if getattr(module, "is_causal", False) else "encoder"
+
+
+@contextmanager
+def implementation(model: Any, name: str) -> Iterator[None]:
+    """Let the model compute attention by this implementation for a while."""
+    _register()
+    before = {id(part.config): (part.config, part.config._attn_implementation) for part in _configured(model)}
+    try:
+        model.set_attn_implementation(name)
+        yield
+    except ValueError as error:
+        if "attn_implementation" not in str(error) and "attention" not in str(error).lower():
+            raise
+        raise _bypassed(model) from error
+    finally:
+        for config, old in before.values():
+            config._attn_implementation = old
+
+
+def _configured(model: nn.Module) -> Iterator[Any]:
+    for module in model.modules():
+        if hasattr(getattr(module, "config", None), "_attn_implementation"):
+            yield module
+
+
+def _register() -> None:
+    from transformers import AttentionInterface
+    from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+
+    AttentionInterface.register(IMPLEMENTATION, _attention)
+    AttentionMaskInterface.register(IMPLEMENTATION, sdpa_mask)
+
+
+def _attention(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
+) -> tuple[Tensor, None]:
+    """transformers' sdpa attention, shown to whoever looks."""
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    Y, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+    look = _LOOK.get()
+    if look is not None:
+        edited = look(module, query, key, value, attention_mask, Y.transpose(1, 2), options)
+        Y = Y if edited is None else edited.transpose(1, 2).contiguous()
+    return Y, None
+
+
+def _mask(module: nn.Module, Q: Tensor, given: Tensor | None, added: Tensor | None, options: dict[str, Any]) -> Mask:
+    """The mask as sdpa understands it: a table of booleans or of summands, or causal where there is none."""
+    flag = options.get("is_causal")
+    causal = given is None and Q.shape[2] > 1 and bool(getattr(module, "is_causal", True) if flag is None else flag)
+    if added is None:
+        return Mask(dense=given, causal=causal)
+    added = added.to(Q.dtype)
+    if given is None:
+        return Mask(dense=added, causal=causal)
+    return Mask(dense=added.masked_fill(~given, -torch.inf) if given.dtype == torch.bool else added + given)
+
+
+def _slots_of_modules(blocks: Sequence[BlockAnatomy] | None) -> dict[nn.Module, Kind]:
+    return {
+        part.attention: "cross" if part.role == "cross" else block.kind
+        for block in blocks or ()
+        for part in block.parts
+        if part.attention is not None
+    }
+
+
+def _attends(block: nn.Module) -> bool:
+    return any("Attention" in type(part).__name__ for part in block.modules())
+
+
+def _guess_stacks(base: nn.Module) -> Stacks:
+    """Outermost lists of modules that hold attention: the blocks of a model whose family is not known."""
+    stacks: list[tuple[str, list[nn.Module]]] = []
+    for name, module in base.named_modules():
+        inside = any(name.startswith(f"{other}.") for other, _ in stacks)
+        if isinstance(module, nn.ModuleList) and not inside and all(map(_attends, module)):
+            stacks.append((name, list(module)))
+    causal = getattr(getattr(base, "config", None), "is_decoder", False)
+    guessed: dict[Kind, list[nn.Module]] = {}
+    for name, blocks in stacks:
+        guessed.setdefault("decoder" if "decoder" in name or causal else "encoder", []).extend(blocks)
+    return guessed
+
+
+def _abilities(model: Any, mask_id: int | None) -> Abilities:
+    config = model.config
+    name = type(model).__name__
+    if getattr(config, "is_encoder_decoder", False):
+        kind = "encoder-decoder"
+    else:
+        blocks = anatomy_of(model)
+        causal = blocks[0].kind == "decoder" if blocks else getattr(config, "is_decoder", False) or "CausalLM" in name
+        kind = "decoder" if causal else "encoder"
+    vocabulary = getattr(model, "get_output_embeddings", lambda: None)() is not None
+    classes = config.num_labels if name.endswith("ForSequenceClassification") else None
+    return Abilities(kind, vocabulary, classes, mask_id)
+
+
+def _bypassed(model: nn.Module) -> UsageError:
+    return UsageError(
+        asked=f"attention of {type(model).__name__}",
+        expected="a model that computes attention through transformers' attention interface",
+        got="one that does not (block-sparse BigBird, XLNet and some others)",
+        remedy="examine another model, or show its Q, K and V through attnworks.traces.adapter",
+    )

@@ -1,0 +1,97 @@
+"""What one layer of one forward pass shows: its attention, and the residual stream after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnworks.data.text_batch import Kind
+from attnworks.data.tokens import Tokens
+from attnworks.mechanisms import Mask
+from attnworks.models.anatomy import HeadWeights
+
+SHORT: dict[str, str] = {"encoder": "enc", "decoder": "dec", "cross": "cross"}
+
+
+LOWEST_LOG = -1e4
+"""Stands for ln 0 where scores are read off weights."""
+
+
+class Slot(NamedTuple):
+    """An attention layer: enc.0 (encoder self-attention), dec.1 (decoder self-attention), cross.1."""
+
+    kind: Kind
+    layer: int
+
+    def __str__(self) -> str:
+        return f"{SHORT[self.kind]}.{self.layer}"
+
+    @classmethod
+    def parse(cls, name: str) -> Slot:
+        short, _, layer = name.partition(".")
+        kind = next(kind for kind, known in SHORT.items() if known == short)
+        return cls(kind, int(layer))  # pyright: ignore[reportArgumentType]
+
+
+@dataclass(frozen=True, eq=False)
+class LayerTrace:
+    """One attention layer of one forward pass.
+
+    K, V       may have fewer heads (groups) than Q, each shared by as many consecutive query heads
+    scale      S = scale Q K^T + what `mask` adds; None if the layer weighs otherwise, then `weigh` gives P
+    mask       which keys may be seen, and what is added to the scores
+    X, Z       what queries, and keys and values, were projected from, where that is known
+    weights    head-first weights, where the family is known
+    bilinear   whether S is bilinear in X and Z: no rotary positions, nothing added for positions
+    """
+
+    slot: Slot
+    Q: Float[Tensor, "b h i k"]
+    K: Float[Tensor, "b g j k"]
+    V: Float[Tensor, "b g j v"]
+    Y: Float[Tensor, "b h i v"]
+    mask: Mask
+    scale: float | None
+    queries: Tokens
+    keys: Tokens
+    X: Float[Tensor, "b i e"] | None = None
+    Z: Float[Tensor, "b j f"] | None = None
+    weights: HeadWeights | None = None
+    bilinear: bool = False
+    weigh: Callable[[], Tensor] | None = field(default=None, repr=False)
+
+    @property
+    def heads(self) -> int:
+        return self.Q.shape[1]
+
+    def scores(self, sentences: slice, heads: slice, i: int, j: int) -> Float[Tensor, "b h i j"]:
+        """S for some sentences and heads, their first i queries and j keys, before any mask."""
+        wide = torch.promote_types(self.Q.dtype, torch.float32)
+        if self.scale is None:
+            assert self.weigh is not None
+            P = self.weigh()[sentences, heads, :i, :j].to(wide)
+            return P.log().clamp_min_(LOWEST_LOG)
+        Q = self.Q[sentences, heads, :i].to(wide) * self.scale
+        return Q @ self.shared(self.K, heads)[sentences, :, :j].to(wide).mT
+
+    def shared(self, grouped: Float[Tensor, "b g j k"], heads: slice) -> Float[Tensor, "b h j k"]:
+        """The keys or values of these query heads, repeated where heads share them."""
+        if grouped.shape[1] == self.heads:
+            return grouped[:, heads]
+        every = torch.arange(self.heads, device=grouped.device)[heads]
+        return grouped[:, every // (self.heads // grouped.shape[1])]
+
+
+@dataclass(frozen=True, eq=False)
+class StreamTrace:
+    """The residual stream before the first block (depth 0) or after block `depth` - 1."""
+
+    kind: Kind
+    depth: int
+    X: Float[Tensor, "b i e"]
+    tokens: Tokens

@@ -1,0 +1,93 @@
+"""The attention maps of a layer, a few at a time: small enough to stay near the processor, and never kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from attnworks.data.tokens import Tokens
+from attnworks.linalg.rows import WeighedRows, weigh_rows
+from attnworks.mechanisms.mask import as_four_axes
+from attnworks.traces.layer import LayerTrace, Slot
+
+WEIGHTS_AT_ONCE = 2**18
+"""Attention weights computed at a time: 1 MB in float32."""
+
+
+@dataclass(frozen=True, eq=False)
+class Maps:
+    """The maps of some consecutive sentences of one length and some heads, cropped to their real tokens.
+
+    visible    keys that each query may see
+    V          the values of the same sentences and heads
+    """
+
+    slot: Slot
+    sentences: slice
+    heads: slice
+    rows: WeighedRows
+    visible: Int[Tensor, "b i"]
+    V: Float[Tensor, "b h j v"]
+
+    @property
+    def P(self) -> Float[Tensor, "b h i j"]:
+        return self.rows.P
+
+
+def maps_of(trace: LayerTrace) -> Iterator[Maps]:
+    """All maps of a layer, each once. Padding is cropped away, so that every row and column is a real token's."""
+    for sentences, i, j in same_lengths(trace.queries, trace.keys, WEIGHTS_AT_ONCE // trace.heads):
+        for heads in _head_slices(trace.heads, (sentences.stop - sentences.start) * i * j):
+            S = trace.scores(sentences, heads, i, j)
+            added, allowed = _masked(trace, sentences, heads, i, j)
+            if added is not None:
+                S += added
+            V = trace.shared(trace.V, heads)[sentences, :, :j]
+            yield Maps(trace.slot, sentences, heads, weigh_rows(S, allowed), _visible(allowed, S), V)
+
+
+def same_lengths(queries: Tokens, keys: Tokens, pairs: int) -> Iterator[tuple[slice, int, int]]:
+    """Runs of consecutive sentences with the same numbers of real queries and keys, of about so many pairs of them."""
+    lengths = list(zip(queries.lengths.tolist(), keys.lengths.tolist(), strict=True))
+    start = 0
+    for end in range(1, len(lengths) + 1):
+        i, j = lengths[start]
+        full = (end - start + 1) * i * j > pairs
+        if end == len(lengths) or lengths[end] != (i, j) or full:
+            yield slice(start, end), i, j
+            start = end
+
+
+def _head_slices(heads: int, weights_per_head: int) -> Iterator[slice]:
+    step = max(1, WEIGHTS_AT_ONCE // max(weights_per_head, 1))
+    for start in range(0, heads, step):
+        yield slice(start, min(start + step, heads))
+
+
+def _masked(trace: LayerTrace, sentences: slice, heads: slice, i: int, j: int) -> tuple[Tensor | None, Tensor | None]:
+    """What the mask adds to these scores, and which keys it lets be seen; padding is cropped already."""
+    mask = trace.mask
+    added = allowed = None
+    if mask.dense is not None:
+        dense = as_four_axes(mask.dense)
+        dense = dense[sentences if dense.shape[0] > 1 else slice(None), heads if dense.shape[1] > 1 else slice(None)]
+        dense = dense[..., :i, :j]
+        allowed = dense if dense.dtype == torch.bool else dense > HIDDEN_BELOW
+        added = None if dense.dtype == torch.bool else dense.masked_fill(~allowed, 0.0)
+    if mask.causal and i > 1:
+        past = torch.ones(i, j, dtype=torch.bool, device=trace.Q.device).tril(trace.K.shape[-2] - trace.Q.shape[-2])
+        allowed = past if allowed is None else allowed & past
+    return added, None if allowed is None or bool(allowed.all()) else allowed
+
+
+def _visible(allowed: Tensor | None, S: Tensor) -> Tensor:
+    b, _, i, j = S.shape
+    return torch.full((b, i), j) if allowed is None else as_four_axes(allowed)[:, 0].sum(-1).expand(b, i)
+
+
+HIDDEN_BELOW = -1e9
+"""Additive masks write the smallest number of their type, or -inf, where a key is hidden."""

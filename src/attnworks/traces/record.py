@@ -1,0 +1,77 @@
+"""attnworks's own models under examination."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from attnworks.data.text_batch import Kind, TextBatch
+from attnworks.models import Observation, Recurrent, Transformer
+from attnworks.models.anatomy import BlockAnatomy, HeadWeights, anatomy_of
+from attnworks.objectives.text import Abilities, Outputs
+from attnworks.traces.layer import LayerTrace, Slot
+from attnworks.traces.subject import Spectator, Stacks, watching_streams
+
+
+class OwnSubject:
+    """A Transformer or a recurrent encoder-decoder of attnworks."""
+
+    def __init__(self, model: Transformer | Recurrent, name: str = "model") -> None:
+        self.name, self.model = name, model
+        self.blocks: Sequence[BlockAnatomy] | None = anatomy_of(model)
+        self.abilities = Abilities(_kind(model), vocabulary=True)
+        self._weights = {
+            str(Slot("cross" if part.role == "cross" else block.kind, block.layer)): part.weights()
+            for block in self.blocks or ()
+            for part in block.parts
+            if part.weights is not None
+        }
+
+    def run(self, batch: TextBatch, spectator: Spectator | None = None, *, scores: bool = False) -> Outputs:
+        source, target = batch
+        given: Any = (source.ids, None, source.real, None)
+        if self.abilities.kind == "decoder":
+            given = (None, source.ids, None, source.real)
+        elif target is not None:
+            given = (source.ids, target.ids, source.real, target.real)
+        if spectator is None:
+            hidden = self.model.hidden(*given)
+        else:
+            with watching_streams(stacks_of(self.blocks), batch, spectator):
+                hidden = self.model.hidden(*given, observe=self._showing(batch, spectator))
+        return Outputs(hidden, self.model.scores(hidden) if scores else None)
+
+    def _showing(self, batch: TextBatch, spectator: Spectator):
+        def show(seen: Observation) -> Tensor | None:
+            return spectator.attention(own_trace(seen, batch, self._weights.get(seen.slot)))
+
+        return show
+
+
+def own_trace(seen: Observation, batch: TextBatch, weights: HeadWeights | None) -> LayerTrace:
+    slot = Slot.parse(seen.slot)
+    queries, keys = batch.sides(slot.kind)
+    return LayerTrace(
+        slot, seen.Q, seen.K, seen.V, seen.Y, seen.mask, seen.scale, queries, keys,
+        X=seen.X, Z=seen.Z, weights=weights, bilinear=seen.scale is not None, weigh=lambda: seen.P,
+    )  # fmt: skip
+
+
+def stacks_of(blocks: Sequence[BlockAnatomy] | None) -> Stacks:
+    if blocks is None:
+        return {}
+    kinds: tuple[Kind, ...] = ("encoder", "decoder")
+    by_kind: dict[Kind, list[nn.Module]] = {
+        kind: [block.module for block in blocks if block.kind == kind] for kind in kinds
+    }
+    return {kind: modules for kind, modules in by_kind.items() if modules}
+
+
+def _kind(model: nn.Module) -> str:
+    if isinstance(model, Recurrent):
+        return "encoder-decoder"
+    assert isinstance(model, Transformer)
+    sides = [name for name, stack in (("encoder", model.encoder), ("decoder", model.decoder)) if len(stack)]
+    return "-".join(sides)

@@ -1,0 +1,86 @@
+"""What is known of every query row of a layer's attention, without its maps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from attnworks.data.tokens import Tokens
+from attnworks.linalg.rows import diagonal_sums
+from attnworks.traces.layer import LayerTrace, Slot
+from attnworks.traces.maps import Maps, maps_of
+
+
+@dataclass(frozen=True, eq=False)
+class LayerRows:
+    """Statistics of all heads of one layer on one batch; zero (argmax: -1) at padding.
+
+    visible     keys that each query may see
+    received    attention that each key gets, averaged over the queries
+    diagonal    sum_i P[i, i + o] over the queries, for offsets o from -span to span
+    pointed     name -> P[i, pointer(i)] for each pointer asked for, zero where it points nowhere
+    """
+
+    slot: Slot
+    queries: Tokens
+    keys: Tokens
+    span: int
+    visible: Int[Tensor, "b i"]
+    entropy: Float[Tensor, "b h i"]
+    max_weight: Float[Tensor, "b h i"]
+    jacobian_norm: Float[Tensor, "b h i"]
+    score_range: Float[Tensor, "b h i"]
+    argmax: Int[Tensor, "b h i"]
+    received: Float[Tensor, "b h j"]
+    diagonal: Float[Tensor, "b h o"]
+    pointed: Mapping[str, Float[Tensor, "b h i"]]
+
+    def mean(
+        self, values: Float[Tensor, "b h i"], where: Bool[Tensor, "b i"] | None = None
+    ) -> tuple[Float[Tensor, "b h"], Bool[Tensor, "b 1"]]:
+        """Each sentence's mean over its real queries (those of `where`), and whether it has any."""
+        counted = self.queries.real if where is None else where & self.queries.real
+        number = counted.sum(-1, keepdim=True)
+        return (values * counted.unsqueeze(1)).sum(-1) / number.clamp_min(1), number > 0
+
+
+def rows_of(
+    trace: LayerTrace,
+    span: int,
+    pointers: Mapping[str, Int[Tensor, "b i"]] | None = None,
+    on_maps: Callable[[Maps], None] | None = None,
+) -> LayerRows:
+    """One walk over the maps of a layer; `on_maps` is shown each piece of it."""
+    (b, h, i, _), j = trace.Q.shape, trace.K.shape[2]
+    wide = torch.promote_types(trace.Q.dtype, torch.float32)
+    new = {"dtype": wide, "device": trace.Q.device}
+    pointers = {} if pointers is None else pointers
+    entropy, max_weight, jacobian, score_range = (torch.zeros(b, h, i, **new) for _ in range(4))
+    argmax = torch.full((b, h, i), -1, device=trace.Q.device)
+    visible = torch.zeros(b, i, dtype=torch.int64, device=trace.Q.device)
+    received, diagonal = torch.zeros(b, h, j, **new), torch.zeros(b, h, 2 * span + 1, **new)
+    pointed = {name: torch.zeros(b, h, i, **new) for name in pointers}
+    for piece in maps_of(trace):
+        rows, (own_i, own_j) = piece.rows, piece.P.shape[-2:]
+        here = (piece.sentences, piece.heads, slice(own_i))
+        for target, values in zip((entropy, max_weight, jacobian, score_range, argmax), rows[1:], strict=True):
+            target[here] = values
+        received[piece.sentences, piece.heads, :own_j] = piece.P.mean(-2)
+        sums = diagonal_sums(piece.P.flatten(0, 1)).unflatten(0, piece.P.shape[:2])
+        low, high = max(-span, 1 - own_i), min(span, own_j - 1)
+        diagonal[piece.sentences, piece.heads, low + span : high + span + 1] = sums[..., low + own_i - 1 : high + own_i]
+        for name, pointer in pointers.items():
+            at = pointer[piece.sentences, None, :own_i, None]
+            found = piece.P.gather(-1, at.clamp(0, own_j - 1).expand(*piece.P.shape[:3], 1))
+            pointed[name][here] = (found * ((at >= 0) & (at < own_j))).squeeze(-1)
+        visible[piece.sentences, :own_i] = piece.visible
+        if on_maps is not None:
+            on_maps(piece)
+    return LayerRows(
+        trace.slot, trace.queries, trace.keys, span, visible, entropy, max_weight, jacobian, score_range, argmax,
+        received, diagonal, pointed,
+    )  # fmt: skip

@@ -1,0 +1,78 @@
+"""attnworks compare."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from tests.exam.test_examination import examined, stated
+
+from attnworks.cli.compare import compare
+from attnworks.errors import FolderError
+from attnworks.exam.folder import write_exam
+from attnworks.measures.reading import Readings
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(compare, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    place = tmp_path_factory.mktemp("exams")
+    exam = examined()
+    labels = [["rare"] * 5] * 3
+    changed = Readings([exam[name] for name in exam.readings])
+    changed.add(stated("roles.label", ("layer", "head"), labels))
+    loud = exam["sinks.first"]
+    changed.add(replace(loud, value=tuple(row + 3 for row in loud.value)))  # type: ignore[operator]
+    exams = {"a": exam, "same": exam, "b": replace(exam, readings=changed), "other": examined("encoder", "cross")}
+    return {name: write_exam(exam, place / name) for name, exam in exams.items()}
+
+
+def test_nothing_changed(folders: dict[str, Path]) -> None:
+    result = run(folders["a"], folders["same"])
+    assert result.exit_code == 0 and "nothing changed: all 57 numbers are the same" in result.output
+    assert json.loads(run(folders["a"], folders["same"], "--json").output)["nothing_changed"] is True
+
+
+def test_changes_are_shown_with_their_margin(folders: dict[str, Path]) -> None:
+    result = run(folders["a"], folders["b"], "--top", 3)
+    assert result.exit_code == 0
+    text = result.output
+    assert "15 of 57 numbers differ, 15 beyond chance" in text and "Changes beyond chance, 3 of 15" in text
+    assert sum("sinks.first" in line for line in text.splitlines()) == 3 and "+3.00" in text
+    assert "New roles, 3 of 14" in text
+    assert ["enc.0.0", "none", "rare"] in [line.split() for line in text.splitlines()]
+
+
+def test_json_is_alone_and_complete(folders: dict[str, Path]) -> None:
+    data = json.loads(run(folders["a"], folders["b"], "--json").stdout)
+    assert len(data["changes"]) == 15 and all(change["certain"] for change in data["changes"])
+    assert len(data["roles"]) == 14 and data["only"] == [[], []]
+
+
+def test_what_cannot_be_compared_is_said(folders: dict[str, Path]) -> None:
+    text = run(folders["a"], folders["other"]).output
+    assert "note different models: heads, kinds, layers" in " ".join(text.split())
+    assert "only the second has rank.residual@cross" in " ".join(text.split())
+    assert "cross.0.0" in text and "and 3 more" in text
+
+
+def test_curves_stand_side_by_side(folders: dict[str, Path], tmp_path: Path) -> None:
+    text = run(folders["a"], write_exam(examined(seed=13), tmp_path / "c")).output
+    assert "By depth" in text and text.count("→") > 3 * 4
+    assert max(map(len, text.splitlines())) <= 120 + len(str(tmp_path)) * 2
+
+
+def test_no_folder_is_one_clear_line(folders: dict[str, Path], tmp_path: Path) -> None:
+    result = run(folders["a"], tmp_path / "nowhere")
+    assert result.exit_code != 0 and isinstance(result.exception, FolderError)
+    assert "nothing there" in str(result.exception)
+
+
+def test_help_has_examples() -> None:
+    assert "attnworks compare exams/" in run("--help").output
