@@ -134,6 +134,7 @@ def own(kind: str, dtype: torch.dtype = torch.float64, **changes: Any) -> Forwar
 OWN: dict[str, Callable[..., ForwardTrace]] = {
     "pure": pure,
     "pure without skip": lambda dtype=torch.float64: pure(dtype, skip=False),
+    "norm without skip": lambda dtype=torch.float64: pure(dtype, skip=False, norm=True),
     "pure with all": lambda dtype=torch.float64: pure(dtype, mlp=True, norm=True),
     "post encoder": lambda dtype=torch.float64: own("encoder", dtype),
     "post decoder": lambda dtype=torch.float64: own("decoder", dtype),
@@ -187,7 +188,7 @@ def test_readings_against_slow_loops(name: str) -> None:
             assert_close(residual[b, j], relative_residual(term[b, :length]))
     assert_close(share.sum(-1), torch.ones(BATCH, dtype=torch.float64))
     assert_close(total_share(placed), torch.ones(BATCH, dtype=torch.float64))
-    assert by_name(placed, "paths.count")[forward.kind].shape == share.shape
+    assert by_name(placed, "paths.count")[forward.kind].shape == share.shape[1:]
 
 
 @every
@@ -221,17 +222,17 @@ def test_declared_is_given(name: str) -> None:
         axes = {declared.name: declared.axes for declared in measure.declares()}
         for reading, where, sample in placed:
             assert isinstance(where, Slot) == (axes[reading][:1] == ("layer",))
-            assert sample.values.shape[0] == BATCH and sample.values.dim() == 1 + len(
-                [axis for axis in axes[reading] if axis != "layer"]
-            )
+            per_sentence = reading != "paths.count"
+            assert sample.values.dim() == per_sentence + sum(axis != "layer" for axis in axes[reading])
+            assert not per_sentence or len(sample.values) == BATCH
             assert sample.values.isfinite().all()
 
 
 def test_counts() -> None:
     (counts,) = by_name(Paths(Setting(N)).forward(pure()), "paths.count").values()
-    assert counts[0].tolist() == [1, 9, 27, 27]
+    assert counts.tolist() == [1, 9, 27, 27]
     (counts,) = by_name(Paths(Setting(N)).forward(own("decoder")), "paths.count").values()
-    assert counts[0].tolist() == [1, 3 + 3 + 3 + 3, 9 + 9]
+    assert counts.tolist() == [1, 3 + 3 + 3 + 3, 9 + 9]
 
 
 @pytest.mark.parametrize("measure", [Paths(Setting(N)), Rollout(Setting(N))], ids=lambda measure: measure.name)

@@ -64,7 +64,6 @@ def test_maps_by_loops(i: int, j: int, dtype: torch.dtype) -> None:
             assert got["spectra.rank90_count"].values[b, h] == count
             assert got["spectra.rank90"].values[b, h].item() == pytest.approx(count / n)
             assert_close(got["spectra.stable_rank"].values[b, h], (s**2).sum() / s[0] ** 2, dtype)
-            assert got["spectra.numerical_rank"].values[b, h] == 1.0
 
 
 def test_known_maps() -> None:
@@ -73,7 +72,6 @@ def test_known_maps() -> None:
     alike, itself = torch.zeros(B, H, n, n).double(), (1e4 * torch.eye(n)).double().expand(B, H, n, n)
     got = Spectra(SETTING).maps(maps_of_scores(alike))
     assert_close(got["spectra.stable_rank"].values, torch.ones(B, H))
-    assert_close(got["spectra.numerical_rank"].values, torch.full((B, H), 1 / n, dtype=torch.float64))
     assert_close(got["spectra.curve"].values[..., 2:], torch.ones(B, H, 9))
     assert got["spectra.curve"].values[..., 1].max() == pytest.approx(0.1 * n)
     got = Spectra(SETTING).maps(maps_of_scores(itself))
@@ -89,7 +87,6 @@ def test_large_maps(spread: float) -> None:
     low = torch.randn(B, H, n, 3, dtype=torch.float64) @ torch.randn(B, H, 3, n, dtype=torch.float64)
     maps = maps_of_scores(low + spread * scores(n, n, 1.0))
     got = Spectra(SETTING).maps(maps)
-    assert got["spectra.numerical_rank"].valid is not None and not got["spectra.numerical_rank"].valid.any()
     for b in range(B):
         for h in range(H):
             s = torch.linalg.svdvals(maps.P[b, h])

@@ -15,6 +15,15 @@ def _names(context: click.Context, parameter: click.Parameter, value: str | None
     return None if value is None else tuple(name.strip() for name in value.split(",") if name.strip())
 
 
+def _list(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    del parameter
+    if value and not context.resilient_parsing:
+        from attnworks.cli.examine_display import show_measures
+
+        show_measures()
+        context.exit()
+
+
 @click.command()
 @click.argument("model")
 @click.option("--text", type=click.Path(path_type=Path), help="Plain lines; a tab separates source and target.")
@@ -24,7 +33,14 @@ def _names(context: click.Context, parameter: click.Parameter, value: str | None
 @click.option("--max-tokens", type=click.IntRange(1), help="Cut longer texts.  [default: refuse what does not fit]")
 @click.option("--measures", callback=_names, help="Comma-separated; --list-measures shows them.")
 @click.option("--all", "everything", is_flag=True, help="Every measure; each states its cost beforehand.")
-@click.option("--list-measures", is_flag=True, help="Show all measures with their costs, and stop.")
+@click.option(
+    "--list-measures",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_list,
+    help="Show all measures with their costs, and stop.",
+)
 @click.option("--objective", help="lm, mlm, seq2seq, embedding or labels:FILE, for importance and ablation.")
 @click.option("--without", callback=_names, help="Run without skip, mlp, norm (comma-separated), in float64.")
 @click.option("--pin", multiple=True, metavar="SENTENCE", help="Keep the attention maps of this sentence.")
@@ -33,7 +49,7 @@ def _names(context: click.Context, parameter: click.Parameter, value: str | None
 @click.option("--report", type=click.Path(path_type=Path), help="Also write the summary as one HTML file.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 @compute_options()
-def examine(model: str, list_measures: bool, **options: Any) -> None:
+def examine(model: str, **options: Any) -> None:
     """Examine the attention of a model, head by head.
 
     MODEL is a run of attnworks train, or a Hugging Face model: a folder with config.json and safetensors, or an id that
@@ -48,13 +64,8 @@ def examine(model: str, list_measures: bool, **options: Any) -> None:
       attnworks examine MODEL --measures rank,roles,paths --pin "It was tired." --report report.html
       attnworks examine MODEL --without skip,mlp --json
       attnworks examine MODEL --all --objective mlm
-      attnworks examine MODEL --list-measures
+      attnworks examine --list-measures
     """
-    if list_measures:
-        from attnworks.cli.examine_display import show_measures
-
-        show_measures()
-        return
     prepare(options["device"], options["threads"], options["seed"])
     from attnworks.cli.examine_run import examine_and_show
 

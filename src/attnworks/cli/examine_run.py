@@ -71,11 +71,11 @@ def _hand_over(exam: Examination, options: dict[str, Any]) -> None:
 def _passages(options: dict[str, Any]) -> tuple[list[Passage], dict[str, Any], str | None]:
     """The text that was asked for, where it is from, and what is odd about it."""
     text, corpus, parses, number = (options[name] for name in ("text", "corpus", "parses", "sentences"))
-    if text is not None and corpus is not None:
+    if corpus is not None and (text is not None or parses is not None):
         raise UsageError(
             asked="the text to read",
-            expected="--text FILE or --corpus SPEC",
-            got="both",
+            expected="--corpus SPEC, or --text FILE and --parses FILE",
+            got=f"both --corpus and {'--parses' if text is None else '--text'}",
             remedy="leave one out",
         )
     if text is not None:

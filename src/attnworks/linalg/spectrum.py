@@ -16,7 +16,7 @@ from torch import Tensor
 from attnworks.linalg.safe import safe_sqrt
 from attnworks.linalg.softmax import entropy
 
-LEAST_WORK = 2**20
+LEAST_WORK = 2**17
 """Entries below which a second thread costs more than it brings."""
 
 

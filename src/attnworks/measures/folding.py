@@ -17,11 +17,9 @@ class Exact:
         self.hi, self.lo = torch.zeros(2, *shape, dtype=torch.float64)
 
     def add(self, value: Float[Tensor, "*a"], rest: Float[Tensor, "*a"] | None = None) -> None:
-        """Knuth's two-sum, then the small parts."""
-        total = self.hi + value
-        part = total - self.hi
-        lost = (self.hi - (total - part)) + (value - part) + self.lo
-        lost = lost if rest is None else lost + rest
+        """The large parts exactly, then the small ones."""
+        total, lost = _sum(self.hi, value)
+        lost = lost + self.lo if rest is None else lost + (self.lo + rest)
         self.hi = total + lost
         self.lo = lost - (self.hi - total)
 
@@ -39,16 +37,25 @@ class Moments:
         self.sum, self.squares = Exact(shape), Exact(shape)
 
     def add(self, values: Float[Tensor, "b ..."], valid: Bool[Tensor, "b ..."] | None = None) -> None:
-        """One value per sentence; those not valid count for nothing."""
+        """One value per sentence; those not valid count for nothing.
+
+        With a number c near the mean of n values x = c + d, sum x = n c + sum d and
+        sum x^2 = n c^2 + 2 c sum d + sum d^2, whose large terms are exact.
+        """
         values = values.detach().cpu().double()
         if valid is None:
-            number = torch.full(self.shape, len(values))
+            counted, number = None, torch.full(self.shape, len(values))
         else:
             counted = valid.cpu().expand(values.shape)
             number, values = counted.sum(0), torch.where(counted, values, 0.0)
         self.count += number
-        self.sum.add(values.sum(0))
-        self.squares.add(values.square().sum(0))
+        middle = _half(values.sum(0) / number.clamp_min(1))[0]
+        apart = values - middle
+        if counted is not None:
+            apart = torch.where(counted, apart, 0.0)
+        off, (upper, lower) = apart.sum(0), _half(middle * middle)
+        self.sum.add(*_sum(number * middle, off))
+        self.squares.add(*_sum(number * upper, number * lower + 2 * middle * off + apart.square().sum(0)))
 
     def tensors(self) -> Float[Tensor, "five ..."]:
         """The state, for `merge` elsewhere."""
@@ -67,11 +74,15 @@ class Moments:
 
     @property
     def spread(self) -> Float[Tensor, "*a"]:
-        """The standard deviation; NaN below two sentences."""
+        """The standard deviation sqrt((n sum x^2 - (sum x)^2) / n (n - 1)); NaN below two sentences."""
+        count = self.count.double()
         centred = Exact(self.shape)
-        centred.add(self.squares.hi, self.squares.lo)
-        centred.add(-self.sum.hi * self.value)
-        return (centred.hi.clamp_min(0.0) / (self.count - 1).clamp_min(0)).sqrt()
+        centred.add(*_product(count, self.squares.hi))
+        centred.add(count * self.squares.lo)
+        centred.add(*(-part for part in _product(self.sum.hi, self.sum.hi)))
+        centred.add(-2 * self.sum.hi * self.sum.lo)
+        spread = (centred.hi.clamp_min(0.0) / (count * (count - 1)).clamp_min(1)).sqrt()
+        return torch.where(self.count > 1, spread, torch.nan)
 
     @property
     def interval(self) -> tuple[Float[Tensor, "*a"], Float[Tensor, "*a"]]:
@@ -108,3 +119,24 @@ class Largest:
 
 
 Fold = Moments | Largest
+
+
+def _sum(a: Float[Tensor, "*a"], b: Float[Tensor, "*a"]) -> tuple[Float[Tensor, "*a"], Float[Tensor, "*a"]]:
+    """a + b, rounded, and what rounding took away: Knuth's two-sum."""
+    total = a + b
+    part = total - a
+    return total, (a - (total - part)) + (b - part)
+
+
+def _half(value: Float[Tensor, "*a"]) -> tuple[Float[Tensor, "*a"], Float[Tensor, "*a"]]:
+    """The upper and the lower half of the digits, 26 bits each: Veltkamp's split."""
+    scaled = 134217729.0 * value
+    upper = scaled - (scaled - value)
+    return upper, value - upper
+
+
+def _product(a: Float[Tensor, "*a"], b: Float[Tensor, "*a"]) -> tuple[Float[Tensor, "*a"], Float[Tensor, "*a"]]:
+    """a b, rounded, and what rounding took away: Dekker's product."""
+    (a_up, a_low), (b_up, b_low) = _half(a), _half(b)
+    product = a * b
+    return product, ((a_up * b_up - product) + a_up * b_low + a_low * b_up) + a_low * b_low

@@ -29,7 +29,7 @@ class Paths(Measure):
 
     name = "paths"
     words = "how much of the output came through 0, 1, 2, ... attention layers, and from each head"
-    cost = "about 20 layer forwards for 12 layers; grows with the square of the depth"
+    cost = "about 20 to 25 layer forwards for 12 layers; grows with the square of the depth"
 
     def declares(self) -> tuple[Declared, ...]:
         length, head = ("length",), ("layer", "head")
@@ -82,7 +82,7 @@ def _by_length(forward: ForwardTrace, steps: list[FrozenStep], output: _Output) 
         "paths.share": Sample((C * G).sum((-2, -1)).mT, valid.unsqueeze(-1)),
         "paths.norm": Sample((ratio.sum(-1) / counted.sum(-1).clamp_min(1)).mT, valid.unsqueeze(-1)),
         "paths.residual": Sample(relative_residual(C, real.expand(len(C), *real.shape)).mT, (sizes.sum(-1) > 0).mT),
-        "paths.count": Sample(C.new_tensor(path_counts(plain), dtype=torch.float64).expand(len(x), -1)),
+        "paths.count": Sample(C.new_tensor(path_counts(plain), dtype=torch.float64)),
         "paths.error": Sample(missed / x.abs().amax((-2, -1)).clamp_min(tiny), real.any(-1)),
     }
     for reading, sample in samples.items():

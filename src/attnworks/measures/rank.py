@@ -7,6 +7,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnworks.linalg.krylov import leading_singular_value
+from attnworks.linalg.residual import residual
 from attnworks.measures.contract import MEASURES, Declared, Measure, Sample, Samples
 from attnworks.traces.layer import StreamTrace
 
@@ -42,9 +43,8 @@ class Rank(Measure):
         n = real.sum(-1)
         X = stream.X.float() if stream.X.dtype.itemsize < 4 else stream.X
         X = X * real.unsqueeze(-1)
-        centred = (X - X.sum(-2, keepdim=True) / n[:, None, None]) * real.unsqueeze(-1)
-        C = centred @ centred.mT
-        G = X @ X.mT
+        R = residual(X, real)
+        C, G = R @ R.mT, X @ X.mT
         spread, size = _trace(C), _trace(G)
         top = leading_singular_value(G)
         tiny = torch.finfo(X.dtype).tiny
@@ -64,7 +64,7 @@ def _trace(G: Float[Tensor, "b i i"]) -> Float[Tensor, " b"]:
 
 
 def _mean_cosine(X: Float[Tensor, "b i e"], real: Bool[Tensor, "b i"]) -> Float[Tensor, " b"]:
-    """sum_{i != j} u_i . u_j / (n (n - 1)) = (||sum_i u_i||^2 - n) / (n (n - 1)) for the unit rows u_i; zero rows: 0."""
+    """sum_{i != j} u_i . u_j / (n (n - 1)) = (||sum_i u_i||^2 - n) / (n (n - 1)) for unit rows u_i, 0 for zero rows."""
     U = X / X.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(X.dtype).tiny)
     n = real.sum(-1)
     itself = U.square().sum((-2, -1))

@@ -37,7 +37,7 @@ class Saturation(Measure):
             Declared(
                 "saturation.score_growth",
                 BY_HEAD,
-                "that, over scale sqrt(k) rms(q) rms(k): 1 if the entries of q and k were independent, sqrt(k) if aligned",
+                "that, over scale sqrt(k) rms(q) rms(k): 1 if entries of q and k are independent, sqrt(k) if aligned",
                 "S4.50",
             ),
         )

@@ -10,9 +10,8 @@ from attnworks.linalg.krylov import leading_spectrum
 from attnworks.linalg.spectrum import (
     cumulative_energy,
     effective_rank,
-    numerical_rank,
+    gram_singular_values,
     rank_for_energy,
-    singular_values,
     stable_rank,
 )
 from attnworks.measures.contract import MEASURES, Declared, Measure, Sample, Samples
@@ -37,7 +36,7 @@ class Spectra(Measure):
     Holds when: ranks at 90 % and stable ranks are exact, up to rounding, for every map. So is all the rest for maps
     with fewer than 112 rows or columns. Of larger ones only the values that hold 90 % of the energy are computed, where
     that is cheaper. Their curve is exact up to there, and a lower bound beyond, too low by 0.1 at most: the straight
-    line to (1, 1), below which no curve of falling values comes. They do not count for the numerical rank.
+    line to (1, 1), below which no curve of falling values comes.
     """
 
     name = "spectra"
@@ -63,29 +62,24 @@ class Spectra(Measure):
             of_map("rank90", "share of the singular values that holds 90 % of the energy", "S4.109"),
             of_map("rank90_count", "number of singular values that holds 90 % of the energy", "S4.109"),
             of_map("stable_rank", "stable rank of the map: 1 if all queries attend alike", "S4.130"),
-            of_map("numerical_rank", "share of the singular values above rounding: 1 is full rank", "S0.29"),
             *of_weights("qk", "W_QK"),
             *of_weights("vo", "W_VO"),
         )
 
     def maps(self, maps: Maps) -> Samples:
         P, n = maps.P.detach(), min(maps.P.shape[-2:])
-        known = torch.ones(P.shape[:2], dtype=torch.bool, device=P.device)
         if n < WHOLE_BELOW:
-            s = singular_values(P)
+            s = gram_singular_values(P)
             rank, stable, energy = rank_for_energy(s, ENERGY), stable_rank(s), cumulative_energy(s)
-            numerical = numerical_rank(s, max(P.shape[-2:])).to(P.dtype)
         else:
             leading = leading_spectrum(P, ENERGY)
             rank, stable = leading.rank, leading.stable_rank()
             energy = _straight_on(leading.cumulative_energy(), leading.known, n)
-            numerical, known = torch.zeros_like(stable), torch.zeros_like(known)
         return {
             "spectra.curve": Sample(_at_shares(energy)),
             "spectra.rank90": Sample(rank / n),
             "spectra.rank90_count": Sample(rank.to(P.dtype)),
             "spectra.stable_rank": Sample(stable),
-            "spectra.numerical_rank": Sample(numerical / n, known),
         }
 
     def weights(self, slot: Slot, weights: HeadWeights) -> Samples:

@@ -15,7 +15,7 @@ from attnworks.mechanisms.mask import as_four_axes
 from attnworks.traces.layer import LayerTrace, Slot
 
 WEIGHTS_AT_ONCE = 2**18
-"""Attention weights computed at a time: 1 MB in float32."""
+"""Attention weights computed at a time by each thread: 1 MB in float32."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,8 +40,9 @@ class Maps:
 
 def maps_of(trace: LayerTrace) -> Iterator[Maps]:
     """All maps of a layer, each once. Padding is cropped away, so that every row and column is a real token's."""
-    for sentences, i, j in same_lengths(trace.queries, trace.keys, WEIGHTS_AT_ONCE // trace.heads):
-        for heads in _head_slices(trace.heads, (sentences.stop - sentences.start) * i * j):
+    at_once = WEIGHTS_AT_ONCE * torch.get_num_threads()
+    for sentences, i, j in same_lengths(trace.queries, trace.keys, at_once // trace.heads):
+        for heads in _head_slices(trace.heads, at_once // ((sentences.stop - sentences.start) * i * j)):
             S = trace.scores(sentences, heads, i, j)
             added, allowed = _masked(trace, sentences, heads, i, j)
             if added is not None:
@@ -62,10 +63,9 @@ def same_lengths(queries: Tokens, keys: Tokens, pairs: int) -> Iterator[tuple[sl
             start = end
 
 
-def _head_slices(heads: int, weights_per_head: int) -> Iterator[slice]:
-    step = max(1, WEIGHTS_AT_ONCE // max(weights_per_head, 1))
-    for start in range(0, heads, step):
-        yield slice(start, min(start + step, heads))
+def _head_slices(heads: int, at_once: int) -> Iterator[slice]:
+    for start in range(0, heads, max(1, at_once)):
+        yield slice(start, min(start + max(1, at_once), heads))
 
 
 def _masked(trace: LayerTrace, sentences: slice, heads: slice, i: int, j: int) -> tuple[Tensor | None, Tensor | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -18,78 +19,123 @@ REMOVABLE = ("skip", "mlp", "norm")
 
 @contextmanager
 def without(subject: Subject, removed: Collection[str]) -> Iterator[None]:
-    """Run the subject without these parts of every block, for a while.
+    """Run the subject without these parts of every block, for a while; its anatomy says so meanwhile.
 
     norm    gives back what it is given
-    mlp     adds nothing, and its post-norm goes with it
+    mlp     leaves the stream as it is, and its post-norm goes with it
     skip    the branch takes away the stream that the block will add to it; exact up to the rounding of one sum, so that
             such networks are best run in float64, where differences of 1e-7 between tokens still mean something
     Source: Xie 2021, section 2 (S0.15-S0.20); the rank post (S1.16).
+    Holds when: dropout is off. Norms outside of the blocks, as after the embedding or the last block, stay.
     """
     for name in removed:
         if name not in REMOVABLE:
             raise unknown_name("part to run without", name, REMOVABLE)
-    if removed and subject.blocks is None:
+    before = subject.blocks
+    if removed and before is None:
         raise UsageError(
             asked=f"{subject.name} without {', '.join(removed)}",
             expected="a model whose blocks are known",
             got=type(subject.model).__name__,
             remedy="leave --without out, or examine a model of a known family",
         )
-    with ExitStack() as hooks:
-        if removed:
-            blocks = list({block.module: block for block in subject.blocks or ()}.values())
-            for block in blocks:
-                _Reduced(block, frozenset(removed)).install(hooks)
+    if not removed or before is None:
         yield
+        return
+    try:
+        with ExitStack() as hooks:
+            for block in {block.module: block for block in before}.values():
+                _Reduced(block, frozenset(removed)).install(hooks)
+            subject.blocks = tuple(_reduced(block, removed) for block in before)
+            yield
+    finally:
+        subject.blocks = before
+
+
+def _reduced(block: BlockAnatomy, removed: Collection[str]) -> BlockAnatomy:
+    parts = [part for part in block.parts if part.role != "mlp" or "mlp" not in removed]
+    norm = block.norm
+    if "norm" in removed:
+        parts, norm = [replace(part, norm=None) for part in parts], None
+    return replace(block, parts=tuple(parts), norm=norm, skip=block.skip and "skip" not in removed)
 
 
 class _Reduced:
-    """One block with parts taken out by hooks; it follows the stream through the block to know what skips add."""
+    """One block with parts taken out by hooks; it follows the stream through the block to know what skips add.
+
+    Parts are hooked while the block runs, so that hooks from before see what the branches really give.
+    """
 
     def __init__(self, block: BlockAnatomy, removed: frozenset[str]) -> None:
         self.block, self.removed = block, removed
         self.stream: Tensor | None = None
-        self.mlp_off = "mlp" in removed
+        self.passed = 0
+        self.handles: list[Any] = []
 
     def install(self, hooks: ExitStack) -> None:
-        handles: list[Any] = [self.block.module.register_forward_pre_hook(self._entered, with_kwargs=True)]
-        for part in self.block.parts:
-            handles.append(part.branch.register_forward_hook(self._branch(part)))
-            if part.norm is not None:
-                handles.append(part.norm.register_forward_hook(self._norm(part)))
-        for handle in handles:
-            hooks.callback(handle.remove)
+        module = self.block.module
+        hooks.callback(module.register_forward_pre_hook(self._entered, with_kwargs=True).remove)
+        hooks.callback(module.register_forward_hook(self._left).remove)
+        hooks.callback(self._release)
 
     def _entered(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         del module
+        self._release()
         self.stream = args[0] if args else kwargs["hidden_states"]
+        for part in self.block.parts:
+            self.handles.append(part.branch.register_forward_hook(self._branch(part)))
+            if part.norm is not None:
+                self.handles.append(part.norm.register_forward_hook(self._norm(part)))
+
+    def _left(self, module: nn.Module, args: Any, output: Any) -> None:
+        del module, args, output
+        self._release()
+
+    def _release(self) -> None:
+        for handle in self.handles:
+            handle.remove()
+        self.handles, self.stream, self.passed = [], None, 0
 
     def _branch(self, part: Part):
         def hook(module: nn.Module, args: Any, output: Any) -> Any:
             del module, args
             Y = first(output)
-            if part.role == "mlp" and self.mlp_off:
-                return _with_first(output, Y.new_zeros(Y.shape))
-            if "skip" in self.removed and self.block.skip and self.stream is not None:
-                alone, Y = Y, Y - self.stream.reshape(Y.shape)
-                self.stream = self.stream.new_zeros(()).expand(self.stream.shape) if self.block.parallel else alone
-            elif not self.block.parallel and self.stream is not None:
-                self.stream = self.stream + Y.reshape(self.stream.shape) if self.block.skip else Y
-            return _with_first(output, Y)
+            x = self._beside(Y)
+            if part.role == "mlp" and "mlp" in self.removed:
+                return _with_first(output, Y.new_zeros(Y.shape) if self.block.skip else x)
+            if self.block.skip and "skip" in self.removed:
+                self._go_on(Y.new_zeros(Y.shape) if self.block.parallel else Y)
+                return _with_first(output, Y - x)
+            if not self.block.parallel:
+                self._go_on(x + Y if self.block.skip else Y)
+            return output
 
         return hook
 
     def _norm(self, part: Part):
         def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
             del module
-            gone = "norm" in self.removed or (part.role == "mlp" and self.mlp_off and self.block.norm == "post")
-            given = args[0]
-            if self.block.norm == "post":
-                self.stream = given if gone else first(output)
-            return given if gone else output
+            post = self.block.norm == "post"
+            gone = "norm" in self.removed or (post and part.role == "mlp" and "mlp" in self.removed)
+            given = args[0] if gone else output
+            if post:
+                self._go_on(given)
+            return given
 
         return hook
+
+    def _beside(self, Y: Tensor) -> Tensor:
+        """The stream that a branch's output meets; where the branch runs on pieces of the sequence, the next piece."""
+        assert self.stream is not None
+        if Y.numel() == self.stream.numel():
+            return self.stream.reshape(Y.shape)
+        begin, self.passed = self.passed, self.passed + Y.shape[-2]
+        return self.stream[..., begin : self.passed, :]
+
+    def _go_on(self, x: Tensor) -> None:
+        """The stream is now x. Only the last part of a block runs on pieces, after which none is asked for."""
+        if self.stream is not None and x.numel() == self.stream.numel():
+            self.stream = x
 
 
 def _with_first(output: Any, Y: Tensor) -> Any:

@@ -27,18 +27,17 @@ class Spectator:
 class Subject(Protocol):
     """A model under examination.
 
-    blocks    its anatomy, or None where the parts are not known
+    blocks    its anatomy, or None where the parts are not known; reduced while it runs without some parts
     run       one forward pass without gradients being switched on or off; with `scores`, the model's own head included
     """
+
+    blocks: Sequence[BlockAnatomy] | None
 
     @property
     def name(self) -> str: ...
 
     @property
     def model(self) -> nn.Module: ...
-
-    @property
-    def blocks(self) -> Sequence[BlockAnatomy] | None: ...
 
     @property
     def abilities(self) -> Abilities: ...

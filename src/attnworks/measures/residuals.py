@@ -1,0 +1,74 @@
+"""Distance of the residual stream to equal rows, in every norm, each with its exact minimiser."""
+
+from __future__ import annotations
+
+import zlib
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from attnworks.data.tokens import Tokens
+from attnworks.linalg.norms import NORMS
+from attnworks.linalg.residual import relative_residual_norm, residual_norm
+from attnworks.measures.contract import MEASURES, Declared, Measure, Sample, Samples
+from attnworks.traces.layer import StreamTrace
+
+BY_LINEAR_PROGRAM = ("inf", "composite")
+ONE_IN = 16
+"""Linear programs are solved for one sentence in so many, chosen by its tokens, whatever batch it is in."""
+
+MINIMISER = {
+    "frobenius": "mean row",
+    "spectral": "mean row",
+    "one": "column medians",
+    "max": "column midranges",
+    "inf": "linear program",
+    "composite": "linear programs",
+}
+
+
+@MEASURES.register("residuals")
+class Residuals(Measure):
+    """min_x ||X - 1 x^T||, absolute and over ||X||, in six norms.
+
+    Source: Xie 2021, section 2 (S0.13, S0.14); the rank post (S1.11); D4.
+    """
+
+    name = "residuals"
+    words = "distance to equal rows in six norms, each with its exact minimiser"
+    cost = f"a linear program per depth for one sentence in {ONE_IN}: seconds for each"
+
+    def declares(self) -> tuple[Declared, ...]:
+        return tuple(
+            Declared(
+                f"residuals.{norm}{suffix}",
+                ("depth",),
+                f"{norm} distance to equal rows {words}; minimiser: {MINIMISER[norm]}",
+                "S0.14, D4",
+            )
+            for norm in NORMS
+            for suffix, words in (("", "over size; 0: all tokens the same"), ("_absolute", "as it is"))
+        )
+
+    def stream(self, stream: StreamTrace) -> Samples:
+        real = stream.tokens.real
+        several = real.sum(-1) > 1
+        X = stream.X.double()
+        samples: dict[str, Sample] = {}
+        for norm in NORMS:
+            chosen = several & self.drawn(stream.tokens) if norm in BY_LINEAR_PROGRAM else several
+            for suffix, value in (("", relative_residual_norm), ("_absolute", residual_norm)):
+                values = torch.zeros(len(X), dtype=X.dtype, device=X.device)
+                if chosen.any():
+                    values[chosen] = value(X[chosen], norm, real[chosen])
+                samples[f"residuals.{norm}{suffix}"] = Sample(values, chosen)
+        return samples
+
+    def drawn(self, tokens: Tokens) -> Bool[Tensor, " b"]:
+        """One sentence in `ONE_IN`, by a checksum of its tokens and the seed."""
+        sums = [
+            zlib.crc32(str((self.setting.seed, row[: int(length)])).encode())
+            for row, length in zip(tokens.ids.tolist(), tokens.lengths, strict=True)
+        ]
+        return torch.tensor([number % ONE_IN == 0 for number in sums], device=tokens.ids.device)
