@@ -64,11 +64,12 @@ def examined(*arguments: object) -> dict[str, Any]:
 
 
 def mistake(*arguments: object, code: int = 2) -> str:
-    """The one line that a mistake is told in."""
+    """The one line that a mistake is told in. Costs of measures may have been stated before."""
     result = examine(*arguments)
     assert result.exit_code == code, result.output
     assert result.stdout == ""
-    lines = result.stderr.splitlines()
+    costs = {f"{name}: {MEASURES[name].cost}" for name in MEASURES}
+    lines = [line for line in result.stderr.splitlines() if line not in costs]
     assert len(lines) == 1 and lines[0].startswith("attnworks: "), result.stderr
     return lines[0]
 
@@ -156,7 +157,9 @@ def test_a_folder_a_report_and_a_pin(folders: dict[str, Path], text: Path, tmp_p
     for P in exam.pins[0].maps.values():
         torch.testing.assert_close(P.float().sum(-1), torch.ones(3, 7), rtol=0, atol=5e-3)
     page = report.read_text()
-    assert page.lstrip().startswith("<!DOCTYPE html>") and "<script" not in page and "http" not in page.split("<body")[1]
+    assert (
+        page.lstrip().startswith("<!DOCTYPE html>") and "<script" not in page and "http" not in page.split("<body")[1]
+    )
     assert examine(*arguments).exit_code == 0, "an exam may be replaced by another"
 
 
@@ -194,7 +197,9 @@ def test_without_parts(folders: dict[str, Path], text: Path) -> None:
     assert whole["readings"]["rank.residual"]["value"][-1] != bare["readings"]["rank.residual"]["value"][-1]
 
 
-@pytest.mark.parametrize(("name", "objective"), [("gpt2", "lm"), ("bert", "mlm"), ("t5", "seq2seq"), ("bert", "embedding")])
+@pytest.mark.parametrize(
+    ("name", "objective"), [("gpt2", "lm"), ("bert", "mlm"), ("t5", "seq2seq"), ("bert", "embedding")]
+)
 def test_importance_for_an_objective(name: str, objective: str, folders: dict[str, Path], text: Path) -> None:
     found = examined(folders[name], "--text", text, "--measures", "importance", "--objective", objective)
     check(found)
@@ -244,7 +249,7 @@ def test_no_model(tmp_path: Path, text: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "told"),
-    [("", "no line at all"), ("\n \n\n", "empty (lines 1"), ("cat\ndog\n", "none in 2 lines"), ("a cat\ta dog\nit is", "tab")],
+    [("\n \n\n", "empty (lines 1"), ("cat\ndog\n", "none in 2 lines"), ("a cat\ta dog\nit is", "tab")],
 )
 def test_text_without_text(content: str, told: str, folders: dict[str, Path], tmp_path: Path) -> None:
     path = tmp_path / "odd.txt"
@@ -253,8 +258,10 @@ def test_text_without_text(content: str, told: str, folders: dict[str, Path], tm
 
 
 def test_no_text_file(folders: dict[str, Path], tmp_path: Path) -> None:
-    line = mistake(folders["gpt2"], "--text", tmp_path / "none.txt", code=1)
-    assert "none.txt" in line
+    assert "none.txt" in mistake(folders["gpt2"], "--text", tmp_path / "none.txt", code=1)
+    (tmp_path / "none.txt").write_text("")
+    for option in ("--text", "--parses"):
+        assert "an empty file" in mistake(folders["gpt2"], option, tmp_path / "none.txt", code=1)
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "bart"])
@@ -307,12 +314,29 @@ def test_activations_that_overflow_name_the_layer(name: str, measures: list[str]
             weights[key] *= 1e38
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     line = mistake(folder, "--text", text, *measures)
-    assert any(place in line for place in ("enc.1", "dec.1", "enc.2", "dec.2")) and "finite" in line
+    assert "activations of " + ("enc.1" if name == "bert" else "dec.1") in line and "finite numbers" in line
+
+
+@pytest.mark.parametrize(("scale", "told"), [(1e38, "the output"), (1e36, "rank of the output")])
+def test_an_mlp_that_overflows_is_named_too(scale: float, told: str, tmp_path: Path, text: Path) -> None:
+    """Numbers so large that only their squares overflow do no better."""
+    folder = save_tiny("gpt2", tmp_path / "large")
+    weights = load_file(folder / "model.safetensors")
+    key = next(name for name in weights if "h.0.mlp.c_proj.weight" in name)
+    weights[key] *= scale
+    if scale == 1e38:
+        weights[key.replace("mlp.c_proj", "mlp.c_fc")] *= 1e2
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    assert f"attnworks: {told} of layer 0 of the decoder: expected finite" in mistake(folder, "--text", text)
 
 
 def test_parses_that_are_none(folders: dict[str, Path], tmp_path: Path, text: Path) -> None:
     parses = tmp_path / "odd.conllu"
-    for content, told in (("the cat\n", "10 columns"), (PARSES.replace("\t2\tdet", "\t9\tdet"), "head"), ("", "sentence")):
+    for content, told in (
+        ("the cat\n", "10 columns"),
+        (PARSES.replace("\t2\tdet", "\t9\tdet"), "head"),
+        ("# text = it\n", "no sentence"),
+    ):
         parses.write_text(content)
         assert told in mistake(folders["bert"], "--parses", parses)
         assert told in mistake(folders["bert"], "--text", text, "--parses", parses)

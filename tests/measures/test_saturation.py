@@ -39,18 +39,21 @@ def test_rows_against_softmax() -> None:
 
 def test_size_of_scores_against_loops() -> None:
     seen = trace()
-    got = Saturation(Setting(N)).layer(seen)
+    measure = Saturation(Setting(N))
+    got = measure.layer(seen) | measure.rows(rows_of(seen, N - 1))
     for b, n in enumerate(LENGTHS):
         q, k = seen.Q[b, :, :n], seen.K[b, :, :n]
         rms = (0.7 * q @ k.mT).square().mean((-2, -1)).sqrt()
         alone = 0.7 * K**0.5 * q.square().mean((-2, -1)).sqrt() * k.square().mean((-2, -1)).sqrt()
         torch.testing.assert_close(got["saturation.score_rms"].values[b], rms)
-        torch.testing.assert_close(got["saturation.score_growth"].values[b], rms / alone)
+        torch.testing.assert_close(got["saturation.score_expected"].values[b], alone)
 
 
 def test_aligned_queries_and_keys_grow_with_sqrt_k() -> None:
     seen = trace()
     one = torch.ones_like(seen.Q)
     aligned = LayerTrace(seen.slot, one, one, one, one, Mask(), 1.0, seen.queries, seen.keys)
-    growth = Saturation(Setting(N)).layer(aligned)["saturation.score_growth"].values
+    measure = Saturation(Setting(N))
+    got = measure.layer(aligned) | measure.rows(rows_of(aligned, N - 1))
+    growth = got["saturation.score_rms"].values / got["saturation.score_expected"].values
     torch.testing.assert_close(growth, torch.full((B, H), K**0.5, dtype=torch.float64))

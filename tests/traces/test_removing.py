@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from itertools import combinations
@@ -31,7 +31,7 @@ from attnworks.traces.removing import REMOVABLE, without
 from attnworks.traces.subject import Spectator, first, watching_streams
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "models"))
-from model_helpers import (
+from model_helpers import (  # pyright: ignore[reportMissingImports]
     attention_config,
     filled,
     pure_config,
@@ -40,7 +40,7 @@ from model_helpers import (
     the,
     transformer,
 )
-from tiny_models import TINY
+from tiny_models import TINY  # pyright: ignore[reportMissingImports]
 
 SOURCE, TARGET = (7, 5, 3), (5, 11, 2)
 COMBINATIONS = [chosen for n in (1, 2, 3) for chosen in combinations(REMOVABLE, n)]
@@ -145,7 +145,8 @@ class Given(dict[tuple[BlockAnatomy, str], tuple[tuple[Any, ...], dict[str, Any]
 def by_hand(subject: ForeignSubject, batch: TextBatch, removed: tuple[str, ...]) -> Streams:
     """The streams of the whole network, block by block; the entries of the stacks are those of the whole network."""
     given, whole = Given(subject, batch), streams_of(subject, batch)
-    family = subject.model.config.model_type  # pyright: ignore[reportAttributeAccessIssue]
+    model: Any = subject.model
+    family: str = model.config.model_type
     expected: Streams = {}
     encoded = x = None
     with torch.no_grad():
@@ -154,8 +155,8 @@ def by_hand(subject: ForeignSubject, batch: TextBatch, removed: tuple[str, ...])
                 encoded = after_the_encoder(subject.base, x)
                 x = expected[block.kind, 0] = whole[block.kind, 0]
 
-            def branch(part: Part, z: Tensor, block: BlockAnatomy = block) -> Tensor:
-                return MLPS[family](block.module, z) if part.role == "mlp" else given.branch(block, part, z, encoded)
+            def branch(part: Part, z: Tensor, block: BlockAnatomy = block, Z: Tensor | None = encoded) -> Tensor:
+                return MLPS[family](block.module, z) if part.role == "mlp" else given.branch(block, part, z, Z)
 
             x = expected[block.kind, block.layer + 1] = composed(block, the(x), removed, branch)
     return expected
@@ -230,7 +231,7 @@ class PureSubject:
 
     def __init__(self, model: PureAttention) -> None:
         self.model = model
-        self.blocks = anatomy_of(model)
+        self.blocks: Sequence[BlockAnatomy] | None = anatomy_of(model)
         self.vectors = randn(50, model.config.d_e)
 
     def run(self, batch: TextBatch, spectator: Spectator | None = None, *, scores: bool = False) -> Outputs:
@@ -313,9 +314,9 @@ def test_unknown_parts_and_unknown_blocks_are_refused() -> None:
     assert "\n" not in str(error.value) and hooks_of(subject.model) == 0
     recurrent = build(recurrent_config(mechanism="dense"))
     assert isinstance(recurrent, Recurrent)
-    with pytest.raises(UsageError, match="blocks are known, got Recurrent") as error:
-        with without(OwnSubject(recurrent, "small"), ("mlp", "norm")):
-            pass
+    subject = OwnSubject(recurrent, "small")
+    with pytest.raises(UsageError, match="are known, got Recurrent") as error, without(subject, ("mlp", "norm")):
+        pass
     assert str(error.value).startswith("small without mlp, norm: ") and "\n" not in str(error.value)
 
 

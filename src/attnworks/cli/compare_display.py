@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from attnworks.exam.comparing import Change, Comparison, Curve, NewRole
-from attnworks.exam.examination import number
+from attnworks.measures.table import number
 
 NAMED = 12
 """Heads named in a line."""

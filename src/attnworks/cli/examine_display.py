@@ -24,9 +24,10 @@ from rich.text import Text
 from torch import Tensor
 
 from attnworks.cli.console import console
-from attnworks.exam.examination import Examination, number
+from attnworks.exam.examination import Examination
 from attnworks.exam.findings import NO_ROLE
 from attnworks.measures.reading import Reading
+from attnworks.measures.table import number
 from attnworks.traces.layer import SHORT, Kind
 
 ROLE_SIGNS = {

@@ -44,12 +44,14 @@ def examine_and_show(model: str, options: dict[str, Any]) -> None:
         examinee = open_examinee(
             model, max_tokens=options["max_tokens"], device=options["device"], dtype=options["dtype"]
         )
-        for name, cost in costs(measures) if not quiet else ():
-            screen.print(f"[dim]{name}: {cost}")
         with examine_progress(screen, None, quiet) as advance:
-            exam = run_examination(
-                examinee, passages, request, about=about, team=team, begin=advance.begin, advance=advance
-            )
+
+            def begin(steps: int) -> None:
+                for name, cost in costs(measures) if not quiet else ():
+                    screen.print(f"[dim]{name}: {cost}")
+                advance.begin(steps)
+
+            exam = run_examination(examinee, passages, request, about=about, team=team, begin=begin, advance=advance)
         if team.leads:
             _hand_over(exam, options)
 
@@ -80,7 +82,7 @@ def _passages(options: dict[str, Any]) -> tuple[list[Passage], dict[str, Any], s
         )
     if text is not None:
         passages, report = from_file(text)
-        passages, about, remark = passages[:number], {"name": str(text)}, report.summary() if report.bad else None
+        passages, about, remark = passages[:number], _named(text), report.summary() if report.bad else None
         if parses is not None:
             passages, unparsed = attach(passages, read_parses(parses))
             about["without_parses"] = unparsed
@@ -91,3 +93,7 @@ def _passages(options: dict[str, Any]) -> tuple[list[Passage], dict[str, Any], s
         passages, report = from_corpus(corpus, number, options["seed"])
         return passages, {"name": corpus}, report.summary() if report.bad else None
     return embedded(number), {"name": "grammar"}, None
+
+
+def _named(text: Path) -> dict[str, Any]:
+    return {"name": str(text)}

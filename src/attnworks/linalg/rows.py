@@ -8,6 +8,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from attnworks.linalg.scratch import FRESH, Scratch
+
 HIDDEN = -1e30
 """The score of a key that may not be seen: far below all others, and finite, so that 0 times it is 0."""
 
@@ -26,14 +28,16 @@ class WeighedRows(NamedTuple):
     argmax: Int[Tensor, "*a i"]
 
 
-def weigh_rows(S: Float[Tensor, "*a i j"], allowed: Bool[Tensor, "*#a #i #j"] | None = None) -> WeighedRows:
+def weigh_rows(
+    S: Float[Tensor, "*a i j"], allowed: Bool[Tensor, "*#a #i #j"] | None = None, scratch: Scratch = FRESH
+) -> WeighedRows:
     """Masked softmax of S with entropy, largest weight, Jacobian norm, range of scores and argmax of every row.
 
     With d_j = S_j - max S, and r_k = sum of exp(k d_j) over all keys below the maximum, which c keys share,
         Z = c + r_1,   H = ln Z - sum_j d_j exp(d_j) / Z,   max P = 1 / Z,
         ||diag(p) - p p^T||_F^2 = sum p^2 - 2 sum p^3 + (sum p^2)^2, written for c = 1 so that no digits cancel.
     Source: S4.46-S4.50 and S0.34; the same numbers as `linalg.softmax`, four times as fast.
-    Departs: S is overwritten. A row that sees no key has weights, entropy, range and Jacobian zero.
+    Departs: S is overwritten; P is scratch memory. A row that sees no key has zero weights, entropy, range, Jacobian.
     """
     blind = None
     if allowed is None:
@@ -45,15 +49,14 @@ def weigh_rows(S: Float[Tensor, "*a i j"], allowed: Bool[Tensor, "*#a #i #j"] | 
         S.masked_fill_(hidden, HIDDEN)
     top = S.amax(-1)
     D = S.sub_(top.unsqueeze(-1))
-    largest = torch.empty_like(D)
+    largest, E, T = (scratch.like(name, D) for name in ("largest", "E", "T"))
     torch.eq(D, 0.0, out=largest)
-    E = D.exp().sub_(largest)
-    T = E * D
-    drop = T.sum(-1)
+    torch.exp(D, out=E).sub_(largest)
+    drop = torch.mul(E, D, out=T).sum(-1)
     torch.mul(E, E, out=T)
     r1, r2, r3 = E.sum(-1), T.sum(-1), T.mul_(E).sum(-1)
     position = torch.arange(S.shape[-1], dtype=S.dtype, device=S.device)
-    c, where = (largest @ torch.stack([torch.ones_like(position), position], -1)).unbind(-1)
+    c, where = largest.sum(-1), largest @ position
     Z = c + r1
     P = E.add_(largest).div_(Z.unsqueeze(-1))
     rows = WeighedRows(
@@ -84,14 +87,14 @@ def _without(rows: WeighedRows, blind: Tensor) -> WeighedRows:
     return WeighedRows(P, entropy, max_weight, jacobian_norm, score_range, rows.argmax.masked_fill(blind, -1))
 
 
-def diagonal_sums(P: Float[Tensor, "m i j"]) -> Float[Tensor, "m o"]:
+def diagonal_sums(P: Float[Tensor, "m i j"], scratch: Scratch = FRESH) -> Float[Tensor, "m o"]:
     """sum_i P[i, i + o] for every offset o from -(i - 1) to j - 1.
 
     Rows are copied behind i zeros each and read again one further to the right per row, so that diagonals are columns.
     """
     m, i, j = P.shape
     width = i + j
-    wide = P.new_zeros(m, i * width + i)
+    wide = scratch.zeros((m, i * width + i), P)
     wide[:, : i * width].view(m, i, width)[..., i:] = P
     skewed = wide.as_strided((m, i, width - 1), (wide.shape[1], width + 1, 1), storage_offset=1)
     return skewed.sum(-2)

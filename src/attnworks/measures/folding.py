@@ -48,7 +48,7 @@ class Moments:
         else:
             counted = valid.cpu().expand(values.shape)
             number, values = counted.sum(0), torch.where(counted, values, 0.0)
-        self.count += number
+        self.count = self.count + number
         middle = _half(values.sum(0) / number.clamp_min(1))[0]
         apart = values - middle
         if counted is not None:
@@ -63,7 +63,7 @@ class Moments:
 
     def merge(self, tensors: Float[Tensor, "five ..."]) -> None:
         count, *sums = tensors
-        self.count += count.long()
+        self.count = self.count + count.long()
         self.sum.add(sums[0], sums[1])
         self.squares.add(sums[2], sums[3])
 
@@ -103,14 +103,14 @@ class Largest:
     def add(self, values: Float[Tensor, "b ..."], valid: Bool[Tensor, "b ..."] | None = None) -> None:
         values = values.detach().cpu().double()
         counted = torch.ones_like(values, dtype=torch.bool) if valid is None else valid.cpu().expand(values.shape)
-        self.count += counted.sum(0)
+        self.count = self.count + counted.sum(0)
         self.largest = torch.maximum(self.largest, torch.where(counted, values, -torch.inf).amax(0))
 
     def tensors(self) -> Float[Tensor, "two ..."]:
         return torch.stack([self.count.double(), self.largest])
 
     def merge(self, tensors: Float[Tensor, "two ..."]) -> None:
-        self.count += tensors[0].long()
+        self.count = self.count + tensors[0].long()
         self.largest = torch.maximum(self.largest, tensors[1])
 
     @property

@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attnworks.linalg.krylov import leading_singular_value
-from attnworks.linalg.residual import residual
+from attnworks.linalg.krylov import SMALL, leading_singular_value
+from attnworks.linalg.spectrum import over_threads
 from attnworks.measures.contract import MEASURES, Declared, Measure, Sample, Samples
 from attnworks.traces.layer import StreamTrace
 
@@ -40,35 +40,56 @@ class Rank(Measure):
 
     def stream(self, stream: StreamTrace) -> Samples:
         real = stream.tokens.real
-        n = real.sum(-1)
-        X = stream.X.float() if stream.X.dtype.itemsize < 4 else stream.X
-        X = X * real.unsqueeze(-1)
-        R = residual(X, real)
-        C, G = R @ R.mT, X @ X.mT
+        G, C = gram_matrices(stream.X.float() if stream.X.dtype.itemsize < 4 else stream.X, real)
         spread, size = _trace(C), _trace(G)
-        top = leading_singular_value(G)
-        tiny = torch.finfo(X.dtype).tiny
-        several = n > 1
+        tiny = torch.finfo(G.dtype).tiny
         samples = {
             "rank.residual": (spread / size.clamp_min(tiny)).sqrt(),
             "rank.residual_absolute": spread.sqrt(),
-            "rank.stable": torch.where(size > 0, size / top.clamp_min(tiny), 0.0),
-            "rank.cosine": _mean_cosine(X, real),
+            "rank.stable": torch.where(size > 0, size / _largest_eigenvalue(G).clamp_min(tiny), 0.0),
+            "rank.cosine": _mean_cosine(G, real),
             "rank.diameter": _diameter(C, real),
         }
-        return {name: Sample(values, several) for name, values in samples.items()}
+        return {name: Sample(values, real.sum(-1) > 1) for name, values in samples.items()}
+
+
+def gram_matrices(
+    X: Float[Tensor, "b i e"], real: Bool[Tensor, "b i"]
+) -> tuple[Float[Tensor, "b i i"], Float[Tensor, "b i i"]]:
+    """X X^T and R R^T for the residual R = X - 1 mean, both zero at padding, from one matrix product.
+
+    With Y = X - 1 x_0^T, zero for equal rows (D7): X X^T = Y Y^T + (Y x_0) 1^T + 1 (Y x_0)^T + |x_0|^2 1 1^T, and
+    R R^T is Y Y^T without the means of its rows and columns.
+    """
+    x = X[:, :1]
+    Y = X - x
+    both = real.unsqueeze(-1) & real.unsqueeze(-2)
+    G_Y = torch.where(both, Y @ Y.mT, 0.0)
+    along = Y @ x.mT
+    G = torch.where(both, G_Y + along + along.mT + x.square().sum(-1, keepdim=True), 0.0)
+    n = real.sum(-1)[:, None, None].clamp_min(1)
+    row = G_Y.sum(-1, keepdim=True) / n
+    C = torch.where(both, G_Y - row - row.mT + row.sum(-2, keepdim=True) / n, 0.0)
+    return G, C
 
 
 def _trace(G: Float[Tensor, "b i i"]) -> Float[Tensor, " b"]:
-    return G.diagonal(dim1=-2, dim2=-1).sum(-1)
+    return G.diagonal(dim1=-2, dim2=-1).sum(-1).clamp_min(0.0)
 
 
-def _mean_cosine(X: Float[Tensor, "b i e"], real: Bool[Tensor, "b i"]) -> Float[Tensor, " b"]:
-    """sum_{i != j} u_i . u_j / (n (n - 1)) = (||sum_i u_i||^2 - n) / (n (n - 1)) for unit rows u_i, 0 for zero rows."""
-    U = X / X.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(X.dtype).tiny)
+def _largest_eigenvalue(G: Float[Tensor, "b i i"]) -> Float[Tensor, " b"]:
+    if G.shape[-1] < SMALL:
+        return over_threads(torch.linalg.eigvalsh, G)[..., -1]
+    return leading_singular_value(G)
+
+
+def _mean_cosine(G: Float[Tensor, "b i i"], real: Bool[Tensor, "b i"]) -> Float[Tensor, " b"]:
+    """mean over i != j of G_ij / sqrt(G_ii G_jj); a zero row has cosine 0 with all."""
+    length = G.diagonal(dim1=-2, dim2=-1).clamp_min(0.0).sqrt()
+    inverse = torch.where(length > 0, 1 / length, 0.0)
+    cosines = G * inverse.unsqueeze(-1) * inverse.unsqueeze(-2)
     n = real.sum(-1)
-    itself = U.square().sum((-2, -1))
-    return (U.sum(-2).square().sum(-1) - itself) / (n * (n - 1)).clamp_min(1)
+    return (cosines.sum((-2, -1)) - _trace(cosines)) / (n * (n - 1)).clamp_min(1)
 
 
 def _diameter(C: Float[Tensor, "b i i"], real: Bool[Tensor, "b i"]) -> Float[Tensor, " b"]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from attnworks.errors import UsageError
+from attnworks.measures.table import TextTable, reading_table
 from attnworks.registry import unknown_name
 from attnworks.traces.layer import SHORT, Kind
 
@@ -47,6 +48,10 @@ class Reading:
     def row_name(self, row: int) -> str:
         """enc.3 for a layer, 3 for a depth."""
         return f"{SHORT[self.kind]}.{row}" if self.axes[0] == "layer" else str(row)
+
+    def table(self) -> TextTable:
+        """The reading in aligned columns: layers down and heads across."""
+        return reading_table(self)
 
     def to_json(self) -> dict[str, Any]:
         """Nested lists; a number that is not there, or not finite, is null."""
@@ -117,8 +122,7 @@ class Readings(Mapping[str, Reading]):
 
 
 def _finite(row: Tensor) -> Any:
-    if row.dtype == torch.int64:
+    """As lists; what is not finite becomes None."""
+    if bool(torch.isfinite(row).all()):
         return row.tolist()
-    if row.dim() == 0:
-        return row.item() if torch.isfinite(row) else None
-    return [_finite(part) for part in row]
+    return [_finite(part) for part in row] if row.dim() else None

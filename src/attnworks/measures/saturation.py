@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
 
 from attnworks.measures.contract import MEASURES, Declared, Measure, Sample, Samples
 from attnworks.traces.layer import LayerTrace
@@ -35,9 +37,9 @@ class Saturation(Measure):
             ),
             Declared("saturation.score_rms", BY_HEAD, "root mean square of the scores before any mask", "S4.50"),
             Declared(
-                "saturation.score_growth",
+                "saturation.score_expected",
                 BY_HEAD,
-                "that, over scale sqrt(k) rms(q) rms(k): 1 if entries of q and k are independent, sqrt(k) if aligned",
+                "scale sqrt(k) rms(q) rms(k): what score_rms would be if entries of q and k were independent",
                 "S4.50",
             ),
         )
@@ -49,21 +51,22 @@ class Saturation(Measure):
             "saturation.jacobian": rows.jacobian_norm,
             "saturation.score_range": rows.score_range,
         }
-        return {name: Sample(*rows.mean(values)) for name, values in named.items()}
+        samples = {name: Sample(*rows.mean(values)) for name, values in named.items()}
+        if rows.score_norm.any():
+            square, counted = rows.mean(rows.score_norm.square())
+            samples["saturation.score_rms"] = Sample((square / rows.keys.lengths[:, None].clamp_min(1)).sqrt(), counted)
+        return samples
 
     def layer(self, trace: LayerTrace) -> Samples:
-        """mean_ij (q_i . k_j)^2 = <Q^T Q, K^T K> / (i j), without forming the scores."""
+        """scale sqrt(k) rms(q) rms(k), over the entries of the real queries and keys of a sentence."""
         if trace.scale is None:
             return {}
         k = trace.Q.shape[-1]
-        Q, K = trace.Q * trace.queries.real[:, None, :, None], trace.K * trace.keys.real[:, None, :, None]
-        G_K = trace.shared(K.mT @ K, slice(None))
-        G_Q = Q.mT @ Q
-        pairs = (trace.queries.lengths * trace.keys.lengths)[:, None]
-        product = (G_Q * G_K).sum((-2, -1)) / pairs
-        independent = G_Q.diagonal(dim1=-2, dim2=-1).sum(-1) * G_K.diagonal(dim1=-2, dim2=-1).sum(-1) / (pairs * k)
-        growth = (product / independent.clamp_min(torch.finfo(product.dtype).tiny)).sqrt()
-        return {
-            "saturation.score_rms": Sample(abs(trace.scale) * product.sqrt()),
-            "saturation.score_growth": Sample(growth, independent > 0),
-        }
+        q = _rms(trace.Q, trace.queries.real)
+        key = trace.shared(_rms(trace.K, trace.keys.real)[..., None, None], slice(None))[..., 0, 0]
+        return {"saturation.score_expected": Sample(abs(trace.scale) * k**0.5 * q * key)}
+
+
+def _rms(Q: Float[Tensor, "b h i k"], real: Bool[Tensor, "b i"]) -> Float[Tensor, "b h"]:
+    square = torch.linalg.vector_norm(Q, dim=-1).square() * real.unsqueeze(1)
+    return (square.sum(-1) / (real.sum(-1, keepdim=True).clamp_min(1) * Q.shape[-1])).sqrt()

@@ -110,18 +110,22 @@ class ForeignSubject:
         return self._weights[slot]
 
     def bilinear(self, slot: Slot, X: Tensor | None, Q: Tensor) -> bool:
-        """Whether queries are X W_Q + b_Q up to a factor, seen on the last position, which rotary positions turn."""
         if slot not in self._bilinear:
             weights = self.weights(slot)
             if weights is None or X is None:
                 return False
-            at = torch.einsum("be,hek->bhk", X[:, -1], weights.W_Q)
-            at = at if weights.b_Q is None else at + weights.b_Q
-            tiny = torch.finfo(Q.dtype).tiny
-            factor = (at * Q[:, :, -1]).sum() / at.square().sum().clamp_min(tiny)
-            error = (factor * at - Q[:, :, -1]).abs().max() / Q[:, :, -1].abs().max().clamp_min(tiny)
-            self._bilinear[slot] = bool(error < tolerance(Q.dtype).rtol)
+            self._bilinear[slot] = linear_queries(X, Q, weights)
         return self._bilinear[slot]
+
+
+def linear_queries(X: Tensor, Q: Tensor, weights: HeadWeights) -> bool:
+    """Whether queries are X W_Q + b_Q up to a factor, seen on the last position, which rotary positions turn."""
+    at = torch.einsum("be,hek->bhk", X[:, -1], weights.W_Q)
+    at = at if weights.b_Q is None else at + weights.b_Q
+    tiny = torch.finfo(Q.dtype).tiny
+    factor = (at * Q[:, :, -1]).sum() / at.square().sum().clamp_min(tiny)
+    error = (factor * at - Q[:, :, -1]).abs().max() / Q[:, :, -1].abs().max().clamp_min(tiny)
+    return bool(error < tolerance(Q.dtype).rtol)
 
 
 class _Turn:
@@ -172,10 +176,11 @@ class _Turn:
         added = options.get("position_bias")
         added = None if added is None or not added.any() else added
         scale = options.get("scaling")
+        scale = Q.shape[-1] ** -0.5 if scale is None else scale
         return self.spectator.attention(
             LayerTrace(
-                slot, Q, K, V, Y, _mask(module, Q, given, added, options),
-                Q.shape[-1] ** -0.5 if scale is None else scale, queries, keys, X=X, Z=Z, weights=self.subject.weights(slot),
+                slot, Q, K, V, Y, _mask(module, Q, given, added, options), scale, queries, keys,
+                X=X, Z=Z, weights=self.subject.weights(slot),
                 bilinear=added is None and self.subject.bilinear(slot, X, Q),
             )
         )  # fmt: skip

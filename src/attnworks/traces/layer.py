@@ -12,6 +12,7 @@ from torch import Tensor
 
 from attnworks.data.text_batch import Kind
 from attnworks.data.tokens import Tokens
+from attnworks.linalg.scratch import FRESH, Scratch
 from attnworks.mechanisms import Mask
 from attnworks.models.anatomy import HeadWeights
 
@@ -69,7 +70,9 @@ class LayerTrace:
     def heads(self) -> int:
         return self.Q.shape[1]
 
-    def scores(self, sentences: slice, heads: slice, i: int, j: int) -> Float[Tensor, "b h i j"]:
+    def scores(
+        self, sentences: slice, heads: slice, i: int, j: int, scratch: Scratch = FRESH
+    ) -> Float[Tensor, "b h i j"]:
         """S for some sentences and heads, their first i queries and j keys, before any mask."""
         wide = torch.promote_types(self.Q.dtype, torch.float32)
         if self.scale is None:
@@ -77,7 +80,8 @@ class LayerTrace:
             P = self.weigh()[sentences, heads, :i, :j].to(wide)
             return P.log().clamp_min_(LOWEST_LOG)
         Q = self.Q[sentences, heads, :i].to(wide) * self.scale
-        return Q @ self.shared(self.K, heads)[sentences, :, :j].to(wide).mT
+        K = self.shared(self.K, heads)[sentences, :, :j].to(wide)
+        return torch.matmul(Q, K.mT, out=scratch.empty("S", (*Q.shape[:3], j), wide, Q.device))
 
     def shared(self, grouped: Float[Tensor, "b g j k"], heads: slice) -> Float[Tensor, "b h j k"]:
         """The keys or values of these query heads, repeated where heads share them."""

@@ -11,18 +11,20 @@ from torch import Tensor
 
 from attnworks.data.tokens import Tokens
 from attnworks.linalg.rows import WeighedRows, weigh_rows
+from attnworks.linalg.scratch import FRESH, Scratch
 from attnworks.mechanisms.mask import as_four_axes
 from attnworks.traces.layer import LayerTrace, Slot
 
-WEIGHTS_AT_ONCE = 2**18
-"""Attention weights computed at a time by each thread: 1 MB in float32."""
+WEIGHTS_AT_ONCE = 2**17
+"""Attention weights computed at a time by each thread: half a megabyte in float32."""
 
 
 @dataclass(frozen=True, eq=False)
 class Maps:
     """The maps of some consecutive sentences of one length and some heads, cropped to their real tokens.
 
-    visible    keys that each query may see
+    visible    keys that each query may see, in the head that sees most
+    score_norm    |S_i| of each row of scores, before any mask; 0 where the layer has no such scores
     V          the values of the same sentences and heads
     """
 
@@ -31,6 +33,7 @@ class Maps:
     heads: slice
     rows: WeighedRows
     visible: Int[Tensor, "b i"]
+    score_norm: Float[Tensor, "b h i"]
     V: Float[Tensor, "b h j v"]
 
     @property
@@ -38,17 +41,21 @@ class Maps:
         return self.rows.P
 
 
-def maps_of(trace: LayerTrace) -> Iterator[Maps]:
-    """All maps of a layer, each once. Padding is cropped away, so that every row and column is a real token's."""
+def maps_of(trace: LayerTrace, scratch: Scratch = FRESH) -> Iterator[Maps]:
+    """All maps of a layer, each once. Padding is cropped away, so that every row and column is a real token's.
+
+    With scratch memory, maps are overwritten by the next ones.
+    """
     at_once = WEIGHTS_AT_ONCE * torch.get_num_threads()
     for sentences, i, j in same_lengths(trace.queries, trace.keys, at_once // trace.heads):
         for heads in _head_slices(trace.heads, at_once // ((sentences.stop - sentences.start) * i * j)):
-            S = trace.scores(sentences, heads, i, j)
+            S = trace.scores(sentences, heads, i, j, scratch)
+            norm = S.new_zeros(S.shape[:-1]) if trace.scale is None else torch.linalg.vector_norm(S, dim=-1)
             added, allowed = _masked(trace, sentences, heads, i, j)
             if added is not None:
                 S += added
             V = trace.shared(trace.V, heads)[sentences, :, :j]
-            yield Maps(trace.slot, sentences, heads, weigh_rows(S, allowed), _visible(allowed, S), V)
+            yield Maps(trace.slot, sentences, heads, weigh_rows(S, allowed, scratch), _visible(allowed, S), norm, V)
 
 
 def same_lengths(queries: Tokens, keys: Tokens, pairs: int) -> Iterator[tuple[slice, int, int]]:
@@ -86,7 +93,9 @@ def _masked(trace: LayerTrace, sentences: slice, heads: slice, i: int, j: int) -
 
 def _visible(allowed: Tensor | None, S: Tensor) -> Tensor:
     b, _, i, j = S.shape
-    return torch.full((b, i), j) if allowed is None else as_four_axes(allowed)[:, 0].sum(-1).expand(b, i)
+    if allowed is None:
+        return torch.full((b, i), j, device=S.device)
+    return as_four_axes(allowed).sum(-1).amax(1).expand(b, i)
 
 
 HIDDEN_BELOW = -1e9

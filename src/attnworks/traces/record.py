@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from attnworks.data.text_batch import Kind, TextBatch
+from attnworks.errors import UsageError
 from attnworks.models import Observation, Recurrent, Transformer
 from attnworks.models.anatomy import BlockAnatomy, HeadWeights, anatomy_of
 from attnworks.objectives.text import Abilities, Outputs
@@ -38,6 +39,13 @@ class OwnSubject:
             given = (source.ids, target.ids, source.real, target.real)
         if spectator is None:
             hidden = self.model.hidden(*given)
+        elif isinstance(self.model, Recurrent) and self.model.attention is None:
+            raise UsageError(
+                asked=f"attention of {self.name}",
+                expected="a model that attends",
+                got="a recurrent network without attention",
+                remedy="examine one that was built with a mechanism",
+            )
         else:
             with watching_streams(stacks_of(self.blocks), batch, spectator):
                 hidden = self.model.hidden(*given, observe=self._showing(batch, spectator))

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from attnworks.data.tokens import Tokens
 from attnworks.linalg.rows import diagonal_sums
+from attnworks.linalg.scratch import FRESH, Scratch
 from attnworks.traces.layer import LayerTrace, Slot
 from attnworks.traces.maps import Maps, maps_of
 
@@ -19,7 +20,8 @@ from attnworks.traces.maps import Maps, maps_of
 class LayerRows:
     """Statistics of all heads of one layer on one batch; zero (argmax: -1) at padding.
 
-    visible     keys that each query may see
+    visible     keys that each query may see, in the head that sees most
+    score_norm  |S_i|, the Euclidean norm of each row of scores, before any mask; 0 where the layer has no such scores
     received    attention that each key gets, averaged over the queries
     diagonal    sum_i P[i, i + o] over the queries, for offsets o from -span to span
     pointed     name -> P[i, pointer(i)] for each pointer asked for, zero where it points nowhere
@@ -35,6 +37,7 @@ class LayerRows:
     jacobian_norm: Float[Tensor, "b h i"]
     score_range: Float[Tensor, "b h i"]
     argmax: Int[Tensor, "b h i"]
+    score_norm: Float[Tensor, "b h i"]
     received: Float[Tensor, "b h j"]
     diagonal: Float[Tensor, "b h o"]
     pointed: Mapping[str, Float[Tensor, "b h i"]]
@@ -53,34 +56,39 @@ def rows_of(
     span: int,
     pointers: Mapping[str, Int[Tensor, "b i"]] | None = None,
     on_maps: Callable[[Maps], None] | None = None,
+    scratch: Scratch = FRESH,
 ) -> LayerRows:
-    """One walk over the maps of a layer; `on_maps` is shown each piece of it."""
+    """One walk over the maps of a layer; `on_maps` is shown each piece of it, which the next one overwrites."""
     (b, h, i, _), j = trace.Q.shape, trace.K.shape[2]
     wide = torch.promote_types(trace.Q.dtype, torch.float32)
     new = {"dtype": wide, "device": trace.Q.device}
     pointers = {} if pointers is None else pointers
-    entropy, max_weight, jacobian, score_range = (torch.zeros(b, h, i, **new) for _ in range(4))
+    entropy, max_weight, jacobian, score_range, score_norm = (torch.zeros(b, h, i, **new) for _ in range(5))
     argmax = torch.full((b, h, i), -1, device=trace.Q.device)
     visible = torch.zeros(b, i, dtype=torch.int64, device=trace.Q.device)
     received, diagonal = torch.zeros(b, h, j, **new), torch.zeros(b, h, 2 * span + 1, **new)
-    pointed = {name: torch.zeros(b, h, i, **new) for name in pointers}
-    for piece in maps_of(trace):
+    names = list(pointers)
+    pointed = torch.zeros(b, h, i, len(names), **new)
+    at = torch.stack([pointers[name] for name in names], -1).unsqueeze(1) if names else None
+    for piece in maps_of(trace, scratch):
         rows, (own_i, own_j) = piece.rows, piece.P.shape[-2:]
         here = (piece.sentences, piece.heads, slice(own_i))
         for target, values in zip((entropy, max_weight, jacobian, score_range, argmax), rows[1:], strict=True):
             target[here] = values
+        score_norm[here] = piece.score_norm
         received[piece.sentences, piece.heads, :own_j] = piece.P.mean(-2)
-        sums = diagonal_sums(piece.P.flatten(0, 1)).unflatten(0, piece.P.shape[:2])
+        sums = diagonal_sums(piece.P.flatten(0, 1), scratch).unflatten(0, piece.P.shape[:2])
         low, high = max(-span, 1 - own_i), min(span, own_j - 1)
         diagonal[piece.sentences, piece.heads, low + span : high + span + 1] = sums[..., low + own_i - 1 : high + own_i]
-        for name, pointer in pointers.items():
-            at = pointer[piece.sentences, None, :own_i, None]
-            found = piece.P.gather(-1, at.clamp(0, own_j - 1).expand(*piece.P.shape[:3], 1))
-            pointed[name][here] = (found * ((at >= 0) & (at < own_j))).squeeze(-1)
-        visible[piece.sentences, :own_i] = piece.visible
+        if at is not None:
+            key = at[piece.sentences, :, :own_i]
+            found = piece.P.gather(-1, key.clamp(0, own_j - 1).expand(*piece.P.shape[:3], -1))
+            pointed[here] = found * ((key >= 0) & (key < own_j))
+        seen = visible[piece.sentences, :own_i]
+        torch.maximum(seen, piece.visible, out=seen)
         if on_maps is not None:
             on_maps(piece)
     return LayerRows(
         trace.slot, trace.queries, trace.keys, span, visible, entropy, max_weight, jacobian, score_range, argmax,
-        received, diagonal, pointed,
+        score_norm, received, diagonal, dict(zip(names, pointed.unbind(-1), strict=True)),
     )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
@@ -24,6 +24,7 @@ class Spectator:
         """The residual stream before the first block and after every block."""
 
 
+@runtime_checkable
 class Subject(Protocol):
     """A model under examination.
 

@@ -1,0 +1,280 @@
+"""Two examinations side by side: what changed, head by head and depth by depth, and whether chance explains it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from scipy.stats import t as student
+from torch import Tensor
+
+from attnworks.exam.examination import FORMAT, Examination
+from attnworks.measures.folding import CONFIDENCE
+from attnworks.measures.reading import Reading, Row
+from attnworks.traces.layer import SHORT
+
+FALSE_DISCOVERIES = 0.05
+ROUNDING = 1e-5
+LABELS = "roles.label"
+DERIVED = {"roles.score", "roles.baseline", "roles.syntactic_baseline", "redundancy.nearest"}
+"""What follows from other readings, which are compared."""
+
+
+class Estimate(NamedTuple):
+    """A mean over sentences; without spread or count nothing is known of its certainty."""
+
+    value: float
+    spread: float = math.nan
+    sentences: int = 0
+
+
+@dataclass(frozen=True)
+class Change:
+    """One number of one head (enc.3.7), layer (enc.3) or depth (4), before and after.
+
+    margin     half of the 95 % interval of the difference; None where certainty is unknown
+    chance     probability of so large a difference by chance; None where unknown
+    certain    whether it stands among all numbers compared, with 5 % false discoveries; None where unknown
+    """
+
+    reading: str
+    where: str
+    before: float
+    after: float
+    margin: float | None
+    chance: float | None
+    certain: bool | None = None
+
+    @property
+    def difference(self) -> float:
+        return self.after - self.before
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "reading": self.reading,
+            "where": self.where,
+            "before": self.before,
+            "after": self.after,
+            "difference": self.difference,
+            "margin": self.margin,
+            "chance": self.chance,
+            "certain": self.certain,
+        }
+
+
+class NewRole(NamedTuple):
+    head: str
+    before: str
+    after: str
+
+
+class Curve(NamedTuple):
+    """A reading along depth in both examinations; None where there is no number."""
+
+    reading: str
+    before: tuple[float | None, ...]
+    after: tuple[float | None, ...]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All that changed.
+
+    compared   how many numbers both examinations have
+    changes    those that differ, the most certain first, then those of unknown certainty, the largest first
+    roles      heads whose label changed
+    curves     readings along depth
+    only       heads that just the first, and just the second, examination has
+    notes      what cannot be compared, and what else differs
+    """
+
+    compared: int
+    changes: tuple[Change, ...]
+    roles: tuple[NewRole, ...]
+    curves: tuple[Curve, ...]
+    only: tuple[tuple[str, ...], tuple[str, ...]]
+    notes: tuple[str, ...]
+
+    @property
+    def certain(self) -> tuple[Change, ...]:
+        """Changes that chance does not explain."""
+        return tuple(change for change in self.changes if change.certain)
+
+    @property
+    def nothing_changed(self) -> bool:
+        return not (self.changes or self.roles or any(self.only) or self.notes)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "compared": self.compared,
+            "nothing_changed": self.nothing_changed,
+            "changes": [change.to_json() for change in self.changes],
+            "roles": [role._asdict() for role in self.roles],
+            "curves": [
+                {**curve._asdict(), "before": list(curve.before), "after": list(curve.after)} for curve in self.curves
+            ],
+            "only": [list(heads) for heads in self.only],
+            "notes": list(self.notes),
+        }
+
+
+def compare(before: Examination, after: Examination) -> Comparison:
+    """Every number that both have: per head, per layer and along depth.
+
+    Two means m, m' over n, n' sentences with standard deviations s, s' differ by chance with probability
+    2 P(T > |m' - m| / sqrt(s^2 / n + s'^2 / n')), T Student's with Welch's degrees of freedom. Many numbers are
+    compared at once, so those are called certain that Benjamini and Hochberg's procedure keeps, of which 5 % are false.
+
+    Holds when: the sentences of one examination are independent. On the same corpus the two share their sentences; then
+    the probability is rather too large than too small.
+    """
+    common = [name for name in _keys(before) if name in _keys(after) and name.partition("@")[0] not in DERIVED]
+    notes = [*_differing(before, after), *_readings_of_one(before, after)]
+    changes: list[Change] = []
+    roles: list[NewRole] = []
+    curves: list[Curve] = []
+    odd_rows: dict[str, str] = {}
+    compared = 0
+    for name in common:
+        one, other = before[name], after[name]
+        label = _short_name(one, before)
+        if one.axes != other.axes:
+            notes.append(f"{label} has axes {', '.join(one.axes)} against {', '.join(other.axes)}")
+        elif one.axes in (("depth",), ("layer",), ("layer", "head")):
+            for row in range(min(len(one.value), len(other.value))):
+                if _size(one.value[row]) != _size(other.value[row]):
+                    odd = f"{_size(one.value[row])} heads against {_size(other.value[row])}, not compared"
+                    odd_rows[f"{SHORT[one.kind]}.{row}"] = odd
+                    continue
+                roles += _new_roles(one, other, row) if one.name == LABELS else []
+                for where, first, second in zip(_names(one, row), _row(one, row), _row(other, row), strict=False):
+                    if math.isfinite(first.value) and math.isfinite(second.value):
+                        compared += 1
+                        changes += _change(label, where, first, second)
+        if one.axes == other.axes == ("depth",):
+            curves.append(Curve(label, _numbers(one), _numbers(other)))
+    notes += [f"{slot}: {odd}" for slot, odd in odd_rows.items()]
+    known = _kept(changes, compared)
+    only = (_heads(before) - _heads(after), _heads(after) - _heads(before))
+    sole = tuple(
+        tuple(sorted((head for head in heads if head.rpartition(".")[0] not in odd_rows), key=_order)) for heads in only
+    )
+    return Comparison(compared, tuple(known), tuple(roles), tuple(curves), (sole[0], sole[1]), tuple(notes))
+
+
+def _change(reading: str, where: str, before: Estimate, after: Estimate) -> Iterator[Change]:
+    """Nothing if both are the same, up to rounding where no spread says how far apart they may be."""
+    one, other = before.value, after.value
+    variances = [side.spread**2 / side.sentences if side.sentences > 1 else math.nan for side in (before, after)]
+    total = sum(variances)
+    if one == other or (not total > 0 and math.isclose(one, other, rel_tol=ROUNDING)):
+        return
+    if not total > 0:
+        yield Change(reading, where, one, other, None, None)
+        return
+    parts = zip(variances, (before.sentences, after.sentences), strict=True)
+    degrees = 1 / sum((variance / total) ** 2 / (sentences - 1) for variance, sentences in parts)
+    error = math.sqrt(total)
+    margin = float(student.ppf((1 + CONFIDENCE) / 2, degrees)) * error
+    chance = float(2 * student.sf(abs(other - one) / error, degrees))
+    yield Change(reading, where, one, other, margin, chance)
+
+
+def _kept(changes: list[Change], compared: int) -> list[Change]:
+    """With a verdict: the k-th smallest probability stands if it, or a later one, is at most 5 % of k / compared."""
+    known = sorted((c for c in changes if c.chance is not None), key=lambda c: (c.chance, -_size_of(c)))
+    last = 0
+    for rank, change in enumerate(known, 1):
+        if change.chance is not None and change.chance <= FALSE_DISCOVERIES * rank / compared:
+            last = rank
+    unknown = sorted((c for c in changes if c.chance is None), key=lambda c: -_size_of(c))
+    return [replace(change, certain=rank < last) for rank, change in enumerate(known)] + unknown
+
+
+def _size_of(change: Change) -> float:
+    """The difference against its margin, or against the larger value where that is not known."""
+    scale = max(abs(change.before), abs(change.after)) if change.margin is None else change.margin
+    return abs(change.difference) / scale
+
+
+def _row(reading: Reading, row: int) -> list[Estimate]:
+    value = reading.value[row]
+    if not isinstance(value, Tensor):
+        return []
+    values = value.double().reshape(-1).tolist()
+    if reading.spread is None or reading.count is None:
+        return [Estimate(value) for value in values]
+    spreads, counts = (part[row].expand(value.shape).reshape(-1).tolist() for part in (reading.spread, reading.count))
+    return [Estimate(*entry) for entry in zip(values, spreads, counts, strict=True)]
+
+
+def _names(reading: Reading, row: int) -> list[str]:
+    if reading.axes != ("layer", "head"):
+        return [reading.row_name(row) if reading.axes == ("layer",) else f"depth {row}"]
+    return [f"{reading.row_name(row)}.{head}" for head in range(_size(reading.value[row]))]
+
+
+def _new_roles(one: Reading, other: Reading, row: int) -> list[NewRole]:
+    first, second = one.value[row], other.value[row]
+    if isinstance(first, Tensor) or isinstance(second, Tensor):
+        return []
+    triples = zip(_names(one, row), first, second, strict=True)
+    return [NewRole(head, label, new) for head, label, new in triples if label != new]
+
+
+def _numbers(reading: Reading) -> tuple[float | None, ...]:
+    values = [float(row) for row in reading.value if isinstance(row, Tensor)]
+    return tuple(value if math.isfinite(value) else None for value in values)
+
+
+def _size(row: Row) -> int:
+    return len(row) if isinstance(row, tuple) or row.dim() else 1
+
+
+def _keys(exam: Examination) -> list[str]:
+    return [f"{reading.name}@{reading.kind}" for reading in (exam[name] for name in exam.readings)]
+
+
+def _short_name(reading: Reading, exam: Examination) -> str:
+    return reading.name if len(exam.readings.kinds()) == 1 else f"{reading.name}@{reading.kind}"
+
+
+def _heads(exam: Examination) -> set[str]:
+    readings = [exam[name] for name in exam.readings if exam[name].axes[:2] == ("layer", "head")]
+    return {
+        f"{reading.row_name(layer)}.{head}"
+        for reading in readings
+        for layer, row in enumerate(reading.value)
+        for head in range(_size(row))
+    }
+
+
+def _order(head: str) -> tuple[str, int, int]:
+    kind, layer, number = head.rsplit(".", 2)
+    return kind, int(layer), int(number)
+
+
+def _differing(before: Examination, after: Examination) -> Iterator[str]:
+    for what, one, other, so in (
+        ("models", before.model, after.model, ""),
+        ("texts", before.corpus, after.corpus, "; differences may come from the text"),
+    ):
+        odd = [key for key in sorted({**one, **other}) if one.get(key) != other.get(key)]
+        told = [f"{key} {one.get(key)} against {other.get(key)}" for key in odd if not _nested(one, other, key)]
+        nested = [key for key in odd if _nested(one, other, key)]
+        if odd:
+            yield f"different {what}: {', '.join([*told, *nested])}{so}"
+
+
+def _nested(one: Any, other: Any, key: str) -> bool:
+    return any(isinstance(side.get(key), dict | list) for side in (one, other))
+
+
+def _readings_of_one(before: Examination, after: Examination) -> Iterator[str]:
+    for exam, other, which in ((before, after, "first"), (after, before, "second")):
+        if lone := [name for name in _keys(exam) if name not in _keys(other)]:
+            shown = ", ".join(lone[:4]) + (f" and {len(lone) - 4} more" if len(lone) > 4 else "")
+            yield f"only the {which} has {shown}"

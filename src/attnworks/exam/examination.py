@@ -1,0 +1,111 @@
+"""What an examination found: readings, findings in plain words, and a few sentences with their attention maps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnworks.measures.reading import Reading, Readings
+from attnworks.traces.layer import Kind, Slot
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One sentence for people.
+
+    weight     how much it matters, from 0 to 1; findings are told in this order
+    readings   names of the readings it follows from
+    heads      heads it is about, as enc.3.7
+    """
+
+    text: str
+    weight: float
+    readings: tuple[str, ...]
+    heads: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "text": self.text,
+            "weight": self.weight,
+            "readings": list(self.readings),
+            "heads": list(self.heads),
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Pin:
+    """One sentence with the attention maps of every layer, for display: P [h i j] in float16.
+
+    tokens    of the sentence (of the source, if there are two sides)
+    target    tokens that the decoder reads, where it reads others than the source's
+    """
+
+    tokens: tuple[str, ...]
+    maps: Mapping[Slot, Float[Tensor, "h i j"]]
+    target: tuple[str, ...] | None = None
+
+    def sides(self, kind: Kind) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The tokens of rows (queries) and of columns (keys) of the maps of this kind."""
+        target = self.tokens if self.target is None else self.target
+        return (
+            self.tokens if kind == "encoder" else target,
+            target if kind == "decoder" else self.tokens,
+        )
+
+    @classmethod
+    def of(
+        cls, tokens: tuple[str, ...], maps: Mapping[Slot, Float[Tensor, "h i j"]], target: tuple[str, ...] | None = None
+    ) -> Pin:
+        """Maps of any dtype and device, rounded to float16."""
+        return cls(tokens, {slot: P.detach().to("cpu", torch.float16) for slot, P in maps.items()}, target)
+
+
+@dataclass(frozen=True, eq=False)
+class Examination:
+    """A model's attention on a corpus. Its folder and JSON are described in docs/exam.md.
+
+    model       name, family, kinds, layers, heads of every slot, parameters, dtype
+    corpus      where the text is from, sentences, tokens, the longest sentence, how many were dropped
+    readings    every quantity that was measured
+    findings    what stands out, the weightiest first
+    notes       what could not be measured, and why
+    pins        sentences with their attention maps
+    """
+
+    model: Mapping[str, Any]
+    corpus: Mapping[str, Any]
+    readings: Readings
+    findings: tuple[Finding, ...] = ()
+    notes: tuple[str, ...] = ()
+    pins: tuple[Pin, ...] = field(default=(), repr=False)
+
+    def __getitem__(self, name: str) -> Reading:
+        return self.readings[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.readings
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self.readings)
+
+    def __repr__(self) -> str:
+        parts = f"{len(self.readings)} readings, {len(self.findings)} findings, {len(self.pins)} pins"
+        return f"<Examination of {self.model.get('name', 'a model')}: {parts}>"
+
+    def to_json(self) -> dict[str, Any]:
+        """All but the pins, in nested lists."""
+        return {
+            "format": FORMAT,
+            "model": dict(self.model),
+            "corpus": dict(self.corpus),
+            "readings": {name: self.readings[name].to_json() for name in self.readings},
+            "findings": [finding.to_json() for finding in self.findings],
+            "notes": list(self.notes),
+        }

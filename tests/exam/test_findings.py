@@ -1,0 +1,221 @@
+"""What is said of readings that were made up to say it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.exam.test_examination import examined, stated
+
+from attnworks.exam.examination import Finding
+from attnworks.measures.table import number
+from attnworks.exam.findings import FINDERS, find
+from attnworks.measures.reading import Reading, Readings
+from attnworks.traces.layer import Kind
+
+NAN = math.nan
+
+
+def said(*readings: Reading, loss: float | None = None) -> list[str]:
+    return [finding.text for finding in find(Readings(list(readings)), loss)]
+
+
+def by_head(name: str, rows: list[Any], kind: Kind = "encoder") -> Reading:
+    return stated(name, ("layer", "head"), rows, kind)
+
+
+def by_depth(name: str, rows: list[Any], kind: Kind = "encoder") -> Reading:
+    return stated(name, ("depth",), rows, kind)
+
+
+def test_nothing_is_said_of_nothing() -> None:
+    assert find(Readings([])) == ()
+
+
+# --- depth ------------------------------------------------------------------------------------------------------------
+
+
+def test_tokens_that_became_alike() -> None:
+    assert said(by_depth("rank.cosine", [0.1, 0.5, 0.95, 0.97])) == ["layers 1-2: tokens are 0.970 alike (mean cosine)"]
+    assert said(by_depth("rank.cosine", [0.1, 0.5, 0.95])) == ["layer 1: tokens are 0.950 alike (mean cosine)"]
+    assert said(by_depth("rank.cosine", [0.95, 0.5])) == ["at the embeddings tokens are 0.950 alike (mean cosine)"]
+    assert said(by_depth("rank.cosine", [0.95, 0.99])) == [
+        "from the embeddings to layer 0 tokens are 0.990 alike (mean cosine)"
+    ]
+    assert said(by_depth("rank.cosine", [0.1, 0.8])) == []
+    apart = said(by_depth("rank.cosine", [0.1, 0.95, 0.2, 0.99, NAN]))
+    assert [text.partition(":")[0] for text in apart] == ["layer 2", "layer 0"]
+
+
+def test_a_falling_residual() -> None:
+    (text,) = said(by_depth("rank.residual", [0.8, 0.5, 0.2]))
+    assert text == "what tells tokens apart falls from 0.800 to 0.200 of the stream between depth 0 and 2"
+    (text,) = said(by_depth("rank.residual", [0.8, 0.5, 0.7]))
+    assert text.startswith("no rank collapse") and "0.500" in text and "depth 1" in text
+    assert said(by_depth("rank.residual", [0.8])) == said(by_depth("rank.residual", [NAN, NAN, 0.3])) == []
+
+
+def test_short_paths_that_carry_most() -> None:
+    def path(*share: float) -> list[str]:
+        return said(stated("paths.share", ("length",), [list(share)]))
+
+    assert path(0.5, 0.3, 0.2) == ["paths of length 0-1 carry 80 % of the output"]
+    assert path(0.9, 0.1) == ["paths of length 0 (no attention at all) carry 90 % of the output"]
+    assert path(1.5, -0.7, 0.2) == ["paths of length 1 work against the others (-70 % of the output)"]
+    assert path(1.0) == path(NAN, NAN) == []
+
+
+def test_bounds() -> None:
+    assert said(stated("bounds.ratio", ("layer",), [30.0, 3.0, NAN])) == [
+        "layer 1 comes within a factor 3.00 of the diameter bound"
+    ]
+    assert "says little: 30.0 times what layer 0 does" in said(stated("bounds.ratio", ("layer",), [30.0, 300.0]))[0]
+
+
+# --- heads ------------------------------------------------------------------------------------------------------------
+
+
+def test_roles_are_grouped_and_the_best_is_named() -> None:
+    labels = [["previous", "none", "previous"], ["induction", "previous", "offset -2"]]
+    scores = [[0.3, NAN, 0.94], [0.7, 0.5, 0.6]]
+    texts = said(by_head("roles.label", labels), by_head("roles.score", scores))
+    assert set(texts) == {
+        "3 heads look at the previous token, 0.2 most (0.940)",
+        "head 1.0 continues patterns seen before (induction) (0.700)",
+        "head 1.2 looks 2 tokens back (0.600)",
+    }
+
+
+@pytest.mark.parametrize(
+    ("label", "words"),
+    [("offset 1", "looks 1 token ahead"), ("offset 0", "looks at the same position"), ("odd", "is labelled 'odd'")],
+)
+def test_labels_that_are_not_in_the_list(label: str, words: str) -> None:
+    assert said(by_head("roles.label", [[label]])) == [f"head 0.0 {words}"]
+
+
+def test_sinks() -> None:
+    few = said(by_head("sinks.first", [[0.6, 0.1], [0.7, NAN]]))
+    assert few == ["2 of 3 heads give more than half of their attention to the first token"]
+    assert said(by_head("sinks.first", [[0.6, 0.1]])) == [
+        "head 0.0 gives more than half of its attention to the first token"
+    ]
+    assert said(by_head("sinks.first", [[0.5]])) == []
+
+
+def test_sinks_are_told_once() -> None:
+    first = by_head("roles.label", [["first", "first"]])
+    assert said(first) == ["2 heads look at the first token, 0.0 most"]
+    assert len(said(first, by_head("sinks.first", [[0.6, 0.7]]))) == 1
+
+
+def test_saturation_is_no_spreading() -> None:
+    jacobian = by_head("saturation.jacobian", [[0.003, 0.02, 0.01]])
+    assert said(jacobian, by_head("saturation.max_weight", [[0.99, 0.95, 0.02]])) == [
+        "2 heads saturate, 0.0 most: mean Jacobian norm 0.003"
+    ]
+    assert said(jacobian, by_head("saturation.max_weight", [[0.99, 0.5, 0.02]])) == [
+        "head 0.0 saturates: mean Jacobian norm 0.003"
+    ]
+    assert said(jacobian) == []
+
+
+def test_heads_that_see_the_same() -> None:
+    def distances(*pairs: tuple[int, int]) -> Reading:
+        D = torch.full((2, 3, 3), 0.7)
+        D.diagonal(dim1=1, dim2=2).zero_()
+        for number_of_pairs, (one, other) in enumerate(pairs):
+            D[1, one, other] = D[1, other, one] = 0.02 + 0.01 * number_of_pairs
+        return Reading("redundancy.distance", "encoder", ("layer", "head", "other"), tuple(D), "", "")
+
+    assert said(distances()) == []
+    assert said(distances((0, 2))) == ["heads 1.0 and 1.2 see the same (distance 0.020)"]
+    assert said(distances((0, 2), (0, 1)))[0].endswith(", and so does one more pair")
+    assert said(distances((1, 2), (0, 1), (0, 2)))[0].endswith(", and so do 2 more pairs")
+    (finding,) = find(Readings([distances((0, 2), (0, 1))]))
+    assert finding.heads == ("enc.1.0", "enc.1.2", "enc.1.1")
+
+
+def test_heads_that_can_go_do_harm_or_matter() -> None:
+    change = by_head("ablation.change", [[0.0001, -0.0004, 0.5], [-0.03, NAN, 0.2]])
+    assert said(change, loss=2.0) == [
+        "head 1.0 does harm: without it the loss falls by 1.5 %",
+        "2 of 5 heads (0.0, 0.1) can probably go: removing any of them changes the loss by less than 0.1 %",
+        "head 0.2 matters most: without it the loss grows by 25 %",
+    ]
+    assert "by less than 0.001" in said(change)[1] and "grows by 0.500" in said(change)[2]
+
+
+def test_what_is_uncertain_is_not_called_dispensable() -> None:
+    ends = ((torch.tensor([-0.5, -1e-4, -1e-4]),), (torch.tensor([1e-4, 0.5, 1e-4]),))
+    change = Reading("ablation.change", "encoder", ("layer", "head"), (torch.zeros(3),), "", "", interval=ends)
+    assert said(change) == ["head 0.2 can probably go: removing it changes the loss by less than 0.001"]
+
+
+def test_gradients_speak_where_nothing_was_ablated() -> None:
+    gradient = by_head("importance.gradient", [[1.0, 0.001, 0.5], [0.002, 0.3, NAN]])
+    assert said(gradient) == ["the loss hardly feels 2 of 5 heads (0.1, 1.0): gradient below 1 % of that of 0.0"]
+    assert said(by_head("importance.gradient", [[0.4, 0.7]])) == ["the loss depends most on head 0.1 (gradient 0.700)"]
+    assert not any("gradient" in text for text in said(gradient, by_head("ablation.change", [[0.0, 0.0]])))
+
+
+# --- all together -----------------------------------------------------------------------------------------------------
+
+
+def test_several_kinds_are_told_apart() -> None:
+    readings = [
+        by_head("roles.label", [["previous"]], "decoder"),
+        by_head("roles.label", [["rare"]], "cross"),
+        by_depth("rank.cosine", [0.1, 0.95], "encoder"),
+    ]
+    assert set(said(*readings)) == {
+        "head dec.0.0 looks at the previous token",
+        "head cross.0.0 looks at the rarest token",
+        "encoder: layer 0: tokens are 0.950 alike (mean cosine)",
+    }
+
+
+def test_the_weightiest_comes_first_and_nothing_crowds_out_the_rest() -> None:
+    found = find(examined("encoder", "decoder", "cross").readings)
+    weights = [finding.weight for finding in found]
+    assert weights == sorted(weights, reverse=True) and all(0 < weight <= 1 for weight in weights)
+    labels = [["previous", "induction", "syntactic", "next", "duplicate", "rare"]]
+    crowd = (by_head("roles.label", labels), by_head("roles.score", [[0.9] * 6]))
+    assert any("residual" in " ".join(finding.readings) for finding in find(
+        Readings([*crowd, by_depth("rank.residual", [0.9, 0.8])])
+    )[:4])  # fmt: skip
+
+
+KINDS = st.sampled_from(["encoder", "decoder", "cross"])
+NUMBERS = st.floats(-2, 2) | st.sampled_from([NAN, math.inf, 0.0])
+HEADS = st.lists(st.lists(NUMBERS, min_size=1, max_size=3), min_size=1, max_size=3)
+
+
+@given(st.dictionaries(st.tuples(st.sampled_from(
+    ["sinks.first", "saturation.jacobian", "saturation.max_weight", "ablation.change", "importance.gradient"]
+), KINDS), HEADS, max_size=6), st.dictionaries(st.tuples(st.sampled_from(
+    ["rank.cosine", "rank.residual", "bounds.ratio"]
+), KINDS), st.lists(NUMBERS, min_size=1, max_size=4), max_size=3))  # fmt: skip
+def test_odd_numbers_never_break_it(heads: dict[Any, Any], depths: dict[Any, Any]) -> None:
+    readings = [by_head(name, rows, kind) for (name, kind), rows in heads.items()]
+    readings += [by_depth(name, rows, kind) for (name, kind), rows in depths.items()]
+    for finding in find(Readings(readings)):
+        assert isinstance(finding, Finding) and "nan" not in finding.text and "inf" not in finding.text
+        assert finding.text and "\n" not in finding.text and set(finding.readings)
+
+
+def test_every_finder_has_a_say() -> None:
+    assert len(FINDERS) == len(set(FINDERS)) == 10
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0, "0"), (0.12345, "0.123"), (-1.5, "-1.50"), (12.34, "12.3"), (1234.5, "1,234"), (1e-5, "1.0e-05"),
+     (3e7, "3.0e+07"), (NAN, "-"), (math.inf, "inf")],
+)  # fmt: skip
+def test_numbers_for_people(value: float, text: str) -> None:
+    assert number(value) == text

@@ -1,0 +1,131 @@
+"""Passages as a model reads them, and what it writes where a target is missing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tests.exam.exam_helpers import LINES, TINY, tiny_tokenizer
+
+from attnworks.data.passages import Passage, Side
+from attnworks.errors import UsageError
+from attnworks.exam.examinee import Examinee, examinee_of
+from attnworks.exam.text import WRITTEN_AT_ONCE, read_text
+
+TARGETS = ["a bird sees the cat .", "it reads .", "the dog wants it ."]
+PAIRS = [Passage(Side(source), Side(target)) for source, target in zip(LINES, TARGETS, strict=False)]
+
+
+def examinee(name: str, **changes: Any) -> Examinee:
+    model = TINY[name].build(**changes)
+    return examinee_of(model, tiny_tokenizer(model.config.model_type))
+
+
+def spelled(who: Examinee, row: Any, side: int = 0) -> list[str]:
+    return [who.spell[side](token) for token in row.ids]
+
+
+def test_every_row_is_in_one_batch() -> None:
+    who = examinee("bert")
+    text = read_text(who, [Passage(Side(line)) for line in LINES], 60)
+    assert sorted(row for rows in text.batches for row in rows) == list(range(len(LINES)))
+    for number, rows in enumerate(text.batches):
+        batch, told = text.batch(number)
+        assert told.tolist() == list(rows) and len(batch) == len(rows) and batch.target is None
+        for place, row in enumerate(rows):
+            expected = text.sides[0][row]
+            assert batch.source.ids[place, : len(expected)].tolist() == list(expected.ids)
+            assert batch.source.real[place].sum() == len(expected)
+            assert bool((batch.source.ids[place, len(expected) :] == 1).all())
+    assert text.about() == {
+        "sentences": len(LINES), "tokens": sum(len(row) for row in text.sides[0]), "longest": 16, "dropped": 0,
+        "written_by_the_model": 0,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "opening"), [("t5", ["<pad>"]), ("marian", ["</s>"]), ("bart", ["</s>", "<s>"])])
+def test_targets_are_read_as_the_decoder_reads_them(name: str, opening: list[str]) -> None:
+    """The start token, then the labels without their last tokens: what shifting them right gives."""
+    who = examinee(name)
+    text = read_text(who, PAIRS, 4096)
+    row = text.sides[1][0]
+    assert spelled(who, row, 1) == [*opening, *TARGETS[0].split()]
+    assert list(row.special) == [True] * len(opening) + [False] * len(TARGETS[0].split())
+    assert list(row.word) == [-1] * len(opening) + list(range(len(TARGETS[0].split())))
+    assert text.written == 0
+
+
+def test_heads_move_with_the_tokens() -> None:
+    side = Side("the cat sees", ("the", "cat", "sees"), (1, 2, -1))
+    for name, shift in (("t5", 1), ("bart", 2)):
+        row = read_text(examinee(name), [Passage(side, side)], 4096).sides[1][0]
+        assert row.head == (*[-1] * shift, 1 + shift, 2 + shift, -1)
+
+
+@pytest.mark.parametrize("name", ["t5", "marian", "bart"])
+def test_what_the_model_writes_is_its_greedy_choice(name: str) -> None:
+    who = examinee(name)
+    model: Any = who.subject.model
+    text = read_text(who, [Passage(Side(line)) for line in LINES[:3]], 4096)
+    assert text.written == 3 and text.dropped == 0
+    for source, target in zip(text.sides[0], text.sides[1], strict=True):
+        assert target.ids[0] == model.config.decoder_start_token_id and target.special[0]
+        with torch.no_grad():
+            scores = model(torch.tensor([source.ids]), decoder_input_ids=torch.tensor([target.ids])).logits[0]
+        assert scores.argmax(-1)[:-1].tolist() == list(target.ids[1:])
+
+
+def test_what_the_model_writes_fits_its_positions() -> None:
+    """A source as long as the model can read leaves no room for ten words more."""
+    who = examinee("bart")
+    text = read_text(who, [Passage(Side(" ".join(["cat"] * 35)))], 4096)
+    assert len(text.sides[0][0]) == 37 and len(text.sides[1][0]) <= 37
+
+
+def test_some_targets_may_be_missing() -> None:
+    passages = [PAIRS[0], Passage(Side(LINES[1])), PAIRS[2]]
+    who = examinee("t5")
+    text = read_text(who, passages, 4096)
+    assert text.written == 1 and len(text.sides[1]) == 3
+    assert spelled(who, text.sides[1][2], 1)[1:] == TARGETS[2].split()
+
+
+def test_many_are_written_a_few_at_a_time() -> None:
+    who = examinee("t5")
+    passages = [Passage(Side(line)) for line in (LINES * 6)[: WRITTEN_AT_ONCE + 3]]
+    text = read_text(who, passages, 4096)
+    assert len(text.sides[1]) == len(passages)
+    assert text.sides[1][0].ids == text.sides[1][len(LINES)].ids
+
+
+def test_a_list_of_ends_in_the_config_of_generation() -> None:
+    who = examinee("t5")
+    model: Any = who.subject.model
+    model.generation_config.eos_token_id = [1, 2]
+    text = read_text(who, [Passage(Side(LINES[0]))], 4096)
+    assert text.written == 1
+
+
+def test_short_lines_are_dropped() -> None:
+    text = read_text(examinee("bert"), [Passage(Side(line)) for line in ("cat", *LINES, "dog")], 4096)
+    assert text.dropped == 2 and len(text.sides[0]) == len(LINES)
+    with pytest.raises(UsageError, match="2 tokens or more"):
+        read_text(examinee("bert"), [Passage(Side("cat"))], 4096)
+
+
+def test_tokens_that_the_model_does_not_know() -> None:
+    with pytest.raises(UsageError, match="ids below 11"):
+        read_text(examinee("gpt2", vocab_size=11), [Passage(Side(line)) for line in LINES], 4096)
+
+
+def test_a_padding_token_beyond_the_embedding_is_replaced() -> None:
+    model = TINY["llama"].build()
+    tokenizer = tiny_tokenizer("llama")
+    tokenizer.add_special_tokens({"pad_token": "[padding]"})
+    model.resize_token_embeddings(tokenizer.pad_token_id)
+    who = examinee_of(model, tokenizer)
+    assert who.source.pad_id == 0
+    text = read_text(who, [Passage(Side(line)) for line in LINES], 4096)
+    batch, _ = text.batch(0)
+    who.subject.run(batch)

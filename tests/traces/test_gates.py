@@ -1,0 +1,115 @@
+"""Gates on heads: gradients as finite differences, and a head off as rows of W_O that are zero."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from trace_helpers import random_batch
+
+from attnworks.data.text_batch import TextBatch
+from attnworks.models.anatomy import HeadWeights
+from attnworks.traces.foreign import ForeignSubject
+from attnworks.traces.gates import CountHeads, HeadOff, OpenGates
+from attnworks.traces.layer import LayerTrace, Slot
+from attnworks.traces.record import OwnSubject
+from attnworks.traces.subject import Spectator, Subject
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "models"))
+from model_helpers import the, transformer  # pyright: ignore[reportMissingImports]
+from tiny_models import TINY  # pyright: ignore[reportMissingImports]
+
+SOURCE, TARGET = (7, 5, 3), (5, 11, 2)
+NAMES = ["own", "own-post", "bert", "gpt2", "bart"]
+
+
+def subject_of(name: str) -> tuple[Subject, TextBatch]:
+    if name.startswith("own"):
+        model = transformer(norm="post" if name == "own-post" else "pre").eval()
+        return OwnSubject(model, name), random_batch(SOURCE, TARGET, words=17)
+    model = TINY[name].build()
+    both = getattr(model.config, "is_encoder_decoder", False)
+    return ForeignSubject(model, name), random_batch(SOURCE, TARGET if both else None)
+
+
+def losses(hidden: Tensor, batch: TextBatch) -> Tensor:
+    """One number per sentence, of its real tokens."""
+    real = (batch.source if batch.target is None else batch.target).real
+    direction = torch.randn(hidden.shape[-1], generator=torch.Generator().manual_seed(5), dtype=hidden.dtype)
+    return ((hidden @ direction).square() * real).sum(-1)
+
+
+class Turned(Spectator):
+    """One gate of one sentence, a little open or closed."""
+
+    def __init__(self, slot: Slot, sentence: int, head: int, by: float) -> None:
+        self.slot, self.sentence, self.head, self.by = slot, sentence, head, by
+
+    def attention(self, trace: LayerTrace) -> Tensor | None:
+        if trace.slot != self.slot:
+            return None
+        Y = trace.Y.clone()
+        Y[self.sentence, self.head] *= 1 + self.by
+        return Y
+
+
+class OutputWeights(Spectator):
+    def __init__(self) -> None:
+        self.found: dict[Slot, HeadWeights] = {}
+
+    def attention(self, trace: LayerTrace) -> Tensor | None:
+        self.found[trace.slot] = the(trace.weights)
+        return None
+
+
+@pytest.mark.parametrize("name", [*NAMES, "gpt_neox"])
+def test_gradients_of_gates_are_finite_differences(name: str) -> None:
+    subject, batch = subject_of(name)
+    gates = OpenGates()
+    loss = losses(subject.run(batch, gates).hidden, batch)
+    grads = torch.autograd.grad(loss.sum(), list(gates.gates.values()))
+    step = 1e-5
+    with torch.no_grad():
+        assert torch.equal(subject.run(batch).hidden, subject.run(batch, OpenGates()).hidden)
+        for (slot, gate), grad in zip(gates.gates.items(), grads, strict=True):
+            sentence, head = slot.layer % len(SOURCE), (slot.layer + 1) % gate.shape[1]
+            more, less = (
+                losses(subject.run(batch, Turned(slot, sentence, head, by)).hidden, batch) for by in (step, -step)
+            )
+            difference = (more - less) / (2 * step)
+            torch.testing.assert_close(grad[sentence, head], difference[sentence], rtol=1e-5, atol=1e-6)
+            assert not difference[torch.arange(len(SOURCE)) != sentence].any()
+            assert grad.abs().min() > 0
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", [*NAMES, "llama", "t5"])
+def test_a_head_off_is_a_head_whose_output_weights_are_zero(name: str) -> None:
+    subject, batch = subject_of(name)
+    weights, counted = OutputWeights(), CountHeads()
+    whole = subject.run(batch, weights).hidden
+    subject.run(batch, counted)
+    for slot, own in weights.found.items():
+        assert counted.heads[slot] == len(own.W_O)
+        head = slot.layer % len(own.W_O)
+        off = subject.run(batch, HeadOff(slot, head)).hidden
+        assert own.W_O.untyped_storage().data_ptr() != whole.untyped_storage().data_ptr()
+        kept = own.W_O[head].clone()
+        own.W_O[head] = 0.0
+        expected = subject.run(batch).hidden
+        own.W_O[head] = kept
+        torch.testing.assert_close(off, expected, rtol=1e-10, atol=1e-10)
+        assert not torch.allclose(off, whole)
+    assert torch.equal(subject.run(batch).hidden, whole)
+
+
+@torch.no_grad()
+def test_other_layers_are_left_alone() -> None:
+    subject, batch = subject_of("bert")
+    whole: Any = subject.run(batch).hidden
+    assert torch.equal(subject.run(batch, HeadOff(Slot("encoder", 29), 0)).hidden, whole)
+    assert torch.equal(subject.run(batch, HeadOff(Slot("decoder", 0), 0)).hidden, whole)

@@ -1,0 +1,201 @@
+"""attnworks's own models under examination: what is shown is what they compute, and not a bit is changed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from trace_helpers import Keep, dense_map, random_batch
+
+import attnworks
+from attnworks.data.passages import embedded
+from attnworks.data.text_batch import TextBatch
+from attnworks.data.vocabulary import Vocabulary
+from attnworks.errors import UsageError
+from attnworks.models import Recurrent, build
+from attnworks.models.anatomy import HeadWeights
+from attnworks.traces.layer import LayerTrace
+from attnworks.traces.record import OwnSubject
+from attnworks.traces.rows import rows_of
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "models"))
+from model_helpers import (  # pyright: ignore[reportMissingImports]
+    Recorder,
+    attention_config,
+    filled,
+    recurrent_config,
+    the,
+    transformer,
+)
+
+SOURCE, TARGET = (7, 7, 5, 3), (5, 11, 3, 2)
+ONE, BOTH = random_batch(SOURCE, words=17), random_batch(SOURCE, TARGET, words=17)
+MIXED = ("dense", "luong-dot", "bahdanau-additive")
+
+
+def own(**changes: Any) -> OwnSubject:
+    return OwnSubject(transformer(**changes).eval())
+
+
+def recurrent(mechanism: str | None, **changes: Any) -> OwnSubject:
+    model = filled(build(recurrent_config(mechanism=mechanism, **changes))).double().eval()
+    assert isinstance(model, Recurrent)
+    return OwnSubject(model)
+
+
+TRANSFORMERS: dict[str, tuple[OwnSubject, TextBatch, str, list[str]]] = {
+    "encoder": (own(decoder_layers=0), ONE, "encoder", ["enc.0", "enc.1"]),
+    "decoder": (own(encoder_layers=0), ONE, "decoder", ["dec.0", "dec.1"]),
+    "both": (
+        own(encoder_layers=1, norm="pre"), BOTH, "encoder-decoder", ["enc.0", "dec.0", "cross.0", "dec.1", "cross.1"],
+    ),
+    "luong": (own(attention=attention_config(mechanism="luong-dot")), BOTH, "encoder-decoder", []),
+    "bahdanau": (own(attention=attention_config(mechanism="bahdanau-additive"), decoder_layers=0), ONE, "encoder", []),
+    "mixed": (own(attention=attention_config(mechanism=MIXED)), BOTH, "encoder-decoder", []),
+    "mixed-decoder": (own(attention=attention_config(mechanism=MIXED), encoder_layers=0), ONE, "decoder", []),
+    "one-layer-other": (own(slots={"dec.1": attention_config(heads=5, d_k=2)}), BOTH, "encoder-decoder", []),
+}  # fmt: skip
+RECURRENT = {
+    f"{cell}-{mechanism}": (recurrent(mechanism, cell=cell), BOTH, "encoder-decoder", ["cross.0"])
+    for cell, mechanism in (
+        ("lstm", "dense"),
+        ("gru", "bahdanau-additive"),
+        ("lstm", "luong-dot"),
+        ("gru", "luong-multiplicative"),
+    )
+}
+SUBJECTS = TRANSFORMERS | RECURRENT
+by_subject = pytest.mark.parametrize("name", SUBJECTS)
+
+
+def watched(name: str) -> tuple[OwnSubject, TextBatch, Keep]:
+    subject, batch, *_ = SUBJECTS[name]
+    keep = Keep()
+    with torch.no_grad():
+        subject.run(batch, keep)
+    return subject, batch, keep
+
+
+@torch.no_grad()
+@by_subject
+def test_looking_changes_no_bit(name: str) -> None:
+    subject, batch, kind, slots = SUBJECTS[name]
+    keep = Keep()
+    plain, seen = subject.run(batch, scores=True), subject.run(batch, keep, scores=True)
+    assert torch.equal(plain.hidden, seen.hidden) and torch.equal(the(plain.scores), the(seen.scores))
+    assert subject.abilities.kind == kind and subject.abilities.vocabulary
+    if slots:
+        assert [str(trace.slot) for trace in keep.traces] == slots
+    assert subject.run(batch).scores is None
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in subject.model.modules())
+
+
+@torch.no_grad()
+@by_subject
+def test_what_is_shown_is_what_is_computed(name: str) -> None:
+    _, batch, keep = watched(name)
+    for trace in keep.traces:
+        assert trace.queries is batch.sides(trace.slot.kind)[0] and trace.keys is batch.sides(trace.slot.kind)[1]
+        P, real = dense_map(trace), trace.queries.real[:, None, :, None]
+        torch.testing.assert_close((P @ trace.V) * real, trace.Y * real, rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(P.sum(-1) * real[..., 0], real[..., 0].double().expand(P.shape[:3]))
+        if trace.slot.kind == "decoder":
+            assert not P.triu(1).any()
+
+
+@torch.no_grad()
+@by_subject
+def test_maps_are_the_weights_of_the_observer(name: str) -> None:
+    subject, batch, keep = watched(name)
+    recorder = Recorder()
+    source, target = batch
+    sides: Any = (source.ids, the(target).ids, source.real, the(target).real) if target is not None else None
+    if sides is None:
+        decoder = subject.abilities.kind == "decoder"
+        sides = (None, source.ids, None, source.real) if decoder else (source.ids, None, source.real, None)
+    subject.model.hidden(*sides, observe=recorder)
+    for trace in keep.traces:
+        real = trace.queries.real[:, None, :, None]
+        torch.testing.assert_close(dense_map(trace), recorder.P(str(trace.slot)) * real, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", TRANSFORMERS)
+def test_streams_surround_the_blocks(name: str) -> None:
+    subject, batch, keep = watched(name)
+    blocks = the(subject.blocks)
+    for kind in {block.kind for block in blocks}:
+        streams = [stream for stream in keep.streams if stream.kind == kind]
+        assert [stream.depth for stream in streams] == list(range(1 + sum(block.kind == kind for block in blocks)))
+        assert all(stream.tokens is batch.sides(kind)[0] for stream in streams)
+        reading = [trace for trace in keep.traces if trace.slot.kind == kind]
+        if all(block.norm == "post" for block in blocks):
+            for stream, trace in zip(streams, reading, strict=False):
+                assert torch.equal(stream.X, the(trace.X))
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_a_recurrent_network_has_no_residual_stream(name: str) -> None:
+    subject, _, keep = watched(name)
+    assert subject.blocks is None and not keep.streams
+    (trace,) = keep.traces
+    assert trace.weights is None and trace.heads == 1 and torch.equal(trace.K, trace.V)
+
+
+def projected(X: Tensor, W: Tensor, b: Tensor | None) -> Tensor:
+    Y = torch.einsum("bie,hek->bhik", X, W)
+    return Y if b is None else Y + b[:, None]
+
+
+@by_subject
+def test_bilinear_scores_follow_from_weights(name: str) -> None:
+    _, _, keep = watched(name)
+    for trace in keep.traces:
+        assert trace.bilinear is (trace.scale is not None)
+        weights: HeadWeights | None = trace.weights
+        if weights is not None:
+            X, Z = the(trace.X), the(trace.Z)
+            torch.testing.assert_close(trace.Q, projected(X, weights.W_Q, weights.b_Q), rtol=1e-9, atol=1e-11)
+            torch.testing.assert_close(trace.K, projected(Z, weights.W_K, weights.b_K), rtol=1e-9, atol=1e-11)
+            torch.testing.assert_close(trace.V, projected(Z, weights.W_V, weights.b_V), rtol=1e-9, atol=1e-11)
+
+
+def test_which_mechanisms_have_a_scale() -> None:
+    scales = {name: {trace.scale for trace in watched(name)[2].traces} for name in SUBJECTS}
+    assert scales["both"] == {5**-0.5} and scales["luong"] == {1.0}
+    assert scales["bahdanau"] == scales["mixed"] == scales["gru-bahdanau-additive"] == {None}
+
+
+@torch.no_grad()
+def test_rows_of_heads_that_score_otherwise() -> None:
+    """The dense heads of a layer of mixed heads have the rows of a layer that is dense throughout."""
+    mixed = own(attention=attention_config(mechanism=("dense", "bahdanau-additive", "dense")), decoder_layers=0)
+    dense = own(decoder_layers=0)
+    dense.model.load_state_dict(mixed.model.state_dict(), strict=False)
+    keeps = [Keep(), Keep()]
+    for subject, keep in zip((mixed, dense), keeps, strict=True):
+        subject.run(ONE, keep)
+    first: list[LayerTrace] = [keep.traces[0] for keep in keeps]
+    one, other = (rows_of(trace, 3) for trace in first)
+    for name in ("entropy", "max_weight", "jacobian_norm", "score_range", "received", "diagonal"):
+        torch.testing.assert_close(getattr(one, name)[:, ::2], getattr(other, name)[:, ::2], rtol=1e-9, atol=1e-10)
+    assert torch.equal(one.argmax[:, ::2], other.argmax[:, ::2])
+
+
+def test_without_attention_there_is_nothing_to_examine() -> None:
+    subject = recurrent(None)
+    with torch.no_grad():
+        assert subject.run(BOTH).hidden.isfinite().all()
+    with pytest.raises(UsageError, match="a model that attends, got a recurrent network without attention"):
+        subject.run(BOTH, Keep())
+    passages = embedded(3)
+    english, italian = (
+        Vocabulary.train("word", [the(getattr(passage, side)).text.split() for passage in passages])
+        for side in ("source", "target")
+    )
+    model = build(recurrent_config(vocabulary=len(english), target_vocabulary=len(italian)))
+    with pytest.raises(UsageError, match="built with a mechanism"):
+        attnworks.examine(model, (english, italian), passages)
