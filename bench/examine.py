@@ -68,7 +68,12 @@ def contestant(subject: ForeignSubject, batch: TextBatch, measures: Sequence[str
     chosen = choose_measures(measures, Setting(batch.source.ids.shape[1]))
     folds = Folds(declared for measure in chosen for declared in measure.declares())
     walk = Walk(chosen, folds)
-    return lambda: subject.run(batch, walk)
+
+    def run() -> None:
+        subject.run(batch, walk)
+        folds.settle()
+
+    return run
 
 
 @torch.inference_mode()

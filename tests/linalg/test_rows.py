@@ -11,10 +11,25 @@ from hypothesis import strategies as st
 from tests.helpers import assert_close
 from torch import Tensor
 
-from attnworks.linalg.rows import diagonal_sums, weigh_rows
+from attnworks.linalg.rows import Row, RowStatistics, attend_rows, diagonal_sums, row_statistics
+from attnworks.linalg.scratch import Scratch
 from attnworks.linalg.softmax import masked_softmax, saturation, score_range
 
 B, H, QUERIES, KEYS = 2, 3, 5, 7
+SCRATCH = Scratch()
+
+
+class Weighed(RowStatistics):
+    P: Tensor
+
+
+def weigh_rows(S: Tensor, allowed: Tensor | None = None) -> Weighed:
+    """Maps and statistics, in memory that was used before."""
+    sums = S.new_empty(len(Row), *S.shape[:-1])
+    P = attend_rows(S, allowed, sums, SCRATCH)
+    weighed = Weighed(*row_statistics(sums))
+    weighed.P = P.clone()
+    return weighed
 
 
 def scores(*shape: int, spread: float = 1.0, seed: int = 0) -> Tensor:

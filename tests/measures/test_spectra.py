@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.helpers import assert_close
 from torch import Tensor
 
-from attnworks.linalg.rows import weigh_rows
+from attnworks.linalg.rows import attend_rows
 from attnworks.measures.contract import MEASURES, Setting
 from attnworks.measures.sketch import WIDTHS, Sketch
 from attnworks.measures.spectra import SHARES, WHOLE_BELOW, Spectra
@@ -28,7 +28,7 @@ def maps_of_scores(S: Tensor, values: Tensor | None = None, first_head: int = 0)
     b, h, i, j = S.shape
     values = torch.randn(b, h, j, V, dtype=S.dtype) if values is None else values
     heads = slice(first_head, first_head + h)
-    return Maps(SLOT, slice(0, b), heads, weigh_rows(S.clone()), torch.full((b, i), j), values)
+    return Maps(SLOT, slice(0, b), heads, attend_rows(S.clone()), torch.full((b, i), j), values)
 
 
 def scores(i: int, j: int, spread: float = 2.0, dtype: torch.dtype = torch.float64) -> Tensor:

@@ -197,7 +197,7 @@ def test_maps_times_values_are_those_of_attention(case: str) -> None:
         assert {int(n) for n in trace.queries.lengths[piece.sentences]} == {i}
         assert {int(m) for m in trace.keys.lengths[piece.sentences]} == {j}
         sums = piece.P.sum(-1)
-        torch.testing.assert_close(sums, (piece.rows.max_weight > 0).double(), rtol=RTOL, atol=ATOL)
+        torch.testing.assert_close(sums, (piece.P.amax(-1) > 0).double(), rtol=RTOL, atol=ATOL)
 
 
 def test_weights_of_layers_that_score_otherwise() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -13,7 +13,8 @@ from attnworks.measures.folding import Largest, Moments
 from attnworks.measures.reading import Reading, Readings
 from attnworks.traces.layer import Kind, Slot
 
-State = Mapping[tuple[str, str], Tensor]
+Key = tuple[str, Slot | Kind]
+Waiting = tuple[Key, Tensor, Tensor | None]
 
 
 class Folds:
@@ -23,6 +24,8 @@ class Folds:
         self.declared = {reading.name: reading for reading in declared}
         self._folds: dict[tuple[str, Slot | Kind], Moments | Largest] = {}
         self._constants: dict[tuple[str, Slot | Kind], Tensor] = {}
+        self._waiting: dict[tuple[int, str], list[Waiting]] = {}
+        self._ledgers: dict[tuple[str, tuple[tuple[Key, tuple[int, ...]], ...]], Moments | Largest] = {}
 
     def add(self, placed: Placed, *, heads: slice | None = None, of: int = 0) -> None:
         """Fold one value per sentence in; with `heads`, only for these heads of `of`."""
@@ -31,25 +34,47 @@ class Folds:
         if self.declared[name].fold == "constant":
             self._constants[key] = values.detach().cpu().double()
             return
-        if not torch.isfinite(values if valid is None else values[valid.expand(values.shape)]).all():
-            raise not_finite(f"{name} at {where}")
-        shape = tuple(values.shape[1:]) if heads is None else (of, *values.shape[2:])
-        if key not in self._folds:
-            self._folds[key] = Largest(shape) if self.declared[name].fold == "largest" else Moments(shape)
-        if heads is None:
-            self._folds[key].add(values, valid)
-            return
-        whole = values.new_zeros(len(values), *shape)
-        whole[:, heads] = values
-        counted = torch.zeros(whole.shape, dtype=torch.bool, device=values.device)
-        counted[:, heads] = True if valid is None else valid
-        self._folds[key].add(whole, counted)
+        if heads is not None:
+            whole = values.new_zeros(len(values), of, *values.shape[2:])
+            whole[:, heads] = values
+            counted = torch.zeros(whole.shape, dtype=torch.bool, device=values.device)
+            counted[:, heads] = True if valid is None else valid
+            values, valid = whole, counted
+        self._waiting.setdefault((len(values), self.declared[name].fold), []).append((key, values, valid))
+
+    def settle(self) -> None:
+        """Fold what was added since the last time, all readings in one long row: that is many times faster."""
+        for (sentences, fold), samples in self._waiting.items():
+            row = torch.cat([values.detach().cpu().reshape(sentences, -1) for _, values, _ in samples], 1)
+            counted = torch.cat([_counted(values, valid) for _, values, valid in samples], 1)
+            places = tuple((key, tuple(values.shape[1:])) for key, values, _ in samples)
+            if not bool((torch.isfinite(row) | ~counted).all()):
+                raise not_finite(_first_not_finite(samples))
+            if (fold, places) not in self._ledgers:
+                self._ledgers[fold, places] = (Largest if fold == "largest" else Moments)((row.shape[1],))
+            self._ledgers[fold, places].add(row, counted)
+        self._waiting.clear()
+
+    def _post(self) -> None:
+        """From long rows to one fold for each reading and place."""
+        self.settle()
+        for (fold, places), ledger in self._ledgers.items():
+            tensors, start = ledger.tensors(), 0
+            for key, shape in places:
+                size = torch.Size(shape).numel()
+                if key not in self._folds:
+                    self._folds[key] = Largest(shape) if fold == "largest" else Moments(shape)
+                self._folds[key].merge(tensors[:, start : start + size].reshape(-1, *shape))
+                start += size
+        self._ledgers.clear()
 
     def state(self) -> dict[tuple[str, Slot | Kind], Tensor]:
+        self._post()
         return {key: fold.tensors() for key, fold in self._folds.items()}
 
     def merge(self, state: Mapping[tuple[str, Slot | Kind], Tensor]) -> None:
         """What another process folded."""
+        self._post()
         for (name, where), tensors in state.items():
             if (name, where) not in self._folds:
                 shape = tuple(tensors.shape[1:])
@@ -58,6 +83,7 @@ class Folds:
             self._folds[name, where].merge(tensors)
 
     def readings(self) -> Readings:
+        self._post()
         found = Readings([])
         for name, declared in self.declared.items():
             places: list[Slot | Kind] = [where for other, where in (*self._folds, *self._constants) if other == name]
@@ -84,6 +110,19 @@ class Folds:
         low, high = zip(*(fold.interval for fold in moments), strict=True)
         spread = tuple(fold.spread for fold in moments)
         return Reading(value=value, count=count, spread=spread, interval=(low, high), **about)
+
+
+def _counted(values: Tensor, valid: Tensor | None) -> Tensor:
+    if valid is None:
+        return torch.ones(values.shape, dtype=torch.bool).reshape(len(values), -1)
+    return valid.cpu().expand(values.shape).reshape(len(values), -1)
+
+
+def _first_not_finite(samples: Sequence[Waiting]) -> str:
+    for (name, where), values, valid in samples:
+        if not bool((torch.isfinite(values.cpu().reshape(len(values), -1)) | ~_counted(values, valid)).all()):
+            return f"{name} at {where}"
+    raise AssertionError
 
 
 def _kind(where: Slot | Kind) -> Kind:

@@ -158,6 +158,7 @@ class _Exam:
                 self._grade(batch, rows, objective)
             if self.probing and objective is not None:
                 self._probe(batch, rows, objective)
+            self.folds.settle()
         states = self.team.gather(self.folds.state())
         for rank, state in enumerate(states):
             if rank != self.team.rank:

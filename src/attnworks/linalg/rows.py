@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import NamedTuple
 
 import torch
@@ -14,13 +15,31 @@ HIDDEN = -1e30
 """The score of a key that may not be seen: far below all others, and finite, so that 0 times it is 0."""
 
 
-class WeighedRows(NamedTuple):
-    """P = softmax(S) and, for each of its rows, how near it is to a unit vector.
+class Row(IntEnum):
+    """What is summed up of a row, with d_j = S_j - max S, in this order along the first axis of the sums.
+
+    TOP, LOW     largest and smallest score of the keys that may be seen
+    TIES, PLACE  how many keys share the largest score, and the sum of their positions
+    R1, R2, R3   sum of exp(k d_j) over the other keys, k = 1, 2, 3
+    DROP         sum of d_j exp(d_j)
+    """
+
+    TOP = 0
+    LOW = 1
+    TIES = 2
+    PLACE = 3
+    R1 = 4
+    R2 = 5
+    R3 = 6
+    DROP = 7
+
+
+class RowStatistics(NamedTuple):
+    """How near each row of P is to a unit vector; all zero for a row that sees no key.
 
     argmax    the key with the largest weight; -1 where several share it, and where no key is seen
     """
 
-    P: Float[Tensor, "*a i j"]
     entropy: Float[Tensor, "*a i"]
     max_weight: Float[Tensor, "*a i"]
     jacobian_norm: Float[Tensor, "*a i"]
@@ -28,46 +47,58 @@ class WeighedRows(NamedTuple):
     argmax: Int[Tensor, "*a i"]
 
 
-def weigh_rows(
-    S: Float[Tensor, "*a i j"], allowed: Bool[Tensor, "*#a #i #j"] | None = None, scratch: Scratch = FRESH
-) -> WeighedRows:
-    """Masked softmax of S with entropy, largest weight, Jacobian norm, range of scores and argmax of every row.
+def attend_rows(
+    S: Float[Tensor, "*a i j"],
+    allowed: Bool[Tensor, "*#a #i #j"] | None = None,
+    sums: Float[Tensor, "r *a i"] | None = None,
+    scratch: Scratch = FRESH,
+) -> Float[Tensor, "*a i j"]:
+    """P = softmax(S) over the allowed keys, and the sums that `row_statistics` needs, in few passes over S.
 
-    With d_j = S_j - max S, and r_k = sum of exp(k d_j) over all keys below the maximum, which c keys share,
-        Z = c + r_1,   H = ln Z - sum_j d_j exp(d_j) / Z,   max P = 1 / Z,
-        ||diag(p) - p p^T||_F^2 = sum p^2 - 2 sum p^3 + (sum p^2)^2, written for c = 1 so that no digits cancel.
-    Source: S4.46-S4.50 and S0.34; the same numbers as `linalg.softmax`, four times as fast.
-    Departs: S is overwritten; P is scratch memory. A row that sees no key has zero weights, entropy, range, Jacobian.
+    Departs: S is overwritten, P is scratch memory. A row that sees no key has weights zero.
     """
-    blind = None
-    if allowed is None:
-        lowest = S.amin(-1)
-    else:
-        hidden = ~allowed
-        blind = ~allowed.any(-1).expand(S.shape[:-1])
-        lowest = S.masked_fill(hidden, torch.inf).amin(-1)
+    sums = S.new_empty(len(Row), *S.shape[:-1]) if sums is None else sums
+    hidden = None if allowed is None else ~allowed
+    lowest = S if hidden is None else S.masked_fill(hidden, torch.inf)
+    torch.amin(lowest, -1, out=sums[Row.LOW])
+    if hidden is not None:
         S.masked_fill_(hidden, HIDDEN)
-    top = S.amax(-1)
-    D = S.sub_(top.unsqueeze(-1))
-    largest, E, T = (scratch.like(name, D) for name in ("largest", "E", "T"))
+    torch.amax(S, -1, out=sums[Row.TOP])
+    D = S.sub_(sums[Row.TOP].unsqueeze(-1))
+    largest, E = scratch.like("largest", D), scratch.like("E", D)
     torch.eq(D, 0.0, out=largest)
-    torch.exp(D, out=E).sub_(largest)
-    drop = torch.mul(E, D, out=T).sum(-1)
-    torch.mul(E, E, out=T)
-    r1, r2, r3 = E.sum(-1), T.sum(-1), T.mul_(E).sum(-1)
-    position = torch.arange(S.shape[-1], dtype=S.dtype, device=S.device)
-    c, where = largest.sum(-1), largest @ position
-    Z = c + r1
-    P = E.add_(largest).div_(Z.unsqueeze(-1))
-    rows = WeighedRows(
-        P,
-        entropy=Z.log() - drop / Z,
-        max_weight=1 / Z,
-        jacobian_norm=_jacobian_norm(Z, c, r1, r2, r3),
-        score_range=top - lowest,
-        argmax=torch.where(c == 1, where, -1.0).long(),
+    torch.sum(largest, -1, out=sums[Row.TIES])
+    sums[Row.PLACE] = largest @ torch.arange(S.shape[-1], dtype=S.dtype, device=S.device)
+    top = sums[Row.PLACE].long().unsqueeze(-1) if bool((sums[Row.TIES] == 1).all()) else None
+    torch.exp(D, out=E)
+    E.sub_(largest) if top is None else E.scatter_(-1, top, 0.0)
+    torch.sum(E, -1, out=sums[Row.R1])
+    torch.sum(D.mul_(E), -1, out=sums[Row.DROP])
+    torch.sum(torch.mul(E, E, out=D), -1, out=sums[Row.R2])
+    torch.sum(D.mul_(E), -1, out=sums[Row.R3])
+    E.add_(largest) if top is None else E.scatter_(-1, top, 1.0)
+    P = E.div_((sums[Row.TIES] + sums[Row.R1]).unsqueeze(-1))
+    return P if hidden is None else P.masked_fill_(hidden, 0.0)
+
+
+def row_statistics(sums: Float[Tensor, "r *a i"]) -> RowStatistics:
+    """Entropy, largest weight, Jacobian norm, range of scores and argmax of every row, from its sums.
+
+        Z = c + r_1,   H = ln Z - sum_j d_j exp(d_j) / Z,   max P = 1 / Z,
+        ||diag(p) - p p^T||_F^2 = sum p^2 - 2 sum p^3 + (sum p^2)^2
+    Source: S4.46-S4.50 and S0.34; the same numbers as `linalg.softmax`.
+    Rows that see no key read zero, and so do those whose sums are all zero.
+    """
+    top, low, c, place, r1, r2, r3, drop = sums
+    seeing = (sums != 0).any(0) & ~(top <= HIDDEN / 2)
+    Z = torch.where(seeing, c + r1, 1.0)
+    return RowStatistics(
+        entropy=torch.where(seeing, Z.log() - drop / Z, 0.0),
+        max_weight=torch.where(seeing, 1 / Z, 0.0),
+        jacobian_norm=torch.where(seeing, _jacobian_norm(Z, c, r1, r2, r3), 0.0),
+        score_range=torch.where(seeing, top - low, 0.0),
+        argmax=torch.where(seeing & (c == 1), place, -1.0).long(),
     )
-    return rows if blind is None or not blind.any() else _without(rows, blind)
 
 
 def _jacobian_norm(Z: Tensor, c: Tensor, r1: Tensor, r2: Tensor, r3: Tensor) -> Tensor:
@@ -79,12 +110,6 @@ def _jacobian_norm(Z: Tensor, c: Tensor, r1: Tensor, r2: Tensor, r3: Tensor) -> 
     second, third = c + r2, c + r3
     several = second * Z.square() - 2 * third * Z + second.square()
     return torch.where(c == 1, one, several).clamp_min(0.0).sqrt() / Z.square()
-
-
-def _without(rows: WeighedRows, blind: Tensor) -> WeighedRows:
-    P = rows.P.masked_fill(blind.unsqueeze(-1), 0.0)
-    entropy, max_weight, jacobian_norm, score_range = (x.masked_fill(blind, 0.0) for x in rows[1:5])
-    return WeighedRows(P, entropy, max_weight, jacobian_norm, score_range, rows.argmax.masked_fill(blind, -1))
 
 
 def diagonal_sums(P: Float[Tensor, "m i j"], scratch: Scratch = FRESH) -> Float[Tensor, "m o"]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attnworks.linalg.krylov import SMALL, leading_singular_value
@@ -39,38 +39,33 @@ class Rank(Measure):
         )
 
     def stream(self, stream: StreamTrace) -> Samples:
+        """With Y = X - 1 x_0^T, which is zero for equal rows (D7), all follows from Y Y^T and Y x_0."""
         real = stream.tokens.real
-        G, C = gram_matrices(stream.X.float() if stream.X.dtype.itemsize < 4 else stream.X, real)
-        spread, size = _trace(C), _trace(G)
-        tiny = torch.finfo(G.dtype).tiny
+        X = stream.X.float() if stream.X.dtype.itemsize < 4 else stream.X
+        first = X[:, :1]
+        Y = (X - first).masked_fill_(~real.unsqueeze(-1), 0.0)
+        G_Y, along = Y @ Y.mT, (Y @ first.mT).squeeze(-1)
+        G = _gram(G_Y, along, first.square().sum((-2, -1)), real)
+        n, tiny = real.sum(-1), torch.finfo(X.dtype).tiny
+        spread = (_trace(G_Y) - G_Y.sum((-2, -1)) / n.clamp_min(1)).clamp_min(0.0)
+        size = _trace(G)
         samples = {
             "rank.residual": (spread / size.clamp_min(tiny)).sqrt(),
             "rank.residual_absolute": spread.sqrt(),
             "rank.stable": torch.where(size > 0, size / _largest_eigenvalue(G).clamp_min(tiny), 0.0),
-            "rank.cosine": _mean_cosine(G, real),
-            "rank.diameter": _diameter(C, real),
+            "rank.cosine": _mean_cosine(G, n),
+            "rank.diameter": _diameter(G_Y),
         }
-        return {name: Sample(values, real.sum(-1) > 1) for name, values in samples.items()}
+        return {name: Sample(values, n > 1) for name, values in samples.items()}
 
 
-def gram_matrices(
-    X: Float[Tensor, "b i e"], real: Bool[Tensor, "b i"]
-) -> tuple[Float[Tensor, "b i i"], Float[Tensor, "b i i"]]:
-    """X X^T and R R^T for the residual R = X - 1 mean, both zero at padding, from one matrix product.
-
-    With Y = X - 1 x_0^T, zero for equal rows (D7): X X^T = Y Y^T + (Y x_0) 1^T + 1 (Y x_0)^T + |x_0|^2 1 1^T, and
-    R R^T is Y Y^T without the means of its rows and columns.
-    """
-    x = X[:, :1]
-    Y = X - x
-    both = real.unsqueeze(-1) & real.unsqueeze(-2)
-    G_Y = torch.where(both, Y @ Y.mT, 0.0)
-    along = Y @ x.mT
-    G = torch.where(both, G_Y + along + along.mT + x.square().sum(-1, keepdim=True), 0.0)
-    n = real.sum(-1)[:, None, None].clamp_min(1)
-    row = G_Y.sum(-1, keepdim=True) / n
-    C = torch.where(both, G_Y - row - row.mT + row.sum(-2, keepdim=True) / n, 0.0)
-    return G, C
+def _gram(
+    G_Y: Float[Tensor, "b i i"], along: Float[Tensor, "b i"], square: Float[Tensor, " b"], real: Bool[Tensor, "b i"]
+) -> Float[Tensor, "b i i"]:
+    """X X^T = Y Y^T + (Y x_0) 1^T + 1 (Y x_0)^T + |x_0|^2 1 1^T over the real rows, zero at padding."""
+    half = along + square.unsqueeze(-1) / 2
+    G = (G_Y + half.unsqueeze(-1)).add_(half.unsqueeze(-2))
+    return G if bool(real.all()) else G.masked_fill_(~(real.unsqueeze(-1) & real.unsqueeze(-2)), 0.0)
 
 
 def _trace(G: Float[Tensor, "b i i"]) -> Float[Tensor, " b"]:
@@ -83,17 +78,16 @@ def _largest_eigenvalue(G: Float[Tensor, "b i i"]) -> Float[Tensor, " b"]:
     return leading_singular_value(G)
 
 
-def _mean_cosine(G: Float[Tensor, "b i i"], real: Bool[Tensor, "b i"]) -> Float[Tensor, " b"]:
-    """mean over i != j of G_ij / sqrt(G_ii G_jj); a zero row has cosine 0 with all."""
-    length = G.diagonal(dim1=-2, dim2=-1).clamp_min(0.0).sqrt()
-    inverse = torch.where(length > 0, 1 / length, 0.0)
-    cosines = G * inverse.unsqueeze(-1) * inverse.unsqueeze(-2)
-    n = real.sum(-1)
-    return (cosines.sum((-2, -1)) - _trace(cosines)) / (n * (n - 1)).clamp_min(1)
+def _mean_cosine(G: Float[Tensor, "b i i"], n: Int[Tensor, " b"]) -> Float[Tensor, " b"]:
+    """mean over i != j of G_ij u_i u_j with u_i = 1 / |x_i|; a zero row has cosine 0 with all."""
+    square = G.diagonal(dim1=-2, dim2=-1).clamp_min(0.0)
+    u = torch.where(square > 0, square.rsqrt(), 0.0)
+    pairs = ((G @ u.unsqueeze(-1)).squeeze(-1) * u).sum(-1) - (square > 0).sum(-1)
+    return pairs / (n * (n - 1)).clamp_min(1)
 
 
-def _diameter(C: Float[Tensor, "b i i"], real: Bool[Tensor, "b i"]) -> Float[Tensor, " b"]:
-    """sqrt(max_ij C_ii + C_jj - 2 C_ij) over real rows, from the Gram matrix of centred rows."""
-    square = C.diagonal(dim1=-2, dim2=-1)
-    distances = square.unsqueeze(-1) + square.unsqueeze(-2) - 2 * C
-    return distances.masked_fill(~(real.unsqueeze(-1) & real.unsqueeze(-2)), 0.0).amax((-2, -1)).clamp_min(0.0).sqrt()
+def _diameter(G_Y: Float[Tensor, "b i i"]) -> Float[Tensor, " b"]:
+    """sqrt(max_ij |y_i|^2 + |y_j|^2 - 2 y_i . y_j) over real rows; padded rows are zero, as the first row is."""
+    square = G_Y.diagonal(dim1=-2, dim2=-1)
+    distances = (-2 * G_Y).add_(square.unsqueeze(-1)).add_(square.unsqueeze(-2))
+    return distances.amax((-2, -1)).clamp_min(0.0).sqrt()

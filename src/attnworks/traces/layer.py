@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -79,9 +80,19 @@ class LayerTrace:
             assert self.weigh is not None
             P = self.weigh()[sentences, heads, :i, :j].to(wide)
             return P.log().clamp_min_(LOWEST_LOG)
-        Q = self.Q[sentences, heads, :i].to(wide) * self.scale
-        K = self.shared(self.K, heads)[sentences, :, :j].to(wide)
+        Q = self._scaled_queries[sentences, heads, :i]
+        K = self.shared(self._wide_keys, heads)[sentences, :, :j]
         return torch.matmul(Q, K.mT, out=scratch.empty("S", (*Q.shape[:3], j), wide, Q.device))
+
+    @cached_property
+    def _scaled_queries(self) -> Float[Tensor, "b h i k"]:
+        """Laid out head by head, so that products of some of them need no copy."""
+        assert self.scale is not None
+        return self.Q.to(torch.promote_types(self.Q.dtype, torch.float32)).mul(self.scale).contiguous()
+
+    @cached_property
+    def _wide_keys(self) -> Float[Tensor, "b g j k"]:
+        return self.K.to(torch.promote_types(self.K.dtype, torch.float32)).contiguous()
 
     def shared(self, grouped: Float[Tensor, "b g j k"], heads: slice) -> Float[Tensor, "b h j k"]:
         """The keys or values of these query heads, repeated where heads share them."""

@@ -10,13 +10,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from attnworks.data.tokens import Tokens
-from attnworks.linalg.rows import WeighedRows, weigh_rows
+from attnworks.linalg.rows import attend_rows
 from attnworks.linalg.scratch import FRESH, Scratch
 from attnworks.mechanisms.mask import as_four_axes
 from attnworks.traces.layer import LayerTrace, Slot
 
-WEIGHTS_AT_ONCE = 2**17
-"""Attention weights computed at a time by each thread: half a megabyte in float32."""
+WEIGHTS_AT_ONCE = 2**18
+"""Attention weights computed at a time by each thread: a megabyte in float32."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,38 +24,41 @@ class Maps:
     """The maps of some consecutive sentences of one length and some heads, cropped to their real tokens.
 
     visible    keys that each query may see, in the head that sees most
-    score_norm    |S_i| of each row of scores, before any mask; 0 where the layer has no such scores
     V          the values of the same sentences and heads
     """
 
     slot: Slot
     sentences: slice
     heads: slice
-    rows: WeighedRows
+    P: Float[Tensor, "b h i j"]
     visible: Int[Tensor, "b i"]
-    score_norm: Float[Tensor, "b h i"]
     V: Float[Tensor, "b h j v"]
 
-    @property
-    def P(self) -> Float[Tensor, "b h i j"]:
-        return self.rows.P
 
-
-def maps_of(trace: LayerTrace, scratch: Scratch = FRESH) -> Iterator[Maps]:
+def maps_of(
+    trace: LayerTrace,
+    sums: Float[Tensor, "r b h i"] | None = None,
+    norms: Float[Tensor, "b h i"] | None = None,
+    scratch: Scratch = FRESH,
+) -> Iterator[Maps]:
     """All maps of a layer, each once. Padding is cropped away, so that every row and column is a real token's.
 
-    With scratch memory, maps are overwritten by the next ones.
+    sums, norms    where the sums of `linalg.rows` and |S_i| of every row are written, if they are wanted
+    scratch        memory for the maps, which the next ones overwrite
     """
     at_once = WEIGHTS_AT_ONCE * torch.get_num_threads()
     for sentences, i, j in same_lengths(trace.queries, trace.keys, at_once // trace.heads):
-        for heads in _head_slices(trace.heads, at_once // ((sentences.stop - sentences.start) * i * j)):
+        for heads in _head_slices(trace.heads, at_once // max(1, (sentences.stop - sentences.start) * i * j)):
             S = trace.scores(sentences, heads, i, j, scratch)
-            norm = S.new_zeros(S.shape[:-1]) if trace.scale is None else torch.linalg.vector_norm(S, dim=-1)
+            if norms is not None and trace.scale is not None:
+                torch.linalg.vector_norm(S, dim=-1, out=norms[sentences, heads, :i])
             added, allowed = _masked(trace, sentences, heads, i, j)
             if added is not None:
                 S += added
+            own = None if sums is None else sums[:, sentences, heads, :i]
+            P = attend_rows(S, allowed, own, scratch)
             V = trace.shared(trace.V, heads)[sentences, :, :j]
-            yield Maps(trace.slot, sentences, heads, weigh_rows(S, allowed, scratch), _visible(allowed, S), norm, V)
+            yield Maps(trace.slot, sentences, heads, P, _visible(allowed, S), V)
 
 
 def same_lengths(queries: Tokens, keys: Tokens, pairs: int) -> Iterator[tuple[slice, int, int]]:

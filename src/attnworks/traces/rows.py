@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attnworks.data.tokens import Tokens
-from attnworks.linalg.rows import diagonal_sums
+from attnworks.linalg.rows import Row, diagonal_sums, row_statistics
 from attnworks.linalg.scratch import FRESH, Scratch
 from attnworks.traces.layer import LayerTrace, Slot
 from attnworks.traces.maps import Maps, maps_of
@@ -63,23 +63,20 @@ def rows_of(
     wide = torch.promote_types(trace.Q.dtype, torch.float32)
     new = {"dtype": wide, "device": trace.Q.device}
     pointers = {} if pointers is None else pointers
-    entropy, max_weight, jacobian, score_range, score_norm = (torch.zeros(b, h, i, **new) for _ in range(5))
-    argmax = torch.full((b, h, i), -1, device=trace.Q.device)
+    sums, score_norm = torch.zeros(len(Row), b, h, i, **new), torch.zeros(b, h, i, **new)
     visible = torch.zeros(b, i, dtype=torch.int64, device=trace.Q.device)
     received, diagonal = torch.zeros(b, h, j, **new), torch.zeros(b, h, 2 * span + 1, **new)
     names = list(pointers)
     pointed = torch.zeros(b, h, i, len(names), **new)
     at = torch.stack([pointers[name] for name in names], -1).unsqueeze(1) if names else None
-    for piece in maps_of(trace, scratch):
-        rows, (own_i, own_j) = piece.rows, piece.P.shape[-2:]
+    for piece in maps_of(trace, sums, score_norm, scratch):
+        own_i, own_j = piece.P.shape[-2:]
         here = (piece.sentences, piece.heads, slice(own_i))
-        for target, values in zip((entropy, max_weight, jacobian, score_range, argmax), rows[1:], strict=True):
-            target[here] = values
-        score_norm[here] = piece.score_norm
-        received[piece.sentences, piece.heads, :own_j] = piece.P.mean(-2)
-        sums = diagonal_sums(piece.P.flatten(0, 1), scratch).unflatten(0, piece.P.shape[:2])
+        torch.mean(piece.P, -2, out=received[piece.sentences, piece.heads, :own_j])
+        along = diagonal_sums(piece.P.flatten(0, 1), scratch).unflatten(0, piece.P.shape[:2])
         low, high = max(-span, 1 - own_i), min(span, own_j - 1)
-        diagonal[piece.sentences, piece.heads, low + span : high + span + 1] = sums[..., low + own_i - 1 : high + own_i]
+        offsets = slice(low + span, high + span + 1)
+        diagonal[piece.sentences, piece.heads, offsets] = along[..., low + own_i - 1 : high + own_i]
         if at is not None:
             key = at[piece.sentences, :, :own_i]
             found = piece.P.gather(-1, key.clamp(0, own_j - 1).expand(*piece.P.shape[:3], -1))
@@ -88,7 +85,8 @@ def rows_of(
         torch.maximum(seen, piece.visible, out=seen)
         if on_maps is not None:
             on_maps(piece)
+    statistics = row_statistics(sums)
     return LayerRows(
-        trace.slot, trace.queries, trace.keys, span, visible, entropy, max_weight, jacobian, score_range, argmax,
-        score_norm, received, diagonal, dict(zip(names, pointed.unbind(-1), strict=True)),
+        trace.slot, trace.queries, trace.keys, span, visible, *statistics, score_norm, received, diagonal,
+        dict(zip(names, pointed.unbind(-1), strict=True)),
     )  # fmt: skip
