@@ -68,6 +68,34 @@ def test_curves_stand_side_by_side(folders: dict[str, Path], tmp_path: Path) -> 
     assert max(map(len, text.splitlines())) <= 120 + len(str(tmp_path)) * 2
 
 
+@pytest.mark.parametrize("odd", ["[/x]", "[red]", ":bomb:", "\\", "depth"])
+def test_strings_of_a_folder_are_shown_as_they_are(odd: str, tmp_path: Path) -> None:
+    def folder(name: str, label: str, value: float) -> Path:
+        readings = [stated(odd, ("depth",), [value]), stated(f"{odd}.head", ("layer", "head"), [[value]])]
+        readings += [stated(f"{odd}.{number}", ("depth",), [value]) for number in range(7)]
+        labels = stated("roles.label", ("layer", "head"), [[label]])
+        exam = replace(examined(), readings=Readings([*readings, labels]), notes=(label,), model={"name": label})
+        return write_exam(exam, tmp_path / name)
+
+    result = run(folder("a", odd, 1.0), folder("b", f"{odd}2", 2.0))
+    assert result.exception is None and result.exit_code == 0
+    text = " ".join(result.output.split())
+    assert f"different models: name {odd} against {odd}2" in text and f"only the second notes: {odd}2" in text
+    assert f"enc.0.0 {odd} {odd}2" in text and f"enc.0.0 {odd}.head 1.00 2.00 +1.00" in text
+    assert f"depth {odd} {odd}.0" in text and f", {odd}.6" in text
+
+
+def test_a_change_that_is_only_in_the_notes(folders: dict[str, Path], tmp_path: Path) -> None:
+    exam = examined()
+    readings = Readings([exam[name] for name in exam.readings])
+    share = exam["paths.share"]
+    readings.add(replace(share, value=tuple(row + 1 for row in share.value)))  # type: ignore[operator]
+    result = run(folders["a"], write_exam(replace(exam, readings=readings), tmp_path / "b"))
+    assert "nothing changed" not in result.output
+    assert "none of the 57 numbers that are compared one by one differs" in result.output
+    assert "note changed, though not compared number by number: paths.share" in " ".join(result.output.split())
+
+
 def test_no_folder_is_one_clear_line(folders: dict[str, Path], tmp_path: Path) -> None:
     result = run(folders["a"], tmp_path / "nowhere")
     assert result.exit_code != 0 and isinstance(result.exception, FolderError)

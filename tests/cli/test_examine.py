@@ -10,7 +10,7 @@ import pytest
 import torch
 from click.testing import CliRunner, Result
 from safetensors.torch import load_file, save_file
-from tests.exam.exam_helpers import (
+from tests.exam_helpers import (
     LINES,
     PAIRS,
     PARSES,

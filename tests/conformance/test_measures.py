@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.model_helpers import transformer
+from tests.tiny_models import TINY
 from torch import Tensor
 
 import attnworks.measures.all  # noqa: F401  (registers every measure)
@@ -24,10 +24,6 @@ from attnworks.measures.contract import MEASURES, Declared, Setting
 from attnworks.measures.reading import Reading
 from attnworks.traces.foreign import ForeignSubject
 from attnworks.traces.record import OwnSubject
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "models"))
-from tests.models.model_helpers import transformer
-from tests.models.tiny_models import TINY
 
 SOURCE, TARGET, WORDS, MASK = (7, 3, 5, 11, 5, 7, 2), (5, 11, 3, 2, 5, 7, 3), 13, 4
 MODELS = ("own", "bert")
@@ -65,7 +61,7 @@ def text_of(model: str, tokens_per_batch: int) -> ExamText:
     sides = [rows_of_text(SOURCE, 1)] + ([rows_of_text(TARGET, 2)] if model == "own" else [])
     rarities = tuple(count_rarity(rows) for rows in sides)
     batches = text_batches(*sides, tokens_per_batch=tokens_per_batch)
-    return ExamText(tuple(sides), (1,) * len(sides), rarities, batches, 0, 0)
+    return ExamText(tuple(sides), (1,) * len(sides), rarities, batches, range(len(sides[0])), len(sides[0]), 0)
 
 
 @cache

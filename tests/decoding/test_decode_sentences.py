@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.models.model_helpers import filled
+from tests.model_helpers import filled
 from torch import Tensor
 
 from attnworks.data.vocabulary import BOS, EOS, PAD, Vocabulary

@@ -122,7 +122,10 @@ def test_layers_of_one_and_layers_with_other_heads() -> None:
     found = compared(one, other)
     assert [change.where for change in found.changes] == ["enc.0.1"]
     assert found.only == ((), ("enc.2.0",))
-    assert found.notes == ("enc.1: 3 heads against 2, not compared",)
+    assert found.notes == (
+        "not as many layers or depths in both: sinks.first",
+        "enc.1: 3 heads against 2, not compared",
+    )
 
 
 def test_readings_of_one_and_other_axes() -> None:
@@ -151,7 +154,106 @@ def test_other_models_and_texts_are_named() -> None:
 
 def test_what_follows_from_others_is_left_out() -> None:
     one, other = (stated("roles.score", ("layer", "head"), [[score]]) for score in (0.1, 0.9))
-    assert compared(one, other).compared == 0
+    found = compared(one, other)
+    assert found.compared == 0 and found.notes == ("changed, though not compared number by number: roles.score",)
+
+
+OFFSETS = ("layer", "head", "offset")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (stated("paths.share", ("length",), [[0.6, 0.4]]), stated("paths.share", ("length",), [[0.5, 0.5]])),
+        (stated("roles.offset", OFFSETS, [[[0.1, 0.2]]]), stated("roles.offset", OFFSETS, [[[0.1, 0.3]]])),
+        (stated("paths.bias", (), [0.1]), stated("paths.bias", (), [math.nan])),
+        (stated("redundancy.twin", ("layer", "head"), [["enc.0.1"]]),
+         stated("redundancy.twin", ("layer", "head"), [["enc.0.2"]])),
+        (stated("redundancy.nearest", ("layer", "head"), [[0.1]]),
+         stated("redundancy.nearest", ("layer", "head"), [[0.2]])),
+        (stated("x.y", ("layer",), [["a"]]), stated("x.y", ("layer",), [0.1])),
+    ],
+)  # fmt: skip
+def test_what_is_not_compared_number_by_number_is_named(one: Reading, other: Reading) -> None:
+    found = compared(one, other)
+    assert not found.changes and not found.nothing_changed
+    assert found.notes == (f"changed, though not compared number by number: {one.name}",)
+    assert compared(one, one).nothing_changed and compared(other, other).nothing_changed
+
+
+def test_all_that_changed_is_named() -> None:
+    names = [f"x.{number}" for number in range(11)]
+    one, other = (holding(*(stated(name, (), [value]) for name in names)) for value in (1.0, 2.0))
+    assert compare(one, other).notes == (f"changed, though not compared number by number: {', '.join(names)}",)
+
+
+def test_other_ticks_are_a_change() -> None:
+    one = stated("roles.offset", OFFSETS, [[[0.1, 0.2]]])
+    other = replace(one, ticks={"offset": (-1.0, 0.0)})
+    assert not compared(one, other).nothing_changed and compared(other, other).nothing_changed
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf])
+def test_a_number_that_became_no_number(odd: float) -> None:
+    one = stated("sinks.first", ("layer", "head"), [[0.1, 0.2, odd]])
+    other = stated("sinks.first", ("layer", "head"), [[0.1, odd, odd]])
+    for found in (compared(one, other), compared(other, one)):
+        assert found.compared == 1 and not found.changes and not found.nothing_changed
+        assert found.notes == ("a number is missing, or infinite, on one side: sinks.first at enc.0.1",)
+    assert compared(other, other).nothing_changed
+    gone = stated("sinks.first", ("layer", "head"), [[odd, odd, odd]])
+    assert compared(one, gone).notes[0].endswith("sinks.first at enc.0.0 and 1 more")
+
+
+def test_rounding_and_certainty_are_no_change_but_not_nothing() -> None:
+    one, other = (stated("weights.norm", ("layer",), [value]) for value in (5.0, 5.0 + 1e-9))
+    found = compared(one, other)
+    note = "changed only by rounding, or in spread, interval, count or ticks: weights.norm"
+    assert not found.changes and found.notes == (note,)
+    values = torch.rand(13, 2, 3, dtype=torch.float64)
+    reading = folded(values)
+    assert reading.count is not None
+    fewer = replace(reading, count=tuple(count - 1 for count in reading.count))
+    assert compared(reading, replace(reading)).nothing_changed
+    assert compared(reading, fewer).notes == (note.replace("weights.norm", "sinks.first"),)
+
+
+def test_more_depths_are_a_change() -> None:
+    one, other = stated("rank.cosine", ("depth",), [0.1, 0.2]), stated("rank.cosine", ("depth",), [0.1, 0.2, 0.3])
+    assert compared(one, other).notes == ("not as many layers or depths in both: rank.cosine",)
+
+
+def test_other_notes_are_named() -> None:
+    exam = examined()
+    other = replace(exam, notes=("run without mask",))
+    assert compare(exam, other).notes == (
+        "only the first notes: no gradient: the model has no loss",
+        "only the second notes: run without mask",
+    )
+    one, other = replace(exam, notes=("a", "b")), replace(exam, notes=("b", "a"))
+    assert compare(one, other).notes == ("the same notes, in another order or number",)
+
+
+def test_names_are_gathered_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    of = Readings.of
+    monkeypatch.setattr(Readings, "of", lambda self, name: asked.append(name) or of(self, name))
+    exams = [holding(*(stated(f"x.{number}", ("depth",), [0.1]) for number in range(41))) for _ in range(2)]
+    assert compare(*exams).compared == 41
+    assert len(asked) <= 2 * 41
+
+
+def test_enormous_spreads_say_nothing_of_certainty() -> None:
+    one, other = (
+        replace(
+            stated("x.y", ("layer",), [value]),
+            spread=(torch.tensor(1e300, dtype=torch.float64),),
+            count=(torch.tensor(5),),
+        )
+        for value in (1.0, 2.0)
+    )
+    (change,) = compared(one, other).changes
+    assert change.margin is change.chance is change.certain is None
 
 
 def test_json_is_plain() -> None:

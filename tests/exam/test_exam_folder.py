@@ -18,10 +18,10 @@ from tests.faults.test_folder_mutations import MUTATIONS, edit
 from torch import Tensor
 
 from attnworks.errors import AttnworksError, FolderError
-from attnworks.exam.examination import Examination
+from attnworks.exam.examination import Examination, Finding, Pin
 from attnworks.exam.folder import EXAM, FILES, MANIFEST, PINS, READINGS, read_exam, write_exam
 from attnworks.measures.reading import Reading, Readings
-from attnworks.storage.sealed import canonical, seal, sha256
+from attnworks.storage.sealed import canonical, describe, seal, sha256
 
 ROUNDS = 54
 
@@ -203,6 +203,40 @@ def test_forged_outlines_fit_or_are_refused(place: Path, exam: Examination) -> N
             assert sorted(map(repr, tensors(result))) == numbers, f"turn {turn}"
             json.dumps(result.to_json())
     assert refusals > 0.5 * ROUNDS
+
+
+@pytest.mark.parametrize("part", ["spread", "low", "high", "count"])
+@pytest.mark.parametrize("shape", [(), (1,), (7,), (5, 1)])
+def test_parts_of_another_shape_are_refused(part: str, shape: tuple[int, ...], place: Path) -> None:
+    name, numbers = f"sinks.first@encoder/1/{part}", load_file(place / READINGS)
+    assert numbers[name].shape == (5,)
+    numbers[name] = torch.ones(shape)
+    save_file(numbers, place / READINGS)
+    forge(place, readings=json.loads((place / MANIFEST).read_bytes())["readings"] | {name: describe(numbers[name])})
+    assert f"{part} of shape {list(shape)} for a value of shape [5]" in refused(place)
+
+
+def test_parts_of_labels_have_their_shape(tmp_path: Path) -> None:
+    reading = Reading("x.y", "encoder", ("layer", "head"), (("a", "b"),), "", "", count=(torch.ones(2),))
+    exam = Examination({}, {}, Readings([reading]))
+    assert bits(read_exam(write_exam(exam, tmp_path / "exam"))) == bits(exam)
+    odd = Examination({}, {}, Readings([replace(reading, count=(torch.ones(3),))]))
+    assert "count of shape [3] for a value of shape [2]" in refused(write_exam(odd, tmp_path / "odd"))
+
+
+def test_control_characters_are_dropped(tmp_path: Path) -> None:
+    """Nothing in a folder speaks to the terminal; lines and tabs, which tokens have, stay."""
+    odd, plain = "a\x1b[31m\x07\x08\r\x00\x7f\x9bè\t\n", "a[31mè\t\n"
+
+    def exam(text: str) -> Examination:
+        reading = Reading("x.y", "encoder", ("layer", "head"), ((text,),), text, text)
+        finding, pin = Finding(text, 0.5, (text,), (text,)), Pin((text,), {}, (text, text))
+        model = {"name": text, text: [{"deep": text}]}
+        return Examination(model, {"spec": text}, Readings([reading]), (finding,), (text,), (pin,))
+
+    assert bits(read_exam(write_exam(exam(odd), tmp_path / "exam"))) == bits(exam(plain))
+    forge(tmp_path / "exam", format="\x1b[31m")
+    assert "\x1b" not in refused(tmp_path / "exam")
 
 
 @pytest.mark.parametrize("number", [0, 2, "1", None, [1]])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,16 +13,16 @@ from hypothesis import strategies as st
 from tests.exam.test_examination import examined, stated
 
 from attnworks.exam.examination import Finding
-from attnworks.measures.table import number
 from attnworks.exam.findings import FINDERS, find
 from attnworks.measures.reading import Reading, Readings
+from attnworks.measures.table import number
 from attnworks.traces.layer import Kind
 
 NAN = math.nan
 
 
-def said(*readings: Reading, loss: float | None = None) -> list[str]:
-    return [finding.text for finding in find(Readings(list(readings)), loss)]
+def said(*readings: Reading) -> list[str]:
+    return [finding.text for finding in find(Readings(list(readings)))]
 
 
 def by_head(name: str, rows: list[Any], kind: Kind = "encoder") -> Reading:
@@ -30,6 +31,16 @@ def by_head(name: str, rows: list[Any], kind: Kind = "encoder") -> Reading:
 
 def by_depth(name: str, rows: list[Any], kind: Kind = "encoder") -> Reading:
     return stated(name, ("depth",), rows, kind)
+
+
+def ablated(rows: list[list[float]], margin: float | list[list[float]] = 1e-5) -> Reading:
+    """Changes of the objective without each head, with an interval of value -+ margin."""
+    change = by_head("ablation.change", rows)
+    margins = [
+        torch.as_tensor(m, dtype=torch.float64) for m in ([margin] * len(rows) if isinstance(margin, float) else margin)
+    ]
+    low, high = (tuple(row + s * m for row, m in zip(change.value, margins, strict=True)) for s in (-1, 1))
+    return replace(change, interval=(low, high))
 
 
 def test_nothing_is_said_of_nothing() -> None:
@@ -56,7 +67,21 @@ def test_a_falling_residual() -> None:
     assert text == "what tells tokens apart falls from 0.800 to 0.200 of the stream between depth 0 and 2"
     (text,) = said(by_depth("rank.residual", [0.8, 0.5, 0.7]))
     assert text.startswith("no rank collapse") and "0.500" in text and "depth 1" in text
+    (text,) = said(by_depth("rank.residual", [0.8, 0.1, 0.2]))
+    assert text.endswith(
+        "falls from 0.800 to 0.100 of the stream between depth 0 and 1, then grows to 0.200 at depth 2"
+    )
     assert said(by_depth("rank.residual", [0.8])) == said(by_depth("rank.residual", [NAN, NAN, 0.3])) == []
+
+
+def test_a_collapse_on_the_way_is_told_though_the_end_is_better() -> None:
+    (text,) = said(by_depth("rank.residual", [0.02, 0.001, 0.011]))
+    assert text == (
+        "what tells tokens apart falls from 0.020 to 0.001 of the stream between depth 0 and 1, "
+        "then grows to 0.011 at depth 2"
+    )
+    assert said(by_depth("rank.residual", [0.002, 0.0018, 0.0019])) == []
+    assert "no rank collapse" in said(by_depth("rank.residual", [0.2, 0.11, 0.15]))[0]
 
 
 def test_short_paths_that_carry_most() -> None:
@@ -66,6 +91,8 @@ def test_short_paths_that_carry_most() -> None:
     assert path(0.5, 0.3, 0.2) == ["paths of length 0-1 carry 80 % of the output"]
     assert path(0.9, 0.1) == ["paths of length 0 (no attention at all) carry 90 % of the output"]
     assert path(1.5, -0.7, 0.2) == ["paths of length 1 work against the others (-70 % of the output)"]
+    assert path(0.6, 0.4, -1e-8) == path(0.6, 0.4, -0.009) == ["paths of length 0-1 carry 100 % of the output"]
+    assert path(0.6, 0.42, -0.02) == ["paths of length 2 work against the others (-2 % of the output)"]
     assert path(1.0) == path(NAN, NAN) == []
 
 
@@ -141,19 +168,33 @@ def test_heads_that_see_the_same() -> None:
 
 
 def test_heads_that_can_go_do_harm_or_matter() -> None:
-    change = by_head("ablation.change", [[0.0001, -0.0004, 0.5], [-0.03, NAN, 0.2]])
-    assert said(change, loss=2.0) == [
-        "head 1.0 does harm: without it the loss falls by 1.5 %",
-        "2 of 5 heads (0.0, 0.1) can probably go: removing any of them changes the loss by less than 0.1 %",
-        "head 0.2 matters most: without it the loss grows by 25 %",
+    assert said(ablated([[0.0001, -0.0004, 0.5], [-0.03, NAN, 0.2]])) == [
+        "head 1.0 does harm: the objective is 0.030 better without it",
+        "2 of 5 heads (0.0, 0.1) can probably go: removing any of them changes the objective by less than 0.001",
+        "head 0.2 matters most: the objective is 0.500 worse without it",
     ]
-    assert "by less than 0.001" in said(change)[1] and "grows by 0.500" in said(change)[2]
+    assert said(ablated([[-0.03, -0.02]])) == [
+        "2 heads do harm, most of all 0.0: the objective is 0.030 better without it"
+    ]
 
 
 def test_what_is_uncertain_is_not_called_dispensable() -> None:
     ends = ((torch.tensor([-0.5, -1e-4, -1e-4]),), (torch.tensor([1e-4, 0.5, 1e-4]),))
     change = Reading("ablation.change", "encoder", ("layer", "head"), (torch.zeros(3),), "", "", interval=ends)
-    assert said(change) == ["head 0.2 can probably go: removing it changes the loss by less than 0.001"]
+    assert said(change) == ["head 0.2 can probably go: removing it changes the objective by less than 0.001"]
+
+
+def test_without_an_interval_no_head_is_judged() -> None:
+    """One sentence has a change, but no interval."""
+    rows = [[0.0001, -0.03, 0.5]]
+    assert said(by_head("ablation.change", rows)) == said(ablated(rows, NAN)) == []
+    assert said(ablated(rows, [[1e-5, NAN, NAN]])) == [
+        "head 0.0 can probably go: removing it changes the objective by less than 0.001"
+    ]
+    change = ablated(rows)
+    assert change.interval is not None
+    half = replace(change, interval=(change.interval[0], (torch.full((3,), NAN),)))
+    assert said(half) == []
 
 
 def test_gradients_speak_where_nothing_was_ablated() -> None:

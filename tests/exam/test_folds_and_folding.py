@@ -215,7 +215,9 @@ def test_what_is_not_finite_names_reading_and_layer(bad: float) -> None:
     values = torch.ones(2, HEADS)
     values[1, 2] = bad
     with pytest.raises(UsageError, match=r"a\.mean at enc\.3: expected finite numbers"):
-        Folds(DECLARED).add(Placed("a.mean", Slot("encoder", 3), Sample(values)))
+        folds = Folds(DECLARED)
+        folds.add(Placed("a.mean", Slot("encoder", 3), Sample(values)))
+        folds.settle()
     valid = torch.isfinite(values)
     folds = Folds(DECLARED)
     folds.add(Placed("a.mean", SLOT, Sample(values, valid)))

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import pytest
 import torch
-from tests.exam.exam_helpers import LINES, TINY, tiny_tokenizer, train_run
+from tests.exam_helpers import LINES, TINY, tiny_tokenizer, train_run
 from tests.training.training_helpers import SMALL
 from torch import Tensor, nn
 

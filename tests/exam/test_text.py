@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.exam.exam_helpers import LINES, TINY, tiny_tokenizer
+from tests.exam_helpers import LINES, TINY, tiny_tokenizer
 
 from attnworks.data.passages import Passage, Side
 from attnworks.errors import UsageError

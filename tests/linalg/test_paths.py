@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.helpers import assert_close
-from tests.models.model_helpers import attention_config, filled, pure_config, the
+from tests.model_helpers import attention_config, filled, pure_config, the
 from torch import Tensor
 
 from attnworks.linalg.paths import (

@@ -12,6 +12,7 @@ from tests.helpers import assert_close
 from torch import Tensor
 
 from attnworks.data.tokens import Tokens
+from attnworks.errors import UsageError
 from attnworks.linalg.norms import composite
 from attnworks.linalg.residual import residual
 from attnworks.measures.bounds import Bounds, why_not
@@ -104,8 +105,10 @@ def test_by_loops(spread: float) -> None:
 
 
 def test_one_row_says_nothing() -> None:
-    for sample in Bounds(SETTING).layer(trace_of(inputs(), weights_of(), tokens_of())).values():
-        assert sample.valid is not None and sample.valid.tolist() == [True, True, False]
+    got = Bounds(SETTING).layer(trace_of(inputs(), weights_of(), tokens_of()))
+    for name, sample in got.items():
+        holds = got["bounds.composite_holds"].values > 0 if name == "bounds.composite" else torch.ones(3).bool()
+        assert sample.valid is not None and sample.valid.tolist() == (holds & torch.tensor([1, 1, 0]).bool()).tolist()
 
 
 @given(st.integers(0, 10_000), st.sampled_from([1e-6, 1e-3, 0.1, 1.0, 4.0]), st.sampled_from([0.1, 1.0, 3.0]))
@@ -161,7 +164,7 @@ def test_shared_keys() -> None:
 def test_a_violation_is_a_bug() -> None:
     X, W, tokens = inputs(spread=0.1), weights_of(), tokens_of()
     trace = trace_of(X, W, tokens)
-    with pytest.raises(ArithmeticError, match=r"enc\.0, sentence 0 .* diameter \(D6\)"):
+    with pytest.raises(UsageError, match=r"diameter \(D6\) of enc\.0: .* in sentence 0"):
         Bounds(SETTING).layer(replace(trace, Y=100 * trace.Y))
 
 

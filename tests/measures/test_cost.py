@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tests.models.model_helpers import (
+from tests.model_helpers import (
     BATCH,
     SOURCE,
     TARGET,
@@ -75,9 +74,8 @@ def test_measure() -> None:
 
 def tiny_models() -> Any:
     pytest.importorskip("transformers")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(Path(__file__).parents[1] / "models")
-        from tests.models import tiny_models
+    from tests import tiny_models
+
     return tiny_models
 
 

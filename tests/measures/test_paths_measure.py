@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 from tests.helpers import assert_close
-from tests.models.model_helpers import D_E, filled, pure_config, randn, the, transformer
+from tests.model_helpers import D_E, filled, pure_config, randn, the, transformer
 from torch import Tensor, nn
 
 from attnworks.data.tokens import Tokens
@@ -331,9 +330,7 @@ def test_unknown_weights_are_refused() -> None:
 def foreign(name: str) -> Iterator[ForwardTrace]:
     """Every stack of a tiny model of Hugging Face, whose attention is computed here and handed over."""
     transformers: Any = pytest.importorskip("transformers")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(Path(__file__).parents[1] / "models")
-        from tests.models.tiny_models import SOURCE, TARGET, TINY, inputs
+    from tests.tiny_models import SOURCE, TARGET, TINY, inputs
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 

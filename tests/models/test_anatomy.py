@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from model_helpers import (
+from tests.model_helpers import (
     BATCH,
     SOURCE,
     TARGET,
@@ -146,6 +146,15 @@ def test_post_norm_part_by_part() -> None:
     assert stream_identity_error(replace(block, skip=False), x, norm(g), [f, g]) <= 1e-12
     assert stream_identity_error(block, x, norm(x + g), [None, g]) <= 1e-12
     assert stream_identity_error(block, x, norm(x + f + g), [f, g]) > 1e-2
+
+
+def test_parallel_parts_are_summed_with_and_without_skip() -> None:
+    x, f, g = (randn(2, 5, 7, seed=seed) for seed in range(3))
+    block = replace(block_of("pre"), parallel=True)
+    assert stream_identity_error(block, x, x + f + g, [f, g]) <= 1e-12
+    assert stream_identity_error(replace(block, skip=False), x, f + g, [f, g]) <= 1e-12
+    assert stream_identity_error(replace(block, skip=False), x, g, [None, g]) <= 1e-12
+    assert stream_identity_error(replace(block, skip=False), x, g, [f, g]) > 1e-2
 
 
 def test_zeros_and_nan() -> None:

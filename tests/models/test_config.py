@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from model_helpers import attention_config, pure_config, recurrent_config, transformer_config
 from tests.helpers import unchecked
+from tests.model_helpers import attention_config, pure_config, recurrent_config, transformer_config
 
 from attnworks.errors import AttnworksError, UnknownNameError, UsageError
 from attnworks.mechanisms import names

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from model_helpers import close, the
-from tiny_models import HEADS, LAYERS, TINY, inputs
+from tests.model_helpers import close, the
+from tests.tiny_models import HEADS, LAYERS, TINY, inputs
 from torch import Tensor, nn
 
 from attnworks.models import anatomy

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 import torch
-from model_helpers import attention_config, filled, pure_config, recurrent_config, the, transformer_config
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from tests.model_helpers import attention_config, filled, pure_config, recurrent_config, the, transformer_config
 
 from attnworks.errors import AttnworksError, FolderError, UnsafeFileError
 from attnworks.models import Model, ModelConfig, Transformer, build, folder, load, save

@@ -6,14 +6,15 @@ import importlib.util
 import json
 import pickle
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from model_helpers import the, transformer
 from safetensors.torch import load_file, save_file
-from tiny_models import POSITIONS, TINY, WORDS, inputs
+from tests.model_helpers import the, transformer
+from tests.tiny_models import POSITIONS, TINY, WORDS, inputs, unknown_causal
 from torch import Tensor
 
 from attnworks.errors import (
@@ -101,6 +102,12 @@ def test_what_was_saved_is_opened(name: str, kind: str, tmp_path: Path) -> None:
     for key, tensor in model.state_dict().items():
         computed = name == "marian" and "embed_positions" in key  # sinusoids, which are not stored
         assert torch.equal(theirs[key], tensor) != computed, key
+
+
+@pytest.mark.parametrize("head", [True, False])
+def test_the_kind_of_an_unknown_family(tmp_path: Path, head: bool) -> None:
+    unknown_causal("Qwen3ForCausalLM").save_pretrained(tmp_path)
+    assert open_pretrained(str(tmp_path), head=head).kind == "decoder"
 
 
 def test_without_the_output_layer(folder: Path) -> None:
@@ -238,20 +245,41 @@ def test_code_of_the_folder_is_never_run(folder: Path, tmp_path: Path, known: bo
 @pytest.mark.parametrize("name", ["no-such-model", "someone/no-such-model", "./no/such/folder", "/no/such/folder"])
 def test_neither_folder_nor_hub(name: str) -> None:
     message = refused(name)
-    assert "a model folder, or the id of a model on the Hugging Face Hub" in message
+    assert "a model folder, or the id of a model that was downloaded from the Hugging Face Hub" in message
     assert ("no network in tests" in message) == (name.count("/") < 2)
+    assert (f"or download the model beforehand (hf download {name})" in message) == (name.count("/") < 2)
 
 
 def test_hub(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the Hub has is copied, without pickles and code, and opened like any folder."""
+    """What the cache has of the Hub is opened like any folder, without pickles and code; nothing is downloaded."""
     import huggingface_hub
 
-    asked: list[Any] = []
+    asked: list[dict[str, Any]] = []
     monkeypatch.setattr(
-        huggingface_hub, "snapshot_download", lambda name, allow_patterns: asked.append(allow_patterns) or str(folder)
+        huggingface_hub, "snapshot_download", lambda name, **options: asked.append(options) or str(folder)
     )
     assert open_pretrained("someone/tiny").name == "someone/tiny"
-    assert not any(pattern.endswith((".py", ".bin", ".pt", "*")) for pattern in asked[0])
+    assert not any(pattern.endswith((".py", ".bin", ".pt", "*")) for pattern in asked[0]["allow_patterns"])
+    assert asked[0]["local_files_only"] is True
+
+
+def test_a_mistyped_path_asks_no_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The true function of huggingface_hub, with an empty cache and a network that must not be touched."""
+    import socket
+
+    import huggingface_hub
+    from huggingface_hub import _snapshot_download
+
+    def connect(*_: Any) -> None:
+        raise AssertionError("the network was asked")
+
+    monkeypatch.setattr(socket.socket, "connect", connect)
+    monkeypatch.setattr(socket, "getaddrinfo", connect)
+    monkeypatch.setattr(
+        huggingface_hub, "snapshot_download", partial(_snapshot_download.snapshot_download, cache_dir=tmp_path)
+    )
+    message = refused("runs/frist")
+    assert "nothing in the cache under this name; check the path" in message and "local_files_only" not in message
 
 
 def test_missing_weights_are_named(folder: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from model_helpers import (
+from tests.model_helpers import (
     FLOATS,
     Recorder,
     attention_config,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from model_helpers import FLOATS, close, filled, gradient, randn, tokens
+from tests.model_helpers import FLOATS, close, filled, gradient, randn, tokens
 from torch import nn
 
 from attnworks.models.config import NormKind

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from model_helpers import FLOATS, SOURCE, VOCABULARY, close, randn, tokens, transformer
+from tests.model_helpers import FLOATS, SOURCE, VOCABULARY, close, randn, tokens, transformer
 from torch import Tensor
 
 from attnworks.errors import UsageError

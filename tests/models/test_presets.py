@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from model_helpers import pure_config, recurrent_config, transformer_config
+from tests.model_helpers import pure_config, recurrent_config, transformer_config
 from torch import nn
 
 from attnworks.errors import UnknownNameError

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from model_helpers import Recorder, attention_config, close, filled, pure_config, randn, the
+from tests.model_helpers import Recorder, attention_config, close, filled, pure_config, randn, the
 from torch import Tensor
 
 from attnworks.mechanisms import Mask

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from model_helpers import (
+from tests.model_helpers import (
     BATCH,
     SOURCE,
     TARGET,

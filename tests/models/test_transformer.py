@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from model_helpers import (
+from tests.model_helpers import (
     BATCH,
     D_E,
     D_FF,

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.models.model_helpers import TARGET_VOCABULARY, filled, recurrent_config, transformer_config
+from tests.model_helpers import TARGET_VOCABULARY, filled, recurrent_config, transformer_config
 from tests.training.training_helpers import examples
 from torch import Tensor
 

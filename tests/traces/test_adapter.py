@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from tests.helpers import unchecked
+from tests.model_helpers import attention_config, the, transformer
 from torch import Tensor, nn
 from trace_helpers import Keep, dense_map, random_batch
 
@@ -29,9 +28,6 @@ from attnworks.traces.layer import Slot
 from attnworks.traces.record import OwnSubject
 from attnworks.traces.rows import rows_of
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "models"))
-from model_helpers import attention_config, the, transformer  # pyright: ignore[reportMissingImports]
-
 B, HEADS, WIDTH, VALUE = 4, 6, 5, 3
 SOURCE, TARGET = (7, 7, 5, 3), (5, 11, 3, 2)
 QUERIES, KEYS = 7, 11
@@ -46,7 +42,7 @@ def adapted(model: Transformer, kind: str, *, give_output: bool = True) -> Adapt
     def forward(batch: TextBatch, show: Show) -> Outputs:
         def observe(seen: Observation) -> Tensor | None:
             Y = seen.Y if give_output else None
-            weights = own._weights[seen.slot]
+            weights = own._readers[Slot.parse(seen.slot)]()
             Z = seen.Z if seen.slot.startswith("cross") else None
             if seen.scale is None:
                 return show(seen.slot, seen.Q, seen.K, seen.V, seen.mask, None, seen.X, weights, Y=Y, Z=Z, P=seen.P)
@@ -259,6 +255,15 @@ WRONG: dict[str, tuple[Showing, str]] = {
     "stream": (lambda show: show.stream("encoder", 0, drawn(QUERIES, 2)), r"at depth 0: expected shape \[4, 7, \*\]"),
     "stream twice": (stream_twice, "depth 0: expected one call"),
 }  # fmt: skip
+
+
+def test_what_is_computed_at_padding_does_not_count() -> None:
+    right = plain_map(Q, K, SEEN) @ V
+    odd = right.masked_fill(~REAL[:, None, :, None], torch.nan)
+    (trace,) = run(lambda show: show("enc.0", Q, K, V, Y=odd)).traces
+    assert trace.Y is odd
+    with pytest.raises(UsageError, match="a Y that is nan away"):
+        run(lambda show: show("enc.0", Q, K, V, Y=right.masked_fill(REAL[:, None, :, None], torch.nan)))
 
 
 @pytest.mark.parametrize("what", WRONG)

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.model_helpers import the
+from tests.tiny_models import TINY, inputs, unknown_causal
+from torch import Tensor
 from trace_helpers import Keep, dense_map, random_batch, random_tokens
 
 from attnworks.data.text_batch import TextBatch
 from attnworks.errors import UsageError
-from attnworks.traces.foreign import ForeignSubject
-from attnworks.traces.layer import Slot
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "models"))
-from tiny_models import TINY, inputs  # noqa: E402
+from attnworks.models import anatomy
+from attnworks.models.anatomy import attention_kinds, model_kind
+from attnworks.traces.foreign import IMPLEMENTATION, ForeignSubject
+from attnworks.traces.layer import LayerTrace, Slot
+from attnworks.traces.subject import Spectator
 
 transformers: Any = pytest.importorskip("transformers")
 
@@ -28,6 +29,10 @@ def subject_of(name: str, **changes: Any) -> tuple[ForeignSubject, TextBatch]:
     model = TINY[name].build(**changes)
     both = getattr(model.config, "is_encoder_decoder", False)
     return ForeignSubject(model, name), random_batch(SOURCE, TARGET if both else None)
+
+
+def config_of(subject: ForeignSubject) -> Any:
+    return subject.model.config
 
 
 @pytest.mark.parametrize("name", READS_TEXT)
@@ -75,7 +80,7 @@ def test_what_is_bilinear(name: str) -> None:
     with torch.no_grad():
         subject.run(batch, keep)
     for trace in keep.traces:
-        relative = subject.model.config.model_type in ("t5", "mt5") and trace.slot.kind != "cross"
+        relative = config_of(subject).model_type in ("t5", "mt5") and trace.slot.kind != "cross"
         assert trace.bilinear is not (TINY[name].rotary or relative), trace.slot
         assert trace.weights is not None and trace.X is not None
 
@@ -119,10 +124,72 @@ def test_models_that_bypass_the_interface_are_refused(name: str) -> None:
         subject.run(random_batch((7, 5)), Keep())
 
 
+class Refusing(Spectator):
+    def attention(self, trace: LayerTrace) -> Tensor | None:
+        raise UsageError(asked="attention", expected="another", got=str(trace.slot), remedy="look elsewhere")
+
+
+def test_what_a_spectator_refuses_is_said_as_it_is() -> None:
+    subject, batch = subject_of("bert")
+    with pytest.raises(UsageError, match=r"attention: expected another, got enc\.0"), torch.no_grad():
+        subject.run(batch, Refusing())
+    assert config_of(subject)._attn_implementation != IMPLEMENTATION
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["Qwen3ForCausalLM", "Qwen3Model"])
+def test_a_causal_model_of_an_unknown_family_is_a_decoder_throughout(name: str) -> None:
+    subject, keep = ForeignSubject(unknown_causal(name)), Keep()
+    subject.run(random_batch(SOURCE), keep)
+    assert subject.blocks is None and subject.abilities.kind == "decoder"
+    assert [str(trace.slot) for trace in keep.traces] == ["dec.0", "dec.1"]
+    assert [(stream.kind, stream.depth) for stream in keep.streams] == [("decoder", depth) for depth in range(3)]
+    assert all(trace.weights is None and not trace.bilinear for trace in keep.traces)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", [*READS_TEXT, "bert-decoder", "gpt2-cross", "vit"])
+def test_what_is_guessed_is_what_is_known(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attention modules of known families are of the same kind if the family is forgotten."""
+    model = TINY[name].build()
+    known, stacks = attention_kinds(model), ForeignSubject(model)._stacks
+    kind = model_kind(model)
+    monkeypatch.setattr(anatomy, "FAMILIES", {})
+    guessed = attention_kinds(model)
+    assert {module: guessed[module] for module in known} == known and model_kind(model) == kind
+    if not name.startswith("albert"):
+        assert ForeignSubject(model)._stacks == stacks
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["bert", "llama"])
+def test_weights_are_those_of_now(name: str) -> None:
+    """Also after a change of dtype and after training, for the same subject."""
+    subject, batch = subject_of(name, dtype=torch.float32)
+    subject.run(batch, Keep())
+    subject.model.double()
+    for parameter in subject.model.parameters():
+        parameter.mul_(2)
+    keep = Keep()
+    subject.run(batch, keep)
+    for trace in keep.traces:
+        weights, now = the(trace.weights), the(the(subject.blocks)[trace.slot.layer].parts[0].weights)()
+        for field in ("W_Q", "W_K", "W_V", "W_O"):
+            assert torch.equal(getattr(weights, field), getattr(now, field))
+
+
+def test_weights_of_ungrouped_heads_are_no_copies() -> None:
+    subject, _ = subject_of("bert")
+    parameters = {parameter.untyped_storage().data_ptr() for parameter in subject.model.parameters()}
+    weights = the(the(subject.blocks)[0].parts[0].weights)()
+    for T in (weights.W_Q, weights.W_K, weights.W_V, weights.W_O, the(weights.b_K), the(weights.b_V)):
+        assert T.untyped_storage().data_ptr() in parameters
+
+
 def test_the_model_is_left_as_it_was() -> None:
     subject, batch = subject_of("bert")
-    before = subject.model.config._attn_implementation
+    before = config_of(subject)._attn_implementation
     with torch.no_grad():
         subject.run(batch, Keep())
-    assert subject.model.config._attn_implementation == before
+    assert config_of(subject)._attn_implementation == before
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in subject.model.modules())

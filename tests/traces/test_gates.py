@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.model_helpers import the, transformer
+from tests.tiny_models import TINY
 from torch import Tensor
 from trace_helpers import random_batch
 
@@ -18,10 +18,6 @@ from attnworks.traces.gates import CountHeads, HeadOff, OpenGates
 from attnworks.traces.layer import LayerTrace, Slot
 from attnworks.traces.record import OwnSubject
 from attnworks.traces.subject import Spectator, Subject
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "models"))
-from model_helpers import the, transformer  # pyright: ignore[reportMissingImports]
-from tiny_models import TINY  # pyright: ignore[reportMissingImports]
 
 SOURCE, TARGET = (7, 5, 3), (5, 11, 2)
 NAMES = ["own", "own-post", "bert", "gpt2", "bart"]

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from tests.helpers import unchecked
+from tests.model_helpers import (
+    Recorder,
+    attention_config,
+    filled,
+    recurrent_config,
+    the,
+    transformer,
+)
 from torch import Tensor
 from trace_helpers import Keep, dense_map, random_batch
 
@@ -21,16 +30,6 @@ from attnworks.models.anatomy import HeadWeights
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.record import OwnSubject
 from attnworks.traces.rows import rows_of
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "models"))
-from model_helpers import (  # pyright: ignore[reportMissingImports]
-    Recorder,
-    attention_config,
-    filled,
-    recurrent_config,
-    the,
-    transformer,
-)
 
 SOURCE, TARGET = (7, 7, 5, 3), (5, 11, 3, 2)
 ONE, BOTH = random_batch(SOURCE, words=17), random_batch(SOURCE, TARGET, words=17)
@@ -161,6 +160,43 @@ def test_bilinear_scores_follow_from_weights(name: str) -> None:
             torch.testing.assert_close(trace.Q, projected(X, weights.W_Q, weights.b_Q), rtol=1e-9, atol=1e-11)
             torch.testing.assert_close(trace.K, projected(Z, weights.W_K, weights.b_K), rtol=1e-9, atol=1e-11)
             torch.testing.assert_close(trace.V, projected(Z, weights.W_V, weights.b_V), rtol=1e-9, atol=1e-11)
+
+
+@torch.no_grad()
+def test_weights_are_those_of_now() -> None:
+    """Also after a change of dtype and after training, for the same subject."""
+    subject, keep = OwnSubject(transformer(torch.float32, decoder_layers=0).eval()), Keep()
+    subject.run(ONE, keep)
+    subject.model.double()
+    for parameter in subject.model.parameters():
+        parameter.mul_(2)
+    again = Keep()
+    subject.run(ONE, again)
+    for trace in (*keep.traces[1:], *again.traces):
+        weights = the(trace.weights)
+        assert weights.W_Q.dtype == torch.float64 and weights is trace.weights
+        block = the(subject.blocks)[trace.slot.layer]
+        assert torch.equal(weights.W_Q, the(block.parts[0].weights)().W_Q)
+
+
+def test_weights_are_read_when_looked_at() -> None:
+    first = watched("encoder")[2].traces[0]
+    W, asked = the(first.weights), []
+    read = partial(next, iter([W]))
+
+    def count() -> HeadWeights:
+        asked.append(1)
+        return read()
+
+    fields = (first.slot, first.Q, first.K, first.V, first.Y, first.mask, first.scale, first.queries, first.keys)
+    with unchecked():
+        trace = LayerTrace(*fields, read_weights=count)
+        assert not asked and trace.heads == first.heads and not asked
+        assert trace.weights is W and trace.weights is W and len(asked) == 1
+        assert replace(trace, bilinear=True).weights is W and replace(trace, weights=None).weights is None
+        assert LayerTrace(*fields, weights=W).weights is W and LayerTrace(*fields).weights is None
+    with pytest.raises(AttributeError, match="LayerTrace has no weight$"):
+        getattr(trace, "weight")  # noqa: B009
 
 
 def test_which_mechanisms_have_a_scale() -> None:

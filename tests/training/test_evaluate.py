@@ -6,7 +6,7 @@ import importlib.util
 import math
 
 import pytest
-from tests.models.model_helpers import filled, transformer_config
+from tests.model_helpers import filled, transformer_config
 from tests.training.training_helpers import examples
 
 from attnworks.data.batches import collate

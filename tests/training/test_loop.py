@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.models.model_helpers import filled, recurrent_config, transformer_config
+from tests.model_helpers import filled, recurrent_config, transformer_config
 from tests.training.training_helpers import examples, tensor_sha256, weights_of
 from torch import Tensor, nn
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from attnworks.exam.comparing import Change, Comparison, Curve, NewRole
 from attnworks.measures.table import number
@@ -16,11 +16,14 @@ NAMED = 12
 
 
 def show_comparison(found: Comparison, before: str, after: str, console: Console, top: int = 10) -> None:
-    """What changed beyond chance, new roles, depth curves, and what could not be compared."""
-    console.print(f"[bold]{escape(before)}[/] → [bold]{escape(after)}[/]")
+    """What changed beyond chance, new roles, depth curves, and what could not be compared.
+
+    What a folder says is shown as it is, never read as markup.
+    """
+    console.print(Text.assemble((before, "bold"), " → ", (after, "bold")))
     console.print(_verdict(found), style="dim" if found.nothing_changed else "")
     for note in found.notes:
-        console.print(f"[yellow]note[/] {escape(note)}")
+        console.print(Text.assemble(("note", "yellow"), f" {note}"))
     certain, unknown = found.certain, [change for change in found.changes if change.certain is None]
     if certain:
         console.print(f"\n[bold]Changes beyond chance[/]{_shown(certain, top)}")
@@ -34,7 +37,7 @@ def show_comparison(found: Comparison, before: str, after: str, console: Console
     for heads, folder in zip(found.only, (before, after), strict=True):
         if heads:
             more = f" and {len(heads) - NAMED} more" if len(heads) > NAMED else ""
-            console.print(f"\nonly in [bold]{escape(folder)}[/]: {', '.join(heads[:NAMED])}{more}")
+            console.print(Text.assemble("\nonly in ", (folder, "bold"), f": {', '.join(heads[:NAMED])}{more}"))
     moved = [curve for curve in found.curves if curve.before != curve.after]
     if moved:
         console.print("\n[bold]By depth[/], before and after")
@@ -46,7 +49,7 @@ def _verdict(found: Comparison) -> str:
         return f"nothing changed: all {found.compared:,} numbers are the same"
     judged = sum(change.certain is not None for change in found.changes)
     if not found.changes:
-        return f"all {found.compared:,} numbers that both have are the same"
+        return f"none of the {found.compared:,} numbers that are compared one by one differs by more than rounding"
     differ = f"{len(found.changes):,} of {found.compared:,} numbers differ"
     return f"{differ}, {len(found.certain):,} beyond chance" if judged else differ
 
@@ -56,24 +59,24 @@ def _shown(items: Sequence[object], top: int) -> str:
 
 
 def _changes(changes: Sequence[Change]) -> Table:
-    table = _table("where", "reading", before="before", after="after", difference="difference", margin="± 95 %")
+    table = _table(["where", "reading"], ["before", "after", "difference", "± 95 %"])
     for change in changes:
         colour = "green" if change.difference > 0 else "red"
         table.add_row(
-            change.where,
-            change.reading,
+            Text(change.where),
+            Text(change.reading),
             number(change.before),
             number(change.after),
-            f"[{colour}]{'+' if change.difference > 0 else ''}{number(change.difference)}[/]",
+            Text(f"{'+' if change.difference > 0 else ''}{number(change.difference)}", colour),
             "" if change.margin is None else number(change.margin),
         )
     return table
 
 
 def _roles(roles: Sequence[NewRole]) -> Table:
-    table = _table("head", "before", "after")
+    table = _table(["head", "before", "after"], [])
     for role in roles:
-        table.add_row(role.head, role.before, role.after)
+        table.add_row(*map(Text, role))
     return table
 
 
@@ -81,12 +84,12 @@ def _curves(curves: Sequence[Curve], width: int) -> Table:
     """Depths down, readings across, as many as the width holds."""
     size = max(15, *(len(curve.reading) for curve in curves)) + 3
     shown = curves[: max(1, (width - 7) // size)]
-    table = _table(depth="depth", **{curve.reading: curve.reading for curve in shown})
+    table = _table([], ["depth", *(curve.reading for curve in shown)])
     for depth in range(max(len(side) for curve in shown for side in (curve.before, curve.after))):
         cells = (f"{_at(curve.before, depth)} → {_at(curve.after, depth)}" for curve in shown)
         table.add_row(str(depth), *cells)
     if len(curves) > len(shown):
-        table.caption = f"and {', '.join(curve.reading for curve in curves[len(shown) :])}"
+        table.caption = Text(f"and {', '.join(curve.reading for curve in curves[len(shown) :])}")
     return table
 
 
@@ -95,10 +98,10 @@ def _at(side: Sequence[float | None], depth: int) -> str:
     return "-" if value is None else number(value)
 
 
-def _table(*words: str, **numbers: str) -> Table:
+def _table(words: Sequence[str], numbers: Sequence[str]) -> Table:
     table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim", caption_style="dim", caption_justify="left")
     for heading in words:
-        table.add_column(heading)
-    for heading in numbers.values():
-        table.add_column(heading, justify="right")
+        table.add_column(Text(heading))
+    for heading in numbers:
+        table.add_column(Text(heading), justify="right")
     return table

@@ -12,7 +12,7 @@ from attnworks.cli.console import console, print_json, progress_console
 from attnworks.cli.examine_display import examine_progress, show
 from attnworks.data.parses import attach, read_parses
 from attnworks.data.passages import Passage, embedded, from_corpus, from_file
-from attnworks.errors import UsageError
+from attnworks.errors import FolderError, UsageError
 from attnworks.exam.examination import Examination
 from attnworks.exam.examinee import open_examinee
 from attnworks.exam.folder import check_place, write_exam
@@ -33,8 +33,14 @@ def examine_and_show(model: str, options: dict[str, Any]) -> None:
         tokens_per_batch=options["batch_tokens"],
         seed=options["seed"],
     )
+    if options["everything"] and options["measures"] is not None:
+        raise UsageError(
+            asked="measures", expected="--measures NAMES or --all", got="both", remedy="leave one of them out"
+        )
     if options["out"] is not None:
         check_place(options["out"])
+    if options["report"] is not None:
+        _check_report(options["report"])
     measures = choose_measures(request.measures, Setting(longest=2))
     with join_team(options["device"]) as team:
         quiet = quiet or not team.leads
@@ -60,14 +66,24 @@ def _hand_over(exam: Examination, options: dict[str, Any]) -> None:
     folder: Path | None = options["out"]
     if folder is not None:
         write_exam(exam, folder)
-    if options["report"] is not None:
-        page = Console(record=True, width=110, highlight=False, file=io.StringIO())
-        show(exam, page, folder)
-        write_file(options["report"], page.export_html(inline_styles=True).encode())
     if options["as_json"]:
         print_json(exam.to_json())
     else:
         show(exam, console(), folder)
+    if options["report"] is not None:
+        page = Console(record=True, width=110, highlight=False, file=io.StringIO())
+        show(exam, page, folder)
+        write_file(options["report"], page.export_html(inline_styles=True).encode())
+
+
+def _check_report(path: Path) -> None:
+    if path.is_dir() or not path.parent.is_dir():
+        raise FolderError(
+            asked=f"a report in {path}",
+            expected="a file in a folder that is there",
+            got="a folder" if path.is_dir() else f"no folder {path.parent}",
+            remedy="make the folder, or choose another place",
+        )
 
 
 def _passages(options: dict[str, Any]) -> tuple[list[Passage], dict[str, Any], str | None]:

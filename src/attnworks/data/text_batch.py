@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
@@ -11,11 +13,17 @@ from attnworks.data.tokens import Tokens
 Kind = Literal["encoder", "decoder", "cross"]
 
 
-class TextBatch(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class TextBatch:
     """One side, or a source and the target that the decoder reads."""
 
     source: Tokens
     target: Tokens | None = None
+
+    def __iter__(self) -> Iterator[Tokens | None]:
+        """Source, target: to be taken apart like a pair."""
+        yield self.source
+        yield self.target
 
     def sides(self, kind: Kind) -> tuple[Tokens, Tokens]:
         """The tokens of queries and of keys in attention of this kind."""

@@ -12,12 +12,18 @@ from torch import nn
 @contextmanager
 def evaluating(model: object) -> Iterator[None]:
     """No gradients and no dropout inside; outside, every part is in the mode it was in before, whatever happened."""
+    with held_still(model), torch.inference_mode():
+        yield
+
+
+@contextmanager
+def held_still(model: object) -> Iterator[None]:
+    """No dropout inside, but gradients if they are wanted."""
     training = [part for part in model.modules() if part.training] if isinstance(model, nn.Module) else []
     for part in training:
         part.training = False
     try:
-        with torch.inference_mode():
-            yield
+        yield
     finally:
         for part in training:
             part.training = True

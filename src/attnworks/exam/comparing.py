@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from scipy.stats import t as student
@@ -20,6 +20,8 @@ ROUNDING = 1e-5
 LABELS = "roles.label"
 DERIVED = {"roles.score", "roles.baseline", "roles.syntactic_baseline", "redundancy.nearest"}
 """What follows from other readings, which are compared."""
+COMPARED = {("depth",), ("layer",), ("layer", "head")}
+"""Axes of readings that are compared number by number."""
 
 
 class Estimate(NamedTuple):
@@ -87,7 +89,7 @@ class Comparison:
     roles      heads whose label changed
     curves     readings along depth
     only       heads that just the first, and just the second, examination has
-    notes      what cannot be compared, and what else differs
+    notes      what cannot be compared, what changed but is not compared number by number, and what else differs
     """
 
     compared: int
@@ -104,6 +106,7 @@ class Comparison:
 
     @property
     def nothing_changed(self) -> bool:
+        """All readings, to the last bit, and all notes are the same: whatever differs is a change or has a note."""
         return not (self.changes or self.roles or any(self.only) or self.notes)
 
     def to_json(self) -> dict[str, Any]:
@@ -122,7 +125,7 @@ class Comparison:
 
 
 def compare(before: Examination, after: Examination) -> Comparison:
-    """Every number that both have: per head, per layer and along depth.
+    """Every number that both have: per head, per layer and along depth. What else changed is named in the notes.
 
     Two means m, m' over n, n' sentences with standard deviations s, s' differ by chance with probability
     2 P(T > |m' - m| / sqrt(s^2 / n + s'^2 / n')), T Student's with Welch's degrees of freedom. Many numbers are
@@ -131,48 +134,95 @@ def compare(before: Examination, after: Examination) -> Comparison:
     Holds when: the sentences of one examination are independent. On the same corpus the two share their sentences; then
     the probability is rather too large than too small.
     """
-    common = [name for name in _keys(before) if name in _keys(after) and name.partition("@")[0] not in DERIVED]
-    notes = [*_differing(before, after), *_readings_of_one(before, after)]
+    firsts, seconds = _by_key(before), _by_key(after)
+    notes = [*_differing(before, after), *_noted(before, after), *_readings_of_one(firsts, seconds)]
+    several = len(before.readings.kinds()) > 1
+    left = _Left()
     changes: list[Change] = []
     roles: list[NewRole] = []
     curves: list[Curve] = []
     odd_rows: dict[str, str] = {}
     compared = 0
-    for name in common:
-        one, other = before[name], after[name]
-        label = _short_name(one, before)
+    for key in (key for key in firsts if key in seconds):
+        one, other = firsts[key], seconds[key]
+        label = key if several else one.name
         if one.axes != other.axes:
             notes.append(f"{label} has axes {', '.join(one.axes)} against {', '.join(other.axes)}")
-        elif one.axes in (("depth",), ("layer",), ("layer", "head")):
-            for row in range(min(len(one.value), len(other.value))):
-                if _size(one.value[row]) != _size(other.value[row]):
-                    odd = f"{_size(one.value[row])} heads against {_size(other.value[row])}, not compared"
-                    odd_rows[f"{SHORT[one.kind]}.{row}"] = odd
-                    continue
-                roles += _new_roles(one, other, row) if one.name == LABELS else []
-                for where, first, second in zip(_names(one, row), _row(one, row), _row(other, row), strict=False):
-                    if math.isfinite(first.value) and math.isfinite(second.value):
-                        compared += 1
-                        changes += _change(label, where, first, second)
-        if one.axes == other.axes == ("depth",):
+            continue
+        if one.axes not in COMPARED or one.name in DERIVED:
+            left.unlike += [] if _same(one, other) else [label]
+            continue
+        told, uneven = (len(changes), len(roles), len(left.lost)), False
+        for row in range(min(len(one.value), len(other.value))):
+            if _size(one.value[row]) != _size(other.value[row]):
+                odd = f"{_size(one.value[row])} heads against {_size(other.value[row])}, not compared"
+                odd_rows[f"{SHORT[one.kind]}.{row}"], uneven = odd, True
+                continue
+            roles += _new_roles(one, other, row) if one.name == LABELS else []
+            for where, first, second in zip(_names(one, row), _row(one, row), _row(other, row), strict=False):
+                if math.isfinite(first.value) and math.isfinite(second.value):
+                    compared += 1
+                    changes += _change(label, where, first, second)
+                elif first.value != second.value and not math.isnan(first.value) & math.isnan(second.value):
+                    left.lost.setdefault(label, []).append(where)
+        if len(one.value) != len(other.value):
+            left.longer.append(label)
+        elif not (_all_numbers(one) and _all_numbers(other)) and one.name != LABELS:
+            left.unlike += [] if _same(one, other) else [label]
+        elif not uneven and told == (len(changes), len(roles), len(left.lost)) and not _same(one, other):
+            left.nearly.append(label)
+        if one.axes == ("depth",):
             curves.append(Curve(label, _numbers(one), _numbers(other)))
-    notes += [f"{slot}: {odd}" for slot, odd in odd_rows.items()]
+    notes += [*left.notes(), *(f"{slot}: {odd}" for slot, odd in odd_rows.items())]
     known = _kept(changes, compared)
-    only = (_heads(before) - _heads(after), _heads(after) - _heads(before))
+    only = (_heads(firsts) - _heads(seconds), _heads(seconds) - _heads(firsts))
     sole = tuple(
         tuple(sorted((head for head in heads if head.rpartition(".")[0] not in odd_rows), key=_order)) for heads in only
     )
     return Comparison(compared, tuple(known), tuple(roles), tuple(curves), (sole[0], sole[1]), tuple(notes))
 
 
+@dataclass
+class _Left:
+    """Readings with a difference that no single change tells.
+
+    lost      reading -> where a number is finite on one side only, or infinite on both and not the same
+    unlike    not compared number by number, and not the same
+    nearly    nothing but rounding, certainty or ticks
+    longer    one side has more layers or depths
+    """
+
+    lost: dict[str, list[str]] = field(default_factory=dict)
+    unlike: list[str] = field(default_factory=list)
+    nearly: list[str] = field(default_factory=list)
+    longer: list[str] = field(default_factory=list)
+
+    def notes(self) -> Iterator[str]:
+        lost = [
+            f"{reading} at {places[0]}" + (f" and {len(places) - 1} more" if len(places) > 1 else "")
+            for reading, places in self.lost.items()
+        ]
+        for what, readings in (
+            ("a number is missing, or infinite, on one side", lost),
+            ("changed, though not compared number by number", self.unlike),
+            ("changed only by rounding, or in spread, interval, count or ticks", self.nearly),
+            ("not as many layers or depths in both", self.longer),
+        ):
+            if readings:
+                yield f"{what}: {', '.join(readings)}"
+
+
 def _change(reading: str, where: str, before: Estimate, after: Estimate) -> Iterator[Change]:
     """Nothing if both are the same, up to rounding where no spread says how far apart they may be."""
     one, other = before.value, after.value
-    variances = [side.spread**2 / side.sentences if side.sentences > 1 else math.nan for side in (before, after)]
+    variances = [
+        side.spread * side.spread / side.sentences if side.sentences > 1 else math.nan for side in (before, after)
+    ]
     total = sum(variances)
-    if one == other or (not total > 0 and math.isclose(one, other, rel_tol=ROUNDING)):
+    known = 0 < total < math.inf
+    if one == other or (not known and math.isclose(one, other, rel_tol=ROUNDING)):
         return
-    if not total > 0:
+    if not known:
         yield Change(reading, where, one, other, None, None)
         return
     parts = zip(variances, (before.sentences, after.sentences), strict=True)
@@ -226,7 +276,7 @@ def _new_roles(one: Reading, other: Reading, row: int) -> list[NewRole]:
 
 
 def _numbers(reading: Reading) -> tuple[float | None, ...]:
-    values = [float(row) for row in reading.value if isinstance(row, Tensor)]
+    values = [float(row) for row in reading.value if isinstance(row, Tensor) and row.dim() == 0]
     return tuple(value if math.isfinite(value) else None for value in values)
 
 
@@ -234,19 +284,42 @@ def _size(row: Row) -> int:
     return len(row) if isinstance(row, tuple) or row.dim() else 1
 
 
-def _keys(exam: Examination) -> list[str]:
-    return [f"{reading.name}@{reading.kind}" for reading in (exam[name] for name in exam.readings)]
+def _same(one: Reading, other: Reading) -> bool:
+    """Axes, ticks, labels and every tensor, where NaN is the same as NaN."""
+    if one.axes != other.axes or dict(one.ticks) != dict(other.ticks):
+        return False
+    parts = zip(_parts(one), _parts(other), strict=True)
+    return all(
+        len(rows) == len(others) and all(map(_same_row, rows, others)) if rows and others else rows == others
+        for rows, others in parts
+    )
 
 
-def _short_name(reading: Reading, exam: Examination) -> str:
-    return reading.name if len(exam.readings.kinds()) == 1 else f"{reading.name}@{reading.kind}"
+def _parts(reading: Reading) -> tuple[tuple[Row, ...] | None, ...]:
+    low, high = reading.interval or (None, None)
+    return reading.value, reading.spread, low, high, reading.count
 
 
-def _heads(exam: Examination) -> set[str]:
-    readings = [exam[name] for name in exam.readings if exam[name].axes[:2] == ("layer", "head")]
+def _same_row(one: Row, other: Row) -> bool:
+    if not (isinstance(one, Tensor) and isinstance(other, Tensor)):
+        return not isinstance(one, Tensor) and not isinstance(other, Tensor) and one == other
+    return one.shape == other.shape and bool(((one == other) | ((one != one) & (other != other))).all())
+
+
+def _all_numbers(reading: Reading) -> bool:
+    return all(isinstance(row, Tensor) for row in reading.value)
+
+
+def _by_key(exam: Examination) -> dict[str, Reading]:
+    """name@kind -> reading."""
+    return {f"{reading.name}@{reading.kind}": reading for reading in exam.readings.values()}
+
+
+def _heads(readings: dict[str, Reading]) -> set[str]:
     return {
         f"{reading.row_name(layer)}.{head}"
-        for reading in readings
+        for reading in readings.values()
+        if reading.axes[:2] == ("layer", "head")
         for layer, row in enumerate(reading.value)
         for head in range(_size(row))
     }
@@ -273,8 +346,16 @@ def _nested(one: Any, other: Any, key: str) -> bool:
     return any(isinstance(side.get(key), dict | list) for side in (one, other))
 
 
-def _readings_of_one(before: Examination, after: Examination) -> Iterator[str]:
+def _noted(before: Examination, after: Examination) -> Iterator[str]:
     for exam, other, which in ((before, after, "first"), (after, before, "second")):
-        if lone := [name for name in _keys(exam) if name not in _keys(other)]:
+        if lone := [note for note in exam.notes if note not in other.notes]:
+            yield f"only the {which} notes: {'; '.join(lone)}"
+    if before.notes != after.notes and set(before.notes) == set(after.notes):
+        yield "the same notes, in another order or number"
+
+
+def _readings_of_one(before: dict[str, Reading], after: dict[str, Reading]) -> Iterator[str]:
+    for readings, others, which in ((before, after, "first"), (after, before, "second")):
+        if lone := [name for name in readings if name not in others]:
             shown = ", ".join(lone[:4]) + (f" and {len(lone) - 4} more" if len(lone) > 4 else "")
             yield f"only the {which} has {shown}"

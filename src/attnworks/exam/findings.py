@@ -19,17 +19,21 @@ from attnworks.traces.layer import SHORT, Kind
 ALIKE = 0.9
 """Tokens are alike where their mean cosine is above this."""
 APART = 0.5
-"""The residual falls if less than this part of it is left at the end."""
+"""The residual falls if less than this part of it is left at some depth."""
+KEPT = 0.1
+"""There is no collapse only if tokens keep this part of the stream apart at every depth."""
 SINK = 0.5
 SATURATED, ONE_KEY = 0.05, 0.9
 """Mean Jacobian norm below, and mean largest weight above, which a head is saturated."""
 SAME = 0.1
 """Heads nearer than this look at the same places."""
 LITTLE = 1e-3
-"""A change of the loss (of its share, where the loss is known) that does not matter."""
+"""A change of the objective that does not matter."""
 FAINT = 0.01
 """A gradient below this part of the largest is hardly felt."""
 MOST = 0.8
+AGAINST = 0.01
+"""Paths work against the others if they take more than this part of the output away."""
 LOOSE = 10.0
 AGAIN = 0.8
 NAMED = 4
@@ -65,17 +69,14 @@ class Head(NamedTuple):
         return f"{SHORT[self.kind]}.{self.layer}.{self.head}"
 
 
-def find(readings: Readings, loss: float | None = None) -> tuple[Finding, ...]:
-    """All findings, the weightiest first. Readings that are absent, or hold no number, are passed over.
-
-    `loss` is that of the whole model, where it is known: then changes of it are told in per cent.
-    """
+def find(readings: Readings) -> tuple[Finding, ...]:
+    """All findings, the weightiest first. Readings that are absent, or hold no number, are passed over."""
     found: list[Finding] = []
     for kind in readings.kinds():
         of_kind = {reading.name: reading for reading in (readings[name] for name in readings) if reading.kind == kind}
         prefix = f"{SHORT[kind]}." if len(readings.kinds()) > 1 else ""
         for finder in FINDERS:
-            found += finder(_Look(of_kind, prefix, loss))
+            found += finder(_Look(of_kind, prefix))
     return _varied(found)
 
 
@@ -92,8 +93,8 @@ def _varied(found: list[Finding]) -> tuple[Finding, ...]:
 class _Look:
     """The readings of one kind of attention, and how its heads are called."""
 
-    def __init__(self, readings: dict[str, Reading], prefix: str, loss: float | None) -> None:
-        self.readings, self.prefix, self.loss = readings, prefix, loss
+    def __init__(self, readings: dict[str, Reading], prefix: str) -> None:
+        self.readings, self.prefix = readings, prefix
 
     def heads(self, name: str, end: int | None = None) -> list[Head]:
         """Every head that has a number in this reading, or (0, 1) at this end of its interval."""
@@ -148,19 +149,21 @@ def _alike(look: _Look) -> Iterator[Finding]:
 
 
 def _falling(look: _Look) -> Iterator[Finding]:
+    """Judged by the depth where least is left, wherever it lies."""
     curve = look.curve("rank.residual")
     if len(curve) < 2:
         return
-    first, last = min(curve), max(curve)
-    before, after = curve[first], curve[last]
+    first, last, lowest = min(curve), max(curve), min(curve, key=lambda depth: curve[depth])
+    before, least, after = curve[first], curve[lowest], curve[last]
     if before <= 0:
         return
-    if after < APART * before:
-        text = f"{look.of_stack()}what tells tokens apart falls from {number(before)} to {number(after)} of the stream"
-        yield Finding(f"{text} between depth {first} and {last}", 0.9 - 0.2 * after / before, ("rank.residual",))
-    else:
-        lowest = min(curve, key=lambda depth: curve[depth])
-        text = f"{look.of_stack()}no rank collapse: tokens keep {number(curve[lowest])} of the stream apart or more"
+    if least < APART * before:
+        text = f"{look.of_stack()}what tells tokens apart falls from {number(before)} to {number(least)} of the stream"
+        again = f", then grows to {number(after)} at depth {last}" if after > least else ""
+        weight = 0.9 - 0.2 * min(1.0, after / before)
+        yield Finding(f"{text} between depth {first} and {lowest}{again}", weight, ("rank.residual",))
+    elif least >= KEPT:
+        text = f"{look.of_stack()}no rank collapse: tokens keep {number(least)} of the stream apart or more"
         yield Finding(f"{text} (least at depth {lowest})", 0.35, ("rank.residual",))
 
 
@@ -228,31 +231,29 @@ def _redundant(look: _Look) -> Iterator[Finding]:
 
 
 def _ablated(look: _Look) -> Iterator[Finding]:
-    """Judged by the nearer end of the interval, where there is one."""
+    """Judged by both ends of the interval; a head without one, as after a single sentence, is not judged."""
     name = "ablation.change"
-    heads, scale = look.heads(name), abs(look.loss) if look.loss else 1.0
+    heads = look.heads(name)
     low, high = (look.at(name, end) for end in (0, 1))
-    idle = [h for h in heads if max(abs(low.get(h[1:3], h.value)), abs(high.get(h[1:3], h.value))) < LITTLE * scale]
-    harmful = [h for h in heads if high.get(h[1:3], h.value) < -LITTLE * scale]
-    needed = [h for h in heads if low.get(h[1:3], h.value) > LITTLE * scale]
+    judged = [(head, low[at], high[at]) for head in heads if (at := head[1:3]) in low and at in high]
+    idle = [head for head, least, most in judged if max(abs(least), abs(most)) < LITTLE]
+    harmful = [head for head, _, most in judged if most < -LITTLE]
+    needed = [head for head, least, _ in judged if least > LITTLE]
     idle.sort(key=lambda head: abs(head.value))
-
-    def amount(change: float) -> str:
-        return f"{100 * abs(change) / scale:.2g} %" if look.loss else number(abs(change))
-
     if idle:
         all_of_them = f"{len(idle)} of {len(heads)} heads ({_listed(look, idle)}) can probably go: removing any of them"
         text = all_of_them if len(idle) > 1 else f"head {look.say(idle[0])} can probably go: removing it"
-        text = f"{text} changes the loss by less than {amount(LITTLE * scale)}"
+        text = f"{text} changes the objective by less than {number(LITTLE)}"
         yield Finding(text, 0.65 + 0.2 * len(idle) / len(heads), (name,), _names(idle))
     if harmful:
         worst = min(harmful, key=lambda head: head.value)
         others = f"{len(harmful)} heads do harm, most of all {look.say(worst)}" if len(harmful) > 1 else ""
-        text = f"{others or f'head {look.say(worst)} does harm'}: without it the loss falls by {amount(worst.value)}"
+        who = others or f"head {look.say(worst)} does harm"
+        text = f"{who}: the objective is {number(-worst.value)} better without it"
         yield Finding(text, 0.75, (name,), _names(harmful))
     if needed and len(heads) > 1:
         most = max(needed, key=lambda head: head.value)
-        text = f"head {look.say(most)} matters most: without it the loss grows by {amount(most.value)}"
+        text = f"head {look.say(most)} matters most: the objective is {number(most.value)} worse without it"
         yield Finding(text, 0.6, (name,), (most.full_name,))
 
 
@@ -275,7 +276,7 @@ def _paths(look: _Look) -> Iterator[Finding]:
     share = look.curve("paths.share")
     if len(share) < 2:
         return
-    if min(share.values()) < 0:
+    if min(share.values()) < -AGAINST:
         least = min(share, key=lambda length: share[length])
         part = f"{_percent(share[least])} of the output"
         text = f"{look.of_stack()}paths of length {least} work against the others ({part})"

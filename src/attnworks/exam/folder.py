@@ -7,6 +7,7 @@ what the tensor files hold must be the same, byte for byte. The schema is in doc
 from __future__ import annotations
 
 import os
+import unicodedata
 from pathlib import Path
 from typing import Any, get_args
 
@@ -52,7 +53,7 @@ def write_exam(exam: Examination, folder: str | os.PathLike[str]) -> Path:
 
 
 def read_exam(folder: str | os.PathLike[str]) -> Examination:
-    """The examination in `folder`, just as it was written; on any doubt an error."""
+    """The examination in `folder`, as it was written but for control characters; on any doubt an error."""
     folder = Path(folder)
     with disk_errors(f"load {folder}", remedy="check that you may read it"):
         _check_files(folder)
@@ -63,10 +64,10 @@ def read_exam(folder: str | os.PathLike[str]) -> Examination:
         readings = read_tensors(folder / READINGS, manifest["readings"])
         pins = read_tensors(folder / PINS, manifest["pins"])
     try:
-        return _fill(outline, readings, pins)
+        return _fill(_printable(outline), readings, pins)
     except AttnworksError:
         raise
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         got = f"another one ({type(error).__name__}: {error})"
         raise changed(folder / EXAM, "the outline of an examination", got[:200]) from error
 
@@ -167,6 +168,11 @@ def _reading(made: dict[str, Any], numbers: dict[str, Tensor]) -> Reading:
     held = {part: tuple(row(at, part) for at in range(len(rows))) for part in parts}
     if not held.keys() <= {"spread", "low", "high", "count"} or ("low" in held) != ("high" in held):
         raise ValueError(f"parts {parts}")
+    for part, tensors in held.items():
+        for entry, tensor in zip(value, tensors, strict=True):
+            shape = list(entry.shape) if isinstance(entry, Tensor) else [len(entry)]
+            if list(tensor.shape) != shape:
+                raise ValueError(f"{part} of shape {list(tensor.shape)} for a value of shape {shape} in {name!r}")
     return Reading(
         name=name,
         kind=kind,
@@ -208,6 +214,17 @@ def _finding(made: dict[str, Any]) -> Finding:
     return Finding(text, weight, tuple(_list(made["readings"], str)), tuple(_list(made["heads"], str)))
 
 
+def _printable(made: Any) -> Any:
+    """Without control characters, which could speak to a terminal; lines and tabs, which tokens have, stay."""
+    if isinstance(made, str):
+        return "".join(letter for letter in made if letter in "\n\t" or unicodedata.category(letter) != "Cc")
+    if isinstance(made, list):
+        return [_printable(item) for item in made]
+    if isinstance(made, dict):
+        return {_printable(key): _printable(item) for key, item in made.items()}
+    return made
+
+
 def _only(made: dict[str, Any], keys: set[str]) -> None:
     if odd := sorted(made.keys() ^ keys):
         raise ValueError(f"{'missing' if odd[0] in keys else 'extra'} {odd[0]!r}")
@@ -225,7 +242,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         raise FolderError(
             asked=f"load {folder}",
             expected=f"exam format {FORMAT}",
-            got=f"format {str(manifest.get('format'))[:20]}",
+            got=f"format {_printable(str(manifest.get('format')))[:20]}",
             remedy="use the version of attnworks that wrote it",
         )
     if not isinstance(manifest.get("exam_sha256"), str) or not all(

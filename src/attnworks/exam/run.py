@@ -9,8 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnworks.data.passages import Passage, embedded, from_texts
+from attnworks.data.passages import Passage, Side, embedded, from_texts
 from attnworks.data.text_batch import Kind, TextBatch
+from attnworks.decoding.evaluating import held_still
+from attnworks.errors import UsageError
 from attnworks.exam.examination import Examination, Pin
 from attnworks.exam.examinee import Examinee, examinee_of
 from attnworks.exam.findings import find
@@ -19,6 +21,8 @@ from attnworks.exam.plan import choose_measures
 from attnworks.exam.text import ExamText, read_text
 from attnworks.exam.walk import Walk, overrides
 from attnworks.measures.contract import Measure, Placed, Setting
+from attnworks.measures.cost import block_cost, measured_flops
+from attnworks.measures.reading import Readings
 from attnworks.objectives.choosing import choose
 from attnworks.objectives.own_callable import OwnFunction
 from attnworks.objectives.text import TextObjective
@@ -60,11 +64,18 @@ def examine(
     if texts is None:
         passages, spec = embedded(SENTENCES), "grammar"
     else:
-        given = [text for text in texts if isinstance(text, Passage)]
-        passages = given or from_texts([text for text in texts if isinstance(text, str)])[0]
-        spec = "texts"
+        passages, spec = _as_passages(texts), "texts"
     request = Request(measures, objective, tuple(without), tuple(pin), tokens_per_batch, seed)
     return run_examination(examinee, passages, request, about={"name": spec})
+
+
+def _as_passages(texts: Sequence[str] | Sequence[Passage]) -> list[Passage]:
+    if isinstance(texts, str):
+        raise UsageError(
+            asked="texts", expected="a list of them", got="a single string", remedy="put it into a list: [text]"
+        )
+    passages = [text if isinstance(text, Passage) else Passage(Side(text)) for text in texts if text != ""]
+    return passages or from_texts([])[0]
 
 
 @dataclass(frozen=True)
@@ -91,21 +102,20 @@ def run_examination(
 ) -> Examination:
     """Walk the model over every batch that is this process's, fold, merge with the others, and say what was found."""
     team = Team() if team is None else team
-    text = read_text(examinee, passages, request.tokens_per_batch)
-    measures = choose_measures(request.measures, Setting(text.longest, request.seed))
-    exam = _Exam(examinee, text, measures, request, team, advance)
-    with _InFloat64(examinee, bool(request.without)), without(examinee.subject, request.without):
-        begin(exam.work())
-        exam.run()
-        pins = tuple(_pin(examinee, sentence, request) for sentence in request.pin)
-    readings = exam.folds.readings()
-    for measure in measures:
-        for reading in measure.conclude(readings):
-            readings.add(reading)
-    notes = (*exam.notes, *([f"run without {', '.join(request.without)}, in float64"] if request.without else []))
+    with held_still(examinee.subject.model):
+        text = read_text(examinee, passages, request.tokens_per_batch)
+        pinned = [read_text(examinee, from_texts([line])[0], request.tokens_per_batch) for line in request.pin]
+        measures = choose_measures(request.measures, Setting(text.longest, request.seed))
+        exam = _Exam(examinee, text, measures, request, team, advance)
+        with _InFloat64(examinee, bool(request.without)), without(examinee.subject, request.without):
+            begin(exam.work())
+            exam.run()
+            pins = tuple(_pin(examinee, line) for line in pinned)
+            about_model = exam.describe()
+    readings = exam.readings()
     return Examination(
-        model=exam.describe(), corpus={**(about or {}), **text.about()}, readings=readings,
-        findings=find(readings), notes=notes, pins=pins,
+        model=about_model, corpus={**(about or {}), **text.about()}, readings=readings,
+        findings=find(readings), notes=tuple(exam.notes), pins=pins,
     )  # fmt: skip
 
 
@@ -133,7 +143,16 @@ class _Exam:
         )
         self.device = next(self.subject.model.parameters()).device
         self.batches = team.share(range(len(text.batches)))
-        self.objective = self._objective() if self.graded or self.probing else None
+        self.objective = self._objective() if self.graded or self.probing else self._no_objective()
+
+    def _no_objective(self) -> None:
+        if self.request.objective is not None:
+            raise UsageError(
+                asked=f"the objective {self.request.objective!r}",
+                expected="a measure that judges heads by it: importance or ablation",
+                got=_names(self.measures),
+                remedy="add importance to the measures, or leave the objective out",
+            )
 
     def work(self) -> int:
         """Sentences to go through, each as often as the model runs on it."""
@@ -159,25 +178,42 @@ class _Exam:
             if self.probing and objective is not None:
                 self._probe(batch, rows, objective)
             self.folds.settle()
+        if self.request.without:
+            self.notes.append(f"run without {', '.join(self.request.without)}, in float64")
         states = self.team.gather(self.folds.state())
         for rank, state in enumerate(states):
             if rank != self.team.rank:
                 self.folds.merge(state)
-        for kind, worst in sorted(_largest(self.team.gather(self.unsound)).items()):
+        self.unsound = _largest(self.team.gather(self.unsound))
+        for kind, worst in sorted(self.unsound.items()):
             self.notes.append(
                 f"{_names(self.deep)}: not reported for the {kind}, whose residual stream does not add up "
                 f"(relative error {worst:.1e})"
             )
         self.notes = list(dict.fromkeys(self.notes))
 
+    def readings(self) -> Readings:
+        """All that was folded and what follows from it, without what must not be reported."""
+        readings = self.folds.readings()
+        deep = {declared.name for measure in self.deep for declared in measure.declares()}
+        readings = Readings([
+            reading for reading in readings.values() if reading.name not in deep or reading.kind not in self.unsound
+        ])  # fmt: skip
+        for measure in self.measures:
+            for reading in measure.conclude(readings):
+                readings.add(reading)
+        for measure in self.measures:
+            if not any(readings.of(declared.name) for declared in measure.declares()) and measure not in self.deep:
+                self.notes.append(f"{measure.name}: not applicable to this model")
+        return readings
+
     def _objective(self) -> TextObjective:
         labels = getattr(getattr(self.subject.model, "config", None), "id2label", None)
-        sentences = len(self.text.sides[0])
         chosen = choose(
             self.request.objective,
             self.subject.abilities,
             seed=self.request.seed,
-            sentences=sentences,
+            sentences=self.text.passages,
             class_names=labels if self.subject.abilities.classes else None,
         )
         self.notes.append(f"heads are judged by the objective {chosen.name!r}: {chosen.words}")
@@ -264,7 +300,25 @@ class _Exam:
             "parameters": sum(parameter.numel() for parameter in model.parameters()),
             "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
             **({"without": list(self.request.without)} if self.request.without else {}),
+            **({"cost": self._cost()} if any(measure.name == "cost" for measure in self.measures) else {}),
             **self.examinee.about,
+        }
+
+    def _cost(self) -> dict[str, Any]:
+        """Parameters, FLOPs and bytes of every part for the first sentence, and the FLOPs that torch counts."""
+        batch, _ = self.text.batch(0)
+        first = _rows(batch, slice(0, 1)).to(self.device)
+        lengths = {"encoder": first.source.ids.shape[1], "decoder": first.sides("decoder")[0].ids.shape[1]}
+        parts = {
+            f"{block.kind} {block.layer} {part}": cost._asdict()
+            for block in self.subject.blocks or ()
+            for part, cost in block_cost(block, lengths[block.kind], lengths["encoder"]).items()
+        }
+        return {
+            "tokens": lengths,
+            "parts": parts,
+            "predicted_flops": sum(cost["flops"] for cost in parts.values()),
+            "counted_flops": measured_flops(self.subject.model, lambda: self.subject.run(first)).total,
         }
 
 
@@ -277,10 +331,8 @@ class _KeepMaps(Spectator):
         return None
 
 
-def _pin(examinee: Examinee, sentence: str, request: Request) -> Pin:
+def _pin(examinee: Examinee, text: ExamText) -> Pin:
     """The attention maps of one sentence, all of them."""
-    passages, _ = from_texts([sentence])
-    text = read_text(examinee, passages, request.tokens_per_batch)
     batch, _ = text.batch(0)
     keep = _KeepMaps()
     with torch.inference_mode():
@@ -292,19 +344,22 @@ def _pin(examinee: Examinee, sentence: str, request: Request) -> Pin:
 
 
 class _InFloat64:
-    """The model in float64 for a while, where differences between tokens may become tiny."""
+    """The model in float64 for a while, where differences between tokens may become tiny; then each part as it was."""
 
     def __init__(self, examinee: Examinee, wanted: bool) -> None:
-        self.model, self.wanted = examinee.subject.model, wanted
-        self.before = next(self.model.parameters()).dtype
+        self.model = examinee.subject.model
+        self.before: list[tuple[Tensor, torch.dtype]] = []
+        if wanted:
+            everything = (*self.model.parameters(), *self.model.buffers())
+            self.before = [(tensor, tensor.dtype) for tensor in everything if tensor.is_floating_point()]
 
     def __enter__(self) -> None:
-        if self.wanted:
-            self.model.double()
+        for tensor, _ in self.before:
+            tensor.data = tensor.data.double()
 
     def __exit__(self, *_: object) -> None:
-        if self.wanted:
-            self.model.to(self.before)
+        for tensor, dtype in self.before:
+            tensor.data = tensor.data.to(dtype)
 
 
 TOKENS_IN_DEPTH = 1024

@@ -21,27 +21,35 @@ WRITTEN_AT_ONCE = 32
 
 @dataclass(frozen=True, eq=False)
 class ExamText:
-    """Rows of both sides, their rarities over the whole text, and which rows make up each batch."""
+    """Rows of both sides, their rarities over the whole text, and which rows make up each batch.
+
+    kept    the number of every row's passage among the `passages` that were given
+    """
 
     sides: tuple[Sequence[TokenRow], ...]
     pads: tuple[int, ...]
     rarities: tuple[Mapping[int, float], ...]
     batches: Sequence[Sequence[int]]
-    dropped: int
+    kept: Sequence[int]
+    passages: int
     written: int
+
+    @property
+    def dropped(self) -> int:
+        return self.passages - len(self.kept)
 
     @property
     def longest(self) -> int:
         return max(len(row) for rows in self.sides for row in rows)
 
     def batch(self, number: int) -> tuple[TextBatch, Tensor]:
-        """One batch, and the numbers of its sentences."""
+        """One batch, and the numbers of its passages."""
         chosen = self.batches[number]
         tokens = [
             collate_tokens([rows[index] for index in chosen], pad, rarity)
             for rows, pad, rarity in zip(self.sides, self.pads, self.rarities, strict=True)
         ]
-        return TextBatch(*tokens), torch.tensor(chosen)
+        return TextBatch(*tokens), torch.tensor([self.kept[index] for index in chosen])
 
     def about(self) -> dict[str, Any]:
         return {
@@ -73,11 +81,11 @@ def read_text(examinee: Examinee, passages: Sequence[Passage], tokens_per_batch:
         written = len(missing)
     for rows, words in zip(sides, examinee.words, strict=False):
         _check_ids(rows, words, examinee.subject.name)
-    kept, dropped = usable(*sides)
+    kept, _ = usable(*sides)
     sides = [[rows[index] for index in kept] for rows in sides]
     batches = text_batches(*sides, tokens_per_batch=tokens_per_batch)
     rarities = tuple(count_rarity(rows) for rows in sides)
-    return ExamText(tuple(sides), tuple(pads), rarities, batches, len(dropped), written)
+    return ExamText(tuple(sides), tuple(pads), rarities, batches, kept, len(passages), written)
 
 
 def _check_ids(rows: Sequence[TokenRow], words: int | None, name: str) -> None:

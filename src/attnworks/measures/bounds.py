@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from attnworks.errors import UsageError
 from attnworks.linalg.bounds import (
     LARGEST_ROW_RANGE,
     HeadSizes,
@@ -93,7 +94,7 @@ class Bounds(Measure):
             "published": published_bound(rho, c),
             "published_converges": bound_converges(rho, c).double(),
         }
-        apart = {"ratio": measured > 0}
+        apart = {"ratio": measured > 0, "composite": several & holds}
         return {f"bounds.{name}": Sample(value, apart.get(name, several)) for name, value in found.items()}
 
     def _sizes_of(self, slot: Slot, weights: HeadWeights) -> HeadSizes:
@@ -156,9 +157,11 @@ def _refuse_violation(slot: Slot, name: str, measured: Tensor, bound: Tensor, sl
     over = measured > bound + slack
     if over.any():
         at = int(over.int().argmax())
-        raise ArithmeticError(
-            f"{slot}, sentence {at} of the batch: measured {measured[at].item():.6g} is above the bound on its {name}, "
-            f"{bound[at].item():.6g}, by more than rounding; the trace does not belong to these weights"
+        raise UsageError(
+            asked=f"the bound on the {name} of {slot}",
+            expected=f"at most {bound[at].item():.6g}, which is a theorem",
+            got=f"{measured[at].item():.6g} in sentence {at} of a batch",
+            remedy="report this model: its queries, keys or values are not those of its weights",
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnworks.linalg.krylov import SMALL, leading_singular_value
@@ -48,12 +48,13 @@ class Rank(Measure):
         G = _gram(G_Y, along, first.square().sum((-2, -1)), real)
         n, tiny = real.sum(-1), torch.finfo(X.dtype).tiny
         spread = (_trace(G_Y) - G_Y.sum((-2, -1)) / n.clamp_min(1)).clamp_min(0.0)
-        size = _trace(G)
+        lengths = torch.linalg.vector_norm(X, dim=-1) * real
+        size = lengths.square().sum(-1)
         samples = {
             "rank.residual": (spread / size.clamp_min(tiny)).sqrt(),
             "rank.residual_absolute": spread.sqrt(),
             "rank.stable": torch.where(size > 0, size / _largest_eigenvalue(G).clamp_min(tiny), 0.0),
-            "rank.cosine": _mean_cosine(G, n),
+            "rank.cosine": _mean_cosine(X, lengths),
             "rank.diameter": _diameter(G_Y),
         }
         return {name: Sample(values, n > 1) for name, values in samples.items()}
@@ -78,12 +79,15 @@ def _largest_eigenvalue(G: Float[Tensor, "b i i"]) -> Float[Tensor, " b"]:
     return leading_singular_value(G)
 
 
-def _mean_cosine(G: Float[Tensor, "b i i"], n: Int[Tensor, " b"]) -> Float[Tensor, " b"]:
-    """mean over i != j of G_ij u_i u_j with u_i = 1 / |x_i|; a zero row has cosine 0 with all."""
-    square = G.diagonal(dim1=-2, dim2=-1).clamp_min(0.0)
-    u = torch.where(square > 0, square.rsqrt(), 0.0)
-    pairs = ((G @ u.unsqueeze(-1)).squeeze(-1) * u).sum(-1) - (square > 0).sum(-1)
-    return pairs / (n * (n - 1)).clamp_min(1)
+def _mean_cosine(X: Float[Tensor, "b i e"], lengths: Float[Tensor, "b i"]) -> Float[Tensor, " b"]:
+    """(|sum_i u_i|^2 - n) / (n (n - 1)) for the unit rows u_i = x_i / |x_i|; a zero row has cosine 0 with all.
+
+    A massive token next to small ones does no harm, as it would if X X^T were put together from differences of rows.
+    """
+    inverse = torch.where(lengths > 0, 1 / lengths, 0.0)
+    total = (inverse.unsqueeze(-2) @ X).squeeze(-2)
+    n = (lengths > 0).sum(-1)
+    return (total.square().sum(-1) - n) / (n * (n - 1)).clamp_min(1)
 
 
 def _diameter(G_Y: Float[Tensor, "b i i"]) -> Float[Tensor, " b"]:

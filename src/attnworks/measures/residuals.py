@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attnworks.data.tokens import Tokens
 from attnworks.linalg.norms import NORMS
-from attnworks.linalg.residual import relative_residual_norm, residual_norm
+from attnworks.linalg.residual import residual_norm
 from attnworks.measures.contract import MEASURES, Declared, Measure, Sample, Samples
 from attnworks.traces.layer import StreamTrace
 
@@ -58,11 +58,13 @@ class Residuals(Measure):
         samples: dict[str, Sample] = {}
         for norm in NORMS:
             chosen = several & self.drawn(stream.tokens) if norm in BY_LINEAR_PROGRAM else several
-            for suffix, value in (("", relative_residual_norm), ("_absolute", residual_norm)):
-                values = torch.zeros(len(X), dtype=X.dtype, device=X.device)
-                if chosen.any():
-                    values[chosen] = value(X[chosen], norm, real[chosen])
-                samples[f"residuals.{norm}{suffix}"] = Sample(values, chosen)
+            values, size = torch.zeros(2, len(X), dtype=X.dtype, device=X.device)
+            if chosen.any():
+                values[chosen] = residual_norm(X[chosen], norm, real[chosen])
+                size[chosen] = NORMS[norm](X[chosen] * real[chosen].unsqueeze(-1))
+            relative = values / size.clamp_min(torch.finfo(X.dtype).tiny)
+            samples[f"residuals.{norm}"] = Sample(relative, chosen)
+            samples[f"residuals.{norm}_absolute"] = Sample(values, chosen)
         return samples
 
     def drawn(self, tokens: Tokens) -> Bool[Tensor, " b"]:

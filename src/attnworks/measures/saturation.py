@@ -68,5 +68,6 @@ class Saturation(Measure):
 
 
 def _rms(Q: Float[Tensor, "b h i k"], real: Bool[Tensor, "b i"]) -> Float[Tensor, "b h"]:
-    square = torch.linalg.vector_norm(Q, dim=-1).square() * real.unsqueeze(1)
+    wide = torch.promote_types(Q.dtype, torch.float32)
+    square = torch.linalg.vector_norm(Q, dim=-1, dtype=wide).square() * real.unsqueeze(1)
     return (square.sum(-1) / (real.sum(-1, keepdim=True).clamp_min(1) * Q.shape[-1])).sqrt()

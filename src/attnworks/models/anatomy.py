@@ -9,12 +9,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from attnworks.data.text_batch import Kind as AttentionKind
 from attnworks.errors import UsageError
 from attnworks.models.block import Block, Residual
 from attnworks.models.config import NormOrder
@@ -22,6 +23,10 @@ from attnworks.models.families import FAMILIES, Family, Kind, PartPlace, Project
 from attnworks.models.multihead import MultiHead
 from attnworks.models.pure import PureAttention
 from attnworks.models.transformer import Transformer
+
+ModelKind = Literal["encoder", "decoder", "encoder-decoder"]
+CROSS = ("cross", "encoder_attn", "encdec")
+"""Parts of the names that transformers gives to cross-attention."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,6 +100,39 @@ def anatomy_of(model: nn.Module) -> tuple[BlockAnatomy, ...] | None:
     return blocks or None
 
 
+def attention_kinds(model: nn.Module) -> dict[nn.Module, AttentionKind]:
+    """Every attention module and its kind: where the parts are not known, a decoder's if it says that it is causal."""
+    blocks = anatomy_of(model)
+    if blocks is None:
+        return {
+            module: _guessed_kind(name.lower(), module)
+            for name, module in model.named_modules()
+            if hasattr(module, "is_causal") or "Attention" in type(module).__name__
+        }
+    return {
+        part.attention: "cross" if part.role == "cross" else block.kind
+        for block in blocks
+        for part in block.parts
+        if part.attention is not None
+    }
+
+
+def model_kind(model: Any) -> ModelKind:
+    """What a model of Hugging Face is as a whole; one that says nothing of causality is a decoder if it can write."""
+    config, known = model.config, anatomy_of(model) is not None
+    kinds = set(attention_kinds(model).values()) - {"cross"}
+    if getattr(config, "is_encoder_decoder", False) and not (known and len(kinds) == 1):
+        return "encoder-decoder"
+    writes = not known and (getattr(config, "is_decoder", False) or model.can_generate())
+    return "decoder" if "decoder" in kinds or writes else "encoder"
+
+
+def _guessed_kind(name: str, module: nn.Module) -> AttentionKind:
+    if any(part in name for part in CROSS):
+        return "cross"
+    return "decoder" if getattr(module, "is_causal", False) else "encoder"
+
+
 def stream_identity_error(
     block: BlockAnatomy,
     entry: Float[Tensor, "*a e"],
@@ -103,15 +141,16 @@ def stream_identity_error(
 ) -> float:
     """max |exit - recomposed| / max |exit|, with x_0 = entry, x_p = norm_p(x_{p-1} + f_p) ("post") or x_{p-1} + f_p.
 
+    Without skip x_p = f_p takes the place of the sum, or sum_p f_p where the parts are parallel.
     Source: S4.33 (post) and S3.6 (without norm). One output f_p per part; None for a part that did not run, such as
     cross-attention without anything to look at.
     Holds when: dropout is off, and nothing is clamped, as some models of Hugging Face do in float16.
     """
-    x = entry
+    x, adds = entry, block.skip
     for part, output in zip(block.parts, branch_outputs, strict=True):
         if output is None:
             continue
-        x = x + output.reshape(x.shape) if block.skip else output.reshape(x.shape)
+        x, adds = x + output.reshape(x.shape) if adds else output.reshape(x.shape), block.skip or block.parallel
         if block.norm == "post" and part.norm is not None:
             x = part.norm(x)
     error, size = (exit - x).detach().abs().max().item(), exit.detach().abs().max().item()
@@ -172,10 +211,10 @@ def _watch(module: nn.Module, branches: list[nn.Module], passages: list[Passage]
         passages.append(Passage(stream.detach()))
 
     def gave(branch: nn.Module, _: Any, output: Any) -> None:
-        passages[-1].pieces.setdefault(branch, []).append(_first(output).detach())
+        passages[-1].pieces.setdefault(branch, []).append(first(output).detach())
 
     def left(_: nn.Module, __: Any, output: Any) -> None:
-        passages[-1].exit = _first(output).detach()
+        passages[-1].exit = first(output).detach()
 
     return [
         module.register_forward_pre_hook(entered, with_kwargs=True),
@@ -184,7 +223,8 @@ def _watch(module: nn.Module, branches: list[nn.Module], passages: list[Passage]
     ]
 
 
-def _first(output: Any) -> Tensor:
+def first(output: Any) -> Tensor:
+    """What a module gives, or the first of several things."""
     return output[0] if isinstance(output, tuple) else output
 
 
@@ -264,8 +304,9 @@ def _foreign_weights(block: nn.Module, attention: nn.Module, at: Projections) ->
     width: int = getattr(attention, at.width)
     (W_Q, b_Q), (W_K, b_K), (W_V, b_V) = (_heads(block, place, width) for place in (at.query, at.key, at.value))
     heads, groups = W_Q.shape[0], W_K.shape[0]
-    W_K, W_V = (W.repeat_interleave(heads // groups, 0) for W in (W_K, W_V))
-    b_K, b_V = (None if b is None else b.repeat_interleave(heads // groups, 0) for b in (b_K, b_V))
+    if groups != heads:
+        W_K, W_V = (W.repeat_interleave(heads // groups, 0) for W in (W_K, W_V))
+        b_K, b_V = (None if b is None else b.repeat_interleave(heads // groups, 0) for b in (b_K, b_V))
     output = block.get_submodule(at.output)
     W_O, b_O = _matrix(output).unflatten(0, (heads, -1)), getattr(output, "bias", None)
     scale: Any = attention.scaling

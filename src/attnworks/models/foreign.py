@@ -14,14 +14,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from attnworks.errors import FolderError, MissingExtraError, UnsafeFileError, UsageError
-from attnworks.models.anatomy import anatomy_of
+from attnworks.models.anatomy import ModelKind, model_kind
 from attnworks.models.families import FAMILIES
 from attnworks.models.folder import PICKLES
 from attnworks.models.transformer import Transformer
@@ -48,8 +48,6 @@ RUNS_CODE = (
     "fusion_config",
 )
 
-PretrainedKind = Literal["encoder", "decoder", "encoder-decoder"]
-
 
 @dataclass(frozen=True, eq=False)
 class Pretrained:
@@ -61,15 +59,15 @@ class Pretrained:
     model: Any
     tokenizer: Any
     name: str
-    kind: PretrainedKind
+    kind: ModelKind
     untrained: tuple[str, ...] = ()
 
 
 def open_pretrained(path_or_id: str, *, dtype: str = "float32", device: str = "cpu", head: bool = True) -> Pretrained:
-    """The model in a folder, or with this id on the Hugging Face Hub; on any doubt an error, and nothing half-loaded.
+    """The model in a folder, or with this id in the local cache of Hugging Face; nothing is ever downloaded.
 
-    It is built by the class of transformers that config.json names, with its output layer; with `head=False`, or if
-    there is no such class, by the one without.
+    On any doubt there is an error, and nothing half-loaded. The model is built by the class of transformers that
+    config.json names, with its output layer; with `head=False`, or if there is no such class, by the one without.
     """
     if dtype not in DTYPES:
         raise unknown_name("type of numbers", dtype, DTYPES)
@@ -99,7 +97,9 @@ def open_pretrained(path_or_id: str, *, dtype: str = "float32", device: str = "c
         _check_finite(folder, model, dtype)
         tokenizer = _tokenizer(folder, config, transformers)
     name = folder.resolve().name if Path(path_or_id).is_dir() else path_or_id
-    return Pretrained(model.to(device).eval(), tokenizer, name, _kind(model), tuple(sorted(report["missing_keys"])))
+    return Pretrained(
+        model.to(device).eval(), tokenizer, name, model_kind(model), tuple(sorted(report["missing_keys"]))
+    )
 
 
 def longest_input(model: nn.Module) -> int | None:
@@ -163,7 +163,7 @@ def _quiet(transformers: ModuleType) -> Iterator[None]:
 
 
 def _folder_of(path_or_id: str) -> Path:
-    """The folder itself, or the copy of what the Hub has under this id. Pickles are never downloaded."""
+    """The folder itself, or the copy that an earlier download left in the cache. The Hub is not asked."""
     folder = Path(path_or_id)
     if folder.is_file():
         if folder.suffix in PICKLES:
@@ -171,19 +171,25 @@ def _folder_of(path_or_id: str) -> Path:
         raise changed(folder, "a model folder", "a file", "give the folder that it is in")
     if folder.is_dir():
         return folder
-    got = "nothing at this path"
+    got, remedy = "nothing at this path", "check the path"
     if HUB_ID.fullmatch(path_or_id):
         import huggingface_hub
+        from huggingface_hub.errors import LocalEntryNotFoundError
 
+        remedy = f"check the path, or download the model beforehand (hf download {path_or_id})"
         try:
-            return Path(huggingface_hub.snapshot_download(path_or_id, allow_patterns=list(WANTED)))
+            return Path(
+                huggingface_hub.snapshot_download(path_or_id, allow_patterns=list(WANTED), local_files_only=True)
+            )
+        except LocalEntryNotFoundError:
+            got = "no such folder, and nothing in the cache under this name"
         except Exception as error:
-            got = f"no such folder, and from the Hub: {_short(error)}"
+            got = f"no such folder, and a cache that cannot be read: {_short(error)}"
     raise FolderError(
         asked=f"open {path_or_id}",
-        expected="a model folder, or the id of a model on the Hugging Face Hub",
+        expected="a model folder, or the id of a model that was downloaded from the Hugging Face Hub",
         got=got,
-        remedy="check the path; or, for the Hub, check the id and the network, or download it where there is one",
+        remedy=remedy,
     )
 
 
@@ -193,7 +199,7 @@ def _read_config(folder: Path, transformers: ModuleType) -> dict[str, Any]:
         inner = sorted(found.parent for found in folder.glob(f"*/{CONFIG}") if (found.parent / WEIGHTS).is_file())
         remedy = f"open {inner[0]}" if inner else "check the path"
         raise changed(folder, f"a model folder, with {CONFIG}", "none in it", remedy)
-    if (folder / "adapter_config.json").is_file():
+    if (folder / ADAPTER).is_file():
         raise changed(folder, "a whole model", "an adapter of another model", "merge the adapter into its model first")
     config = parse_json(path, read_json_bytes(path))
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
@@ -306,15 +312,6 @@ def _tokenizer(folder: Path, config: Any, transformers: ModuleType) -> Any:
     except Exception as error:
         got = f"one that fails: {_short(error)}"
         raise changed(folder, "a tokenizer that transformers can load", got, "check its files") from error
-
-
-def _kind(model: Any) -> PretrainedKind:
-    kinds = {block.kind for block in anatomy_of(model) or ()}
-    if len(kinds) == 1:
-        return "decoder" if "decoder" in kinds else "encoder"
-    if model.config.is_encoder_decoder:
-        return "encoder-decoder"
-    return "decoder" if getattr(model.config, "is_decoder", False) or model.can_generate() else "encoder"
 
 
 def _numberless(name: str) -> str:

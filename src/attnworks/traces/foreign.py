@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from attnworks.data.text_batch import Kind, TextBatch
 from attnworks.errors import UsageError
 from attnworks.mechanisms import Mask
-from attnworks.models.anatomy import BlockAnatomy, HeadWeights, anatomy_of
+from attnworks.models.anatomy import BlockAnatomy, HeadWeights, anatomy_of, attention_kinds, model_kind
 from attnworks.notation import tolerance
 from attnworks.objectives.text import Abilities, Outputs
 from attnworks.traces.layer import LayerTrace, Slot
-from attnworks.traces.record import stacks_of
+from attnworks.traces.record import stacks_of, weight_readers
 from attnworks.traces.subject import Spectator, Stacks, watching_streams
 
 IMPLEMENTATION = "attnworks"
@@ -49,9 +49,9 @@ class ForeignSubject:
         self.base: nn.Module = getattr(model, "base_model", model)
         self.blocks: Sequence[BlockAnatomy] | None = anatomy_of(model)
         self.abilities = _abilities(model, mask_id)
-        self._stacks = stacks_of(self.blocks) or _guess_stacks(self.base)
-        self._slots = _slots_of_modules(self.blocks)
-        self._weights: dict[Slot, HeadWeights | None] = {}
+        self._kinds = attention_kinds(model)
+        self._stacks = stacks_of(self.blocks) or _guess_stacks(self.base, self._kinds)
+        self._readers = weight_readers(self.blocks)
         self._bilinear: dict[Slot, bool] = {}
 
     def run(self, batch: TextBatch, spectator: Spectator | None = None, *, scores: bool = False) -> Outputs:
@@ -96,25 +96,13 @@ class ForeignSubject:
             given["use_cache"] = False
         return given
 
-    def weights(self, slot: Slot) -> HeadWeights | None:
-        if slot not in self._weights:
-            role = "cross" if slot.kind == "cross" else "self"
-            stack = "decoder" if slot.kind == "cross" else slot.kind
-            found = [
-                part.weights
-                for block in self.blocks or ()
-                for part in block.parts
-                if (block.kind, block.layer, part.role) == (stack, slot.layer, role)
-            ]
-            self._weights[slot] = found[0]() if found and found[0] is not None else None
-        return self._weights[slot]
-
     def bilinear(self, slot: Slot, X: Tensor | None, Q: Tensor) -> bool:
+        """Whether queries are linear in X; a property of the architecture, and so asked once."""
         if slot not in self._bilinear:
-            weights = self.weights(slot)
-            if weights is None or X is None:
+            read_weights = self._readers.get(slot)
+            if read_weights is None or X is None:
                 return False
-            self._bilinear[slot] = linear_queries(X, Q, weights)
+            self._bilinear[slot] = linear_queries(X, Q, read_weights())
         return self._bilinear[slot]
 
 
@@ -140,7 +128,7 @@ class _Turn:
     def watching_inputs(self) -> Iterator[None]:
         """Remember what each attention module reads until its attention is computed."""
         with ExitStack() as hooks:
-            for module in self.subject._slots:
+            for module in self.subject._kinds if self.subject.blocks is not None else ():
                 handle = module.register_forward_pre_hook(self._given, with_kwargs=True)
                 hooks.callback(handle.remove)
             yield
@@ -161,7 +149,7 @@ class _Turn:
         Y: Tensor,
         options: dict[str, Any],
     ) -> Tensor | None:
-        kind = self._kind(module)
+        kind = self.subject._kinds.get(module, "encoder")
         slot = Slot(kind, self.seen[kind])
         self.seen[kind] += 1
         queries, keys = self.batch.sides(kind)
@@ -180,19 +168,10 @@ class _Turn:
         return self.spectator.attention(
             LayerTrace(
                 slot, Q, K, V, Y, _mask(module, Q, given, added, options), scale, queries, keys,
-                X=X, Z=Z, weights=self.subject.weights(slot),
+                X=X, Z=Z, read_weights=self.subject._readers.get(slot),
                 bilinear=added is None and self.subject.bilinear(slot, X, Q),
             )
         )  # fmt: skip
-
-    def _kind(self, module: nn.Module) -> Kind:
-        known = self.subject._slots.get(module)
-        if known is not None:
-            return known
-        name = next((name for name, other in self.subject.model.named_modules() if other is module), "").lower()
-        if "cross" in name or "encoder_attn" in name or "encdec" in name:
-            return "cross"
-        return "decoder" if getattr(module, "is_causal", False) else "encoder"
 
 
 @contextmanager
@@ -201,12 +180,11 @@ def implementation(model: Any, name: str) -> Iterator[None]:
     _register()
     before = {id(part.config): (part.config, part.config._attn_implementation) for part in _configured(model)}
     try:
-        model.set_attn_implementation(name)
+        try:
+            model.set_attn_implementation(name)
+        except ValueError as error:
+            raise _bypassed(model) from error
         yield
-    except ValueError as error:
-        if "attn_implementation" not in str(error) and "attention" not in str(error).lower():
-            raise
-        raise _bypassed(model) from error
     finally:
         for config, old in before.values():
             config._attn_implementation = old
@@ -252,45 +230,25 @@ def _mask(module: nn.Module, Q: Tensor, given: Tensor | None, added: Tensor | No
     return Mask(dense=added.masked_fill(~given, -torch.inf) if given.dtype == torch.bool else added + given)
 
 
-def _slots_of_modules(blocks: Sequence[BlockAnatomy] | None) -> dict[nn.Module, Kind]:
-    return {
-        part.attention: "cross" if part.role == "cross" else block.kind
-        for block in blocks or ()
-        for part in block.parts
-        if part.attention is not None
-    }
-
-
-def _attends(block: nn.Module) -> bool:
-    return any("Attention" in type(part).__name__ for part in block.modules())
-
-
-def _guess_stacks(base: nn.Module) -> Stacks:
+def _guess_stacks(base: nn.Module, kinds: dict[nn.Module, Kind]) -> Stacks:
     """Outermost lists of modules that hold attention: the blocks of a model whose family is not known."""
-    stacks: list[tuple[str, list[nn.Module]]] = []
-    for name, module in base.named_modules():
-        inside = any(name.startswith(f"{other}.") for other, _ in stacks)
-        if isinstance(module, nn.ModuleList) and not inside and all(map(_attends, module)):
-            stacks.append((name, list(module)))
-    causal = getattr(getattr(base, "config", None), "is_decoder", False)
     guessed: dict[Kind, list[nn.Module]] = {}
-    for name, blocks in stacks:
-        guessed.setdefault("decoder" if "decoder" in name or causal else "encoder", []).extend(blocks)
+    inside: set[nn.Module] = set()
+    for module in base.modules():
+        if not isinstance(module, nn.ModuleList) or module in inside:
+            continue
+        held = [{kinds[part] for part in block.modules() if part in kinds} for block in module]
+        if held and all(held):
+            inside.update(module.modules())
+            guessed.setdefault("decoder" if "decoder" in held[0] else "encoder", []).extend(module)
     return guessed
 
 
 def _abilities(model: Any, mask_id: int | None) -> Abilities:
-    config = model.config
     name = type(model).__name__
-    if getattr(config, "is_encoder_decoder", False):
-        kind = "encoder-decoder"
-    else:
-        blocks = anatomy_of(model)
-        causal = blocks[0].kind == "decoder" if blocks else getattr(config, "is_decoder", False) or "CausalLM" in name
-        kind = "decoder" if causal else "encoder"
     vocabulary = getattr(model, "get_output_embeddings", lambda: None)() is not None
-    classes = config.num_labels if name.endswith("ForSequenceClassification") else None
-    return Abilities(kind, vocabulary, classes, mask_id)
+    classes = model.config.num_labels if name.endswith("ForSequenceClassification") else None
+    return Abilities(model_kind(model), vocabulary, classes, mask_id)
 
 
 def _bypassed(model: nn.Module) -> UsageError:

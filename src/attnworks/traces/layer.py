@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -48,7 +48,7 @@ class LayerTrace:
     scale      S = scale Q K^T + what `mask` adds; None if the layer weighs otherwise, then `weigh` gives P
     mask       which keys may be seen, and what is added to the scores
     X, Z       what queries, and keys and values, were projected from, where that is known
-    weights    head-first weights, where the family is known
+    weights    head-first weights, where the family is known; given, or read by `read_weights` when first looked at
     bilinear   whether S is bilinear in X and Z: no rotary positions, nothing added for positions
     """
 
@@ -63,9 +63,23 @@ class LayerTrace:
     keys: Tokens
     X: Float[Tensor, "b i e"] | None = None
     Z: Float[Tensor, "b j f"] | None = None
-    weights: HeadWeights | None = None
+    weights: HeadWeights | None = field(default_factory=lambda: None)
     bilinear: bool = False
     weigh: Callable[[], Tensor] | None = field(default=None, repr=False)
+    read_weights: InitVar[Callable[[], HeadWeights] | None] = None
+
+    def __post_init__(self, read_weights: Callable[[], HeadWeights] | None) -> None:
+        if read_weights is not None:
+            vars(self)["_read_weights"] = read_weights
+            del vars(self)["weights"]
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> HeadWeights:
+            """Is asked for what the trace does not have: weights that were not looked at yet."""
+            if name != "weights" or "_read_weights" not in vars(self):
+                raise AttributeError(f"{type(self).__name__} has no {name}")
+            return vars(self).setdefault("weights", vars(self)["_read_weights"]())
 
     @property
     def heads(self) -> int:

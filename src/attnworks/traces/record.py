@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -23,12 +23,7 @@ class OwnSubject:
         self.name, self.model = name, model
         self.blocks: Sequence[BlockAnatomy] | None = anatomy_of(model)
         self.abilities = Abilities(_kind(model), vocabulary=True)
-        self._weights = {
-            str(Slot("cross" if part.role == "cross" else block.kind, block.layer)): part.weights()
-            for block in self.blocks or ()
-            for part in block.parts
-            if part.weights is not None
-        }
+        self._readers = weight_readers(self.blocks)
 
     def run(self, batch: TextBatch, spectator: Spectator | None = None, *, scores: bool = False) -> Outputs:
         source, target = batch
@@ -53,18 +48,28 @@ class OwnSubject:
 
     def _showing(self, batch: TextBatch, spectator: Spectator):
         def show(seen: Observation) -> Tensor | None:
-            return spectator.attention(own_trace(seen, batch, self._weights.get(seen.slot)))
+            return spectator.attention(own_trace(seen, batch, self._readers.get(Slot.parse(seen.slot))))
 
         return show
 
 
-def own_trace(seen: Observation, batch: TextBatch, weights: HeadWeights | None) -> LayerTrace:
+def own_trace(seen: Observation, batch: TextBatch, read_weights: Callable[[], HeadWeights] | None) -> LayerTrace:
     slot = Slot.parse(seen.slot)
     queries, keys = batch.sides(slot.kind)
     return LayerTrace(
         slot, seen.Q, seen.K, seen.V, seen.Y, seen.mask, seen.scale, queries, keys,
-        X=seen.X, Z=seen.Z, weights=weights, bilinear=seen.scale is not None, weigh=lambda: seen.P,
+        X=seen.X, Z=seen.Z, read_weights=read_weights, bilinear=seen.scale is not None, weigh=lambda: seen.P,
     )  # fmt: skip
+
+
+def weight_readers(blocks: Sequence[BlockAnatomy] | None) -> dict[Slot, Callable[[], HeadWeights]]:
+    """What reads the weights of each attention layer as they are when it is called."""
+    return {
+        Slot("cross" if part.role == "cross" else block.kind, block.layer): part.weights
+        for block in blocks or ()
+        for part in block.parts
+        if part.weights is not None
+    }
 
 
 def stacks_of(blocks: Sequence[BlockAnatomy] | None) -> Stacks:

@@ -10,9 +10,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from attnworks.errors import UsageError
-from attnworks.models.anatomy import BlockAnatomy, Part
+from attnworks.models.anatomy import BlockAnatomy, Part, first
 from attnworks.registry import unknown_name
-from attnworks.traces.subject import Subject, first
+from attnworks.traces.subject import Subject
 
 REMOVABLE = ("skip", "mlp", "norm")
 

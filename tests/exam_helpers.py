@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
-from tests.training.training_helpers import SMALL, recipe, write_pairs
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from attnworks.models.presets import PRESETS
 from attnworks.training.run import Run
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "models"))
-from tests.models.tiny_models import TINY, WORDS, transformers
+from tests.tiny_models import TINY, WORDS, transformers
+from tests.training.training_helpers import SMALL, recipe, write_pairs
 
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 T5_SPECIAL = ("<pad>", "</s>", "<unk>", "<s>", "<mask>")

@@ -6,8 +6,10 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from model_helpers import filled, tokens
 from torch import Tensor
+
+from attnworks.models.families import FAMILIES
+from tests.model_helpers import filled, tokens
 
 transformers: Any = pytest.importorskip("transformers")
 
@@ -138,6 +140,14 @@ TINY: dict[str, Tiny] = {
     "xlm-roberta": Tiny("XLMRobertaModel", "XLMRobertaConfig", _BERT),
 }
 """Every family of attnworks.models.families at least once; variants are named `family-variant`."""
+
+
+def unknown_causal(name: str) -> Any:
+    """A model of Qwen3 (`name` is its class), which is causal and whose family is not in attnworks.models.families."""
+    assert "qwen3" not in FAMILIES
+    with torch.random.fork_rng():
+        model = getattr(transformers, name)(transformers.Qwen3Config(**_GROUPED))
+    return filled(model, spread=0.3).eval()
 
 
 def inputs(model: Any, *, padded: bool = True) -> dict[str, Tensor]:
