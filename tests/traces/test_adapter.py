@@ -48,7 +48,7 @@ def adapted(model: Transformer, kind: str, *, give_output: bool = True) -> Adapt
                 return show(seen.slot, seen.Q, seen.K, seen.V, seen.mask, None, seen.X, weights, Y=Y, Z=Z, P=seen.P)
             return show(seen.slot, seen.Q, seen.K, seen.V, seen.mask, seen.scale, seen.X, weights, Y=Y, Z=Z)
 
-        source, target = batch
+        source, target = batch.source, batch.target
         given: Any = (source.ids, None, source.real, None)
         if kind == "decoder":
             given = (None, source.ids, None, source.real)

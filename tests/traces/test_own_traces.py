@@ -22,7 +22,7 @@ from trace_helpers import Keep, dense_map, random_batch
 
 import attnworks
 from attnworks.data.passages import embedded
-from attnworks.data.text_batch import TextBatch
+from attnworks.data.text_batch import Kind, TextBatch
 from attnworks.data.vocabulary import Vocabulary
 from attnworks.errors import UsageError
 from attnworks.models import Recurrent, build
@@ -111,7 +111,7 @@ def test_what_is_shown_is_what_is_computed(name: str) -> None:
 def test_maps_are_the_weights_of_the_observer(name: str) -> None:
     subject, batch, keep = watched(name)
     recorder = Recorder()
-    source, target = batch
+    source, target = batch.source, batch.target
     sides: Any = (source.ids, the(target).ids, source.real, the(target).real) if target is not None else None
     if sides is None:
         decoder = subject.abilities.kind == "decoder"
@@ -126,7 +126,8 @@ def test_maps_are_the_weights_of_the_observer(name: str) -> None:
 def test_streams_surround_the_blocks(name: str) -> None:
     subject, batch, keep = watched(name)
     blocks = the(subject.blocks)
-    for kind in {block.kind for block in blocks}:
+    kinds: set[Kind] = {block.kind for block in blocks}
+    for kind in kinds:
         streams = [stream for stream in keep.streams if stream.kind == kind]
         assert [stream.depth for stream in streams] == list(range(1 + sum(block.kind == kind for block in blocks)))
         assert all(stream.tokens is batch.sides(kind)[0] for stream in streams)
@@ -167,9 +168,8 @@ def test_weights_are_those_of_now() -> None:
     """Also after a change of dtype and after training, for the same subject."""
     subject, keep = OwnSubject(transformer(torch.float32, decoder_layers=0).eval()), Keep()
     subject.run(ONE, keep)
-    subject.model.double()
-    for parameter in subject.model.parameters():
-        parameter.mul_(2)
+    twice = {name: 2 * tensor.double() for name, tensor in subject.model.state_dict().items()}
+    subject.model.load_state_dict(twice, assign=True)
     again = Keep()
     subject.run(ONE, again)
     for trace in (*keep.traces[1:], *again.traces):
@@ -195,7 +195,7 @@ def test_weights_are_read_when_looked_at() -> None:
         assert trace.weights is W and trace.weights is W and len(asked) == 1
         assert replace(trace, bilinear=True).weights is W and replace(trace, weights=None).weights is None
         assert LayerTrace(*fields, weights=W).weights is W and LayerTrace(*fields).weights is None
-    with pytest.raises(AttributeError, match="LayerTrace has no weight$"):
+    with pytest.raises(AttributeError, match=r"LayerTrace has no weight$"):
         getattr(trace, "weight")  # noqa: B009
 
 

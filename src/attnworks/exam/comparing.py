@@ -163,19 +163,20 @@ def compare(before: Examination, after: Examination) -> Comparison:
                 if math.isfinite(first.value) and math.isfinite(second.value):
                     compared += 1
                     changes += _change(label, where, first, second)
-                elif first.value != second.value and not math.isnan(first.value) & math.isnan(second.value):
+                elif first.value != second.value and not (math.isnan(first.value) and math.isnan(second.value)):
                     left.lost.setdefault(label, []).append(where)
         if len(one.value) != len(other.value):
             left.longer.append(label)
         elif not (_all_numbers(one) and _all_numbers(other)) and one.name != LABELS:
             left.unlike += [] if _same(one, other) else [label]
         elif not uneven and told == (len(changes), len(roles), len(left.lost)) and not _same(one, other):
-            left.nearly.append(label)
+            (left.unlike if one.name == LABELS else left.nearly).append(label)
         if one.axes == ("depth",):
             curves.append(Curve(label, _numbers(one), _numbers(other)))
     notes += [*left.notes(), *(f"{slot}: {odd}" for slot, odd in odd_rows.items())]
     known = _kept(changes, compared)
-    only = (_heads(firsts) - _heads(seconds), _heads(seconds) - _heads(firsts))
+    heads_before, heads_after = _heads(firsts), _heads(seconds)
+    only = (heads_before - heads_after, heads_after - heads_before)
     sole = tuple(
         tuple(sorted((head for head in heads if head.rpartition(".")[0] not in odd_rows), key=_order)) for heads in only
     )

@@ -88,7 +88,7 @@ class ForeignSubject:
         return Outputs(hidden[-1], outputs.logits if scores else None)
 
     def _token_ids(self, batch: TextBatch) -> dict[str, Any]:
-        source, target = batch
+        source, target = batch.source, batch.target
         given: dict[str, Any] = {"input_ids": source.ids, "attention_mask": source.real.long()}
         if target is not None:
             given |= {"decoder_input_ids": target.ids, "decoder_attention_mask": target.real.long()}

@@ -26,7 +26,7 @@ class OwnSubject:
         self._readers = weight_readers(self.blocks)
 
     def run(self, batch: TextBatch, spectator: Spectator | None = None, *, scores: bool = False) -> Outputs:
-        source, target = batch
+        source, target = batch.source, batch.target
         given: Any = (source.ids, None, source.real, None)
         if self.abilities.kind == "decoder":
             given = (None, source.ids, None, source.real)
