@@ -37,7 +37,7 @@ class Walk(Spectator):
         slot = trace.slot
         if _overflows(trace.Y.transpose(1, 2), trace.queries.real):
             raise not_finite(f"activations of {slot}")
-        if trace.weights is not None and slot not in self.weighed:
+        if self.weighing and slot not in self.weighed and trace.weights is not None:
             self.weighed.add(slot)
             for measure in self.weighing:
                 self._fold(measure.weights(slot, trace.weights), slot)
