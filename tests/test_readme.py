@@ -18,7 +18,9 @@ def fenced(language: str, page: str = "README.md") -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
 
 
-@pytest.mark.parametrize(("page", "least"), [("README.md", 3), ("docs/training.md", 1), ("docs/examining.md", 1), ("docs/exam.md", 1)])
+@pytest.mark.parametrize(
+    ("page", "least"), [("README.md", 3), ("docs/training.md", 1), ("docs/examining.md", 1), ("docs/exam.md", 1)]
+)
 def test_python_examples_run(page: str, least: int) -> None:
     blocks = fenced("python", page)
     assert len(blocks) >= least

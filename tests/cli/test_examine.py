@@ -172,7 +172,7 @@ def test_a_pin_on_two_sides(folders: dict[str, Path], text: Path, tmp_path: Path
 
 def test_some_measures(folders: dict[str, Path], text: Path) -> None:
     found = examined(folders["gpt2"], "--text", text, "--measures", "rank, roles")
-    assert {name.partition(".")[0] for name in found["readings"]} == {"rank", "roles"}
+    assert {name.partition(".")[0] for name in found["readings"]} == {"rank", "roles", "sinks"}
 
 
 def test_measures_are_listed_with_their_costs() -> None:

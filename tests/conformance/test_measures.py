@@ -99,6 +99,8 @@ def test_it_says_what_it_is(name: str) -> None:
 def test_what_is_declared_is_given_and_nothing_else(name: str, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     exam = examined(model, name, 4096, monkeypatch)
     declared = declared_by(name)
+    for required in MEASURES[name].requires:
+        declared = declared | declared_by(required)
     assert {reading.name for reading in all_of(exam)} == declared.keys()
     for reading in all_of(exam):
         assert_well_formed(reading, declared[reading.name], exam)

@@ -168,7 +168,8 @@ def test_heads_that_see_the_same() -> None:
 def test_heads_that_can_go_do_harm_or_matter() -> None:
     assert said(ablated([[0.0001, -0.0004, 0.5], [-0.03, NAN, 0.2]])) == [
         "head 1.0 does harm: the objective is 0.030 better without it",
-        "2 of 5 heads (0.0, 0.1) can probably go: removing any of them changes the objective by less than 0.001",
+        "2 of 5 heads (0.0, 0.1) can probably go, one at a time: "
+        "removing any of them changes the objective by less than 0.001",
         "head 0.2 matters most: the objective is 0.500 worse without it",
     ]
     assert said(ablated([[-0.03, -0.02]])) == [

@@ -59,10 +59,12 @@ BARS = (6, 3)
 """Cells of a full bar, and of one where space is short."""
 FINDINGS_SHOWN = 6
 PLAIN_EVERY_SECONDS = 10.0
+TOLD_FROM = 0.1
+"""Before this share of the work is done, the time that is left is anyone's guess."""
 
 
-def show(exam: Examination, screen: Console, folder: Path | None = None, next_commands: Sequence[str] = ()) -> None:
-    """Model and text, heads by role, depth, findings, and where to go on."""
+def show(exam: Examination, screen: Console, folder: Path | None = None, tables: Sequence[str] = ()) -> None:
+    """Model and text, heads by role, depth, tables that were asked for, findings, and where to go on."""
     screen.print(_header(exam))
     depths = _depths(exam, screen.width)
     for line in _side_by_side([*_grids(exam, depths, screen.width), *depths], screen.width):
@@ -71,6 +73,9 @@ def show(exam: Examination, screen: Console, folder: Path | None = None, next_co
     if legends := _legends(exam, screen.width):
         screen.print()
         screen.print(*legends, sep="\n")
+    for table in tables:
+        screen.print()
+        screen.print(Text(table), soft_wrap=True)
     if exam.findings:
         screen.print("\n[bold]Findings[/]")
         for finding in exam.findings[:FINDINGS_SHOWN]:
@@ -82,17 +87,16 @@ def show(exam: Examination, screen: Console, folder: Path | None = None, next_co
         for note in exam.notes:
             screen.print(_bullet("-", note, "dim"))
     if folder is not None:
-        commands = next_commands or (f"{shlex.join(['attnworks', 'compare', str(folder)])} OTHER",)
+        command = f"{shlex.join(['attnworks', 'compare', str(folder)])} OTHER"
         screen.print(Text.assemble("\n", ("Saved  ", "bold"), str(folder)), soft_wrap=True)
-        for heading, command in zip(["Next", *[""] * (len(commands) - 1)], commands, strict=True):
-            screen.print(Text.assemble((heading.ljust(7), "bold"), (command, "cyan")), soft_wrap=True)
+        screen.print(Text.assemble(("Next   ", "bold"), (command, "cyan")), soft_wrap=True)
 
 
 def show_measures() -> None:
     """Every measure, what it tells and what it costs."""
     from attnworks.exam.plan import MEASURES
 
-    table = Table(box=None, padding=(0, 3, 1, 0), header_style="dim")
+    table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
     for heading in ("measure", "what it tells", "cost"):
         table.add_column(heading, no_wrap=heading == "measure")
     for name in sorted(MEASURES, key=lambda name: (not MEASURES[name].default, name)):
@@ -126,9 +130,10 @@ class Advance:
             self.bar.update(self.bar.task_ids[0], completed=self.done, description=f"{speed:,.0f} sentences/s")
         elif not self.quiet and now - self.told > PLAIN_EVERY_SECONDS:
             self.told = now
-            left = f", about {max(0.0, self.total - self.done) / speed / 60:.1f} min left" if self.total else ""
-            of = f" of {self.total:,}" if self.total else ""
-            self.screen.print(f"sentence {self.done:,}{of}: {speed:,.0f} sentences/s{left}")
+            share = self.done / self.total if self.total else 0.0
+            passed = now - self.started
+            left = f", about {(1 - share) / share * passed / 60:.1f} min left" if share > TOLD_FROM else ""
+            self.screen.print(f"{share:.0%} done in {passed:.0f} s{left}")
 
 
 @contextmanager

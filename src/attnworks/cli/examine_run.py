@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from attnworks.exam.examinee import open_examinee
 from attnworks.exam.folder import check_place, write_exam
 from attnworks.exam.plan import EVERYTHING, choose_measures, costs
 from attnworks.exam.run import Request, run_examination
-from attnworks.measures.contract import Setting
+from attnworks.measures.contract import MEASURES, Setting
+from attnworks.reports.exam_page import exam_page
 from attnworks.storage.disk import write_file
 from attnworks.training.distributed import join_team
 
@@ -39,6 +41,13 @@ def examine_and_show(model: str, options: dict[str, Any]) -> None:
         )
     if options["out"] is not None:
         check_place(options["out"])
+    if options["pin"] and options["out"] is None and options["report"] is None:
+        raise UsageError(
+            asked="--pin",
+            expected="a place for the maps of the sentence",
+            got="neither --out nor --report",
+            remedy="add --out FOLDER, or --report FILE to see them",
+        )
     if options["report"] is not None:
         _check_report(options["report"])
     measures = choose_measures(request.measures, Setting(longest=2))
@@ -69,11 +78,25 @@ def _hand_over(exam: Examination, options: dict[str, Any]) -> None:
     if options["as_json"]:
         print_json(exam.to_json())
     else:
-        show(exam, console(), folder)
+        show(exam, console(), folder, tables_of(exam, options["measures"] or ()))
     if options["report"] is not None:
         page = Console(record=True, width=110, highlight=False, file=io.StringIO())
-        show(exam, page, folder)
-        write_file(options["report"], page.export_html(inline_styles=True).encode())
+        show(exam, page)
+        summary = page.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
+        tables = tables_of(exam, [name for name in MEASURES if not MEASURES[name].default])
+        write_file(options["report"], exam_page(exam, summary, tables).encode())
+        if not options["as_json"]:
+            console().print(f"Report {options['report']}", markup=False)
+
+
+def tables_of(exam: Examination, measures: Sequence[str]) -> list[str]:
+    """Every reading of these measures that the summary does not draw."""
+    drawn = {name for name in MEASURES if MEASURES[name].default}
+    return [
+        str(reading.table())
+        for reading in exam.readings.values()
+        if (name := reading.name.partition(".")[0]) in measures and name not in drawn
+    ]
 
 
 def _check_report(path: Path) -> None:

@@ -336,7 +336,7 @@ def _differing(before: Examination, after: Examination) -> Iterator[str]:
         ("models", before.model, after.model, ""),
         ("texts", before.corpus, after.corpus, "; differences may come from the text"),
     ):
-        odd = [key for key in sorted({**one, **other}) if one.get(key) != other.get(key)]
+        odd = [key for key in sorted({**one, **other}) if one.get(key) != other.get(key) and key != "cost"]
         told = [f"{key} {one.get(key)} against {other.get(key)}" for key in odd if not _nested(one, other, key)]
         nested = [key for key in odd if _nested(one, other, key)]
         if odd:

@@ -241,7 +241,8 @@ def _ablated(look: _Look) -> Iterator[Finding]:
     needed = [head for head, least, _ in judged if least > LITTLE]
     idle.sort(key=lambda head: abs(head.value))
     if idle:
-        all_of_them = f"{len(idle)} of {len(heads)} heads ({_listed(look, idle)}) can probably go: removing any of them"
+        who = f"{len(idle)} of {len(heads)} heads ({_listed(look, idle)})"
+        all_of_them = f"{who} can probably go, one at a time: removing any of them"
         text = all_of_them if len(idle) > 1 else f"head {look.say(idle[0])} can probably go: removing it"
         text = f"{text} changes the objective by less than {number(LITTLE)}"
         yield Finding(text, 0.65 + 0.2 * len(idle) / len(heads), (name,), _names(idle))

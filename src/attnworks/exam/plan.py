@@ -22,7 +22,7 @@ def choose_measures(names: Sequence[str] | None, setting: Setting) -> list[Measu
     elif EVERYTHING in names:
         chosen = list(MEASURES)
     else:
-        chosen = list(dict.fromkeys(names))
+        chosen = list(dict.fromkeys(required for name in names for required in (name, *MEASURES[name].requires)))
     return [MEASURES[name](setting) for name in chosen]
 
 

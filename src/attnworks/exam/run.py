@@ -22,7 +22,7 @@ from attnworks.exam.text import ExamText, read_text
 from attnworks.exam.walk import Walk, overrides
 from attnworks.measures.contract import Measure, Placed, Setting
 from attnworks.measures.cost import block_cost, measured_flops
-from attnworks.measures.reading import Readings
+from attnworks.measures.reading import Reading, Readings
 from attnworks.objectives.choosing import choose
 from attnworks.objectives.own_callable import OwnFunction
 from attnworks.objectives.text import TextObjective
@@ -43,7 +43,7 @@ def examine(
     tokenizer: Any = None,
     texts: Sequence[str] | Sequence[Passage] | None = None,
     *,
-    measures: Sequence[str] | None = None,
+    measures: Sequence[str] | str | None = None,
     objective: str | OwnFunction | None = None,
     without: Collection[str] = (),
     pin: Sequence[str] = (),
@@ -65,6 +65,7 @@ def examine(
         passages, spec = embedded(SENTENCES), "grammar"
     else:
         passages, spec = _as_passages(texts), "texts"
+    measures = measures.split(",") if isinstance(measures, str) else measures
     request = Request(measures, objective, tuple(without), tuple(pin), tokens_per_batch, seed)
     return run_examination(examinee, passages, request, about={"name": spec})
 
@@ -143,16 +144,8 @@ class _Exam:
         )
         self.device = next(self.subject.model.parameters()).device
         self.batches = team.share(range(len(text.batches)))
-        self.objective = self._objective() if self.graded or self.probing else self._no_objective()
-
-    def _no_objective(self) -> None:
-        if self.request.objective is not None:
-            raise UsageError(
-                asked=f"the objective {self.request.objective!r}",
-                expected="a measure that judges heads by it: importance or ablation",
-                got=_names(self.measures),
-                remedy="add importance to the measures, or leave the objective out",
-            )
+        wanted = self.graded or self.probing or request.objective is not None
+        self.objective = self._objective() if wanted else None
 
     def work(self) -> int:
         """Sentences to go through, each as often as the model runs on it."""
@@ -205,6 +198,15 @@ class _Exam:
         for measure in self.measures:
             if not any(readings.of(declared.name) for declared in measure.declares()) and measure not in self.deep:
                 self.notes.append(f"{measure.name}: not applicable to this model")
+            silent = [
+                declared.name
+                for declared in measure.declares()
+                if readings.of(declared.name) and all(_nobody(reading) for reading in readings.of(declared.name))
+            ]
+            if silent:
+                self.notes.append(f"{', '.join(silent)}: no sentence had a say{_remedy(silent)}")
+        if len(self.text.kept) < FEW:
+            self.notes.append(f"{len(self.text.kept)} sentences are too few for roles, intervals and comparisons")
         return readings
 
     def _objective(self) -> TextObjective:
@@ -216,7 +218,9 @@ class _Exam:
             sentences=self.text.passages,
             class_names=labels if self.subject.abilities.classes else None,
         )
-        self.notes.append(f"heads are judged by the objective {chosen.name!r}: {chosen.words}")
+        judged = f"heads are judged by the objective {chosen.name!r}: {chosen.words}"
+        unused = f"the objective {chosen.name!r} fits, but only importance and ablation judge heads by it"
+        self.notes.append(judged if self.graded or self.probing else unused)
         return chosen
 
     def _look_deep(self, batch: TextBatch) -> None:
@@ -320,6 +324,19 @@ class _Exam:
             "predicted_flops": sum(cost["flops"] for cost in parts.values()),
             "counted_flops": measured_flops(self.subject.model, lambda: self.subject.run(first)).total,
         }
+
+
+FEW = 3
+
+
+def _nobody(reading: Reading) -> bool:
+    return reading.count is not None and not any(bool(row.any()) for row in reading.count)
+
+
+def _remedy(silent: Sequence[str]) -> str:
+    if "roles.syntactic" in silent:
+        return "; syntax comes from --parses or from the embedded corpus"
+    return "; the bounds do not apply to this attention" if silent[0].startswith("bounds.") else ""
 
 
 class _KeepMaps(Spectator):

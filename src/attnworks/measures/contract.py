@@ -95,6 +95,8 @@ class Measure:
     cost: ClassVar[str]
     """What it costs beside a forward pass, stated beforehand."""
     default: ClassVar[bool] = False
+    requires: ClassVar[tuple[str, ...]] = ()
+    """Measures whose readings its conclusions rest on, and that are taken along."""
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting

@@ -106,7 +106,7 @@ class AttentionCost(Measure):
 
     name = "cost"
     words = "parameters, FLOPs and bytes of attention"
-    cost = "nothing: it looks at the shapes of the weights"
+    cost = "one forward pass of one sentence, counted"
 
     def declares(self) -> tuple[Declared, ...]:
         at = f"for {self.setting.longest} tokens"

@@ -62,6 +62,7 @@ class Roles(Measure):
     words = "what each head looks at: offsets, syntax, rare or repeated tokens, or everything"
     cost = "four gathers and some sums per layer"
     default = True
+    requires = ("sinks",)
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)

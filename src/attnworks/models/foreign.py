@@ -96,7 +96,7 @@ def open_pretrained(path_or_id: str, *, dtype: str = "float32", device: str = "c
         _check_report(folder, model, report)
         _check_finite(folder, model, dtype)
         tokenizer = _tokenizer(folder, config, transformers)
-    name = folder.resolve().name if Path(path_or_id).is_dir() else path_or_id
+    name = (Path(path_or_id).name or folder.resolve().name) if Path(path_or_id).is_dir() else path_or_id
     return Pretrained(
         model.to(device).eval(), tokenizer, name, model_kind(model), tuple(sorted(report["missing_keys"]))
     )

@@ -43,10 +43,16 @@ class Trained:
         """
         example = Example((*self.source.encode(sentence), EOS), hypothesis.tokens)
         batch = collate([example]).to(self.device)
-        layers: list[Observation] = []
+        maps: list[dict[str, Any]] = []
         steps: list[BeamStep] = []
+        source = [self.source.token(token) for token in example.source]
+        read = [self.target.token(token) for token in (BOS, *example.target)]
+
+        def keep(layer: Observation) -> None:
+            maps.append(_attention(layer, source, read))
+
         with evaluating(self.model):
-            self.model(batch.source, batch.read, observe=layers.append)
+            self.model(batch.source, batch.read, observe=keep)
             if beams is not None:
                 beam(
                     self.model,
@@ -58,13 +64,11 @@ class Trained:
                     alpha=alpha,
                     observe=steps.append,
                 )
-        source = [self.source.token(token) for token in example.source]
-        read = [self.target.token(token) for token in (BOS, *example.target)]
         return {
             "source": source,
             "read": read,
             "translation": self.target.decode(hypothesis.tokens),
-            "attention": [_attention(layer, source, read) for layer in layers],
+            "attention": maps,
             "beam": [self._beam_step(step) for step in steps],
         }
 

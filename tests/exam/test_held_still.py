@@ -1,0 +1,119 @@
+"""What an examination does to the model it is given: nothing; and what it refuses before any work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+from tests.exam_helpers import save_tiny, write_lines
+
+import attnworks
+from attnworks.cli import main
+from attnworks.data.passages import Passage, Side
+from attnworks.data.tokens import TokenRow, collate_tokens
+from attnworks.data.vocabulary import Vocabulary
+from attnworks.errors import UsageError
+from attnworks.measures.contract import Setting
+from attnworks.measures.rank import Rank
+from attnworks.measures.saturation import Saturation
+from attnworks.mechanisms import Mask
+from attnworks.models import AttentionConfig, TransformerConfig
+from attnworks.traces.layer import LayerTrace, Slot, StreamTrace
+
+TEXTS = ["the red dog sleeps here", "a cat sees the old dog", "dogs and cats sleep"]
+
+
+def encoder() -> tuple[attnworks.models.Model, Vocabulary]:
+    vocabulary = Vocabulary.train("word", [text.split() for text in TEXTS])
+    config = TransformerConfig(
+        vocabulary=len(vocabulary), d_e=12, d_ff=23, encoder_layers=2, decoder_layers=0, dropout=0.5,
+        attention=AttentionConfig(heads=3, d_k=4, d_v=4),
+    )  # fmt: skip
+    return attnworks.build(config, seed=0), vocabulary
+
+
+def test_dropout_is_off_and_the_mode_comes_back() -> None:
+    model, vocabulary = encoder()
+    model.train()
+    first, second = (attnworks.examine(model, vocabulary, TEXTS, measures="rank,paths") for _ in range(2))
+    assert torch.equal(torch.stack(first["rank.residual"].value), torch.stack(second["rank.residual"].value))  # pyright: ignore
+    assert "paths.share" in first and all(part.training for part in model.modules())
+
+
+def test_parts_of_other_types_come_back_as_they_were() -> None:
+    model, vocabulary = encoder()
+    model.encoder[1].mlp.half()  # pyright: ignore
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    attnworks.examine(model, vocabulary, TEXTS, measures=["rank"], without=["skip"])
+    for name, tensor in model.state_dict().items():
+        assert tensor.dtype == before[name].dtype and torch.equal(tensor, before[name]), name
+
+
+def test_one_string_is_no_list_of_texts() -> None:
+    with pytest.raises(UsageError, match="single string"):
+        attnworks.examine(*encoder(), "one text")
+
+
+def test_passages_and_strings_may_be_mixed() -> None:
+    exam = attnworks.examine(*encoder(), [Passage(Side(TEXTS[0])), *TEXTS[1:]], measures=["rank"])  # pyright: ignore
+    assert exam.corpus["sentences"] == 3
+
+
+def test_a_massive_first_token_leaves_cosines_right() -> None:
+    X = torch.randn(1, 24, 16, generator=torch.Generator().manual_seed(0))
+    X[0, 0] = 3000 * X[0, 0] / X[0, 0].norm()
+    tokens = collate_tokens([TokenRow(tuple(range(24)), (False,) * 24, (-1,) * 24)], 0)
+    U = torch.nn.functional.normalize(X[0].double(), dim=-1)
+    expected = ((U @ U.T).sum() - 24) / (24 * 23)
+    got = Rank(Setting(24)).stream(StreamTrace("encoder", 0, X, tokens))["rank.cosine"].values[0]
+    assert abs(float(got) - float(expected)) < 1e-5
+
+
+def test_half_precision_does_not_overflow() -> None:
+    tokens = collate_tokens([TokenRow(tuple(range(512)), (False,) * 512, (-1,) * 512)], 0)
+    Q = (2 * torch.randn(1, 2, 512, 64)).half()
+    trace = LayerTrace(Slot("encoder", 0), Q, Q, Q, Q, Mask(), 0.125, tokens, tokens)
+    assert Saturation(Setting(512)).layer(trace)["saturation.score_expected"].values.isfinite().all()
+
+
+def test_labels_count_the_lines_of_the_text() -> None:
+    from attnworks.exam.examinee import own_examinee
+    from attnworks.exam.text import read_text
+
+    model, vocabulary = encoder()
+    passages = [Passage(Side(text)) for text in (TEXTS[0], "dog", TEXTS[1])]
+    text = read_text(own_examinee(model, vocabulary, "small"), passages, 4096)  # pyright: ignore
+    assert text.passages == 3 and sorted(text.batch(0)[1].tolist()) == [0, 2] and text.dropped == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--pin", "a dog sleeps"), "neither --out nor --report"),
+        (("--report", "no/such/folder/r.html"), "no folder"),
+        (("--measures", "rank", "--all"), "got both"),
+        (("--pin", "", "--out", "exam"), "expected a line with text"),
+    ],
+)
+def test_what_cannot_be_handed_over_is_refused_before_any_work(
+    options: tuple[str, ...], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = save_tiny("bert", tmp_path / "bert")
+    text = write_lines(tmp_path / "text.txt", TEXTS)
+    result = CliRunner().invoke(main, ["examine", str(folder), "--text", str(text), "--threads", "1", *options])
+    assert result.exit_code in (1, 2) and told in result.output and not (tmp_path / "exam").exists(), result.output
+
+
+def test_measures_that_were_asked_for_are_shown_and_pins_drawn(tmp_path: Path) -> None:
+    folder = save_tiny("bert", tmp_path / "bert")
+    text = write_lines(tmp_path / "text.txt", TEXTS)
+    page = tmp_path / "report.html"
+    arguments = ["examine", str(folder), "--text", str(text), "--threads", "1", "--measures", "ranks,roles,paths"]
+    extra = ["--objective", "mlm", "--pin", "the red dog", "--report", str(page)]
+    result = CliRunner().invoke(main, [*arguments, *extra])
+    assert result.exit_code == 0, result.output
+    assert "ranks.effective" in result.output and "syntax comes from --parses" in result.output
+    assert "data:image/png" in page.read_text() and "only importance and ablation" in result.output
