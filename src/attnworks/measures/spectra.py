@@ -28,15 +28,19 @@ WHOLE_BELOW = 112
 """Maps with fewer rows or columns have their whole spectrum computed; of larger ones the leading part is cheaper."""
 
 
+EVEN = 0.5
+"""Only where one direction is known to carry this share of the energy, few values carry 90 % of it."""
+
+
 @MEASURES.register("spectra")
 class Spectra(Measure):
     """Energy s_1^2 + ... + s_r^2 over ||P||_F^2 along r / n, and ranks, with n the smaller number of queries and keys.
 
     Source: the long-tail curves of Conti 2024, figure 10 (S4.109), and S4.130.
-    Holds when: ranks at 90 % and stable ranks are exact, up to rounding, for every map. So is all the rest for maps
-    with fewer than 112 rows or columns. Of larger ones only the values that hold 90 % of the energy are computed, where
-    that is cheaper. Their curve is exact up to there, and a lower bound beyond, too low by 0.1 at most: the straight
-    line to (1, 1), below which no curve of falling values comes.
+    Holds when: ranks at 90 % and stable ranks are exact, up to rounding, for every map. So is the curve for maps with
+    fewer than 112 rows or columns, or whose queries do not attend much alike. Of the others only the values that hold
+    90 % of the energy are computed, which is cheaper there: their curve is exact up to there, and a lower bound beyond,
+    too low by 0.1 at most: the straight line to (1, 1), below which no curve of falling values comes.
     """
 
     name = "spectra"
@@ -68,7 +72,7 @@ class Spectra(Measure):
 
     def maps(self, maps: Maps) -> Samples:
         P, n = maps.P.detach(), min(maps.P.shape[-2:])
-        if n < WHOLE_BELOW:
+        if n < WHOLE_BELOW or bool((_evenness(P) < EVEN).any()):
             s = gram_singular_values(P)
             rank, stable, energy = rank_for_energy(s, ENERGY), stable_rank(s), cumulative_energy(s)
         else:
@@ -90,6 +94,11 @@ class Spectra(Measure):
             found = {"stable": stable_rank(s), "effective": effective_rank(s), "norm": s[:, 0]}
             samples |= {f"spectra.{product}_{name}": Sample(value) for name, value in found.items()}
         return samples
+
+
+def _evenness(P: Tensor) -> Tensor:
+    """i |c|^2 / ||P||_F^2, c the mean row of P: a lower bound of s_1^2 / ||P||_F^2, 1 if all queries attend alike."""
+    return P.shape[-2] * P.mean(-2).square().sum(-1) / P.square().sum((-2, -1))
 
 
 def _straight_on(energy: Tensor, known: Tensor, n: int) -> Tensor:
