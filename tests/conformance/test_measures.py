@@ -18,7 +18,8 @@ from attnworks.data.tokenizing import Pieces, SideReader
 from attnworks.data.tokens import TokenRow, count_rarity, text_batches
 from attnworks.exam.examination import Examination
 from attnworks.exam.examinee import Examinee
-from attnworks.exam.run import Request, run_examination
+from attnworks.exam.examiner import Request
+from attnworks.exam.run import run_examination
 from attnworks.exam.text import ExamText
 from attnworks.measures.contract import MEASURES, Declared, Setting
 from attnworks.measures.reading import Reading

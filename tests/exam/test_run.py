@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from attnworks.data.passages import Passage, Side, embedded
 from attnworks.errors import UnknownNameError, UsageError
 from attnworks.exam.examinee import examinee_of
-from attnworks.exam.run import Request, examine, run_examination
+from attnworks.exam.examiner import Request
+from attnworks.exam.run import examine, run_examination
 from attnworks.measures.reading import Reading
 from attnworks.models.presets import PRESETS
 from attnworks.training.distributed import Team

@@ -33,5 +33,13 @@ class TextBatch:
     def to(self, device: torch.device | str) -> TextBatch:
         return TextBatch(self.source.to(device), None if self.target is None else self.target.to(device))
 
+    def some(self, sentences: slice) -> TextBatch:
+        """Some of the sentences, without padding that none of them needs."""
+        sides = [
+            None if side is None else side.part(sentences, slice(int(side.lengths[sentences].max()))) for side in self
+        ]
+        assert sides[0] is not None
+        return TextBatch(sides[0], sides[1])
+
     def __len__(self) -> int:
         return len(self.source.ids)

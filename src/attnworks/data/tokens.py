@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -61,10 +61,15 @@ class Tokens:
         return self.real.sum(-1)
 
     def to(self, device: torch.device | str) -> Tokens:
-        ids, real, special, word, rarity = (
-            tensor.to(device) for tensor in (self.ids, self.real, self.special, self.word, self.rarity)
-        )
-        return Tokens(ids, real, special, word, None if self.head is None else self.head.to(device), rarity)
+        return self._each(lambda tensor: tensor.to(device))
+
+    def part(self, sentences: slice, places: slice) -> Tokens:
+        """Some sentences, and some places of them."""
+        return self._each(lambda tensor: tensor[sentences, places])
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Tokens:
+        ids, real, special, word, rarity = map(change, (self.ids, self.real, self.special, self.word, self.rarity))
+        return Tokens(ids, real, special, word, None if self.head is None else change(self.head), rarity)
 
 
 def collate_tokens(rows: Sequence[TokenRow], pad_id: int, rarity: Mapping[int, float] | None = None) -> Tokens:

@@ -10,7 +10,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnworks.data.tokens import Tokens
 from attnworks.measures.contract import MEASURES, Declared, Measure, Sample, Samples
 from attnworks.measures.reading import Reading, Readings
 from attnworks.mechanisms import Mask
@@ -149,16 +148,9 @@ def _part(trace: LayerTrace, sentences: slice, rows: slice, known: Tensor | None
         V=trace.V[sentences, :, :seen],
         Y=trace.Y[sentences, :, rows],
         mask=Mask(causal=mask.causal, dense=dense),
-        queries=_tokens(trace.queries, sentences, rows),
-        keys=_tokens(trace.keys, sentences, slice(seen)),
+        queries=trace.queries.part(sentences, rows),
+        keys=trace.keys.part(sentences, slice(seen)),
         X=None,
         Z=None,
         weigh=None if known is None else lambda: known[sentences, :, rows, :seen],
     )
-
-
-def _tokens(tokens: Tokens, sentences: slice, places: slice) -> Tokens:
-    ids, real, special, word, rarity = (
-        tensor[sentences, places] for tensor in (tokens.ids, tokens.real, tokens.special, tokens.word, tokens.rarity)
-    )
-    return Tokens(ids, real, special, word, None if tokens.head is None else tokens.head[sentences, places], rarity)
