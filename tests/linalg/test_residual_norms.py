@@ -96,10 +96,8 @@ def test_padding_never_counts(norm: str) -> None:
     assert_close(relative_residual(odd, real)[2], relative_residual(X[2, :4]))
 
 
-@names
+@pytest.mark.parametrize("norm", sorted(set(NORMS) - {"spectral"}))  # torch's svd raises on NaN
 def test_nan_in_a_real_row_is_not_hidden(norm: str) -> None:
-    if norm == "spectral":
-        pytest.skip("torch's svd raises")
     X = matrix(2, 5, 3)
     X[0, 2, 1] = torch.nan
     value = residual_norm(X, norm)

@@ -27,7 +27,7 @@ from attnworks.storage.sealed import (
     sha256,
     write_tensors,
 )
-from attnworks.traces.layer import SHORT, Kind, Slot
+from attnworks.traces.layer import Kind, Slot
 
 EXAM, READINGS, PINS, MANIFEST = "exam.json", "readings.safetensors", "pins.safetensors", "manifest.json"
 FILES = (EXAM, READINGS, PINS, MANIFEST)
@@ -190,22 +190,13 @@ def _reading(made: dict[str, Any], numbers: dict[str, Tensor]) -> Reading:
 def _pin(index: int, made: dict[str, Any], maps: dict[str, Tensor]) -> Pin:
     _only(made, {"tokens", "target", "slots"})
     target = None if made["target"] is None else tuple(_list(made["target"], str))
-    slots = {_slot(name): maps.pop(f"{index}/{name}") for name in _list(made["slots"], str)}
+    slots = {Slot.parse(name): maps.pop(f"{index}/{name}") for name in _list(made["slots"], str)}
     pin = Pin(tuple(_list(made["tokens"], str)), slots, target)
     for slot, P in slots.items():
         queries, keys = pin.sides(slot.kind)
         if P.dim() != 3 or P.shape[1:] != (len(queries), len(keys)):
             raise ValueError(f"a map of shape {list(P.shape)} for {len(queries)} and {len(keys)} tokens")
     return pin
-
-
-def _slot(name: str) -> Slot:
-    kinds = {short: kind for kind, short in SHORT.items()}
-    short, _, layer = name.partition(".")
-    slot = Slot(kinds[short], int(layer))  # pyright: ignore[reportArgumentType]
-    if str(slot) != name:
-        raise ValueError(f"slot {name!r}")
-    return slot
 
 
 def _finding(made: dict[str, Any]) -> Finding:

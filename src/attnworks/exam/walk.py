@@ -15,9 +15,6 @@ from attnworks.traces.maps import Maps
 from attnworks.traces.rows import rows_of
 from attnworks.traces.subject import Spectator
 
-WIDEST_SPAN = 512
-"""Offsets further than this are not told apart."""
-
 
 class Walk(Spectator):
     """Shows layers to measures and folds what they say."""
@@ -29,7 +26,7 @@ class Walk(Spectator):
             for look in ("pointers", "rows", "maps", "layer", "stream")
         )
         self.weighing = [measure for measure in measures if overrides(measure, "weights")]
-        self.span = min(max((measure.setting.longest for measure in measures), default=1) - 1, WIDEST_SPAN)
+        self.span = max((measure.setting.span for measure in measures), default=0)
         self.weighed: set[Slot] = set()
         self.scratch = Scratch()
 

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnworks.linalg.norms import induced_inf, induced_one
+from attnworks.linalg.safe import widened
 
 LARGEST_ROW_RANGE = 2.33666
 """The D with exp(D) = 1 + 4 D, rounded down: up to it the factor 2 sqrt((exp(D) - 1) / D) of D5 is at most 4."""
@@ -24,7 +25,7 @@ def diameter(X: Float[Tensor, "*a n e"], real: Bool[Tensor, "*a n"] | None = Non
     Holds when: one row is subtracted first (D7). No row is then longer than the diameter, so that the squared distances
     |x|^2 + |y|^2 - 2 x y lose no digits of the largest.
     """
-    wide = X.float() if X.dtype.itemsize < 4 else X
+    wide = widened(X)
     if real is None:
         Y = wide - wide[..., :1, :]
     else:

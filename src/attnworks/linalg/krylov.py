@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from attnworks.linalg.safe import widened
 from attnworks.linalg.spectrum import gram_singular_values, over_threads, rank_for_energy
 
 SEED = 20210503
@@ -57,7 +58,7 @@ def leading_spectrum(
     from those found; a value that the columns have missed is not noticed, nor, but for rounding, are copies of one
     value beyond `block` of them, unless too little energy is left to reach the share.
     """
-    wide = (X.float() if X.dtype.itemsize < 4 else X).detach()
+    wide = widened(X).detach()
     flat = wide.reshape(-1, *wide.shape[-2:])
     columns = min(flat.shape[-2:])
     if block * (max(steps) + 1) > columns:
@@ -82,7 +83,7 @@ def leading_singular_value(
     Holds when: as for `leading_spectrum`; the certificate |theta - s_1^2| <= ||G v - theta v|| needs no gap.
     Matrices with fewer than `SMALL` rows or columns have their whole spectrum computed, which is faster there.
     """
-    wide = (X.float() if X.dtype.itemsize < 4 else X).detach()
+    wide = widened(X).detach()
     if min(X.shape[-2:]) < max(SMALL, block * (max(steps) + 1)):
         return gram_singular_values(wide)[..., 0]
     flat = wide.reshape(-1, *wide.shape[-2:])

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnworks.linalg.safe import safe_sqrt
+from attnworks.linalg.safe import safe_sqrt, widened
 from attnworks.registry import Registry
 
 NORMS = Registry[Callable[[Tensor], Tensor]]("norm")
@@ -17,31 +17,31 @@ NORMS = Registry[Callable[[Tensor], Tensor]]("norm")
 @NORMS.register("one")
 def induced_one(X: Float[Tensor, "*a i e"]) -> Float[Tensor, "*a"]:
     """||X||_1 = max_e sum_i |X_ie|, the largest column sum."""
-    return _wide(X).abs().sum(-2).amax(-1)
+    return widened(X).abs().sum(-2).amax(-1)
 
 
 @NORMS.register("inf")
 def induced_inf(X: Float[Tensor, "*a i e"]) -> Float[Tensor, "*a"]:
     """||X||_inf = max_i sum_e |X_ie|, the largest row sum."""
-    return _wide(X).abs().sum(-1).amax(-1)
+    return widened(X).abs().sum(-1).amax(-1)
 
 
 @NORMS.register("max")
 def entrywise_max(X: Float[Tensor, "*a i e"]) -> Float[Tensor, "*a"]:
     """max_ie |X_ie|."""
-    return _wide(X).abs().amax((-2, -1))
+    return widened(X).abs().amax((-2, -1))
 
 
 @NORMS.register("spectral")
 def spectral(X: Float[Tensor, "*a i e"]) -> Float[Tensor, "*a"]:
     """||X||_2, the largest singular value."""
-    return torch.linalg.matrix_norm(_wide(X), ord=2)
+    return torch.linalg.matrix_norm(widened(X), ord=2)
 
 
 @NORMS.register("frobenius")
 def frobenius(X: Float[Tensor, "*a i e"]) -> Float[Tensor, "*a"]:
     """||X||_F = sqrt(sum_ie X_ie^2)."""
-    return torch.linalg.matrix_norm(_wide(X))
+    return torch.linalg.matrix_norm(widened(X))
 
 
 @NORMS.register("composite")
@@ -62,7 +62,3 @@ def quasi_norm_constant(m: int, n: int) -> float:
     """
     root = (m * n) ** 0.25
     return (root + 1 / root) / 2
-
-
-def _wide(X: Tensor) -> Tensor:
-    return X.float() if X.dtype.itemsize < 4 else X

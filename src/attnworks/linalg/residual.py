@@ -8,6 +8,7 @@ from torch import Tensor
 
 from attnworks.linalg.centre import centre_composite, centre_inf
 from attnworks.linalg.norms import NORMS
+from attnworks.linalg.safe import widened
 from attnworks.registry import unknown_name
 
 
@@ -35,7 +36,7 @@ def best_row(X: Float[Tensor, "*a i e"], norm: str, real: Bool[Tensor, "*a i"] |
     Source: D4 (S0.14, S1.11). Mean for "frobenius" and "spectral" (there not the only one), column median for "one",
     column midrange for "max", linear programs for "inf" and "composite" (float64, without gradient).
     """
-    Y, first = _from_first_row(_wide(X), real)
+    Y, first = _from_first_row(widened(X), real)
     return (first.squeeze(-2) + _centre(Y, norm, real)).to(X.dtype)
 
 
@@ -46,7 +47,7 @@ def residual_norm(
 
     Source: Xie 2021, section 2 (S0.14, S1.10): the distance to identical rows, which is not that to rank one.
     """
-    Y, _ = _from_first_row(_wide(X), real)
+    Y, _ = _from_first_row(widened(X), real)
     R = _keep(Y - _centre(Y, norm, real).unsqueeze(-2), real)
     return NORMS[norm](R).to(Y.dtype)
 
@@ -59,7 +60,7 @@ def relative_residual_norm(
     Source: S0.15, D7.
     """
     value = residual_norm(X, norm, real)
-    return value / NORMS[norm](_keep(_wide(X), real)).clamp_min(torch.finfo(value.dtype).tiny)
+    return value / NORMS[norm](_keep(widened(X), real)).clamp_min(torch.finfo(value.dtype).tiny)
 
 
 def _centre(Y: Tensor, norm: str, real: Tensor | None) -> Tensor:
@@ -115,7 +116,3 @@ def _from_first_row(X: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
 
 def _keep(X: Tensor, real: Tensor | None) -> Tensor:
     return X if real is None else X.masked_fill(~real.unsqueeze(-1), 0.0)
-
-
-def _wide(X: Tensor) -> Tensor:
-    return X.float() if X.dtype.itemsize < 4 else X

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attnworks.linalg.safe import safe_sqrt
+from attnworks.linalg.safe import safe_sqrt, widened
 from attnworks.linalg.softmax import entropy
 
 LEAST_WORK = 2**17
@@ -44,7 +44,7 @@ def gram_singular_values(X: Float[Tensor, "*a i j"]) -> Float[Tensor, "*a r"]:
 
 
 def _gram_singular_values(X: Tensor) -> Tensor:
-    wide = X.float() if X.dtype.itemsize < 4 else X
+    wide = widened(X)
     largest = wide.detach().abs().amax((-2, -1), keepdim=True)
     scale = torch.where(largest > 0, largest, 1.0)
     scaled = wide / scale

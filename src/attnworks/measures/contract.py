@@ -18,6 +18,9 @@ from attnworks.traces.layer import Kind, LayerTrace, Slot, StreamTrace
 from attnworks.traces.maps import Maps
 from attnworks.traces.rows import LayerRows
 
+WIDEST_SPAN = 512
+"""Offsets further than this are not told apart."""
+
 FoldName = Literal["mean", "largest", "constant"]
 
 
@@ -69,6 +72,11 @@ class Setting:
 
     longest: int
     seed: int = 0
+
+    @property
+    def span(self) -> int:
+        """The largest offset between query and key that is told apart."""
+        return min(self.longest - 1, WIDEST_SPAN)
 
 
 class Measure:

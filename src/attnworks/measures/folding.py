@@ -118,9 +118,6 @@ class Largest:
         return torch.where(self.count > 0, self.largest, torch.nan)
 
 
-Fold = Moments | Largest
-
-
 def _sum(a: Float[Tensor, "*a"], b: Float[Tensor, "*a"]) -> tuple[Float[Tensor, "*a"], Float[Tensor, "*a"]]:
     """a + b, rounded, and what rounding took away: Knuth's two-sum."""
     total = a + b

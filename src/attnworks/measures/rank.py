@@ -7,6 +7,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnworks.linalg.krylov import SMALL, leading_singular_value
+from attnworks.linalg.safe import widened
 from attnworks.linalg.spectrum import over_threads
 from attnworks.measures.contract import MEASURES, Declared, Measure, Sample, Samples
 from attnworks.traces.layer import StreamTrace
@@ -41,7 +42,7 @@ class Rank(Measure):
     def stream(self, stream: StreamTrace) -> Samples:
         """With Y = X - 1 x_0^T, which is zero for equal rows (D7), all follows from Y Y^T and Y x_0."""
         real = stream.tokens.real
-        X = stream.X.float() if stream.X.dtype.itemsize < 4 else stream.X
+        X = widened(stream.X)
         first = X[:, :1]
         Y = (X - first).masked_fill_(~real.unsqueeze(-1), 0.0)
         G_Y, along = Y @ Y.mT, (Y @ first.mT).squeeze(-1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from attnworks.linalg.safe import widened
 from attnworks.linalg.spectrum import effective_rank, rank_for_energy, second_ratio, singular_values
 from attnworks.measures.contract import MEASURES, Declared, Measure, Sample, Samples
 from attnworks.traces.layer import StreamTrace
@@ -35,7 +36,7 @@ class Ranks(Measure):
 
     def stream(self, stream: StreamTrace) -> Samples:
         real = stream.tokens.real
-        X = (stream.X.float() if stream.X.dtype.itemsize < 4 else stream.X) * real.unsqueeze(-1)
+        X = widened(stream.X) * real.unsqueeze(-1)
         s = singular_values(X)
         n = real.sum(-1)
         tol = torch.maximum(n, torch.full_like(n, X.shape[-1])).unsqueeze(-1) * torch.finfo(X.dtype).eps

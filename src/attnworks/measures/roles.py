@@ -20,8 +20,6 @@ from attnworks.traces.rows import LayerRows
 COPIES = 0.9
 """A row whose largest weight is at least this gives one value almost unchanged."""
 
-WIDEST_SPAN = 512
-
 VOITA, CLARK, OLSSON = "Voita et al. 2019", "Clark et al. 2019", "Olsson et al. 2022"
 HEADS, LAYERS = ("layer", "head"), ("layer",)
 
@@ -66,12 +64,11 @@ class Roles(Measure):
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
-        self.span = min(setting.longest - 1, WIDEST_SPAN)
         self._pointers: dict[Kind, tuple[Tokens, Tokens, Mapping[str, Tensor]]] = {}
         self._known: dict[Kind, _Known] = {}
 
     def declares(self) -> tuple[Declared, ...]:
-        by_offset = {"offset": tuple(float(offset) for offset in range(-self.span, self.span + 1))}
+        by_offset = {"offset": tuple(float(offset) for offset in range(-self.setting.span, self.setting.span + 1))}
         each, all_heads, even = (*HEADS, "offset"), (*LAYERS, "offset"), "what even attention gives to"
         return (
             Declared("roles.offset", each, "mean attention at key - query", VOITA, ticks=by_offset),
@@ -112,9 +109,9 @@ class Roles(Measure):
     def rows(self, rows: LayerRows) -> Samples:
         known = self._of_batch(rows)
         choice, (number, _, counts) = known.sight.choice, known.offsets
-        at = rows.argmax - known.sight.position + self.span
-        has_offset = (rows.argmax >= 0) & (at >= 0) & (at <= 2 * self.span)
-        at = at.clamp(0, 2 * self.span)
+        at = rows.argmax - known.sight.position + self.setting.span
+        has_offset = (rows.argmax >= 0) & (at >= 0) & (at <= 2 * self.setting.span)
+        at = at.clamp(0, 2 * self.setting.span)
         diagonal, weight = rows.diagonal, forced(rows)
         if weight is not None:
             diagonal = diagonal.scatter_add(-1, at, -weight * has_offset)
@@ -134,7 +131,7 @@ class Roles(Measure):
             heads = self.pointers(rows.slot, rows.queries, rows.keys)["roles.syntactic_mass"]
             right = (rows.argmax == heads.unsqueeze(1)).to(diagonal.dtype)
             found["roles.syntactic"] = Sample(*rows.mean(right, known.where["roles.syntactic_mass"]))
-            found["roles.self"] = Sample(on_offset[..., self.span], counted[..., self.span])
+            found["roles.self"] = Sample(on_offset[..., self.setting.span], counted[..., self.setting.span])
         return {**found, **known.samples}
 
     def _of_batch(self, rows: LayerRows) -> _Known:
@@ -145,7 +142,7 @@ class Roles(Measure):
 
     def _know(self, rows: LayerRows) -> _Known:
         sight = Sight.of(rows)
-        offsets = sight.offsets(self.span)
+        offsets = sight.offsets(self.setting.span)
         pointers = self.pointers(rows.slot, rows.queries, rows.keys)
         where = {name: sight.sees(pointer) for name, pointer in pointers.items()}
         samples = {"roles.offset_chance": Sample(offsets.chance, offsets.counts)}
@@ -153,9 +150,11 @@ class Roles(Measure):
             if name != "roles.syntactic_mass":
                 samples[f"{name}_chance"] = Sample(*sight.mean_even(counted))
             else:
-                at = pointers[name] - sight.position + self.span
-                inside = counted & (at >= 0) & (at <= 2 * self.span)
-                here = torch.zeros_like(offsets.chance).scatter_add(-1, at.clamp(0, 2 * self.span), inside.double())
+                at = pointers[name] - sight.position + self.setting.span
+                inside = counted & (at >= 0) & (at <= 2 * self.setting.span)
+                here = torch.zeros_like(offsets.chance).scatter_add(
+                    -1, at.clamp(0, 2 * self.setting.span), inside.double()
+                )
                 tokens = counted.sum(-1, keepdim=True)
                 samples["roles.syntactic_offset"] = Sample(here / tokens.clamp_min(1), tokens > 0)
         return _Known(sight, offsets, where, samples)

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from attnworks.linalg.dropout import dropout
-from attnworks.linalg.safe import safe_sqrt
+from attnworks.linalg.safe import safe_sqrt, widened
 from attnworks.models.config import NormKind
 
 
@@ -58,7 +58,7 @@ class LayerNorm(nn.Module):
     def forward(self, z: Float[Tensor, "*a e"]) -> Float[Tensor, "*a e"]:
         if self.kind == "standard":
             return F.layer_norm(z, self.gamma.shape, self.gamma, self.beta, self.eps)
-        wide = z.float() if z.dtype.itemsize < 4 else z
+        wide = widened(z)
         centred = wide - wide.mean(-1, keepdim=True)
         scaled = centred / (safe_sqrt(centred.square().mean(-1, keepdim=True)) + self.eps)
         return self.gamma * scaled.to(z.dtype) + self.beta

@@ -35,9 +35,13 @@ class Slot(NamedTuple):
 
     @classmethod
     def parse(cls, name: str) -> Slot:
+        """The slot of this very name; ValueError for any other text."""
         short, _, layer = name.partition(".")
-        kind = next(kind for kind, known in SHORT.items() if known == short)
-        return cls(kind, int(layer))  # pyright: ignore[reportArgumentType]
+        kinds = {known: kind for kind, known in SHORT.items()}
+        slot = cls(kinds.get(short, short), int(layer))  # pyright: ignore[reportArgumentType]
+        if short not in kinds or str(slot) != name:
+            raise ValueError(f"slot {name!r}")
+        return slot
 
 
 @dataclass(frozen=True, eq=False)
