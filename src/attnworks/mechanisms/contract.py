@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from attnworks.errors import UsageError
@@ -26,10 +26,14 @@ class Attended(NamedTuple):
 class Context:
     """What some mechanisms need beyond Q, K, V and the Mask.
 
-    scale   multiplies the scores instead of the mechanism's own factor
+    scale           multiplies the scores instead of the mechanism's own factor
+    global_tokens   True at tokens that see all and are seen by all, for mechanisms that know such tokens
+    second          Q, K and V through a second set of projections, with which global tokens look around
     """
 
     scale: float | None = None
+    global_tokens: Bool[Tensor, "b j"] | None = None
+    second: tuple[Tensor, Tensor, Tensor] | None = None
 
 
 class Geometry(NamedTuple):
@@ -66,6 +70,10 @@ class Mechanism(nn.Module):
     name: ClassVar[str]
     needs: ClassVar[frozenset[str]] = frozenset()
     """Fields of Context without which the mechanism cannot run."""
+    masks: ClassVar[frozenset[str]] = frozenset({"padding", "causal", "dense"})
+    """Fields of Mask that the mechanism can obey; it refuses the others."""
+    crosses: ClassVar[bool] = True
+    """Whether queries may come from another sequence than the keys; if not, they are all or (causal) the last of it."""
 
     @classmethod
     def fitted(cls, geometry: Geometry, **options: object) -> Mechanism:
@@ -120,6 +128,7 @@ class Mechanism(nn.Module):
                 remedy="give all three the same batch and heads, Q and K one width, K and V one length",
             )
         mask.check(b, h, i, j)
+        self._check_defined(mask, i, j)
         for field in sorted(self.needs):
             if getattr(context, field) is None:
                 raise UsageError(
@@ -128,6 +137,23 @@ class Mechanism(nn.Module):
                     got="none",
                     remedy=f"pass Context({field}=...)",
                 )
+
+    def _check_defined(self, mask: Mask, i: int, j: int) -> None:
+        given = {"padding": mask.padding is not None, "causal": mask.causal, "dense": mask.dense is not None}
+        for kind in (kind for kind, present in given.items() if present and kind not in self.masks):
+            raise UsageError(
+                asked=f"{self.name} attention with a {kind} mask",
+                expected=f"at most {' and '.join(sorted(self.masks)) or 'no mask'}",
+                got=f"a {kind} mask",
+                remedy="use dense or window attention there",
+            )
+        if not self.crosses and not mask.causal and i != j:
+            raise UsageError(
+                asked=f"{self.name} attention from one sequence to another",
+                expected="queries and keys of one sequence",
+                got=f"{i} queries and {j} keys",
+                remedy="use dense attention across, or Mask(causal=True) if the queries are the last positions",
+            )
 
 
 def dense_edges(queries: int, keys: int, causal: bool) -> int:

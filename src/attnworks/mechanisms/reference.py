@@ -12,11 +12,17 @@ from attnworks.mechanisms.mask import Mask, as_four_axes
 
 
 def softmax_by_loops(
-    score: Callable[[int, Tensor, Tensor], Tensor], Q: Tensor, K: Tensor, V: Tensor, mask: Mask
+    score: Callable[[int, Tensor, Tensor], Tensor],
+    Q: Tensor,
+    K: Tensor,
+    V: Tensor,
+    mask: Mask,
+    linked: Callable[[int, int, int, int], bool] = lambda batch, head, query, key: True,
 ) -> Attended:
     """Y_i = sum_j P_ij v_j with P_ij = exp(S_ij) / sum_j' exp(S_ij'), over the keys that query i may see.
 
-    `score(h, q, k)` is S_ij of head h. Every mask is read entry by entry, apart from the code that is tested.
+    `score(h, q, k)` is S_ij of head h; `linked(b, h, i, j)` says whether the mechanism has this pair at all. Every mask
+    is read entry by entry, apart from the code that is tested.
     """
     (b, h, i, _), (j, v) = Q.shape, V.shape[2:]
     Y = torch.zeros(b, h, i, v, dtype=V.dtype)
@@ -24,7 +30,11 @@ def softmax_by_loops(
     for batch in range(b):
         for head in range(h):
             for query in range(i):
-                seen = [key for key in range(j) if _sees(mask, batch, head, query, key, i, j)]
+                seen = [
+                    key
+                    for key in range(j)
+                    if may_see(mask, batch, head, query, key, i, j) and linked(batch, head, query, key)
+                ]
                 if not seen:
                     continue
                 scores = [
@@ -40,7 +50,8 @@ def softmax_by_loops(
     return Attended(Y, P)
 
 
-def _sees(mask: Mask, batch: int, head: int, query: int, key: int, queries: int, keys: int) -> bool:
+def may_see(mask: Mask, batch: int, head: int, query: int, key: int, queries: int, keys: int) -> bool:
+    """Whether the mask lets this query see this key."""
     if mask.padding is not None and not mask.padding[batch % len(mask.padding), key]:
         return False
     if mask.causal and key > query + keys - queries:
