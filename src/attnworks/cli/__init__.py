@@ -12,7 +12,7 @@ import click
 from attnworks import __version__
 from attnworks.errors import AttnworksError, UnknownNameError, UsageError
 
-_COMMANDS = ("compare", "completion", "count", "examine", "experiment", "train", "translate")
+_COMMANDS = ("bench", "compare", "completion", "count", "examine", "experiment", "train", "translate")
 
 
 class Verbs(click.Group):
@@ -49,6 +49,7 @@ def main() -> None:
       attnworks examine runs/quick --out exams/quick      # what every head does
       attnworks compare exams/quick exams/later
       attnworks experiment conti --out runs/conti
+      attnworks bench attention --n 1024,4096     # mechanisms against dense, on this machine
       attnworks count base                # parameters of the 2017 Transformer, part by part
       attnworks completion bash           # tab completion for your shell
 

@@ -16,9 +16,25 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("name", required=False, metavar="[NAME|CONFIG]")
 @click.option("--vocabulary", type=click.IntRange(1), help="Token kinds of a preset, instead of 37,000.")
+@click.option("--mechanism", metavar="SPEC", help="Count a mechanism, like bigbird or window:window=64, against dense.")
+@click.option("--compare", is_flag=True, help="Every mechanism and a recurrent layer: growth, paths, numbers.")
+@click.option("--n", type=click.IntRange(1), help="Positions of the sequence.  [default: 4096]")
+@click.option("--heads", type=click.IntRange(1), help="Heads.  [default: 8]")
+@click.option("--width", type=click.IntRange(1), help="Width of keys and values in a head.  [default: 64]")
+@click.option("--causal", is_flag=True, help="With --mechanism: no position sees a later one.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
-def count(name: str | None, vocabulary: int | None, as_json: bool) -> None:
-    """Count parameters, part by part, without allocating any.
+def count(
+    name: str | None,
+    vocabulary: int | None,
+    mechanism: str | None,
+    compare: bool,
+    n: int | None,
+    heads: int | None,
+    width: int | None,
+    causal: bool,
+    as_json: bool,
+) -> None:
+    """Count parameters, part by part, without allocating any; or what attention costs.
 
     NAME is a preset (base, tiny, conti-8h, ...) or a published model (gpt-3, bert-large, ...); CONFIG is a model folder
     or a JSON config. With neither, the published models of Conti 2024, table 1: what was stated and what we count.
@@ -29,13 +45,63 @@ def count(name: str | None, vocabulary: int | None, as_json: bool) -> None:
       attnworks count gpt-3
       attnworks count conti-8h --vocabulary 8000
       attnworks count runs/mine --json
+      attnworks count --mechanism bigbird --n 65536   # edges, FLOPs and bytes against dense
+      attnworks count --compare --n 4096              # every mechanism and a recurrent layer
     """
-    if name is None:
-        if vocabulary is not None:
-            raise click.UsageError("--vocabulary goes with the NAME of a preset")
+    given = {
+        "NAME": name,
+        "--vocabulary": vocabulary,
+        "--mechanism": mechanism,
+        "--compare": compare or None,
+        "--n": n,
+        "--heads": heads,
+        "--width": width,
+        "--causal": causal or None,
+    }
+    _refuse_strangers([word for word, value in given.items() if value is not None])
+    if mechanism is not None or compare:
+        from attnworks.cli.count_attention import show_all, show_one
+
+        size = (n or 4096, heads or 8, width or 64)
+        if mechanism is not None:
+            show_one(mechanism, *size, causal, as_json)
+        else:
+            show_all(*size, as_json)
+    elif name is None:
         _published_table(as_json)
     else:
         _parts_table(name, _count(name, vocabulary), as_json)
+
+
+_GOES_WITH = {
+    "--vocabulary": ("NAME",),
+    "--n": ("--mechanism", "--compare"),
+    "--heads": ("--mechanism", "--compare"),
+    "--width": ("--mechanism", "--compare"),
+    "--causal": ("--mechanism",),
+}
+
+
+def _refuse_strangers(given: list[str]) -> None:
+    """One thing is counted at a time, and an option that has nothing to do with it would be overlooked in silence."""
+    from attnworks.errors import UsageError
+
+    counted = [word for word in given if word in {"NAME", "--mechanism", "--compare"}]
+    if len(counted) > 1:
+        raise UsageError(
+            asked="count",
+            expected="NAME, --mechanism or --compare",
+            got=" and ".join(counted),
+            remedy="count one at a time",
+        )
+    for option in given:
+        if option in _GOES_WITH and not set(counted) & set(_GOES_WITH[option]):
+            raise UsageError(
+                asked=f"count {option}",
+                expected=f"{' or '.join(_GOES_WITH[option])} beside it",
+                got=counted[0] if counted else "nothing to count",
+                remedy=f"add it, or leave {option} out",
+            )
 
 
 def _count(name: str, vocabulary: int | None) -> dict[str, int]:

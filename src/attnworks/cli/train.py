@@ -22,7 +22,7 @@ from attnworks.cli.options import compute_options, prepare
 @click.option("--epochs", type=float, help="Stop after so many passes over the corpus.  [default: 20]")
 @click.option("--steps", type=int, help="Stop after so many optimiser steps.")
 @click.option("--minutes", type=float, help="Stop after so many minutes of training.")
-@click.option("--mechanism", help="Attention for every layer, e.g. luong-dot.")
+@click.option("--mechanism", help="Attention for every layer where it is defined, e.g. window:window=16.")
 @click.option("--vocabulary", type=click.Choice(["word", "bpe"]), help="Whole words or byte pairs.  [default: word]")
 @click.option("--vocabulary-size", type=int, help="At most so many token kinds a side.  [default: 32000]")
 @click.option("--batch-tokens", type=int, help="Largest padded side of a batch.  [default: 640]")

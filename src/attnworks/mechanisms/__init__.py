@@ -8,7 +8,21 @@
 torch.Size([2, 8, 11, 16])
 """
 
-from attnworks.mechanisms import bahdanau, dense, luong
+from attnworks.mechanisms import (
+    bahdanau,
+    bigbird,
+    dense,
+    graph,
+    linear,
+    linformer,
+    longformer,
+    luong,
+    patterns,
+    pooling,
+    sketched,
+    truncated,
+    window,
+)
 from attnworks.mechanisms.contract import MECHANISMS, Attended, Context, Cost, Geometry, Mechanism
 from attnworks.mechanisms.mask import Mask
 from attnworks.mechanisms.spec import MechanismSpec
@@ -23,10 +37,20 @@ __all__ = [
     "Mechanism",
     "MechanismSpec",
     "bahdanau",
+    "bigbird",
     "dense",
     "get",
+    "graph",
+    "linear",
+    "linformer",
+    "longformer",
     "luong",
     "names",
+    "patterns",
+    "pooling",
+    "sketched",
+    "truncated",
+    "window",
 ]
 
 

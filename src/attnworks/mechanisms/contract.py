@@ -72,6 +72,8 @@ class Mechanism(nn.Module):
     """Fields of Context without which the mechanism cannot run."""
     masks: ClassVar[frozenset[str]] = frozenset({"padding", "causal", "dense"})
     """Fields of Mask that the mechanism can obey; it refuses the others."""
+    projects_twice: ClassVar[bool] = False
+    """Whether it uses Context.second, so that encoder layers have a second set of projections for it."""
     crosses: ClassVar[bool] = True
     """Whether queries may come from another sequence than the keys; if not, they are all or (causal) the last of it."""
 
@@ -80,6 +82,9 @@ class Mechanism(nn.Module):
         """Build for a layer of this size. Mechanisms with parameters of their own override it."""
         del geometry
         return cls(**options)
+
+    def tie(self, first: Mechanism) -> None:
+        """Share parameters with `first`, the same spec in an earlier layer. Mechanisms that span layers override it."""
 
     def forward(
         self,

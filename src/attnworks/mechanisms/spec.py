@@ -44,6 +44,11 @@ class MechanismSpec:
     def build(self, geometry: Geometry) -> Mechanism:
         return MECHANISMS[self.name].fitted(geometry, **self.options)
 
+    def serves(self, slot: str) -> bool:
+        """Whether it is defined in an attention layer of this kind: enc.0 (self), dec.1 (causal), cross.0."""
+        mechanism, kind = MECHANISMS[self.name], slot.partition(".")[0]
+        return {"dec": "causal" in mechanism.masks, "cross": mechanism.crosses}.get(kind, True)
+
     def __str__(self) -> str:
         return self.name + (":" if self.options else "") + ",".join(f"{k}={_write(v)}" for k, v in self.options.items())
 

@@ -166,6 +166,21 @@ class TransformerConfig(TokenConfig):
                     remedy="name slots enc.L, dec.L or cross.L with layers from zero",
                 )
 
+        for slot in self.slot_names():
+            for spec, _ in self.slot(slot).mechanism_groups():
+                _check_serves(spec, slot)
+
+    def with_mechanism(self, mechanism: str) -> TransformerConfig:
+        """Attention of this kind wherever it is defined; layers in which it is not stay as they are."""
+        spec = MechanismSpec.parse(mechanism)
+        slots = {
+            slot: replace(self.slot(slot), mechanism=mechanism) if spec.serves(slot) else self.slot(slot)
+            for slot in self.slot_names()
+        }
+        if len(set(map(repr, slots.values()))) == 1:
+            return replace(self, attention=next(iter(slots.values())), slots={})
+        return replace(self, slots=slots)
+
     @property
     def has_final_norm(self) -> bool:
         return self.norm == "pre" if self.final_norm is None else self.final_norm
@@ -203,7 +218,7 @@ class RecurrentConfig(TokenConfig):
         within("dropout", self.dropout, 0.0, 1.0)
         one_of("cell", self.cell, Cell)
         if self.mechanism is not None:
-            MechanismSpec.parse(self.mechanism)
+            _check_serves(MechanismSpec.parse(self.mechanism), "cross")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,6 +247,17 @@ class PureConfig:
     @property
     def hidden(self) -> int:
         return 4 * self.d_e if self.d_ff is None else self.d_ff
+
+
+def _check_serves(spec: MechanismSpec, slot: str) -> None:
+    if not spec.serves(slot):
+        across = slot.startswith("cross")
+        raise UsageError(
+            asked=f"{spec.name} attention in {slot}",
+            expected=f"a mechanism that {'takes queries of another sequence' if across else 'can be causal'}",
+            got=spec.name,
+            remedy="config.with_mechanism(...) changes only the layers where a mechanism is defined",
+        )
 
 
 ModelConfig = TransformerConfig | RecurrentConfig | PureConfig

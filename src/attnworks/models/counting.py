@@ -1,4 +1,4 @@
-"""How many parameters, and in which part."""
+"""How many parameters, and in which part; the FLOPs of a layer, and how many of them are quadratic in length."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def count_parameters(config: ModelConfig) -> dict[str, int]:
         users.setdefault(parameter, []).append(_part(name))
     parts: dict[str, int] = {}
     for parameter, names in users.items():
-        label = " = ".join(names)
+        label = " = ".join(dict.fromkeys(names))
         parts[label] = parts.get(label, 0) + parameter.numel()
     return parts
 
@@ -42,6 +42,25 @@ def _part(name: str) -> str:
     if pieces[0] in {"encoder", "decoder", "layers"} and pieces[1].isdigit():
         return _PART_OF[pieces[2]]
     return "attention score" if pieces[0] == "attention" else _PART_OF[pieces[0]]
+
+
+def layer_flops(n: int, d_e: int, d_ff: int | None = None) -> dict[str, int]:
+    """FLOPs of an encoder layer over n positions, by part: 8 n d² for projections, 4 n² d, 4 n d m for feed-forward.
+
+    Source: Conti 2024, section 2 (S4.69, S4.70); m = 4 d unless given. A multiplication and an addition count two.
+    Holds when: attention is dense and its heads together are as wide as the stream.
+    """
+    m = 4 * d_e if d_ff is None else d_ff
+    return {"projections": 8 * n * d_e**2, "attention": 4 * n**2 * d_e, "feed-forward": 4 * n * d_e * m}
+
+
+def quadratic_share(n: int, d_e: int, d_ff: int | None = None) -> float:
+    """n / (n + 2 d + m): the share of a layer's FLOPs that is quadratic in n; with m = 4 d it is half at n = 6 d.
+
+    Source: S4.69, against "most of the complexity lies in the self-attention" (Conti 2024, section 2).
+    """
+    flops = layer_flops(n, d_e, d_ff)
+    return flops["attention"] / sum(flops.values())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from attnworks.mechanisms import Mask
 from attnworks.models.block import Block, Wiring
 from attnworks.models.config import PureConfig
+from attnworks.models.multihead import tie_layers
 from attnworks.models.observe import Observer
 
 
@@ -35,6 +36,7 @@ class PureAttention(nn.Module):
             )
             for layer in range(config.layers)
         )
+        tie_layers(self)
 
     def forward(
         self, X: Float[Tensor, "b i e"], mask: Mask | None = None, observe: Observer | None = None

@@ -12,6 +12,7 @@ from attnworks.errors import UsageError
 from attnworks.mechanisms import Mask
 from attnworks.models.block import Block, Wiring
 from attnworks.models.config import AttentionConfig, TransformerConfig
+from attnworks.models.multihead import tie_layers
 from attnworks.models.observe import Observer
 from attnworks.models.parts import Dropout, Embedding, LayerNorm, Output
 from attnworks.models.positions import Positions
@@ -49,6 +50,7 @@ class Transformer(nn.Module):
             tied_to=None if config.tie == "none" else written,
             bias=config.output_bias,
         )
+        tie_layers(self)
 
     def forward(
         self,

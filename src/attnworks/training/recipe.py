@@ -17,7 +17,7 @@ class Recipe:
 
     preset              which model; its vocabulary sizes come from the corpus
     corpus, pairs       where sentences come from, and at most how many pairs to train on
-    mechanism           attention for every layer, instead of the preset's own
+    mechanism           attention for every layer where it is defined, instead of the preset's own
     vocabulary          words or byte pairs, at most `vocabulary_size` kinds a side
     batch_tokens        largest padded side of a batch; `accumulate` batches make one step
     epochs, steps, minutes    where to stop, whichever comes first

@@ -221,7 +221,7 @@ def model_config(recipe: Recipe, source: Vocabulary, target: Vocabulary) -> Tran
         return config
     if isinstance(config, RecurrentConfig):
         return replace(config, mechanism=recipe.mechanism)
-    return replace(config, attention=replace(config.attention, mechanism=recipe.mechanism))
+    return config.with_mechanism(recipe.mechanism)
 
 
 def read_recipe(folder: Path) -> tuple[Recipe, str]:

@@ -1,0 +1,65 @@
+"""Associative recall: pairs of key and value among noise, and at the end a key whose value is asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from attnworks.data.tasks.contract import TASKS, Split, Task
+from attnworks.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Recall(Task):
+    """noise .. (k_3,v_9) .. noise .. (k_1,v_4) .. noise .. k_3 -> v_9.
+
+    A pair is one token, its key is asked for by another, so that one attention layer that reaches far enough can
+    answer. (Key and value as two tokens ask for two layers that work together; small models do not find that within
+    minutes: with two pairs in eight tokens they still guess after 1500 steps.) The pairs, all with different keys,
+    stand in the first half: the answer is at least half the sequence away.
+
+    keys, values    how many kinds of each
+    pairs           how many in a sequence; as many as fit in a short one
+    noise           kinds of tokens in between
+
+    Splits: token ids of a sequence sum to an even number in training and to an odd one in test.
+    """
+
+    keys: int = 16
+    values: int = 16
+    pairs: int = 8
+    noise: int = 16
+
+    readout = "last"
+    shortest = 8
+
+    def __post_init__(self) -> None:
+        if min(self.keys, self.values, self.pairs) < 1 or self.noise < 2:
+            raise UsageError(
+                asked="a recall task",
+                expected="at least one key, value and pair, and two kinds of noise",
+                got=f"keys={self.keys}, values={self.values}, pairs={self.pairs}, noise={self.noise}",
+                remedy="for instance Recall(keys=16, values=16, pairs=8, noise=16)",
+            )
+        object.__setattr__(self, "classes", self.values)
+        object.__setattr__(self, "vocabulary", self.noise + self.keys + self.keys * self.values)
+
+    def draw(
+        self, random: np.random.Generator, split: Split, size: int, length: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        half = length // 2
+        pairs = min(self.pairs, self.keys, half)
+        rows = np.arange(size)[:, None]
+        tokens = random.integers(0, self.noise, (size, length))
+        keys = random.random((size, self.keys)).argsort(1)[:, :pairs]
+        values = random.integers(0, self.values, (size, pairs))
+        places = random.random((size, half)).argsort(1)[:, :pairs]
+        tokens[rows, places] = self.noise + self.keys + keys * self.values + values
+        tokens[:, -1] = self.noise + keys[:, 0]
+        wrong = tokens.sum(1) % 2 != (split == "test")
+        tokens[wrong, -2] = np.where(tokens[wrong, -2] == 0, 1, tokens[wrong, -2] - 1)
+        return tokens, np.full(size, length), values[:, 0]
+
+
+TASKS.register("recall")(Recall())

@@ -1,0 +1,114 @@
+"""Attention mechanisms on long sequences: accuracy, time and memory of each on tasks in the shape of Long Range Arena.
+
+The three tasks (`attnworks.data.tasks`) are drawn by us, so that nothing is downloaded and a table takes minutes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+
+from attnworks.data.tasks import TASKS
+from attnworks.errors import FolderError, UsageError
+from attnworks.experiments.classifying import Cell, Progress, Settings, classifier, lengths, train_cell
+from attnworks.storage.disk import write_file
+
+RESULTS, FORMAT = "results.json", 1
+
+
+def default_mechanisms(length: int) -> tuple[str, ...]:
+    """The sparse ones see about as many keys each: 65 to 112, of any number."""
+    return (
+        "dense",
+        "window:window=32",
+        "longformer:window=32,n_global=1",
+        "bigbird:window=16,block=16,n_global=1,n_random=2",
+        "linear",
+        f"linformer:rank=64,length={length}",
+    )
+
+
+def long_range(
+    folder: Path,
+    settings: Settings,
+    tasks: Sequence[str],
+    mechanisms: Sequence[str],
+    seeds: Sequence[int] = (0,),
+    *,
+    watch: Callable[[Progress | Cell], None] = lambda event: None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> list[Cell]:
+    """The cells tasks x mechanisms x seeds, in this order; those that `folder` has already are not computed again.
+
+    Every finished cell is written at once, so that an interrupted experiment loses at most one. What cannot run is
+    refused before anything does.
+    """
+    check(settings, tasks, mechanisms)
+    known = {_key(cell): cell for cell in read_cells(folder, settings)}
+    wanted = [(task, mechanism, seed) for task in tasks for mechanism in mechanisms for seed in seeds]
+    for key in wanted:
+        if key not in known:
+            cell = train_cell(*key, settings, watch, should_stop)
+            if cell is None:
+                break
+            known[key] = cell
+            _write(folder, settings, list(known.values()))
+        watch(known[key])
+    return [known[key] for key in wanted if key in known]
+
+
+def check(settings: Settings, tasks: Sequence[str], mechanisms: Sequence[str]) -> None:
+    """Let every mechanism read one short and one long sequence, so that what is impossible is said at once."""
+    for name in tasks:
+        task = TASKS[name]
+        for mechanism in mechanisms:
+            model = classifier(task, mechanism, 0)
+            for length in {lengths(task, settings)[0], settings.length}:
+                batch = task.batch(0, 0, size=1, length=length)
+                with torch.no_grad():
+                    model(batch.tokens, batch.padding)
+
+
+def read_cells(folder: Path, settings: Settings) -> list[Cell]:
+    """Cells that an earlier run with the same settings left in the folder; a new or empty folder has none."""
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return []
+    try:
+        table = json.loads((folder / RESULTS).read_text())
+        if table["format"] != FORMAT:
+            raise ValueError
+        before, cells = Settings(**table["settings"]), [Cell(**cell) for cell in table["cells"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise FolderError(
+            asked=f"the experiment in {folder}",
+            expected=f"a new folder, or one with the {RESULTS} of this experiment",
+            got="something else",
+            remedy="choose another --out",
+        ) from error
+    for name, value in asdict(before).items():
+        if value != getattr(settings, name):
+            raise UsageError(
+                asked=f"the experiment in {folder} with {name}={getattr(settings, name)}",
+                expected=f"{name}={value}, as in the cells that are there",
+                got=str(getattr(settings, name)),
+                remedy="choose another --out, or the same settings",
+            )
+    return cells
+
+
+def _write(folder: Path, settings: Settings, cells: list[Cell]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    write_file(folder / RESULTS, (json.dumps(report(settings, cells), indent=2) + "\n").encode())
+
+
+def report(settings: Settings, cells: Sequence[Cell]) -> dict[str, object]:
+    """The experiment as JSON."""
+    return {"format": FORMAT, "settings": asdict(settings), "cells": [asdict(cell) for cell in cells]}
+
+
+def _key(cell: Cell) -> tuple[str, str, int]:
+    return cell.task, cell.mechanism, cell.seed

@@ -1,0 +1,124 @@
+"""BigBird: global tokens, a window and random keys, in blocks."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import ClassVar
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from attnworks.errors import UsageError
+from attnworks.mechanisms.contract import MECHANISMS, Context
+from attnworks.mechanisms.dense import fused
+from attnworks.mechanisms.engines.blocks import attend_blocks
+from attnworks.mechanisms.engines.edges import Edges, attend_edges
+from attnworks.mechanisms.mask import Mask
+from attnworks.mechanisms.options import whole
+from attnworks.mechanisms.patterns import Blocks, Global, Random
+from attnworks.mechanisms.sparse import Sparse, hidden_keys
+
+
+@MECHANISMS.register("bigbird")
+class BigBird(Sparse):
+    """The first `n_global` blocks see all and are seen by all; others see a window and `n_random` blocks besides.
+
+    window     tokens to each side, in whole blocks
+    n_global   global blocks: g = n_global * block tokens
+    n_random   random blocks for each block of queries and each head, outside of window and global blocks (and earlier,
+               if causal); drawn by `seed`
+    block      tokens in a block; 1 is the pattern of the document
+
+    Source: Conti 2024, section 2.1.1 and Figure 7 (S4.73-S4.81).
+    Departs: global tokens are the first ones, as in the count of S4.81; where fewer blocks are left to draw, all are.
+    """
+
+    name = "bigbird"
+    smallest_block: ClassVar[int] = 16
+    """Below it, blocks are too small for matrix products, and the graph is walked edge by edge."""
+
+    def __init__(
+        self, *, window: int = 64, n_global: int = 2, n_random: int = 3, block: int = 64, seed: int = 0
+    ) -> None:
+        super().__init__()
+        remedy = "write for instance bigbird:window=64,n_global=2,n_random=3,block=64"
+        self.block = whole(self.name, "block", block, 1, remedy)
+        self.window = whole(self.name, "window", window, 0, remedy)
+        self.n_global = whole(self.name, "n_global", n_global, 0, remedy)
+        whole(self.name, "n_random", n_random, 0, remedy)
+        whole(self.name, "seed", seed, 0, remedy)
+        if window % block:
+            raise UsageError(
+                asked=f"{self.name} with window={window} and block={block}",
+                expected="a window of whole blocks",
+                got=f"{window / block:.2f} blocks",
+                remedy=f"choose window={-(-window // block) * block}",
+            )
+        self.random = Random(n_random, block, seed, apart=window // block, first=n_global)
+        self.pattern = Blocks(window, block) | Global(n_global * block) | self.random
+
+    def fast(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, scale: float, context: Context) -> Tensor:
+        del context
+        h, i, j = Q.shape[1], Q.shape[2], K.shape[2]
+        rows = min(i, max(0, self.n_global * self.block - (j - i)))
+        parts = []
+        if rows:
+            last = j - i + rows if mask.causal else j
+            padding = None if mask.padding is None else mask.padding[:, :last]
+            parts.append(fused(Q[:, :, :rows], K[:, :, :last], V[:, :, :last], Mask(padding, mask.causal), scale))
+        if rows < i:
+            seen = blocks_seen(self.random, h, j, mask.causal)
+            rest = Q[:, :, rows:] if rows else Q
+            parts.append(self._by_blocks(rest, K, V, seen, mask, scale))
+        return torch.cat(parts, 2) if len(parts) > 1 else parts[0]
+
+    def _by_blocks(self, Q: Tensor, K: Tensor, V: Tensor, seen: Tensor, mask: Mask, scale: float) -> Tensor:
+        hidden = hidden_keys(mask, len(Q))
+        if self.block < self.smallest_block:
+            edges = _edges(self.random, Q.shape[1], Q.shape[2], K.shape[2], mask.causal)
+            return attend_edges(Q, K, V, edges, scale, hidden)
+        return attend_blocks(Q, K, V, seen, self.block, scale, hidden=hidden, causal=mask.causal)
+
+    def edges(self, queries: int, keys: int, heads: int, causal: bool) -> int:
+        """h (g n + (n - g)(g + r + 2w + 1) - w (w + 1)) for block = 1 and n large enough (S4.81); counted exactly.
+
+        In blocks: the same formula for n / block blocks, times block^2.
+        """
+        position = torch.arange(keys - queries, keys)
+        block, reach, first = position // self.block, self.window // self.block, self.n_global
+        low = (block - reach).clamp(min=first) * self.block
+        high = position + 1 if causal else ((block + reach + 1) * self.block).clamp(max=keys)
+        drawn = (self.random.drawn(1, keys, causal)[0] >= 0).sum(-1)[block]
+        local = min(first * self.block, keys) + high - low + drawn * self.block
+        everything = position + 1 if causal else torch.full_like(position, keys)
+        return heads * int(torch.where(block < first, everything, local).sum())
+
+
+@lru_cache(maxsize=64)
+def blocks_seen(random: Random, heads: int, n: int, causal: bool) -> Int[Tensor, "h m c"]:
+    """The blocks of keys that each block of queries sees: global, window, random, its own last; then -1."""
+    own = torch.arange(-(-n // random.block))
+    reach = torch.tensor(
+        [step for step in range(-random.apart, 1 if causal else random.apart + 1) if step], dtype=torch.int64
+    )
+    around = own[:, None] + reach
+    around = around.where((around >= random.first) & (around < len(own)), -1)
+    parts = [torch.arange(random.first).expand(len(own), -1), around]
+    shared = torch.cat(parts, -1).expand(heads, -1, -1)
+    seen = torch.cat([shared, random.drawn(heads, n, causal), own[:, None].expand(heads, -1, -1)], -1)
+    order = (seen < 0).to(torch.int8).sort(dim=-1, stable=True).indices
+    return seen.gather(-1, order)
+
+
+@lru_cache(maxsize=8)
+def _edges(random: Random, heads: int, i: int, j: int, causal: bool) -> tuple[Edges, ...]:
+    """The same graph token by token, for the last i of j queries."""
+    query = torch.arange(j - i, j)
+    graphs = []
+    for seen in blocks_seen(random, heads, j, causal)[:, query // random.block]:
+        keys = (seen[..., None] * random.block + torch.arange(random.block)).flatten(1)
+        keep = (seen[..., None] >= 0).expand(-1, -1, random.block).flatten(1) & (keys < j)
+        keep &= (keys <= query[:, None]) | (not causal)
+        graphs.append(Edges.of(keep.sum(-1), keys[keep], j))
+    return tuple(graphs)

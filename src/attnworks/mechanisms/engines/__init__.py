@@ -1,0 +1,1 @@
+"""Fast kernels behind the mechanisms, as torch operators."""

@@ -1,0 +1,153 @@
+"""Softmax attention in steps: a block of queries over the few keys that it sees, for a group of heads at a time.
+
+The scores of one step stay in the processor's cache: matrix products do nearly all of the work, no score is stored, and
+the backward pass computes them again from the logarithm of their sum. Blocks and groups are Python loops over large
+products; torch's fused kernel on the same keys is no faster here, and cannot skip hidden corners.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attnworks.linalg.scratch import Scratch
+
+CACHE = 1_310_720
+"""Bytes of scores in one step: about what two cores hold near."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """Some heads (of some sentences) at one block of queries."""
+
+    heads: slice
+    sentences: slice
+    queries: slice
+    position: int
+    block: int
+
+    @property
+    def count(self) -> int:
+        return self.heads.stop - self.heads.start
+
+
+class Walk(ABC):
+    """All steps of one pass. Which keys a step sees, and where their gradients go, is told by the pattern below.
+
+    Queries [b h i k] are the last i positions of the keys [b h j k]; blocks begin at multiples of `block`.
+    """
+
+    def __init__(self, Q: Tensor, K: Tensor, V: Tensor, hidden: Tensor | None, block: int, scale: float) -> None:
+        self.b, self.h, self.i, self.j = *Q.shape[:3], K.shape[2]
+        self.Q, self.K, self.V = (T.flatten(0, 1) for T in (Q, K, V))
+        self.block, self.scale = block, scale
+        self.shade = None if hidden is None else _minus_infinity(hidden, Q.dtype)
+        self._scratch = Scratch()
+
+    @abstractmethod
+    def most_keys(self) -> int:
+        """How many keys a step sees at most."""
+
+    @abstractmethod
+    def fetch(self, step: Step) -> tuple[Tensor, Tensor]:
+        """Keys [g c k] and values [g c v] of a step."""
+
+    @abstractmethod
+    def hide(self, S: Tensor, step: Step) -> None:
+        """-inf into the scores [g r c] of keys that are not seen."""
+
+    @abstractmethod
+    def give_back(self, step: Step, dS: Tensor, Q: Tensor, P: Tensor, dY: Tensor) -> None:
+        """Add dS^T Q and P^T dY to the gradients of the step's keys and values."""
+
+    @abstractmethod
+    def gradients(self) -> list[Tensor]:
+        """What `give_back` has added up."""
+
+    def buffer(self, name: str, *shape: int) -> Tensor:
+        return self._scratch.empty(name, shape, self.Q.dtype, self.Q.device)
+
+    def forward(self, keep: bool) -> tuple[Tensor, Tensor]:
+        """Y [b h i v], and the log-sum-exp [b h i] of the scores if it is to be kept; inf where no key is seen."""
+        d_v = self.V.shape[-1]
+        Y, lse = (
+            self.Q.new_empty(self.b * self.h, self.i, d_v),
+            self.Q.new_empty(self.b * self.h, self.i if keep else 0),
+        )
+        for step in self._steps():
+            K, V = self.fetch(step)
+            S = self._scores(step, K)
+            blind = self._unblind(S)
+            P = self.buffer("P", *S.shape) if keep else S
+            torch.softmax(S, -1, out=P)
+            if keep:  # from two maxima: cheaper than a log-sum-exp of its own
+                torch.sub(S.amax(-1), P.amax(-1).log_(), out=lse[step.heads, step.queries])
+            mixed = torch.bmm(P, V, out=self.buffer("Y", step.count, S.shape[1], d_v))
+            if blind is not None:
+                mixed.masked_fill_(blind, 0.0)
+                if keep:
+                    lse[step.heads, step.queries].masked_fill_(blind[..., 0], torch.inf)
+            Y[step.heads, step.queries] = mixed
+        return Y.unflatten(0, (self.b, self.h)), lse.unflatten(0, (self.b, self.h))
+
+    def backward(self, dY: Tensor, Y: Tensor, lse: Tensor) -> list[Tensor]:
+        """dQ, dK, dV and whatever else the pattern has gradients for."""
+        dY, Y, lse = dY.flatten(0, 1), Y.flatten(0, 1), lse.flatten(0, 1)[..., None]
+        dQ = self.Q.new_empty(self.Q.shape)
+        for step in self._steps():
+            at = step.heads, step.queries
+            K, V = self.fetch(step)
+            P = self._scores(step, K).sub_(lse[at]).exp_()
+            dP = torch.bmm(dY[at], V.mT, out=self.buffer("dP", *P.shape))
+            dS = dP.sub_((dY[at] * Y[at]).sum(-1, keepdim=True)).mul_(P)
+            Q = self.buffer("Q", step.count, P.shape[1], K.shape[-1])  # still scaled, from the scores
+            self.give_back(step, dS, Q, P, dY[at])
+            dQ[at] = torch.bmm(dS, K, out=self.buffer("dQ", *Q.shape)).mul_(self.scale)
+        return [T.unflatten(0, (self.b, self.h)) for T in (dQ, *self.gradients())]
+
+    def _scores(self, step: Step, K: Tensor) -> Tensor:
+        Q = self.Q[step.heads, step.queries]
+        Q = torch.mul(Q, self.scale, out=self.buffer("Q", *Q.shape))
+        S = torch.bmm(Q, K.mT, out=self.buffer("S", *Q.shape[:2], K.shape[1]))
+        self.hide(S, step)
+        return S
+
+    def _unblind(self, S: Tensor) -> Tensor | None:
+        """Make rows that see no key finite, and say where they are."""
+        if self.shade is None:
+            return None
+        blind = S.amax(-1, keepdim=True) == -torch.inf
+        if not blind.any():
+            return None
+        S.masked_fill_(blind, 0.0)
+        return blind
+
+    def _steps(self) -> Iterator[Step]:
+        """All blocks of queries for one group of heads after the other, so that its keys are still near."""
+        offset = self.j - self.i
+        for heads, sentences in self._groups():
+            for block in range(offset // self.block, -(-self.j // self.block)):
+                first, last = max(block * self.block, offset), min((block + 1) * self.block, self.j)
+                yield Step(heads, sentences, slice(first - offset, last - offset), first, block)
+
+    def _groups(self) -> Iterator[tuple[slice, slice]]:
+        """Heads of one sentence, or of several whole ones, whose scores fit the cache: an even number if possible."""
+        h, rows = self.h, min(self.i, self.block)
+        fitting = max(1, CACHE // (rows * self.most_keys() * self.Q.element_size()))
+        if fitting >= h:
+            for start in range(0, self.b, fitting // h):
+                stop = min(self.b, start + fitting // h)
+                yield slice(start * h, stop * h), slice(start, stop)
+            return
+        size = fitting - fitting % 2 if fitting > 1 else 1
+        for sentence in range(self.b):
+            for start in range(0, h, size):
+                yield slice(sentence * h + start, sentence * h + min(h, start + size)), slice(sentence, sentence + 1)
+
+
+def _minus_infinity(hidden: Tensor, dtype: torch.dtype) -> Tensor:
+    return torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill_(hidden, -torch.inf)

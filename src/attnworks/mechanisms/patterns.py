@@ -1,0 +1,195 @@
+"""Which query sees which key by position alone: windows, global tokens, random blocks, and their unions.
+
+>>> print(picture((Window(1) | Global(1)).table(1, 6)[0]))
+■ ■ ■ ■ ■ ■
+■ ■ ■ · · ·
+■ ■ ■ ■ · ·
+■ · ■ ■ ■ ·
+■ · · ■ ■ ■
+■ · · · ■ ■
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache, reduce
+from operator import or_
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from attnworks.linalg.hashing import hashed
+
+Rule = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A directed graph on the positions of a sequence, for each head: an edge where a query sees a key."""
+
+    @abstractmethod
+    def sees(self, head: int, query: int, key: int, n: int, causal: bool = False) -> bool:
+        """One pair of positions among n, as one would write it down."""
+
+    @abstractmethod
+    def links(self, heads: int, n: int, causal: bool = False, device: torch.device | None = None) -> Rule:
+        """The same for many pairs at once: (head, query, key), index tensors that broadcast together -> booleans."""
+
+    def table(
+        self,
+        heads: int,
+        n: int,
+        *,
+        queries: int | None = None,
+        causal: bool = False,
+        device: torch.device | None = None,
+    ) -> Bool[Tensor, "h i j"]:
+        """All pairs, for the last `queries` positions of n (all of them by default)."""
+        positions = torch.arange(n, device=device)
+        query = positions[n - (n if queries is None else queries) :, None]
+        head = torch.arange(heads, device=device)[:, None, None]
+        linked = self.links(heads, n, causal, device)(head, query, positions)
+        return (linked & (positions <= query) if causal else linked).expand(heads, len(query), n)
+
+    def __or__(self, other: Pattern) -> Pattern:
+        return Union((self, other))
+
+
+@dataclass(frozen=True)
+class Full(Pattern):
+    """Everyone sees everyone."""
+
+    def sees(self, head: int, query: int, key: int, n: int, causal: bool = False) -> bool:
+        return True
+
+    def links(self, heads: int, n: int, causal: bool = False, device: torch.device | None = None) -> Rule:
+        return lambda head, query, key: (query >= 0) & (key >= 0)
+
+
+@dataclass(frozen=True)
+class Window(Pattern):
+    """Keys at most `window` steps away on each side, a step being `dilation` tokens; heads take dilations in turn.
+
+    Source: Conti 2024, section 2.1.2 (S4.82-S4.84).
+    Departs: `window` counts tokens to each side, where the document's w is the whole width.
+    """
+
+    window: int
+    dilation: tuple[int, ...] = (1,)
+
+    def sees(self, head: int, query: int, key: int, n: int, causal: bool = False) -> bool:
+        step = self.dilation[head % len(self.dilation)]
+        return (key - query) % step == 0 and abs(key - query) <= self.window * step
+
+    def links(self, heads: int, n: int, causal: bool = False, device: torch.device | None = None) -> Rule:
+        steps = torch.tensor([self.dilation[head % len(self.dilation)] for head in range(heads)], device=device)
+        return lambda head, query, key: (
+            ((key - query) % steps[head] == 0) & ((key - query).abs() <= self.window * steps[head])
+        )
+
+
+@dataclass(frozen=True)
+class Blocks(Pattern):
+    """A window of whole blocks: the query's own block and `window` tokens' worth of blocks on each side.
+
+    Source: Conti 2024, section 2.1.1 (S4.73, S4.76), in blocks as BigBird computes it.
+    """
+
+    window: int
+    block: int
+
+    def sees(self, head: int, query: int, key: int, n: int, causal: bool = False) -> bool:
+        return abs(query // self.block - key // self.block) <= self.window // self.block
+
+    def links(self, heads: int, n: int, causal: bool = False, device: torch.device | None = None) -> Rule:
+        reach = self.window // self.block
+        return lambda head, query, key: (query // self.block - key // self.block).abs() <= reach
+
+
+@dataclass(frozen=True)
+class Global(Pattern):
+    """The first `count` tokens see all and are seen by all (S4.78, S4.86)."""
+
+    count: int
+
+    def sees(self, head: int, query: int, key: int, n: int, causal: bool = False) -> bool:
+        return query < self.count or key < self.count
+
+    def links(self, heads: int, n: int, causal: bool = False, device: torch.device | None = None) -> Rule:
+        return lambda head, query, key: (query < self.count) | (key < self.count)
+
+
+@dataclass(frozen=True)
+class Random(Pattern):
+    """Each block of queries sees `count` whole blocks, drawn without repetition, anew for every head.
+
+    Blocks nearer than `apart` blocks and the `first` blocks are never drawn, so that a union with a window and global
+    tokens has no edge twice; a causal graph draws among earlier blocks alone. Where there are fewer, all are taken.
+    Draws are hashed from (seed, head, block): a causal graph of a longer sequence begins like that of a shorter one.
+
+    Source: Conti 2024, section 2.1.1 (S4.73, S4.79).
+    """
+
+    count: int
+    block: int = 1
+    seed: int = 0
+    apart: int = 0
+    first: int = 0
+
+    def drawn(self, heads: int, n: int, causal: bool = False) -> Int[Tensor, "h m r"]:
+        """The blocks that each block of queries sees; -1 where there are no more."""
+        return _drawn(self, heads, n, causal)
+
+    def sees(self, head: int, query: int, key: int, n: int, causal: bool = False) -> bool:
+        return bool((self.drawn(head + 1, n, causal)[head, query // self.block] == key // self.block).any())
+
+    def links(self, heads: int, n: int, causal: bool = False, device: torch.device | None = None) -> Rule:
+        drawn, blocks = self.drawn(heads, n, causal), -(-n // self.block)
+        linked = torch.zeros(heads, blocks, blocks + 1, dtype=torch.bool)
+        linked = linked.scatter_(2, drawn.where(drawn >= 0, blocks), value=True).to(device)
+        return lambda head, query, key: linked[head, query // self.block, key // self.block]
+
+
+@dataclass(frozen=True)
+class Union(Pattern):
+    """An edge where any of the parts has one."""
+
+    parts: tuple[Pattern, ...]
+
+    def sees(self, head: int, query: int, key: int, n: int, causal: bool = False) -> bool:
+        return any(part.sees(head, query, key, n, causal) for part in self.parts)
+
+    def links(self, heads: int, n: int, causal: bool = False, device: torch.device | None = None) -> Rule:
+        rules = [part.links(heads, n, causal, device) for part in self.parts]
+        return lambda head, query, key: reduce(or_, [rule(head, query, key) for rule in rules])
+
+
+def picture(table: Bool[Tensor, "i j"]) -> str:
+    """A small graph in letters: one line per query, a square per key it sees (Figures 7-9 of Conti 2024)."""
+    return "\n".join(" ".join("■" if seen else "·" for seen in row) for row in table.tolist())
+
+
+@lru_cache(maxsize=64)
+def _drawn(random: Random, heads: int, n: int, causal: bool) -> Tensor:
+    """Floyd's sampling, for all heads and blocks at once: step c of r draws among the first total - r + c + 1."""
+    whole_blocks, own = n // random.block, torch.arange(-(-n // random.block))
+    before = (own - random.apart - random.first).clamp(min=0)
+    after_start = (own + random.apart + 1).clamp(min=random.first)
+    after = torch.zeros_like(own) if causal else (whole_blocks - after_start).clamp(min=0)
+    total = before + after
+    chosen = torch.full((heads, len(own), random.count), -1)
+    head = torch.arange(heads)[:, None]
+    for turn in range(random.count):
+        top = total - random.count + turn
+        draw = hashed(random.seed, head, own, turn) % (top + 1).clamp(min=1)
+        taken = (chosen[..., :turn] == draw[..., None]).any(-1)
+        few = total <= random.count
+        draw = torch.where(few, torch.where(turn < total, turn, -1), torch.where(taken, top, draw))
+        chosen[..., turn] = draw
+    shifted = torch.where(
+        chosen < before[:, None], chosen + random.first, chosen - before[:, None] + after_start[:, None]
+    )
+    return torch.where(chosen < 0, -1, shifted)

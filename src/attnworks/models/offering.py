@@ -1,0 +1,78 @@
+"""Our mechanisms as attention implementations of transformers.
+
+>>> name = offer("window:window=64")
+>>> model = AutoModel.from_pretrained(folder, attn_implementation=name)    # or model.set_attn_implementation(name)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from attnworks.errors import UsageError
+from attnworks.mechanisms import Context, Geometry, Mask, Mechanism, MechanismSpec
+from attnworks.mechanisms.dense import Dense
+
+
+def offer(mechanism: str) -> str:
+    """Register a mechanism with transformers; the name under which a model can be told to use it.
+
+    Layers in which the mechanism is not defined (a window across sequences) compute dense attention. Padding arrives as
+    one row per sentence, so that no table of all pairs is built. Mechanisms with parameters of their own are refused:
+    they belong into the model, not beside it.
+    """
+    from transformers import AttentionInterface
+    from transformers.masking_utils import AttentionMaskInterface, flash_attention_mask
+
+    spec = MechanismSpec.parse(mechanism)
+    if any(True for _ in spec.build(Geometry(1, 8, 8)).parameters()):
+        raise UsageError(
+            asked=f"{spec.name} attention for any model of transformers",
+            expected="a mechanism without parameters of its own",
+            got=f"{spec.name}, which has some",
+            remedy="choose window, bigbird, longformer or linear",
+        )
+    name = f"attnworks-{spec}"
+    AttentionInterface.register(name, _Implementation(spec))
+    AttentionMaskInterface.register(name, flash_attention_mask)
+    return name
+
+
+class _Implementation:
+    """What transformers calls in the place of sdpa: Q [b h i k], K, V, a padding mask [b j] -> Y [b i h v]."""
+
+    def __init__(self, spec: MechanismSpec) -> None:
+        self.spec = spec
+        self.built: dict[Geometry, Mechanism] = {}
+
+    def __call__(
+        self,
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        **options: Any,
+    ) -> tuple[Tensor, None]:
+        heads, i = query.shape[1:3]
+        groups = heads // key.shape[1]
+        K, V = (T if groups == 1 else T.repeat_interleave(groups, 1) for T in (key, value))
+        mask = _mask(module, query, K, attention_mask, options)
+        slot = "dec" if mask.causal else "enc" if i == K.shape[2] else "cross"
+        attend = self._mechanism(Geometry(heads, query.shape[3], V.shape[3])) if self.spec.serves(slot) else Dense()
+        Y = attend(query, K, V, mask, Context(scale=options.get("scaling"))).Y
+        return Y.transpose(1, 2).contiguous(), None
+
+    def _mechanism(self, geometry: Geometry) -> Mechanism:
+        if geometry not in self.built:
+            self.built[geometry] = self.spec.build(geometry)
+        return self.built[geometry]
+
+
+def _mask(module: nn.Module, Q: Tensor, K: Tensor, given: Tensor | None, options: dict[str, Any]) -> Mask:
+    flag = options.get("is_causal")
+    causal = bool(getattr(module, "is_causal", True) if flag is None else flag) and Q.shape[2] <= K.shape[2]
+    padding = None if given is None else given[:, -K.shape[2] :].bool()
+    added = options.get("position_bias")
+    return Mask(padding, causal, None if added is None or not added.any() else added)

@@ -1,0 +1,75 @@
+"""Time against length, on logarithmic axes: what grows with n is a slope, and what is faster lies below."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+from attnworks.errors import FolderError, MissingExtraError
+
+Curve = Mapping[int, float]
+"""Seconds by length."""
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f3c8d", "#11a579", "#80531f", "#6c757d")
+POINTS: dict[str, Any] = {"marker": "o", "markersize": 4, "linewidth": 1.4}
+YARDSTICK: dict[str, Any] = {"color": "#888888", "linestyle": "--", "linewidth": 1.2}
+
+
+def check_picture(path: Path) -> None:
+    """Refuse, before any work is done, a picture that could not be drawn."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise MissingExtraError(
+            asked=f"draw {path.name}",
+            expected="matplotlib",
+            got="an environment without it",
+            remedy="pip install 'attnworks[plot]'",
+        )
+    if path.suffix != ".svg" or path.is_dir() or not path.parent.is_dir():
+        raise FolderError(
+            asked=f"a picture in {path}",
+            expected="a file ending in .svg, in a folder that is there",
+            got=f"no folder {path.parent}" if not path.parent.is_dir() else f"{path.name}",
+            remedy="write for instance --plot times.svg",
+        )
+
+
+def draw_times(
+    panels: Mapping[str, Mapping[str, Curve]], path: Path, *, yardstick: str = "dense", bold: str | None = None
+) -> None:
+    """One panel per title, one line per name; the yardstick is grey, and one name may be drawn bold."""
+    check_picture(path)
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
+
+    names = dict.fromkeys(name for curves in panels.values() for name in curves if name != yardstick)
+    colours = dict(zip(names, cycle(COLOURS), strict=False))
+    columns = min(3, len(panels))
+    rows = -(-len(panels) // columns)
+    figure = Figure(figsize=(4.4 * columns, 3.6 * rows))
+    axes = figure.subplots(rows, columns, squeeze=False)
+    for axis in axes.flat[len(panels) :]:
+        axis.set_axis_off()
+    for axis, (title, curves) in zip(axes.flat, panels.items(), strict=False):
+        for name, curve in curves.items():
+            style = YARDSTICK if name == yardstick else {**POINTS, "color": colours[name]}
+            style = {**style, "linewidth": 2.6} if name == bold else style
+            places = sorted(curve)
+            axis.plot(places, [1e3 * curve[n] for n in places], label=name, **style)
+        lengths = sorted({n for curve in curves.values() for n in curve})
+        axis.set(xscale="log", yscale="log", title=title, xlabel="positions n", ylabel="milliseconds")
+        axis.xaxis.set_major_locator(FixedLocator(lengths))
+        axis.xaxis.set_minor_locator(NullLocator())
+        axis.xaxis.set_major_formatter(FuncFormatter(lambda n, _: f"{n:,.0f}"))
+        axis.yaxis.set_major_formatter(FuncFormatter(lambda time, _: f"{time:g}"))
+        axis.yaxis.set_minor_formatter(NullFormatter())
+        axis.grid(color="#dddddd", linewidth=0.6)
+        for side in ("top", "right"):
+            axis.spines[side].set_visible(False)
+        axis.legend(fontsize=7.5, frameon=False)
+    figure.tight_layout()
+    with rc_context({"svg.hashsalt": "attnworks"}):  # the same picture twice is the same file
+        figure.savefig(path, format="svg", metadata={"Date": None})

@@ -1,0 +1,71 @@
+"""Our mechanisms inside models of Hugging Face, through transformers' own attention interface."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tests.helpers import assert_close
+from tests.tiny_models import TINY, inputs
+from torch import Tensor
+
+from attnworks.errors import UsageError
+from attnworks.models.offering import offer
+
+
+def outputs(model: Any, given: dict[str, Tensor]) -> Tensor:
+    with torch.no_grad():
+        result = model(**given)
+    return result[0]
+
+
+def with_attention(model: Any, name: str) -> Any:
+    model.set_attn_implementation(name)
+    return model
+
+
+@pytest.mark.parametrize("family", TINY)
+@pytest.mark.parametrize("mechanism", ["dense", "window:window=40", "longformer:window=1,n_global=40", "graph"])
+def test_mechanisms_that_see_everything_change_nothing(family: str, mechanism: str) -> None:
+    model = TINY[family].build()
+    given = inputs(model)
+    want = outputs(model, given)
+    got = outputs(with_attention(model, offer(mechanism)), given)
+    if want.dim() == 3 and "attention_mask" in given and want.shape[1] == given["attention_mask"].shape[1]:
+        real = given["attention_mask"].bool()
+        got, want = got[real], want[real]
+    assert_close(got, want)
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2", "llama", "bart", "t5"])
+@pytest.mark.parametrize("mechanism", ["window:window=1", "bigbird:window=2,block=2,n_global=1,n_random=0", "linear"])
+def test_mechanisms_that_see_less_change_something(family: str, mechanism: str) -> None:
+    if family == "t5" and mechanism == "linear":
+        return  # positions are added to the scores, which linear attention does not have
+    model = TINY[family].build()
+    given = inputs(model)
+    want = outputs(model, given)
+    got = outputs(with_attention(model, offer(mechanism)), given)
+    assert got.shape == want.shape and got.isfinite().all() and (got - want).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("mechanism", ["window:window=2", "linear", "bigbird:window=2,block=2,n_global=1,n_random=1"])
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_writing_with_a_cache_is_writing_without(family: str, mechanism: str) -> None:
+    model = with_attention(TINY[family].build(), offer(mechanism))
+    prompt = inputs(model, padded=False)["input_ids"]
+    settings = {"max_new_tokens": 9, "do_sample": False, "pad_token_id": 1, "eos_token_id": None}
+    cached, again = (model.generate(prompt, use_cache=cache, **settings) for cache in (True, False))
+    assert torch.equal(cached, again)
+
+
+def test_a_mechanism_with_parameters_is_refused() -> None:
+    with pytest.raises(UsageError, match="a mechanism without parameters of its own, got linformer, which has some"):
+        offer("linformer")
+
+
+def test_scores_with_positions_added_are_refused_where_there_are_no_scores() -> None:
+    model = with_attention(TINY["t5"].build(), offer("linear"))
+    with pytest.raises(UsageError, match="linear attention with a dense mask"):
+        outputs(model, inputs(model))

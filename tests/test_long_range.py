@@ -1,0 +1,220 @@
+"""The long-range experiment on a very small scale: cells, resuming, the table, errors before work."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from attnworks.cli import main
+from attnworks.cli.long_range_display import split_mechanisms
+from attnworks.data.tasks import TASKS, Readout, Recall
+from attnworks.errors import FolderError, UnknownNameError, UsageError
+from attnworks.experiments import classifying
+from attnworks.experiments.classifying import Cell, Progress, Settings, classifier, lengths, train_cell, wilson
+from attnworks.experiments.long_range import RESULTS, default_mechanisms, long_range
+from attnworks.experiments.step_memory import peak_bytes
+from attnworks.models.classifier import Classifier, last_real, mean_real
+from helpers import assert_close
+
+TINY = Settings(steps=3, length=37, batch=2, held_out=5)
+
+
+def command(*arguments: object) -> tuple[int, str, str]:
+    result = CliRunner().invoke(main, ["experiment", "long-range", *map(str, arguments)])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_cells_are_kept_at_once_and_not_computed_again(tmp_path: Path) -> None:
+    def stop_in_third_cell() -> bool:
+        return len(finished) == 2
+
+    finished: list[Cell] = []
+
+    def watch(event: Progress | Cell) -> None:
+        if isinstance(event, Cell):
+            finished.append(event)
+            assert len(json.loads((tmp_path / RESULTS).read_text())["cells"]) >= len(finished)
+
+    tasks, mechanisms = ("recall", "bytes"), ("dense", "luong-dot")
+    some = long_range(tmp_path, TINY, tasks, mechanisms, watch=watch, should_stop=stop_in_third_cell)
+    assert some == finished and [(cell.task, cell.mechanism) for cell in some] == [
+        ("recall", "dense"),
+        ("recall", "luong-dot"),
+    ]
+    steps: list[Progress | Cell] = []
+    every = long_range(tmp_path, TINY, tasks, mechanisms, watch=steps.append)
+    assert every[:2] == some and len(every) == 4
+    assert {event.task for event in steps if isinstance(event, Progress)} == {"bytes"}
+    assert long_range(tmp_path, TINY, ("bytes",), ("dense",)) == [every[2]]
+
+
+def test_a_cell_is_the_same_twice_but_for_its_times() -> None:
+    one, other = (train_cell("listops", "dense", 3, TINY) for _ in range(2))
+    assert one is not None and other is not None
+    assert replace(one, seconds=0.0, seconds_per_step=None) == replace(other, seconds=0.0, seconds_per_step=None)
+    assert one.chance == 0.1 and one.steps == 3 and one.low <= one.accuracy <= one.high and one.step_bytes > 0
+
+
+def test_all_mechanisms_start_from_the_same_weights_and_see_the_same_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    dense, additive = (classifier(TASKS["recall"], name, 5).state_dict() for name in ("dense", "bahdanau-additive"))
+    assert dense.keys() < additive.keys()
+    assert all(torch.equal(tensor, additive[name]) for name, tensor in dense.items())
+    seen: list[list[torch.Tensor]] = []
+    step = classifying._step
+    for name in ("dense", "bahdanau-additive"):
+        seen.append([])
+        monkeypatch.setattr(
+            classifying, "_step", lambda model, how, batch: seen[-1].append(batch.tokens) or step(model, how, batch)
+        )
+        train_cell("recall", name, 0, TINY)
+    assert len(seen[0]) == len(seen[1]) == TINY.steps
+    assert all(torch.equal(one, other) for one, other in zip(*seen, strict=True))
+
+
+def test_recall_is_learned_from_short_sequences_on() -> None:
+    """A smaller one, so that a second is enough."""
+    name = "recall-of-four"
+    TASKS._entries[name] = Recall(keys=4, values=4, pairs=2, noise=4)
+    try:
+        cell = train_cell(name, "dense", 0, Settings(steps=100, length=24, batch=16, held_out=100))
+    finally:
+        del TASKS._entries[name]
+    assert cell is not None and cell.low > 0.6 > cell.chance
+
+
+def test_lengths_double_up_to_the_full_one() -> None:
+    assert lengths(TASKS["recall"], Settings(length=100)) == [16, 32, 64, 100]
+    assert lengths(TASKS["bytes"], Settings(length=64)) == [32, 64]
+    assert lengths(TASKS["recall"], Settings(length=12)) == [12]
+
+
+def test_minutes_end_a_cell_and_still_bring_it_to_full_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = count()
+    monkeypatch.setattr(classifying, "time", SimpleNamespace(perf_counter=lambda: float(next(ticks))))
+    events: list[Progress] = []
+    cell = train_cell("recall", "dense", 0, replace(TINY, steps=1000, minutes=9 / 60), events.append)
+    assert cell is not None and cell.steps == cell.seconds == 9 and cell.seconds_per_step == 1
+    assert events[0].length == 16 and events[-1].length == 37 and events[-1].done == 1
+
+
+def test_a_loss_that_is_no_number_ends_the_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(classifying, "_step", lambda *_: float("nan"))
+    with pytest.raises(ArithmeticError, match="step 1 of dense on recall: expected a finite loss"):
+        train_cell("recall", "dense", 0, TINY)
+
+
+def test_peak_memory_is_what_tensors_hold_at_the_worst_moment() -> None:
+    def run() -> None:
+        a = torch.zeros(2**20)
+        b = a + 1
+        del a
+        c = b + 1
+        del b, c
+
+    assert peak_bytes(run) == pytest.approx(2 * 4 * 2**20, abs=100)
+    assert peak_bytes(lambda: None) == 0
+
+
+def test_wilson_intervals() -> None:
+    assert wilson(50, 100) == pytest.approx((0.4038, 0.5962), abs=1e-4)
+    assert wilson(0, 10) == pytest.approx((0.0, 0.2775), abs=1e-4)
+    assert wilson(10, 10)[1] == 1.0
+
+
+def test_readouts_look_at_real_tokens_alone() -> None:
+    X = torch.randn(3, 7, 5, dtype=torch.float64)
+    padding = torch.arange(7) < torch.tensor([[7], [4], [1]])
+    assert_close(mean_real(X, padding), torch.stack([X[0].mean(0), X[1, :4].mean(0), X[2, 0]]))
+    assert_close(last_real(X, padding), torch.stack([X[0, 6], X[1, 3], X[2, 0]]))
+    full = padding[:1].expand(3, -1)
+    assert_close(mean_real(X, None), mean_real(X, full))
+    assert_close(last_real(X, None), last_real(X, full))
+
+
+@pytest.mark.parametrize("readout", ["mean", "last"])
+def test_padding_changes_no_scores(readout: Readout) -> None:
+    model = Classifier(classifying._config(TASKS["listops"], "dense"), 3, readout).double()
+    tokens = torch.randint(0, 15, (2, 11))
+    longer = torch.cat([tokens, torch.randint(0, 15, (2, 6))], 1)
+    padding = (torch.arange(17) < 11).expand(2, -1)
+    assert_close(model(longer, padding), model(tokens))
+    assert model(tokens).shape == (2, 3)
+
+
+def test_the_default_mechanisms_are_there() -> None:
+    for mechanism in default_mechanisms(64):
+        classifier(TASKS["recall"], mechanism, 0)
+
+
+def test_lists_of_specs() -> None:
+    assert split_mechanisms("dense, a:b=1,c=2,d:e=3,dense") == ["dense", "a:b=1,c=2", "d:e=3"]
+
+
+def test_what_cannot_run_is_refused_before_anything_does(tmp_path: Path) -> None:
+    with pytest.raises(UnknownNameError, match="mechanism 'dens'"):
+        long_range(tmp_path, TINY, ("recall",), ("dense", "dens"))
+    with pytest.raises(UnknownNameError, match="task 'recal'"):
+        long_range(tmp_path, TINY, ("bytes", "recal"), ("dense",))
+    with pytest.raises(UsageError, match="choose a length from 32"):
+        long_range(tmp_path, replace(TINY, length=8), ("recall", "bytes"), ("dense",))
+    with pytest.raises(UsageError, match="minutes=-1"):
+        replace(TINY, minutes=-1)
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_folder_of_other_settings_or_of_something_else_is_refused(tmp_path: Path) -> None:
+    long_range(tmp_path / "a", TINY, ("recall",), ("dense",))
+    with pytest.raises(UsageError, match="expected steps=3, as in the cells that are there"):
+        long_range(tmp_path / "a", replace(TINY, steps=4), ("recall",), ("dense",))
+    for content in ("", "[]", '{"format": 1}', '{"format": 2, "settings": {}, "cells": []}'):
+        (tmp_path / "a" / RESULTS).write_text(content)
+        with pytest.raises(FolderError, match="choose another --out"):
+            long_range(tmp_path / "a", TINY, ("recall",), ("dense",))
+
+
+OPTIONS = ("--steps", 2, "--length", 37, "--batch", 2, "--held-out", 5, "--threads", 1, "--tasks", "recall,listops")
+
+
+def test_the_command_prints_a_table_and_then_the_same_as_json(tmp_path: Path) -> None:
+    options = (*OPTIONS, "--mechanisms", "dense,luong-dot", "--seeds", 2, "--out", tmp_path / "out")
+    code, stdout, stderr = command(*options)
+    assert code == 0, stderr
+    assert "relative to dense" in stdout and "range over 2 seeds" in stdout
+    assert all(word in stdout for word in ("recall", "listops", "luong-dot", "chance", "6.2", "10.0"))
+    assert stderr.count(" right in ") == 8
+    code, stdout, stderr = command(*options, "--json")
+    report = json.loads(stdout)
+    assert code == 0 and not stderr and report == json.loads((tmp_path / "out" / RESULTS).read_text())
+    assert report["settings"] == {
+        "steps": 2, "minutes": None, "length": 37, "batch": 2, "learning_rate": 0.002, "held_out": 5,
+    }  # fmt: skip
+    assert [(cell["task"], cell["mechanism"], cell["seed"]) for cell in report["cells"]] == [
+        (task, mechanism, seed)
+        for task in ("recall", "listops")
+        for mechanism in ("dense", "luong-dot")
+        for seed in (0, 1)
+    ]
+    assert set(report["cells"][0]) == set(Cell.__dataclass_fields__)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--mechanisms", "dense,windov", "mechanism 'windov'"),
+        ("--mechanisms", "dense:widow=3", "option of mechanism 'dense' 'widow'"),
+        ("--tasks", "recall,sums", "task 'sums'"),
+        ("--minutes", "0", "minutes=0.0"),
+        ("--length", "7", "choose a length from 8"),
+    ],
+)
+def test_mistakes_are_one_line(option: str, value: str, said: str, tmp_path: Path) -> None:
+    code, stdout, stderr = command(*OPTIONS, "--mechanisms", "dense", option, value, "--out", tmp_path / "out")
+    assert code == 2 and said in stderr and stderr.count("\n") == 1 and not stdout
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,82 @@
+"""Peak memory, and children that do not come back."""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import pytest
+
+from attnworks.timing import memory
+from attnworks.timing.memory import Peak, ask_child, peak_above
+
+MEGABYTE = 10**6
+linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+
+def allocate(size: int) -> None:
+    block = bytearray(size)
+    block[::1024] = b"x" * len(range(0, size, 1024))
+
+
+@linux
+def test_the_peak_is_what_the_run_held_and_earlier_peaks_do_not_count() -> None:
+    allocate(300 * MEGABYTE)
+    assert 90 * MEGABYTE < (peak_above(lambda: allocate(100 * MEGABYTE)) or 0) < 150 * MEGABYTE
+    assert (peak_above(lambda: None) or 0) < 10 * MEGABYTE
+
+
+@linux
+def test_where_proc_does_not_tell_the_largest_size_ever_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_line", lambda path, name: None)
+    assert 90 * MEGABYTE < (peak_above(lambda: allocate(100 * MEGABYTE)) or 0) < 150 * MEGABYTE
+
+
+CHILD = """
+import runpy, sys, time
+answer = runpy.run_path(sys.argv.pop(1))["answer"]
+def fail(): raise ValueError("no such thing")
+runs = {
+    "small": lambda: bytearray(30_000_000),
+    "slow": lambda: time.sleep(60),
+    "huge": lambda: bytearray(1 << 50),
+    "wrong": fail,
+    "last": lambda: None,
+}
+print("noise of some library")
+answer([(name, runs[name]) for name in sys.argv[1:]], seconds=2.0)
+"""
+
+
+@linux
+def test_a_child_that_dies_is_started_again_on_the_rest() -> None:
+    started: list[Sequence[str]] = []
+
+    def command(left: Sequence[str]) -> list[str]:
+        started.append(left)
+        return [sys.executable, "-c", CHILD, memory.__file__, *left]
+
+    found = ask_child(command, ["small", "slow", "huge", "wrong", "last"])
+    assert [len(left) for left in started] == [5, 3, 2, 1]
+    small, last = found["small"], found["last"]
+    assert isinstance(small, Peak) and isinstance(last, Peak)
+    assert 25 * MEGABYTE < (small.bytes or 0) < 45 * MEGABYTE and 0 <= small.seconds < 2
+    assert found["slow"] == "too slow"
+    assert found["huge"] == "not enough memory"
+    assert found["wrong"] == "ValueError: no such thing"
+
+
+def test_a_child_without_a_word_is_told_by_its_code() -> None:
+    found = ask_child(lambda left: [sys.executable, "-c", "raise SystemExit(7)"], ["a"])
+    assert found == {"a": "ended with code 7"}
+
+
+def test_the_childs_malloc_gives_blocks_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, str] = {}
+
+    def run(*_: object, env: dict[str, str], **__: object) -> subprocess.CompletedProcess[str]:
+        seen.update(env)
+        return subprocess.CompletedProcess([], 0, '{"cell": "a", "seconds": 1.5, "bytes": 11}\n', "")
+
+    monkeypatch.setattr(memory.subprocess, "run", run)
+    assert ask_child(lambda left: [], ["a"]) == {"a": Peak(1.5, 11)}
+    assert seen.items() >= memory.PROMPT_MALLOC.items()
