@@ -184,7 +184,7 @@ def test_global_tokens_of_each_sentence(causal: bool, rows: int, padded: bool, s
     for weights in (False, True):
         got = mechanism(*first, mask, context, weights=weights)
         assert_close(got.Y, want.Y)
-        assert not weights or got.P is not None and want.P is not None and torch.equal(got.P > 0, want.P > 0)
+        assert not weights or (got.P is not None and want.P is not None and torch.equal(got.P > 0, want.P > 0))
         gradients = torch.autograd.grad((got.Y * weight).sum(), leaves)
         for one, other in zip(gradients, expected, strict=True):
             assert_close(one, other)

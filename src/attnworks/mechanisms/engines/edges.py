@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
@@ -42,7 +42,8 @@ class Edges:
     def to(self, device: torch.device) -> Edges:
         if self.keys.device == device:
             return self
-        return Edges(**{name: T.to(device) if isinstance(T, Tensor) else T for name, T in vars(self).items()})
+        moved = {name: part.to(device) for name, part in vars(self).items() if isinstance(part, Tensor)}
+        return replace(self, **moved)
 
 
 def attend_edges(
