@@ -60,24 +60,22 @@ class BigBird(Sparse):
 
     def fast(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, scale: float, context: Context) -> Tensor:
         del context
-        h, i, j = Q.shape[1], Q.shape[2], K.shape[2]
+        i, j = Q.shape[2], K.shape[2]
         rows = min(i, max(0, self.n_global * self.block - (j - i)))
-        parts = []
-        if rows:
-            last = j - i + rows if mask.causal else j
-            padding = None if mask.padding is None else mask.padding[:, :last]
-            parts.append(fused(Q[:, :, :rows], K[:, :, :last], V[:, :, :last], Mask(padding, mask.causal), scale))
-        if rows < i:
-            seen = blocks_seen(self.random, h, j, mask.causal)
-            rest = Q[:, :, rows:] if rows else Q
-            parts.append(self._by_blocks(rest, K, V, seen, mask, scale))
-        return torch.cat(parts, 2) if len(parts) > 1 else parts[0]
+        if rows == 0:
+            return self._by_blocks(Q, K, V, mask, scale)
+        last = j - i + rows if mask.causal else j
+        padding = None if mask.padding is None else mask.padding[:, :last]
+        first, rest = Q.split([rows, i - rows], 2)
+        around = fused(first, K[:, :, :last], V[:, :, :last], Mask(padding, mask.causal), scale)
+        return around if rows == i else torch.cat([around, self._by_blocks(rest, K, V, mask, scale)], 2)
 
-    def _by_blocks(self, Q: Tensor, K: Tensor, V: Tensor, seen: Tensor, mask: Mask, scale: float) -> Tensor:
+    def _by_blocks(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, scale: float) -> Tensor:
+        h, i, j = Q.shape[1], Q.shape[2], K.shape[2]
         hidden = hidden_keys(mask, len(Q))
         if self.block < self.smallest_block:
-            edges = _edges(self.random, Q.shape[1], Q.shape[2], K.shape[2], mask.causal)
-            return attend_edges(Q, K, V, edges, scale, hidden)
+            return attend_edges(Q, K, V, _edges(self.random, h, i, j, mask.causal), scale, hidden)
+        seen = blocks_seen(self.random, h, j, mask.causal)
         return attend_blocks(Q, K, V, seen, self.block, scale, hidden=hidden, causal=mask.causal)
 
     def edges(self, queries: int, keys: int, heads: int, causal: bool) -> int:

@@ -26,10 +26,8 @@ def attend_band(
     shared   K [b h x k], V [b h x v], and [b x] the first query position that sees each of them
     """
     K_shared, V_shared, seen_from = shared or (None, None, None)
-    given = [T for T in (Q, K, V, K_shared, V_shared) if T is not None]
-    keep = torch.is_grad_enabled() and any(T.requires_grad for T in given)
     wide = (None if T is None else widened(T) for T in (Q, K, V, K_shared, V_shared))
-    return _forward(*wide, seen_from, hidden, before, after, scale, keep)[0].to(Q.dtype)
+    return _forward(*wide, seen_from, hidden, before, after, scale).to(Q.dtype)
 
 
 class Band(Walk):
@@ -141,39 +139,38 @@ _ARGUMENTS = (
 )
 
 
-@torch.library.custom_op("attnworks::band", mutates_args=(), schema=f"({_ARGUMENTS}, bool keep) -> (Tensor, Tensor)")
-def _forward(*given):
-    *arguments, keep = given
-    return Band(*arguments).forward(keep)
+@torch.library.custom_op("attnworks::band", mutates_args=(), schema=f"({_ARGUMENTS}) -> Tensor")
+def _forward(*arguments):
+    return Band(*arguments).forward()
 
 
 @torch.library.custom_op(
-    "attnworks::band_backward", mutates_args=(), schema=f"(Tensor dY, Tensor Y, Tensor lse, {_ARGUMENTS}) -> Tensor[]"
+    "attnworks::band_backward", mutates_args=(), schema=f"(Tensor dY, Tensor Y, {_ARGUMENTS}) -> Tensor[]"
 )
-def _backward(dY, Y, lse, *arguments):
-    return Band(*arguments).backward(dY, Y, lse)
+def _backward(dY, Y, *arguments):
+    return Band(*arguments).backward(dY, Y)
 
 
 @_forward.register_fake
 def _(Q, K, V, *rest):
-    return Q.new_empty(*Q.shape[:3], V.shape[3]), Q.new_empty(*Q.shape[:2], Q.shape[2] if rest[-1] else 0)
+    return Q.new_empty(*Q.shape[:3], V.shape[3])
 
 
 @_backward.register_fake
-def _(dY, Y, lse, *arguments):
+def _(dY, Y, *arguments):
     return [T.new_empty(T.shape) for T in arguments[:5] if T is not None]
 
 
 def _keep_for_backward(ctx, inputs, output) -> None:
-    *tensors, before, after, scale, _ = inputs
-    ctx.save_for_backward(*tensors, *output)
+    *tensors, before, after, scale = inputs
+    ctx.save_for_backward(*tensors, output)
     ctx.plan = before, after, scale
 
 
-def _differentiate(ctx, dY, _):
-    *tensors, Y, lse = ctx.saved_tensors
-    gradients = _backward(dY.contiguous(), Y, lse, *tensors, *ctx.plan)
-    return (*gradients, *(None,) * (11 - len(gradients)))
+def _differentiate(ctx, dY):
+    *tensors, Y = ctx.saved_tensors
+    gradients = _backward(dY.contiguous(), Y, *tensors, *ctx.plan)
+    return (*gradients, *(None,) * (10 - len(gradients)))
 
 
 _forward.register_autograd(_differentiate, setup_context=_keep_for_backward)

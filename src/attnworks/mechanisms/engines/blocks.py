@@ -26,9 +26,8 @@ def attend_blocks(
     hidden   [b j], True where a key is not to be seen
     causal   no query sees a later key of its own block; other blocks that it sees are earlier ones
     """
-    keep = torch.is_grad_enabled() and any(T.requires_grad for T in (Q, K, V))
     wide = (widened(T) for T in (Q, K, V))
-    return _forward(*wide, seen, hidden, block, causal, scale, keep)[0].to(Q.dtype)
+    return _forward(*wide, seen, hidden, block, causal, scale).to(Q.dtype)
 
 
 class Blocks(Walk):
@@ -109,38 +108,38 @@ def _whole_blocks(K: Tensor, V: Tensor, hidden: Tensor | None, block: int) -> tu
 _ARGUMENTS = "Tensor Q, Tensor K, Tensor V, Tensor seen, Tensor? hidden, int block, bool causal, float scale"
 
 
-@torch.library.custom_op("attnworks::blocks", mutates_args=(), schema=f"({_ARGUMENTS}, bool keep) -> (Tensor, Tensor)")
-def _forward(*given):
-    *arguments, keep = given
-    return Blocks(*arguments).forward(keep)
+@torch.library.custom_op("attnworks::blocks", mutates_args=(), schema=f"({_ARGUMENTS}) -> Tensor")
+def _forward(*arguments):
+    return Blocks(*arguments).forward()
 
 
 @torch.library.custom_op(
-    "attnworks::blocks_backward", mutates_args=(), schema=f"(Tensor dY, Tensor Y, Tensor lse, {_ARGUMENTS}) -> Tensor[]"
+    "attnworks::blocks_backward", mutates_args=(), schema=f"(Tensor dY, Tensor Y, {_ARGUMENTS}) -> Tensor[]"
 )
-def _backward(dY, Y, lse, *arguments):
-    return [T.contiguous() for T in Blocks(*arguments).backward(dY, Y, lse)]
+def _backward(dY, Y, *arguments):
+    return [T.contiguous() for T in Blocks(*arguments).backward(dY, Y)]
 
 
 @_forward.register_fake
 def _(Q, K, V, *rest):
-    return Q.new_empty(*Q.shape[:3], V.shape[3]), Q.new_empty(*Q.shape[:2], Q.shape[2] if rest[-1] else 0)
+    return Q.new_empty(*Q.shape[:3], V.shape[3])
 
 
 @_backward.register_fake
-def _(dY, Y, lse, *arguments):
-    return [T.new_empty(T.shape) for T in arguments[:3]]
+def _(dY, Y, *arguments):
+    return [T.new_empty(T.shape) for T in arguments[:3] if T is not None]
 
 
 def _keep_for_backward(ctx, inputs, output) -> None:
-    *tensors, block, causal, scale, _ = inputs
-    ctx.save_for_backward(*tensors, *output)
+    *tensors, block, causal, scale = inputs
+    ctx.save_for_backward(*tensors, output)
     ctx.plan = block, causal, scale
 
 
-def _differentiate(ctx, dY, _):
-    *tensors, Y, lse = ctx.saved_tensors
-    return (*_backward(dY.contiguous(), Y, lse, *tensors, *ctx.plan), *(None,) * 6)
+def _differentiate(ctx, dY):
+    *tensors, Y = ctx.saved_tensors
+    gradients = _backward(dY.contiguous(), Y, *tensors, *ctx.plan)
+    return (*gradients, *(None,) * (8 - len(gradients)))
 
 
 _forward.register_autograd(_differentiate, setup_context=_keep_for_backward)

@@ -1,8 +1,8 @@
 """Softmax attention in steps: a block of queries over the few keys that it sees, for a group of heads at a time.
 
 The scores of one step stay in the processor's cache: matrix products do nearly all of the work, no score is stored, and
-the backward pass computes them again from the logarithm of their sum. Blocks and groups are Python loops over large
-products; torch's fused kernel on the same keys is no faster here, and cannot skip hidden corners.
+the backward pass computes them again. Blocks and groups are Python loops over large products; torch's fused kernel on
+the same keys is no faster here, and would need its private backward pass.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from attnworks.linalg.scratch import Scratch
 
-CACHE = 1_310_720
+CACHE = 2_621_440
 """Bytes of scores in one step: about what two cores hold near."""
 
 
@@ -71,60 +71,42 @@ class Walk(ABC):
     def buffer(self, name: str, *shape: int) -> Tensor:
         return self._scratch.empty(name, shape, self.Q.dtype, self.Q.device)
 
-    def forward(self, keep: bool) -> tuple[Tensor, Tensor]:
-        """Y [b h i v], and the log-sum-exp [b h i] of the scores if it is to be kept; inf where no key is seen."""
-        d_v = self.V.shape[-1]
-        Y, lse = (
-            self.Q.new_empty(self.b * self.h, self.i, d_v),
-            self.Q.new_empty(self.b * self.h, self.i if keep else 0),
-        )
+    def forward(self) -> Tensor:
+        """Y [b h i v]; zeros where no key is seen."""
+        Y = self.Q.new_empty(self.b * self.h, self.i, self.V.shape[-1])
         for step in self._steps():
             K, V = self.fetch(step)
-            S = self._scores(step, K)
-            blind = self._unblind(S)
-            P = self.buffer("P", *S.shape) if keep else S
-            torch.softmax(S, -1, out=P)
-            if keep:  # from two maxima: cheaper than a log-sum-exp of its own
-                torch.sub(S.amax(-1), P.amax(-1).log_(), out=lse[step.heads, step.queries])
-            mixed = torch.bmm(P, V, out=self.buffer("Y", step.count, S.shape[1], d_v))
-            if blind is not None:
-                mixed.masked_fill_(blind, 0.0)
-                if keep:
-                    lse[step.heads, step.queries].masked_fill_(blind[..., 0], torch.inf)
-            Y[step.heads, step.queries] = mixed
-        return Y.unflatten(0, (self.b, self.h)), lse.unflatten(0, (self.b, self.h))
+            P = self._weights(step, K)
+            Y[step.heads, step.queries] = torch.bmm(P, V, out=self.buffer("Y", *P.shape[:2], V.shape[-1]))
+        return Y.unflatten(0, (self.b, self.h))
 
-    def backward(self, dY: Tensor, Y: Tensor, lse: Tensor) -> list[Tensor]:
+    def backward(self, dY: Tensor, Y: Tensor) -> list[Tensor]:
         """dQ, dK, dV and whatever else the pattern has gradients for."""
-        dY, Y, lse = dY.flatten(0, 1), Y.flatten(0, 1), lse.flatten(0, 1)[..., None]
+        dY, Y = dY.flatten(0, 1), Y.flatten(0, 1)
         dQ = self.Q.new_empty(self.Q.shape)
         for step in self._steps():
             at = step.heads, step.queries
             K, V = self.fetch(step)
-            P = self._scores(step, K).sub_(lse[at]).exp_()
+            P = self._weights(step, K)
             dP = torch.bmm(dY[at], V.mT, out=self.buffer("dP", *P.shape))
             dS = dP.sub_((dY[at] * Y[at]).sum(-1, keepdim=True)).mul_(P)
-            Q = self.buffer("Q", step.count, P.shape[1], K.shape[-1])  # still scaled, from the scores
+            Q = self.buffer("Q", *P.shape[:2], K.shape[-1])  # still scaled, from the scores
             self.give_back(step, dS, Q, P, dY[at])
-            dQ[at] = torch.bmm(dS, K, out=self.buffer("dQ", *Q.shape)).mul_(self.scale)
+            torch.mul(torch.bmm(dS, K, out=self.buffer("dQ", *Q.shape)), self.scale, out=dQ[at])
         return [T.unflatten(0, (self.b, self.h)) for T in (dQ, *self.gradients())]
 
-    def _scores(self, step: Step, K: Tensor) -> Tensor:
+    def _weights(self, step: Step, K: Tensor) -> Tensor:
+        """Softmax of the step's scores, zero where no key is seen. Twice a softmax is cheaper than storing its sum."""
         Q = self.Q[step.heads, step.queries]
         Q = torch.mul(Q, self.scale, out=self.buffer("Q", *Q.shape))
         S = torch.bmm(Q, K.mT, out=self.buffer("S", *Q.shape[:2], K.shape[1]))
         self.hide(S, step)
-        return S
-
-    def _unblind(self, S: Tensor) -> Tensor | None:
-        """Make rows that see no key finite, and say where they are."""
         if self.shade is None:
-            return None
+            return torch.softmax(S, -1, out=S)
         blind = S.amax(-1, keepdim=True) == -torch.inf
         if not blind.any():
-            return None
-        S.masked_fill_(blind, 0.0)
-        return blind
+            return torch.softmax(S, -1, out=S)
+        return torch.softmax(S.masked_fill_(blind, 0.0), -1, out=S).masked_fill_(blind, 0.0)
 
     def _steps(self) -> Iterator[Step]:
         """All blocks of queries for one group of heads after the other, so that its keys are still near."""
