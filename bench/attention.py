@@ -8,7 +8,8 @@
 8 heads of width 64, one sequence, float32. Every contestant is checked, then measured in a process of its own for
 memory and for whether it stays below the limit of seconds, then all take turns in one run: once under malloc as it
 comes, which hands large blocks back to the system and pays for fresh pages every time, and once under a malloc that
-keeps them. Writes bench_attention.json, .md and .svg. --quick leaves out memory, and takes about two minutes.
+keeps them. Writes bench_attention.json, after each of these parts, and at the end .md and .svg. --quick leaves out
+memory, and takes about two minutes.
 """
 
 from __future__ import annotations
@@ -128,7 +129,8 @@ def peaks(
     return found
 
 
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """All that is known, once after the memory and once after each allocator: what comes later may crash."""
     lengths = [int(n) for n in arguments.n.split(",")]
     common = {"threads": arguments.threads, "limit": arguments.limit, "rounds": arguments.rounds}
     print("Is like compared with like?")
@@ -143,15 +145,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         return arguments.quick or isinstance(memory[contestant.key][cell(chosen, n)], Peak)
 
     able = {n: {one.key: [chosen for chosen in one.passes if runs(one, chosen, n)] for one in present} for n in lengths}
-    times = {}
-    for allocator, environment in ALLOCATORS.items():
-        print(f"Time, {allocator} allocator")
-        with tempfile.TemporaryDirectory() as folder:
-            to = Path(folder) / "race.json"
-            job = {"cells": able, "warmup": WARMUP[allocator], "to": str(to), **common}
-            subprocess.run(child("race", job), check=True, env={**os.environ, **environment})
-            times[allocator] = json.loads(to.read_text())
-    return {
+    known: dict[str, Any] = {
         "settings": {**common, "lengths": lengths, "torch": torch.__version__, "when": arguments.when},
         "cores": os.cpu_count(),
         "roof_flops": roofline("float32")[1],
@@ -169,8 +163,17 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         ],
         "flops": {pair.function: _flops(pair, lengths) for pair in dict.fromkeys(one.pair for one in present)},
         "memory": memory,
-        "times": times,
+        "times": {},
     }
+    yield known
+    for allocator, environment in ALLOCATORS.items():
+        print(f"Time, {allocator} allocator")
+        with tempfile.TemporaryDirectory() as folder:
+            to = Path(folder) / "race.json"
+            job = {"cells": able, "warmup": WARMUP[allocator], "to": str(to), **common}
+            subprocess.run(child("race", job), check=True, env={**os.environ, **environment})
+            known["times"][allocator] = json.loads(to.read_text())
+        yield known
 
 
 def _told(found: dict[str, Peak | str]) -> str:
@@ -218,7 +221,8 @@ def main() -> None:
     else:
         if arguments.what == "all":
             torch.set_num_threads(arguments.threads)
-            page.write_text(json.dumps(measure(arguments), indent=1) + "\n")
+            for known in measure(arguments):
+                page.write_text(json.dumps(known, indent=1) + "\n")
         write_report(json.loads(page.read_text()), arguments.out)
 
 

@@ -30,6 +30,7 @@ from attention_peers import (
 from torch import Tensor
 
 from attnworks.mechanisms import MECHANISMS, Mechanism, MechanismSpec
+from attnworks.mechanisms.patterns import Where
 from attnworks.timing import BOTH, FORWARD, Inputs, Task, core_of, draw, passes_over
 
 OURS = "attnworks"
@@ -65,8 +66,8 @@ class Pair:
 def ring_attention(task: Task) -> Mechanism:
     """Our graph attention on the graph of degree 64; its edges are collected before the clock runs, as masks are."""
     apart = task.n // DEGREE
-    mechanism: Any = MECHANISMS["graph"](graph=lambda i, j: (j - i) % apart == 0)  # pyright: ignore[reportCallIssue]
-    mechanism.edges(task.heads, task.n, task.n, task.causal)
+    mechanism: Any = MECHANISMS["graph"](graph=Where(lambda i, j: (j - i) % apart == 0))  # pyright: ignore[reportCallIssue]
+    mechanism.collected(task.heads, task.n, task.n, task.causal)
     return mechanism
 
 

@@ -1,4 +1,4 @@
-"""The page and the picture of bench/attention.py, from its JSON."""
+"""The page and the picture of bench/attention.py, from its JSON, also from that of a run that did not reach its end."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def page(results: dict[str, Any]) -> str:
         f"forward and backward. Skipped is what takes longer than {settings['limit']:g} s or does not fit.",
         "![Time against length](bench_attention.svg)",
     ]
-    for allocator, heading in HEADINGS.items():
+    for allocator, heading in ((name, HEADINGS[name]) for name in results["times"]):
         parts += [f"## {heading}", _times(results, allocator), _steps(results, allocator)]
     if results["memory"]:
         parts += ["## Peak memory above the inputs, MB", _memory(results)]
@@ -116,10 +116,12 @@ def _remarks(results: dict[str, Any]) -> str:
         + (f" ({one['remark']})" if one["remark"] and one["remark"] != one["check"] else "")
         for one in results["contestants"]
     ]
-    return (
-        "Before timing, outputs and gradients of every contestant are held to the same function at n = 1,024:\n\n"
-        + ("\n".join(lines))
+    told = (
+        "Before timing, each contestant is held to what it should compute: its outputs at n = 1,024, and its gradients "
+        "where it has a backward pass; in steps, its first outputs. One that computes another function is not checked: "
+        "its line says what it does instead."
     )
+    return told + "\n\n" + "\n".join(lines)
 
 
 def _why(results: dict[str, Any], one: dict[str, Any], chosen: str, n: str) -> str:
@@ -129,7 +131,7 @@ def _why(results: dict[str, Any], one: dict[str, Any], chosen: str, n: str) -> s
 
 def _panels(results: dict[str, Any]) -> Iterator[tuple[str, dict[str, dict[int, float]]]]:
     """Time of forward and backward by function, beside dense attention."""
-    races = {int(n): Race(seconds) for n, seconds in results["times"]["default"].items()}
+    races = {int(n): Race(seconds) for n, seconds in results["times"].get("default", {}).items()}
 
     def curve(key: str) -> dict[int, float]:
         cell = f"{key} / {BOTH}"

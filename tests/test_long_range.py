@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from click.testing import CliRunner
 
 from attnworks.cli import main
-from attnworks.cli.long_range_display import split_mechanisms
-from attnworks.data.tasks import TASKS, Readout, Recall
+from attnworks.data.tasks import TASKS, Batch, Readout, Recall
 from attnworks.errors import FolderError, UnknownNameError, UsageError
 from attnworks.experiments import classifying
 from attnworks.experiments.classifying import Cell, Progress, Settings, classifier, lengths, train_cell, wilson
-from attnworks.experiments.long_range import RESULTS, default_mechanisms, long_range
-from attnworks.experiments.step_memory import peak_bytes
+from attnworks.experiments.long_range import RESULTS, default_mechanisms, long_range, read_cells
+from attnworks.experiments.step_memory import peak_bytes, peak_of
 from attnworks.models.classifier import Classifier, last_real, mean_real
 from helpers import assert_close
 
@@ -95,13 +94,48 @@ def test_lengths_double_up_to_the_full_one() -> None:
     assert lengths(TASKS["recall"], Settings(length=12)) == [12]
 
 
-def test_minutes_end_a_cell_and_still_bring_it_to_full_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    ticks = count()
-    monkeypatch.setattr(classifying, "time", SimpleNamespace(perf_counter=lambda: float(next(ticks))))
+@pytest.fixture
+def rates(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Learning rates of the steps, on a clock of our own: drawing a batch takes three seconds, a step one."""
+    clock, seen = SimpleNamespace(now=0.0), list[float]()
+    step, draw = classifying._step, classifying._batch
+
+    def slow_step(model: Classifier, optimiser: torch.optim.Optimizer, batch: Batch) -> float:
+        clock.now += 1
+        seen.append(optimiser.param_groups[0]["lr"])
+        return step(model, optimiser, batch)
+
+    def slow_draw(*arguments: Any) -> Batch:
+        clock.now += 3
+        return draw(*arguments)
+
+    monkeypatch.setattr(classifying, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+    monkeypatch.setattr(classifying, "_step", slow_step)
+    monkeypatch.setattr(classifying, "_batch", slow_draw)
+    return seen
+
+
+@pytest.mark.usefixtures("rates")
+def test_minutes_end_a_cell_and_still_bring_it_to_full_length() -> None:
     events: list[Progress] = []
-    cell = train_cell("recall", "dense", 0, replace(TINY, steps=1000, minutes=9 / 60), events.append)
-    assert cell is not None and cell.steps == cell.seconds == 9 and cell.seconds_per_step == 1
+    cell = train_cell("recall", "dense", 0, replace(TINY, steps=1000, minutes=36 / 60), events.append)
+    assert cell is not None and cell.steps == 9
     assert events[0].length == 16 and events[-1].length == 37 and events[-1].done == 1
+
+
+@pytest.mark.usefixtures("rates")
+def test_drawing_a_batch_is_no_part_of_a_step() -> None:
+    cell = train_cell("recall", "dense", 0, replace(TINY, minutes=1.0))
+    assert cell is not None and cell.seconds_per_step == 1 and cell.seconds == 4 * cell.steps
+
+
+@pytest.mark.parametrize(("steps", "minutes"), [(1000, 36 / 60), (9, None)])
+def test_the_learning_rate_falls_with_time_as_with_steps(steps: int, minutes: float | None, rates: list[float]) -> None:
+    settings = replace(TINY, steps=steps, minutes=minutes)
+    assert train_cell("recall", "dense", 0, settings) is not None
+    rate = classifying.schedule("cosine", settings.learning_rate, steps // 12, steps)
+    assert rates == [rate(round(number * steps / 9)) for number in range(9)]
+    assert rates[-1] < 0.2 * settings.learning_rate
 
 
 def test_a_loss_that_is_no_number_ends_the_cell(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,6 +154,12 @@ def test_peak_memory_is_what_tensors_hold_at_the_worst_moment() -> None:
 
     assert peak_bytes(run) == pytest.approx(2 * 4 * 2**20, abs=100)
     assert peak_bytes(lambda: None) == 0
+
+
+def test_at_one_moment_what_is_taken_first_counts_first() -> None:
+    changes = [(3.0, 70), (3.0, -70), (2.0, 5), (2.0, 11), (2.0, -5)]
+    assert peak_of(changes) == 11 + 70
+    assert peak_of([(1.0, -7)]) == peak_of([]) == 0
 
 
 def test_wilson_intervals() -> None:
@@ -153,10 +193,6 @@ def test_the_default_mechanisms_are_there() -> None:
         classifier(TASKS["recall"], mechanism, 0)
 
 
-def test_lists_of_specs() -> None:
-    assert split_mechanisms("dense, a:b=1,c=2,d:e=3,dense") == ["dense", "a:b=1,c=2", "d:e=3"]
-
-
 def test_what_cannot_run_is_refused_before_anything_does(tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match="mechanism 'dens'"):
         long_range(tmp_path, TINY, ("recall",), ("dense", "dens"))
@@ -173,10 +209,38 @@ def test_a_folder_of_other_settings_or_of_something_else_is_refused(tmp_path: Pa
     long_range(tmp_path / "a", TINY, ("recall",), ("dense",))
     with pytest.raises(UsageError, match="expected steps=3, as in the cells that are there"):
         long_range(tmp_path / "a", replace(TINY, steps=4), ("recall",), ("dense",))
+    with pytest.raises(UsageError, match="expected steps=3"):  # before the mechanisms are tried, which takes long
+        long_range(tmp_path / "a", replace(TINY, steps=4), ("recall",), ("dens",))
     for content in ("", "[]", '{"format": 1}', '{"format": 2, "settings": {}, "cells": []}'):
         (tmp_path / "a" / RESULTS).write_text(content)
         with pytest.raises(FolderError, match="choose another --out"):
             long_range(tmp_path / "a", TINY, ("recall",), ("dense",))
+
+
+def test_two_runs_into_one_folder_keep_the_cells_of_both(tmp_path: Path) -> None:
+    theirs: list[Cell] = []
+    trained: set[str] = set()
+
+    def watch(event: Progress | Cell) -> None:
+        if not theirs:
+            theirs.extend(long_range(tmp_path, TINY, ("recall",), ("luong-dot",)))
+        if isinstance(event, Progress):
+            trained.add(event.mechanism)
+
+    dense, dot = long_range(tmp_path, TINY, ("recall",), ("dense", "luong-dot"), watch=watch)
+    assert [dot] == theirs and trained == {"dense"}
+    assert read_cells(tmp_path, TINY) == [dot, dense]
+
+
+def test_a_run_with_other_settings_does_not_overwrite(tmp_path: Path) -> None:
+    others = replace(TINY, steps=2)
+
+    def watch(event: Progress | Cell) -> None:
+        long_range(tmp_path, others, ("bytes",), ("dense",))
+
+    with pytest.raises(UsageError, match="expected steps=2, as in the cells that are there"):
+        long_range(tmp_path, TINY, ("recall",), ("dense",), watch=watch)
+    assert [cell.task for cell in read_cells(tmp_path, others)] == ["bytes"]
 
 
 OPTIONS = ("--steps", 2, "--length", 37, "--batch", 2, "--held-out", 5, "--threads", 1, "--tasks", "recall,listops")

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,26 @@ def test_a_picture_that_cannot_be_written_is_refused_first(
     assert "a file ending in .svg" in text and not measured
 
 
+@pytest.mark.parametrize("locked", ["", "times.svg"])
+def test_a_picture_without_permission_is_refused_first(
+    measured: dict[str, Any], tmp_path: Path, locked: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if locked:
+        (tmp_path / locked).touch()
+    monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK or Path(path) != tmp_path / locked)
+    text = one_line(bench("--plot", str(tmp_path / "times.svg"), "--mechanisms", "dense"), code=1)
+    assert "no permission to write" in text and not measured
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is full")
+def test_a_disk_that_fills_up_is_one_line(measured: dict[str, Any], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    (tmp_path / "times.svg").symlink_to("/dev/full")
+    result = bench("--plot", str(tmp_path / "times.svg"), "--mechanisms", "dense")
+    assert result.exit_code == 1 and measured
+    assert result.stderr.splitlines()[-1].startswith("attnworks: draw ") and "No space left" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -128,6 +149,10 @@ def test_a_picture_that_cannot_be_written_is_refused_first(
         (["--n", "1024,many"], "--n 1024,many"),
         (["--n", "0"], "whole numbers from 1"),
         (["--n", ""], "whole numbers from 1"),
+        (["--limit", "inf"], "--limit inf"),
+        (["--limit", "nan"], "--limit nan"),
+        (["--limit", "0"], "seconds above 0"),
+        (["--limit", "1e300"], "seconds above 0"),
     ],
 )
 def test_a_mistake_is_one_line_before_anything_runs(measured: dict[str, Any], arguments: list[str], words: str) -> None:

@@ -111,6 +111,8 @@ def test_the_table_fits_and_explains_itself() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (["--mechanism", "bigbird", "--n", "1000000000000"], "--n 1000000000000: expected at most 1,048,576 positions"),
+        (["--compare", "--n", "1048577"], "--n 1048577: expected at most 1,048,576 positions"),
         (["--mechanism", "thrifti"], "did you mean 'thrifty'?"),
         (["--mechanism", "thrifty:kyes=3"], "did you mean 'keys'?"),
         (["--mechanism", "thrifty:keys"], "name:option=value"),

@@ -5,6 +5,7 @@ A mechanism for which a promise makes no sense by nature is named in one of the 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -568,6 +569,68 @@ def test_inputs_and_parameters_are_left_alone(name: str) -> None:
         mechanism(*inputs, mask, context_for(mechanism), weights=weights)
     for leaf, tensor in leaves.items():
         assert torch.equal(tensor, before[leaf]), leaf
+
+
+# --- the modes of torch -----------------------------------------------------------------------------------------------
+
+
+@every_mechanism
+@both_paths
+def test_no_queries_give_no_rows(name: str, weights: bool) -> None:
+    mask = Mask(causal="causal" in MECHANISMS[base(name)].masks)
+    if not defined(name, mask, 0, 7):
+        return
+    mechanism = build(name, Geometry(H, 11, 13))
+    got = mechanism(*qkv(i=0), mask, context_for(mechanism), weights=weights)
+    assert got.Y.shape == (B, H, 0, 13)
+    assert not weights or (got.P is not None and got.P.shape == (B, H, 0, 7))
+
+
+@every_mechanism
+def test_what_is_remembered_does_not_depend_on_the_mode(name: str) -> None:
+    """Nothing that was first computed without gradients, or under another default device, stands in the way later."""
+    n = 23
+    with torch.inference_mode():
+        mechanism = build(name, Geometry(H, 11, 13), torch.float32)
+        mechanism(*qkv(i=n, j=n, dtype=torch.float32), None, context_for(mechanism))
+    mechanism = build(name, Geometry(H, 11, 13), torch.float32)
+    for length in (n, n + 1):
+        inputs = qkv(i=length, j=length, dtype=torch.float32, grad=True)
+        if length > n:
+            with torch.device("meta"), contextlib.suppress(RuntimeError, NotImplementedError, UsageError, TypeError):
+                mechanism(*inputs, None, context_for(mechanism))
+        Y = mechanism(*inputs, None, context_for(mechanism)).Y
+        gradients = torch.autograd.grad(Y.sum(), inputs, materialize_grads=True)
+        assert all(gradient.isfinite().all() for gradient in gradients)
+
+
+@every_mechanism
+@pytest.mark.parametrize("mask", ["none", "causal", "padding"])
+def test_training_in_mixed_precision(name: str, mask: str) -> None:
+    if refuses(name, mask, 7, 7):
+        return
+    mechanism, inputs, condition, _ = setting(name, Case(mask, 7, 7, 11, 13), torch.float32)
+    want = mechanism(*inputs, condition, context_for(mechanism)).Y
+    with torch.autocast("cpu", torch.bfloat16):
+        Y = mechanism(*inputs, condition, context_for(mechanism)).Y
+    gradients = torch.autograd.grad(Y.float().sum(), inputs, materialize_grads=True)
+    assert all(gradient.isfinite().all() for gradient in gradients)
+    assert (Y.float() - want).abs().max() < 0.1 * want.abs().max()
+
+
+@every_mechanism
+def test_second_derivatives_are_right_or_refused(name: str) -> None:
+    def second(weights: bool) -> Tensor:
+        mechanism, inputs, condition, _ = setting(name, Case("none", 7, 7, 11, 13))
+        Y = mechanism(*inputs, condition, context_for(mechanism), weights=weights).Y
+        (dQ,) = torch.autograd.grad(Y.square().sum(), inputs.Q, create_graph=True)
+        return torch.autograd.grad(dQ.square().sum(), inputs.Q)[0]
+
+    try:
+        found = second(weights=False)
+    except (RuntimeError, NotImplementedError):
+        return
+    assert_close(found, second(weights=True))
 
 
 # --- memory and cost --------------------------------------------------------------------------------------------------

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -192,6 +194,23 @@ def test_global_tokens_of_each_sentence(causal: bool, rows: int, padded: bool, s
     assert_close(mechanism(*first, Mask(mask.padding, causal, table), context).Y, want.Y)
 
 
+ONE = torch.ones(1)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"global_tokens": torch.zeros(3, 7, dtype=torch.int64)}, r"\[3, 7\], got shape \[3, 7\] of int64"),
+        ({"global_tokens": torch.zeros(3, 5, dtype=torch.bool)}, r"\[3, 7\], got shape \[3, 5\] of bool"),
+        ({"global_tokens": torch.zeros(2, 7, dtype=torch.bool)}, r"\[3, 7\], got shape \[2, 7\] of bool"),
+        ({"second": (ONE, ONE, ONE)}, r"of the same shapes again: .* got \[1\], "),
+    ],
+)
+def test_a_context_that_does_not_fit(fields: dict[str, Any], message: str) -> None:
+    with unchecked(), pytest.raises(UsageError, match=message):
+        Longformer()(*qkv(i=7), None, Context(**fields))
+
+
 def test_only_global_tokens_use_the_second_projections() -> None:
     first, again = qkv(1, 2, 29, 29, 5, 7, seed=1), qkv(1, 2, 29, 29, 5, 7, seed=2)
     mechanism = Longformer(window=3, n_global=2)
@@ -238,6 +257,22 @@ def test_a_ring_given_in_four_ways(graph: object, mask: Mask) -> None:
     assert mechanism.cost(7, 7, Geometry(2, 11, 13)).edges == 2 * 21
     got = mechanism(*inputs, mask, weights=True)
     assert_close(got.Y, mechanism.reference(*inputs, mask, Context()).Y)
+
+
+def test_a_predicate_is_asked_about_numbers() -> None:
+    """Tensors would never be found in a set, and the edge would be lost without a word."""
+    extra = {(0, 3)}
+    graph = Graph(graph=lambda i, j: i == j or (i, j) in extra)
+    P = graph(*qkv(i=7), weights=True).P
+    assert P is not None and bool((P[:, :, 0, 3] > 0).all())
+    assert len(graph.collected(2, 7, 7, causal=False)[0]) == 8
+
+
+def test_a_graph_can_be_pickled() -> None:
+    graph = Graph(graph=RING)
+    inputs = qkv(i=7)
+    want = graph(*inputs).Y
+    assert torch.equal(pickle.loads(pickle.dumps(graph))(*inputs).Y, want)
 
 
 def test_ragged_neighbours_and_none_at_all() -> None:

@@ -12,7 +12,7 @@ from attnworks.mechanisms import MECHANISMS, Geometry, MechanismSpec
 from attnworks.mechanisms.bahdanau import Bahdanau
 from attnworks.mechanisms.dense import Dense
 from attnworks.mechanisms.luong import LuongMultiplicative
-from attnworks.mechanisms.spec import option_names
+from attnworks.mechanisms.spec import option_names, parse_many
 
 
 class Optioned(Dense):
@@ -110,6 +110,21 @@ def test_get_and_names() -> None:
     assert all(mechanisms.get(name) is MECHANISMS[name] for name in mechanisms.names())
 
 
+@pytest.mark.parametrize(
+    ("text", "specs"),
+    [
+        ("dense", ["dense"]),
+        ("dense, optioned:window=3,kind=b , luong-dot", ["dense", "optioned:window=3,kind=b", "luong-dot"]),
+        ("optioned,window=7,rate=0.5,dense", ["optioned:window=7,rate=0.5", "dense"]),
+        ("optioned:window=7,optioned:window=11", ["optioned:window=7", "optioned:window=11"]),
+        ("dense,optioned,rate=2.5e-1,dense,optioned:rate=0.25", ["dense", "optioned:rate=0.25"]),
+    ],
+)
+@pytest.mark.usefixtures("optioned")
+def test_lists_of_mechanisms(text: str, specs: list[str]) -> None:
+    assert parse_many(text) == [MechanismSpec.parse(spec) for spec in specs]
+
+
 # --- what cannot be read ----------------------------------------------------------------------------------------------
 
 
@@ -120,6 +135,12 @@ def test_an_unknown_mechanism_gets_the_nearest_name() -> None:
     assert text.startswith("mechanism 'dens': expected one of bahdanau-additive, ")
     assert text.endswith(", got an unknown name; did you mean 'dense'?")
     assert all(name in text for name in mechanisms.names())
+
+
+@pytest.mark.parametrize("text", ["", "dense,,luong-dot", "dense,dens", "window=3"])
+def test_a_list_with_something_else_is_refused(text: str) -> None:
+    with pytest.raises(UnknownNameError, match="expected one of bahdanau-additive"):
+        parse_many(text)
 
 
 def test_an_unknown_option_gets_the_nearest_name() -> None:

@@ -60,6 +60,40 @@ def test_writing_with_a_cache_is_writing_without(family: str, mechanism: str) ->
     assert torch.equal(cached, again)
 
 
+@pytest.mark.parametrize("family", ["bart", "t5", "gpt2-cross", "bert-decoder"])
+def test_a_window_is_never_laid_across_two_sequences(family: str) -> None:
+    """Even where source and target are of one length: what is padded by one token must give the same."""
+    model = TINY[family].build()
+    given = inputs(model, padded=False)
+    n = given["input_ids"].shape[1]
+    equal = {name: part[:, :n].contiguous() for name, part in given.items()}
+    longer = {**equal}
+    if "encoder_hidden_states" in given:
+        states = given["encoder_hidden_states"][:, : n + 1].contiguous()
+        longer["encoder_hidden_states"] = states
+        longer["encoder_attention_mask"] = (torch.arange(n + 1) < n).long().expand(len(states), -1)
+    else:
+        pad = torch.full_like(given["input_ids"][:, :1], 1)
+        longer["input_ids"] = torch.cat([given["input_ids"], pad], 1)
+        longer["attention_mask"] = torch.cat([given["attention_mask"], torch.zeros_like(pad)], 1)
+    want = outputs(model, equal)
+    model = with_attention(model, offer("window:window=0"))
+    got = outputs(model, equal)
+    assert_close(got, outputs(model, longer))
+    assert (got - want).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("option", [{"sliding_window": 3}, {"softcap": 30.0}])
+def test_what_an_implementation_would_leave_out_is_refused(option: dict[str, Any]) -> None:
+    from transformers import AttentionInterface
+
+    attend = AttentionInterface()[offer("dense")]
+    Q = torch.randn(1, 2, 7, 4)
+    with pytest.raises(UsageError, match=f"dense in a model with {next(iter(option))}"):
+        attend(torch.nn.Module(), Q, Q, Q, None, **option)
+    attend(torch.nn.Module(), Q, Q, Q, None, sliding_window=7, softcap=None)
+
+
 def test_a_mechanism_with_parameters_is_refused() -> None:
     with pytest.raises(UsageError, match="a mechanism without parameters of its own, got linformer, which has some"):
         offer("linformer")

@@ -65,6 +65,26 @@ def test_a_child_that_dies_is_started_again_on_the_rest() -> None:
     assert found["wrong"] == "ValueError: no such thing"
 
 
+LIMITED = """
+import resource, runpy, sys
+memory = runpy.run_path(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_AS, (1 << 33, 1 << 33))
+limits = []
+memory["_line"].__globals__["_line"] = lambda path, name: int(sys.argv[2])
+memory["answer"]([("a", lambda: limits.append(resource.getrlimit(resource.RLIMIT_AS)))], seconds=2.0)
+print(*limits[0])
+"""
+
+
+@linux
+@pytest.mark.parametrize(("free", "soft"), [(1 << 31, int(1.8 * 2**31)), (1 << 40, 1 << 33)])
+def test_a_lower_hard_limit_stays(free: int, soft: int) -> None:
+    command = [sys.executable, "-c", LIMITED, memory.__file__, str(free)]
+    child = subprocess.run(command, capture_output=True, text=True)
+    assert child.returncode == 0, child.stderr
+    assert child.stdout.splitlines()[-1] == f"{soft} {1 << 33}"
+
+
 def test_a_child_without_a_word_is_told_by_its_code() -> None:
     found = ask_child(lambda left: [sys.executable, "-c", "raise SystemExit(7)"], ["a"])
     assert found == {"a": "ended with code 7"}

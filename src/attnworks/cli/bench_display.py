@@ -19,6 +19,7 @@ from attnworks.cli.console import console, print_json, progress_console
 from attnworks.cli.count import readable
 from attnworks.errors import UsageError
 from attnworks.mechanisms import MECHANISMS, MechanismSpec
+from attnworks.mechanisms.spec import parse_many
 from attnworks.reports.times import check_picture, draw_times
 from attnworks.timing import BOTH, FORWARD, Comparison, Row, Task, compare, verdict
 from attnworks.timing.attention import FILLED
@@ -28,19 +29,21 @@ ALL = "all"
 LEFT_OUT = {"graph"}
 """Not in `all`: graphs are given from Python, and without one this is dense."""
 LONGEST = 2**20
+DAY = 86_400
 
 
 def bench_attention(
-    lengths: str, mechanisms: str, task: Task, *, plot: Path | None, as_json: bool, **options: Any
+    lengths: str, mechanisms: str, task: Task, *, limit: float, plot: Path | None, as_json: bool, **options: Any
 ) -> None:
     """Check everything that was asked for, measure, show."""
     places = read_lengths(lengths)
     specs = read_specs(mechanisms, task)
     check_causal([str(spec) for spec in specs], task)
+    check_limit(limit)
     if plot is not None:
         check_picture(plot)
     with _progress(steps(specs, places), quiet=as_json) as advance:
-        comparison = compare(specs, places, task, advance=advance, **options)
+        comparison = compare(specs, places, task, limit=limit, advance=advance, **options)
     if as_json:
         print_json(_as_data(comparison))
     else:
@@ -64,11 +67,18 @@ def read_lengths(text: str) -> list[int]:
     return sorted({int(part) for part in parts})
 
 
-def read_specs(text: str, task: Task) -> list[MechanismSpec]:
-    """`window:window=64,block=32,linear` names two mechanisms: a part that is only an option belongs to the one before.
+def check_limit(seconds: float) -> None:
+    if not 0 < seconds <= DAY:
+        raise UsageError(
+            asked=f"--limit {seconds:g}",
+            expected=f"seconds above 0, up to {DAY:,} (a day)",
+            got=f"{seconds:g}",
+            remedy="write for instance --limit 60",
+        )
 
-    `all` are those that run on Q, K and V alone under the task's mask.
-    """
+
+def read_specs(text: str, task: Task) -> list[MechanismSpec]:
+    """A list of mechanisms; `all` are those that run on Q, K and V alone under the task's mask."""
     if text.strip() == ALL:
         kinds = {name: MECHANISMS[name] for name in MECHANISMS}
         return [
@@ -76,13 +86,7 @@ def read_specs(text: str, task: Task) -> list[MechanismSpec]:
             for name, kind in kinds.items()
             if name not in LEFT_OUT and kind.needs <= FILLED and (not task.causal or "causal" in kind.masks)
         ]
-    whole: list[str] = []
-    for part in (part.strip() for part in text.split(",")):
-        if whole and "=" in part and ":" not in part:
-            whole[-1] += f"{',' if ':' in whole[-1] else ':'}{part}"
-        else:
-            whole.append(part)
-    return [MechanismSpec.parse(part) for part in whole]
+    return parse_many(text)
 
 
 @contextmanager

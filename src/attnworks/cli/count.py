@@ -60,8 +60,9 @@ def count(
     }
     _refuse_strangers([word for word, value in given.items() if value is not None])
     if mechanism is not None or compare:
-        from attnworks.cli.count_attention import show_all, show_one
+        from attnworks.cli.count_attention import check_positions, show_all, show_one
 
+        check_positions(n or 1)
         size = (n or 4096, heads or 8, width or 64)
         if mechanism is not None:
             show_one(mechanism, *size, causal, as_json)

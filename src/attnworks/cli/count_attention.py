@@ -13,6 +13,17 @@ from attnworks.mechanisms.complexity import LONGEST, Complexity, complexity, pay
 from attnworks.models.counting import quadratic_share
 
 
+def check_positions(n: int) -> None:
+    """Some mechanisms count their edges position by position."""
+    if n > LONGEST:
+        raise UsageError(
+            asked=f"count --n {n}",
+            expected=f"at most {LONGEST:,} positions",
+            got=f"{n:,}",
+            remedy=f"choose an n up to {LONGEST}",
+        )
+
+
 def show_one(text: str, n: int, heads: int, width: int, causal: bool, as_json: bool) -> None:
     """One mechanism against dense attention: edges, FLOPs, bytes, and from which length it pays."""
     spec, geometry = MechanismSpec.parse(text), Geometry(heads, width, width)

@@ -127,12 +127,13 @@ def long_range(
       attnworks experiment long-range --length 1024 --seeds 3 --minutes 5 --json --out runs/long
     """
     prepare("cpu", threads, seed)
-    from attnworks.cli.long_range_display import run_long_range, split_mechanisms
+    from attnworks.cli.long_range_display import run_long_range
     from attnworks.experiments.classifying import Settings
+    from attnworks.mechanisms.spec import parse_many
 
     settings = Settings(
         steps=steps, minutes=minutes, length=length, batch=batch, learning_rate=learning_rate, held_out=held_out
     )
     names = list(dict.fromkeys(name.strip() for name in tasks.split(",")))
-    specs = None if mechanisms is None else split_mechanisms(mechanisms)
+    specs = None if mechanisms is None else [str(spec) for spec in parse_many(mechanisms)]
     run_long_range(out, settings, names, specs, range(seed, seed + seeds), as_json)

@@ -17,7 +17,6 @@ from attnworks.cli.console import console, print_json, progress_console
 from attnworks.cli.train_display import stop_on_signal
 from attnworks.experiments.classifying import Cell, Progress, Settings
 from attnworks.experiments.long_range import default_mechanisms, long_range, report
-from attnworks.mechanisms import MechanismSpec
 
 MEGABYTE = 2**20
 
@@ -31,8 +30,6 @@ def run_long_range(
     as_json: bool,
 ) -> None:
     mechanisms = mechanisms or default_mechanisms(settings.length)
-    for mechanism in mechanisms:
-        MechanismSpec.parse(mechanism)
     with stop_on_signal() as stopped, Display(len(tasks) * len(mechanisms) * len(seeds), quiet=as_json) as display:
         cells = long_range(folder, settings, tasks, mechanisms, seeds, watch=display, should_stop=lambda: bool(stopped))
     if as_json:
@@ -42,21 +39,6 @@ def run_long_range(
     if stopped:
         progress_console().print("Stopped; run the same command again to go on.")
         sys.exit(130)
-
-
-def split_mechanisms(text: str) -> list[str]:
-    """Specs in a list: after a comma, `option=value` belongs to the mechanism before.
-
-    >>> split_mechanisms("dense,window:window=32,dilation=2,linear")
-    ['dense', 'window:window=32,dilation=2', 'linear']
-    """
-    specs: list[str] = []
-    for part in (part.strip() for part in text.split(",")):
-        if specs and "=" in part and ":" not in part:
-            specs[-1] += f",{part}"
-        else:
-            specs.append(part)
-    return list(dict.fromkeys(specs))
 
 
 class Display:

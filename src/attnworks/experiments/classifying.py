@@ -58,7 +58,8 @@ class Cell:
     """What one mechanism did on one task.
 
     accuracy, low, high   on held-out sequences, with a 95 % interval over sequences
-    seconds_per_step      median over the steps at full length; None if there was none
+    seconds               of all steps, with the drawing of their batches
+    seconds_per_step      median over the steps at full length, without that; None if there was none
     step_bytes            peak memory of forward and backward pass of a step at full length, above the model itself
     """
 
@@ -152,16 +153,19 @@ def train_cell(
         if should_stop():
             return None
         began = time.perf_counter()
-        length = _length_at(stages, max(step / settings.steps, seconds / limit))
+        progress = max(step / settings.steps, seconds / limit)
+        length = _length_at(stages, progress)
         for group in optimiser.param_groups:
-            group["lr"] = rate(step)
-        loss = _step(model, optimiser, _batch(task, seed, step, settings, length))
+            group["lr"] = rate(round(progress * settings.steps))
+        batch = _batch(task, seed, step, settings, length)
+        drawn = time.perf_counter()
+        loss = _step(model, optimiser, batch)
+        ended = time.perf_counter()
         if not math.isfinite(loss):
             raise _diverged(task_name, mechanism, step)
-        took = time.perf_counter() - began
         if length == settings.length:
-            at_full_length.append(took)
-        step, seconds, tokens = step + 1, seconds + took, tokens + _tokens(settings, length)
+            at_full_length.append(ended - drawn)
+        step, seconds, tokens = step + 1, seconds + ended - began, tokens + _tokens(settings, length)
         done = min(1.0, max(tokens / work, seconds / limit))
         watch(Progress(task_name, mechanism, seed, step, done, length, loss))
     right = _count_right(model, task, seed, settings)

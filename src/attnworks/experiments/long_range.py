@@ -18,6 +18,8 @@ from attnworks.experiments.classifying import Cell, Progress, Settings, classifi
 from attnworks.storage.disk import write_file
 
 RESULTS, FORMAT = "results.json", 1
+Key = tuple[str, str, int]
+"""Task, mechanism and seed of a cell."""
 
 
 def default_mechanisms(length: int) -> tuple[str, ...]:
@@ -47,16 +49,15 @@ def long_range(
     Every finished cell is written at once, so that an interrupted experiment loses at most one. What cannot run is
     refused before anything does.
     """
+    known = _by_key(read_cells(folder, settings))
     check(settings, tasks, mechanisms)
-    known = {_key(cell): cell for cell in read_cells(folder, settings)}
     wanted = [(task, mechanism, seed) for task in tasks for mechanism in mechanisms for seed in seeds]
     for key in wanted:
         if key not in known:
             cell = train_cell(*key, settings, watch, should_stop)
             if cell is None:
                 break
-            known[key] = cell
-            _write(folder, settings, list(known.values()))
+            known |= _add(folder, settings, cell)
         watch(known[key])
     return [known[key] for key in wanted if key in known]
 
@@ -100,9 +101,12 @@ def read_cells(folder: Path, settings: Settings) -> list[Cell]:
     return cells
 
 
-def _write(folder: Path, settings: Settings, cells: list[Cell]) -> None:
+def _add(folder: Path, settings: Settings, cell: Cell) -> dict[Key, Cell]:
+    """Write one more cell; all that are there now, also those that another run has added meanwhile."""
+    cells = _by_key([*read_cells(folder, settings), cell])
     folder.mkdir(parents=True, exist_ok=True)
-    write_file(folder / RESULTS, (json.dumps(report(settings, cells), indent=2) + "\n").encode())
+    write_file(folder / RESULTS, (json.dumps(report(settings, list(cells.values())), indent=2) + "\n").encode())
+    return cells
 
 
 def report(settings: Settings, cells: Sequence[Cell]) -> dict[str, object]:
@@ -110,5 +114,5 @@ def report(settings: Settings, cells: Sequence[Cell]) -> dict[str, object]:
     return {"format": FORMAT, "settings": asdict(settings), "cells": [asdict(cell) for cell in cells]}
 
 
-def _key(cell: Cell) -> tuple[str, str, int]:
-    return cell.task, cell.mechanism, cell.seed
+def _by_key(cells: Sequence[Cell]) -> dict[Key, Cell]:
+    return {(cell.task, cell.mechanism, cell.seed): cell for cell in cells}

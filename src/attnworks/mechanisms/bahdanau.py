@@ -39,6 +39,9 @@ class Bahdanau(Mechanism):
         for weight, fan_in in ((self.W_q, 2 * d_k), (self.W_k, 2 * d_k), (self.v_a, d_a)):
             nn.init.uniform_(weight, -(fan_in**-0.5), fan_in**-0.5)
 
+    def default_scale(self, d_k: int) -> float:
+        return 1.0
+
     @classmethod
     def fitted(cls, geometry: Geometry, **options: object) -> Bahdanau:
         return cls(heads=geometry.heads, d_k=geometry.d_k, **options)  # pyright: ignore[reportArgumentType]
@@ -49,7 +52,7 @@ class Bahdanau(Mechanism):
         return Attended(Y, P if weights else None)
 
     def reference(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, context: Context) -> Attended:
-        scale = 1.0 if context.scale is None else context.scale
+        scale = self.scale(Q.shape[-1], context)
 
         def score(h: int, q: Tensor, k: Tensor) -> Tensor:
             W_a = torch.cat([self.W_q[h], self.W_k[h]])

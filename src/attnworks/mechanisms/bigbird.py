@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import ClassVar
 
+import numpy as np
 import torch
-from jaxtyping import Int
 from torch import Tensor
 
 from attnworks.errors import UsageError
@@ -75,7 +75,7 @@ class BigBird(Sparse):
         hidden = hidden_keys(mask, len(Q))
         if self.block < self.smallest_block:
             return attend_edges(Q, K, V, _edges(self.random, h, i, j, mask.causal), scale, hidden)
-        seen = blocks_seen(self.random, h, j, mask.causal)
+        seen = torch.as_tensor(blocks_seen(self.random, h, j, mask.causal), device=Q.device)
         return attend_blocks(Q, K, V, seen, self.block, scale, hidden=hidden, causal=mask.causal)
 
     def edges(self, queries: int, keys: int, heads: int, causal: bool) -> int:
@@ -87,36 +87,34 @@ class BigBird(Sparse):
         block, reach, first = position // self.block, self.window // self.block, self.n_global
         low = (block - reach).clamp(min=first) * self.block
         high = position + 1 if causal else ((block + reach + 1) * self.block).clamp(max=keys)
-        drawn = (self.random.drawn(1, keys, causal)[0] >= 0).sum(-1)[block]
+        drawn = torch.as_tensor((self.random.drawn(1, keys, causal)[0] >= 0).sum(-1))[block]
         local = min(first * self.block, keys) + high - low + drawn * self.block
         everything = position + 1 if causal else torch.full_like(position, keys)
         return heads * int(torch.where(block < first, everything, local).sum())
 
 
 @lru_cache(maxsize=64)
-def blocks_seen(random: Random, heads: int, n: int, causal: bool) -> Int[Tensor, "h m c"]:
-    """The blocks of keys that each block of queries sees: global, window, random, its own last; then -1."""
-    own = torch.arange(-(-n // random.block))
-    reach = torch.tensor(
-        [step for step in range(-random.apart, 1 if causal else random.apart + 1) if step], dtype=torch.int64
-    )
-    around = own[:, None] + reach
-    around = around.where((around >= random.first) & (around < len(own)), -1)
-    parts = [torch.arange(random.first).expand(len(own), -1), around]
-    shared = torch.cat(parts, -1).expand(heads, -1, -1)
-    seen = torch.cat([shared, random.drawn(heads, n, causal), own[:, None].expand(heads, -1, -1)], -1)
-    order = (seen < 0).to(torch.int8).sort(dim=-1, stable=True).indices
-    return seen.gather(-1, order)
+def blocks_seen(random: Random, heads: int, n: int, causal: bool) -> np.ndarray:
+    """The blocks of keys [h m c] that each block of queries sees: global, window, random, its own last; then -1."""
+    own = np.arange(-(-n // random.block))
+    reach = [step for step in range(-random.apart, 1 if causal else random.apart + 1) if step]
+    around = own[:, None] + np.array(reach, dtype=np.int64)
+    around = np.where((around >= random.first) & (around < len(own)), around, -1)
+    everywhere = np.broadcast_to(np.arange(random.first), (len(own), random.first))
+    shared = np.concatenate([everywhere, around], -1)[None].repeat(heads, 0)
+    last = np.broadcast_to(own[:, None], (heads, len(own), 1))
+    seen = np.concatenate([shared, random.drawn(heads, n, causal), last], -1)
+    return np.take_along_axis(seen, np.argsort(seen < 0, axis=-1, kind="stable"), -1)
 
 
 @lru_cache(maxsize=8)
 def _edges(random: Random, heads: int, i: int, j: int, causal: bool) -> tuple[Edges, ...]:
     """The same graph token by token, for the last i of j queries."""
-    query = torch.arange(j - i, j)
+    query = np.arange(j - i, j)
     graphs = []
     for seen in blocks_seen(random, heads, j, causal)[:, query // random.block]:
-        keys = (seen[..., None] * random.block + torch.arange(random.block)).flatten(1)
-        keep = (seen[..., None] >= 0).expand(-1, -1, random.block).flatten(1) & (keys < j)
+        keys = (seen[..., None] * random.block + np.arange(random.block)).reshape(i, -1)
+        keep = (seen >= 0).repeat(random.block, -1) & (keys < j)
         keep &= (keys <= query[:, None]) | (not causal)
         graphs.append(Edges.of(keep.sum(-1), keys[keep], j))
     return tuple(graphs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
@@ -105,6 +106,9 @@ class Mechanism(nn.Module):
                 remedy="wrap a tensor: Mask(dense=...) for queries by keys, Mask(padding=...) for keys",
             )
         self._check(Q, K, V, mask, context)
+        if Q.shape[2] == 0:
+            Y, P = (Q.new_zeros(*Q.shape[:3], width) for width in (V.shape[3], K.shape[2]))
+            return Attended(Y, P if weights else None)
         return self.attend(Q, K, V, mask.to(dtype=Q.dtype), context, weights)
 
     def attend(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, context: Context, weights: bool) -> Attended:
@@ -117,6 +121,13 @@ class Mechanism(nn.Module):
 
     def cost(self, queries: int, keys: int, geometry: Geometry, *, causal: bool = False) -> Cost:
         raise NotImplementedError
+
+    def default_scale(self, d_k: int) -> float:
+        """The factor of the scores, unless Context.scale says another."""
+        return d_k**-0.5
+
+    def scale(self, d_k: int, context: Context) -> float:
+        return self.default_scale(d_k) if context.scale is None else context.scale
 
     def dot_scale(self, d_k: int, context: Context) -> float | None:
         """s, if P = softmax(s Q K^T + mask); None for a mechanism that weighs otherwise."""
@@ -134,6 +145,7 @@ class Mechanism(nn.Module):
             )
         mask.check(b, h, i, j)
         self._check_defined(mask, i, j)
+        self._check_context(context, Q, K, V)
         for field in sorted(self.needs):
             if getattr(context, field) is None:
                 raise UsageError(
@@ -158,6 +170,23 @@ class Mechanism(nn.Module):
                 expected="queries and keys of one sequence",
                 got=f"{i} queries and {j} keys",
                 remedy="use dense attention across, or Mask(causal=True) if the queries are the last positions",
+            )
+
+    def _check_context(self, context: Context, Q: Tensor, K: Tensor, V: Tensor) -> None:
+        tokens, second, (b, j) = context.global_tokens, context.second, (K.shape[0], K.shape[2])
+        if tokens is not None and (tokens.dtype != torch.bool or tuple(tokens.shape) not in {(b, j), (1, j)}):
+            raise UsageError(
+                asked=f"{self.name} attention with global tokens",
+                expected=f"one boolean per key, shape [{b}, {j}]",
+                got=f"shape {list(tokens.shape)} of {str(tokens.dtype).removeprefix('torch.')}",
+                remedy="pass global_tokens as [batch, keys], True at global tokens; .bool() makes it of zeros and ones",
+            )
+        if second is not None and [T.shape for T in second] != [Q.shape, K.shape, V.shape]:
+            raise UsageError(
+                asked=f"{self.name} attention with second projections",
+                expected=f"Q, K and V of the same shapes again: {list(Q.shape)}, {list(K.shape)}, {list(V.shape)}",
+                got=", ".join(str(list(T.shape)) for T in second),
+                remedy="project the same tokens twice",
             )
 
 

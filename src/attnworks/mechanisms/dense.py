@@ -24,22 +24,16 @@ class Dense(Mechanism):
 
     name = "dense"
 
-    def default_scale(self, d_k: int) -> float:
-        return d_k**-0.5
-
     def attend(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, context: Context, weights: bool) -> Attended:
-        scale = self._scale(Q.shape[-1], context)
+        scale = self.scale(Q.shape[-1], context)
         return explicit(scaled_dot(Q, K, scale), V, mask) if weights else Attended(fused(Q, K, V, mask, scale))
 
     def reference(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, context: Context) -> Attended:
-        scale = self._scale(Q.shape[-1], context)
+        scale = self.scale(Q.shape[-1], context)
         return softmax_by_loops(lambda _, q, k: scale * (q * k).sum(), Q, K, V, mask)
 
     def dot_scale(self, d_k: int, context: Context) -> float | None:
-        return self._scale(d_k, context)
-
-    def _scale(self, d_k: int, context: Context) -> float:
-        return self.default_scale(d_k) if context.scale is None else context.scale
+        return self.scale(d_k, context)
 
     def cost(self, queries: int, keys: int, geometry: Geometry, *, causal: bool = False) -> Cost:
         h, d_k, d_v = geometry

@@ -52,6 +52,11 @@ def _one_dilation(
     (b, _, i, _), j = Q.shape, K.shape[2]
     if step == 1 or window == 0:
         return attend_band(Q, K, V, window, after, scale, hidden=hidden, shared=shared)
+    if i == 1:  # lies in one of the interleaved sequences
+        own = slice((j - 1) % step, None, step)
+        K, V, hidden = K[:, :, own], V[:, :, own], None if hidden is None else hidden[:, own]
+        shared = None if shared is None else (*shared[:2], (shared[2] >= j) * K.shape[2])
+        return attend_band(Q, K, V, window, after, scale, hidden=hidden, shared=shared)
     first = max(0, (j - i) // step - window) * step  # earlier keys are out of reach; whole steps keep the residues
     if first:
         K, V, hidden = K[:, :, first:], V[:, :, first:], None if hidden is None else hidden[:, first:]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 
+import numpy as np
 import torch
 from jaxtyping import Bool
 from torch import Tensor
@@ -30,7 +30,8 @@ class Graph(Mechanism):
 
     `graph` is one of: a boolean matrix (row i, column j: query i sees key j), a list of neighbours for each query, a
     predicate (i, j) -> bool for sequences of any length, or a Pattern. Without one it is full, and this is dense
-    attention. A predicate is asked about whole index tensors if it can answer them, pair by pair otherwise.
+    attention. A predicate is asked about every pair once; `patterns.Where` asks one that takes index tensors at once.
+    Second derivatives need `weights=True`.
 
     Source: Conti 2024, eq. 11 (S4.74).
     Departs: scores are scaled and X is not added, without which the full graph is no Transformer's attention (S4.75).
@@ -41,11 +42,11 @@ class Graph(Mechanism):
     def __init__(self, *, graph: Given | None = None) -> None:
         super().__init__()
         self.graph = Full() if graph is None else _checked(graph)
-        self.edges = lru_cache(maxsize=8)(self._edges)
+        self._known: dict[tuple[int, int, int, bool], tuple[Edges, ...]] = {}
 
     def attend(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, context: Context, weights: bool) -> Attended:
         (b, h, i, k), j = Q.shape, K.shape[2]
-        scale = k**-0.5 if context.scale is None else context.scale
+        scale = self.scale(k, context)
         if isinstance(self.graph, Full) and not weights:
             return Attended(fused(Q, K, V, mask, scale))
         if weights or mask.dense is not None:
@@ -54,8 +55,7 @@ class Graph(Mechanism):
             return (
                 explicit(scaled_dot(Q, K, scale), V, together) if weights else Attended(fused(Q, K, V, together, scale))
             )
-        graphs = [edges.to(Q.device) for edges in self.edges(h, i, j, mask.causal)]
-        return Attended(attend_edges(Q, K, V, graphs, scale, hidden_keys(mask, b)))
+        return Attended(attend_edges(Q, K, V, self.collected(h, i, j, mask.causal), scale, hidden_keys(mask, b)))
 
     def table(self, heads: int, i: int, j: int, causal: bool = False) -> Bool[Tensor, "#h i j"]:
         """All pairs, for queries that are the last i positions of j when causal."""
@@ -63,7 +63,7 @@ class Graph(Mechanism):
 
     def reference(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, context: Context) -> Attended:
         i, j = Q.shape[2], K.shape[2]
-        scale = Q.shape[-1] ** -0.5 if context.scale is None else context.scale
+        scale = self.scale(Q.shape[-1], context)
         offset = j - i if mask.causal else 0
 
         def linked(batch: int, head: int, query: int, key: int) -> bool:
@@ -87,13 +87,19 @@ class Graph(Mechanism):
         edges = sum(int(rows.sum()) * h // len(rows) for rows in self._pieces(h, queries, keys, causal))
         return Cost(edges, flops=2 * edges * (d_k + d_v), bytes=4 * (edges + h * queries * d_v))
 
-    def _edges(self, heads: int, i: int, j: int, causal: bool) -> tuple[Edges, ...]:
-        """One graph for all heads, or one for each, collected some rows at a time."""
+    def collected(self, heads: int, i: int, j: int, causal: bool) -> tuple[Edges, ...]:
+        """One graph for all heads, or one for each, collected some rows at a time and remembered."""
+        size = heads, i, j, causal
+        if size not in self._known:
+            self._known = {**dict(list(self._known.items())[-7:]), size: self._collect(*size)}
+        return self._known[size]
+
+    def _collect(self, heads: int, i: int, j: int, causal: bool) -> tuple[Edges, ...]:
         found = [
-            [(piece.sum(-1), piece.nonzero()[:, 1]) for piece in rows] for rows in self._pieces(heads, i, j, causal)
+            [(rows.sum(-1), rows.nonzero()[1]) for rows in piece.numpy()] for piece in self._pieces(heads, i, j, causal)
         ]
         return tuple(
-            Edges.of(torch.cat([degrees for degrees, _ in head]), torch.cat([keys for _, keys in head]), j)
+            Edges.of(np.concatenate([degrees for degrees, _ in head]), np.concatenate([keys for _, keys in head]), j)
             for head in zip(*found, strict=True)
         )
 
@@ -106,7 +112,8 @@ class Graph(Mechanism):
         for start in range(0, i, rows):
             query = torch.arange(start, min(i, start + rows))[:, None] + offset
             if links is not None:
-                seen = links(torch.arange(heads)[:, None, None], query, key).expand(heads, len(query), j)
+                seen = links(torch.arange(heads)[:, None, None], query, key)
+                seen = seen.expand(1 if seen.dim() == 2 else heads, len(query), j)
             elif isinstance(self.graph, Tensor):
                 seen = self.graph[None, query[:, 0]]
             elif isinstance(self.graph, Sequence):
@@ -115,7 +122,7 @@ class Graph(Mechanism):
                     seen[0, row, list(self.graph[position])] = True
             else:
                 assert callable(self.graph)
-                seen = _asked(self.graph, query, key)[None]
+                seen = torch.tensor([[[bool(self.graph(q, k)) for k in range(j)] for q in query[:, 0].tolist()]])
             yield seen & (key <= query) if causal else seen
 
     def _check_size(self, i: int, j: int, causal: bool) -> None:
@@ -155,13 +162,3 @@ def _checked(graph: Given) -> Given:
             remedy="for instance graph=lambda i, j: abs(i - j) <= 2",
         )
     return graph
-
-
-def _asked(predicate: Callable[[int, int], bool], query: Tensor, key: Tensor) -> Tensor:
-    try:
-        answer = predicate(query, key)  # pyright: ignore[reportArgumentType]
-    except (RuntimeError, TypeError):
-        answer = None
-    if isinstance(answer, Tensor) and answer.dtype == torch.bool:
-        return answer.expand(len(query), len(key))
-    return torch.tensor([[bool(predicate(q, k)) for k in key.tolist()] for q in query[:, 0].tolist()])

@@ -68,7 +68,7 @@ class Linear(Mechanism):
         return cls(d_k=geometry.d_k, **options)  # pyright: ignore[reportArgumentType]
 
     def attend(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, context: Context, weights: bool) -> Attended:
-        dtype, scale = Q.dtype, self._scale(Q.shape[-1], context)
+        dtype, scale = Q.dtype, self.scale(Q.shape[-1], context)
         with torch.autocast(Q.device.type, enabled=False):  # sums over thousands of keys need their digits
             Q, K = self.phi.scaled(widened(Q), widened(K), scale)
             if weights:
@@ -91,9 +91,8 @@ class Linear(Mechanism):
         """The features of keys, where padding is mapped as zeros: whatever it holds, its features are finite."""
         return self.phi.keys(K if real is None else K.masked_fill(~real[:, None, :, None], 0.0))
 
-    def _scale(self, d_k: int, context: Context | None) -> float:
-        given = None if context is None else context.scale
-        return self.phi.default_scale(d_k) if given is None else given
+    def default_scale(self, d_k: int) -> float:
+        return self.phi.default_scale(d_k)
 
     # --- one position at a time ---
 
@@ -115,7 +114,7 @@ class Linear(Mechanism):
     ) -> State:
         """The state after these keys and values; None is the empty state."""
         K = widened(K)
-        _, K = self.phi.scaled(K, K, self._scale(K.shape[-1], context))
+        _, K = self.phi.scaled(K, K, self.scale(K.shape[-1], context or Context()))
         keys = self._keys(K, padding)
         if padding is not None:
             keys = keys.masked_fill(~padding[:, None, :, None], 0.0)
@@ -134,7 +133,7 @@ class Linear(Mechanism):
         Source: S4.100, S4.104.
         """
         phi = self.phi
-        Q, K = phi.scaled(widened(q), widened(k), self._scale(q.shape[-1], context))
+        Q, K = phi.scaled(widened(q), widened(k), self.scale(q.shape[-1], context or Context()))
         state = _extended(state, phi.keys(K), widened(v))
         query = phi.queries(Q)
         total = (query * state.z.unsqueeze(-2)).sum(-1, keepdim=True)
@@ -144,7 +143,7 @@ class Linear(Mechanism):
 
     def reference(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, context: Context) -> Attended:
         (b, h, i, _), (j, v) = Q.shape, V.shape[2:]
-        scaled_Q, scaled_K = self.phi.scaled(Q, K, self._scale(Q.shape[-1], context))
+        scaled_Q, scaled_K = self.phi.scaled(Q, K, self.scale(Q.shape[-1], context))
         queries, keys = self.phi.queries(scaled_Q), self.phi.keys(scaled_K)
         Y, P = V.new_zeros(b, h, i, v), V.new_zeros(b, h, i, j)
         for batch in range(b):

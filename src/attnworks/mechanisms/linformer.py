@@ -60,10 +60,10 @@ class Linformer(Mechanism):
     def attend(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, context: Context, weights: bool) -> Attended:
         E, F = self._for_keys(K.shape[-2])
         if mask.padding is not None:
-            # Zero columns of E do what zero rows of K would, and E is the smaller one.
+            # Zero columns of E do what zero rows of K would; an E that heads share is the smaller one.
             hidden = ~mask.padding[:, None, None, :]
             E, F = E.masked_fill(hidden, 0.0), F.masked_fill(hidden, 0.0)
-        EK, FV, scale = _project(E, K), _project(F, V), _scale(Q, context)
+        EK, FV, scale = _project(E, K), _project(F, V), self.scale(Q.shape[-1], context)
         if not weights:
             return Attended(fused(Q, EK, FV, Mask(), scale))
         A = scaled_dot(Q, EK, scale).softmax(-1)
@@ -72,7 +72,7 @@ class Linformer(Mechanism):
     def reference(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, context: Context) -> Attended:
         (b, h, i, _), j = Q.shape, K.shape[2]
         E, F = (T.expand(h, self.rank, j) for T in self._for_keys(j))
-        scale = _scale(Q, context)
+        scale = self.scale(Q.shape[-1], context)
         Y, P = torch.zeros(b, h, i, V.shape[-1], dtype=V.dtype), torch.zeros(b, h, i, j, dtype=V.dtype)
         for batch in range(b):
             seen = [key for key in range(j) if may_see(mask, batch, 0, 0, key, i, j)]
@@ -105,10 +105,6 @@ class Linformer(Mechanism):
                 remedy=f"cut the sequence, or build and train with {self.name}:length={j}",
             )
         return self.E[..., :j], (self.E if self.F is None else self.F)[..., :j]
-
-
-def _scale(Q: Tensor, context: Context) -> float:
-    return Q.shape[-1] ** -0.5 if context.scale is None else context.scale
 
 
 def _project(E: Float[Tensor, "*a r j"], K: Float[Tensor, "b h j k"]) -> Float[Tensor, "b h r k"]:

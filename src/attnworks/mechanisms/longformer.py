@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -43,25 +44,22 @@ class Longformer(Sparse):
         self.pattern = self.window | Global(n_global)
 
     def attend(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, context: Context, weights: bool) -> Attended:
-        """All queries look around with Q, K, V; then global ones look again, if they have projections of their own."""
-        first = super().attend(Q, K, V, mask, context, weights)
+        """All queries look around with Q, K, V; global ones again, through projections of their own if there are."""
+        near = super().attend(Q, K, V, mask, context, weights)
+        scale, is_global = self.scale(Q.shape[-1], context), self.tokens(context, len(Q), K.shape[2], Q.device)
+        if not weights and mask.dense is None:
+            return Attended(self._look_around(near.Y, is_global, mask, scale, *(context.second or (Q, K, V))))
         if context.second is None:
-            return first
-        if not weights and mask.dense is None and Q.device.type == "cpu":
-            return first  # `fast` has let them look through the second projections already
-        rows = self.tokens(context, len(Q), K.shape[2], Q.device)[:, None, -Q.shape[2] :, None]
-        scale = Q.shape[-1] ** -0.5 if context.scale is None else context.scale
-        Q, K, V = context.second
-        if not weights:
-            return Attended(torch.where(rows, fused(Q, K, V, mask, scale), first.Y))
-        again = explicit(scaled_dot(Q, K, scale), V, mask)
-        assert first.P is not None and again.P is not None
-        return Attended(torch.where(rows, again.Y, first.Y), torch.where(rows, again.P, first.P))
+            return near
+        rows, (Q, K, V) = is_global[:, None, -Q.shape[2] :, None], context.second
+        far = explicit(scaled_dot(Q, K, scale), V, mask) if weights else Attended(fused(Q, K, V, mask, scale))
+        P = None if near.P is None or far.P is None else torch.where(rows, far.P, near.P)
+        return Attended(torch.where(rows, far.Y, near.Y), P)
 
     def fast(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, scale: float, context: Context) -> Tensor:
-        b, i, j = Q.shape[0], Q.shape[2], K.shape[2]
-        is_global = self.tokens(context, b, j, Q.device)
-        hidden = hidden_keys(mask, b)
+        """What queries see that are not global: their windows, and the global tokens as keys that all share."""
+        b, j = Q.shape[0], K.shape[2]
+        is_global, hidden = self.tokens(context, b, j, Q.device), hidden_keys(mask, b)
         tokens = _Tokens.of(is_global)
         if tokens is None:
             return attend_dilated(Q, K, V, self.window, mask.causal, scale, hidden)
@@ -69,13 +67,21 @@ class Longformer(Sparse):
         unseen = ~tokens.real if hidden is None else ~tokens.real | hidden.gather(1, tokens.position)
         shared = (tokens.pick(K), tokens.pick(V), seen_from.masked_fill(unseen, j))
         elsewhere = is_global if hidden is None else is_global | hidden
-        Y = attend_dilated(Q, K, V, self.window, mask.causal, scale, elsewhere, shared)
-        Q, K, V = context.second or (Q, K, V)
+        return attend_dilated(Q, K, V, self.window, mask.causal, scale, elsewhere, shared)
+
+    def _look_around(
+        self, Y: Tensor, is_global: Tensor, mask: Mask, scale: float, Q: Tensor, K: Tensor, V: Tensor
+    ) -> Tensor:
+        """Y with the rows of global tokens, which see all."""
+        i, j = Q.shape[2], K.shape[2]
+        tokens = _Tokens.of(is_global)
+        if tokens is None:
+            return Y
         row = tokens.position - (j - i)
         looking = _Tokens(row.clamp(min=0), tokens.real & (row >= 0))
         seen = torch.arange(j, device=Q.device) <= tokens.position[..., None] if mask.causal else None
         around = fused(looking.pick(Q), K, V, Mask(mask.padding, dense=None if seen is None else seen[:, None]), scale)
-        return looking.put(Y, around, is_global[:, j - i :] if i < j else is_global)
+        return looking.put(Y, around, is_global[:, j - i :])
 
     def tokens(self, context: Context, b: int, n: int, device: torch.device) -> Bool[Tensor, "b n"]:
         """True at global tokens."""
@@ -102,27 +108,28 @@ class Longformer(Sparse):
         first = super().reference(Q, K, V, mask, context)
         if context.second is None:
             return first
-        scale = Q.shape[-1] ** -0.5 if context.scale is None else context.scale
+        scale = self.scale(Q.shape[-1], context)
         again = softmax_by_loops(lambda _, q, k: scale * (q * k).sum(), *context.second, mask)
         rows = self.tokens(context, len(Q), K.shape[2], Q.device)[:, None, -Q.shape[2] :, None]
         assert first.P is not None and again.P is not None
         return Attended(torch.where(rows, again.Y, first.Y), torch.where(rows, again.P, first.P))
 
     def edges(self, queries: int, keys: int, heads: int, causal: bool) -> int:
-        """Those of the windows, and n g + (n - g) g of the global tokens less the pairs that are within a window."""
-        windows = sum(
-            window_edges(queries, keys, self.window.window, step, causal) for step in steps(self.window, heads)
-        )
-        g, offset = min(self.n_global, keys), keys - queries
-        around = torch.arange(offset, max(offset, g))
-        position = torch.arange(max(offset, g), keys)
-        total = windows
-        for step in steps(self.window, heads):
-            near = torch.arange(g) if g else position[:0]
-            for places, across in ((around, torch.arange(keys)), (position, near)):
-                away = places[:, None] - across
-                unseen = (away % step != 0) | (away.abs() > self.window.window * step)
-                total += int((unseen & (away >= 0) if causal else unseen).sum())
+        """Those of the windows; and, of the g (2n - g) with a global token, those beyond a window of w steps of d.
+
+        A query t sees 1 + floor(min(t, w d) / d) keys of its window up to itself, and as many after it, mirrored.
+        """
+        w, g, offset = self.window.window, min(self.n_global, keys), keys - queries
+        token = torch.arange(offset, max(offset, g))
+        other = torch.arange(max(offset, g), keys)
+        total = 0
+        for step, times in Counter(steps(self.window, heads)).items():
+            reach = w * step
+            before = token.clamp(max=reach) // step
+            after = torch.zeros_like(token) if causal else (keys - 1 - token).clamp(max=reach) // step
+            beyond = (token + 1 if causal else torch.full_like(token, keys)) - before - after - 1
+            near = ((other // step).clamp(max=w) - (other - g).div(step, rounding_mode="floor")).clamp(min=0)
+            total += times * (window_edges(queries, keys, w, step, causal) + int(beyond.sum()) + int((g - near).sum()))
         return total
 
 
@@ -147,5 +154,5 @@ class _Tokens(NamedTuple):
     def put(self, Y: Tensor, rows: Tensor, where: Bool[Tensor, "b i"]) -> Tensor:
         """Y with these rows [b h g .] in their places."""
         index = self.position.masked_fill(~self.real, Y.shape[2])[:, None, :, None].expand_as(rows)
-        spread = Y.new_zeros(*Y.shape[:2], Y.shape[2] + 1, Y.shape[3]).scatter(2, index, rows)
+        spread = Y.new_zeros(*Y.shape[:2], Y.shape[2] + 1, Y.shape[3]).scatter(2, index, rows.to(Y.dtype))
         return torch.where(where[:, None, :, None], spread[:, :, :-1], Y)

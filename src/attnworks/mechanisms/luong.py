@@ -46,7 +46,7 @@ class LuongMultiplicative(LuongDot):
         return super().attend(Q @ self.W_a, K, V, mask, context, weights)
 
     def reference(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, context: Context) -> Attended:
-        scale = 1.0 if context.scale is None else context.scale
+        scale = self.scale(Q.shape[-1], context)
         return softmax_by_loops(lambda h, q, k: scale * (q @ self.W_a[h] @ k), Q, K, V, mask)
 
     def dot_scale(self, d_k: int, context: Context) -> float | None:

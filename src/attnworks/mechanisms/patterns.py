@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from functools import lru_cache, reduce
 from operator import or_
 
+import numpy as np
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool
 from torch import Tensor
 
 from attnworks.linalg.hashing import hashed
@@ -139,18 +140,31 @@ class Random(Pattern):
     apart: int = 0
     first: int = 0
 
-    def drawn(self, heads: int, n: int, causal: bool = False) -> Int[Tensor, "h m r"]:
-        """The blocks that each block of queries sees; -1 where there are no more."""
+    def drawn(self, heads: int, n: int, causal: bool = False) -> np.ndarray:
+        """The blocks [h m r] that each block of queries sees; -1 where there are no more."""
         return _drawn(self, heads, n, causal)
 
     def sees(self, head: int, query: int, key: int, n: int, causal: bool = False) -> bool:
-        return bool((self.drawn(head + 1, n, causal)[head, query // self.block] == key // self.block).any())
+        return key // self.block in self.drawn(head + 1, n, causal)[head, query // self.block]
 
     def links(self, heads: int, n: int, causal: bool = False, device: torch.device | None = None) -> Rule:
-        drawn, blocks = self.drawn(heads, n, causal), -(-n // self.block)
-        linked = torch.zeros(heads, blocks, blocks + 1, dtype=torch.bool)
-        linked = linked.scatter_(2, drawn.where(drawn >= 0, blocks), value=True).to(device)
+        drawn, blocks = torch.as_tensor(self.drawn(heads, n, causal), device=device), -(-n // self.block)
+        linked = torch.zeros(heads, blocks, blocks + 1, dtype=torch.bool, device=device)
+        linked.scatter_(2, drawn.where(drawn >= 0, blocks), value=True)
         return lambda head, query, key: linked[head, query // self.block, key // self.block]
+
+
+@dataclass(frozen=True)
+class Where(Pattern):
+    """Any rule (i, j) -> booleans on index tensors, such as lambda i, j: (i - j).abs() <= 3."""
+
+    rule: Callable[[Tensor, Tensor], Tensor]
+
+    def sees(self, head: int, query: int, key: int, n: int, causal: bool = False) -> bool:
+        return bool(self.rule(torch.tensor(query), torch.tensor(key)))
+
+    def links(self, heads: int, n: int, causal: bool = False, device: torch.device | None = None) -> Rule:
+        return lambda head, query, key: self.rule(query, key)
 
 
 @dataclass(frozen=True)
@@ -173,23 +187,24 @@ def picture(table: Bool[Tensor, "i j"]) -> str:
 
 
 @lru_cache(maxsize=64)
-def _drawn(random: Random, heads: int, n: int, causal: bool) -> Tensor:
-    """Floyd's sampling, for all heads and blocks at once: step c of r draws among the first total - r + c + 1."""
-    whole_blocks, own = n // random.block, torch.arange(-(-n // random.block))
-    before = (own - random.apart - random.first).clamp(min=0)
-    after_start = (own + random.apart + 1).clamp(min=random.first)
-    after = torch.zeros_like(own) if causal else (whole_blocks - after_start).clamp(min=0)
+def _drawn(random: Random, heads: int, n: int, causal: bool) -> np.ndarray:
+    """Floyd's sampling, for all heads and blocks at once: turn c of r draws among the first total - r + c + 1.
+
+    An array and no tensor, since what is remembered must not depend on the mode in which it was first asked for.
+    """
+    whole_blocks, own = n // random.block, np.arange(-(-n // random.block))
+    before = np.maximum(own - random.apart - random.first, 0)
+    after_start = np.maximum(own + random.apart + 1, random.first)
+    after = np.zeros_like(own) if causal else np.maximum(whole_blocks - after_start, 0)
     total = before + after
-    chosen = torch.full((heads, len(own), random.count), -1)
-    head = torch.arange(heads)[:, None]
+    chosen = np.full((heads, len(own), random.count), -1)
     for turn in range(random.count):
         top = total - random.count + turn
-        draw = hashed(random.seed, head, own, turn) % (top + 1).clamp(min=1)
+        numbers = hashed(random.seed, np.arange(heads)[:, None], own, turn)
+        draw = (numbers % np.maximum(top + 1, 1).astype(np.uint64)).astype(np.int64)
         taken = (chosen[..., :turn] == draw[..., None]).any(-1)
-        few = total <= random.count
-        draw = torch.where(few, torch.where(turn < total, turn, -1), torch.where(taken, top, draw))
-        chosen[..., turn] = draw
-    shifted = torch.where(
-        chosen < before[:, None], chosen + random.first, chosen - before[:, None] + after_start[:, None]
-    )
-    return torch.where(chosen < 0, -1, shifted)
+        every = np.where(turn < total, turn, -1)
+        chosen[..., turn] = np.where(total <= random.count, every, np.where(taken, top, draw))
+    before, after_start = before[:, None], after_start[:, None]
+    shifted = np.where(chosen < before, chosen + random.first, chosen - before + after_start)
+    return np.where(chosen < 0, -1, shifted)

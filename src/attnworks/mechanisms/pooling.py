@@ -63,7 +63,7 @@ class Pooling(Mechanism):
         self.similarity, self.values = similarity, values
 
     def attend(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, context: Context, weights: bool) -> Attended:
-        scale = self._scale(Q.shape[-1], context)
+        scale = self.scale(Q.shape[-1], context)
         if isinstance(self.similarity, str) and self.similarity in EXPONENTS:
             P = explicit(EXPONENTS[self.similarity](widened(Q), widened(K), scale), widened(V), mask).P
             assert P is not None
@@ -77,7 +77,7 @@ class Pooling(Mechanism):
         return Attended(Y.to(V.dtype), P.to(V.dtype) if weights else None)
 
     def reference(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, context: Context) -> Attended:
-        scale, (i, j) = self._scale(Q.shape[-1], context), (Q.shape[2], K.shape[2])
+        scale, (i, j) = self.scale(Q.shape[-1], context), (Q.shape[2], K.shape[2])
         G = torch.cat([self._values(V[:, :, key : key + 1]) for key in range(j)], 2)
         if self.similarity == "exp":
             return softmax_by_loops(lambda _, q, k: scale * (q * k).sum(), Q, K, G, mask)
@@ -102,9 +102,8 @@ class Pooling(Mechanism):
         flops = 2 * h * queries * keys * d_k + 2 * edges * d_v
         return Cost(edges, flops, bytes=4 * h * queries * (2 * keys + d_v))
 
-    def _scale(self, d_k: int, context: Context) -> float:
-        default = 1.0 if self.similarity == "elu" else d_k**-0.5
-        return default if context.scale is None else context.scale
+    def default_scale(self, d_k: int) -> float:
+        return 1.0 if self.similarity == "elu" else super().default_scale(d_k)
 
     def _similarity(self, Q: Tensor, K: Tensor, scale: float) -> Tensor:
         if not callable(self.similarity):

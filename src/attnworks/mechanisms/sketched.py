@@ -54,7 +54,7 @@ class Sketched(Dense):
         return sketch_error_formula(P, V, self.rank)
 
     def attend(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, context: Context, weights: bool) -> Attended:
-        scale, R = self._scale(Q.shape[-1], context), self.draw(K)
+        scale, R = self.scale(Q.shape[-1], context), self.draw(K)
         b, h, i, _ = Q.shape
         wide = widened(V) if mask.padding is None else widened(V).masked_fill(~mask.padding[:, None, :, None], 0.0)
         if weights or mask.dense is not None:

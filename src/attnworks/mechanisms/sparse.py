@@ -27,6 +27,7 @@ class Sparse(Mechanism):
     Source: Conti 2024, eq. 11 (S4.74, S4.75).
     Departs: scaled scores, and no residual: X + Y is the model's business.
     A dense mask is a table of all pairs already, so attention under one is dense attention with the pattern in it.
+    Second derivatives need `weights=True`.
     """
 
     crosses: ClassVar[bool] = False
@@ -41,7 +42,7 @@ class Sparse(Mechanism):
         """Edges of all heads, counted without building the graph."""
 
     def attend(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, context: Context, weights: bool) -> Attended:
-        scale = Q.shape[-1] ** -0.5 if context.scale is None else context.scale
+        scale = self.scale(Q.shape[-1], context)
         if weights or mask.dense is not None:
             together = with_pattern(mask, self.table(Q, K, mask, context))
             return (
@@ -50,7 +51,8 @@ class Sparse(Mechanism):
         if Q.device.type == "cpu":
             return Attended(self.fast(Q, K, V, mask, scale, context))
         rule = self.rule(context, Q.shape[1], K.shape[2], mask.causal, Q.device)
-        return Attended(attend_flex(Q, K, V, rule, mask, scale))
+        alike = mask.padding is None and context.global_tokens is None
+        return Attended(attend_flex(Q, K, V, rule, mask, scale, alike=alike))
 
     def rule(self, context: Context, heads: int, n: int, causal: bool, device: torch.device) -> BatchRule:
         """Which pairs are edges: (batch, head, query, key) as index tensors -> booleans."""
@@ -74,7 +76,7 @@ class Sparse(Mechanism):
         return self.pattern.sees(head, query, key, n, causal)
 
     def reference(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, context: Context) -> Attended:
-        scale = Q.shape[-1] ** -0.5 if context.scale is None else context.scale
+        scale = self.scale(Q.shape[-1], context)
         n, offset = K.shape[2], K.shape[2] - Q.shape[2]
 
         def linked(batch: int, head: int, query: int, key: int) -> bool:

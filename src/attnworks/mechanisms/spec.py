@@ -82,3 +82,18 @@ def _read(text: str) -> object:
 def _write(value: object) -> str:
     """Text that `_read` turns back into `value`: JSON, without quotes around plain words."""
     return value if isinstance(value, str) and _read(value) == value else json.dumps(value)
+
+
+def parse_many(text: str) -> list[MechanismSpec]:
+    """Mechanisms in a list, each once; a part that is only an option belongs to the mechanism before it.
+
+    >>> [str(spec) for spec in parse_many("dense,window,window=32,linear")]
+    ['dense', 'window:window=32', 'linear']
+    """
+    whole: list[str] = []
+    for part in (part.strip() for part in text.split(",")):
+        if whole and "=" in part and ":" not in part:
+            whole[-1] += f"{',' if ':' in whole[-1] else ':'}{part}"
+        else:
+            whole.append(part)
+    return list({str(spec): spec for spec in map(MechanismSpec.parse, whole)}.values())

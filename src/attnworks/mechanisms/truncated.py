@@ -36,14 +36,15 @@ class Truncated(Dense):
         self.rank = whole(self.name, "rank", rank, 1, "write for instance truncated:rank=16")
 
     def attend(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, context: Context, weights: bool) -> Attended:
-        scale = self._scale(Q.shape[-1], context)
+        scale = self.scale(Q.shape[-1], context)
         real = None if mask.padding is None else mask.padding[:, None, :, None] & mask.padding[:, None, None, :]
-        P = leading(masked_softmax(scaled_dot(widened(Q), widened(K), scale), real), self.rank).to(Q.dtype)
+        with torch.autocast(Q.device.type, enabled=False):
+            P = leading(masked_softmax(scaled_dot(widened(Q), widened(K), scale), real), self.rank).to(Q.dtype)
         P = P if real is None else P.masked_fill(~real, 0.0)
         return Attended(P @ V, P if weights else None)
 
     def reference(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, context: Context) -> Attended:
-        scale = self._scale(Q.shape[-1], context)
+        scale = self.scale(Q.shape[-1], context)
         P = softmax_by_loops(lambda _, q, k: scale * (q * k).sum(), Q, K, V, mask).P
         assert P is not None
         b, h, n, _ = P.shape

@@ -19,8 +19,8 @@ def offer(mechanism: str) -> str:
     """Register a mechanism with transformers; the name under which a model can be told to use it.
 
     Layers in which the mechanism is not defined (a window across sequences) compute dense attention. Padding arrives as
-    one row per sentence, so that no table of all pairs is built. Mechanisms with parameters of their own are refused:
-    they belong into the model, not beside it.
+    one row per sentence, so that no table of all pairs is built. Weights are not dropped in training: no mechanism here
+    does. Mechanisms with parameters of their own are refused: they belong into the model, not beside it.
     """
     from transformers import AttentionInterface
     from transformers.masking_utils import AttentionMaskInterface, flash_attention_mask
@@ -56,10 +56,11 @@ class _Implementation:
         **options: Any,
     ) -> tuple[Tensor, None]:
         heads, i = query.shape[1:3]
+        _check_options(self.spec, key.shape[2], options)
         groups = heads // key.shape[1]
         K, V = (T if groups == 1 else T.repeat_interleave(groups, 1) for T in (key, value))
         mask = _mask(module, query, K, attention_mask, options)
-        slot = "dec" if mask.causal else "enc" if i == K.shape[2] else "cross"
+        slot = "dec" if mask.causal else "cross" if _crosses(module) or i != K.shape[2] else "enc"
         attend = self._mechanism(Geometry(heads, query.shape[3], V.shape[3])) if self.spec.serves(slot) else Dense()
         Y = attend(query, K, V, mask, Context(scale=options.get("scaling"))).Y
         return Y.transpose(1, 2).contiguous(), None
@@ -68,6 +69,25 @@ class _Implementation:
         if geometry not in self.built:
             self.built[geometry] = self.spec.build(geometry)
         return self.built[geometry]
+
+
+def _crosses(module: nn.Module) -> bool:
+    """Whether a layer that is not causal reads another sequence, as its family marks it."""
+    marked = getattr(module, "is_cross_attention", False) or getattr(module, "is_decoder", False)
+    return bool(marked) or "Cross" in type(module).__name__
+
+
+def _check_options(spec: MechanismSpec, keys: int, options: dict[str, Any]) -> None:
+    window = options.get("sliding_window")
+    unknown = {"sliding_window": window is not None and window < keys}
+    unknown |= {name: options.get(name) is not None for name in ("softcap", "s_aux")}
+    for name in (name for name, present in unknown.items() if present):
+        raise UsageError(
+            asked=f"{spec} in a model with {name}",
+            expected="attention that is a softmax over all keys, or all earlier ones",
+            got=f"{name}={options[name]!r:.40}",
+            remedy=f"set {name} to None in the model's config if it can do without",
+        )
 
 
 def _mask(module: nn.Module, Q: Tensor, K: Tensor, given: Tensor | None, options: dict[str, Any]) -> Mask:

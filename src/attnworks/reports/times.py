@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Mapping
 from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 from attnworks.errors import FolderError, MissingExtraError
+from attnworks.storage.disk import disk_errors
 
 Curve = Mapping[int, float]
 """Seconds by length."""
@@ -33,6 +35,13 @@ def check_picture(path: Path) -> None:
             expected="a file ending in .svg, in a folder that is there",
             got=f"no folder {path.parent}" if not path.parent.is_dir() else f"{path.name}",
             remedy="write for instance --plot times.svg",
+        )
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise FolderError(
+            asked=f"a picture in {path}",
+            expected="a file that can be written",
+            got="no permission to write there",
+            remedy="choose another place",
         )
 
 
@@ -71,5 +80,6 @@ def draw_times(
             axis.spines[side].set_visible(False)
         axis.legend(fontsize=7.5, frameon=False)
     figure.tight_layout()
-    with rc_context({"svg.hashsalt": "attnworks"}):  # the same picture twice is the same file
+    writing = disk_errors(f"draw {path}", remedy="free space or choose another disk")
+    with writing, rc_context({"svg.hashsalt": "attnworks"}):  # the same picture twice is the same file
         figure.savefig(path, format="svg", metadata={"Date": None})

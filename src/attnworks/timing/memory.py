@@ -89,7 +89,8 @@ def _limits(seconds: float) -> Iterator[None]:
     free = _line("/proc/meminfo", "MemAvailable")
     mapped = _line("/proc/self/status", "VmSize")
     if free is not None and mapped is not None:
-        resource.setrlimit(resource.RLIMIT_AS, (int(mapped + SPARE * free), resource.RLIM_INFINITY))
+        wanted, (_, hard) = int(mapped + SPARE * free), resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield

@@ -71,7 +71,7 @@ TASKS: Registry[Task] = Registry("task")
 
 
 def draw_lengths(random: np.random.Generator, split: Split, size: int, longest: int) -> list[int]:
-    """From three quarters of `longest` up to it; odd in training and even in test, which keeps the splits apart."""
+    """From three quarters of `longest` up to it; even in training and odd in test, which keeps the splits apart."""
     last = longest - (longest % 2 == (split == "train"))
     return (last - 2 * random.integers(0, longest // 8, size)).tolist()
 

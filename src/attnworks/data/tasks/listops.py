@@ -28,7 +28,7 @@ class ListOps(Task):
     arguments   at most so many in one operation, 4 or more
     nested      at most so many of them are operations themselves
 
-    Splits: expressions have an odd number of tokens in training and an even one in test.
+    Splits: expressions have an even number of tokens in training and an odd one in test.
     """
 
     arguments: int = 10

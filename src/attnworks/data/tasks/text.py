@@ -24,7 +24,7 @@ class ByteText(Task):
 
     dominance   chance of a sentence in the second paragraph to be in the language that shall dominate there
 
-    Splits: sentences come from those of the grammar; and texts are odd numbers of bytes in training, even ones in test.
+    Splits: sentences come from those of the grammar; and texts are even numbers of bytes in training, odd ones in test.
     """
 
     dominance: float = 0.9

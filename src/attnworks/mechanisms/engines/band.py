@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from attnworks.linalg.safe import widened
-from attnworks.mechanisms.engines.steps import Step, Walk
+from attnworks.mechanisms.engines.steps import Step, Walk, operator
 
 
 def attend_band(
@@ -27,7 +27,7 @@ def attend_band(
     """
     K_shared, V_shared, seen_from = shared or (None, None, None)
     wide = (None if T is None else widened(T) for T in (Q, K, V, K_shared, V_shared))
-    return _forward(*wide, seen_from, hidden, before, after, scale).to(Q.dtype)
+    return _attend(*wide, seen_from, hidden, before, after, scale).to(Q.dtype)
 
 
 class Band(Walk):
@@ -133,44 +133,10 @@ def queries_together(reach: int) -> int:
     return 128 if reach >= 256 else 64 if reach >= 64 else 32
 
 
-_ARGUMENTS = (
+_attend = operator(
+    "band",
+    Band,
     "Tensor Q, Tensor K, Tensor V, Tensor? K_shared, Tensor? V_shared, Tensor? seen_from, Tensor? hidden, "
-    "int before, int after, float scale"
+    "int before, int after, float scale",
+    differentiable=5,
 )
-
-
-@torch.library.custom_op("attnworks::band", mutates_args=(), schema=f"({_ARGUMENTS}) -> Tensor")
-def _forward(*arguments):
-    return Band(*arguments).forward()
-
-
-@torch.library.custom_op(
-    "attnworks::band_backward", mutates_args=(), schema=f"(Tensor dY, Tensor Y, {_ARGUMENTS}) -> Tensor[]"
-)
-def _backward(dY, Y, *arguments):
-    return Band(*arguments).backward(dY, Y)
-
-
-@_forward.register_fake
-def _(Q, K, V, *rest):
-    return Q.new_empty(*Q.shape[:3], V.shape[3])
-
-
-@_backward.register_fake
-def _(dY, Y, *arguments):
-    return [T.new_empty(T.shape) for T in arguments[:5] if T is not None]
-
-
-def _keep_for_backward(ctx, inputs, output) -> None:
-    *tensors, before, after, scale = inputs
-    ctx.save_for_backward(*tensors, output)
-    ctx.plan = before, after, scale
-
-
-def _differentiate(ctx, dY):
-    *tensors, Y = ctx.saved_tensors
-    gradients = _backward(dY.contiguous(), Y, *tensors, *ctx.plan)
-    return (*gradients, *(None,) * (10 - len(gradients)))
-
-
-_forward.register_autograd(_differentiate, setup_context=_keep_for_backward)

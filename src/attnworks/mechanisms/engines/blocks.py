@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from attnworks.linalg.safe import widened
-from attnworks.mechanisms.engines.steps import Step, Walk
+from attnworks.mechanisms.engines.steps import Step, Walk, operator
 
 
 def attend_blocks(
@@ -27,7 +27,7 @@ def attend_blocks(
     causal   no query sees a later key of its own block; other blocks that it sees are earlier ones
     """
     wide = (widened(T) for T in (Q, K, V))
-    return _forward(*wide, seen, hidden, block, causal, scale).to(Q.dtype)
+    return _attend(*wide, seen, hidden, block, causal, scale).to(Q.dtype)
 
 
 class Blocks(Walk):
@@ -72,7 +72,7 @@ class Blocks(Walk):
         if self.shade is not None:
             blocks = self.seen[:, step.block, : self.counts[step.block]]
             shade = self.shade.unflatten(1, (-1, self.block))[step.sentences]
-            by_head = shade[:, blocks].flatten(3).flatten(0, 1).flatten(1)
+            by_head = shade[:, blocks].flatten(0, 1).flatten(1)
             start = step.heads.start - step.sentences.start * self.h
             S += by_head[start : start + step.count, None]
 
@@ -105,41 +105,9 @@ def _whole_blocks(K: Tensor, V: Tensor, hidden: Tensor | None, block: int) -> tu
     return pad(K, (0, 0, 0, missing)), pad(V, (0, 0, 0, missing)), pad(hidden, (0, missing), value=True)
 
 
-_ARGUMENTS = "Tensor Q, Tensor K, Tensor V, Tensor seen, Tensor? hidden, int block, bool causal, float scale"
-
-
-@torch.library.custom_op("attnworks::blocks", mutates_args=(), schema=f"({_ARGUMENTS}) -> Tensor")
-def _forward(*arguments):
-    return Blocks(*arguments).forward()
-
-
-@torch.library.custom_op(
-    "attnworks::blocks_backward", mutates_args=(), schema=f"(Tensor dY, Tensor Y, {_ARGUMENTS}) -> Tensor[]"
+_attend = operator(
+    "blocks",
+    Blocks,
+    "Tensor Q, Tensor K, Tensor V, Tensor seen, Tensor? hidden, int block, bool causal, float scale",
+    differentiable=3,
 )
-def _backward(dY, Y, *arguments):
-    return [T.contiguous() for T in Blocks(*arguments).backward(dY, Y)]
-
-
-@_forward.register_fake
-def _(Q, K, V, *rest):
-    return Q.new_empty(*Q.shape[:3], V.shape[3])
-
-
-@_backward.register_fake
-def _(dY, Y, *arguments):
-    return [T.new_empty(T.shape) for T in arguments[:3] if T is not None]
-
-
-def _keep_for_backward(ctx, inputs, output) -> None:
-    *tensors, block, causal, scale = inputs
-    ctx.save_for_backward(*tensors, output)
-    ctx.plan = block, causal, scale
-
-
-def _differentiate(ctx, dY):
-    *tensors, Y = ctx.saved_tensors
-    gradients = _backward(dY.contiguous(), Y, *tensors, *ctx.plan)
-    return (*gradients, *(None,) * (8 - len(gradients)))
-
-
-_forward.register_autograd(_differentiate, setup_context=_keep_for_backward)

@@ -4,46 +4,54 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
+import numpy as np
 import torch
-from jaxtyping import Int
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from attnworks.linalg.safe import widened
 
 
 @dataclass(frozen=True, eq=False)
 class Edges:
-    """A graph by rows: query r sees keys[start[r] : start[r + 1]]. The same by columns, for gradients of keys."""
+    """A graph by rows: query r sees keys[start[r] : start[r + 1]]. The same by columns, for gradients of keys.
 
-    start: Int[Tensor, " rows_1"]
-    keys: Int[Tensor, " e"]
-    query: Int[Tensor, " e"]
-    key_start: Int[Tensor, " keys_1"]
-    key_query: Int[Tensor, " e"]
-    by_key: Int[Tensor, " e"]
-    degree: int | None
+    Arrays, which may be remembered; `on` gives them as tensors.
+    """
+
+    start: np.ndarray
+    keys: np.ndarray
+    query: np.ndarray
+    key_start: np.ndarray
+    key_query: np.ndarray
+    by_key: np.ndarray
 
     @classmethod
-    def of(cls, degrees: Int[Tensor, " r"], keys: Int[Tensor, " e"], n: int) -> Edges:
+    def of(cls, degrees: np.ndarray, keys: np.ndarray, n: int) -> Edges:
         """From the number of keys of each query, and all keys in the order of the queries, among n."""
-        query = torch.arange(len(degrees), device=keys.device).repeat_interleave(degrees)
-        by_key = keys.argsort(stable=True)
-        even = bool(len(degrees)) and bool((degrees == degrees[0]).all()) and int(degrees[0]) > 0
-        key_start = _starts(torch.bincount(keys, minlength=n))
-        degree = int(degrees[0]) if even else None
-        return cls(_starts(degrees), keys, query, key_start, query[by_key], by_key, degree)
+        query, by_key = np.arange(len(degrees)).repeat(degrees), keys.argsort(kind="stable")
+        return cls(_starts(degrees), keys, query, _starts(np.bincount(keys, minlength=n)), query[by_key], by_key)
 
     def __len__(self) -> int:
         return len(self.keys)
 
-    def to(self, device: torch.device) -> Edges:
-        if self.keys.device == device:
-            return self
-        moved = {name: part.to(device) for name, part in vars(self).items() if isinstance(part, Tensor)}
-        return replace(self, **moved)
+    def on(self, device: torch.device) -> Graph:
+        return Graph(**{name: torch.as_tensor(part, device=device) for name, part in vars(self).items()})
+
+
+class Graph(NamedTuple):
+    """Edges as tensors."""
+
+    start: Tensor
+    keys: Tensor
+    query: Tensor
+    key_start: Tensor
+    key_query: Tensor
+    by_key: Tensor
 
 
 def attend_edges(
@@ -51,14 +59,17 @@ def attend_edges(
 ) -> Tensor:
     """Y [b h i v] over the edges of one graph for all heads, or of one for each; `hidden` [b j] keys are not seen."""
     wide = (widened(T) for T in (Q, K, V))
-    return _OverEdges.apply(*wide, tuple(graphs), scale, hidden).to(Q.dtype)  # pyright: ignore[reportOptionalMemberAccess]
+    with torch.autocast(Q.device.type, enabled=False):
+        Y = _OverEdges.apply(*wide, tuple(graph.on(Q.device) for graph in graphs), scale, hidden)
+    assert isinstance(Y, Tensor)
+    return Y.to(Q.dtype)
 
 
 class _OverEdges(torch.autograd.Function):
     """Sampled and sparse matrix products; weights are kept for the backward pass, one number per edge."""
 
     @staticmethod
-    def forward(ctx, Q: Tensor, K: Tensor, V: Tensor, graphs: tuple[Edges, ...], scale: float, hidden: Tensor | None):
+    def forward(ctx, Q: Tensor, K: Tensor, V: Tensor, graphs: tuple[Graph, ...], scale: float, hidden: Tensor | None):
         _warn_once()
         Y = Q.new_empty(*Q.shape[:3], V.shape[-1])
         kept = []
@@ -74,6 +85,7 @@ class _OverEdges(torch.autograd.Function):
         return Y
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, dY: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         Q, K, V, Y, *kept = ctx.saved_tensors
         dQ, dK, dV = (T.new_empty(T.shape) for T in (Q, K, V))
@@ -87,33 +99,34 @@ class _OverEdges(torch.autograd.Function):
         return dQ, dK, dV, None, None, None
 
 
-def _heads(Q: Tensor, graphs: tuple[Edges, ...]):
+def _heads(Q: Tensor, graphs: tuple[Graph, ...]):
     for b in range(Q.shape[0]):
         for h in range(Q.shape[1]):
             yield b, h, graphs[h % len(graphs)]
 
 
-def _sampled(graph: Edges, rows: Tensor, columns: Tensor, scale: float) -> Tensor:
+def _sampled(graph: Graph, rows: Tensor, columns: Tensor, scale: float) -> Tensor:
     """scale rows_q . columns_k for every edge (q, k)."""
-    at = _csr(graph.start, graph.keys, rows.new_zeros(len(graph)), (len(rows), len(columns)))
+    at = _csr(graph.start, graph.keys, rows.new_zeros(len(graph.keys)), (len(rows), len(columns)))
     return torch.sparse.sampled_addmm(at, rows.contiguous(), columns.contiguous().mT, beta=0.0, alpha=scale).values()
 
 
-def _softmax(S: Tensor, graph: Edges) -> Tensor:
+def _softmax(S: Tensor, graph: Graph) -> Tensor:
     """Over the edges of each query; all zero where they are all -inf."""
-    if graph.degree is not None and not S.isneginf().any():
-        return S.view(-1, graph.degree).softmax(-1).flatten()
+    degree = len(S) // max(1, len(graph.start) - 1)
+    if (graph.start[1:] - graph.start[:-1] == degree).all() and degree and not S.isneginf().any():
+        return S.view(-1, degree).softmax(-1).flatten()
     largest = torch.segment_reduce(S, "max", offsets=graph.start, initial=-torch.inf)
     shifted = S - largest.masked_fill(largest == -torch.inf, 0.0)[graph.query]
     total = torch.segment_reduce(shifted.exp_(), "sum", offsets=graph.start, initial=0.0)
     return shifted.div_(total.masked_fill_(total == 0, 1.0)[graph.query])
 
 
-def _rows(graph: Edges, values: Tensor, keys: int) -> Tensor:
+def _rows(graph: Graph, values: Tensor, keys: int) -> Tensor:
     return _csr(graph.start, graph.keys, values, (len(graph.start) - 1, keys))
 
 
-def _columns(graph: Edges, values: Tensor, queries: int) -> Tensor:
+def _columns(graph: Graph, values: Tensor, queries: int) -> Tensor:
     return _csr(graph.key_start, graph.key_query, values[graph.by_key], (len(graph.key_start) - 1, queries))
 
 
@@ -121,8 +134,8 @@ def _csr(start: Tensor, columns: Tensor, values: Tensor, size: tuple[int, int]) 
     return torch.sparse_csr_tensor(start, columns, values, size, check_invariants=False)
 
 
-def _starts(counts: Tensor) -> Tensor:
-    return torch.nn.functional.pad(counts.cumsum(0), (1, 0))
+def _starts(counts: np.ndarray) -> np.ndarray:
+    return np.concatenate([[0], counts.cumsum()])
 
 
 @cache

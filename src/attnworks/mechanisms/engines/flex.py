@@ -12,10 +12,13 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from attnworks.mechanisms.mask import Mask
 
 
-def attend_flex(Q: Tensor, K: Tensor, V: Tensor, linked: Callable[..., Tensor], mask: Mask, scale: float) -> Tensor:
+def attend_flex(
+    Q: Tensor, K: Tensor, V: Tensor, linked: Callable[..., Tensor], mask: Mask, scale: float, *, alike: bool = False
+) -> Tensor:
     """Y [b h i v] over the pairs where linked(batch, head, query, key); blocks without any edge are never visited.
 
-    On a CPU it has no backward pass, and serves the tests alone.
+    alike   whether all sentences have the same pairs, so that one mask serves them
+    On a CPU it has no backward pass, and serves the tests alone; there the mask is made from a table of all pairs.
     """
     (b, h, i, _), j = Q.shape, K.shape[2]
     real = torch.ones(b, j, dtype=torch.bool, device=Q.device) if mask.padding is None else mask.padding.expand(b, -1)
@@ -24,11 +27,12 @@ def attend_flex(Q: Tensor, K: Tensor, V: Tensor, linked: Callable[..., Tensor], 
         lambda batch, head, row, key: (
             linked(batch, head, row + (j - i), key) & (key <= row + latest) & real[batch, key]
         ),
-        B=b,
+        B=None if alike else b,
         H=h,
         Q_LEN=i,
         KV_LEN=j,
         device=str(Q.device),
+        _compile=Q.device.type != "cpu",
     )
     run = flex_attention if Q.device.type == "cpu" else _compiled()
     Y = run(Q, K, V, block_mask=blocks, scale=scale)

@@ -8,7 +8,7 @@ the same keys is no faster here, and would need its private backward pass.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -133,3 +133,40 @@ class Walk(ABC):
 
 def _minus_infinity(hidden: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill_(hidden, -torch.inf)
+
+
+def operator(name: str, walk: Callable[..., Walk], arguments: str, differentiable: int) -> Callable[..., Tensor]:
+    """A walk as one torch operator with its gradient, which torch.compile takes as it is.
+
+    arguments        those of the walk, as a schema; the first `differentiable`, tensors or None, have gradients
+    """
+    total, tensors = arguments.count(",") + 1, arguments.count("Tensor")
+
+    @torch.library.custom_op(f"attnworks::{name}", mutates_args=(), schema=f"({arguments}) -> Tensor")
+    def forward(*given):
+        return walk(*given).forward()
+
+    @torch.library.custom_op(
+        f"attnworks::{name}_backward", mutates_args=(), schema=f"(Tensor dY, Tensor Y, {arguments}) -> Tensor[]"
+    )
+    def backward(dY, Y, *given):
+        return [T.contiguous() for T in walk(*given).backward(dY, Y)]
+
+    forward.register_fake(lambda Q, K, V, *rest: Q.new_empty(*Q.shape[:3], V.shape[3]))
+    backward.register_fake(
+        lambda dY, Y, *given: [T.new_empty(T.shape) for T in given[:differentiable] if T is not None]
+    )
+
+    def keep(ctx, inputs, output) -> None:
+        ctx.save_for_backward(*inputs[:tensors], output)
+        ctx.rest = inputs[tensors:]
+
+    def differentiate(ctx, dY):
+        *given, Y = ctx.saved_tensors
+        found = iter(backward(dY.contiguous(), Y, *given, *ctx.rest))
+        return tuple(next(found) if T is not None else None for T in given[:differentiable]) + (None,) * (
+            total - differentiable
+        )
+
+    forward.register_autograd(differentiate, setup_context=keep)
+    return forward
