@@ -2,8 +2,8 @@
 # # Who sees whom: the patterns of sparse attention
 #
 # Windows, dilated windows, global tokens, random blocks and their unions, after Figures 7-9 of Conti 2024. Each picture
-# is one head: a row per query, a square where it sees a key. Below stand the edges that are scored, of all n² pairs, and
-# the layers after which every token has heard of every other.
+# is one head: a row per query, a square where it sees a key. Below stand the edges that are scored, of all n² pairs,
+# and the layers after which every token has heard of every other.
 
 # %%
 import re
@@ -28,7 +28,7 @@ patterns: dict[str, Pattern] = {
     "global 2": Global(2),
     "random 2": Random(2),
     "Longformer: window 1, global 1": Window(1) | Global(1),
-    "BigBird: window 1, 2 global, 2 drawn": BigBird(window=1, n_global=2, n_random=2, block=1).pattern,
+    "BigBird: window, global, random": BigBird(window=1, n_global=2, n_random=2, block=1).pattern,
     "BigBird, blocks of 2": BigBird(window=2, n_global=1, n_random=1, block=2).pattern,
 }
 

@@ -19,7 +19,14 @@ def fenced(language: str, page: str = "README.md") -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("page", "least"), [("README.md", 3), ("docs/training.md", 1), ("docs/examining.md", 1), ("docs/exam.md", 1), ("docs/long_sequences.md", 5)]
+    ("page", "least"),
+    [
+        ("README.md", 3),
+        ("docs/training.md", 1),
+        ("docs/examining.md", 1),
+        ("docs/exam.md", 1),
+        ("docs/long_sequences.md", 5),
+    ],
 )
 def test_python_examples_run(page: str, least: int) -> None:
     blocks = fenced("python", page)

@@ -58,7 +58,7 @@ def test_the_table_holds_every_figure_and_ends_in_a_plain_sentence(measured: dic
     assert "dense at n = 65,536, forward: skipped, would take about 64 s a run" in result.stdout
     flat = " ".join(result.stdout.split())
     assert flat.endswith(
-        "Not faster than dense in a quarter of the rounds or more: at n = 1,024 window:window=64 (forward+backward). "
+        "No faster than dense in at least a quarter of the rounds: at n = 1,024 window:window=64 (forward+backward). "
         "Not compared with dense: window:window=64 at n = 65,536."
     )
     assert "memory of dense" in result.stderr

@@ -50,16 +50,16 @@ def test_one_mechanism_against_dense() -> None:
     assert ["edges", "800,000", "8,000,000", "10", "%"] in rows
     assert ["FLOPs", "204,800,000", "2,048,000,000", "10", "%"] in rows
     assert ["bytes", "6.4", "MB", "2.08", "MB", "308", "%"] in rows
-    assert "10 times fewer FLOPs than dense at n = 1,000; cheaper from n = 101 on." in text
+    assert "10 times fewer FLOPs than dense at n = 1,000; fewer from n = 101 on." in text
 
 
 def test_where_it_does_not_pay_it_says_from_when_it_does() -> None:
     text = count("--mechanism", "thrifty:keys=7000", "--n", "3500", "--heads", "1", "--width", "3")
     assert "3,500 positions, 1 head of width 3" in text and "200 %" in text
-    assert "More expensive than dense at n = 3,500: 2 times the FLOPs; cheaper from n = 7,001 on." in text
+    assert "More expensive than dense at n = 3,500: 2 times the FLOPs; fewer from n = 7,001 on." in text
     assert "As many FLOPs as dense at n = 100; cheaper" in count("--mechanism", "thrifty", "--n", "100")
     never = count("--mechanism", "luong-multiplicative", "--n", "11")
-    assert "never cheaper up to n = 1,048,576" in never
+    assert "never fewer up to n = 1,048,576" in never
 
 
 def test_one_mechanism_as_json() -> None:

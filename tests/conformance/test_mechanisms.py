@@ -80,12 +80,6 @@ EDGES_ARE_NOT_PAIRS: dict[str, str] = {
     "linear": "no pair is scored: each key is written to one state, from which each query reads",
     "linformer": "queries are scored against projected keys, and these reach all keys",
 }
-# Mechanisms whose rows of weights need not be positive and sum to one, and why.
-ROWS_ARE_FREE: dict[str, str] = {
-    "linformer": "positive weights of projected keys, times a matrix of any sign",
-    "sketched": "positive weights times R^T R, which is the identity only in the mean",
-    "truncated": "the nearest matrix of low rank has no reason to be stochastic",
-}
 # Mechanisms without the softmax's indifference to large scores, and why.
 NOT_FOR_LARGE_SCORES: dict[str, str] = {
     "truncated": "rows near unit vectors have equal singular values, and then no single nearest matrix",
@@ -110,7 +104,22 @@ CONTEXT_FIELDS: dict[str, object] = {}
 NAMES = (*(name for name in mechanisms.names() if name not in UNSEEDED), *VARIANTS, *BUILT)
 LOW_PRECISION = (torch.bfloat16, torch.float16)
 FLOATS = (torch.float64, torch.float32, *LOW_PRECISION)
-every_mechanism = pytest.mark.parametrize("name", NAMES)
+# For each mechanism the subject that shows most at small sizes: it takes every test, all others the main ones, unless
+# slow tests are asked for.
+TELLING = {
+    "bigbird": "bigbird/in-blocks",
+    "graph": "graph/predicate",
+    "linformer": "linformer:rank=3,length=300",
+    "longformer": "longformer:window=1,n_global=2",
+    "sketched": "sketched:seed=5,rank=3",
+    "truncated": "truncated:rank=3",
+    "window": "window:window=2",
+}
+MAIN = {TELLING.get(name, name) for name in mechanisms.names()}
+every_subject = pytest.mark.parametrize("name", NAMES)
+every_mechanism = pytest.mark.parametrize(
+    "name", [name if name in MAIN else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
+)
 both_paths = pytest.mark.parametrize("weights", [False, True], ids=["fused", "explicit"])
 
 
@@ -273,7 +282,7 @@ def obtained(name: str, case: Case, dtype: torch.dtype, weights: bool) -> Outcom
 # --- against the reference --------------------------------------------------------------------------------------------
 
 
-@every_mechanism
+@every_subject
 @every_case
 def test_outputs_and_gradients_equal_the_reference(name: str, case: Case) -> None:
     if refuses(name, case.mask, case.i, case.j):
@@ -309,7 +318,7 @@ def test_a_given_scale_is_used(name: str, scale: float, mask: str) -> None:
     assert_close(mechanism(*inputs, condition, context).Y, want.Y)
 
 
-@every_mechanism
+@every_subject
 def test_gradients_through_the_weights_equal_the_reference(name: str) -> None:
     case = next(Case(mask, 7, 7, 11, 13) for mask in RICHEST_FIRST if not refuses(name, mask, 7, 7))
     mechanism, inputs, mask, leaves = setting(name, case)
@@ -325,7 +334,7 @@ def test_gradients_through_the_weights_equal_the_reference(name: str) -> None:
     assert all(gradient.abs().max() > 1e-3 for gradient in gradients[0][:2])
 
 
-@every_mechanism
+@every_subject
 def test_every_parameter_gets_a_gradient(name: str) -> None:
     outcome = expected(name, Case("none", 7, 7, 13, 11))
     for leaf, gradient in outcome.gradients.items():
@@ -446,7 +455,7 @@ def test_rows_of_P_sum_to_one_or_zero(name: str, mask: str) -> None:
     P = obtained(name, Case(mask, 7, 7, 11, 13), torch.float64, weights=True).P
     allowed = MASKS[mask](7, 7).allowed(7, 7)
     assert P is not None and P.shape == (B, H, 7, 7)
-    if base(name) not in ROWS_ARE_FREE:
+    if MECHANISMS[base(name)].stochastic:
         assert (P >= 0).all()
         assert_close(P.sum(-1), (P > 0).any(-1))
     assert allowed is None or (P[~allowed.expand(P.shape)] == 0).all()
@@ -574,7 +583,7 @@ def test_inputs_and_parameters_are_left_alone(name: str) -> None:
 # --- the modes of torch -----------------------------------------------------------------------------------------------
 
 
-@every_mechanism
+@every_subject
 @both_paths
 def test_no_queries_give_no_rows(name: str, weights: bool) -> None:
     mask = Mask(causal="causal" in MECHANISMS[base(name)].masks)
@@ -586,7 +595,7 @@ def test_no_queries_give_no_rows(name: str, weights: bool) -> None:
     assert not weights or (got.P is not None and got.P.shape == (B, H, 0, 7))
 
 
-@every_mechanism
+@every_subject
 def test_what_is_remembered_does_not_depend_on_the_mode(name: str) -> None:
     """Nothing that was first computed without gradients, or under another default device, stands in the way later."""
     n = 23
@@ -604,7 +613,7 @@ def test_what_is_remembered_does_not_depend_on_the_mode(name: str) -> None:
         assert all(gradient.isfinite().all() for gradient in gradients)
 
 
-@every_mechanism
+@every_subject
 @pytest.mark.parametrize("mask", ["none", "causal", "padding"])
 def test_training_in_mixed_precision(name: str, mask: str) -> None:
     if refuses(name, mask, 7, 7):
@@ -618,7 +627,7 @@ def test_training_in_mixed_precision(name: str, mask: str) -> None:
     assert (Y.float() - want).abs().max() < 0.1 * want.abs().max()
 
 
-@every_mechanism
+@every_subject
 def test_second_derivatives_are_right_or_refused(name: str) -> None:
     def second(weights: bool) -> Tensor:
         mechanism, inputs, condition, _ = setting(name, Case("none", 7, 7, 11, 13))
@@ -680,7 +689,7 @@ def test_no_table_of_all_pairs_is_held(name: str, dtype: torch.dtype, k: int, v:
             assert seen.numel < i * j, seen.operation
 
 
-@every_mechanism
+@every_subject
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 @pytest.mark.parametrize(("i", "j"), [(7, 7), (5, 7), (1, 7), (1, 1), (11, 13)])
 def test_edges_are_the_pairs_with_a_weight(name: str, causal: bool, i: int, j: int) -> None:
@@ -697,7 +706,7 @@ def test_edges_are_the_pairs_with_a_weight(name: str, causal: bool, i: int, j: i
     assert cost.edges == int((P != 0).sum())
 
 
-@every_mechanism
+@every_subject
 def test_cost_is_positive_and_grows(name: str) -> None:
     geometry = Geometry(3, 11, 13)
     mechanism = build(name, geometry)
@@ -716,7 +725,7 @@ def test_cost_is_positive_and_grows(name: str) -> None:
     assert name in UNEQUAL_HEADS or mechanism.cost(29, 29, geometry) == Cost(*(3 * part for part in one_head))
 
 
-@every_mechanism
+@every_subject
 def test_causality_never_costs_more_edges(name: str) -> None:
     geometry = Geometry(3, 11, 13)
     mechanism = build(name, geometry)
@@ -728,14 +737,14 @@ def test_causality_never_costs_more_edges(name: str) -> None:
 
 
 def test_every_registered_name_is_tested() -> None:
-    assert {base(name) for name in NAMES} == set(MECHANISMS)
+    assert {base(name) for name in NAMES} == set(MECHANISMS) == {base(name) for name in MAIN} and set(NAMES) >= MAIN
     assert {"dense", "luong-dot", "luong-multiplicative", "bahdanau-additive"} <= set(NAMES)
     assert not set(NAMES) & set(UNSEEDED)
-    tables = (TABLE_BY_NATURE, EDGES_ARE_NOT_PAIRS, ROWS_ARE_FREE, NOT_FOR_LARGE_SCORES, WITHOUT_SCALE, UNEQUAL_HEADS)
+    tables = (TABLE_BY_NATURE, EDGES_ARE_NOT_PAIRS, NOT_FOR_LARGE_SCORES, WITHOUT_SCALE, UNEQUAL_HEADS)
     assert {base(name) for table in tables for name in table} <= set(MECHANISMS)
 
 
-@every_mechanism
+@every_subject
 def test_a_mechanism_knows_its_registered_name(name: str) -> None:
     assert MECHANISMS[base(name)].name == base(name)
 

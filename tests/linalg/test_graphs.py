@@ -9,6 +9,7 @@ import torch
 from tests.helpers import assert_close
 from torch import Tensor
 
+from attnworks.errors import UsageError
 from attnworks.linalg.graphs import (
     diameter,
     edge_count,
@@ -188,3 +189,8 @@ def test_random_graphs_come_near_the_best_gap(degree: int) -> None:
     best = 1 - 2 * math.sqrt(degree - 1) / degree
     assert spectral_gap(A).item() == pytest.approx(best, abs=0.03)
     assert spectral_gap(windowed(n, degree // 2)) < best / 20
+
+
+def test_fewer_than_no_layers_are_refused() -> None:
+    with pytest.raises(UsageError, match="what -1 layers reach: expected 0 or more"):
+        reached(torch.ones(3, 3, dtype=torch.bool), -1)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.library import opcheck
 from torch.utils.flop_counter import FlopCounterMode
 
-from attnworks.errors import AttnworksError
+from attnworks.errors import AttnworksError, UsageError
 from attnworks.linalg.scratch import Scratch
 from attnworks.mechanisms import Context, Cost, Geometry, Mask, MechanismSpec
 from attnworks.mechanisms.engines import prefix
@@ -466,3 +466,9 @@ def test_a_map_that_returns_something_else_is_refused_in_one_line(own: Callable[
     with pytest.raises(AttnworksError, match=r"map the last axis alone$") as error, unchecked():
         Linear(feature=own)(*inputs(5, 7))
     assert "\n" not in str(error.value)
+
+
+def test_a_step_takes_one_position() -> None:
+    Q, K, V = qkv(1, 2, 2, 2, 3, 5)
+    with unchecked(), pytest.raises(UsageError, match=r"q, k and v of one position: \[batch, heads, 1, width\]"):
+        Linear().step(Q, K, V)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.helpers import unchecked
 
+from attnworks.errors import UsageError
 from attnworks.linalg.graphs import diameter
 from attnworks.mechanisms.bigbird import BigBird, blocks_seen
 from attnworks.mechanisms.longformer import Longformer
@@ -45,6 +49,23 @@ def test_pictures() -> None:
     assert picture(Window(1, (2,)).table(1, 4)[0]) == "■ · ■ ·\n· ■ · ■\n■ · ■ ·\n· ■ · ■"
     assert picture(Global(1).table(1, 3, causal=True)[0]) == "■ · ·\n■ · ·\n■ · ·"
     assert picture(Blocks(2, 2).table(1, 5)[0]) == "■ ■ ■ ■ ·\n■ ■ ■ ■ ·\n■ ■ ■ ■ ■\n■ ■ ■ ■ ■\n· · ■ ■ ■"
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: Window(-1), "Window with window=-1: expected a whole number from 0"),
+        (lambda: Window(1, 2), "a tuple of whole numbers from 1"),  # pyright: ignore[reportArgumentType]
+        (lambda: Window(1, (0,)), "a tuple of whole numbers from 1"),
+        (lambda: Blocks(3, 0), "Blocks with block=0: expected a whole number from 1"),
+        (lambda: Blocks(3, 2), "a window of whole blocks, got 1.50 blocks; choose window=4"),
+        (lambda: Global(-1), "Global with count=-1"),
+        (lambda: Random(-1), "Random with count=-1"),
+    ],
+)
+def test_patterns_that_make_no_sense(build: Callable[[], Pattern], message: str) -> None:
+    with unchecked(), pytest.raises(UsageError, match=message):
+        build()
 
 
 # --- random blocks ----------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tests.helpers import assert_close, qkv, unchecked
@@ -19,7 +20,7 @@ from attnworks.mechanisms.dense import Dense
 from attnworks.mechanisms.engines.flex import attend_flex
 from attnworks.mechanisms.graph import Graph
 from attnworks.mechanisms.longformer import Longformer
-from attnworks.mechanisms.patterns import Global, Window
+from attnworks.mechanisms.patterns import Global, Where, Window
 from attnworks.mechanisms.sparse import Sparse
 from attnworks.mechanisms.window import WindowAttention
 
@@ -123,6 +124,12 @@ def test_a_dilation_that_is_none(dilation: object) -> None:
 def test_sizes_that_are_none(spec: str) -> None:
     with unchecked(), pytest.raises(UsageError, match="a whole number from"):
         MechanismSpec.parse(spec).build(Geometry(2, 3, 5))
+
+
+@pytest.mark.parametrize("shape", [(5, 16), (4, 5, 16), (1, 2, 4, 5, 16)])
+def test_tensors_without_four_axes(shape: tuple[int, ...]) -> None:
+    with unchecked(), pytest.raises(UsageError, match=r"four axes: \[batch, heads, positions, width\], got \["):
+        WindowAttention()(*torch.randn(3, *shape).unbind())
 
 
 def test_from_one_sequence_to_another() -> None:
@@ -239,15 +246,16 @@ RING = [[(i - 1) % 7, i, (i + 1) % 7] for i in range(7)]
     [
         RING,
         torch.tensor([[j in row for j in range(7)] for row in RING]),
+        np.array([[j in row for j in range(7)] for row in RING]),
         lambda i, j: (i - j) % 7 <= 1 or (j - i) % 7 <= 1,
-        lambda i, j: ((i - j) % 7 <= 1) | ((j - i) % 7 <= 1),
+        Where(lambda i, j: ((i - j) % 7 <= 1) | ((j - i) % 7 <= 1)),
     ],
-    ids=["lists", "matrix", "predicate", "predicate on tensors"],
+    ids=["lists", "matrix", "array", "predicate", "rule"],
 )
 @pytest.mark.parametrize(
     "mask", [Mask(), Mask(causal=True), Mask.from_lengths([7, 5, 1])], ids=["none", "causal", "padding"]
 )
-def test_a_ring_given_in_four_ways(graph: object, mask: Mask) -> None:
+def test_a_ring_given_in_five_ways(graph: object, mask: Mask) -> None:
     inputs = qkv(i=7, grad=True)
     mechanism = Graph(graph=graph)  # pyright: ignore[reportArgumentType]
     table = torch.tensor([[j in row for j in range(7)] for row in RING])

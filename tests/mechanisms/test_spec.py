@@ -157,6 +157,11 @@ def test_what_the_geometry_settles_is_no_option() -> None:
             MechanismSpec.parse(f"luong-multiplicative:{option}")
 
 
+def test_an_option_that_is_given_twice_is_refused() -> None:
+    with pytest.raises(UsageError, match="expected each option once, got window 2 times; keep one window="):
+        MechanismSpec.parse("window:window=4,window=8")
+
+
 def test_an_option_of_a_mechanism_without_options_is_refused() -> None:
     with pytest.raises(UnknownNameError, match="option of mechanism 'dense' 'window'"):
         MechanismSpec.parse("dense:window=3")

@@ -59,6 +59,11 @@ def test_layers_without_a_definition_stay_as_they_are() -> None:
     assert again.slots == {} and again == config()
 
 
+def test_heads_of_several_kinds_where_all_are_defined() -> None:
+    mixed = config().with_mechanism(("window:window=2", "dense"))
+    assert mixed.slot("dec.0").mechanism == ("window:window=2", "dense") and mixed.slot("cross.0").mechanism == "dense"
+
+
 @pytest.mark.parametrize(
     ("mechanism", "slot", "message"),
     [

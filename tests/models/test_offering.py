@@ -94,6 +94,14 @@ def test_what_an_implementation_would_leave_out_is_refused(option: dict[str, Any
     attend(torch.nn.Module(), Q, Q, Q, None, sliding_window=7, softcap=None)
 
 
+def test_a_mechanism_keeps_its_own_scale() -> None:
+    """Luong's dot score has none, whatever is usual in the model; a scale that is not usual belongs to the model."""
+    model = TINY["bert"].build()
+    given = inputs(model)
+    want = outputs(model, given)
+    assert (outputs(with_attention(model, offer("luong-dot")), given) - want).abs().max() > 1e-3
+
+
 def test_a_mechanism_with_parameters_is_refused() -> None:
     with pytest.raises(UsageError, match="a mechanism without parameters of its own, got linformer, which has some"):
         offer("linformer")

@@ -108,7 +108,7 @@ def row(name: str, n: int, forward: float | None, both: float | None) -> Row:
         ([row("window", 1024, 1.5, 1.1)], "Every mechanism was faster than dense wherever both ran."),
         (
             [row("window", 1024, 0.9, 0.8), row("linear", 1024, 2.0, 1.0), row("window", 4096, 3, 3)],
-            "Not faster than dense in a quarter of the rounds or more: at n = 1,024 window, linear (forward+backward).",
+            "No faster than dense in at least a quarter of the rounds: at n = 1,024 window, linear (forward+backward).",
         ),
         (
             [row("window", 1024, 1.5, 1.5), row("window", 65536, None, None)],

@@ -111,9 +111,10 @@ def _progress(total: int, *, quiet: bool) -> Iterator[Callable[[str], None]]:
 def _show(comparison: Comparison) -> None:
     task, screen = comparison.task, console()
     peak = max(comparison.roof.values()) / 1e9
+    threads = "1 thread" if comparison.threads == 1 else f"{comparison.threads} threads"
     screen.print(
-        f"[bold]{task.heads} heads of width {task.width}[/], {task.dtype}{', causal' * task.causal}, "
-        f"{comparison.threads} threads; a large matrix product reaches {peak:.0f} Gflop/s"
+        f"[bold]{task.heads} heads of width {task.width}[/], {task.dtype}{', causal' * task.causal}, {threads}; "
+        f"a large matrix product reaches {peak:.0f} Gflop/s"
     )
     passes = [name for name in (FORWARD, BOTH) if any(name in (row.seconds | row.skipped) for row in comparison.rows)]
     table = Table(box=SIMPLE_HEAD)

@@ -112,7 +112,7 @@ def _row_as_json(row: Complexity, dense_flops: int) -> dict[str, object]:
 
 def _verdict(n: int, ratio: float, first: int | None) -> Text:
     here = f"at n = {n:,}"
-    pays = f"never cheaper up to n = {LONGEST:,}" if first is None else f"cheaper from n = {first:,} on"
+    pays = f"never fewer up to n = {LONGEST:,}" if first is None else f"fewer from n = {first:,} on"
     if ratio < 1:
         return Text(f"{1 / ratio:.3g} times fewer FLOPs than dense {here}; {pays}.", "green")
     if ratio == 1:

@@ -29,6 +29,7 @@ from rich.progress import (
 
 from attnworks.cli.console import print_json, progress_console
 from attnworks.errors import UsageError
+from attnworks.models.config import ModelConfig, TransformerConfig
 from attnworks.models.counting import count_parameters
 from attnworks.training.distributed import join_team
 from attnworks.training.events import Event, Saved, StepDone, Validated
@@ -101,7 +102,8 @@ class Display:
         parameters = sum(count_parameters(run.model.config).values())
         at = f"from step {run.progress.step:,}" if run.progress.step else "from the start"
         self.screen.print(
-            f"[bold]{recipe.preset}[/], {parameters:,} parameters, {at}; corpus {escape(recipe.corpus)}: "
+            f"[bold]{recipe.preset}[/]{_attention(run.model.config)}, {parameters:,} parameters, {at}; "
+            f"corpus {escape(recipe.corpus)}: "
             f"{len(run.corpus.train):,} pairs, {len(run.source):,} and {len(run.target):,} token kinds"
         )
         if run.corpus.report.bad:
@@ -193,3 +195,16 @@ def _conclude(run: Run, screen: Console, *, stopped: bool, as_json: bool) -> Non
     sys.stdout.flush()
     if stopped:
         sys.exit(130)
+
+
+def _attention(config: ModelConfig) -> str:
+    """Which layers attend how, unless all do as usual."""
+    if not isinstance(config, TransformerConfig):
+        return ""
+    used: dict[str, list[str]] = {}
+    for slot in config.slot_names():
+        mechanism = config.slot(slot).mechanism
+        name = mechanism if isinstance(mechanism, str) else " + ".join(dict.fromkeys(mechanism))
+        used.setdefault(name, []).append(slot)
+    told = "; ".join(f"{escape(name)} in {', '.join(slots)}" for name, slots in used.items())
+    return "" if list(used) == ["dense"] else f" ({told})"

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from torch import nn
+
 import attnworks.measures.all  # noqa: F401  (registers every measure)
 from attnworks.errors import UsageError
+from attnworks.exam.walk import overrides
 from attnworks.measures.contract import MEASURES, Measure, Setting
+from attnworks.mechanisms import MECHANISMS
+from attnworks.models.multihead import MultiHead
 
 EVERYTHING = "all"
 
@@ -24,6 +29,35 @@ def choose_measures(names: Sequence[str] | None, setting: Setting) -> list[Measu
     else:
         chosen = list(dict.fromkeys(required for name in names for required in (name, *MEASURES[name].requires)))
     return [MEASURES[name](setting) for name in chosen]
+
+
+def without_weights(model: nn.Module) -> list[str]:
+    """Layers whose maps are no weights, with the mechanism: readings of rows and maps make no sense there."""
+    return [
+        f"{spec.name} in {layer.slot}"
+        for layer in model.modules()
+        if isinstance(layer, MultiHead)
+        for spec in layer.specs
+        if not MECHANISMS[spec.name].stochastic
+    ]
+
+
+def fit_to_maps(measures: list[Measure], asked: Sequence[str] | None, layers: Sequence[str]) -> list[Measure]:
+    """Without those that read attention weights, if some layers have none; refused if they were asked for by name."""
+    reading = [
+        measure for measure in measures if any(overrides(measure, look) for look in ("rows", "maps", "pointers"))
+    ]
+    if not layers or not reading:
+        return measures
+    left = [measure for measure in measures if measure not in reading]
+    if asked is not None or not left:
+        raise UsageError(
+            asked=f"measures {', '.join(measure.name for measure in reading)}",
+            expected="attention weights: rows that are not negative and sum to one",
+            got=f"mixtures of any sign ({', '.join(layers[:3])}{', ...' if len(layers) > 3 else ''})",
+            remedy=f"choose others, such as --measures {','.join(m.name for m in left) or 'rank'}",
+        )
+    return left
 
 
 def costs(measures: Sequence[Measure]) -> list[tuple[str, str]]:

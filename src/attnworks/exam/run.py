@@ -13,7 +13,7 @@ from attnworks.exam.examinee import Examinee, examinee_of
 from attnworks.exam.examiner import TOKENS_PER_BATCH, Examiner, Request
 from attnworks.exam.findings import find
 from attnworks.exam.pinning import pin_maps
-from attnworks.exam.plan import choose_measures
+from attnworks.exam.plan import choose_measures, fit_to_maps, without_weights
 from attnworks.exam.text import read_text
 from attnworks.exam.widened import InFloat64
 from attnworks.measures.contract import Setting
@@ -80,8 +80,15 @@ def run_examination(
     with held_still(examinee.subject.model):
         text = read_text(examinee, passages, request.tokens_per_batch)
         pinned = [read_text(examinee, from_texts([line])[0], request.tokens_per_batch) for line in request.pin]
-        measures = choose_measures(request.measures, Setting(text.longest, request.seed))
+        chosen = choose_measures(request.measures, Setting(text.longest, request.seed))
+        weightless = without_weights(examinee.subject.model)
+        measures = fit_to_maps(chosen, request.measures, weightless)
         exam = Examiner(examinee, text, measures, request, team, advance)
+        if len(measures) < len(chosen):
+            left_out = ", ".join(measure.name for measure in chosen if measure not in measures)
+            exam.notes.append(
+                f"left out: {left_out}; {weightless[0]} has no attention weights, but mixtures of any sign"
+            )
         with InFloat64(examinee.subject.model, bool(request.without)), without(examinee.subject, request.without):
             begin(exam.work())
             exam.run()

@@ -16,6 +16,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from attnworks.errors import UsageError
+
 
 def edge_count(A: Bool[Tensor, "*a i j"]) -> Int[Tensor, "*a"]:
     """|E| = sum_ij A_ij: the inner products that attention has to take.
@@ -30,6 +32,10 @@ def reached(A: Bool[Tensor, "*a n n"], layers: int, *, skip: bool = True) -> Boo
 
     Source: Conti 2024, sections 2.1.1 and 2.1.2 (S4.78, S4.85). About 2 log2 L products, by repeated squaring.
     """
+    if layers < 0:
+        raise UsageError(
+            asked=f"what {layers} layers reach", expected="0 or more", got=str(layers), remedy="count layers"
+        )
     power, result = _with_skip(A, skip), _alone(A)
     while layers:
         result = _then(result, power) if layers % 2 else result

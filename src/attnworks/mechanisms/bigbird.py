@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnworks.errors import UsageError
 from attnworks.mechanisms.contract import MECHANISMS, Context
 from attnworks.mechanisms.dense import fused
 from attnworks.mechanisms.engines.blocks import attend_blocks
@@ -48,13 +47,6 @@ class BigBird(Sparse):
         self.n_global = whole(self.name, "n_global", n_global, 0, remedy)
         whole(self.name, "n_random", n_random, 0, remedy)
         whole(self.name, "seed", seed, 0, remedy)
-        if window % block:
-            raise UsageError(
-                asked=f"{self.name} with window={window} and block={block}",
-                expected="a window of whole blocks",
-                got=f"{window / block:.2f} blocks",
-                remedy=f"choose window={-(-window // block) * block}",
-            )
         self.random = Random(n_random, block, seed, apart=window // block, first=n_global)
         self.pattern = Blocks(window, block) | Global(n_global * block) | self.random
 

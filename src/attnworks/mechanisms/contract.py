@@ -73,6 +73,8 @@ class Mechanism(nn.Module):
     """Fields of Context without which the mechanism cannot run."""
     masks: ClassVar[frozenset[str]] = frozenset({"padding", "causal", "dense"})
     """Fields of Mask that the mechanism can obey; it refuses the others."""
+    stochastic: ClassVar[bool] = True
+    """Whether the rows of P are weights: not negative, and of sum one (or zero, where no key is seen)."""
     projects_twice: ClassVar[bool] = False
     """Whether it uses Context.second, so that encoder layers have a second set of projections for it."""
     crosses: ClassVar[bool] = True
@@ -135,6 +137,13 @@ class Mechanism(nn.Module):
         return None
 
     def _check(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, context: Context) -> None:
+        if not all(isinstance(T, Tensor) and T.dim() == 4 for T in (Q, K, V)):
+            raise UsageError(
+                asked=f"{self.name} attention",
+                expected="tensors Q, K and V with four axes: [batch, heads, positions, width]",
+                got=", ".join(str(list(T.shape)) if isinstance(T, Tensor) else type(T).__name__ for T in (Q, K, V)),
+                remedy="for one sequence and one head write Q[None, None]",
+            )
         (b, h, i, k), j = Q.shape, K.shape[2]
         if K.shape != (b, h, j, k) or V.shape[:3] != (b, h, j):
             raise UsageError(
@@ -174,6 +183,13 @@ class Mechanism(nn.Module):
 
     def _check_context(self, context: Context, Q: Tensor, K: Tensor, V: Tensor) -> None:
         tokens, second, (b, j) = context.global_tokens, context.second, (K.shape[0], K.shape[2])
+        if tokens is not None and not isinstance(tokens, Tensor):
+            raise UsageError(
+                asked=f"{self.name} attention with global tokens",
+                expected=f"a boolean tensor [{b}, {j}]",
+                got=type(tokens).__name__,
+                remedy="for the first token: torch.arange(n)[None] == 0",
+            )
         if tokens is not None and (tokens.dtype != torch.bool or tuple(tokens.shape) not in {(b, j), (1, j)}):
             raise UsageError(
                 asked=f"{self.name} attention with global tokens",

@@ -145,6 +145,7 @@ class Graph(Mechanism):
 
 def _checked(graph: Given) -> Given:
     """Boolean, or lists of whole numbers from 0, or something to call."""
+    graph = torch.as_tensor(graph) if isinstance(graph, np.ndarray) else graph
     if isinstance(graph, Tensor):
         good, got = graph.dtype == torch.bool and graph.dim() == 2, f"{graph.dtype} with {graph.dim()} axes"
     elif isinstance(graph, Sequence) and not isinstance(graph, str):
@@ -153,7 +154,7 @@ def _checked(graph: Given) -> Given:
         )
         got = "lists with other entries than positions from 0"
     else:
-        good, got = isinstance(graph, Pattern) or callable(graph), repr(graph)
+        good, got = isinstance(graph, Pattern) or callable(graph), f"{graph!r:.40}"
     if not good:
         raise UsageError(
             asked="graph attention",

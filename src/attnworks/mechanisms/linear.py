@@ -132,6 +132,13 @@ class Linear(Mechanism):
 
         Source: S4.100, S4.104.
         """
+        if not q.dim() == k.dim() == v.dim() == 4 or not q.shape[2] == k.shape[2] == v.shape[2] == 1:
+            raise UsageError(
+                asked="a step of linear attention",
+                expected="q, k and v of one position: [batch, heads, 1, width]",
+                got=", ".join(str(list(T.shape)) for T in (q, k, v)),
+                remedy="give positions one after the other, or all at once to the mechanism itself with a causal mask",
+            )
         phi = self.phi
         Q, K = phi.scaled(widened(q), widened(k), self.scale(q.shape[-1], context or Context()))
         state = _extended(state, phi.keys(K), widened(v))

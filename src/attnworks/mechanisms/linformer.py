@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import torch
 from jaxtyping import Float
@@ -36,6 +36,7 @@ class Linformer(Mechanism):
     """
 
     name = "linformer"
+    stochastic: ClassVar[bool] = False
     masks = frozenset({"padding"})
 
     def __init__(self, *, heads: int = 1, rank: int = 128, length: int = 1024, share: Share = "heads") -> None:
@@ -58,7 +59,7 @@ class Linformer(Mechanism):
             self.E = first.E
 
     def attend(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, context: Context, weights: bool) -> Attended:
-        E, F = self._for_keys(K.shape[-2])
+        E, F = (T.to(K.dtype) for T in self._for_keys(K.shape[-2]))
         if mask.padding is not None:
             # Zero columns of E do what zero rows of K would; an E that heads share is the smaller one.
             hidden = ~mask.padding[:, None, None, :]

@@ -22,7 +22,9 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
+from attnworks.errors import UsageError
 from attnworks.linalg.hashing import hashed
+from attnworks.mechanisms.options import whole
 
 Rule = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -81,6 +83,19 @@ class Window(Pattern):
     window: int
     dilation: tuple[int, ...] = (1,)
 
+    def __post_init__(self) -> None:
+        whole("Window", "window", self.window, 0, "for instance Window(2)")
+        good = (
+            isinstance(self.dilation, tuple) and self.dilation and all(type(d) is int and d > 0 for d in self.dilation)
+        )
+        if not good:
+            raise UsageError(
+                asked=f"Window with dilation={self.dilation}",
+                expected="a tuple of whole numbers from 1, for the heads to take in turn",
+                got=repr(self.dilation),
+                remedy="for instance Window(2, (1, 2))",
+            )
+
     def sees(self, head: int, query: int, key: int, n: int, causal: bool = False) -> bool:
         step = self.dilation[head % len(self.dilation)]
         return (key - query) % step == 0 and abs(key - query) <= self.window * step
@@ -102,6 +117,17 @@ class Blocks(Pattern):
     window: int
     block: int
 
+    def __post_init__(self) -> None:
+        whole("Blocks", "block", self.block, 1, "for instance Blocks(4, 4)")
+        whole("Blocks", "window", self.window, 0, "for instance Blocks(4, 4)")
+        if self.window % self.block:
+            raise UsageError(
+                asked=f"Blocks with window={self.window} and block={self.block}",
+                expected="a window of whole blocks",
+                got=f"{self.window / self.block:.2f} blocks",
+                remedy=f"choose window={-(-self.window // self.block) * self.block}",
+            )
+
     def sees(self, head: int, query: int, key: int, n: int, causal: bool = False) -> bool:
         return abs(query // self.block - key // self.block) <= self.window // self.block
 
@@ -115,6 +141,9 @@ class Global(Pattern):
     """The first `count` tokens see all and are seen by all (S4.78, S4.86)."""
 
     count: int
+
+    def __post_init__(self) -> None:
+        whole("Global", "count", self.count, 0, "for instance Global(1)")
 
     def sees(self, head: int, query: int, key: int, n: int, causal: bool = False) -> bool:
         return query < self.count or key < self.count
@@ -139,6 +168,10 @@ class Random(Pattern):
     seed: int = 0
     apart: int = 0
     first: int = 0
+
+    def __post_init__(self) -> None:
+        for option, least in (("count", 0), ("block", 1), ("seed", 0), ("apart", 0), ("first", 0)):
+            whole("Random", option, getattr(self, option), least, "for instance Random(2, block=4, seed=1)")
 
     def drawn(self, heads: int, n: int, causal: bool = False) -> np.ndarray:
         """The blocks [h m r] that each block of queries sees; -1 where there are no more."""

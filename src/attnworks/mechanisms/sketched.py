@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -34,6 +36,7 @@ class Sketched(Dense):
     """
 
     name = "sketched"
+    stochastic: ClassVar[bool] = False
 
     def __init__(self, *, rank: int = 128, seed: int | None = None) -> None:
         super().__init__()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from collections import Counter
 from dataclasses import dataclass, field
 
 from attnworks.errors import UsageError
@@ -25,8 +26,16 @@ class MechanismSpec:
     @classmethod
     def parse(cls, text: str) -> MechanismSpec:
         name, _, rest = text.partition(":")
-        options = dict(_parse_option(part, text) for part in rest.split(",")) if rest else {}
-        return cls(name, options)
+        pairs = [_parse_option(part, text) for part in rest.split(",")] if rest else []
+        for option, count in Counter(option for option, _ in pairs).items():
+            if count > 1:
+                raise UsageError(
+                    asked=f"mechanism {text!r}",
+                    expected="each option once",
+                    got=f"{option} {count} times",
+                    remedy=f"keep one {option}=",
+                )
+        return cls(name, dict(pairs))
 
     def __post_init__(self) -> None:
         known = option_names(MECHANISMS[self.name])

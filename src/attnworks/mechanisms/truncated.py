@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -28,6 +30,7 @@ class Truncated(Dense):
     """
 
     name = "truncated"
+    stochastic: ClassVar[bool] = False
     masks = frozenset({"padding"})
     crosses = False
 

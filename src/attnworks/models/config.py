@@ -170,11 +170,13 @@ class TransformerConfig(TokenConfig):
             for spec, _ in self.slot(slot).mechanism_groups():
                 _check_serves(spec, slot)
 
-    def with_mechanism(self, mechanism: str) -> TransformerConfig:
-        """Attention of this kind wherever it is defined; layers in which it is not stay as they are."""
-        spec = MechanismSpec.parse(mechanism)
+    def with_mechanism(self, mechanism: str | tuple[str, ...]) -> TransformerConfig:
+        """Attention of this kind (or these, head by head) wherever all are defined; other layers stay as they are."""
+        specs = [MechanismSpec.parse(text) for text in ((mechanism,) if isinstance(mechanism, str) else mechanism)]
         slots = {
-            slot: replace(self.slot(slot), mechanism=mechanism) if spec.serves(slot) else self.slot(slot)
+            slot: replace(self.slot(slot), mechanism=mechanism)
+            if all(spec.serves(slot) for spec in specs)
+            else self.slot(slot)
             for slot in self.slot_names()
         }
         if len(set(map(repr, slots.values()))) == 1:
@@ -256,7 +258,7 @@ def _check_serves(spec: MechanismSpec, slot: str) -> None:
             asked=f"{spec.name} attention in {slot}",
             expected=f"a mechanism that {'takes queries of another sequence' if across else 'can be causal'}",
             got=spec.name,
-            remedy="config.with_mechanism(...) changes only the layers where a mechanism is defined",
+            remedy="choose dense, luong-dot or linear there; TransformerConfig.with_mechanism(...) does it by itself",
         )
 
 

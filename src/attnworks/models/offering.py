@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from torch import Tensor, nn
@@ -19,8 +20,9 @@ def offer(mechanism: str) -> str:
     """Register a mechanism with transformers; the name under which a model can be told to use it.
 
     Layers in which the mechanism is not defined (a window across sequences) compute dense attention. Padding arrives as
-    one row per sentence, so that no table of all pairs is built. Weights are not dropped in training: no mechanism here
-    does. Mechanisms with parameters of their own are refused: they belong into the model, not beside it.
+    one row per sentence, so that no table of all pairs is built; a scale of the model's own, other than 1/sqrt(k),
+    takes the place of the mechanism's. Weights are neither dropped in training nor returned by `output_attentions`.
+    Mechanisms with parameters of their own are refused: they belong into the model, not beside it.
     """
     from transformers import AttentionInterface
     from transformers.masking_utils import AttentionMaskInterface, flash_attention_mask
@@ -62,7 +64,9 @@ class _Implementation:
         mask = _mask(module, query, K, attention_mask, options)
         slot = "dec" if mask.causal else "cross" if _crosses(module) or i != K.shape[2] else "enc"
         attend = self._mechanism(Geometry(heads, query.shape[3], V.shape[3])) if self.spec.serves(slot) else Dense()
-        Y = attend(query, K, V, mask, Context(scale=options.get("scaling"))).Y
+        scale = options.get("scaling")
+        usual = scale is None or math.isclose(scale, query.shape[3] ** -0.5)
+        Y = attend(query, K, V, mask, Context(scale=None if usual else scale)).Y
         return Y.transpose(1, 2).contiguous(), None
 
     def _mechanism(self, geometry: Geometry) -> Mechanism:

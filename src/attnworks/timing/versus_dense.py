@@ -94,7 +94,7 @@ def verdict(comparison: Comparison) -> str:
             slow.setdefault(row.n, []).append(f"{row.mechanism}{which}")
     if slow:
         told = "; ".join(f"at n = {n:,} {', '.join(names)}" for n, names in slow.items())
-        sentence = f"Not faster than dense in a quarter of the rounds or more: {told}."
+        sentence = f"No faster than dense in at least a quarter of the rounds: {told}."
     elif compared:
         sentence = "Every mechanism was faster than dense wherever both ran."
     else:

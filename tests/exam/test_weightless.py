@@ -1,0 +1,41 @@
+"""Models whose maps are no weights: measures of rows and maps stay out, and say why."""
+
+from __future__ import annotations
+
+import pytest
+from tests.exam_helpers import LINES
+
+import attnworks
+from attnworks.data.vocabulary import Vocabulary
+from attnworks.errors import UsageError
+from attnworks.models.transformer import Transformer
+
+WORDS = Vocabulary.train("word", [line.split() for line in LINES])
+
+
+def model_with(mechanism: str) -> Transformer:
+    config = attnworks.preset("tiny").with_vocabulary(len(WORDS))
+    assert not isinstance(config, attnworks.models.RecurrentConfig)
+    return attnworks.build(config.with_mechanism(mechanism), seed=0)
+
+
+@pytest.mark.parametrize("mechanism", ["linformer:rank=3,length=30", "sketched:rank=3,seed=1", "truncated:rank=2"])
+def test_what_reads_weights_is_left_out_with_a_note(mechanism: str) -> None:
+    exam = attnworks.examine(model_with(mechanism), WORDS, LINES)
+    assert exam["rank.residual@encoder"].table()
+    assert not any(name.startswith(("roles.", "saturation.", "sinks.")) for name in exam.readings)
+    name = mechanism.partition(":")[0]
+    assert any(f"{name} in enc.0 has no attention weights, but mixtures of any sign" in note for note in exam.notes)
+
+
+def test_what_reads_weights_is_refused_by_name() -> None:
+    with pytest.raises(
+        UsageError, match=r"measures roles: expected attention weights.*got mixtures of any sign \(linf"
+    ):
+        attnworks.examine(model_with("linformer:rank=3,length=30"), WORDS, LINES, measures=["roles"])
+
+
+@pytest.mark.parametrize("mechanism", ["window:window=2", "linear", "longformer:window=2", "bigbird:window=2,block=2"])
+def test_sparse_and_linear_models_are_examined_like_others(mechanism: str) -> None:
+    exam = attnworks.examine(model_with(mechanism), WORDS, LINES)
+    assert any(name.startswith("roles.") for name in exam.readings)
