@@ -30,7 +30,7 @@ def test_what_reads_weights_is_left_out_with_a_note(mechanism: str) -> None:
 
 def test_what_reads_weights_is_refused_by_name() -> None:
     with pytest.raises(
-        UsageError, match=r"measures roles: expected attention weights.*got mixtures of any sign \(linf"
+        UsageError, match=r"measures roles, sinks: expected attention weights.*got mixtures of any sign \(linf"
     ):
         attnworks.examine(model_with("linformer:rank=3,length=30"), WORDS, LINES, measures=["roles"])
 

@@ -455,3 +455,11 @@ def test_changes_on_resume_are_remembered_and_replace_every_limit(corpus: str, t
     assert Run.resume(made.folder, epochs=1.5, learning_rate=0.01).recipe.steps is None
     again = Run.resume(made.folder)
     assert (again.recipe.epochs, again.recipe.steps, again.recipe.learning_rate) == (1.5, None, 0.01)
+
+
+def test_sentences_too_long_for_the_mechanism_are_refused_before_anything_is_written(
+    corpus: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=r"at most 3; set length=\d+ or more in --mechanism"):
+        Run.create(recipe(corpus, mechanism="linformer:length=3,rank=2"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()

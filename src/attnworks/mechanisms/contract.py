@@ -86,6 +86,11 @@ class Mechanism(nn.Module):
         del geometry
         return cls(**options)
 
+    @property
+    def longest(self) -> int | None:
+        """The most keys it can attend to, if there is such a number."""
+        return None
+
     def tie(self, first: Mechanism) -> None:
         """Share parameters with `first`, the same spec in an earlier layer. Mechanisms that span layers override it."""
 

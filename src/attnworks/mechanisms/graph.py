@@ -108,7 +108,7 @@ class Graph(Mechanism):
         self._check_size(i, j, causal)
         offset, key = j - i if causal else 0, torch.arange(j)
         links = self.graph.links(heads, max(i, j), causal) if isinstance(self.graph, Pattern) else None
-        rows = max(1, PAIRS // j)
+        rows = max(16, PAIRS // j)
         for start in range(0, i, rows):
             query = torch.arange(start, min(i, start + rows))[:, None] + offset
             if links is not None:

@@ -54,6 +54,10 @@ class Linformer(Mechanism):
     def fitted(cls, geometry: Geometry, **options: object) -> Linformer:
         return cls(heads=geometry.heads, **options)  # pyright: ignore[reportArgumentType]
 
+    @property
+    def longest(self) -> int | None:
+        return self.length
+
     def tie(self, first: Mechanism) -> None:
         if self.share == "layers" and isinstance(first, Linformer):
             self.E = first.E

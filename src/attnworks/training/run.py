@@ -25,7 +25,8 @@ from attnworks.data.corpora import Corpus, open_corpus
 from attnworks.data.vocabulary import BOS, EOS, Vocabulary
 from attnworks.decoding import Hypothesis, greedy
 from attnworks.decoding.translate import NOTHING, decode_sentences
-from attnworks.errors import FolderError
+from attnworks.errors import FolderError, UsageError
+from attnworks.mechanisms import Mechanism
 from attnworks.models import Recurrent, RecurrentConfig, Transformer, TransformerConfig, build, preset
 from attnworks.models.strict import parse
 from attnworks.objectives import Seq2Seq
@@ -98,6 +99,7 @@ class Run:
         corpus = open_corpus(recipe.corpus, pairs=recipe.pairs, seed=recipe.seed)
         source, target = _vocabularies(recipe, corpus)
         run = cls(folder, recipe, corpus, source, target, team)
+        run._check_lengths()
         if team.leads:
             with new_folder(folder) as scratch:
                 source.save(scratch / SOURCE)
@@ -107,6 +109,20 @@ class Run:
                 (scratch / RECIPE).write_bytes(seal(saved))
         team.wait()
         return run
+
+    def _check_lengths(self) -> None:
+        """Refuse, before anything is written, sentences that are longer than the model can read."""
+        limits = [part.longest for part in self.model.modules() if isinstance(part, Mechanism) and part.longest]
+        longest = max(
+            len(side) for example in (*self.examples, *self.valid) for side in (example.source, example.target)
+        )
+        if limits and longest + 1 > min(limits):
+            raise UsageError(
+                asked=f"train with {self.recipe.mechanism}",
+                expected=f"attention to {longest + 1} tokens, the longest sentence of the corpus and its end",
+                got=f"at most {min(limits)}",
+                remedy=f"set length={longest + 1} or more in --mechanism",
+            )
 
     @classmethod
     def resume(cls, folder: Path, team: Team | None = None, **changes: object) -> Run:
