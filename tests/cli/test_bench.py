@@ -82,7 +82,7 @@ def test_json_is_alone_on_standard_output(measured: dict[str, Any]) -> None:
     assert report["heads"] == 8 and report["threads"] == 2 and "n" not in report
     assert report["rows"][1]["faster"] == {FORWARD: 1.38, BOTH: 1.41}
     assert report["rows"][1]["memory"][BOTH] is None
-    assert report["verdict"].startswith("Not faster than dense")
+    assert report["verdict"].startswith("No faster than dense")
 
 
 def test_the_picture_has_a_line_for_each_mechanism(measured: dict[str, Any], tmp_path: Path) -> None:

@@ -212,7 +212,8 @@ def test_pure_networks_and_single_heads_share_too() -> None:
         "enc.0": attention_config(mechanism="linformer:share=layers,length=29,rank=3"),
         "enc.1": attention_config(mechanism="linformer:share=layers,length=31,rank=3"),
     }
-    model = build_model(transformer_config(attention=attention_config(mechanism=SHARED), slots=slots))
+    shared = transformer_config().with_mechanism(SHARED)
+    model = build_model(replace(shared, slots={**shared.slots, **slots}))
     first, other, *rest = projections(model)
     assert other is not first and all(E is first for E in rest)
 

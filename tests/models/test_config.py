@@ -14,7 +14,7 @@ from tests.helpers import unchecked
 from tests.model_helpers import attention_config, pure_config, recurrent_config, transformer_config
 
 from attnworks.errors import AttnworksError, UnknownNameError, UsageError
-from attnworks.mechanisms import names
+from attnworks.mechanisms import MechanismSpec, names
 from attnworks.models import PRESETS, AttentionConfig, ModelConfig, PureConfig, RecurrentConfig, TransformerConfig
 from attnworks.models.build import skeleton
 from attnworks.models.config import LARGEST_VOCABULARY, LARGEST_WIDTH, MOST_LAYERS
@@ -187,7 +187,8 @@ FLOAT = st.floats(0.0, 1.0)
 @st.composite
 def attentions(draw: st.DrawFn) -> AttentionConfig:
     heads = draw(st.integers(1, 5))
-    name = st.sampled_from([*names(), "bahdanau-additive:d_a=7"])
+    everywhere = [name for name in names() if all(MechanismSpec(name).serves(slot) for slot in ("dec", "cross"))]
+    name = st.sampled_from([*everywhere, "bahdanau-additive:d_a=7"])
     mechanism = draw(name | st.tuples(*[name] * heads))
     scale = draw(st.none() | st.floats(-10, 10))
     return AttentionConfig(

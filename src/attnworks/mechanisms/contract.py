@@ -114,8 +114,8 @@ class Mechanism(nn.Module):
             )
         self._check(Q, K, V, mask, context)
         if Q.shape[2] == 0:
-            Y, P = (Q.new_zeros(*Q.shape[:3], width) for width in (V.shape[3], K.shape[2]))
-            return Attended(Y, P if weights else None)
+            P = Q @ K.mT
+            return Attended(P @ V, P if weights else None)
         return self.attend(Q, K, V, mask.to(dtype=Q.dtype), context, weights)
 
     def attend(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, context: Context, weights: bool) -> Attended:

@@ -19,7 +19,8 @@ from attnworks.mechanisms.reference import softmax_by_loops
 from attnworks.mechanisms.scores import scaled_dot
 from attnworks.mechanisms.sparse import hidden_keys, with_pattern
 
-Given = Pattern | Tensor | Sequence[Sequence[int]] | Callable[[int, int], bool]
+Checked = Pattern | Tensor | Sequence[Sequence[int]] | Callable[[int, int], bool]
+Given = Checked | np.ndarray
 PAIRS = 2**15
 """So many are looked at together when edges are collected."""
 
@@ -41,7 +42,7 @@ class Graph(Mechanism):
 
     def __init__(self, *, graph: Given | None = None) -> None:
         super().__init__()
-        self.graph = Full() if graph is None else _checked(graph)
+        self.graph: Checked = Full() if graph is None else _checked(graph)
         self._known: dict[tuple[int, int, int, bool], tuple[Edges, ...]] = {}
 
     def attend(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, context: Context, weights: bool) -> Attended:
@@ -143,7 +144,7 @@ class Graph(Mechanism):
             )
 
 
-def _checked(graph: Given) -> Given:
+def _checked(graph: Given) -> Checked:
     """Boolean, or lists of whole numbers from 0, or something to call."""
     graph = torch.as_tensor(graph) if isinstance(graph, np.ndarray) else graph
     if isinstance(graph, Tensor):

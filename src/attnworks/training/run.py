@@ -113,10 +113,11 @@ class Run:
     def _check_lengths(self) -> None:
         """Refuse, before anything is written, sentences that are longer than the model can read."""
         limits = [part.longest for part in self.model.modules() if isinstance(part, Mechanism) and part.longest]
-        longest = max(
-            len(side) for example in (*self.examples, *self.valid) for side in (example.source, example.target)
-        )
-        if limits and longest + 1 > min(limits):
+        if not limits:
+            return
+        examples = (*self.examples, *self.valid)
+        longest = max(max(len(example.source), len(example.target)) for example in examples)
+        if longest + 1 > min(limits):
             raise UsageError(
                 asked=f"train with {self.recipe.mechanism}",
                 expected=f"attention to {longest + 1} tokens, the longest sentence of the corpus and its end",
