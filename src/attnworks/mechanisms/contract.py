@@ -188,18 +188,13 @@ class Mechanism(nn.Module):
 
     def _check_context(self, context: Context, Q: Tensor, K: Tensor, V: Tensor) -> None:
         tokens, second, (b, j) = context.global_tokens, context.second, (K.shape[0], K.shape[2])
-        if tokens is not None and not isinstance(tokens, Tensor):
-            raise UsageError(
-                asked=f"{self.name} attention with global tokens",
-                expected=f"a boolean tensor [{b}, {j}]",
-                got=type(tokens).__name__,
-                remedy="for the first token: torch.arange(n)[None] == 0",
-            )
-        if tokens is not None and (tokens.dtype != torch.bool or tuple(tokens.shape) not in {(b, j), (1, j)}):
+        fits = isinstance(tokens, Tensor) and tokens.dtype == torch.bool and tuple(tokens.shape) in {(b, j), (1, j)}
+        if tokens is not None and not fits:
+            tensor = isinstance(tokens, Tensor)
             raise UsageError(
                 asked=f"{self.name} attention with global tokens",
                 expected=f"one boolean per key, shape [{b}, {j}]",
-                got=f"shape {list(tokens.shape)} of {str(tokens.dtype).removeprefix('torch.')}",
+                got=f"shape {list(tokens.shape)} of {str(tokens.dtype)[6:]}" if tensor else type(tokens).__name__,
                 remedy="pass global_tokens as [batch, keys], True at global tokens; .bool() makes it of zeros and ones",
             )
         if second is not None and [T.shape for T in second] != [Q.shape, K.shape, V.shape]:

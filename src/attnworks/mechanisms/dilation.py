@@ -23,17 +23,16 @@ def attend_dilated(
     shared: Shared | None = None,
 ) -> Tensor:
     """attend_band with each head's own dilation; arguments as there."""
-    h = Q.shape[1]
-    if len(set(window.dilation)) == 1:
-        return _one_dilation(Q, K, V, window.window, window.dilation[0], causal, scale, hidden, shared)
+    steps = window.steps(Q.shape[1])
+    if len(set(steps)) == 1:
+        return _one_dilation(Q, K, V, window.window, steps[0], causal, scale, hidden, shared)
     parts, order = [], []
-    for step in sorted(set(window.dilation)):
-        heads = [head for head in range(h) if window.dilation[head % len(window.dilation)] == step]
-        if heads:
-            own = None if shared is None else (shared[0][:, heads], shared[1][:, heads], shared[2])
-            some = Q[:, heads], K[:, heads], V[:, heads]
-            parts.append(_one_dilation(*some, window.window, step, causal, scale, hidden, own))
-            order += heads
+    for step in sorted(set(steps)):
+        heads = [head for head, own in enumerate(steps) if own == step]
+        shared_here = None if shared is None else (shared[0][:, heads], shared[1][:, heads], shared[2])
+        some = Q[:, heads], K[:, heads], V[:, heads]
+        parts.append(_one_dilation(*some, window.window, step, causal, scale, hidden, shared_here))
+        order += heads
     return torch.cat(parts, 1)[:, torch.tensor(order, device=Q.device).argsort()]
 
 

@@ -11,13 +11,12 @@ from torch import Tensor
 
 from attnworks.errors import UsageError
 from attnworks.mechanisms.contract import MECHANISMS, Attended, Context, Cost, Geometry, Mechanism
-from attnworks.mechanisms.dense import Dense, explicit, fused
+from attnworks.mechanisms.dense import Dense, fused
 from attnworks.mechanisms.engines.edges import Edges, attend_edges
 from attnworks.mechanisms.mask import Mask
 from attnworks.mechanisms.patterns import Full, Pattern
 from attnworks.mechanisms.reference import softmax_by_loops
-from attnworks.mechanisms.scores import scaled_dot
-from attnworks.mechanisms.sparse import hidden_keys, with_pattern
+from attnworks.mechanisms.sparse import attend_table, hidden_keys
 
 Checked = Pattern | Tensor | Sequence[Sequence[int]] | Callable[[int, int], bool]
 Given = Checked | np.ndarray
@@ -52,10 +51,7 @@ class Graph(Mechanism):
             return Attended(fused(Q, K, V, mask, scale))
         if weights or mask.dense is not None:
             table = self.table(h, i, j, mask.causal).to(Q.device)[None]
-            together = with_pattern(mask, table)
-            return (
-                explicit(scaled_dot(Q, K, scale), V, together) if weights else Attended(fused(Q, K, V, together, scale))
-            )
+            return attend_table(Q, K, V, table, mask, scale, weights)
         return Attended(attend_edges(Q, K, V, self.collected(h, i, j, mask.causal), scale, hidden_keys(mask, b)))
 
     def table(self, heads: int, i: int, j: int, causal: bool = False) -> Bool[Tensor, "#h i j"]:

@@ -18,7 +18,7 @@ from attnworks.mechanisms.patterns import Global, Window
 from attnworks.mechanisms.reference import softmax_by_loops
 from attnworks.mechanisms.scores import scaled_dot
 from attnworks.mechanisms.sparse import BatchRule, Sparse, hidden_keys
-from attnworks.mechanisms.window import read_dilation, steps, window_edges
+from attnworks.mechanisms.window import read_dilation, window_edges
 
 
 @MECHANISMS.register("longformer")
@@ -123,7 +123,7 @@ class Longformer(Sparse):
         token = torch.arange(offset, max(offset, g))
         other = torch.arange(max(offset, g), keys)
         total = 0
-        for step, times in Counter(steps(self.window, heads)).items():
+        for step, times in Counter(self.window.steps(heads)).items():
             reach = w * step
             before = token.clamp(max=reach) // step
             after = torch.zeros_like(token) if causal else (keys - 1 - token).clamp(max=reach) // step

@@ -96,12 +96,16 @@ class Window(Pattern):
                 remedy="for instance Window(2, (1, 2))",
             )
 
+    def steps(self, heads: int) -> tuple[int, ...]:
+        """The dilation of each head."""
+        return tuple(self.dilation[head % len(self.dilation)] for head in range(heads))
+
     def sees(self, head: int, query: int, key: int, n: int, causal: bool = False) -> bool:
-        step = self.dilation[head % len(self.dilation)]
+        step = self.steps(head + 1)[head]
         return (key - query) % step == 0 and abs(key - query) <= self.window * step
 
     def links(self, heads: int, n: int, causal: bool = False, device: torch.device | None = None) -> Rule:
-        steps = torch.tensor([self.dilation[head % len(self.dilation)] for head in range(heads)], device=device)
+        steps = torch.tensor(self.steps(heads), device=device)
         return lambda head, query, key: (
             ((key - query) % steps[head] == 0) & ((key - query).abs() <= self.window * steps[head])
         )

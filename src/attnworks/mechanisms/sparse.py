@@ -44,10 +44,7 @@ class Sparse(Mechanism):
     def attend(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, context: Context, weights: bool) -> Attended:
         scale = self.scale(Q.shape[-1], context)
         if weights or mask.dense is not None:
-            together = with_pattern(mask, self.table(Q, K, mask, context))
-            return (
-                explicit(scaled_dot(Q, K, scale), V, together) if weights else Attended(fused(Q, K, V, together, scale))
-            )
+            return attend_table(Q, K, V, self.table(Q, K, mask, context), mask, scale, weights)
         if Q.device.type == "cpu":
             return Attended(self.fast(Q, K, V, mask, scale, context))
         rule = self.rule(context, Q.shape[1], K.shape[2], mask.causal, Q.device)
@@ -95,10 +92,18 @@ def hidden_keys(mask: Mask, b: int) -> Bool[Tensor, "b j"] | None:
     return None if mask.padding is None else ~mask.padding.expand(b, -1)
 
 
-def with_pattern(mask: Mask, table: Tensor) -> Mask:
+def attend_table(Q: Tensor, K: Tensor, V: Tensor, table: Tensor, mask: Mask, scale: float, weights: bool) -> Attended:
+    """Dense attention over the pairs of a table [b h i j] that the mask allows as well."""
+    together = _with_pattern(mask, table)
+    if weights:
+        return explicit(scaled_dot(Q, K, scale), V, together)
+    return Attended(fused(Q, K, V, together, scale))
+
+
+def _with_pattern(mask: Mask, table: Tensor) -> Mask:
     """The mask and the pattern as one mask."""
     if mask.dense is None:
         return Mask(mask.padding, mask.causal, table)
     if mask.dense.is_floating_point():
-        return Mask(mask.padding, mask.causal, mask.dense.masked_fill(~table, float("-inf")))
+        return Mask(mask.padding, mask.causal, mask.dense.masked_fill(~table, -torch.inf))
     return Mask(mask.padding, mask.causal, mask.dense & table)

@@ -36,12 +36,7 @@ class WindowAttention(Sparse):
         return attend_dilated(Q, K, V, self.window, mask.causal, scale, hidden_keys(mask, len(Q)))
 
     def edges(self, queries: int, keys: int, heads: int, causal: bool) -> int:
-        return sum(window_edges(queries, keys, self.window.window, step, causal) for step in steps(self.window, heads))
-
-
-def steps(window: Window, heads: int) -> tuple[int, ...]:
-    """The dilation of each head."""
-    return tuple(window.dilation[head % len(window.dilation)] for head in range(heads))
+        return sum(window_edges(queries, keys, self.window.window, step, causal) for step in self.window.steps(heads))
 
 
 def window_edges(queries: int, keys: int, window: int, dilation: int = 1, causal: bool = False) -> int:

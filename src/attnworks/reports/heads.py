@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
-from attnworks.errors import MissingExtraError
+from attnworks.reports.plotting import need_matplotlib
 
 
 def draw_heads(trace: dict[str, Any], slot: str, path: Path) -> None:
@@ -14,13 +13,7 @@ def draw_heads(trace: dict[str, Any], slot: str, path: Path) -> None:
 
     Source: in the manner of Conti 2024, figures 11 and 12.
     """
-    if importlib.util.find_spec("matplotlib") is None:
-        raise MissingExtraError(
-            asked=f"draw {path.name}",
-            expected="matplotlib",
-            got="an environment without it",
-            remedy="pip install 'attnworks[plot]'",
-        )
+    need_matplotlib(path)
     from matplotlib.figure import Figure
 
     layer = next(layer for layer in trace["attention"] if layer["slot"] == slot)

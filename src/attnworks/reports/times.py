@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from collections.abc import Mapping
 from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from attnworks.errors import FolderError, MissingExtraError
+from attnworks.errors import FolderError
+from attnworks.reports.plotting import need_matplotlib
 from attnworks.storage.disk import disk_errors
 
 Curve = Mapping[int, float]
@@ -22,13 +22,7 @@ YARDSTICK: dict[str, Any] = {"color": "#888888", "linestyle": "--", "linewidth":
 
 def check_picture(path: Path) -> None:
     """Refuse, before any work is done, a picture that could not be drawn."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise MissingExtraError(
-            asked=f"draw {path.name}",
-            expected="matplotlib",
-            got="an environment without it",
-            remedy="pip install 'attnworks[plot]'",
-        )
+    need_matplotlib(path)
     if path.suffix != ".svg" or path.is_dir() or not path.parent.is_dir():
         raise FolderError(
             asked=f"a picture in {path}",

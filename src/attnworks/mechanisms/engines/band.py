@@ -66,13 +66,8 @@ class Band(Walk):
         K, V = (T[step.heads, self.keys(step)] for T in (self.K, self.V))
         if not self.shared:
             return K, V
-        K_all, V_all = (
-            torch.cat(
-                [own, shared[step.heads]], 1, out=self.buffer(name, len(own), own.shape[1] + shared.shape[1], width)
-            )
-            for name, own, shared, width in zip("KV", (K, V), self.shared, (K.shape[-1], V.shape[-1]), strict=True)
-        )
-        return K_all, V_all
+        K_shared, V_shared = (T[step.heads] for T in self.shared)
+        return self._beside("K", K, K_shared), self._beside("V", V, V_shared)
 
     def hide(self, S: Tensor, step: Step) -> None:
         keys = self.keys(step)
@@ -89,9 +84,7 @@ class Band(Walk):
 
     def give_back(self, step: Step, dS: Tensor, Q: Tensor, P: Tensor, dY: Tensor) -> None:
         if not self.sums:
-            self.sums = [
-                torch.zeros_like(T, memory_format=torch.contiguous_format) for T in (self.K, self.V, *self.shared)
-            ]
+            self.sums = [T.new_zeros(T.shape) for T in (self.K, self.V, *self.shared)]
         keys = self.keys(step)
         width = keys.stop - keys.start
         for place, (weights, rows) in enumerate(((dS, Q), (P, dY))):
