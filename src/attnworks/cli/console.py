@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress
 
 
 def console() -> Console:
@@ -22,6 +23,23 @@ def progress_console() -> Console:
     from rich.console import Console
 
     return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def progress_bar(unit: str, screen: Console, *, shown: bool = True) -> Progress:
+    """A bar with the number of units done, a description, and the time taken and left."""
+    from rich import progress
+
+    return progress.Progress(
+        progress.TextColumn(unit),
+        progress.MofNCompleteColumn(),
+        progress.BarColumn(),
+        progress.TextColumn("{task.description}"),
+        progress.TimeElapsedColumn(),
+        progress.TextColumn("left"),
+        progress.TimeRemainingColumn(),
+        console=screen,
+        disable=not shown,
+    )
 
 
 def print_json(data: object) -> None:

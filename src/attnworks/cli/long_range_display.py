@@ -9,11 +9,9 @@ from statistics import fmean
 
 from rich.box import SIMPLE_HEAD
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
 from rich.table import Table
 
-from attnworks.cli.console import console, print_json, progress_console
+from attnworks.cli.console import console, print_json, progress_bar, progress_console
 from attnworks.cli.train_display import stop_on_signal
 from attnworks.experiments.classifying import Cell, Progress, Settings
 from attnworks.experiments.long_range import default_mechanisms, long_range, report
@@ -47,17 +45,7 @@ class Display:
     def __init__(self, cells: int, *, quiet: bool) -> None:
         self.cells, self.quiet, self.finished = cells, quiet, 0
         self.screen = progress_console()
-        self.bar = Bar(
-            TextColumn("cell"),
-            MofNCompleteColumn(),
-            BarColumn(),
-            TextColumn("{task.description}"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=self.screen,
-            disable=quiet or not self.screen.is_terminal,
-        )
+        self.bar = progress_bar("cell", self.screen, shown=not quiet and self.screen.is_terminal)
         self.task = self.bar.add_task("", total=cells)
 
     def __enter__(self) -> Display:

@@ -17,17 +17,9 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import Progress, TaskID
 
-from attnworks.cli.console import print_json, progress_console
+from attnworks.cli.console import print_json, progress_bar, progress_console
 from attnworks.errors import UsageError
 from attnworks.models.config import ModelConfig, TransformerConfig
 from attnworks.models.counting import count_parameters
@@ -109,16 +101,7 @@ class Display:
         if run.corpus.report.bad:
             self.screen.print(f"[yellow]{escape(run.corpus.report.summary())}")
         if self.screen.is_terminal:
-            self.bar = Progress(
-                TextColumn("step"),
-                MofNCompleteColumn(),
-                BarColumn(),
-                TextColumn("{task.description}"),
-                TimeElapsedColumn(),
-                TextColumn("left"),
-                TimeRemainingColumn(),
-                console=self.screen,
-            )
+            self.bar = progress_bar("step", self.screen)
             self.bar.start()
             self.task = self.bar.add_task("", total=run.last_step, completed=run.progress.step)
         return self
