@@ -17,14 +17,14 @@ from attnworks.data.passages import Side
 from attnworks.data.tokenizing import Pieces, SideReader
 from attnworks.data.tokens import TokenRow, count_rarity, text_batches
 from attnworks.exam.examination import Examination
-from attnworks.exam.examinee import Examinee
 from attnworks.exam.examiner import Request
 from attnworks.exam.run import run_examination
-from attnworks.exam.text import ExamText
 from attnworks.measures.contract import MEASURES, Declared, Setting
 from attnworks.measures.reading import Reading
+from attnworks.traces.examinee import Examinee
 from attnworks.traces.foreign import ForeignSubject
 from attnworks.traces.record import OwnSubject
+from attnworks.traces.text import ExamText
 
 SOURCE, TARGET, WORDS, MASK = (7, 3, 5, 11, 5, 7, 2), (5, 11, 3, 2, 5, 7, 3), 13, 4
 MODELS = ("own", "bert")

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from attnworks.data.passages import Passage, Side, embedded
 from attnworks.errors import UnknownNameError, UsageError
-from attnworks.exam.examinee import examinee_of
 from attnworks.exam.examiner import Request
 from attnworks.exam.run import examine, run_examination
 from attnworks.measures.reading import Reading
 from attnworks.models.presets import PRESETS
+from attnworks.traces.examinee import examinee_of
 from attnworks.training.distributed import Team
 from attnworks.training.trained import open_run
 from helpers import unchecked

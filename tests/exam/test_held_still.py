@@ -79,8 +79,8 @@ def test_half_precision_does_not_overflow() -> None:
 
 
 def test_labels_count_the_lines_of_the_text() -> None:
-    from attnworks.exam.examinee import own_examinee
-    from attnworks.exam.text import read_text
+    from attnworks.traces.examinee import own_examinee
+    from attnworks.traces.text import read_text
 
     model, vocabulary = encoder()
     passages = [Passage(Side(text)) for text in (TEXTS[0], "dog", TEXTS[1])]

@@ -18,11 +18,11 @@ from attnworks.data.text_batch import TextBatch
 from attnworks.data.tokenizing import VocabularyReader
 from attnworks.data.vocabulary import Vocabulary
 from attnworks.errors import AttnworksError, UnknownNameError, UsageError
-from attnworks.exam.examinee import Examinee, examinee_of
 from attnworks.mechanisms import Mask
 from attnworks.models import Observation, Transformer
 from attnworks.objectives.text import Outputs
 from attnworks.traces.adapter import AdaptedSubject, Show, readers_of
+from attnworks.traces.examinee import Examinee, examinee_of
 from attnworks.traces.gates import HeadOff, OpenGates
 from attnworks.traces.layer import Slot
 from attnworks.traces.record import OwnSubject

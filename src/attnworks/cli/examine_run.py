@@ -15,7 +15,6 @@ from attnworks.data.parses import attach, read_parses
 from attnworks.data.passages import Passage, embedded, from_corpus, from_file
 from attnworks.errors import FolderError, UsageError
 from attnworks.exam.examination import Examination
-from attnworks.exam.examinee import open_examinee
 from attnworks.exam.examiner import Request
 from attnworks.exam.folder import check_place, write_exam
 from attnworks.exam.plan import EVERYTHING, choose_measures, costs
@@ -23,6 +22,7 @@ from attnworks.exam.run import run_examination
 from attnworks.measures.contract import MEASURES, Setting
 from attnworks.reports.exam_page import exam_page
 from attnworks.storage.disk import write_file
+from attnworks.traces.examinee import open_examinee
 from attnworks.training.distributed import join_team
 
 

@@ -10,9 +10,7 @@ import torch
 from torch import Tensor
 
 from attnworks.data.text_batch import Kind, TextBatch
-from attnworks.exam.examinee import Examinee
 from attnworks.exam.folds import Folds
-from attnworks.exam.text import ExamText
 from attnworks.exam.walk import Walk, overrides
 from attnworks.measures.contract import Measure, Placed
 from attnworks.measures.cost import block_cost, measured_flops
@@ -20,9 +18,11 @@ from attnworks.measures.reading import Reading, Readings
 from attnworks.objectives.choosing import choose
 from attnworks.objectives.own_callable import OwnFunction
 from attnworks.objectives.text import TextObjective
+from attnworks.traces.examinee import Examinee
 from attnworks.traces.forward import record_forward
 from attnworks.traces.gates import CountHeads, HeadOff, OpenGates
 from attnworks.traces.layer import Slot
+from attnworks.traces.text import ExamText
 from attnworks.training.distributed import Team
 
 TOKENS_PER_BATCH = 4096

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from attnworks.exam.examination import Pin
-from attnworks.exam.examinee import Examinee
-from attnworks.exam.text import ExamText
+from attnworks.traces.examinee import Examinee
 from attnworks.traces.layer import LayerTrace, Slot
 from attnworks.traces.maps import maps_of
 from attnworks.traces.subject import Spectator
+from attnworks.traces.text import ExamText
 
 
 class _KeepMaps(Spectator):

@@ -9,16 +9,16 @@ from attnworks.data.passages import Passage, Side, embedded, from_texts
 from attnworks.decoding.evaluating import held_still
 from attnworks.errors import UsageError
 from attnworks.exam.examination import Examination
-from attnworks.exam.examinee import Examinee, examinee_of
 from attnworks.exam.examiner import TOKENS_PER_BATCH, Examiner, Request
 from attnworks.exam.findings import find
 from attnworks.exam.pinning import pin_maps
 from attnworks.exam.plan import choose_measures, fit_to_maps, without_weights
-from attnworks.exam.text import read_text
 from attnworks.exam.widened import InFloat64
 from attnworks.measures.contract import Setting
 from attnworks.objectives.own_callable import OwnFunction
+from attnworks.traces.examinee import Examinee, examinee_of
 from attnworks.traces.removing import without
+from attnworks.traces.text import read_text
 from attnworks.training.distributed import Team
 
 SENTENCES = 256

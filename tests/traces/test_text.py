@@ -10,8 +10,8 @@ from tests.exam_helpers import LINES, TINY, tiny_tokenizer
 
 from attnworks.data.passages import Passage, Side
 from attnworks.errors import UsageError
-from attnworks.exam.examinee import Examinee, examinee_of
-from attnworks.exam.text import WRITTEN_AT_ONCE, read_text
+from attnworks.traces.examinee import Examinee, examinee_of
+from attnworks.traces.text import WRITTEN_AT_ONCE, read_text
 
 TARGETS = ["a bird sees the cat .", "it reads .", "the dog wants it ."]
 PAIRS = [Passage(Side(source), Side(target)) for source, target in zip(LINES, TARGETS, strict=False)]
