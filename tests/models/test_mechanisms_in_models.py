@@ -47,7 +47,8 @@ def test_every_mechanism_learns_in_a_transformer(name: str) -> None:
     source, target = torch.randint(0, 23, (3, 11)), torch.randint(0, 23, (3, 7))
     model(source, target).square().mean().backward()
     for label, parameter in model.named_parameters():
-        assert parameter.grad is not None and parameter.grad.isfinite().all(), label
+        felt = parameter.grad is not None and parameter.grad.isfinite().all()
+        assert felt or not parameter.numel(), label  # heads that go by position have no queries and keys
 
 
 def test_layers_without_a_definition_stay_as_they_are() -> None:

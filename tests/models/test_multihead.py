@@ -239,7 +239,7 @@ def test_mixed_heads_are_not_all_dense() -> None:
 
 def test_each_group_is_built_for_its_own_number_of_heads() -> None:
     ours = MultiHead(7, AttentionConfig(heads=5, d_k=5, d_v=2, mechanism=MIXED))
-    assert ours.head_groups == ((0, 3), (1, 4), (2,))
+    assert ours.mechanisms.heads == ((0, 3), (1, 4), (2,))
     shapes = {name: tuple(p.shape) for name, p in ours.mechanisms.named_parameters()}
     assert shapes == {"2.W_a": (1, 5, 5)}
     assert ours.config.geometry == Geometry(5, 5, 2)

@@ -37,7 +37,7 @@ def without_weights(model: nn.Module) -> list[str]:
         f"{spec.name} in {layer.slot}"
         for layer in model.modules()
         if isinstance(layer, MultiHead)
-        for spec in layer.specs
+        for spec in layer.mechanisms.specs
         if not MECHANISMS[spec.name].stochastic
     ]
 

@@ -79,6 +79,8 @@ class Mechanism(nn.Module):
     """Whether it uses Context.second, so that encoder layers have a second set of projections for it."""
     crosses: ClassVar[bool] = True
     """Whether queries may come from another sequence than the keys; if not, they are all or (causal) the last of it."""
+    by_content: ClassVar[bool] = True
+    """Whether weights depend on Q and K; if not, on positions alone, and a head needs no W_Q and W_K."""
 
     @classmethod
     def fitted(cls, geometry: Geometry, **options: object) -> Mechanism:

@@ -21,6 +21,7 @@ from attnworks.models.block import Block, Residual
 from attnworks.models.config import NormOrder
 from attnworks.models.families import FAMILIES, Family, Kind, PartPlace, Projection, Projections, Role, Stack
 from attnworks.models.multihead import MultiHead
+from attnworks.models.offering import groups_of
 from attnworks.models.pure import PureAttention
 from attnworks.models.transformer import Transformer
 
@@ -57,6 +58,7 @@ class Part:
     norm         the layer norm that belongs to the part, before or after it as the block says
     attention    the module that computes attention: ours, or what transformers hands to its attention functions
     weights      reads the weights of the attention as they are now, as views wherever that is possible
+    shrinkable   linear maps to queries and keys that go on working with fewer heads, if there are such
     """
 
     role: Role
@@ -64,6 +66,7 @@ class Part:
     norm: nn.Module | None
     attention: nn.Module | None
     weights: Callable[[], HeadWeights] | None
+    shrinkable: tuple[nn.Linear, nn.Linear] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -264,8 +267,10 @@ def _own_attention(role: Role, attention: MultiHead, residual: Residual) -> Part
 
 
 def _own_weights(own: MultiHead) -> HeadWeights:
-    W, b = (own.W_Q, own.W_K, own.W_V, own.W_O), (own.b_Q, own.b_K, own.b_V, own.b_O)
-    return HeadWeights(*W, *b, groups=own.config.heads, scale=own.config.scale)
+    whole = own.mechanisms.whole
+    W = (whole(own.W_Q), whole(own.W_K), own.W_V, own.W_O)
+    b_Q, b_K = (None if b is None else whole(b) for b in (own.b_Q, own.b_K))
+    return HeadWeights(*W, b_Q, b_K, own.b_V, own.b_O, groups=own.config.heads, scale=own.config.scale)
 
 
 def _foreign_stack(base: nn.Module, config: Any, family: Family, stack: Stack) -> list[BlockAnatomy]:
@@ -297,20 +302,34 @@ def _foreign_part(block: nn.Module, place: PartPlace) -> Part:
     weights = None
     if attention is not None and place.projections is not None:
         weights = partial(_foreign_weights, block, attention, place.projections)
-    return Part(place.role, block.get_submodule(place.branch), block.get_submodule(place.norm), attention, weights)
+    branch, norm = block.get_submodule(place.branch), block.get_submodule(place.norm)
+    shrinkable = None if place.projections is None else _shrinkable(block, place.projections)
+    return Part(place.role, branch, norm, attention, weights, shrinkable)
+
+
+def _shrinkable(block: nn.Module, at: Projections) -> tuple[nn.Linear, nn.Linear] | None:
+    """Projections of queries and keys that are maps of their own and that the layer cuts into heads by their width."""
+    query, key = (block.get_submodule(place.path) for place in (at.query, at.key))
+    if not isinstance(query, nn.Linear) or not isinstance(key, nn.Linear) or at.counts_heads or at.query.of > 1:
+        return None
+    return (query, key) if query.out_features == key.out_features else None
 
 
 def _foreign_weights(block: nn.Module, attention: nn.Module, at: Projections) -> HeadWeights:
     width: int = getattr(attention, at.width)
     (W_Q, b_Q), (W_K, b_K), (W_V, b_V) = (_heads(block, place, width) for place in (at.query, at.key, at.value))
+    own = groups_of(attention)
+    if own is not None and W_Q.shape[0] < own.count:
+        W_Q, W_K = own.whole(W_Q), own.whole(W_K)
+        b_Q, b_K = (None if b is None else own.whole(b) for b in (b_Q, b_K))
     heads, groups = W_Q.shape[0], W_K.shape[0]
     if groups != heads:
         W_K, W_V = (W.repeat_interleave(heads // groups, 0) for W in (W_K, W_V))
         b_K, b_V = (None if b is None else b.repeat_interleave(heads // groups, 0) for b in (b_K, b_V))
     output = block.get_submodule(at.output)
     W_O, b_O = _matrix(output).unflatten(0, (heads, -1)), getattr(output, "bias", None)
-    scale: Any = attention.scaling
-    return HeadWeights(W_Q, W_K, W_V, W_O, b_Q, b_K, b_V, b_O, groups, float(scale))
+    scale: Any = attention.scaling if own is None else None
+    return HeadWeights(W_Q, W_K, W_V, W_O, b_Q, b_K, b_V, b_O, groups, scale and float(scale))
 
 
 def _heads(block: nn.Module, place: Projection, width: int) -> tuple[Tensor, Tensor | None]:

@@ -168,7 +168,7 @@ class TransformerConfig(TokenConfig):
 
         for slot in self.slot_names():
             for spec, _ in self.slot(slot).mechanism_groups():
-                _check_serves(spec, slot)
+                check_serves(spec, slot)
 
     def with_mechanism(self, mechanism: str | tuple[str, ...]) -> TransformerConfig:
         """Attention of this kind (or these, head by head) wherever all are defined; other layers stay as they are."""
@@ -220,7 +220,7 @@ class RecurrentConfig(TokenConfig):
         within("dropout", self.dropout, 0.0, 1.0)
         one_of("cell", self.cell, Cell)
         if self.mechanism is not None:
-            _check_serves(MechanismSpec.parse(self.mechanism), "cross")
+            check_serves(MechanismSpec.parse(self.mechanism), "cross")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,7 +251,7 @@ class PureConfig:
         return 4 * self.d_e if self.d_ff is None else self.d_ff
 
 
-def _check_serves(spec: MechanismSpec, slot: str) -> None:
+def check_serves(spec: MechanismSpec, slot: str) -> None:
     if not spec.serves(slot):
         across = slot.startswith("cross")
         raise UsageError(

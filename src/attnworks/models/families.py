@@ -28,13 +28,17 @@ class Projection(NamedTuple):
 
 
 class Projections(NamedTuple):
-    """The four maps of an attention layer, and the attribute of its module that holds the width of one head."""
+    """The four maps of an attention layer, and the attribute of its module that holds the width of one head.
+
+    counts_heads    the module cuts queries into its number of heads, rather than by their width
+    """
 
     query: Projection
     key: Projection
     value: Projection
     output: str
     width: str
+    counts_heads: bool = False
 
 
 @dataclass(frozen=True)
@@ -87,10 +91,11 @@ def _apart(at: str, query: str, key: str, value: str, output: str, width: str) -
     )
 
 
-def _attention(role: Role, at: str, norm: str, names: str, *, optional: bool = False) -> PartPlace:
+def _attention(role: Role, at: str, norm: str, names: str, *, counts_heads: bool = False) -> PartPlace:
     """Attention whose module gives the branch: query, key, value, output projection and width are `names` in it."""
     query, key, value, output, width = names.split()
-    return PartPlace(role, at, norm, at, _apart(at, query, key, value, f"{at}.{output}", width), optional)
+    projections = _apart(at, query, key, value, f"{at}.{output}", width)
+    return PartPlace(role, at, norm, at, projections._replace(counts_heads=counts_heads))
 
 
 def _bert_attention(role: Role, at: str, *, optional: bool = False) -> PartPlace:
@@ -180,7 +185,8 @@ GPT_NEOX = Family(
     parallel_flag="use_parallel_residual",
 )
 
-OPT = Family(_stack("decoder", "decoder.layers", _BART_SELF, _BART_MLP), "pre", pre_flag="do_layer_norm_before")
+_OPT_SELF = _attention("self", "self_attn", "self_attn_layer_norm", _BART_NAMES, counts_heads=True)
+OPT = Family(_stack("decoder", "decoder.layers", _OPT_SELF, _BART_MLP), "pre", pre_flag="do_layer_norm_before")
 
 LLAMA = Family(
     _stack(

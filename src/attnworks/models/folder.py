@@ -25,6 +25,7 @@ from attnworks.storage.sealed import (
     Table,
     canonical,
     changed,
+    describe,
     is_table,
     parse_json,
     read_json_bytes,
@@ -54,31 +55,47 @@ def save(model: Model, folder: str | os.PathLike[str], *, overwrite: bool = Fals
 
 def write_model(model: Model, folder: Path) -> None:
     """The three files of a model, into a folder that is being filled."""
-    config = canonical(config_to_json(model.config))
-    (folder / CONFIG).write_bytes(config)
+    write_parts(config_to_json(model.config), model, folder)
+
+
+def write_parts(config: object, model: nn.Module, folder: Path) -> None:
+    """A config, the tensors of a model, and the manifest of both."""
+    text = canonical(config)
+    (folder / CONFIG).write_bytes(text)
     table = write_tensors(folder / WEIGHTS, tensors_of(model))
-    manifest = {"format": FORMAT, "config_sha256": sha256(config), "tensors": table}
+    manifest = {"format": FORMAT, "config_sha256": sha256(text), "tensors": table}
     (folder / MANIFEST).write_bytes(seal(manifest))
 
 
 def load(folder: str | os.PathLike[str]) -> Model:
-    """The model saved in `folder`, checked against its manifest; on any doubt an error, and nothing half-loaded.
-
-    The folder of a training run gives its best checkpoint. Like `from_pretrained`, this returns a model in evaluation
-    mode; call `.train()` to go on training it.
-    """
+    """The own model saved in `folder`, or the best checkpoint of a run, in evaluation mode."""
     folder = Path(folder)
     with disk_errors(f"load {folder}", remedy="check that you may read it"):
         folder = best_of(folder) or folder
         _refuse_other_things(folder)
-        manifest = _read_manifest(folder)
-        config = _read_config(folder, manifest["config_sha256"])
-        _check_expected(folder, _skeleton(folder, config), manifest["tensors"])
-        tensors = read_tensors(folder / WEIGHTS, manifest["tensors"])
+        manifest = read_manifest(folder)
+        config = config_from_json(read_config(folder, manifest))
+        tensors = read_weights(folder, manifest, _skeleton(folder, config))
     model = build(config, seed=0)
+    fill(model, tensors)
+    return model.eval()
+
+
+def read_weights(folder: Path, manifest: dict[str, Any], like: nn.Module) -> dict[str, Tensor]:
+    """The tensors of a folder, if they are just those of a model like this one."""
+    _check_expected(folder, like, manifest["tensors"])
+    return read_tensors(folder / WEIGHTS, manifest["tensors"])
+
+
+def fill(model: nn.Module, tensors: dict[str, Tensor]) -> None:
+    """Put tensors into their places, in their own types."""
     for name, tensor in tensors_of(model).items():
         tensor.data = torch.empty_like(tensor, dtype=tensors[name].dtype).copy_(tensors[name])
-    return model.eval()
+
+
+def fingerprint(model: nn.Module) -> str:
+    """A hash of all tensors of a model, by name: equal for models that are equal bit for bit."""
+    return sha256(canonical({name: describe(tensor) for name, tensor in tensors_of(model).items()}))
 
 
 def parameters_of(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -154,7 +171,7 @@ def _pickle(path: Path) -> UnsafeFileError:
     )
 
 
-def _read_manifest(folder: Path) -> dict[str, Any]:
+def read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     manifest = read_sealed(path)
     if manifest.get("format") != FORMAT:
@@ -169,12 +186,13 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def _read_config(folder: Path, expected_sha256: str) -> ModelConfig:
+def read_config(folder: Path, manifest: dict[str, Any]) -> object:
+    """What config.json says, if it is the file that was saved."""
     path = folder / CONFIG
     text = read_json_bytes(path)
-    if sha256(text) != expected_sha256:
+    if sha256(text) != manifest["config_sha256"]:
         raise changed(path, "the config that was saved", "one that was changed since")
-    return config_from_json(parse_json(path, text))
+    return parse_json(path, text)
 
 
 def _skeleton(folder: Path, config: ModelConfig) -> nn.Module:

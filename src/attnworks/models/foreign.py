@@ -24,6 +24,8 @@ from attnworks.errors import FolderError, MissingExtraError, UnsafeFileError, Us
 from attnworks.models.anatomy import ModelKind, model_kind
 from attnworks.models.families import FAMILIES
 from attnworks.models.folder import PICKLES
+from attnworks.models.remaking import ENTRY
+from attnworks.models.reshaped_folder import PREFIX, is_reshaped, open_reshaped
 from attnworks.models.transformer import Transformer
 from attnworks.notation import DTYPES
 from attnworks.registry import unknown_name
@@ -74,13 +76,17 @@ def open_pretrained(path_or_id: str, *, dtype: str = "float32", device: str = "c
     _check_device(device)
     transformers = _transformers(path_or_id)
     with _quiet(transformers):
-        folder = _folder_of(path_or_id)
+        folder = folder_of(path_or_id)
         with disk_errors(f"open {folder}", remedy="check that you may read it"):
             described = _read_config(folder, transformers)
             _check_weights(folder)
+        config = _config(folder, transformers, described)
+        named = _named_class(transformers, config)
+        if is_reshaped(folder):
+            model = open_reshaped(folder, named, config).to(dtype=getattr(torch, dtype), device=device)
+            return Pretrained(model.eval(), _tokenizer(folder, config, transformers), folder.name, model_kind(model))
         try:
-            config = transformers.CONFIG_MAPPING[described["model_type"]].from_dict(_harmless(described))
-            model_class = (_named_class(transformers, config) if head else None) or transformers.AutoModel
+            model_class = (named if head else None) or transformers.AutoModel
             model, report = model_class.from_pretrained(
                 folder,
                 config=config,
@@ -162,7 +168,7 @@ def _quiet(transformers: ModuleType) -> Iterator[None]:
         (hub.enable_progress_bars if hub_bars else hub.disable_progress_bars)()
 
 
-def _folder_of(path_or_id: str) -> Path:
+def folder_of(path_or_id: str) -> Path:
     """The folder itself, or the copy that an earlier download left in the cache. The Hub is not asked."""
     folder = Path(path_or_id)
     if folder.is_file():
@@ -202,6 +208,8 @@ def _read_config(folder: Path, transformers: ModuleType) -> dict[str, Any]:
     if (folder / ADAPTER).is_file():
         raise changed(folder, "a whole model", "an adapter of another model", "merge the adapter into its model first")
     config = parse_json(path, read_json_bytes(path))
+    if isinstance(config, dict) and isinstance(config.get("model_type"), str) and ENTRY in config:
+        config["model_type"] = config["model_type"].removeprefix(PREFIX)
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise changed(path, "a config that says its model_type", "none", "check that this is a Hugging Face model")
     if config["model_type"] not in transformers.CONFIG_MAPPING:
@@ -216,6 +224,13 @@ def _read_config(folder: Path, transformers: ModuleType) -> dict[str, Any]:
     if "quantization_config" in config:
         raise changed(path, "weights as plain numbers", "quantised ones", "open the model before it was quantised")
     return config
+
+
+def _config(folder: Path, transformers: ModuleType, described: dict[str, Any]) -> Any:
+    try:
+        return transformers.CONFIG_MAPPING[described["model_type"]].from_dict(_harmless(described))
+    except Exception as error:
+        raise changed(folder / CONFIG, "a config that transformers can read", _short(error), "check it") from error
 
 
 def _harmless(config: Any) -> Any:

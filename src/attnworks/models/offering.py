@@ -12,8 +12,12 @@ from typing import Any
 from torch import Tensor, nn
 
 from attnworks.errors import UsageError
-from attnworks.mechanisms import Context, Geometry, Mask, Mechanism, MechanismSpec
+from attnworks.mechanisms import Attended, Context, Geometry, Mask, Mechanism, MechanismSpec
 from attnworks.mechanisms.dense import Dense
+from attnworks.models.head_groups import HeadGroups
+
+OWN_HEADS = "attnworks-heads"
+ATTRIBUTE = "attnworks_mechanisms"
 
 
 def offer(mechanism: str) -> str:
@@ -24,9 +28,6 @@ def offer(mechanism: str) -> str:
     takes the place of the mechanism's. Weights are neither dropped in training nor returned by `output_attentions`.
     Mechanisms with parameters of their own are refused: they belong into the model, not beside it.
     """
-    from transformers import AttentionInterface
-    from transformers.masking_utils import AttentionMaskInterface, flash_attention_mask
-
     spec = MechanismSpec.parse(mechanism)
     if any(True for _ in spec.build(Geometry(1, 8, 8)).parameters()):
         raise UsageError(
@@ -35,10 +36,47 @@ def offer(mechanism: str) -> str:
             got=f"{spec.name}, which has some",
             remedy="choose window, bigbird, longformer or linear",
         )
-    name = f"attnworks-{spec}"
-    AttentionInterface.register(name, _Implementation(spec))
+    return register(f"attnworks-{spec}", _Implementation(spec))
+
+
+def offer_own_heads() -> str:
+    """The name of the implementation that lets each layer attend by the mechanisms it was given, and others densely."""
+    return register(OWN_HEADS, own_heads)
+
+
+def register(name: str, implementation: Any) -> str:
+    """Tell transformers of an implementation that takes padding as one row per sentence."""
+    from transformers import AttentionInterface
+    from transformers.masking_utils import AttentionMaskInterface, flash_attention_mask
+
+    AttentionInterface.register(name, implementation)
     AttentionMaskInterface.register(name, flash_attention_mask)
     return name
+
+
+def own_heads(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
+) -> tuple[Tensor, None]:
+    """Attention by the HeadGroups of a layer; in a layer without, dense attention."""
+    _check_options("attention by own mechanisms", key.shape[2], options)
+    mask = mask_given(module, query, key, attention_mask, options)
+    Y = attend_own_heads(module, query, key, value, mask, context_given(query, options)).Y
+    return Y.transpose(1, 2).contiguous(), None
+
+
+def attend_own_heads(
+    module: nn.Module, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, context: Context, *, weights: bool = False
+) -> Attended:
+    groups = groups_of(module)
+    if groups is None:
+        return Dense()(Q, *for_each_head(Q.shape[1], K, V), mask, context, weights=weights)
+    (K,), (V,) = for_each_head(Q.shape[1], K), for_each_head(groups.count, V)
+    return groups(Q, K, V, mask, context, weights=weights)
+
+
+def groups_of(module: nn.Module) -> HeadGroups | None:
+    """The mechanisms that a layer of Hugging Face's was given, if it was."""
+    return getattr(module, ATTRIBUTE, None)
 
 
 class _Implementation:
@@ -57,16 +95,14 @@ class _Implementation:
         attention_mask: Tensor | None,
         **options: Any,
     ) -> tuple[Tensor, None]:
-        heads, i = query.shape[1:3]
-        _check_options(self.spec, key.shape[2], options)
-        groups = heads // key.shape[1]
-        K, V = (T if groups == 1 else T.repeat_interleave(groups, 1) for T in (key, value))
-        mask = _mask(module, query, K, attention_mask, options)
-        slot = "dec" if mask.causal else "cross" if _crosses(module) or i != K.shape[2] else "enc"
-        attend = self._mechanism(Geometry(heads, query.shape[3], V.shape[3])) if self.spec.serves(slot) else Dense()
-        scale = options.get("scaling")
-        usual = scale is None or math.isclose(scale, query.shape[3] ** -0.5)
-        Y = attend(query, K, V, mask, Context(scale=None if usual else scale)).Y
+        _check_options(str(self.spec), key.shape[2], options)
+        mask = mask_given(module, query, key, attention_mask, options)
+        crosses = _crosses(module) or query.shape[2] != key.shape[2]
+        slot = "dec" if mask.causal else "cross" if crosses else "enc"
+        K, V = for_each_head(query.shape[1], key, value)
+        geometry = Geometry(query.shape[1], query.shape[3], V.shape[3])
+        attend = self._mechanism(geometry) if self.spec.serves(slot) else Dense()
+        Y = attend(query, K, V, mask, context_given(query, options)).Y
         return Y.transpose(1, 2).contiguous(), None
 
     def _mechanism(self, geometry: Geometry) -> Mechanism:
@@ -81,7 +117,19 @@ def _crosses(module: nn.Module) -> bool:
     return bool(marked) or "Cross" in type(module).__name__
 
 
-def _check_options(spec: MechanismSpec, keys: int, options: dict[str, Any]) -> None:
+def for_each_head(heads: int, *grouped: Tensor) -> tuple[Tensor, ...]:
+    """Keys or values [b g j k] that heads share, repeated for each of so many heads."""
+    return tuple(T if T.shape[1] == heads else T.repeat_interleave(heads // T.shape[1], 1) for T in grouped)
+
+
+def context_given(Q: Tensor, options: dict[str, Any]) -> Context:
+    """A scale of the model's own, where it is not 1/sqrt(k)."""
+    scale = options.get("scaling")
+    usual = scale is None or math.isclose(scale, Q.shape[3] ** -0.5)
+    return Context(scale=None if usual else scale)
+
+
+def _check_options(spec: str, keys: int, options: dict[str, Any]) -> None:
     window = options.get("sliding_window")
     unknown = {"sliding_window": window is not None and window < keys}
     unknown |= {name: options.get(name) is not None for name in ("softcap", "s_aux")}
@@ -94,7 +142,7 @@ def _check_options(spec: MechanismSpec, keys: int, options: dict[str, Any]) -> N
         )
 
 
-def _mask(module: nn.Module, Q: Tensor, K: Tensor, given: Tensor | None, options: dict[str, Any]) -> Mask:
+def mask_given(module: nn.Module, Q: Tensor, K: Tensor, given: Tensor | None, options: dict[str, Any]) -> Mask:
     flag = options.get("is_causal")
     causal = bool(getattr(module, "is_causal", True) if flag is None else flag) and Q.shape[2] <= K.shape[2]
     padding = None if given is None else given[:, -K.shape[2] :].bool()

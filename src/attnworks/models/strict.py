@@ -53,6 +53,8 @@ def parse(cls: type[T], data: Mapping[str, object], where: str) -> T:
 
 def _value(hint: Any, value: object, where: str) -> Any:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return value
     if origin in (types.UnionType, typing.Union):
         return _first_fitting(arguments, value, where, hint)
     if origin is Literal:

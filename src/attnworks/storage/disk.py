@@ -27,11 +27,9 @@ def new_folder(folder: Path) -> Iterator[Path]:
         scratch = Path(tempfile.mkdtemp(prefix=f".{place.name}.", suffix=".partial", dir=place.parent))
         try:
             yield scratch
-            for path in scratch.iterdir():
-                path.chmod(0o644)
+            for path in (*scratch.rglob("*"), scratch):
+                path.chmod(0o755 if path.is_dir() else 0o644)
                 sync(path)
-            scratch.chmod(0o755)
-            sync(scratch)
             _put_in_place(scratch, place)
         except BaseException:
             shutil.rmtree(scratch, ignore_errors=True)

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,17 +18,25 @@ from torch import Tensor, nn
 
 from attnworks.data.text_batch import Kind, TextBatch
 from attnworks.errors import UsageError
-from attnworks.mechanisms import Mask
+from attnworks.mechanisms import Context, Mask
 from attnworks.models.anatomy import BlockAnatomy, HeadWeights, anatomy_of, attention_kinds, model_kind
+from attnworks.models.offering import (
+    attend_own_heads,
+    context_given,
+    groups_of,
+    mask_given,
+    own_heads,
+    register,
+)
 from attnworks.notation import tolerance
 from attnworks.objectives.text import Abilities, Outputs
 from attnworks.traces.layer import LayerTrace, Slot
 from attnworks.traces.record import stacks_of, weight_readers
 from attnworks.traces.subject import Spectator, Stacks, watching_streams
 
-IMPLEMENTATION = "attnworks"
+IMPLEMENTATION, OWN_HEADS_SHOWN = "attnworks", "attnworks-heads-shown"
 
-Look = Callable[[nn.Module, Tensor, Tensor, Tensor, Tensor | None, Tensor, dict[str, Any]], Tensor | None]
+Look = Callable[[nn.Module, Tensor, Tensor, Tensor, Mask, Tensor, dict[str, Any]], Tensor | None]
 _LOOK: ContextVar[Look | None] = ContextVar("attnworks_look", default=None)
 
 
@@ -54,13 +63,18 @@ class ForeignSubject:
         self._readers = weight_readers(self.blocks)
         self._bilinear: dict[Slot, bool] = {}
 
+    def again(self, model: nn.Module) -> ForeignSubject:
+        """The same subject with another model."""
+        return ForeignSubject(model, self.name, self.abilities.mask_id)
+
     def run(self, batch: TextBatch, spectator: Spectator | None = None, *, scores: bool = False) -> Outputs:
         given = self.given(batch)
         if spectator is None:
             return self._forward(given, scores)
         turn = _Turn(self, batch, spectator)
         with ExitStack() as stack:
-            stack.enter_context(implementation(self.model, IMPLEMENTATION))
+            own = any(groups_of(module) is not None for module in self._kinds)
+            stack.enter_context(implementation(self.model, OWN_HEADS_SHOWN if own else IMPLEMENTATION))
             stack.enter_context(watching_streams(self._stacks, batch, spectator))
             stack.enter_context(turn.watching_inputs())
             token = _LOOK.set(turn.look)
@@ -145,7 +159,7 @@ class _Turn:
         Q: Tensor,
         K: Tensor,
         V: Tensor,
-        given: Tensor | None,
+        mask: Mask,
         Y: Tensor,
         options: dict[str, Any],
     ) -> Tensor | None:
@@ -161,15 +175,19 @@ class _Turn:
                 remedy="examine a model whose sequence is its tokens",
             )
         X, Z = self.inputs.pop(module, (None, None))
-        added = options.get("position_bias")
-        added = None if added is None or not added.any() else added
+        groups, weigh = groups_of(module), None
         scale = options.get("scaling")
         scale = Q.shape[-1] ** -0.5 if scale is None else scale
+        if groups is not None:
+            weigh = partial(_weigh, module, Q, K, V, mask, context_given(Q, options))
+            if Q.shape[1] < groups.count:
+                Q, K = groups.every_head(Q), groups.every_head(K)
+            scale = None
         return self.spectator.attention(
             LayerTrace(
-                slot, Q, K, V, Y, _mask(module, Q, given, added, options), scale, queries, keys,
-                X=X, Z=Z, read_weights=self.subject._readers.get(slot),
-                bilinear=added is None and self.subject.bilinear(slot, X, Q),
+                slot, Q, K, V, Y, mask, scale, queries, keys,
+                X=X, Z=Z, read_weights=self.subject._readers.get(slot), weigh=weigh,
+                bilinear=scale is not None and _added(options) is None and self.subject.bilinear(slot, X, Q),
             )
         )  # fmt: skip
 
@@ -202,6 +220,7 @@ def _register() -> None:
 
     AttentionInterface.register(IMPLEMENTATION, _attention)
     AttentionMaskInterface.register(IMPLEMENTATION, sdpa_mask)
+    register(OWN_HEADS_SHOWN, _own_heads)
 
 
 def _attention(
@@ -211,16 +230,41 @@ def _attention(
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
     Y, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+    mask = _sdpa_mask(module, query, attention_mask, options)
+    return _shown(module, query, key, value, mask, Y, options), None
+
+
+def _own_heads(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
+) -> tuple[Tensor, None]:
+    """The attention of a model with mechanisms of ours, shown to whoever looks."""
+    Y, _ = own_heads(module, query, key, value, attention_mask, **options)
+    mask = mask_given(module, query, key, attention_mask, options)
+    return _shown(module, query, key, value, mask, Y, options), None
+
+
+def _shown(
+    module: nn.Module, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, Y: Tensor, options: dict[str, Any]
+) -> Tensor:
     look = _LOOK.get()
-    if look is not None:
-        edited = look(module, query, key, value, attention_mask, Y.transpose(1, 2), options)
-        Y = Y if edited is None else edited.transpose(1, 2).contiguous()
-    return Y, None
+    edited = None if look is None else look(module, Q, K, V, mask, Y.transpose(1, 2), options)
+    return Y if edited is None else edited.transpose(1, 2).contiguous()
 
 
-def _mask(module: nn.Module, Q: Tensor, given: Tensor | None, added: Tensor | None, options: dict[str, Any]) -> Mask:
+def _weigh(module: nn.Module, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, context: Context) -> Tensor:
+    P = attend_own_heads(module, Q, K, V, mask, context, weights=True).P
+    assert P is not None
+    return P
+
+
+def _added(options: dict[str, Any]) -> Tensor | None:
+    added = options.get("position_bias")
+    return None if added is None or not added.any() else added
+
+
+def _sdpa_mask(module: nn.Module, Q: Tensor, given: Tensor | None, options: dict[str, Any]) -> Mask:
     """The mask as sdpa understands it: a table of booleans or of summands, or causal where there is none."""
-    flag = options.get("is_causal")
+    added, flag = _added(options), options.get("is_causal")
     causal = given is None and Q.shape[2] > 1 and bool(getattr(module, "is_causal", True) if flag is None else flag)
     if added is None:
         return Mask(dense=given, causal=causal)

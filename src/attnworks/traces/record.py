@@ -25,6 +25,11 @@ class OwnSubject:
         self.abilities = Abilities(_kind(model), vocabulary=True)
         self._readers = weight_readers(self.blocks)
 
+    def again(self, model: nn.Module) -> OwnSubject:
+        """The same subject with another model."""
+        assert isinstance(model, Transformer | Recurrent)
+        return OwnSubject(model, self.name)
+
     def run(self, batch: TextBatch, spectator: Spectator | None = None, *, scores: bool = False) -> Outputs:
         source, target = batch.source, batch.target
         given: Any = (source.ids, None, source.real, None)

@@ -1,0 +1,94 @@
+"""Which mechanism each head of an attention layer uses, in own models and in those of Hugging Face."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from attnworks.mechanisms import Attended, Context, Geometry, Mask, Mechanism, MechanismSpec
+
+Group = tuple[MechanismSpec, tuple[int, ...]]
+
+
+class HeadGroups(nn.ModuleList):
+    """The mechanisms of a layer, each with the heads that use it.
+
+    looking    heads whose weights depend on Q and K; the others go by positions alone and have neither
+    """
+
+    order: Tensor
+
+    def __init__(self, groups: Sequence[Group], d_k: int, d_v: int) -> None:
+        super().__init__(spec.build(Geometry(len(heads), d_k, d_v)) for spec, heads in groups)
+        self.specs, self.heads = tuple(spec for spec, _ in groups), tuple(heads for _, heads in groups)
+        by_content = zip(self.mechanisms, self.heads, strict=True)
+        self.looking = tuple(sorted(head for mechanism, heads in by_content if mechanism.by_content for head in heads))
+        self.count = sum(map(len, self.heads))
+        self.register_buffer("order", torch.tensor(sum(self.heads, ())).argsort(), persistent=False)
+
+    @property
+    def mechanisms(self) -> list[Mechanism]:
+        return cast("list[Mechanism]", list(self))
+
+    def by_head(self) -> tuple[str, ...]:
+        """The mechanism of each head."""
+        found = {head: str(spec) for spec, heads in zip(self.specs, self.heads, strict=True) for head in heads}
+        return tuple(found[head] for head in range(self.count))
+
+    def forward(
+        self,
+        Q: Float[Tensor, "b q i k"],
+        K: Float[Tensor, "b q j k"],
+        V: Float[Tensor, "b h j v"],
+        mask: Mask,
+        context: Context,
+        *,
+        weights: bool = False,
+    ) -> Attended:
+        """Each mechanism on its own heads; Q and K are those of `looking`, or of all heads.
+
+        One mechanism for all heads is the common, copy-free case.
+        """
+        if len(self) == 1:
+            Q, K = (T if T.shape[1] == self.count else _nothing(T, self.count) for T in (Q, K))
+            return self.mechanisms[0](Q, K, V, mask, context, weights=weights)
+        parts: list[Attended] = []
+        row = {head: row for row, head in enumerate(self.looking if Q.shape[1] < self.count else range(self.count))}
+        for mechanism, heads in zip(self.mechanisms, self.heads, strict=True):
+            rows = [row[head] for head in heads if head in row]
+            own = [T[:, rows] if rows else _nothing(T, len(heads)) for T in (Q, K)]
+            second = context.second and tuple(T[:, heads] for T in context.second)
+            limits = replace(context, second=second)
+            parts.append(mechanism(*own, V[:, heads], mask_of_heads(mask, heads), limits, weights=weights))
+        Y = torch.cat([part.Y for part in parts], 1)[:, self.order]
+        maps = [part.P for part in parts if part.P is not None]
+        return Attended(Y, torch.cat(maps, 1)[:, self.order] if len(maps) == len(parts) else None)
+
+    def every_head(self, Q: Float[Tensor, "b q ..."]) -> Float[Tensor, "b h ..."]:
+        """Zeros for the heads that have no queries or keys."""
+        if Q.shape[1] == self.count:
+            return Q
+        found = Q.new_zeros(Q.shape[0], self.count, *Q.shape[2:])
+        return found.index_copy(1, torch.tensor(self.looking, device=Q.device, dtype=torch.long), Q)
+
+    def whole(self, W: Float[Tensor, "q ..."]) -> Float[Tensor, "h ..."]:
+        """W_Q, W_K or their biases with a slice of zeros for each head that has none."""
+        return W if len(W) == self.count else self.every_head(W.unsqueeze(0)).squeeze(0)
+
+
+def _nothing(like: Tensor, heads: int) -> Tensor:
+    """Queries or keys for mechanisms that do not look at them, without memory."""
+    return like.new_zeros(()).expand(like.shape[0], heads, *like.shape[2:])
+
+
+def mask_of_heads(mask: Mask, heads: tuple[int, ...]) -> Mask:
+    """The part of a dense per-head mask that belongs to these heads."""
+    dense = mask.dense
+    if dense is None or dense.dim() < 3 or dense.shape[-3] == 1:
+        return mask
+    return Mask(mask.padding, mask.causal, dense[..., list(heads), :, :])

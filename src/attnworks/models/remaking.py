@@ -1,0 +1,199 @@
+"""A model like another, with other mechanisms in some of its heads."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnworks.errors import UsageError
+from attnworks.mechanisms import MechanismSpec
+from attnworks.models.anatomy import Part, anatomy_of
+from attnworks.models.build import build
+from attnworks.models.config import AttentionConfig, check_serves
+from attnworks.models.folder import tensors_of
+from attnworks.models.head_groups import Group, HeadGroups
+from attnworks.models.multihead import MultiHead
+from attnworks.models.offering import ATTRIBUTE, groups_of, offer_own_heads
+from attnworks.models.transformer import Transformer
+
+SHORT = {"encoder": "enc", "decoder": "dec"}
+ENTRY = "attnworks"
+"""Under this name the config of a Hugging Face model says which of its heads use which mechanism."""
+
+Mechanisms = Mapping[str, Sequence[str]]
+"""Layer (enc.0, dec.1) -> the mechanism of each of its heads."""
+
+
+def mechanisms_of(model: nn.Module) -> dict[str, tuple[str, ...]]:
+    """What each head of each self-attention layer uses."""
+    found: dict[str, tuple[str, ...]] = {}
+    for slot, part in self_attention(model).items():
+        groups = groups_in(part)
+        found[slot] = ("dense",) * _count(part) if groups is None else groups.by_head()
+    return found
+
+
+def attention_groups(model: nn.Module) -> dict[str, HeadGroups]:
+    """The mechanisms of every self-attention layer that has some of ours."""
+    found = {slot: groups_in(part) for slot, part in self_attention(model).items()}
+    return {slot: groups for slot, groups in found.items() if groups is not None}
+
+
+def with_mechanisms(model: nn.Module, wanted: Mechanisms) -> Any:
+    """A copy of the model whose named layers use these mechanisms, one for each head; `model` itself stays as it is.
+
+    Weights are carried over. Heads that no longer look at queries and keys lose W_Q and W_K: always in own models, in
+    those of Hugging Face where the layer can do with fewer (`Part.shrinkable`). The model must be one of attnworks, or
+    of a family whose parts are known.
+    """
+    now = mechanisms_of(model)
+    for slot, specs in wanted.items():
+        _check(slot, specs, now)
+    if isinstance(model, Transformer):
+        return _remade(model, wanted)
+    new = copy.deepcopy(model)
+    equip(new, wanted)
+    return new
+
+
+def equip(model: Any, wanted: Mechanisms) -> None:
+    """Give layers of a Hugging Face model these mechanisms, in place, and write that into its config."""
+    layers = self_attention(model)
+    for slot, specs in wanted.items():
+        part = layers[slot]
+        assert part.attention is not None and part.weights is not None
+        W, old = part.weights(), groups_of(part.attention)
+        groups = HeadGroups(_grouped(specs), W.W_Q.shape[-1], W.W_V.shape[-1]).to(W.W_V)
+        if old is not None:
+            _carry_over(old, groups)
+        if part.shrinkable is not None:
+            _shrink(part.shrinkable, range(groups.count) if old is None else old.looking, groups.looking, slot)
+        setattr(part.attention, ATTRIBUTE, groups)
+    model.config.attnworks = {
+        **getattr(model.config, ENTRY, {}),
+        **{slot: list(specs) for slot, specs in wanted.items()},
+    }
+    model.set_attn_implementation(offer_own_heads())
+
+
+def _remade(model: Transformer, wanted: Mechanisms) -> Transformer:
+    config = model.config
+    slots = {slot: replace(config.slot(slot), mechanism=tuple(specs)) for slot, specs in wanted.items()}
+    first = next(model.parameters())
+    new = build(replace(config, slots={**config.slots, **slots}), seed=0).to(first).train(model.training)
+    theirs = tensors_of(model)
+    with torch.no_grad():
+        for name, tensor in tensors_of(new).items():
+            if name in theirs and theirs[name].shape == tensor.shape:
+                tensor.copy_(theirs[name])
+        for old_layer, layer in zip(_multiheads(model), _multiheads(new), strict=True):
+            if layer.slot in wanted:
+                _carry_layer(old_layer, layer)
+    return new
+
+
+def _carry_layer(old: MultiHead, new: MultiHead) -> None:
+    """W_Q and W_K of the heads that look in both, and the parameters of mechanisms that are in both."""
+    for name in ("W_Q", "W_K", "b_Q", "b_K"):
+        theirs, mine = getattr(old, name), getattr(new, name)
+        if theirs is not None:
+            for row, head in enumerate(new.mechanisms.looking):
+                if head in old.mechanisms.looking:
+                    mine[row] = theirs[old.mechanisms.looking.index(head)]
+    _carry_over(old.mechanisms, new.mechanisms)
+
+
+@torch.no_grad()
+def _carry_over(old: HeadGroups, new: HeadGroups) -> None:
+    """Parameters of mechanisms that stay: what a mechanism holds for each head goes with the head."""
+    for spec, heads, mechanism in zip(new.specs, new.heads, new.mechanisms, strict=True):
+        if spec not in old.specs:
+            continue
+        at = old.specs.index(spec)
+        theirs, before = tensors_of(old.mechanisms[at]), old.heads[at]
+        for name, tensor in tensors_of(mechanism).items():
+            if (len(tensor), len(theirs[name])) == (len(heads), len(before)):
+                for row, head in enumerate(heads):
+                    if head in before:
+                        tensor[row] = theirs[name][before.index(head)]
+            elif tensor.shape == theirs[name].shape:
+                tensor.copy_(theirs[name])
+
+
+def _shrink(linears: Sequence[nn.Linear], held: Sequence[int], kept: Sequence[int], slot: str) -> None:
+    """Of the heads that are held, keep the outputs of some."""
+    if lost := sorted({*kept} - {*held}):
+        raise UsageError(
+            asked=f"attention by queries and keys in head {slot}.{lost[0]}",
+            expected="a head that has them",
+            got="one that attends by position alone",
+            remedy="undo the reshape that took them: attnworks reshape undo",
+        )
+    for linear in linears:
+        for name in ("weight", "bias"):
+            tensor: Tensor | None = getattr(linear, name)
+            if tensor is not None:
+                rows = tensor.detach().unflatten(0, (len(held), -1))[[held.index(head) for head in kept]]
+                setattr(linear, name, nn.Parameter(rows.flatten(0, 1), requires_grad=tensor.requires_grad))
+        linear.out_features = linear.weight.shape[0]
+
+
+def self_attention(model: nn.Module) -> dict[str, Part]:
+    """Every self-attention layer whose module is its own."""
+    blocks = anatomy_of(model)
+    if blocks is None:
+        raise UsageError(
+            asked=f"other heads in {type(model).__name__}",
+            expected="a model of attnworks, or of a family whose parts are known",
+            got="a model whose parts are not known",
+            remedy="attnworks.models.families.FAMILIES lists those that are",
+        )
+    parts = {
+        f"{SHORT[block.kind]}.{block.layer}": part for block in blocks for part in block.parts if part.role == "self"
+    }
+    modules = [part.attention for part in parts.values()]
+    return {slot: part for slot, part in parts.items() if part.weights and modules.count(part.attention) == 1}
+
+
+def _multiheads(model: nn.Module) -> list[MultiHead]:
+    return [layer for layer in model.modules() if isinstance(layer, MultiHead)]
+
+
+def groups_in(part: Part) -> HeadGroups | None:
+    """The mechanisms of a layer; None for a layer of Hugging Face's as it came."""
+    attention = part.attention
+    assert attention is not None
+    return attention.mechanisms if isinstance(attention, MultiHead) else groups_of(attention)
+
+
+def _count(part: Part) -> int:
+    assert part.weights is not None
+    return len(part.weights().W_O)
+
+
+def _grouped(specs: Sequence[str]) -> list[Group]:
+    return list(AttentionConfig(heads=len(specs), d_k=1, d_v=1, mechanism=tuple(specs)).mechanism_groups())
+
+
+def _check(slot: str, specs: Sequence[str], now: Mapping[str, Sequence[str]]) -> None:
+    if slot not in now:
+        raise UsageError(
+            asked=f"other heads in {slot}",
+            expected=f"one of {', '.join(now) or 'no layer: all of them share their weights'}",
+            got="a layer this model does not have, or whose weights several layers share",
+            remedy="name self-attention layers enc.L or dec.L, from zero",
+        )
+    if len(specs) != len(now[slot]):
+        raise UsageError(
+            asked=f"other heads in {slot}",
+            expected=f"{len(now[slot])} mechanisms, one for each head",
+            got=str(len(specs)),
+            remedy="repeat those of the heads that stay",
+        )
+    for text in specs:
+        check_serves(MechanismSpec.parse(text), slot)

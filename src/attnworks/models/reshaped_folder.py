@@ -1,0 +1,73 @@
+"""Folders of Hugging Face models with heads of ours: the same three files as an own model's, and no other name for it.
+
+transformers alone cannot run such a model. Its config therefore names a model_type that transformers does not know.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from attnworks.errors import AttnworksError
+from attnworks.models.folder import (
+    CONFIG,
+    MANIFEST,
+    WEIGHTS,
+    fill,
+    read_config,
+    read_manifest,
+    read_weights,
+    write_parts,
+)
+from attnworks.models.remaking import ENTRY, equip
+from attnworks.storage.sealed import changed, parse_json, read_json_bytes
+
+PREFIX = "attnworks-"
+README = "README.md"
+
+
+def write_reshaped(model: Any, folder: Path) -> None:
+    """Config, weights and manifest, into a folder that is being filled."""
+    config = json.loads(model.config.to_json_string(use_diff=False))
+    config = {key: value for key, value in config.items() if not key.startswith("_")}
+    config |= {"model_type": PREFIX + config["model_type"], "architectures": [type(model).__name__]}
+    write_parts(config, model, folder)
+    (folder / README).write_text(
+        f"# {type(model).__name__}, reshaped by attnworks\n\n"
+        "Some attention heads are not what transformers computes, so that `from_pretrained` alone refuses this folder. "
+        "Open it with attnworks:\n\n"
+        "```python\nimport attnworks\n\nmodel = attnworks.load('this-folder')\n```\n"
+    )
+
+
+def is_reshaped(folder: Path) -> bool:
+    """Whether the config speaks of mechanisms of ours."""
+    if not all((folder / name).is_file() for name in (CONFIG, WEIGHTS, MANIFEST)):
+        return False
+    try:
+        config = parse_json(folder / CONFIG, read_json_bytes(folder / CONFIG))
+    except (AttnworksError, OSError):
+        return False
+    return isinstance(config, dict) and str(config.get("model_type", "")).startswith(PREFIX) and ENTRY in config
+
+
+def open_reshaped(folder: Path, model_class: Any, config: Any) -> nn.Module:
+    """The model of such a folder, checked against its manifest."""
+    manifest = read_manifest(folder)
+    read_config(folder, manifest)
+    if model_class is None:
+        raise changed(folder / CONFIG, "the class of a model of transformers", repr(config.architectures)[:60])
+    wanted = getattr(config, ENTRY)
+    config.attnworks = {}
+    try:
+        model = model_class(config)
+        equip(model, wanted)
+    except AttnworksError:
+        raise
+    except Exception as error:
+        raise changed(folder / CONFIG, "mechanisms that fit the model", str(error)[:100]) from error
+    fill(model, read_weights(folder, manifest, model))
+    return model
