@@ -12,7 +12,7 @@ import click
 from attnworks import __version__
 from attnworks.errors import AttnworksError, UnknownNameError, UsageError
 
-_COMMANDS = ("bench", "compare", "completion", "count", "examine", "experiment", "train", "translate")
+_COMMANDS = ("bench", "compare", "completion", "count", "examine", "experiment", "reshape", "train", "translate")
 
 
 class Verbs(click.Group):
@@ -48,6 +48,7 @@ def main() -> None:
       attnworks translate runs/quick "Luca is studying in Spain . He is very happy ."
       attnworks examine runs/quick --out exams/quick      # what every head does
       attnworks compare exams/quick exams/later
+      attnworks reshape project runs/quick --heads "enc.0.*" --heal 200 --out runs/projected
       attnworks experiment conti --out runs/conti
       attnworks bench attention --n 1024,4096     # mechanisms against dense, on this machine
       attnworks count base                # parameters of the 2017 Transformer, part by part

@@ -27,6 +27,7 @@ class SentenceEmbedding(TextObjective):
     name = "embedding"
     words = "how far the sentence embedding turns"
     reads_scores = False
+    relative = True
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed

@@ -47,6 +47,8 @@ class TextObjective:
     words: ClassVar[str]
     reads_scores: ClassVar[bool] = True
     """Whether it asks for scores at all; without, the model's own head need not run."""
+    relative: ClassVar[bool] = False
+    """Whether losses mean nothing by themselves, and only the distance to the whole model does."""
 
     def prepare(self, batch: TextBatch) -> TextBatch:
         return batch

@@ -50,11 +50,11 @@ def save_checkpoint(
 
 def load_checkpoint(folder: Path, model: Model, optimiser: torch.optim.Optimizer) -> Progress:
     """Put a checkpoint's weights and optimiser state into place; everything is checked before anything changes."""
+    progress = read_progress(folder)
     with disk_errors(f"load {folder}", remedy="check that you may read it"):
         saved = read_sealed(folder / TRAINING)
         if not is_table(saved.get("tensors")):
             raise changed(folder / TRAINING, "a table of tensors", "something else")
-        progress = parse(Progress, saved.get("progress", {}), "progress")
         tensors = read_tensors(folder / OPTIMISER, saved["tensors"])
     weights = parameters_of(load(folder))
     if {name: p.shape for name, p in weights.items()} != {name: p.shape for name, p in parameters_of(model).items()}:
@@ -64,6 +64,12 @@ def load_checkpoint(folder: Path, model: Model, optimiser: torch.optim.Optimizer
             parameter.copy_(weights[name])
     restore_optimiser(model, optimiser, tensors)
     return progress
+
+
+def read_progress(folder: Path) -> Progress:
+    """Where the run stood at this checkpoint."""
+    with disk_errors(f"load {folder}", remedy="check that you may read it"):
+        return parse(Progress, read_sealed(folder / TRAINING).get("progress", {}), "progress")
 
 
 def forget_others(run: Path, keep_every: int | None) -> None:

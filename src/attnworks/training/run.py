@@ -27,7 +27,8 @@ from attnworks.decoding import Hypothesis, greedy
 from attnworks.decoding.translate import NOTHING, decode_sentences
 from attnworks.errors import FolderError, UsageError
 from attnworks.mechanisms import Mechanism
-from attnworks.models import Recurrent, RecurrentConfig, Transformer, TransformerConfig, build, preset
+from attnworks.models import PureConfig, Recurrent, RecurrentConfig, Transformer, TransformerConfig, build, preset
+from attnworks.models.folder import load
 from attnworks.models.strict import parse
 from attnworks.objectives import Seq2Seq
 from attnworks.storage.disk import disk_errors, new_folder, write_file
@@ -57,10 +58,12 @@ class Run:
         source: Vocabulary,
         target: Vocabulary,
         team: Team | None = None,
+        config: TransformerConfig | RecurrentConfig | None = None,
     ) -> None:
         self.folder, self.recipe, self.corpus, self.source, self.target = folder, recipe, corpus, source, target
         self.team = team or Team()
-        self.model: Transformer | Recurrent = build(model_config(recipe, source, target), seed=recipe.seed)
+        config = model_config(recipe, source, target) if config is None else config
+        self.model: Transformer | Recurrent = build(config, seed=recipe.seed)
         self.model.to(recipe.device)
         self.optimiser = torch.optim.Adam(self.model.parameters(), betas=(0.9, 0.98), eps=1e-9, fused=True)
         self.examples = encode(corpus.train, source, target)
@@ -127,7 +130,7 @@ class Run:
 
     @classmethod
     def resume(cls, folder: Path, team: Team | None = None, **changes: object) -> Run:
-        """The run in `folder`, where its last checkpoint left it.
+        """The run in `folder`, where its last checkpoint left it, with the model that is there: it may be reshaped.
 
         `changes` replace fields of its recipe from now on; a new place to stop replaces all old ones.
         """
@@ -142,8 +145,10 @@ class Run:
                 got="other sentences under that name",
                 remedy="put the old corpus back, or start a new run",
             )
-        run = cls(folder, recipe, corpus, *load_vocabularies(folder), team)
-        if (last := pointed_at(folder, LAST)) is not None:
+        last = pointed_at(folder, LAST)
+        config = None if last is None else _config_of(last, recipe)
+        run = cls(folder, recipe, corpus, *load_vocabularies(folder), team, config)
+        if last is not None:
             run.progress = load_checkpoint(last, run.model, run.optimiser)
         if recipe != old and run.team.leads:
             write_file(folder / RECIPE, seal(read_sealed(folder / RECIPE) | {"recipe": asdict(recipe)}))
@@ -228,6 +233,13 @@ class Run:
             forget_others(self.folder, self.recipe.keep_every)
             tell(Saved(self.progress.step, folder))
         self.team.wait()
+
+
+def _config_of(checkpoint: Path, recipe: Recipe) -> TransformerConfig | RecurrentConfig:
+    """The config of a checkpoint, which may be that of a reshaped model, with the recipe's dropout."""
+    config = load(checkpoint).config
+    assert not isinstance(config, PureConfig)
+    return replace(config, dropout=recipe.dropout)
 
 
 def model_config(recipe: Recipe, source: Vocabulary, target: Vocabulary) -> TransformerConfig | RecurrentConfig:

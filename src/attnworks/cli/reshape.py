@@ -1,0 +1,125 @@
+"""`attnworks reshape`: change attention, and prove what that did."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from attnworks.cli.options import compute_options, prepare
+
+OUT = click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder; must not exist yet.")
+JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+
+
+@click.group()
+def reshape() -> None:
+    """Change the attention of a model, with a receipt of what was predicted and what was measured.
+
+    The model itself stays as it is. The new folder holds the new model, its receipt, and the model before, so that
+    undo brings every bit of it back.
+
+    \b
+    Examples:
+      attnworks reshape project runs/first --heads "enc.0.*" --heal 300 --out runs/projected
+      attnworks reshape history runs/projected
+      attnworks reshape undo runs/projected --out runs/back
+      attnworks reshape replay runs/projected --on runs/other --out runs/other-projected
+    """
+
+
+@reshape.command()
+@click.argument("model")
+@click.option("--heads", required=True, help="layer.head, comma-separated, * for all: 3.2,4.* or enc.0.*")
+@click.option("--form", default="auto", show_default=True, help="auto, mix, band, previous, next, self, first, last, "
+              "mean, or members such as -2..2/first.")  # fmt: skip
+@click.option("--window", type=click.IntRange(0, 64), default=2, show_default=True, help="Offsets to each side.")
+@click.option(
+    "--eps", type=click.FloatRange(0, 1), default=0.02, show_default=True, help="Largest error outside of it."
+)
+@click.option(
+    "--sparsity",
+    type=click.FloatRange(0, 1),
+    default=0.05,
+    show_default=True,
+    help="Offsets with an error, as a share of the mean length.",
+)
+@click.option("--heal", type=click.IntRange(0), default=0, show_default=True, help="Steps of training afterwards.")
+@click.option("--lr", "rate", type=click.FloatRange(0, min_open=True), default=3e-4, show_default=True)
+@click.option("--corpus", help="As for attnworks train.  [default: that of the run, or grammar]")
+@click.option("--text", type=click.Path(path_type=Path), help="Plain lines instead; every fourth is held out.")
+@click.option("--pairs", type=click.IntRange(4), default=10_000, show_default=True, help="To learn from at most.")
+@click.option("--sentences", type=click.IntRange(1), default=256, show_default=True, help="To judge by at most.")
+@click.option("--objective", help="lm, mlm, seq2seq, embedding.  [default: that of the model]")
+@click.option("--batch-tokens", type=click.IntRange(1), default=2048, show_default=True, help="Padded size of a batch.")
+@OUT
+@JSON
+@compute_options()
+def project(model: str, **options: Any) -> None:
+    """Replace heads by structured forms: previous token, first token, a band with learned values.
+
+    MODEL is a run of attnworks train, or a Hugging Face model. Each head gets the mix of fixed maps (offsets, first and
+    last token, all tokens evenly) that is nearest to its attention over the text, and loses its queries and keys. What
+    that does to the loss is predicted, measured on other text, and measured again after --heal steps of training.
+
+    \b
+    Examples:
+      attnworks reshape project runs/first --heads "enc.0.*" --heal 300 --out runs/projected
+      attnworks reshape project bert-folder --heads 3.2,4.* --eps 0.02 --sparsity 0.05 --out bert-projected
+      attnworks reshape project runs/first --heads enc.0.3 --form previous --out runs/previous --json
+    """
+    prepare(options["device"], options["threads"], options["seed"])
+    from attnworks.cli.reshape_run import project_and_show
+
+    project_and_show(model, options)
+
+
+@reshape.command()
+@click.argument("model")
+@JSON
+def history(model: str, as_json: bool) -> None:
+    """Show what was done to a model, first to last.
+
+    \b
+    Examples:
+      attnworks reshape history runs/projected
+    """
+    from attnworks.cli.reshape_run import show_history
+
+    show_history(model, as_json)
+
+
+@reshape.command()
+@click.argument("model")
+@OUT
+@JSON
+def undo(model: str, out: Path, as_json: bool) -> None:
+    """Bring back the model as it was before its last reshape, bit for bit, in a new folder.
+
+    \b
+    Examples:
+      attnworks reshape undo runs/projected --out runs/back
+    """
+    from attnworks.cli.reshape_run import undo_and_show
+
+    undo_and_show(model, out, as_json)
+
+
+@reshape.command()
+@click.argument("model")
+@click.option("--on", required=True, help="The model to do it to: a run, or a Hugging Face model.")
+@OUT
+@JSON
+@click.option("--threads", type=click.IntRange(1), help="CPU threads.  [default: torch's own choice]")
+def replay(model: str, on: str, out: Path, as_json: bool, threads: int | None) -> None:
+    """Do to another model all that was done to MODEL, with the same text and the same seeds.
+
+    \b
+    Examples:
+      attnworks reshape replay runs/projected --on runs/first --out runs/again
+    """
+    prepare("cpu", threads, 0)
+    from attnworks.cli.reshape_run import replay_and_show
+
+    replay_and_show(model, on, out, as_json)

@@ -1,0 +1,129 @@
+"""From the options of `attnworks reshape` to receipts, shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from attnworks.cli.console import console, print_json, progress_bar, progress_console
+from attnworks.errors import UsageError
+from attnworks.receipt import Receipt
+from attnworks.reshape.carrying_out import Care, carry_out
+from attnworks.reshape.events import Watch
+from attnworks.reshape.history import Place, check_new, receipts, undo, write_outcome
+from attnworks.reshape.projecting import Project
+from attnworks.reshape.replaying import replay
+from attnworks.reshape.texts import Texts, from_corpus, from_lines
+from attnworks.traces.examinee import open_examinee
+from attnworks.training.run import read_recipe
+
+
+def project_and_show(model: str, options: dict[str, Any]) -> None:
+    asked = Project(**{name: options[name] for name in ("heads", "form", "window", "eps", "sparsity")})
+    check_new(options["out"])
+    care = Care(options["objective"], options["heal"], options["rate"], options["batch_tokens"], options["seed"])
+    place = Place.of(model)
+    texts = _texts(place, options)
+    with _watching(quiet=options["as_json"]) as watch:
+        examinee = open_examinee(model, device=options["device"], dtype=options["dtype"])
+        new, receipt = carry_out(asked, examinee, texts, care, watch)
+        write_outcome(new.to("cpu"), receipt, place, options["out"])
+    if options["as_json"]:
+        print_json(asdict(receipt))
+    else:
+        console().print(receipt_shown(receipt), f"\nSaved  {options['out']}", soft_wrap=True)
+
+
+def show_history(model: str, as_json: bool) -> None:
+    found = receipts(Place.of(model).folder)
+    if as_json:
+        print_json([asdict(receipt) for receipt in found])
+    elif not found:
+        console().print(f"{model} was never reshaped.")
+    else:
+        console().print(*(receipt_shown(receipt, number) for number, receipt in enumerate(found, 1)), sep="\n")
+
+
+def undo_and_show(model: str, out: Path, as_json: bool) -> None:
+    receipt = undo(model, out)
+    if as_json:
+        print_json({"undone": asdict(receipt), "out": str(out)})
+    else:
+        console().print(f"Undone: {_what(receipt)}. The model before is in {out}, as its files were.", soft_wrap=True)
+
+
+def replay_and_show(model: str, on: str, out: Path, as_json: bool) -> None:
+    with _watching(quiet=as_json) as watch:
+        pairs = replay(model, on, out, watch=watch)
+    if as_json:
+        print_json([{"then": asdict(then), "now": asdict(now)} for then, now in pairs])
+        return
+    for number, (then, now) in enumerate(pairs, 1):
+        console().print(receipt_shown(now, number))
+        same = "the same weights, bit for bit" if then.fingerprint[1] == now.fingerprint[1] else "other weights"
+        console().print(f"Then and now: {same}.")
+    console().print(f"\nSaved  {out}", soft_wrap=True)
+
+
+def receipt_shown(receipt: Receipt, number: int | None = None) -> Group:
+    """What was done, head by head, and what became of loss, parameters and FLOPs."""
+    heads = Table(box=SIMPLE_HEAD, pad_edge=False)
+    heads.add_column("head")
+    heads.add_column("becomes")
+    for head, form in receipt.done.items():
+        heads.add_row(head, form)
+    numbers = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for heading in ("", "before", "predicted", "after", "healed"):
+        numbers.add_column(heading, justify="right" if heading else "left")
+    loss = receipt.loss
+    healed = "-" if loss.healed is None else f"{loss.healed:.4f}"
+    numbers.add_row(
+        f"loss ({receipt.objective})", f"{loss.before:.4f}", f"{loss.predicted:.4f}", f"{loss.after:.4f}", healed
+    )
+    for name, change in (("parameters", receipt.parameters), ("attention FLOPs", receipt.flops)):
+        gone = f"{100 * change.saved:.1f} % less" if change.saved >= 0 else f"{-100 * change.saved:.1f} % more"
+        numbers.add_row(name, f"{change.before:,}", "", f"{change.after:,}", gone)
+    title = Text(f"{'' if number is None else f'{number}. '}{_what(receipt)}", "bold")
+    steps = f", healed by {receipt.healing['steps']} steps" if receipt.healing["steps"] else ""
+    judged = f"Loss on {receipt.text['judged_by']} held-out sentences of about {receipt.length} tokens{steps}"
+    return Group(title, heads, Text(f"{judged}; {receipt.seconds:.0f} s.", "dim"), numbers)
+
+
+def _what(receipt: Receipt) -> str:
+    heads = len(receipt.done)
+    return f"{receipt.reshape} {heads} head{'s' * (heads != 1)} ({receipt.asked['heads']})"
+
+
+def _texts(place: Place, options: dict[str, Any]) -> Texts:
+    corpus, text = options["corpus"], options["text"]
+    if corpus is not None and text is not None:
+        raise UsageError(
+            asked="the text to read", expected="--corpus or --text", got="both", remedy="leave one of them out"
+        )
+    if text is not None:
+        return from_lines(text)
+    seed, pairs = options["seed"], options["pairs"]
+    if corpus is None and place.is_run:
+        recipe, _ = read_recipe(place.folder)
+        corpus, seed, pairs = recipe.corpus, recipe.seed, min(pairs, recipe.pairs or pairs)
+    return from_corpus(corpus or "grammar", pairs=pairs, held_out=options["sentences"], seed=seed)
+
+
+@contextmanager
+def _watching(*, quiet: bool) -> Iterator[Watch]:
+    screen: Console = progress_console()
+    with progress_bar("reshape", screen, shown=not quiet and screen.is_terminal) as bar:
+        task = bar.add_task("", total=1)
+
+        def watch(stage: str, done: int, total: int) -> None:
+            bar.update(task, description=stage, completed=done, total=total)
+
+        yield watch

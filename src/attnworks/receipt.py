@@ -1,0 +1,61 @@
+"""What was done to a model, what was predicted and what was measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """A number before and after."""
+
+    before: int
+    after: int
+
+    @property
+    def saved(self) -> float:
+        """The share that is gone; negative if there is more than before."""
+        return 1 - self.after / self.before if self.before else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Losses:
+    """Mean loss over the held-out sentences.
+
+    predicted    before the change was made, from other sentences
+    healed       after some steps of training, if there were any
+    """
+
+    before: float
+    predicted: float
+    after: float
+    healed: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Receipt:
+    """One reshape of one model.
+
+    reshape        its registered name
+    asked          its options, all that is needed to do it again
+    text           where the sentences came from, and how many there were of each kind
+    objective      what the loss is, and the steps and the rate of healing
+    done           where -> what, in words that the mechanisms or the people read
+    flops          of attention with its projections, for one sentence of `length` tokens
+    fingerprint    of all weights before and after: hashes that are equal for models equal bit for bit
+    """
+
+    reshape: str
+    asked: dict[str, Any]
+    text: dict[str, Any]
+    objective: str
+    healing: dict[str, Any]
+    done: dict[str, str]
+    parameters: Change
+    flops: Change
+    length: int
+    loss: Losses
+    seconds: float
+    fingerprint: tuple[str, str]
+    version: str

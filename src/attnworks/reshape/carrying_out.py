@@ -1,0 +1,110 @@
+"""Carry out a reshape: measure, change, measure, heal, measure, and write the receipt."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from typing import Any
+
+from torch import nn
+
+from attnworks.data.passages import Passage
+from attnworks.errors import UsageError
+from attnworks.models.counting import attention_flops
+from attnworks.models.folder import fingerprint
+from attnworks.objectives.choosing import choose
+from attnworks.objectives.own_callable import OwnFunction
+from attnworks.objectives.text import TextObjective
+from attnworks.receipt import Change, Losses, Receipt
+from attnworks.reshape.contract import Bench, Reshape
+from attnworks.reshape.events import Watch, silently
+from attnworks.reshape.healing import heal
+from attnworks.reshape.judging import Judge
+from attnworks.reshape.texts import Texts
+from attnworks.traces.examinee import Examinee
+from attnworks.traces.foreign import ForeignSubject
+from attnworks.traces.record import OwnSubject
+from attnworks.traces.text import read_text
+
+LOOKED_AT = 256
+"""Sentences from which forms, importances and predictions come."""
+
+
+@dataclass(frozen=True)
+class Care:
+    """How a change is judged, and how the model heals from it.
+
+    objective     as of `attnworks.examine`; None for that of the model
+    steps, rate   of healing; no steps, no healing
+    tokens        padded tokens of a batch
+    """
+
+    objective: str | OwnFunction | None = None
+    steps: int = 0
+    rate: float = 3e-4
+    tokens: int = 2048
+    seed: int = 0
+
+
+def carry_out(
+    reshape: Reshape,
+    examinee: Examinee,
+    texts: Texts,
+    care: Care | None = None,
+    watch: Watch = silently,
+) -> tuple[Any, Receipt]:
+    """A new model and its receipt; the old model stays as it is."""
+    care = Care() if care is None else care
+    began, subject = time.perf_counter(), examinee.subject
+    if not isinstance(subject, OwnSubject | ForeignSubject):
+        raise UsageError(
+            asked=f"to {reshape.name} heads of {subject.name}",
+            expected="a Transformer of attnworks or a model of Hugging Face",
+            got=type(subject.model).__name__,
+            remedy="reshape a model whose parts are known",
+        )
+    objective = choose(care.objective, subject.abilities, seed=care.seed)
+    watch("reading text", 0, 1)
+    looked_at, held_out = (
+        _judge(examinee, objective, passages, care) for passages in (texts.learn[:LOOKED_AT], texts.held_out)
+    )
+    length = round(sum(len(row) for row in held_out.text.sides[0]) / len(held_out.text.sides[0]))
+    watch("measuring before", 0, 1)
+    before = held_out.mean(subject)
+    made = reshape.make(Bench(examinee, looked_at, length, watch))
+    made.model.eval()
+    new = subject.again(made.model)
+    watch("measuring after", 0, 1)
+    after = held_out.mean(new)
+    healed = None
+    if care.steps:
+        watch("reading text to heal with", 0, 1)
+        healing = _judge(examinee, objective, texts.learn, care)
+        heal(healing, new, steps=care.steps, rate=care.rate, seed=care.seed, watch=watch)
+        watch("measuring what healed", 0, 1)
+        healed = held_out.mean(new)
+    return made.model, Receipt(
+        reshape=reshape.name,
+        asked=asdict(reshape),  # pyright: ignore[reportArgumentType]
+        text={**texts.about, "looked_at": len(looked_at.text.kept), "judged_by": len(held_out.text.kept)},
+        objective=objective.name,
+        healing={"steps": care.steps, "rate": care.rate, "tokens": care.tokens, "seed": care.seed},
+        done=made.done,
+        parameters=Change(before=_parameters(subject.model), after=_parameters(made.model)),
+        flops=Change(before=attention_flops(subject.model, length), after=attention_flops(made.model, length)),
+        length=length,
+        loss=Losses(before=before, predicted=before + made.rise, after=after, healed=healed),
+        seconds=time.perf_counter() - began,
+        fingerprint=(fingerprint(subject.model), fingerprint(made.model)),
+        version=version("attnworks"),
+    )
+
+
+def _judge(examinee: Examinee, objective: TextObjective, passages: Sequence[Passage], care: Care) -> Judge:
+    return Judge(examinee.subject, objective, read_text(examinee, passages, care.tokens))
+
+
+def _parameters(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())

@@ -1,0 +1,54 @@
+"""Which heads are meant: 3.2, 4.*, enc.0.1, *."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+
+from attnworks.errors import UsageError
+
+Head = tuple[str, int]
+"""A layer (enc.3) and the number of one of its heads."""
+
+
+def choose_heads(asked: str, layers: Mapping[str, int]) -> list[Head]:
+    """The heads that some of the comma-separated patterns match, in the order of the model.
+
+    layers    how many heads each layer has: {"enc.0": 8, "dec.0": 8}
+
+    A head is layer.head, with enc or dec in front where the model has both; * stands for anything.
+    >>> choose_heads("0.2,1.*", {"enc.0": 3, "enc.1": 2})
+    [('enc.0', 2), ('enc.1', 0), ('enc.1', 1)]
+    """
+    every = [(layer, head) for layer, heads in layers.items() for head in range(heads)]
+    kinds = {layer.partition(".")[0] for layer in layers}
+    chosen: set[Head] = set()
+    for pattern in (part.strip() for part in asked.split(",")):
+        found = [head for head in every if _matches(pattern, head, kinds)]
+        if not found:
+            raise UsageError(
+                asked=f"heads {asked!r}",
+                expected=f"heads of self-attention in {_range(layers)}: {_example(every, kinds)}, or * for all",
+                got=f"{pattern!r}, which is no head of this model",
+                remedy="name heads from zero" if len(kinds) == 1 else "put enc or dec in front",
+            )
+        chosen.update(found)
+    return [head for head in every if head in chosen]
+
+
+def _matches(pattern: str, head: Head, kinds: set[str]) -> bool:
+    names = [f"{head[0]}.{head[1]}"]
+    if len(kinds) == 1:
+        names.append(names[0].partition(".")[2])
+    return any(fnmatchcase(name, pattern) for name in names)
+
+
+def _example(every: Sequence[Head], kinds: set[str]) -> str:
+    layer, head = every[-1]
+    name = f"{layer}.{head}"
+    return name if len(kinds) > 1 else name.partition(".")[2]
+
+
+def _range(layers: Mapping[str, int]) -> str:
+    names = list(layers)
+    return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"

@@ -1,0 +1,62 @@
+"""Training for a few steps after a change, so that the rest of the model adapts to it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import nn
+
+from attnworks.errors import AttnworksError
+from attnworks.reshape.events import Watch, silently
+from attnworks.reshape.judging import Judge
+from attnworks.traces.subject import Subject
+
+CLIP = 1.0
+
+
+class NotHealedError(AttnworksError, ArithmeticError):
+    """The loss is no number any more."""
+
+
+def heal(
+    judge: Judge,
+    subject: Subject,
+    *,
+    steps: int,
+    rate: float,
+    seed: int = 0,
+    watch: Watch = silently,
+) -> None:
+    """Adam on the loss of the judge's text, with a rate that falls to zero along half a cosine; the same for a seed."""
+    model = subject.model
+    device = next(model.parameters()).device
+    optimiser = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=rate, betas=(0.9, 0.98))
+    order = np.random.default_rng(seed)
+    queue: list[int] = []
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model.train()
+        try:
+            for step in range(steps):
+                queue = queue or order.permutation(len(judge.text.batches)).tolist()
+                for group in optimiser.param_groups:
+                    group["lr"] = rate * (1 + math.cos(math.pi * step / steps)) / 2
+                batch, rows = judge.text.batch(queue.pop())
+                optimiser.zero_grad(set_to_none=True)
+                loss = judge.losses(subject, batch.to(device), rows).mean()
+                loss.backward()
+                norm = nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+                if not (math.isfinite(float(loss.detach())) and math.isfinite(float(norm))):
+                    raise NotHealedError(
+                        asked=f"healing, step {step + 1} of {steps}",
+                        expected="a finite loss and gradient",
+                        got=f"loss {float(loss.detach()):g} and gradient norm {float(norm):g}",
+                        remedy="lower the rate of healing",
+                    )
+                optimiser.step()
+                watch("healing", step + 1, steps)
+        finally:
+            model.eval()
+            optimiser.zero_grad(set_to_none=True)

@@ -1,0 +1,167 @@
+"""A reshaped model in its folder, with the history of what was done to it.
+
+NEW/                     a run of attnworks, or a model of Hugging Face, as before
+  history/0/receipt.json   what was done first, sealed, with the SHA-256 of every file of the model before
+  history/0/before/        the model before, as its files were: undoing is putting them back
+  history/1/...            what was done next
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from attnworks.errors import FolderError
+from attnworks.models.foreign import WANTED, folder_of
+from attnworks.models.reshaped_folder import write_reshaped
+from attnworks.models.strict import parse
+from attnworks.models.transformer import Transformer
+from attnworks.receipt import Receipt
+from attnworks.storage.disk import disk_errors, new_folder
+from attnworks.storage.pointer import BEST, CHECKPOINTS, LAST, best_of, point
+from attnworks.storage.sealed import changed, read_sealed, seal, sha256
+from attnworks.training.checkpoint import read_progress, save_checkpoint
+from attnworks.training.run import RECIPE, SOURCE, TARGET
+
+HISTORY, BEFORE, RECEIPT = "history", "before", "receipt.json"
+OF_A_RUN = (RECIPE, SOURCE, TARGET)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a model is: a folder, and in it the files that are the model; of a run these are its best checkpoint."""
+
+    folder: Path
+    model: Path
+    is_run: bool
+
+    @classmethod
+    def of(cls, path: str) -> Place:
+        folder = Path(path)
+        checkpoint = best_of(folder) if folder.is_dir() else None
+        if checkpoint is not None:
+            return cls(folder, checkpoint, is_run=True)
+        folder = folder_of(path)
+        return cls(folder, folder, is_run=False)
+
+    def files(self) -> list[Path]:
+        """The files of the model itself."""
+        if self.is_run:
+            return sorted(path for path in self.model.iterdir() if path.is_file())
+        return sorted({path for pattern in (*WANTED, "README.md") for path in self.model.glob(pattern)})
+
+
+def receipts(folder: Path) -> list[Receipt]:
+    """What was done to the model in this folder, first to last."""
+    return [_read(step)[0] for step in _steps(folder)]
+
+
+def _holds_weights(file: Path) -> bool:
+    return file.suffix == ".safetensors" or file.name.endswith(".safetensors.index.json")
+
+
+def check_new(out: Path) -> None:
+    """Refuse a place where something is."""
+    if out.exists():
+        raise FolderError(
+            asked=f"write to {out}",
+            expected="a place where nothing is",
+            got="an existing file or folder",
+            remedy="choose another --out",
+        )
+
+
+def write_outcome(model: Any, receipt: Receipt, before: Place, out: Path) -> None:
+    """The new model, the history of the old one, and one step more; there whole or not at all."""
+    check_new(out)
+    with new_folder(out) as scratch:
+        steps = _steps(before.folder)
+        _copy_steps(steps, scratch)
+        _write_step(before, receipt, scratch / HISTORY / str(len(steps)))
+        if before.is_run:
+            _copy(OF_A_RUN, before.folder, scratch)
+            progress = replace(read_progress(before.model), best_loss=None, best_step=None, validations_since_best=0)
+            assert isinstance(model, Transformer)
+            save_checkpoint(scratch, model, torch.optim.Adam(model.parameters()), progress, best=True)
+        else:
+            _copy([file.name for file in before.files() if not _holds_weights(file)], before.model, scratch)
+            write_reshaped(model, scratch)
+
+
+def undo(path: str, out: Path) -> Receipt:
+    """The model as it was before the last reshape, file by file, in a new folder; the receipt of what was undone."""
+    check_new(out)
+    place = Place.of(path)
+    steps = _steps(place.folder)
+    if not steps:
+        raise FolderError(
+            asked=f"undo the last reshape of {path}",
+            expected="a model that was reshaped",
+            got="no history",
+            remedy="choose a folder that attnworks reshape wrote",
+        )
+    receipt, hashes, checkpoint = _read(steps[-1])
+    with new_folder(out) as scratch, disk_errors(f"undo {path}", remedy="check that you may read it"):
+        _copy_steps(steps[:-1], scratch)
+        target = scratch
+        if place.is_run:
+            _copy(OF_A_RUN, place.folder, scratch)
+            target = scratch / CHECKPOINTS / checkpoint
+            target.mkdir(parents=True)
+        for name, expected in hashes.items():
+            file = steps[-1] / BEFORE / name
+            if not _plain_name(name) or not file.is_file() or sha256(file.read_bytes()) != expected:
+                raise changed(file, "the file that was kept", "another, or none")
+            shutil.copyfile(file, target / name)
+        if place.is_run:
+            for pointer in (BEST, LAST):
+                point(scratch, pointer, target)
+    return receipt
+
+
+def _steps(folder: Path) -> list[Path]:
+    """The folders of the steps, in order; an error if one is missing."""
+    home = folder / HISTORY
+    found = sorted(home.iterdir(), key=lambda path: (len(path.name), path.name)) if home.is_dir() else []
+    if [path.name for path in found] != [str(number) for number in range(len(found))]:
+        raise changed(home, "steps numbered from 0", ", ".join(path.name for path in found))
+    return found
+
+
+def _read(step: Path) -> tuple[Receipt, dict[str, str], str]:
+    """A receipt, the files of the model before with their hashes, and the name of its checkpoint if it was a run."""
+    with disk_errors(f"read {step}", remedy="check that you may read it"):
+        sealed = read_sealed(step / RECEIPT)
+    saved, hashes, checkpoint = (sealed.get(key) for key in ("receipt", "files", "checkpoint"))
+    if not isinstance(saved, dict) or not isinstance(hashes, dict) or not _plain_name(checkpoint):
+        raise changed(step / RECEIPT, "a receipt, and the hashes of files", "something else")
+    return parse(Receipt, saved, "receipt"), hashes, str(checkpoint)
+
+
+def _plain_name(name: object) -> bool:
+    return isinstance(name, str) and Path(name).name == name and name not in ("", "..")
+
+
+def _write_step(before: Place, receipt: Receipt, step: Path) -> None:
+    (step / BEFORE).mkdir(parents=True)
+    hashes: dict[str, str] = {}
+    for file in before.files():
+        shutil.copyfile(file, step / BEFORE / file.name)
+        hashes[file.name] = sha256(file.read_bytes())
+    record = {"receipt": asdict(receipt), "files": hashes, "checkpoint": before.model.name}
+    (step / RECEIPT).write_bytes(seal(record))
+
+
+def _copy_steps(steps: Sequence[Path], scratch: Path) -> None:
+    for step in steps:
+        shutil.copytree(step, scratch / HISTORY / step.name)
+
+
+def _copy(names: Sequence[str], source: Path, target: Path) -> None:
+    for name in names:
+        shutil.copyfile(source / name, target / name)

@@ -1,0 +1,67 @@
+"""The loss of a model on some text, by an objective."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from torch import Tensor
+
+from attnworks.data.text_batch import TextBatch
+from attnworks.decoding.evaluating import evaluating
+from attnworks.objectives.text import Outputs, TextObjective
+from attnworks.traces.subject import Spectator, Subject
+from attnworks.traces.text import ExamText
+
+
+@dataclass(frozen=True, eq=False)
+class Judge:
+    """Judges models on a text.
+
+    original    the model before any change, from which objectives that are relative measure distance
+    """
+
+    original: Subject
+    objective: TextObjective
+    text: ExamText
+
+    def losses(
+        self, subject: Subject, batch: TextBatch, rows: Tensor, spectator: Spectator | None = None
+    ) -> Float[Tensor, " b"]:
+        """One loss for each sentence of a batch."""
+        outputs = self._outputs(subject, batch, spectator)
+        if not self.objective.relative:
+            return self.objective.losses(outputs, batch, rows)
+        with evaluating(self.original.model):
+            whole = self._outputs(self.original, batch)
+        return self.objective.distance(outputs, Outputs(whole.hidden.clone()), batch, rows)
+
+    def mean(
+        self, subject: Subject | None = None, spectator: Spectator | None = None, batches: Iterable[int] | None = None
+    ) -> float:
+        """Over all sentences, or those of some batches; by default of the original model."""
+        subject = self.original if subject is None else subject
+        device = next(subject.model.parameters()).device
+        total, sentences = 0.0, 0
+        with evaluating(subject.model):
+            for number in range(len(self.text.batches)) if batches is None else batches:
+                batch, rows = self.text.batch(number)
+                losses = self.losses(subject, batch.to(device), rows, spectator)
+                total, sentences = total + float(losses.double().sum()), sentences + len(losses)
+        return total / max(sentences, 1)
+
+    def _outputs(self, subject: Subject, batch: TextBatch, spectator: Spectator | None = None) -> Outputs:
+        able = subject.abilities
+        scores = self.objective.reads_scores and (able.vocabulary or able.classes is not None)
+        return subject.run(self.objective.prepare(batch), spectator, scores=scores)
+
+
+def sentences_of(text: ExamText, at_most: int) -> list[int]:
+    """The first batches of a text that together have so many sentences, one batch at least."""
+    chosen: list[int] = []
+    for number, batch in enumerate(text.batches):
+        if chosen and sum(len(text.batches[one]) for one in chosen) + len(batch) > at_most:
+            break
+        chosen.append(number)
+    return chosen

@@ -1,0 +1,157 @@
+"""Project heads onto structured forms: previous token, first token, a band with learned values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from attnworks.decoding.evaluating import evaluating
+from attnworks.errors import UsageError
+from attnworks.mechanisms import Geometry, Mechanism, MechanismSpec
+from attnworks.mechanisms.structured import Structured
+from attnworks.models.head_groups import HeadGroups, mask_of_heads
+from attnworks.models.remaking import attention_groups, mechanisms_of, with_mechanisms
+from attnworks.reshape.contract import RESHAPES, Bench, Made, Reshape
+from attnworks.reshape.forms import Form, Overlaps, candidates, read_form
+from attnworks.reshape.heads import Head, choose_heads
+from attnworks.reshape.judging import sentences_of
+from attnworks.traces.layer import LayerTrace
+from attnworks.traces.subject import Spectator
+
+PREDICTED_ON = 64
+"""Sentences on which each head is tried alone."""
+WIDEST = 64
+
+
+@RESHAPES.register("project")
+@dataclass(frozen=True, kw_only=True)
+class Project(Reshape):
+    """P_h -> the nearest convex mix of fixed maps over the text, plus a small error at a few offsets, for chosen heads.
+
+    heads       "3.2,4.*", with enc or dec in front where a model has both
+    form        "auto": one fixed map where it is nearly as near as the best mix, else the mix; "mix": always the mix;
+                "band": offsets up to the window; "previous", "next", "self", or members as of `structured`: "first",
+                "-2..2/mean"
+    window      offsets that are candidates, on each side
+    eps         largest error at an offset outside of the form
+    sparsity    offsets with an error, as a share of the mean number of tokens of a sentence
+
+    Mixes are nearest in Frobenius norm over all rows of the text (S4.148); errors are the mean weights at the offsets
+    where these are largest, clipped to eps (D11). Heads lose W_Q and W_K; mixes and errors are parameters that healing
+    trains. The loss is predicted to rise by the sum of what each head does alone.
+    Source: Conti 2024, section 3.1.1 (S4.133, S4.149).
+    Departs: a form of positions has to serve all sentences, where the document projects one map.
+    """
+
+    name: ClassVar[str] = "project"
+
+    heads: str
+    form: str = "auto"
+    window: int = 2
+    eps: float = 0.02
+    sparsity: float = 0.05
+
+    def __post_init__(self) -> None:
+        for name, low, high in (("window", 0, WIDEST), ("eps", 0.0, 1.0), ("sparsity", 0.0, 1.0)):
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise UsageError(
+                    asked=f"projecting with {name}={value}",
+                    expected=f"a number from {low} to {high}",
+                    got=str(value),
+                    remedy=f"choose {name} in that range",
+                )
+        read_form(self.form, self.window)
+
+    def make(self, bench: Bench) -> Made:
+        now = mechanisms_of(bench.model)
+        heads = choose_heads(self.heads, {slot: len(specs) for slot, specs in now.items()})
+        forms = self.fit(bench, heads)
+        rise = predict(bench, forms)
+        model = with_forms(bench.model, forms)
+        return Made(model, {f"{slot}.{head}": str(forms[slot, head]) for slot, head in heads}, rise)
+
+    def fit(self, bench: Bench, heads: Sequence[Head]) -> dict[Head, Form]:
+        """The form of every head, from the text that is looked at."""
+        chosen = read_form(self.form, self.window)
+        slots = dict.fromkeys(slot for slot, _ in heads)
+        members = {slot: chosen or candidates(self.window, slot.startswith("dec")) for slot in slots}
+        overlaps, judge = Overlaps(members), bench.looked_at
+        device = next(bench.model.parameters()).device
+        with evaluating(bench.model):
+            for number in range(len(judge.text.batches)):
+                bench.watch("looking at heads", number, len(judge.text.batches))
+                bench.examinee.subject.run(judge.text.batch(number)[0].to(device), overlaps)
+        errors = round(self.sparsity * bench.length)
+        return {head: overlaps.form(head, self.form, self.eps, errors) for head in heads}
+
+
+def predict(bench: Bench, forms: Mapping[Head, Form]) -> float:
+    """The sum over heads of what the form of each alone adds to the loss, on some of the text that is looked at."""
+    return sum(rise_alone(bench, forms).values())
+
+
+def rise_alone(bench: Bench, forms: Mapping[Head, Form]) -> dict[Head, float]:
+    """What the form of each head alone adds to the loss."""
+    judge, subject = bench.looked_at, bench.examinee.subject
+    batches = sentences_of(judge.text, PREDICTED_ON)
+    whole = judge.mean(subject, batches=batches)
+    rises: dict[Head, float] = {}
+    for head, form in forms.items():
+        bench.watch("trying each head alone", len(rises), len(forms))
+        rises[head] = judge.mean(subject, InForm(head, form), batches) - whole
+    return rises
+
+
+def with_forms(model: torch.nn.Module, forms: Mapping[Head, Form]) -> torch.nn.Module:
+    """A copy of the model whose heads have these forms."""
+    wanted = {slot: list(specs) for slot, specs in mechanisms_of(model).items() if slot in {slot for slot, _ in forms}}
+    for (slot, head), form in forms.items():
+        wanted[slot][head] = form.spec
+    new = with_mechanisms(model, wanted)
+    for slot, groups in attention_groups(new).items():
+        if slot in wanted:
+            _set_weights(groups, {head: form for (at, head), form in forms.items() if at == slot})
+    return new
+
+
+def _set_weights(groups: HeadGroups, forms: Mapping[int, Form]) -> None:
+    for mechanism, heads in zip(groups.mechanisms, groups.heads, strict=True):
+        if isinstance(mechanism, Structured) and any(head in forms for head in heads):
+            mix, error = mechanism.mix.detach().clone(), mechanism.errors.detach().clone()
+            for row, head in enumerate(heads):
+                if head in forms:
+                    mix[row] = mix.new_tensor(forms[head].mix)
+                    error[row] = error.new_tensor(forms[head].errors)
+            mechanism.set_weights(mix, error)
+
+
+class InForm(Spectator):
+    """One head whose output is that of its form."""
+
+    def __init__(self, head: Head, form: Form) -> None:
+        (self.slot, self.head), self.form = head, form
+        self.mechanism: Mechanism | None = None
+
+    def attention(self, trace: LayerTrace) -> Tensor | None:
+        if str(trace.slot) != self.slot:
+            return None
+        one = slice(self.head, self.head + 1)
+        V = trace.shared(trace.V, one)
+        if self.mechanism is None:
+            self.mechanism = MechanismSpec.parse(self.form.spec).build(Geometry(1, trace.Q.shape[-1], V.shape[-1]))
+            _set_weights_of(self.mechanism, self.form)
+            self.mechanism.to(V)
+        Q, K = trace.Q[:, one], trace.shared(trace.K, one)
+        Y = trace.Y.clone()
+        Y[:, one] = self.mechanism(Q, K, V, mask_of_heads(trace.mask, (self.head,))).Y
+        return Y
+
+
+def _set_weights_of(mechanism: Mechanism, form: Form) -> None:
+    assert isinstance(mechanism, Structured)
+    mechanism.set_weights(torch.tensor([form.mix]), torch.tensor([form.errors]))

@@ -1,0 +1,47 @@
+"""Reshapes of models that are in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from attnworks.data.passages import Passage
+from attnworks.objectives.own_callable import OwnFunction
+from attnworks.receipt import Receipt
+from attnworks.reshape.carrying_out import Care, carry_out
+from attnworks.reshape.contract import Reshape
+from attnworks.reshape.projecting import Project
+from attnworks.reshape.texts import from_corpus, from_texts
+from attnworks.traces.examinee import examinee_of
+
+
+def project(
+    model: Any,
+    tokenizer: Any = None,
+    texts: Sequence[str] | Sequence[Passage] | str = "grammar",
+    *,
+    heads: str,
+    form: str = "auto",
+    window: int = 2,
+    eps: float = 0.02,
+    sparsity: float = 0.05,
+    objective: str | OwnFunction | None = None,
+    heal: int = 0,
+    rate: float = 3e-4,
+    seed: int = 0,
+) -> tuple[Any, Receipt]:
+    """A copy of the model with these heads in structured forms, and the receipt; see `Project` for the options.
+
+    model      a path, a Hugging Face model, or a Transformer of attnworks; with its tokenizer, or vocabulary, beside it
+    texts      a corpus by name, or texts, of which every fourth is held out to judge by
+    objective  as of `attnworks.examine`
+    heal       steps of training after the change, with Adam at `rate`
+    """
+    asked = Project(heads=heads, form=form, window=window, eps=eps, sparsity=sparsity)
+    return _reshape(asked, model, tokenizer, texts, Care(objective, heal, rate, seed=seed))
+
+
+def _reshape(asked: Reshape, model: Any, tokenizer: Any, texts: Any, care: Care) -> tuple[Any, Receipt]:
+    examinee = examinee_of(model, tokenizer)
+    found = from_corpus(texts, seed=care.seed) if isinstance(texts, str) else from_texts(texts)
+    return carry_out(asked, examinee, found, care)

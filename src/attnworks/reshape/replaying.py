@@ -1,0 +1,46 @@
+"""Do to another model what was done to this one."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from attnworks.errors import FolderError
+from attnworks.receipt import Receipt
+from attnworks.reshape.carrying_out import Care, carry_out
+from attnworks.reshape.contract import RESHAPES
+from attnworks.reshape.events import Watch, silently
+from attnworks.reshape.history import Place, check_new, receipts, write_outcome
+from attnworks.reshape.texts import found_again
+from attnworks.traces.examinee import open_examinee
+
+
+def replay(history: str, on: str, out: Path, *, watch: Watch = silently) -> list[tuple[Receipt, Receipt]]:
+    """Every reshape in the history of a folder, done to the model `on` in turn; what was then, and what is now."""
+    check_new(out)
+    past = receipts(Place.of(history).folder)
+    if not past:
+        raise FolderError(
+            asked=f"replay the history of {history}",
+            expected="a model that was reshaped",
+            got="no history",
+            remedy="choose a folder that attnworks reshape wrote",
+        )
+    pairs: list[tuple[Receipt, Receipt]] = []
+    with tempfile.TemporaryDirectory(dir=out.absolute().parent if out.parent.is_dir() else None) as scratch:
+        source = on
+        for number, receipt in enumerate(past):
+            place = out if number == len(past) - 1 else Path(scratch) / str(number)
+            pairs.append((receipt, repeat(receipt, source, place, watch=watch)))
+            source = str(place)
+    return pairs
+
+
+def repeat(receipt: Receipt, on: str, out: Path, *, watch: Watch = silently) -> Receipt:
+    """One reshape again, on another model."""
+    steps, rate, tokens, seed = (receipt.healing[key] for key in ("steps", "rate", "tokens", "seed"))
+    reshape = RESHAPES[receipt.reshape](**receipt.asked)
+    texts, care = found_again(receipt.text), Care(receipt.objective, steps, rate, tokens, seed)
+    model, new = carry_out(reshape, open_examinee(on), texts, care, watch)
+    write_outcome(model, new, Place.of(on), out)
+    return new

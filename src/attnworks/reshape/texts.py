@@ -1,0 +1,85 @@
+"""Sentences to look at, to heal with, and to be judged by: none of these is also one of those."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attnworks.data.corpora import open_corpus
+from attnworks.data.passages import Passage, Side, from_file, from_pair
+from attnworks.errors import UsageError
+from attnworks.storage.sealed import sha256
+
+LEARN, HELD_OUT = 10_000, 256
+"""Training pairs to learn from, and test pairs to judge by."""
+HELD_OUT_OF = 4
+"""Of texts without a split of their own, every fourth is held out."""
+
+
+@dataclass(frozen=True, eq=False)
+class Texts:
+    """Passages to learn from, and passages to judge by.
+
+    about    where they came from, so that they can be found again
+    """
+
+    learn: Sequence[Passage]
+    held_out: Sequence[Passage]
+    about: dict[str, Any]
+
+
+def from_corpus(spec: str, *, pairs: int = LEARN, held_out: int = HELD_OUT, seed: int = 0) -> Texts:
+    """Training pairs to learn from, test pairs (or those for validation) to judge by."""
+    corpus = open_corpus(spec, pairs=pairs, seed=seed)
+    test = [*corpus.test, *corpus.valid][:held_out]
+    about = {"corpus": spec, "pairs": pairs, "held_out": held_out, "seed": seed}
+    return _checked(Texts([from_pair(pair) for pair in corpus.train], [from_pair(pair) for pair in test], about))
+
+
+def from_passages(passages: Sequence[Passage], about: dict[str, Any]) -> Texts:
+    """Every fourth passage is held out."""
+    held_out = list(passages[HELD_OUT_OF - 1 :: HELD_OUT_OF])
+    learn = [passage for number, passage in enumerate(passages) if number % HELD_OUT_OF != HELD_OUT_OF - 1]
+    return _checked(Texts(learn, held_out, about))
+
+
+def from_lines(path: Path, sentences: int | None = None) -> Texts:
+    """Lines of a file, every fourth held out."""
+    passages, _ = from_file(path)
+    about = {"file": str(path), "sentences": sentences, "sha256": sha256(path.read_bytes())}
+    return from_passages(passages[:sentences], about)
+
+
+def found_again(about: dict[str, Any]) -> Texts:
+    """The texts of a receipt, if they are still there."""
+    if "corpus" in about:
+        return from_corpus(about["corpus"], pairs=about["pairs"], held_out=about["held_out"], seed=about["seed"])
+    if "file" in about:
+        texts = from_lines(Path(about["file"]), about["sentences"])
+        if texts.about["sha256"] == about["sha256"]:
+            return texts
+    raise UsageError(
+        asked="the same text again",
+        expected="a corpus by name, or a file that did not change",
+        got=f"{about['file']}, which changed" if "file" in about else "texts that were given in Python",
+        remedy="reshape anew with text of your own",
+    )
+
+
+def from_texts(texts: Sequence[str] | Sequence[Passage]) -> Texts:
+    """The same of texts in memory."""
+    given = [text if isinstance(text, Passage) else Passage(Side(text)) for text in texts if text != ""]
+    return from_passages(given, {"texts": len(given)})
+
+
+def _checked(texts: Texts) -> Texts:
+    if not texts.learn or not texts.held_out:
+        raise UsageError(
+            asked="text to learn from and text to judge by",
+            expected=f"{HELD_OUT_OF} sentences or more",
+            got=f"{len(texts.learn)} and {len(texts.held_out)}",
+            remedy="give more text",
+        )
+    return texts
