@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -25,7 +26,7 @@ def run_conti(folder: Path, recipes: list[Recipe], as_json: bool) -> None:
     screen = progress_console()
     for recipe in recipes:
         preset(recipe.preset)
-    _check_place(folder)
+    check_place(folder, PRESETS)
     folder.mkdir(parents=True, exist_ok=True)
     with stop_on_signal() as stopped, ExitStack() as displays:
 
@@ -43,12 +44,12 @@ def run_conti(folder: Path, recipes: list[Recipe], as_json: bool) -> None:
         return
     pictures = _draw(folder, [recipe.preset for recipe in recipes])
     _print_table(report)
-    console().print(f"{len(pictures)} pictures in {folder / MAPS}" if pictures else _NO_PICTURES)
+    console().print(f"{len(pictures)} pictures in {folder / MAPS}" if pictures else NO_PICTURES)
 
 
-def _check_place(folder: Path) -> None:
+def check_place(folder: Path, runs: Iterable[str]) -> None:
     """New, empty, or where this experiment was before."""
-    known = {*PRESETS, MAPS, RESULTS}
+    known = {*runs, MAPS, RESULTS}
     if folder.exists() and (not folder.is_dir() or any(path.name not in known for path in folder.iterdir())):
         raise FolderError(
             asked=f"the experiment in {folder}",
@@ -58,7 +59,7 @@ def _check_place(folder: Path) -> None:
         )
 
 
-_NO_PICTURES = "No pictures: pip install 'attnworks[plot]' and run the command again."
+NO_PICTURES = "No pictures: pip install 'attnworks[plot]' and run the command again."
 
 
 def _print_table(report: dict) -> None:

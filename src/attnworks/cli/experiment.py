@@ -18,6 +18,7 @@ def experiment() -> None:
       attnworks experiment conti --out runs/conti
       attnworks experiment conti --models all --pairs 5000 --epochs 5 --out runs/six
       attnworks experiment long-range --out runs/lra
+      attnworks experiment structure --out runs/structure
     """
 
 
@@ -137,3 +138,82 @@ def long_range(
     names = list(dict.fromkeys(name.strip() for name in tasks.split(",")))
     specs = None if mechanisms is None else [str(spec) for spec in parse_many(mechanisms)]
     run_long_range(out, settings, names, specs, range(seed, seed + seeds), as_json)
+
+
+@experiment.command()
+@click.option("--corpus", default="grammar", show_default=True, help="As for attnworks train.")
+@click.option("--pairs", type=click.IntRange(1), default=30_000, show_default=True, help="Training pairs at most.")
+@click.option("--epochs", type=float, default=20.0, show_default=True)
+@click.option("--minutes", type=float, help="At most so many minutes of training for each model.")
+@click.option("--heal", type=click.IntRange(1), default=300, show_default=True, help="Steps after each projection.")
+@click.option("--heal-lr", type=float, default=3e-4, show_default=True)
+@click.option("--window", type=click.IntRange(0, 64), default=2, show_default=True, help="Offsets to each side.")
+@click.option(
+    "--eps", type=click.FloatRange(0, 1), default=0.02, show_default=True, help="Largest error outside of it."
+)
+@click.option("--sparsity", type=click.FloatRange(0, 1), default=0.05, show_default=True, help="Share of such offsets.")
+@click.option("--sentences", type=click.IntRange(1), default=500, show_default=True, help="Of the test split.")
+@click.option("--batch-tokens", type=int, default=640, show_default=True)
+@click.option("--lr", "learning_rate", type=float, default=7e-4, show_default=True)
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder; run again to go on.")
+@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON and nothing else.")
+@compute_options(dtypes=("float32",))
+def structure(
+    corpus: str,
+    pairs: int,
+    epochs: float,
+    minutes: float | None,
+    heal: int,
+    heal_lr: float,
+    window: int,
+    eps: float,
+    sparsity: float,
+    sentences: int,
+    batch_tokens: int,
+    learning_rate: float,
+    out: Path,
+    as_json: bool,
+    device: str,
+    dtype: str,
+    threads: int | None,
+    seed: int,
+) -> None:
+    """Find the structure of attention heads, and put structured heads in their place (Conti 2024, section 3).
+
+    Trains one-layer transformers with 1 and with 8 heads, and one whose self-attention is structured from the start.
+    Names the role and the nearest structured form of every encoder head, then projects the 8 heads one after the other,
+    those first that cost least, and translates with 0 to 8 of them: at once, and after some steps of healing. Leaves
+    tables as JSON, and pictures. Every part resumes: run the same command again.
+
+    \b
+    Examples:
+      attnworks experiment structure --out runs/structure
+      attnworks experiment structure --minutes 5 --heal 100 --sentences 200 --out runs/quick-structure
+    """
+    del dtype
+    prepare(device, threads, seed)
+    from attnworks.cli.structure_display import run_structure
+    from attnworks.experiments.structure import EIGHT, MODELS, ONE, STRUCTURED, Settings
+    from attnworks.training.recipe import Recipe
+
+    recipes = {
+        name: Recipe(
+            preset=ONE if name == ONE else EIGHT,
+            mechanism="structured" if name == STRUCTURED else None,
+            corpus=corpus,
+            pairs=pairs,
+            epochs=epochs,
+            minutes=minutes,
+            batch_tokens=batch_tokens,
+            learning_rate=learning_rate,
+            schedule="cosine",
+            device=device,
+            threads=threads,
+            seed=seed,
+        )
+        for name in MODELS
+    }
+    settings = Settings(
+        sentences=sentences, heal=heal, rate=heal_lr, window=window, eps=eps, sparsity=sparsity, seed=seed
+    )
+    run_structure(out, recipes, settings, as_json)

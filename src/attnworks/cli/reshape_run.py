@@ -32,7 +32,7 @@ def project_and_show(model: str, options: dict[str, Any]) -> None:
     care = Care(options["objective"], options["heal"], options["rate"], options["batch_tokens"], options["seed"])
     place = Place.of(model)
     texts = _texts(place, options)
-    with _watching(quiet=options["as_json"]) as watch:
+    with watching("reshape", quiet=options["as_json"]) as watch:
         examinee = open_examinee(model, device=options["device"], dtype=options["dtype"])
         new, receipt = carry_out(asked, examinee, texts, care, watch)
         write_outcome(new.to("cpu"), receipt, place, options["out"])
@@ -61,7 +61,7 @@ def undo_and_show(model: str, out: Path, as_json: bool) -> None:
 
 
 def replay_and_show(model: str, on: str, out: Path, as_json: bool) -> None:
-    with _watching(quiet=as_json) as watch:
+    with watching("reshape", quiet=as_json) as watch:
         pairs = replay(model, on, out, watch=watch)
     if as_json:
         print_json([{"then": asdict(then), "now": asdict(now)} for then, now in pairs])
@@ -118,9 +118,10 @@ def _texts(place: Place, options: dict[str, Any]) -> Texts:
 
 
 @contextmanager
-def _watching(*, quiet: bool) -> Iterator[Watch]:
+def watching(what: str, *, quiet: bool) -> Iterator[Watch]:
+    """A bar that says what is being done."""
     screen: Console = progress_console()
-    with progress_bar("reshape", screen, shown=not quiet and screen.is_terminal) as bar:
+    with progress_bar(what, screen, shown=not quiet and screen.is_terminal) as bar:
         task = bar.add_task("", total=1)
 
         def watch(stage: str, done: int, total: int) -> None:

@@ -8,8 +8,11 @@ from typing import TypeVar
 from torch import Tensor
 
 from attnworks.data.batches import pad
-from attnworks.data.vocabulary import EOS, Vocabulary
+from attnworks.data.vocabulary import BOS, EOS, Vocabulary
+from attnworks.decoding.beam import beam
+from attnworks.decoding.greedy import greedy
 from attnworks.decoding.hypothesis import Hypothesis
+from attnworks.decoding.writer import Writer
 
 T = TypeVar("T")
 
@@ -20,6 +23,27 @@ NOTHING = Hypothesis(tokens=(), logprob=0.0, score=0.0, finished=True)
 def longest_target(source_length: int) -> int:
     """Where to cut a translation that never ends: twice the source and ten more."""
     return 2 * source_length + 10
+
+
+def translations(
+    model: Writer,
+    source: Vocabulary,
+    target: Vocabulary,
+    sentences: Sequence[Sequence[str]],
+    *,
+    beams: int = 1,
+    device: str = "cpu",
+) -> list[list[str]]:
+    """What the model writes for each sentence, in words: greedily, or the best of a beam search."""
+
+    def decode(tokens: Tensor, padding: Tensor | None, longest: int) -> list[Hypothesis]:
+        if beams == 1:
+            return greedy(model, tokens, padding, bos=BOS, eos=EOS, longest=longest)
+        found = beam(model, tokens, padding, bos=BOS, eos=EOS, longest=longest, beams=beams)
+        return [hypotheses[0] for hypotheses in found]
+
+    written = decode_sentences(decode, source, sentences, empty=NOTHING, device=device)
+    return [target.decode(hypothesis.tokens) for hypothesis in written]
 
 
 def decode_sentences(

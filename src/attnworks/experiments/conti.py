@@ -13,7 +13,7 @@ from typing import Any
 
 from attnworks.data.vocabulary import BOS, EOS
 from attnworks.decoding import beam
-from attnworks.decoding.translate import NOTHING, decode_sentences
+from attnworks.decoding.translate import NOTHING, decode_sentences, translations
 from attnworks.models.counting import count_parameters
 from attnworks.storage.disk import write_file
 from attnworks.training.baseline import dictionary_translations
@@ -26,6 +26,7 @@ from attnworks.training.trained import Trained, open_run
 DOCUMENTED = ("conti-1h", "conti-8h")
 ALL = (*DOCUMENTED, "lstm-plain", "lstm-dot", "lstm-multiplicative", "lstm-additive")
 RESULTS, MAPS = "results.json", "maps"
+BEAMS = 5
 
 
 @dataclass(frozen=True)
@@ -57,31 +58,32 @@ def conti(
     results: list[Result] = []
     for recipe in recipes:
         place = folder / recipe.preset
-        run = Run.resume(place) if place.exists() else Run.create(recipe, place)
-        run.train([watch(run)] if watch else (), should_stop)
+        run = train_in(place, recipe, watch, should_stop)
         if should_stop():
             break
         trained = open_run(place, device=recipe.device)
-        _write_maps(folder, run, trained, shown)
+        write_maps(folder / MAPS / f"{recipe.preset}.json", run, trained, shown)
         results.append(_score(run, trained))
         table = {"results": [asdict(result) for result in results], "dictionary_bleu": _dictionary_bleu(run)}
         write_file(folder / RESULTS, (json.dumps(table, indent=2) + "\n").encode())
     return results
 
 
+def train_in(
+    place: Path, recipe: Recipe, watch: Callable[[Run], Watcher] | None, should_stop: Callable[[], bool]
+) -> Run:
+    """A run by this recipe, begun or gone on with, until it is done or told to stop."""
+    run = Run.resume(place) if place.exists() else Run.create(recipe, place)
+    run.train([watch(run)] if watch else (), should_stop)
+    return run
+
+
 def _score(run: Run, trained: Trained) -> Result:
     """Beam-5 translations of the whole test split by the best checkpoint."""
     pairs = run.corpus.test
-    written = decode_sentences(
-        lambda tokens, padding, longest: beam(trained.model, tokens, padding, bos=BOS, eos=EOS, longest=longest),
-        trained.source,
-        [pair.source for pair in pairs],
-        empty=[NOTHING],
-        device=trained.device,
-    )
-    scores = translation_scores(
-        [trained.target.decode(hypotheses[0].tokens) for hypotheses in written], [pair.target for pair in pairs]
-    )
+    sentences = [pair.source for pair in pairs]
+    written = translations(trained.model, trained.source, trained.target, sentences, beams=BEAMS, device=trained.device)
+    scores = translation_scores(written, [pair.target for pair in pairs])
     return Result(
         model=run.recipe.preset,
         parameters=sum(count_parameters(run.model.config).values()),
@@ -102,7 +104,8 @@ def _dictionary_bleu(run: Run) -> float | None:
     return None if scores is None else scores.bleu
 
 
-def _write_maps(folder: Path, run: Run, trained: Trained, shown: int) -> None:
+def write_maps(path: Path, run: Run, trained: Trained, shown: int) -> None:
+    """The attention of the model on the first held-out sentences, as `Trained.trace` gives it."""
     traces: list[dict[str, Any]] = []
     for pair in run.corpus.test[:shown]:
         (hypothesis,) = decode_sentences(
@@ -115,5 +118,5 @@ def _write_maps(folder: Path, run: Run, trained: Trained, shown: int) -> None:
             device=trained.device,
         )
         traces.append(trained.trace(pair.source, hypothesis))
-    (folder / MAPS).mkdir(exist_ok=True)
-    write_file(folder / MAPS / f"{run.recipe.preset}.json", json.dumps({"format": 1, "sentences": traces}).encode())
+    path.parent.mkdir(exist_ok=True)
+    write_file(path, json.dumps({"format": 1, "sentences": traces}).encode())

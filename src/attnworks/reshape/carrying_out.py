@@ -26,7 +26,7 @@ from attnworks.reshape.texts import Texts
 from attnworks.traces.examinee import Examinee
 from attnworks.traces.foreign import ForeignSubject
 from attnworks.traces.record import OwnSubject
-from attnworks.traces.text import read_text
+from attnworks.traces.text import ExamText, read_text
 
 LOOKED_AT = 256
 """Sentences from which forms, importances and predictions come."""
@@ -68,9 +68,9 @@ def carry_out(
     objective = choose(care.objective, subject.abilities, seed=care.seed)
     watch("reading text", 0, 1)
     looked_at, held_out = (
-        _judge(examinee, objective, passages, care) for passages in (texts.learn[:LOOKED_AT], texts.held_out)
+        judge_on(examinee, objective, passages, care) for passages in (texts.learn[:LOOKED_AT], texts.held_out)
     )
-    length = round(sum(len(row) for row in held_out.text.sides[0]) / len(held_out.text.sides[0]))
+    length = mean_length(held_out.text)
     watch("measuring before", 0, 1)
     before = held_out.mean(subject)
     made = reshape.make(Bench(examinee, looked_at, length, watch))
@@ -81,7 +81,7 @@ def carry_out(
     healed = None
     if care.steps:
         watch("reading text to heal with", 0, 1)
-        healing = _judge(examinee, objective, texts.learn, care)
+        healing = judge_on(examinee, objective, texts.learn, care)
         heal(healing, new, steps=care.steps, rate=care.rate, seed=care.seed, watch=watch)
         watch("measuring what healed", 0, 1)
         healed = held_out.mean(new)
@@ -102,7 +102,12 @@ def carry_out(
     )
 
 
-def _judge(examinee: Examinee, objective: TextObjective, passages: Sequence[Passage], care: Care) -> Judge:
+def mean_length(text: ExamText) -> int:
+    """Tokens of a sentence of the source, or only, side."""
+    return round(sum(map(len, text.sides[0])) / len(text.sides[0]))
+
+
+def judge_on(examinee: Examinee, objective: TextObjective, passages: Sequence[Passage], care: Care) -> Judge:
     return Judge(examinee.subject, objective, read_text(examinee, passages, care.tokens))
 
 

@@ -43,7 +43,7 @@ class Form:
     @property
     def spec(self) -> str:
         error = "/".join(map(str, self.error)) or "none"
-        return f"structured:members={'/'.join(map(str, self.members))},error={error},eps={self.eps:g}"
+        return f"structured:members={'/'.join(map(str, self.members))},error={error},eps={float(self.eps)!r}"
 
     def __str__(self) -> str:
         """Such as: previous; or 62 % previous, 30 % first, 8 % mean."""

@@ -7,6 +7,8 @@ from fnmatch import fnmatchcase
 
 from attnworks.errors import UsageError
 
+NONE = "none"
+
 Head = tuple[str, int]
 """A layer (enc.3) and the number of one of its heads."""
 
@@ -16,13 +18,15 @@ def choose_heads(asked: str, layers: Mapping[str, int]) -> list[Head]:
 
     layers    how many heads each layer has: {"enc.0": 8, "dec.0": 8}
 
-    A head is layer.head, with enc or dec in front where the model has both; * stands for anything.
+    A head is layer.head, with enc or dec in front where the model has both; * stands for anything, none for no head.
     >>> choose_heads("0.2,1.*", {"enc.0": 3, "enc.1": 2})
     [('enc.0', 2), ('enc.1', 0), ('enc.1', 1)]
     """
     every = [(layer, head) for layer, heads in layers.items() for head in range(heads)]
     kinds = {layer.partition(".")[0] for layer in layers}
     chosen: set[Head] = set()
+    if asked.strip() == NONE:
+        return []
     for pattern in (part.strip() for part in asked.split(",")):
         found = [head for head in every if _matches(pattern, head, kinds)]
         if not found:

@@ -153,7 +153,7 @@ def _write_step(before: Place, receipt: Receipt, step: Path) -> None:
     for file in before.files():
         shutil.copyfile(file, step / BEFORE / file.name)
         hashes[file.name] = sha256(file.read_bytes())
-    record = {"receipt": asdict(receipt), "files": hashes, "checkpoint": before.model.name}
+    record = {"receipt": asdict(receipt), "files": hashes, "checkpoint": before.model.resolve().name}
     (step / RECEIPT).write_bytes(seal(record))
 
 

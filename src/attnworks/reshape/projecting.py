@@ -144,8 +144,7 @@ class InForm(Spectator):
         V = trace.shared(trace.V, one)
         if self.mechanism is None:
             self.mechanism = MechanismSpec.parse(self.form.spec).build(Geometry(1, trace.Q.shape[-1], V.shape[-1]))
-            _set_weights_of(self.mechanism, self.form)
-            self.mechanism.to(V)
+            _set_weights_of(self.mechanism.to(V), self.form)
         Q, K = trace.Q[:, one], trace.shared(trace.K, one)
         Y = trace.Y.clone()
         Y[:, one] = self.mechanism(Q, K, V, mask_of_heads(trace.mask, (self.head,))).Y
@@ -154,4 +153,4 @@ class InForm(Spectator):
 
 def _set_weights_of(mechanism: Mechanism, form: Form) -> None:
     assert isinstance(mechanism, Structured)
-    mechanism.set_weights(torch.tensor([form.mix]), torch.tensor([form.errors]))
+    mechanism.set_weights(*(torch.tensor([part], dtype=torch.float64) for part in (form.mix, form.errors)))

@@ -18,13 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from attnworks.data.batches import BatchOrder, encode
 from attnworks.data.corpora import Corpus, open_corpus
-from attnworks.data.vocabulary import BOS, EOS, Vocabulary
-from attnworks.decoding import Hypothesis, greedy
-from attnworks.decoding.translate import NOTHING, decode_sentences
+from attnworks.data.vocabulary import Vocabulary
+from attnworks.decoding.translate import translations
 from attnworks.errors import FolderError, UsageError
 from attnworks.mechanisms import Mechanism
 from attnworks.models import PureConfig, Recurrent, RecurrentConfig, Transformer, TransformerConfig, build, preset
@@ -181,12 +179,7 @@ class Run:
 
     def translate(self, sentences: Sequence[Sequence[str]]) -> list[list[str]]:
         """Greedy translations by the model as it is now."""
-
-        def decode(tokens: Tensor, padding: Tensor | None, longest: int) -> list[Hypothesis]:
-            return greedy(self.model, tokens, padding, bos=BOS, eos=EOS, longest=longest)
-
-        written = decode_sentences(decode, self.source, sentences, empty=NOTHING, device=self.recipe.device)
-        return [self.target.decode(hypothesis.tokens) for hypothesis in written]
+        return translations(self.model, self.source, self.target, sentences, device=self.recipe.device)
 
     def score(self, split: str = "test", sentences: int | None = None) -> Scores | None:
         """BLEU and chrF on a held-out split, or None without sacrebleu."""
