@@ -1,0 +1,215 @@
+"""The families Sigma_1 (identity), Sigma_2 (bands with holes) and Sigma_3 (blocks that attend one token)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Generator, Tensor
+
+from attnworks.errors import UsageError
+
+# --- assignments ------------------------------------------------------------------------------------------------------
+
+
+def assignment(tau: Int[Tensor, "*a i"], j: int, *, dtype: torch.dtype | None = None) -> Float[Tensor, "*a i j"]:
+    """P_ik = 1 if k = tau_i, else 0; a row of zeros where tau_i = -1.
+
+    Source: Conti 2024, figure 13: tokens 3, 4, 5 attend token 4 (S4.136).
+    Departs: the document calls every P a permutation; a map tau with repeated values is none, and singular (S4.134).
+    """
+    if tau.numel() and not (int(tau.min()) >= -1 and int(tau.max()) < j):
+        raise UsageError(
+            asked=f"an assignment to {j} keys",
+            expected=f"keys from 0 to {j - 1}, or -1 for none",
+            got=f"keys from {int(tau.min())} to {int(tau.max())}",
+            remedy="count positions from 0",
+        )
+    return (tau.unsqueeze(-1) == torch.arange(j, device=tau.device)).to(dtype or torch.get_default_dtype())
+
+
+def shift_map(n: int, offset: Int[Tensor, "*a"]) -> Int[Tensor, "*a {n}"]:
+    """tau_i = i + offset, and -1 where that is no position."""
+    tau = torch.arange(n, device=offset.device) + offset.unsqueeze(-1)
+    return tau.masked_fill((tau < 0) | (tau >= n), -1)
+
+
+def is_assignment(P: Float[Tensor, "*a i j"]) -> Bool[Tensor, "*a"]:
+    """Whether every row is zeros and a single 1, exactly."""
+    return ((P == 0) | (P == 1)).all(-1).all(-1) & (P.sum(-1) == 1).all(-1)
+
+
+def is_permutation(P: Float[Tensor, "*a i j"]) -> Bool[Tensor, "*a"]:
+    """Whether every row and every column is zeros and a single 1, exactly.
+
+    Source: S4.134: of the three families only Sigma_1, and Sigma_3 without blocks, have such members.
+    """
+    return is_assignment(P) & (P.sum(-2) == 1).all(-1)
+
+
+# --- Sigma_1 ----------------------------------------------------------------------------------------------------------
+
+
+def identity(n: int, *, dtype: torch.dtype | None = None) -> Float[Tensor, "{n} {n}"]:
+    """I_n, the one member of Sigma_1: every token attends itself.
+
+    Source: Conti 2024, section 3.1.2 (S4.137).
+    """
+    return torch.eye(n, dtype=dtype)
+
+
+def is_identity(P: Float[Tensor, "*a n n"]) -> Bool[Tensor, "*a"]:
+    return (torch.eye(P.shape[-1], dtype=P.dtype, device=P.device) == P).all(-1).all(-1)
+
+
+# --- Sigma_2 ----------------------------------------------------------------------------------------------------------
+
+
+def band_mask(n: int, left: int, right: int, *, device: torch.device | None = None) -> Bool[Tensor, "{n} {n}"]:
+    """True where a band may have a value: unless i > j + left, or j > i + right.
+
+    Source: Conti 2024, section 3.1.2, left = w_1 and right = w_2 (S4.140).
+    """
+    if left < 0 or right < 0:
+        raise UsageError(
+            asked="a band", expected="widths of 0 or more", got=f"left {left} and right {right}", remedy="(0, 0) is I_n"
+        )
+    place = torch.arange(n, device=device)
+    ahead = place - place.unsqueeze(-1)
+    return (ahead >= -left) & (ahead <= right)
+
+
+def is_band(P: Float[Tensor, "*a n n"], left: int, right: int) -> Bool[Tensor, "*a"]:
+    """Whether P is zero outside the band."""
+    return ((P == 0) | band_mask(P.shape[-1], left, right, device=P.device)).all(-1).all(-1)
+
+
+def drop_band(
+    B: Float[Tensor, "*a n n"], p: float, generator: Generator | None = None, *, rescale: bool = False
+) -> Float[Tensor, "*a n n"]:
+    """P = dropout(B, p): each entry becomes zero with probability p; with `rescale` the others are divided by 1 - p.
+
+    Source: Conti 2024, section 3.1.2 (S4.140), which does not say whether survivors are scaled.
+    Holds when: 0 <= p < 1. Rows of P need not sum to one, even with `rescale`; `renormalised` makes them.
+    """
+    if not 0 <= p < 1:
+        raise UsageError(
+            asked="dropout on a band", expected="0 <= p < 1", got=f"p = {p}", remedy="p is the share that is dropped"
+        )
+    kept = torch.rand(B.shape, generator=generator, dtype=B.dtype, device=B.device) >= p
+    return B * kept / (1 - p if rescale else 1)
+
+
+def sample_band(
+    n: int,
+    left: int,
+    right: int,
+    p: float,
+    generator: Generator | None = None,
+    *,
+    rescale: bool = False,
+    dtype: torch.dtype | None = None,
+) -> Float[Tensor, "{n} {n}"]:
+    """A member of Sigma_2: rows drawn evenly from the weights on the band (of sum one), then `drop_band`."""
+    waits = torch.empty(n, n, dtype=dtype).exponential_(generator=generator) * band_mask(n, left, right)
+    return drop_band(waits / waits.sum(-1, keepdim=True), p, generator, rescale=rescale)
+
+
+# --- Sigma_3 ----------------------------------------------------------------------------------------------------------
+
+
+class Block(NamedTuple):
+    """Rows start .. start + width - 1, all of which attend `column`, one of them."""
+
+    start: int
+    width: int
+    column: int
+
+
+def column_blocks(
+    n: int, blocks: Iterable[Block | tuple[int, int, int]], *, dtype: torch.dtype | None = None
+) -> Float[Tensor, "{n} {n}"]:
+    """The direct sum of the blocks and, between them, of identities: a member of Sigma_3.
+
+    Source: Conti 2024, section 3.1.2 (S4.138, S4.139), whose "concatenation" is this direct sum, torch.block_diag.
+    Holds when: blocks are disjoint. Then P^2 = P, of rank n - sum (width - 1).
+    """
+    tau = torch.arange(n)
+    for start, width, column in _disjoint(n, blocks):
+        tau[start : start + width] = column
+    return assignment(tau, n, dtype=dtype)
+
+
+def blocks_around(
+    n: int, tokens: Sequence[int], windows: Sequence[int], place: Literal["centre", "first"] = "centre"
+) -> tuple[Block, ...]:
+    """Token t_k attended by a window of w_k tokens that has it in its centre, or as its first.
+
+    Source: Conti 2024, section 3.1.2: (T, W) with T the tokens and W the sizes of their windows (S4.138).
+    Departs: the document speaks of surrounding tokens and prints the token first; both are here. Of an even window,
+    one token more comes after the centre than before.
+    """
+    if len(tokens) != len(windows) or place not in ("centre", "first"):
+        raise UsageError(
+            asked=f"windows around tokens, place {place!r}",
+            expected="one window per token, and place 'centre' or 'first'",
+            got=f"{len(tokens)} tokens and {len(windows)} windows",
+            remedy="write blocks_around(n, tokens=(4, 9), windows=(3, 2))",
+        )
+    before = [(window - 1) // 2 if place == "centre" else 0 for window in windows]
+    return _disjoint(n, map(Block, (t - w for t, w in zip(tokens, before, strict=True)), windows, tokens))
+
+
+def sample_blocks(n: int, widths: Sequence[int], generator: Generator | None = None) -> tuple[Block, ...]:
+    """Blocks of these widths in random order and places, every placement as likely as another, each with any column."""
+    count, free = len(widths), n - sum(widths)
+    if free < 0 or min(widths, default=1) < 1:
+        raise UsageError(
+            asked=f"blocks of widths {tuple(widths)}",
+            expected=f"widths of 1 or more, of sum at most {n}",
+            got=f"sum {sum(widths)}",
+            remedy="take fewer or narrower blocks",
+        )
+    widths = [widths[which] for which in torch.randperm(count, generator=generator).tolist()]
+    slots = sorted(torch.randperm(free + count, generator=generator)[:count].tolist())
+    blocks, shift = [], 0
+    for slot, width in zip(slots, widths, strict=True):
+        column = int(torch.randint(width, (), generator=generator))
+        blocks.append(Block(slot + shift, width, slot + shift + column))
+        shift += width - 1
+    return tuple(blocks)
+
+
+def blocks_of(P: Float[Tensor, "n n"]) -> tuple[Block, ...] | None:
+    """The blocks of two or more rows of a member of Sigma_3, by which it is `column_blocks`; None for any other P."""
+    if not is_assignment(P):
+        return None
+    column, width = torch.unique_consecutive(P.argmax(-1), return_counts=True)
+    start = width.cumsum(0) - width
+    if not ((start <= column) & (column < start + width)).all():
+        return None
+    runs = zip(start.tolist(), width.tolist(), column.tolist(), strict=True)
+    return tuple(Block(*run) for run in runs if run[1] > 1)
+
+
+def block_count(tau: Int[Tensor, "*a n"]) -> Int[Tensor, "*a"]:
+    """How many blocks of two or more rows a member of Sigma_3 has: as many as there are keys attended by several."""
+    return (torch.zeros_like(tau).scatter_add(-1, tau, torch.ones_like(tau)) > 1).sum(-1)
+
+
+def _disjoint(n: int, blocks: Iterable[Block | tuple[int, int, int]]) -> tuple[Block, ...]:
+    """The blocks by their start, if they are inside the sequence, apart from each other, and around their columns."""
+    ordered = tuple(sorted(Block(*block) for block in blocks))
+    end = 0
+    for block in ordered:
+        start, end_before, end = block.start, end, block.start + block.width
+        if not end_before <= start <= block.column < end <= n:
+            raise UsageError(
+                asked=f"blocks of a sequence of {n} tokens",
+                expected=f"disjoint windows inside 0 .. {n - 1}, each with its column inside",
+                got=f"{block} after {end_before} tokens",
+                remedy="move or narrow the windows",
+            )
+    return ordered

@@ -1,0 +1,163 @@
+"""Which family a head belongs to: the nearest member of each, compared at equal length of description."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from attnworks.errors import UsageError
+from attnworks.linalg.safe import widened
+from attnworks.linalg.structure.members import FAMILIES, Member, Terms
+from attnworks.linalg.structure.projecting import small_errors
+from attnworks.registry import unknown_name
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The nearest member of each family, and how near it is. Axes f and g are those of `families`.
+
+    bits       the length of the description of P
+    duels      at f, g: sum_ij |h - p - e| per row for family f if it may spend what the costlier of f and g takes
+    winner     the family that wins its duels
+    members    what was found in each family: `members["map"].tau`, `members["permuted-band"].order`
+    """
+
+    families: tuple[str, ...]
+    bits: Float[Tensor, "*a f"]
+    duels: Float[Tensor, "*a f f"]
+    winner: Int[Tensor, "*a"]
+    members: Mapping[str, Member]
+    budget: int | None
+
+    @property
+    def error(self) -> Float[Tensor, "*a f"]:
+        """sum_ij |h - p - e| per row: of P and E alone."""
+        return self.duels.diagonal(dim1=-2, dim2=-1)
+
+    @property
+    def at_equal_cost(self) -> Float[Tensor, "*a f"]:
+        """The error if every family may spend as many bits as the costliest takes."""
+        return self.duels.amin(-1)
+
+    @property
+    def names(self) -> np.ndarray:
+        """The family of each head, as an array of the shape of `winner`."""
+        return np.asarray(np.array(self.families)[self.winner.cpu().numpy()])
+
+    def form(self, family: str) -> Float[Tensor, "*a i j"]:
+        """P of this family."""
+        return self._member(family).form()
+
+    def remainder(self, family: str) -> Float[Tensor, "*a i j"]:
+        """E of this family: H - P clipped to +-eps, at the `budget` largest |h - p| if there is a budget."""
+        member = self._member(family)
+        return small_errors(member.H - member.form(), member.terms.eps, self.budget)
+
+    def _member(self, family: str) -> Member:
+        if family not in self.members:
+            raise unknown_name("family", family, self.families)
+        return self.members[family]
+
+
+def fit(
+    H: Float[Tensor, "*a i j"],
+    families: Sequence[str] | None = None,
+    eps: float = 0.02,
+    budget: int | None = None,
+    band: tuple[int, int] = (2, 2),
+    causal: bool = False,
+) -> Fit:
+    """H = P + E + rest with P the member of each family that leaves the least, and the family that explains H best.
+
+    Families are compared two by two by their error at equal cost, never by the error alone, as a longer description
+    always fits better. Both may spend the bits of the longer description. What P leaves of them buys corrections,
+    entries of H written exactly, at the largest |h - p|; each is log2 i + log2 j + q bits, with q = log2(1 / (2 eps))
+    for its value. With D the |h - p| in falling order, m corrections and errors allowed at s entries, the error is
+    sum_{k > m} D_k - sum_{m < k <= m + s} min(D_k, eps). The winner wins against every other family, or, should none,
+    against most; ties go to the shorter description, then to the first.
+    Families: `FAMILIES`; by default all that are defined for the shape of H.
+    Source: Conti 2024, eq. 19 and 20, with D12 for the search (S4.133, S4.149).
+    Holds when: 0 <= eps < 1/2, as an error of one half is no information. The winner depends on the candidates: it is
+    the best of these. With a budget, P is still that of the search without one (for "map" and 0 <= H <= 1 it stays the
+    best), and values inside a band count as exact.
+    Departs: not all are compared at the bits of the costliest candidate (`at_equal_cost`), which would let any band
+    among them pay for writing a sharp head entry by entry, with no structure at all.
+    """
+    H = _checked(H, eps, budget)
+    chosen = _chosen(families, H.shape[-2] == H.shape[-1])
+    terms = Terms(H.shape[-2], H.shape[-1], eps, band, causal)
+    members = {name: FAMILIES[name](H, terms) for name in chosen}
+    bits = torch.stack([H.new_zeros(H.shape[:-2], dtype=torch.float64) + m.bits() for m in members.values()], -1)
+    spare = (bits.unsqueeze(-2) - bits.unsqueeze(-1)).clamp_min(0.0)
+    corrections = (spare / terms.correction + 1e-9).long()
+    duels = torch.stack(
+        [
+            _errors(H - member.form(), eps, budget, counts)
+            for member, counts in zip(members.values(), corrections.unbind(-2), strict=True)
+        ],
+        -2,
+    )
+    return Fit(chosen, bits, duels, _winner(duels, bits), members, budget)
+
+
+def _errors(R: Tensor, eps: float, budget: int | None, corrections: Tensor) -> Tensor:
+    """sum |r - e| per row [*a g] with so many corrections [*a g]; only the largest entries are ever sorted."""
+    D = R.abs().flatten(-2)
+    if budget is None:
+        D, budget = (D - eps).clamp_min(0.0), 0
+    start = corrections.clamp_max(D.shape[-1])
+    top = D.topk(min(int(start.max()) + budget, D.shape[-1])).values.double()
+    end = (start + budget).clamp_max(top.shape[-1])
+    written, forgiven = (F.pad(part.cumsum(-1), (1, 0)) for part in (top, top.clamp_max(eps)))
+    taken = written.gather(-1, start) + forgiven.gather(-1, end) - forgiven.gather(-1, start)
+    left = D.sum(-1, keepdim=True, dtype=torch.float64) - taken
+    return (left.clamp_min(0.0) / R.shape[-2]).to(R.dtype)
+
+
+def _winner(duels: Tensor, bits: Tensor) -> Tensor:
+    """Most duels won, or drawn within rounding; then the fewest bits; then the first."""
+    won = (duels <= duels.mT + 8 * torch.finfo(duels.dtype).eps).sum(-1)
+    return bits.masked_fill(won < won.amax(-1, keepdim=True), torch.inf).argmin(-1)
+
+
+def _checked(H: Tensor, eps: float, budget: int | None) -> Tensor:
+    if H.ndim < 2 or not H.numel() or not H.is_floating_point() or not H.isfinite().all():
+        raise UsageError(
+            asked="a fit of attention maps",
+            expected="finite weights [..., queries, keys]",
+            got=f"{str(H.dtype).removeprefix('torch.')} of shape {list(H.shape)}",
+            remedy="give the maps of one or more heads, after the softmax",
+        )
+    if not 0 <= eps < 0.5 or (budget is not None and budget < 0):
+        raise UsageError(
+            asked="a fit of attention maps",
+            expected="0 <= eps < 0.5 and a budget of 0 or more",
+            got=f"eps {eps} and budget {budget}",
+            remedy="leave them out for eps 0.02 and any number of errors",
+        )
+    return widened(H.detach())
+
+
+def _chosen(families: Sequence[str] | None, square: bool) -> tuple[str, ...]:
+    """The families asked for, or all that are defined for the shape."""
+    defined = tuple(name for name, family in FAMILIES.items() if square or family.rectangular)
+    asked = (families,) if isinstance(families, str) else families
+    chosen = defined if asked is None else tuple(dict.fromkeys(asked))
+    for name in chosen:
+        if name not in FAMILIES:
+            raise unknown_name("family", name, FAMILIES)
+    refused = [name for name in chosen if name not in defined]
+    if refused or not chosen:
+        raise UsageError(
+            asked="a fit of attention maps",
+            expected=f"families of {', '.join(defined)}" + ("" if square else " for unequal queries and keys"),
+            got=", ".join(refused) or "none",
+            remedy="leave families out for all that are defined",
+        )
+    return chosen
