@@ -165,6 +165,18 @@ def test_heads_that_see_the_same() -> None:
     assert finding.heads == ("enc.1.0", "enc.1.2", "enc.1.1")
 
 
+def test_structured_forms() -> None:
+    forms = by_head("structure.form", [["column", "none"], ["columns", "column"]])
+    distances = by_head("structure.distance", [[0.5, 0.1], [0.25, 0.75]])
+    assert said(forms, distances) == [
+        "3 of 4 heads have a structured form (2 column, 1 blocks of columns); "
+        "1.0 is nearest to its own, columns (error 0.250 per query)"
+    ]
+    (finding,) = find(Readings([forms, distances]))
+    assert finding.heads == ("enc.1.0", "enc.0.0", "enc.1.1")
+    assert said(by_head("structure.form", [["none", "none"]]), by_head("structure.distance", [[0.1, 0.2]])) == []
+
+
 def test_heads_that_can_go_do_harm_or_matter() -> None:
     assert said(ablated([[0.0001, -0.0004, 0.5], [-0.03, NAN, 0.2]])) == [
         "head 1.0 does harm: the objective is 0.030 better without it",
@@ -249,7 +261,7 @@ def test_odd_numbers_never_break_it(heads: dict[Any, Any], depths: dict[Any, Any
 
 
 def test_every_finder_has_a_say() -> None:
-    assert len(FINDERS) == len(set(FINDERS)) == 10
+    assert len(FINDERS) == len(set(FINDERS)) == 11
 
 
 @pytest.mark.parametrize(

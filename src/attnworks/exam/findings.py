@@ -51,6 +51,8 @@ ROLES = {
     "induction": "{continues} patterns seen before (induction)",
     "duplicate": "{looks} at the same token elsewhere",
 }
+FORMS = {"columns": "blocks of columns"}
+"""Structured forms by other words than their names."""
 NO_ROLE = "none"
 TELLING = ("induction", "syntactic", "previous", "next", "duplicate", "rare", "self", "delimiter", "uniform", "first")
 """Roles from the most to the least telling."""
@@ -230,6 +232,22 @@ def _redundant(look: _Look) -> Iterator[Finding]:
         yield Finding(text, 0.6 + 0.1 * (1 - distance / SAME), ("redundancy.distance",), tuple(names))
 
 
+def _structured(look: _Look) -> Iterator[Finding]:
+    """How many heads each structured form explains best, and the head that comes nearest to its form."""
+    labels, distances = look.labels("structure.form"), look.at("structure.distance")
+    told = {(layer, head): label for layer, head, label in labels if label != NO_ROLE and (layer, head) in distances}
+    if not told:
+        return
+    (layer, head), _ = nearest = min(told.items(), key=lambda found: distances[found[0]])
+    best = Head(_kind_of(look, "structure.form"), layer, head, distances[layer, head])
+    forms = ", ".join(f"{count} {FORMS.get(form, form)}" for form, count in Counter(told.values()).most_common())
+    text = f"{look.of_stack()}{len(told)} of {len(labels)} heads have a structured form ({forms})"
+    text += f"; {look.say(best)} is nearest to its own, {nearest[1]} (error {number(best.value)} per query)"
+    heads = [Head(best.kind, *at, distances[at]) for at in sorted(told, key=lambda at: distances[at])]
+    weight = 0.45 + 0.2 * len(told) / len(labels)
+    yield Finding(text, weight, ("structure.form", "structure.distance"), _names(heads))
+
+
 def _ablated(look: _Look) -> Iterator[Finding]:
     """Judged by both ends of the interval; a head without one, as after a single sentence, is not judged."""
     name = "ablation.change"
@@ -306,7 +324,7 @@ def _bounds(look: _Look) -> Iterator[Finding]:
 
 
 FINDERS: tuple[Callable[[_Look], Iterable[Finding]], ...] = (
-    _alike, _falling, _roles, _sinks, _saturated, _redundant, _ablated, _faint, _paths, _bounds,
+    _alike, _falling, _roles, _sinks, _saturated, _redundant, _structured, _ablated, _faint, _paths, _bounds,
 )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from attnworks.data.pair import Pair
 from attnworks.data.vocabulary import BOS, EOS
 from attnworks.decoding import beam
 from attnworks.decoding.translate import NOTHING, decode_sentences, translations
@@ -62,7 +63,7 @@ def conti(
         if should_stop():
             break
         trained = open_run(place, device=recipe.device)
-        write_maps(folder / MAPS / f"{recipe.preset}.json", run, trained, shown)
+        write_maps(folder / MAPS / f"{recipe.preset}.json", trained, run.corpus.test[:shown])
         results.append(_score(run, trained))
         table = {"results": [asdict(result) for result in results], "dictionary_bleu": _dictionary_bleu(run)}
         write_file(folder / RESULTS, (json.dumps(table, indent=2) + "\n").encode())
@@ -104,10 +105,10 @@ def _dictionary_bleu(run: Run) -> float | None:
     return None if scores is None else scores.bleu
 
 
-def write_maps(path: Path, run: Run, trained: Trained, shown: int) -> None:
-    """The attention of the model on the first held-out sentences, as `Trained.trace` gives it."""
+def write_maps(path: Path, trained: Trained, pairs: Sequence[Pair]) -> None:
+    """The attention of the model on some sentences and their translations, as `Trained.trace` gives it."""
     traces: list[dict[str, Any]] = []
-    for pair in run.corpus.test[:shown]:
+    for pair in pairs:
         (hypothesis,) = decode_sentences(
             lambda tokens, padding, longest: [
                 best[0] for best in beam(trained.model, tokens, padding, bos=BOS, eos=EOS, longest=longest)

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from attnworks.data.pair import Pair
 from attnworks.data.passages import from_pair
 from attnworks.decoding.translate import translations
 from attnworks.errors import FolderError
@@ -22,6 +23,7 @@ from attnworks.exam.examiner import Request
 from attnworks.exam.run import run_examination
 from attnworks.experiments.conti import MAPS, RESULTS, train_in, write_maps
 from attnworks.linalg import structure as forms
+from attnworks.measures.structure_fit import EPS, FAMILIES
 from attnworks.objectives.choosing import choose
 from attnworks.reshape.carrying_out import LOOKED_AT, Care, judge_on, mean_length
 from attnworks.reshape.contract import Bench
@@ -41,6 +43,7 @@ from attnworks.training.trained import Trained, open_run
 ONE, EIGHT, STRUCTURED = "conti-1h", "conti-8h", "conti-8h-structured"
 MODELS = (ONE, EIGHT, STRUCTURED)
 SLOT = "enc.0"
+LONGEST_SHOWN = 15
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +95,7 @@ def structure(
         if name not in report["models"]:
             watch(f"scoring {name}", 0, 1)
             trained = open_run(folder / name, device=recipe.device)
-            write_maps(folder / MAPS / f"{name}.json", run, trained, shown=1)
+            write_maps(folder / MAPS / f"{name}.json", trained, [_shown(run)])
             report["models"][name] = {"bleu": _bleu(run, trained, settings), "heads": _named(run, trained, settings)}
             _keep(folder, report)
     run = Run.resume(folder / EIGHT)
@@ -136,6 +139,11 @@ def _bleu(run: Run, trained: Trained, settings: Settings, model: Any = None) -> 
     return None if scores is None else scores.bleu
 
 
+def _shown(run: Run) -> Pair:
+    """Of the first test sentences the longest that is still easy to look at."""
+    return max(run.corpus.test[:50], key=lambda pair: len(pair.source) if len(pair.source) <= LONGEST_SHOWN else 0)
+
+
 def _named(run: Run, trained: Trained, settings: Settings) -> list[dict[str, Any]]:
     """Role and structured form of every encoder head, over the test split."""
     passages = [from_pair(pair) for pair in run.corpus.test[: settings.sentences]]
@@ -155,7 +163,7 @@ def _example(folder: Path) -> dict[str, Any]:
     trace = json.loads((folder / MAPS / f"{EIGHT}.json").read_text())["sentences"][0]
     layer = next(layer for layer in trace["attention"] if layer["slot"] == SLOT)
     H = torch.tensor(layer["weights"])
-    found = forms.fit(H)
+    found = forms.fit(H, tuple(FAMILIES), eps=EPS)
     names = found.names.tolist()
     return {
         "tokens": layer["queries"],

@@ -16,6 +16,7 @@ from attnworks.measures import (
     sinks,
     sketch,
     spectra,
+    structure_fit,
 )
 
 __all__ = [
@@ -34,4 +35,5 @@ __all__ = [
     "sinks",
     "sketch",
     "spectra",
+    "structure_fit",
 ]

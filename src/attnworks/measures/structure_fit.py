@@ -1,0 +1,100 @@
+"""The nearest structured form of each head: a diagonal, a band, a column, blocks of columns, a permutation or a map."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from attnworks.linalg.structure import fit
+from attnworks.measures.contract import MEASURES, Declared, Measure, Sample, Samples
+from attnworks.measures.reading import Reading, Readings
+from attnworks.traces.maps import Maps
+
+HEADS = ("layer", "head")
+SOURCE = "Conti 2024, section 3.1.1 (S4.133), D12"
+EPS = 0.02
+LONGEST = 64
+"""Maps of more tokens are left out: the search for blocks of columns grows with their cube."""
+FAMILIES = {
+    "zero": "nothing at all, a baseline",
+    "uniform": "even attention, a baseline",
+    "identity": "each token to itself",
+    "offset": "each token to the one at a fixed offset",
+    "column": "all tokens to one",
+    "columns": "blocks of neighbours to one of them (rare tokens)",
+    "band": "any weights up to two tokens away",
+    "permutation": "each token to another one",
+    "map": "each token to any one",
+}
+ACROSS = ("zero", "uniform", "column", "map")
+"""Families of attention to another sequence, where there is no diagonal."""
+
+
+@MEASURES.register("structure")
+class Structure(Measure):
+    """Of every family the member P nearest to the head, with errors up to eps = 0.02 forgiven, and the family that
+    explains the head best at equal length of description (`linalg.structure.fit`).
+
+    structure.<family>    the error, sum_ij max(|h - p| - eps, 0) per query: at most 2
+    structure.duel        the error of a family where it may spend as many bits as the costlier of it and another takes
+    structure.form        the family that wins most duels of these means; none where a baseline does
+    structure.distance    its error
+
+    Source: Conti 2024, section 3.1.1 (S4.131, S4.133, S4.149), D12.
+    Departs: the document calls every form a permutation, and chooses by error alone.
+    """
+
+    name = "structure"
+    words = "which structured form each head is nearest to: diagonal, band, column, blocks, permutation"
+    cost = "1 forward pass for 12 tokens, 3 for 64; longer texts are left out"
+    default = True
+
+    def declares(self) -> tuple[Declared, ...]:
+        errors = (Declared(f"structure.{name}", HEADS, f"error of {words}", SOURCE) for name, words in FAMILIES.items())
+        return (
+            *errors,
+            Declared(
+                "structure.duel", (*HEADS, "family", "other"), f"errors at equal cost: {', '.join(FAMILIES)}", SOURCE
+            ),
+            Declared("structure.form", HEADS, "the family that explains the head best, or none", SOURCE, "constant"),
+            Declared("structure.distance", HEADS, "its error: 0 is a perfect fit, 2 the worst", SOURCE, "constant"),
+        )
+
+    def maps(self, maps: Maps) -> Samples:
+        P = maps.P.detach()
+        names = ACROSS if maps.slot.kind == "cross" else tuple(FAMILIES)
+        if max(P.shape[-2:]) > LONGEST:
+            nobody = torch.zeros(len(P), 1, dtype=torch.bool)
+            empty = Sample(P.new_zeros(P.shape[:2]), nobody)
+            duels = Sample(P.new_zeros(*P.shape[:2], len(names), len(names)), nobody[..., None, None])
+            return {**{f"structure.{name}": empty for name in names}, "structure.duel": duels}
+        found = fit(P, names, eps=EPS, causal=maps.slot.kind == "decoder")
+        errors = {f"structure.{name}": Sample(error) for name, error in zip(names, found.error.unbind(-1), strict=True)}
+        return {**errors, "structure.duel": Sample(found.duels)}
+
+    def conclude(self, readings: Readings) -> Iterable[Reading]:
+        declared = {reading.name: reading for reading in self.declares()}
+        for duel in readings.of("structure.duel"):
+            names = ACROSS if duel.kind == "cross" else tuple(FAMILIES)
+            winners = [_winner(row) for row in duel.value if isinstance(row, Tensor)]
+            labels = tuple(
+                tuple("none" if at in (0, 1) or at < 0 else names[at] for at in row.tolist()) for row in winners
+            )
+            found = (
+                torch.where(
+                    at < 0, torch.nan, row.diagonal(dim1=-2, dim2=-1).gather(-1, at.clamp_min(0)[:, None])[:, 0]
+                )
+                for row, at in zip(duel.value, winners, strict=True)
+                if isinstance(row, Tensor)
+            )
+            for name, value in (("structure.form", labels), ("structure.distance", tuple(found))):
+                told = declared[name]
+                yield Reading(name, duel.kind, told.axes, value, told.words, told.source)
+
+
+def _winner(duels: Tensor) -> Tensor:
+    """Most duels won; the first of several; -1 for a head of which nothing is known."""
+    won = (duels <= duels.mT + 8 * torch.finfo(duels.dtype).eps).sum(-1).argmax(-1)
+    return torch.where(duels.isnan().any(-1).any(-1), -1, won)
