@@ -29,12 +29,19 @@ from attnworks.mechanisms.graph import Graph
 from attnworks.mechanisms.linear import Linear
 from attnworks.mechanisms.patterns import Global, Random, Window
 from attnworks.mechanisms.pooling import Pooling
+from attnworks.mechanisms.structured import Structured
 
 
 class InBlocks(BigBird):
     """Matrix products also for blocks that are small enough for these tests."""
 
     smallest_block = 1
+
+
+class InShifts(Structured):
+    """Without the table that is quicker for sequences as short as in these tests."""
+
+    few_pairs = 0
 
 
 # Options under which a mechanism shows what it does at the small sizes of these tests, besides its defaults.
@@ -55,6 +62,7 @@ VARIANTS: tuple[str, ...] = (
     "pooling:similarity=elu,values=tanh",
     "sketched:seed=5",
     "sketched:seed=5,rank=3",
+    "structured:members=0/block3,error=none,learned=false",
     "truncated:rank=3",
     "window:window=2",
     "window:window=1,dilation=2/3",
@@ -66,6 +74,9 @@ BUILT: dict[str, Callable[[Geometry], Mechanism]] = {
     "graph/predicate": lambda _: Graph(graph=lambda i, j: (abs(i - j) <= 1) | (j == 2)),
     "graph/pattern": lambda _: Graph(graph=Window(1, (1, 2)) | Global(1) | Random(1, block=2)),
     "pooling/callables": lambda _: Pooling(similarity=lambda Q, K: (Q @ K.mT).sigmoid(), values=torch.tanh),
+    "structured/in-shifts": lambda geometry: InShifts.fitted(
+        geometry, members="-1..2/first/last/mean/block2", error="-3", eps=0.1
+    ),
 }
 # Mechanisms that draw new numbers at every call, so that only variants with a seed can be compared, and why.
 UNSEEDED = {"sketched": "a fresh projection each time keeps the error's mean at zero over many calls"}
@@ -79,10 +90,15 @@ TABLE_BY_NATURE = {
 EDGES_ARE_NOT_PAIRS: dict[str, str] = {
     "linear": "no pair is scored: each key is written to one state, from which each query reads",
     "linformer": "queries are scored against projected keys, and these reach all keys",
+    "structured": "no pair is scored: each query reads one row for each member, and a mean is one row",
 }
 # Mechanisms without the softmax's indifference to large scores, and why.
 NOT_FOR_LARGE_SCORES: dict[str, str] = {
     "truncated": "rows near unit vectors have equal singular values, and then no single nearest matrix",
+}
+# Mechanisms whose weights do not depend on Q and K, and so on no scale either, and why.
+POSITION_ALONE: dict[str, str] = {
+    "structured": "fixed maps are mixed in a way that each head learns",
 }
 # Mechanisms that ignore the scale of the scores, and why.
 WITHOUT_SCALE: dict[str, str] = {
@@ -112,6 +128,7 @@ TELLING = {
     "linformer": "linformer:rank=3,length=300",
     "longformer": "longformer:window=1,n_global=2",
     "sketched": "sketched:seed=5,rank=3",
+    "structured": "structured/in-shifts",
     "truncated": "truncated:rank=3",
     "window": "window:window=2",
 }
@@ -128,8 +145,17 @@ def base(name: str) -> str:
     return name.partition("/")[0].partition(":")[0]
 
 
+def weighed_by(name: str) -> tuple[str, ...]:
+    """Those of the inputs on which the weights depend."""
+    return () if base(name) in POSITION_ALONE else ("Q", "K")
+
+
 def build(name: str, geometry: Geometry, dtype: torch.dtype = torch.float64) -> Mechanism:
-    return BUILT[name](geometry).to(dtype) if name in BUILT else built(name, geometry, dtype)
+    if name not in BUILT:
+        return built(name, geometry, dtype)
+    with torch.random.fork_rng():
+        torch.manual_seed(19)
+        return BUILT[name](geometry).to(dtype)
 
 
 def defined(name: str, mask: Mask, i: int, j: int) -> bool:
@@ -310,7 +336,7 @@ def test_a_given_scale_is_used(name: str, scale: float, mask: str) -> None:
     mechanism, inputs, condition, _ = setting(name, Case(mask, 5, 5, 11, 13))
     context = replace(context_for(mechanism), scale=scale)
     want = mechanism.reference(*inputs, condition, context)
-    if scale == 0.7 and mask == "none" and name not in WITHOUT_SCALE:
+    if scale == 0.7 and mask == "none" and weighed_by(name) and name not in WITHOUT_SCALE:
         assert (want.Y - mechanism(*inputs, condition, context_for(mechanism)).Y).abs().max() > 1e-3
     got = mechanism(*inputs, condition, context, weights=True)
     assert_close(got.Y, want.Y)
@@ -331,14 +357,15 @@ def test_gradients_through_the_weights_equal_the_reference(name: str) -> None:
         gradients.append(torch.autograd.grad((P * G).sum(), list(leaves.values()), materialize_grads=True))
     for got, want in zip(*gradients, strict=True):
         assert_close(got, want)
-    assert all(gradient.abs().max() > 1e-3 for gradient in gradients[0][:2])
+    felt = dict(zip(leaves, gradients[0], strict=True))
+    assert all(felt[leaf].abs().max() > 1e-3 for leaf in weighed_by(name))
 
 
 @every_subject
 def test_every_parameter_gets_a_gradient(name: str) -> None:
     outcome = expected(name, Case("none", 7, 7, 13, 11))
     for leaf, gradient in outcome.gradients.items():
-        assert gradient.abs().max() > 1e-3, leaf
+        assert (leaf in ("Q", "K") and leaf not in weighed_by(name)) or gradient.abs().max() > 1e-3, leaf
 
 
 @every_mechanism
@@ -475,7 +502,8 @@ def test_no_gradient_flows_from_an_output_to_a_later_key(
     Y = mechanism(Q, K, V, mask, context_for(mechanism), weights=weights).Y
     for query in range(case.i):
         last = query + case.j - case.i  # queries are the last positions of the keys' sequence
-        dQ, dK, dV = torch.autograd.grad(Y[:, :, query].square().sum(), (Q, K, V), retain_graph=True)
+        out = Y[:, :, query].square().sum()
+        dQ, dK, dV = torch.autograd.grad(out, (Q, K, V), retain_graph=True, materialize_grads=True)
         assert (dQ[:, :, torch.arange(case.i) != query] == 0).all()
         assert (dK[:, :, last + 1 :] == 0).all() and (dV[:, :, last + 1 :] == 0).all()
         hidden_last = mask.padding is not None and not mask.padding[0, last]
@@ -510,7 +538,8 @@ def test_hidden_keys_have_no_influence(name: str, weights: bool, dtype: torch.dt
     got = mechanism(Q, K, V, mask, context, weights=weights)
     assert_close(got.Y, want.Y, dtype)
     assert not weights or (got.P.mT[(~real)[:, None].expand(B, H, 7)] == 0).all()
-    for gradient in torch.autograd.grad(got.Y.sum(), (K, V)):
+    felt = {"K": K, "V": V} if weighed_by(name) else {"V": V}
+    for gradient in torch.autograd.grad(got.Y.sum(), list(felt.values())):
         assert (gradient.transpose(1, 2)[~real] == 0).all() and (gradient.transpose(1, 2)[real] != 0).any()
 
 
@@ -547,7 +576,7 @@ def test_large_logits_stay_finite_and_right(name: str, weights: bool, mask: str)
         mechanism = build(name, Geometry(H, case.k, case.v), dtype)
         inputs = qkv(i=7, j=7, dtype=dtype, spread=1e3, grad=True)
         got = mechanism(*inputs, condition, context_for(mechanism), weights=weights)
-        gradients = torch.autograd.grad(got.Y.sum(), inputs)
+        gradients = torch.autograd.grad(got.Y.sum(), inputs, materialize_grads=True)
         assert all(T.isfinite().all() for T in (got.Y, *gradients))
         if dtype == torch.float64:
             assert_close(got.Y, mechanism.reference(*inputs, condition, context_for(mechanism)).Y)
@@ -742,6 +771,7 @@ def test_every_registered_name_is_tested() -> None:
     assert not set(NAMES) & set(UNSEEDED)
     tables = (TABLE_BY_NATURE, EDGES_ARE_NOT_PAIRS, NOT_FOR_LARGE_SCORES, WITHOUT_SCALE, UNEQUAL_HEADS)
     assert {base(name) for table in tables for name in table} <= set(MECHANISMS)
+    assert {name for name in MECHANISMS if not MECHANISMS[name].by_content} == set(POSITION_ALONE)
 
 
 @every_subject

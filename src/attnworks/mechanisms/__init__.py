@@ -20,6 +20,7 @@ from attnworks.mechanisms import (
     patterns,
     pooling,
     sketched,
+    structured,
     truncated,
     window,
 )
@@ -49,6 +50,7 @@ __all__ = [
     "patterns",
     "pooling",
     "sketched",
+    "structured",
     "truncated",
     "window",
 ]

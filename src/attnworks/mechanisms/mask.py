@@ -88,6 +88,12 @@ class Mask:
             return None
         return self.dense.masked_fill(self.dense == -torch.inf, 0.0)
 
+    def hiding(self) -> Mask:
+        """The same mask without what it adds to scores: just which keys may be seen."""
+        if self.additive() is None or self.dense is None:
+            return self
+        return Mask(self.padding, self.causal, self.dense != -torch.inf)
+
     def allowed(self, i: int, j: int, device: torch.device | None = None) -> Bool[Tensor, "#b #h #i j"] | None:
         """All conditions as one boolean tensor that broadcasts to [b h i j], or None if every key may be seen.
 

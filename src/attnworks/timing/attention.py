@@ -90,7 +90,7 @@ def passes_over(core: Core, inputs: Inputs, passes: Sequence[str] = (FORWARD, BO
             return core.attend(*leaves)
 
     def both() -> tuple[Tensor, ...]:
-        return torch.autograd.grad(core.attend(*leaves), asked, G)
+        return torch.autograd.grad(core.attend(*leaves), asked, G, allow_unused=True)
 
     return {name: run for name, run in ((FORWARD, forward), (BOTH, both)) if name in passes}
 
