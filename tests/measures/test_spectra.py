@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.helpers import assert_close
 from torch import Tensor
 
+from attnworks.data.tokens import TokenRow, collate_tokens
 from attnworks.linalg.rows import attend_rows
 from attnworks.measures.contract import MEASURES, Setting
 from attnworks.measures.sketch import WIDTHS, Sketch
@@ -28,7 +29,8 @@ def maps_of_scores(S: Tensor, values: Tensor | None = None, first_head: int = 0)
     b, h, i, j = S.shape
     values = torch.randn(b, h, j, V, dtype=S.dtype) if values is None else values
     heads = slice(first_head, first_head + h)
-    return Maps(SLOT, slice(0, b), heads, attend_rows(S.clone()), torch.full((b, i), j), values)
+    queries = collate_tokens([TokenRow((*range(i),), (False,) * i, (*range(i),))] * b, 0)
+    return Maps(SLOT, slice(0, b), heads, attend_rows(S.clone()), torch.full((b, i), j), values, queries)
 
 
 def scores(i: int, j: int, spread: float = 2.0, dtype: torch.dtype = torch.float64) -> Tensor:

@@ -7,10 +7,11 @@ import torch
 from tests.helpers import assert_close
 from torch import Tensor
 
+from attnworks.data.tokens import TokenRow, collate_tokens
 from attnworks.exam.folds import Folds
 from attnworks.linalg import structure
 from attnworks.measures.contract import MEASURES, Placed, Sample, Setting
-from attnworks.measures.structure_fit import ACROSS, EPS, FAMILIES, LONGEST, Structure
+from attnworks.measures.structure_fit import ACROSS, EPS, FAMILIES, LONGEST, SENTENCES, Structure
 from attnworks.traces.layer import Kind, Slot
 from attnworks.traces.maps import Maps
 
@@ -19,7 +20,9 @@ SETTING = Setting(17)
 
 def maps(P: Tensor, kind: Kind = "encoder", first: int = 0) -> Maps:
     b, h, i, j = P.shape
-    return Maps(Slot(kind, 0), slice(first, first + b), slice(0, h), P, torch.full((b, i), j), torch.zeros(b, h, j, 3))
+    rows = [TokenRow((*range(i),), (False,) * i, (*range(i),)) for _ in range(b)]
+    queries, visible, V = collate_tokens(rows, 0), torch.full((b, i), j), torch.zeros(b, h, j, 3)
+    return Maps(Slot(kind, 0), slice(first, first + b), slice(0, h), P, visible, V, queries)
 
 
 def noisy(P: Tensor, draw: torch.Generator) -> Tensor:
@@ -93,3 +96,21 @@ def test_long_texts_are_left_out() -> None:
     short = torch.eye(LONGEST).expand(1, 2, -1, -1)
     both = concluded(maps(torch.full((1, 2, n, n), 1 / n)), maps(short, first=1))
     assert both["structure.form"] == ("identity", "identity")
+
+
+def test_of_many_sentences_some_are_fitted_the_same_in_any_batch() -> None:
+    texts = [tuple(int(token) for token in torch.randint(99, (5,))) for _ in range(40)]
+    rows = [TokenRow(ids, (False,) * 5, (*range(5),)) for ids in texts]
+    P = torch.softmax(torch.randn(40, 1, 5, 5, dtype=torch.float64), -1)
+    own = Structure(Setting(5, sentences=40 * SENTENCES))
+
+    def told(chosen: slice) -> Tensor:
+        tokens, b = collate_tokens(rows[chosen], 0), len(rows[chosen])
+        given = Maps(Slot("encoder", 0), chosen, slice(0, 1), P[chosen], torch.full((b, 5), 5), P[chosen], tokens)
+        valid = own.maps(given)["structure.map"].valid
+        assert valid is not None
+        return valid[:, 0]
+
+    whole = told(slice(0, 40))
+    assert 0 < int(whole.sum()) < 12
+    assert torch.equal(whole, torch.cat([told(slice(0, 13)), told(slice(13, 40))]))

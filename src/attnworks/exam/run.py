@@ -80,7 +80,7 @@ def run_examination(
     with held_still(examinee.subject.model):
         text = read_text(examinee, passages, request.tokens_per_batch)
         pinned = [read_text(examinee, from_texts([line])[0], request.tokens_per_batch) for line in request.pin]
-        chosen = choose_measures(request.measures, Setting(text.longest, request.seed))
+        chosen = choose_measures(request.measures, Setting(text.longest, request.seed, len(text.kept)))
         weightless = without_weights(examinee.subject.model)
         measures = fit_to_maps(chosen, request.measures, weightless)
         exam = Examiner(examinee, text, measures, request, team, advance)

@@ -68,10 +68,12 @@ class Setting:
 
     longest    real tokens of the longest sequence
     seed       of anything drawn at random
+    sentences  how many there are in all
     """
 
     longest: int
     seed: int = 0
+    sentences: int = 1
 
     @property
     def span(self) -> int:

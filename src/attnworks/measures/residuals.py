@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import zlib
-
 import torch
-from jaxtyping import Bool
-from torch import Tensor
 
-from attnworks.data.tokens import Tokens
 from attnworks.linalg.norms import NORMS
 from attnworks.linalg.residual import residual_norm
 from attnworks.measures.contract import MEASURES, Declared, Measure, Sample, Samples
+from attnworks.measures.drawing import drawn
 from attnworks.traces.layer import StreamTrace
 
 BY_LINEAR_PROGRAM = ("inf", "composite")
 ONE_IN = 16
-"""Linear programs are solved for one sentence in so many, chosen by its tokens, whatever batch it is in."""
+"""Linear programs are solved for one sentence in so many."""
 
 MINIMISER = {
     "frobenius": "mean row",
@@ -57,7 +53,8 @@ class Residuals(Measure):
         X = stream.X.double()
         samples: dict[str, Sample] = {}
         for norm in NORMS:
-            chosen = several & self.drawn(stream.tokens) if norm in BY_LINEAR_PROGRAM else several
+            few = norm in BY_LINEAR_PROGRAM
+            chosen = several & drawn(stream.tokens, ONE_IN, self.setting.seed) if few else several
             values, size = torch.zeros(2, len(X), dtype=X.dtype, device=X.device)
             if chosen.any():
                 values[chosen] = residual_norm(X[chosen], norm, real[chosen])
@@ -66,11 +63,3 @@ class Residuals(Measure):
             samples[f"residuals.{norm}"] = Sample(relative, chosen)
             samples[f"residuals.{norm}_absolute"] = Sample(values, chosen)
         return samples
-
-    def drawn(self, tokens: Tokens) -> Bool[Tensor, " b"]:
-        """One sentence in `ONE_IN`, by a checksum of its tokens and the seed."""
-        sums = [
-            zlib.crc32(str((self.setting.seed, row[: int(length)])).encode())
-            for row, length in zip(tokens.ids.tolist(), tokens.lengths, strict=True)
-        ]
-        return torch.tensor([number % ONE_IN == 0 for number in sums], device=tokens.ids.device)

@@ -9,12 +9,15 @@ from torch import Tensor
 
 from attnworks.linalg.structure import fit
 from attnworks.measures.contract import MEASURES, Declared, Measure, Sample, Samples
+from attnworks.measures.drawing import drawn
 from attnworks.measures.reading import Reading, Readings
 from attnworks.traces.maps import Maps
 
 HEADS = ("layer", "head")
 SOURCE = "Conti 2024, section 3.1.1 (S4.133), D12"
 EPS = 0.02
+SENTENCES = 32
+"""About so many of a corpus are fitted."""
 LONGEST = 64
 """Maps of more tokens are left out: the search for blocks of columns grows with their cube."""
 FAMILIES = {
@@ -48,7 +51,7 @@ class Structure(Measure):
 
     name = "structure"
     words = "which structured form each head is nearest to: diagonal, band, column, blocks, permutation"
-    cost = "1 forward pass for 12 tokens, 3 for 64; longer texts are left out"
+    cost = f"1 forward pass for 12 tokens, 3 for 64, of about {SENTENCES} sentences; longer texts are left out"
     default = True
 
     def declares(self) -> tuple[Declared, ...]:
@@ -63,16 +66,18 @@ class Structure(Measure):
         )
 
     def maps(self, maps: Maps) -> Samples:
-        P = maps.P.detach()
-        names = ACROSS if maps.slot.kind == "cross" else tuple(FAMILIES)
-        if max(P.shape[-2:]) > LONGEST:
-            nobody = torch.zeros(len(P), 1, dtype=torch.bool)
-            empty = Sample(P.new_zeros(P.shape[:2]), nobody)
-            duels = Sample(P.new_zeros(*P.shape[:2], len(names), len(names)), nobody[..., None, None])
-            return {**{f"structure.{name}": empty for name in names}, "structure.duel": duels}
-        found = fit(P, names, eps=EPS, causal=maps.slot.kind == "decoder")
-        errors = {f"structure.{name}": Sample(error) for name, error in zip(names, found.error.unbind(-1), strict=True)}
-        return {**errors, "structure.duel": Sample(found.duels)}
+        P, names = maps.P.detach(), ACROSS if maps.slot.kind == "cross" else tuple(FAMILIES)
+        chosen = drawn(maps.queries, max(1, self.setting.sentences // SENTENCES), self.setting.seed)
+        chosen = chosen & (max(P.shape[-2:]) <= LONGEST)
+        duels = P.new_zeros(*P.shape[:2], len(names), len(names))
+        if chosen.any():
+            duels[chosen] = fit(P[chosen], names, eps=EPS, causal=maps.slot.kind == "decoder").duels
+        errors = zip(names, duels.diagonal(dim1=-2, dim2=-1).unbind(-1), strict=True)
+        told = chosen[:, None]
+        return {
+            **{f"structure.{name}": Sample(error, told) for name, error in errors},
+            "structure.duel": Sample(duels, told[..., None, None]),
+        }
 
     def conclude(self, readings: Readings) -> Iterable[Reading]:
         declared = {reading.name: reading for reading in self.declares()}

@@ -52,19 +52,21 @@ class HeadGroups(nn.ModuleList):
     ) -> Attended:
         """Each mechanism on its own heads; Q and K are those of `looking`, or of all heads.
 
-        One mechanism for all heads is the common, copy-free case.
+        One mechanism for all heads is the common, copy-free case. What a mask adds to scores (T5's positions) is
+        nothing to heads without scores.
         """
         if len(self) == 1:
+            mechanism = self.mechanisms[0]
             Q, K = (T if T.shape[1] == self.count else _nothing(T, self.count) for T in (Q, K))
-            return self.mechanisms[0](Q, K, V, mask, context, weights=weights)
+            return mechanism(Q, K, V, mask if mechanism.by_content else mask.hiding(), context, weights=weights)
         parts: list[Attended] = []
         row = {head: row for row, head in enumerate(self.looking if Q.shape[1] < self.count else range(self.count))}
         for mechanism, heads in zip(self.mechanisms, self.heads, strict=True):
             rows = [row[head] for head in heads if head in row]
             own = [T[:, rows] if rows else _nothing(T, len(heads)) for T in (Q, K)]
             second = context.second and tuple(T[:, heads] for T in context.second)
-            limits = replace(context, second=second)
-            parts.append(mechanism(*own, V[:, heads], mask_of_heads(mask, heads), limits, weights=weights))
+            seen = mask_of_heads(mask if mechanism.by_content else mask.hiding(), heads)
+            parts.append(mechanism(*own, V[:, heads], seen, replace(context, second=second), weights=weights))
         Y = torch.cat([part.Y for part in parts], 1)[:, self.order]
         maps = [part.P for part in parts if part.P is not None]
         return Attended(Y, torch.cat(maps, 1)[:, self.order] if len(maps) == len(parts) else None)

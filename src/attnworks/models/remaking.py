@@ -138,7 +138,9 @@ def _shrink(linears: Sequence[nn.Linear], held: Sequence[int], kept: Sequence[in
         for name in ("weight", "bias"):
             tensor: Tensor | None = getattr(linear, name)
             if tensor is not None:
-                rows = tensor.detach().unflatten(0, (len(held), -1))[[held.index(head) for head in kept]]
+                rows = tensor.detach().unflatten(0, (len(held), len(tensor) // max(len(held), 1)))[
+                    [held.index(head) for head in kept]
+                ]
                 setattr(linear, name, nn.Parameter(rows.flatten(0, 1), requires_grad=tensor.requires_grad))
         linear.out_features = linear.weight.shape[0]
 

@@ -30,10 +30,10 @@ class State(Protocol):
 class KeysValues:
     """Keys and values of the positions so far."""
 
-    K: Float[Tensor, "n h t k"]
+    K: Float[Tensor, "n q t k"]
     V: Float[Tensor, "n h t v"]
 
-    def append(self, K: Float[Tensor, "n h u k"], V: Float[Tensor, "n h u v"]) -> KeysValues:
+    def append(self, K: Float[Tensor, "n q u k"], V: Float[Tensor, "n h u v"]) -> KeysValues:
         return KeysValues(torch.cat([self.K, K], 2), torch.cat([self.V, V], 2))
 
     def rows(self, index: Int[Tensor, " m"]) -> KeysValues:

@@ -147,7 +147,7 @@ class InForm(Spectator):
             _set_weights_of(self.mechanism.to(V), self.form)
         Q, K = trace.Q[:, one], trace.shared(trace.K, one)
         Y = trace.Y.clone()
-        Y[:, one] = self.mechanism(Q, K, V, mask_of_heads(trace.mask, (self.head,))).Y
+        Y[:, one] = self.mechanism(Q, K, V, mask_of_heads(trace.mask.hiding(), (self.head,))).Y
         return Y
 
 

@@ -180,6 +180,7 @@ class _Turn:
         scale = Q.shape[-1] ** -0.5 if scale is None else scale
         if groups is not None:
             weigh = partial(_weigh, module, Q, K, V, mask, context_given(Q, options))
+            mask = Mask(mask.padding, mask.causal)  # what is added for positions is in these weights already
             if Q.shape[1] < groups.count:
                 Q, K = groups.every_head(Q), groups.every_head(K)
             scale = None

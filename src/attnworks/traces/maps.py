@@ -25,6 +25,7 @@ class Maps:
 
     visible    keys that each query may see, in the head that sees most
     V          the values of the same sentences and heads
+    queries    the tokens that look
     """
 
     slot: Slot
@@ -33,6 +34,7 @@ class Maps:
     P: Float[Tensor, "b h i j"]
     visible: Int[Tensor, "b i"]
     V: Float[Tensor, "b h j v"]
+    queries: Tokens
 
 
 def maps_of(
@@ -48,6 +50,7 @@ def maps_of(
     """
     at_once = WEIGHTS_AT_ONCE * torch.get_num_threads()
     for sentences, i, j in same_lengths(trace.queries, trace.keys, at_once // trace.heads):
+        queries = trace.queries.part(sentences, slice(i))
         for heads in _head_slices(trace.heads, at_once // max(1, (sentences.stop - sentences.start) * i * j)):
             S = trace.scores(sentences, heads, i, j, scratch)
             if norms is not None and trace.scale is not None:
@@ -58,7 +61,7 @@ def maps_of(
             own = None if sums is None else sums[:, sentences, heads, :i]
             P = attend_rows(S, allowed, own, scratch)
             V = trace.shared(trace.V, heads)[sentences, :, :j]
-            yield Maps(trace.slot, sentences, heads, P, _visible(allowed, S), V)
+            yield Maps(trace.slot, sentences, heads, P, _visible(allowed, S), V, queries)
 
 
 def same_lengths(queries: Tokens, keys: Tokens, pairs: int) -> Iterator[tuple[slice, int, int]]:
