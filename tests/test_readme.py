@@ -26,6 +26,8 @@ def fenced(language: str, page: str = "README.md") -> list[str]:
         ("docs/examining.md", 1),
         ("docs/exam.md", 1),
         ("docs/long_sequences.md", 5),
+        ("docs/structure.md", 3),
+        ("docs/reshaping.md", 1),
     ],
 )
 def test_python_examples_run(page: str, least: int) -> None:

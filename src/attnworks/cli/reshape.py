@@ -46,7 +46,9 @@ def reshape() -> None:
     help="Offsets with an error, as a share of the mean length.",
 )
 @click.option("--heal", type=click.IntRange(0), default=0, show_default=True, help="Steps of training afterwards.")
-@click.option("--lr", "rate", type=click.FloatRange(0, min_open=True), default=3e-4, show_default=True)
+@click.option(
+    "--lr", "rate", type=click.FloatRange(0, min_open=True), help="Of healing.  [default: 3e-4; Hugging Face: 5e-5]"
+)
 @click.option("--corpus", help="As for attnworks train.  [default: that of the run, or grammar]")
 @click.option("--text", type=click.Path(path_type=Path), help="Plain lines instead; every fourth is held out.")
 @click.option("--pairs", type=click.IntRange(4), default=10_000, show_default=True, help="To learn from at most.")

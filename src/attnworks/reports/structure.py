@@ -34,7 +34,7 @@ def draw_families(path: Path, n: int = 12, seed: int = 0) -> None:
     }
     figure = Figure(figsize=(3.1 * len(panels), 3.3))
     for axis, (title, matrix) in zip(figure.subplots(1, len(panels)), panels.items(), strict=True):
-        axis.imshow(matrix, **WEIGHTS)
+        axis.imshow(matrix.numpy(), **WEIGHTS)
         axis.set_title(title, fontsize=9)
         _plain(axis)
     figure.supylabel("query", fontsize=9)
@@ -54,33 +54,19 @@ def draw_forms(heads: list[list[list[float]]], example: dict[str, Any], path: Pa
     tokens, side = example["tokens"], 0.5 + 0.16 * len(example["tokens"])
     figure = Figure(figsize=(4.2 * side + 1.5, len(heads) * (side + 0.25)))
     panels = figure.subplots(len(heads), 4, squeeze=False)
-    image = rest = None
-    for row, (H, name, P, E) in enumerate(
-        zip(
-            map(torch.tensor, heads),
-            example["forms"],
-            *(map(torch.tensor, example[part]) for part in "PE"),
-            strict=True,
-        )
-    ):
-        left = H - P - E
-        error = float(left.abs().sum() / len(H))
-        titles = (f"enc.0.{row}", f"nearest: {name}", "error up to ε", f"left over: {error:.2f} a row")
-        for column, (matrix, title) in enumerate(zip((H, P, E, left), titles, strict=True)):
-            axis = panels[row][column]
-            if column < 2:
-                image = axis.imshow(matrix, **WEIGHTS)
-            else:
-                rest = axis.imshow(
-                    matrix, cmap="RdBu_r", vmin=-1.0 if column == 3 else -0.04, vmax=1.0 if column == 3 else 0.04
-                )
+    limits = [WEIGHTS, WEIGHTS, _about_zero(0.04), _about_zero(1.0)]
+    forms = zip(heads, example["forms"], example["P"], example["E"], strict=True)
+    for row, (weights, name, form, error) in enumerate(forms):
+        H, P, E = (torch.tensor(part) for part in (weights, form, error))
+        left = float((H - P - E).abs().sum() / len(H))
+        titles = (f"enc.0.{row}", f"nearest: {name}", "error up to ε", f"left over: {left:.2f} a row")
+        for axis, matrix, title, limit in zip(panels[row], (H, P, E, H - P - E), titles, limits, strict=True):
+            axis.imshow(matrix.numpy(), **limit)
             axis.set_title(title, fontsize=8)
             _plain(axis)
-            if column == 0:
-                axis.set_yticks(range(len(tokens)), tokens, fontsize=6)
             if row == len(heads) - 1:
                 axis.set_xticks(range(len(tokens)), tokens, rotation=90, fontsize=6)
-    assert image is not None and rest is not None
+        panels[row][0].set_yticks(range(len(tokens)), tokens, fontsize=6)
     figure.tight_layout()
     figure.savefig(path, dpi=130, bbox_inches="tight")
 
@@ -116,6 +102,10 @@ _LABELS = {
     "conti-1h": "one head, trained as usual",
     "conti-8h-structured": "all self-attention structured from the start",
 }
+
+
+def _about_zero(most: float) -> dict[str, Any]:
+    return {"cmap": "RdBu_r", "vmin": -most, "vmax": most}
 
 
 def _plain(axis: Any) -> None:

@@ -28,6 +28,7 @@ from attnworks.traces.foreign import ForeignSubject
 from attnworks.traces.record import OwnSubject
 from attnworks.traces.text import ExamText, read_text
 
+OWN_RATE, FOREIGN_RATE = 3e-4, 5e-5
 LOOKED_AT = 256
 """Sentences from which forms, importances and predictions come."""
 
@@ -37,13 +38,13 @@ class Care:
     """How a change is judged, and how the model heals from it.
 
     objective     as of `attnworks.examine`; None for that of the model
-    steps, rate   of healing; no steps, no healing
+    steps, rate   of healing; no steps, no healing. Without a rate 3e-4 for own models, 5e-5 for those of Hugging Face
     tokens        padded tokens of a batch
     """
 
     objective: str | OwnFunction | None = None
     steps: int = 0
-    rate: float = 3e-4
+    rate: float | None = None
     tokens: int = 2048
     seed: int = 0
 
@@ -65,6 +66,7 @@ def carry_out(
             got=type(subject.model).__name__,
             remedy="reshape a model whose parts are known",
         )
+    rate = (OWN_RATE if isinstance(subject, OwnSubject) else FOREIGN_RATE) if care.rate is None else care.rate
     objective = choose(care.objective, subject.abilities, seed=care.seed)
     watch("reading text", 0, 1)
     looked_at, held_out = (
@@ -82,7 +84,7 @@ def carry_out(
     if care.steps:
         watch("reading text to heal with", 0, 1)
         healing = judge_on(examinee, objective, texts.learn, care)
-        heal(healing, new, steps=care.steps, rate=care.rate, seed=care.seed, watch=watch)
+        heal(healing, new, steps=care.steps, rate=rate, seed=care.seed, watch=watch)
         watch("measuring what healed", 0, 1)
         healed = held_out.mean(new)
     return made.model, Receipt(
@@ -90,7 +92,7 @@ def carry_out(
         asked=asdict(reshape),  # pyright: ignore[reportArgumentType]
         text={**texts.about, "looked_at": len(looked_at.text.kept), "judged_by": len(held_out.text.kept)},
         objective=objective.name,
-        healing={"steps": care.steps, "rate": care.rate, "tokens": care.tokens, "seed": care.seed},
+        healing={"steps": care.steps, "rate": rate, "tokens": care.tokens, "seed": care.seed},
         done=made.done,
         parameters=Change(before=_parameters(subject.model), after=_parameters(made.model)),
         flops=Change(before=attention_flops(subject.model, length), after=attention_flops(made.model, length)),

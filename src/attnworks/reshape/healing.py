@@ -14,6 +14,8 @@ from attnworks.reshape.judging import Judge
 from attnworks.traces.subject import Subject
 
 CLIP = 1.0
+WARM_UP = 10
+"""The full rate is reached after a tenth of the steps."""
 
 
 class NotHealedError(AttnworksError, ArithmeticError):
@@ -29,7 +31,10 @@ def heal(
     seed: int = 0,
     watch: Watch = silently,
 ) -> None:
-    """Adam on the loss of the judge's text, with a rate that falls to zero along half a cosine; the same for a seed."""
+    """Adam on the loss of the judge's text; the rate rises for a tenth of the steps, then falls to zero along a cosine.
+
+    The same for a seed.
+    """
     model = subject.model
     device = next(model.parameters()).device
     optimiser = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=rate, betas=(0.9, 0.98))
@@ -42,7 +47,7 @@ def heal(
             for step in range(steps):
                 queue = queue or order.permutation(len(judge.text.batches)).tolist()
                 for group in optimiser.param_groups:
-                    group["lr"] = rate * (1 + math.cos(math.pi * step / steps)) / 2
+                    group["lr"] = rate * _warmth(step, steps)
                 batch, rows = judge.text.batch(queue.pop())
                 optimiser.zero_grad(set_to_none=True)
                 loss = judge.losses(subject, batch.to(device), rows).mean()
@@ -60,3 +65,7 @@ def heal(
         finally:
             model.eval()
             optimiser.zero_grad(set_to_none=True)
+
+
+def _warmth(step: int, steps: int) -> float:
+    return min(1.0, WARM_UP * (step + 1) / steps) * (1 + math.cos(math.pi * step / steps)) / 2

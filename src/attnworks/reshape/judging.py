@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from jaxtyping import Float
@@ -37,17 +36,16 @@ class Judge:
             whole = self._outputs(self.original, batch)
         return self.objective.distance(outputs, Outputs(whole.hidden.clone()), batch, rows)
 
-    def mean(
-        self, subject: Subject | None = None, spectator: Spectator | None = None, batches: Iterable[int] | None = None
-    ) -> float:
-        """Over all sentences, or those of some batches; by default of the original model."""
+    def mean(self, subject: Subject | None = None, spectator: Spectator | None = None, *, one_in: int = 1) -> float:
+        """Over all sentences, or one in so many of every length; by default of the original model."""
         subject = self.original if subject is None else subject
         device = next(subject.model.parameters()).device
         total, sentences = 0.0, 0
         with evaluating(subject.model):
-            for number in range(len(self.text.batches)) if batches is None else batches:
+            for number in range(len(self.text.batches)):
                 batch, rows = self.text.batch(number)
-                losses = self.losses(subject, batch.to(device), rows, spectator)
+                some = batch.some(slice(None, None, one_in)).to(device)
+                losses = self.losses(subject, some, rows[::one_in], spectator)
                 total, sentences = total + float(losses.double().sum()), sentences + len(losses)
         return total / max(sentences, 1)
 
@@ -55,13 +53,3 @@ class Judge:
         able = subject.abilities
         scores = self.objective.reads_scores and (able.vocabulary or able.classes is not None)
         return subject.run(self.objective.prepare(batch), spectator, scores=scores)
-
-
-def sentences_of(text: ExamText, at_most: int) -> list[int]:
-    """The first batches of a text that together have so many sentences, one batch at least."""
-    chosen: list[int] = []
-    for number, batch in enumerate(text.batches):
-        if chosen and sum(len(text.batches[one]) for one in chosen) + len(batch) > at_most:
-            break
-        chosen.append(number)
-    return chosen

@@ -18,12 +18,11 @@ from attnworks.models.remaking import attention_groups, mechanisms_of, with_mech
 from attnworks.reshape.contract import RESHAPES, Bench, Made, Reshape
 from attnworks.reshape.forms import Form, Overlaps, candidates, read_form
 from attnworks.reshape.heads import Head, choose_heads
-from attnworks.reshape.judging import sentences_of
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.subject import Spectator
 
 PREDICTED_ON = 64
-"""Sentences on which each head is tried alone."""
+"""About so many sentences each head is tried on alone."""
 WIDEST = 64
 
 
@@ -71,9 +70,9 @@ class Project(Reshape):
         now = mechanisms_of(bench.model)
         heads = choose_heads(self.heads, {slot: len(specs) for slot, specs in now.items()})
         forms = self.fit(bench, heads)
-        rise = predict(bench, forms)
-        model = with_forms(bench.model, forms)
-        return Made(model, {f"{slot}.{head}": str(forms[slot, head]) for slot, head in heads}, rise)
+        rise = sum(rise_alone(bench, forms).values())
+        done = {f"{slot}.{head}": str(forms[slot, head]) for slot, head in heads}
+        return Made(with_forms(bench.model, forms), done, rise)
 
     def fit(self, bench: Bench, heads: Sequence[Head]) -> dict[Head, Form]:
         """The form of every head, from the text that is looked at."""
@@ -90,20 +89,15 @@ class Project(Reshape):
         return {head: overlaps.form(head, self.form, self.eps, errors) for head in heads}
 
 
-def predict(bench: Bench, forms: Mapping[Head, Form]) -> float:
-    """The sum over heads of what the form of each alone adds to the loss, on some of the text that is looked at."""
-    return sum(rise_alone(bench, forms).values())
-
-
 def rise_alone(bench: Bench, forms: Mapping[Head, Form]) -> dict[Head, float]:
-    """What the form of each head alone adds to the loss."""
+    """What the form of each head alone adds to the loss, on some of the text that is looked at."""
     judge, subject = bench.looked_at, bench.examinee.subject
-    batches = sentences_of(judge.text, PREDICTED_ON)
-    whole = judge.mean(subject, batches=batches)
+    one_in = max(1, len(judge.text.kept) // PREDICTED_ON)
+    whole = judge.mean(subject, one_in=one_in)
     rises: dict[Head, float] = {}
     for head, form in forms.items():
         bench.watch("trying each head alone", len(rises), len(forms))
-        rises[head] = judge.mean(subject, InForm(head, form), batches) - whole
+        rises[head] = judge.mean(subject, InForm(head, form), one_in=one_in) - whole
     return rises
 
 

@@ -27,7 +27,7 @@ def project(
     sparsity: float = 0.05,
     objective: str | OwnFunction | None = None,
     heal: int = 0,
-    rate: float = 3e-4,
+    rate: float | None = None,
     seed: int = 0,
 ) -> tuple[Any, Receipt]:
     """A copy of the model with these heads in structured forms, and the receipt; see `Project` for the options.
@@ -35,7 +35,7 @@ def project(
     model      a path, a Hugging Face model, or a Transformer of attnworks; with its tokenizer, or vocabulary, beside it
     texts      a corpus by name, or texts, of which every fourth is held out to judge by
     objective  as of `attnworks.examine`
-    heal       steps of training after the change, with Adam at `rate`
+    heal       steps of training after the change, with Adam at `rate` (by default 3e-4; 5e-5 for Hugging Face models)
     """
     asked = Project(heads=heads, form=form, window=window, eps=eps, sparsity=sparsity)
     return _reshape(asked, model, tokenizer, texts, Care(objective, heal, rate, seed=seed))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from attnworks.models import Model
-from attnworks.models.folder import load, parameters_of, write_model
+from attnworks.models.folder import load, parameters_of, tensors_of, write_model
 from attnworks.models.strict import parse
 from attnworks.storage.disk import disk_errors, new_folder
 from attnworks.storage.pointer import BEST, CHECKPOINTS, LAST, point, pointed_at
@@ -56,12 +56,12 @@ def load_checkpoint(folder: Path, model: Model, optimiser: torch.optim.Optimizer
         if not is_table(saved.get("tensors")):
             raise changed(folder / TRAINING, "a table of tensors", "something else")
         tensors = read_tensors(folder / OPTIMISER, saved["tensors"])
-    weights = parameters_of(load(folder))
-    if {name: p.shape for name, p in weights.items()} != {name: p.shape for name, p in parameters_of(model).items()}:
+    weights = tensors_of(load(folder))
+    if {name: T.shape for name, T in weights.items()} != {name: T.shape for name, T in tensors_of(model).items()}:
         raise changed(folder, "the weights of this run's model", "those of another")
     with torch.no_grad():
-        for name, parameter in parameters_of(model).items():
-            parameter.copy_(weights[name])
+        for name, tensor in tensors_of(model).items():
+            tensor.copy_(weights[name])
     restore_optimiser(model, optimiser, tensors)
     return progress
 
