@@ -1,0 +1,189 @@
+"""The form of a head: candidates and names, sums over rows of all sentences, the nearest mix and the error."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.helpers import assert_close
+from tests.model_helpers import randn
+from tests.reshape.reshape_helpers import bench_of, examinee_of, heads_of, model_of
+from tests.traces.trace_helpers import dense_map
+from torch import Tensor
+
+from attnworks.errors import UsageError
+from attnworks.mechanisms import MechanismSpec
+from attnworks.mechanisms.members import Member, member_tables
+from attnworks.models.remaking import attention_groups
+from attnworks.reshape.forms import SPAN, Form, Overlaps, candidates, read_form
+from attnworks.traces import maps
+from attnworks.traces.layer import LayerTrace
+from attnworks.traces.subject import Spectator
+
+
+def test_candidates_look_left_only_under_causality() -> None:
+    assert candidates(2, False) == (-2, -1, 0, 1, 2, "first", "last", "mean")
+    assert candidates(2, True) == (-2, -1, 0, "first", "mean")
+    assert candidates(0, False) == (0, "first", "last", "mean")
+
+
+@pytest.mark.parametrize(
+    ("form", "members"),
+    [
+        ("auto", None),
+        ("mix", None),
+        ("band", (-3, -2, -1, 0, 1, 2, 3)),
+        ("previous", (-1,)),
+        ("self", (0,)),
+        ("next", (1,)),
+        ("first", ("first",)),
+        ("-2..-1/mean/block4", (-2, -1, "mean", "block4")),
+    ],
+)
+def test_forms_by_name(form: str, members: tuple[Member, ...] | None) -> None:
+    assert read_form(form, 3) == members
+
+
+@pytest.mark.parametrize("form", ["prevous", "", "1..", "first/first", "2..1", "mean,first"])
+def test_forms_that_are_none(form: str) -> None:
+    with pytest.raises(UsageError) as error:
+        read_form(form, 2)
+    assert f"form {form!r}" in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("members", "mix", "words"),
+    [
+        ((-1,), (1.0,), "previous"),
+        ((-3,), (1.0,), "3 before"),
+        ((-1, 2, "mean"), (0.08, 0.3, 0.62), "62 % mean, 30 % 2 after, 8 % previous"),
+        ((0, 1), (0.5, 0.5), "50 % self, 50 % next"),
+    ],
+)
+def test_words(members: tuple[Member, ...], mix: tuple[float, ...], words: str) -> None:
+    assert str(Form(members, mix, (), (), 0.02, 0.0)) == words
+
+
+@pytest.mark.parametrize("eps", [0.0, 0, 0.02, 1.0, 1e-7, 0.0100001234])
+def test_the_mechanism_of_a_form(eps: float) -> None:
+    """Every digit of eps is written, and the text is the one that the mechanism gives back."""
+    for error, offsets in (((), "none"), ((-5, 3), "-5/3")):
+        spec = Form((-1, "first"), (0.5, 0.5), error, (0.0,) * len(error), eps, 0.0).spec
+        parsed = MechanismSpec.parse(spec)
+        assert parsed.options == {"members": "-1/first", "error": offsets, "eps": eps} and str(parsed) == spec
+
+
+# Sums ----------------------------------------------------------------------------------------------------------------
+
+MEMBERS = {"enc.0": candidates(1, False), "dec.1": candidates(2, True)}
+
+
+class Both(Spectator):
+    """The sums, and beside them every map of a layer by itself."""
+
+    def __init__(self, overlaps: Overlaps) -> None:
+        self.overlaps, self.maps = overlaps, {slot: [] for slot in overlaps.members}
+
+    def attention(self, trace: LayerTrace) -> Tensor | None:
+        assert self.overlaps.attention(trace) is None
+        if str(trace.slot) in self.maps:
+            lengths = trace.queries.lengths.tolist()
+            self.maps[str(trace.slot)] += [P[:, :n, :n] for P, n in zip(dense_map(trace), lengths, strict=True)]
+        return None
+
+
+def look() -> Both:
+    """All sentences, in several batches of several lengths, through a model whose heads are dense."""
+    bench = bench_of(examinee_of(model_of()))
+    both = Both(Overlaps(MEMBERS))
+    assert len(bench.looked_at.text.batches) > 1
+    with torch.no_grad():
+        for number in range(len(bench.looked_at.text.batches)):
+            bench.examinee.subject.run(bench.looked_at.text.batch(number)[0], both)
+    return both
+
+
+@pytest.fixture(scope="module")
+def looked() -> Both:
+    return look()
+
+
+def test_maps_may_come_a_head_at_a_time(looked: Both, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maps, "WEIGHTS_AT_ONCE", 1)
+    one, other = look().overlaps, looked.overlaps
+    for table in ("gram", "with_heads", "squares", "at_offset", "offsets"):
+        for slot in MEMBERS:
+            assert_close(getattr(one, table)[slot], getattr(other, table)[slot], message=table)
+
+
+def distance(looked: Both, slot: str, head: int, mix: Tensor) -> float:
+    """Sum over all rows of all sentences of ||P_i - mix_i||^2, map by map."""
+    total = 0.0
+    for P in looked.maps[slot]:
+        F = member_tables(MEMBERS[slot], P.shape[-1], causal=slot.startswith("dec"))
+        total += float((P[head] - torch.einsum("m,mij->ij", mix, F)).square().sum())
+    return total
+
+
+@pytest.mark.parametrize("slot", MEMBERS)
+@pytest.mark.parametrize("head", [0, 1])
+def test_the_mix_is_nearest_over_all_rows(looked: Both, slot: str, head: int) -> None:
+    form = looked.overlaps.form((slot, head), "mix", 0.0, 0)
+    squares = sum(float(P[head].square().sum()) for P in looked.maps[slot])
+    mix = torch.zeros(len(MEMBERS[slot]), dtype=torch.float64)
+    mix[[MEMBERS[slot].index(member) for member in form.members]] = torch.tensor(form.mix, dtype=torch.float64)
+    best = distance(looked, slot, head, mix)
+    assert sum(form.mix) == pytest.approx(1) and min(form.mix) > 0 and form.errors == form.error == ()
+    assert form.distance == pytest.approx(best / squares, rel=1e-9)
+    for other in (*torch.eye(len(mix), dtype=torch.float64), *randn(11, len(mix)).softmax(-1)):
+        assert best <= distance(looked, slot, head, other) * (1 + 1e-3), "members below a hundredth are left out"
+
+
+@pytest.mark.parametrize("slot", MEMBERS)
+def test_the_error_is_the_mean_weight_at_the_heaviest_offsets(looked: Both, slot: str) -> None:
+    causal = slot.startswith("dec")
+    for eps in (1.0, 0.05):
+        form = looked.overlaps.form((slot, 1), "0", eps, 4)
+        sums: dict[int, tuple[float, int]] = {}
+        for P in looked.maps[slot]:
+            for offset in range(-len(P[1]) + 1, 1 if causal else len(P[1])):
+                entries = P[1].diagonal(offset)
+                old = sums.get(offset, (0.0, 0))
+                sums[offset] = old[0] + float(entries.sum()), old[1] + len(entries)
+        wanted = sorted(
+            (offset for offset in sums if offset not in form.members and abs(offset) <= SPAN),
+            key=lambda offset: -sums[offset][0],
+        )
+        assert form.error == tuple(sorted(wanted[:4])) and len(form.error) == 4
+        means = [sums[offset][0] / sums[offset][1] for offset in form.error]
+        assert form.errors == pytest.approx([min(mean, eps) for mean in means], rel=1e-9)
+    assert looked.overlaps.form((slot, 1), "0", 0.0, 4).error == ()
+
+
+def test_a_fixed_form_keeps_all_its_members() -> None:
+    overlaps = Overlaps({"enc.0": (-1, 0, 1)})
+    bench = bench_of(examinee_of(model_of(slots={"enc.0": heads_of("structured:members=0,error=none", "dense")})))
+    with torch.no_grad():
+        bench.examinee.subject.run(bench.looked_at.text.batch(0)[0], overlaps)
+    assert overlaps.form(("enc.0", 0), "band", 0.0, 0).mix == pytest.approx((0.0, 1.0, 0.0), abs=1e-7)
+    assert overlaps.form(("enc.0", 0), "auto", 0.0, 0).members == (0,)
+    assert overlaps.form(("enc.0", 0), "auto", 0.0, 0).distance == pytest.approx(0, abs=1e-12)
+    assert attention_groups(bench.model)["enc.0"].looking == (1,)
+
+
+def test_a_single_member_must_be_nearly_as_near() -> None:
+    """Its squared distance is at most a twentieth larger than that of the best mix."""
+    head, F, found = ("enc.0", 1), member_tables("first/mean", 7), set[bool]()
+    overlaps = Overlaps({"enc.0": ("first", "mean")})
+    overlaps._begin("enc.0", 2)
+    overlaps.gram["enc.0"] = torch.einsum("mij,nij->mn", F, F)
+    away = 0.2 * torch.tensor([0, 1, -1, 1, -1, 1, -1]).double()  # no mix of these two comes near to it
+    for share in (0.0, 0.02, 0.1, 0.3):
+        P = (1 - share) * F[0] + share * F[1] + away
+        overlaps.with_heads["enc.0"][1] = torch.einsum("mij,ij->m", F, P)
+        overlaps.squares["enc.0"][1] = squares = P.square().sum()
+        auto, mix = (overlaps.form(head, name, 0.0, 0) for name in ("auto", "mix"))
+        first = float((F[0] - P).square().sum() / squares)
+        found.add(first <= 1.05 * mix.distance)
+        assert (auto.members == ("first",)) == (first <= 1.05 * mix.distance)
+        assert auto.distance == pytest.approx(first if len(auto.members) == 1 else mix.distance)
+    assert found == {True, False}
