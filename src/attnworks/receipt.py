@@ -42,7 +42,8 @@ class Receipt:
     text           where the sentences came from, and how many there were of each kind
     objective      what the loss is, and the steps and the rate of healing
     done           where -> what, in words that the mechanisms or the people read
-    flops          of attention with its projections, for one sentence of `length` tokens
+    flops          of self-attention with its projections, for one sentence of `length` tokens
+    numbers        dtype and device of the computation
     fingerprint    of all weights before and after: hashes that are equal for models equal bit for bit
     """
 
@@ -57,5 +58,6 @@ class Receipt:
     length: int
     loss: Losses
     seconds: float
+    numbers: tuple[str, str]
     fingerprint: tuple[str, str]
     version: str

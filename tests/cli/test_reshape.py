@@ -159,14 +159,12 @@ def test_a_model_of_hugging_face(tmp_path: Path) -> None:
     assert [one["done"] for one in done("history", out)] == [said["done"]]
 
 
-@pytest.mark.xfail(reason="--pairs and --sentences are not looked at with --text")
 def test_so_many_lines(tmp_path: Path) -> None:
     source, text = save_tiny("bert", tmp_path / "bert"), write_lines(tmp_path / "text.txt", LINES * 2)
     said = done("project", source, "--heads", "0.0", "--text", text, "--sentences", 1, "--out", tmp_path / "out")
     assert said["text"]["judged_by"] == 1
 
 
-@pytest.mark.xfail(reason="paths are read as markup")
 def test_paths_are_printed_as_they_are(run: Path, tmp_path: Path) -> None:
     out = tmp_path / "[bold]x"
     result = reshape("project", run, "--heads", "enc.0.0", "--form", "mean", *FEW, "--out", out)

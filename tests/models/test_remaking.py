@@ -120,7 +120,6 @@ def test_a_second_reshape_keeps_what_the_first_one_learned() -> None:
     assert torch.equal(structured(other, "enc.0")[0].mix, ends.mix)
 
 
-@pytest.mark.xfail(reason="the first of several groups of one spec is taken for all of them")
 def test_one_mechanism_written_in_two_ways() -> None:
     """What `mechanisms_of` says of both heads is the same text, so that they become one group."""
     ways = ("structured:members=first/mean,eps=0.3", "structured:members=first/mean,eps=0.30")

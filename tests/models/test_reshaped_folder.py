@@ -84,7 +84,6 @@ def test_transformers_alone_refuses_it(name: str, tmp_path: Path) -> None:
     assert "attnworks.load" in (folder / "README.md").read_text()
 
 
-@pytest.mark.xfail(reason="every tensor becomes float32, where the folder of an own model keeps its types")
 def test_types_are_kept(tmp_path: Path) -> None:
     model = reshaped("bert", torch.bfloat16)
     assert fingerprint(attnworks.load(written(model, tmp_path / "bert"))) == fingerprint(model)

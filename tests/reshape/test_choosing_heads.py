@@ -62,7 +62,6 @@ def test_heads_that_are_not_there(asked: str, layers: dict[str, int], expected: 
     assert "\n" not in line and all(part in line for part in (expected, f"got {got}", remedy))
 
 
-@pytest.mark.xfail(reason="IndexError instead of a line", raises=IndexError)
 def test_a_model_whose_layers_share_their_weights_has_none() -> None:
     with pytest.raises(UsageError):
         choose_heads("*", {})

@@ -155,7 +155,7 @@ def test_the_error_is_the_mean_weight_at_the_heaviest_offsets(looked: Both, slot
         )
         assert form.error == tuple(sorted(wanted[:4])) and len(form.error) == 4
         means = [sums[offset][0] / sums[offset][1] for offset in form.error]
-        assert form.errors == pytest.approx([min(mean, eps) for mean in means], rel=1e-9)
+        assert form.errors == pytest.approx([min(mean, 0.95 * eps) for mean in means], rel=1e-9)
     assert looked.overlaps.form((slot, 1), "0", 0.0, 4).error == ()
 
 
@@ -164,7 +164,7 @@ def test_a_fixed_form_keeps_all_its_members() -> None:
     bench = bench_of(examinee_of(model_of(slots={"enc.0": heads_of("structured:members=0,error=none", "dense")})))
     with torch.no_grad():
         bench.examinee.subject.run(bench.looked_at.text.batch(0)[0], overlaps)
-    assert overlaps.form(("enc.0", 0), "band", 0.0, 0).mix == pytest.approx((0.0, 1.0, 0.0), abs=1e-7)
+    assert overlaps.form(("enc.0", 0), "band", 0.0, 0).mix == pytest.approx((0.01 / 1.02, 1 / 1.02, 0.01 / 1.02))
     assert overlaps.form(("enc.0", 0), "auto", 0.0, 0).members == (0,)
     assert overlaps.form(("enc.0", 0), "auto", 0.0, 0).distance == pytest.approx(0, abs=1e-12)
     assert attention_groups(bench.model)["enc.0"].looking == (1,)

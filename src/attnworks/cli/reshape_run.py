@@ -39,7 +39,8 @@ def project_and_show(model: str, options: dict[str, Any]) -> None:
     if options["as_json"]:
         print_json(asdict(receipt))
     else:
-        console().print(receipt_shown(receipt), f"\nSaved  {options['out']}", soft_wrap=True)
+        console().print(receipt_shown(receipt))
+        _saved(options["out"])
 
 
 def show_history(model: str, as_json: bool) -> None:
@@ -47,7 +48,7 @@ def show_history(model: str, as_json: bool) -> None:
     if as_json:
         print_json([asdict(receipt) for receipt in found])
     elif not found:
-        console().print(f"{model} was never reshaped.")
+        console().print(f"{model} was never reshaped.", markup=False)
     else:
         console().print(*(receipt_shown(receipt, number) for number, receipt in enumerate(found, 1)), sep="\n")
 
@@ -57,7 +58,9 @@ def undo_and_show(model: str, out: Path, as_json: bool) -> None:
     if as_json:
         print_json({"undone": asdict(receipt), "out": str(out)})
     else:
-        console().print(f"Undone: {_what(receipt)}. The model before is in {out}, as its files were.", soft_wrap=True)
+        console().print(
+            f"Undone: {_what(receipt)}. The model before is in {out}, as its files were.", markup=False, soft_wrap=True
+        )
 
 
 def replay_and_show(model: str, on: str, out: Path, as_json: bool) -> None:
@@ -70,7 +73,11 @@ def replay_and_show(model: str, on: str, out: Path, as_json: bool) -> None:
         console().print(receipt_shown(now, number))
         same = "the same weights, bit for bit" if then.fingerprint[1] == now.fingerprint[1] else "other weights"
         console().print(f"Then and now: {same}.")
-    console().print(f"\nSaved  {out}", soft_wrap=True)
+    _saved(out)
+
+
+def _saved(out: Path) -> None:
+    console().print(f"\nSaved  {out}", markup=False, soft_wrap=True)
 
 
 def receipt_shown(receipt: Receipt, number: int | None = None) -> Group:
@@ -109,7 +116,7 @@ def _texts(place: Place, options: dict[str, Any]) -> Texts:
             asked="the text to read", expected="--corpus or --text", got="both", remedy="leave one of them out"
         )
     if text is not None:
-        return from_lines(text)
+        return from_lines(text, pairs=options["pairs"], held_out=options["sentences"])
     seed, pairs = options["seed"], options["pairs"]
     if corpus is None and place.is_run:
         recipe, _ = read_recipe(place.folder)

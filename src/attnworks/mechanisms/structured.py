@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import product
 from typing import ClassVar
 
@@ -91,14 +92,22 @@ class Structured(Mechanism):
         return self.eps * widened(self.raw_error).sigmoid()
 
     @torch.no_grad()
-    def set_weights(self, mix: Float[Tensor, "h m"], error: Float[Tensor, "h o"] | None = None) -> None:
-        """Take these weights of members, up to a factor for each head, and this error; None is no error at all."""
-        error = torch.zeros(self.errors.shape) if error is None else error
-        _check_given("mix", mix, self.mix.shape, math.inf)
-        _check_given("error", error, self.errors.shape, self.eps)
-        self.log_mix.copy_((mix / mix.sum(-1, keepdim=True)).log())
+    def set_weights(
+        self,
+        mix: Float[Tensor, "r m"],
+        error: Float[Tensor, "r o"] | None = None,
+        heads: Sequence[int] | slice = slice(None),
+    ) -> None:
+        """Take these weights of members, up to a factor for each head, and this error; None is no error at all.
+
+        All heads, or those of these numbers; the others keep theirs to the bit.
+        """
+        error = torch.zeros(self.errors[heads].shape) if error is None else error
+        _check_given("mix", mix, self.mix[heads].shape, math.inf)
+        _check_given("error", error, self.errors[heads].shape, self.eps)
+        self.log_mix[heads] = (mix / mix.sum(-1, keepdim=True)).log().to(self.log_mix)
         if self.raw_error is not None and self.eps > 0:
-            self.raw_error.copy_((error / self.eps).logit())
+            self.raw_error[heads] = (error / self.eps).logit().to(self.raw_error)
 
     def attend(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, context: Context, weights: bool) -> Attended:
         del K, context

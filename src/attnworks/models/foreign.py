@@ -65,13 +65,16 @@ class Pretrained:
     untrained: tuple[str, ...] = ()
 
 
-def open_pretrained(path_or_id: str, *, dtype: str = "float32", device: str = "cpu", head: bool = True) -> Pretrained:
+def open_pretrained(
+    path_or_id: str, *, dtype: str | None = "float32", device: str = "cpu", head: bool = True
+) -> Pretrained:
     """The model in a folder, or with this id in the local cache of Hugging Face; nothing is ever downloaded.
 
     On any doubt there is an error, and nothing half-loaded. The model is built by the class of transformers that
     config.json names, with its output layer; with `head=False`, or if there is no such class, by the one without.
+    Without a dtype, weights keep that in which they are stored.
     """
-    if dtype not in DTYPES:
+    if dtype is not None and dtype not in DTYPES:
         raise unknown_name("type of numbers", dtype, DTYPES)
     _check_device(device)
     transformers = _transformers(path_or_id)
@@ -83,14 +86,15 @@ def open_pretrained(path_or_id: str, *, dtype: str = "float32", device: str = "c
         config = _config(folder, transformers, described)
         named = _named_class(transformers, config)
         if is_reshaped(folder):
-            model = open_reshaped(folder, named, config).to(dtype=getattr(torch, dtype), device=device)
+            model = open_reshaped(folder, named, config).to(device)
+            model = model if dtype is None else model.to(getattr(torch, dtype))
             return Pretrained(model.eval(), _tokenizer(folder, config, transformers), folder.name, model_kind(model))
         try:
             model_class = (named if head else None) or transformers.AutoModel
             model, report = model_class.from_pretrained(
                 folder,
                 config=config,
-                dtype=getattr(torch, dtype),
+                dtype="auto" if dtype is None else getattr(torch, dtype),
                 trust_remote_code=False,
                 use_safetensors=True,
                 local_files_only=True,
@@ -310,10 +314,10 @@ def _check_report(folder: Path, model: nn.Module, report: dict[str, Any]) -> Non
         raise changed(folder, "weights that fit", _short(report["error_msgs"][0]), remedy)
 
 
-def _check_finite(folder: Path, model: nn.Module, dtype: str) -> None:
+def _check_finite(folder: Path, model: nn.Module, dtype: str | None) -> None:
     for name, tensor in model.state_dict().items():
         if tensor.is_floating_point() and not tensor.isfinite().all():
-            bad = "NaN" if tensor.isnan().any() else f"infinite numbers in {dtype}"
+            bad = "NaN" if tensor.isnan().any() else f"infinite numbers in {dtype or 'its own type'}"
             raise changed(folder, "finite weights", f"{bad} in {name}", "get the weights anew, or use a wider dtype")
 
 

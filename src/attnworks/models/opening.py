@@ -20,5 +20,5 @@ def load(folder: str | os.PathLike[str]) -> Any:
     if is_reshaped(Path(folder)):
         from attnworks.models.foreign import open_pretrained
 
-        return open_pretrained(str(folder)).model
+        return open_pretrained(str(folder), dtype=None).model
     return own.load(folder)

@@ -98,13 +98,14 @@ def _remade(model: Transformer, wanted: Mechanisms) -> Transformer:
 
 
 def _carry_layer(old: MultiHead, new: MultiHead) -> None:
-    """W_Q and W_K of the heads that look in both, and the parameters of mechanisms that are in both."""
+    """W_Q and W_K of the heads that look, and the parameters of mechanisms that are in both."""
+    held = old.mechanisms.looking
+    _check_held(held, new.mechanisms.looking, new.slot)
     for name in ("W_Q", "W_K", "b_Q", "b_K"):
         theirs, mine = getattr(old, name), getattr(new, name)
         if theirs is not None:
             for row, head in enumerate(new.mechanisms.looking):
-                if head in old.mechanisms.looking:
-                    mine[row] = theirs[old.mechanisms.looking.index(head)]
+                mine[row] = theirs[held.index(head)]
     _carry_over(old.mechanisms, new.mechanisms)
 
 
@@ -112,28 +113,26 @@ def _carry_layer(old: MultiHead, new: MultiHead) -> None:
 def _carry_over(old: HeadGroups, new: HeadGroups) -> None:
     """Parameters of mechanisms that stay: what a mechanism holds for each head goes with the head."""
     for spec, heads, mechanism in zip(new.specs, new.heads, new.mechanisms, strict=True):
-        if spec not in old.specs:
-            continue
-        at = old.specs.index(spec)
-        theirs, before = tensors_of(old.mechanisms[at]), old.heads[at]
-        for name, tensor in tensors_of(mechanism).items():
-            if (len(tensor), len(theirs[name])) == (len(heads), len(before)):
-                for row, head in enumerate(heads):
-                    if head in before:
-                        tensor[row] = theirs[name][before.index(head)]
-            elif tensor.shape == theirs[name].shape:
-                tensor.copy_(theirs[name])
+        for before, held, theirs in zip(old.specs, old.heads, old.mechanisms, strict=True):
+            if before == spec and not {*held}.isdisjoint(heads):
+                _carry_tensors(tensors_of(theirs), held, tensors_of(mechanism), heads)
+
+
+def _carry_tensors(
+    theirs: Mapping[str, Tensor], held: Sequence[int], own: Mapping[str, Tensor], heads: Sequence[int]
+) -> None:
+    for name, tensor in own.items():
+        if (len(tensor), len(theirs[name])) == (len(heads), len(held)):
+            for row, head in enumerate(heads):
+                if head in held:
+                    tensor[row] = theirs[name][held.index(head)]
+        elif tensor.shape == theirs[name].shape:
+            tensor.copy_(theirs[name])
 
 
 def _shrink(linears: Sequence[nn.Linear], held: Sequence[int], kept: Sequence[int], slot: str) -> None:
     """Of the heads that are held, keep the outputs of some."""
-    if lost := sorted({*kept} - {*held}):
-        raise UsageError(
-            asked=f"attention by queries and keys in head {slot}.{lost[0]}",
-            expected="a head that has them",
-            got="one that attends by position alone",
-            remedy="undo the reshape that took them: attnworks reshape undo",
-        )
+    _check_held(held, kept, slot)
     for linear in linears:
         for name in ("weight", "bias"):
             tensor: Tensor | None = getattr(linear, name)
@@ -143,6 +142,16 @@ def _shrink(linears: Sequence[nn.Linear], held: Sequence[int], kept: Sequence[in
                 ]
                 setattr(linear, name, nn.Parameter(rows.flatten(0, 1), requires_grad=tensor.requires_grad))
         linear.out_features = linear.weight.shape[0]
+
+
+def _check_held(held: Sequence[int], kept: Sequence[int], slot: str) -> None:
+    if lost := sorted({*kept} - {*held}):
+        raise UsageError(
+            asked=f"attention by queries and keys in head {slot}.{lost[0]}",
+            expected="a head that has them",
+            got="one that attends by position alone",
+            remedy="undo the reshape that took them: attnworks reshape undo",
+        )
 
 
 def self_attention(model: nn.Module) -> dict[str, Part]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -20,7 +21,7 @@ from attnworks.objectives.text import TextObjective
 from attnworks.receipt import Change, Losses, Receipt
 from attnworks.reshape.contract import Bench, Reshape
 from attnworks.reshape.events import Watch, silently
-from attnworks.reshape.healing import heal
+from attnworks.reshape.healing import heal, not_healed
 from attnworks.reshape.judging import Judge
 from attnworks.reshape.texts import Texts
 from attnworks.traces.examinee import Examinee
@@ -58,7 +59,7 @@ def carry_out(
 ) -> tuple[Any, Receipt]:
     """A new model and its receipt; the old model stays as it is."""
     care = Care() if care is None else care
-    began, subject = time.perf_counter(), examinee.subject
+    began, subject, first = time.perf_counter(), examinee.subject, next(examinee.subject.model.parameters())
     if not isinstance(subject, OwnSubject | ForeignSubject):
         raise UsageError(
             asked=f"to {reshape.name} heads of {subject.name}",
@@ -72,7 +73,7 @@ def carry_out(
     looked_at, held_out = (
         judge_on(examinee, objective, passages, care) for passages in (texts.learn[:LOOKED_AT], texts.held_out)
     )
-    length = mean_length(held_out.text)
+    length = mean_length(looked_at.text)
     watch("measuring before", 0, 1)
     before = held_out.mean(subject)
     made = reshape.make(Bench(examinee, looked_at, length, watch))
@@ -87,6 +88,8 @@ def carry_out(
         heal(healing, new, steps=care.steps, rate=rate, seed=care.seed, watch=watch)
         watch("measuring what healed", 0, 1)
         healed = held_out.mean(new)
+        if not math.isfinite(healed):
+            raise not_healed("after the last step", f"loss {healed:g}")
     return made.model, Receipt(
         reshape=reshape.name,
         asked=asdict(reshape),  # pyright: ignore[reportArgumentType]
@@ -99,6 +102,7 @@ def carry_out(
         length=length,
         loss=Losses(before=before, predicted=before + made.rise, after=after, healed=healed),
         seconds=time.perf_counter() - began,
+        numbers=(str(first.dtype).removeprefix("torch."), str(first.device)),
         fingerprint=(fingerprint(subject.model), fingerprint(made.model)),
         version=version("attnworks"),
     )

@@ -19,7 +19,9 @@ from attnworks.traces.subject import Spectator
 SLACK = 0.05
 """A form of one member is taken if its squared distance is at most so much larger than that of the best mix."""
 SMALLEST = 0.01
-"""Members with less of a mix than this are left out."""
+"""Members with less of a mix than this are left out; those that were asked for get as much, so that they can learn."""
+LARGEST_ERROR = 0.95
+"""Of eps: at eps itself an error could not learn."""
 SPAN = 16
 """Offsets of the error are at most this."""
 NAMES: dict[str, str] = {"previous": "-1", "self": "0", "next": "1"}
@@ -116,9 +118,9 @@ class Overlaps(Spectator):
         best, single = float(mix @ G @ mix), int(G.diagonal().argmin())
         if form == "auto" and float(G[single, single]) <= (1 + SLACK) * best + 1e-12 * float(squares):
             mix = torch.nn.functional.one_hot(torch.tensor(single), len(members)).double()
-        if form in ("auto", "mix"):
-            mix = torch.where(mix < SMALLEST, 0.0, mix)
-        kept = [place for place, weight in enumerate(mix.tolist()) if weight > 0 or form not in ("auto", "mix")]
+        few = form in ("auto", "mix")
+        mix = torch.where(mix < SMALLEST, 0.0, mix) if few else mix.clamp_min(SMALLEST)
+        kept = mix.nonzero().squeeze(-1).tolist()
         mix = mix / mix.sum()
         inside = tuple(members[place] for place in kept)
         offsets, values = self._error(slot, number, inside, eps, errors)
@@ -134,7 +136,8 @@ class Overlaps(Spectator):
         ranked = [place for place in weight.argsort(descending=True, stable=True).tolist() if weight[place] > 0]
         chosen = sorted(ranked[: errors if eps > 0 else 0])
         mean = weight / self.offsets[slot].clamp_min(1)
-        return tuple(place - SPAN for place in chosen), tuple(min(float(mean[place]), eps) for place in chosen)
+        values = (min(float(mean[place]), LARGEST_ERROR * eps) for place in chosen)
+        return tuple(place - SPAN for place in chosen), tuple(values)
 
 
 def _word(member: Member) -> str:

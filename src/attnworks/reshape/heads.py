@@ -27,6 +27,13 @@ def choose_heads(asked: str, layers: Mapping[str, int]) -> list[Head]:
     chosen: set[Head] = set()
     if asked.strip() == NONE:
         return []
+    if not every:
+        raise UsageError(
+            asked=f"heads {asked!r}",
+            expected="a model whose self-attention layers have weights of their own",
+            got="one whose layers all share theirs",
+            remedy="choose another model",
+        )
     for pattern in (part.strip() for part in asked.split(",")):
         found = [head for head in every if _matches(pattern, head, kinds)]
         if not found:

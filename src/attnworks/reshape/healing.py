@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from attnworks.errors import AttnworksError
+from attnworks.errors import AttnworksError, UsageError
+from attnworks.models.config import LARGEST_FLOAT
 from attnworks.reshape.events import Watch, silently
 from attnworks.reshape.judging import Judge
 from attnworks.traces.subject import Subject
@@ -35,9 +36,17 @@ def heal(
 
     The same for a seed.
     """
+    if not 0 < rate <= LARGEST_FLOAT:
+        raise UsageError(
+            asked=f"healing at a rate of {rate}",
+            expected="a number above 0",
+            got=str(rate),
+            remedy="3e-4 is usual",
+        )
     model = subject.model
     device = next(model.parameters()).device
-    optimiser = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=rate, betas=(0.9, 0.98))
+    learnable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimiser = torch.optim.Adam(learnable, lr=rate, betas=(0.9, 0.98))
     order = np.random.default_rng(seed)
     queue: list[int] = []
     with torch.random.fork_rng(devices=[]):
@@ -54,17 +63,22 @@ def heal(
                 loss.backward()
                 norm = nn.utils.clip_grad_norm_(model.parameters(), CLIP)
                 if not (math.isfinite(float(loss.detach())) and math.isfinite(float(norm))):
-                    raise NotHealedError(
-                        asked=f"healing, step {step + 1} of {steps}",
-                        expected="a finite loss and gradient",
-                        got=f"loss {float(loss.detach()):g} and gradient norm {float(norm):g}",
-                        remedy="lower the rate of healing",
-                    )
+                    got = f"loss {float(loss.detach()):g} and gradient norm {float(norm):g}"
+                    raise not_healed(f"step {step + 1} of {steps}", got)
                 optimiser.step()
                 watch("healing", step + 1, steps)
         finally:
             model.eval()
             optimiser.zero_grad(set_to_none=True)
+
+
+def not_healed(when: str, got: str) -> NotHealedError:
+    return NotHealedError(
+        asked=f"healing, {when}",
+        expected="a finite loss and gradient",
+        got=got,
+        remedy="lower the rate of healing",
+    )
 
 
 def _warmth(step: int, steps: int) -> float:

@@ -140,7 +140,7 @@ def _read(step: Path) -> tuple[Receipt, dict[str, str], str]:
     saved, hashes, checkpoint = (sealed.get(key) for key in ("receipt", "files", "checkpoint"))
     if not isinstance(saved, dict) or not isinstance(hashes, dict) or not _plain_name(checkpoint):
         raise changed(step / RECEIPT, "a receipt, and the hashes of files", "something else")
-    return parse(Receipt, saved, "receipt"), hashes, str(checkpoint)
+    return parse(Receipt, saved, "receipt"), {str(name): str(of) for name, of in hashes.items()}, str(checkpoint)
 
 
 def _plain_name(name: object) -> bool:

@@ -115,13 +115,18 @@ def with_forms(model: torch.nn.Module, forms: Mapping[Head, Form]) -> torch.nn.M
 
 def _set_weights(groups: HeadGroups, forms: Mapping[int, Form]) -> None:
     for mechanism, heads in zip(groups.mechanisms, groups.heads, strict=True):
-        if isinstance(mechanism, Structured) and any(head in forms for head in heads):
-            mix, error = mechanism.mix.detach().clone(), mechanism.errors.detach().clone()
-            for row, head in enumerate(heads):
-                if head in forms:
-                    mix[row] = mix.new_tensor(forms[head].mix)
-                    error[row] = error.new_tensor(forms[head].errors)
-            mechanism.set_weights(mix, error)
+        rows = [row for row, head in enumerate(heads) if head in forms]
+        if rows:
+            take_form(mechanism, [forms[heads[row]] for row in rows], rows)
+
+
+def take_form(mechanism: Mechanism, forms: Sequence[Form], rows: Sequence[int]) -> None:
+    """Give heads of a mechanism, by number, the weights of their forms."""
+    assert isinstance(mechanism, Structured)
+    mix, errors = (
+        torch.tensor([getattr(form, part) for form in forms], dtype=torch.float64) for part in ("mix", "errors")
+    )
+    mechanism.set_weights(mix, errors, rows)
 
 
 class InForm(Spectator):
@@ -138,13 +143,8 @@ class InForm(Spectator):
         V = trace.shared(trace.V, one)
         if self.mechanism is None:
             self.mechanism = MechanismSpec.parse(self.form.spec).build(Geometry(1, trace.Q.shape[-1], V.shape[-1]))
-            _set_weights_of(self.mechanism.to(V), self.form)
+            take_form(self.mechanism.to(V), [self.form], [0])
         Q, K = trace.Q[:, one], trace.shared(trace.K, one)
         Y = trace.Y.clone()
         Y[:, one] = self.mechanism(Q, K, V, mask_of_heads(trace.mask.hiding(), (self.head,))).Y
         return Y
-
-
-def _set_weights_of(mechanism: Mechanism, form: Form) -> None:
-    assert isinstance(mechanism, Structured)
-    mechanism.set_weights(*(torch.tensor([part], dtype=torch.float64) for part in (form.mix, form.errors)))

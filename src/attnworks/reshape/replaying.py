@@ -41,6 +41,7 @@ def repeat(receipt: Receipt, on: str, out: Path, *, watch: Watch = silently) -> 
     steps, rate, tokens, seed = (receipt.healing[key] for key in ("steps", "rate", "tokens", "seed"))
     reshape = RESHAPES[receipt.reshape](**receipt.asked)
     texts, care = found_again(receipt.text), Care(receipt.objective, steps, rate, tokens, seed)
-    model, new = carry_out(reshape, open_examinee(on), texts, care, watch)
+    dtype, device = receipt.numbers
+    model, new = carry_out(reshape, open_examinee(on, dtype=dtype, device=device), texts, care, watch)
     write_outcome(model, new, Place.of(on), out)
     return new

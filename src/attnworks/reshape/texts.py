@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +45,12 @@ def from_passages(passages: Sequence[Passage], about: dict[str, Any]) -> Texts:
     return _checked(Texts(learn, held_out, about))
 
 
-def from_lines(path: Path, sentences: int | None = None) -> Texts:
-    """Lines of a file, every fourth held out."""
+def from_lines(path: Path, *, pairs: int = LEARN, held_out: int = HELD_OUT) -> Texts:
+    """Lines of a file, every fourth held out; at most so many of either kind."""
     passages, _ = from_file(path)
-    about = {"file": str(path), "sentences": sentences, "sha256": sha256(path.read_bytes())}
-    return from_passages(passages[:sentences], about)
+    about = {"file": str(path), "pairs": pairs, "held_out": held_out, "sha256": sha256(path.read_bytes())}
+    texts = from_passages(passages, about)
+    return replace(texts, learn=texts.learn[:pairs], held_out=texts.held_out[:held_out])
 
 
 def found_again(about: dict[str, Any]) -> Texts:
@@ -57,7 +58,7 @@ def found_again(about: dict[str, Any]) -> Texts:
     if "corpus" in about:
         return from_corpus(about["corpus"], pairs=about["pairs"], held_out=about["held_out"], seed=about["seed"])
     if "file" in about:
-        texts = from_lines(Path(about["file"]), about["sentences"])
+        texts = from_lines(Path(about["file"]), pairs=about["pairs"], held_out=about["held_out"])
         if texts.about["sha256"] == about["sha256"]:
             return texts
     raise UsageError(

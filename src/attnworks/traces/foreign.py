@@ -65,7 +65,8 @@ class ForeignSubject:
 
     def again(self, model: nn.Module) -> ForeignSubject:
         """The same subject with another model."""
-        return ForeignSubject(model, self.name, self.abilities.mask_id)
+        given = None if self.given == self._token_ids else self.given
+        return ForeignSubject(model, self.name, self.abilities.mask_id, given)
 
     def run(self, batch: TextBatch, spectator: Spectator | None = None, *, scores: bool = False) -> Outputs:
         given = self.given(batch)

@@ -13,7 +13,7 @@ from attnworks.data.tokens import Tokens
 from attnworks.linalg.rows import attend_rows
 from attnworks.linalg.scratch import FRESH, Scratch
 from attnworks.mechanisms.mask import as_four_axes
-from attnworks.traces.layer import LayerTrace, Slot
+from attnworks.traces.layer import LOWEST_LOG, LayerTrace, Slot
 
 WEIGHTS_AT_ONCE = 2**18
 """Attention weights computed at a time by each thread: a megabyte in float32."""
@@ -56,6 +56,8 @@ def maps_of(
             if norms is not None and trace.scale is not None:
                 torch.linalg.vector_norm(S, dim=-1, out=norms[sentences, heads, :i])
             added, allowed = _masked(trace, sentences, heads, i, j)
+            if trace.scale is None:
+                allowed = _without_empty_rows(S, allowed)
             if added is not None:
                 S += added
             own = None if sums is None else sums[:, sentences, heads, :i]
@@ -95,6 +97,14 @@ def _masked(trace: LayerTrace, sentences: slice, heads: slice, i: int, j: int) -
         past = torch.ones(i, j, dtype=torch.bool, device=trace.Q.device).tril(trace.K.shape[-2] - trace.Q.shape[-2])
         allowed = past if allowed is None else allowed & past
     return added, None if allowed is None or bool(allowed.all()) else allowed
+
+
+def _without_empty_rows(S: Tensor, allowed: Tensor | None) -> Tensor | None:
+    """Rows of a mechanism that gives no weight to any key see none: their scores are those of weights zero."""
+    some = (S > LOWEST_LOG).any(-1, keepdim=True)
+    if bool(some.all()):
+        return allowed
+    return some.expand_as(S) if allowed is None else allowed & some
 
 
 def _visible(allowed: Tensor | None, S: Tensor) -> Tensor:
