@@ -7,6 +7,7 @@ Departs: forms are chosen at equal length of description, and what a projection 
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -153,9 +154,16 @@ def _named(run: Run, trained: Trained, settings: Settings) -> list[dict[str, Any
         "role": "roles.label", "score": "roles.score", "form": "structure.form", "distance": "structure.distance",
     }  # fmt: skip
     rows = {column: readings[f"{name}@encoder"].value[0] for column, name in columns.items()}
-    plain = {column: row.tolist() if isinstance(row, torch.Tensor) else list(row) for column, row in rows.items()}
+    plain = {column: _plain(row) for column, row in rows.items()}
     heads = range(len(plain["form"]))
     return [{"head": f"{SLOT}.{head}", **{column: plain[column][head] for column in columns}} for head in heads]
+
+
+def _plain(row: torch.Tensor | tuple[str, ...]) -> list[Any]:
+    """What is no number becomes None."""
+    if isinstance(row, tuple):
+        return list(row)
+    return [value if math.isfinite(value) else None for value in row.tolist()]
 
 
 def _example(folder: Path) -> dict[str, Any]:
