@@ -34,13 +34,24 @@ class Losses:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Healing:
+    """Training after a change: steps of Adam at this rate, on batches of so many padded tokens."""
+
+    steps: int
+    rate: float
+    tokens: int
+    seed: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Receipt:
     """One reshape of one model.
 
     reshape        its registered name
     asked          its options, all that is needed to do it again
-    text           where the sentences came from, and how many there were of each kind
-    objective      what the loss is, and the steps and the rate of healing
+    text           where the sentences came from, how many were looked at and judged by, and for how many of these the
+                   model itself wrote the target, because there was none
+    objective      what the loss is
     done           where -> what, in words that the mechanisms or the people read
     flops          of self-attention with its projections, for one sentence of `length` tokens
     numbers        dtype and device of the computation
@@ -51,7 +62,7 @@ class Receipt:
     asked: dict[str, Any]
     text: dict[str, Any]
     objective: str
-    healing: dict[str, Any]
+    healing: Healing
     done: dict[str, str]
     parameters: Change
     flops: Change

@@ -18,7 +18,7 @@ import attnworks
 from attnworks.cli import main
 from attnworks.models.folder import fingerprint
 from attnworks.models.presets import PRESETS
-from attnworks.receipt import Receipt
+from attnworks.receipt import Healing, Receipt
 from attnworks.reshape.history import receipts
 
 FEW = ("--pairs", 50, "--sentences", 5, "--threads", 1)
@@ -54,8 +54,8 @@ def mistake(*arguments: object, code: int = 2) -> str:
     if lines[0].startswith(("Usage:", "Error: ")):  # click's own: usage, hint, blank, error
         assert lines[-1].startswith("Error: ") and len(lines) <= 4
         return lines[-1]
-    assert len(lines) == 1 and lines[0].startswith("attnworks: ")
-    return lines[0]
+    assert lines[-1].startswith("attnworks: ") and not any("Traceback" in line for line in lines)
+    return lines[-1]
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,8 @@ def projected(run: Path) -> tuple[Path, str]:
     """A folder with two heads projected and healed, and what was printed."""
     out = run.parent / "projected"
     result = reshape("project", run, "--heads", "enc.0.*", "--heal", 2, "--lr", 0.001, *FEW, "--out", out)
-    assert result.exit_code == 0 and result.stderr == "", result.output
+    assert result.exit_code == 0, result.output
+    assert result.stderr.splitlines()[:2] == ["reading text", "measuring before"] and "healing" in result.stderr
     return out, result.stdout
 
 
@@ -80,10 +81,10 @@ def test_project(run: Path, projected: tuple[Path, str]) -> None:
     (receipt,) = receipts(out)
     assert receipt.text["corpus"] == f"tsv:{run.parent / 'pairs.tsv'}", "the corpus of the run"
     assert receipt.text["seed"] == 11 and receipt.text["pairs"] == 50 and receipt.text["judged_by"] <= 5
-    assert receipt.healing == {"steps": 2, "rate": 0.001, "tokens": 2048, "seed": 0}
-    assert text.splitlines()[0] == "project 2 heads (enc.0.*)" and text.splitlines()[-1] == f"Saved  {out}"
+    assert receipt.healing == Healing(steps=2, rate=0.001, tokens=2048, seed=0)
+    assert text.splitlines()[0] == "project 2 heads (enc.0.*)" and f"Saved  {out}" in text.splitlines()
     for number in (receipt.loss.before, receipt.loss.predicted, receipt.loss.after, receipt.loss.healed):
-        assert f"{number:.4f}" in text
+        assert f"{number:.4g}" in text
     assert f"{receipt.parameters.before:,}" in text and f"{receipt.flops.after:,}" in text
     for head, form in receipt.done.items():
         assert head in text and form in text
@@ -94,8 +95,8 @@ def test_one_json_document(run: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     said = done("project", run, "--heads", "dec.0.1", "--form", "previous", *FEW, "--out", out)
     (receipt,) = receipts(out)
-    assert set(said) == set(Receipt.__dataclass_fields__)
-    assert said["done"] == {"dec.0.1": "previous"} == receipt.done
+    assert set(said) == {*Receipt.__dataclass_fields__, "out"} and said["out"] == str(out)
+    assert said["done"] == receipt.done and receipt.done["dec.0.1"].startswith("previous")
     assert said["loss"]["healed"] is None and said["loss"]["before"] == receipt.loss.before
     assert said["fingerprint"] == list(receipt.fingerprint)
 
@@ -107,8 +108,9 @@ def test_options_reach_the_receipt(run: Path, tmp_path: Path) -> None:
     )
     said = done("project", run, *words.split(), "--out", tmp_path / "out")
     assert said["asked"] == {"heads": "enc.0.1", "form": "band", "window": 1, "eps": 0.25, "sparsity": 0.5}
+    assert said["text"].pop("sha256")
     assert said["text"] == {
-        "corpus": "grammar", "pairs": 9, "held_out": 2, "seed": 5, "looked_at": 9, "judged_by": 2,
+        "corpus": "grammar", "pairs": 9, "held_out": 2, "seed": 5, "looked_at": 9, "judged_by": 2, "written": 0,
     }  # fmt: skip
     assert said["healing"] == {"steps": 1, "rate": 0.01, "tokens": 70, "seed": 5}
     assert said["objective"] == "embedding" and said["loss"]["before"] == 0
@@ -116,13 +118,13 @@ def test_options_reach_the_receipt(run: Path, tmp_path: Path) -> None:
 
 def test_history(run: Path, projected: tuple[Path, str]) -> None:
     out, text = projected
-    assert done("history", run) == []
+    assert done("history", run) == {"receipts": []}
     assert reshape("history", run).stdout == f"{run} was never reshaped.\n"
-    (said,) = done("history", out)
+    (said,) = done("history", out)["receipts"]
     assert said["reshape"] == "project" and said["fingerprint"] == list(receipts(out)[0].fingerprint)
     shown = reshape("history", out).stdout
     assert shown.splitlines()[0] == "1. project 2 heads (enc.0.*)"
-    assert shown.splitlines()[1:] == text.splitlines()[1:-2], "the same receipt"
+    assert shown.splitlines()[1:] == text.splitlines()[1:-3], "the same receipt"
 
 
 def test_undo(run: Path, projected: tuple[Path, str], tmp_path: Path) -> None:
@@ -139,11 +141,11 @@ def test_undo(run: Path, projected: tuple[Path, str], tmp_path: Path) -> None:
 
 def test_replay(run: Path, projected: tuple[Path, str], tmp_path: Path) -> None:
     result = reshape("replay", projected[0], "--on", run, "--threads", 1, "--out", tmp_path / "again")
-    assert result.exit_code == 0 and result.stderr == ""
-    assert "Then and now: the same weights, bit for bit." in result.stdout
-    assert result.stdout.splitlines()[-1] == f"Saved  {tmp_path / 'again'}"
+    assert result.exit_code == 0, result.output
+    assert "The outcome: the same weights as then, bit for bit." in result.stdout
+    assert f"Saved  {tmp_path / 'again'}" in result.stdout.splitlines()
     assert fingerprint(attnworks.load(tmp_path / "again")) == fingerprint(attnworks.load(projected[0]))
-    (pair,) = done("replay", projected[0], "--on", projected[0], "--threads", 1, "--out", tmp_path / "more")
+    (pair,) = done("replay", projected[0], "--on", projected[0], "--out", tmp_path / "more")["replayed"]
     assert pair["then"]["asked"] == pair["now"]["asked"] and pair["then"]["fingerprint"] != pair["now"]["fingerprint"]
     assert len(receipts(tmp_path / "more")) == 2
 
@@ -156,7 +158,7 @@ def test_a_model_of_hugging_face(tmp_path: Path) -> None:
     assert said["text"]["file"] == str(text) and said["objective"] == "mlm"
     assert said["parameters"]["after"] < said["parameters"]["before"]
     assert fingerprint(attnworks.load(out)) == said["fingerprint"][1]
-    assert [one["done"] for one in done("history", out)] == [said["done"]]
+    assert [one["done"] for one in done("history", out)["receipts"]] == [said["done"]]
 
 
 def test_so_many_lines(tmp_path: Path) -> None:
@@ -168,7 +170,7 @@ def test_so_many_lines(tmp_path: Path) -> None:
 def test_paths_are_printed_as_they_are(run: Path, tmp_path: Path) -> None:
     out = tmp_path / "[bold]x"
     result = reshape("project", run, "--heads", "enc.0.0", "--form", "mean", *FEW, "--out", out)
-    assert result.stdout.splitlines()[-1] == f"Saved  {out}"
+    assert f"Saved  {out}" in result.stdout.splitlines()
 
 
 @pytest.mark.parametrize("command", ["", "project", "history", "undo", "replay"])
@@ -189,8 +191,8 @@ def test_help_is_quick() -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ("--heads enc.7.0", "'enc.7.0', which is no head of this model; put enc or dec in front"),
-        ("--heads 0.0", "put enc or dec in front"),
+        ("--heads enc.7.0", "got 'enc.7.0'; for instance"),
+        ("--heads 0.0", "enc.0.0 to enc.0.1, dec.0.0"),
         ("--heads enc.* --form prevous", "form 'prevous'"),
         ("--heads enc.* --objective mlm", "objective 'mlm'"),
         ("--heads enc.* --objective guess", "guess"),
@@ -199,7 +201,7 @@ def test_help_is_quick() -> None:
         ("--heads enc.* --window -1", "--window"),
         ("--heads enc.* --window 65", "--window"),
         ("--heads enc.* --eps 2", "--eps"),
-        ("--heads enc.* --eps nan", "eps=nan: expected a number from 0.0 to 1.0"),
+        ("--heads enc.* --eps nan", "eps=nan: expected a number from 0 to 1"),
         ("--heads enc.* --sparsity -0.1", "--sparsity"),
         ("--heads enc.* --heal -1", "--heal"),
         ("--heads enc.* --lr 0", "--lr"),
@@ -256,7 +258,7 @@ def test_models_that_are_not_there(run: Path, tmp_path: Path) -> None:
 def test_models_without_heads(tmp_path: Path) -> None:
     recurrent = train_run(tmp_path / "home", "small-lstm")
     line = mistake("project", recurrent, "--heads", "*", *FEW, "--out", tmp_path / "out")
-    assert "a model whose parts are not known" in line
+    assert "none in a recurrent model" in line
 
 
 def test_words_that_are_none() -> None:

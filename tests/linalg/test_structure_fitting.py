@@ -24,7 +24,7 @@ from attnworks.linalg.structure import (
     sample_band,
     shift_map,
 )
-from attnworks.linalg.structure.fitting import _winner
+from attnworks.linalg.structure.fitting import winner
 
 RECTANGULAR = ("zero", "uniform", "column", "map")
 
@@ -81,12 +81,12 @@ def test_the_winner_wins_its_duels_whoever_else_is_there() -> None:
 
 def test_a_circle_of_winners_goes_to_the_shortest() -> None:
     duels = torch.tensor([[0.9, 0.5, 0.1], [0.4, 0.4, 0.3], [0.2, 0.2, 0.2]])
-    assert _winner(duels, torch.tensor([0.0, 5.0, 9.0])).item() == 0
-    assert _winner(duels, torch.tensor([7.0, 5.0, 9.0])).item() == 1
+    assert winner(duels, torch.tensor([0.0, 5.0, 9.0])).item() == 0
+    assert winner(duels, torch.tensor([7.0, 5.0, 9.0])).item() == 1
     tied = torch.full((3, 3), 0.5)
-    assert _winner(tied, torch.tensor([3.0, 2.0, 2.0])).item() == 1
+    assert winner(tied, torch.tensor([3.0, 2.0, 2.0])).item() == 1
     tied[2] += 1e-7  # rounding
-    assert _winner(tied, torch.tensor([3.0, 2.0, 1.0])).item() == 2
+    assert winner(tied, torch.tensor([3.0, 2.0, 1.0])).item() == 2
 
 
 @pytest.mark.parametrize("eps", [0.0, 0.02, 0.3])

@@ -63,7 +63,7 @@ def test_it_belongs_to_the_default_set_and_gives_what_it_declares() -> None:
 def test_planted_heads_are_named() -> None:
     draw = torch.Generator().manual_seed(3)
     found = concluded(*(maps(planted(n, draw)[None], first=number) for number, n in enumerate((13, 17, 11))))
-    assert found["structure.form"] == ("offset", "column", "columns", "none")
+    assert found["structure.form"] == ("offset", "column", "columns", "uniform")
 
 
 @pytest.mark.parametrize("kind", ["encoder", "decoder"])
@@ -86,7 +86,7 @@ def test_attention_across_has_no_diagonal() -> None:
     P[:, 1] = 1 / 7
     given = maps(P, "cross")
     assert {*Structure(SETTING).maps(given)} == {"structure.duel", *(f"structure.{name}" for name in ACROSS)}
-    assert concluded(given)["structure.form"] == ("column", "none")
+    assert concluded(given)["structure.form"] == ("column", "uniform")
 
 
 def test_long_texts_are_left_out() -> None:

@@ -152,12 +152,17 @@ def test_names_that_are_not_known() -> None:
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: build(recurrent_config()), lambda: unknown_causal("Qwen3ForCausalLM")], ids=["recurrent", "qwen3"]
+    ("make", "told"),
+    [
+        (lambda: build(recurrent_config()), "none in a recurrent model"),
+        (lambda: unknown_causal("Qwen3ForCausalLM"), "a model whose parts are not known"),
+    ],
+    ids=["recurrent", "qwen3"],
 )
-def test_models_whose_parts_are_not_known(make: Callable[[], Any]) -> None:
+def test_models_whose_parts_are_not_known(make: Callable[[], Any], told: str) -> None:
     with pytest.raises(UsageError) as error:
         with_mechanisms(make(), {})
-    assert "a model whose parts are not known" in one_line(error)
+    assert told in one_line(error)
 
 
 # Models of Hugging Face ----------------------------------------------------------------------------------------------
@@ -226,6 +231,25 @@ def test_no_head_looks_any_more(name: str) -> None:
     once_more = with_mechanisms(new, {slot: [FORM.spec] * len(specs) for slot, specs in now.items()})
     assert torch.equal(run(once_more, name), run(new, name)) and run(new, name).isfinite().all()
     assert fingerprint(once_more) == fingerprint(new)
+
+
+@pytest.mark.parametrize("name", ["m2m_100", "mbart", "bart", "marian", "gpt2", "llama"])
+def test_decoding_with_a_cache_where_no_head_of_a_layer_looks(name: str) -> None:
+    """transformers takes the length of what was read from the keys of the first layer."""
+    changes = {"num_key_value_heads": 6} if name == "llama" else {}
+    model = TINY[name].build(**changes)
+    heads = len(mechanisms_of(model)["dec.0"])
+    new = with_forms(model, {("dec.0", head): FORM for head in range(heads)})
+    given = inputs(new, padded=False)
+    words = "decoder_input_ids" if "decoder_input_ids" in given else "input_ids"
+    ids, others = given[words], {key: value for key, value in given.items() if key not in (words, "attention_mask")}
+    with torch.no_grad():
+        whole = new(**{**others, words: ids}, use_cache=False).logits
+        cache, steps = None, []
+        for place in range(ids.shape[1]):
+            step = new(**{**others, words: ids[:, place : place + 1]}, past_key_values=cache, use_cache=True)
+            cache, steps = step.past_key_values, [*steps, step.logits]
+    torch.testing.assert_close(torch.cat(steps, 1), whole, rtol=1e-9, atol=1e-9)
 
 
 def test_queries_and_keys_of_llama_go_where_no_group_shares_them() -> None:

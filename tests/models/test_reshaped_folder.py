@@ -192,3 +192,19 @@ def test_pickles_are_not_opened(copied: Path) -> None:
     (copied / WEIGHTS).unlink()
     torch.save({}, copied / "pytorch_model.bin")
     assert "pytorch_model.bin" in refused(copied, UnsafeFileError)
+
+
+def test_saving_from_python(bert: Path, tmp_path: Path) -> None:
+    model = attnworks.load(bert)
+    attnworks.save(model, tmp_path / "copy")
+    assert fingerprint(attnworks.load(tmp_path / "copy")) == fingerprint(model)
+    with pytest.raises(FolderError, match="a place where nothing is"):
+        attnworks.save(model, tmp_path / "copy")
+    attnworks.save(model, tmp_path / "copy", overwrite=True)
+    with pytest.raises(attnworks.errors.UsageError, match="call its save_pretrained"):
+        attnworks.save(TINY["bert"].build(), tmp_path / "other")
+
+
+def test_a_small_folder_that_asks_for_a_huge_model(copied: Path) -> None:
+    change_config(copied, lambda config: config.update(intermediate_size=10**12), sealed=True)
+    refused(copied, attnworks.errors.AttnworksError)

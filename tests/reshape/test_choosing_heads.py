@@ -44,15 +44,15 @@ def test_both_sides(asked: str, chosen: list[Head]) -> None:
 @pytest.mark.parametrize(
     ("asked", "layers", "expected", "got", "remedy"),
     [
-        ("7.0", ENCODER, "enc.0 to enc.10: 10.0, or * for all", "'7.0'", "name heads from zero"),
-        ("0.3", ENCODER, "enc.0 to enc.10", "'0.3'", "name heads from zero"),
-        ("0.0,", ENCODER, "enc.0 to enc.10", "''", "name heads from zero"),
-        ("", ENCODER, "enc.0 to enc.10", "''", "name heads from zero"),
-        ("0", ENCODER, "enc.0 to enc.10", "'0'", "name heads from zero"),
-        ("dec.0.0", {"enc.0": 2}, "in enc.0: 0.1, or", "'dec.0.0'", "name heads from zero"),
-        ("0.1", BOTH, "enc.0 to dec.0: dec.0.2, or * for all", "'0.1'", "put enc or dec in front"),
-        ("enc.0.0,cross.0.0", BOTH, "self-attention", "'cross.0.0'", "put enc or dec in front"),
-        ("enc.0.0\n", {"dec.0": 1}, "in dec.0: 0.0, or", "'enc.0.0', which is no head of this model", "from zero"),
+        ("7.0", ENCODER, "enc.10.0 to enc.10.", "'7.0'", "for instance 10."),
+        ("0.3", ENCODER, "enc.0.0 to enc.0.2, ", "'0.3'", "enc.0.* or none"),
+        ("0.0,", ENCODER, "heads of self-attention", "''", "or none"),
+        ("", ENCODER, "heads of self-attention", "''", "or none"),
+        ("0", ENCODER, "heads of self-attention", "'0'", "or none"),
+        ("dec.0.0", {"enc.0": 2}, "(enc.0.0 to enc.0.1)", "'dec.0.0'", "for instance 0.1, enc.0.* or none"),
+        ("0.1", BOTH, "enc.0.0 to enc.0.1, dec.0.0 to dec.0.2", "'0.1'", "for instance dec.0.2, enc.0.*"),
+        ("enc.0.0,cross.0.0", BOTH, "self-attention", "cross-attention, which has no positions", "dec.0.2"),
+        ("enc.0.0\n", {"dec.0": 1}, "dec.0.0 to dec.0.0", "'enc.0.0'", "0.0, dec.0.*"),
     ],
 )
 def test_heads_that_are_not_there(asked: str, layers: dict[str, int], expected: str, got: str, remedy: str) -> None:

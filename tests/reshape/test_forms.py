@@ -14,7 +14,7 @@ from attnworks.errors import UsageError
 from attnworks.mechanisms import MechanismSpec
 from attnworks.mechanisms.members import Member, member_tables
 from attnworks.models.remaking import attention_groups
-from attnworks.reshape.forms import SPAN, Form, Overlaps, candidates, read_form
+from attnworks.reshape.forms import SPAN, Form, Overlaps, Sums, candidates, read_form
 from attnworks.traces import maps
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.subject import Spectator
@@ -36,6 +36,7 @@ def test_candidates_look_left_only_under_causality() -> None:
         ("self", (0,)),
         ("next", (1,)),
         ("first", ("first",)),
+        ("previous/first", (-1, "first")),
         ("-2..-1/mean/block4", (-2, -1, "mean", "block4")),
     ],
 )
@@ -110,25 +111,26 @@ def looked() -> Both:
 def test_maps_may_come_a_head_at_a_time(looked: Both, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maps, "WEIGHTS_AT_ONCE", 1)
     one, other = look().overlaps, looked.overlaps
-    for table in ("gram", "with_heads", "squares", "at_offset", "offsets"):
+    for table in ("gram", "with_heads", "squares", "heads_at", "members_at", "rows_at"):
         for slot in MEMBERS:
-            assert_close(getattr(one, table)[slot], getattr(other, table)[slot], message=table)
+            assert_close(getattr(one.sums[slot], table), getattr(other.sums[slot], table), message=table)
 
 
 def distance(looked: Both, slot: str, head: int, mix: Tensor) -> float:
-    """Sum over all rows of all sentences of ||P_i - mix_i||^2, map by map."""
+    """Sum over all rows where every member has a key of ||P_i - mix_i||^2, map by map."""
     total = 0.0
     for P in looked.maps[slot]:
         F = member_tables(MEMBERS[slot], P.shape[-1], causal=slot.startswith("dec"))
-        total += float((P[head] - torch.einsum("m,mij->ij", mix, F)).square().sum())
+        rows = [i for i in range(P.shape[-1]) if all(bool(one[i].any()) for one in F)]
+        total += float((P[head] - torch.einsum("m,mij->ij", mix, F))[rows].square().sum())
     return total
 
 
 @pytest.mark.parametrize("slot", MEMBERS)
 @pytest.mark.parametrize("head", [0, 1])
-def test_the_mix_is_nearest_over_all_rows(looked: Both, slot: str, head: int) -> None:
+def test_the_mix_is_nearest_over_whole_rows(looked: Both, slot: str, head: int) -> None:
     form = looked.overlaps.form((slot, head), "mix", 0.0, 0)
-    squares = sum(float(P[head].square().sum()) for P in looked.maps[slot])
+    squares = distance(looked, slot, head, torch.zeros(len(MEMBERS[slot]), dtype=torch.float64))
     mix = torch.zeros(len(MEMBERS[slot]), dtype=torch.float64)
     mix[[MEMBERS[slot].index(member) for member in form.members]] = torch.tensor(form.mix, dtype=torch.float64)
     best = distance(looked, slot, head, mix)
@@ -139,24 +141,56 @@ def test_the_mix_is_nearest_over_all_rows(looked: Both, slot: str, head: int) ->
 
 
 @pytest.mark.parametrize("slot", MEMBERS)
-def test_the_error_is_the_mean_weight_at_the_heaviest_offsets(looked: Both, slot: str) -> None:
+def test_the_error_is_what_the_mix_leaves(looked: Both, slot: str) -> None:
+    """Of the mean weight at an offset, what the members put there is taken away first."""
     causal = slot.startswith("dec")
     for eps in (1.0, 0.05):
-        form = looked.overlaps.form((slot, 1), "0", eps, 4)
-        sums: dict[int, tuple[float, int]] = {}
+        form = looked.overlaps.form((slot, 1), "mix", eps, 4)
+        mix = torch.tensor(form.mix, dtype=torch.float64)
+        left: dict[int, tuple[float, int]] = {}
         for P in looked.maps[slot]:
-            for offset in range(-len(P[1]) + 1, 1 if causal else len(P[1])):
-                entries = P[1].diagonal(offset)
-                old = sums.get(offset, (0.0, 0))
-                sums[offset] = old[0] + float(entries.sum()), old[1] + len(entries)
-        wanted = sorted(
-            (offset for offset in sums if offset not in form.members and abs(offset) <= SPAN),
-            key=lambda offset: -sums[offset][0],
-        )
-        assert form.error == tuple(sorted(wanted[:4])) and len(form.error) == 4
-        means = [sums[offset][0] / sums[offset][1] for offset in form.error]
-        assert form.errors == pytest.approx([min(mean, 0.95 * eps) for mean in means], rel=1e-9)
-    assert looked.overlaps.form((slot, 1), "0", 0.0, 4).error == ()
+            F = member_tables(form.members, len(P[1]), causal=causal)
+            rest = P[1] - torch.einsum("m,mij->ij", mix, F)
+            for offset in range(-len(P[1]) + 1, len(P[1])):
+                old = left.get(offset, (0.0, 0))
+                entries = rest.diagonal(offset)
+                left[offset] = old[0] + float(entries.sum()), old[1] + len(entries)
+        usable = [offset for offset in left if offset not in form.members and abs(offset) <= SPAN]
+        wanted = sorted((offset for offset in usable if left[offset][0] > 1e-6), key=lambda offset: -left[offset][0])
+        assert form.error == tuple(sorted(wanted[:4])) and form.error
+        means = [left[offset][0] / left[offset][1] for offset in form.error]
+        assert form.errors == pytest.approx([min(mean, 0.95 * eps) for mean in means], rel=1e-6)
+    assert looked.overlaps.form((slot, 1), "mix", 0.0, 4).error == ()
+
+
+@pytest.mark.parametrize("member", ["mean", "first", "last"])
+def test_a_head_that_is_its_form_has_no_error(member: str) -> None:
+    spec = f"structured:members={member},error=none"
+    bench = bench_of(examinee_of(model_of(slots={"enc.0": heads_of(spec, "dense")})))
+    overlaps = Overlaps({"enc.0": candidates(2, False)})
+    with torch.no_grad():
+        bench.examinee.subject.run(bench.looked_at.text.batch(0)[0], overlaps)
+    form = overlaps.form(("enc.0", 0), "auto", 0.02, 3)
+    assert form.members == (member,) and form.error == ()
+
+
+def test_members_that_nobody_has_a_key_for(looked: Both) -> None:
+    bench = bench_of(examinee_of(model_of()))
+    overlaps = Overlaps({"dec.1": (-1, 0, 1, 2), "enc.0": (500,)})
+    with torch.no_grad():
+        bench.examinee.subject.run(bench.looked_at.text.batch(0)[0], overlaps)
+    assert overlaps.form(("dec.1", 0), "band", 0.0, 0).members == (-1, 0)
+    with pytest.raises(UsageError, match="members that some token has a key for, got 500 after"):
+        overlaps.form(("enc.0", 0), "500", 0.0, 0)
+
+
+def test_members_are_left_out_beside_the_largest_and_never_all() -> None:
+    sums = Sums(tuple(range(-64, 65)), 1, causal=False)
+    sums.gram, sums.squares[0] = torch.eye(129, dtype=torch.float64), 1 / 129
+    sums.with_heads[0] = 1 / 129
+    overlaps = Overlaps({})
+    overlaps.sums["enc.0"] = sums
+    assert len(overlaps.form(("enc.0", 0), "mix", 0.0, 0).members) == 129
 
 
 def test_a_fixed_form_keeps_all_its_members() -> None:
@@ -173,14 +207,14 @@ def test_a_fixed_form_keeps_all_its_members() -> None:
 def test_a_single_member_must_be_nearly_as_near() -> None:
     """Its squared distance is at most a twentieth larger than that of the best mix."""
     head, F, found = ("enc.0", 1), member_tables("first/mean", 7), set[bool]()
-    overlaps = Overlaps({"enc.0": ("first", "mean")})
-    overlaps._begin("enc.0", 2)
-    overlaps.gram["enc.0"] = torch.einsum("mij,nij->mn", F, F)
+    overlaps = Overlaps({})
+    sums = overlaps.sums["enc.0"] = Sums(("first", "mean"), 2, causal=False)
+    sums.gram = torch.einsum("mij,nij->mn", F, F)
     away = 0.2 * torch.tensor([0, 1, -1, 1, -1, 1, -1]).double()  # no mix of these two comes near to it
     for share in (0.0, 0.02, 0.1, 0.3):
         P = (1 - share) * F[0] + share * F[1] + away
-        overlaps.with_heads["enc.0"][1] = torch.einsum("mij,ij->m", F, P)
-        overlaps.squares["enc.0"][1] = squares = P.square().sum()
+        sums.with_heads[1] = torch.einsum("mij,ij->m", F, P)
+        sums.squares[1] = squares = P.square().sum()
         auto, mix = (overlaps.form(head, name, 0.0, 0) for name in ("auto", "mix"))
         first = float((F[0] - P).square().sum() / squares)
         found.add(first <= 1.05 * mix.distance)

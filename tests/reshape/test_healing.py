@@ -9,12 +9,12 @@ import torch
 from tests.reshape.reshape_helpers import bench_of, examinee_of, heads_of, model_of, texts
 from torch import nn
 
-from attnworks.errors import AttnworksError
+from attnworks.errors import AttnworksError, UsageError
 from attnworks.mechanisms.structured import Structured
 from attnworks.models import Transformer
 from attnworks.models.folder import fingerprint
 from attnworks.models.remaking import attention_groups, mechanisms_of
-from attnworks.receipt import Receipt
+from attnworks.receipt import Healing, Receipt
 from attnworks.reshape.carrying_out import Care, carry_out
 from attnworks.reshape.healing import NotHealedError, heal
 from attnworks.reshape.projecting import Project
@@ -55,7 +55,7 @@ def test_it_lowers_the_loss_and_trains_the_forms() -> None:
         without.loss.predicted,
         without.loss.after,
     )
-    assert receipt.healing == {"steps": 13, "rate": 1e-2, "tokens": 2048, "seed": 0}
+    assert receipt.healing == Healing(steps=13, rate=1e-2, tokens=2048, seed=0)
     assert fingerprint(model) == before and mechanisms_of(new) == mechanisms_of(plain)
     mine, theirs = (attention_groups(one)["enc.0"].mechanisms[0] for one in (new, plain))
     assert isinstance(mine, Structured) and isinstance(theirs, Structured)
@@ -92,8 +92,8 @@ def test_the_rate_rises_for_a_tenth_and_falls_along_a_cosine(monkeypatch: pytest
     seen: list[tuple[str, int, int]] = []
     examinee = examinee_of(model_of(torch.float32))
     heal(bench_of(examinee).looked_at, examinee.subject, steps=20, rate=0.5, watch=lambda *what: seen.append(what))
-    cosine = [0.25 * (1 + math.cos(math.pi * step / 20)) for step in range(20)]
-    assert rates == pytest.approx([cosine[0] / 2, *cosine[1:]])
+    cosine = [0.25 * (1 + math.cos(math.pi * step / 18)) for step in range(18)]
+    assert rates == pytest.approx([0.25, 0.5, *cosine])
     assert seen == [("healing", step, 20) for step in range(1, 21)]
 
 
@@ -128,3 +128,22 @@ def test_how_far_embeddings_turn() -> None:
     assert receipt.objective == "embedding" and loss.before == 0.0
     assert loss.healed is not None and 0 < loss.healed < loss.after
     assert loss.predicted > 0
+
+
+def test_frozen_models_are_refused_and_stay_frozen() -> None:
+    model = model_of(torch.float32).requires_grad_(False)
+    with pytest.raises(UsageError, match="frozen"):
+        healed(Care(steps=1), model, Project(heads="enc.*", form="previous", eps=0.0))
+    new, _ = healed(Care(steps=1), model)
+    assert {"mechanisms" in name for name, p in new.named_parameters() if p.requires_grad} == {True}
+
+
+def test_half_precision_heals_in_float32() -> None:
+    new, receipt = healed(Care(steps=3, rate=1e-5), model_of(torch.bfloat16))
+    assert next(new.parameters()).dtype == torch.bfloat16 and receipt.loss.healed is not None
+
+
+def test_rates_that_are_none() -> None:
+    for rate in (0.0, -1.0, math.nan, math.inf):
+        with pytest.raises(UsageError, match="healing at a rate"):
+            Care(steps=1, rate=rate)

@@ -30,6 +30,7 @@ from attnworks.models import Transformer
 from attnworks.models.counting import attention_flops
 from attnworks.models.folder import fingerprint
 from attnworks.models.remaking import attention_groups, mechanisms_of, with_mechanisms
+from attnworks.receipt import Healing
 from attnworks.reshape import projecting
 from attnworks.reshape.carrying_out import carry_out
 from attnworks.reshape.contract import RESHAPES
@@ -165,7 +166,7 @@ def test_the_receipt_says_what_was_measured() -> None:
     rises = rise_alone(bench, project.fit(bench, [("enc.0", 0), ("enc.0", 1), ("enc.1", 0), ("enc.1", 1)]))
     assert receipt.loss.predicted == pytest.approx(receipt.loss.before + sum(rises.values()), rel=1e-12)
     assert receipt.loss.healed is None
-    assert receipt.healing == {"steps": 0, "rate": 3e-4, "tokens": 2048, "seed": 0}
+    assert receipt.healing == Healing(steps=0, rate=3e-4, tokens=2048, seed=0)
     lengths = [len(passage.source.text.split()) + 1 for passage in given.learn]
     assert receipt.length == round(sum(lengths) / len(lengths))
     assert receipt.text["looked_at"] == len(given.learn) and receipt.text["judged_by"] == len(given.held_out)
@@ -189,9 +190,7 @@ def test_parameters_and_flops_by_hand() -> None:
     full, half = 2 * n * n * (D_K + D_V), 2 * (n * (n + 1) // 2) * (D_K + D_V)
     before = 4 * projected(2) + 4 * full + 4 * half
     assert attention_flops(model, n) == before
-    row = D_V + 1
-    previous, ends = 2 * (n - 1) * row, (2 * (n + n + n - 3) + n) * row
-    itself = 2 * (n + n) * row
+    previous, ends, itself = (2 * n * n * (D_V + members) for members in (1, 3, 2))
     after = projected(0) + projected(2) + projected(2) + projected(1) + 2 * full + previous + ends + 3 * half + itself
     assert attention_flops(new, n) == after
 
@@ -246,7 +245,7 @@ def test_python_with_an_own_model() -> None:
     assert set(mechanisms_of(model)["enc.0"]) == {"dense"}
 
 
-@pytest.mark.parametrize(("name", "objective"), [("bert", "mlm"), ("gpt2", "lm"), ("t5", "seq2seq")])
+@pytest.mark.parametrize(("name", "objective"), [("bert", "mlm"), ("gpt2", "lm"), ("opt", "lm"), ("t5", "seq2seq")])
 def test_python_with_a_model_of_hugging_face(name: str, objective: str) -> None:
     model = TINY[name].build(dtype=torch.float32)
     pairs = [Passage(Side(line), Side(other)) for line, other in zip(LINES, LINES[::-1], strict=True)]
@@ -255,7 +254,7 @@ def test_python_with_a_model_of_hugging_face(name: str, objective: str) -> None:
     slots = [slot for slot in mechanisms_of(model) if slot.endswith(".1")]
     assert list(receipt.done) == [f"{slot}.0" for slot in slots] and receipt.objective == objective
     assert type(new) is type(model) and mechanisms_of(new)[slots[0]][0].startswith("structured")
-    assert receipt.healing["rate"] == 5e-5
+    assert receipt.healing.rate == 5e-5
     assert receipt.parameters.before == parameters(model) and receipt.parameters.after == parameters(new)
 
 

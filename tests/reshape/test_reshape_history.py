@@ -15,7 +15,7 @@ from tests.training.training_helpers import SMALL, recipe, write_pairs
 
 import attnworks
 from attnworks.data.vocabulary import Vocabulary
-from attnworks.errors import FolderError, UsageError
+from attnworks.errors import AttnworksError, FolderError, UsageError
 from attnworks.models import Transformer
 from attnworks.models.folder import fingerprint
 from attnworks.models.presets import PRESETS
@@ -301,6 +301,30 @@ def test_a_receipt_that_was_forged(damaged: Path, change: dict[str, object]) -> 
     not_undone(damaged)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"asked": {"heads": "enc.*", "unknown": 1}},
+        {"asked": {}},
+        {"asked": {"heads": 3}},
+        {"asked": {"heads": "enc.*", "eps": "a"}},
+        {"numbers": ["x", "y"]},
+        {"text": {"corpus": "grammar"}},
+        {"healing": {"steps": 1}},
+        {"reshape": "shrink"},
+    ],
+    ids=str,
+)
+def test_a_forged_receipt_is_not_replayed(chain: Chain, damaged: Path, change: dict[str, object]) -> None:
+    path = damaged / "history" / "0" / "receipt.json"
+    saved = json.loads(path.read_text())
+    del saved["sha256"]
+    path.write_bytes(seal(saved | {"receipt": saved["receipt"] | change}))
+    with pytest.raises(AttnworksError) as error:
+        replay(str(damaged), str(chain.run), damaged.parent / "again")
+    assert "\n" not in str(error.value) and not (damaged.parent / "again").exists()
+
+
 def test_a_receipt_that_points_elsewhere(damaged: Path) -> None:
     step = damaged / "history" / "1"
     (step / "elsewhere.txt").write_text("mine")
@@ -330,3 +354,15 @@ def test_a_receipt_is_json(chain: Chain) -> None:
     saved = json.loads((chain.second / "history" / "1" / "receipt.json").read_text())["receipt"]
     assert saved == json.loads(json.dumps(asdict(chain.done[1])))
     assert torch.isfinite(torch.tensor(list(saved["loss"].values()))).all()
+
+
+def test_folders_inside_a_model_are_kept(tmp_path: Path) -> None:
+    source = save_tiny("bert", tmp_path / "bert")
+    (source / "1_Pooling").mkdir()
+    (source / "1_Pooling" / "config.json").write_text("{}")
+    (source / "LICENSE").write_text("free")
+    before = files_of(source)
+    project_folder(source, "0.*", tmp_path / "first", from_lines(write_lines(tmp_path / "text.txt", LINES)))
+    assert (tmp_path / "first" / "1_Pooling" / "config.json").read_text() == "{}"
+    undo(str(tmp_path / "first"), tmp_path / "back")
+    assert files_of(tmp_path / "back") == before

@@ -25,6 +25,9 @@ from attnworks.storage.disk import write_file
 from attnworks.traces.examinee import open_examinee
 from attnworks.training.distributed import join_team
 
+MOST_AXES = 4
+"""Readings with so many axes are for other programs."""
+
 
 def examine_and_show(model: str, options: dict[str, Any]) -> None:
     screen, quiet = progress_console(), options["as_json"]
@@ -92,11 +95,11 @@ def _hand_over(exam: Examination, options: dict[str, Any]) -> None:
 
 def tables_of(exam: Examination, measures: Sequence[str]) -> list[str]:
     """Every reading of these measures that the summary does not draw."""
-    drawn = {name for name in MEASURES if MEASURES[name].default}
+    drawn = {name for name in MEASURES if MEASURES[name].default} - {"structure"}
     return [
         str(reading.table())
         for reading in exam.readings.values()
-        if (name := reading.name.partition(".")[0]) in measures and name not in drawn
+        if (name := reading.name.partition(".")[0]) in measures and name not in drawn and len(reading.axes) < MOST_AXES
     ]
 
 

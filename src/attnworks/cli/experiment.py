@@ -146,7 +146,7 @@ def long_range(
 @click.option("--epochs", type=float, default=20.0, show_default=True)
 @click.option("--minutes", type=float, help="At most so many minutes of training for each model.")
 @click.option("--heal", type=click.IntRange(1), default=300, show_default=True, help="Steps after each projection.")
-@click.option("--heal-lr", type=float, default=3e-4, show_default=True)
+@click.option("--heal-lr", type=click.FloatRange(0, min_open=True), default=3e-4, show_default=True)
 @click.option("--window", type=click.IntRange(0, 64), default=2, show_default=True, help="Offsets to each side.")
 @click.option(
     "--eps", type=click.FloatRange(0, 1), default=0.02, show_default=True, help="Largest error outside of it."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -37,7 +38,7 @@ def project_and_show(model: str, options: dict[str, Any]) -> None:
         new, receipt = carry_out(asked, examinee, texts, care, watch)
         write_outcome(new.to("cpu"), receipt, place, options["out"])
     if options["as_json"]:
-        print_json(asdict(receipt))
+        print_json({**asdict(receipt), "out": str(options["out"])})
     else:
         console().print(receipt_shown(receipt))
         _saved(options["out"])
@@ -46,7 +47,7 @@ def project_and_show(model: str, options: dict[str, Any]) -> None:
 def show_history(model: str, as_json: bool) -> None:
     found = receipts(Place.of(model).folder)
     if as_json:
-        print_json([asdict(receipt) for receipt in found])
+        print_json({"receipts": [asdict(receipt) for receipt in found]})
     elif not found:
         console().print(f"{model} was never reshaped.", markup=False)
     else:
@@ -67,17 +68,18 @@ def replay_and_show(model: str, on: str, out: Path, as_json: bool) -> None:
     with watching("reshape", quiet=as_json) as watch:
         pairs = replay(model, on, out, watch=watch)
     if as_json:
-        print_json([{"then": asdict(then), "now": asdict(now)} for then, now in pairs])
+        print_json({"replayed": [{"then": asdict(then), "now": asdict(now)} for then, now in pairs], "out": str(out)})
         return
     for number, (then, now) in enumerate(pairs, 1):
         console().print(receipt_shown(now, number))
-        same = "the same weights, bit for bit" if then.fingerprint[1] == now.fingerprint[1] else "other weights"
-        console().print(f"Then and now: {same}.")
+        same = "the same weights as then, bit for bit" if then.fingerprint[1] == now.fingerprint[1] else "other weights"
+        console().print(f"The outcome: {same}.")
     _saved(out)
 
 
 def _saved(out: Path) -> None:
-    console().print(f"\nSaved  {out}", markup=False, soft_wrap=True)
+    examine, undo = (shlex.join(["attnworks", *verb, str(out)]) for verb in (["examine"], ["reshape", "undo"]))
+    console().print(f"\nSaved  {out}\nNext   {examine}, or {undo} --out FOLDER", markup=False, soft_wrap=True)
 
 
 def receipt_shown(receipt: Receipt, number: int | None = None) -> Group:
@@ -87,26 +89,36 @@ def receipt_shown(receipt: Receipt, number: int | None = None) -> Group:
     heads.add_column("becomes")
     for head, form in receipt.done.items():
         heads.add_row(head, form)
-    numbers = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for heading in ("", "before", "predicted", "after", "healed"):
-        numbers.add_column(heading, justify="right" if heading else "left")
     loss = receipt.loss
-    healed = "-" if loss.healed is None else f"{loss.healed:.4f}"
-    numbers.add_row(
-        f"loss ({receipt.objective})", f"{loss.before:.4f}", f"{loss.predicted:.4f}", f"{loss.after:.4f}", healed
-    )
+    losses = _columns("", "before", "predicted", "after", *(("healed",) if loss.healed is not None else ()))
+    found = (loss.before, loss.predicted, loss.after, *((loss.healed,) if loss.healed is not None else ()))
+    losses.add_row(f"loss ({receipt.objective})", *(f"{value:.4g}" for value in found))
+    sizes = _columns("", "before", "after", "saved")
     for name, change in (("parameters", receipt.parameters), ("attention FLOPs", receipt.flops)):
-        gone = f"{100 * change.saved:.1f} % less" if change.saved >= 0 else f"{-100 * change.saved:.1f} % more"
-        numbers.add_row(name, f"{change.before:,}", "", f"{change.after:,}", gone)
+        sizes.add_row(name, f"{change.before:,}", f"{change.after:,}", f"{100 * change.saved:.1f} %")
     title = Text(f"{'' if number is None else f'{number}. '}{_what(receipt)}", "bold")
-    steps = f", healed by {receipt.healing['steps']} steps" if receipt.healing["steps"] else ""
-    judged = f"Loss on {receipt.text['judged_by']} held-out sentences of about {receipt.length} tokens{steps}"
-    return Group(title, heads, Text(f"{judged}; {receipt.seconds:.0f} s.", "dim"), numbers)
+    return Group(title, *([heads] if receipt.done else []), Text(_judged(receipt), "dim"), losses, sizes)
+
+
+def _columns(first: str, *others: str) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column(first)
+    for heading in others:
+        table.add_column(heading, justify="right")
+    return table
+
+
+def _judged(receipt: Receipt) -> str:
+    sentences, written = receipt.text.get("judged_by"), receipt.text.get("written")
+    steps = f", healed by {receipt.healing.steps} steps" if receipt.healing.steps else ""
+    own = f"; the model itself wrote {written} of their targets" if written else ""
+    judged = f"Mean loss of {sentences} held-out sentences of about {receipt.length} tokens{steps}{own}"
+    return f"{judged}; {receipt.seconds:.0f} s."
 
 
 def _what(receipt: Receipt) -> str:
     heads = len(receipt.done)
-    return f"{receipt.reshape} {heads} head{'s' * (heads != 1)} ({receipt.asked['heads']})"
+    return f"{receipt.reshape} {heads} head{'s' * (heads != 1)} ({receipt.asked.get('heads')})"
 
 
 def _texts(place: Place, options: dict[str, Any]) -> Texts:
@@ -131,7 +143,12 @@ def watching(what: str, *, quiet: bool) -> Iterator[Watch]:
     with progress_bar(what, screen, shown=not quiet and screen.is_terminal) as bar:
         task = bar.add_task("", total=1)
 
+        told: list[str] = []
+
         def watch(stage: str, done: int, total: int) -> None:
             bar.update(task, description=stage, completed=done, total=total)
+            if not quiet and not screen.is_terminal and stage not in told[-1:]:
+                told.append(stage)
+                screen.print(stage, markup=False)
 
         yield watch

@@ -88,7 +88,7 @@ def structure(
 
     An interrupted study goes on where it was: runs resume, and rows of the table that are there are not made again.
     """
-    report = _begun(folder, settings)
+    report = _begun(folder, settings, recipes)
     for name, recipe in recipes.items():
         run = train_in(folder / name, recipe, watch_run, should_stop)
         if should_stop():
@@ -112,19 +112,28 @@ def families(report: dict[str, Any], model: str) -> dict[str, int]:
     return dict(Counter(head["form"] for head in report["models"][model]["heads"]).most_common())
 
 
-def _begun(folder: Path, settings: Settings) -> dict[str, Any]:
+def _begun(folder: Path, settings: Settings, recipes: dict[str, Recipe]) -> dict[str, Any]:
     path = folder / RESULTS
+    asked = {"settings": asdict(settings), "recipes": {name: _told(recipe) for name, recipe in recipes.items()}}
     if not path.exists():
-        return {"settings": asdict(settings), "models": {}, "alone": {}, "projected": []}
+        begun = {**asked, "models": {}, "alone": {}, "projected": []}
+        _keep(folder, begun)
+        return begun
     report = json.loads(path.read_text())
-    if report.get("settings") != asdict(settings):
-        raise FolderError(
-            asked=f"the study in {folder}",
-            expected=f"the settings it was begun with, {report.get('settings')}",
-            got=str(asdict(settings)),
-            remedy="give the same options, or choose another --out",
-        )
+    for part, options in asked.items():
+        if report.get(part) != options:
+            raise FolderError(
+                asked=f"the study in {folder}",
+                expected=f"the {part} it was begun with",
+                got="others",
+                remedy="give the same options, or choose another --out",
+            )
     return report
+
+
+def _told(recipe: Recipe) -> dict[str, Any]:
+    """A recipe without where it runs."""
+    return {name: value for name, value in asdict(recipe).items() if name not in ("device", "threads")}
 
 
 def _keep(folder: Path, report: dict[str, Any]) -> None:

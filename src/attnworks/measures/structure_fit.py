@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from attnworks.linalg.structure import fit
+from attnworks.linalg.structure import fit, winner
 from attnworks.measures.contract import MEASURES, Declared, Measure, Sample, Samples
 from attnworks.measures.drawing import drawn
 from attnworks.measures.reading import Reading, Readings
@@ -22,7 +22,7 @@ LONGEST = 64
 """Maps of more tokens are left out: the search for blocks of columns grows with their cube."""
 FAMILIES = {
     "zero": "nothing at all, a baseline",
-    "uniform": "even attention, a baseline",
+    "uniform": "all tokens evenly",
     "identity": "each token to itself",
     "offset": "each token to the one at a fixed offset",
     "column": "all tokens to one",
@@ -42,7 +42,7 @@ class Structure(Measure):
 
     structure.<family>    the error, sum_ij max(|h - p| - eps, 0) per query: at most 2
     structure.duel        the error of a family where it may spend as many bits as the costlier of it and another takes
-    structure.form        the family that wins most duels of these means; none where a baseline does
+    structure.form        the family that wins most duels of these means; none where nothing at all does
     structure.distance    its error
 
     Source: Conti 2024, section 3.1.1 (S4.131, S4.133, S4.149), D12.
@@ -84,9 +84,7 @@ class Structure(Measure):
         for duel in readings.of("structure.duel"):
             names = ACROSS if duel.kind == "cross" else tuple(FAMILIES)
             winners = [_winner(row) for row in duel.value if isinstance(row, Tensor)]
-            labels = tuple(
-                tuple("none" if at in (0, 1) or at < 0 else names[at] for at in row.tolist()) for row in winners
-            )
+            labels = tuple(tuple("none" if at <= 0 else names[at] for at in row.tolist()) for row in winners)
             found = (
                 torch.where(
                     at < 0, torch.nan, row.diagonal(dim1=-2, dim2=-1).gather(-1, at.clamp_min(0)[:, None])[:, 0]
@@ -100,6 +98,6 @@ class Structure(Measure):
 
 
 def _winner(duels: Tensor) -> Tensor:
-    """Most duels won; the first of several; -1 for a head of which nothing is known."""
-    won = (duels <= duels.mT + 8 * torch.finfo(duels.dtype).eps).sum(-1).argmax(-1)
-    return torch.where(duels.isnan().any(-1).any(-1), -1, won)
+    """The family that wins, of several the first; -1 for a head of which nothing is known."""
+    first = torch.arange(duels.shape[-1], dtype=duels.dtype).expand(duels.shape[:-1])
+    return torch.where(duels.isnan().any(-1).any(-1), -1, winner(duels, first))

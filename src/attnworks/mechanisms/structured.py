@@ -35,8 +35,8 @@ class Structured(Mechanism):
     Each head has its own mix = softmax(log_mix) and e = eps sigmoid(raw_error). Q, K and the scale are ignored.
     Source: Conti 2024, eq. 19 and 20 (S4.133, S4.137-S4.140), with the support of E as the budget that makes it sparse
     (S4.135); S4.134: no F_m but the offset 0 is a permutation.
-    Holds when: e >= 0 loses nothing, because maps are not negative: outside of the band the nearest E is their entries
-    clipped to [-eps, eps] (D11, S4.143), which are never below zero.
+    Holds when: e >= 0 loses nothing where no member reaches: maps are not negative, so that the nearest E there is
+    their entries clipped to [-eps, eps] (D11, S4.143). Blocks are counted from the first position, padding included.
     Departs: rows of eq. 19 need not sum to one (S4.133); here they are divided by their sum over the keys that may be
     seen. A query whose members and errors all point at keys that it may not see gives zeros. The free B of Sigma_2 is
     one weight for each diagonal, without dropout.
@@ -173,7 +173,7 @@ class Structured(Mechanism):
         return Attended(torch.einsum("bhij,bhjv->bhiv", P, V), P)
 
     def cost(self, queries: int, keys: int, geometry: Geometry, *, causal: bool = False) -> Cost:
-        """An edge is a row that a query reads, of V or of a mean: no pair is scored."""
+        """An edge is a row that a query reads, of V or of a mean; no pair is scored. Short sequences take a table."""
         h, _, d_v = geometry
         edges = h * sum(
             queries if isinstance(member, str) else 0 if causal and member > 0 else len(reach(member, queries, keys))
@@ -181,7 +181,10 @@ class Structured(Mechanism):
         )
         means = h * keys * ("mean" in self.members)
         numbers = (queries + keys) * (d_v + 1) + queries * d_v
-        return Cost(edges, flops=(2 * edges + means) * (d_v + 1), bytes=4 * h * numbers)
+        flops = (2 * edges + means) * (d_v + 1)
+        if queries * keys <= self.few_pairs:
+            flops = 2 * h * queries * keys * (d_v + len(self.members) + len(self.error))
+        return Cost(edges, flops, bytes=4 * h * numbers)
 
 
 class _Sources:

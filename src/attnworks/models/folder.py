@@ -47,7 +47,7 @@ def save(model: Model, folder: str | os.PathLike[str], *, overwrite: bool = Fals
     With `overwrite`, an existing model folder is replaced in one step once the new one is safely on disk.
     """
     folder = Path(folder)
-    _check_place(folder, overwrite)
+    check_place(folder, overwrite)
     with new_folder(folder) as scratch:
         write_model(model, scratch)
     return folder
@@ -83,7 +83,7 @@ def load(folder: str | os.PathLike[str]) -> Model:
 
 def read_weights(folder: Path, manifest: dict[str, Any], like: nn.Module) -> dict[str, Tensor]:
     """The tensors of a folder, if they are just those of a model like this one."""
-    _check_expected(folder, like, manifest["tensors"])
+    check_expected(folder, like, manifest["tensors"])
     return read_tensors(folder / WEIGHTS, manifest["tensors"])
 
 
@@ -116,7 +116,8 @@ def read_config_file(path: Path) -> ModelConfig:
         return config_from_json(parse_json(path, read_json_bytes(path), remedy="correct the file"))
 
 
-def _check_place(folder: Path, overwrite: bool) -> None:
+def check_place(folder: Path, overwrite: bool) -> None:
+    """Refuse a place where something is, unless it is a model that may be replaced."""
     if not folder.exists():
         return
     if not overwrite:
@@ -203,7 +204,7 @@ def _skeleton(folder: Path, config: ModelConfig) -> nn.Module:
         raise changed(folder / CONFIG, "a config that a model can be built from", f"one that fails: {error}") from error
 
 
-def _check_expected(folder: Path, empty: nn.Module, described: Table) -> None:
+def check_expected(folder: Path, empty: nn.Module, described: Table) -> None:
     """The manifest lists just the tensors that the config calls for, in their shapes."""
     expected = tensors_of(empty)
     if odd := sorted(expected.keys() ^ described.keys()):

@@ -214,6 +214,11 @@ def _read_config(folder: Path, transformers: ModuleType) -> dict[str, Any]:
     config = parse_json(path, read_json_bytes(path))
     if isinstance(config, dict) and isinstance(config.get("model_type"), str) and ENTRY in config:
         config["model_type"] = config["model_type"].removeprefix(PREFIX)
+    if isinstance(config, dict) and "kind" in config:
+        raise changed(
+            folder, "a training run, or a Hugging Face model", "a model of attnworks without its vocabulary",
+            "give the run that it came from, or pass model and vocabulary in Python",
+        )  # fmt: skip
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise changed(path, "a config that says its model_type", "none", "check that this is a Hugging Face model")
     if config["model_type"] not in transformers.CONFIG_MAPPING:

@@ -76,7 +76,8 @@ class HeadGroups(nn.ModuleList):
         if Q.shape[1] == self.count:
             return Q
         found = Q.new_zeros(Q.shape[0], self.count, *Q.shape[2:])
-        return found.index_copy(1, torch.tensor(self.looking, device=Q.device, dtype=torch.long), Q)
+        looking = torch.tensor(self.looking, device=Q.device, dtype=torch.long)
+        return found.index_copy(1, looking, Q[:, : len(looking)])
 
     def whole(self, W: Float[Tensor, "q ..."]) -> Float[Tensor, "h ..."]:
         """W_Q, W_K or their biases with a slice of zeros for each head that has none."""

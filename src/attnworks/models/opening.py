@@ -1,4 +1,4 @@
-"""Loading a model from a folder, whoever's it was first."""
+"""Saving a model to a folder and loading it again, whoever's it was first."""
 
 from __future__ import annotations
 
@@ -6,18 +6,43 @@ import os
 from pathlib import Path
 from typing import Any
 
+from attnworks.errors import UsageError
 from attnworks.models import folder as own
-from attnworks.models.reshaped_folder import is_reshaped
+from attnworks.models.build import Model
+from attnworks.models.remaking import ENTRY
+from attnworks.models.reshaped_folder import is_pretrained, write_reshaped
+from attnworks.storage.disk import new_folder
+
+
+def save(model: Any, folder: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+    """Write a model of attnworks, or a reshaped one of Hugging Face, to `folder`, whole or not at all.
+
+    With `overwrite`, an existing model folder is replaced in one step once the new one is safely on disk. A tokenizer
+    is not written: call its `save_pretrained` on the same folder.
+    """
+    if isinstance(model, Model):
+        return own.save(model, folder, overwrite=overwrite)
+    if not hasattr(getattr(model, "config", None), ENTRY):
+        raise UsageError(
+            asked=f"save {type(model).__name__}",
+            expected="a model of attnworks, or a Hugging Face model that was reshaped",
+            got="another model",
+            remedy="call its save_pretrained",
+        )
+    own.check_place(Path(folder), overwrite)
+    with new_folder(Path(folder)) as scratch:
+        write_reshaped(model, scratch)
+    return Path(folder)
 
 
 def load(folder: str | os.PathLike[str]) -> Any:
     """The model saved in `folder`, checked against its manifest; on any doubt an error, and nothing half-loaded.
 
-    A Transformer, Recurrent or PureAttention of attnworks, or a Hugging Face model that was reshaped. The folder of a
-    training run gives its best checkpoint. Like `from_pretrained`, this returns a model in evaluation mode; call
+    A Transformer, Recurrent or PureAttention of attnworks, or a Hugging Face model, reshaped or as it came. The folder
+    of a training run gives its best checkpoint. Like `from_pretrained`, this returns a model in evaluation mode; call
     `.train()` to go on training it.
     """
-    if is_reshaped(Path(folder)):
+    if is_pretrained(Path(folder)):
         from attnworks.models.foreign import open_pretrained
 
         return open_pretrained(str(folder), dtype=None).model

@@ -19,6 +19,7 @@ from attnworks.models.folder import tensors_of
 from attnworks.models.head_groups import Group, HeadGroups
 from attnworks.models.multihead import MultiHead
 from attnworks.models.offering import ATTRIBUTE, groups_of, offer_own_heads
+from attnworks.models.recurrent import Recurrent
 from attnworks.models.transformer import Transformer
 
 SHORT = {"encoder": "enc", "decoder": "dec"}
@@ -72,7 +73,11 @@ def equip(model: Any, wanted: Mechanisms) -> None:
         if old is not None:
             _carry_over(old, groups)
         if part.shrinkable is not None:
-            _shrink(part.shrinkable, range(groups.count) if old is None else old.looking, groups.looking, slot)
+            held = range(groups.count) if old is None else old.looking
+            _check_held(held, groups.looking, slot)
+            rows = [held.index(head) for head in groups.looking]
+            # transformers reads the length of a cache off its keys, so that a decoder keeps some, used or not
+            _shrink(part.shrinkable, rows or [0] * slot.startswith("dec"), W.W_Q.shape[-1])
         setattr(part.attention, ATTRIBUTE, groups)
     model.config.attnworks = {
         **getattr(model.config, ENTRY, {}),
@@ -89,8 +94,10 @@ def _remade(model: Transformer, wanted: Mechanisms) -> Transformer:
     theirs = tensors_of(model)
     with torch.no_grad():
         for name, tensor in tensors_of(new).items():
-            if name in theirs and theirs[name].shape == tensor.shape:
-                tensor.copy_(theirs[name])
+            if name in theirs:
+                tensor.requires_grad_(theirs[name].requires_grad)
+                if theirs[name].shape == tensor.shape:
+                    tensor.copy_(theirs[name])
         for old_layer, layer in zip(_multiheads(model), _multiheads(new), strict=True):
             if layer.slot in wanted:
                 _carry_layer(old_layer, layer)
@@ -130,16 +137,13 @@ def _carry_tensors(
             tensor.copy_(theirs[name])
 
 
-def _shrink(linears: Sequence[nn.Linear], held: Sequence[int], kept: Sequence[int], slot: str) -> None:
-    """Of the heads that are held, keep the outputs of some."""
-    _check_held(held, kept, slot)
+def _shrink(linears: Sequence[nn.Linear], heads: Sequence[int], width: int) -> None:
+    """Keep the outputs of these heads."""
     for linear in linears:
         for name in ("weight", "bias"):
             tensor: Tensor | None = getattr(linear, name)
             if tensor is not None:
-                rows = tensor.detach().unflatten(0, (len(held), len(tensor) // max(len(held), 1)))[
-                    [held.index(head) for head in kept]
-                ]
+                rows = tensor.detach().unflatten(0, (len(tensor) // width, width))[list(heads)]
                 setattr(linear, name, nn.Parameter(rows.flatten(0, 1), requires_grad=tensor.requires_grad))
         linear.out_features = linear.weight.shape[0]
 
@@ -156,6 +160,13 @@ def _check_held(held: Sequence[int], kept: Sequence[int], slot: str) -> None:
 
 def self_attention(model: nn.Module) -> dict[str, Part]:
     """Every self-attention layer whose module is its own."""
+    if isinstance(model, Recurrent):
+        raise UsageError(
+            asked="other heads in a recurrent model",
+            expected="a transformer, with heads of self-attention",
+            got="none in a recurrent model",
+            remedy="choose another model",
+        )
     blocks = anatomy_of(model)
     if blocks is None:
         raise UsageError(

@@ -5,17 +5,19 @@ transformers alone cannot run such a model. Its config therefore names a model_t
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from attnworks.errors import AttnworksError
 from attnworks.models.folder import (
     CONFIG,
-    MANIFEST,
     WEIGHTS,
+    check_expected,
     fill,
     read_config,
     read_manifest,
@@ -23,6 +25,7 @@ from attnworks.models.folder import (
     write_parts,
 )
 from attnworks.models.remaking import ENTRY, equip
+from attnworks.storage.disk import disk_errors
 from attnworks.storage.sealed import changed, parse_json, read_json_bytes
 
 PREFIX = "attnworks-"
@@ -45,26 +48,45 @@ def write_reshaped(model: Any, folder: Path) -> None:
 
 def is_reshaped(folder: Path) -> bool:
     """Whether the config speaks of mechanisms of ours."""
-    if not all((folder / name).is_file() for name in (CONFIG, WEIGHTS, MANIFEST)):
-        return False
+    config = _config(folder)
+    return str(config.get("model_type")).startswith(PREFIX) and ENTRY in config
+
+
+def is_pretrained(folder: Path) -> bool:
+    """Whether the config is one of transformers, or was before a reshape."""
+    return "model_type" in _config(folder)
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    if not all((folder / name).is_file() for name in (CONFIG, WEIGHTS)):
+        return {}
     try:
         config = parse_json(folder / CONFIG, read_json_bytes(folder / CONFIG))
     except (AttnworksError, OSError):
-        return False
-    return isinstance(config, dict) and str(config.get("model_type", "")).startswith(PREFIX) and ENTRY in config
+        return {}
+    return config if isinstance(config, dict) else {}
+
+
+def _equipped(model_class: Any, config: Any, wanted: Any) -> Any:
+    model = model_class(copy.deepcopy(config))
+    equip(model, wanted)
+    return model
 
 
 def open_reshaped(folder: Path, model_class: Any, config: Any) -> nn.Module:
     """The model of such a folder, checked against its manifest."""
-    manifest = read_manifest(folder)
-    read_config(folder, manifest)
+    with disk_errors(f"open {folder}", remedy="copy the folder again from where it was whole"):
+        manifest = read_manifest(folder)
+        read_config(folder, manifest)
     if model_class is None:
         raise changed(folder / CONFIG, "the class of a model of transformers", repr(config.architectures)[:60])
     wanted = getattr(config, ENTRY)
     config.attnworks = {}
     try:
-        model = model_class(config)
-        equip(model, wanted)
+        with torch.device("meta"):
+            skeleton = _equipped(model_class, config, wanted)
+        check_expected(folder, skeleton, manifest["tensors"])
+        model = _equipped(model_class, config, wanted)
     except AttnworksError:
         raise
     except Exception as error:

@@ -18,10 +18,10 @@ from attnworks.models.folder import fingerprint
 from attnworks.objectives.choosing import choose
 from attnworks.objectives.own_callable import OwnFunction
 from attnworks.objectives.text import TextObjective
-from attnworks.receipt import Change, Losses, Receipt
+from attnworks.receipt import Change, Healing, Losses, Receipt
 from attnworks.reshape.contract import Bench, Reshape
 from attnworks.reshape.events import Watch, silently
-from attnworks.reshape.healing import heal, not_healed
+from attnworks.reshape.healing import check_rate, heal, not_healed
 from attnworks.reshape.judging import Judge
 from attnworks.reshape.texts import Texts
 from attnworks.traces.examinee import Examinee
@@ -49,6 +49,10 @@ class Care:
     tokens: int = 2048
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        if self.rate is not None:
+            check_rate(self.rate)
+
 
 def carry_out(
     reshape: Reshape,
@@ -67,6 +71,7 @@ def carry_out(
             got=type(subject.model).__name__,
             remedy="reshape a model whose parts are known",
         )
+    reshape.check(subject.model)
     rate = (OWN_RATE if isinstance(subject, OwnSubject) else FOREIGN_RATE) if care.rate is None else care.rate
     objective = choose(care.objective, subject.abilities, seed=care.seed)
     watch("reading text", 0, 1)
@@ -93,9 +98,14 @@ def carry_out(
     return made.model, Receipt(
         reshape=reshape.name,
         asked=asdict(reshape),  # pyright: ignore[reportArgumentType]
-        text={**texts.about, "looked_at": len(looked_at.text.kept), "judged_by": len(held_out.text.kept)},
+        text={
+            **texts.about,
+            "looked_at": len(looked_at.text.kept),
+            "judged_by": len(held_out.text.kept),
+            "written": held_out.text.written,
+        },
         objective=objective.name,
-        healing={"steps": care.steps, "rate": rate, "tokens": care.tokens, "seed": care.seed},
+        healing=Healing(steps=care.steps, rate=rate, tokens=care.tokens, seed=care.seed),
         done=made.done,
         parameters=Change(before=_parameters(subject.model), after=_parameters(made.model)),
         flops=Change(before=attention_flops(subject.model, length), after=attention_flops(made.model, length)),

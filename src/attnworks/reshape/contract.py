@@ -43,6 +43,9 @@ class Reshape:
 
     name: ClassVar[str]
 
+    def check(self, model: nn.Module) -> None:
+        """Refuse a model that this cannot be done to, before any work."""
+
     def make(self, bench: Bench) -> Made:
         raise NotImplementedError
 

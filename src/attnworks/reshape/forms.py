@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attnworks.errors import UsageError
 from attnworks.linalg.simplex import nearest_mix
 from attnworks.mechanisms.members import Member, member_tables, read_members
 from attnworks.reshape.heads import Head
 from attnworks.traces.layer import LayerTrace
-from attnworks.traces.maps import maps_of
+from attnworks.traces.maps import Maps, maps_of
 from attnworks.traces.subject import Spectator
 
 SLACK = 0.05
 """A form of one member is taken if its squared distance is at most so much larger than that of the best mix."""
 SMALLEST = 0.01
-"""Members with less of a mix than this are left out; those that were asked for get as much, so that they can learn."""
+"""Members with less than this of the largest weight are left out; if asked for, they get as much, so as to learn."""
 LARGEST_ERROR = 0.95
 """Of eps: at eps itself an error could not learn."""
 SPAN = 16
-"""Offsets of the error are at most this."""
+"""Errors are put at most so far away."""
 NAMES: dict[str, str] = {"previous": "-1", "self": "0", "next": "1"}
 WORDS: dict[Member, str] = {value: name for name, text in NAMES.items() for value in [int(text)]}
 
@@ -32,7 +33,7 @@ WORDS: dict[Member, str] = {value: name for name, text in NAMES.items() for valu
 class Form:
     """What a head will do: members with their weights, offsets of the error with theirs.
 
-    distance    of the mix from the head: mean of ||P_i - mix_i||^2 over rows, as a share of ||P_i||^2
+    distance    of the mix from the head: sum of ||P_i - mix_i||^2 over rows, as a share of that of ||P_i||^2
     """
 
     members: tuple[Member, ...]
@@ -48,18 +49,21 @@ class Form:
         return f"structured:members={'/'.join(map(str, self.members))},error={error},eps={float(self.eps)!r}"
 
     def __str__(self) -> str:
-        """Such as: previous; or 62 % previous, 30 % first, 8 % mean."""
-        if len(self.members) == 1:
-            return _word(self.members[0])
+        """Such as: previous; or 62 % previous, 30 % first, 8 % mean; errors at -5, 7."""
         ranked = sorted(zip(self.mix, self.members, strict=True), key=lambda part: -part[0])
-        return ", ".join(f"{100 * weight:.0f} % {_word(member)}" for weight, member in ranked)
+        shown = [f"{100 * weight:.0f} % {_word(member)}" for weight, member in ranked if weight >= SMALLEST]
+        few = f", {len(ranked) - len(shown)} others" * (len(shown) < len(ranked))
+        words = _word(self.members[0]) if len(self.members) == 1 else ", ".join(shown) + few
+        return words + ("; errors at " + ", ".join(map(str, self.error))) * bool(self.error)
 
 
 def read_form(form: str, window: int) -> tuple[Member, ...] | None:
-    """The members of a form: its name, or its members as in `structured`; None for auto and mix, which are fitted."""
+    """The members of a form: names, or members as in `structured`; None for auto and mix, which are fitted."""
     if form in ("auto", "mix"):
         return None
-    return read_members(f"{-window}..{window}" if form == "band" else NAMES.get(form, form), f"form {form!r}")
+    named = {**NAMES, "band": f"{-window}..{window}"}
+    parts = "/".join(named.get(part, part) for part in form.split("/"))
+    return read_members(parts, f"form {form!r}, which is none of auto, mix, {', '.join(named)}")
 
 
 def candidates(window: int, causal: bool) -> tuple[Member, ...]:
@@ -68,76 +72,109 @@ def candidates(window: int, causal: bool) -> tuple[Member, ...]:
     return (*range(-window, right + 1), "first", *(() if causal else ("last",)), "mean")
 
 
-class Overlaps(Spectator):
-    """Sums, over all rows of the text, of what the best mix and the best error of each head depend on.
+class Sums:
+    """What the best mix and the best error of the heads of one layer depend on, summed over the rows of a text.
 
-    <F_m, F_n>, <F_m, P_h>, ||P_h||^2 for every head h, and the sum of P_h at each offset with how often there is one.
+    gram           <F_m, F_n> of the members
+    with_heads     <F_m, P_h>
+    squares        ||P_h||^2
+    heads_at       of P_h at every offset up to SPAN
+    members_at     of F_m at the same
+    rows_at        how many rows have a key there
+    """
+
+    def __init__(self, members: tuple[Member, ...], heads: int, causal: bool) -> None:
+        m, o = len(members), 2 * SPAN + 1
+        self.members, self.causal = members, causal
+        self.gram, self.with_heads, self.squares, self.heads_at, self.members_at, self.rows_at = (
+            torch.zeros(shape, dtype=torch.float64)
+            for shape in ((m, m), (heads, m), (heads,), (heads, o), (m, o), (o,))
+        )
+
+    def add(self, maps: Maps) -> None:
+        P, n = maps.P.double().cpu(), maps.P.shape[-1]
+        F = member_tables(self.members, n, causal=self.causal)
+        whole = F.any(-1).all(0)
+        inner = F[:, whole] if whole.any() else F
+        compared = P[..., whole, :] if whole.any() else P
+        self.with_heads[maps.heads] += torch.einsum("mij,bhij->hm", inner, compared)
+        self.squares[maps.heads] += compared.square().sum((0, 2, 3))
+        self.heads_at[maps.heads] += _along_offsets(P).sum(0)
+        if maps.heads.start == 0:
+            self.gram += len(P) * torch.einsum("mij,nij->mn", inner, inner)
+            self.members_at += len(P) * _along_offsets(F)
+            self.rows_at += len(P) * _along_offsets(torch.ones(1, n, n, dtype=torch.float64))[0]
+
+
+class Overlaps(Spectator):
+    """The sums of every layer in question.
+
+    Mixes are compared with heads on rows where each member has a key, as only there the mix that attends is the mix:
+    elsewhere it is divided by what is left of it. A sentence without such a row counts with all of its rows.
     """
 
     def __init__(self, members: Mapping[str, tuple[Member, ...]]) -> None:
         self.members = members
-        self.gram: dict[str, Float[Tensor, "m m"]] = {}
-        self.with_heads: dict[str, Float[Tensor, "h m"]] = {}
-        self.squares: dict[str, Float[Tensor, " h"]] = {}
-        self.at_offset: dict[str, Float[Tensor, "h o"]] = {}
-        self.offsets: dict[str, Float[Tensor, " o"]] = {}
+        self.sums: dict[str, Sums] = {}
 
     def attention(self, trace: LayerTrace) -> Tensor | None:
         slot = str(trace.slot)
-        if slot not in self.members:
-            return None
-        if slot not in self.gram:
-            self._begin(slot, trace.heads)
-        for maps in maps_of(trace):
-            P, n = maps.P.double(), maps.P.shape[-1]
-            F = member_tables(self.members[slot], n, causal=trace.slot.kind == "decoder")
-            self.with_heads[slot][maps.heads] += torch.einsum("mij,bhij->hm", F, P)
-            self.squares[slot][maps.heads] += P.square().sum((0, 2, 3))
-            spread = range(-min(SPAN, n - 1), min(SPAN, n - 1) + 1)
-            at = torch.stack([P.diagonal(o, -2, -1).sum((0, 2)) for o in spread], -1)
-            self.at_offset[slot][maps.heads, SPAN + spread.start : SPAN + spread.stop] += at
-            if maps.heads.start == 0:
-                self.gram[slot] += len(P) * torch.einsum("mij,nij->mn", F, F)
-                counts = torch.tensor([float(n - abs(o)) for o in spread], dtype=torch.float64)
-                self.offsets[slot][SPAN + spread.start : SPAN + spread.stop] += len(P) * counts
+        if slot in self.members:
+            causal = trace.slot.kind == "decoder"
+            sums = self.sums.setdefault(slot, Sums(self.members[slot], trace.heads, causal))
+            for maps in maps_of(trace):
+                sums.add(maps)
         return None
-
-    def _begin(self, slot: str, heads: int) -> None:
-        m, o = len(self.members[slot]), 2 * SPAN + 1
-        zeros = (torch.zeros(shape, dtype=torch.float64) for shape in ((m, m), (heads, m), (heads,), (heads, o), (o,)))
-        tables = (self.gram, self.with_heads, self.squares, self.at_offset, self.offsets)
-        for table, zero in zip(tables, zeros, strict=True):
-            table[slot] = zero
 
     def form(self, head: Head, form: str, eps: float, errors: int) -> Form:
         """The nearest mix of the members, or with form "auto" a single one that is nearly as near; then the error."""
-        (slot, number), members = head, self.members[head[0]]
-        squares, overlap = self.squares[slot][number], self.with_heads[slot][number]
-        G = self.gram[slot] - overlap - overlap[:, None] + squares
+        slot, number = head
+        sums, fitted = self.sums[slot], form in ("auto", "mix")
+        usable = sums.gram.diagonal() > 0
+        if not usable.any():
+            raise UsageError(
+                asked=f"form {form!r} in {slot}",
+                expected="members that some token has a key for",
+                got=", ".join(map(_word, sums.members)),
+                remedy="choose offsets within the sentences, to the left in a decoder",
+            )
+        members = [member for member, seen in zip(sums.members, usable.tolist(), strict=True) if seen]
+        squares, overlap = sums.squares[number], sums.with_heads[number, usable]
+        G = sums.gram[usable][:, usable] - overlap - overlap[:, None] + squares
         mix = nearest_mix(G)
         best, single = float(mix @ G @ mix), int(G.diagonal().argmin())
         if form == "auto" and float(G[single, single]) <= (1 + SLACK) * best + 1e-12 * float(squares):
             mix = torch.nn.functional.one_hot(torch.tensor(single), len(members)).double()
-        few = form in ("auto", "mix")
-        mix = torch.where(mix < SMALLEST, 0.0, mix) if few else mix.clamp_min(SMALLEST)
-        kept = mix.nonzero().squeeze(-1).tolist()
+        least = SMALLEST * mix.max()
+        mix = torch.where(mix < least, 0.0, mix) if fitted else mix.clamp_min(float(least))
         mix = mix / mix.sum()
+        kept = mix.nonzero().squeeze(-1).tolist()
         inside = tuple(members[place] for place in kept)
-        offsets, values = self._error(slot, number, inside, eps, errors)
+        offsets, values = _error(sums, number, inside, mix @ sums.members_at[usable], eps, errors)
         distance = float(mix @ G @ mix) / max(float(squares), 1e-300)
         return Form(inside, tuple(mix[kept].tolist()), offsets, values, eps, distance)
 
-    def _error(
-        self, slot: str, head: int, members: Iterable[Member], eps: float, errors: int
-    ) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """The offsets outside of the members with most of the weight, and their mean weight, clipped to eps (D11)."""
-        held = torch.tensor([place - SPAN in members for place in range(2 * SPAN + 1)])
-        weight = self.at_offset[slot][head].masked_fill(held, 0.0)
-        ranked = [place for place in weight.argsort(descending=True, stable=True).tolist() if weight[place] > 0]
-        chosen = sorted(ranked[: errors if eps > 0 else 0])
-        mean = weight / self.offsets[slot].clamp_min(1)
-        values = (min(float(mean[place]), LARGEST_ERROR * eps) for place in chosen)
-        return tuple(place - SPAN for place in chosen), tuple(values)
+
+def _along_offsets(P: Float[Tensor, "*a n n"]) -> Float[Tensor, "*a o"]:
+    """The sum of every diagonal from -SPAN to SPAN; zero for those that there are not."""
+    n = P.shape[-1]
+    found = P.new_zeros(*P.shape[:-2], 2 * SPAN + 1)
+    for offset in range(-min(SPAN, n - 1), min(SPAN, n - 1) + 1):
+        found[..., SPAN + offset] = P.diagonal(offset, -2, -1).sum(-1)
+    return found
+
+
+def _error(
+    sums: Sums, head: int, members: Sequence[Member], explained: Float[Tensor, " o"], eps: float, errors: int
+) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """The offsets where most of the head is left after the mix, and the mean of that, clipped to eps (D11, D12)."""
+    held = torch.tensor([place - SPAN in members for place in range(2 * SPAN + 1)])
+    left = (sums.heads_at[head] - explained).masked_fill(held, 0.0)
+    real = left > 1e-9 * sums.heads_at[head].sum()
+    ranked = [place for place in left.argsort(descending=True, stable=True).tolist() if real[place]]
+    chosen = sorted(ranked[: errors if eps > 0 else 0])
+    mean = left / sums.rows_at.clamp_min(1)
+    return tuple(place - SPAN for place in chosen), tuple(min(float(mean[p]), LARGEST_ERROR * eps) for p in chosen)
 
 
 def _word(member: Member) -> str:

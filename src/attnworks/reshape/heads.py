@@ -39,9 +39,9 @@ def choose_heads(asked: str, layers: Mapping[str, int]) -> list[Head]:
         if not found:
             raise UsageError(
                 asked=f"heads {asked!r}",
-                expected=f"heads of self-attention in {_range(layers)}: {_example(every, kinds)}, or * for all",
-                got=f"{pattern!r}, which is no head of this model",
-                remedy="name heads from zero" if len(kinds) == 1 else "put enc or dec in front",
+                expected=f"heads of self-attention ({_all_of(layers)}), by name or with *",
+                got="cross-attention, which has no positions in common" if "cross" in pattern else repr(pattern),
+                remedy=f"for instance {_example(every, kinds)}, {every[0][0]}.* or none",
             )
         chosen.update(found)
     return [head for head in every if head in chosen]
@@ -60,6 +60,6 @@ def _example(every: Sequence[Head], kinds: set[str]) -> str:
     return name if len(kinds) > 1 else name.partition(".")[2]
 
 
-def _range(layers: Mapping[str, int]) -> str:
-    names = list(layers)
-    return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
+def _all_of(layers: Mapping[str, int]) -> str:
+    """enc.0.0 to enc.0.7, enc.1.0 to enc.1.7."""
+    return ", ".join(f"{layer}.0 to {layer}.{heads - 1}" for layer, heads in layers.items())

@@ -16,7 +16,7 @@ from attnworks.traces.subject import Subject
 
 CLIP = 1.0
 WARM_UP = 10
-"""The full rate is reached after a tenth of the steps."""
+"""The full rate is reached after one step in so many."""
 
 
 class NotHealedError(AttnworksError, ArithmeticError):
@@ -36,16 +36,20 @@ def heal(
 
     The same for a seed.
     """
-    if not 0 < rate <= LARGEST_FLOAT:
-        raise UsageError(
-            asked=f"healing at a rate of {rate}",
-            expected="a number above 0",
-            got=str(rate),
-            remedy="3e-4 is usual",
-        )
+    check_rate(rate)
     model = subject.model
     device = next(model.parameters()).device
     learnable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if not learnable:
+        raise UsageError(
+            asked="healing",
+            expected="a model with weights to train",
+            got="one that is frozen",
+            remedy="call model.requires_grad_(True), or do without healing",
+        )
+    dtype = learnable[0].dtype
+    if torch.finfo(dtype).bits < 32:
+        model.float()  # steps of healing are smaller than what half precision can tell apart
     optimiser = torch.optim.Adam(learnable, lr=rate, betas=(0.9, 0.98))
     order = np.random.default_rng(seed)
     queue: list[int] = []
@@ -68,8 +72,18 @@ def heal(
                 optimiser.step()
                 watch("healing", step + 1, steps)
         finally:
-            model.eval()
+            model.to(dtype).eval()
             optimiser.zero_grad(set_to_none=True)
+
+
+def check_rate(rate: float) -> None:
+    if not 0 < rate <= LARGEST_FLOAT:
+        raise UsageError(
+            asked=f"healing at a rate of {rate}",
+            expected="a number above 0",
+            got=str(rate),
+            remedy="3e-4 is usual",
+        )
 
 
 def not_healed(when: str, got: str) -> NotHealedError:
@@ -82,4 +96,5 @@ def not_healed(when: str, got: str) -> NotHealedError:
 
 
 def _warmth(step: int, steps: int) -> float:
-    return min(1.0, WARM_UP * (step + 1) / steps) * (1 + math.cos(math.pi * step / steps)) / 2
+    warm = max(1, steps // WARM_UP)
+    return (step + 1) / warm if step < warm else (1 + math.cos(math.pi * (step - warm) / (steps - warm))) / 2

@@ -8,15 +8,21 @@ NEW/                     a run of attnworks, or a model of Hugging Face, as befo
 
 from __future__ import annotations
 
+import hashlib
+import math
+import os
 import shutil
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 
 from attnworks.errors import FolderError
+from attnworks.models.folder import CONFIG
 from attnworks.models.foreign import WANTED, folder_of
 from attnworks.models.reshaped_folder import write_reshaped
 from attnworks.models.strict import parse
@@ -24,11 +30,12 @@ from attnworks.models.transformer import Transformer
 from attnworks.receipt import Receipt
 from attnworks.storage.disk import disk_errors, new_folder
 from attnworks.storage.pointer import BEST, CHECKPOINTS, LAST, best_of, point
-from attnworks.storage.sealed import changed, read_sealed, seal, sha256
+from attnworks.storage.sealed import changed, read_sealed, seal
 from attnworks.training.checkpoint import read_progress, save_checkpoint
 from attnworks.training.run import RECIPE, SOURCE, TARGET
 
 HISTORY, BEFORE, RECEIPT = "history", "before", "receipt.json"
+STORED = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 OF_A_RUN = (RECIPE, SOURCE, TARGET)
 
 
@@ -47,18 +54,39 @@ class Place:
         if checkpoint is not None:
             return cls(folder, checkpoint, is_run=True)
         folder = folder_of(path)
+        if not (folder / CONFIG).is_file():
+            raise FolderError(
+                asked=f"open {path}",
+                expected="a training run, or a Hugging Face model",
+                got="a folder that is neither",
+                remedy="check the path",
+            )
         return cls(folder, folder, is_run=False)
 
     def files(self) -> list[Path]:
         """The files of the model itself."""
         if self.is_run:
             return sorted(path for path in self.model.iterdir() if path.is_file())
-        return sorted({path for pattern in (*WANTED, "README.md") for path in self.model.glob(pattern)})
+        found = {path for pattern in (*WANTED, "README.md", "LICENSE*") for path in self.model.rglob(pattern)}
+        kept = (path for path in found if HISTORY not in path.relative_to(self.model).parts and path.is_file())
+        return sorted(kept)
 
 
 def receipts(folder: Path) -> list[Receipt]:
     """What was done to the model in this folder, first to last."""
     return [_read(step)[0] for step in _steps(folder)]
+
+
+def _stored_type(folder: Path) -> torch.dtype:
+    """The type of most numbers in the weights of a model."""
+    counts: Counter[torch.dtype] = Counter()
+    for path in folder.glob("*.safetensors"):
+        with safe_open(path, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118
+                part = file.get_slice(name)
+                counts[getattr(torch, STORED.get(part.get_dtype(), "int64"))] += math.prod(part.get_shape())
+    floats = {dtype: count for dtype, count in counts.items() if dtype.is_floating_point}
+    return max(floats, key=lambda dtype: floats[dtype])
 
 
 def _holds_weights(file: Path) -> bool:
@@ -74,11 +102,23 @@ def check_new(out: Path) -> None:
             got="an existing file or folder",
             remedy="choose another --out",
         )
+    home = next(parent for parent in out.absolute().parents if parent.exists())
+    if not home.is_dir() or not os.access(home, os.W_OK):
+        raise FolderError(
+            asked=f"write to {out}",
+            expected="a folder that can be written to",
+            got=f"{home}, which cannot",
+            remedy="choose another --out",
+        )
 
 
 def write_outcome(model: Any, receipt: Receipt, before: Place, out: Path) -> None:
-    """The new model, the history of the old one, and one step more; there whole or not at all."""
+    """The new model, the history of the old one, and one step more; there whole or not at all.
+
+    Weights are stored in the type that they had before.
+    """
     check_new(out)
+    model = model.to(_stored_type(before.model))
     with new_folder(out) as scratch:
         steps = _steps(before.folder)
         _copy_steps(steps, scratch)
@@ -89,7 +129,8 @@ def write_outcome(model: Any, receipt: Receipt, before: Place, out: Path) -> Non
             assert isinstance(model, Transformer)
             save_checkpoint(scratch, model, torch.optim.Adam(model.parameters()), progress, best=True)
         else:
-            _copy([file.name for file in before.files() if not _holds_weights(file)], before.model, scratch)
+            names = [str(file.relative_to(before.model)) for file in before.files() if not _holds_weights(file)]
+            _copy(names, before.model, scratch)
             write_reshaped(model, scratch)
 
 
@@ -115,9 +156,9 @@ def undo(path: str, out: Path) -> Receipt:
             target.mkdir(parents=True)
         for name, expected in hashes.items():
             file = steps[-1] / BEFORE / name
-            if not _plain_name(name) or not file.is_file() or sha256(file.read_bytes()) != expected:
+            if not all(map(_plain_name, Path(name).parts)) or not file.is_file() or _hash(file) != expected:
                 raise changed(file, "the file that was kept", "another, or none")
-            shutil.copyfile(file, target / name)
+        _copy(list(hashes), steps[-1] / BEFORE, target)
         if place.is_run:
             for pointer in (BEST, LAST):
                 point(scratch, pointer, target)
@@ -148,20 +189,31 @@ def _plain_name(name: object) -> bool:
 
 
 def _write_step(before: Place, receipt: Receipt, step: Path) -> None:
-    (step / BEFORE).mkdir(parents=True)
-    hashes: dict[str, str] = {}
-    for file in before.files():
-        shutil.copyfile(file, step / BEFORE / file.name)
-        hashes[file.name] = sha256(file.read_bytes())
+    hashes = {str(file.relative_to(before.model)): _hash(file) for file in before.files()}
+    _copy(list(hashes), before.model, step / BEFORE)
     record = {"receipt": asdict(receipt), "files": hashes, "checkpoint": before.model.resolve().name}
     (step / RECEIPT).write_bytes(seal(record))
 
 
 def _copy_steps(steps: Sequence[Path], scratch: Path) -> None:
+    """What is kept already is never written to again, so that a second name for it will do."""
     for step in steps:
-        shutil.copytree(step, scratch / HISTORY / step.name)
+        shutil.copytree(step, scratch / HISTORY / step.name, copy_function=_link)
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
 
 
 def _copy(names: Sequence[str], source: Path, target: Path) -> None:
     for name in names:
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source / name, target / name)
+
+
+def _hash(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()

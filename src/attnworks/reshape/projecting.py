@@ -39,9 +39,9 @@ class Project(Reshape):
     eps         largest error at an offset outside of the form
     sparsity    offsets with an error, as a share of the mean number of tokens of a sentence
 
-    Mixes are nearest in Frobenius norm over all rows of the text (S4.148); errors are the mean weights at the offsets
-    where these are largest, clipped to eps (D11). Heads lose W_Q and W_K; mixes and errors are parameters that healing
-    trains. The loss is predicted to rise by the sum of what each head does alone.
+    Mixes are nearest in Frobenius norm over the rows of the text (S4.148); errors are what the mix leaves of the head,
+    on average, at the offsets within 16 tokens where that is most, clipped to eps (D11). Heads lose W_Q and W_K; mixes
+    and errors are parameters that healing trains. The loss should rise by the sum of what each head does alone.
     Source: Conti 2024, section 3.1.1 (S4.133, S4.149).
     Departs: a form of positions has to serve all sentences, where the document projects one map.
     """
@@ -55,20 +55,34 @@ class Project(Reshape):
     sparsity: float = 0.05
 
     def __post_init__(self) -> None:
-        for name, low, high in (("window", 0, WIDEST), ("eps", 0.0, 1.0), ("sparsity", 0.0, 1.0)):
+        for name, low, high, kind in (("window", 0, WIDEST, int), ("eps", 0, 1, float), ("sparsity", 0, 1, float)):
             value = getattr(self, name)
-            if not low <= value <= high:
+            if type(value) not in (int, kind) or not low <= value <= high:
                 raise UsageError(
-                    asked=f"projecting with {name}={value}",
-                    expected=f"a number from {low} to {high}",
-                    got=str(value),
+                    asked=f"projecting with {name}={value!r}",
+                    expected=f"a {'whole ' * (kind is int)}number from {low} to {high}",
+                    got=repr(value),
                     remedy=f"choose {name} in that range",
+                )
+        for name in ("heads", "form"):
+            if not isinstance(getattr(self, name), str):
+                raise UsageError(
+                    asked=f"projecting with {name}={getattr(self, name)!r}",
+                    expected="text, such as heads='0.2,1.*' or form='previous'",
+                    got=type(getattr(self, name)).__name__,
+                    remedy="put it into quotes",
                 )
         read_form(self.form, self.window)
 
+    def check(self, model: torch.nn.Module) -> None:
+        self.chosen(model)
+
+    def chosen(self, model: torch.nn.Module) -> list[Head]:
+        """The heads that are asked for."""
+        return choose_heads(self.heads, {slot: len(specs) for slot, specs in mechanisms_of(model).items()})
+
     def make(self, bench: Bench) -> Made:
-        now = mechanisms_of(bench.model)
-        heads = choose_heads(self.heads, {slot: len(specs) for slot, specs in now.items()})
+        heads = self.chosen(bench.model)
         forms = self.fit(bench, heads)
         rise = sum(rise_alone(bench, forms).values())
         done = {f"{slot}.{head}": str(forms[slot, head]) for slot, head in heads}

@@ -5,8 +5,11 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from attnworks.errors import FolderError
+from attnworks.errors import FolderError, UsageError
+from attnworks.models.strict import parse
+from attnworks.notation import DTYPES
 from attnworks.receipt import Receipt
+from attnworks.registry import unknown_name
 from attnworks.reshape.carrying_out import Care, carry_out
 from attnworks.reshape.contract import RESHAPES
 from attnworks.reshape.events import Watch, silently
@@ -38,10 +41,21 @@ def replay(history: str, on: str, out: Path, *, watch: Watch = silently) -> list
 
 def repeat(receipt: Receipt, on: str, out: Path, *, watch: Watch = silently) -> Receipt:
     """One reshape again, on another model."""
-    steps, rate, tokens, seed = (receipt.healing[key] for key in ("steps", "rate", "tokens", "seed"))
-    reshape = RESHAPES[receipt.reshape](**receipt.asked)
-    texts, care = found_again(receipt.text), Care(receipt.objective, steps, rate, tokens, seed)
+    reshape, healing = parse(RESHAPES[receipt.reshape], receipt.asked, "asked"), receipt.healing
+    texts = found_again(receipt.text)
+    care = Care(receipt.objective, healing.steps, healing.rate, healing.tokens, healing.seed)
     dtype, device = receipt.numbers
-    model, new = carry_out(reshape, open_examinee(on, dtype=dtype, device=device), texts, care, watch)
+    if dtype not in DTYPES:
+        raise unknown_name("type of numbers", dtype, DTYPES)
+    examinee = open_examinee(on, dtype=dtype, device=device)
+    try:
+        model, new = carry_out(reshape, examinee, texts, care, watch)
+    except UsageError as error:
+        raise UsageError(
+            asked=f"{receipt.reshape} on {on} what was done before",
+            expected="a model like that one",
+            got=str(error),
+            remedy="choose another --on",
+        ) from error
     write_outcome(model, new, Place.of(on), out)
     return new

@@ -1,4 +1,4 @@
-"""Sentences to look at, to heal with, and to be judged by: none of these is also one of those."""
+"""Sentences to learn from, by looking at heads and by healing, and others to be judged by."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from attnworks.data.corpora import open_corpus
 from attnworks.data.passages import Passage, Side, from_file, from_pair
 from attnworks.errors import UsageError
 from attnworks.storage.sealed import sha256
+from attnworks.training.run import fingerprint
 
 LEARN, HELD_OUT = 10_000, 256
 """Training pairs to learn from, and test pairs to judge by."""
@@ -34,39 +35,43 @@ def from_corpus(spec: str, *, pairs: int = LEARN, held_out: int = HELD_OUT, seed
     """Training pairs to learn from, test pairs (or those for validation) to judge by."""
     corpus = open_corpus(spec, pairs=pairs, seed=seed)
     test = [*corpus.test, *corpus.valid][:held_out]
-    about = {"corpus": spec, "pairs": pairs, "held_out": held_out, "seed": seed}
+    about = {"corpus": spec, "pairs": pairs, "held_out": held_out, "seed": seed, "sha256": fingerprint(corpus)}
     return _checked(Texts([from_pair(pair) for pair in corpus.train], [from_pair(pair) for pair in test], about))
 
 
 def from_passages(passages: Sequence[Passage], about: dict[str, Any]) -> Texts:
-    """Every fourth passage is held out."""
-    held_out = list(passages[HELD_OUT_OF - 1 :: HELD_OUT_OF])
-    learn = [passage for number, passage in enumerate(passages) if number % HELD_OUT_OF != HELD_OUT_OF - 1]
+    """Every fourth passage is held out; of those that read the same, one is taken."""
+    distinct = list({passage.source.text: passage for passage in passages}.values())
+    held_out = distinct[HELD_OUT_OF - 1 :: HELD_OUT_OF]
+    learn = [passage for number, passage in enumerate(distinct) if number % HELD_OUT_OF != HELD_OUT_OF - 1]
     return _checked(Texts(learn, held_out, about))
 
 
 def from_lines(path: Path, *, pairs: int = LEARN, held_out: int = HELD_OUT) -> Texts:
     """Lines of a file, every fourth held out; at most so many of either kind."""
     passages, _ = from_file(path)
-    about = {"file": str(path), "pairs": pairs, "held_out": held_out, "sha256": sha256(path.read_bytes())}
+    about = {"file": str(path.resolve()), "pairs": pairs, "held_out": held_out, "sha256": sha256(path.read_bytes())}
     texts = from_passages(passages, about)
     return replace(texts, learn=texts.learn[:pairs], held_out=texts.held_out[:held_out])
 
 
 def found_again(about: dict[str, Any]) -> Texts:
-    """The texts of a receipt, if they are still there."""
-    if "corpus" in about:
-        return from_corpus(about["corpus"], pairs=about["pairs"], held_out=about["held_out"], seed=about["seed"])
-    if "file" in about:
-        texts = from_lines(Path(about["file"]), pairs=about["pairs"], held_out=about["held_out"])
-        if texts.about["sha256"] == about["sha256"]:
-            return texts
-    raise UsageError(
-        asked="the same text again",
-        expected="a corpus by name, or a file that did not change",
-        got=f"{about['file']}, which changed" if "file" in about else "texts that were given in Python",
-        remedy="reshape anew with text of your own",
-    )
+    """The texts of a receipt, if they are still what they were."""
+    sizes = {"pairs": about.get("pairs"), "held_out": about.get("held_out")}
+    name, texts = about.get("corpus") or about.get("file"), None
+    if isinstance(name, str) and all(type(size) is int for size in sizes.values()):
+        if "file" in about:
+            texts = from_lines(Path(name), **sizes)  # pyright: ignore[reportArgumentType]
+        elif type(about.get("seed")) is int:
+            texts = from_corpus(name, **sizes, seed=about["seed"])  # pyright: ignore[reportArgumentType]
+    if texts is None or texts.about["sha256"] != about.get("sha256"):
+        raise UsageError(
+            asked="the same text again",
+            expected="a corpus by name or a file, as they were",
+            got="texts that were given in Python" if texts is None else f"{name}, which changed",
+            remedy="reshape anew with text of your own",
+        )
+    return texts
 
 
 def from_texts(texts: Sequence[str] | Sequence[Passage]) -> Texts:

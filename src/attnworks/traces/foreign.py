@@ -95,11 +95,11 @@ class ForeignSubject:
         headless = self.abilities.vocabulary and body is self.model
         body = body.get_decoder() if headless else body
         hidden: list[Tensor] = []
-        handle = body.register_forward_hook(lambda *call: hidden.append(call[-1].last_hidden_state))
-        try:
+        with ExitStack() as hooks:
+            for part in _bodies(body):
+                handle = part.register_forward_hook(lambda *call: hidden.append(call[-1].last_hidden_state))
+                hooks.callback(handle.remove)
             outputs = self.model(**given)
-        finally:
-            handle.remove()
         return Outputs(hidden[-1], outputs.logits if scores else None)
 
     def _token_ids(self, batch: TextBatch) -> dict[str, Any]:
@@ -119,6 +119,12 @@ class ForeignSubject:
                 return False
             self._bilinear[slot] = linear_queries(X, Q, read_weights())
         return self._bilinear[slot]
+
+
+def _bodies(body: Any) -> list[nn.Module]:
+    """The body, and its decoder: a model such as OPT runs that without the body around it."""
+    inner = getattr(body, "decoder", None)
+    return [body, inner] if isinstance(inner, nn.Module) and hasattr(inner, "layers") else [body]
 
 
 def linear_queries(X: Tensor, Q: Tensor, weights: HeadWeights) -> bool:

@@ -26,8 +26,8 @@ from attnworks.decoding.translate import translations
 from attnworks.errors import FolderError, UsageError
 from attnworks.mechanisms import Mechanism
 from attnworks.models import PureConfig, Recurrent, RecurrentConfig, Transformer, TransformerConfig, build, preset
-from attnworks.models.folder import load
-from attnworks.models.strict import parse
+from attnworks.models.folder import read_config, read_manifest
+from attnworks.models.strict import config_from_json, parse
 from attnworks.objectives import Seq2Seq
 from attnworks.storage.disk import disk_errors, new_folder, write_file
 from attnworks.storage.pointer import LAST, pointed_at
@@ -230,7 +230,7 @@ class Run:
 
 def _config_of(checkpoint: Path, recipe: Recipe) -> TransformerConfig | RecurrentConfig:
     """The config of a checkpoint, which may be that of a reshaped model, with the recipe's dropout."""
-    config = load(checkpoint).config
+    config = config_from_json(read_config(checkpoint, read_manifest(checkpoint)))
     assert not isinstance(config, PureConfig)
     return replace(config, dropout=recipe.dropout)
 

@@ -29,7 +29,7 @@ from attnworks.linalg.structure.families import (
     sample_blocks,
     shift_map,
 )
-from attnworks.linalg.structure.fitting import Fit, fit
+from attnworks.linalg.structure.fitting import Fit, fit, winner
 from attnworks.linalg.structure.members import FAMILIES, Member, Terms
 from attnworks.linalg.structure.projecting import (
     Projection,
@@ -86,4 +86,5 @@ __all__ = [
     "sample_blocks",
     "shift_map",
     "small_errors",
+    "winner",
 ]

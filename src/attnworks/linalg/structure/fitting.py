@@ -103,7 +103,7 @@ def fit(
         ],
         -2,
     )
-    return Fit(chosen, bits, duels, _winner(duels, bits), members, budget)
+    return Fit(chosen, bits, duels, winner(duels, bits), members, budget)
 
 
 def _errors(R: Tensor, eps: float, budget: int | None, corrections: Tensor) -> Tensor:
@@ -120,13 +120,20 @@ def _errors(R: Tensor, eps: float, budget: int | None, corrections: Tensor) -> T
     return (left.clamp_min(0.0) / R.shape[-2]).to(R.dtype)
 
 
-def _winner(duels: Tensor, bits: Tensor) -> Tensor:
+def winner(duels: Float[Tensor, "*a f f"], bits: Float[Tensor, "*a f"]) -> Int[Tensor, "*a"]:
     """Most duels won, or drawn within rounding; then the fewest bits; then the first."""
     won = (duels <= duels.mT + 8 * torch.finfo(duels.dtype).eps).sum(-1)
     return bits.masked_fill(won < won.amax(-1, keepdim=True), torch.inf).argmin(-1)
 
 
 def _checked(H: Tensor, eps: float, budget: int | None) -> Tensor:
+    if not isinstance(H, Tensor):
+        raise UsageError(
+            asked="a fit of attention maps",
+            expected="a tensor [..., queries, keys]",
+            got=type(H).__name__,
+            remedy="call torch.as_tensor on it",
+        )
     if H.ndim < 2 or not H.numel() or not H.is_floating_point() or not H.isfinite().all():
         raise UsageError(
             asked="a fit of attention maps",
