@@ -68,7 +68,7 @@ def project(model: str, **options: Any) -> None:
     \b
     Examples:
       attnworks reshape project runs/first --heads "enc.0.*" --heal 300 --out runs/projected
-      attnworks reshape project bert-folder --heads 3.2,4.* --eps 0.02 --sparsity 0.05 --out bert-projected
+      attnworks reshape project bert-folder --heads "3.2,4.*" --eps 0.02 --sparsity 0.05 --out bert-projected
       attnworks reshape project runs/first --heads enc.0.3 --form previous --out runs/previous --json
     """
     prepare(options["device"], options["threads"], options["seed"])
