@@ -236,7 +236,7 @@ def test_no_head_looks_any_more(name: str) -> None:
 @pytest.mark.parametrize("name", ["m2m_100", "mbart", "bart", "marian", "gpt2", "llama"])
 def test_decoding_with_a_cache_where_no_head_of_a_layer_looks(name: str) -> None:
     """transformers takes the length of what was read from the keys of the first layer."""
-    changes = {"num_key_value_heads": 6} if name == "llama" else {}
+    changes: dict[str, Any] = {"num_key_value_heads": 6} if name == "llama" else {}
     model = TINY[name].build(**changes)
     heads = len(mechanisms_of(model)["dec.0"])
     new = with_forms(model, {("dec.0", head): FORM for head in range(heads)})

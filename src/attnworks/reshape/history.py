@@ -12,7 +12,6 @@ import hashlib
 import math
 import os
 import shutil
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -35,7 +34,7 @@ from attnworks.training.checkpoint import read_progress, save_checkpoint
 from attnworks.training.run import RECIPE, SOURCE, TARGET
 
 HISTORY, BEFORE, RECEIPT = "history", "before", "receipt.json"
-STORED = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+STORED = {"F32": torch.float32, "F64": torch.float64, "BF16": torch.bfloat16, "F16": torch.float16}
 OF_A_RUN = (RECIPE, SOURCE, TARGET)
 
 
@@ -79,14 +78,13 @@ def receipts(folder: Path) -> list[Receipt]:
 
 def _stored_type(folder: Path) -> torch.dtype:
     """The type of most numbers in the weights of a model."""
-    counts: Counter[torch.dtype] = Counter()
+    counts = dict.fromkeys(STORED, 0)
     for path in folder.glob("*.safetensors"):
         with safe_open(path, framework="pt") as file:
-            for name in file.keys():  # noqa: SIM118
-                part = file.get_slice(name)
-                counts[getattr(torch, STORED.get(part.get_dtype(), "int64"))] += math.prod(part.get_shape())
-    floats = {dtype: count for dtype, count in counts.items() if dtype.is_floating_point}
-    return max(floats, key=lambda dtype: floats[dtype])
+            for part in map(file.get_slice, file.keys()):
+                if part.get_dtype() in counts:
+                    counts[part.get_dtype()] += math.prod(part.get_shape())
+    return STORED[max(counts, key=lambda name: counts[name])]
 
 
 def _holds_weights(file: Path) -> bool:
