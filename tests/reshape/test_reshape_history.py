@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tests.exam_helpers import LINES, save_tiny, write_lines
 from tests.reshape.reshape_helpers import files_of, project_folder, small_run, texts
 from tests.training.training_helpers import SMALL, recipe, write_pairs
@@ -366,3 +367,14 @@ def test_folders_inside_a_model_are_kept(tmp_path: Path) -> None:
     assert (tmp_path / "first" / "1_Pooling" / "config.json").read_text() == "{}"
     undo(str(tmp_path / "first"), tmp_path / "back")
     assert files_of(tmp_path / "back") == before
+
+
+def test_weights_keep_the_type_that_they_are_stored_in(tmp_path: Path) -> None:
+    source = save_tiny("bert", tmp_path / "bert")
+    weights = source / "model.safetensors"
+    half = {name: tensor.half() for name, tensor in load_file(weights).items()}
+    save_file(half, weights, metadata={"format": "pt"})
+    given = from_lines(write_lines(tmp_path / "text.txt", LINES))
+    receipt = project_folder(source, "0.*", tmp_path / "out", given, Care(steps=1))
+    assert receipt.numbers == ("float32", "cpu")
+    assert {tensor.dtype for tensor in attnworks.load(tmp_path / "out").parameters()} == {torch.float16}
