@@ -36,7 +36,14 @@ from attnworks.traces.foreign import ForeignSubject
 from attnworks.traces.forward import record_forward
 
 DEFAULT = ("rank", "roles", "saturation", "sinks")
-CONTESTANTS = {"plain": None, "default set": DEFAULT, "with spectra": (*DEFAULT, "spectra")}
+CONTESTANTS = {
+    "plain": None,
+    "default set": DEFAULT,
+    "with structure": (*DEFAULT, "structure"),
+    "with spectra": (*DEFAULT, "spectra"),
+}
+CORPUS = 256
+"""Sentences of the examination that a batch is taken for a part of: structure is read off some of them."""
 
 
 def minilm() -> Any:
@@ -65,7 +72,7 @@ def full_batch(tokenizer: Any, sentences: int, tokens: int) -> TextBatch:
 def contestant(subject: ForeignSubject, batch: TextBatch, measures: Sequence[str] | None) -> Callable[[], object]:
     if measures is None:
         return lambda: subject.run(batch)
-    chosen = choose_measures(measures, Setting(batch.source.ids.shape[1]))
+    chosen = choose_measures(measures, Setting(batch.source.ids.shape[1], sentences=CORPUS))
     folds = Folds(declared for measure in chosen for declared in measure.declares())
     walk = Walk(chosen, folds)
 

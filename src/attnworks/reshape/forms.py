@@ -52,8 +52,8 @@ class Form:
         """Such as: previous; or 62 % previous, 30 % first, 8 % mean; errors at -5, 7."""
         ranked = sorted(zip(self.mix, self.members, strict=True), key=lambda part: -part[0])
         shown = [f"{100 * weight:.0f} % {_word(member)}" for weight, member in ranked if weight >= SMALLEST]
-        few = f", {len(ranked) - len(shown)} others" * (len(shown) < len(ranked))
-        words = _word(self.members[0]) if len(self.members) == 1 else ", ".join(shown) + few
+        rest = f", {len(ranked) - len(shown)} more" * (len(shown) < len(ranked))
+        words = _word(self.members[0]) if len(self.members) == 1 else ", ".join(shown) + rest
         return words + ("; errors at " + ", ".join(map(str, self.error))) * bool(self.error)
 
 
