@@ -230,7 +230,8 @@ class Run:
 
 def _config_of(checkpoint: Path, recipe: Recipe) -> TransformerConfig | RecurrentConfig:
     """The config of a checkpoint, which may be that of a reshaped model, with the recipe's dropout."""
-    config = config_from_json(read_config(checkpoint, read_manifest(checkpoint)))
+    with disk_errors(f"load {checkpoint}", remedy="check that you may read it"):
+        config = config_from_json(read_config(checkpoint, read_manifest(checkpoint)))
     assert not isinstance(config, PureConfig)
     return replace(config, dropout=recipe.dropout)
 
