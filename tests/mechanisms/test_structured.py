@@ -473,12 +473,12 @@ def test_decoding_step_by_step_is_one_pass() -> None:
 # --- cost -------------------------------------------------------------------------------------------------------------
 
 
-def test_costs_in_numbers() -> None:
+def test_costs_in_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     geometry = Geometry(2, 11, 13)
     mechanism = structured("structured:members=-1/2/first/mean,error=-4")
     # 7 positions: 6 have one before, 5 one two after, all a first and a mean, 3 one four before.
     assert mechanism.cost(7, 7, geometry).flops == 2 * 2 * 49 * (13 + 5), "so short that it takes a table"
-    mechanism.few_pairs = 0
+    monkeypatch.setattr(type(mechanism), "few_pairs", 0)
     assert mechanism.cost(7, 7, geometry) == Cost(2 * 28, (4 * 28 + 2 * 7) * 14, 8 * (14 * 14 + 7 * 13))
     assert mechanism.cost(7, 7, geometry, causal=True).edges == 2 * 23
     assert mechanism.cost(2, 7, geometry, causal=True).edges == 2 * 8
