@@ -3,10 +3,52 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from attnworks.cli.options import compute_options, prepare
+from attnworks.cli.options import F, compute_options, prepare
+
+if TYPE_CHECKING:
+    from attnworks.training.recipe import Recipe
+
+
+OUT = click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder; run again to go on.")
+JSON = click.option("--json", "as_json", is_flag=True, help="Print the results as JSON and nothing else.")
+
+
+def recipe_options(command: F) -> F:
+    """What decides how the models of a study are trained."""
+    for option in reversed(
+        (
+            click.option("--corpus", default="grammar", show_default=True, help="As for attnworks train."),
+            click.option("--pairs", type=click.IntRange(1), default=30_000, show_default=True, help="To train on."),
+            click.option("--epochs", type=float, default=20.0, show_default=True),
+            click.option("--minutes", type=float, help="At most so many minutes of training for each model."),
+            click.option("--batch-tokens", type=int, default=640, show_default=True),
+            click.option("--lr", "learning_rate", type=float, default=7e-4, show_default=True),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def _recipe(preset: str, options: dict[str, Any], mechanism: str | None = None) -> Recipe:
+    from attnworks.training.recipe import Recipe
+
+    shared = (
+        "corpus",
+        "pairs",
+        "epochs",
+        "minutes",
+        "batch_tokens",
+        "learning_rate",
+        "device",
+        "dtype",
+        "threads",
+        "seed",
+    )
+    return Recipe(preset=preset, mechanism=mechanism, schedule="cosine", **{name: options[name] for name in shared})
 
 
 @click.group()
@@ -23,31 +65,12 @@ def experiment() -> None:
 
 
 @experiment.command()
-@click.option("--corpus", default="grammar", show_default=True, help="As for attnworks train.")
-@click.option("--pairs", type=click.IntRange(1), default=30_000, show_default=True, help="Training pairs at most.")
-@click.option("--epochs", type=float, default=20.0, show_default=True)
-@click.option("--minutes", type=float, help="At most so many minutes of training for each model.")
+@recipe_options
 @click.option("--models", default="conti-1h,conti-8h", show_default=True, help="Presets, or: all (six of them).")
-@click.option("--batch-tokens", type=int, default=640, show_default=True)
-@click.option("--lr", "learning_rate", type=float, default=7e-4, show_default=True)
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder; run again to go on.")
-@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON and nothing else.")
+@OUT
+@JSON
 @compute_options(dtypes=("float32", "bfloat16"))
-def conti(
-    corpus: str,
-    pairs: int,
-    epochs: float,
-    minutes: float | None,
-    models: str,
-    batch_tokens: int,
-    learning_rate: float,
-    out: Path,
-    as_json: bool,
-    device: str,
-    dtype: str,
-    threads: int | None,
-    seed: int,
-) -> None:
+def conti(models: str, out: Path, as_json: bool, **options: Any) -> None:
     """Train one-layer transformers with 1 and with 8 heads and compare them (Conti 2024, section 3.1).
 
     Leaves a run folder for each model, a table of scores, and the attention maps of a few held-out sentences as JSON
@@ -58,30 +81,12 @@ def conti(
       attnworks experiment conti --out runs/conti
       attnworks experiment conti --models all --pairs 5000 --epochs 5 --out runs/six
     """
-    prepare(device, threads, seed)
+    prepare(options["device"], options["threads"], options["seed"])
     from attnworks.cli.conti_display import run_conti
     from attnworks.experiments.conti import ALL
-    from attnworks.training.recipe import Recipe
 
     names = ALL if models == "all" else tuple(name.strip() for name in models.split(","))
-    recipes = [
-        Recipe(
-            preset=name,
-            corpus=corpus,
-            pairs=pairs,
-            epochs=epochs,
-            minutes=minutes,
-            batch_tokens=batch_tokens,
-            learning_rate=learning_rate,
-            schedule="cosine",
-            device=device,
-            dtype="bfloat16" if dtype == "bfloat16" else "float32",
-            threads=threads,
-            seed=seed,
-        )
-        for name in names
-    ]
-    run_conti(out, recipes, as_json)
+    run_conti(out, [_recipe(name, options) for name in names], as_json)
 
 
 @experiment.command("long-range")
@@ -96,8 +101,8 @@ def conti(
 @click.option("--seeds", type=click.IntRange(1), default=1, show_default=True, help="Runs of each cell.")
 @click.option("--seed", type=click.IntRange(0, 2**62), default=0, show_default=True, help="The first of them.")
 @click.option("--threads", type=click.IntRange(1), help="CPU threads.  [default: torch's own choice]")
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder; run again to go on.")
-@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON and nothing else.")
+@OUT
+@JSON
 def long_range(
     tasks: str,
     mechanisms: str | None,
@@ -141,43 +146,19 @@ def long_range(
 
 
 @experiment.command()
-@click.option("--corpus", default="grammar", show_default=True, help="As for attnworks train.")
-@click.option("--pairs", type=click.IntRange(1), default=30_000, show_default=True, help="Training pairs at most.")
-@click.option("--epochs", type=float, default=20.0, show_default=True)
-@click.option("--minutes", type=float, help="At most so many minutes of training for each model.")
+@recipe_options
 @click.option("--heal", type=click.IntRange(1), default=300, show_default=True, help="Steps after each projection.")
-@click.option("--heal-lr", type=click.FloatRange(0, min_open=True), default=3e-4, show_default=True)
+@click.option("--heal-lr", "rate", type=click.FloatRange(0, min_open=True), default=3e-4, show_default=True)
 @click.option("--window", type=click.IntRange(0, 64), default=2, show_default=True, help="Offsets to each side.")
 @click.option(
     "--eps", type=click.FloatRange(0, 1), default=0.02, show_default=True, help="Largest error outside of it."
 )
 @click.option("--sparsity", type=click.FloatRange(0, 1), default=0.05, show_default=True, help="Share of such offsets.")
 @click.option("--sentences", type=click.IntRange(1), default=500, show_default=True, help="Of the test split.")
-@click.option("--batch-tokens", type=int, default=640, show_default=True)
-@click.option("--lr", "learning_rate", type=float, default=7e-4, show_default=True)
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder; run again to go on.")
-@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON and nothing else.")
+@OUT
+@JSON
 @compute_options(dtypes=("float32",))
-def structure(
-    corpus: str,
-    pairs: int,
-    epochs: float,
-    minutes: float | None,
-    heal: int,
-    heal_lr: float,
-    window: int,
-    eps: float,
-    sparsity: float,
-    sentences: int,
-    batch_tokens: int,
-    learning_rate: float,
-    out: Path,
-    as_json: bool,
-    device: str,
-    dtype: str,
-    threads: int | None,
-    seed: int,
-) -> None:
+def structure(out: Path, as_json: bool, **options: Any) -> None:
     """Find the structure of attention heads, and put structured heads in their place (Conti 2024, section 3).
 
     Trains one-layer transformers with 1 and with 8 heads, and one whose self-attention is structured from the start.
@@ -190,30 +171,14 @@ def structure(
       attnworks experiment structure --out runs/structure
       attnworks experiment structure --minutes 5 --heal 100 --sentences 200 --out runs/quick-structure
     """
-    del dtype
-    prepare(device, threads, seed)
+    prepare(options["device"], options["threads"], options["seed"])
     from attnworks.cli.structure_display import run_structure
-    from attnworks.experiments.structure import EIGHT, MODELS, ONE, STRUCTURED, Settings
-    from attnworks.training.recipe import Recipe
+    from attnworks.experiments.structure import EIGHT, ONE, STRUCTURED, Settings
 
     recipes = {
-        name: Recipe(
-            preset=ONE if name == ONE else EIGHT,
-            mechanism="structured" if name == STRUCTURED else None,
-            corpus=corpus,
-            pairs=pairs,
-            epochs=epochs,
-            minutes=minutes,
-            batch_tokens=batch_tokens,
-            learning_rate=learning_rate,
-            schedule="cosine",
-            device=device,
-            threads=threads,
-            seed=seed,
-        )
-        for name in MODELS
+        ONE: _recipe(ONE, options),
+        EIGHT: _recipe(EIGHT, options),
+        STRUCTURED: _recipe(EIGHT, options, mechanism="structured"),
     }
-    settings = Settings(
-        sentences=sentences, heal=heal, rate=heal_lr, window=window, eps=eps, sparsity=sparsity, seed=seed
-    )
-    run_structure(out, recipes, settings, as_json)
+    named = ("sentences", "heal", "rate", "window", "eps", "sparsity", "seed")
+    run_structure(out, recipes, Settings(**{name: options[name] for name in named}), as_json)
