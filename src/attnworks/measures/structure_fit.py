@@ -16,7 +16,7 @@ from attnworks.traces.maps import Maps
 HEADS = ("layer", "head")
 SOURCE = "Conti 2024, section 3.1.1 (S4.133), D12"
 EPS = 0.02
-SENTENCES = 32
+SENTENCES = 16
 """About so many of a corpus are fitted."""
 LONGEST = 64
 """Maps of more tokens are left out: the search for blocks of columns grows with their cube."""
