@@ -8,20 +8,11 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from tests.cli.test_experiment import SMALL
 
 from attnworks.cli import main
 from attnworks.experiments.structure import families
-from attnworks.models import AttentionConfig, TransformerConfig
 from attnworks.models.presets import PRESETS
-
-SMALL = TransformerConfig(
-    vocabulary=4,
-    d_e=16,
-    d_ff=16,
-    attention=AttentionConfig(heads=2, d_k=8, d_v=8),
-    encoder_layers=1,
-    decoder_layers=1,
-)
 
 
 @pytest.fixture
