@@ -17,8 +17,6 @@ CHUNK = 64
 """Positions between which pairs are scored; the same as a usual head's width, where scores and states cost the same."""
 ROWS = 4096
 """Positions, times heads and batch, worked on at a time: few large operations on buffers that stay in the cache."""
-ROWS_WITHOUT_CHUNKS = 2048
-"""The same where every query reads the same state, which takes fewer operations but no fewer bytes."""
 PAD = 8
 """Columns beside V. The first is all ones and sums up the denominator, the others keep rows aligned."""
 
@@ -186,8 +184,8 @@ class _Plan(NamedTuple):
         return stretches if whole == self.i else [*stretches, _Stretch(whole, self.i, self.i - whole)]
 
     def pieces(self, n: int) -> list[_Stretch]:
-        """n positions, where no chunks are needed."""
-        length = max(CHUNK, self.length * ROWS_WITHOUT_CHUNKS // ROWS)
+        """n positions, where no chunks are needed: half as many at a time, as operations are fewer but not the bytes."""
+        length = max(CHUNK, self.length // 2)
         cuts = [(start, min(start + length, n)) for start in range(0, n, length)]
         return [_Stretch(start, stop, stop - start) for start, stop in cuts]
 
