@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -55,6 +55,7 @@ class Receipt:
     done           where -> what, in words that the mechanisms or the people read
     flops          of self-attention with its projections, for one sentence of `length` tokens
     numbers        dtype and device of the computation
+    facts          further numbers of this reshape, by name
     fingerprint    of all weights before and after: hashes that are equal for models equal bit for bit
     """
 
@@ -72,3 +73,4 @@ class Receipt:
     numbers: tuple[str, str]
     fingerprint: tuple[str, str]
     version: str
+    facts: dict[str, float] = field(default_factory=dict)

@@ -20,10 +20,10 @@ from attnworks.receipt import Receipt
 from attnworks.reshape.carrying_out import Care, carry_out
 from attnworks.reshape.contract import Bench
 from attnworks.reshape.history import Place, write_outcome
-from attnworks.reshape.judging import Judge
 from attnworks.reshape.projecting import Project
 from attnworks.reshape.texts import Texts, from_corpus, from_texts
 from attnworks.traces.examinee import Examinee, open_examinee, own_examinee
+from attnworks.traces.judging import Judge
 from attnworks.traces.text import read_text
 
 D_E, D_K, D_V, D_FF = 14, 3, 5, 11

@@ -135,12 +135,12 @@ def test_what_each_head_does_alone(objective: str, monkeypatch: pytest.MonkeyPat
     heads = [("enc.0", 0), ("enc.1", 1), ("dec.0", 1)]
     forms = Project(heads="*").fit(bench, heads)
     alone = rise_alone(bench, forms)
-    one_in = len(bench.looked_at.text.kept) // 5
-    assert one_in == 2
-    whole = bench.looked_at.mean(one_in=one_in)
+    some = slice(None, None, len(bench.looked_at.text.kept) // 5)
+    assert some.step == 2
+    whole = bench.looked_at.mean(some=some)
     for head in heads:
         subject = subject_of(with_forms(bench.model, {head: forms[head]}))
-        assert alone[head] == pytest.approx(bench.looked_at.mean(subject, one_in=one_in) - whole, abs=1e-12)
+        assert alone[head] == pytest.approx(bench.looked_at.mean(subject, some=some) - whole, abs=1e-12)
         assert abs(alone[head]) > 1e-9
 
 
@@ -150,8 +150,8 @@ def test_one_sentence_in_so_many() -> None:
         for number in range(len(judge.text.batches)):
             losses += judge.losses(judge.original, *judge.text.batch(number)).tolist()[::3]
     assert len(losses) > len(judge.text.batches)
-    assert judge.mean(one_in=3) == pytest.approx(sum(losses) / len(losses), rel=1e-12)
-    assert judge.mean(one_in=3) != judge.mean()
+    assert judge.mean(some=slice(None, None, 3)) == pytest.approx(sum(losses) / len(losses), rel=1e-12)
+    assert judge.mean(some=slice(None, None, 3)) != judge.mean()
 
 
 def test_the_receipt_says_what_was_measured() -> None:

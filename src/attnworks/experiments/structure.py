@@ -26,15 +26,15 @@ from attnworks.experiments.conti import MAPS, RESULTS, train_in, write_maps
 from attnworks.linalg import structure as forms
 from attnworks.measures.structure_fit import EPS, FAMILIES
 from attnworks.objectives.choosing import choose
-from attnworks.reshape.carrying_out import LOOKED_AT, Care, judge_on, mean_length
+from attnworks.reshape.carrying_out import Care, judge_on, mean_length
 from attnworks.reshape.contract import Bench
 from attnworks.reshape.events import Watch, silently
 from attnworks.reshape.heads import Head, choose_heads
 from attnworks.reshape.healing import heal
-from attnworks.reshape.judging import Judge
 from attnworks.reshape.projecting import Project, rise_alone, with_forms
 from attnworks.storage.disk import write_file
 from attnworks.traces.examinee import Examinee, own_examinee
+from attnworks.traces.judging import Judge
 from attnworks.training.evaluate import translation_scores
 from attnworks.training.events import Watcher
 from attnworks.training.recipe import Recipe
@@ -206,7 +206,7 @@ def _project_all(
     learn = [from_pair(pair) for pair in run.corpus.train]
     test = [from_pair(pair) for pair in run.corpus.test[: settings.sentences]]
     looked_at, held_out, healing = (
-        judge_on(examinee, objective, passages, care) for passages in (learn[:LOOKED_AT], test, learn)
+        judge_on(examinee, objective, passages, care) for passages in (learn[: Project.looks_at], test, learn)
     )
     project = Project(heads="*", window=settings.window, eps=settings.eps, sparsity=settings.sparsity)
     bench = Bench(examinee, looked_at, mean_length(held_out.text), watch)

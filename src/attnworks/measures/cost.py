@@ -33,12 +33,13 @@ def attention_cost(weights: HeadWeights, i: int, j: int) -> Cost:
     Source: S0.1, S0.25. Keys and values that heads share are projected once and counted once.
     Departs: every score is counted, also those that a causal mask throws away.
     """
-    (h, e, k), (_, v, _), f, g = weights.W_Q.shape, weights.W_O.shape, weights.W_K.shape[1], weights.groups
-    biases = sum(0 if b is None else b.numel() for b in (weights.b_Q, weights.b_O))
-    biases += sum(0 if b is None else b.numel() // h * g for b in (weights.b_K, weights.b_V))
-    flops = 2 * (i * h * e * k + j * g * f * (k + v) + i * j * h * (k + v) + i * h * v * e)
-    numbers = i * e + j * f + i * h * k + j * g * (k + v) + 2 * h * i * j + i * h * v + i * e
-    parameters = h * e * k + g * f * (k + v) + h * v * e + biases
+    (h, e, _), f, g = weights.W_Q.shape, weights.W_K.shape[1], weights.groups
+    hk, hv = weights.columns()
+    gk, gv = (columns * g // h for columns in (hk, hv))
+    biased = ((weights.b_Q, hk), (weights.b_K, gk), (weights.b_V, gv), (weights.b_O, e))
+    flops = 2 * (i * e * hk + j * f * (gk + gv) + i * j * (hk + hv) + i * hv * e)
+    numbers = i * e + j * f + i * hk + j * (gk + gv) + 2 * h * i * j + i * hv + i * e
+    parameters = e * hk + f * (gk + gv) + hv * e + sum(columns for b, columns in biased if b is not None)
     return Cost(parameters, flops, (parameters + numbers) * weights.W_Q.element_size())
 
 

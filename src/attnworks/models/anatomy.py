@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from jaxtyping import Float
@@ -20,6 +20,7 @@ from attnworks.errors import UsageError
 from attnworks.models.block import Block, Residual
 from attnworks.models.config import NormOrder
 from attnworks.models.families import FAMILIES, Family, Kind, PartPlace, Projection, Projections, Role, Stack
+from attnworks.models.head_linear import HeadsIn, HeadsOut
 from attnworks.models.multihead import MultiHead
 from attnworks.models.offering import groups_of
 from attnworks.models.pure import PureAttention
@@ -36,6 +37,7 @@ class HeadWeights:
 
     groups    how many distinct keys and values there are; where heads share them, they are repeated for each head
     scale     S = scale Q K^T (+ what the model adds for positions); None where the mechanism itself decides
+    *_widths  of each head, where they are less than those of the tensors, which are padded with zeros
     """
 
     W_Q: Float[Tensor, "h e k"]
@@ -48,6 +50,31 @@ class HeadWeights:
     b_O: Float[Tensor, " e"] | None  # noqa: N815
     groups: int
     scale: float | None
+    key_widths: tuple[int, ...] | None = None
+    value_widths: tuple[int, ...] | None = None
+
+    def columns(self) -> tuple[int, int]:
+        """Of all queries, and of all outputs of heads: the widths of all heads together."""
+        h, k, v = len(self.W_Q), self.W_Q.shape[-1], self.W_V.shape[-1]
+        return h * k if self.key_widths is None else sum(self.key_widths), (
+            h * v if self.value_widths is None else sum(self.value_widths)
+        )
+
+
+class Head(NamedTuple):
+    """The weights of one head, multiplied from the right; k = 0 for a head that attends by position alone."""
+
+    W_Q: Float[Tensor, "e k"]
+    W_K: Float[Tensor, "f k"]
+    W_V: Float[Tensor, "f v"]
+    W_O: Float[Tensor, "v e"]
+    b_Q: Float[Tensor, " k"] | None = None  # noqa: N815
+    b_K: Float[Tensor, " k"] | None = None  # noqa: N815
+    b_V: Float[Tensor, " v"] | None = None  # noqa: N815
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> Head:
+        """The head with all its tensors changed."""
+        return Head(*(None if tensor is None else change(tensor) for tensor in self))  # pyright: ignore[reportArgumentType]
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +86,7 @@ class Part:
     attention    the module that computes attention: ours, or what transformers hands to its attention functions
     weights      reads the weights of the attention as they are now, as views wherever that is possible
     shrinkable   linear maps to queries and keys that go on working with fewer heads, if there are such
+    place        a block of Hugging Face's, and where in it the projections of the attention are
     """
 
     role: Role
@@ -67,6 +95,7 @@ class Part:
     attention: nn.Module | None
     weights: Callable[[], HeadWeights] | None
     shrinkable: tuple[nn.Linear, nn.Linear] | None = None
+    place: tuple[nn.Module, Projections] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -267,10 +296,10 @@ def _own_attention(role: Role, attention: MultiHead, residual: Residual) -> Part
 
 
 def _own_weights(own: MultiHead) -> HeadWeights:
-    whole = own.mechanisms.whole
-    W = (whole(own.W_Q), whole(own.W_K), own.W_V, own.W_O)
-    b_Q, b_K = (None if b is None else whole(b) for b in (own.b_Q, own.b_K))
-    return HeadWeights(*W, b_Q, b_K, own.b_V, own.b_O, groups=own.config.heads, scale=own.config.scale)
+    config, looking = own.config, own.mechanisms.looking
+    keys = tuple(width if head in looking else 0 for head, width in enumerate(config.key_widths))
+    parts = (*own.head_first(), *own.head_first_biases(), own.b_O)
+    return HeadWeights(*parts, config.heads, config.scale, keys, config.value_widths)
 
 
 def _foreign_stack(base: nn.Module, config: Any, family: Family, stack: Stack) -> list[BlockAnatomy]:
@@ -303,8 +332,9 @@ def _foreign_part(block: nn.Module, place: PartPlace) -> Part:
     if attention is not None and place.projections is not None:
         weights = partial(_foreign_weights, block, attention, place.projections)
     branch, norm = block.get_submodule(place.branch), block.get_submodule(place.norm)
-    shrinkable = None if place.projections is None else _shrinkable(block, place.projections)
-    return Part(place.role, branch, norm, attention, weights, shrinkable)
+    at = place.projections
+    shrinkable, where = (None, None) if at is None else (_shrinkable(block, at), (block, at))
+    return Part(place.role, branch, norm, attention, weights, shrinkable, where)
 
 
 def _shrinkable(block: nn.Module, at: Projections) -> tuple[nn.Linear, nn.Linear] | None:
@@ -319,22 +349,31 @@ def _foreign_weights(block: nn.Module, attention: nn.Module, at: Projections) ->
     width: int = getattr(attention, at.width)
     (W_Q, b_Q), (W_K, b_K), (W_V, b_V) = (_heads(block, place, width) for place in (at.query, at.key, at.value))
     own = groups_of(attention)
+    keys, values = (_widths(block, place) for place in (at.query, at.value))
     if own is not None and W_Q.shape[0] < own.count:
         W_Q, W_K = own.whole(W_Q), own.whole(W_K)
         b_Q, b_K = (None if b is None else own.whole(b) for b in (b_Q, b_K))
+        keys = tuple(width if head in own.looking else 0 for head in range(own.count))
     heads, groups = W_Q.shape[0], W_K.shape[0]
     if groups != heads:
         W_K, W_V = (W.repeat_interleave(heads // groups, 0) for W in (W_K, W_V))
         b_K, b_V = (None if b is None else b.repeat_interleave(heads // groups, 0) for b in (b_K, b_V))
     output = block.get_submodule(at.output)
-    W_O, b_O = _matrix(output).unflatten(0, (heads, -1)), getattr(output, "bias", None)
-    scale: Any = attention.scaling if own is None else None
-    return HeadWeights(W_Q, W_K, W_V, W_O, b_Q, b_K, b_V, b_O, groups, scale and float(scale))
+    W_O = output.by_head() if isinstance(output, HeadsIn) else _matrix(output).unflatten(0, (heads, -1))
+    b_O, scale = getattr(output, "bias", None), cast("Any", attention.scaling if own is None else None)
+    return HeadWeights(W_Q, W_K, W_V, W_O, b_Q, b_K, b_V, b_O, groups, scale and float(scale), keys, values)
+
+
+def _widths(block: nn.Module, place: Projection) -> tuple[int, ...] | None:
+    module = block.get_submodule(place.path)
+    return module.of_each if isinstance(module, HeadsOut) else None
 
 
 def _heads(block: nn.Module, place: Projection, width: int) -> tuple[Tensor, Tensor | None]:
     """Columns [e (h k)] and their bias [(h k)], cut into heads [h e k] and [h k]."""
     module = block.get_submodule(place.path)
+    if isinstance(module, HeadsOut):
+        return module.by_head()
     shape, axis = ((-1, place.of, width), -2) if place.per_head else ((place.of, -1, width), -3)
     W, b = (
         None if T is None else T.unflatten(-1, shape).select(axis, place.piece)

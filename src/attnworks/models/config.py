@@ -29,15 +29,15 @@ class AttentionConfig:
     """One multi-head attention layer.
 
     heads       how many
-    d_k, d_v    width of a key and of a value in each head, free of d_e / heads
+    d_k, d_v    width of a key and of a value, free of d_e / heads: the same in all heads, or one width per head
     bias        whether the four projections carry biases
     mechanism   a mechanism for all heads, or one per head; options as in `window:window=64`
     scale       factor of the scores, if not the mechanism's own
     """
 
     heads: int
-    d_k: int
-    d_v: int
+    d_k: int | tuple[int, ...]
+    d_v: int | tuple[int, ...]
     bias: bool = True
     mechanism: str | tuple[str, ...] = "dense"
     scale: float | None = None
@@ -46,8 +46,8 @@ class AttentionConfig:
         if isinstance(self.mechanism, list):
             object.__setattr__(self, "mechanism", tuple(self.mechanism))
         whole("heads", self.heads, 1, LARGEST_WIDTH)
-        whole("d_k", self.d_k, 1, LARGEST_WIDTH)
-        whole("d_v", self.d_v, 1, LARGEST_WIDTH)
+        for name in ("d_k", "d_v"):
+            self._settle_widths(name)
         within("scale", self.scale or 0.0, -LARGEST_FLOAT, LARGEST_FLOAT)
         if isinstance(self.mechanism, tuple) and len(self.mechanism) != self.heads:
             raise UsageError(
@@ -59,9 +59,36 @@ class AttentionConfig:
         for _ in self.mechanism_groups():
             pass
 
+    def _settle_widths(self, name: str) -> None:
+        """Widths that are all the same are one number, so that equal layers have equal configs."""
+        given = getattr(self, name)
+        widths = tuple(given) if isinstance(given, list | tuple) else (given,)
+        for width in widths:
+            whole(name, width, 1, LARGEST_WIDTH)
+        if len(widths) != self.heads and widths != (given,):
+            raise UsageError(
+                asked=f"{name} for each head",
+                expected=f"{self.heads} widths",
+                got=str(len(widths)),
+                remedy="give one for all heads, or as many as there are heads",
+            )
+        object.__setattr__(self, name, widths[0] if len({*widths}) == 1 else widths)
+
+    @property
+    def key_widths(self) -> tuple[int, ...]:
+        """d_k of each head."""
+        return (self.d_k,) * self.heads if isinstance(self.d_k, int) else self.d_k
+
+    @property
+    def value_widths(self) -> tuple[int, ...]:
+        """d_v of each head."""
+        return (self.d_v,) * self.heads if isinstance(self.d_v, int) else self.d_v
+
     @property
     def geometry(self) -> Geometry:
-        return Geometry(self.heads, self.d_k, self.d_v)
+        """With the widths of the widest head, to which all others are padded by zeros."""
+        d_k, d_v = (width if isinstance(width, int) else max(width) for width in (self.d_k, self.d_v))
+        return Geometry(self.heads, d_k, d_v)
 
     def mechanism_groups(self) -> Iterator[tuple[MechanismSpec, tuple[int, ...]]]:
         """Each distinct mechanism with the heads that use it, in order of their first head."""

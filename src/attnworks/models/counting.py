@@ -10,7 +10,6 @@ from attnworks.mechanisms import Geometry
 from attnworks.mechanisms.dense import Dense
 from attnworks.models.build import skeleton
 from attnworks.models.config import ModelConfig
-from attnworks.models.multihead import MultiHead
 from attnworks.models.remaking import groups_in, self_attention
 
 _PART_OF = {
@@ -57,9 +56,8 @@ def attention_flops(model: nn.Module, n: int) -> int:
     for slot, part in self_attention(model).items():
         assert part.weights is not None
         W, groups = part.weights(), groups_in(part)
-        (heads, e, k), v, own = W.W_Q.shape, W.W_V.shape[-1], isinstance(part.attention, MultiHead)
-        looking = heads if groups is None or not (own or part.shrinkable) else len(groups.looking)
-        total += 2 * n * e * (looking * k + min(looking, W.groups) * k + W.groups * v + heads * v)
+        (heads, e, k), v, (hk, hv) = W.W_Q.shape, W.W_V.shape[-1], W.columns()
+        total += 2 * n * e * (hk + min(hk, W.groups * k) + min(hv, W.groups * v) + hv)
         mechanisms = (
             [(Dense(), heads)] if groups is None else zip(groups.mechanisms, map(len, groups.heads), strict=True)
         )

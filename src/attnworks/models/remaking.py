@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from attnworks.errors import UsageError
-from attnworks.mechanisms import MechanismSpec
+from attnworks.mechanisms import Context, MechanismSpec
 from attnworks.models.anatomy import Part, anatomy_of
 from attnworks.models.build import build
 from attnworks.models.config import AttentionConfig, check_serves
@@ -70,8 +70,9 @@ def equip(model: Any, wanted: Mechanisms) -> None:
         assert part.attention is not None and part.weights is not None
         W, old = part.weights(), groups_of(part.attention)
         groups = HeadGroups(_grouped(specs), W.W_Q.shape[-1], W.W_V.shape[-1]).to(W.W_V)
+        groups.train(part.attention.training)
         if old is not None:
-            _carry_over(old, groups)
+            carry_over(old, groups)
         if part.shrinkable is not None:
             held = range(groups.count) if old is None else old.looking
             _check_held(held, groups.looking, slot)
@@ -83,7 +84,8 @@ def equip(model: Any, wanted: Mechanisms) -> None:
         **getattr(model.config, ENTRY, {}),
         **{slot: list(specs) for slot, specs in wanted.items()},
     }
-    model.set_attn_implementation(offer_own_heads())
+    if model.config.attnworks:
+        model.set_attn_implementation(offer_own_heads())
 
 
 def _remade(model: Transformer, wanted: Mechanisms) -> Transformer:
@@ -111,13 +113,13 @@ def _carry_layer(old: MultiHead, new: MultiHead) -> None:
     for name in ("W_Q", "W_K", "b_Q", "b_K"):
         theirs, mine = getattr(old, name), getattr(new, name)
         if theirs is not None:
-            for row, head in enumerate(new.mechanisms.looking):
-                mine[row] = theirs[held.index(head)]
-    _carry_over(old.mechanisms, new.mechanisms)
+            parts = old.key_widths.split(theirs)
+            new.key_widths.fill(mine, [parts[held.index(head)] for head in new.mechanisms.looking])
+    carry_over(old.mechanisms, new.mechanisms)
 
 
 @torch.no_grad()
-def _carry_over(old: HeadGroups, new: HeadGroups) -> None:
+def carry_over(old: HeadGroups, new: HeadGroups) -> None:
     """Parameters of mechanisms that stay: what a mechanism holds for each head goes with the head."""
     for spec, heads, mechanism in zip(new.specs, new.heads, new.mechanisms, strict=True):
         for before, held, theirs in zip(old.specs, old.heads, old.mechanisms, strict=True):
@@ -129,12 +131,35 @@ def _carry_tensors(
     theirs: Mapping[str, Tensor], held: Sequence[int], own: Mapping[str, Tensor], heads: Sequence[int]
 ) -> None:
     for name, tensor in own.items():
+        tensor.requires_grad_(theirs[name].requires_grad)
         if (len(tensor), len(theirs[name])) == (len(heads), len(held)):
             for row, head in enumerate(heads):
                 if head in held:
                     tensor[row] = theirs[name][held.index(head)]
         elif tensor.shape == theirs[name].shape:
             tensor.copy_(theirs[name])
+
+
+def bound_to_width(groups: HeadGroups) -> bool:
+    """Whether a mechanism has parameters that depend on the width of heads, or sees columns of zeros.
+
+    What maps columns one by one sees them, such as linear attention with phi(0) = 1. Mechanisms of this kind have no
+    factor 1/sqrt(k), and no scores that are products of Q and K.
+    """
+    described = tuple(zip(groups.specs, groups.heads, strict=True))
+    with torch.device("meta"):
+        narrow, wide = (
+            [tensor.shape for built in HeadGroups(described, width, width) for tensor in _all_tensors(built)]
+            for width in (2, 3)
+        )
+    return narrow != wide or any(
+        mechanism.by_content and mechanism.default_scale(4) != 0.5 and mechanism.dot_scale(4, Context()) is None
+        for mechanism in groups.mechanisms
+    )
+
+
+def _all_tensors(module: nn.Module) -> list[Tensor]:
+    return [*module.parameters(), *module.buffers()]
 
 
 def _shrink(linears: Sequence[nn.Linear], heads: Sequence[int], width: int) -> None:

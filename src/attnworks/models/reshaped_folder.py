@@ -24,6 +24,8 @@ from attnworks.models.folder import (
     read_weights,
     write_parts,
 )
+from attnworks.models.foreign_heads import WIDTHS, resize
+from attnworks.models.head_parts import attention_layers, check_can_grow
 from attnworks.models.remaking import ENTRY, equip
 from attnworks.storage.disk import disk_errors
 from attnworks.storage.sealed import changed, parse_json, read_json_bytes
@@ -40,7 +42,7 @@ def write_reshaped(model: Any, folder: Path) -> None:
     write_parts(config, model, folder)
     (folder / README).write_text(
         f"# {type(model).__name__}, reshaped by attnworks\n\n"
-        "Some attention heads are not what transformers computes, so that `from_pretrained` alone refuses this folder. "
+        "Some attention heads are not what transformers knows, so that `from_pretrained` alone refuses this folder. "
         "Open it with attnworks:\n\n"
         "```python\nimport attnworks\n\nmodel = attnworks.load('this-folder')\n```\n"
     )
@@ -67,9 +69,12 @@ def _config(folder: Path) -> dict[str, Any]:
     return config if isinstance(config, dict) else {}
 
 
-def _equipped(model_class: Any, config: Any, wanted: Any) -> Any:
+def _equipped(model_class: Any, config: Any, mechanisms: Any, widths: Any) -> Any:
     model = model_class(copy.deepcopy(config))
-    equip(model, wanted)
+    for slot, of_heads in widths.items():
+        check_can_grow(model, slot)
+        resize(model, attention_layers(model)[slot], slot, of_heads["keys"], of_heads["values"])
+    equip(model, mechanisms)
     return model
 
 
@@ -80,16 +85,15 @@ def open_reshaped(folder: Path, model_class: Any, config: Any) -> nn.Module:
         read_config(folder, manifest)
     if model_class is None:
         raise changed(folder / CONFIG, "the class of a model of transformers", repr(config.architectures)[:60])
-    wanted = getattr(config, ENTRY)
-    config.attnworks = {}
+    mechanisms, widths = (vars(config).pop(name, {}) for name in (ENTRY, WIDTHS))
     try:
         with torch.device("meta"):
-            skeleton = _equipped(model_class, config, wanted)
+            skeleton = _equipped(model_class, config, mechanisms, widths)
         check_expected(folder, skeleton, manifest["tensors"])
-        model = _equipped(model_class, config, wanted)
+        model = _equipped(model_class, config, mechanisms, widths)
     except AttnworksError:
         raise
     except Exception as error:
-        raise changed(folder / CONFIG, "mechanisms that fit the model", str(error)[:100]) from error
+        raise changed(folder / CONFIG, "mechanisms and widths that fit the model", str(error)[:100]) from error
     fill(model, read_weights(folder, manifest, model))
     return model

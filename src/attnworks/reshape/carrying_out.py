@@ -22,16 +22,14 @@ from attnworks.receipt import Change, Healing, Losses, Receipt
 from attnworks.reshape.contract import Bench, Reshape
 from attnworks.reshape.events import Watch, silently
 from attnworks.reshape.healing import check_rate, heal, not_healed
-from attnworks.reshape.judging import Judge
 from attnworks.reshape.texts import Texts
 from attnworks.traces.examinee import Examinee
 from attnworks.traces.foreign import ForeignSubject
+from attnworks.traces.judging import Judge
 from attnworks.traces.record import OwnSubject
 from attnworks.traces.text import ExamText, read_text
 
 OWN_RATE, FOREIGN_RATE = 3e-4, 5e-5
-LOOKED_AT = 256
-"""Sentences from which forms, importances and predictions come."""
 
 
 @dataclass(frozen=True)
@@ -76,16 +74,17 @@ def carry_out(
     objective = choose(care.objective, subject.abilities, seed=care.seed)
     watch("reading text", 0, 1)
     looked_at, held_out = (
-        judge_on(examinee, objective, passages, care) for passages in (texts.learn[:LOOKED_AT], texts.held_out)
+        judge_on(examinee, objective, passages, care) for passages in (texts.learn[: reshape.looks_at], texts.held_out)
     )
     length = mean_length(looked_at.text)
     watch("measuring before", 0, 1)
     before = held_out.mean(subject)
-    made = reshape.make(Bench(examinee, looked_at, length, watch))
+    made = reshape.make(Bench(examinee, looked_at, length, watch, care.seed))
     made.model.eval()
     new = subject.again(made.model)
     watch("measuring after", 0, 1)
     after = held_out.mean(new)
+    facts = {**made.facts, **{name: held_out.mean(subject.again(other)) for name, other in made.others.items()}}
     healed = None
     if care.steps:
         watch("reading text to heal with", 0, 1)
@@ -110,6 +109,7 @@ def carry_out(
         parameters=Change(before=_parameters(subject.model), after=_parameters(made.model)),
         flops=Change(before=attention_flops(subject.model, length), after=attention_flops(made.model, length)),
         length=length,
+        facts=facts,
         loss=Losses(before=before, predicted=before + made.rise, after=after, healed=healed),
         seconds=time.perf_counter() - began,
         numbers=(str(first.dtype).removeprefix("torch."), str(first.device)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -9,8 +10,8 @@ from torch import nn
 
 from attnworks.registry import Registry
 from attnworks.reshape.events import Watch, silently
-from attnworks.reshape.judging import Judge
 from attnworks.traces.examinee import Examinee
+from attnworks.traces.judging import Judge
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,6 +25,7 @@ class Bench:
     looked_at: Judge
     length: int
     watch: Watch = silently
+    seed: int = 0
 
     @property
     def model(self) -> nn.Module:
@@ -31,17 +33,27 @@ class Bench:
 
 
 class Made(NamedTuple):
-    """A new model, what was done where, and by how much the loss should rise."""
+    """A new model, what was done where, and by how much the loss should rise.
+
+    facts     further numbers for the receipt, by name
+    others    models to measure beside it, by the names under which the receipt has their losses
+    """
 
     model: nn.Module
     done: dict[str, str]
     rise: float
+    facts: Mapping[str, float] = {}
+    others: Mapping[str, nn.Module] = {}
 
 
 class Reshape:
     """Frozen options, written down in receipts, and `make`. A reshape of nothing gives the same weights bit for bit."""
 
     name: ClassVar[str]
+    looks_at: ClassVar[int] = 256
+    """Sentences from which forms, directions and predictions come."""
+    stretches: ClassVar[bool] = False
+    """Whether weights only become more, so that what an optimiser remembers of them can be kept."""
 
     def check(self, model: nn.Module) -> None:
         """Refuse a model that this cannot be done to, before any work."""

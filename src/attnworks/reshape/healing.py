@@ -11,7 +11,7 @@ from torch import nn
 from attnworks.errors import AttnworksError, UsageError
 from attnworks.models.config import LARGEST_FLOAT
 from attnworks.reshape.events import Watch, silently
-from attnworks.reshape.judging import Judge
+from attnworks.traces.judging import Judge
 from attnworks.traces.subject import Subject
 
 CLIP = 1.0

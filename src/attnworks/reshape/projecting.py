@@ -106,12 +106,12 @@ class Project(Reshape):
 def rise_alone(bench: Bench, forms: Mapping[Head, Form]) -> dict[Head, float]:
     """What the form of each head alone adds to the loss, on some of the text that is looked at."""
     judge, subject = bench.looked_at, bench.examinee.subject
-    one_in = max(1, len(judge.text.kept) // PREDICTED_ON)
-    whole = judge.mean(subject, one_in=one_in)
+    some = slice(None, None, max(1, len(judge.text.kept) // PREDICTED_ON))
+    whole = judge.mean(subject, some=some)
     rises: dict[Head, float] = {}
     for head, form in forms.items():
         bench.watch("trying each head alone", len(rises), len(forms))
-        rises[head] = judge.mean(subject, InForm(head, form), one_in=one_in) - whole
+        rises[head] = judge.mean(subject, InForm(head, form), some=some) - whole
     return rises
 
 

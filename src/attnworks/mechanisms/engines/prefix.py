@@ -184,7 +184,7 @@ class _Plan(NamedTuple):
         return stretches if whole == self.i else [*stretches, _Stretch(whole, self.i, self.i - whole)]
 
     def pieces(self, n: int) -> list[_Stretch]:
-        """n positions, where no chunks are needed: half as many at a time, as operations are fewer but not the bytes."""
+        """n positions, where no chunks are needed: half as many at a time, with fewer operations but no fewer bytes."""
         length = max(CHUNK, self.length // 2)
         cuts = [(start, min(start + length, n)) for start in range(0, n, length)]
         return [_Stretch(start, stop, stop - start) for start, stop in cuts]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from jaxtyping import Float
@@ -36,18 +37,25 @@ class Judge:
             whole = self._outputs(self.original, batch)
         return self.objective.distance(outputs, Outputs(whole.hidden.clone()), batch, rows)
 
-    def mean(self, subject: Subject | None = None, spectator: Spectator | None = None, *, one_in: int = 1) -> float:
-        """Over all sentences, or one in so many of every length; by default of the original model."""
+    def mean(
+        self, subject: Subject | None = None, spectator: Spectator | None = None, *, some: slice = slice(None)
+    ) -> float:
+        """Over all sentences, or some of every batch; by default of the original model."""
         subject = self.original if subject is None else subject
         device = next(subject.model.parameters()).device
         total, sentences = 0.0, 0
         with evaluating(subject.model):
-            for number in range(len(self.text.batches)):
-                batch, rows = self.text.batch(number)
-                some = batch.some(slice(None, None, one_in)).to(device)
-                losses = self.losses(subject, some, rows[::one_in], spectator)
+            for batch, rows in self.batches(some):
+                losses = self.losses(subject, batch.to(device), rows, spectator)
                 total, sentences = total + float(losses.double().sum()), sentences + len(losses)
         return total / max(sentences, 1)
+
+    def batches(self, some: slice = slice(None)) -> Iterator[tuple[TextBatch, Tensor]]:
+        """Every batch, or some sentences of each; batches are sorted by length, so that some are of all lengths."""
+        for number in range(len(self.text.batches)):
+            batch, rows = self.text.batch(number)
+            if len(rows[some]):
+                yield batch.some(some), rows[some]
 
     def _outputs(self, subject: Subject, batch: TextBatch, spectator: Spectator | None = None) -> Outputs:
         able = subject.abilities

@@ -1,0 +1,317 @@
+"""The directions in which a few more columns of keys or of values lower a loss most.
+
+Columns alpha, beta added to the query and key weights of a head change its scores by dS = X alpha (Y beta)^T. To second
+order the loss then changes by
+
+    <T, alpha beta^T> + 1/2 mean_n <dS, F(dS)>,    T = mean_n X^T (dL/dS) Y,    F(dS)_i = p_i o dS_i - p_i (p_i . dS_i)
+
+with p_i the rows of P: F is what the softmax makes of a change of scores, in the Fisher metric. T is taken from all the
+data that there are, F from a sample of sentences. Source: Burgund (S3.13-S3.30), where the increment is fitted instead
+of the scores, downhill and not up, and in the metric of what the softmax gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as nn
+from jaxtyping import Float
+from torch import Tensor
+
+from attnworks.errors import UsageError
+from attnworks.linalg.lowrank import balanced
+
+ENOUGH = 0.3
+"""How far the residual of one factor is brought down before it is the other's turn; less costs steps and wins none."""
+
+
+class Reservoir(NamedTuple):
+    """What a layer's queries and keys are made from, and its weights, in n sentences; P is zero where nothing is seen.
+
+    For a bias of the queries, X has a column of ones. States of padding may be anything finite.
+    """
+
+    X: Float[Tensor, "n i e"]
+    Y: Float[Tensor, "n j f"]
+    P: Float[Tensor, "n h i j"]
+
+
+class Direction(NamedTuple):
+    """Columns to add to every head, at the length that is best in the metric.
+
+    alpha, beta   the larger columns first, as whitened; alpha_c is as long as beta_c. Zero in heads that nothing helps
+    slope         -<T, alpha beta^T>: how fast the loss falls
+    curvature     <dS, F(dS)>, mean per sentence
+    residual      how far alpha or beta, whichever is worse, is from being best for the other: 0 best, about 1 no better
+                  than nothing
+    """
+
+    alpha: Float[Tensor, "h e p"]
+    beta: Float[Tensor, "h f p"]
+    slope: Float[Tensor, " h"]
+    curvature: Float[Tensor, " h"]
+    residual: Float[Tensor, " h"]
+
+    @property
+    def gain(self) -> Float[Tensor, " h"]:
+        """slope^2 / (2 curvature): by how much the loss falls at the best length."""
+        return _gain(self.slope, self.curvature)
+
+
+class ValueDirection(NamedTuple):
+    """Columns a to add to the value weights and rows b to the output weights; by how much each pair lowers the loss."""
+
+    a: Float[Tensor, "h f p"]
+    b: Float[Tensor, "h p e"]
+    captured: Float[Tensor, "h p"]
+
+
+def score_direction(
+    T: Float[Tensor, "h e f"],
+    sample: Reservoir,
+    p: int,
+    *,
+    sweeps: int = 30,
+    iterations: int = 12,
+    tolerance: float = 1e-3,
+    cutoff: float = 1e-6,
+) -> Direction:
+    """argmin of <T, alpha beta^T> + 1/2 mean_n <dS, F(dS)> over p columns, for every head.
+
+    Starts from `whitened_direction` and improves alpha and beta in turn. With beta orthonormal and held still, the best
+    alpha solves a linear system,
+        mean_n X^T F(X alpha (Y beta)^T) Y beta = -T beta,
+    for which up to `iterations` steps of conjugate gradients are made from the alpha at hand; so no step is uphill. A
+    head is ready when its residual, ||T beta + mean_n X^T F(dS) Y beta|| / ||T beta|| in whitened coordinates or the
+    same for alpha, whichever is larger, is below `tolerance`.
+    Source: Burgund, section 2 (S3.19), for the increment and in the Fisher metric; no closed form is known there.
+    Holds when: the residual is small. The problem is not convex: another start could end elsewhere. Where the sample
+    sees no curvature but T has a part, nothing is best, and the residual stays large.
+    """
+    problem = _whitened(T, sample, p, cutoff)
+    a, b = _start(problem)
+    residual = _residual(problem, a, b)
+    for _ in range(sweeps):
+        unready = (residual >= tolerance).nonzero().squeeze(-1)
+        if not len(unready):
+            break
+        part = problem.heads(unready)
+        a[unready], b[unready] = _sweep(part, a[unready], b[unready], iterations)
+        residual[unready] = _residual(part, a[unready], b[unready])
+    return _direction(problem, a, b)
+
+
+def whitened_direction(T: Float[Tensor, "h e f"], sample: Reservoir, p: int, *, cutoff: float = 1e-6) -> Direction:
+    """-C_x^-1/2 [C_x^-1/2 T C_y^-1/2]_p C_y^-1/2 with the length that is best in the metric, for every head.
+
+    C_x and C_y are the second moments of X and Y over the pairs of a query and a key it sees; their eigenvalues below
+    `cutoff` times the largest count as zero.
+    Source: Burgund, section 2 (S3.27 corrected), with the mean over sentences of what D10 has for one.
+    Holds when: <dS, F(dS)> is a multiple of ||C_x^1/2 alpha beta^T C_y^1/2||^2; elsewhere `score_direction` is better.
+    """
+    problem = _whitened(T, sample, p, cutoff)
+    return _direction(problem, *_start(problem))
+
+
+def marginal_gains(direction: Direction, T: Float[Tensor, "h e f"], sample: Reservoir) -> Float[Tensor, "h p"]:
+    """What column r adds: the gain of the first r columns less that of the first r - 1, each at its best length."""
+    q, k = _projected(sample.X, direction.alpha), _projected(sample.Y, direction.beta)
+    slope = -(T @ direction.beta * direction.alpha).sum(-2).cumsum(-1)
+    curvature = torch.stack(
+        [_curvature(sample.P, q[..., : r + 1], k[..., : r + 1]) for r in range(q.shape[-1])], dim=-1
+    )
+    return _gain(slope, curvature).diff(prepend=torch.zeros_like(slope[:, :1])).clamp_min(0.0)
+
+
+def value_direction(
+    T_V: Float[Tensor, "h f e"], C_V: Float[Tensor, "h f f"], p: int, *, cutoff: float = 1e-6
+) -> ValueDirection:
+    """argmin of <T_V, a b> + 1/2 <a b, C_V a b> over p columns: a b = -C_V^-1/2 [C_V^-1/2 T_V]_p.
+
+    With T_V = mean_n (P Y)^T (dL/dO) and C_V = mean_n (P Y)^T P Y for the outputs O, to which the columns add P Y a b.
+    With C_V^-1/2 T_V = U S V^T: a = -C_V^-1/2 U S^1/2, b = S^1/2 V^T, and a pair lowers the loss by S_r^2 / 2.
+    Source: Burgund, section 2, for values instead of scores; exact for any number of sentences.
+    Eigenvalues of C_V below `cutoff` times the largest count as zero.
+    """
+    _check_columns(p)
+    W = _inverse_root(C_V, cutoff)
+    U, s, Vh = torch.linalg.svd(W.mT @ T_V, full_matrices=False)
+    U, s, Vh = U[..., :p], s[:, :p], Vh[:, :p]
+    root, missing = s.sqrt(), p - s.shape[-1]
+    return ValueDirection(
+        a=nn.pad(-W @ U * root.unsqueeze(-2), (0, missing)),
+        b=nn.pad(root.unsqueeze(-1) * Vh, (0, 0, 0, missing)),
+        captured=nn.pad(s.square() / 2, (0, missing)),
+    )
+
+
+class _Problem(NamedTuple):
+    """The same in coordinates in which C_x and C_y are the identity and T has norm one, for p columns or fewer."""
+
+    T: Float[Tensor, "h q k"]
+    X: Float[Tensor, "n i q"]
+    Y: Float[Tensor, "n j k"]
+    P: Float[Tensor, "n h i j"]
+    norm: Float[Tensor, " h"]
+    W_x: Float[Tensor, "e q"]
+    W_y: Float[Tensor, "f k"]
+    p: int
+
+    def heads(self, index: Tensor) -> _Problem:
+        return self._replace(T=self.T[index], P=self.P[:, index], norm=self.norm[index])
+
+
+def _whitened(T: Tensor, sample: Reservoir, p: int, cutoff: float) -> _Problem:
+    _check_columns(p)
+    X, Y, P = sample
+    pairs = (P > 0).to(P.dtype).mean(1)
+    W_x, W_y = (_whitening(states, seen, cutoff) for states, seen in ((X, pairs.sum(2)), (Y, pairs.sum(1))))
+    white = W_x.mT @ T @ W_y
+    norm = torch.linalg.matrix_norm(white)
+    rounding = torch.finfo(T.dtype).eps * torch.linalg.matrix_norm(T) * W_x.norm() * W_y.norm()
+    norm = torch.where(norm > rounding, norm, 0.0)
+    return _Problem(_ratio(white, norm[:, None, None]), X @ W_x, Y @ W_y, P, norm, W_x, W_y, p)
+
+
+def _whitening(states: Tensor, seen: Tensor, cutoff: float) -> Tensor:
+    """W with W^T C W = I for C = sum_i seen_i x_i x_i^T / sum_i seen_i, over what of C is not zero."""
+    flat, weight = states.flatten(0, 1), seen.flatten()
+    W = _inverse_root(flat.mT @ (_ratio(weight, weight.sum()).unsqueeze(-1) * flat), cutoff)
+    return W[:, W.any(0)]
+
+
+def _inverse_root(C: Tensor, cutoff: float) -> Tensor:
+    """C^-1/2 up to a rotation: a column per eigenvector, zero where the eigenvalue counts as zero."""
+    values, vectors = torch.linalg.eigh(C)
+    kept = values > cutoff * values[..., -1:]
+    return vectors * torch.where(kept, values, torch.inf).rsqrt().unsqueeze(-2)
+
+
+def _start(problem: _Problem) -> tuple[Tensor, Tensor]:
+    U, s, Vh = torch.linalg.svd(problem.T, full_matrices=False)
+    p = problem.p
+    return _best_length(problem, -U[..., :p] * s[:, None, :p], Vh[:, :p].mT.contiguous())
+
+
+def _sweep(problem: _Problem, a: Tensor, b: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
+    """A better a for b held still, then a better b for a held still."""
+    T, X, Y, P = problem[:4]
+    a, b = _orthonormal(a, b)
+    k = _projected(Y, b)
+    a = _solved(lambda a: _pulled(X, _fisher(P, _projected(X, a), k) @ k), -T @ b, a, iterations)
+    b, a = _orthonormal(b, a)
+    q = _projected(X, a)
+    b = _solved(lambda b: _pulled(Y, _fisher(P, q, _projected(Y, b)).mT @ q), -T.mT @ a, b, iterations)
+    return a, b
+
+
+def _solved(operator: Callable[[Tensor], Tensor], target: Tensor, x: Tensor, iterations: int) -> Tensor:
+    """A x = target by conjugate gradients from the x given, for each head on its own.
+
+    A head goes no further where A shows no curvature, or once its residual is `ENOUGH` of what it was: the other factor
+    still moves.
+    """
+    rest = target - operator(x)
+    direction, left = rest, _dot(rest, rest)
+    enough = ENOUGH**2 * left
+    for _ in range(iterations):
+        if bool((left <= enough).all()):
+            break
+        bent = operator(direction)
+        curve = _dot(direction, bent)
+        going = (left > enough) & (curve > torch.finfo(x.dtype).eps * _dot(direction, direction))
+        step = torch.where(going, _ratio(left, curve), 0.0)[:, None, None]
+        x, rest = x + step * direction, rest - step * bent
+        left, before = _dot(rest, rest), left
+        direction = rest + _ratio(left, before)[:, None, None] * direction
+    return x
+
+
+def _residual(problem: _Problem, a: Tensor, b: Tensor) -> Tensor:
+    T, X, Y, P = problem[:4]
+    (Q_a, _), (Q_b, _) = torch.linalg.qr(a), torch.linalg.qr(b)
+    change = _fisher(P, _projected(X, a), _projected(Y, b))
+    for_a, for_b = T @ Q_b, T.mT @ Q_a
+    off_a = for_a + _pulled(X, change @ _projected(Y, Q_b))
+    off_b = for_b + _pulled(Y, change.mT @ _projected(X, Q_a))
+    norm = torch.linalg.matrix_norm
+    return torch.maximum(_ratio(norm(off_a), norm(for_a)), _ratio(norm(off_b), norm(for_b)))
+
+
+def _direction(problem: _Problem, a: Tensor, b: Tensor) -> Direction:
+    """Back to the coordinates of the states, with columns in order and as many as asked for."""
+    a, b = balanced(*_best_length(problem, a, b))
+    norm = problem.norm
+    alpha, beta = problem.W_x @ a * norm[:, None, None], problem.W_y @ b
+    root = _ratio(beta.norm(dim=-2, keepdim=True), alpha.norm(dim=-2, keepdim=True)).sqrt()
+    missing = problem.p - a.shape[-1]
+    return Direction(
+        alpha=nn.pad(alpha * root, (0, missing)),
+        beta=nn.pad(_ratio(beta, root), (0, missing)),
+        slope=_slope(problem, a, b) * norm.square(),
+        curvature=_curvature(problem.P, _projected(problem.X, a), _projected(problem.Y, b)) * norm.square(),
+        residual=_residual(problem, a, b),
+    )
+
+
+def _best_length(problem: _Problem, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    curvature = _curvature(problem.P, _projected(problem.X, a), _projected(problem.Y, b))
+    seen = curvature > torch.finfo(a.dtype).eps * (a.mT @ a * (b.mT @ b)).sum((-2, -1))
+    return a * torch.where(seen, _ratio(_slope(problem, a, b), curvature), 0.0)[:, None, None], b
+
+
+def _slope(problem: _Problem, a: Tensor, b: Tensor) -> Tensor:
+    return -_dot(problem.T @ b, a)
+
+
+def _curvature(P: Tensor, q: Tensor, k: Tensor) -> Tensor:
+    """mean_n <dS, F(dS)> of dS = q k^T."""
+    return (_fisher(P, q, k) @ k * q).sum((-2, -1)).mean(0)
+
+
+def _fisher(P: Tensor, q: Tensor, k: Tensor) -> Tensor:
+    """F(dS) of dS = q k^T."""
+    weighted = P * (q @ k.mT)
+    return weighted.addcmul_(P, weighted.sum(-1, keepdim=True), value=-1.0)
+
+
+def _projected(X: Tensor, a: Tensor) -> Tensor:
+    """X_n a_h, for every sentence and head."""
+    return torch.einsum("nie,hep->nhip", X, a).contiguous()
+
+
+def _pulled(X: Tensor, q: Tensor) -> Tensor:
+    """mean_n X_n^T q_nh, what `_projected` is the transpose of; flattened, einsum makes one product of it."""
+    return torch.einsum("xe,xhp->hep", X.flatten(0, 1), q.transpose(1, 2).flatten(0, 1)) / len(X)
+
+
+def _orthonormal(factor: Tensor, turned: Tensor) -> tuple[Tensor, Tensor]:
+    """The same product with the second factor orthonormal."""
+    Q, R = torch.linalg.qr(turned)
+    return factor @ R.mT, Q
+
+
+def _gain(slope: Tensor, curvature: Tensor) -> Tensor:
+    falls = (slope > 0) & (curvature > 0)
+    return torch.where(falls, _ratio(slope.square(), 2 * curvature), 0.0)
+
+
+def _dot(x: Tensor, y: Tensor) -> Tensor:
+    return (x * y).sum((-2, -1))
+
+
+def _ratio(x: Tensor, y: Tensor) -> Tensor:
+    """x / y, and 0 where y is 0."""
+    return torch.where(y != 0, x / torch.where(y != 0, y, 1.0), 0.0)
+
+
+def _check_columns(p: int) -> None:
+    if p < 1:
+        raise UsageError(
+            asked=f"a direction of {p} columns",
+            expected="1 column or more",
+            got=str(p),
+            remedy="do without growing instead",
+        )

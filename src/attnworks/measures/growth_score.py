@@ -1,0 +1,157 @@
+"""How much the loss would fall for more keys or values in every head: predicted, and checked on other sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal
+
+from torch import Tensor
+
+from attnworks.linalg.growing import Direction, Reservoir, marginal_gains, score_direction, value_direction
+from attnworks.linalg.line_search import Found, line_search
+from attnworks.measures.growth_statistic import CHECK, Sums
+from attnworks.models.additions import Addition, Keys, NewHead, Place, Step, Values, grown
+from attnworks.traces.judging import Judge
+
+Kind = Literal["keys", "values", "heads"]
+TRIED_ON = 128
+"""About so many of the sentences that check are used to try steps on."""
+FIRST_STEP = 0.01
+"""As a share of the loss, what the first step that is tried would win if the loss were linear."""
+TOLERANCE, CONVERGED = 1e-2, 0.1
+"""The residual that the solver aims at, and that above which a direction is not used."""
+BELIEVED = 0.5
+"""A direction must fall at least by this share on sentences that check of what it falls on those that taught it."""
+
+
+Solve = Callable[[Tensor, Reservoir, int], Direction]
+
+best_direction: Solve = partial(score_direction, tolerance=TOLERANCE)
+
+
+@dataclass(frozen=True, eq=False)
+class Score:
+    """A direction of growth at one place, and what it is worth.
+
+    addition    what to add, for a step of one
+    taught      how fast the loss falls along it on the sentences that the direction was fitted to
+    checked     the same on others
+    residual    of the solver that found it
+    parameters  that it adds
+    shares      what each of its columns adds to the gain, in the metric of the solver
+    step, gain  the best step on the sentences that check, and by how much their loss falls there; 0 before it is tried
+    """
+
+    place: Place
+    kind: Kind
+    addition: Addition
+    taught: float
+    checked: float
+    residual: float
+    parameters: int
+    shares: tuple[float, ...]
+    step: float = 0.0
+    gain: float = 0.0
+
+    @property
+    def trust(self) -> float:
+        """checked / taught: 1 for a direction that serves other sentences as well, about 0 for noise."""
+        return self.checked / self.taught if self.taught > 0 else 0.0
+
+    @property
+    def refusal(self) -> str | None:
+        """Why nothing should grow here, in words."""
+        if self.residual > CONVERGED:
+            return f"the solver did not converge (residual {self.residual:.2g})"
+        if self.trust < BELIEVED:
+            return f"other sentences confirm {self.trust:.0%} of the slope: more data, or no bottleneck"
+        return None if self.gain > 0 else "no step lowers the loss"
+
+    def tried(self, trial: Trial, scale: float) -> Score:
+        """With the best step. Nothing is tried where other sentences do not confirm the direction."""
+        if self.residual > CONVERGED or self.trust < BELIEVED:
+            return self
+        found = trial.search(self.checked, lambda length: [Step(self.place, self.addition, length, scale)])
+        return replace(self, step=found.step, gain=trial.loss - found.value)
+
+
+class Trial:
+    """What steps of growth do to the loss, on some of the sentences of a judge."""
+
+    def __init__(self, judge: Judge, some: slice) -> None:
+        self.judge, self.some = judge, some
+        self.loss = judge.mean(some=some)
+
+    def with_steps(self, steps: Sequence[Step]) -> float:
+        """The mean loss of the model with these additions."""
+        original: Any = self.judge.original
+        return self.judge.mean(original.again(grown(original.model, steps)), some=self.some)
+
+    def search(self, slope: float, steps: Callable[[float], Sequence[Step]], whole: float | None = None) -> Found:
+        """The best length along a direction that falls with this slope from `whole`, by default the model's loss."""
+        whole = self.loss if whole is None else whole
+        if slope <= 0:
+            return Found(0.0, whole)
+        return line_search(lambda t: self.with_steps(steps(t)), FIRST_STEP * abs(whole) / slope, whole)
+
+
+def some_checks(judge: Judge) -> slice:
+    """Of the sentences that check, about as many as steps are tried on."""
+    checks = sum(len(range(len(batch))[CHECK]) for batch in judge.text.batches)
+    return slice(CHECK.start, None, CHECK.step * max(1, checks // TRIED_ON))
+
+
+def key_scores(
+    slot: str, sums: Sums, sample: Reservoir, biased: bool, p: int, solve: Solve = best_direction
+) -> list[Score]:
+    """The best p columns of keys for every head of a layer."""
+    (taught, checked), _, _ = sums.means()
+    direction = solve(taught, sample, p)
+    shares = marginal_gains(direction, taught, sample)
+    slopes = -(checked @ direction.beta * direction.alpha).sum((-2, -1))
+    scores: list[Score] = []
+    for head, (alpha, beta) in enumerate(zip(direction.alpha, direction.beta, strict=True)):
+        keys = Keys(alpha[:-1], beta, alpha[-1]) if biased else Keys(alpha, beta)
+        parameters = alpha.numel() + beta.numel() + p * biased
+        scores.append(
+            _score(Place(slot, head), "keys", keys, direction.slope[head], slopes[head], parameters, shares[head],
+                   direction.residual[head])
+        )  # fmt: skip
+    return scores
+
+
+def value_scores(slot: str, sums: Sums, biased: bool, p: int) -> list[Score]:
+    """The best p columns of values, with their rows of outputs, for every head of a layer."""
+    _, (taught, checked), spread = sums.means()
+    direction = value_direction(taught, spread, p)
+    fall = [-(side * (direction.a @ direction.b)).sum((-2, -1)) for side in (taught, checked)]
+    scores: list[Score] = []
+    for head, (a, b) in enumerate(zip(direction.a, direction.b, strict=True)):
+        parameters = a.numel() + b.numel() + p * biased
+        scores.append(
+            _score(Place(slot, head), "values", Values(a, b), fall[0][head], fall[1][head], parameters,
+                   direction.captured[head])
+        )  # fmt: skip
+    return scores
+
+
+def head_score(slot: str, new: NewHead, sums: Sums) -> Score:
+    """A new head whose queries and keys are settled, with the best values for its attention."""
+    p = new.a.shape[1]
+    found = value_scores(slot, sums, new.like.b_V is not None, p)[0]
+    assert isinstance(found.addition, Values)
+    addition = NewHead(new.like, found.addition.a, found.addition.b)
+    keys = sum(part.numel() for part in (new.like.W_Q, new.like.W_K, new.like.b_Q, new.like.b_K) if part is not None)
+    return replace(found, place=Place(slot, None), kind="heads", addition=addition, parameters=found.parameters + keys)
+
+
+def _score(
+    place: Place, kind: Kind, addition: Addition, taught: Tensor, checked: Tensor, parameters: int, shares: Tensor,
+    residual: Tensor | None = None,
+) -> Score:  # fmt: skip
+    return Score(
+        place, kind, addition, float(taught), float(checked), 0.0 if residual is None else float(residual), parameters,
+        tuple(shares.tolist()),
+    )  # fmt: skip

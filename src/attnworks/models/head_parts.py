@@ -1,0 +1,170 @@
+"""Attention layers taken apart into heads, and put together again with wider heads or more of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from attnworks.errors import UsageError
+from attnworks.models.anatomy import Head, HeadWeights, Part, anatomy_of
+from attnworks.models.config import AttentionConfig
+from attnworks.models.foreign_heads import put_foreign_heads, why_not_foreign
+from attnworks.models.multihead import MultiHead, tie_layers
+from attnworks.models.remaking import SHORT, bound_to_width, carry_over
+from attnworks.models.transformer import Transformer
+from attnworks.models.widths import Widths
+
+
+def attention_layers(model: nn.Module) -> dict[str, Part]:
+    """Every attention layer whose module and weights are known and its own: enc.0, dec.1, cross.1."""
+    parts = _all_layers(model)
+    modules = [part.attention for part in parts.values()]
+    return {slot: part for slot, part in parts.items() if modules.count(part.attention) == 1}
+
+
+def _all_layers(model: nn.Module) -> dict[str, Part]:
+    return {
+        f"{'cross' if part.role == 'cross' else SHORT[block.kind]}.{block.layer}": part
+        for block in anatomy_of(model) or ()
+        for part in block.parts
+        if part.role != "mlp" and part.weights is not None
+    }
+
+
+def heads_of(part: Part) -> list[Head]:
+    """The heads of a layer, each in its own width; views of the weights wherever that is possible."""
+    assert part.weights is not None
+    W = part.weights()
+    keys = W.key_widths or (W.W_Q.shape[-1],) * len(W.W_Q)
+    values = W.value_widths or (W.W_V.shape[-1],) * len(W.W_V)
+    return [_head(W, head, *widths) for head, widths in enumerate(zip(keys, values, strict=True))]
+
+
+def _head(W: HeadWeights, head: int, k: int, v: int) -> Head:
+    b_Q, b_K, b_V = (None if b is None else b[head] for b in (W.b_Q, W.b_K, W.b_V))
+    return Head(
+        W.W_Q[head, :, :k],
+        W.W_K[head, :, :k],
+        W.W_V[head, :, :v],
+        W.W_O[head, :v],
+        None if b_Q is None else b_Q[:k],
+        None if b_K is None else b_K[:k],
+        None if b_V is None else b_V[:v],
+    )
+
+
+def why_not(model: nn.Module, slot: str) -> str | None:
+    """The reason for which `put_heads` cannot change a layer, in words; None if it can."""
+    known, own = _all_layers(model), attention_layers(model)
+    if not known:
+        return f"{type(model).__name__}, a model whose parts are not known"
+    if slot not in known:
+        return f"no such layer among {', '.join(known)}"
+    if slot not in own:
+        return "weights that several layers share"
+    attention = own[slot].attention
+    if not isinstance(attention, MultiHead):
+        return why_not_foreign(model, own[slot])
+    if not isinstance(model, Transformer):
+        return f"{type(model).__name__}, whose layers are all alike"
+    if attention.twice:
+        return "global tokens with projections of their own"
+    return "mechanisms that depend on the width of a head" if bound_to_width(attention.mechanisms) else None
+
+
+def check_can_grow(model: nn.Module, slot: str) -> None:
+    """Refuse layers that `put_heads` cannot change."""
+    if reason := why_not(model, slot):
+        raise UsageError(
+            asked=f"wider or more heads in {slot}",
+            expected="dense heads with projections of their own",
+            got=reason,
+            remedy="choose another layer, or a model of another family",
+        )
+
+
+def put_heads(model: nn.Module, slot: str, heads: Sequence[Head]) -> None:
+    """Put a layer together from these heads, in place: those it has, maybe wider, then new ones, which are dense.
+
+    Scores keep the factor that they had. The same heads give the same model bit for bit. A `Part` or subject that was
+    made of the model before does not know of it.
+    """
+    layers = attention_layers(model)
+    if isinstance(model, Transformer) and slot in layers:
+        _put_own_heads(model, layers[slot], slot, heads)
+    else:
+        check_can_grow(model, slot)
+        put_foreign_heads(model, layers[slot], slot, heads)
+
+
+@torch.no_grad()
+def _put_own_heads(model: Transformer, part: Part, slot: str, heads: Sequence[Head]) -> None:
+    assert isinstance(part.attention, MultiHead)
+    old = part.attention
+    new = MultiHead(old.W_O.shape[-1], _config(old, heads), slot).to(old.W_O).train(old.training)
+    looking = [heads[head] for head in new.mechanisms.looking]
+    for name in ("W_Q", "W_K", "b_Q", "b_K"):
+        _fill(old, new, name, looking, new.key_widths)
+    for name, axis in (("W_V", -1), ("b_V", -1), ("W_O", 0)):
+        _fill(old, new, name, heads, new.value_widths, axis)
+    for name in ("b_O", *(f"{letter}_{of}g" for letter in "Wb" for of in "QKV")):
+        if getattr(old, name, None) is not None:
+            getattr(new, name).requires_grad_(getattr(old, name).requires_grad).copy_(getattr(old, name))
+    _check_carried(old, new)
+    carry_over(old.mechanisms, new.mechanisms)
+    holder, _, name = next(path for path, module in model.named_modules() if module is old).rpartition(".")
+    setattr(model.get_submodule(holder), name, new)
+    model.config = replace(model.config, slots={**model.config.slots, slot: new.config})
+    tie_layers(model)
+
+
+def _config(old: MultiHead, heads: Sequence[Head]) -> AttentionConfig:
+    """The layer's own with other widths, more heads, and the scale that it had."""
+    config = old.config
+    specs = (*old.mechanisms.by_head(), *("dense",) * (len(heads) - config.heads))
+    kept = (*config.key_widths, *(0,) * (len(heads) - config.heads))
+    keys = tuple(head.W_Q.shape[1] or width for head, width in zip(heads, kept, strict=True))
+    values = tuple(head.W_V.shape[1] for head in heads)
+    scale = config.scale
+    if max(keys) != config.geometry.d_k and scale is None:
+        scale = _scale(old)
+    mechanism = config.mechanism if len(heads) == config.heads or specs[0] == "dense" == config.mechanism else specs
+    return replace(config, heads=len(heads), d_k=keys, d_v=values, mechanism=mechanism, scale=scale)
+
+
+def _scale(old: MultiHead) -> float:
+    """The one factor of the scores in all heads that look; one of other width would change it by itself."""
+    d_k = old.config.geometry.d_k
+    scales = {mechanism.scale(d_k, old.context) for mechanism in old.mechanisms.mechanisms if mechanism.by_content}
+    if len(scales) > 1:
+        raise UsageError(
+            asked=f"wider keys in {old.slot}",
+            expected="one scale of the scores in all heads",
+            got=", ".join(f"{scale:.4g}" for scale in sorted(scales)),
+            remedy="build the layer with a scale of its own",
+        )
+    return scales.pop() if scales else d_k**-0.5
+
+
+def _fill(old: MultiHead, new: MultiHead, name: str, heads: Sequence[Head], widths: Widths, axis: int = -1) -> None:
+    if getattr(old, name) is not None:
+        parameter = getattr(new, name).requires_grad_(getattr(old, name).requires_grad)
+        widths.fill(parameter, [getattr(head, name) for head in heads], axis)
+
+
+def _check_carried(old: MultiHead, new: MultiHead) -> None:
+    """Parameters of mechanisms must not depend on the widths that changed."""
+    before, after = (
+        [tensor.shape[1:] for module in layer.mechanisms.mechanisms for tensor in module.state_dict().values()]
+        for layer in (old, new)
+    )
+    if before != after:
+        raise UsageError(
+            asked=f"wider heads in {old.slot}",
+            expected="mechanisms whose own parameters do not depend on the width",
+            got=str(old.config.mechanism),
+            remedy="grow layers of dense heads",
+        )

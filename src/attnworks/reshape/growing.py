@@ -1,0 +1,186 @@
+"""Grow attention where capacity is missing: wider keys, wider values, or more heads."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+from torch import nn
+
+from attnworks.decoding.evaluating import evaluating
+from attnworks.errors import UsageError
+from attnworks.linalg.line_search import line_search
+from attnworks.measures.growth_score import Score, Trial
+from attnworks.measures.growth_statistic import SEARCH
+from attnworks.measures.growth_survey import KINDS, Survey
+from attnworks.models.additions import Step, grown
+from attnworks.models.head_parts import attention_layers, check_can_grow, heads_of
+from attnworks.registry import unknown_name
+from attnworks.reshape.contract import RESHAPES, Bench, Made, Reshape
+from attnworks.reshape.events import Watch
+from attnworks.reshape.growth_methods import METHODS, Method
+from attnworks.reshape.growth_places import NoBottleneckError, Widths, no_bottleneck, read_places, spread
+from attnworks.traces.judging import Judge
+
+SEARCHED_ON = 512
+"""About so many sentences are used to search for the final step."""
+
+
+@RESHAPES.register("grow")
+@dataclass(frozen=True, kw_only=True)
+class Grow(Reshape):
+    """More columns of W_Q and W_K (keys), of W_V and W_O (values), or new heads, where they lower the loss most.
+
+    add      widths to add in all: columns of keys or of values; a new head counts as many as it has of both
+    where    "auto": where they pay most for each parameter; or places: "enc.0.3:keys=8,dec.*:values=2,enc.1:heads=1"
+    kinds    that "auto" may choose from
+    by       "fisher", or a baseline to compare with: "whitened", "random", "zero", "split", "gradmax", "document"
+    compare  measure every baseline at the same places too
+
+    Directions come from half of the text, and are tried on a quarter of it, which gives the prediction; the step to be
+    taken is searched on the last quarter. The factor of the scores stays what it was, so that a step of zero changes
+    nothing. Refused: places whose slope other sentences do not confirm by half, and a best step of zero.
+    Source: Burgund (S3.13-S3.30), with the increment fitted instead of the scores (D10), downhill, in the metric of the
+    softmax, over batches, masks and heads.
+    """
+
+    name: ClassVar[str] = "grow"
+    looks_at: ClassVar[int] = 4096
+    stretches: ClassVar[bool] = True
+
+    add: int = 0
+    where: str = "auto"
+    kinds: tuple[str, ...] = KINDS
+    by: str = "fisher"
+    compare: bool = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.kinds, str) or not self.kinds or not {*self.kinds} <= {*KINDS}:
+            raise UsageError(
+                asked=f"growing {self.kinds!r}",
+                expected=f"some of {', '.join(KINDS)}",
+                got=repr(self.kinds),
+                remedy="name the kinds that may grow",
+            )
+        if type(self.add) is not int or self.add < 0:
+            raise UsageError(
+                asked=f"growing by {self.add!r}", expected="a whole number of widths", got=repr(self.add),
+                remedy="8, for instance",
+            )  # fmt: skip
+        if self.add and self.where != "auto":
+            raise UsageError(
+                asked=f"growing by {self.add} at {self.where}",
+                expected="an amount in all and auto, or amounts at places",
+                got="both",
+                remedy="leave out add; places say how much: enc.0.3:keys=8",
+            )
+        if self.by not in METHODS:
+            raise unknown_name("method of growing", self.by, METHODS)
+        if not isinstance(self.where, str):
+            raise UsageError(
+                asked="places to grow at", expected="text", got=type(self.where).__name__, remedy='where="auto"'
+            )
+
+    def check(self, model: nn.Module) -> None:
+        for slot in dict.fromkeys(spot.place.slot for spot in self.asked(model) or ()):
+            check_can_grow(model, slot)
+
+    def asked(self, model: nn.Module) -> Widths | None:
+        """Places, kinds and widths; None where they are to be found."""
+        if self.where == "auto":
+            return None
+        return read_places(self.where, {slot: len(heads_of(part)) for slot, part in attention_layers(model).items()})
+
+    def make(self, bench: Bench) -> Made:
+        asked = self.asked(bench.model)
+        if not asked and not self.add:
+            return Made(grown(bench.model, ()), {}, 0.0)
+        survey = look_around(bench.looked_at, bench.watch, self.kinds if asked is None else {at.kind for at in asked})
+        widths = spread(survey, [kind for kind in KINDS if kind in self.kinds], self.add) if asked is None else asked
+        chosen = settle(survey, METHODS[self.by], widths, bench.seed)
+        others: dict[str, nn.Module] = {}
+        for name in (name for name in METHODS if self.compare and name != self.by):
+            bench.watch(f"growing by {name}", len(others), len(METHODS))
+            with contextlib.suppress(UsageError, NoBottleneckError):
+                steps = settle(survey, METHODS[name], widths, bench.seed, refuse=False).steps
+                others[f"loss_by_{name}"] = grown(bench.model, steps)
+        facts = {
+            "difference_at_zero": difference(bench.looked_at, chosen.at_zero),
+            **{f"trust_{spot}": score.trust for spot, score in zip(widths, chosen.scores, strict=False)},
+        }
+        return Made(grown(bench.model, chosen.steps), _done(survey, widths), -chosen.fall, facts, others)
+
+
+class Settled(NamedTuple):
+    """Steps to take, the same of length zero, by how much the loss should fall, and the scores of the places."""
+
+    steps: Sequence[Step]
+    at_zero: Sequence[Step]
+    fall: float
+    scores: Sequence[Score]
+
+
+def look_around(judge: Judge, watch: Watch, kinds: Collection[str]) -> Survey:
+    """A survey of a model by an objective that tells how good it is."""
+    if judge.objective.relative:
+        raise UsageError(
+            asked=f"to grow by the objective {judge.objective.name!r}",
+            expected="an objective that says how good the model is",
+            got="one that only says how far it is from itself, and is 0 now",
+            remedy="choose lm, mlm or seq2seq, or give a function of your own",
+        )
+    return Survey(judge, watch, [kind for kind in KINDS if kind in kinds])
+
+
+def settle(survey: Survey, method: Method, widths: Widths, seed: int, *, refuse: bool = True) -> Settled:
+    """The columns of a method, how far to go with them, and what that should do.
+
+    The prediction is what the sentences that check say; the step is the best of those that are there to search on.
+    """
+    line = method(survey, widths, seed)
+    at_zero = line.steps(0.0)
+    if line.start is None:
+        steps = line.steps(1.0)
+        return Settled(steps, at_zero, survey.trial.loss - survey.trial.with_steps(steps), line.scores)
+    expected = line_search(
+        lambda t: survey.trial.with_steps(line.steps(t)), line.start, survey.trial.with_steps(at_zero)
+    )
+    survey.watch("searching for the step", 0, 1)
+    search = Trial(survey.judge, _some_to_search(survey.judge))
+    found = line_search(lambda t: search.with_steps(line.steps(t)), line.start, search.with_steps(at_zero))
+    if refuse and line.scores and not found.step:
+        raise no_bottleneck("on the sentences to search on, the best step is zero")
+    return Settled(line.steps(found.step), at_zero, survey.trial.loss - expected.value, line.scores)
+
+
+def difference(judge: Judge, steps: Sequence[Step]) -> float:
+    """The largest difference of outputs that these steps make, relative to the largest output, on a few sentences."""
+    original: Any = judge.original
+    batch, _ = judge.text.batch(0)
+    batch = judge.objective.prepare(batch).to(next(original.model.parameters()).device)
+    with evaluating(original.model):
+        before = original.run(batch).hidden
+        new = original.again(grown(original.model, steps).eval())
+        after = new.run(batch).hidden
+        real = batch.sides("encoder" if batch.target is None else "decoder")[0].real
+        return float((after - before)[real].abs().max() / before[real].abs().max())
+
+
+def _some_to_search(judge: Judge) -> slice:
+    sentences = sum(len(range(len(batch))[SEARCH]) for batch in judge.text.batches)
+    return slice(SEARCH.start, None, SEARCH.step * max(1, sentences // SEARCHED_ON))
+
+
+def _done(survey: Survey, widths: Widths) -> dict[str, str]:
+    """In words: 4 -> 6 keys."""
+    done: dict[str, str] = {}
+    for (place, kind), width in widths.items():
+        heads = survey.heads[place.slot]
+        if place.head is None:
+            before, what = len(heads), "heads"
+        else:
+            before, what = getattr(heads[place.head], "W_Q" if kind == "keys" else "W_V").shape[1], kind
+        done[str(place)] = ", ".join(filter(None, (done.get(str(place)), f"{before} -> {before + width} {what}")))
+    return done

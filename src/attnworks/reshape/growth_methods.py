@@ -1,0 +1,320 @@
+"""Ways to fill the columns that a model grows by: by the direction that lowers the loss most, and baselines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from attnworks.errors import UsageError
+from attnworks.linalg.growing import whitened_direction
+from attnworks.measures.growth_score import FIRST_STEP, Score, Solve, best_direction
+from attnworks.measures.growth_statistic import LEARN, SAMPLE, query_states
+from attnworks.measures.growth_survey import Survey
+from attnworks.models.additions import Keys, NewHead, Rewritten, Step, Values
+from attnworks.registry import Registry
+from attnworks.reshape.growth_places import Spot, Widths, no_bottleneck
+from attnworks.traces.graded import graded_layers
+
+
+class Line(NamedTuple):
+    """What is added, as a function of how far to go.
+
+    start    the first step to try in a search for the best; None where there is nothing to search for
+    """
+
+    steps: Callable[[float], list[Step]]
+    start: float | None
+    scores: Sequence[Score] = ()
+
+
+Method = Callable[[Survey, Widths, int], Line]
+METHODS: Registry[Method] = Registry("method of growing")
+
+
+@METHODS.register("fisher")
+def fisher(survey: Survey, widths: Widths, seed: int) -> Line:
+    """The direction that lowers the loss most in the metric of the softmax; refused where that is not confirmed."""
+    del seed
+    return _along(survey, [_believed(survey, spot, width, best_direction) for spot, width in _one_by_one(widths)])
+
+
+@METHODS.register("whitened")
+def whitened(survey: Survey, widths: Widths, seed: int) -> Line:
+    """The same without the alternating solver: singular vectors of the whitened gradient."""
+    del seed
+    return _along(survey, [_believed(survey, spot, width, whitened_direction) for spot, width in _one_by_one(widths)])
+
+
+@METHODS.register("random")
+def at_random(survey: Survey, widths: Widths, seed: int) -> Line:
+    """Random columns on both sides, downhill, with the best step."""
+    generator = torch.Generator().manual_seed(seed)
+    additions = [(spot, _random(survey, spot, width, generator)) for spot, width in _one_by_one(widths)]
+    signs = [1.0 if _falls(survey, spot, addition) else -1.0 for spot, addition in additions]
+
+    def steps(t: float) -> list[Step]:
+        return [
+            Step(spot.place, addition, t * sign, survey.scale(spot.place.slot))
+            for (spot, addition), sign in zip(additions, signs, strict=True)
+        ]
+
+    return Line(steps, FIRST_STEP)
+
+
+@METHODS.register("zero")
+def zero(survey: Survey, widths: Widths, seed: int) -> Line:
+    """Random queries (or values) and zero keys (or outputs), which change nothing until they are trained."""
+    generator = torch.Generator().manual_seed(seed)
+    return _settled(survey, widths, lambda spot, width: _second_zero(_random(survey, spot, width, generator)))
+
+
+@METHODS.register("gradmax")
+def gradmax(survey: Survey, widths: Widths, seed: int) -> Line:
+    """Zero queries (or values) and the keys (or outputs) that make their gradient largest, as GradMax does for MLPs."""
+    del seed
+    return _settled(survey, widths, lambda spot, width: _largest_gradient(survey, spot, width))
+
+
+@METHODS.register("split")
+def split(survey: Survey, widths: Widths, seed: int) -> Line:
+    """Columns split in two halves that differ by noise which cancels, as Net2Net does for neurons."""
+    generator = torch.Generator().manual_seed(seed)
+    return _settled(survey, widths, lambda spot, width: _halved(survey, spot, width, generator))
+
+
+@METHODS.register("document")
+def document(survey: Survey, widths: Widths, seed: int) -> Line:
+    """Burgund's, as printed: rank k + p of the pseudo-inverse of B = S + dL/dS (S3.13, S3.27); keys only."""
+    del seed
+    refit = _refits(survey, widths)
+    return Line(lambda t: refit(1.0), None)
+
+
+@METHODS.register("document-descending")
+def document_descending(survey: Survey, widths: Widths, seed: int) -> Line:
+    """The same with the sign that descends, B = S - t dL/dS, and the best t."""
+    del seed
+    refit = _refits(survey, widths)
+    return Line(lambda t: refit(-t), FIRST_STEP)
+
+
+def _one_by_one(widths: Widths) -> list[tuple[Spot, int]]:
+    """Columns of a place come together, new heads one after the other."""
+    return [
+        (spot, 1 if spot.kind == "heads" else width)
+        for spot, width in widths.items()
+        for _ in range(width if spot.kind == "heads" else 1)
+    ]
+
+
+# --- directions ---
+
+
+def _believed(survey: Survey, spot: Spot, width: int, solve: Solve) -> Score:
+    place, kind = spot
+    if kind == "heads":
+        found = survey.scores(place.slot, kind)
+    else:
+        assert place.head is not None
+        heads = (place.head,)
+        found = survey.scores(place.slot, kind, width, heads if width > 1 else None)
+        found = found if width > 1 or not found else [found[place.head]]
+        if kind == "keys" and solve is not best_direction and found:
+            found = [survey.keys_by(solve, place, width)]
+    if not found:
+        raise no_bottleneck(f"no direction at {spot}: {_why(survey, spot)}")
+    score = survey.tried(found[0])
+    if score.refusal is not None:
+        raise no_bottleneck(f"at {spot}, {score.refusal}")
+    return score
+
+
+def _why(survey: Survey, spot: Spot) -> str:
+    if spot.kind == "heads":
+        return "no head whose attention, with other values, other sentences confirm by half"
+    return "the layer does not score by Q K^T alone"
+
+
+def _along(survey: Survey, scores: Sequence[Score]) -> Line:
+    """All directions at once, each as long as it would be alone."""
+
+    def steps(t: float) -> list[Step]:
+        return [Step(score.place, score.addition, t * score.step, survey.scale(score.place.slot)) for score in scores]
+
+    slope = sum(score.step * score.checked for score in scores)
+    return Line(steps, FIRST_STEP * abs(survey.trial.loss) / slope, scores)
+
+
+# --- baselines ---
+
+
+def _settled(
+    survey: Survey, widths: Widths, addition: Callable[[Spot, int], Keys | Values | NewHead | Rewritten]
+) -> Line:
+    """Columns as they are given, of which no step is asked."""
+    steps = [
+        Step(spot.place, addition(spot, width), scale if spot.kind == "keys" else 1.0, scale)
+        for spot, width in _one_by_one(widths)
+        for scale in (survey.scale(spot.place.slot),)
+    ]
+    return Line(lambda t: steps, None)
+
+
+def _random(survey: Survey, spot: Spot, width: int, generator: torch.Generator) -> Keys | Values | NewHead:
+    """Entries of variance 1 / rows."""
+    like = survey.heads[spot.place.slot][spot.place.head or 0]
+
+    def draw(rows: int, columns: int) -> Tensor:
+        return torch.randn(rows, columns, generator=generator, dtype=torch.float64).to(like.W_Q.device) * rows**-0.5
+
+    (e, k), (f, v) = like.W_Q.shape, like.W_V.shape
+    match spot.kind:
+        case "keys":
+            bias = None if like.b_Q is None else torch.zeros(width, dtype=torch.float64, device=like.W_Q.device)
+            return Keys(draw(e, width), draw(f, width), bias)
+        case "values":
+            return Values(draw(f, width), draw(width, e))
+        case "heads":
+            zeros = None if like.b_Q is None else torch.zeros_like(like.b_Q)
+            keys = like._replace(W_Q=draw(e, k), W_K=draw(f, k), b_Q=zeros, b_K=zeros)
+            return NewHead(keys, draw(f, v), draw(v, e))
+
+
+def _falls(survey: Survey, spot: Spot, addition: Keys | Values | NewHead) -> bool:
+    """Whether a step of this sign goes downhill, on the sentences that teach."""
+    (keys, _), (values, _), _ = survey.sums[spot.place.slot].means()
+    match addition:
+        case Keys():
+            alpha = addition.alpha if addition.bias is None else torch.cat([addition.alpha, addition.bias[None]])
+            return bool((keys[spot.place.head] * (alpha @ addition.beta.mT)).sum() <= 0)
+        case Values():
+            return bool((values[spot.place.head] * (addition.a @ addition.b)).sum() <= 0)
+        case NewHead():
+            return True
+
+
+def _second_zero(addition: Keys | Values | NewHead) -> Keys | Values | NewHead:
+    if isinstance(addition, Keys):
+        return addition._replace(beta=torch.zeros_like(addition.beta))
+    return addition._replace(b=torch.zeros_like(addition.b))
+
+
+def _largest_gradient(survey: Survey, spot: Spot, width: int) -> Keys | Values | NewHead:
+    """The right singular vectors of T, as long as the columns that are there."""
+    slot, head = spot.place.slot, spot.place.head or 0
+    (keys, _), (values, _), _ = survey.sums[slot].means()
+    like = survey.heads[slot][head]
+    width = like.W_V.shape[1] if spot.kind == "heads" else width
+    T = keys[head] if spot.kind == "keys" else values[head]
+    vectors = torch.linalg.svd(T, full_matrices=False)[2][:width]
+    if spot.kind == "keys":
+        length = like.W_K.norm(dim=0).mean().to(T)
+        bias = None if like.b_Q is None else T.new_zeros(width)
+        return Keys(T.new_zeros(like.W_Q.shape[0], width), (length * vectors).mT, bias)
+    b = like.W_O.norm(dim=1).mean().to(T) * vectors
+    a = T.new_zeros(like.W_V.shape[0], width)
+    return Values(a, b) if spot.kind == "values" else NewHead(like, a, b)
+
+
+NOISE = 0.3
+"""Of a half, as a share of its length."""
+
+
+def _halved(survey: Survey, spot: Spot, width: int, generator: torch.Generator) -> Rewritten:
+    """q k^T = (q + n)(k/2)^T + (q - n)(k/2)^T, for the longest columns of all, one after the other."""
+    if spot.kind == "heads":
+        raise _only_columns("split", "keys and values")
+    assert spot.place.head is not None
+    head = survey.heads[spot.place.slot][spot.place.head]
+    names = ("W_Q", "b_Q", "W_K", "b_K") if spot.kind == "keys" else ("W_V", "b_V", "W_O", "")
+    first, bias, second, other = (getattr(head, name, None) for name in names)
+    assert first is not None and second is not None
+    columns, rows = first.T, second.T if spot.kind == "keys" else second
+    for _ in range(width):
+        at = int((columns.norm(dim=1) * rows.norm(dim=1)).argmax())
+        noise = torch.randn(columns.shape[1], generator=generator, dtype=torch.float64).to(columns)
+        noise *= NOISE * columns[at].norm() / noise.norm()
+        columns = torch.cat([columns, columns[at : at + 1] - noise])
+        columns = _replaced(columns, at, columns[at] + noise)
+        rows = _replaced(torch.cat([rows, rows[at : at + 1] / 2]), at, rows[at] / 2)
+        bias, other = (None if b is None else torch.cat([b, b[at : at + 1]]) for b in (bias, other))
+        other = None if other is None else _replaced(_replaced(other, at, other[at] / 2), -1, other[at] / 2)
+    halves = {"W_Q": columns.T, "b_Q": bias, "W_K": rows.T, "b_K": other}
+    if spot.kind == "values":
+        halves = {"W_V": columns.T, "b_V": bias, "W_O": rows}
+    return Rewritten(head._replace(**halves))
+
+
+def _replaced(rows: Tensor, at: int, row: Tensor) -> Tensor:
+    rows = rows.clone()
+    rows[at] = row
+    return rows
+
+
+# --- the document's truncation ---
+
+
+def _refits(survey: Survey, widths: Widths) -> Callable[[float], list[Step]]:
+    """t -> heads whose product W_Q W_K^T is [mean over sentences of X^+ (S + t dL/dS) Z^+T] cut to rank k + p."""
+    spots = _one_by_one(widths)
+    if any(spot.kind != "keys" for spot, _ in spots):
+        raise _only_columns("document", "keys")
+    slots = dict.fromkeys(spot.place.slot for spot, _ in spots)
+    targets = {slot: _targets(survey, slot) for slot in slots}
+
+    def steps(t: float) -> list[Step]:
+        found: list[Step] = []
+        for spot, width in spots:
+            slot, at = spot.place
+            assert at is not None
+            head, (S, G), scale = survey.heads[slot][at], targets[slot], survey.scale(slot)
+            U, s, Vh = torch.linalg.svd((S[at] + t * G[at]) / scale)
+            rank = head.W_Q.shape[1] + width
+            root = s[:rank].sqrt()
+            left, right = U[:, :rank] * root, Vh[:rank].mT * root
+            biases = {} if head.b_Q is None else {"b_Q": left[-1], "b_K": torch.zeros_like(left[-1])}
+            new = head._replace(W_Q=left if head.b_Q is None else left[:-1], W_K=right, **biases)
+            found.append(Step(spot.place, Rewritten(new.each(partial(_in_type, like=head.W_V))), 1.0, scale))
+        return found
+
+    return steps
+
+
+def _targets(survey: Survey, slot: str) -> tuple[Tensor, Tensor]:
+    """mean X^+ S Z^+T and mean X^+ (dL/dS) Z^+T over some of the sentences that teach, [h e f] each."""
+    judge, taught = survey.judge, 0
+    S = G = torch.zeros(())
+    for number in range(len(judge.text.batches)):
+        for layer in graded_layers(judge, *judge.text.batch(number), {slot: survey.branches[slot]}):
+            trace = layer.trace
+            assert trace.Z is not None
+            real = (trace.queries.real, trace.keys.real)
+            X, Z = (
+                torch.linalg.pinv(states[LEARN].detach().double() * seen[LEARN].unsqueeze(-1)).unsqueeze(1)
+                for states, seen in zip((query_states(trace), trace.Z), real, strict=True)
+            )
+            i, j = trace.Q.shape[2], trace.K.shape[2]
+            scores = trace.scores(slice(None), slice(None), i, j)[LEARN].double()
+            S = S + (X @ scores @ Z.mT).sum(0)
+            G = G + (X @ layer.by_scores()[LEARN].double() @ Z.mT).sum(0)
+            taught += len(X)
+        if taught >= SAMPLE:
+            break
+    return S / taught, G / taught
+
+
+def _in_type(tensor: Tensor, like: Tensor) -> Tensor:
+    return tensor.to(like)
+
+
+def _only_columns(method: str, kinds: str) -> UsageError:
+    return UsageError(
+        asked=f"growing by {method}",
+        expected=kinds,
+        got="another kind",
+        remedy="choose those kinds, or another method",
+    )
