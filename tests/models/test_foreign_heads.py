@@ -37,6 +37,7 @@ PLAIN = (
 )
 SOME = ("bert-decoder", "distilbert", "bart", "t5", "opt")
 KEYS, VALUES, NEW_K, NEW_V = 3, 2, 7, 4
+LINFORMER = "linformer:length=19,rank=5"
 BAND, WINDOW = "structured:members=-1..0/first,error=none", "window:window=2"
 
 Drawn = Callable[..., Tensor]
@@ -293,7 +294,9 @@ def test_no_padding_is_stored(name: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("training", [True, False])
 def test_types_modes_and_frozen_weights_are_kept(training: bool, dtype: torch.dtype) -> None:
-    model = with_mechanisms(TINY["bert"].build(dtype=dtype), {"enc.1": (WINDOW, "dense", "dense")}).train(training)
+    model = with_mechanisms(TINY["bert"].build(dtype=dtype), {"enc.1": (WINDOW, LINFORMER, "dense")}).train(training)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_("attnworks" not in name)
     layer = model.bert.encoder.layer[0].attention
     for parameter in (layer.self.key.weight, layer.self.value.bias, layer.output.dense.weight):
         parameter.requires_grad_(False)
@@ -466,8 +469,9 @@ def test_layers_that_cannot_grow(make: Callable[[], Any], slot: str, reason: str
     [
         (("dense",) * 3, None),
         ((BAND, "luong-dot", WINDOW), None),
-        (("linformer:length=19,rank=5", "dense", "dense"), None),
+        ((LINFORMER, "dense", "dense"), None),
         (("luong-multiplicative", "dense", "dense"), "mechanisms that depend on the width of a head"),
+        (("linear:feature=random", "dense", "dense"), "mechanisms that depend on the width of a head"),
         (("linear", "dense", "dense"), "mechanisms that depend on the width of a head"),
         (("longformer", "dense", "dense"), "global tokens with projections of their own"),
     ],

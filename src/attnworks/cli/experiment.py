@@ -61,6 +61,7 @@ def experiment() -> None:
       attnworks experiment conti --models all --pairs 5000 --epochs 5 --out runs/six
       attnworks experiment long-range --out runs/lra
       attnworks experiment structure --out runs/structure
+      attnworks experiment growth --out runs/growth
     """
 
 
@@ -182,3 +183,57 @@ def structure(out: Path, as_json: bool, **options: Any) -> None:
     }
     named = ("sentences", "heal", "rate", "window", "eps", "sparsity", "seed")
     run_structure(out, recipes, Settings(**{name: options[name] for name in named}), as_json)
+
+
+@experiment.command()
+@click.option("--seeds", type=click.IntRange(1), default=5, show_default=True, help="Runs of everything.")
+@click.option("--seed", type=click.IntRange(0, 2**60), default=0, show_default=True, help="The first of them.")
+@click.option("--add", default="1,2", show_default=True, help="Columns of keys to grow by at once.")
+@click.option("--ways", help="Of filling them, as in fisher,zero,none,wide.  [default: all ten]")
+@click.option("--steps", type=click.IntRange(1), default=600, show_default=True, help="Of training after growth.")
+@click.option("--train-steps", type=click.IntRange(1), default=2700, show_default=True, help="Of training before it.")
+@click.option(
+    "--every", type=click.IntRange(1), default=300, show_default=True, help="Steps between growths on the way."
+)
+@click.option("--survey", type=click.IntRange(8), default=2048, show_default=True, help="Sequences growth looks at.")
+@click.option("--held-out", type=click.IntRange(1), default=4096, show_default=True, help="Sequences of the test.")
+@click.option("--threads", type=click.IntRange(1), help="CPU threads.  [default: torch's own choice]")
+@OUT
+@JSON
+def growth(
+    seeds: int,
+    seed: int,
+    add: str,
+    ways: str | None,
+    threads: int | None,
+    out: Path,
+    as_json: bool,
+    **options: int,
+) -> None:
+    """Grow keys that are too narrow, and compare ways to fill the new columns (after Burgund).
+
+    The task is to recall the value of a key among 16 pairs; one head with d_k = 1 gets stuck on it. Then its keys grow,
+    by the direction that lowers the loss most (fisher), and by others: whitened, random, zero, split, gradmax, document
+    and document-descending; beside them a model that does not grow (none), and one that was wide from the start (wide).
+    A second part grows d_k from 1 to 4 while the model learns, at equal parameters and steps. Leaves OUT/results.json
+    and pictures. Every run is kept: run the same command again to go on, or with more seeds or ways to add runs.
+
+    \b
+    Examples:
+      attnworks experiment growth --out runs/growth
+      attnworks experiment growth --seeds 1 --add 1 --ways fisher,zero,none --out runs/quick-growth
+      attnworks experiment growth --seeds 2 --train-steps 1000 --steps 200 --json --out runs/short-growth
+    """
+    prepare("cpu", threads, seed)
+    from attnworks.cli.growth_display import run_growth
+    from attnworks.experiments.growth import ALL, Settings
+
+    names = ALL if ways is None else tuple(dict.fromkeys(way.strip() for way in ways.split(",")))
+    adds = sorted({_whole_number(part.strip()) for part in add.split(",")})
+    run_growth(out, Settings(**options), range(seed, seed + seeds), adds, names, as_json)
+
+
+def _whole_number(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise click.BadParameter(f"{text!r} is no whole number; write for instance 1,2", param_hint="--add")
+    return int(text)

@@ -7,10 +7,47 @@ from typing import Any
 
 import click
 
-from attnworks.cli.options import compute_options, prepare
+from attnworks.cli.options import F, compute_options, prepare
 
 OUT = click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder; must not exist yet.")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+
+
+def text_options(command: F) -> F:
+    """What a change is judged by, and how the model heals from it."""
+    for option in reversed(
+        (
+            click.option(
+                "--heal", type=click.IntRange(0), default=0, show_default=True, help="Steps of training afterwards."
+            ),
+            click.option(
+                "--lr",
+                "rate",
+                type=click.FloatRange(0, min_open=True),
+                help="Of healing.  [default: 3e-4; Hugging Face: 5e-5]",
+            ),
+            click.option("--corpus", help="As for attnworks train.  [default: that of the run, or grammar]"),
+            click.option(
+                "--text", type=click.Path(path_type=Path), help="Plain lines instead; every fourth is held out."
+            ),
+            click.option(
+                "--pairs", type=click.IntRange(4), default=10_000, show_default=True, help="To learn from at most."
+            ),
+            click.option(
+                "--sentences", type=click.IntRange(1), default=256, show_default=True, help="To judge by at most."
+            ),
+            click.option("--objective", help="lm, mlm, seq2seq, embedding.  [default: that of the model]"),
+            click.option(
+                "--batch-tokens",
+                type=click.IntRange(1),
+                default=2048,
+                show_default=True,
+                help="Padded size of a batch.",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
 
 
 @click.group()
@@ -23,6 +60,7 @@ def reshape() -> None:
     \b
     Examples:
       attnworks reshape project runs/first --heads "enc.0.*" --heal 300 --out runs/projected
+      attnworks reshape grow runs/first --add 16 --out runs/grown
       attnworks reshape history runs/projected
       attnworks reshape undo runs/projected --out runs/back
       attnworks reshape replay runs/projected --on runs/other --out runs/other-projected
@@ -45,16 +83,7 @@ def reshape() -> None:
     show_default=True,
     help="Offsets with an error, as a share of the mean length.",
 )
-@click.option("--heal", type=click.IntRange(0), default=0, show_default=True, help="Steps of training afterwards.")
-@click.option(
-    "--lr", "rate", type=click.FloatRange(0, min_open=True), help="Of healing.  [default: 3e-4; Hugging Face: 5e-5]"
-)
-@click.option("--corpus", help="As for attnworks train.  [default: that of the run, or grammar]")
-@click.option("--text", type=click.Path(path_type=Path), help="Plain lines instead; every fourth is held out.")
-@click.option("--pairs", type=click.IntRange(4), default=10_000, show_default=True, help="To learn from at most.")
-@click.option("--sentences", type=click.IntRange(1), default=256, show_default=True, help="To judge by at most.")
-@click.option("--objective", help="lm, mlm, seq2seq, embedding.  [default: that of the model]")
-@click.option("--batch-tokens", type=click.IntRange(1), default=2048, show_default=True, help="Padded size of a batch.")
+@text_options
 @OUT
 @JSON
 @compute_options()
@@ -75,6 +104,39 @@ def project(model: str, **options: Any) -> None:
     from attnworks.cli.reshape_run import project_and_show
 
     project_and_show(model, options)
+
+
+@reshape.command()
+@click.argument("model")
+@click.option("--add", type=click.IntRange(0), default=0, help="Widths to add in all, spread where they pay most.")
+@click.option("--where", default="auto", show_default=True, help="auto, or places and widths: "
+              "enc.0.3:keys=8,dec.0.*:values=2,enc.1:heads=1")  # fmt: skip
+@click.option("--kinds", default="keys,values,heads", show_default=True, help="What auto may choose from.")
+@click.option("--by", default="fisher", show_default=True, help="Or a baseline: whitened, random, zero, split, "
+              "gradmax, document, document-descending.")  # fmt: skip
+@click.option("--compare", is_flag=True, help="Measure all baselines at the same places too.")
+@text_options
+@OUT
+@JSON
+@compute_options()
+def grow(model: str, **options: Any) -> None:
+    """Add keys, values or heads where capacity is missing.
+
+    MODEL is a run of attnworks train, or a Hugging Face model. One backward pass over the text finds, for every head,
+    the columns that lower the loss most; other sentences check them, and others again say how far to go. Where growing
+    would not pay, nothing is written and the reason is told. A run goes on training where it was, with its optimiser.
+
+    \b
+    Examples:
+      attnworks reshape grow runs/first --add 16 --out runs/grown
+      attnworks reshape grow runs/first --where enc.0.3:keys=8 --heal 100 --out runs/wider
+      attnworks reshape grow runs/first --where "dec.0.*:values=2" --compare --out runs/compared --json
+      attnworks reshape grow bert-folder --objective mlm --add 8 --kinds keys --out bert-grown
+    """
+    prepare(options["device"], options["threads"], options["seed"])
+    from attnworks.cli.reshape_run import grow_and_show
+
+    grow_and_show(model, options)
 
 
 @reshape.command()

@@ -18,7 +18,9 @@ from attnworks.cli.console import console, print_json, progress_bar, progress_co
 from attnworks.errors import UsageError
 from attnworks.receipt import Receipt
 from attnworks.reshape.carrying_out import Care, carry_out
+from attnworks.reshape.contract import Reshape
 from attnworks.reshape.events import Watch
+from attnworks.reshape.growing import Grow
 from attnworks.reshape.history import Place, check_new, receipts, undo, write_outcome
 from attnworks.reshape.projecting import Project
 from attnworks.reshape.replaying import replay
@@ -28,7 +30,22 @@ from attnworks.training.run import read_recipe
 
 
 def project_and_show(model: str, options: dict[str, Any]) -> None:
-    asked = Project(**{name: options[name] for name in ("heads", "form", "window", "eps", "sparsity")})
+    names = ("heads", "form", "window", "eps", "sparsity")
+    _reshape_and_show(Project(**{name: options[name] for name in names}), model, options)
+
+
+def grow_and_show(model: str, options: dict[str, Any]) -> None:
+    kinds = tuple(kind.strip() for kind in options["kinds"].split(","))
+    asked = Grow(kinds=kinds, **{name: options[name] for name in ("add", "where", "by", "compare")})
+    if asked.where == "auto" and not asked.add:
+        raise UsageError(
+            asked="to grow", expected="--add N, or --where with places", got="neither",
+            remedy="for instance --add 16, or --where enc.0.3:keys=8",
+        )  # fmt: skip
+    _reshape_and_show(asked, model, options)
+
+
+def _reshape_and_show(asked: Reshape, model: str, options: dict[str, Any]) -> None:
     check_new(options["out"])
     care = Care(options["objective"], options["heal"], options["rate"], options["batch_tokens"], options["seed"])
     place = Place.of(model)
@@ -93,11 +110,20 @@ def receipt_shown(receipt: Receipt, number: int | None = None) -> Group:
     losses = _columns("", "before", "predicted", "after", *(("healed",) if loss.healed is not None else ()))
     found = (loss.before, loss.predicted, loss.after, *((loss.healed,) if loss.healed is not None else ()))
     losses.add_row(f"loss ({receipt.objective})", *(f"{value:.4g}" for value in found))
-    sizes = _columns("", "before", "after", "saved")
+    sizes = _columns("", "before", "after", "added" if receipt.parameters.saved < 0 else "saved")
     for name, change in (("parameters", receipt.parameters), ("attention FLOPs", receipt.flops)):
-        sizes.add_row(name, f"{change.before:,}", f"{change.after:,}", f"{100 * change.saved:.1f} %")
+        sizes.add_row(name, f"{change.before:,}", f"{change.after:,}", f"{100 * abs(change.saved):.1f} %")
     title = Text(f"{'' if number is None else f'{number}. '}{_what(receipt)}", "bold")
-    return Group(title, *([heads] if receipt.done else []), Text(_judged(receipt), "dim"), losses, sizes)
+    facts = [_facts(receipt)] if receipt.facts else []
+    return Group(title, *([heads] if receipt.done else []), Text(_judged(receipt), "dim"), losses, sizes, *facts)
+
+
+def _facts(receipt: Receipt) -> Table:
+    """Further numbers: what other ways would have given, and what else was measured."""
+    table = _columns("", "")
+    for name, value in receipt.facts.items():
+        table.add_row(name.replace("_", " "), f"{value:.4g}")
+    return table
 
 
 def _columns(first: str, *others: str) -> Table:
@@ -117,8 +143,9 @@ def _judged(receipt: Receipt) -> str:
 
 
 def _what(receipt: Receipt) -> str:
-    heads = len(receipt.done)
-    return f"{receipt.reshape} {heads} head{'s' * (heads != 1)} ({receipt.asked.get('heads')})"
+    count = len(receipt.done)
+    where = receipt.asked.get("heads") or receipt.asked.get("where")
+    return f"{receipt.reshape} {count} {'place' if 'where' in receipt.asked else 'head'}{'s' * (count != 1)} ({where})"
 
 
 def _texts(place: Place, options: dict[str, Any]) -> Texts:

@@ -14,14 +14,18 @@ from attnworks.exam.folds import Folds
 from attnworks.exam.walk import Walk, overrides
 from attnworks.measures.contract import Measure, Placed
 from attnworks.measures.cost import block_cost, measured_flops
+from attnworks.measures.growth_survey import Survey
 from attnworks.measures.reading import Reading, Readings
 from attnworks.objectives.choosing import choose
 from attnworks.objectives.own_callable import OwnFunction
 from attnworks.objectives.text import TextObjective
 from attnworks.traces.examinee import Examinee
+from attnworks.traces.foreign import ForeignSubject
 from attnworks.traces.forward import record_forward
 from attnworks.traces.gates import CountHeads, HeadOff, OpenGates
+from attnworks.traces.judging import Judge
 from attnworks.traces.layer import Slot
+from attnworks.traces.record import OwnSubject
 from attnworks.traces.text import ExamText
 from attnworks.training.distributed import Team
 
@@ -29,6 +33,9 @@ TOKENS_PER_BATCH = 4096
 
 FEW = 3
 """Sentences that say nothing of roles, intervals and comparisons."""
+
+SURVEY_PASSES = 3
+"""How often a survey of growth goes over the text."""
 
 TOKENS_IN_DEPTH = 1024
 """Whole forward passes are kept for about so many tokens at a time."""
@@ -65,12 +72,14 @@ class Examiner:
         self.notes: list[str] = []
         self.unsound: dict[Kind, float] = {}
         self.heads: dict[Slot, int] = {}
-        self.deep, self.graded, self.probing = (
-            [measure for measure in measures if overrides(measure, look)] for look in ("forward", "gradient", "ablated")
+        self.surveys: list[Reading] = []
+        self.deep, self.graded, self.probing, self.surveying = (
+            [measure for measure in measures if overrides(measure, look)]
+            for look in ("forward", "gradient", "ablated", "surveyed")
         )
         self.device = next(self.subject.model.parameters()).device
         self.batches = team.share(range(len(text.batches)))
-        wanted = self.graded or self.probing or request.objective is not None
+        wanted = self.graded or self.probing or self.surveying or request.objective is not None
         self.objective = self._objective() if wanted else None
 
     def work(self) -> int:
@@ -80,7 +89,8 @@ class Examiner:
 
     def _passes(self) -> int:
         heads = sum(self._count_heads().values()) if self.probing else 0
-        return 1 + bool(self.deep) + bool(self.graded) + (heads + 1 if self.probing else 0)
+        surveys = SURVEY_PASSES * bool(self.surveying)
+        return 1 + bool(self.deep) + bool(self.graded) + surveys + (heads + 1 if self.probing else 0)
 
     def run(self) -> None:
         objective = self.objective
@@ -97,6 +107,8 @@ class Examiner:
             if self.probing and objective is not None:
                 self._probe(batch, rows, objective)
             self.folds.settle()
+        if self.surveying and objective is not None:
+            self.surveys = self.team.gather(self._survey(objective) if self.team.leads else [])[0]
         if self.request.without:
             self.notes.append(f"run without {', '.join(self.request.without)}, in float64")
         states = self.team.gather(self.folds.state())
@@ -118,6 +130,8 @@ class Examiner:
         readings = Readings([
             reading for reading in readings.values() if reading.name not in deep or reading.kind not in self.unsound
         ])  # fmt: skip
+        for reading in self.surveys:
+            readings.add(reading)
         for measure in self.measures:
             for reading in measure.conclude(readings):
                 readings.add(reading)
@@ -146,7 +160,7 @@ class Examiner:
         )
         judged = f"heads are judged by the objective {chosen.name!r}: {chosen.words}"
         unused = f"the objective {chosen.name!r} fits, but only importance and ablation judge heads by it"
-        self.notes.append(judged if self.graded or self.probing else unused)
+        self.notes.append(judged if self.graded or self.probing or self.surveying else unused)
         return chosen
 
     def _look_deep(self, batch: TextBatch) -> None:
@@ -196,6 +210,22 @@ class Examiner:
                     for measure in self.probing
                     for name, sample in measure.ablated(slot, torch.stack(changes, -1)).items()
                 )
+
+    def _survey(self, objective: TextObjective) -> list[Reading]:
+        """Where the model could grow, by the first process over the whole text."""
+        if objective.relative or not isinstance(self.subject, OwnSubject | ForeignSubject):
+            self.notes.append(
+                f"{_names(self.surveying)}: needs a known model, and an objective that says how good it is"
+            )
+            return []
+
+        def watch(stage: str, done: int, total: int) -> None:
+            del stage, total
+            self.advance(len(self.text.batches[done]))
+
+        survey = Survey(Judge(self.subject, objective, self.text), watch)
+        self.notes.extend(f"{slot} cannot grow: {reason}" for slot, reason in survey.refused.items())
+        return [reading for measure in self.surveying for reading in measure.surveyed(survey)]
 
     def _scores(self, objective: TextObjective) -> bool:
         able = self.subject.abilities

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 DOUBLINGS = 16
 SHRINKINGS = 4
-REFINEMENTS = 3
+REFINEMENTS = 2
 
 
 class Found(NamedTuple):

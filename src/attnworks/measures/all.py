@@ -2,6 +2,7 @@
 
 from attnworks.measures import (
     ablation,
+    bottleneck,
     bounds,
     cost,
     importance,
@@ -21,6 +22,7 @@ from attnworks.measures import (
 
 __all__ = [
     "ablation",
+    "bottleneck",
     "bounds",
     "cost",
     "importance",

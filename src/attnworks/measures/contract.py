@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attnworks.data.tokens import Tokens
+from attnworks.measures.growth_survey import Survey
 from attnworks.measures.reading import Reading, Readings
 from attnworks.models.anatomy import HeadWeights
 from attnworks.registry import Registry
@@ -93,6 +94,7 @@ class Measure:
     forward   all layers of one stack together, with attention to be frozen; only where the stream adds up
     gradient  dL / d gate of every head, per sentence, at gates of one
     ablated   L with a head off minus L, per sentence
+    surveyed  where the model could grow, once over the whole text
     conclude  readings that follow from the folded ones
 
     Promises, tested for every registered name: padding never counts; batches fold to the same numbers in any order;
@@ -140,6 +142,9 @@ class Measure:
 
     def ablated(self, slot: Slot, change: Float[Tensor, "b h"]) -> Samples:
         return {}
+
+    def surveyed(self, survey: Survey) -> Iterable[Reading]:
+        return ()
 
     def conclude(self, readings: Readings) -> Iterable[Reading]:
         return ()

@@ -9,7 +9,14 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from attnworks.linalg.growing import Direction, Reservoir, marginal_gains, score_direction, value_direction
+from attnworks.linalg.growing import (
+    Direction,
+    Reservoir,
+    marginal_gains,
+    score_direction,
+    value_direction,
+    whitened_direction,
+)
 from attnworks.linalg.line_search import Found, line_search
 from attnworks.measures.growth_statistic import CHECK, Sums
 from attnworks.models.additions import Addition, Keys, NewHead, Place, Step, Values, grown
@@ -22,13 +29,17 @@ FIRST_STEP = 0.01
 """As a share of the loss, what the first step that is tried would win if the loss were linear."""
 TOLERANCE, CONVERGED = 1e-2, 0.1
 """The residual that the solver aims at, and that above which a direction is not used."""
+SWEEPS = 20
+CUTOFF, VALUE_CUTOFF = 0.03, 0.01
+"""Directions in which states vary less, as a share of the largest variance, are left out: there a sample is noise."""
 BELIEVED = 0.5
 """A direction must fall at least by this share on sentences that check of what it falls on those that taught it."""
 
 
 Solve = Callable[[Tensor, Reservoir, int], Direction]
 
-best_direction: Solve = partial(score_direction, tolerance=TOLERANCE)
+best_direction: Solve = partial(score_direction, sweeps=SWEEPS, tolerance=TOLERANCE, cutoff=CUTOFF)
+quick_direction: Solve = partial(whitened_direction, cutoff=CUTOFF)
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,7 +136,7 @@ def key_scores(
 def value_scores(slot: str, sums: Sums, biased: bool, p: int) -> list[Score]:
     """The best p columns of values, with their rows of outputs, for every head of a layer."""
     _, (taught, checked), spread = sums.means()
-    direction = value_direction(taught, spread, p)
+    direction = value_direction(taught, spread, p, cutoff=VALUE_CUTOFF)
     fall = [-(side * (direction.a @ direction.b)).sum((-2, -1)) for side in (taught, checked)]
     scores: list[Score] = []
     for head, (a, b) in enumerate(zip(direction.a, direction.b, strict=True)):

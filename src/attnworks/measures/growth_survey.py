@@ -9,7 +9,7 @@ from typing import get_args
 import torch
 from torch import Tensor
 
-from attnworks.linalg.growing import Reservoir, whitened_direction
+from attnworks.linalg.growing import Reservoir
 from attnworks.linalg.lowrank import shortened
 from attnworks.measures.growth_score import (
     BELIEVED,
@@ -20,6 +20,7 @@ from attnworks.measures.growth_score import (
     best_direction,
     head_score,
     key_scores,
+    quick_direction,
     some_checks,
     value_scores,
 )
@@ -36,6 +37,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 class Survey:
     """Directions of growth, from one backward pass over a text (three where new heads are asked for).
 
+    every      how many heads each layer has
     refused    layers that cannot grow, with the reason in words
     trial      a copy of the model to try steps on, by the sentences that check
     """
@@ -44,6 +46,7 @@ class Survey:
         self.judge, self.watch = judge, watch
         model = judge.original.model
         layers = attention_layers(model)
+        self.every = {slot: len(heads_of(part)) for slot, part in layers.items()}
         reasons = {slot: why_not(model, slot) for slot in layers}
         self.refused = {slot: reason for slot, reason in reasons.items() if reason is not None}
         self.layers = {slot: part for slot, part in layers.items() if slot not in self.refused}
@@ -97,7 +100,7 @@ class Survey:
         if key not in self._shares:
             found = (
                 key_scores(place.slot, self.sums[place.slot], self.sample(place.slot), self._biased(place.slot), p,
-                           whitened_direction)
+                           quick_direction)
                 if kind == "keys"
                 else self.scores(place.slot, kind, p)
             )  # fmt: skip

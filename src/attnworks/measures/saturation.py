@@ -61,10 +61,11 @@ class Saturation(Measure):
         """scale sqrt(k) rms(q) rms(k), over the entries of the real queries and keys of a sentence."""
         if trace.scale is None:
             return {}
-        k = trace.Q.shape[-1]
         q = _rms(trace.Q, trace.queries.real)
         key = trace.shared(_rms(trace.K, trace.keys.real)[..., None, None], slice(None))[..., 0, 0]
-        return {"saturation.score_expected": Sample(abs(trace.scale) * k**0.5 * q * key)}
+        padded, widths = trace.Q.shape[-1], None if trace.weights is None else trace.weights.key_widths
+        k = q.new_tensor([padded] * trace.heads if widths is None else [max(width, 1) for width in widths])
+        return {"saturation.score_expected": Sample(abs(trace.scale) * padded / k.sqrt() * q * key)}
 
 
 def _rms(Q: Float[Tensor, "b h i k"], real: Bool[Tensor, "b i"]) -> Float[Tensor, "b h"]:

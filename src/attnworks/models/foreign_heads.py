@@ -19,7 +19,7 @@ from attnworks.models.config import AttentionConfig
 from attnworks.models.head_groups import HeadGroups
 from attnworks.models.head_linear import HeadsIn, HeadsOut
 from attnworks.models.offering import groups_of
-from attnworks.models.remaking import ENTRY, bound_to_width, equip
+from attnworks.models.remaking import ENTRY, equip
 
 WIDTHS = "attnworks_widths"
 """Under this name the config of a Hugging Face model says how wide the heads of its changed layers are."""
@@ -54,7 +54,7 @@ def _is_linear(module: nn.Module) -> bool:
 def _grows(groups: HeadGroups) -> bool:
     """Scores whose factor is 1/sqrt(k) are given that of the layer where k is another; others must not be."""
     usual = (mechanism.default_scale(4) == 0.5 for mechanism in groups.mechanisms if mechanism.by_content)
-    return all(usual) and not bound_to_width(groups)
+    return all(usual) and not groups.bound_to_width()
 
 
 @torch.no_grad()

@@ -71,6 +71,23 @@ class HeadGroups(nn.ModuleList):
         maps = [part.P for part in parts if part.P is not None]
         return Attended(Y, torch.cat(maps, 1)[:, self.order] if len(maps) == len(parts) else None)
 
+    def bound_to_width(self) -> bool:
+        """Whether a mechanism has parameters that depend on the width of heads, or sees columns of zeros.
+
+        What maps columns one by one sees them, such as linear attention with phi(0) = 1. Mechanisms of this kind have
+        no factor 1/sqrt(k), and no scores that are products of Q and K.
+        """
+        described = tuple(zip(self.specs, self.heads, strict=True))
+        with torch.device("meta"):
+            narrow, wide = (
+                [tensor.shape for built in HeadGroups(described, width, width) for tensor in _all_tensors(built)]
+                for width in (2, 3)
+            )
+        return narrow != wide or any(
+            mechanism.by_content and mechanism.default_scale(4) != 0.5 and mechanism.dot_scale(4, Context()) is None
+            for mechanism in self.mechanisms
+        )
+
     def every_head(self, Q: Float[Tensor, "b q ..."]) -> Float[Tensor, "b h ..."]:
         """Zeros for the heads that have no queries or keys."""
         if Q.shape[1] == self.count:
@@ -82,6 +99,10 @@ class HeadGroups(nn.ModuleList):
     def whole(self, W: Float[Tensor, "q ..."]) -> Float[Tensor, "h ..."]:
         """W_Q, W_K or their biases with a slice of zeros for each head that has none."""
         return W if len(W) == self.count else self.every_head(W.unsqueeze(0)).squeeze(0)
+
+
+def _all_tensors(module: nn.Module) -> list[Tensor]:
+    return [*module.parameters(), *module.buffers()]
 
 
 def _nothing(like: Tensor, heads: int) -> Tensor:

@@ -13,7 +13,7 @@ from attnworks.models.anatomy import Head, HeadWeights, Part, anatomy_of
 from attnworks.models.config import AttentionConfig
 from attnworks.models.foreign_heads import put_foreign_heads, why_not_foreign
 from attnworks.models.multihead import MultiHead, tie_layers
-from attnworks.models.remaking import SHORT, bound_to_width, carry_over
+from attnworks.models.remaking import SHORT, carry_over
 from attnworks.models.transformer import Transformer
 from attnworks.models.widths import Widths
 
@@ -72,7 +72,7 @@ def why_not(model: nn.Module, slot: str) -> str | None:
         return f"{type(model).__name__}, whose layers are all alike"
     if attention.twice:
         return "global tokens with projections of their own"
-    return "mechanisms that depend on the width of a head" if bound_to_width(attention.mechanisms) else None
+    return "mechanisms that depend on the width of a head" if attention.mechanisms.bound_to_width() else None
 
 
 def check_can_grow(model: nn.Module, slot: str) -> None:

@@ -48,8 +48,9 @@ class MultiHead(nn.Module):
         )
         self.mechanisms = groups
         self.twice = slot.startswith("enc") and any(mechanism.projects_twice for mechanism in groups.mechanisms)
+        if not isinstance(config.d_k, int) or not isinstance(config.d_v, int):
+            _check_unequal_widths(config, groups, self.twice)
         if self.twice:
-            _check_equal_widths(config)
             self.W_Qg, self.W_Kg, self.W_Vg = (_side_by_side(d_e, (h, width)) for width in (d_k, d_k, d_v))
             self.b_Qg, self.b_Kg, self.b_Vg = (
                 nn.Parameter(torch.zeros(h, width)) if config.bias else None for width in (d_k, d_k, d_v)
@@ -163,11 +164,11 @@ def _project(X: Tensor, W: Tensor, b: Tensor | None, widths: Widths) -> Tensor:
     return widths.cut(F.linear(X, columns, None if b is None else b.flatten())).transpose(1, 2)
 
 
-def _check_equal_widths(config: AttentionConfig) -> None:
-    if not isinstance(config.d_k, int) or not isinstance(config.d_v, int):
+def _check_unequal_widths(config: AttentionConfig, groups: HeadGroups, twice: bool) -> None:
+    if twice or groups.bound_to_width():
         raise UsageError(
             asked="heads of unequal widths",
-            expected="a mechanism that projects once",
-            got=f"{config.mechanism}, whose global tokens have projections of their own",
-            remedy="give all heads of the layer the same widths",
+            expected="a mechanism that projects once, and to which columns of zeros are nothing",
+            got=str(config.mechanism),
+            remedy="give all heads of the layer the same widths, or dense attention",
         )

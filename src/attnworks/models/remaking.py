@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from attnworks.errors import UsageError
-from attnworks.mechanisms import Context, MechanismSpec
+from attnworks.mechanisms import MechanismSpec
 from attnworks.models.anatomy import Part, anatomy_of
 from attnworks.models.build import build
 from attnworks.models.config import AttentionConfig, check_serves
@@ -138,28 +138,6 @@ def _carry_tensors(
                     tensor[row] = theirs[name][held.index(head)]
         elif tensor.shape == theirs[name].shape:
             tensor.copy_(theirs[name])
-
-
-def bound_to_width(groups: HeadGroups) -> bool:
-    """Whether a mechanism has parameters that depend on the width of heads, or sees columns of zeros.
-
-    What maps columns one by one sees them, such as linear attention with phi(0) = 1. Mechanisms of this kind have no
-    factor 1/sqrt(k), and no scores that are products of Q and K.
-    """
-    described = tuple(zip(groups.specs, groups.heads, strict=True))
-    with torch.device("meta"):
-        narrow, wide = (
-            [tensor.shape for built in HeadGroups(described, width, width) for tensor in _all_tensors(built)]
-            for width in (2, 3)
-        )
-    return narrow != wide or any(
-        mechanism.by_content and mechanism.default_scale(4) != 0.5 and mechanism.dot_scale(4, Context()) is None
-        for mechanism in groups.mechanisms
-    )
-
-
-def _all_tensors(module: nn.Module) -> list[Tensor]:
-    return [*module.parameters(), *module.buffers()]
 
 
 def _shrink(linears: Sequence[nn.Linear], heads: Sequence[int], width: int) -> None:

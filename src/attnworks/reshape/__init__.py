@@ -1,10 +1,12 @@
-"""(model, text, objective) -> (new model, Receipt): project heads onto structured forms.
+"""(model, text, objective) -> (new model, Receipt): project heads onto structured forms, or grow them.
 
 >>> import attnworks
->>> new, receipt = attnworks.reshape.project(model, tokenizer, texts, heads="0.*", heal=100)  # doctest: +SKIP
+>>> new, receipt = attnworks.reshape.project(model, texts, heads="0.*", heal=100)  # doctest: +SKIP
+>>> new, receipt = attnworks.reshape.grow(model, texts, add=8)  # doctest: +SKIP
 """
 
 from attnworks.reshape.contract import RESHAPES, Reshape
-from attnworks.reshape.python import project
+from attnworks.reshape.growth_places import NoBottleneckError
+from attnworks.reshape.python import grow, project
 
-__all__ = ["RESHAPES", "Reshape", "project"]
+__all__ = ["RESHAPES", "NoBottleneckError", "Reshape", "grow", "project"]

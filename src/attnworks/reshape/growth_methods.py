@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from attnworks.errors import UsageError
-from attnworks.linalg.growing import whitened_direction
-from attnworks.measures.growth_score import FIRST_STEP, Score, Solve, best_direction
+from attnworks.measures.growth_score import FIRST_STEP, Score, Solve, best_direction, quick_direction
 from attnworks.measures.growth_statistic import LEARN, SAMPLE, query_states
 from attnworks.measures.growth_survey import Survey
 from attnworks.models.additions import Keys, NewHead, Rewritten, Step, Values
@@ -46,7 +45,7 @@ def fisher(survey: Survey, widths: Widths, seed: int) -> Line:
 def whitened(survey: Survey, widths: Widths, seed: int) -> Line:
     """The same without the alternating solver: singular vectors of the whitened gradient."""
     del seed
-    return _along(survey, [_believed(survey, spot, width, whitened_direction) for spot, width in _one_by_one(widths)])
+    return _along(survey, [_believed(survey, spot, width, quick_direction) for spot, width in _one_by_one(widths)])
 
 
 @METHODS.register("random")

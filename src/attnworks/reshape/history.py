@@ -21,17 +21,19 @@ import torch
 from safetensors import safe_open
 
 from attnworks.errors import FolderError
-from attnworks.models.folder import CONFIG
+from attnworks.models.folder import CONFIG, load
 from attnworks.models.foreign import WANTED, folder_of
 from attnworks.models.reshaped_folder import write_reshaped
 from attnworks.models.strict import parse
 from attnworks.models.transformer import Transformer
 from attnworks.receipt import Receipt
+from attnworks.reshape.contract import RESHAPES
 from attnworks.storage.disk import disk_errors, new_folder
 from attnworks.storage.pointer import BEST, CHECKPOINTS, LAST, best_of, point
 from attnworks.storage.sealed import changed, read_sealed, seal
-from attnworks.training.checkpoint import read_progress, save_checkpoint
+from attnworks.training.checkpoint import read_optimiser, read_progress, restore_optimiser, save_checkpoint
 from attnworks.training.run import RECIPE, SOURCE, TARGET
+from attnworks.training.stretching import stretched_state
 
 HISTORY, BEFORE, RECEIPT = "history", "before", "receipt.json"
 STORED = {"F32": torch.float32, "F64": torch.float64, "BF16": torch.bfloat16, "F16": torch.float16}
@@ -113,7 +115,8 @@ def check_new(out: Path) -> None:
 def write_outcome(model: Any, receipt: Receipt, before: Place, out: Path) -> None:
     """The new model, the history of the old one, and one step more; there whole or not at all.
 
-    Weights are stored in the type that they had before.
+    Weights are stored in the type that they had before. Training goes on with what the optimiser remembered where the
+    model only grew, and with a fresh optimiser elsewhere.
     """
     check_new(out)
     model = model.to(_stored_type(before.model))
@@ -125,7 +128,11 @@ def write_outcome(model: Any, receipt: Receipt, before: Place, out: Path) -> Non
             _copy(OF_A_RUN, before.folder, scratch)
             progress = replace(read_progress(before.model), best_loss=None, best_step=None, validations_since_best=0)
             assert isinstance(model, Transformer)
-            save_checkpoint(scratch, model, torch.optim.Adam(model.parameters()), progress, best=True)
+            optimiser = torch.optim.Adam(model.parameters())
+            if RESHAPES[receipt.reshape].stretches:
+                state = stretched_state(read_optimiser(before.model), load(before.model), model)
+                restore_optimiser(model, optimiser, state)
+            save_checkpoint(scratch, model, optimiser, progress, best=True)
         else:
             names = [str(file.relative_to(before.model)) for file in before.files() if not _holds_weights(file)]
             _copy(names, before.model, scratch)

@@ -10,16 +10,19 @@ from attnworks.objectives.own_callable import OwnFunction
 from attnworks.receipt import Receipt
 from attnworks.reshape.carrying_out import Care, carry_out
 from attnworks.reshape.contract import Reshape
+from attnworks.reshape.growing import KINDS, Grow
 from attnworks.reshape.projecting import Project
 from attnworks.reshape.texts import from_corpus, from_texts
 from attnworks.traces.examinee import examinee_of
 
+Given = Sequence[str] | Sequence[Passage] | str
+
 
 def project(
     model: Any,
-    tokenizer: Any = None,
-    texts: Sequence[str] | Sequence[Passage] | str = "grammar",
+    texts: Given = "grammar",
     *,
+    tokenizer: Any = None,
     heads: str,
     form: str = "auto",
     window: int = 2,
@@ -32,12 +35,35 @@ def project(
 ) -> tuple[Any, Receipt]:
     """A copy of the model with these heads in structured forms, and the receipt; see `Project` for the options.
 
-    model      a path, a Hugging Face model, or a Transformer of attnworks; with its tokenizer, or vocabulary, beside it
+    model      a path, or a Hugging Face model or Transformer of attnworks with its tokenizer or vocabulary
     texts      a corpus by name, or texts, of which every fourth is held out to judge by
     objective  as of `attnworks.examine`
     heal       steps of training after the change, with Adam at `rate` (by default 3e-4; 5e-5 for Hugging Face models)
     """
     asked = Project(heads=heads, form=form, window=window, eps=eps, sparsity=sparsity)
+    return _reshape(asked, model, tokenizer, texts, Care(objective, heal, rate, seed=seed))
+
+
+def grow(
+    model: Any,
+    texts: Given = "grammar",
+    *,
+    tokenizer: Any = None,
+    add: int = 0,
+    where: str = "auto",
+    kinds: Sequence[str] = KINDS,
+    by: str = "fisher",
+    compare: bool = False,
+    objective: str | OwnFunction | None = None,
+    heal: int = 0,
+    rate: float | None = None,
+    seed: int = 0,
+) -> tuple[Any, Receipt]:
+    """A copy of the model with wider or more heads where that lowers the loss, and the receipt; see `Grow`.
+
+    NoBottleneckError where growing would not pay. The other options are those of `project`.
+    """
+    asked = Grow(add=add, where=where, kinds=tuple(kinds), by=by, compare=compare)
     return _reshape(asked, model, tokenizer, texts, Care(objective, heal, rate, seed=seed))
 
 

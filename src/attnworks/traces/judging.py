@@ -51,11 +51,10 @@ class Judge:
         return total / max(sentences, 1)
 
     def batches(self, some: slice = slice(None)) -> Iterator[tuple[TextBatch, Tensor]]:
-        """Every batch, or some sentences of each; batches are sorted by length, so that some are of all lengths."""
-        for number in range(len(self.text.batches)):
-            batch, rows = self.text.batch(number)
-            if len(rows[some]):
-                yield batch.some(some), rows[some]
+        """All sentences, or some of every batch: these are sorted by length, so that some are of all lengths."""
+        text = self.text if some == slice(None) else self.text.part(some)
+        for number in range(len(text.batches)):
+            yield text.batch(number)
 
     def _outputs(self, subject: Subject, batch: TextBatch, spectator: Spectator | None = None) -> Outputs:
         able = subject.abilities

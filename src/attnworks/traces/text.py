@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -50,6 +50,16 @@ class ExamText:
             for rows, pad, rarity in zip(self.sides, self.pads, self.rarities, strict=True)
         ]
         return TextBatch(*tokens), torch.tensor([self.kept[index] for index in chosen])
+
+    def part(self, some: slice) -> ExamText:
+        """Some rows of every batch, put together into fewer batches that are as large as these."""
+        batches: list[list[int]] = [[]]
+        for rows in self.batches:
+            for index in rows[some]:
+                if len(batches[-1]) >= len(rows):
+                    batches.append([])
+                batches[-1].append(index)
+        return replace(self, batches=[batch for batch in batches if batch])
 
     def about(self) -> dict[str, Any]:
         return {

@@ -50,12 +50,7 @@ def save_checkpoint(
 
 def load_checkpoint(folder: Path, model: Model, optimiser: torch.optim.Optimizer) -> Progress:
     """Put a checkpoint's weights and optimiser state into place; everything is checked before anything changes."""
-    progress = read_progress(folder)
-    with disk_errors(f"load {folder}", remedy="check that you may read it"):
-        saved = read_sealed(folder / TRAINING)
-        if not is_table(saved.get("tensors")):
-            raise changed(folder / TRAINING, "a table of tensors", "something else")
-        tensors = read_tensors(folder / OPTIMISER, saved["tensors"])
+    progress, tensors = read_progress(folder), read_optimiser(folder)
     weights = tensors_of(load(folder))
     if {name: T.shape for name, T in weights.items()} != {name: T.shape for name, T in tensors_of(model).items()}:
         raise changed(folder, "the weights of this run's model", "those of another")
@@ -70,6 +65,15 @@ def read_progress(folder: Path) -> Progress:
     """Where the run stood at this checkpoint."""
     with disk_errors(f"load {folder}", remedy="check that you may read it"):
         return parse(Progress, read_sealed(folder / TRAINING).get("progress", {}), "progress")
+
+
+def read_optimiser(folder: Path) -> dict[str, Tensor]:
+    """What the optimiser remembered at this checkpoint, by the names of parameters."""
+    with disk_errors(f"load {folder}", remedy="check that you may read it"):
+        saved = read_sealed(folder / TRAINING)
+        if not is_table(saved.get("tensors")):
+            raise changed(folder / TRAINING, "a table of tensors", "something else")
+        return read_tensors(folder / OPTIMISER, saved["tensors"])
 
 
 def forget_others(run: Path, keep_every: int | None) -> None:

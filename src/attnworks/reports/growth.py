@@ -1,0 +1,176 @@
+"""Pictures of the study of growth: loss after growth against steps, and along the way against parameters and time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from attnworks.experiments.growth import ALL, ALONG, NARROW, NONE, WIDE, WIDEST, Run, Settings, runs_of
+from attnworks.reports.plotting import need_matplotlib
+from attnworks.storage.disk import disk_errors
+
+NAMES = {NONE: "no growth", WIDE: "wide from the start"}
+STYLES: dict[str, dict[str, Any]] = {
+    "fisher": {"color": "#0072b2", "linewidth": 2.4},
+    "whitened": {"color": "#56b4e9", "linewidth": 1.8},
+    "random": {"color": "#e69f00"},
+    "zero": {"color": "#009e73"},
+    "split": {"color": "#80531f"},
+    "gradmax": {"color": "#cc79a7"},
+    "document": {"color": "#d55e00", "linestyle": (0, (1, 1.2))},
+    "document-descending": {"color": "#d55e00", "linestyle": (0, (4, 1.5))},
+    NONE: {"color": "#888888", "linestyle": (0, (1, 1.2))},
+    WIDE: {"color": "#333333", "linestyle": (0, (4, 1.5))},
+}
+LINE: dict[str, Any] = {"linewidth": 1.5}
+BAND: dict[str, Any] = {"alpha": 0.13, "linewidth": 0}
+LEADER: dict[str, Any] = {
+    "arrowstyle": "-", "linewidth": 0.6, "alpha": 0.6, "shrinkA": 1, "shrinkB": 2, "relpos": (0, 0.5),
+}  # fmt: skip
+GAP = 0.052
+"""Between two labels, as a share of the height of a panel."""
+
+
+class Curve(NamedTuple):
+    """Means over seeds, and the range of losses."""
+
+    x: Sequence[float]
+    loss: Sequence[float]
+    low: Sequence[float]
+    high: Sequence[float]
+
+
+def draw_growth(runs: Sequence[Run], path: Path) -> None:
+    """Loss after growth against steps, one panel for each number of columns added."""
+    adds = sorted({run.add for run in runs if run.part == "once" and run.add})
+    figure, axes = _panels(len(adds), path)
+    for axis, add in zip(axes, adds, strict=True):
+        curves = {way: curve for way in ALL if (curve := _by_step(runs_of(runs, "once", add, way))) is not None}
+        axis.set(title=f"d_k {NARROW} → {NARROW + add}", xlabel="steps after growth", ylabel="held-out loss")
+        _draw(axis, curves)
+    _save(figure, path)
+
+
+def draw_parameters(runs: Sequence[Run], settings: Settings, path: Path) -> None:
+    """Loss against parameters: at the end of each width, and of models that had it from the start, at as many steps."""
+    figure, (axis,) = _panels(1, path)
+    curves: dict[str, Curve] = {}
+    sizes: dict[int, int] = {}
+    for way in (way for way in ALONG if any(run.part == "along" and run.way == way for run in runs)):
+        ends = []
+        for width in range(NARROW, WIDEST + 1):
+            add = width - NARROW if way == WIDE else WIDEST - NARROW
+            points = [
+                next(point for point in run.points if point.step == settings.every * width)
+                for run in runs_of(runs, "along", add, way)
+            ]
+            sizes |= {point.d_k: point.parameters for point in points}
+            if points:
+                ends.append(([point.parameters for point in points], [point.loss for point in points]))
+        curves[way] = _curve(ends)
+    steps = f"after {settings.every:,} steps for each width"
+    axis.set(title=f"growing along the way, {steps}", xlabel="parameters", ylabel="held-out loss")
+    _draw(axis, curves, marker="o", markersize=4.5)
+    axis.set_xticks([sizes[d_k] for d_k in sorted(sizes)], [f"{sizes[d_k]:,}\nd_k = {d_k}" for d_k in sorted(sizes)])
+    _save(figure, path)
+
+
+def draw_time(runs: Sequence[Run], path: Path) -> None:
+    """Loss along the way against the seconds of training and growing, in steps to the right where a model grows."""
+    figure, (axis,) = _panels(1, path)
+    curves: dict[str, Curve] = {}
+    for way in ALONG:
+        found = runs_of(runs, "along", WIDEST - NARROW, way)
+        moments = zip(*(run.points for run in found), strict=True)
+        if found:
+            curves[way] = _curve([([point.seconds for point in at], [point.loss for point in at]) for at in moments])
+    axis.set(title=f"growing along the way, d_k {NARROW} → {WIDEST}", ylabel="held-out loss")
+    axis.set_xlabel("seconds of training and growing, without tests")
+    _draw(axis, curves, marker="o", markersize=3)
+    _save(figure, path)
+
+
+def _by_step(runs: Sequence[Run]) -> Curve | None:
+    if not runs:
+        return None
+    steps = sorted({point.step for point in runs[0].points})
+    return _curve([([step], [run.loss(step) for run in runs]) for step in steps])
+
+
+def _curve(moments: Sequence[tuple[Sequence[float], Sequence[float]]]) -> Curve:
+    """From x and loss of every seed at some moments."""
+    rows = [(fmean(x), fmean(losses), min(losses), max(losses)) for x, losses in moments]
+    return Curve(*zip(*rows, strict=True))
+
+
+def _panels(number: int, path: Path) -> tuple[Any, Sequence[Any]]:
+    need_matplotlib(path)
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4 * number, 4.8))
+    return figure, figure.subplots(1, number, squeeze=False)[0]
+
+
+def _draw(axis: Any, curves: Mapping[str, Curve], **marks: Any) -> None:
+    """Lines with bands on a logarithmic axis of losses, each with its name at the end."""
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    axis.set_yscale("log")
+    for way, curve in curves.items():
+        style = {**LINE, **STYLES[way]}
+        axis.plot(curve.x, curve.loss, **style, **marks)
+        if curve.low != curve.high:
+            axis.fill_between(curve.x, curve.low, curve.high, color=style["color"], **BAND)
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda loss, _: f"{loss:g}"))
+    axis.yaxis.set_minor_formatter(NullFormatter())
+    axis.grid(color="#dddddd", linewidth=0.6)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.margins(x=0.02)
+    _name_ends(axis, curves)
+
+
+def _name_ends(axis: Any, curves: Mapping[str, Curve]) -> None:
+    """Names to the right of the panel at the height of their lines, moved apart where they would meet."""
+    axis.get_ylim()  # settles the scale
+    to_panel = axis.transData + axis.transAxes.inverted()
+    heights = {way: float(to_panel.transform((curve.x[-1], curve.loss[-1]))[1]) for way, curve in curves.items()}
+    ranked = sorted(heights, key=lambda way: heights[way])
+    places = _apart([heights[way] for way in ranked])
+    for way, place in zip(ranked, places, strict=True):
+        colour = STYLES[way]["color"]
+        axis.annotate(
+            NAMES.get(way, way), (curves[way].x[-1], curves[way].loss[-1]), (1.05, place), "data", "axes fraction",
+            color=colour, fontsize=8.5, va="center", annotation_clip=False,
+            arrowprops={**LEADER, "color": colour},
+        )  # fmt: skip
+
+
+def _apart(heights: Sequence[float]) -> list[float]:
+    """Rising heights at least a gap apart, each group of those that would meet around its own mean.
+
+    >>> [round(height, 3) for height in _apart([0.1, 0.5, 0.5])]
+    [0.1, 0.474, 0.526]
+    """
+    groups: list[list[float]] = []
+    for height in heights:
+        groups.append([height])
+        while len(groups) > 1 and _spread(groups[-1])[0] - _spread(groups[-2])[-1] < GAP:
+            last = groups.pop()
+            groups[-1] += last
+    return [place for group in groups for place in _spread(group)]
+
+
+def _spread(group: Sequence[float]) -> list[float]:
+    first = fmean(group) - GAP * (len(group) - 1) / 2
+    return [first + GAP * place for place in range(len(group))]
+
+
+def _save(figure: Any, path: Path) -> None:
+    from matplotlib import rc_context
+
+    figure.tight_layout()
+    writing = disk_errors(f"draw {path}", remedy="free space or choose another disk")
+    with writing, rc_context({"svg.hashsalt": "attnworks"}):  # the same picture twice is the same file
+        figure.savefig(path, format="svg", metadata={"Date": None}, bbox_inches="tight")

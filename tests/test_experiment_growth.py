@@ -1,0 +1,223 @@
+"""The study of growth on a very small scale: its task, runs and resuming, tables and sentences, pictures, refusals."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from click.testing import CliRunner
+
+from attnworks.cli import main
+from attnworks.cli.growth_display import once_told
+from attnworks.errors import FolderError, UnknownNameError, UsageError
+from attnworks.experiments import growth as study
+from attnworks.experiments.growth import ALL, ALONG, RESULTS, WAYS, Point, Run, Settings, growth, meeting, order
+from attnworks.experiments.recall_study import (
+    KEYS,
+    PAIRS,
+    QUERIES,
+    VALUES,
+    answers,
+    draw,
+    judge,
+    losses,
+    mean_loss,
+    new_model,
+    new_optimiser,
+    train,
+)
+from attnworks.measures import growth_score
+from attnworks.objectives.text import Outputs
+from helpers import assert_close
+
+TINY = Settings(train_steps=3, steps=2, every=2, survey=32, held_out=23)
+TOLD = "--seeds 1 --add 1 --train-steps 3 --steps 2 --every 2 --survey 32 --held-out 23 --threads 1"
+OPTIONS = shlex.split(TOLD)
+
+
+def command(*arguments: object) -> tuple[int, str, str]:
+    result = CliRunner().invoke(main, ["experiment", "growth", *map(str, arguments)])
+    return result.exit_code, result.stdout, result.stderr
+
+
+# --- the task ---
+
+
+def test_every_query_asks_for_a_key_that_is_there_once_and_its_value_is_the_answer() -> None:
+    ids = draw(101, torch.Generator().manual_seed(3))
+    assert ids.shape == (101, PAIRS + QUERIES)
+    for row, told in zip(ids.tolist(), answers(ids).tolist(), strict=True):
+        values = {pair // VALUES: pair % VALUES for pair in row[:PAIRS]}
+        assert len(values) == PAIRS and max(values) < KEYS
+        assert told == [values[query - KEYS * VALUES] for query in row[PAIRS:]]
+
+
+def test_the_loss_is_that_of_queries_alone() -> None:
+    model, ids = new_model(2, 5), draw(7, torch.Generator().manual_seed(5))
+    (batch, _) = judge(model, ids).text.batch(0)
+    scores = model(ids).detach().requires_grad_()
+    found = losses(Outputs(scores, scores), batch)
+    by_hand = -F.log_softmax(scores[:, PAIRS:], -1).gather(2, answers(ids).unsqueeze(2)).mean((1, 2))
+    assert_close(found, by_hand)
+    found.sum().backward()
+    assert scores.grad is not None
+    assert not scores.grad[:, :PAIRS].any() and bool((scores.grad[:, PAIRS:].abs().sum((0, 2)) > 0).all())
+
+
+def test_growth_judges_models_by_the_same_loss_as_the_study() -> None:
+    model, ids = new_model(1, 2), draw(131, torch.Generator().manual_seed(2))
+    assert judge(model, ids).mean() == pytest.approx(mean_loss(model, ids), rel=1e-5)
+
+
+def test_wide_keys_learn_what_narrow_ones_do_not() -> None:
+    found: list[float] = []
+    for d_k in (1, 4):
+        model, batches = new_model(d_k, 0), torch.Generator().manual_seed(1)
+        train(model, new_optimiser(model), batches, [5e-3] * 120)
+        found.append(mean_loss(model, draw(128, batches)))
+    narrow, wide = found
+    assert wide < 0.7 * narrow
+
+
+# --- runs ---
+
+
+def test_all_ways_start_from_the_same_narrow_model_and_each_run_is_kept_at_once(tmp_path: Path) -> None:
+    kept: list[int] = []
+
+    def watch(stage: str, done: int, total: int) -> None:
+        path = tmp_path / RESULTS
+        kept.append(len(json.loads(path.read_text())["runs"]) if path.exists() else 0)
+
+    runs = growth(tmp_path, TINY, [0], (1,), ALL, watch=watch)
+    once = {run.way: run for run in runs if run.part == "once"}
+    assert [*once] == [*WAYS, "wide", "none"] and max(kept) == len(runs) - 1
+    assert len({run.points[0].loss for way, run in once.items() if way != "wide"}) == 1
+    assert [point.step for point in once["none"].points] == [0, 2]
+    for way in ("zero", "split", "gradmax"):  # which change nothing at once
+        assert once[way].loss(0) == pytest.approx(once["none"].loss(0), abs=1e-4)
+    grown, wide = once["zero"].points[-1], once["wide"].points[-1]
+    assert (grown.d_k, grown.parameters) == (wide.d_k, wide.parameters) and grown.d_k == 2
+    along = [run for run in runs if run.part == "along"]
+    assert [(run.way, run.add) for run in along] == [
+        *((way, 3) for way in ALONG if way != "wide"),
+        *(("wide", add) for add in (1, 2, 3)),
+    ]
+    zero = next(run for run in along if run.way == "zero")
+    assert [(point.step, point.d_k) for point in zero.points if point.step % 2 == 0] == [
+        (0, 1), (2, 1), (2, 2), (4, 2), (4, 3), (6, 3), (6, 4), (8, 4),
+    ]  # fmt: skip
+    for run in along:
+        if run.way == "wide":
+            assert {point.d_k for point in run.points} == {1 + run.add} and run.points[-1].step == 2 * (1 + run.add)
+    assert all(left.seconds <= right.seconds for left, right in zip(zero.points, zero.points[1:], strict=False))
+
+
+def test_it_goes_on_where_it_was_stopped_and_adds_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    ways = ("zero", "none")
+    whole = growth(tmp_path / "whole", TINY, [0], (1,), ways)
+    some = growth(
+        tmp_path / "some", TINY, [0], (1,), ways,
+        watch=lambda stage, done, total: told.append(stage), should_stop=lambda: "no growth" in "".join(told),
+    )  # fmt: skip
+    assert [run.key for run in some] == [whole[0].key]
+    every = growth(tmp_path / "some", TINY, [0], (1,), ways)
+    assert [_timeless(run) for run in every] == [_timeless(run) for run in whole]
+    assert every[0] == some[0]
+    monkeypatch.setattr(study, "train", lambda *_: pytest.fail("trained again"))
+    assert growth(tmp_path / "some", TINY, [0], (1,), ways) == every
+
+
+def _timeless(run: Run) -> Run:
+    return replace(
+        run,
+        growths=[replace(growth, seconds=0.0) for growth in run.growths],
+        points=[replace(point, seconds=0.0) for point in run.points],
+    )
+
+
+def test_a_direction_without_hope_is_refused_recorded_and_training_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(growth_score, "BELIEVED", 2.0)  # no slope is confirmed by twice its own
+    code, stdout, stderr = command(*OPTIONS, "--ways", "fisher,none", "--out", tmp_path / "out")
+    assert code == 0, stderr
+    once, none, along = study.read_runs(tmp_path / "out", TINY)
+    assert once.growths[0].refused is not None and "other sentences confirm" in once.growths[0].refused
+    assert once.growths[0].fall is None and {point.d_k for point in once.points} == {1}
+    assert once.loss(2) == none.loss(2)
+    assert [found.step for found in along.growths] == [2, 4, 6] and all(found.refused for found in along.growths)
+    assert along.points[-1].d_k == 1 and along.points[-1].step == 8
+    assert "fisher (refused 1 of 1 times)" in stdout and "fisher (refused 3 of 3 times)" in stdout
+    assert "fisher, seed 0, step 4: not grown, at enc.0.0:keys, other sentences confirm" in stdout
+
+
+# --- what is shown ---
+
+
+def test_the_command_prints_tables_or_json_and_draws(tmp_path: Path) -> None:
+    options = (*OPTIONS, "--ways", "zero,gradmax,none,wide", "--out", tmp_path / "out")
+    code, stdout, stderr = command(*options)
+    assert code == 0, stderr
+    for words in ("d_k 1 -> 2", "at once", "+2 steps", "no growth", "wide from the start", "d_k = 4", "Ahead: at once"):
+        assert words in stdout
+    for name in ("growth", "parameters", "time"):
+        picture = (tmp_path / "out" / f"{name}.svg").read_text()
+        assert "<svg" in picture
+    code, stdout, stderr = command(*options, "--json")
+    assert code == 0 and json.loads(stdout) == json.loads((tmp_path / "out" / RESULTS).read_text())
+    code, _, stderr = command(*options, "--steps", 3)
+    assert code == 1 and "the settings it was begun with" in stderr and "Traceback" not in stderr
+
+
+def _made_up(way: str, losses: list[list[float]]) -> list[Run]:
+    """For every seed the losses at steps 0, 1, 2."""
+    return [
+        Run("once", seed, 1, way, (), [Point(step, 2, 1, loss, 0.0) for step, loss in enumerate(found)])
+        for seed, found in enumerate(losses)
+    ]
+
+
+def test_the_sentences_say_who_is_ahead_and_where_ways_meet() -> None:
+    runs = [
+        *_made_up("fisher", [[1.0, 0.5, 0.2], [1.0, 0.5, 0.2]]),
+        *_made_up("zero", [[2.0, 1.0, 0.3], [2.0, 0.4, 0.1]]),
+        *_made_up("random", [[0.9, 1.0, 0.9], [3.0, 1.0, 0.9]]),
+    ]
+    assert order(runs, 1, 0) == {"fisher": 0, "random": 1, "zero": 0}
+    assert order(runs, 1, 1) == {"fisher": 0, "zero": 1, "random": 0}
+    assert meeting(runs, 1, "fisher", "zero") == 1
+    assert meeting(runs, 1, "fisher", "random") is None
+    ahead, level, behind = once_told(runs, replace(TINY, steps=1), 1)
+    at_once = "at once fisher, but of 2 seeds random beats it in 1"
+    assert ahead == f"Ahead: {at_once}; after 1 fisher, but of 2 seeds zero beats it in 1."
+    assert level == "No longer behind fisher in every seed: zero from step 1."
+    assert behind == "Behind fisher in every seed to the end: random."
+
+
+# --- refusals ---
+
+
+def test_what_cannot_be_used_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    with pytest.raises(UnknownNameError, match="fisher"):
+        growth(tmp_path / "out", TINY, [0], (1,), ("fischer",))
+    for adds in ((), (0,), (17,)):
+        with pytest.raises(UsageError, match="from 1 to 16"):
+            growth(tmp_path / "out", TINY, [0], adds)
+    with pytest.raises(UsageError, match="at least 8"):
+        Settings(survey=7)
+    code, _, stderr = command(*OPTIONS, "--add", "1,b", "--out", tmp_path / "out")
+    assert code == 2 and "'b' is no whole number" in stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / RESULTS).write_text('{"format": 1, "cells": []}')
+    with pytest.raises(FolderError, match=r"the results\.json of this study"):
+        growth(tmp_path, TINY, [0])
