@@ -80,11 +80,11 @@ def once_table(runs: Sequence[Run], settings: Settings, add: int) -> Table:
     seeds = len({run.seed for run in runs})
     over = f"; mean ± standard deviation over {seeds} seeds" if seeds > 1 else ""
     title = f"d_k {NARROW} -> {NARROW + add}, once the narrow model is stuck: held-out loss{over}"
-    table = Table(box=SIMPLE_HEAD, title=title, title_justify="left")
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
     table.add_column("way")
     for mark in settings.marks:
         table.add_column(f"+{mark} steps" if mark else "at once", justify="right")
-    for heading in ("predicted", "predicted / real fall", "s to grow"):
+    for heading in ("predicted", "fall / real", "grow s"):
         table.add_column(heading, justify="right")
     for way in ALL:
         found = runs_of(runs, "once", add, way)
@@ -104,7 +104,7 @@ def _predicted(way: str, runs: Sequence[Run]) -> list[str]:
     ratios = [
         grown.fall / (grown.before - after) for after, grown in told if grown.fall is not None and grown.before != after
     ]
-    return [losses, _spread(ratios)]
+    return [losses, _spread(ratios, 2)]
 
 
 def once_told(runs: Sequence[Run], settings: Settings, add: int) -> list[str]:
@@ -143,7 +143,7 @@ def _ahead(runs: Sequence[Run], add: int, mark: int) -> str:
 def along_table(runs: Sequence[Run], settings: Settings) -> Table:
     """Held-out losses at the end of every width, at equal parameters and steps."""
     title = f"d_k {NARROW} -> {WIDEST} along the way, {settings.every} steps for each width: held-out loss at its end"
-    table = Table(box=SIMPLE_HEAD, title=title, title_justify="left")
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
     table.add_column("way")
     for width in range(NARROW + 1, WIDEST + 1):
         table.add_column(f"d_k = {width}", justify="right")
@@ -194,16 +194,17 @@ def _name(way: str, runs: Sequence[Run]) -> str:
     return NAMES.get(way, way) + (f" (refused {refused} of {times} times)" if refused else "")
 
 
-def _spread(numbers: Iterable[float]) -> str:
+def _spread(numbers: Iterable[float], digits: int = 3) -> str:
     values = list(numbers)
     if not values:
         return "-"
-    return _short(fmean(values)) + (f" ±{_short(stdev(values))}" if len(values) > 1 else "")
+    mean, apart = fmean(values), stdev(values) if len(values) > 1 else None
+    small = abs(mean) < 0.01
+    shown = f"{mean:.1e}" if small else f"{mean:.{digits}f}"
+    if apart is not None:
+        shown += f" ±{apart:.0e}" if small else f" ±{apart:.{digits}f}"
+    return shown.replace("e-0", "e-")
 
 
 def _mean(numbers: Iterable[float]) -> str:
     return f"{fmean(numbers):.1f}"
-
-
-def _short(value: float) -> str:
-    return f"{value:.3f}" if abs(value) >= 0.0995 else f"{value:.2g}"

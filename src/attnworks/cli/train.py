@@ -36,6 +36,9 @@ from attnworks.cli.options import compute_options, prepare
 @click.option("--validate-every", type=int, help="Steps between validations and checkpoints.  [default: 500]")
 @click.option("--keep-every", type=int, help="Keep a checkpoint every so many steps for good.")
 @click.option("--patience", type=int, help="Stop after so many validations without a better loss.")
+@click.option("--grow-until", help="Grow to these widths where that pays: d_k=64, d_v=32, heads=8, comma-separated.")
+@click.option("--grow-every", type=int, help="Steps between growths.  [default: 500]")
+@click.option("--grow-by", type=int, help="Widths to add each time in all.  [default: an eighth of what is missing]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end and nothing else.")
 @compute_options(dtypes=("float32", "bfloat16"))
 def train(preset: str | None, out: Path | None, resume: Path | None, as_json: bool, **options: Any) -> None:
@@ -52,6 +55,7 @@ def train(preset: str | None, out: Path | None, resume: Path | None, as_json: bo
       attnworks train conti-8h --corpus grammar --out runs/first
       attnworks train base --corpus tsv:pairs.tsv --vocabulary bpe --epochs 20 --out runs/mine
       attnworks train --resume runs/mine --epochs 40
+      attnworks train tiny --grow-until d_k=48 --grow-every 500 --steps 5000 --out runs/growing
     """
     from attnworks.errors import UsageError
 

@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -24,7 +24,7 @@ from attnworks.errors import UsageError
 from attnworks.models.config import ModelConfig, TransformerConfig
 from attnworks.models.counting import count_parameters
 from attnworks.training.distributed import join_team
-from attnworks.training.events import Event, Saved, StepDone, Validated
+from attnworks.training.events import Event, Grown, Saved, StepDone, Validated
 from attnworks.training.recipe import Recipe
 from attnworks.training.run import Run
 
@@ -52,7 +52,7 @@ def train_and_show(
                 "Give --steps, --epochs or --minutes beyond that."
             )
         with stop_on_signal() as stopped, Display(run, screen, quiet=as_json or not team.leads) as display:
-            run.train([display], should_stop=lambda: bool(stopped))
+            run.train([display], should_stop=lambda: bool(stopped), grow=_growth(run))
         if team.leads:
             _conclude(run, screen, stopped=bool(stopped), as_json=as_json)
 
@@ -120,6 +120,9 @@ class Display:
                 f"step {event.step:,}: held-out loss {event.loss:.3f}, perplexity {event.perplexity:.2f}{scores}{star}"
             )
             return
+        if isinstance(event, Grown):
+            self.screen.print(_grown(event), markup=False)
+            return
         self.recent.append(event)
         if self.bar is not None and self.task is not None:
             self.bar.update(self.task, completed=event.step, description=self._summary())
@@ -142,6 +145,21 @@ class Display:
         loss = sum(event.loss for event in self.recent) / len(self.recent)
         now = self.recent[-1]
         return f"epoch {now.epoch:.1f}  loss {loss:.3f}  lr {now.learning_rate:.1e}  {speed:,.0f} tokens/s"
+
+
+def _growth(run: Run) -> Callable[[Run], Grown | None] | None:
+    if run.recipe.grow_until is None:
+        return None
+    from attnworks.reshape import grow_in_training
+
+    return grow_in_training
+
+
+def _grown(event: Grown) -> str:
+    if event.reason is not None:
+        return f"step {event.step:,}: did not grow, {event.reason}"
+    what = "; ".join(f"{place} {widths}" for place, widths in event.done.items())
+    return f"step {event.step:,}: grew to {event.parameters:,} parameters, loss -{event.fall:.3g} expected: {what}"
 
 
 def _refuse_changes(given: dict[str, Any], resume: Path) -> None:

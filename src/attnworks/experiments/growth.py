@@ -48,7 +48,6 @@ SPOT = Spot(Place("enc.0", 0), "keys")
 MARKS = (0, 50, 200, 600)
 """Steps after growth that the table shows."""
 
-
 Key = tuple[str, int, int, str]
 """Part, seed, columns added in all, and way."""
 
@@ -201,11 +200,8 @@ class _Shared:
 
     def once(self, add: int, way: str) -> Run:
         """From the narrow model that is stuck, or from a wide one that had as many steps."""
-        start, added = self.narrow, {0: add}
-        if way == WIDE:
-            start, added = self._trained(NARROW + add), {}
-        elif way == NONE:
-            added = {}
+        start = self._trained(NARROW + add) if way == WIDE else self.narrow
+        added = {0: add} if way in WAYS else {}
         run = Run("once", self.seed, add, way, (), ())
         return self._follow(run, start, added, _dense_marks(self.settings.steps), AFTER, lambda model: self._survey)
 
@@ -317,7 +313,7 @@ def _falling(steps: int) -> list[float]:
 
 def _dense_marks(steps: int) -> list[int]:
     """Every 25 steps at first, later every 100."""
-    return sorted({mark for mark in (*range(0, 200, 25), *range(200, steps, 100), 50) if mark < steps} | {steps})
+    return sorted({mark for mark in (*range(0, 200, 25), *range(200, steps, 100)) if mark < steps} | {steps})
 
 
 # --- the folder ---

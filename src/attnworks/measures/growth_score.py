@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
+import torch
 from torch import Tensor
 
 from attnworks.linalg.growing import (
@@ -15,7 +16,6 @@ from attnworks.linalg.growing import (
     marginal_gains,
     score_direction,
     value_direction,
-    whitened_direction,
 )
 from attnworks.linalg.line_search import Found, line_search
 from attnworks.measures.growth_statistic import CHECK, Sums
@@ -30,16 +30,20 @@ FIRST_STEP = 0.01
 TOLERANCE, CONVERGED = 1e-2, 0.1
 """The residual that the solver aims at, and that above which a direction is not used."""
 SWEEPS = 20
-CUTOFF, VALUE_CUTOFF = 0.03, 0.01
-"""Directions in which states vary less, as a share of the largest variance, are left out: there a sample is noise."""
+CUTOFFS = (1e-4, 0.01, 0.03)
+"""Directions in which states vary less, as a share of the largest variance, are left out. The more are left out, the
+less is won where all is signal, and the less is noise where it is not: the first that convinces is taken."""
+CONVINCING = 0.8
+"""The share of a slope that other sentences confirm above which no larger cutoff is asked."""
 BELIEVED = 0.5
 """A direction must fall at least by this share on sentences that check of what it falls on those that taught it."""
 
 
-Solve = Callable[[Tensor, Reservoir, int], Direction]
+class Solve(Protocol):
+    def __call__(self, T: Tensor, sample: Reservoir, p: int, *, cutoff: float) -> Direction: ...
 
-best_direction: Solve = partial(score_direction, sweeps=SWEEPS, tolerance=TOLERANCE, cutoff=CUTOFF)
-quick_direction: Solve = partial(whitened_direction, cutoff=CUTOFF)
+
+best_direction: Solve = partial(score_direction, sweeps=SWEEPS, tolerance=TOLERANCE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,33 +123,65 @@ def key_scores(
 ) -> list[Score]:
     """The best p columns of keys for every head of a layer."""
     (taught, checked), _, _ = sums.means()
-    direction = solve(taught, sample, p)
-    shares = marginal_gains(direction, taught, sample)
-    slopes = -(checked @ direction.beta * direction.alpha).sum((-2, -1))
-    scores: list[Score] = []
-    for head, (alpha, beta) in enumerate(zip(direction.alpha, direction.beta, strict=True)):
-        keys = Keys(alpha[:-1], beta, alpha[-1]) if biased else Keys(alpha, beta)
-        parameters = alpha.numel() + beta.numel() + p * biased
-        scores.append(
-            _score(Place(slot, head), "keys", keys, direction.slope[head], slopes[head], parameters, shares[head],
-                   direction.residual[head])
-        )  # fmt: skip
-    return scores
+
+    def found(cutoff: float) -> list[Score]:
+        direction = solve(taught, sample, p, cutoff=cutoff)
+        slopes = (direction.slope, -(checked @ direction.beta * direction.alpha).sum((-2, -1)))
+        shares = marginal_gains(direction, taught, sample)
+        additions = [
+            Keys(alpha[:-1], beta, alpha[-1]) if biased else Keys(alpha, beta)
+            for alpha, beta in zip(direction.alpha, direction.beta, strict=True)
+        ]
+        parameters = p * (taught.shape[1] + taught.shape[2] + biased)
+        return _scores(slot, "keys", additions, slopes, parameters, shares, direction.residual)
+
+    return _convincing(found)
 
 
 def value_scores(slot: str, sums: Sums, biased: bool, p: int) -> list[Score]:
     """The best p columns of values, with their rows of outputs, for every head of a layer."""
     _, (taught, checked), spread = sums.means()
-    direction = value_direction(taught, spread, p, cutoff=VALUE_CUTOFF)
-    fall = [-(side * (direction.a @ direction.b)).sum((-2, -1)) for side in (taught, checked)]
-    scores: list[Score] = []
-    for head, (a, b) in enumerate(zip(direction.a, direction.b, strict=True)):
-        parameters = a.numel() + b.numel() + p * biased
-        scores.append(
-            _score(Place(slot, head), "values", Values(a, b), fall[0][head], fall[1][head], parameters,
-                   direction.captured[head])
-        )  # fmt: skip
-    return scores
+
+    def found(cutoff: float) -> list[Score]:
+        direction = value_direction(taught, spread, p, cutoff=cutoff)
+        products = direction.a @ direction.b
+        slopes = (-(taught * products).sum((-2, -1)), -(checked * products).sum((-2, -1)))
+        additions = [Values(a, b) for a, b in zip(direction.a, direction.b, strict=True)]
+        parameters = p * (taught.shape[1] + taught.shape[2] + biased)
+        exact = torch.zeros_like(slopes[0])
+        return _scores(slot, "values", additions, slopes, parameters, direction.captured, exact)
+
+    return _convincing(found)
+
+
+def _convincing(found: Callable[[float], list[Score]]) -> list[Score]:
+    """Of every head the direction of the first cutoff that convinces, or of the one that does so most."""
+    best = found(CUTOFFS[0])
+    for cutoff in CUTOFFS[1:]:
+        if all(score.trust >= CONVINCING for score in best):
+            break
+        best = [
+            old if old.trust >= min(new.trust, CONVINCING) else new
+            for old, new in zip(best, found(cutoff), strict=True)
+        ]
+    return best
+
+
+def _scores(
+    slot: str,
+    kind: Kind,
+    additions: Sequence[Addition],
+    slopes: tuple[Tensor, Tensor],
+    parameters: int,
+    shares: Tensor,
+    residuals: Tensor,
+) -> list[Score]:
+    """One for every head; slopes are those on the sentences that teach, and that check."""
+    numbers = zip(additions, *(side.tolist() for side in (*slopes, residuals, shares)), strict=True)
+    return [
+        Score(Place(slot, head), kind, addition, taught, checked, residual, parameters, tuple(share))
+        for head, (addition, taught, checked, residual, share) in enumerate(numbers)
+    ]
 
 
 def head_score(slot: str, new: NewHead, sums: Sums) -> Score:
@@ -156,13 +192,3 @@ def head_score(slot: str, new: NewHead, sums: Sums) -> Score:
     addition = NewHead(new.like, found.addition.a, found.addition.b)
     keys = sum(part.numel() for part in (new.like.W_Q, new.like.W_K, new.like.b_Q, new.like.b_K) if part is not None)
     return replace(found, place=Place(slot, None), kind="heads", addition=addition, parameters=found.parameters + keys)
-
-
-def _score(
-    place: Place, kind: Kind, addition: Addition, taught: Tensor, checked: Tensor, parameters: int, shares: Tensor,
-    residual: Tensor | None = None,
-) -> Score:  # fmt: skip
-    return Score(
-        place, kind, addition, float(taught), float(checked), 0.0 if residual is None else float(residual), parameters,
-        tuple(shares.tolist()),
-    )  # fmt: skip

@@ -30,7 +30,7 @@ class Sums:
     With a bias of the queries, X' = [X | 1]; a bias of the keys never changes the softmax (S3.8). C_V is the mean of
     (P Z)^T P Z over the sentences that teach. Sums are in float64, products of one batch in the type of the model.
 
-    keys      [2 h e f]    values    [2 h f e]    spread    [h f f]
+    keys      [2 h q f]    values    [2 h f e]    spread    [h f f], with q = e or e + 1
     """
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class Sums:
         chosen.keys, chosen.values = self.keys[:, index], self.values[:, index]
         return chosen
 
-    def means(self) -> tuple[Float[Tensor, "2 h e f"], Float[Tensor, "2 h f e"], Float[Tensor, "h f f"]]:
+    def means(self) -> tuple[Float[Tensor, "2 h q f"], Float[Tensor, "2 h f e"], Float[Tensor, "h f f"]]:
         per = self.sentences.clamp_min(1).to(self.keys.device)[:, None, None, None]
         return self.keys / per, self.values / per, self.spread / per[0]
 
@@ -123,7 +123,7 @@ def _states(X: Tensor | None) -> Tensor:
     return X.detach().to(torch.promote_types(X.dtype, torch.float32))
 
 
-def _summed(left: Float[Tensor, "b g i e"], right: Float[Tensor, "b h i f"]) -> Float[Tensor, "h e f"]:
+def _summed(left: Float[Tensor, "b _ i e"], right: Float[Tensor, "b _ i f"]) -> Float[Tensor, "_ e f"]:
     """sum over sentences and positions of left^T right, for every head."""
     flat = [side.transpose(0, 1).flatten(1, 2) for side in (left, right)]
     return flat[0].mT @ flat[1]

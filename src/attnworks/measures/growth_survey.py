@@ -9,10 +9,11 @@ from typing import get_args
 import torch
 from torch import Tensor
 
-from attnworks.linalg.growing import Reservoir
+from attnworks.linalg.growing import Reservoir, whitened_direction
 from attnworks.linalg.lowrank import shortened
 from attnworks.measures.growth_score import (
     BELIEVED,
+    CUTOFFS,
     Kind,
     Score,
     Solve,
@@ -20,7 +21,6 @@ from attnworks.measures.growth_score import (
     best_direction,
     head_score,
     key_scores,
-    quick_direction,
     some_checks,
     value_scores,
 )
@@ -100,7 +100,7 @@ class Survey:
         if key not in self._shares:
             found = (
                 key_scores(place.slot, self.sums[place.slot], self.sample(place.slot), self._biased(place.slot), p,
-                           quick_direction)
+                           whitened_direction)
                 if kind == "keys"
                 else self.scores(place.slot, kind, p)
             )  # fmt: skip
@@ -174,7 +174,8 @@ class Survey:
         sample, scale = self.sample(slot), self.scale(slot)
         (taught, checked), _, _ = sums.means()
         k = new.like.W_Q.shape[1]
-        direction = best_direction(taught, sample._replace(P=sample.P[:, parent : parent + 1]), k)
+        alone = sample._replace(P=sample.P[:, parent : parent + 1])
+        direction = best_direction(taught, alone, k, cutoff=CUTOFFS[-1])
         slope = step * float(-(checked @ direction.beta * direction.alpha).sum())
 
         def steps(t: float) -> list[Step]:

@@ -8,5 +8,6 @@
 from attnworks.reshape.contract import RESHAPES, Reshape
 from attnworks.reshape.growth_places import NoBottleneckError
 from attnworks.reshape.python import grow, project
+from attnworks.reshape.training_growth import grow_in_training
 
-__all__ = ["RESHAPES", "NoBottleneckError", "Reshape", "grow", "project"]
+__all__ = ["RESHAPES", "NoBottleneckError", "Reshape", "grow", "grow_in_training", "project"]

@@ -16,6 +16,7 @@ from attnworks.measures.growth_score import Score, Trial
 from attnworks.measures.growth_statistic import SEARCH
 from attnworks.measures.growth_survey import KINDS, Survey
 from attnworks.models.additions import Step, grown
+from attnworks.models.config import LARGEST_WIDTH
 from attnworks.models.head_parts import attention_layers, check_can_grow, heads_of
 from attnworks.registry import unknown_name
 from attnworks.reshape.contract import RESHAPES, Bench, Made, Reshape
@@ -64,7 +65,7 @@ class Grow(Reshape):
                 got=repr(self.kinds),
                 remedy="name the kinds that may grow",
             )
-        if type(self.add) is not int or self.add < 0:
+        if type(self.add) is not int or not 0 <= self.add <= LARGEST_WIDTH:
             raise UsageError(
                 asked=f"growing by {self.add!r}", expected="a whole number of widths", got=repr(self.add),
                 remedy="8, for instance",
@@ -110,7 +111,7 @@ class Grow(Reshape):
             "difference_at_zero": difference(bench.looked_at, chosen.at_zero),
             **{f"trust_{spot}": score.trust for spot, score in zip(widths, chosen.scores, strict=False)},
         }
-        return Made(grown(bench.model, chosen.steps), _done(survey, widths), -chosen.fall, facts, others)
+        return Made(grown(bench.model, chosen.steps), said(survey, widths), -chosen.fall, facts, others)
 
 
 class Settled(NamedTuple):
@@ -152,7 +153,8 @@ def settle(survey: Survey, method: Method, widths: Widths, seed: int, *, refuse:
     found = line_search(lambda t: search.with_steps(line.steps(t)), line.start, search.with_steps(at_zero))
     if refuse and line.scores and not found.step:
         raise no_bottleneck("on the sentences to search on, the best step is zero")
-    return Settled(line.steps(found.step), at_zero, survey.trial.loss - expected.value, line.scores)
+    step = found.step or line.start  # columns of zeros on both sides would never learn
+    return Settled(line.steps(step), at_zero, survey.trial.loss - expected.value, line.scores)
 
 
 def difference(judge: Judge, steps: Sequence[Step]) -> float:
@@ -173,7 +175,7 @@ def _some_to_search(judge: Judge) -> slice:
     return slice(SEARCH.start, None, SEARCH.step * max(1, sentences // SEARCHED_ON))
 
 
-def _done(survey: Survey, widths: Widths) -> dict[str, str]:
+def said(survey: Survey, widths: Widths) -> dict[str, str]:
     """In words: 4 -> 6 keys."""
     done: dict[str, str] = {}
     for (place, kind), width in widths.items():

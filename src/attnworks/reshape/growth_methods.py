@@ -7,10 +7,12 @@ from functools import partial
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from attnworks.errors import UsageError
-from attnworks.measures.growth_score import FIRST_STEP, Score, Solve, best_direction, quick_direction
+from attnworks.linalg.growing import whitened_direction
+from attnworks.measures.growth_score import FIRST_STEP, Score, Solve, best_direction
 from attnworks.measures.growth_statistic import LEARN, SAMPLE, query_states
 from attnworks.measures.growth_survey import Survey
 from attnworks.models.additions import Keys, NewHead, Rewritten, Step, Values
@@ -45,7 +47,7 @@ def fisher(survey: Survey, widths: Widths, seed: int) -> Line:
 def whitened(survey: Survey, widths: Widths, seed: int) -> Line:
     """The same without the alternating solver: singular vectors of the whitened gradient."""
     del seed
-    return _along(survey, [_believed(survey, spot, width, quick_direction) for spot, width in _one_by_one(widths)])
+    return _along(survey, [_believed(survey, spot, width, whitened_direction) for spot, width in _one_by_one(widths)])
 
 
 @METHODS.register("random")
@@ -114,22 +116,23 @@ def _one_by_one(widths: Widths) -> list[tuple[Spot, int]]:
 
 
 def _believed(survey: Survey, spot: Spot, width: int, solve: Solve) -> Score:
-    place, kind = spot
-    if kind == "heads":
-        found = survey.scores(place.slot, kind)
-    else:
-        assert place.head is not None
-        heads = (place.head,)
-        found = survey.scores(place.slot, kind, width, heads if width > 1 else None)
-        found = found if width > 1 or not found else [found[place.head]]
-        if kind == "keys" and solve is not best_direction and found:
-            found = [survey.keys_by(solve, place, width)]
+    found = _directions(survey, spot, width, solve)
     if not found:
         raise no_bottleneck(f"no direction at {spot}: {_why(survey, spot)}")
     score = survey.tried(found[0])
     if score.refusal is not None:
         raise no_bottleneck(f"at {spot}, {score.refusal}")
     return score
+
+
+def _directions(survey: Survey, spot: Spot, width: int, solve: Solve) -> list[Score]:
+    """One, or none where there is no such direction."""
+    (slot, head), kind = spot
+    if head is None:
+        return survey.scores(slot, kind)
+    if kind == "keys" and solve is not best_direction:
+        return [survey.keys_by(solve, spot.place, width)] if survey.sums[slot].scale is not None else []
+    return survey.scores(slot, kind, width, (head,)) if width > 1 else survey.scores(slot, kind)[head : head + 1]
 
 
 def _why(survey: Survey, spot: Spot) -> str:
@@ -210,6 +213,7 @@ def _largest_gradient(survey: Survey, spot: Spot, width: int) -> Keys | Values |
     width = like.W_V.shape[1] if spot.kind == "heads" else width
     T = keys[head] if spot.kind == "keys" else values[head]
     vectors = torch.linalg.svd(T, full_matrices=False)[2][:width]
+    vectors = F.pad(vectors, (0, 0, 0, width - len(vectors)))
     if spot.kind == "keys":
         length = like.W_K.norm(dim=0).mean().to(T)
         bias = None if like.b_Q is None else T.new_zeros(width)
@@ -274,7 +278,7 @@ def _refits(survey: Survey, widths: Widths) -> Callable[[float], list[Step]]:
             U, s, Vh = torch.linalg.svd((S[at] + t * G[at]) / scale)
             rank = head.W_Q.shape[1] + width
             root = s[:rank].sqrt()
-            left, right = U[:, :rank] * root, Vh[:rank].mT * root
+            left, right = (F.pad(side[:, : len(root)] * root, (0, rank - len(root))) for side in (U, Vh.mT))
             biases = {} if head.b_Q is None else {"b_Q": left[-1], "b_K": torch.zeros_like(left[-1])}
             new = head._replace(W_Q=left if head.b_Q is None else left[:-1], W_K=right, **biases)
             found.append(Step(spot.place, Rewritten(new.each(partial(_in_type, like=head.W_V))), 1.0, scale))

@@ -10,8 +10,11 @@ from attnworks.errors import AttnworksError, UsageError
 from attnworks.measures.growth_score import Kind, Score
 from attnworks.measures.growth_survey import KINDS, Survey
 from attnworks.models.additions import NewHead, Place
+from attnworks.models.config import LARGEST_WIDTH
 from attnworks.reshape.heads import choose_heads
 
+LONGEST = 10
+"""Digits of a number that can be a width."""
 AHEAD = 8
 """At most so many columns of one place are weighed against those of others."""
 
@@ -44,7 +47,7 @@ def read_places(asked: str, layers: Mapping[str, int]) -> Widths:
     for part in asked.split(","):
         where, _, what = part.strip().partition(":")
         name, _, number = what.partition("=")
-        if name not in KINDS or not number.isdecimal() or not int(number):
+        if name not in KINDS or not number.isdecimal() or not 0 < int(number[:LONGEST]) <= LARGEST_WIDTH:
             raise UsageError(
                 asked=f"growing at {part.strip()!r}",
                 expected="places such as enc.0.3:keys=8, dec.0.*:values=2 or enc.1:heads=1",
@@ -114,7 +117,8 @@ def _nowhere(survey: Survey, scores: Mapping[Spot, Score]) -> NoBottleneckError:
         reasons = "; ".join(f"{slot}: {reason}" for slot, reason in list(survey.refused.items())[:2])
         return no_bottleneck("no layer that can grow" + (f" ({reasons})" if reasons else ""))
     spot = max(scores, key=lambda spot: (scores[spot].gain, scores[spot].trust))
-    return no_bottleneck(f"at {spot}, the best of {len(scores)} places, {scores[spot].refusal}")
+    reason = scores[spot].refusal or "one width more is more than was asked for"
+    return no_bottleneck(f"at {spot}, the best of {len(scores)} places, {reason}")
 
 
 def no_bottleneck(got: str) -> NoBottleneckError:

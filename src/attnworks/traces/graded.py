@@ -52,7 +52,7 @@ class GradedLayer:
         )
         V = (Z @ a.to(wide)).unsqueeze(1)
         mask = mask_of_heads(trace.mask, (parent,))
-        alone = replace(trace, Q=Q, K=K, V=V, Y=V[:, :, : Q.shape[2]], mask=mask, weights=trace.weights)
+        alone = replace(trace, Q=Q, K=K, V=V, Y=V.new_zeros(*Q.shape[:3], V.shape[-1]), mask=mask)
         by_heads = (self.by_output.to(wide) @ b.to(wide).mT).unsqueeze(1)
         return GradedLayer(alone, whole_maps(alone), by_heads, self.by_output)
 

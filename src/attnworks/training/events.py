@@ -40,7 +40,23 @@ class Saved:
     folder: Path
 
 
-Event = StepDone | Validated | Saved
+@dataclass(frozen=True)
+class Grown:
+    """The model grew after a step, or did not.
+
+    done      where -> what, in words
+    fall      by how much the loss should fall
+    reason    why it did not grow, in words
+    """
+
+    step: int
+    done: dict[str, str]
+    parameters: int
+    fall: float = 0.0
+    reason: str | None = None
+
+
+Event = StepDone | Validated | Saved | Grown
 
 
 @runtime_checkable

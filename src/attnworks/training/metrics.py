@@ -1,4 +1,4 @@
-"""metrics.jsonl: one line per step and per validation, in the order in which they count."""
+"""metrics.jsonl: one line per step, per validation and per growth, in the order in which they count."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from attnworks.storage.disk import disk_errors, write_file
-from attnworks.training.events import Event, Saved, Validated
+from attnworks.training.events import Event, Grown, Saved, Validated
 
 METRICS = "metrics.jsonl"
 
@@ -23,7 +23,7 @@ class Metrics:
     def __call__(self, event: Event) -> None:
         if isinstance(event, Saved):
             return
-        kind = "validation" if isinstance(event, Validated) else "training"
+        kind = {Validated: "validation", Grown: "growth"}.get(type(event), "training")
         with disk_errors(f"write {self.path}", remedy="free space, then resume"), self.path.open("ab") as file:
             file.write(_line({"kind": kind, **asdict(event)}))
 

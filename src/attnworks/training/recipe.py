@@ -24,6 +24,9 @@ class Recipe:
     validate_every      steps between validations, each of which leaves a checkpoint
     keep_every          steps between checkpoints that are never deleted
     patience            stop after this many validations without a better loss
+    grow_until          widths to grow to, where growing pays: d_k=64, d_v=32, heads=8, comma-separated
+    grow_every          steps between growths
+    grow_by             widths to add each time in all; an eighth of what is missing at the start if None
     score_sentences     held-out sentences to translate for BLEU and chrF at each validation
     """
 
@@ -48,16 +51,19 @@ class Recipe:
     keep_every: int | None = None
     patience: int | None = None
     score_sentences: int = 200
+    grow_until: str | None = None
+    grow_every: int = 500
+    grow_by: int | None = None
     seed: int = 0
     device: str = "cpu"
     dtype: Literal["float32", "bfloat16"] = "float32"
     threads: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("batch_tokens", "accumulate", "validate_every"):
+        for name in ("batch_tokens", "accumulate", "validate_every", "grow_every"):
             _at_least(name, getattr(self, name), 1)
         _at_least("score_sentences", self.score_sentences, 0)
-        for name in ("pairs", "steps", "keep_every", "patience", "threads"):
+        for name in ("pairs", "steps", "keep_every", "patience", "threads", "grow_by"):
             if getattr(self, name) is not None:
                 _at_least(name, getattr(self, name), 1)
         for name in ("learning_rate", "clip", "epochs", "minutes"):
@@ -71,6 +77,7 @@ class Recipe:
         for name in ("smoothing", "dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise _wrong(name, getattr(self, name), "a value from 0 up to, not including, 1")
+        self.goals()
         if self.schedule == "cosine" and self.epochs is None and self.steps is None:
             raise UsageError(
                 asked="the cosine schedule",
@@ -80,6 +87,16 @@ class Recipe:
             )
         if self.epochs is None and self.steps is None and self.minutes is None:
             raise _wrong("epochs", "nothing", "epochs, steps or minutes: some place to stop")
+
+    def goals(self) -> dict[str, int]:
+        """d_k, d_v and heads to grow to, of those that are to grow."""
+        goals: dict[str, int] = {}
+        for part in self.grow_until.split(",") if self.grow_until is not None else ():
+            name, _, number = part.strip().partition("=")
+            if name not in ("d_k", "d_v", "heads") or not number.isdecimal() or not int(number):
+                raise _wrong("grow_until", self.grow_until, "widths such as d_k=64, or d_k=64,d_v=32,heads=8")
+            goals[name] = int(number)
+        return goals
 
 
 def _at_least(name: str, value: int, least: int) -> None:

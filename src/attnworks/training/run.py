@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from attnworks.data.batches import BatchOrder, encode
 from attnworks.data.corpora import Corpus, open_corpus
@@ -32,10 +33,16 @@ from attnworks.objectives import Seq2Seq
 from attnworks.storage.disk import disk_errors, new_folder, write_file
 from attnworks.storage.pointer import LAST, pointed_at
 from attnworks.storage.sealed import changed, read_json_bytes, read_sealed, seal, sha256
-from attnworks.training.checkpoint import Progress, forget_others, load_checkpoint, save_checkpoint
+from attnworks.training.checkpoint import (
+    Progress,
+    forget_others,
+    load_checkpoint,
+    restore_optimiser,
+    save_checkpoint,
+)
 from attnworks.training.distributed import Team
 from attnworks.training.evaluate import Scores, mean_loss, translation_scores
-from attnworks.training.events import Event, Saved, Validated, Watcher
+from attnworks.training.events import Event, Grown, Saved, Validated, Watcher
 from attnworks.training.loop import DivergedError, Loop
 from attnworks.training.metrics import Metrics
 from attnworks.training.recipe import Recipe
@@ -63,7 +70,7 @@ class Run:
         config = model_config(recipe, source, target) if config is None else config
         self.model: Transformer | Recurrent = build(config, seed=recipe.seed)
         self.model.to(recipe.device)
-        self.optimiser = torch.optim.Adam(self.model.parameters(), betas=(0.9, 0.98), eps=1e-9, fused=True)
+        self.optimiser = self._adam()
         self.examples = encode(corpus.train, source, target)
         self.valid = encode(corpus.valid, source, target)
         order = BatchOrder(self.examples, recipe.batch_tokens, recipe.seed)
@@ -84,6 +91,14 @@ class Run:
         )
         self.progress = Progress()
 
+    def _adam(self) -> torch.optim.Adam:
+        return torch.optim.Adam(self.model.parameters(), betas=(0.9, 0.98), eps=1e-9, fused=True)
+
+    def go_on_with(self, state: dict[str, Tensor]) -> None:
+        """A new optimiser for the weights that the model has now, which remembers this of them."""
+        self.loop.optimiser = self.optimiser = self._adam()
+        restore_optimiser(self.model, self.optimiser, state)
+
     @classmethod
     def create(cls, recipe: Recipe, folder: Path, team: Team | None = None) -> Run:
         """A new run in a new folder."""
@@ -97,6 +112,7 @@ class Run:
                 got="an existing file or folder",
                 remedy=f"choose another --out, or go on with: attnworks train --resume {folder}",
             )
+        _check_goals(recipe)
         corpus = open_corpus(recipe.corpus, pairs=recipe.pairs, seed=recipe.seed)
         source, target = _vocabularies(recipe, corpus)
         run = cls(folder, recipe, corpus, source, target, team)
@@ -152,8 +168,17 @@ class Run:
             write_file(folder / RECIPE, seal(read_sealed(folder / RECIPE) | {"recipe": asdict(recipe)}))
         return run
 
-    def train(self, watchers: Sequence[Watcher] = (), should_stop: Callable[[], bool] = lambda: False) -> Progress:
-        """Step until the recipe says enough or `should_stop` does; either way a checkpoint is left."""
+    def train(
+        self,
+        watchers: Sequence[Watcher] = (),
+        should_stop: Callable[[], bool] = lambda: False,
+        grow: Callable[[Run], Grown | None] | None = None,
+    ) -> Progress:
+        """Step until the recipe says enough or `should_stop` does; either way a checkpoint is left.
+
+        grow    how the model grows, if the recipe says that it should: `attnworks.reshape.grow_in_training`
+        """
+        assert grow is not None or self.recipe.grow_until is None, "a recipe that grows needs to be told how"
         metrics = Metrics(self.folder, after=self.progress.step) if self.team.leads else None
         everyone = [watcher for watcher in (metrics, *watchers) if watcher is not None]
 
@@ -167,6 +192,10 @@ class Run:
             event = self.loop.step(self.progress.step)
             self.progress = replace(self.progress, step=event.step, seconds=self.progress.seconds + event.seconds)
             tell(event)
+            if grow is not None and event.step % self.recipe.grow_every == 0 and not self.done():
+                grown = grow(self)
+                if grown is not None:
+                    tell(grown)
             if event.step % self.recipe.validate_every == 0:
                 self._validate(tell)
                 saved_at = event.step
@@ -245,6 +274,29 @@ def model_config(recipe: Recipe, source: Vocabulary, target: Vocabulary) -> Tran
     if isinstance(config, RecurrentConfig):
         return replace(config, mechanism=recipe.mechanism)
     return config.with_mechanism(recipe.mechanism)
+
+
+def _check_goals(recipe: Recipe) -> None:
+    """Refuse, before anything is written, growth that cannot be."""
+    if recipe.grow_until is None:
+        return
+    config = preset(recipe.preset)
+    if not isinstance(config, TransformerConfig):
+        raise UsageError(
+            asked=f"train {recipe.preset} until {recipe.grow_until}",
+            expected="a transformer, whose heads can grow",
+            got="a recurrent model",
+            remedy="choose tiny, conti-1h, conti-8h or base",
+        )
+    widths = config.attention.geometry
+    for name, goal in recipe.goals().items():
+        if goal <= getattr(widths, name):
+            raise UsageError(
+                asked=f"train {recipe.preset} until {name}={goal}",
+                expected=f"more than the {getattr(widths, name)} that it starts with",
+                got=str(goal),
+                remedy=f"choose a larger {name}, or a narrower preset",
+            )
 
 
 def read_recipe(folder: Path) -> tuple[Recipe, str]:

@@ -1,0 +1,109 @@
+"""A model that grows while it is trained, where growing pays."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from attnworks.data.passages import from_pair
+from attnworks.measures.growth_score import Kind
+from attnworks.models import TransformerConfig, preset
+from attnworks.models.additions import Place, Step, grow_in_place
+from attnworks.models.head_parts import attention_layers, heads_of
+from attnworks.objectives.choosing import choose
+from attnworks.reshape.carrying_out import Care, judge_on
+from attnworks.reshape.events import silently
+from attnworks.reshape.growing import look_around, said, settle
+from attnworks.reshape.growth_methods import METHODS
+from attnworks.reshape.growth_places import NoBottleneckError, Spot, spread
+from attnworks.traces.examinee import own_examinee
+from attnworks.training.checkpoint import optimiser_tensors
+from attnworks.training.events import Grown
+from attnworks.training.run import Run
+from attnworks.training.stretching import stretched_state
+
+GROWTHS = 8
+"""After about so many the goal is reached, if all of them pay."""
+LOOKED_AT = 1024
+"""Sentences of the corpus, drawn anew each time."""
+NAMED: dict[str, Kind] = {"d_k": "keys", "d_v": "values", "heads": "heads"}
+
+
+class _Found(NamedTuple):
+    steps: Sequence[Step]
+    done: dict[str, str]
+    fall: float
+    reason: str | None
+
+
+def grow_in_training(run: Run) -> Grown | None:
+    """Add widths where they pay on sentences of the corpus, up to the goals of the recipe; None once these are reached.
+
+    The first process decides and all follow. The optimiser keeps what it knows of the weights that were there.
+    """
+    missing = _missing(run)
+    if not any(missing.values()):
+        return None
+    found = run.team.gather(_find(run, missing) if run.team.leads else None)[0]
+    assert found is not None
+    steps, done, fall, reason = found
+    if steps:
+        old, state = copy.deepcopy(run.model), optimiser_tensors(run.model, run.optimiser)
+        grow_in_place(run.model, steps)
+        run.go_on_with(stretched_state(state, old, run.model))
+    parameters = sum(parameter.numel() for parameter in run.model.parameters())
+    return Grown(run.progress.step, done, parameters, fall, reason)
+
+
+def _missing(run: Run) -> dict[Spot, int]:
+    """Columns and heads from here to the goals."""
+    missing: dict[Spot, int] = {}
+    for slot, part in attention_layers(run.model).items():
+        heads = heads_of(part)
+        for name, goal in run.recipe.goals().items():
+            if name == "heads":
+                missing[Spot(Place(slot, None), "heads")] = max(0, goal - len(heads))
+                continue
+            for number, head in enumerate(heads):
+                width = (head.W_Q if name == "d_k" else head.W_V).shape[1]
+                missing[Spot(Place(slot, number), NAMED[name])] = max(0, goal - width)
+    return missing
+
+
+def _find(run: Run, missing: dict[Spot, int]) -> _Found:
+    recipe = run.recipe
+    examinee = own_examinee(run.model, (run.source, run.target), str(run.folder))
+    pairs = run.corpus.train
+    drawn = np.random.default_rng([recipe.seed, run.progress.step]).permutation(len(pairs))[:LOOKED_AT]
+    objective = choose(None, examinee.subject.abilities, seed=recipe.seed)
+    care = Care(seed=recipe.seed)
+    judge = judge_on(examinee, objective, [from_pair(pairs[number]) for number in drawn], care)
+    kinds: list[Kind] = [NAMED[name] for name in recipe.goals()]
+    try:
+        survey = look_around(judge, silently, kinds)
+        widths = spread(survey, kinds, min(_each_time(run), sum(missing.values())), missing)
+        settled = settle(survey, METHODS["fisher"], widths, recipe.seed)
+    except NoBottleneckError as error:
+        return _Found((), {}, 0.0, error.got)
+    return _Found(settled.steps, said(survey, widths), settled.fall, None)
+
+
+def _each_time(run: Run) -> int:
+    """Widths to add, a head counting as many as it has keys and values."""
+    recipe, config = run.recipe, preset(run.recipe.preset)
+    if recipe.grow_by is not None:
+        return recipe.grow_by
+    assert isinstance(config, TransformerConfig)
+    total = 0
+    for slot in config.slot_names():
+        heads, d_k, d_v = config.slot(slot).geometry
+        for name, goal in recipe.goals().items():
+            if name == "heads":
+                total += (goal - heads) * (d_k + d_v)
+            else:
+                total += (goal - (d_k if name == "d_k" else d_v)) * heads
+    return math.ceil(total / GROWTHS)

@@ -1,0 +1,45 @@
+"""Sentences enough to teach, check and search with, and a small model that more width helps."""
+
+from __future__ import annotations
+
+from itertools import product
+from random import Random
+from typing import Any
+
+import torch
+from tests.exam_helpers import NOUNS
+from tests.reshape.reshape_helpers import bench_of, examinee_of, model_of, texts
+
+from attnworks.data.passages import Passage, Side
+from attnworks.measures.growth_score import Kind
+from attnworks.measures.growth_survey import Survey
+from attnworks.models import Transformer
+from attnworks.reshape.contract import Bench
+from attnworks.reshape.events import silently
+from attnworks.reshape.texts import Texts
+
+_SAID = [
+    f"the {'very ' * much}{'tired ' * tired}{who} {does} {'the red ' * red}{what} ."
+    for much, tired, who, does, red, what in product(
+        range(3), range(2), NOUNS[:3], ("sees", "wants", "loves"), range(2), NOUNS[5:7]
+    )
+]
+PASSAGES = [Passage(Side(text), Side(" ".join(reversed(text.split())))) for text in Random(3).sample(_SAID, 96)]
+
+
+def growing_model(dtype: torch.dtype = torch.float64, **changes: Any) -> Transformer:
+    """One layer on each side, with random weights: nearly any direction that is downhill is so for all sentences."""
+    return model_of(dtype, **({"seed": 1, "encoder_layers": 1, "decoder_layers": 1} | changes))
+
+
+def growing_texts(passages: list[Passage] = PASSAGES) -> Texts:
+    return texts(passages)
+
+
+def growing_bench(model: Transformer | None = None, given: Texts | None = None) -> Bench:
+    model = growing_model() if model is None else model
+    return bench_of(examinee_of(model), growing_texts() if given is None else given)
+
+
+def survey_of(bench: Bench, *kinds: Kind) -> Survey:
+    return Survey(bench.looked_at, silently, kinds)
