@@ -28,6 +28,7 @@ def fenced(language: str, page: str = "README.md") -> list[str]:
         ("docs/long_sequences.md", 5),
         ("docs/structure.md", 3),
         ("docs/reshaping.md", 1),
+        ("docs/growing.md", 1),
     ],
 )
 def test_python_examples_run(page: str, least: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -39,6 +39,7 @@ BELIEVED = 0.5
 """A direction must fall at least by this share on sentences that check of what it falls on those that taught it."""
 
 
+@runtime_checkable
 class Solve(Protocol):
     def __call__(self, T: Tensor, sample: Reservoir, p: int, *, cutoff: float) -> Direction: ...
 

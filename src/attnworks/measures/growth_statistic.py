@@ -79,6 +79,8 @@ def gather_sums(
 ) -> dict[str, Sums]:
     """One backward pass over the text, for all layers at once; `seen_as` may put other heads in their place."""
     sums = {slot: Sums() for slot in branches}
+    if not sums:
+        return sums
     for number in range(len(judge.text.batches)):
         watch(number, len(judge.text.batches))
         for layer in graded_layers(judge, *judge.text.batch(number), branches):

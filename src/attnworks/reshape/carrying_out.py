@@ -96,7 +96,7 @@ def carry_out(
             raise not_healed("after the last step", f"loss {healed:g}")
     return made.model, Receipt(
         reshape=reshape.name,
-        asked=asdict(reshape),  # pyright: ignore[reportArgumentType]
+        asked=_as_stored(asdict(reshape)),  # pyright: ignore[reportArgumentType]
         text={
             **texts.about,
             "looked_at": len(looked_at.text.kept),
@@ -125,6 +125,11 @@ def mean_length(text: ExamText) -> int:
 
 def judge_on(examinee: Examinee, objective: TextObjective, passages: Sequence[Passage], care: Care) -> Judge:
     return Judge(examinee.subject, objective, read_text(examinee, passages, care.tokens))
+
+
+def _as_stored(asked: dict[str, Any]) -> dict[str, Any]:
+    """As JSON will have it, so that a receipt is what is read back."""
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in asked.items()}
 
 
 def _parameters(model: nn.Module) -> int:

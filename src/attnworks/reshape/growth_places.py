@@ -89,7 +89,7 @@ def spread(survey: Survey, kinds: Sequence[Kind], add: int, most: Mapping[Spot, 
     while queue and add:
         _, spot = heapq.heappop(queue)
         taken, cost = widths.get(spot, 0), _cost(paying[spot])
-        if cost > add or taken >= (add if most is None else most.get(spot, 0)):
+        if cost > add or (most is not None and taken >= most.get(spot, 0)):
             continue
         widths[spot] = taken + 1
         add -= cost

@@ -1,0 +1,64 @@
+"""Seconds and memory of the statistics and the solver of growth, on an untrained encoder with d_e = 512.
+
+python bench/growth.py [SEQUENCES]    10,000 by default; the time for others can be scaled
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+from time import perf_counter
+
+import torch
+
+from attnworks.data.tokens import TokenRow, count_rarity
+from attnworks.measures.growth_score import key_scores, value_scores
+from attnworks.measures.growth_statistic import gather_sample, gather_sums
+from attnworks.models import AttentionConfig, TransformerConfig, build
+from attnworks.models.head_parts import attention_layers
+from attnworks.objectives.language import mean_cross_entropy, scores_of
+from attnworks.objectives.own_callable import OwnCallable
+from attnworks.traces.judging import Judge
+from attnworks.traces.record import OwnSubject
+from attnworks.traces.text import ExamText
+
+LAYERS, HEADS, D_E, TOKENS, WORDS, AT_ONCE = 6, 8, 512, 32, 2000, 64
+
+
+def text(sequences: int) -> ExamText:
+    ids = torch.randint(WORDS, (sequences, TOKENS), generator=torch.Generator().manual_seed(0)).tolist()
+    rows = [TokenRow(tuple(row), (False,) * TOKENS, tuple(range(TOKENS))) for row in ids]
+    batches = [list(range(start, min(start + AT_ONCE, sequences))) for start in range(0, sequences, AT_ONCE)]
+    return ExamText((rows,), (0,), (count_rarity(rows),), batches, list(range(sequences)), sequences, 0)
+
+
+def main() -> None:
+    sequences = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000
+    heads = AttentionConfig(heads=HEADS, d_k=D_E // HEADS, d_v=D_E // HEADS)
+    config = TransformerConfig(
+        vocabulary=WORDS, d_e=D_E, d_ff=4 * D_E, attention=heads, encoder_layers=LAYERS, decoder_layers=0, dropout=0.0
+    )
+    model = build(config, seed=0).eval()
+    own = OwnCallable(lambda out, batch: mean_cross_entropy(scores_of(out), batch.source.ids, batch.source.real))
+    judge = Judge(OwnSubject(model), own, text(sequences))
+    began = perf_counter()
+    branches = {slot: part.branch for slot, part in attention_layers(model).items()}
+    sums = gather_sums(judge, branches, lambda done, total: None)
+    took = perf_counter() - began
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    print(f"{LAYERS} layers, {HEADS} heads, d_e = {D_E}, {sequences} x {TOKENS} tokens")
+    print(f"statistics: {took:.0f} s, {peak:.1f} GiB")
+    began = perf_counter()
+    sample = gather_sample(judge, "enc.0")
+    print(f"sample of one layer: {perf_counter() - began:.1f} s")
+    for p in (1, 8):
+        began = perf_counter()
+        worst = max(score.residual for score in key_scores("enc.0", sums["enc.0"], sample, True, p))
+        print(f"{p} columns of keys for all heads of a layer: {perf_counter() - began:.1f} s, residual {worst:.3f}")
+    began = perf_counter()
+    value_scores("enc.0", sums["enc.0"], True, 8)
+    print(f"8 columns of values: {perf_counter() - began:.1f} s")
+
+
+if __name__ == "__main__":
+    main()
