@@ -291,6 +291,19 @@ def _faint(look: _Look) -> Iterator[Finding]:
     yield Finding(text, 0.55, ("importance.gradient",), _names(faint or [loudest]))
 
 
+def _narrow(look: _Look) -> Iterator[Finding]:
+    for kind in ("keys", "values"):
+        name = f"bottleneck.{kind}"
+        heads = [head for head in look.heads(name) if head.value > 0]
+        if heads:
+            most = max(heads, key=lambda head: head.value)
+            text = f"more {kind} would pay in {len(heads)} of {len(look.heads(name))} heads, most of all in "
+            text += f"{look.say(most)}: the loss should fall by {number(most.value)} per 1000 parameters"
+            yield Finding(text, 0.7, (name,), _names(heads))
+        elif look.heads(name):
+            yield Finding(f"no head lacks {kind}: other sentences confirm no direction of growth", 0.5, (name,), ())
+
+
 def _paths(look: _Look) -> Iterator[Finding]:
     share = look.curve("paths.share")
     if len(share) < 2:
@@ -324,7 +337,7 @@ def _bounds(look: _Look) -> Iterator[Finding]:
 
 
 FINDERS: tuple[Callable[[_Look], Iterable[Finding]], ...] = (
-    _alike, _falling, _roles, _sinks, _saturated, _redundant, _structured, _ablated, _faint, _paths, _bounds,
+    _alike, _falling, _roles, _sinks, _saturated, _redundant, _structured, _narrow, _ablated, _faint, _paths, _bounds,
 )  # fmt: skip
 
 

@@ -109,7 +109,7 @@ class Grow(Reshape):
                 others[f"loss_by_{name}"] = grown(bench.model, steps)
         facts = {
             "difference_at_zero": difference(bench.looked_at, chosen.at_zero),
-            **{f"trust_{spot}": score.trust for spot, score in zip(widths, chosen.scores, strict=False)},
+            **{f"trust_{score.place}:{score.kind}": score.trust for score in chosen.scores},
         }
         return Made(grown(bench.model, chosen.steps), said(survey, widths), -chosen.fall, facts, others)
 

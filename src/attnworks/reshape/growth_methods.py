@@ -40,21 +40,21 @@ METHODS: Registry[Method] = Registry("method of growing")
 def fisher(survey: Survey, widths: Widths, seed: int) -> Line:
     """The direction that lowers the loss most in the metric of the softmax; refused where that is not confirmed."""
     del seed
-    return _along(survey, [_believed(survey, spot, width, best_direction) for spot, width in _one_by_one(widths)])
+    return _along(survey, [_believed(survey, spot, width, best_direction) for spot, width in widths.items()])
 
 
 @METHODS.register("whitened")
 def whitened(survey: Survey, widths: Widths, seed: int) -> Line:
     """The same without the alternating solver: singular vectors of the whitened gradient."""
     del seed
-    return _along(survey, [_believed(survey, spot, width, whitened_direction) for spot, width in _one_by_one(widths)])
+    return _along(survey, [_believed(survey, spot, width, whitened_direction) for spot, width in widths.items()])
 
 
 @METHODS.register("random")
 def at_random(survey: Survey, widths: Widths, seed: int) -> Line:
     """Random columns on both sides, downhill, with the best step."""
     generator = torch.Generator().manual_seed(seed)
-    additions = [(spot, _random(survey, spot, width, generator)) for spot, width in _one_by_one(widths)]
+    additions = [(spot, _random(survey, spot, width, generator)) for spot, width in widths.items()]
     signs = [1.0 if _falls(survey, spot, addition) else -1.0 for spot, addition in additions]
 
     def steps(t: float) -> list[Step]:
@@ -101,15 +101,6 @@ def document_descending(survey: Survey, widths: Widths, seed: int) -> Line:
     del seed
     refit = _refits(survey, widths)
     return Line(lambda t: refit(-t), FIRST_STEP)
-
-
-def _one_by_one(widths: Widths) -> list[tuple[Spot, int]]:
-    """Columns of a place come together, new heads one after the other."""
-    return [
-        (spot, 1 if spot.kind == "heads" else width)
-        for spot, width in widths.items()
-        for _ in range(width if spot.kind == "heads" else 1)
-    ]
 
 
 # --- directions ---
@@ -160,7 +151,7 @@ def _settled(
     """Columns as they are given, of which no step is asked."""
     steps = [
         Step(spot.place, addition(spot, width), scale if spot.kind == "keys" else 1.0, scale)
-        for spot, width in _one_by_one(widths)
+        for spot, width in widths.items()
         for scale in (survey.scale(spot.place.slot),)
     ]
     return Line(lambda t: steps, None)
@@ -263,7 +254,7 @@ def _replaced(rows: Tensor, at: int, row: Tensor) -> Tensor:
 
 def _refits(survey: Survey, widths: Widths) -> Callable[[float], list[Step]]:
     """t -> heads whose product W_Q W_K^T is [mean over sentences of X^+ (S + t dL/dS) Z^+T] cut to rank k + p."""
-    spots = _one_by_one(widths)
+    spots = list(widths.items())
     if any(spot.kind != "keys" for spot, _ in spots):
         raise _only_columns("document", "keys")
     slots = dict.fromkeys(spot.place.slot for spot, _ in spots)

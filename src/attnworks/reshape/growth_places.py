@@ -55,6 +55,13 @@ def read_places(asked: str, layers: Mapping[str, int]) -> Widths:
                 remedy="write layer.head:keys=N or :values=N, or layer:heads=N; or leave it to auto",
             )
         kind: Kind = name  # pyright: ignore[reportAssignmentType]
+        if kind == "heads" and int(number) != 1:
+            raise UsageError(
+                asked=f"growing at {part.strip()!r}",
+                expected="one new head of a layer at a time: the next depends on what that one does",
+                got=number,
+                remedy=f"write {where}:heads=1, and grow again",
+            )
         for place in _heads_of(where, layers) if kind != "heads" else _layers_of(where, layers):
             widths[Spot(place, kind)] = int(number)
     return widths

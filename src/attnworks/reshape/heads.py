@@ -16,7 +16,7 @@ Head = tuple[str, int]
 def choose_heads(asked: str, layers: Mapping[str, int]) -> list[Head]:
     """The heads that some of the comma-separated patterns match, in the order of the model.
 
-    layers    how many heads each layer has: {"enc.0": 8, "dec.0": 8}
+    layers    how many heads each layer has that may be chosen: {"enc.0": 8, "dec.0": 8}
 
     A head is layer.head, with enc or dec in front where the model has both; * stands for anything, none for no head.
     >>> choose_heads("0.2,1.*", {"enc.0": 3, "enc.1": 2})
@@ -37,10 +37,12 @@ def choose_heads(asked: str, layers: Mapping[str, int]) -> list[Head]:
     for pattern in (part.strip() for part in asked.split(",")):
         found = [head for head in every if _matches(pattern, head, kinds)]
         if not found:
+            across = "cross" in pattern and "cross" not in kinds
+            which = "heads" if "cross" in kinds else "heads of self-attention"
             raise UsageError(
                 asked=f"heads {asked!r}",
-                expected=f"heads of self-attention ({_all_of(layers)}), by name or with *",
-                got="cross-attention, which has no positions in common" if "cross" in pattern else repr(pattern),
+                expected=f"{which} ({_all_of(layers)}), by name or with *",
+                got="cross-attention, which has no positions in common" if across else repr(pattern),
                 remedy=f"for instance {_example(every, kinds)}, {every[0][0]}.* or none",
             )
         chosen.update(found)
