@@ -171,7 +171,7 @@ def test_slopes_are_those_of_the_loss(slot: str) -> None:
             sum(parameter.numel() for parameter in model.parameters())
             for model in (grown(original.model, steps), original.model)
         )
-        assert score.parameters == new - old - 2 * (score.kind == "keys"), "a bias of keys changes nothing"
+        assert score.parameters == new - old
 
 
 def test_some_heads_are_scored_as_among_all() -> None:

@@ -8,15 +8,18 @@ from typing import Any
 
 import torch
 from tests.exam_helpers import NOUNS
-from tests.reshape.reshape_helpers import bench_of, examinee_of, model_of, texts
+from tests.reshape.reshape_helpers import examinee_of, model_of, texts
 
 from attnworks.data.passages import Passage, Side
 from attnworks.measures.growth_score import Kind
 from attnworks.measures.growth_survey import Survey
 from attnworks.models import Transformer
+from attnworks.objectives.choosing import choose
 from attnworks.reshape.contract import Bench
 from attnworks.reshape.events import silently
 from attnworks.reshape.texts import Texts
+from attnworks.traces.judging import Judge
+from attnworks.traces.text import read_text
 
 _SAID = [
     f"the {'very ' * much}{'tired ' * tired}{who} {does} {'the red ' * red}{what} ."
@@ -37,8 +40,9 @@ def growing_texts(passages: list[Passage] = PASSAGES) -> Texts:
 
 
 def growing_bench(model: Transformer | None = None, given: Texts | None = None) -> Bench:
-    model = growing_model() if model is None else model
-    return bench_of(examinee_of(model), growing_texts() if given is None else given)
+    examinee = examinee_of(growing_model() if model is None else model)
+    text = read_text(examinee, (growing_texts() if given is None else given).learn, 2048)
+    return Bench(examinee, Judge(examinee.subject, choose(None, examinee.subject.abilities), text), 9)
 
 
 def survey_of(bench: Bench, *kinds: Kind) -> Survey:

@@ -49,7 +49,7 @@ from attnworks.training.run import Run
 from helpers import assert_close, unchecked
 
 LAYERS = {"enc.0": 2, "enc.1": 3, "dec.0": 2, "cross.0": 2}
-CARE = Care(tokens=400)
+CARE = Care()
 
 
 def spots(asked: str, layers: dict[str, int] = LAYERS) -> dict[str, int]:
@@ -84,10 +84,10 @@ def small_preset(monkeypatch: pytest.MonkeyPatch) -> None:
         ("enc.0.1:keys=8", {"enc.0.1:keys": 8}),
         ("enc.1.*:values=2", {"enc.1.0:values": 2, "enc.1.1:values": 2, "enc.1.2:values": 2}),
         ("dec.0:heads=1", {"dec.0:heads": 1}),
-        ("enc.*:heads=3", {"enc.0:heads": 3, "enc.1:heads": 3}),
+        ("enc.*:heads=1", {"enc.0:heads": 1, "enc.1:heads": 1}),
         (
-            " cross.0.0:keys=1 , cross.0.0:values=5,cross.0:heads=2",
-            {"cross.0.0:keys": 1, "cross.0.0:values": 5, "cross.0:heads": 2},
+            " cross.0.0:keys=1 , cross.0.0:values=5,cross.0:heads=1",
+            {"cross.0.0:keys": 1, "cross.0.0:values": 5, "cross.0:heads": 1},
         ),
         ("enc.0.*:keys=2,enc.0.1:keys=7", {"enc.0.0:keys": 2, "enc.0.1:keys": 7}),
     ],
@@ -100,7 +100,15 @@ def test_places(asked: str, found: dict[str, int]) -> None:
     "asked",
     [
         *("", "enc.0.0", "enc.0.0:keys", "enc.0.0:keys=", "enc.0.0:keys=0", "enc.0.0:keys=-1", "enc.0.0:keys=1.5"),
-        *("enc.0.0:wings=1", "enc.7.0:keys=1", "enc.0.2:keys=1", "enc.0:keys=1", "enc.0.0:heads=1", "enc.0.0:keys=1;"),
+        *(
+            "enc.0.0:wings=1",
+            "enc.7.0:keys=1",
+            "enc.0.2:keys=1",
+            "enc.0:keys=1",
+            "enc.0.0:heads=1",
+            "enc.0:heads=2",
+            "enc.0.0:keys=1;",
+        ),
         *("enc.0.0:keys=1,,", "enc.0.0=8", "nonsense:heads=1", f"enc.0.0:keys={10**9}", f"enc.0.0:keys={'9' * 5000}"),
     ],
     ids=lambda asked: asked[:30],
@@ -212,14 +220,14 @@ def test_all_methods_add_the_same_parameters(survey: Survey, where: str, left_ou
         try:
             line = method(survey, widths, 0)
         except NoBottleneckError:
-            assert name == "whitened"
+            assert name in ("fisher", "whitened") and "keys" in where
             continue
         added.add(count(grown(model, line.steps(0.3))) - count(model))
     per = {"keys": 2 * D_E + 2, "values": 2 * D_E + 1, "heads": 2 * D_E * (D_K + D_V) + 2 * D_K + D_V}
     assert added == {sum(width * per[spot.kind] for spot, width in widths.items())}
 
 
-@pytest.mark.parametrize("where", ["enc.0.0:keys=3", "cross.0.1:values=2", "dec.0:heads=2", "dec.0.0:keys=23"])
+@pytest.mark.parametrize("where", ["enc.0.0:keys=3", "cross.0.1:values=2", "dec.0:heads=1", "dec.0.0:keys=23"])
 @pytest.mark.parametrize("by", ["zero", "gradmax", "split"])
 def test_methods_that_change_nothing_yet(survey: Survey, where: str, by: str) -> None:
     if by == "split" and "heads" in where:
@@ -392,6 +400,7 @@ def test_baselines_at_the_same_places() -> None:
     assert receipt.loss.after < min(losses["loss_by_random"], losses["loss_by_zero"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32])
 def test_other_types(dtype: torch.dtype) -> None:
     new, receipt = grow(growing_model(dtype), where="cross.0.1:values=2")
@@ -551,7 +560,7 @@ def test_a_grown_run_goes_on(chain: Chain, tmp_path: Path) -> None:
     ("name", "objective", "where"),
     [("bert", "mlm", "enc.0.1:values=2,enc.1:heads=1"), ("bart", "seq2seq", "cross.1.0:values=2")],
 )
-@pytest.mark.parametrize("by", ["fisher", "random"])
+@pytest.mark.parametrize("by", ["fisher", pytest.param("random", marks=pytest.mark.slow)])
 def test_models_of_hugging_face(name: str, objective: str, where: str, by: str, tmp_path: Path) -> None:
     source = save_model(TINY[name].build(dtype=torch.float32), tmp_path / name)
     before = files_of(source)
@@ -562,7 +571,8 @@ def test_models_of_hugging_face(name: str, objective: str, where: str, by: str, 
     given = Texts(pairs, pairs, {}) if name == "bart" else Texts([Passage(Side(line)) for line in LINES * 6], pairs, {})
     model, receipt = carry_out(Grow(where=where, by=by), examinee, given, Care(tokens=200))
     assert receipt.objective == objective and receipt.parameters.after == count(model) > receipt.parameters.before
-    assert receipt.facts["difference_at_zero"] <= 1e-5 and receipt.loss.after <= receipt.loss.before + 1e-6
+    worst = receipt.loss.before + (0.01 if by == "random" else 0.0)
+    assert receipt.facts["difference_at_zero"] <= 1e-5 and receipt.loss.after <= worst
     write_outcome(model, receipt, Place.of(str(source)), tmp_path / "out")
     opened = attnworks.load(tmp_path / "out")
     assert fingerprint(opened) == receipt.fingerprint[1] and type(opened) is type(model)
@@ -581,8 +591,7 @@ def test_from_python() -> None:
     assert isinstance(new, Transformer) and receipt.done == {"cross.0.1": "5 -> 7 values"}
     assert receipt.loss.healed is not None and receipt.text["texts"] == len(PASSAGES)
     assert model.config.slots == {}
-    _, receipt = attnworks.reshape.grow(model, PASSAGES, tokenizer=WORDS, add=2, kinds=["values"], by="zero", seed=3)
-    assert receipt.asked["by"] == "zero" and receipt.asked["add"] == 2 and receipt.healing.seed == 3
+    assert receipt.asked["kinds"] == ["keys", "values", "heads"] and receipt.asked["by"] == "fisher"
 
 
 FEW = ("--pairs", 50, "--sentences", 5, "--threads", 1)
@@ -614,16 +623,14 @@ def test_the_command(chain: Chain, tmp_path: Path) -> None:
 
 def test_one_json_document(chain: Chain, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    words = ["--add", "2", "--kinds", "values", "--by", "zero", "--compare", "--seed", "5"]
+    words = ["--where", "cross.0.0:values=2", "--kinds", "values", "--by", "zero", "--seed", "5"]
     result = shell("grow", chain.run, *words, *FEW, "--out", out, "--json")
-    if result.exit_code:
-        assert result.exit_code == 1 and "attnworks: to grow: " in result.stderr
-        pytest.skip("three steps of training have no bottleneck that a few sentences show")
-    assert result.stderr == ""
+    assert result.exit_code == 0 and result.stderr == "", result.output
     said = json.loads(result.stdout)
     (receipt,) = receipts(out)
     assert said["out"] == str(out) and said["done"] == receipt.done and said["facts"] == dict(receipt.facts)
-    assert said["asked"] == {"add": 2, "where": "auto", "kinds": ["values"], "by": "zero", "compare": True}
+    where = "cross.0.0:values=2"
+    assert said["asked"] == {"add": 0, "where": where, "kinds": ["values"], "by": "zero", "compare": False}
 
 
 @pytest.mark.parametrize(

@@ -148,7 +148,8 @@ def test_one_sentence_in_so_many() -> None:
     judge, losses = bench_of(examinee_of(model_of())).looked_at, list[float]()
     with torch.no_grad():
         for number in range(len(judge.text.batches)):
-            losses += judge.losses(judge.original, *judge.text.batch(number)).tolist()[::3]
+            losses += judge.losses(judge.original, *judge.text.batch(number)).tolist()
+    losses = losses[::3]
     assert len(losses) > len(judge.text.batches)
     assert judge.mean(some=slice(None, None, 3)) == pytest.approx(sum(losses) / len(losses), rel=1e-12)
     assert judge.mean(some=slice(None, None, 3)) != judge.mean()

@@ -21,6 +21,7 @@ from attnworks.reshape.carrying_out import Care, carry_out
 from attnworks.reshape.contract import Reshape
 from attnworks.reshape.events import Watch
 from attnworks.reshape.growing import Grow
+from attnworks.reshape.growth_methods import METHODS
 from attnworks.reshape.history import Place, check_new, receipts, undo, write_outcome
 from attnworks.reshape.projecting import Project
 from attnworks.reshape.replaying import replay
@@ -123,6 +124,9 @@ def _facts(receipt: Receipt) -> Table:
     table = _columns("", "")
     for name, value in receipt.facts.items():
         table.add_row(name.replace("_", " "), f"{value:.4g}")
+    for name in METHODS if receipt.asked.get("compare") else ():
+        if name != receipt.asked.get("by") and f"loss_by_{name}" not in receipt.facts:
+            table.add_row(f"loss by {name}", "not there")
     return table
 
 

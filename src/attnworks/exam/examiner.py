@@ -14,6 +14,7 @@ from attnworks.exam.folds import Folds
 from attnworks.exam.walk import Walk, overrides
 from attnworks.measures.contract import Measure, Placed
 from attnworks.measures.cost import block_cost, measured_flops
+from attnworks.measures.growth_statistic import FEWEST
 from attnworks.measures.growth_survey import Survey
 from attnworks.measures.reading import Reading, Readings
 from attnworks.objectives.choosing import choose
@@ -213,6 +214,9 @@ class Examiner:
 
     def _survey(self, objective: TextObjective) -> list[Reading]:
         """Where the model could grow, by the first process over the whole text."""
+        if len(self.text.kept) < FEWEST:
+            self.notes.append(f"{_names(self.surveying)}: needs {FEWEST} sentences or more")
+            return []
         if objective.relative or not isinstance(self.subject, OwnSubject | ForeignSubject):
             self.notes.append(
                 f"{_names(self.surveying)}: needs a known model, and an objective that says how good it is"

@@ -11,13 +11,15 @@ from torch import Tensor, nn
 from attnworks.decoding.evaluating import evaluating
 from attnworks.linalg.growing import Reservoir
 from attnworks.traces.frozen import whole_maps
-from attnworks.traces.graded import GradedLayer, graded_layers
+from attnworks.traces.graded import GradedLayer, graded_layers, score_scale
 from attnworks.traces.judging import Judge
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.subject import Spectator
 
 LEARN, CHECK, SEARCH = slice(0, None, 2), slice(1, None, 4), slice(3, None, 4)
-"""Of the sentences of each batch: those that directions come from, that check them, and that steps are searched on."""
+"""Of all sentences, sorted by length: those that directions come from, that check them, that steps are searched on."""
+FEWEST = 4
+"""Sentences without which one of these would be nothing."""
 SAMPLE = 192
 """At most so many sentences for the metric of the scores."""
 
@@ -38,26 +40,21 @@ class Sums:
         self.keys = self.values = self.spread = torch.zeros(())
         self.scale: float | None = None
 
-    def add(self, layer: GradedLayer) -> None:
-        trace = layer.trace
+    def add(self, layer: GradedLayer, first: int = 0) -> None:
+        """A batch whose first sentence has this number among all."""
+        trace, parts = (
+            layer.trace,
+            [slice((some.start - first) % some.step, None, some.step) for some in (LEARN, CHECK)],
+        )
         X, Z = query_states(trace), _states(trace.Z)
         G, seen = layer.by_scores(), layer.P @ Z.unsqueeze(1)
         D = layer.by_output.to(Z.dtype).unsqueeze(1)
-        parts = [(X[some].unsqueeze(1), G[some] @ Z[some].unsqueeze(1)) for some in (LEARN, CHECK)]
-        keys = torch.stack([_summed(left, right) for left, right in parts])
-        values = torch.stack([_summed(seen[some], D[some]) for some in (LEARN, CHECK)])
+        keys = torch.stack([_summed(X[some].unsqueeze(1), (G[some] @ Z[some].unsqueeze(1))) for some in parts])
+        values = torch.stack([_summed(seen[some], D[some]) for some in parts])
         self.keys, self.values = self.keys + keys.double(), self.values + values.double()
-        self.spread = self.spread + _summed(seen[LEARN], seen[LEARN]).double()
-        self.sentences += torch.tensor([len(X[some]) for some in (LEARN, CHECK)])
-        self.scale = trace.scale
-
-    def merge(self, other: Sums) -> None:
-        """Exactly what one run over the sentences of both would have summed, up to the order of additions."""
-        self.keys, self.values, self.spread = (
-            getattr(self, name) + getattr(other, name) for name in ("keys", "values", "spread")
-        )
-        self.sentences = self.sentences + other.sentences
-        self.scale = other.scale if self.scale is None else self.scale
+        self.spread = self.spread + _summed(seen[parts[0]], seen[parts[0]]).double()
+        self.sentences += torch.tensor([len(X[some]) for some in parts])
+        self.scale = score_scale(trace)
 
     def of_heads(self, heads: Sequence[int]) -> Sums:
         """The sums of some heads."""
@@ -78,19 +75,20 @@ def gather_sums(
     seen_as: Callable[[GradedLayer], GradedLayer] = lambda layer: layer,
 ) -> dict[str, Sums]:
     """One backward pass over the text, for all layers at once; `seen_as` may put other heads in their place."""
-    sums = {slot: Sums() for slot in branches}
+    sums, first = {slot: Sums() for slot in branches}, 0
     if not sums:
         return sums
     for number in range(len(judge.text.batches)):
         watch(number, len(judge.text.batches))
         for layer in graded_layers(judge, *judge.text.batch(number), branches):
-            sums[str(layer.trace.slot)].add(seen_as(layer))
+            sums[str(layer.trace.slot)].add(seen_as(layer), first)
+        first += len(judge.text.batches[number])
     return sums
 
 
 def gather_sample(judge: Judge, slot: str) -> Reservoir:
     """Queries, keys and attention of one layer, in some of the sentences that teach, in float64."""
-    taught = sum(len(range(len(batch))[LEARN]) for batch in judge.text.batches)
+    taught = len(range(sum(map(len, judge.text.batches)))[LEARN])
     keep = _Keep(slot)
     device = next(judge.original.model.parameters()).device
     with evaluating(judge.original.model):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import get_args
+from typing import NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from attnworks.linalg.growing import Reservoir, whitened_direction
 from attnworks.linalg.lowrank import shortened
 from attnworks.measures.growth_score import (
     BELIEVED,
+    CONVERGED,
     CUTOFFS,
     Kind,
     Score,
@@ -25,13 +26,23 @@ from attnworks.measures.growth_score import (
     value_scores,
 )
 from attnworks.measures.growth_statistic import Progress, Sums, gather_sample, gather_sums
-from attnworks.models.additions import NewHead, Place, Step
-from attnworks.models.head_parts import Head, attention_layers, heads_of, why_not
+from attnworks.models.additions import NewHead, Place, Step, Values
+from attnworks.models.head_parts import Head, attention_layers, every_layer, heads_of, why_not
 from attnworks.traces.graded import GradedLayer
 from attnworks.traces.judging import Judge
 
 Watch = Callable[[str, int, int], None]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+AHEAD = 8
+"""At most so many columns of one place are weighed against those of others."""
+
+
+class _Copy(NamedTuple):
+    """A new head, the head that it was copied from, and how far to go with its values."""
+
+    parent: int
+    new: NewHead
+    step: float
 
 
 class Survey:
@@ -39,7 +50,7 @@ class Survey:
 
     every      how many heads each layer has
     refused    layers that cannot grow, with the reason in words
-    trial      a copy of the model to try steps on, by the sentences that check
+    trial      tries steps on the sentences that check
     """
 
     def __init__(self, judge: Judge, watch: Watch, kinds: Collection[Kind] = KINDS) -> None:
@@ -47,7 +58,7 @@ class Survey:
         model = judge.original.model
         layers = attention_layers(model)
         self.every = {slot: len(heads_of(part)) for slot, part in layers.items()}
-        reasons = {slot: why_not(model, slot) for slot in layers}
+        reasons = {slot: why_not(model, slot) for slot in every_layer(model)}
         self.refused = {slot: reason for slot, reason in reasons.items() if reason is not None}
         self.layers = {slot: part for slot, part in layers.items() if slot not in self.refused}
         self.branches = {slot: part.branch for slot, part in self.layers.items()}
@@ -94,9 +105,9 @@ class Survey:
             self._tried[score] = score.tried(self.trial, self.scale(score.place.slot))
         return self._tried[score]
 
-    def shares(self, place: Place, kind: Kind, p: int) -> tuple[float, ...]:
-        """What each of p columns adds to the gain, by a direction that takes no search."""
-        key = (place.slot, kind)
+    def shares(self, place: Place, kind: Kind) -> tuple[float, ...]:
+        """What each of the first columns adds to the gain, by a direction that takes no search."""
+        key, p = (place.slot, kind), AHEAD
         if key not in self._shares:
             found = (
                 key_scores(place.slot, self.sums[place.slot], self.sample(place.slot), self._biased(place.slot), p,
@@ -144,7 +155,7 @@ class Survey:
         sums = self._sums_of(turned, "looking for values of new heads")
         return {slot: head_score(slot, new, sums[slot]) for slot, (_, new, _) in turned.items()}
 
-    def _sums_of(self, news: dict[str, tuple[int, NewHead, float]], stage: str) -> dict[str, Sums]:
+    def _sums_of(self, news: dict[str, _Copy], stage: str) -> dict[str, Sums]:
         if not news:
             return {}
         branches = {slot: self.branches[slot] for slot in news}
@@ -155,7 +166,7 @@ class Survey:
 
         return gather_sums(self.judge, branches, self._passing(stage), alone)
 
-    def _copied_head(self, slot: str) -> tuple[int, NewHead, float] | None:
+    def _copied_head(self, slot: str) -> _Copy | None:
         """The head to start from, with as many values as it has, and the best step; None where none is believed."""
         width = max(head.W_V.shape[1] for head in self.heads[slot])
         scores = [score for score in self.scores(slot, "values", width) if score.trust >= BELIEVED]
@@ -163,12 +174,10 @@ class Survey:
             return None
         score = max(scores, key=lambda score: score.checked)
         tried = self.tried(score)
-        assert score.place.head is not None
-        parent = score.place.head
-        like = self.heads[slot][parent]
-        return parent, NewHead(like, *score.addition), tried.step  # pyright: ignore[reportCallIssue, reportArgumentType]
+        assert score.place.head is not None and isinstance(score.addition, Values)
+        return _Copy(score.place.head, NewHead(self.heads[slot][score.place.head], *score.addition), tried.step)
 
-    def _turned(self, slot: str, copy: tuple[int, NewHead, float], sums: Sums) -> tuple[int, NewHead, float]:
+    def _turned(self, slot: str, copy: _Copy, sums: Sums) -> _Copy:
         """The copied head with keys that serve its values, as far as the loss falls."""
         parent, new, step = copy
         sample, scale = self.sample(slot), self.scale(slot)
@@ -177,13 +186,17 @@ class Survey:
         alone = sample._replace(P=sample.P[:, parent : parent + 1])
         direction = best_direction(taught, alone, k, cutoff=CUTOFFS[-1])
         slope = step * float(-(checked @ direction.beta * direction.alpha).sum())
+        if float(direction.residual) > CONVERGED:
+            return copy
 
-        def steps(t: float) -> list[Step]:
-            turned = new._replace(like=_with_keys(new.like, direction.alpha[0], direction.beta[0], t / scale, sample))
-            return [Step(Place(slot, None), turned, step)]
+        def turned(t: float) -> NewHead:
+            return new._replace(like=_with_keys(new.like, direction.alpha[0], direction.beta[0], t / scale, sample))
 
-        found = self.trial.search(slope, steps, whole=self.trial.with_steps([Step(Place(slot, None), new, step)]))
-        return parent, steps(found.step)[0].addition if found.step else new, step  # pyright: ignore[reportReturnType]
+        def steps(new: NewHead) -> list[Step]:
+            return [Step(Place(slot, None), new, step)]
+
+        found = self.trial.search(slope, lambda t: steps(turned(t)), whole=self.trial.with_steps(steps(new)))
+        return copy._replace(new=turned(found.step)) if found.step else copy
 
 
 def _with_keys(like: Head, alpha: Tensor, beta: Tensor, t: float, sample: Reservoir) -> Head:
@@ -191,8 +204,10 @@ def _with_keys(like: Head, alpha: Tensor, beta: Tensor, t: float, sample: Reserv
     W_Q = like.W_Q if like.b_Q is None else torch.cat([like.W_Q, like.b_Q.unsqueeze(0)])
     left, right = torch.cat([W_Q.to(alpha), t * alpha], 1), torch.cat([like.W_K.to(beta), beta], 1)
     left, right = shortened(left, right, W_Q.shape[1], sample.X.flatten(0, 1), sample.Y.flatten(0, 1))
-    biases = {} if like.b_Q is None or like.b_K is None else {"b_Q": left[-1], "b_K": torch.zeros_like(left[-1])}
-    return like._replace(W_Q=left if like.b_Q is None else left[:-1], W_K=right, **biases)
+    if like.b_Q is None:
+        return like._replace(W_Q=left, W_K=right)
+    b_K = None if like.b_K is None else torch.zeros_like(left[-1])
+    return like._replace(W_Q=left[:-1], W_K=right, b_Q=left[-1], b_K=b_K)
 
 
 def _of_head(score: Score, heads: Sequence[int]) -> Score:

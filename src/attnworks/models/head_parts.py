@@ -17,15 +17,18 @@ from attnworks.models.remaking import SHORT, carry_over
 from attnworks.models.transformer import Transformer
 from attnworks.models.widths import Widths
 
+NO_DISTRIBUTION = {"linformer", "sketched", "truncated"}
+
 
 def attention_layers(model: nn.Module) -> dict[str, Part]:
     """Every attention layer whose module and weights are known and its own: enc.0, dec.1, cross.1."""
-    parts = _all_layers(model)
+    parts = every_layer(model)
     modules = [part.attention for part in parts.values()]
     return {slot: part for slot, part in parts.items() if modules.count(part.attention) == 1}
 
 
-def _all_layers(model: nn.Module) -> dict[str, Part]:
+def every_layer(model: nn.Module) -> dict[str, Part]:
+    """The same, with those that share their module."""
     return {
         f"{'cross' if part.role == 'cross' else SHORT[block.kind]}.{block.layer}": part
         for block in anatomy_of(model) or ()
@@ -58,7 +61,7 @@ def _head(W: HeadWeights, head: int, k: int, v: int) -> Head:
 
 def why_not(model: nn.Module, slot: str) -> str | None:
     """The reason for which `put_heads` cannot change a layer, in words; None if it can."""
-    known, own = _all_layers(model), attention_layers(model)
+    known, own = every_layer(model), attention_layers(model)
     if not known:
         return f"{type(model).__name__}, a model whose parts are not known"
     if slot not in known:
@@ -72,6 +75,8 @@ def why_not(model: nn.Module, slot: str) -> str | None:
         return f"{type(model).__name__}, whose layers are all alike"
     if attention.twice:
         return "global tokens with projections of their own"
+    if otherwise := {spec.name for spec in attention.mechanisms.specs} & NO_DISTRIBUTION:
+        return f"{otherwise.pop()} attention, whose weights are no distribution over keys"
     return "mechanisms that depend on the width of a head" if attention.mechanisms.bound_to_width() else None
 
 
@@ -104,7 +109,8 @@ def put_heads(model: nn.Module, slot: str, heads: Sequence[Head]) -> None:
 def _put_own_heads(model: Transformer, part: Part, slot: str, heads: Sequence[Head]) -> None:
     assert isinstance(part.attention, MultiHead)
     old = part.attention
-    new = MultiHead(old.W_O.shape[-1], _config(old, heads), slot).to(old.W_O).train(old.training)
+    with torch.random.fork_rng(devices=[]):
+        new = MultiHead(old.W_O.shape[-1], _config(old, heads), slot).to(old.W_O).train(old.training)
     looking = [heads[head] for head in new.mechanisms.looking]
     for name in ("W_Q", "W_K", "b_Q", "b_K"):
         _fill(old, new, name, looking, new.key_widths)
@@ -129,7 +135,7 @@ def _config(old: MultiHead, heads: Sequence[Head]) -> AttentionConfig:
     keys = tuple(head.W_Q.shape[1] or width for head, width in zip(heads, kept, strict=True))
     values = tuple(head.W_V.shape[1] for head in heads)
     scale = config.scale
-    if max(keys) != config.geometry.d_k and scale is None:
+    if scale is None and (max(keys), len(heads)) != (config.geometry.d_k, config.heads):
         scale = _scale(old)
     mechanism = config.mechanism if len(heads) == config.heads or specs[0] == "dense" == config.mechanism else specs
     return replace(config, heads=len(heads), d_k=keys, d_v=values, mechanism=mechanism, scale=scale)

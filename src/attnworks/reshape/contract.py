@@ -52,8 +52,11 @@ class Reshape:
     name: ClassVar[str]
     looks_at: ClassVar[int] = 256
     """Sentences from which forms, directions and predictions come."""
-    stretches: ClassVar[bool] = False
-    """Whether weights only become more, so that what an optimiser remembers of them can be kept."""
+
+    @property
+    def stretches(self) -> bool:
+        """Whether weights only become more, so that what an optimiser remembers of them can be kept."""
+        return False
 
     def check(self, model: nn.Module) -> None:
         """Refuse a model that this cannot be done to, before any work."""

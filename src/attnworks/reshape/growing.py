@@ -13,7 +13,7 @@ from attnworks.decoding.evaluating import evaluating
 from attnworks.errors import UsageError
 from attnworks.linalg.line_search import line_search
 from attnworks.measures.growth_score import Score, Trial
-from attnworks.measures.growth_statistic import SEARCH
+from attnworks.measures.growth_statistic import FEWEST, SEARCH
 from attnworks.measures.growth_survey import KINDS, Survey
 from attnworks.models.additions import Step, grown
 from attnworks.models.config import LARGEST_WIDTH
@@ -25,6 +25,8 @@ from attnworks.reshape.growth_methods import METHODS, Method
 from attnworks.reshape.growth_places import NoBottleneckError, Widths, no_bottleneck, read_places, spread
 from attnworks.traces.judging import Judge
 
+REFITTING = ("document", "document-descending")
+"""Methods that write queries and keys anew."""
 SEARCHED_ON = 512
 """About so many sentences are used to search for the final step."""
 
@@ -37,7 +39,8 @@ class Grow(Reshape):
     add      widths to add in all: columns of keys or of values; a new head counts as many as it has of both
     where    "auto": where they pay most for each parameter; or places: "enc.0.3:keys=8,dec.*:values=2,enc.1:heads=1"
     kinds    that "auto" may choose from
-    by       "fisher", or a baseline to compare with: "whitened", "random", "zero", "split", "gradmax", "document"
+    by       "fisher", or a baseline to compare with: "whitened", "random", "zero", "split", "gradmax", "document",
+             "document-descending"
     compare  measure every baseline at the same places too
 
     Directions come from half of the text, and are tried on a quarter of it, which gives the prediction; the step to be
@@ -49,7 +52,6 @@ class Grow(Reshape):
 
     name: ClassVar[str] = "grow"
     looks_at: ClassVar[int] = 4096
-    stretches: ClassVar[bool] = True
 
     add: int = 0
     where: str = "auto"
@@ -84,6 +86,10 @@ class Grow(Reshape):
                 asked="places to grow at", expected="text", got=type(self.where).__name__, remedy='where="auto"'
             )
 
+    @property
+    def stretches(self) -> bool:
+        return self.by not in ("split", *REFITTING)
+
     def check(self, model: nn.Module) -> None:
         for slot in dict.fromkeys(spot.place.slot for spot in self.asked(model) or ()):
             check_can_grow(model, slot)
@@ -107,10 +113,9 @@ class Grow(Reshape):
             with contextlib.suppress(UsageError, NoBottleneckError):
                 steps = settle(survey, METHODS[name], widths, bench.seed, refuse=False).steps
                 others[f"loss_by_{name}"] = grown(bench.model, steps)
-        facts = {
-            "difference_at_zero": difference(bench.looked_at, chosen.at_zero),
-            **{f"trust_{score.place}:{score.kind}": score.trust for score in chosen.scores},
-        }
+        facts = {} if self.by in REFITTING else {"difference_at_zero": difference(bench.looked_at, chosen.at_zero)}
+        for score in chosen.scores:
+            facts |= {f"{name}_{score.place}:{score.kind}": getattr(score, name) for name in ("trust", "residual")}
         return Made(grown(bench.model, chosen.steps), said(survey, widths), -chosen.fall, facts, others)
 
 
@@ -131,6 +136,14 @@ def look_around(judge: Judge, watch: Watch, kinds: Collection[str]) -> Survey:
             expected="an objective that says how good the model is",
             got="one that only says how far it is from itself, and is 0 now",
             remedy="choose lm, mlm or seq2seq, or give a function of your own",
+        )
+    sentences = sum(map(len, judge.text.batches))
+    if sentences < FEWEST:
+        raise UsageError(
+            asked="to grow",
+            expected=f"{FEWEST} sentences or more to learn from",
+            got=str(sentences),
+            remedy="give more text",
         )
     return Survey(judge, watch, [kind for kind in KINDS if kind in kinds])
 
@@ -171,7 +184,7 @@ def difference(judge: Judge, steps: Sequence[Step]) -> float:
 
 
 def _some_to_search(judge: Judge) -> slice:
-    sentences = sum(len(range(len(batch))[SEARCH]) for batch in judge.text.batches)
+    sentences = len(range(sum(map(len, judge.text.batches)))[SEARCH])
     return slice(SEARCH.start, None, SEARCH.step * max(1, sentences // SEARCHED_ON))
 
 

@@ -12,10 +12,11 @@ from torch import Tensor
 
 from attnworks.errors import UsageError
 from attnworks.linalg.growing import whitened_direction
-from attnworks.measures.growth_score import FIRST_STEP, Score, Solve, best_direction
+from attnworks.measures.growth_score import FIRST_STEP, Kind, Score, Solve, best_direction
 from attnworks.measures.growth_statistic import LEARN, SAMPLE, query_states
 from attnworks.measures.growth_survey import Survey
-from attnworks.models.additions import Keys, NewHead, Rewritten, Step, Values
+from attnworks.models.additions import Addition, Keys, NewHead, Place, Rewritten, Step, Values
+from attnworks.models.head_parts import Head
 from attnworks.registry import Registry
 from attnworks.reshape.growth_places import Spot, Widths, no_bottleneck
 from attnworks.traces.graded import graded_layers
@@ -84,7 +85,15 @@ def gradmax(survey: Survey, widths: Widths, seed: int) -> Line:
 def split(survey: Survey, widths: Widths, seed: int) -> Line:
     """Columns split in two halves that differ by noise which cancels, as Net2Net does for neurons."""
     generator = torch.Generator().manual_seed(seed)
-    return _settled(survey, widths, lambda spot, width: _halved(survey, spot, width, generator))
+    heads = {Place(slot, at): head for slot, own in survey.heads.items() for at, head in enumerate(own)}
+
+    def halved(spot: Spot, width: int) -> Rewritten:
+        if spot.kind == "heads":
+            raise _only_columns("split", "keys and values")
+        heads[spot.place] = _halved(heads[spot.place], spot.kind, width, generator)
+        return Rewritten(heads[spot.place])
+
+    return _settled(survey, widths, halved)
 
 
 @METHODS.register("document")
@@ -113,7 +122,15 @@ def _believed(survey: Survey, spot: Spot, width: int, solve: Solve) -> Score:
     score = survey.tried(found[0])
     if score.refusal is not None:
         raise no_bottleneck(f"at {spot}, {score.refusal}")
+    if (alive := _alive(score.addition)) < width:
+        raise no_bottleneck(f"at {spot}, {width} columns where this text has directions for {alive}")
     return score
+
+
+def _alive(addition: Addition) -> int:
+    """Columns that are not zero on both sides, and so can learn."""
+    assert isinstance(addition, Keys | Values | NewHead)
+    return int((addition.beta.any(0) if isinstance(addition, Keys) else addition.b.any(1)).sum())
 
 
 def _directions(survey: Survey, spot: Spot, width: int, solve: Solve) -> list[Score]:
@@ -218,16 +235,12 @@ NOISE = 0.3
 """Of a half, as a share of its length."""
 
 
-def _halved(survey: Survey, spot: Spot, width: int, generator: torch.Generator) -> Rewritten:
+def _halved(head: Head, kind: Kind, width: int, generator: torch.Generator) -> Head:
     """q k^T = (q + n)(k/2)^T + (q - n)(k/2)^T, for the longest columns of all, one after the other."""
-    if spot.kind == "heads":
-        raise _only_columns("split", "keys and values")
-    assert spot.place.head is not None
-    head = survey.heads[spot.place.slot][spot.place.head]
-    names = ("W_Q", "b_Q", "W_K", "b_K") if spot.kind == "keys" else ("W_V", "b_V", "W_O", "")
+    names = ("W_Q", "b_Q", "W_K", "b_K") if kind == "keys" else ("W_V", "b_V", "W_O", "")
     first, bias, second, other = (getattr(head, name, None) for name in names)
     assert first is not None and second is not None
-    columns, rows = first.T, second.T if spot.kind == "keys" else second
+    columns, rows = first.T, second.T if kind == "keys" else second
     for _ in range(width):
         at = int((columns.norm(dim=1) * rows.norm(dim=1)).argmax())
         noise = torch.randn(columns.shape[1], generator=generator, dtype=torch.float64).to(columns)
@@ -238,9 +251,9 @@ def _halved(survey: Survey, spot: Spot, width: int, generator: torch.Generator) 
         bias, other = (None if b is None else torch.cat([b, b[at : at + 1]]) for b in (bias, other))
         other = None if other is None else _replaced(_replaced(other, at, other[at] / 2), -1, other[at] / 2)
     halves = {"W_Q": columns.T, "b_Q": bias, "W_K": rows.T, "b_K": other}
-    if spot.kind == "values":
+    if kind == "values":
         halves = {"W_V": columns.T, "b_V": bias, "W_O": rows}
-    return Rewritten(head._replace(**halves))
+    return head._replace(**halves)
 
 
 def _replaced(rows: Tensor, at: int, row: Tensor) -> Tensor:

@@ -15,8 +15,6 @@ from attnworks.reshape.heads import choose_heads
 
 LONGEST = 10
 """Digits of a number that can be a width."""
-AHEAD = 8
-"""At most so many columns of one place are weighed against those of others."""
 
 
 class Spot(NamedTuple):
@@ -94,7 +92,9 @@ def spread(survey: Survey, kinds: Sequence[Kind], add: int, most: Mapping[Spot, 
     heapq.heapify(queue)
     widths: Widths = {}
     while queue and add:
-        _, spot = heapq.heappop(queue)
+        worth, spot = heapq.heappop(queue)
+        if worth >= 0:
+            break
         taken, cost = widths.get(spot, 0), _cost(paying[spot])
         if cost > add or (most is not None and taken >= most.get(spot, 0)):
             continue
@@ -109,7 +109,7 @@ def spread(survey: Survey, kinds: Sequence[Kind], add: int, most: Mapping[Spot, 
 
 def _per_parameter(survey: Survey, score: Score, taken: int) -> float:
     """The gain of the next column where so many are taken."""
-    shares = (1.0,) if score.kind == "heads" else survey.shares(score.place, score.kind, AHEAD)
+    shares = (1.0,) if score.kind == "heads" else survey.shares(score.place, score.kind)
     share = shares[taken] / shares[0] if taken < len(shares) and shares[0] else 0.0
     return score.gain * share / score.parameters
 

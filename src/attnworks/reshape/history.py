@@ -129,7 +129,7 @@ def write_outcome(model: Any, receipt: Receipt, before: Place, out: Path) -> Non
             progress = replace(read_progress(before.model), best_loss=None, best_step=None, validations_since_best=0)
             assert isinstance(model, Transformer)
             optimiser = torch.optim.Adam(model.parameters())
-            if RESHAPES[receipt.reshape].stretches:
+            if parse(RESHAPES[receipt.reshape], receipt.asked, "asked").stretches:
                 state = stretched_state(read_optimiser(before.model), load(before.model), model)
                 restore_optimiser(model, optimiser, state)
             save_checkpoint(scratch, model, optimiser, progress, best=True)

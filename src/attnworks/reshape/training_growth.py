@@ -85,7 +85,7 @@ def _find(run: Run, missing: dict[Spot, int]) -> _Found:
     kinds: list[Kind] = [NAMED[name] for name in recipe.goals()]
     try:
         survey = look_around(judge, silently, kinds)
-        widths = spread(survey, kinds, min(_each_time(run), sum(missing.values())), missing)
+        widths = spread(survey, kinds, _each_time(run), missing)
         settled = settle(survey, METHODS["fisher"], widths, recipe.seed)
     except NoBottleneckError as error:
         return _Found((), {}, 0.0, error.got)
@@ -93,17 +93,14 @@ def _find(run: Run, missing: dict[Spot, int]) -> _Found:
 
 
 def _each_time(run: Run) -> int:
-    """Widths to add, a head counting as many as it has keys and values."""
+    """Widths to add, a head counting as many as it has keys and values; one head at least, where heads may grow."""
     recipe, config = run.recipe, preset(run.recipe.preset)
-    if recipe.grow_by is not None:
-        return recipe.grow_by
     assert isinstance(config, TransformerConfig)
-    total = 0
+    total, least = 0, 1
     for slot in config.slot_names():
         heads, d_k, d_v = config.slot(slot).geometry
         for name, goal in recipe.goals().items():
-            if name == "heads":
-                total += (goal - heads) * (d_k + d_v)
-            else:
-                total += (goal - (d_k if name == "d_k" else d_v)) * heads
-    return math.ceil(total / GROWTHS)
+            each = {"d_k": (goal - d_k) * heads, "d_v": (goal - d_v) * heads, "heads": (goal - heads) * (d_k + d_v)}
+            total += max(0, each[name])
+            least = max(least, d_k + d_v) if name == "heads" else least
+    return max(least, math.ceil(total / GROWTHS) if recipe.grow_by is None else recipe.grow_by)

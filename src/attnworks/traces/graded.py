@@ -42,7 +42,10 @@ class GradedLayer:
         return softmax_back(self.P, self.by_heads.to(self.P.dtype) @ V.to(self.P.dtype).mT)
 
     def as_head(self, keys: Head, a: Float[Tensor, "f p"], b: Float[Tensor, "p e"], parent: int) -> GradedLayer:
-        """As if the layer had one head, with these queries and keys, values Z a and outputs b, masked as its parent."""
+        """As if the layer had one head, with these queries and keys, values Z a and outputs b.
+
+        It sees what its parent sees; what a model adds to scores for positions, a new head does without.
+        """
         trace, wide = self.trace, self.P.dtype
         assert trace.X is not None and trace.Z is not None
         X, Z = trace.X.detach().to(wide), trace.Z.detach().to(wide)
@@ -51,10 +54,18 @@ class GradedLayer:
             for states, W, bias in ((X, keys.W_Q, keys.b_Q), (Z, keys.W_K, keys.b_K))
         )
         V = (Z @ a.to(wide)).unsqueeze(1)
-        mask = mask_of_heads(trace.mask, (parent,))
+        if trace.scale and (scale := score_scale(trace)) is not None:
+            Q = Q * (scale / trace.scale)
+        mask = mask_of_heads(trace.mask.hiding(), (parent,))
         alone = replace(trace, Q=Q, K=K, V=V, Y=V.new_zeros(*Q.shape[:3], V.shape[-1]), mask=mask)
         by_heads = (self.by_output.to(wide) @ b.to(wide).mT).unsqueeze(1)
         return GradedLayer(alone, whole_maps(alone), by_heads, self.by_output)
+
+
+def score_scale(trace: LayerTrace) -> float | None:
+    """The factor of (X W_Q + b_Q) (Z W_K)^T in the scores; OPT puts it into Q before attention is computed."""
+    own = None if trace.weights is None else trace.weights.scale
+    return trace.scale if trace.scale is None or own is None else own
 
 
 def softmax_back(P: Float[Tensor, "*a i j"], by_weights: Float[Tensor, "*a i j"]) -> Float[Tensor, "*a i j"]:

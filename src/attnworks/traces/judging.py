@@ -40,7 +40,7 @@ class Judge:
     def mean(
         self, subject: Subject | None = None, spectator: Spectator | None = None, *, some: slice = slice(None)
     ) -> float:
-        """Over all sentences, or some of every batch; by default of the original model."""
+        """Over all sentences, or some of them; by default of the original model."""
         subject = self.original if subject is None else subject
         device = next(subject.model.parameters()).device
         total, sentences = 0.0, 0
@@ -51,7 +51,7 @@ class Judge:
         return total / max(sentences, 1)
 
     def batches(self, some: slice = slice(None)) -> Iterator[tuple[TextBatch, Tensor]]:
-        """All sentences, or some of every batch: these are sorted by length, so that some are of all lengths."""
+        """All sentences, or some in the order of batches, which is that of lengths: some are of all lengths."""
         text = self.text if some == slice(None) else self.text.part(some)
         for number in range(len(text.batches)):
             yield text.batch(number)

@@ -52,13 +52,13 @@ class ExamText:
         return TextBatch(*tokens), torch.tensor([self.kept[index] for index in chosen])
 
     def part(self, some: slice) -> ExamText:
-        """Some rows of every batch, put together into fewer batches that are as large as these."""
+        """Some of all rows in the order of batches, put together into fewer batches that are as large as these."""
+        in_order = [(index, len(rows)) for rows in self.batches for index in rows]
         batches: list[list[int]] = [[]]
-        for rows in self.batches:
-            for index in rows[some]:
-                if len(batches[-1]) >= len(rows):
-                    batches.append([])
-                batches[-1].append(index)
+        for index, size in in_order[some]:
+            if len(batches[-1]) >= size:
+                batches.append([])
+            batches[-1].append(index)
         return replace(self, batches=[batch for batch in batches if batch])
 
     def about(self) -> dict[str, Any]:

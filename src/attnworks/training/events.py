@@ -54,6 +54,7 @@ class Grown:
     parameters: int
     fall: float = 0.0
     reason: str | None = None
+    seconds: float = 0.0
 
 
 Event = StepDone | Validated | Saved | Grown

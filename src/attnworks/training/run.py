@@ -3,7 +3,7 @@
 runs/mine/
   run.json                    the recipe
   source.json, target.json    the vocabularies
-  metrics.jsonl               a line for every step and every validation
+  metrics.jsonl               a line for every step, every validation and every growth
   checkpoints/step-00000500   a model folder plus the state of the optimiser
   last.json, best.json        which checkpoint is which
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -151,6 +152,8 @@ class Run:
         old, corpus_sha256 = read_recipe(folder)
         stops = {} if changes.keys().isdisjoint(LIMITS) else dict.fromkeys(LIMITS)
         recipe = replace(old, **(stops | changes))  # pyright: ignore[reportArgumentType]
+        if "grow_until" in changes:
+            _check_goals(recipe)
         corpus = open_corpus(recipe.corpus, pairs=recipe.pairs, seed=recipe.seed)
         if fingerprint(corpus) != corpus_sha256:
             raise FolderError(
@@ -193,9 +196,12 @@ class Run:
             self.progress = replace(self.progress, step=event.step, seconds=self.progress.seconds + event.seconds)
             tell(event)
             if grow is not None and event.step % self.recipe.grow_every == 0 and not self.done():
+                began = time.perf_counter()
                 grown = grow(self)
+                seconds = time.perf_counter() - began
+                self.progress = replace(self.progress, seconds=self.progress.seconds + seconds)
                 if grown is not None:
-                    tell(grown)
+                    tell(replace(grown, seconds=seconds))
             if event.step % self.recipe.validate_every == 0:
                 self._validate(tell)
                 saved_at = event.step
