@@ -304,6 +304,7 @@ def test_a_sample_is_what_sentences_show_one_by_one(case: str, slot: str) -> Non
         assert_close(sample.Y[number, :j], the(trace.Z)[0])
         assert_close(sample.P[number, :, :i, :j], P[0])
         assert not sample.P[number, :, i:].any() and not sample.P[number, :, :, j:].any()
+        assert not sample.X[number, i:].any() and not sample.Y[number, j:].any(), "whatever padding was like"
 
 
 def test_a_large_text_is_sampled(monkeypatch: pytest.MonkeyPatch) -> None:

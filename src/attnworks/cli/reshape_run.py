@@ -113,7 +113,8 @@ def receipt_shown(receipt: Receipt, number: int | None = None) -> Group:
     losses.add_row(f"loss ({receipt.objective})", *(f"{value:.4g}" for value in found))
     sizes = _columns("", "before", "after", "added" if receipt.parameters.saved < 0 else "saved")
     for name, change in (("parameters", receipt.parameters), ("attention FLOPs", receipt.flops)):
-        sizes.add_row(name, f"{change.before:,}", f"{change.after:,}", f"{100 * abs(change.saved):.1f} %")
+        share = f"{abs(change.after - change.before):,} ({100 * abs(change.saved):.2g} %)"
+        sizes.add_row(name, f"{change.before:,}", f"{change.after:,}", share)
     title = Text(f"{'' if number is None else f'{number}. '}{_what(receipt)}", "bold")
     facts = [_facts(receipt)] if receipt.facts else []
     return Group(title, *([heads] if receipt.done else []), Text(_judged(receipt), "dim"), losses, sizes, *facts)

@@ -21,7 +21,7 @@ GAINS: dict[Kind, str] = {
     "values": "predicted fall of the loss for one more column of values and row of outputs, per 1000 parameters",
     "heads": "predicted fall of the loss for one more head in the layer, per 1000 parameters",
 }
-TRUST = "how much of the slope other sentences confirm: 1 all of it; below 0.5 growth is refused"
+TRUST = "how much of the slope other sentences confirm: about 1 all of it; below 0.5 growth is refused"
 
 
 @MEASURES.register("bottleneck")

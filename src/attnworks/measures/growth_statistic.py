@@ -106,8 +106,11 @@ class _Keep(Spectator):
 
     def attention(self, trace: LayerTrace) -> Tensor | None:
         if str(trace.slot) == self.slot:
-            found = (query_states(trace), _states(trace.Z), whole_maps(trace))
-            self.found.append((found[0].double(), found[1].double(), found[2].double()))
+            X, Z = (
+                states.double() * side.real.unsqueeze(-1)
+                for states, side in ((query_states(trace), trace.queries), (_states(trace.Z), trace.keys))
+            )
+            self.found.append((X, Z, whole_maps(trace).double()))
         return None
 
 

@@ -115,7 +115,7 @@ def _panels(number: int, path: Path) -> tuple[Any, Sequence[Any]]:
 
 def _draw(axis: Any, curves: Mapping[str, Curve], **marks: Any) -> None:
     """Lines with bands on a logarithmic axis of losses, each with its name at the end."""
-    from matplotlib.ticker import FuncFormatter, NullFormatter
+    from matplotlib.ticker import FuncFormatter, LogFormatter
 
     axis.set_yscale("log")
     for way, curve in curves.items():
@@ -124,7 +124,7 @@ def _draw(axis: Any, curves: Mapping[str, Curve], **marks: Any) -> None:
         if curve.low != curve.high:
             axis.fill_between(curve.x, curve.low, curve.high, color=style["color"], **BAND)
     axis.yaxis.set_major_formatter(FuncFormatter(lambda loss, _: f"{loss:g}"))
-    axis.yaxis.set_minor_formatter(NullFormatter())
+    axis.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1.0, 0.5)))
     axis.grid(color="#dddddd", linewidth=0.6)
     axis.spines[["top", "right"]].set_visible(False)
     axis.margins(x=0.02)

@@ -62,9 +62,9 @@ class Grow(Reshape):
     def __post_init__(self) -> None:
         if isinstance(self.kinds, str) or not self.kinds or not {*self.kinds} <= {*KINDS}:
             raise UsageError(
-                asked=f"growing {self.kinds!r}",
+                asked=f"growing {', '.join(map(str, self.kinds))}",
                 expected=f"some of {', '.join(KINDS)}",
-                got=repr(self.kinds),
+                got=", ".join(map(str, self.kinds)) or "none",
                 remedy="name the kinds that may grow",
             )
         if type(self.add) is not int or not 0 <= self.add <= LARGEST_WIDTH:
@@ -91,8 +91,17 @@ class Grow(Reshape):
         return self.by not in ("split", *REFITTING)
 
     def check(self, model: nn.Module) -> None:
-        for slot in dict.fromkeys(spot.place.slot for spot in self.asked(model) or ()):
-            check_can_grow(model, slot)
+        layers = attention_layers(model)
+        for (place, kind), width in (self.asked(model) or {}).items():
+            check_can_grow(model, place.slot)
+            widest = len(heads_of(layers[place.slot])[0].W_Q)
+            if width > widest:
+                raise UsageError(
+                    asked=f"growing {place} by {width} {kind}",
+                    expected=f"at most {widest} columns, as many as the stream has",
+                    got=str(width),
+                    remedy="ask for fewer",
+                )
 
     def asked(self, model: nn.Module) -> Widths | None:
         """Places, kinds and widths; None where they are to be found."""

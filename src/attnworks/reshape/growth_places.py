@@ -120,9 +120,15 @@ def _cost(score: Score) -> int:
 
 
 def _nowhere(survey: Survey, scores: Mapping[Spot, Score]) -> NoBottleneckError:
+    if not survey.layers:
+        return NoBottleneckError(
+            asked="to grow",
+            expected="a layer that can",
+            got="; ".join(f"{slot}: {reason}" for slot, reason in list(survey.refused.items())[:2]) or "none",
+            remedy="choose another model; the guide to growing lists those that can",
+        )
     if not scores:
-        reasons = "; ".join(f"{slot}: {reason}" for slot, reason in list(survey.refused.items())[:2])
-        return no_bottleneck("no layer that can grow" + (f" ({reasons})" if reasons else ""))
+        return no_bottleneck("no layer with a direction that other sentences confirm by half")
     spot = max(scores, key=lambda spot: (scores[spot].gain, scores[spot].trust))
     reason = scores[spot].refusal or "one width more is more than was asked for"
     return no_bottleneck(f"at {spot}, the best of {len(scores)} places, {reason}")
