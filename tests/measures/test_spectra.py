@@ -120,7 +120,7 @@ def test_leading_part_goes_straight_on() -> None:
 
 def weights_of(**changes: Any) -> HeadWeights:
     shapes = {"W_Q": (H, 11, 2), "W_K": (H, 13, 2), "W_V": (H, 13, 5), "W_O": (H, 5, 11)}
-    drawn = {name: torch.randn(shape, dtype=torch.float64) for name, shape in shapes.items()}
+    drawn: dict[str, Any] = {name: torch.randn(shape, dtype=torch.float64) for name, shape in shapes.items()}
     return HeadWeights(**(drawn | changes), b_Q=None, b_K=None, b_V=None, b_O=None, groups=H, scale=1.0)
 
 

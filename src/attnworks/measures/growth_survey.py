@@ -107,17 +107,16 @@ class Survey:
 
     def shares(self, place: Place, kind: Kind) -> tuple[float, ...]:
         """What each of the first columns adds to the gain, by a direction that takes no search."""
-        key, p = (place.slot, kind), AHEAD
-        if key not in self._shares:
+        slot, head = place
+        if (slot, kind) not in self._shares:
             found = (
-                key_scores(place.slot, self.sums[place.slot], self.sample(place.slot), self._biased(place.slot), p,
-                           whitened_direction)
+                key_scores(slot, self.sums[slot], self.sample(slot), self._biased(slot), AHEAD, whitened_direction)
                 if kind == "keys"
-                else self.scores(place.slot, kind, p)
-            )  # fmt: skip
-            self._shares[key] = [score.shares for score in found]
-        assert place.head is not None
-        return self._shares[key][place.head]
+                else self.scores(slot, kind, AHEAD)
+            )
+            self._shares[slot, kind] = [score.shares for score in found]
+        assert head is not None
+        return self._shares[slot, kind][head]
 
     def keys_by(self, solve: Solve, place: Place, p: int) -> Score:
         """p columns of keys of one head by another solver, which need not be the best ones."""
