@@ -35,6 +35,8 @@ from attnworks.measures import growth_score
 from attnworks.objectives.text import Outputs
 from helpers import assert_close
 
+pytestmark = pytest.mark.slow
+
 TINY = Settings(train_steps=3, steps=2, every=2, survey=32, held_out=23)
 TOLD = "--seeds 1 --add 1 --train-steps 3 --steps 2 --every 2 --survey 32 --held-out 23 --threads 1"
 OPTIONS = shlex.split(TOLD)

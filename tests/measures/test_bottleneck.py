@@ -24,6 +24,8 @@ from attnworks.reshape.events import silently
 from attnworks.traces.judging import Judge
 from attnworks.traces.text import read_text
 
+pytestmark = pytest.mark.slow
+
 NAMES = [f"bottleneck.{kind}{what}" for kind in KINDS for what in ("", "_trust")]
 LINEAR = AttentionConfig(heads=2, d_k=D_K, d_v=D_V, mechanism="linear")
 
