@@ -20,6 +20,7 @@ from typing import Any, Literal
 import torch
 
 from attnworks.errors import FolderError, UsageError
+from attnworks.experiments.kept_results import read_kept
 from attnworks.experiments.recall_study import draw, judge, mean_loss, new_model, new_optimiser, train
 from attnworks.measures.growth_survey import Survey
 from attnworks.models import Transformer
@@ -321,20 +322,16 @@ def _dense_marks(steps: int) -> list[int]:
 
 def read_runs(folder: Path, settings: Settings) -> list[Run]:
     """Runs that an earlier study with the same settings left in the folder; a new or empty folder has none."""
-    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+    kept = read_kept(
+        folder,
+        RESULTS,
+        "study",
+        FORMAT,
+        lambda table: (Settings(**table["settings"]), [_run(told) for told in table["runs"]]),
+    )
+    if kept is None:
         return []
-    try:
-        table = json.loads((folder / RESULTS).read_text())
-        if table["format"] != FORMAT:
-            raise ValueError
-        before, runs = Settings(**table["settings"]), [_run(told) for told in table["runs"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise FolderError(
-            asked=f"the study in {folder}",
-            expected=f"a new folder, or one with the {RESULTS} of this study",
-            got="something else",
-            remedy="choose another --out",
-        ) from error
+    before, runs = kept
     if before != settings:
         raise FolderError(
             asked=f"the study in {folder}",

@@ -13,8 +13,9 @@ from pathlib import Path
 import torch
 
 from attnworks.data.tasks import TASKS
-from attnworks.errors import FolderError, UsageError
+from attnworks.errors import UsageError
 from attnworks.experiments.classifying import Cell, Progress, Settings, classifier, lengths, train_cell
+from attnworks.experiments.kept_results import read_kept
 from attnworks.storage.disk import write_file
 
 RESULTS, FORMAT = "results.json", 1
@@ -76,20 +77,16 @@ def check(settings: Settings, tasks: Sequence[str], mechanisms: Sequence[str]) -
 
 def read_cells(folder: Path, settings: Settings) -> list[Cell]:
     """Cells that an earlier run with the same settings left in the folder; a new or empty folder has none."""
-    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+    kept = read_kept(
+        folder,
+        RESULTS,
+        "experiment",
+        FORMAT,
+        lambda table: (Settings(**table["settings"]), [Cell(**cell) for cell in table["cells"]]),
+    )
+    if kept is None:
         return []
-    try:
-        table = json.loads((folder / RESULTS).read_text())
-        if table["format"] != FORMAT:
-            raise ValueError
-        before, cells = Settings(**table["settings"]), [Cell(**cell) for cell in table["cells"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise FolderError(
-            asked=f"the experiment in {folder}",
-            expected=f"a new folder, or one with the {RESULTS} of this experiment",
-            got="something else",
-            remedy="choose another --out",
-        ) from error
+    before, cells = kept
     for name, value in asdict(before).items():
         if value != getattr(settings, name):
             raise UsageError(

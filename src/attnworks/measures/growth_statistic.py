@@ -42,10 +42,8 @@ class Sums:
 
     def add(self, layer: GradedLayer, first: int = 0) -> None:
         """A batch whose first sentence has this number among all."""
-        trace, parts = (
-            layer.trace,
-            [slice((some.start - first) % some.step, None, some.step) for some in (LEARN, CHECK)],
-        )
+        trace = layer.trace
+        parts = [slice((some.start - first) % some.step, None, some.step) for some in (LEARN, CHECK)]
         X, Z = query_states(trace), _states(trace.Z)
         G, seen = layer.by_scores(), layer.P @ Z.unsqueeze(1)
         D = layer.by_output.to(Z.dtype).unsqueeze(1)
@@ -86,13 +84,18 @@ def gather_sums(
     return sums
 
 
+def sampled(judge: Judge) -> slice:
+    """At most SAMPLE of the sentences that teach, of all lengths."""
+    taught = len(range(sum(map(len, judge.text.batches)))[LEARN])
+    return slice(LEARN.start, None, LEARN.step * -(-taught // SAMPLE))
+
+
 def gather_sample(judge: Judge, slot: str) -> Reservoir:
     """Queries, keys and attention of one layer, in some of the sentences that teach, in float64."""
-    taught = len(range(sum(map(len, judge.text.batches)))[LEARN])
     keep = _Keep(slot)
     device = next(judge.original.model.parameters()).device
     with evaluating(judge.original.model):
-        for batch, rows in judge.batches(slice(0, None, 2 * -(-taught // SAMPLE))):
+        for batch, rows in judge.batches(sampled(judge)):
             judge.losses(judge.original, batch.to(device), rows, keep)
     i, j = (max(P.shape[axis] for _, _, P in keep.found) for axis in (-2, -1))
     padded = ((_padded(X, i), _padded(Z, j), _padded(_padded(P, i).mT, j).mT) for X, Z, P in keep.found)

@@ -155,8 +155,6 @@ class Survey:
         return {slot: head_score(slot, new, sums[slot]) for slot, (_, new, _) in turned.items()}
 
     def _sums_of(self, news: dict[str, _Copy], stage: str) -> dict[str, Sums]:
-        if not news:
-            return {}
         branches = {slot: self.branches[slot] for slot in news}
 
         def alone(layer: GradedLayer) -> GradedLayer:

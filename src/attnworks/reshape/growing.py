@@ -203,8 +203,8 @@ def said(survey: Survey, widths: Widths) -> dict[str, str]:
     for (place, kind), width in widths.items():
         heads = survey.heads[place.slot]
         if place.head is None:
-            before, what = len(heads), "heads"
+            before = len(heads)
         else:
-            before, what = getattr(heads[place.head], "W_Q" if kind == "keys" else "W_V").shape[1], kind
-        done[str(place)] = ", ".join(filter(None, (done.get(str(place)), f"{before} -> {before + width} {what}")))
+            before = getattr(heads[place.head], "W_Q" if kind == "keys" else "W_V").shape[1]
+        done[str(place)] = ", ".join(filter(None, (done.get(str(place)), f"{before} -> {before + width} {kind}")))
     return done

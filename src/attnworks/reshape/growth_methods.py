@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor
 from attnworks.errors import UsageError
 from attnworks.linalg.growing import whitened_direction
 from attnworks.measures.growth_score import FIRST_STEP, Kind, Score, Solve, best_direction
-from attnworks.measures.growth_statistic import LEARN, SAMPLE, query_states
+from attnworks.measures.growth_statistic import query_states, sampled
 from attnworks.measures.growth_survey import Survey
 from attnworks.models.additions import Addition, Keys, NewHead, Place, Rewritten, Step, Values
 from attnworks.models.head_parts import Head
@@ -118,7 +117,7 @@ def document_descending(survey: Survey, widths: Widths, seed: int) -> Line:
 def _believed(survey: Survey, spot: Spot, width: int, solve: Solve) -> Score:
     found = _directions(survey, spot, width, solve)
     if not found:
-        raise no_bottleneck(f"no direction at {spot}: {_why(survey, spot)}")
+        raise no_bottleneck(f"no direction at {spot}: {_why(spot)}")
     score = survey.tried(found[0])
     if score.refusal is not None:
         raise no_bottleneck(f"at {spot}, {score.refusal}")
@@ -143,7 +142,7 @@ def _directions(survey: Survey, spot: Spot, width: int, solve: Solve) -> list[Sc
     return survey.scores(slot, kind, width, (head,)) if width > 1 else survey.scores(slot, kind)[head : head + 1]
 
 
-def _why(survey: Survey, spot: Spot) -> str:
+def _why(spot: Spot) -> str:
     if spot.kind == "heads":
         return "no head whose attention, with other values, other sentences confirm by half"
     return "the layer does not score by Q K^T alone"
@@ -285,7 +284,7 @@ def _refits(survey: Survey, widths: Widths) -> Callable[[float], list[Step]]:
             left, right = (F.pad(side[:, : len(root)] * root, (0, rank - len(root))) for side in (U, Vh.mT))
             biases = {} if head.b_Q is None else {"b_Q": left[-1], "b_K": torch.zeros_like(left[-1])}
             new = head._replace(W_Q=left if head.b_Q is None else left[:-1], W_K=right, **biases)
-            found.append(Step(spot.place, Rewritten(new.each(partial(_in_type, like=head.W_V))), 1.0, scale))
+            found.append(Step(spot.place, Rewritten(new), 1.0, scale))
         return found
 
     return steps
@@ -293,29 +292,21 @@ def _refits(survey: Survey, widths: Widths) -> Callable[[float], list[Step]]:
 
 def _targets(survey: Survey, slot: str) -> tuple[Tensor, Tensor]:
     """mean X^+ S Z^+T and mean X^+ (dL/dS) Z^+T over some of the sentences that teach, [h e f] each."""
-    judge, taught = survey.judge, 0
+    judge, sentences = survey.judge, 0
     S = G = torch.zeros(())
-    for number in range(len(judge.text.batches)):
-        for layer in graded_layers(judge, *judge.text.batch(number), {slot: survey.branches[slot]}):
+    for batch, rows in judge.batches(sampled(judge)):
+        for layer in graded_layers(judge, batch, rows, {slot: survey.branches[slot]}):
             trace = layer.trace
             assert trace.Z is not None
-            real = (trace.queries.real, trace.keys.real)
             X, Z = (
-                torch.linalg.pinv(states[LEARN].detach().double() * seen[LEARN].unsqueeze(-1)).unsqueeze(1)
-                for states, seen in zip((query_states(trace), trace.Z), real, strict=True)
+                torch.linalg.pinv(states.detach().double() * side.real.unsqueeze(-1)).unsqueeze(1)
+                for states, side in ((query_states(trace), trace.queries), (trace.Z, trace.keys))
             )
-            i, j = trace.Q.shape[2], trace.K.shape[2]
-            scores = trace.scores(slice(None), slice(None), i, j)[LEARN].double()
-            S = S + (X @ scores @ Z.mT).sum(0)
-            G = G + (X @ layer.by_scores()[LEARN].double() @ Z.mT).sum(0)
-            taught += len(X)
-        if taught >= SAMPLE:
-            break
-    return S / taught, G / taught
-
-
-def _in_type(tensor: Tensor, like: Tensor) -> Tensor:
-    return tensor.to(like)
+            scores = trace.scores(slice(None), slice(None), trace.Q.shape[2], trace.K.shape[2])
+            S = S + (X @ scores.double() @ Z.mT).sum(0)
+            G = G + (X @ layer.by_scores().double() @ Z.mT).sum(0)
+            sentences += len(X)
+    return S / sentences, G / sentences
 
 
 def _only_columns(method: str, kinds: str) -> UsageError:

@@ -1,0 +1,30 @@
+"""What an earlier run of a study left in its folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from attnworks.errors import FolderError
+
+T = TypeVar("T")
+
+
+def read_kept(folder: Path, name: str, what: str, version: int, read: Callable[[dict[str, Any]], T]) -> T | None:
+    """`read` of the JSON object in folder/name, of this format; None of a new or empty folder, else an error."""
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return None
+    try:
+        table = json.loads((folder / name).read_text())
+        if table["format"] != version:
+            raise ValueError
+        return read(table)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise FolderError(
+            asked=f"the {what} in {folder}",
+            expected=f"a new folder, or one with the {name} of this {what}",
+            got="something else",
+            remedy="choose another --out",
+        ) from error
