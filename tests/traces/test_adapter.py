@@ -23,7 +23,7 @@ from attnworks.models import Observation, Transformer
 from attnworks.objectives.text import Outputs
 from attnworks.traces.adapter import AdaptedSubject, Show, readers_of
 from attnworks.traces.examinee import Examinee, examinee_of
-from attnworks.traces.gates import HeadOff, OpenGates
+from attnworks.traces.gates import HeadsOff, OpenGates
 from attnworks.traces.layer import Slot
 from attnworks.traces.record import OwnSubject
 from attnworks.traces.rows import rows_of
@@ -88,8 +88,8 @@ def test_an_adapted_model_shows_what_the_known_one_shows(kind: str, mechanism: s
 def test_heads_are_switched_off_where_the_model_takes_what_comes_back() -> None:
     model = transformer(decoder_layers=0).eval()
     own, mine, slot = OwnSubject(model), adapted(model, "encoder"), Slot("encoder", 1)
-    torch.testing.assert_close(mine.run(ONE, HeadOff(slot, 2)).hidden, own.run(ONE, HeadOff(slot, 2)).hidden)
-    assert not torch.allclose(mine.run(ONE, HeadOff(slot, 2)).hidden, mine.run(ONE).hidden)
+    torch.testing.assert_close(mine.run(ONE, HeadsOff([(slot, 2)])).hidden, own.run(ONE, HeadsOff([(slot, 2)])).hidden)
+    assert not torch.allclose(mine.run(ONE, HeadsOff([(slot, 2)])).hidden, mine.run(ONE).hidden)
 
 
 def test_gates_are_differentiable_also_where_no_output_is_given() -> None:

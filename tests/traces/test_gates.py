@@ -14,7 +14,7 @@ from trace_helpers import random_batch
 from attnworks.data.text_batch import TextBatch
 from attnworks.models.anatomy import HeadWeights
 from attnworks.traces.foreign import ForeignSubject
-from attnworks.traces.gates import CountHeads, HeadOff, OpenGates
+from attnworks.traces.gates import CountHeads, HeadsOff, OpenGates
 from attnworks.traces.layer import LayerTrace, Slot
 from attnworks.traces.record import OwnSubject
 from attnworks.traces.subject import Spectator, Subject
@@ -92,7 +92,7 @@ def test_a_head_off_is_a_head_whose_output_weights_are_zero(name: str) -> None:
     for slot, own in weights.found.items():
         assert counted.heads[slot] == len(own.W_O)
         head = slot.layer % len(own.W_O)
-        off = subject.run(batch, HeadOff(slot, head)).hidden
+        off = subject.run(batch, HeadsOff([(slot, head)])).hidden
         assert own.W_O.untyped_storage().data_ptr() != whole.untyped_storage().data_ptr()
         kept = own.W_O[head].clone()
         own.W_O[head] = 0.0
@@ -107,5 +107,5 @@ def test_a_head_off_is_a_head_whose_output_weights_are_zero(name: str) -> None:
 def test_other_layers_are_left_alone() -> None:
     subject, batch = subject_of("bert")
     whole: Any = subject.run(batch).hidden
-    assert torch.equal(subject.run(batch, HeadOff(Slot("encoder", 29), 0)).hidden, whole)
-    assert torch.equal(subject.run(batch, HeadOff(Slot("decoder", 0), 0)).hidden, whole)
+    assert torch.equal(subject.run(batch, HeadsOff([(Slot("encoder", 29), 0)])).hidden, whole)
+    assert torch.equal(subject.run(batch, HeadsOff([(Slot("decoder", 0), 0)])).hidden, whole)

@@ -23,7 +23,7 @@ from attnworks.objectives.text import TextObjective
 from attnworks.traces.examinee import Examinee
 from attnworks.traces.foreign import ForeignSubject
 from attnworks.traces.forward import record_forward
-from attnworks.traces.gates import CountHeads, HeadOff, OpenGates
+from attnworks.traces.gates import CountHeads, HeadsOff, OpenGates
 from attnworks.traces.judging import Judge
 from attnworks.traces.layer import Slot
 from attnworks.traces.record import OwnSubject
@@ -203,7 +203,7 @@ class Examiner:
             for slot, heads in self._count_heads().items():
                 changes: list[Tensor] = []
                 for head in range(heads):
-                    off = self.subject.run(read, HeadOff(slot, head), scores=self._scores(objective))
+                    off = self.subject.run(read, HeadsOff([(slot, head)]), scores=self._scores(objective))
                     changes.append(objective.distance(off, whole, batch, rows))
                     self.advance(len(batch))
                 self._fold(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -22,17 +24,19 @@ class OpenGates(Spectator):
         return trace.Y * gate[:, :, None, None]
 
 
-class HeadOff(Spectator):
-    """One head whose output is zero."""
+class HeadsOff(Spectator):
+    """Heads, of any layers, whose outputs are zero."""
 
-    def __init__(self, slot: Slot, head: int) -> None:
-        self.slot, self.head = slot, head
+    def __init__(self, heads: Iterable[tuple[Slot, int]]) -> None:
+        self.off: dict[Slot, list[int]] = {}
+        for slot, head in heads:
+            self.off.setdefault(slot, []).append(head)
 
     def attention(self, trace: LayerTrace) -> Tensor | None:
-        if trace.slot != self.slot:
+        if trace.slot not in self.off:
             return None
         Y = trace.Y.clone()
-        Y[:, self.head] = 0.0
+        Y[:, self.off[trace.slot]] = 0.0
         return Y
 
 
