@@ -34,13 +34,26 @@ class Losses:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Figures:
+    """A score over the held-out sentences, of the model before, after, and healed if it was."""
+
+    before: float
+    after: float
+    healed: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Healing:
-    """Training after a change: steps of Adam at this rate, on batches of so many padded tokens."""
+    """Training after a change: steps of Adam at this rate, on batches of so many padded tokens.
+
+    by    "objective", or "distil": nearness to the model before, after every block
+    """
 
     steps: int
     rate: float
     tokens: int
     seed: int
+    by: str = "objective"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +69,9 @@ class Receipt:
     flops          of self-attention with its projections, for one sentence of `length` tokens
     numbers        dtype and device of the computation
     facts          further numbers of this reshape, by name
+    bytes          of all weights
+    time           of a forward pass over held-out sentences, as a share of the time before; runs took turns
+    scores         BLEU of what the model writes, and 1 - cosine of sentence embeddings to those before
     fingerprint    of all weights before and after: hashes that are equal for models equal bit for bit
     """
 
@@ -74,3 +90,6 @@ class Receipt:
     fingerprint: tuple[str, str]
     version: str
     facts: dict[str, float] = field(default_factory=dict)
+    bytes: Change = Change(before=0, after=0)
+    time: float | None = None
+    scores: dict[str, Figures] = field(default_factory=dict)

@@ -55,7 +55,11 @@ def test_transformer_sizes(field: str, value: float, low: float, high: float) ->
 @pytest.mark.parametrize("field", ["heads", "d_k", "d_v"])
 @pytest.mark.parametrize("value", [0, -1, LARGEST_WIDTH + 1])
 def test_attention_sizes(field: str, value: int) -> None:
-    with pytest.raises(UsageError, match=f"^{field}={value}: expected a value from 1 to {LARGEST_WIDTH}"):
+    least = 0 if field == "heads" else 1
+    if value == least:
+        assert attention_config(heads=0).geometry.heads == 0
+        return
+    with pytest.raises(UsageError, match=f"^{field}={value}: expected a value from {least} to {LARGEST_WIDTH}"):
         attention_config(**{field: value})
 
 

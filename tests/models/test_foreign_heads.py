@@ -374,7 +374,7 @@ def test_other_widths_are_not_believed(widths: object, told: str, tmp_path: Path
     model = TINY["bert"].build()
     grow(model, ["enc.0"])
     folder = attnworks.save(model, tmp_path / "grown")
-    config = json.loads((folder / CONFIG).read_bytes()) | {"attnworks_widths": widths}
+    config = json.loads((folder / CONFIG).read_bytes()) | {"attnworks_widths": widths, "attnworks_heads": {}}
     (folder / CONFIG).write_bytes(canonical(config))
     manifest = json.loads((folder / MANIFEST).read_bytes()) | {"config_sha256": sha256(canonical(config))}
     del manifest["sha256"]

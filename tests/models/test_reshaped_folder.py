@@ -19,7 +19,7 @@ from attnworks.errors import FolderError, UnsafeFileError
 from attnworks.models.folder import CONFIG, MANIFEST, WEIGHTS, fingerprint
 from attnworks.models.foreign import open_pretrained
 from attnworks.models.remaking import mechanisms_of, with_mechanisms
-from attnworks.models.reshaped_folder import is_reshaped, write_reshaped
+from attnworks.models.reshaped_folder import is_reshaped, write_foreign
 from attnworks.storage.sealed import canonical, seal, sha256
 from attnworks.traces.examinee import open_examinee
 from attnworks.traces.text import read_text
@@ -39,7 +39,7 @@ def reshaped(name: str, dtype: torch.dtype = torch.float32) -> Any:
 
 def written(model: Any, folder: Path) -> Path:
     folder.mkdir()
-    write_reshaped(model, folder)
+    write_foreign(model, folder)
     tiny_tokenizer(model.config.model_type).save_pretrained(folder)
     return folder
 

@@ -12,7 +12,18 @@ import click
 from attnworks import __version__
 from attnworks.errors import AttnworksError, UnknownNameError, UsageError
 
-_COMMANDS = ("bench", "compare", "completion", "count", "examine", "experiment", "reshape", "train", "translate")
+_COMMANDS = (
+    "advise",
+    "bench",
+    "compare",
+    "completion",
+    "count",
+    "examine",
+    "experiment",
+    "reshape",
+    "train",
+    "translate",
+)
 
 
 class Verbs(click.Group):

@@ -21,6 +21,13 @@ def text_options(command: F) -> F:
                 "--heal", type=click.IntRange(0), default=0, show_default=True, help="Steps of training afterwards."
             ),
             click.option(
+                "--heal-by",
+                type=click.Choice(["objective", "distil"]),
+                default="objective",
+                show_default=True,
+                help="What training lowers; distil: the distance to the model before, after every block.",
+            ),
+            click.option(
                 "--lr",
                 "rate",
                 type=click.FloatRange(0, min_open=True),
@@ -61,6 +68,8 @@ def reshape() -> None:
     Examples:
       attnworks reshape project runs/first --heads "enc.0.*" --heal 300 --out runs/projected
       attnworks reshape grow runs/first --add 16 --out runs/grown
+      attnworks reshape prune runs/first --keep 0.5 --heal 300 --out runs/half
+      attnworks reshape swap runs/first --to window:window=8 --max-error 0.02 --out runs/windows
       attnworks reshape history runs/projected
       attnworks reshape undo runs/projected --out runs/back
       attnworks reshape replay runs/projected --on runs/other --out runs/other-projected
@@ -137,6 +146,72 @@ def grow(model: str, **options: Any) -> None:
     from attnworks.cli.reshape_run import grow_and_show
 
     grow_and_show(model, options)
+
+
+@reshape.command()
+@click.argument("model")
+@click.option("--keep", type=click.FloatRange(0, 1), help="Share of all heads that stays: 0.5.")
+@click.option("--heads", default="auto", show_default=True, help="Or the heads to cut: 3.2,4.* or enc.0.*,cross.1.3")
+@click.option("--by", default="ablation", show_default=True, help="Ranking: ablation (greedy, measured), gradient, "
+              "gates, redundancy, role, bottleneck, random.")  # fmt: skip
+@click.option("--evenly", is_flag=True, help="As many heads go in every layer.")
+@click.option("--compare", is_flag=True, help="Measure every ranking at every tenth of the heads.")
+@text_options
+@OUT
+@JSON
+@compute_options()
+def prune(model: str, **options: Any) -> None:
+    """Cut the heads that are needed least; matrices become smaller, the forward pass faster.
+
+    MODEL is a run of attnworks train, or a Hugging Face model. Heads are ranked on the text, and their rows and columns
+    of all four maps removed. Layers may end with different numbers of heads, or none; heads that share keys and values
+    go together. What that does to loss, translations, embeddings, size and time is measured on other text, and again
+    after --heal steps of training.
+
+    \b
+    Examples:
+      attnworks reshape prune runs/first --keep 0.5 --heal 300 --out runs/half
+      attnworks reshape prune runs/first --keep 0.5 --compare --out runs/compared
+      attnworks reshape prune runs/first --heads "enc.0.3,cross.*.1" --out runs/fewer
+      attnworks reshape prune bert-folder --keep 0.5 --heal 300 --heal-by distil --out bert-half
+    """
+    prepare(options["device"], options["threads"], options["seed"])
+    from attnworks.cli.reshape_run import prune_and_show
+
+    prune_and_show(model, options)
+
+
+@reshape.command()
+@click.argument("model")
+@click.option("--to", multiple=True, help="A mechanism, window:window=64; may be given several times.  [default: all "
+              "that could pay]")  # fmt: skip
+@click.option("--layers", default="auto", show_default=True, help="auto, or those that all get the one mechanism: "
+              "enc.0,enc.1 or 0,1 or single heads enc.0.3")  # fmt: skip
+@click.option("--max-error", type=click.FloatRange(0), default=0.02, show_default=True, help="Of auto: relative error "
+              "of attention outputs, and rise of the loss.")  # fmt: skip
+@click.option("--n", "length", type=click.IntRange(1), help="Length to choose and measure for.  [default: that of the "
+              "text]")  # fmt: skip
+@text_options
+@OUT
+@JSON
+@compute_options()
+def swap(model: str, **options: Any) -> None:
+    """Swap attention for cheaper mechanisms, where the error allows it.
+
+    MODEL is a run of attnworks train, or a Hugging Face model. With --layers auto every layer tries every mechanism on
+    the text; of all mixes within --max-error the one that takes least time is made, by exact search, and checked
+    against the loss. See attnworks advise for the trade-off without changing anything.
+
+    \b
+    Examples:
+      attnworks reshape swap runs/first --to window:window=8 --max-error 0.02 --out runs/windows
+      attnworks reshape swap runs/first --to linear --layers "enc.*" --heal 300 --heal-by distil --out runs/linear
+      attnworks reshape swap bert-folder --n 512 --max-error 0.05 --out bert-swapped
+    """
+    prepare(options["device"], options["threads"], options["seed"])
+    from attnworks.cli.reshape_run import swap_and_show
+
+    swap_and_show(model, options)
 
 
 @reshape.command()

@@ -9,22 +9,20 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Console, Group
-from rich.table import Table
-from rich.text import Text
+from rich.console import Console
 
 from attnworks.cli.console import console, print_json, progress_bar, progress_console
+from attnworks.cli.receipt_display import receipt_shown, what_was_done
 from attnworks.errors import UsageError
-from attnworks.receipt import Receipt
 from attnworks.reshape.carrying_out import Care, carry_out
 from attnworks.reshape.contract import Reshape
 from attnworks.reshape.events import Watch
 from attnworks.reshape.growing import Grow
-from attnworks.reshape.growth_methods import METHODS
 from attnworks.reshape.history import Place, check_new, receipts, undo, write_outcome
 from attnworks.reshape.projecting import Project
+from attnworks.reshape.pruning import Prune
 from attnworks.reshape.replaying import replay
+from attnworks.reshape.swapping import Swap
 from attnworks.reshape.texts import Texts, from_corpus, from_lines
 from attnworks.traces.examinee import open_examinee
 from attnworks.training.run import read_recipe
@@ -46,9 +44,33 @@ def grow_and_show(model: str, options: dict[str, Any]) -> None:
     _reshape_and_show(asked, model, options)
 
 
+def prune_and_show(model: str, options: dict[str, Any]) -> None:
+    if options["keep"] is None and options["heads"] == "auto":
+        raise UsageError(
+            asked="to prune",
+            expected="--keep with a share, or --heads",
+            got="neither",
+            remedy="for instance --keep 0.5",
+        )
+    names = ("keep", "heads", "by", "evenly", "compare")
+    _reshape_and_show(Prune(**{name: options[name] for name in names}), model, options)
+
+
+def swap_and_show(model: str, options: dict[str, Any]) -> None:
+    names = ("to", "layers", "max_error", "length")
+    _reshape_and_show(Swap(**{name: options[name] for name in names}), model, options)
+
+
 def _reshape_and_show(asked: Reshape, model: str, options: dict[str, Any]) -> None:
     check_new(options["out"])
-    care = Care(options["objective"], options["heal"], options["rate"], options["batch_tokens"], options["seed"])
+    care = Care(
+        options["objective"],
+        options["heal"],
+        options["rate"],
+        options["batch_tokens"],
+        options["seed"],
+        options["heal_by"],
+    )
     place = Place.of(model)
     texts = _texts(place, options)
     with watching("reshape", quiet=options["as_json"]) as watch:
@@ -78,7 +100,9 @@ def undo_and_show(model: str, out: Path, as_json: bool) -> None:
         print_json({"undone": asdict(receipt), "out": str(out)})
     else:
         console().print(
-            f"Undone: {_what(receipt)}. The model before is in {out}, as its files were.", markup=False, soft_wrap=True
+            f"Undone: {what_was_done(receipt)}. The model before is in {out}, as its files were.",
+            markup=False,
+            soft_wrap=True,
         )
 
 
@@ -98,59 +122,6 @@ def replay_and_show(model: str, on: str, out: Path, as_json: bool) -> None:
 def _saved(out: Path) -> None:
     examine, undo = (shlex.join(["attnworks", *verb, str(out)]) for verb in (["examine"], ["reshape", "undo"]))
     console().print(f"\nSaved  {out}\nNext   {examine}, or {undo} --out FOLDER", markup=False, soft_wrap=True)
-
-
-def receipt_shown(receipt: Receipt, number: int | None = None) -> Group:
-    """What was done, head by head, and what became of loss, parameters and FLOPs."""
-    heads = Table(box=SIMPLE_HEAD, pad_edge=False)
-    heads.add_column("head")
-    heads.add_column("becomes")
-    for head, form in receipt.done.items():
-        heads.add_row(head, form)
-    loss = receipt.loss
-    losses = _columns("", "before", "predicted", "after", *(("healed",) if loss.healed is not None else ()))
-    found = (loss.before, loss.predicted, loss.after, *((loss.healed,) if loss.healed is not None else ()))
-    losses.add_row(f"loss ({receipt.objective})", *(f"{value:.4g}" for value in found))
-    sizes = _columns("", "before", "after", "added" if receipt.parameters.saved < 0 else "saved")
-    for name, change in (("parameters", receipt.parameters), ("attention FLOPs", receipt.flops)):
-        share = f"{abs(change.after - change.before):,} ({100 * abs(change.saved):.2g} %)"
-        sizes.add_row(name, f"{change.before:,}", f"{change.after:,}", share)
-    title = Text(f"{'' if number is None else f'{number}. '}{_what(receipt)}", "bold")
-    facts = [_facts(receipt)] if receipt.facts else []
-    return Group(title, *([heads] if receipt.done else []), Text(_judged(receipt), "dim"), losses, sizes, *facts)
-
-
-def _facts(receipt: Receipt) -> Table:
-    """Further numbers: what other ways would have given, and what else was measured."""
-    table = _columns("", "")
-    for name, value in receipt.facts.items():
-        table.add_row(name.replace("_", " "), f"{value:.4g}")
-    for name in METHODS if receipt.asked.get("compare") else ():
-        if name != receipt.asked.get("by") and f"loss_by_{name}" not in receipt.facts:
-            table.add_row(f"loss by {name}", "not there")
-    return table
-
-
-def _columns(first: str, *others: str) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column(first)
-    for heading in others:
-        table.add_column(heading, justify="right")
-    return table
-
-
-def _judged(receipt: Receipt) -> str:
-    sentences, written = receipt.text.get("judged_by"), receipt.text.get("written")
-    steps = f", healed by {receipt.healing.steps} steps" if receipt.healing.steps else ""
-    own = f"; the model itself wrote {written} of their targets" if written else ""
-    judged = f"Mean loss of {sentences} held-out sentences of about {receipt.length} tokens{steps}{own}"
-    return f"{judged}; {receipt.seconds:.0f} s."
-
-
-def _what(receipt: Receipt) -> str:
-    count = len(receipt.done)
-    where = receipt.asked.get("heads") or receipt.asked.get("where")
-    return f"{receipt.reshape} {count} {'place' if 'where' in receipt.asked else 'head'}{'s' * (count != 1)} ({where})"
 
 
 def _texts(place: Place, options: dict[str, Any]) -> Texts:

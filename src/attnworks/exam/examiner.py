@@ -23,7 +23,7 @@ from attnworks.objectives.text import TextObjective
 from attnworks.traces.examinee import Examinee
 from attnworks.traces.foreign import ForeignSubject
 from attnworks.traces.forward import record_forward
-from attnworks.traces.gates import CountHeads, HeadsOff, OpenGates
+from attnworks.traces.gates import CountHeads, HeadsOff, gate_gradients
 from attnworks.traces.judging import Judge
 from attnworks.traces.layer import Slot
 from attnworks.traces.record import OwnSubject
@@ -181,17 +181,11 @@ class Examiner:
         self.advance(len(batch))
 
     def _grade(self, batch: TextBatch, rows: Tensor, objective: TextObjective) -> None:
-        gates = OpenGates()
-        with torch.enable_grad():
-            outputs = self.subject.run(objective.prepare(batch), gates, scores=self._scores(objective))
-            loss = objective.losses(outputs, batch, rows).sum()
-            found = torch.autograd.grad(loss, list(gates.gates.values()), allow_unused=True)
-        for (slot, gate), grad in zip(gates.gates.items(), found, strict=True):
-            value = torch.zeros_like(gate) if grad is None else grad
+        for slot, gradient in gate_gradients(self.subject, objective, batch, rows).items():
             self._fold(
                 Placed(name, slot, sample)
                 for measure in self.graded
-                for name, sample in measure.gradient(slot, value.detach()).items()
+                for name, sample in measure.gradient(slot, gradient).items()
             )
         self.advance(len(batch))
 

@@ -345,7 +345,22 @@ def _shrinkable(block: nn.Module, at: Projections) -> tuple[nn.Linear, nn.Linear
     return (query, key) if query.out_features == key.out_features else None
 
 
+def is_empty(attention: nn.Module) -> bool:
+    """Whether an attention layer of Hugging Face's has lost all heads."""
+    return getattr(attention, "attnworks_empty", False)
+
+
+def _no_heads(block: nn.Module, at: Projections) -> HeadWeights:
+    query, key, output = (cast("Any", block.get_submodule(path)) for path in (at.query.path, at.key.path, at.output))
+    (e, f), like = (map_.weight.shape[1] for map_ in (query, key)), output.weight
+    W_Q, W_K, W_V, W_O = (like.new_zeros(0, *shape) for shape in ((e, 1), (f, 1), (f, 1), (1, len(like))))
+    b = None if query.bias is None else like.new_zeros(0, 1)
+    return HeadWeights(W_Q, W_K, W_V, W_O, b, b, b, output.bias, 0, None)
+
+
 def _foreign_weights(block: nn.Module, attention: nn.Module, at: Projections) -> HeadWeights:
+    if is_empty(attention):
+        return _no_heads(block, at)
     width: int = getattr(attention, at.width)
     (W_Q, b_Q), (W_K, b_K), (W_V, b_V) = (_heads(block, place, width) for place in (at.query, at.key, at.value))
     own = groups_of(attention)

@@ -28,7 +28,7 @@ C = TypeVar("C", bound="TokenConfig")
 class AttentionConfig:
     """One multi-head attention layer.
 
-    heads       how many
+    heads       how many; a layer without any gives the bias of its output
     d_k, d_v    width of a key and of a value, free of d_e / heads: the same in all heads, or one width per head
     bias        whether the four projections carry biases
     mechanism   a mechanism for all heads, or one per head; options as in `window:window=64`
@@ -45,7 +45,7 @@ class AttentionConfig:
     def __post_init__(self) -> None:
         if isinstance(self.mechanism, list):
             object.__setattr__(self, "mechanism", tuple(self.mechanism))
-        whole("heads", self.heads, 1, LARGEST_WIDTH)
+        whole("heads", self.heads, 0, LARGEST_WIDTH)
         for name in ("d_k", "d_v"):
             self._settle_widths(name)
         within("scale", self.scale or 0.0, -LARGEST_FLOAT, LARGEST_FLOAT)

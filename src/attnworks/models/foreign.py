@@ -6,11 +6,7 @@ transformers warns about weights that are missing, draws them at random and goes
 from __future__ import annotations
 
 import importlib.util
-import logging
 import re
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -24,6 +20,7 @@ from attnworks.errors import FolderError, MissingExtraError, UnsafeFileError, Us
 from attnworks.models.anatomy import ModelKind, model_kind
 from attnworks.models.families import FAMILIES
 from attnworks.models.folder import PICKLES
+from attnworks.models.quiet import quiet
 from attnworks.models.remaking import ENTRY
 from attnworks.models.reshaped_folder import PREFIX, is_reshaped, open_reshaped
 from attnworks.models.transformer import Transformer
@@ -78,7 +75,7 @@ def open_pretrained(
         raise unknown_name("type of numbers", dtype, DTYPES)
     _check_device(device)
     transformers = _transformers(path_or_id)
-    with _quiet(transformers):
+    with quiet():
         folder = folder_of(path_or_id)
         with disk_errors(f"open {folder}", remedy="check that you may read it"):
             described = _read_config(folder, transformers)
@@ -147,29 +144,6 @@ def _check_device(device: str) -> None:
         raise UsageError(
             asked=f"device {device!r}", expected="one that torch can use", got=_short(error), remedy="use cpu"
         ) from None
-
-
-@contextmanager
-def _quiet(transformers: ModuleType) -> Iterator[None]:
-    """Without progress bars and warnings: what they would say is checked here, and said once."""
-    import huggingface_hub.utils as hub
-
-    logs = (transformers.utils.logging, hub.logging)
-    levels = [log.get_verbosity() for log in logs]
-    bars, hub_bars = logs[0].is_progress_bar_enabled(), not hub.are_progress_bars_disabled()
-    try:
-        for log in logs:
-            log.set_verbosity(logging.CRITICAL)
-        logs[0].disable_progress_bar()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for log, level in zip(logs, levels, strict=True):
-            log.set_verbosity(level)
-        if bars:
-            logs[0].enable_progress_bar()
-        (hub.enable_progress_bars if hub_bars else hub.disable_progress_bars)()
 
 
 def folder_of(path_or_id: str) -> Path:

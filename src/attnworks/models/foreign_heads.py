@@ -1,31 +1,35 @@
-"""Wider heads, and more of them, in the attention layers of Hugging Face models.
+"""Wider heads, more or fewer of them, in the attention layers of Hugging Face models.
 
 The modules of transformers cut queries, keys and values by one width. Projections therefore give all heads padded with
-zeros to the width of the widest (`head_linear`), and store the true columns alone.
+zeros to the width of the widest (`head_linear`), and store the true columns alone. Where heads only go, projections
+stay what they are, with fewer columns. A layer that loses all heads keeps one of width zero, which gives nothing.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attnworks.models.anatomy import Head, Part
+from attnworks.models.anatomy import Head, HeadWeights, Part
 from attnworks.models.config import AttentionConfig
 from attnworks.models.head_groups import HeadGroups
 from attnworks.models.head_linear import HeadsIn, HeadsOut
-from attnworks.models.offering import groups_of
-from attnworks.models.remaking import ENTRY, equip
+from attnworks.models.offering import ATTRIBUTE, groups_of
+from attnworks.models.remaking import ENTRY, carry_over, grouped
 
 WIDTHS = "attnworks_widths"
 """Under this name the config of a Hugging Face model says how wide the heads of its changed layers are."""
 
+HEADS = "attnworks_heads"
+"""Under this name it says which heads its changed layers have, by their first numbers; -1 for a new one."""
+
 _COUNTS = ("num_attention_heads", "num_heads", "n_heads")
-_TOTALS = ("all_head_size", "inner_dim")
+_TOTALS = ("all_head_size", "inner_dim", "split_size")
 
 
 def why_not_foreign(model: nn.Module, part: Part) -> str | None:
@@ -57,11 +61,131 @@ def _grows(groups: HeadGroups) -> bool:
     return all(usual) and not groups.bound_to_width()
 
 
+def why_not_fewer_foreign(part: Part, kept: Sequence[int]) -> str | None:
+    """The reason for which a layer cannot be cut down to these heads, in words; None if it can."""
+    assert part.place is not None and part.weights is not None
+    block, at = part.place
+    paths = (at.query.path, at.key.path, at.value.path, at.output)
+    if not all(_is_linear(block.get_submodule(path)) or _is_conv1d(block.get_submodule(path)) for path in paths):
+        return "projections that are not linear"
+    W = part.weights()
+    left = Counter(head * W.groups // len(W.W_Q) for head in kept)
+    return "groups with different numbers of heads left" if len({*left.values()}) > 1 else None
+
+
 @torch.no_grad()
-def put_foreign_heads(model: Any, part: Part, slot: str, heads: Sequence[Head]) -> None:
-    """Put a layer of a Hugging Face model together from these heads, in place, and write that into its config."""
+def keep_foreign_heads(model: Any, part: Part, slot: str, kept: Sequence[int], heads: Sequence[Head]) -> None:
+    """Cut a layer of a Hugging Face model down to these of its heads, in place, and write that into its config."""
+    assert part.attention is not None and part.weights is not None
+    widths = getattr(model.config, WIDTHS, {})
+    if not kept:
+        _empty(part)
+        model.config.attnworks_widths = {other: widths[other] for other in widths if other != slot}
+    elif slot in widths:
+        put_foreign_heads(model, part, slot, [heads[head] for head in kept], kept)
+        return
+    else:
+        _cut(part, slot, kept, part.weights())
+    _write_origins(model, part.attention, slot, kept)
+    _regroup(model, part, slot, kept)
+
+
+def _cut(part: Part, slot: str, kept: Sequence[int], W: HeadWeights) -> None:
+    """Columns of the projections, and rows of the output, of these heads alone."""
+    assert part.place is not None and part.attention is not None
+    (block, at), attention = part.place, cast("Any", part.attention)
+    groups = groups_of(attention)
+    width, count = getattr(attention, at.width), len(W.W_O)
+    shared = list(dict.fromkeys(head * W.groups // count for head in kept))
+    keys = held = kept if groups is None or part.shrinkable is None else _rows_held(groups, kept, slot)
+    values = kept
+    if W.groups < count:
+        keys = values = shared
+    left = {at.query.path: (at.query, held), at.key.path: (at.key, keys), at.value.path: (at.value, values)}
+    for path, (place, chosen) in left.items():
+        module: Any = block.get_submodule(path)
+        columns = torch.arange(_outputs(module))
+        if place.per_head:
+            columns = columns.unflatten(0, (-1, place.of * width))[list(chosen)]
+        else:
+            columns = columns.unflatten(0, (place.of, -1, width))[:, list(chosen)]
+        _choose(module, columns.flatten(), outputs=True)
+    rows = torch.arange(count * W.W_V.shape[-1]).unflatten(0, (count, -1))[list(kept)].flatten()
+    _choose(block.get_submodule(at.output), rows, outputs=False)
+    _tell_sizes(attention, len(kept), width)
+    if hasattr(attention, "num_key_value_groups"):
+        attention.num_key_value_groups = len(kept) // len(shared)
+
+
+def _rows_held(groups: HeadGroups, kept: Sequence[int], slot: str) -> list[int]:
+    """Where queries and keys of these heads are, in a layer that has them for some heads only.
+
+    transformers reads the length of a cache off its keys, so that a decoder keeps some, used or not.
+    """
+    rows = [groups.looking.index(head) for head in kept if head in groups.looking]
+    return rows or [0] * slot.startswith("dec")
+
+
+def _empty(part: Part) -> None:
+    """One head without columns in the place of all, since transformers' modules need one."""
+    assert part.place is not None and part.attention is not None
+    (block, at), attention = part.place, cast("Any", part.attention)
+    for place in (at.query, at.key, at.value):
+        old: Any = block.get_submodule(place.path)
+        if not isinstance(old, HeadsOut) or old.weight.numel():
+            inputs = old.weight.shape[0] if _is_conv1d(old) else old.weight.shape[1]
+            block.set_submodule(place.path, _like(old, HeadsOut(inputs, [0] * place.of, 1, bias=old.bias is not None)))
+    old = block.get_submodule(at.output)
+    outputs = old.weight.shape[1] if _is_conv1d(old) else old.weight.shape[0]
+    new = HeadsIn(outputs, [0], 1, bias=old.bias is not None)
+    block.set_submodule(at.output, _like(old, new))
+    if new.bias is not None:
+        new.bias.copy_(old.bias)
+    setattr(attention, at.width, 1)
+    _tell_sizes(attention, 1, 1)
+    if hasattr(attention, "num_key_value_groups"):
+        attention.num_key_value_groups = 1
+    attention.attnworks_empty = True
+
+
+def _tell_sizes(attention: Any, heads: int, width: int) -> None:
+    for names, number in ((_COUNTS, heads), (_TOTALS, heads * width)):
+        for name in names:
+            if hasattr(attention, name):
+                setattr(attention, name, number)
+
+
+def _is_conv1d(module: nn.Module) -> bool:
+    """GPT-2's linear map, whose weight is the other way around."""
+    return type(module).__name__ == "Conv1D"
+
+
+def _outputs(module: Any) -> int:
+    return module.weight.shape[1] if _is_conv1d(module) else module.weight.shape[0]
+
+
+def _choose(module: Any, numbers: Tensor, *, outputs: bool) -> None:
+    """Keep these outputs, or these inputs, of a linear map."""
+    weight = module.weight
+    axis = int(outputs) if _is_conv1d(module) else int(not outputs)
+    numbers = numbers.to(weight.device)
+    module.weight = nn.Parameter(weight.index_select(axis, numbers), requires_grad=weight.requires_grad)
+    if outputs and module.bias is not None:
+        bias = module.bias
+        module.bias = nn.Parameter(bias.index_select(0, numbers), requires_grad=bias.requires_grad)
+    names = ("nf", "nx") if _is_conv1d(module) else ("out_features", "in_features")
+    setattr(module, names[int(not outputs)], len(numbers))
+
+
+@torch.no_grad()
+def put_foreign_heads(model: Any, part: Part, slot: str, heads: Sequence[Head], origins: Sequence[int | None]) -> None:
+    """Put a layer of a Hugging Face model together from these heads, in place, and write that into its config.
+
+    origins    the number that each head had in the layer before; None for a new one
+    """
     assert part.place is not None and part.attention is not None
     block, at = part.place
+    _write_origins(model, part.attention, slot, origins)
     resize(model, part, slot, [head.W_Q.shape[1] for head in heads], [head.W_V.shape[1] for head in heads])
     for place, weight, bias in ((at.query, "W_Q", "b_Q"), (at.key, "W_K", "b_K"), (at.value, "W_V", "b_V")):
         projection = block.get_submodule(place.path)
@@ -72,9 +196,57 @@ def put_foreign_heads(model: Any, part: Part, slot: str, heads: Sequence[Head]) 
     output = block.get_submodule(at.output)
     assert isinstance(output, HeadsIn)
     output.weight.copy_(torch.cat([head.W_O for head in heads]).T)
-    groups = groups_of(part.attention)
-    if groups is not None:
-        equip(model, {slot: (*groups.by_head(), *("dense",) * (len(heads) - groups.count))})
+    _regroup(model, part, slot, origins)
+
+
+def _regroup(model: Any, part: Part, slot: str, origins: Sequence[int | None]) -> None:
+    """The mechanisms of a layer, if it has some of ours, for the heads that it has now."""
+    attention, old = part.attention, groups_of(part.attention)  # pyright: ignore[reportArgumentType]
+    assert attention is not None and part.weights is not None
+    if old is None:
+        return
+    by_head = old.by_head()
+    specs = tuple("dense" if origin is None else by_head[origin] for origin in origins)
+    described = {other: of for other, of in model.config.attnworks.items() if other != slot}
+    if not specs:
+        delattr(attention, ATTRIBUTE)
+    else:
+        W = part.weights()
+        new = HeadGroups(grouped(specs), W.W_Q.shape[-1], W.W_V.shape[-1]).to(W.W_V).train(attention.training)
+        carry_over(old, new, origins)
+        setattr(attention, ATTRIBUTE, new)
+        described[slot] = list(specs)
+    model.config.attnworks = described
+
+
+def _write_origins(model: Any, attention: Any, slot: str, origins: Sequence[int | None]) -> None:
+    """Into the config, by the numbers that heads had at first; T5 knows positions by them."""
+    model.config.attnworks = getattr(model.config, ENTRY, {})
+    known: dict[str, list[int]] = getattr(model.config, HEADS, {})
+    before = known.get(slot)
+    first = [-1 if origin is None else before[origin] if before else origin for origin in origins]
+    model.config.attnworks_heads = {**known, slot: first}
+    if hasattr(attention, "relative_attention_num_buckets"):
+        _keep_positions(attention, first)
+
+
+def restore_heads(
+    model: Any, part: Part, slot: str, widths: dict[str, Any] | None, first: Sequence[int] | None
+) -> None:
+    """Give a layer that is as its family has it the heads that the config of a folder speaks of, still without values.
+
+    widths    of keys and values of each head, if they are written there
+    first     numbers of the heads that are left, -1 for new ones, if some went
+    """
+    assert part.weights is not None and part.attention is not None
+    origins = None if first is None else [None if head < 0 else head for head in first]
+    if widths is None:
+        assert origins is not None and None not in origins
+        keep_foreign_heads(model, part, slot, [head for head in origins if head is not None], ())
+        return
+    before, now = len(part.weights().W_O), len(widths["keys"])
+    _write_origins(model, part.attention, slot, origins or [head if head < before else None for head in range(now)])
+    resize(model, part, slot, widths["keys"], widths["values"])
 
 
 @torch.no_grad()
@@ -93,13 +265,8 @@ def resize(model: Any, part: Part, slot: str, keys: Sequence[int], values: Seque
     block.set_submodule(at.output, _like(old, new))
     if new.bias is not None:
         new.bias.copy_(old.bias)
-    if hasattr(attention, "relative_attention_num_buckets"):
-        _keep_positions(attention, len(keys))
     setattr(attention, at.width, widest)
-    for names, number in ((_COUNTS, len(keys)), (_TOTALS, len(keys) * widest)):
-        for name in names:
-            if hasattr(attention, name):
-                setattr(attention, name, number)
+    _tell_sizes(attention, len(keys), widest)
     model.config.attnworks = getattr(model.config, ENTRY, {})
     described = {slot: {"keys": list(keys), "values": list(values)}}
     model.config.attnworks_widths = {**getattr(model.config, WIDTHS, {}), **described}
@@ -112,13 +279,14 @@ def _like(old: Any, new: HeadsOut | HeadsIn) -> nn.Module:
     return new.to(old.weight).train(old.training)
 
 
-# T5 computes what positions add to scores [1 h i j] in its first layer, and hands it on from layer to layer. New heads
-# see none of it: zeros are put there for them where it enters a layer, or is made in it, and go where it leaves.
+# T5 computes what positions add to scores [1 h i j] in its first layer, and hands it on from layer to layer. Each layer
+# that lost heads, or has new ones, takes the part of its heads, with zeros for new ones, and hands on the whole.
 
 
-def _keep_positions(attention: Any, heads: int) -> None:
-    """Once, when a layer gets its first new head."""
-    if attention.n_heads == attention.config.num_heads < heads:
+def _keep_positions(attention: Any, origins: Sequence[int]) -> None:
+    hooked = hasattr(attention, "attnworks_origins")
+    attention.attnworks_origins = list(origins)
+    if not hooked:
         attention.register_forward_pre_hook(_enter, with_kwargs=True)
         attention.register_forward_hook(_leave)
         if attention.has_relative_attention_bias:
@@ -126,18 +294,28 @@ def _keep_positions(attention: Any, heads: int) -> None:
 
 
 def _enter(attention: Any, args: tuple[Any, ...], given: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    added = given.get("position_bias")
+    added = attention.attnworks_handed_on = given.get("position_bias")
     if added is None:
         return args, given
-    return args, {**given, "position_bias": F.pad(added, (0, 0, 0, 0, 0, attention.n_heads - added.shape[1]))}
+    return args, {**given, "position_bias": _of_heads(added, attention.attnworks_origins, 1)}
 
 
 def _make(attention: Any, table: nn.Module, places: Any, added: Tensor) -> Tensor:
     del table, places
-    return F.pad(added, (0, attention.n_heads - added.shape[-1]))
+    attention.attnworks_handed_on = added.permute(2, 0, 1).unsqueeze(0)
+    return _of_heads(added, attention.attnworks_origins, 2)
 
 
 def _leave(attention: Any, args: tuple[Any, ...], output: tuple[Any, ...]) -> tuple[Any, ...]:
     del args
     attended, added, *others = output
-    return attended, added[:, : attention.config.num_heads], *others
+    whole, attention.attnworks_handed_on = attention.attnworks_handed_on, None
+    if whole is None:
+        whole = added.new_zeros(1, attention.config.num_heads, *added.shape[2:])
+    return attended, whole, *others
+
+
+def _of_heads(added: Tensor, origins: Sequence[int], axis: int) -> Tensor:
+    """The slices of these heads; of new ones, and of the head that stands for none, zeros."""
+    nothing = added.new_zeros(*added.shape[:axis], 1, *added.shape[axis + 1 :])
+    return torch.cat([nothing if head < 0 else added.narrow(axis, head, 1) for head in origins or (-1,)], axis)

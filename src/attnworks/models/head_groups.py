@@ -55,6 +55,8 @@ class HeadGroups(nn.ModuleList):
         One mechanism for all heads is the common, copy-free case. What a mask adds to scores (T5's positions) is
         nothing to heads without scores.
         """
+        if not self.count:
+            return Attended(V.new_zeros(*V.shape[:2], Q.shape[2], V.shape[3]), Q @ K.mT if weights else None)
         if len(self) == 1:
             mechanism = self.mechanisms[0]
             Q, K = (T if T.shape[1] == self.count else _nothing(T, self.count) for T in (Q, K))

@@ -1,4 +1,4 @@
-"""Attention layers taken apart into heads, and put together again with wider heads or more of them."""
+"""Attention layers taken apart into heads, and put together again with wider heads, more or fewer of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ from torch import nn
 from attnworks.errors import UsageError
 from attnworks.models.anatomy import Head, HeadWeights, Part, anatomy_of
 from attnworks.models.config import AttentionConfig
-from attnworks.models.foreign_heads import put_foreign_heads, why_not_foreign
+from attnworks.models.foreign_heads import (
+    keep_foreign_heads,
+    put_foreign_heads,
+    why_not_fewer_foreign,
+    why_not_foreign,
+)
 from attnworks.models.multihead import MultiHead, tie_layers
 from attnworks.models.remaking import SHORT, carry_over
 from attnworks.models.transformer import Transformer
@@ -69,6 +74,8 @@ def why_not(model: nn.Module, slot: str) -> str | None:
     if slot not in own:
         return "weights that several layers share"
     attention = own[slot].attention
+    if not heads_of(own[slot]):
+        return "no heads at all"
     if not isinstance(attention, MultiHead):
         return why_not_foreign(model, own[slot])
     if not isinstance(model, Transformer):
@@ -99,45 +106,102 @@ def put_heads(model: nn.Module, slot: str, heads: Sequence[Head]) -> None:
     """
     layers = attention_layers(model)
     if isinstance(model, Transformer) and slot in layers:
-        _put_own_heads(model, layers[slot], slot, heads)
+        _put_own_heads(model, layers[slot], slot, heads, _then_new(len(heads_of(layers[slot])), len(heads)))
     else:
         check_can_grow(model, slot)
-        put_foreign_heads(model, layers[slot], slot, heads)
+        put_foreign_heads(model, layers[slot], slot, heads, _then_new(len(heads_of(layers[slot])), len(heads)))
+
+
+def _then_new(before: int, now: int) -> list[int | None]:
+    return [head if head < before else None for head in range(now)]
+
+
+def why_not_fewer(model: nn.Module, slot: str, kept: Sequence[int]) -> str | None:
+    """The reason for which `keep_heads` cannot cut a layer down to these heads, in words; None if it can."""
+    known, own = every_layer(model), attention_layers(model)
+    if not known:
+        return f"{type(model).__name__}, a model whose parts are not known"
+    if slot not in known:
+        return f"no such layer among {', '.join(known)}"
+    if slot not in own:
+        return "weights that several layers share"
+    if not isinstance(model, Transformer) and isinstance(own[slot].attention, MultiHead):
+        return f"{type(model).__name__}, whose layers are all alike"
+    if not {*kept} <= {*range(len(heads_of(own[slot])))} or len({*kept}) < len(kept):
+        return "numbers that are not those of its heads, or twice the same"
+    return None if isinstance(model, Transformer) else why_not_fewer_foreign(own[slot], kept)
+
+
+def check_can_keep(model: nn.Module, slot: str, kept: Sequence[int]) -> None:
+    """Refuse what `keep_heads` cannot do."""
+    if reason := why_not_fewer(model, slot, kept):
+        raise UsageError(
+            asked=f"fewer heads in {slot}",
+            expected="heads with projections of their own, or as many of each group that shares keys and values",
+            got=reason,
+            remedy="choose other heads, another layer, or a model of another family",
+        )
+
+
+def keep_heads(model: nn.Module, slot: str, kept: Sequence[int]) -> None:
+    """Cut a layer down to these of its heads, in place: the others lose their rows and columns of all four maps.
+
+    The output is that of the layer with the outputs of the others set to zero; a layer without heads gives its output
+    bias. All heads, in their order, leave the model as it is. Heads that share keys and values keep them together.
+    """
+    check_can_keep(model, slot, kept)
+    part = attention_layers(model)[slot]
+    heads = heads_of(part)
+    if list(kept) == list(range(len(heads))):
+        return
+    if isinstance(model, Transformer):
+        _put_own_heads(model, part, slot, [heads[head] for head in kept], kept)
+    else:
+        keep_foreign_heads(model, part, slot, kept, heads)
 
 
 @torch.no_grad()
-def _put_own_heads(model: Transformer, part: Part, slot: str, heads: Sequence[Head]) -> None:
+def _put_own_heads(
+    model: Transformer, part: Part, slot: str, heads: Sequence[Head], origins: Sequence[int | None]
+) -> None:
     assert isinstance(part.attention, MultiHead)
     old = part.attention
     with torch.random.fork_rng(devices=[]):
-        new = MultiHead(old.W_O.shape[-1], _config(old, heads), slot).to(old.W_O).train(old.training)
+        new = MultiHead(old.W_O.shape[-1], _config(old, heads, origins), slot).to(old.W_O).train(old.training)
     looking = [heads[head] for head in new.mechanisms.looking]
     for name in ("W_Q", "W_K", "b_Q", "b_K"):
         _fill(old, new, name, looking, new.key_widths)
     for name, axis in (("W_V", -1), ("b_V", -1), ("W_O", 0)):
         _fill(old, new, name, heads, new.value_widths, axis)
-    for name in ("b_O", *(f"{letter}_{of}g" for letter in "Wb" for of in "QKV")):
-        if getattr(old, name, None) is not None:
-            getattr(new, name).requires_grad_(getattr(old, name).requires_grad).copy_(getattr(old, name))
+    if old.b_O is not None and new.b_O is not None:
+        new.b_O.requires_grad_(old.b_O.requires_grad).copy_(old.b_O)
+    for name in (f"{letter}_{of}g" for letter in "Wb" for of in "QKV"):
+        if new.twice and getattr(old, name) is not None:
+            rows = [getattr(old, name)[head] for head in origins]
+            getattr(new, name).requires_grad_(getattr(old, name).requires_grad).copy_(torch.stack(rows))
     _check_carried(old, new)
-    carry_over(old.mechanisms, new.mechanisms)
+    carry_over(old.mechanisms, new.mechanisms, origins)
     holder, _, name = next(path for path, module in model.named_modules() if module is old).rpartition(".")
     setattr(model.get_submodule(holder), name, new)
     model.config = replace(model.config, slots={**model.config.slots, slot: new.config})
     tie_layers(model)
 
 
-def _config(old: MultiHead, heads: Sequence[Head]) -> AttentionConfig:
-    """The layer's own with other widths, more heads, and the scale that it had."""
+def _config(old: MultiHead, heads: Sequence[Head], origins: Sequence[int | None]) -> AttentionConfig:
+    """The layer's own with other widths and heads, and the scale that it had."""
     config = old.config
-    specs = (*old.mechanisms.by_head(), *("dense",) * (len(heads) - config.heads))
-    kept = (*config.key_widths, *(0,) * (len(heads) - config.heads))
-    keys = tuple(head.W_Q.shape[1] or width for head, width in zip(heads, kept, strict=True))
+    if not heads:
+        geometry = config.geometry
+        return replace(config, heads=0, d_k=geometry.d_k, d_v=geometry.d_v, mechanism="dense")
+    before = (config.mechanism,) * config.heads if isinstance(config.mechanism, str) else config.mechanism
+    specs = tuple("dense" if origin is None else before[origin] for origin in origins)
+    known = (0 if origin is None else config.key_widths[origin] for origin in origins)
+    keys = tuple(head.W_Q.shape[1] or width for head, width in zip(heads, known, strict=True))
     values = tuple(head.W_V.shape[1] for head in heads)
     scale = config.scale
-    if scale is None and (max(keys), len(heads)) != (config.geometry.d_k, config.heads):
+    if scale is None and (max(keys) != config.geometry.d_k or None in origins):
         scale = _scale(old)
-    mechanism = config.mechanism if len(heads) == config.heads or specs[0] == "dense" == config.mechanism else specs
+    mechanism = config.mechanism if {*specs} == {config.mechanism} else specs
     return replace(config, heads=len(heads), d_k=keys, d_v=values, mechanism=mechanism, scale=scale)
 
 
@@ -164,10 +228,13 @@ def _fill(old: MultiHead, new: MultiHead, name: str, heads: Sequence[Head], widt
 def _check_carried(old: MultiHead, new: MultiHead) -> None:
     """Parameters of mechanisms must not depend on the widths that changed."""
     before, after = (
-        [tensor.shape[1:] for module in layer.mechanisms.mechanisms for tensor in module.state_dict().values()]
+        {
+            str(spec): [tensor.shape[1:] for tensor in module.state_dict().values()]
+            for spec, module in zip(layer.mechanisms.specs, layer.mechanisms.mechanisms, strict=True)
+        }
         for layer in (old, new)
     )
-    if before != after:
+    if any(before.get(spec, shapes) != shapes for spec, shapes in after.items()):
         raise UsageError(
             asked=f"wider heads in {old.slot}",
             expected="mechanisms whose own parameters do not depend on the width",

@@ -77,7 +77,7 @@ class MultiHead(nn.Module):
         K, V = self.keys_values(Z)
         second = self.second(X) if self.twice and not mask.causal else None
         Y = self.attend(Q, K, V, mask, second).Y
-        if observe is not None:
+        if observe is not None and self.config.heads:
             weigh = partial(self._weigh, Q, K, V, mask, second)
             Q, K = self.mechanisms.every_head(Q), self.mechanisms.every_head(K)
             edited = observe(Observation(self.slot, X, Z, Q, K, V, mask, Y, self.dot_scale, weigh))

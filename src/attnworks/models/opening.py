@@ -9,29 +9,28 @@ from typing import Any
 from attnworks.errors import UsageError
 from attnworks.models import folder as own
 from attnworks.models.build import Model
-from attnworks.models.remaking import ENTRY
-from attnworks.models.reshaped_folder import is_pretrained, write_reshaped
+from attnworks.models.reshaped_folder import is_pretrained, write_foreign
 from attnworks.storage.disk import new_folder
 
 
 def save(model: Any, folder: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-    """Write a model of attnworks, or a reshaped one of Hugging Face, to `folder`, whole or not at all.
+    """Write a model of attnworks, or one of Hugging Face, to `folder`, whole or not at all.
 
     With `overwrite`, an existing model folder is replaced in one step once the new one is safely on disk. A tokenizer
-    is not written: call its `save_pretrained` on the same folder.
+    is not written: call its `save_pretrained` on the same folder. What transformers can load is written as it does.
     """
     if isinstance(model, Model):
         return own.save(model, folder, overwrite=overwrite)
-    if not hasattr(getattr(model, "config", None), ENTRY):
+    if not hasattr(model, "save_pretrained"):
         raise UsageError(
             asked=f"save {type(model).__name__}",
-            expected="a model of attnworks, or a Hugging Face model that was reshaped",
+            expected="a model of attnworks, or one of Hugging Face",
             got="another model",
-            remedy="call its save_pretrained",
+            remedy="save its state_dict with safetensors",
         )
     own.check_place(Path(folder), overwrite)
     with new_folder(Path(folder)) as scratch:
-        write_reshaped(model, scratch)
+        write_foreign(model, scratch)
     return Path(folder)
 
 

@@ -27,21 +27,21 @@ ENTRY = "attnworks"
 """Under this name the config of a Hugging Face model says which of its heads use which mechanism."""
 
 Mechanisms = Mapping[str, Sequence[str]]
-"""Layer (enc.0, dec.1) -> the mechanism of each of its heads."""
+"""Layer (enc.0, dec.1, cross.1) -> the mechanism of each of its heads."""
 
 
-def mechanisms_of(model: nn.Module) -> dict[str, tuple[str, ...]]:
-    """What each head of each self-attention layer uses."""
+def mechanisms_of(model: nn.Module, *, cross: bool = False) -> dict[str, tuple[str, ...]]:
+    """What each head of each self-attention layer uses; with `cross`, of cross-attention too."""
     found: dict[str, tuple[str, ...]] = {}
-    for slot, part in self_attention(model).items():
+    for slot, part in attention_parts(model, cross=cross).items():
         groups = groups_in(part)
         found[slot] = ("dense",) * _count(part) if groups is None else groups.by_head()
     return found
 
 
-def attention_groups(model: nn.Module) -> dict[str, HeadGroups]:
-    """The mechanisms of every self-attention layer that has some of ours."""
-    found = {slot: groups_in(part) for slot, part in self_attention(model).items()}
+def attention_groups(model: nn.Module, *, cross: bool = False) -> dict[str, HeadGroups]:
+    """The mechanisms of every self-attention layer that has some of ours; with `cross`, of cross-attention too."""
+    found = {slot: groups_in(part) for slot, part in attention_parts(model, cross=cross).items()}
     return {slot: groups for slot, groups in found.items() if groups is not None}
 
 
@@ -52,7 +52,7 @@ def with_mechanisms(model: nn.Module, wanted: Mechanisms) -> Any:
     those of Hugging Face where the layer can do with fewer (`Part.shrinkable`). The model must be one of attnworks, or
     of a family whose parts are known.
     """
-    now = mechanisms_of(model)
+    now = mechanisms_of(model, cross=True)
     for slot, specs in wanted.items():
         _check(slot, specs, now)
     if isinstance(model, Transformer):
@@ -64,12 +64,12 @@ def with_mechanisms(model: nn.Module, wanted: Mechanisms) -> Any:
 
 def equip(model: Any, wanted: Mechanisms) -> None:
     """Give layers of a Hugging Face model these mechanisms, in place, and write that into its config."""
-    layers = self_attention(model)
+    layers = attention_parts(model, cross=True)
     for slot, specs in wanted.items():
         part = layers[slot]
         assert part.attention is not None and part.weights is not None
         W, old = part.weights(), groups_of(part.attention)
-        groups = HeadGroups(_grouped(specs), W.W_Q.shape[-1], W.W_V.shape[-1]).to(W.W_V)
+        groups = HeadGroups(grouped(specs), W.W_Q.shape[-1], W.W_V.shape[-1]).to(W.W_V)
         groups.train(part.attention.training)
         if old is not None:
             carry_over(old, groups)
@@ -119,16 +119,20 @@ def _carry_layer(old: MultiHead, new: MultiHead) -> None:
 
 
 @torch.no_grad()
-def carry_over(old: HeadGroups, new: HeadGroups) -> None:
-    """Parameters of mechanisms that stay: what a mechanism holds for each head goes with the head."""
+def carry_over(old: HeadGroups, new: HeadGroups, origins: Sequence[int | None] | None = None) -> None:
+    """Parameters of mechanisms that stay: what a mechanism holds for each head goes with the head.
+
+    origins    the old number of each new head, None for one that was not there; the same numbers unless given
+    """
     for spec, heads, mechanism in zip(new.specs, new.heads, new.mechanisms, strict=True):
+        came_from = heads if origins is None else [origins[head] for head in heads]
         for before, held, theirs in zip(old.specs, old.heads, old.mechanisms, strict=True):
-            if before == spec and not {*held}.isdisjoint(heads):
-                _carry_tensors(tensors_of(theirs), held, tensors_of(mechanism), heads)
+            if before == spec and not {*held}.isdisjoint(came_from):
+                _carry_tensors(tensors_of(theirs), held, tensors_of(mechanism), came_from)
 
 
 def _carry_tensors(
-    theirs: Mapping[str, Tensor], held: Sequence[int], own: Mapping[str, Tensor], heads: Sequence[int]
+    theirs: Mapping[str, Tensor], held: Sequence[int], own: Mapping[str, Tensor], heads: Sequence[int | None]
 ) -> None:
     for name, tensor in own.items():
         tensor.requires_grad_(theirs[name].requires_grad)
@@ -163,6 +167,11 @@ def _check_held(held: Sequence[int], kept: Sequence[int], slot: str) -> None:
 
 def self_attention(model: nn.Module) -> dict[str, Part]:
     """Every self-attention layer whose module is its own."""
+    return attention_parts(model)
+
+
+def attention_parts(model: nn.Module, *, cross: bool = False) -> dict[str, Part]:
+    """The same; with `cross`, those of cross-attention after them."""
     if isinstance(model, Recurrent):
         raise UsageError(
             asked="other heads in a recurrent model",
@@ -178,8 +187,13 @@ def self_attention(model: nn.Module) -> dict[str, Part]:
             got="a model whose parts are not known",
             remedy="attnworks.models.families.FAMILIES lists those that are",
         )
+    roles = ("self", "cross") if cross else ("self",)
     parts = {
-        f"{SHORT[block.kind]}.{block.layer}": part for block in blocks for part in block.parts if part.role == "self"
+        f"{'cross' if part.role == 'cross' else SHORT[block.kind]}.{block.layer}": part
+        for role in roles
+        for block in blocks
+        for part in block.parts
+        if part.role == role
     }
     modules = [part.attention for part in parts.values()]
     return {slot: part for slot, part in parts.items() if part.weights and modules.count(part.attention) == 1}
@@ -201,7 +215,7 @@ def _count(part: Part) -> int:
     return len(part.weights().W_O)
 
 
-def _grouped(specs: Sequence[str]) -> list[Group]:
+def grouped(specs: Sequence[str]) -> list[Group]:
     return list(AttentionConfig(heads=len(specs), d_k=1, d_v=1, mechanism=tuple(specs)).mechanism_groups())
 
 
@@ -211,7 +225,7 @@ def _check(slot: str, specs: Sequence[str], now: Mapping[str, Sequence[str]]) ->
             asked=f"other heads in {slot}",
             expected=f"one of {', '.join(now) or 'no layer: all of them share their weights'}",
             got="a layer this model does not have, or whose weights several layers share",
-            remedy="name self-attention layers enc.L or dec.L, from zero",
+            remedy="name layers enc.L, dec.L or cross.L, from zero",
         )
     if len(specs) != len(now[slot]):
         raise UsageError(

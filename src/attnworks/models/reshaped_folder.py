@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,9 @@ from attnworks.models.folder import (
     read_weights,
     write_parts,
 )
-from attnworks.models.foreign_heads import WIDTHS, resize
-from attnworks.models.head_parts import attention_layers, check_can_grow
+from attnworks.models.foreign_heads import HEADS, WIDTHS, restore_heads
+from attnworks.models.head_parts import attention_layers, check_can_grow, check_can_keep
+from attnworks.models.quiet import quiet
 from attnworks.models.remaking import ENTRY, equip
 from attnworks.storage.disk import disk_errors
 from attnworks.storage.sealed import changed, parse_json, read_json_bytes
@@ -34,8 +36,17 @@ PREFIX = "attnworks-"
 README = "README.md"
 
 
-def write_reshaped(model: Any, folder: Path) -> None:
-    """Config, weights and manifest, into a folder that is being filled."""
+def write_foreign(model: Any, folder: Path) -> None:
+    """A model of Hugging Face, into a folder that is being filled: as transformers does it, unless heads are ours."""
+    if hasattr(model.config, ENTRY):
+        _write_reshaped(model, folder)
+    else:
+        with quiet():
+            model.save_pretrained(folder)
+
+
+def _write_reshaped(model: Any, folder: Path) -> None:
+    """Config, weights and manifest."""
     config = json.loads(model.config.to_json_string(use_diff=False))
     config = {key: value for key, value in config.items() if not key.startswith("_")}
     config |= {"model_type": PREFIX + config["model_type"], "architectures": [type(model).__name__]}
@@ -69,11 +80,14 @@ def _config(folder: Path) -> dict[str, Any]:
     return config if isinstance(config, dict) else {}
 
 
-def _equipped(model_class: Any, config: Any, mechanisms: Any, widths: Any) -> Any:
+def _equipped(model_class: Any, config: Any, mechanisms: Any, widths: Any, heads: Any) -> Any:
     model = model_class(copy.deepcopy(config))
-    for slot, of_heads in widths.items():
-        check_can_grow(model, slot)
-        resize(model, attention_layers(model)[slot], slot, of_heads["keys"], of_heads["values"])
+    for slot in {**heads, **widths}:
+        check = partial(check_can_keep, kept=heads[slot]) if slot not in widths else check_can_grow
+        check(model, slot)
+        restore_heads(model, attention_layers(model)[slot], slot, widths.get(slot), heads.get(slot))
+    if heads:
+        model.config.attnworks_heads = heads
     equip(model, mechanisms)
     return model
 
@@ -85,15 +99,15 @@ def open_reshaped(folder: Path, model_class: Any, config: Any) -> nn.Module:
         read_config(folder, manifest)
     if model_class is None:
         raise changed(folder / CONFIG, "the class of a model of transformers", repr(config.architectures)[:60])
-    mechanisms, widths = (vars(config).pop(name, {}) for name in (ENTRY, WIDTHS))
+    described = [vars(config).pop(name, {}) for name in (ENTRY, WIDTHS, HEADS)]
     try:
         with torch.device("meta"):
-            skeleton = _equipped(model_class, config, mechanisms, widths)
+            skeleton = _equipped(model_class, config, *described)
         check_expected(folder, skeleton, manifest["tensors"])
-        model = _equipped(model_class, config, mechanisms, widths)
+        model = _equipped(model_class, config, *described)
     except AttnworksError:
         raise
     except Exception as error:
-        raise changed(folder / CONFIG, "mechanisms and widths that fit the model", str(error)[:100]) from error
+        raise changed(folder / CONFIG, "mechanisms, widths and heads that fit the model", str(error)[:100]) from error
     fill(model, read_weights(folder, manifest, model))
     return model

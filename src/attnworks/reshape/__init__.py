@@ -1,13 +1,15 @@
-"""(model, text, objective) -> (new model, Receipt): project heads onto structured forms, or grow them.
+"""(model, text, objective) -> (new model, Receipt): project heads onto structured forms, grow, cut or swap them.
 
 >>> import attnworks
 >>> new, receipt = attnworks.reshape.project(model, texts, heads="0.*", heal=100)  # doctest: +SKIP
 >>> new, receipt = attnworks.reshape.grow(model, texts, add=8)  # doctest: +SKIP
+>>> new, receipt = attnworks.reshape.prune(model, texts, keep=0.5)  # doctest: +SKIP
+>>> new, receipt = attnworks.reshape.swap(model, texts, to="window:window=64", max_error=0.02)  # doctest: +SKIP
 """
 
 from attnworks.reshape.contract import RESHAPES, Reshape
 from attnworks.reshape.growth_places import NoBottleneckError
-from attnworks.reshape.python import grow, project
+from attnworks.reshape.python import grow, project, prune, swap
 from attnworks.reshape.training_growth import grow_in_training
 
-__all__ = ["RESHAPES", "NoBottleneckError", "Reshape", "grow", "grow_in_training", "project"]
+__all__ = ["RESHAPES", "NoBottleneckError", "Reshape", "grow", "grow_in_training", "project", "prune", "swap"]

@@ -18,15 +18,18 @@ from attnworks.models.folder import fingerprint
 from attnworks.objectives.choosing import choose
 from attnworks.objectives.own_callable import OwnFunction
 from attnworks.objectives.text import TextObjective
-from attnworks.receipt import Change, Healing, Losses, Receipt
+from attnworks.receipt import Change, Figures, Healing, Losses, Receipt
+from attnworks.registry import unknown_name
 from attnworks.reshape.contract import Bench, Reshape
 from attnworks.reshape.events import Watch, silently
-from attnworks.reshape.healing import check_rate, heal, not_healed
+from attnworks.reshape.healing import LESSONS, OBJECTIVE, check_rate, heal, not_healed
+from attnworks.reshape.scoring import scores_of, time_ratio, weight_bytes
 from attnworks.reshape.texts import Texts
 from attnworks.traces.examinee import Examinee
 from attnworks.traces.foreign import ForeignSubject
 from attnworks.traces.judging import Judge
 from attnworks.traces.record import OwnSubject
+from attnworks.traces.subject import Spectator
 from attnworks.traces.text import ExamText, read_text
 
 OWN_RATE, FOREIGN_RATE = 3e-4, 5e-5
@@ -38,6 +41,7 @@ class Care:
 
     objective     as of `attnworks.examine`; None for that of the model
     steps, rate   of healing; no steps, no healing. Without a rate 3e-4 for own models, 5e-5 for those of Hugging Face
+    by            what healing lowers: "objective", or "distil", the distance to the model before after every block
     tokens        padded tokens of a batch
     """
 
@@ -46,10 +50,13 @@ class Care:
     rate: float | None = None
     tokens: int = 2048
     seed: int = 0
+    by: str = OBJECTIVE
 
     def __post_init__(self) -> None:
         if self.rate is not None:
             check_rate(self.rate)
+        if self.by not in LESSONS:
+            raise unknown_name("way of healing", self.by, LESSONS)
 
 
 def carry_out(
@@ -78,20 +85,24 @@ def carry_out(
     )
     length = mean_length(looked_at.text)
     watch("measuring before", 0, 1)
-    before = held_out.mean(subject)
+    before, scores_before = held_out.mean(subject), scores_of(examinee, held_out, subject)
     made = reshape.make(Bench(examinee, looked_at, length, watch, care.seed))
     made.model.eval()
     new = subject.again(made.model)
     watch("measuring after", 0, 1)
-    after = held_out.mean(new)
-    facts = {**made.facts, **{name: held_out.mean(subject.again(other)) for name, other in made.others.items()}}
-    healed = None
+    after, scores_after = held_out.mean(new), scores_of(examinee, held_out, new)
+    facts = dict(made.facts)
+    for number, (name, other) in enumerate(made.others.items()):
+        watch("measuring others", number, len(made.others))
+        spectator = other if isinstance(other, Spectator) else None
+        facts[name] = held_out.mean(subject.again(other) if isinstance(other, nn.Module) else subject, spectator)
+    healed, scores_healed = None, {}
     if care.steps:
         watch("reading text to heal with", 0, 1)
         healing = judge_on(examinee, objective, texts.learn, care)
-        heal(healing, new, steps=care.steps, rate=rate, seed=care.seed, watch=watch)
+        heal(healing, new, steps=care.steps, rate=rate, seed=care.seed, by=care.by, watch=watch)
         watch("measuring what healed", 0, 1)
-        healed = held_out.mean(new)
+        healed, scores_healed = held_out.mean(new), scores_of(examinee, held_out, new)
         if not math.isfinite(healed):
             raise not_healed("after the last step", f"loss {healed:g}")
     return made.model, Receipt(
@@ -104,13 +115,19 @@ def carry_out(
             "written": held_out.text.written,
         },
         objective=objective.name,
-        healing=Healing(steps=care.steps, rate=rate, tokens=care.tokens, seed=care.seed),
+        healing=Healing(steps=care.steps, rate=rate, tokens=care.tokens, seed=care.seed, by=care.by),
         done=made.done,
         parameters=Change(before=_parameters(subject.model), after=_parameters(made.model)),
         flops=Change(before=attention_flops(subject.model, length), after=attention_flops(made.model, length)),
         length=length,
         facts=facts,
         loss=Losses(before=before, predicted=before + made.rise, after=after, healed=healed),
+        bytes=Change(before=weight_bytes(subject.model), after=weight_bytes(made.model)),
+        time=time_ratio(held_out, new),
+        scores={
+            name: Figures(before=value, after=scores_after[name], healed=scores_healed.get(name))
+            for name, value in scores_before.items()
+        },
         seconds=time.perf_counter() - began,
         numbers=(str(first.dtype).removeprefix("torch."), str(first.device)),
         fingerprint=(fingerprint(subject.model), fingerprint(made.model)),

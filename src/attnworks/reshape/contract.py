@@ -12,6 +12,7 @@ from attnworks.registry import Registry
 from attnworks.reshape.events import Watch, silently
 from attnworks.traces.examinee import Examinee
 from attnworks.traces.judging import Judge
+from attnworks.traces.subject import Spectator
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,14 +37,14 @@ class Made(NamedTuple):
     """A new model, what was done where, and by how much the loss should rise.
 
     facts     further numbers for the receipt, by name
-    others    models to measure beside it, by the names under which the receipt has their losses
+    others    models, or ways to run the old one, to measure beside it, by the names of their losses in the receipt
     """
 
     model: nn.Module
     done: dict[str, str]
     rise: float
     facts: Mapping[str, float] = {}
-    others: Mapping[str, nn.Module] = {}
+    others: Mapping[str, nn.Module | Spectator] = {}
 
 
 class Reshape:

@@ -6,14 +6,20 @@ import math
 
 import numpy as np
 import torch
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
 
+from attnworks.data.text_batch import TextBatch
+from attnworks.decoding.evaluating import evaluating
 from attnworks.errors import AttnworksError, UsageError
 from attnworks.models.config import LARGEST_FLOAT
 from attnworks.reshape.events import Watch, silently
 from attnworks.traces.judging import Judge
-from attnworks.traces.subject import Subject
+from attnworks.traces.layer import StreamTrace
+from attnworks.traces.subject import Spectator, Subject
 
+OBJECTIVE, DISTIL = "objective", "distil"
+LESSONS = (OBJECTIVE, DISTIL)
 CLIP = 1.0
 WARM_UP = 10
 """The full rate is reached after one step in so many."""
@@ -30,11 +36,13 @@ def heal(
     steps: int,
     rate: float,
     seed: int = 0,
+    by: str = OBJECTIVE,
     watch: Watch = silently,
 ) -> None:
-    """Adam on the loss of the judge's text; the rate rises for a tenth of the steps, then falls to zero along a cosine.
+    """Adam on the judge's text; the rate rises for a tenth of the steps, then falls to zero along a cosine.
 
-    The same for a seed.
+    What falls is the loss, or (by="distil") the distance of the streams from those of the judge's original model. The
+    same for a seed.
     """
     check_rate(rate)
     model = subject.model
@@ -63,7 +71,9 @@ def heal(
                     group["lr"] = rate * _warmth(step, steps)
                 batch, rows = judge.text.batch(queue.pop())
                 optimiser.zero_grad(set_to_none=True)
-                loss = judge.losses(subject, batch.to(device), rows).mean()
+                batch = batch.to(device)
+                losses = stream_distance(judge, subject, batch) if by == DISTIL else judge.losses(subject, batch, rows)
+                loss = losses.mean()
                 loss.backward()
                 norm = nn.utils.clip_grad_norm_(model.parameters(), CLIP)
                 if not (math.isfinite(float(loss.detach())) and math.isfinite(float(norm))):
@@ -74,6 +84,27 @@ def heal(
         finally:
             model.to(dtype).eval()
             optimiser.zero_grad(set_to_none=True)
+
+
+def stream_distance(judge: Judge, subject: Subject, batch: TextBatch) -> Float[Tensor, ""]:
+    """Mean over blocks of sum |x - x'|^2 / sum |x'|^2 over real tokens, x' being the stream of the original model."""
+    read, now, then = judge.objective.prepare(batch), _Streams(), _Streams()
+    subject.run(read, now)
+    with evaluating(judge.original.model):
+        judge.original.run(read, then)
+    apart = [(x - whole).square().sum() / whole.square().sum() for x, whole in zip(now.X, then.X, strict=True)]
+    return torch.stack(apart).mean()
+
+
+class _Streams(Spectator):
+    """What left each block, at real tokens."""
+
+    def __init__(self) -> None:
+        self.X: list[Tensor] = []
+
+    def stream(self, stream: StreamTrace) -> None:
+        if stream.depth:
+            self.X.append(stream.X[stream.tokens.real].clone())
 
 
 def check_rate(rate: float) -> None:

@@ -23,7 +23,7 @@ from safetensors import safe_open
 from attnworks.errors import FolderError
 from attnworks.models.folder import CONFIG, load
 from attnworks.models.foreign import WANTED, folder_of
-from attnworks.models.reshaped_folder import write_reshaped
+from attnworks.models.reshaped_folder import write_foreign
 from attnworks.models.strict import parse
 from attnworks.models.transformer import Transformer
 from attnworks.receipt import Receipt
@@ -136,7 +136,7 @@ def write_outcome(model: Any, receipt: Receipt, before: Place, out: Path) -> Non
         else:
             names = [str(file.relative_to(before.model)) for file in before.files() if not _holds_weights(file)]
             _copy(names, before.model, scratch)
-            write_reshaped(model, scratch)
+            write_foreign(model, scratch)
 
 
 def undo(path: str, out: Path) -> Receipt:

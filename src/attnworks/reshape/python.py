@@ -12,6 +12,8 @@ from attnworks.reshape.carrying_out import Care, carry_out
 from attnworks.reshape.contract import Reshape
 from attnworks.reshape.growing import KINDS, Grow
 from attnworks.reshape.projecting import Project
+from attnworks.reshape.pruning import Prune
+from attnworks.reshape.swapping import Swap
 from attnworks.reshape.texts import from_corpus, from_texts
 from attnworks.traces.examinee import examinee_of
 
@@ -30,6 +32,7 @@ def project(
     sparsity: float = 0.05,
     objective: str | OwnFunction | None = None,
     heal: int = 0,
+    heal_by: str = "objective",
     rate: float | None = None,
     seed: int = 0,
 ) -> tuple[Any, Receipt]:
@@ -39,9 +42,10 @@ def project(
     texts      a corpus by name, or texts, of which every fourth is held out to judge by
     objective  as of `attnworks.examine`
     heal       steps of training after the change, with Adam at `rate` (by default 3e-4; 5e-5 for Hugging Face models)
+    heal_by    what healing lowers: "objective", or "distil", the distance to the model before after every block
     """
     asked = Project(heads=heads, form=form, window=window, eps=eps, sparsity=sparsity)
-    return _reshape(asked, model, tokenizer, texts, Care(objective, heal, rate, seed=seed))
+    return _reshape(asked, model, tokenizer, texts, Care(objective, heal, rate, seed=seed, by=heal_by))
 
 
 def grow(
@@ -56,6 +60,7 @@ def grow(
     compare: bool = False,
     objective: str | OwnFunction | None = None,
     heal: int = 0,
+    heal_by: str = "objective",
     rate: float | None = None,
     seed: int = 0,
 ) -> tuple[Any, Receipt]:
@@ -64,7 +69,54 @@ def grow(
     NoBottleneckError where growing would not pay. The other options are those of `project`.
     """
     asked = Grow(add=add, where=where, kinds=tuple(kinds), by=by, compare=compare)
-    return _reshape(asked, model, tokenizer, texts, Care(objective, heal, rate, seed=seed))
+    return _reshape(asked, model, tokenizer, texts, Care(objective, heal, rate, seed=seed, by=heal_by))
+
+
+def prune(
+    model: Any,
+    texts: Given = "grammar",
+    *,
+    tokenizer: Any = None,
+    keep: float | None = None,
+    heads: str = "auto",
+    by: str = "ablation",
+    evenly: bool = False,
+    compare: bool = False,
+    objective: str | OwnFunction | None = None,
+    heal: int = 0,
+    heal_by: str = "objective",
+    rate: float | None = None,
+    seed: int = 0,
+) -> tuple[Any, Receipt]:
+    """A copy of the model with fewer heads, truly smaller, and the receipt; see `Prune`.
+
+    The other options are those of `project`.
+    """
+    asked = Prune(keep=keep, heads=heads, by=by, evenly=evenly, compare=compare)
+    return _reshape(asked, model, tokenizer, texts, Care(objective, heal, rate, seed=seed, by=heal_by))
+
+
+def swap(
+    model: Any,
+    texts: Given = "grammar",
+    *,
+    tokenizer: Any = None,
+    to: str | Sequence[str] = (),
+    layers: str = "auto",
+    max_error: float = 0.02,
+    length: int | None = None,
+    objective: str | OwnFunction | None = None,
+    heal: int = 0,
+    heal_by: str = "objective",
+    rate: float | None = None,
+    seed: int = 0,
+) -> tuple[Any, Receipt]:
+    """A copy of the model with other attention mechanisms in some layers, and the receipt; see `Swap`.
+
+    The other options are those of `project`.
+    """
+    asked = Swap(to=(to,) if isinstance(to, str) else tuple(to), layers=layers, max_error=max_error, length=length)
+    return _reshape(asked, model, tokenizer, texts, Care(objective, heal, rate, seed=seed, by=heal_by))
 
 
 def _reshape(asked: Reshape, model: Any, tokenizer: Any, texts: Any, care: Care) -> tuple[Any, Receipt]:

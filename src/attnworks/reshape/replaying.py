@@ -43,7 +43,7 @@ def repeat(receipt: Receipt, on: str, out: Path, *, watch: Watch = silently) -> 
     """One reshape again, on another model."""
     reshape, healing = parse(RESHAPES[receipt.reshape], receipt.asked, "asked"), receipt.healing
     texts = found_again(receipt.text)
-    care = Care(receipt.objective, healing.steps, healing.rate, healing.tokens, healing.seed)
+    care = Care(receipt.objective, healing.steps, healing.rate, healing.tokens, healing.seed, healing.by)
     dtype, device = receipt.numbers
     if dtype not in DTYPES:
         raise unknown_name("type of numbers", dtype, DTYPES)

@@ -242,8 +242,9 @@ def readers_of(kind: str, given: Any, max_tokens: int | None = None) -> Readers:
     return Readers(reader, other, (spell, spell_target))
 
 
-def unwritten(sources: Sequence[TokenRow]) -> list[TokenRow]:
+def unwritten(model: Any, sources: Sequence[TokenRow]) -> list[TokenRow]:
     """What an adapted decoder would write is not known."""
+    del model
     raise UsageError(
         asked=f"targets of {len(sources)} sources",
         expected="passages with a target each",

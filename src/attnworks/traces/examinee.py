@@ -24,7 +24,7 @@ from attnworks.traces.record import OwnSubject
 from attnworks.traces.subject import Subject
 from attnworks.training.trained import open_run
 
-Write = Callable[[Sequence[TokenRow]], list[TokenRow]]
+Write = Callable[[Any, Sequence[TokenRow]], list[TokenRow]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +32,7 @@ class Examinee:
     """A subject and its readers.
 
     source, target   readers of the two sides; a model of one side has no target reader
-    write            what the model itself would write for these sources, as the decoder reads it
+    write            what a model like this one would write for these sources, as the decoder reads it
     spell            token id -> token, of the source (or only) side and of the target
     words            how many token ids the model knows, on either side
     """
@@ -100,7 +100,7 @@ def own_examinee(
         own = target if side == "target" else source
         return Examinee(subject, VocabularyReader(own, side, longest, max_tokens), spell=(own.token, own.token))
 
-    def write(sources: Sequence[TokenRow]) -> list[TokenRow]:
+    def write(model: Transformer | Recurrent, sources: Sequence[TokenRow]) -> list[TokenRow]:
         read = collate_tokens(sources, PAD).to(next(model.parameters()).device)
         cut = longest_target(read.ids.shape[1])
         cut = cut if longest is None else min(cut, longest - 1)
@@ -139,7 +139,7 @@ def foreign_examinee(model: Any, tokenizer: Any, name: str, max_tokens: int | No
     start = _start_token(model, name)
     special = {*tokenizer.all_special_ids} - {tokenizer.unk_token_id}
 
-    def write(sources: Sequence[TokenRow]) -> list[TokenRow]:
+    def write(model: Any, sources: Sequence[TokenRow]) -> list[TokenRow]:
         if not getattr(model, "can_generate", lambda: False)():
             return [_decoder_row(start, row.text_ids) for row in sources]
         read = collate_tokens(sources, reader.pad_id).to(model.device)

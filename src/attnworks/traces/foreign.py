@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from attnworks.data.text_batch import Kind, TextBatch
 from attnworks.errors import UsageError
 from attnworks.mechanisms import Context, Mask
-from attnworks.models.anatomy import BlockAnatomy, HeadWeights, anatomy_of, attention_kinds, model_kind
+from attnworks.models.anatomy import BlockAnatomy, HeadWeights, anatomy_of, attention_kinds, is_empty, model_kind
 from attnworks.models.offering import (
     attend_own_heads,
     context_given,
@@ -173,6 +173,8 @@ class _Turn:
         kind = self.subject._kinds.get(module, "encoder")
         slot = Slot(kind, self.seen[kind])
         self.seen[kind] += 1
+        if is_empty(module):
+            return None
         queries, keys = self.batch.sides(kind)
         if (Q.shape[2], K.shape[2]) != (queries.ids.shape[1], keys.ids.shape[1]):
             raise UsageError(

@@ -8,8 +8,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attnworks.data.text_batch import TextBatch
+from attnworks.decoding.evaluating import held_still
+from attnworks.objectives.text import TextObjective
 from attnworks.traces.layer import LayerTrace, Slot
-from attnworks.traces.subject import Spectator
+from attnworks.traces.subject import Spectator, Subject
 
 
 class OpenGates(Spectator):
@@ -49,3 +52,22 @@ class CountHeads(Spectator):
     def attention(self, trace: LayerTrace) -> Tensor | None:
         self.heads[trace.slot] = trace.heads
         return None
+
+
+def gate_gradients(
+    subject: Subject, objective: TextObjective, batch: TextBatch, rows: Tensor
+) -> dict[Slot, Float[Tensor, "b h"]]:
+    """dL / d gate of every head, for each sentence, at gates of one; zero where the loss does not feel a layer.
+
+    Objectives that are relative are asked for their losses, as the distance of a model to itself has no slope.
+    """
+    gates, able = OpenGates(), subject.abilities
+    scores = objective.reads_scores and (able.vocabulary or able.classes is not None)
+    with held_still(subject.model), torch.enable_grad():
+        outputs = subject.run(objective.prepare(batch), gates, scores=scores)
+        loss = objective.losses(outputs, batch, rows).sum()
+        found = torch.autograd.grad(loss, list(gates.gates.values()), allow_unused=True)
+    return {
+        slot: torch.zeros_like(gate) if grad is None else grad
+        for (slot, gate), grad in zip(gates.gates.items(), found, strict=True)
+    }

@@ -86,7 +86,8 @@ def read_text(examinee: Examinee, passages: Sequence[Passage], tokens_per_batch:
         if examinee.write is not None:
             for start in range(0, len(missing), WRITTEN_AT_ONCE):
                 chosen = missing[start : start + WRITTEN_AT_ONCE]
-                targets |= zip(chosen, examinee.write([sides[0][index] for index in chosen]), strict=True)
+                written_now = examinee.write(examinee.subject.model, [sides[0][index] for index in chosen])
+                targets |= zip(chosen, written_now, strict=True)
         sides.append([targets[index] for index in range(len(passages))])
         written = len(missing)
     for rows, words in zip(sides, examinee.words, strict=False):

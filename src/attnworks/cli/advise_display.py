@@ -1,0 +1,164 @@
+"""From the options of `attnworks advise` to advice, shown."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from attnworks.cli.console import console, print_json
+from attnworks.cli.reshape_run import watching
+from attnworks.errors import UsageError
+from attnworks.mechanisms import MechanismSpec
+from attnworks.objectives.choosing import choose
+from attnworks.reports.advice import draw_advice
+from attnworks.reports.times import check_picture
+from attnworks.reshape.carrying_out import Care, judge_on, mean_length
+from attnworks.reshape.contract import Bench
+from attnworks.reshape.history import Place
+from attnworks.reshape.swap_trials import Present, Trial
+from attnworks.reshape.swapping import Advice, advise
+from attnworks.reshape.texts import LEARN, Texts, from_corpus, from_lines
+from attnworks.traces.examinee import open_examinee
+from attnworks.training.run import read_recipe
+
+KINDS = {"enc": "Encoder", "dec": "Decoder", "cross": "Cross-attention"}
+
+
+def advise_and_show(model: str, options: dict[str, Any]) -> None:
+    """Check everything that was asked for, measure, show."""
+    plot, max_error = options["plot"], options["max_error"]
+    specs = [str(MechanismSpec.parse(text)) for text in options["to"]]
+    if plot is not None:
+        check_picture(plot)
+    texts = _texts(Place.of(model), options)
+    care = Care(options["objective"], tokens=options["batch_tokens"], seed=options["seed"])
+    with watching("advise", quiet=options["as_json"]) as watch:
+        examinee = open_examinee(model, device=options["device"], dtype=options["dtype"])
+        objective = choose(care.objective, examinee.subject.abilities, seed=care.seed)
+        judge = judge_on(examinee, objective, texts.learn[: options["sentences"]], care)
+        bench = Bench(examinee, judge, mean_length(judge.text), watch, care.seed)
+        advice = advise(bench, specs, max_error=max_error, length=options["length"])
+    command = _command(model, advice, options) if advice.chosen else None
+    if options["as_json"]:
+        print_json({"model": model, "max_error": max_error, **asdict(advice), "command": command})
+    else:
+        _show(advice, max_error, command)
+    if plot is not None:
+        draw_advice(advice, plot, max_error=max_error)
+        if not options["as_json"]:
+            console().print(f"Picture {plot}", markup=False)
+
+
+def _texts(place: Place, options: dict[str, Any]) -> Texts:
+    """Those that `attnworks reshape` would learn from."""
+    corpus, text = options["corpus"], options["text"]
+    if corpus is not None and text is not None:
+        raise UsageError(
+            asked="the text to read", expected="--corpus or --text", got="both", remedy="leave one of them out"
+        )
+    if text is not None:
+        return from_lines(text)
+    seed, pairs = options["seed"], LEARN
+    if corpus is None and place.is_run:
+        recipe, _ = read_recipe(place.folder)
+        corpus, seed, pairs = recipe.corpus, recipe.seed, min(pairs, recipe.pairs or pairs)
+    return from_corpus(corpus or "grammar", pairs=pairs, seed=seed)
+
+
+def _command(model: str, advice: Advice, options: Mapping[str, Any]) -> str:
+    """What makes a model of the advice."""
+    words = ["attnworks", "reshape", "swap", model]
+    for spec in dict.fromkeys(advice.chosen.values()):
+        words += ["--to", spec]
+    words += ["--layers", "auto", "--max-error", f"{options['max_error']:g}", "--n", str(advice.length)]
+    for name in ("corpus", "text", "objective"):
+        words += [f"--{name}", str(options[name])] if options[name] is not None else []
+    return f"{shlex.join(words)} --out FOLDER"
+
+
+def _show(advice: Advice, max_error: float, command: str | None) -> None:
+    screen = console()
+    now = {layer.slot: layer for layer in advice.present}
+    screen.print(
+        f"Errors on texts of up to {advice.tried_at:,} tokens; times and FLOPs at {advice.length:,} positions; * chosen.",
+        style="dim",
+    )
+    for kind, title in KINDS.items():
+        usable = [trial for trial in advice.trials if trial.slot.startswith(f"{kind}.") and trial.reason is None]
+        if usable:
+            screen.print(Text(f"\n{title}", "bold"))
+            screen.print(_table(usable, now, advice.chosen))
+    for line in _not_usable(advice.trials):
+        screen.print(line, markup=False)
+    for note in advice.notes:
+        screen.print(note, markup=False)
+    screen.print(f"\n{in_a_sentence(advice, max_error)}", markup=False)
+    if command is not None:
+        screen.print(f"Do it  {command}", markup=False, soft_wrap=True)
+
+
+def _table(trials: Sequence[Trial], now: Mapping[str, Present], chosen: Mapping[str, str]) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for heading in ("layer", "mechanism"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("error", "time", "FLOPs", ""):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for slot in dict.fromkeys(trial.slot for trial in trials):
+        table.add_section()
+        for number, trial in enumerate(trial for trial in trials if trial.slot == slot):
+            picked = chosen.get(slot) == trial.spec
+            assert trial.error is not None and trial.seconds is not None and trial.flops is not None
+            table.add_row(
+                slot if number == 0 else "",
+                Text(trial.spec),
+                percent(trial.error),
+                _times(now[slot].seconds / trial.seconds, "faster", "slower"),
+                _times(now[slot].flops / max(1, trial.flops), "fewer", "more"),
+                "*" if picked else "",
+                style="bold" if picked else None,
+            )
+    return table
+
+
+def _not_usable(trials: Iterable[Trial]) -> list[str]:
+    """One line for each reason and the layers that it holds in."""
+    slots: dict[tuple[str, str], list[str]] = {}
+    for trial in trials:
+        if trial.reason is not None:
+            slots.setdefault((trial.spec, trial.reason), []).append(trial.slot)
+    specs: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for (spec, reason), where in slots.items():
+        specs.setdefault((reason, tuple(where)), []).append(spec)
+    return [f"Not in {', '.join(where)}: {', '.join(names)}; {reason}." for (reason, where), names in specs.items()]
+
+
+def in_a_sentence(advice: Advice, max_error: float) -> str:
+    """The mix, its error, and what it saves."""
+    if not advice.chosen:
+        return f"Nothing saves time within an error of {percent(max_error)}: keep what is there."
+    by_spec: dict[str, list[str]] = {}
+    for slot, spec in advice.chosen.items():
+        by_spec.setdefault(spec, []).append(slot)
+    mix = "; ".join(f"{spec} in {', '.join(slots)}" for spec, slots in by_spec.items())
+    whole = advice.model_time_ratio
+    model = "" if whole is None else f", the whole model {_times(1 / whole, 'faster', 'slower')}"
+    return (
+        f"Take {mix}: attention gets {_times(1 / advice.time_ratio, 'faster', 'slower')}{model}, its error is "
+        f"{percent(advice.error)} (root mean square over {len(advice.present)} layers), and the loss goes from "
+        f"{advice.loss:.4g} to {advice.loss + advice.rise:.4g}."
+    )
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.3g} %" if share < 10 else "> 1000 %"
+
+
+def _times(ratio: float, more: str, less: str) -> str:
+    """4.1x faster."""
+    return f"{ratio:.3g}x {more}" if ratio >= 1 else f"{1 / ratio:.3g}x {less}"

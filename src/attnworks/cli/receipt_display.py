@@ -1,0 +1,94 @@
+"""A receipt, shown to people."""
+
+from __future__ import annotations
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from attnworks.receipt import Receipt
+from attnworks.reshape.growth_methods import METHODS
+from attnworks.reshape.pruning import LEVELS
+from attnworks.reshape.ranking import RANKINGS
+
+
+def receipt_shown(receipt: Receipt, number: int | None = None) -> Group:
+    """What was done, head by head, and what became of loss, parameters and FLOPs."""
+    heads = Table(box=SIMPLE_HEAD, pad_edge=False)
+    heads.add_column("layer" if receipt.reshape in ("prune", "swap") else "head")
+    heads.add_column("becomes")
+    for head, form in receipt.done.items():
+        heads.add_row(head, form)
+    loss = receipt.loss
+    losses = _columns("", "before", "predicted", "after", *(("healed",) if loss.healed is not None else ()))
+    found = (loss.before, loss.predicted, loss.after, *((loss.healed,) if loss.healed is not None else ()))
+    losses.add_row(f"loss ({receipt.objective})", *(f"{value:.4g}" for value in found))
+    for name, score in receipt.scores.items():
+        after = (score.after, *((score.healed,) if score.healed is not None else ()))
+        losses.add_row(name, f"{score.before:.4g}", "", *(f"{value:.4g}" for value in after))
+    sizes = _columns("", "before", "after", "added" if receipt.parameters.saved < 0 else "saved")
+    changes = {"parameters": receipt.parameters, "bytes": receipt.bytes, "attention FLOPs": receipt.flops}
+    for name, change in changes.items():
+        share = f"{abs(change.after - change.before):,} ({100 * abs(change.saved):.2g} %)"
+        sizes.add_row(name, f"{change.before:,}", f"{change.after:,}", share)
+    if receipt.time is not None:
+        sizes.add_row("time of a forward pass", "1", f"{receipt.time:.2f}", "")
+    title = Text(f"{'' if number is None else f'{number}. '}{what_was_done(receipt)}", "bold")
+    facts = [_levels(receipt) if receipt.reshape == "prune" else _facts(receipt)] if receipt.facts else []
+    if receipt.reshape == "prune" and not receipt.asked.get("compare"):
+        facts = []
+    return Group(title, *([heads] if receipt.done else []), Text(_judged(receipt), "dim"), losses, sizes, *facts)
+
+
+def _facts(receipt: Receipt) -> Table:
+    """Further numbers: what other ways would have given, and what else was measured."""
+    table = _columns("", "")
+    for name, value in receipt.facts.items():
+        table.add_row(name.replace("_", " "), f"{value:.4g}")
+    for name in METHODS if receipt.asked.get("compare") else ():
+        if name != receipt.asked.get("by") and f"loss_by_{name}" not in receipt.facts:
+            table.add_row(f"loss by {name}", "not there")
+    return table
+
+
+def _levels(receipt: Receipt) -> Table:
+    """The loss after cutting by every ranking at every level; the lowest of each level stands out."""
+    table = _columns("loss, keeping", *RANKINGS)
+    for level in LEVELS:
+        name = f"{100 * level:.0f}"
+        found = [receipt.facts.get(f"loss_by_{ranking}_keeping_{name}") for ranking in RANKINGS]
+        lowest = min((value for value in found if value is not None), default=None)
+        styles = ("bold" if value == lowest else "" for value in found)
+        shown = ("-" if value is None else f"{value:.4g}" for value in found)
+        cells = [Text(text, style) for text, style in zip(shown, styles, strict=True)]
+        table.add_row(f"{name} %", *cells)
+    return table
+
+
+def _columns(first: str, *others: str) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column(first)
+    for heading in others:
+        table.add_column(heading, justify="right")
+    return table
+
+
+def _judged(receipt: Receipt) -> str:
+    sentences, written = receipt.text.get("judged_by"), receipt.text.get("written")
+    steps = f", healed by {receipt.healing.steps} steps" if receipt.healing.steps else ""
+    own = f"; the model itself wrote {written} of their targets" if written else ""
+    judged = f"Mean loss of {sentences} held-out sentences of about {receipt.length} tokens{steps}{own}"
+    return f"{judged}; {receipt.seconds:.0f} s."
+
+
+def what_was_done(receipt: Receipt) -> str:
+    count = len(receipt.done)
+    asked = receipt.asked
+    if receipt.reshape == "prune":
+        before, cut = (round(receipt.facts.get(name, 0)) for name in ("heads_before", "heads_cut"))
+        how = f"by {asked.get('by')}" if asked.get("keep") is not None else str(asked.get("heads"))
+        return f"prune {cut} of {before} heads ({how})"
+    where = asked.get("heads") or asked.get("where") or asked.get("layers")
+    unit = "head" if receipt.reshape == "project" else "layer" if receipt.reshape == "swap" else "place"
+    return f"{receipt.reshape} {count} {unit}{'s' * (count != 1)} ({where})"

@@ -1,0 +1,58 @@
+"""Error against speed of every mechanism in every layer: what is worth having lies to the left and high."""
+
+from __future__ import annotations
+
+from itertools import cycle
+from pathlib import Path
+
+from attnworks.reports.times import COLOURS, check_picture
+from attnworks.reshape.swapping import Advice
+from attnworks.storage.disk import disk_errors
+
+SHAPES = {"enc": ("o", "encoder"), "dec": ("s", "decoder"), "cross": ("^", "cross-attention")}
+SMALLEST = 1e-6
+"""Errors below it are drawn there, for zero has no place on a logarithmic axis."""
+
+
+def draw_advice(advice: Advice, path: Path, *, max_error: float) -> None:
+    """A colour per mechanism, a shape per kind of layer, the layer's number beside it, rings around the chosen."""
+    check_picture(path)
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    now = {layer.slot: layer.seconds for layer in advice.present}
+    colours = dict(zip(dict.fromkeys(trial.spec for trial in advice.trials), cycle(COLOURS), strict=False))
+    figure = Figure(figsize=(7.6, 4.6))
+    axis = figure.subplots()
+    named: set[str] = set()
+    for trial in advice.trials:
+        if trial.error is None or trial.seconds is None:
+            continue
+        kind, _, number = trial.slot.partition(".")
+        x, y, (shape, _) = max(trial.error, SMALLEST), now[trial.slot] / trial.seconds, SHAPES[kind]
+        label = None if trial.spec in named else trial.spec
+        named.add(trial.spec)
+        axis.scatter(x, y, s=26, marker=shape, color=colours[trial.spec], label=label, zorder=3)
+        axis.annotate(number, (x, y), xytext=(4, 3), textcoords="offset points", fontsize=6, color="#555555")
+        if advice.chosen.get(trial.slot) == trial.spec:
+            axis.scatter(x, y, s=120, marker="o", facecolors="none", edgecolors="#000000", linewidths=1.2, zorder=4)
+    for kind in dict.fromkeys(slot.partition(".")[0] for slot in now):
+        shape, name = SHAPES[kind]
+        axis.scatter([], [], s=26, marker=shape, color="#888888", label=name)
+    axis.scatter([], [], s=120, marker="o", facecolors="none", edgecolors="#000000", label="chosen")
+    if max_error > 0:
+        axis.axvline(max_error, color="#888888", linestyle="--", linewidth=1.0)
+    axis.axhline(1.0, color="#888888", linewidth=0.8)
+    axis.set(xscale="log", yscale="log", xlabel="relative error of attention")
+    axis.set_ylabel(f"times faster at {advice.length:,} positions")
+    for side in (axis.xaxis, axis.yaxis):
+        side.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        side.set_minor_formatter(NullFormatter())
+    axis.grid(color="#dddddd", linewidth=0.6)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    figure.tight_layout()
+    writing = disk_errors(f"draw {path}", remedy="free space or choose another disk")
+    with writing, rc_context({"svg.hashsalt": "attnworks"}):  # the same picture twice is the same file
+        figure.savefig(path, format="svg", metadata={"Date": None})

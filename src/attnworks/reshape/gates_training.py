@@ -1,0 +1,91 @@
+"""Gates on heads that learn to close, while all weights of the model stay as they are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnworks.decoding.evaluating import held_still
+from attnworks.reshape.contract import Bench
+from attnworks.reshape.heads import Head
+from attnworks.traces.gates import HeadsOff
+from attnworks.traces.layer import LayerTrace, Slot
+from attnworks.traces.subject import Spectator
+
+BETA, GAMMA, ZETA = 2 / 3, -0.1, 1.1
+STEPS, RATE = 150, 0.1
+BEGIN = 2.0
+"""The log alpha that gates start from: 97 of 100 are open."""
+
+
+def hard_concrete(log_alpha: Float[Tensor, "*a"], u: Float[Tensor, "*a"]) -> Float[Tensor, "*a"]:
+    """z = min(1, max(0, s (zeta - gamma) + gamma)),   s = sigmoid((ln u - ln(1 - u) + log alpha) / beta).
+
+    For u uniform in (0, 1), a gate that is 0 or 1 with some probability each, and has a gradient in between.
+    Source: Louizos et al. 2018, eq. 10 and 11.
+    """
+    s = torch.sigmoid((torch.logit(u) + log_alpha) / BETA)
+    return (s * (ZETA - GAMMA) + GAMMA).clamp(0.0, 1.0)
+
+
+def chance_open(log_alpha: Float[Tensor, "*a"]) -> Float[Tensor, "*a"]:
+    """P(z != 0) = sigmoid(log alpha - beta ln(-gamma / zeta)). Source: Louizos et al. 2018, eq. 12."""
+    return torch.sigmoid(log_alpha - BETA * math.log(-GAMMA / ZETA))
+
+
+class Gated(Spectator):
+    """Multiplies the output of every head by the gate of its unit, one for each sentence; other heads stay whole."""
+
+    def __init__(self, units: Sequence[Sequence[Head]], gates: Float[Tensor, "b u"]) -> None:
+        self.column = {head: column for column, unit in enumerate(units) for head in unit}
+        self.gates = torch.cat([gates, torch.ones_like(gates[:, :1])], 1)
+
+    def attention(self, trace: LayerTrace) -> Tensor | None:
+        slot, whole = str(trace.slot), self.gates.shape[1] - 1
+        columns = [self.column.get((slot, head), whole) for head in range(trace.heads)]
+        return None if min(columns) == whole else trace.Y * self.gates.to(trace.Y)[:, columns, None, None]
+
+
+def train_gates(bench: Bench, units: Sequence[Sequence[Head]], cut: int, steps: int = STEPS) -> Float[Tensor, " u"]:
+    """The log alpha of every unit after training: the lower, the sooner the model does without it.
+
+        min over log alpha, max over l_1, l_2 of   E[L] / D + l_1 (s - t) + l_2 (s - t)^2
+
+    s is the mean of P(gate != 0), t the share of units that stay, and D what the loss rises by if all gates are closed:
+    then one unit is worth about as much to the loss as to s, whatever the objective. Adam moves all of them. The same
+    for a seed; the weights, their gradients and torch's own random numbers are not touched.
+    Source: Louizos et al. 2018; Voita et al. 2019, section 5; the Lagrangian of Wang et al. 2020, section 3.3.
+    Departs: the model is frozen; one draw for each sentence instead of one for all; D.
+    """
+    judge, subject = bench.looked_at, bench.examinee.subject
+    device = next(subject.model.parameters()).device
+    drawn, order = torch.Generator().manual_seed(bench.seed), np.random.default_rng(bench.seed)
+    log_alpha = torch.full((len(units),), BEGIN, dtype=torch.float64, requires_grad=True)
+    multipliers = torch.zeros(2, dtype=torch.float64, requires_grad=True)
+    optimiser = torch.optim.Adam([{"params": [log_alpha]}, {"params": [multipliers], "maximize": True}], lr=RATE)
+    stay, worth, queue = 1 - cut / len(units), _worth_of_all(bench, units), list[int]()
+    with held_still(subject.model), torch.enable_grad():
+        for step in range(steps):
+            bench.watch("training gates", step, steps)
+            queue = queue or order.permutation(len(judge.text.batches)).tolist()
+            batch, rows = judge.text.batch(queue.pop())
+            u = torch.rand(len(batch), len(units), generator=drawn, dtype=torch.float64)
+            gated = Gated(units, hard_concrete(log_alpha.expand_as(u), u))
+            loss = judge.losses(subject, batch.to(device), rows, gated).mean().cpu().double()
+            above = chance_open(log_alpha).mean() - stay
+            whole = loss / worth + multipliers @ torch.stack([above, above.square()])
+            log_alpha.grad, multipliers.grad = torch.autograd.grad(whole, (log_alpha, multipliers))
+            optimiser.step()
+    return log_alpha.detach()
+
+
+def _worth_of_all(bench: Bench, units: Sequence[Sequence[Head]]) -> float:
+    """By how much the loss changes if all gates are closed; 1 where it does not."""
+    judge, subject = bench.looked_at, bench.examinee.subject
+    off = HeadsOff((Slot.parse(slot), head) for unit in units for slot, head in unit)
+    return abs(judge.mean(subject, off) - judge.mean(subject)) or 1.0

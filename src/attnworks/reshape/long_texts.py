@@ -1,0 +1,120 @@
+"""Short passages joined into long ones, for what shows only in long text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from attnworks.data.tokens import NONE, TokenRow
+from attnworks.models.foreign import longest_input
+from attnworks.traces.judging import Judge
+from attnworks.traces.subject import Subject
+from attnworks.traces.text import ExamText
+
+SENTENCES, LONG_TEXTS = 64, 8
+"""About so many sentences are looked at, or as many tokens in long texts, of which there are so many if possible."""
+NEARLY = 0.8
+"""A text with this share of the tokens that were asked for is as long as asked."""
+
+
+@dataclass(frozen=True, eq=False)
+class TrialText:
+    """Some sentences of a text, and long texts made of it, where more tokens are asked for than its sentences have.
+
+    short    judges by the sentences as they are, `some` of them
+    long     judges by passages that were joined; None if sentences are long enough
+    asked    tokens that a text should have
+    """
+
+    short: Judge
+    some: slice
+    long: Judge | None
+    asked: int
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, judge: Judge, mean: int, asked: int) -> TrialText:
+        """Texts of about so many tokens as asked, at most as many as the model has positions; `mean` is that of now."""
+        text, positions = judge.text, longest_input(judge.original.model)
+        some = slice(None, None, max(1, len(text.kept) // SENTENCES))
+        if asked <= mean:
+            return cls(judge, some, None, asked)
+        long = joined(text, asked if positions is None else min(asked, positions))
+        long = long.part(slice(max(LONG_TEXTS, SENTENCES * mean // asked)))
+        longest = _longest(long)
+        if positions is not None and positions < asked:
+            why = f"the model has {positions:,} positions"
+        else:
+            why = "there is no more text" if longest < NEARLY * asked else ""
+        told = f"Time is measured at {asked:,} positions, errors on texts of at most {longest:,} tokens: {why}."
+        return cls(judge, some, replace(judge, text=long), asked, (told,) if why else ())
+
+    @property
+    def judge(self) -> Judge:
+        """What errors are measured on."""
+        return replace(self.short, text=self.short.text.part(self.some)) if self.long is None else self.long
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest text that errors are measured on."""
+        return _longest(self.judge.text)
+
+    @property
+    def long_enough(self) -> bool:
+        return self.longest >= NEARLY * self.asked
+
+    def losses(self, subject: Subject) -> list[float]:
+        """The mean loss of sentences as they are, and that of long texts if there are some."""
+        return [self.short.mean(subject, some=self.some), *([] if self.long is None else [self.long.mean(subject)])]
+
+
+def _longest(text: ExamText) -> int:
+    """Of the texts that are in batches."""
+    return max(len(rows[place]) for batch in text.batches for rows in text.sides for place in batch)
+
+
+def joined(text: ExamText, tokens: int) -> ExamText:
+    """Consecutive passages as one text, as many as have at most so many tokens on either side; one text to a batch.
+
+    Special tokens are those before the first passage and after the last. A passage that is longer stays by itself. A
+    text has the number of its first passage.
+    """
+    groups: list[list[int]] = []
+    for row in range(len(text.kept)):
+        if groups and all(_length([rows[place] for place in (*groups[-1], row)]) <= tokens for rows in text.sides):
+            groups[-1].append(row)
+        else:
+            groups.append([row])
+    return replace(
+        text,
+        sides=tuple([join([rows[row] for row in group]) for group in groups] for rows in text.sides),
+        batches=[[place] for place in range(len(groups))],
+        kept=[text.kept[group[0]] for group in groups],
+    )
+
+
+def join(rows: Sequence[TokenRow]) -> TokenRow:
+    """One row of several, with the special tokens that open the first and close the last; heads are left out."""
+    pieces: list[tuple[int, bool, int]] = []
+    words = 0
+    for row, places in zip(rows, _kept(rows), strict=True):
+        for place in places:
+            word = row.word[place]
+            pieces.append((row.ids[place], row.special[place], NONE if word == NONE else words + word))
+        words += max(row.word) + 1
+    ids, special, word = zip(*pieces, strict=True)
+    return TokenRow(ids, special, word)
+
+
+def _length(rows: Sequence[TokenRow]) -> int:
+    return sum(map(len, _kept(rows)))
+
+
+def _kept(rows: Sequence[TokenRow]) -> list[range]:
+    """Which places of each row stay."""
+    spans: list[range] = []
+    for number, row in enumerate(rows):
+        begins = row.special.index(False) if number else 0
+        ends = row.special[::-1].index(False) if number < len(rows) - 1 else 0
+        spans.append(range(begins, len(row) - ends))
+    return spans

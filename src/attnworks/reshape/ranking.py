@@ -1,0 +1,170 @@
+"""In which order heads should go, those that are needed least first."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+import torch
+
+from attnworks.registry import unknown_name
+from attnworks.reshape.contract import Bench
+from attnworks.reshape.gates_training import train_gates
+from attnworks.reshape.heads import Head
+from attnworks.reshape.structural_ranking import APART, map_distances, role_gains, widening_gains
+from attnworks.traces.gates import HeadsOff, gate_gradients
+from attnworks.traces.layer import Slot
+
+TRIED_ON = 64
+"""About so many sentences heads are left out on."""
+
+Unit = tuple[Head, ...]
+"""Heads that go together: one, or all that share keys and values."""
+Way = Callable[[Bench, Sequence[Unit], int], list[Unit]]
+"""(bench, units, how many will be cut) -> all units, the first to go first."""
+
+
+def rank(bench: Bench, units: Sequence[Unit], cut: int, by: str) -> list[Unit]:
+    """All units in the order in which they should go, by the way of this name."""
+    if by not in RANKINGS:
+        raise unknown_name("ranking", by, RANKINGS)
+    return RANKINGS[by](bench, units, cut) if units else []
+
+
+def without(units: Iterable[Unit]) -> HeadsOff:
+    """Runs a model without these units."""
+    return HeadsOff((Slot.parse(slot), head) for unit in units for slot, head in unit)
+
+
+def ablation(bench: Bench, units: Sequence[Unit], cut: int) -> list[Unit]:
+    """Greedy: the next to go is argmin_u of L(gone + u) - L(gone), measured on some sentences of all lengths.
+
+    Harms that were measured when fewer units were gone wait in a heap; only the smallest is measured again, until it
+    stays the smallest. That gives the same as measuring all of them again, if harms only grow as units go. After `cut`
+    units the others follow by the harm that was measured last.
+    Source: Michel et al. 2019, section 3.2, for the harm of one head; the heap is that of Minoux 1978.
+    """
+    judge, subject = bench.looked_at, bench.examinee.subject
+    some = slice(None, None, max(1, sum(map(len, judge.text.batches)) // TRIED_ON))
+
+    def loss(off: Sequence[Unit]) -> float:
+        return judge.mean(subject, without(off), some=some)
+
+    gone: list[Unit] = []
+    now = whole = loss(gone)
+    waiting: list[tuple[float, int, int]] = []  # harm, number of the unit, how many were gone when it was measured
+    for number, unit in enumerate(units):
+        bench.watch("leaving out each head", number, len(units))
+        waiting.append((loss([unit]) - whole, number, 0))
+    heapq.heapify(waiting)
+    while waiting and len(gone) < cut:
+        bench.watch("leaving out one head after the other", len(gone), cut)
+        harm, number, measured = waiting[0]
+        if measured < len(gone):
+            heapq.heapreplace(waiting, (loss([*gone, units[number]]) - now, number, len(gone)))
+        else:
+            heapq.heappop(waiting)
+            gone.append(units[number])
+            now += harm
+    return gone + [units[number] for _, number, _ in sorted(waiting)]
+
+
+def gradient(bench: Bench, units: Sequence[Unit], cut: int) -> list[Unit]:
+    """By mean_s |dL_s / d gate| over sentences s, summed over the heads of a unit: a forward and a backward pass.
+
+    Source: Michel et al. 2019, eq. 2; the measure `importance`.
+    """
+    del cut
+    judge, subject = bench.looked_at, bench.examinee.subject
+    device, batches = next(bench.model.parameters()).device, len(judge.text.batches)
+    totals: dict[Slot, torch.Tensor] = {}
+    for number in range(batches):
+        bench.watch("asking for gradients", number, batches)
+        batch, rows = judge.text.batch(number)
+        for slot, found in gate_gradients(subject, judge.objective, batch.to(device), rows).items():
+            totals[slot] = totals.get(slot, 0.0) + found.abs().double().sum(0).cpu()
+    means = {slot: total / sum(map(len, judge.text.batches)) for slot, total in totals.items()}
+    scores = {(str(slot), head): score for slot, mean in means.items() for head, score in enumerate(mean.tolist())}
+    return _by_sum(units, scores)
+
+
+def gates(bench: Bench, units: Sequence[Unit], cut: int) -> list[Unit]:
+    """By the log alpha of gates that were trained to stay open in as many units as are not cut: see `train_gates`."""
+    return _by_score(units, train_gates(bench, units, cut).tolist())
+
+
+def redundancy(bench: Bench, units: Sequence[Unit], cut: int) -> list[Unit]:
+    """The next to go is that whose nearest head of its layer, of those that are still there, is nearest.
+
+    Distances are Jensen-Shannon's between attention maps, averaged over the text, and over the heads of a unit. Of the
+    two heads of a pair that goes which is nearer to a second one. A head without others is at a distance of 1.
+    Source: the measure `redundancy`.
+    """
+    del cut
+    distances = {slot: table.tolist() for slot, table in map_distances(bench).items()}
+    left: dict[str, set[int]] = {}
+    for slot, head in (head for unit in units for head in unit):
+        left.setdefault(slot, set()).add(head)
+
+    def nearest_two(unit: Unit) -> tuple[float, ...]:
+        found = []
+        for slot, head in unit:
+            others = left[slot] - {other for at, other in unit if at == slot}
+            found.append(sorted([*(distances[slot][head][other] for other in others), APART, APART])[:2])
+        return tuple(sum(column) / len(unit) for column in zip(*found, strict=True))
+
+    waiting = {number: nearest_two(unit) for number, unit in enumerate(units)}
+    order: list[Unit] = []
+    while waiting:
+        number = min(waiting, key=lambda number: (waiting[number], number))
+        del waiting[number]
+        order.append(units[number])
+        for slot, head in units[number]:
+            left[slot].remove(head)
+        touched = [
+            other for other in waiting if {slot for slot, _ in units[other]} & {slot for slot, _ in units[number]}
+        ]
+        waiting |= {other: nearest_two(units[other]) for other in touched}
+    return order
+
+
+def role(bench: Bench, units: Sequence[Unit], cut: int) -> list[Unit]:
+    """Heads without a clear role go first, among them those that look at the first token or at delimiters alone.
+
+    By `role_gains`, summed over the heads of a unit; equals in the order of the model.
+    """
+    del cut
+    return _by_sum(units, role_gains(bench))
+
+
+def bottleneck(bench: Bench, units: Sequence[Unit], cut: int) -> list[Unit]:
+    """Heads that would gain least by more width go first: by `widening_gains`, summed over the heads of a unit."""
+    del cut
+    return _by_sum(units, widening_gains(bench, dict.fromkeys(slot for unit in units for slot, _ in unit)))
+
+
+def at_random(bench: Bench, units: Sequence[Unit], cut: int) -> list[Unit]:
+    """In an order that the seed decides: what any other way has to be better than."""
+    del cut
+    return [units[number] for number in np.random.default_rng(bench.seed).permutation(len(units))]
+
+
+RANKINGS: Mapping[str, Way] = {
+    "ablation": ablation,
+    "gradient": gradient,
+    "gates": gates,
+    "redundancy": redundancy,
+    "role": role,
+    "bottleneck": bottleneck,
+    "random": at_random,
+}
+
+
+def _by_sum(units: Sequence[Unit], scores: Mapping[Head, float]) -> list[Unit]:
+    return _by_score(units, [sum(scores[head] for head in unit) for unit in units])
+
+
+def _by_score(units: Sequence[Unit], scores: Sequence[float]) -> list[Unit]:
+    """The smallest score first, equals in their order."""
+    return [units[number] for number in sorted(range(len(units)), key=lambda number: scores[number])]

@@ -1,0 +1,60 @@
+"""What a receipt says of a model besides its loss: how it translates, where its embeddings went, how fast it is."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from attnworks.decoding.evaluating import evaluating
+from attnworks.objectives.embedding import SentenceEmbedding
+from attnworks.timing.interleaved import interleave
+from attnworks.traces.examinee import Examinee
+from attnworks.traces.judging import Judge
+from attnworks.traces.subject import Subject
+from attnworks.traces.text import WRITTEN_AT_ONCE, ExamText
+from attnworks.training.evaluate import translation_scores
+
+BLEU, DRIFT = "BLEU", "embedding drift"
+TRANSLATED = 128
+"""At most so many held-out sentences are translated."""
+ROUNDS = 7
+
+
+def scores_of(examinee: Examinee, held_out: Judge, subject: Subject) -> dict[str, float]:
+    """BLEU, where there are references and a model that writes; and 1 - cos to the original's embeddings."""
+    drift = Judge(held_out.original, SentenceEmbedding(), held_out.text).mean(subject)
+    bleu = _bleu(examinee, held_out.text, subject.model)
+    return {**({} if bleu is None else {BLEU: bleu}), DRIFT: drift}
+
+
+def _bleu(examinee: Examinee, text: ExamText, model: nn.Module) -> float | None:
+    """On the tokens of the model's own vocabulary, greedily written."""
+    if examinee.write is None or text.written or len(text.sides) < 2:
+        return None
+    sources, references = (rows[:TRANSLATED] for rows in text.sides)
+    written: list[list[str]] = []
+    with evaluating(model):
+        for start in range(0, len(sources), WRITTEN_AT_ONCE):
+            rows = examinee.write(model, sources[start : start + WRITTEN_AT_ONCE])
+            written += [[examinee.spell[1](token) for token in row.text_ids] for row in rows]
+    gold = [[examinee.spell[1](token) for token in row.text_ids] for row in references]
+    scores = translation_scores(written, gold)
+    return None if scores is None else scores.bleu
+
+
+def time_ratio(held_out: Judge, subject: Subject) -> float:
+    """Time of a forward pass over the batch with most tokens, as a share of the original's: median of the rounds."""
+    text = held_out.text
+    largest = max(range(len(text.batches)), key=lambda number: text.batch(number)[0].source.ids.numel())
+    batch = text.batch(largest)[0].to(next(subject.model.parameters()).device)
+
+    def run(model: Subject) -> None:
+        with evaluating(model.model), torch.inference_mode():
+            model.run(batch)
+
+    race = interleave({"before": lambda: run(held_out.original), "after": lambda: run(subject)}, rounds=ROUNDS)
+    return 1 / race.speedup("after", over="before")
+
+
+def weight_bytes(model: nn.Module) -> int:
+    return sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())

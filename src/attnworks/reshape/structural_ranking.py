@@ -1,0 +1,163 @@
+"""What attention itself says of how much heads are needed: twins, roles, and places where more width would help."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnworks.decoding.evaluating import evaluating
+from attnworks.errors import UsageError
+from attnworks.measures.contract import Samples, Setting
+from attnworks.measures.folding import Moments
+from attnworks.measures.growth_score import Kind, Score
+from attnworks.measures.growth_statistic import FEWEST
+from attnworks.measures.growth_survey import Survey
+from attnworks.measures.labels import FEWEST_SENTENCES
+from attnworks.measures.redundancy import Redundancy
+from attnworks.measures.roles import Roles
+from attnworks.mechanisms import MECHANISMS
+from attnworks.models.head_parts import every_layer, why_not
+from attnworks.models.remaking import groups_in
+from attnworks.reshape.contract import Bench
+from attnworks.reshape.heads import Head
+from attnworks.traces.layer import LayerTrace
+from attnworks.traces.rows import rows_of
+from attnworks.traces.subject import Spectator
+
+APART = 1.0
+"""The distance of heads that have nothing in common."""
+WIDER: tuple[Kind, ...] = ("keys", "values")
+ROLES = ("roles.offset", "roles.rare", "roles.duplicate", "roles.induction")
+"""Against even attention; syntax is against the best fixed offset."""
+
+Means = dict[str, dict[str, Moments]]
+"""Layer -> reading -> what sentences say on average."""
+
+
+def map_distances(bench: Bench) -> dict[str, Float[Tensor, "h h"]]:
+    """The mean Jensen-Shannon distance between all heads of each layer; 1 where there are no maps to compare."""
+    measure = Redundancy(Setting(bench.looked_at.text.longest))
+    distances = {slot: said["redundancy.distance"].value for slot, said in _means(bench, measure.layer).items()}
+    for slot, head in _without_maps(bench):
+        distances[slot][head], distances[slot][:, head] = torch.nan, torch.nan
+    return {slot: distance.nan_to_num(APART) for slot, distance in distances.items()}
+
+
+def role_gains(bench: Bench) -> dict[Head, float]:
+    """max over roles of (s - c) / (1 - c): 0 is chance, or less, and 1 is all attention.
+
+    s is the lower end of the 95 % interval of a head's mean attention to an offset, the rarest token, another
+    occurrence of the same token or what followed that, c what even attention gives there; for syntax the share of
+    largest weights on the syntactic head, against the best fixed offset. Attention to the first token and to delimiters
+    is no role: what goes there is lost to all others. Infinite where fewer than three sentences say anything.
+    Source: the roles of Voita et al. 2019, with the gain of `measures.labels`.
+    """
+    roles = Roles(Setting(bench.looked_at.text.longest))
+
+    def look(trace: LayerTrace) -> Samples:
+        pointers = roles.pointers(trace.slot, trace.queries, trace.keys)
+        return roles.rows(rows_of(trace, roles.setting.span, pointers))
+
+    means = _means(bench, look)
+    gains = {(slot, head): gain for slot, said in means.items() for head, gain in enumerate(_clearest(said).tolist())}
+    return gains | dict.fromkeys(_without_maps(bench), torch.inf)
+
+
+def widening_gains(bench: Bench, slots: Iterable[str]) -> dict[Head, float]:
+    """By how much the loss would fall for one more column of keys, and one of values, of each head of these layers.
+
+    0 where growth is refused: other sentences do not confirm the direction, or no step lowers the loss.
+    Source: the measure `bottleneck`.
+    """
+    slots = list(slots)
+    _check_can_survey(bench, slots)
+    survey = Survey(bench.looked_at, bench.watch, WIDER)
+    gains: dict[Head, float] = {}
+    for done, slot in enumerate(slots):
+        bench.watch("trying wider heads", done, len(slots))
+        gains |= {(slot, head): 0.0 for head in range(survey.every[slot])}
+        for kind in WIDER:
+            for head, score in enumerate(survey.scores(slot, kind)):
+                gains[slot, head] += _gain(survey.tried(score))
+    return gains
+
+
+def _gain(score: Score) -> float:
+    return score.gain if score.refusal is None else 0.0
+
+
+def _check_can_survey(bench: Bench, slots: Iterable[str]) -> None:
+    judge = bench.looked_at
+    sentences = sum(map(len, judge.text.batches))
+    refused = [f"{reason} in {slot}" for slot in slots if (reason := why_not(bench.model, slot)) is not None]
+    got = None
+    if judge.objective.relative:
+        got = f"{judge.objective.name!r}, which only says how far a model is from itself"
+    elif sentences < FEWEST:
+        got = f"{sentences} sentences"
+    elif refused:
+        got = refused[0]
+    if got is not None:
+        raise UsageError(
+            asked="heads ranked by bottleneck",
+            expected=f"layers that can grow, {FEWEST} sentences or more, an objective that says how good a model is",
+            got=got,
+            remedy="choose ablation",
+        )
+
+
+class _Averages(Spectator):
+    """Averages over sentences what is said of every layer."""
+
+    def __init__(self, look: Callable[[LayerTrace], Samples]) -> None:
+        self.look = look
+        self.means: Means = {}
+
+    def attention(self, trace: LayerTrace) -> Tensor | None:
+        of_layer = self.means.setdefault(str(trace.slot), {})
+        for name, (values, valid) in self.look(trace).items():
+            of_layer.setdefault(name, Moments(tuple(values.shape[1:]))).add(values, valid)
+        return None
+
+
+def _means(bench: Bench, look: Callable[[LayerTrace], Samples]) -> Means:
+    averages, text = _Averages(look), bench.looked_at.text
+    device = next(bench.model.parameters()).device
+    with evaluating(bench.model):
+        for number in range(len(text.batches)):
+            bench.watch("looking at heads", number, len(text.batches))
+            bench.examinee.subject.run(text.batch(number)[0].to(device), averages)
+    return averages.means
+
+
+def _clearest(said: dict[str, Moments]) -> Float[Tensor, " h"]:
+    """The largest gain of every head of a layer."""
+    gains = [_gains(said[role], said[f"{role}_chance"].value) for role in ROLES if role in said]
+    if "roles.syntactic" in said:
+        gains.append(_gains(said["roles.syntactic"], said["roles.syntactic_offset"].value.amax(-1)))
+    every = torch.cat(gains, -1)
+    best = every.nan_to_num(0.0).clamp_min(0.0).amax(-1)
+    return torch.where(every.isnan().all(-1), torch.inf, best)
+
+
+def _gains(found: Moments, chance: Float[Tensor, "*c"]) -> Float[Tensor, "h c"]:
+    """Of every head in each case of a role; NaN where too few sentences say anything."""
+    low, counted = found.interval[0].flatten(1) if found.value.dim() > 1 else found.interval[0][:, None], found.count
+    gain = (low - chance.flatten()) / (1 - chance.flatten())
+    return torch.where(counted.reshape(gain.shape) >= FEWEST_SENTENCES, gain, torch.nan)
+
+
+def _without_maps(bench: Bench) -> list[Head]:
+    """Heads whose maps are mixtures of any sign."""
+    groups = {slot: groups_in(part) for slot, part in every_layer(bench.model).items()}
+    return [
+        (slot, head)
+        for slot, own in groups.items()
+        if own is not None
+        for spec, heads in zip(own.specs, own.heads, strict=True)
+        if not MECHANISMS[spec.name].stochastic
+        for head in heads
+    ]

@@ -1,0 +1,346 @@
+"""What other mechanisms would do in each attention layer of a model: their error on text, their time, their FLOPs."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from attnworks.decoding.evaluating import evaluating
+from attnworks.errors import UsageError
+from attnworks.mechanisms import MECHANISMS, Context, Geometry, Mask, MechanismSpec
+from attnworks.models.anatomy import Part
+from attnworks.models.config import AttentionConfig
+from attnworks.models.head_groups import HeadGroups
+from attnworks.models.multihead import MultiHead
+from attnworks.models.remaking import attention_parts, carry_over, groups_in, mechanisms_of
+from attnworks.reshape.events import Watch, silently
+from attnworks.timing import interleave
+from attnworks.traces.judging import Judge
+from attnworks.traces.layer import LayerTrace
+from attnworks.traces.subject import Spectator
+
+SEED = 0
+"""Parameters of new mechanisms are drawn by it, in trials and in the model that comes of them."""
+ROUNDS, FEWEST_ROUNDS, SECONDS = 15, 3, 10.0
+"""Rounds of timing: as many as fit into so many seconds."""
+NOW = ""
+"""Among the times of a layer, that of what it has."""
+
+ByHead = tuple[str, ...]
+"""The mechanism of each head of a layer."""
+Wanted = Mapping[str, Mapping[str, ByHead]]
+"""Layer -> name -> mechanisms to try there."""
+Place = tuple[str, str]
+"""A layer and the name of what is tried there."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A mechanism in the place of what a layer has.
+
+    error     |(Y' - Y) W_O|_F / |Y W_O|_F over the text, where Y is what the heads give and Y' what they would
+    seconds   of its core, (Q, K, V) -> Y, on one sequence
+    flops     of the same, as the mechanism counts them
+    reason    why it cannot be in the layer, in words; then there are no numbers
+    """
+
+    slot: str
+    spec: str
+    error: float | None = None
+    seconds: float | None = None
+    flops: int | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Present:
+    """What a layer has, and what that takes."""
+
+    slot: str
+    by_head: ByHead
+    seconds: float
+    flops: int
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """An attention layer, and all that a mechanism must fit.
+
+    scale    factor of the scores that the model sets, if not 1/sqrt(k)
+    """
+
+    slot: str
+    part: Part
+    now: ByHead
+    geometry: Geometry
+    scale: float | None
+
+    @property
+    def causal(self) -> bool:
+        return self.slot.startswith("dec")
+
+    def present(self) -> HeadGroups:
+        """The mechanisms that are there."""
+        return groups_in(self.part) or HeadGroups(_grouped(self.now), *self.geometry[1:])
+
+    def groups(self, by_head: ByHead, like: Tensor) -> HeadGroups:
+        """Others in their place; those that stay keep their parameters."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(SEED)
+            groups = HeadGroups(_grouped(by_head), *self.geometry[1:]).to(like).eval()
+        old = groups_in(self.part)
+        if old is not None:
+            carry_over(old, groups)
+        return groups
+
+    def flops(self, groups: HeadGroups, n: int) -> int:
+        """Of one sequence of n positions, or of n queries and n keys."""
+        return sum(
+            mechanism.cost(n, n, self.geometry._replace(heads=len(heads)), causal=self.causal).flops
+            for mechanism, heads in zip(groups.mechanisms, groups.heads, strict=True)
+        )
+
+    def why_not(self, by_head: ByHead) -> str | None:
+        """Why these mechanisms cannot be in the layer, as far as its parts tell; None if they can."""
+        groups, attention = groups_in(self.part), self.part.attention
+        own = isinstance(attention, MultiHead)
+        looking = range(len(self.now)) if groups is None else groups.looking
+        for head, spec in enumerate(map(MechanismSpec.parse, by_head)):
+            kind = MECHANISMS[spec.name]
+            if not spec.serves(self.slot):
+                return "has no causal form" if self.causal else "is not defined from one sequence to another"
+            if kind.needs:
+                return f"needs {' and '.join(sorted(kind.needs)).replace('_', ' ')}"
+            if kind.by_content and head not in looking and (own or self.part.shrinkable is not None):
+                return "needs queries and keys, which heads of the layer have lost"
+        if groups is not None and self.part.role == "self" and hasattr(attention, "relative_attention_num_buckets"):
+            return "would be tried without positions, which mechanisms that are there add to scores"
+        return _unbuilt(attention, by_head) if isinstance(attention, MultiHead) else None
+
+
+def layers_of(model: nn.Module) -> dict[str, Layer]:
+    """Every attention layer whose heads can be changed, cross-attention included."""
+    parts, layers = attention_parts(model, cross=True), dict[str, Layer]()
+    for slot, now in mechanisms_of(model, cross=True).items():
+        part = parts[slot]
+        assert part.weights is not None
+        W = part.weights()
+        geometry = Geometry(len(now), W.W_Q.shape[-1], W.W_V.shape[-1])
+        layers[slot] = Layer(slot, part, now, geometry, _scale(part.attention, geometry.d_k))
+    return layers
+
+
+def _scale(attention: nn.Module | None, d_k: int) -> float | None:
+    if isinstance(attention, MultiHead):
+        return attention.config.scale
+    scale = getattr(attention, "scaling", None)
+    return None if scale is None or math.isclose(scale, d_k**-0.5) else float(scale)
+
+
+def _unbuilt(attention: MultiHead, by_head: ByHead) -> str | None:
+    """Why a layer of ours cannot be built with these mechanisms."""
+    try:
+        with torch.device("meta"):
+            MultiHead(attention.W_O.shape[-1], replace(attention.config, mechanism=by_head), attention.slot)
+    except UsageError as error:
+        return _in_words(error)
+    return None
+
+
+def _grouped(by_head: ByHead) -> list[tuple[MechanismSpec, tuple[int, ...]]]:
+    return list(AttentionConfig(heads=len(by_head), d_k=1, d_v=1, mechanism=by_head).mechanism_groups())
+
+
+def _in_words(error: UsageError) -> str:
+    return f"expects {error.expected}, got {error.got}"
+
+
+def try_out(
+    judge: Judge, wanted: Wanted, length: int, *, some: slice = slice(None), watch: Watch = silently
+) -> tuple[list[Present], list[Trial]]:
+    """What all layers have, and each of the mechanisms that are `wanted` tried on a layer's true Q, K, V and mask.
+
+    length    positions at which time is measured; FLOPs are predicted for as many
+    some      of the sentences of the judge's text
+
+    Errors are of each layer alone, on what the model as it is gives to it. Mechanisms with parameters of their own
+    (Linformer, structured forms) are drawn by a fixed seed: their errors are those of an untrained mechanism, and they
+    need healing.
+    """
+    model = judge.original.model
+    like = next(model.parameters())
+    layers, text = layers_of(model), judge.text.part(some)
+    tried = Trying(layers, wanted, like)
+    with evaluating(model):
+        for number in range(len(text.batches)):
+            watch("trying mechanisms", number, len(text.batches))
+            judge.original.run(text.batch(number)[0].to(like.device), tried)
+        errors = tried.errors()
+        seconds = measure_times(tried, length, like, watch)
+    present = [
+        Present(slot, layer.now, seconds[slot, NOW], layer.flops(layer.present(), length))
+        for slot, layer in layers.items()
+    ]
+    trials: list[Trial] = []
+    for place in ((slot, name) for slot in wanted for name in wanted[slot]):
+        if place in tried.reasons:
+            trials.append(Trial(*place, reason=tried.reasons[place]))
+        else:
+            flops = layers[place[0]].flops(tried.groups[place], length)
+            trials.append(Trial(*place, errors[place], seconds[place], flops))
+    return present, trials
+
+
+class Trying(Spectator):
+    """Sums up |(Y' - Y) W_O|_F^2 of every candidate, and |Y W_O|_F^2, over real queries.
+
+    biased    layers in which something is added to scores, such as T5's positions
+    """
+
+    def __init__(self, layers: Mapping[str, Layer], wanted: Wanted, like: Tensor) -> None:
+        self.layers, self.like = layers, like
+        self.groups: dict[Place, HeadGroups] = {}
+        self.reasons: dict[Place, str] = {}
+        self.biased: set[str] = set()
+        self.whole = dict.fromkeys(layers, 0.0)
+        self.changed: dict[Place, float] = {}
+        for slot, candidates in wanted.items():
+            for name, by_head in candidates.items():
+                self._build((slot, name), by_head)
+
+    def _build(self, place: Place, by_head: ByHead) -> None:
+        layer = self.layers[place[0]]
+        reason = layer.why_not(by_head)
+        try:
+            if reason is None:
+                self.groups[place], self.changed[place] = layer.groups(by_head, self.like), 0.0
+        except UsageError as error:
+            reason = _in_words(error)
+        if reason is not None:
+            self.reasons[place] = reason
+
+    def attention(self, trace: LayerTrace) -> None:
+        slot = str(trace.slot)
+        if slot not in self.layers:
+            return
+        layer, mask, every = self.layers[slot], mask_of(trace), slice(None)
+        assert layer.part.weights is not None
+        W_O, context = layer.part.weights().W_O, Context(scale=layer.scale)
+        K, V = trace.shared(trace.K, every), trace.shared(trace.V, every)
+        if mask is not None and mask.dense is not None:
+            self.biased.add(slot)
+        self.whole[slot] += _size(trace.Y, W_O, trace.queries.real)
+        for place, groups in self.groups.items():
+            if place[0] != slot or place in self.reasons:
+                continue
+            if mask is None:
+                self.reasons[place] = "would see more than the layer does, which hides keys in a way of its own"
+            elif mask.dense is not None and not all("dense" in kind.masks for kind in groups.mechanisms):
+                self.reasons[place] = "has no scores that positions could be added to, as the model does"
+            else:
+                self._compare(place, lambda groups=groups: groups(trace.Q, K, V, mask, context).Y, trace, W_O)
+
+    def _compare(self, place: Place, attend: Callable[[], Tensor], trace: LayerTrace, W_O: Tensor) -> None:
+        try:
+            self.changed[place] += _size(attend() - trace.Y, W_O, trace.queries.real)
+        except UsageError as error:
+            self.reasons[place] = _in_words(error)
+
+    def errors(self) -> dict[Place, float]:
+        """Of all that has no reason against it."""
+        found: dict[Place, float] = {}
+        for place in (place for place in self.changed if place not in self.reasons):
+            changed, whole = self.changed[place], self.whole[place[0]]
+            error = math.sqrt(changed / whole) if whole else math.inf * bool(changed)
+            if math.isfinite(error):
+                found[place] = error
+            else:
+                self.reasons[place] = "gives numbers that are not finite"
+        return found
+
+
+def _size(Y: Float[Tensor, "b h i v"], W_O: Float[Tensor, "h v e"], real: Tensor) -> float:
+    U = torch.einsum("bhiv,hve->bie", Y, W_O).double()
+    return float((U.square().sum(-1) * real).sum())
+
+
+def mask_of(trace: LayerTrace) -> Mask | None:
+    """The mask as a layer with mechanisms of ours is given it: padding, causality, and what is added to scores.
+
+    None if the layer hides keys in another way.
+    """
+    given = trace.mask
+    if given.dense is None:
+        return given
+    i, j = trace.Q.shape[2], trace.K.shape[2]
+    plain = Mask(trace.keys.real, trace.slot.kind == "decoder")
+    ours, theirs = (mask.allowed(i, j, trace.Q.device) for mask in (plain, given))
+    assert ours is not None and theirs is not None
+    if ((ours != theirs) & trace.queries.real[:, None, :, None]).any():
+        return None
+    added = given.additive()
+    return plain if added is None or not added.any() else Mask(plain.padding, plain.causal, added)
+
+
+def measure_times(tried: Trying, n: int, like: Tensor, watch: Watch = silently) -> dict[Place, float]:
+    """Seconds of the core of what each layer has (`NOW`), and of all candidates against it, on n positions.
+
+    Candidates take turns, and a candidate's time is the present one's divided by the median of the ratios of each
+    round. Layers that are alike are timed once. What cannot run on n positions gets a reason instead.
+    """
+    alike: dict[object, list[str]] = {}
+    for slot, layer in tried.layers.items():
+        alike.setdefault((layer.geometry, layer.causal, layer.now, layer.scale, slot in tried.biased), []).append(slot)
+    seconds: dict[Place, float] = {}
+    for number, slots in enumerate(alike.values()):
+        watch("timing mechanisms", number, len(alike))
+        layer = tried.layers[slots[0]]
+        run = _runner(layer, n, like, slots[0] in tried.biased)
+        places = [place for place in tried.groups if place[0] in slots and place not in tried.reasons]
+        modules = {name: tried.groups[slot, name] for slot, name in reversed(places)}
+        found, failed = _race({NOW: run(layer.present()), **{name: run(modules[name]) for name in modules}})
+        tried.reasons.update({place: failed[place[1]] for place in places if place[1] in failed})
+        seconds.update({(slot, NOW): found[NOW] for slot in slots})
+        seconds.update({place: found[place[1]] for place in places if place[1] in found})
+    return seconds
+
+
+def _runner(layer: Layer, n: int, like: Tensor, biased: bool) -> Callable[[HeadGroups], Callable[[], object]]:
+    source, (h, k, v) = torch.Generator().manual_seed(SEED), layer.geometry
+    Q, K, V = (torch.randn(1, h, n, width, generator=source).to(like) for width in (k, k, v))
+    mask = Mask(causal=layer.causal, dense=Q.new_zeros(h, n, n) if biased else None)
+
+    def runner(groups: HeadGroups) -> Callable[[], object]:
+        def run() -> None:
+            groups(Q, K, V, mask, Context(scale=layer.scale))
+            if like.device.type == "cuda":
+                torch.cuda.synchronize(like.device)
+
+        return run
+
+    return runner
+
+
+def _race(candidates: Mapping[str, Callable[[], object]]) -> tuple[dict[str, float], dict[str, str]]:
+    """Seconds of those that run, and why others do not."""
+    able: dict[str, Callable[[], object]] = {}
+    failed: dict[str, str] = {}
+    began = time.perf_counter()
+    for name, run in candidates.items():
+        try:
+            run()
+        except UsageError as error:
+            if name == NOW:
+                raise
+            failed[name] = _in_words(error)
+        else:
+            able[name] = run
+    once = time.perf_counter() - began
+    race = interleave(able, rounds=max(FEWEST_ROUNDS, min(ROUNDS, int(SECONDS / once))), warmup=1)
+    return {name: race.median(NOW) / race.speedup(name, over=NOW) for name in able}, failed
