@@ -112,7 +112,7 @@ def test_options_reach_the_receipt(run: Path, tmp_path: Path) -> None:
     assert said["text"] == {
         "corpus": "grammar", "pairs": 9, "held_out": 2, "seed": 5, "looked_at": 9, "judged_by": 2, "written": 0,
     }  # fmt: skip
-    assert said["healing"] == {"steps": 1, "rate": 0.01, "tokens": 70, "seed": 5}
+    assert said["healing"] == {"steps": 1, "rate": 0.01, "tokens": 70, "seed": 5, "by": "objective"}
     assert said["objective"] == "embedding" and said["loss"]["before"] == 0
 
 

@@ -99,7 +99,7 @@ class Watched:
         for part in block.parts:
             output = self.calls[part.branch].pop(0)[1].reshape(x.shape)
             attention = None if part.attention is None else self._layer(block, part, tokens, source)
-            parts.append(PartTrace(entry if block.parallel else x, output, attention))
+            parts.append(PartTrace(part.role, entry if block.parallel else x, output, attention))
             x = x + output if block.skip else output
             x = part.norm(x).detach() if block.norm == "post" and part.norm is not None else x
         assert_close(x, exit)
@@ -245,7 +245,8 @@ def test_padding_never_counts(name: str, measure: Measure) -> None:
         trace = part.attention
         if trace is not None:
             trace = replace(trace, Y=trace.Y.masked_fill(pad.unsqueeze(1), torch.nan))
-        return PartTrace(part.stream.masked_fill(pad, torch.nan), part.output.masked_fill(pad, torch.nan), trace)
+        stream, output = (T.masked_fill(pad, torch.nan) for T in (part.stream, part.output))
+        return PartTrace(part.role, stream, output, trace)
 
     blocks = tuple(
         BlockTrace(

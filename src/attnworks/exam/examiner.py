@@ -126,7 +126,7 @@ class Examiner:
 
     def readings(self) -> Readings:
         """All that was folded and what follows from it, without what must not be reported."""
-        readings = self.folds.readings()
+        readings = self.folds.readings([slot for slot, heads in self._count_heads().items() if not heads])
         deep = {declared.name for measure in self.deep for declared in measure.declares()}
         readings = Readings([
             reading for reading in readings.values() if reading.name not in deep or reading.kind not in self.unsound
@@ -194,7 +194,7 @@ class Examiner:
         with torch.inference_mode():
             whole = self.subject.run(read, scores=self._scores(objective))
             self.advance(len(batch))
-            for slot, heads in self._count_heads().items():
+            for slot, heads in ((slot, heads) for slot, heads in self._count_heads().items() if heads):
                 changes: list[Tensor] = []
                 for head in range(heads):
                     off = self.subject.run(read, HeadsOff([(slot, head)]), scores=self._scores(objective))
@@ -241,7 +241,13 @@ class Examiner:
             first = batch.some(slice(0, 1)).to(self.device)
             with torch.inference_mode():
                 self.subject.run(first, counting)
-            self.heads = counting.heads
+            layers = {
+                Slot("cross" if part.role == "cross" else block.kind, block.layer): 0
+                for block in self.subject.blocks or ()
+                for part in block.parts
+                if part.attention is not None
+            }
+            self.heads = {**layers, **counting.heads} if {*counting.heads} <= {*layers} else counting.heads
         return self.heads
 
     def describe(self) -> dict[str, Any]:

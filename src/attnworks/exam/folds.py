@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -82,7 +82,8 @@ class Folds:
                 self._folds[name, where] = Largest(shape) if largest else Moments(shape)
             self._folds[name, where].merge(tensors)
 
-    def readings(self) -> Readings:
+    def readings(self, empty: Collection[Slot] = ()) -> Readings:
+        """All that was folded; layers that have no heads stand in it without any."""
         self._post()
         found = Readings([])
         for name, declared in self.declared.items():
@@ -90,10 +91,26 @@ class Folds:
             kinds: tuple[Kind, ...] = ("encoder", "decoder", "cross")
             for kind in kinds:
                 own: list[Slot | Kind] = [where for where in places if _kind(where) == kind]
-                own.sort(key=_layer)
                 if own:
+                    missing = [slot for slot in empty if slot.kind == kind and slot not in own]
+                    if missing and declared.axes[:1] == ("layer",):
+                        own += self._without_heads(declared, own[0], missing)
+                    own.sort(key=_layer)
                     found.add(self._reading(declared, kind, own))
         return found
+
+    def _without_heads(self, declared: Declared, like: Slot | Kind, empty: Sequence[Slot]) -> Sequence[Slot]:
+        """Layers about which there is nothing to say, each with a fold over no heads."""
+        key: Key = declared.name, like
+        sizes = (self._constants[key] if declared.fold == "constant" else self._folds[key].value).shape
+        over_heads = ("head", "other") if declared.axes[1:] == ("head", "other") else ("head",)
+        shape = tuple(0 if axis in over_heads else n for axis, n in zip(declared.axes[1:], sizes, strict=True))
+        for slot in empty:
+            if declared.fold == "constant":
+                self._constants[declared.name, slot] = torch.zeros(shape, dtype=torch.float64)
+            else:
+                self._folds[declared.name, slot] = Largest(shape) if declared.fold == "largest" else Moments(shape)
+        return empty
 
     def _reading(self, declared: Declared, kind: Kind, places: list[Slot | Kind]) -> Reading:
         about = {

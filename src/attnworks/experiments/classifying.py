@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist, median
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -130,18 +131,26 @@ def lengths(task: Task, settings: Settings) -> list[int]:
     return [*growing, settings.length]
 
 
-def train_cell(
+class Training(NamedTuple):
+    """The last loss, steps and seconds of a training, and the seconds of each step at full length."""
+
+    loss: float
+    steps: int
+    seconds: float
+    at_full_length: list[float]
+
+
+def train(
+    model: Classifier,
     task_name: str,
     mechanism: str,
     seed: int,
     settings: Settings,
     watch: Callable[[Progress], None] = lambda progress: None,
     should_stop: Callable[[], bool] = lambda: False,
-) -> Cell | None:
-    """Train and test; None if it was stopped on the way. Batches depend on task, seed and step alone."""
+) -> Training | None:
+    """Adam over growing lengths; None if it was stopped on the way."""
     task = TASKS[task_name]
-    model = classifier(task, mechanism, seed)
-    step_bytes = peak_bytes(lambda: _loss(model, _batch(task, seed, 0, settings, settings.length)).backward())
     optimiser = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98))
     rate = schedule("cosine", settings.learning_rate, settings.steps // 12, settings.steps)
     stages = lengths(task, settings)
@@ -168,7 +177,26 @@ def train_cell(
         step, seconds, tokens = step + 1, seconds + ended - began, tokens + _tokens(settings, length)
         done = min(1.0, max(tokens / work, seconds / limit))
         watch(Progress(task_name, mechanism, seed, step, done, length, loss))
-    right = _count_right(model, task, seed, settings)
+    return Training(loss, step, seconds, at_full_length)
+
+
+def train_cell(
+    task_name: str,
+    mechanism: str,
+    seed: int,
+    settings: Settings,
+    watch: Callable[[Progress], None] = lambda progress: None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Cell | None:
+    """Train and test; None if it was stopped on the way. Batches depend on task, seed and step alone."""
+    task = TASKS[task_name]
+    model = classifier(task, mechanism, seed)
+    step_bytes = peak_bytes(lambda: _loss(model, _batch(task, seed, 0, settings, settings.length)).backward())
+    training = train(model, task_name, mechanism, seed, settings, watch, should_stop)
+    if training is None:
+        return None
+    loss, step, seconds, at_full_length = training
+    right = count_right(model, task, seed, settings)
     low, high = wilson(right, settings.held_out)
     return Cell(
         task=task_name,
@@ -227,7 +255,7 @@ def _step(model: Classifier, optimiser: torch.optim.Optimizer, batch: Batch) -> 
 
 
 @torch.no_grad()
-def _count_right(model: Classifier, task: Task, seed: int, settings: Settings) -> int:
+def count_right(model: Classifier, task: Task, seed: int, settings: Settings) -> int:
     """Right answers on the test stream of the seed."""
     right, seen, step = 0, 0, 0
     while seen < settings.held_out:

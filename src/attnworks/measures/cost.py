@@ -35,7 +35,7 @@ def attention_cost(weights: HeadWeights, i: int, j: int) -> Cost:
     """
     (h, e, _), f, g = weights.W_Q.shape, weights.W_K.shape[1], weights.groups
     hk, hv = weights.columns()
-    gk, gv = (columns * g // h for columns in (hk, hv))
+    gk, gv = (columns * g // max(h, 1) for columns in (hk, hv))
     biased = ((weights.b_Q, hk), (weights.b_K, gk), (weights.b_V, gv), (weights.b_O, e))
     flops = 2 * (i * e * hk + j * f * (gk + gv) + i * j * (hk + hv) + i * hv * e)
     numbers = i * e + j * f + i * hk + j * (gk + gv) + 2 * h * i * j + i * hv + i * e

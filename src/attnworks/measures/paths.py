@@ -95,8 +95,10 @@ def _by_part(forward: ForwardTrace, steps: list[FrozenStep], output: _Output) ->
     mlps = {block.anatomy.layer: torch.zeros_like(bias) for block in forward.blocks}
     for (step, layer, parts), reader in zip(steps, at_steps, strict=True):
         for part in parts:
-            if part.attention is None:
+            if part.role == "mlp":
                 mlps[layer] += _share(_zero_padding(part.output, forward), reader.before)
+            elif part.attention is None:
+                bias += _share(_zero_padding(part.output, forward), reader.before)
             else:
                 values = _head_shares(part.attention, reader)
                 yield Placed("paths.head", part.attention.slot, Sample(values, valid.unsqueeze(-1)))

@@ -71,7 +71,7 @@ def _nearest(distance: Reading) -> Iterator[Reading]:
     """The entries of `distance` at the twins, and their names."""
     rows = [row for row in distance.value if isinstance(row, Tensor)]
     others = [torch.where(torch.eye(len(row), dtype=torch.bool), torch.inf, row) for row in rows]
-    twins = [row.argmin(-1, keepdim=True) for row in others]
+    twins = [row.argmin(-1, keepdim=True) if len(row) else row.new_zeros(0, 1, dtype=torch.long) for row in others]
 
     def at_twins(tables: Iterable[Tensor]) -> tuple[Tensor, ...]:
         return tuple(table.gather(-1, twin).squeeze(-1) for table, twin in zip(tables, twins, strict=True))

@@ -202,17 +202,18 @@ def put_foreign_heads(model: Any, part: Part, slot: str, heads: Sequence[Head], 
 def _regroup(model: Any, part: Part, slot: str, origins: Sequence[int | None]) -> None:
     """The mechanisms of a layer, if it has some of ours, for the heads that it has now."""
     attention, old = part.attention, groups_of(part.attention)  # pyright: ignore[reportArgumentType]
-    assert attention is not None and part.weights is not None
+    assert attention is not None and part.place is not None
     if old is None:
         return
+    block, at = part.place
     by_head = old.by_head()
     specs = tuple("dense" if origin is None else by_head[origin] for origin in origins)
     described = {other: of for other, of in model.config.attnworks.items() if other != slot}
     if not specs:
         delattr(attention, ATTRIBUTE)
     else:
-        W = part.weights()
-        new = HeadGroups(grouped(specs), W.W_Q.shape[-1], W.W_V.shape[-1]).to(W.W_V).train(attention.training)
+        width, output = getattr(attention, at.width), cast("Any", block.get_submodule(at.output))
+        new = HeadGroups(grouped(specs), width, width).to(output.weight).train(attention.training)
         carry_over(old, new, origins)
         setattr(attention, ATTRIBUTE, new)
         described[slot] = list(specs)

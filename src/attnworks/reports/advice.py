@@ -19,7 +19,7 @@ def draw_advice(advice: Advice, path: Path, *, max_error: float) -> None:
     check_picture(path)
     from matplotlib import rc_context
     from matplotlib.figure import Figure
-    from matplotlib.ticker import FuncFormatter, NullFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     now = {layer.slot: layer.seconds for layer in advice.present}
     colours = dict(zip(dict.fromkeys(trial.spec for trial in advice.trials), cycle(COLOURS), strict=False))
@@ -46,6 +46,7 @@ def draw_advice(advice: Advice, path: Path, *, max_error: float) -> None:
     axis.axhline(1.0, color="#888888", linewidth=0.8)
     axis.set(xscale="log", yscale="log", xlabel="relative error of attention")
     axis.set_ylabel(f"times faster at {advice.length:,} positions")
+    axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     for side in (axis.xaxis, axis.yaxis):
         side.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         side.set_minor_formatter(NullFormatter())

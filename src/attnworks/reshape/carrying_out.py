@@ -102,9 +102,10 @@ def carry_out(
         healing = judge_on(examinee, objective, texts.learn, care)
         heal(healing, new, steps=care.steps, rate=rate, seed=care.seed, by=care.by, watch=watch)
         watch("measuring what healed", 0, 1)
-        healed, scores_healed = held_out.mean(new), scores_of(examinee, held_out, new)
+        healed = held_out.mean(new)
         if not math.isfinite(healed):
             raise not_healed("after the last step", f"loss {healed:g}")
+        scores_healed = scores_of(examinee, held_out, new)
     return made.model, Receipt(
         reshape=reshape.name,
         asked=_as_stored(asdict(reshape)),  # pyright: ignore[reportArgumentType]

@@ -19,6 +19,8 @@ from attnworks.traces.subject import Spectator
 
 BETA, GAMMA, ZETA = 2 / 3, -0.1, 1.1
 STEPS, RATE = 150, 0.1
+ANNEALED = 0.67
+"""In this share of the steps the target falls from all units to those that stay."""
 BEGIN = 2.0
 """The log alpha that gates start from: 97 of 100 are open."""
 
@@ -48,7 +50,9 @@ class Gated(Spectator):
     def attention(self, trace: LayerTrace) -> Tensor | None:
         slot, whole = str(trace.slot), self.gates.shape[1] - 1
         columns = [self.column.get((slot, head), whole) for head in range(trace.heads)]
-        return None if min(columns) == whole else trace.Y * self.gates.to(trace.Y)[:, columns, None, None]
+        return (
+            None if min(columns, default=whole) == whole else trace.Y * self.gates.to(trace.Y)[:, columns, None, None]
+        )
 
 
 def train_gates(bench: Bench, units: Sequence[Sequence[Head]], cut: int, steps: int = STEPS) -> Float[Tensor, " u"]:
@@ -56,10 +60,12 @@ def train_gates(bench: Bench, units: Sequence[Sequence[Head]], cut: int, steps: 
 
         min over log alpha, max over l_1, l_2 of   E[L] / D + l_1 (s - t) + l_2 (s - t)^2
 
-    s is the mean of P(gate != 0), t the share of units that stay, and D what the loss rises by if all gates are closed:
-    then one unit is worth about as much to the loss as to s, whatever the objective. Adam moves all of them. The same
-    for a seed; the weights, their gradients and torch's own random numbers are not touched.
-    Source: Louizos et al. 2018; Voita et al. 2019, section 5; the Lagrangian of Wang et al. 2020, section 3.3.
+    s is the mean of P(gate != 0), t falls from 1 to the share of units that stay, and D is what the loss changes by if
+    all gates are closed: then one unit is worth about as much to the loss as to s, whatever the objective. Adam moves
+    all of them. The same for a seed; the weights, their gradients and torch's own random numbers are not touched.
+    Source: Louizos et al. 2018; Voita et al. 2019; the Lagrangian, and the falling t, of Wang et al. 2020.
+    Holds when: only the order is used. After so few steps s is near t but need not reach it, as gates that are closed
+    hardly feel a gradient; and units worth a hundredth of the largest are not told from those worth nothing.
     Departs: the model is frozen; one draw for each sentence instead of one for all; D.
     """
     judge, subject = bench.looked_at, bench.examinee.subject
@@ -68,7 +74,7 @@ def train_gates(bench: Bench, units: Sequence[Sequence[Head]], cut: int, steps: 
     log_alpha = torch.full((len(units),), BEGIN, dtype=torch.float64, requires_grad=True)
     multipliers = torch.zeros(2, dtype=torch.float64, requires_grad=True)
     optimiser = torch.optim.Adam([{"params": [log_alpha]}, {"params": [multipliers], "maximize": True}], lr=RATE)
-    stay, worth, queue = 1 - cut / len(units), _worth_of_all(bench, units), list[int]()
+    worth, queue = _worth_of_all(bench, units), list[int]()
     with held_still(subject.model), torch.enable_grad():
         for step in range(steps):
             bench.watch("training gates", step, steps)
@@ -77,7 +83,8 @@ def train_gates(bench: Bench, units: Sequence[Sequence[Head]], cut: int, steps: 
             u = torch.rand(len(batch), len(units), generator=drawn, dtype=torch.float64)
             gated = Gated(units, hard_concrete(log_alpha.expand_as(u), u))
             loss = judge.losses(subject, batch.to(device), rows, gated).mean().cpu().double()
-            above = chance_open(log_alpha).mean() - stay
+            target = 1 - cut / len(units) * min(1.0, (step + 1) / (ANNEALED * steps))
+            above = chance_open(log_alpha).mean() - target
             whole = loss / worth + multipliers @ torch.stack([above, above.square()])
             log_alpha.grad, multipliers.grad = torch.autograd.grad(whole, (log_alpha, multipliers))
             optimiser.step()

@@ -11,6 +11,7 @@ from torch import Tensor
 from attnworks.data.text_batch import Kind, TextBatch
 from attnworks.data.tokens import Tokens
 from attnworks.models.anatomy import BlockAnatomy, Passage, run_watched, stream_identity_error
+from attnworks.models.families import Role
 from attnworks.notation import tolerance
 from attnworks.traces.layer import LayerTrace, Slot
 from attnworks.traces.subject import Spectator, Subject
@@ -24,6 +25,7 @@ class PartTrace:
     output    what the part adds to the stream
     """
 
+    role: Role
     stream: Float[Tensor, "b i e"]
     output: Float[Tensor, "b i e"]
     attention: LayerTrace | None
@@ -90,7 +92,7 @@ def _block_trace(
         output = output.reshape(x.shape)
         slot = Slot("cross" if part.role == "cross" else block.kind, block.layer)
         read = passage.entry if block.parallel else x
-        parts.append(PartTrace(read, output, traces.get(slot) if part.role != "mlp" else None))
+        parts.append(PartTrace(part.role, read, output, traces.get(slot) if part.role != "mlp" else None))
         x = x + output if block.skip else output
         if block.norm == "post" and part.norm is not None:
             x = part.norm(x)

@@ -84,12 +84,12 @@ def whole_maps(trace: LayerTrace) -> Float[Tensor, "b h i j"]:
 def _block_steps(block: BlockTrace, real: Tensor) -> list[FrozenStep]:
     anatomy = block.anatomy
     by_role = {part.role: part for part in anatomy.parts}
-    branches = [_branch(block, by_role[_role(traced)], traced, real) for traced in block.parts]
+    branches = [_branch(block, by_role[traced.role], traced, real) for traced in block.parts]
     if anatomy.parallel:
         return [FrozenStep(Step(tuple(branches), anatomy.skip), anatomy.layer, block.parts)]
     steps: list[FrozenStep] = []
     for traced, branch in zip(block.parts, branches, strict=True):
-        norm = by_role[_role(traced)].norm if anatomy.norm == "post" else None
+        norm = by_role[traced.role].norm if anatomy.norm == "post" else None
         if norm is not None:
             total = traced.stream + traced.output if anatomy.skip else traced.output
             norm = frozen_norm(norm, total.masked_fill(~real, 0.0))
@@ -120,12 +120,6 @@ def _weights(attention: LayerTrace) -> HeadWeights:
             remedy="examine a model of a known family, or leave out measures of paths",
         )
     return attention.weights
-
-
-def _role(traced: PartTrace) -> str:
-    if traced.attention is None:
-        return "mlp"
-    return "cross" if traced.attention.slot.kind == "cross" else "self"
 
 
 def _parameter(norm: Any, *names: str) -> Tensor | None:
