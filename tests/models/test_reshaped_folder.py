@@ -201,8 +201,11 @@ def test_saving_from_python(bert: Path, tmp_path: Path) -> None:
     with pytest.raises(FolderError, match="a place where nothing is"):
         attnworks.save(model, tmp_path / "copy")
     attnworks.save(model, tmp_path / "copy", overwrite=True)
-    with pytest.raises(attnworks.errors.UsageError, match="call its save_pretrained"):
-        attnworks.save(TINY["bert"].build(), tmp_path / "other")
+    as_it_came = TINY["bert"].build()
+    attnworks.save(as_it_came, tmp_path / "other")
+    assert fingerprint(type(as_it_came).from_pretrained(tmp_path / "other", dtype="auto")) == fingerprint(as_it_came)
+    with pytest.raises(attnworks.errors.UsageError, match="save its state_dict"):
+        attnworks.save(torch.nn.Linear(2, 3), tmp_path / "none")
 
 
 def test_a_small_folder_that_asks_for_a_huge_model(copied: Path) -> None:

@@ -59,6 +59,7 @@ def main() -> None:
       attnworks translate runs/quick "Luca is studying in Spain . He is very happy ."
       attnworks examine runs/quick --out exams/quick      # what every head does
       attnworks compare exams/quick exams/later
+      attnworks advise runs/quick --n 1024        # which attention mechanisms would do
       attnworks reshape project runs/quick --heads "enc.0.*" --heal 200 --out runs/projected
       attnworks experiment conti --out runs/conti
       attnworks bench attention --n 1024,4096     # mechanisms against dense, on this machine

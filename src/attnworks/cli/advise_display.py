@@ -85,10 +85,8 @@ def _command(model: str, advice: Advice, options: Mapping[str, Any]) -> str:
 def _show(advice: Advice, max_error: float, command: str | None) -> None:
     screen = console()
     now = {layer.slot: layer for layer in advice.present}
-    screen.print(
-        f"Errors on texts of up to {advice.tried_at:,} tokens; times and FLOPs at {advice.length:,} positions; * chosen.",
-        style="dim",
-    )
+    lengths = f"up to {advice.tried_at:,} tokens; times and FLOPs at {advice.length:,} positions"
+    screen.print(f"Errors on texts of {lengths}; * chosen.", style="dim")
     for kind, title in KINDS.items():
         usable = [trial for trial in advice.trials if trial.slot.startswith(f"{kind}.") and trial.reason is None]
         if usable:

@@ -1,0 +1,269 @@
+"""Cutting heads: what is predicted, what is left, what a receipt says, and changes of every kind in a row."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from click.testing import CliRunner
+from tests.exam_helpers import LINES, save_tiny, tiny_tokenizer, write_lines
+from tests.model_helpers import recurrent_config
+from tests.reshape.reshape_helpers import WORDS, bench_of, examinee_of, files_of, model_of, small_run, texts
+from tests.tiny_models import TINY
+from tests.training.training_helpers import SMALL
+
+import attnworks
+from attnworks.cli import main
+from attnworks.errors import AttnworksError, UsageError
+from attnworks.models import build
+from attnworks.models.folder import fingerprint
+from attnworks.models.head_parts import attention_layers
+from attnworks.models.presets import PRESETS
+from attnworks.receipt import Receipt
+from attnworks.reshape.carrying_out import Care, carry_out
+from attnworks.reshape.heads import Head
+from attnworks.reshape.history import receipts, undo
+from attnworks.reshape.pruning import LEVELS, Prune, units_of
+from attnworks.reshape.ranking import RANKINGS, without
+from attnworks.reshape.replaying import replay
+from attnworks.traces.gates import HeadsOff
+from attnworks.traces.layer import Slot
+
+HEADS = 12
+"""Of the small model: two in each of two encoder, decoder and cross-attention layers."""
+
+
+@pytest.fixture(autouse=True)
+def small_preset(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PRESETS, "small", SMALL["small"])
+
+
+def prune(model: Any, care: Care | None = None, **options: Any) -> tuple[Any, Receipt]:
+    return carry_out(Prune(**options), examinee_of(model), texts(), care)
+
+
+def heads_left(model: Any) -> dict[str, int]:
+    found = {}
+    for slot, part in attention_layers(model).items():
+        assert part.weights is not None
+        found[slot] = len(part.weights().W_O)
+    return found
+
+
+def cut_by(receipt: Receipt, before: dict[str, int]) -> list[Head]:
+    """The heads that are not in the brackets: 2 -> 1 head (1)."""
+    gone: list[Head] = []
+    for slot, words in receipt.done.items():
+        kept = [int(number) for number in words.partition("(")[2].rstrip(")").split(",") if number]
+        gone += [(slot, head) for head in range(before[slot]) if head not in kept]
+    return gone
+
+
+@pytest.mark.parametrize("keep", [1.0, 0.75, 0.5, 0.1, 0.0])
+def test_a_share_of_all_heads_stays(keep: float) -> None:
+    model = model_of()
+    old = fingerprint(model)
+    new, receipt = prune(model, keep=keep, by="random")
+    assert sum(heads_left(new).values()) == round(keep * HEADS) and fingerprint(model) == old
+    assert receipt.facts["heads_before"] == HEADS and receipt.facts["heads_cut"] == HEADS - round(keep * HEADS)
+    assert len(cut_by(receipt, heads_left(model))) == HEADS - round(keep * HEADS)
+    assert math.isfinite(receipt.loss.after)
+
+
+def test_cutting_none_changes_nothing() -> None:
+    model = model_of()
+    for asked in (Prune(keep=1.0), Prune(heads="none")):
+        new, receipt = carry_out(asked, examinee_of(model), texts())
+        assert fingerprint(new) == fingerprint(model) and new.config == model.config
+        assert receipt.done == {} and receipt.loss.before == receipt.loss.predicted == receipt.loss.after
+        assert receipt.parameters.saved == receipt.flops.saved == receipt.bytes.saved == 0
+        assert receipt.scores["embedding drift"].after == 0
+
+
+def test_the_prediction_is_that_of_silenced_heads() -> None:
+    """On the same sentences, predicted and measured are the same."""
+    model = model_of()
+    bench = bench_of(examinee_of(model))
+    made = Prune(keep=0.5).make(bench)
+    judge = bench.looked_at
+    after = judge.mean(judge.original.again(made.model.eval()))  # pyright: ignore[reportAttributeAccessIssue]
+    assert after == pytest.approx(judge.mean() + made.rise, rel=1e-12) and made.rise != 0
+
+
+def test_named_heads() -> None:
+    model = model_of()
+    new, receipt = prune(model, heads="enc.0.1,cross.*.0,dec.1.*")
+    assert heads_left(new) == {"enc.0": 1, "enc.1": 2, "dec.0": 2, "cross.0": 1, "dec.1": 0, "cross.1": 1}
+    assert receipt.done == {
+        "enc.0": "2 -> 1 head (0)", "cross.0": "2 -> 1 head (1)", "dec.1": "2 -> 0 heads", "cross.1": "2 -> 1 head (1)",
+    }  # fmt: skip
+
+
+def test_evenly() -> None:
+    new, _ = prune(model_of(), keep=0.5, by="random", evenly=True)
+    assert {*heads_left(new).values()} == {1}
+
+
+@pytest.mark.parametrize("by", [name for name in RANKINGS if name != "bottleneck"])
+def test_every_ranking(by: str) -> None:
+    new, receipt = prune(model_of(), keep=0.5, by=by)
+    assert sum(heads_left(new).values()) == HEADS // 2 and receipt.asked["by"] == by
+
+
+def test_a_head_that_does_nothing_goes_first() -> None:
+    model = model_of()
+    with torch.no_grad():
+        attention: Any = attention_layers(model)["dec.1"].attention
+        attention.W_O[1] = 0.0
+    new, receipt = prune(model, keep=11 / 12, by="gradient")
+    assert heads_left(new)["dec.1"] == 1 and receipt.done == {"dec.1": "2 -> 1 head (0)"}
+    assert receipt.loss.after == pytest.approx(receipt.loss.before, rel=1e-9)
+
+
+def test_compared() -> None:
+    """Every ranking that can be had, at every level; without heads all are the same, and ours is what was measured."""
+    model = model_of()
+    _, receipt = prune(model, keep=0.5, by="gradient", compare=True)
+    have = {name for name in RANKINGS if f"loss_by_{name}_keeping_50" in receipt.facts}
+    assert {"ablation", "gradient", "gates", "redundancy", "role", "random"} <= have
+    for name in have:
+        assert all(f"loss_by_{name}_keeping_{100 * level:.0f}" in receipt.facts for level in LEVELS)
+        assert receipt.facts[f"loss_by_{name}_keeping_0"] == pytest.approx(receipt.facts["loss_by_random_keeping_0"])
+    assert receipt.facts["loss_by_gradient_keeping_50"] == pytest.approx(receipt.loss.after, rel=1e-9)
+
+
+def test_units_share_keys_and_values() -> None:
+    units = units_of(TINY["llama"].build())
+    assert {len(unit) for unit in units} == {3} and all(len({slot for slot, _ in unit}) == 1 for unit in units)
+    spectator = without(units[:1])
+    assert isinstance(spectator, HeadsOff) and spectator.off == {Slot("decoder", 0): [0, 1, 2]}
+
+
+# Receipts and healing ------------------------------------------------------------------------------------------------
+
+
+def test_what_a_receipt_says() -> None:
+    model = model_of(torch.float32)
+    new, receipt = prune(model, Care(steps=2), keep=0.5, by="random")
+    assert receipt.parameters.after == sum(p.numel() for p in new.parameters()) < receipt.parameters.before
+    assert receipt.bytes.after == 4 * receipt.parameters.after
+    assert receipt.flops.after < receipt.flops.before
+    assert receipt.time is not None and 0 < receipt.time < 10
+    bleu, drift = receipt.scores["BLEU"], receipt.scores["embedding drift"]
+    assert all(value is not None and 0 <= value <= 100 for value in (bleu.before, bleu.after, bleu.healed))
+    assert drift.before == 0 and 0 < drift.after <= 2 and drift.healed not in (None, drift.after)
+    assert receipt.healing.by == "objective"
+
+
+def test_healing_towards_the_model_before() -> None:
+    """Distillation brings the embeddings back; the objective alone need not."""
+    model = model_of(torch.float32, dropout=0.0)
+    _, receipt = prune(model, Care(steps=60, rate=1e-2, by="distil"), heads="enc.*.1")
+    drift = receipt.scores["embedding drift"]
+    assert drift.healed is not None and drift.healed < 0.5 * drift.after
+    assert receipt.healing.by == "distil"
+
+
+def test_other_ways_of_healing_are_refused() -> None:
+    with pytest.raises(AttnworksError, match=r"^way of healing 'sleep': expected one of distil, objective"):
+        Care(by="sleep")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({}, "got neither"),
+        ({"keep": 0.5, "heads": "enc.0.1"}, "got both"),
+        ({"keep": 1.5}, "a number from 0 to 1"),
+        ({"keep": float("nan")}, "a number from 0 to 1"),
+        ({"keep": 0.5, "by": "magic"}, "ranking of heads 'magic'"),
+        ({"heads": "enc.0.1", "evenly": True}, "give keep instead of heads"),
+        ({"heads": "enc.0.1", "compare": True}, "give keep instead of heads"),
+    ],
+    ids=str,
+)
+def test_mistakes(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(AttnworksError) as error:
+        Prune(**options)
+    assert told in str(error.value) and "\n" not in str(error.value)
+
+
+def test_models_without_heads_of_their_own() -> None:
+    with pytest.raises(UsageError, match=r"^pruning Recurrent: expected a transformer"):
+        Prune(keep=0.5).check(build(recurrent_config(), seed=0))
+    with pytest.raises(UsageError, match="expected a transformer"):
+        Prune(keep=0.5).check(TINY["albert"].build())
+
+
+# Models of Hugging Face ----------------------------------------------------------------------------------------------
+
+
+def test_in_python() -> None:
+    model = TINY["bert"].build(dtype=torch.float32)
+    new, receipt = attnworks.reshape.prune(model, LINES, tokenizer=tiny_tokenizer("bert"), keep=0.5, by="ablation")
+    assert sum(heads_left(new).values()) == 3 and receipt.facts["heads_before"] == 6
+    own, _ = attnworks.reshape.prune(model_of(), texts().learn, tokenizer=WORDS, keep=0.5, by="gates")
+    assert sum(heads_left(own).values()) == 6
+
+
+def test_what_transformers_can_load(tmp_path: Path) -> None:
+    """As many groups in every layer of Llama: a plain folder with a history, which transformers reads as well."""
+    folder = save_tiny("llama", tmp_path / "llama")
+    lines, out = write_lines(tmp_path / "lines.txt", LINES), tmp_path / "out"
+    command("prune", folder, "--keep", 0.5, "--by", "random", "--evenly", "--text", lines, "--out", out)
+    plain: Any = transformers.AutoModelForCausalLM.from_pretrained(out)
+    assert plain.config.num_key_value_heads * 2 == transformers.AutoConfig.from_pretrained(folder).num_key_value_heads
+    assert fingerprint(plain) == fingerprint(attnworks.load(out)) == receipts(out)[0].fingerprint[1]
+    undo(str(out), tmp_path / "back")
+    assert files_of(tmp_path / "back") == files_of(folder)
+
+
+# One change after another --------------------------------------------------------------------------------------------
+
+
+def command(*arguments: object) -> Any:
+    result = CliRunner().invoke(main, ["reshape", *map(str, arguments), "--threads", "1", "--json"])
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_pruned_grown_and_swapped(tmp_path: Path) -> None:
+    """The history of three changes is kept, can be done again, and be undone step by step."""
+    run = small_run(tmp_path / "home")
+    pairs = ("--corpus", f"tsv:{tmp_path / 'home' / 'pairs.tsv'}", "--pairs", 50, "--sentences", 5)
+    folders = [tmp_path / name for name in ("pruned", "grown", "swapped")]
+    command("prune", run, "--keep", 0.5, "--heal", 2, *pairs, "--out", folders[0])
+    left = heads_left(attnworks.load(folders[0]))
+    slot = next(slot for slot, heads in left.items() if heads and not slot.startswith("cross"))
+    where = f"{slot}.0:values=2"
+    command("grow", folders[0], "--where", where, "--by", "random", *pairs, "--out", folders[1])
+    command("swap", folders[1], "--to", "window:window=2", "--layers", slot, *pairs, "--out", folders[2])
+    assert [receipt.reshape for receipt in receipts(folders[2])] == ["prune", "grow", "swap"]
+    replayed = replay(str(folders[2]), str(run), tmp_path / "again")
+    assert all(then.fingerprint == now.fingerprint for then, now in replayed)
+    back = copy.copy(folders[2])
+    for number, expected in enumerate((folders[1], folders[0], run)):
+        undo(str(back), tmp_path / str(number))
+        back = tmp_path / str(number)
+        assert fingerprint(attnworks.load(back)) == fingerprint(attnworks.load(expected))
+
+
+def test_shown(tmp_path: Path) -> None:
+    run = small_run(tmp_path / "home")
+    pairs = ("--corpus", f"tsv:{tmp_path / 'home' / 'pairs.tsv'}", "--pairs", "50", "--sentences", "5")
+    arguments = ["reshape", "prune", str(run), "--keep", "0.5", "--compare", *pairs, "--threads", "1"]
+    result = CliRunner().invoke(main, [*arguments, "--out", str(tmp_path / "out")])
+    assert result.exit_code == 0, result.output
+    for words in ("prune", "layer", "BLEU", "embedding drift", "bytes", "time of a forward pass", "loss, keeping"):
+        assert words in result.stdout
+    again = CliRunner().invoke(main, ["reshape", "history", str(tmp_path / "out")])
+    assert "loss, keeping" in again.stdout and "1. prune" in again.stdout
+    for odd in (["--keep", "2"], [], ["--keep", "0.5", "--heads", "enc.0.0"], ["--heads", "enc.9.9"]):
+        result = CliRunner().invoke(main, [*arguments[:3], *odd, *pairs, "--out", str(tmp_path / "other")])
+        assert result.exit_code == 2 and "Traceback" not in result.output and not (tmp_path / "other").exists()

@@ -1,0 +1,314 @@
+"""Rankings of heads: what is dead goes first, twins one by one, heads that back each other up not both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import combinations
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.exam_helpers import LINES, tiny_tokenizer
+from tests.reshape.growing_helpers import growing_bench, growing_model, survey_of
+from tests.reshape.reshape_helpers import D_K, D_V, bench_of, examinee_of, heads_of, model_of, texts
+from tests.tiny_models import TINY
+
+from attnworks.errors import UnknownNameError, UsageError
+from attnworks.models import AttentionConfig
+from attnworks.models.multihead import MultiHead
+from attnworks.reshape import ranking
+from attnworks.reshape.contract import Bench
+from attnworks.reshape.gates_training import train_gates
+from attnworks.reshape.ranking import RANKINGS, Unit, rank, without
+from attnworks.reshape.structural_ranking import role_gains
+from attnworks.reshape.texts import from_texts
+from attnworks.traces.examinee import examinee_of as any_examinee
+from attnworks.traces.gates import CountHeads, HeadsOff
+from attnworks.traces.judging import Judge
+from attnworks.traces.layer import Slot
+from attnworks.traces.subject import Spectator, Subject
+
+THREE = AttentionConfig(heads=3, d_k=D_K, d_v=D_V)
+ONE_LAYER: dict[str, Any] = {"encoder_layers": 1, "decoder_layers": 1}
+
+
+def units_of(bench: Bench) -> list[Unit]:
+    counted = CountHeads()
+    batch, _ = bench.looked_at.text.batch(0)
+    with torch.no_grad():
+        bench.examinee.subject.run(batch, counted)
+    return [((str(slot), head),) for slot, heads in counted.heads.items() for head in range(heads)]
+
+
+def layer_of(bench: Bench, slot: str) -> MultiHead:
+    return next(layer for layer in bench.model.modules() if isinstance(layer, MultiHead) and layer.slot == slot)
+
+
+def single(*heads: tuple[str, int]) -> list[Unit]:
+    return [(head,) for head in heads]
+
+
+# All of them ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("by", RANKINGS)
+def test_every_unit_is_ranked_once_and_progress_is_told(by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranking, "train_gates", partial(train_gates, steps=3))
+    told: list[tuple[str, int, int]] = []
+    bench = replace(growing_bench(), watch=lambda *event: told.append(event))
+    pairs: list[Unit] = [((slot, 0), (slot, 1)) for slot in ("enc.0", "dec.0", "cross.0")]
+    for units in (pairs,) if by == "bottleneck" else (pairs, units_of(bench)):
+        assert sorted(rank(bench, units, 2, by)) == sorted(units)
+    assert all(0 <= done < total for _, done, total in told) and (bool(told) or by == "random")
+    assert rank(bench, [], 0, by) == []
+
+
+def test_names_stand_in_their_order() -> None:
+    assert list(RANKINGS) == ["ablation", "gradient", "gates", "redundancy", "role", "bottleneck", "random"]
+
+
+def test_an_unknown_name() -> None:
+    with pytest.raises(UnknownNameError, match=r"ranking 'ablatoin': expected one of ablation, .*mean 'ablation'"):
+        rank(growing_bench(), single(("enc.0", 0)), 1, "ablatoin")
+
+
+@pytest.mark.parametrize("by", ["ablation", "gradient", "gates"])
+def test_dead_heads_go_first(by: str) -> None:
+    """A head whose rows of W_O are zero changes nothing; each of the others alone turns the embedding."""
+    five = AttentionConfig(heads=5, d_k=D_K, d_v=D_V)
+    bench = bench_of(examinee_of(model_of(attention=five, encoder_layers=1, decoder_layers=0)), objective="embedding")
+    dead = single(("enc.0", 1), ("enc.0", 3))
+    with torch.no_grad():
+        for ((slot, head),) in dead:
+            layer_of(bench, slot).W_O[head] = 0.0
+    assert sorted(rank(bench, units_of(bench), 2, by)[:2]) == sorted(dead)
+
+
+@pytest.mark.parametrize("by", ["ablation", "gradient", "redundancy", "role"])
+def test_a_model_of_hugging_face(by: str) -> None:
+    model = TINY["bert"].build()
+    with torch.no_grad():
+        model.bert.encoder.layer[1].attention.output.dense.weight[:, 5:10] = 0.0  # W_O of head 1 of enc.1
+    bench = bench_of(any_examinee(model, tiny_tokenizer("bert")), from_texts(LINES), "embedding")
+    units = units_of(bench)
+    order = rank(bench, units, 2, by)
+    assert sorted(order) == sorted(units) and len(units) == 6
+    assert order[0] == (("enc.1", 1),) or by in ("redundancy", "role")
+
+
+def test_without_is_the_model_without_all_their_heads() -> None:
+    off = without([(("enc.0", 1), ("enc.0", 0)), (("cross.1", 2),)])
+    assert off.off == {Slot("encoder", 0): [1, 0], Slot("cross", 1): [2]}
+
+
+def test_a_seed_decides_what_is_random() -> None:
+    bench, units = growing_bench(), single(*((f"enc.{layer}", head) for layer in range(5) for head in range(3)))
+    orders = [RANKINGS["random"](replace(bench, seed=seed), units, 1) for seed in (0, 0, 1)]
+    assert orders[0] == orders[1] != orders[2]
+
+
+# Ablation ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Table(Judge):
+    """A loss that is given for every set of heads of enc.0 that are off: own harms, and those of pairs."""
+
+    alone: Sequence[float] = ()
+    pairs: dict[tuple[int, int], float] = field(default_factory=dict)
+    asked: list[frozenset[int]] = field(default_factory=list)
+
+    def loss(self, off: frozenset[int]) -> float:
+        return sum(self.alone[head] for head in off) + sum(self.pairs[pair] for pair in combinations(sorted(off), 2))
+
+    def mean(
+        self, subject: Subject | None = None, spectator: Spectator | None = None, *, some: slice = slice(None)
+    ) -> float:
+        assert isinstance(spectator, HeadsOff)
+        off = frozenset(head for heads in spectator.off.values() for head in heads)
+        self.asked.append(off)
+        return self.loss(off)
+
+
+BENCH = bench_of(examinee_of(model_of(**ONE_LAYER)))
+
+
+def with_table(alone: Sequence[float], pairs: dict[tuple[int, int], float]) -> tuple[Bench, Table]:
+    judge = BENCH.looked_at
+    table = Table(judge.original, judge.objective, judge.text, alone, pairs)
+    return replace(BENCH, looked_at=table), table
+
+
+def greedy(table: Table, heads: int, cut: int) -> list[int]:
+    """All harms are measured again after every cut."""
+    gone: list[int] = []
+    for _ in range(cut):
+        left = [head for head in range(heads) if head not in gone]
+        gone.append(min(left, key=lambda head: table.loss(frozenset([*gone, head]))))
+    return gone
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.data())
+def test_lazy_is_greedy_where_harms_only_grow(data: st.DataObject) -> None:
+    """L(off) = sum a_i + sum over pairs of b_ij with b_ij >= 0: a harm a_i + sum over gone j of b_ij only grows.
+
+    All are whole numbers, so that sums are exact and equals are equal.
+    """
+    heads = data.draw(st.integers(1, 7))
+    alone = [float(harm) for harm in data.draw(st.lists(st.integers(-20, 20), min_size=heads, max_size=heads))]
+    pairs = {pair: float(data.draw(st.integers(0, 20))) for pair in combinations(range(heads), 2)}
+    cut = data.draw(st.integers(0, heads))
+    bench, table = with_table(alone, pairs)
+    order = rank(bench, single(*(("enc.0", head) for head in range(heads))), cut, "ablation")
+    assert [head for ((_, head),) in order[:cut]] == greedy(table, heads, cut)
+
+
+def test_harms_that_do_not_grow_are_measured_once_more_at_most() -> None:
+    """Without interactions the smallest harm stays the smallest: the whole, each alone, and one for every later cut."""
+    heads, cut = 11, 5
+    bench, table = with_table(
+        [float((7 * head) % 11) for head in range(heads)], dict.fromkeys(combinations(range(11), 2), 0.0)
+    )
+    order = rank(bench, single(*(("enc.0", head) for head in range(heads))), cut, "ablation")
+    assert [(7 * head) % 11 for ((_, head),) in order] == list(range(heads))
+    assert len(table.asked) == 1 + heads + (cut - 1)
+
+
+def test_heads_that_back_each_other_up_do_not_both_go() -> None:
+    """Heads 0 and 1 are the same, and so strong that the norm after them hardly feels which of them there are:
+    (2 A + x) / |2 A + x| is near (A + x) / |A + x|, but not near x / |x|. Head 2 does a little.
+
+    One at a time, 0 and 1 are the least harmful; in a row, 2 comes before the second of them.
+    """
+    bench = bench_of(examinee_of(model_of(attention=THREE, **ONE_LAYER)), objective="embedding")
+    layer, units = layer_of(bench, "dec.0"), single(*(("dec.0", head) for head in range(3)))
+    with torch.no_grad():
+        for weights in (layer.W_Q, layer.W_K, layer.W_V, layer.W_O, layer.b_Q, layer.b_K, layer.b_V):
+            assert weights is not None
+            weights[1] = weights[0]
+        layer.W_O[:2] *= 1000.0
+        layer.W_O[2] *= 300.0
+    judge = bench.looked_at
+    alone = [judge.mean(spectator=without([unit])) for unit in units]
+    assert max(alone[:2]) < alone[2] < judge.mean(spectator=without(units[:2]))
+    order = rank(bench, units, 2, "ablation")
+    assert order in ([units[0], units[2], units[1]], [units[1], units[2], units[0]])
+
+
+# Gradients -----------------------------------------------------------------------------------------------------------
+
+
+def test_gradients_are_slopes_of_the_loss() -> None:
+    """dL_s / d gate by a step of W_O[h] to both sides, as gates are factors of its rows; one sentence at a time."""
+    bench = bench_of(examinee_of(model_of(**ONE_LAYER)))
+    judge, step, slopes = bench.looked_at, 1e-5, []
+    for ((slot, head),) in (units := units_of(bench)):
+        W_O, sides = layer_of(bench, slot).W_O, []
+        for factor in (1 + step, (1 - step) / (1 + step)):
+            with torch.no_grad():
+                W_O[head] *= factor
+                sides.append(torch.cat([judge.losses(judge.original, *batch) for batch in judge.batches()]))
+        with torch.no_grad():
+            W_O[head] /= 1 - step
+        slopes.append(float((sides[0] - sides[1]).abs().mean()) / (2 * step))
+    assert rank(bench, units, 1, "gradient") == [units[number] for number in torch.tensor(slopes).argsort()]
+
+
+# Twins ---------------------------------------------------------------------------------------------------------------
+
+
+def test_one_of_two_twins_goes_first_and_not_the_other() -> None:
+    bench = bench_of(examinee_of(model_of(attention=THREE, **ONE_LAYER)))
+    layer, units = layer_of(bench, "cross.0"), units_of(bench)
+    with torch.no_grad():
+        for weights in (layer.W_Q, layer.W_K, layer.b_Q, layer.b_K):
+            assert weights is not None
+            weights[2] = weights[0]
+    order = rank(bench, units, 2, "redundancy")
+    twins = single(("cross.0", 0), ("cross.0", 2))
+    assert order[0] in twins and order[1] not in twins
+
+
+def given_distances(monkeypatch: pytest.MonkeyPatch, **layers: list[list[float]]) -> None:
+    tables = {name.replace("_", "."): torch.tensor(rows, dtype=torch.float64) for name, rows in layers.items()}
+    monkeypatch.setattr(ranking, "map_distances", lambda bench: tables)
+
+
+def test_of_a_pair_that_goes_which_is_nearer_to_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """0 and 1 are nearest, and 1 is nearer to 2. Then the two of the other layer, then 0; what is left is alone."""
+    given_distances(
+        monkeypatch, enc_0=[[0.0, 0.1, 0.5], [0.1, 0.0, 0.3], [0.5, 0.3, 0.0]], enc_1=[[0.0, 0.4], [0.4, 0.0]]
+    )
+    units = single(("enc.0", 0), ("enc.0", 1), ("enc.0", 2), ("enc.1", 0), ("enc.1", 1))
+    order = [units[number] for number in (1, 3, 0, 2, 4)]
+    assert rank(BENCH, units, 1, "redundancy") == order
+
+
+def test_heads_of_a_unit_are_no_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """0 and 1, the same, go together: their nearest others are at (0.6 + 0.8) / 2. 2 and 3 are at 0.3 of each other,
+    and 2 has a second neighbour. Without it nobody has any."""
+    D = torch.ones(4, 4, dtype=torch.float64)
+    for (one, other), distance in {(0, 1): 0.0, (0, 2): 0.6, (1, 2): 0.8, (2, 3): 0.3}.items():
+        D[one, other] = D[other, one] = distance
+    given_distances(monkeypatch, enc_0=D.tolist())
+    units: list[Unit] = [(("enc.0", 0), ("enc.0", 1)), (("enc.0", 2),), (("enc.0", 3),)]
+    assert rank(BENCH, units, 1, "redundancy") == [units[1], units[0], units[2]]
+
+
+# Roles ---------------------------------------------------------------------------------------------------------------
+
+
+def test_heads_with_a_role_stay() -> None:
+    """One head sees the previous token, one the first, which is a sink, and one all of them evenly, which is chance."""
+    forms = [f"structured:members={member},error=none" for member in ("-1", "first", "mean")]
+    bench = bench_of(examinee_of(model_of(slots={"enc.0": heads_of(*forms)}, attention=THREE, **ONE_LAYER)))
+    units = single(*(("enc.0", head) for head in range(3)))
+    previous, first, mean = (role_gains(bench)["enc.0", head] for head in range(3))
+    assert previous > 0.6 and first < 0.1 and mean < 1e-9
+    assert rank(bench, units, 1, "role")[-1] == units[0]
+
+
+@pytest.mark.parametrize("by", ["redundancy", "role"])
+def test_heads_without_maps_go_last(by: str) -> None:
+    """Also where no mixture happens to be negative, and numbers could be had."""
+    slots = {"enc.0": heads_of(*["linformer:rank=3,length=40"] * 3)}
+    bench = bench_of(examinee_of(model_of(slots=slots, attention=THREE, **ONE_LAYER)))
+    with torch.no_grad():
+        for parameter in layer_of(bench, "enc.0").mechanisms.parameters():
+            parameter.abs_()
+    units = units_of(bench)
+    order = rank(bench, units, 1, by)
+    alone = 0 if by == "role" else 2  # the last heads of the two other layers have nobody left, either
+    assert {*units[:3]} <= {*order[-3 - alone :]}
+
+
+# Bottlenecks ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_heads_go_first_that_more_width_helps_least() -> None:
+    bench = growing_bench()
+    survey = survey_of(bench, "keys", "values")
+    worth = dict.fromkeys(units := units_of(bench), 0.0)
+    for ((slot, head),) in units:
+        tried = [survey.tried(survey.scores(slot, kind)[head]) for kind in ("keys", "values")]
+        worth[(slot, head),] = sum(score.gain for score in tried if score.refusal is None)
+    order = rank(bench, units, 1, "bottleneck")
+    assert [worth[unit] for unit in order] == sorted(worth.values()) and len({*worth.values()}) > 3
+
+
+@pytest.mark.parametrize("case", ["relative", "few", "fixed"])
+def test_bottlenecks_that_cannot_be_known(case: str) -> None:
+    fixed = {"enc.0": heads_of("linformer:rank=3,length=40", "linformer:rank=3,length=40")}
+    model = growing_model(slots=fixed if case == "fixed" else {})
+    given = texts()
+    given = replace(given, learn=given.learn[:3]) if case == "few" else given
+    bench = bench_of(examinee_of(model), given, "embedding" if case == "relative" else None)
+    got = {"relative": "'embedding', which only says", "few": "3 sentences", "fixed": "linformer attention.* in enc.0"}
+    with pytest.raises(UsageError, match=f"ranked by bottleneck: .*got {got[case]}.*; choose ablation"):
+        rank(bench, units_of(bench), 1, "bottleneck")
