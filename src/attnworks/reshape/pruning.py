@@ -98,8 +98,7 @@ class Prune(Reshape):
             cut: list[Unit] = [(head,) for head in self.chosen(model)]
         else:
             units = units_of(model)
-            number = len(self.first(units, self.keep, units))
-            order = rank(bench, units, len(units) if self.compare else number, self.by)
+            order = self.ranked(bench, units, self.by)
             cut = self.first(order, self.keep, units)
             others = self.levels(bench, units, order) if self.compare else {}
         new = copy.deepcopy(model)
@@ -122,13 +121,18 @@ class Prune(Reshape):
             return [unit for own in by_layer for unit in _first(own, keep)]
         return _first(order, keep)
 
+    def ranked(self, bench: Bench, units: Sequence[Unit], by: str) -> list[Unit]:
+        """Greedy ablation goes on to the last head if every level is asked for."""
+        assert self.keep is not None
+        to_the_end = self.compare and by == "ablation"
+        return rank(bench, units, len(units if to_the_end else self.first(units, self.keep, units)), by)
+
     def levels(self, bench: Bench, units: Sequence[Unit], order: Sequence[Unit]) -> dict[str, Spectator]:
         """For every ranking that can be had, the model without the heads it would cut at every level."""
-        asked = 1.0 if self.keep is None else self.keep
         found: dict[str, Spectator] = {}
         for name in RANKINGS:
             try:
-                ranked = order if name == self.by else rank(bench, units, len(self.first(units, asked, units)), name)
+                ranked = order if name == self.by else self.ranked(bench, units, name)
             except AttnworksError:
                 continue
             for level in LEVELS:
