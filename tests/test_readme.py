@@ -29,6 +29,8 @@ def fenced(language: str, page: str = "README.md") -> list[str]:
         ("docs/structure.md", 3),
         ("docs/reshaping.md", 1),
         ("docs/growing.md", 1),
+        ("docs/pruning.md", 1),
+        ("docs/swapping.md", 1),
     ],
 )
 def test_python_examples_run(page: str, least: int) -> None:
