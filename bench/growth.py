@@ -15,7 +15,7 @@ from attnworks.data.tokens import TokenRow, count_rarity
 from attnworks.measures.growth_score import key_scores, value_scores
 from attnworks.measures.growth_statistic import gather_sample, gather_sums
 from attnworks.models import AttentionConfig, TransformerConfig, build
-from attnworks.models.head_parts import attention_layers
+from attnworks.models.attention_layers import attention_layers
 from attnworks.objectives.language import mean_cross_entropy, scores_of
 from attnworks.objectives.own_callable import OwnCallable
 from attnworks.traces.judging import Judge

@@ -27,7 +27,8 @@ from attnworks.data.passages import Passage, Side
 from attnworks.measures.growth_statistic import CHECK, LEARN, SAMPLE, SEARCH, Sums, gather_sample, gather_sums
 from attnworks.models import AttentionConfig
 from attnworks.models.additions import Addition, Keys, Place, Step, Values, grown
-from attnworks.models.head_parts import Head, attention_layers, heads_of
+from attnworks.models.attention_layers import attention_layers
+from attnworks.models.head_parts import Head, heads_of
 from attnworks.reshape.texts import Texts
 from attnworks.traces.examinee import examinee_of as any_examinee
 from attnworks.traces.graded import graded_layers

@@ -20,10 +20,11 @@ import attnworks
 from attnworks.decoding import greedy
 from attnworks.errors import AttnworksError, UsageError
 from attnworks.models import AttentionConfig, TransformerConfig, build
+from attnworks.models.attention_layers import attention_layers
 from attnworks.models.counting import attention_flops
 from attnworks.models.folder import CONFIG, MANIFEST, fingerprint
 from attnworks.models.head_linear import HeadsIn
-from attnworks.models.head_parts import attention_layers, heads_of, keep_heads, why_not_fewer
+from attnworks.models.head_parts import heads_of, keep_heads, why_not_fewer
 from attnworks.models.multihead import MultiHead
 from attnworks.models.plain import as_plain
 from attnworks.models.remaking import with_mechanisms

@@ -29,8 +29,9 @@ from attnworks.measures.growth_survey import KINDS, Survey
 from attnworks.models import AttentionConfig, MultiHead, Transformer
 from attnworks.models.additions import Place as At
 from attnworks.models.additions import grown
+from attnworks.models.attention_layers import attention_layers
 from attnworks.models.folder import fingerprint
-from attnworks.models.head_parts import attention_layers, heads_of
+from attnworks.models.head_parts import heads_of
 from attnworks.models.presets import PRESETS
 from attnworks.models.strict import parse
 from attnworks.receipt import Receipt

@@ -22,8 +22,8 @@ import attnworks
 from attnworks.cli import main
 from attnworks.errors import AttnworksError, UsageError
 from attnworks.models import build
+from attnworks.models.attention_layers import attention_layers
 from attnworks.models.folder import fingerprint
-from attnworks.models.head_parts import attention_layers
 from attnworks.models.presets import PRESETS
 from attnworks.receipt import Receipt
 from attnworks.reshape.carrying_out import Care, carry_out

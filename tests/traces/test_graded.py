@@ -19,7 +19,8 @@ from torch import Tensor
 
 from attnworks.models import AttentionConfig
 from attnworks.models.additions import NewHead, Place, Step, grown
-from attnworks.models.head_parts import Head, attention_layers, heads_of
+from attnworks.models.attention_layers import attention_layers
+from attnworks.models.head_parts import Head, heads_of
 from attnworks.traces.graded import GradedLayer, graded_layers, softmax_back
 from attnworks.traces.judging import Judge
 from attnworks.traces.layer import LayerTrace

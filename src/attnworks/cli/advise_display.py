@@ -12,8 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnworks.cli.console import console, print_json
-from attnworks.cli.reshape_run import watching
-from attnworks.errors import UsageError
+from attnworks.cli.reshape_run import texts_of, watching
 from attnworks.mechanisms import MechanismSpec
 from attnworks.objectives.choosing import choose
 from attnworks.reports.advice import draw_advice
@@ -23,9 +22,8 @@ from attnworks.reshape.contract import Bench
 from attnworks.reshape.history import Place
 from attnworks.reshape.swap_trials import Present, Trial
 from attnworks.reshape.swapping import Advice, advise
-from attnworks.reshape.texts import LEARN, Texts, from_corpus, from_lines
+from attnworks.reshape.texts import HELD_OUT, LEARN
 from attnworks.traces.examinee import open_examinee
-from attnworks.training.run import read_recipe
 
 KINDS = {"enc": "Encoder", "dec": "Decoder", "cross": "Cross-attention"}
 
@@ -36,7 +34,7 @@ def advise_and_show(model: str, options: dict[str, Any]) -> None:
     specs = [str(MechanismSpec.parse(text)) for text in options["to"]]
     if plot is not None:
         check_picture(plot)
-    texts = _texts(Place.of(model), options)
+    texts = texts_of(Place.of(model), options, pairs=LEARN, held_out=HELD_OUT)
     care = Care(options["objective"], tokens=options["batch_tokens"], seed=options["seed"])
     with watching("advise", quiet=options["as_json"]) as watch:
         examinee = open_examinee(model, device=options["device"], dtype=options["dtype"])
@@ -53,22 +51,6 @@ def advise_and_show(model: str, options: dict[str, Any]) -> None:
         draw_advice(advice, plot, max_error=max_error)
         if not options["as_json"]:
             console().print(f"Picture {plot}", markup=False)
-
-
-def _texts(place: Place, options: dict[str, Any]) -> Texts:
-    """Those that `attnworks reshape` would learn from."""
-    corpus, text = options["corpus"], options["text"]
-    if corpus is not None and text is not None:
-        raise UsageError(
-            asked="the text to read", expected="--corpus or --text", got="both", remedy="leave one of them out"
-        )
-    if text is not None:
-        return from_lines(text)
-    seed, pairs = options["seed"], LEARN
-    if corpus is None and place.is_run:
-        recipe, _ = read_recipe(place.folder)
-        corpus, seed, pairs = recipe.corpus, recipe.seed, min(pairs, recipe.pairs or pairs)
-    return from_corpus(corpus or "grammar", pairs=pairs, seed=seed)
 
 
 def _command(model: str, advice: Advice, options: Mapping[str, Any]) -> str:

@@ -72,7 +72,7 @@ def _reshape_and_show(asked: Reshape, model: str, options: dict[str, Any]) -> No
         options["heal_by"],
     )
     place = Place.of(model)
-    texts = _texts(place, options)
+    texts = texts_of(place, options, pairs=options["pairs"], held_out=options["sentences"])
     with watching("reshape", quiet=options["as_json"]) as watch:
         examinee = open_examinee(model, device=options["device"], dtype=options["dtype"])
         new, receipt = carry_out(asked, examinee, texts, care, watch)
@@ -124,19 +124,19 @@ def _saved(out: Path) -> None:
     console().print(f"\nSaved  {out}\nNext   {examine}, or {undo} --out FOLDER", markup=False, soft_wrap=True)
 
 
-def _texts(place: Place, options: dict[str, Any]) -> Texts:
-    corpus, text = options["corpus"], options["text"]
+def texts_of(place: Place, options: dict[str, Any], *, pairs: int, held_out: int) -> Texts:
+    """The text that --corpus or --text names; for a run by default what it was trained on."""
+    corpus, text, seed = options["corpus"], options["text"], options["seed"]
     if corpus is not None and text is not None:
         raise UsageError(
             asked="the text to read", expected="--corpus or --text", got="both", remedy="leave one of them out"
         )
     if text is not None:
-        return from_lines(text, pairs=options["pairs"], held_out=options["sentences"])
-    seed, pairs = options["seed"], options["pairs"]
+        return from_lines(text, pairs=pairs, held_out=held_out)
     if corpus is None and place.is_run:
         recipe, _ = read_recipe(place.folder)
         corpus, seed, pairs = recipe.corpus, recipe.seed, min(pairs, recipe.pairs or pairs)
-    return from_corpus(corpus or "grammar", pairs=pairs, held_out=options["sentences"], seed=seed)
+    return from_corpus(corpus or "grammar", pairs=pairs, held_out=held_out, seed=seed)
 
 
 @contextmanager

@@ -25,7 +25,8 @@ from attnworks.experiments.recall_study import draw, judge, mean_loss, new_model
 from attnworks.measures.growth_survey import Survey
 from attnworks.models import Transformer
 from attnworks.models.additions import Place, grown
-from attnworks.models.head_parts import attention_layers, heads_of
+from attnworks.models.attention_layers import attention_layers
+from attnworks.models.head_parts import heads_of
 from attnworks.registry import unknown_name
 from attnworks.reshape.events import Watch, silently
 from attnworks.reshape.growing import look_around, settle

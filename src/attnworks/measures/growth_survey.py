@@ -27,7 +27,8 @@ from attnworks.measures.growth_score import (
 )
 from attnworks.measures.growth_statistic import Progress, Sums, gather_sample, gather_sums
 from attnworks.models.additions import NewHead, Place, Step, Values
-from attnworks.models.head_parts import Head, attention_layers, every_layer, heads_of, why_not
+from attnworks.models.attention_layers import attention_layers, every_layer
+from attnworks.models.head_parts import Head, heads_of, why_not
 from attnworks.traces.graded import GradedLayer
 from attnworks.traces.judging import Judge
 

@@ -11,7 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attnworks.models.head_parts import Head, attention_layers, heads_of, put_heads
+from attnworks.models.attention_layers import attention_layers
+from attnworks.models.head_parts import Head, heads_of, put_heads
 
 
 class Keys(NamedTuple):

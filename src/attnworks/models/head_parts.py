@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from attnworks.errors import UsageError
-from attnworks.models.anatomy import Head, HeadWeights, Part, anatomy_of
+from attnworks.models.anatomy import Head, HeadWeights, Part
+from attnworks.models.attention_layers import attention_layers, every_layer
 from attnworks.models.config import AttentionConfig
 from attnworks.models.foreign_heads import (
     keep_foreign_heads,
@@ -18,28 +19,11 @@ from attnworks.models.foreign_heads import (
     why_not_foreign,
 )
 from attnworks.models.multihead import MultiHead, tie_layers
-from attnworks.models.remaking import SHORT, carry_over
+from attnworks.models.remaking import carry_over
 from attnworks.models.transformer import Transformer
 from attnworks.models.widths import Widths
 
 NO_DISTRIBUTION = {"linformer", "sketched", "truncated"}
-
-
-def attention_layers(model: nn.Module) -> dict[str, Part]:
-    """Every attention layer whose module and weights are known and its own: enc.0, dec.1, cross.1."""
-    parts = every_layer(model)
-    modules = [part.attention for part in parts.values()]
-    return {slot: part for slot, part in parts.items() if modules.count(part.attention) == 1}
-
-
-def every_layer(model: nn.Module) -> dict[str, Part]:
-    """The same, with those that share their module."""
-    return {
-        f"{'cross' if part.role == 'cross' else SHORT[block.kind]}.{block.layer}": part
-        for block in anatomy_of(model) or ()
-        for part in block.parts
-        if part.role != "mlp" and part.weights is not None
-    }
 
 
 def heads_of(part: Part) -> list[Head]:

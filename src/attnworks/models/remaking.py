@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from attnworks.errors import UsageError
 from attnworks.mechanisms import MechanismSpec
 from attnworks.models.anatomy import Part, anatomy_of
+from attnworks.models.attention_layers import attention_layers
 from attnworks.models.build import build
 from attnworks.models.config import AttentionConfig, check_serves
 from attnworks.models.folder import tensors_of
@@ -22,7 +23,6 @@ from attnworks.models.offering import ATTRIBUTE, groups_of, offer_own_heads
 from attnworks.models.recurrent import Recurrent
 from attnworks.models.transformer import Transformer
 
-SHORT = {"encoder": "enc", "decoder": "dec"}
 ENTRY = "attnworks"
 """Under this name the config of a Hugging Face model says which of its heads use which mechanism."""
 
@@ -171,7 +171,7 @@ def self_attention(model: nn.Module) -> dict[str, Part]:
 
 
 def attention_parts(model: nn.Module, *, cross: bool = False) -> dict[str, Part]:
-    """The same; with `cross`, those of cross-attention after them."""
+    """The same; with `cross`, those of cross-attention too. Refused for models whose parts are not known."""
     if isinstance(model, Recurrent):
         raise UsageError(
             asked="other heads in a recurrent model",
@@ -179,24 +179,14 @@ def attention_parts(model: nn.Module, *, cross: bool = False) -> dict[str, Part]
             got="none in a recurrent model",
             remedy="choose another model",
         )
-    blocks = anatomy_of(model)
-    if blocks is None:
+    if anatomy_of(model) is None:
         raise UsageError(
             asked=f"other heads in {type(model).__name__}",
             expected="a model of attnworks, or of a family whose parts are known",
             got="a model whose parts are not known",
             remedy="attnworks.models.families.FAMILIES lists those that are",
         )
-    roles = ("self", "cross") if cross else ("self",)
-    parts = {
-        f"{'cross' if part.role == 'cross' else SHORT[block.kind]}.{block.layer}": part
-        for role in roles
-        for block in blocks
-        for part in block.parts
-        if part.role == role
-    }
-    modules = [part.attention for part in parts.values()]
-    return {slot: part for slot, part in parts.items() if part.weights and modules.count(part.attention) == 1}
+    return {slot: part for slot, part in attention_layers(model).items() if cross or part.role == "self"}
 
 
 def _multiheads(model: nn.Module) -> list[MultiHead]:

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from attnworks.errors import AttnworksError
+from attnworks.models.attention_layers import attention_layers
 from attnworks.models.folder import (
     CONFIG,
     WEIGHTS,
@@ -26,7 +27,7 @@ from attnworks.models.folder import (
     write_parts,
 )
 from attnworks.models.foreign_heads import HEADS, WIDTHS, restore_heads
-from attnworks.models.head_parts import attention_layers, check_can_grow, check_can_keep
+from attnworks.models.head_parts import check_can_grow, check_can_keep
 from attnworks.models.quiet import quiet
 from attnworks.models.remaking import ENTRY, equip
 from attnworks.storage.disk import disk_errors

@@ -16,8 +16,9 @@ from attnworks.measures.growth_score import Score, Trial
 from attnworks.measures.growth_statistic import FEWEST, SEARCH
 from attnworks.measures.growth_survey import KINDS, Survey
 from attnworks.models.additions import Step, grown
+from attnworks.models.attention_layers import attention_layers
 from attnworks.models.config import LARGEST_WIDTH
-from attnworks.models.head_parts import attention_layers, check_can_grow, heads_of
+from attnworks.models.head_parts import check_can_grow, heads_of
 from attnworks.registry import unknown_name
 from attnworks.reshape.contract import RESHAPES, Bench, Made, Reshape
 from attnworks.reshape.events import Watch

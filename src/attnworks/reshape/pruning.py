@@ -10,7 +10,8 @@ from typing import ClassVar
 from torch import nn
 
 from attnworks.errors import AttnworksError, UsageError
-from attnworks.models.head_parts import attention_layers, check_can_keep, keep_heads, why_not_fewer
+from attnworks.models.attention_layers import attention_layers
+from attnworks.models.head_parts import check_can_keep, keep_heads, why_not_fewer
 from attnworks.models.plain import as_plain
 from attnworks.registry import unknown_name
 from attnworks.reshape.contract import RESHAPES, Bench, Made, Reshape

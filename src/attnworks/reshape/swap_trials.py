@@ -15,10 +15,9 @@ from attnworks.decoding.evaluating import evaluating
 from attnworks.errors import UsageError
 from attnworks.mechanisms import MECHANISMS, Context, Geometry, Mask, MechanismSpec
 from attnworks.models.anatomy import Part
-from attnworks.models.config import AttentionConfig
 from attnworks.models.head_groups import HeadGroups
 from attnworks.models.multihead import MultiHead
-from attnworks.models.remaking import attention_parts, carry_over, groups_in, mechanisms_of
+from attnworks.models.remaking import attention_parts, carry_over, grouped, groups_in, mechanisms_of
 from attnworks.reshape.events import Watch, silently
 from attnworks.timing import interleave
 from attnworks.traces.judging import Judge
@@ -87,13 +86,13 @@ class Layer:
 
     def present(self) -> HeadGroups:
         """The mechanisms that are there."""
-        return groups_in(self.part) or HeadGroups(_grouped(self.now), *self.geometry[1:])
+        return groups_in(self.part) or HeadGroups(grouped(self.now), *self.geometry[1:])
 
     def groups(self, by_head: ByHead, like: Tensor) -> HeadGroups:
         """Others in their place; those that stay keep their parameters."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(SEED)
-            groups = HeadGroups(_grouped(by_head), *self.geometry[1:]).to(like).eval()
+            groups = HeadGroups(grouped(by_head), *self.geometry[1:]).to(like).eval()
         old = groups_in(self.part)
         if old is not None:
             carry_over(old, groups)
@@ -151,10 +150,6 @@ def _unbuilt(attention: MultiHead, by_head: ByHead) -> str | None:
     except UsageError as error:
         return _in_words(error)
     return None
-
-
-def _grouped(by_head: ByHead) -> list[tuple[MechanismSpec, tuple[int, ...]]]:
-    return list(AttentionConfig(heads=len(by_head), d_k=1, d_v=1, mechanism=by_head).mechanism_groups())
 
 
 def _in_words(error: UsageError) -> str:
