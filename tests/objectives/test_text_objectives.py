@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -200,6 +201,22 @@ def test_the_last_score_is_read_by_nobody() -> None:
     last = (SOURCE.lengths - 1).tolist()
     assert all((gradient[row, place] == 0).all() for row, place in enumerate(last))
     assert all((gradient[row, place - 1] != 0).all() for row, place in enumerate(last))
+
+
+def test_the_end_of_a_sentence_counts() -> None:
+    """-1/n (sum_{t < n} log p(y_{t+1}) + log p(end | all)); a target that holds its end already has n - 1 terms."""
+    end, out = 5, outputs(TARGET)
+    ids = TARGET.ids.clone()
+    ids[ids == end] = 6
+    ids[1, int(TARGET.lengths[1]) - 1] = end
+    target = replace(TARGET, ids=ids)
+    found = NextTargetToken(end).losses(out, TextBatch(SOURCE, target), ROWS)
+    assert out.scores is not None
+    logs = out.scores.log_softmax(-1)
+    for row, n in enumerate(TARGET.lengths.tolist()):
+        terms = [logs[row, t, ids[row, t + 1]] for t in range(n - 1)]
+        terms += [logs[row, n - 1, end]] * (row != 1)
+        assert_close(found[row], -torch.stack(terms).mean())
 
 
 def test_seq2seq_asks_for_targets() -> None:

@@ -59,6 +59,8 @@ def choose(
     if name == MaskedToken.name:
         assert abilities.mask_id is not None
         return MaskedToken(abilities.mask_id, seed)
+    if name == NextTargetToken.name:
+        return NextTargetToken(abilities.end_id)
     if name == ClassLabels.name:
         return ClassLabels(read_labels(argument, abilities.classes or 0, class_names, sentences))
     return SentenceEmbedding(seed) if name == SentenceEmbedding.name else kind()

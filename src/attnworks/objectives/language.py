@@ -30,14 +30,17 @@ class NextToken(TextObjective):
 
 @TEXT_OBJECTIVES.register("seq2seq")
 class NextTargetToken(TextObjective):
-    """L = -1/(n - 1) sum_{t < n} log p(y_{t+1} | y_1, ..., y_t, x) of a target of n real tokens; 0 if n = 1.
+    """L = -1/n sum_t log p(y_{t+1} | y_1, ..., y_t, x) of a target of n real tokens, y_{n+1} being the end of sentence.
 
+    end_id    the token that ends a sentence; if it is not known, or the target holds it, the sum is over t < n
     Source: Conti 2024, section 1.1 (S4.5-S4.9).
-    Departs: a target is what the decoder reads, so that an end of sentence counts only where the target holds it.
     """
 
     name = "seq2seq"
     words = "how surprised the decoder is by each next token of the target"
+
+    def __init__(self, end_id: int | None = None) -> None:
+        self.end_id = end_id
 
     def losses(self, outputs: Outputs, batch: TextBatch, rows: Tensor) -> Float[Tensor, " b"]:
         if batch.target is None:
@@ -47,11 +50,20 @@ class NextTargetToken(TextObjective):
                 got="sources alone",
                 remedy="give pairs of sentences, one source and one target each",
             )
-        return _next_token(outputs, batch.target)
+        if self.end_id is None:
+            return _next_token(outputs, batch.target)
+        return _to_the_end(outputs, batch.target, self.end_id)
 
 
 def _next_token(outputs: Outputs, tokens: Tokens) -> Float[Tensor, " b"]:
     return mean_cross_entropy(scores_of(outputs)[:, :-1], tokens.ids[:, 1:], tokens.real[:, 1:])
+
+
+def _to_the_end(outputs: Outputs, tokens: Tokens, end_id: int) -> Float[Tensor, " b"]:
+    last = (tokens.lengths - 1).clamp_min(0)[:, None]
+    ended = tokens.ids.gather(1, last) == end_id
+    gold = F.pad(tokens.ids[:, 1:], (0, 1)).scatter(1, last, end_id)
+    return mean_cross_entropy(scores_of(outputs), gold, tokens.real.scatter(1, last, ~ended))
 
 
 def mean_cross_entropy(

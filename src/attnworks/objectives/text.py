@@ -32,12 +32,14 @@ class Abilities:
     vocabulary    whether scores are over a vocabulary at each position
     classes       over how many classes whole texts are scored, if they are
     mask_id       the token that stands for a hidden word
+    end_id        the token with which a decoder ends a sentence
     """
 
     kind: str
     vocabulary: bool
     classes: int | None = None
     mask_id: int | None = None
+    end_id: int | None = None
 
 
 class TextObjective:

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from attnworks.data.text_batch import Kind, TextBatch
+from attnworks.data.vocabulary import EOS
 from attnworks.errors import UsageError
 from attnworks.models import Observation, Recurrent, Transformer
 from attnworks.models.anatomy import BlockAnatomy, HeadWeights, anatomy_of
@@ -22,7 +23,7 @@ class OwnSubject:
     def __init__(self, model: Transformer | Recurrent, name: str = "model") -> None:
         self.name, self.model = name, model
         self.blocks: Sequence[BlockAnatomy] | None = anatomy_of(model)
-        self.abilities = Abilities(_kind(model), vocabulary=True)
+        self.abilities = Abilities(_kind(model), vocabulary=True, end_id=EOS)
         self._readers = weight_readers(self.blocks)
 
     def again(self, model: nn.Module) -> OwnSubject:
