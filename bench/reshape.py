@@ -31,9 +31,10 @@ from attnworks.objectives.choosing import choose
 from attnworks.objectives.text import Outputs, TextObjective
 from attnworks.reshape.carrying_out import Care, carry_out, judge_on, mean_length
 from attnworks.reshape.contract import Bench
+from attnworks.reshape.heads import without
 from attnworks.reshape.healing import heal
 from attnworks.reshape.pruning import LEVELS, Prune, units_of
-from attnworks.reshape.ranking import rank, without
+from attnworks.reshape.ranking import rank
 from attnworks.reshape.swapping import advise, swapped, whole_layers
 from attnworks.reshape.texts import Texts, from_corpus, from_lines
 from attnworks.timing import interleave
@@ -68,7 +69,7 @@ def embeddings(asked: argparse.Namespace) -> None:
     examinee = open_examinee(f"{found.submodule_search_locations[0]}/model")
     texts = from_corpus("grammar") if asked.text is None else from_lines(asked.text)
     objective = choose(None, examinee.subject.abilities)
-    care = Care(steps=asked.heal, rate=1e-4, tokens=asked.tokens, by="distil")
+    care = Care(steps=asked.heal, rate=1e-4, tokens=asked.tokens)
     looked_at = judge_on(examinee, objective, texts.learn[:256], care)
     held_out = judge_on(examinee, objective, texts.held_out, care)
     bench = Bench(examinee, looked_at, mean_length(looked_at.text), _say)
@@ -162,7 +163,7 @@ def long(asked: argparse.Namespace) -> None:
 
 
 def _trained(name: str, task: Task, cache: Path | None) -> Classifier:
-    """First on up to 256 tokens, then on up to 4096."""
+    """First on up to 256 tokens, then on 512 to 4096."""
     per_head = WIDTH // HEADS
     config = TransformerConfig(
         vocabulary=task.vocabulary, d_e=WIDTH, d_ff=4 * WIDTH,
@@ -175,7 +176,8 @@ def _trained(name: str, task: Task, cache: Path | None) -> Classifier:
         load_model(model, cache)
         return model.eval()
     train(model, name, "dense", 0, Settings(steps=600, length=256, batch=16, learning_rate=1e-3), _tell)
-    train(model, name, "dense", 1, Settings(steps=80, length=LONG, batch=1, learning_rate=3e-4), _tell)
+    longer = Settings(steps=80, first=512, length=LONG, batch=2, learning_rate=1e-4)
+    train(model, name, "dense", 1, longer, _tell)
     if cache is not None:
         save_model(model, str(cache))
     return model.eval()

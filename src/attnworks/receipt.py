@@ -66,10 +66,11 @@ class Receipt:
                    model itself wrote the target, because there was none
     objective      what the loss is
     done           where -> what, in words that the mechanisms or the people read
-    flops          of self-attention with its projections, for one sentence of `length` tokens
+    flops          of attention with its projections, for one sentence of `length` tokens (on either side)
+    length         mean number of tokens of a sentence, or what was asked for
     numbers        dtype and device of the computation
     facts          further numbers of this reshape, by name
-    bytes          of all weights
+    bytes          of all weights, in the type of the computation
     time           of a forward pass over held-out sentences, as a share of the time before; runs took turns
     scores         BLEU of what the model writes, and 1 - cosine of sentence embeddings to those before
     fingerprint    of all weights before and after: hashes that are equal for models equal bit for bit
@@ -90,6 +91,6 @@ class Receipt:
     fingerprint: tuple[str, str]
     version: str
     facts: dict[str, float] = field(default_factory=dict)
-    bytes: Change = Change(before=0, after=0)
+    bytes: Change | None = None
     time: float | None = None
     scores: dict[str, Figures] = field(default_factory=dict)

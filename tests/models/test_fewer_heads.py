@@ -23,6 +23,7 @@ from attnworks.models import AttentionConfig, TransformerConfig, build
 from attnworks.models.attention_layers import attention_layers
 from attnworks.models.counting import attention_flops
 from attnworks.models.folder import CONFIG, MANIFEST, fingerprint
+from attnworks.models.foreign import open_pretrained
 from attnworks.models.head_linear import HeadsIn
 from attnworks.models.head_parts import heads_of, keep_heads, why_not_fewer
 from attnworks.models.multihead import MultiHead
@@ -334,3 +335,52 @@ def test_pure_models_are_refused() -> None:
 
     model = build(pure_config(), seed=0)
     assert "layers are all alike" in str(why_not_fewer(model, "enc.0", [0]))
+
+
+# Met in use ----------------------------------------------------------------------------------------------------------
+
+
+def test_numbers_of_heads_that_a_config_refuses(tmp_path: Path) -> None:
+    """Llama's hidden size must be a multiple of its heads: 6 of 8 are written in our own way."""
+    tokens: dict[str, Any] = {"vocab_size": 23, "num_hidden_layers": 2, "intermediate_size": 17}
+    config = transformers.LlamaConfig(hidden_size=32, num_attention_heads=8, num_key_value_heads=4, **tokens)
+    model: Any = filled(transformers.LlamaForCausalLM(config), 3).double().eval()
+    new = cut(model, {slot: [0, 1, 2, 3, 6, 7] for slot in groups(model)})
+    assert as_plain(new) is new
+    ids = {"input_ids": torch.arange(1, 12).unsqueeze(0)}
+    with torch.no_grad():
+        again = attnworks.load(attnworks.save(new, tmp_path / "cut"))
+        assert_close(again(**ids).logits, new(**ids).logits)
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2"])
+def test_one_structured_head_of_each_group(name: str, tmp_path: Path) -> None:
+    """Grouped layers never lose queries, also not where one head of each group is left."""
+    model = TINY[name].build()
+    slot, (heads, per) = next(iter(groups(model).items()))
+    given = with_mechanisms(model, {slot: ("dense", BAND, *("dense",) * (heads - 2))})
+    kept = [1, *range(per, heads, per)]
+    new = cut(given, {slot: kept})
+    again = attnworks.load(attnworks.save(new, tmp_path / "cut"))
+    assert fingerprint(again) == fingerprint(new) and torch.equal(read(again), read(new))
+    assert_close(read(cut(new, {slot: [1]})), read(silenced(given, {slot: kept[1:2]})))
+
+
+def test_rotary_frequencies_stay_exact(tmp_path: Path) -> None:
+    model = TINY["llama"].build(dtype=torch.bfloat16)
+    model.model.rotary_emb.inv_freq = model.model.rotary_emb.inv_freq.float()
+    plain: Any = as_plain(cut(model, {slot: list(range(per)) for slot, (_, per) in groups(model).items()}))
+    ours = cut(model, {"dec.0": []})
+    opened = open_pretrained(str(attnworks.save(ours, tmp_path / "cut")), dtype="bfloat16").model
+    for one in (plain, opened):
+        assert one.model.rotary_emb.inv_freq.dtype == torch.float32 and next(one.parameters()).dtype == torch.bfloat16
+
+
+def test_global_tokens_beside_heads_that_do_not_look() -> None:
+    """A second set of projections has all heads, also of those that attend by position alone."""
+    model = own({"enc.0": layer((BAND, "longformer:window=2", "dense"))})
+    ids = torch.randint(4, 23, (2, 7), generator=torch.Generator().manual_seed(5))
+    with torch.no_grad():
+        whole = model(ids, ids)
+        assert_close(cut(model, {"enc.0": [0, 1]})(ids, ids), silenced_own(model, {"enc.0": [0, 1]})(ids, ids))
+    assert whole.isfinite().all()

@@ -320,7 +320,7 @@ def test_the_document_on_one_sentence(t: float, bias: bool) -> None:
 
 def test_fisher_beats_the_others(survey: Survey) -> None:
     """At once, on the sentences that check."""
-    widths = read_places("cross.0.0:values=2,enc.0.0:values=1", survey.every)
+    widths = read_places("cross.0.0:values=1,enc.0.0:values=1", survey.every)
     falls = {
         name: settle(survey, METHODS[name], widths, 0).fall for name in ("fisher", "random", "zero", "gradmax", "split")
     }
@@ -417,9 +417,10 @@ def test_noise_is_refused() -> None:
     sources = [passage.source.text for passage in PASSAGES[:12]]
     draw = torch.Generator().manual_seed(0)
     words = ["the", "very", "tired", "red", "sees", "wants", "loves", "."]
+    lengths = torch.randint(3, 12, (len(sources),), generator=draw).tolist()
     noise = [
-        Passage(Side(text), Side(" ".join(words[at] for at in torch.randint(8, (7,), generator=draw).tolist())))
-        for text in sources
+        Passage(Side(text), Side(" ".join(words[at] for at in torch.randint(8, (n,), generator=draw).tolist())))
+        for text, n in zip(sources, lengths, strict=True)
     ]
     model, given = growing_model(), Texts(noise, noise, {})
     with pytest.raises(NoBottleneckError) as error:

@@ -27,11 +27,13 @@ from attnworks.models.folder import fingerprint
 from attnworks.models.presets import PRESETS
 from attnworks.receipt import Receipt
 from attnworks.reshape.carrying_out import Care, carry_out
-from attnworks.reshape.heads import Head
+from attnworks.reshape.heads import Head, without
+from attnworks.reshape.healing import stream_distance
 from attnworks.reshape.history import receipts, undo
 from attnworks.reshape.pruning import LEVELS, Prune, units_of
-from attnworks.reshape.ranking import RANKINGS, without
+from attnworks.reshape.ranking import RANKINGS
 from attnworks.reshape.replaying import replay
+from attnworks.reshape.swapping import Swap
 from attnworks.traces.gates import HeadsOff
 from attnworks.traces.layer import Slot
 
@@ -82,7 +84,7 @@ def test_cutting_none_changes_nothing() -> None:
         new, receipt = carry_out(asked, examinee_of(model), texts())
         assert fingerprint(new) == fingerprint(model) and new.config == model.config
         assert receipt.done == {} and receipt.loss.before == receipt.loss.predicted == receipt.loss.after
-        assert receipt.parameters.saved == receipt.flops.saved == receipt.bytes.saved == 0
+        assert receipt.bytes is not None and receipt.parameters.saved == receipt.flops.saved == receipt.bytes.saved == 0
         assert receipt.scores["embedding drift"].after == 0
 
 
@@ -152,7 +154,7 @@ def test_what_a_receipt_says() -> None:
     model = model_of(torch.float32)
     new, receipt = prune(model, Care(steps=2), keep=0.5, by="random")
     assert receipt.parameters.after == sum(p.numel() for p in new.parameters()) < receipt.parameters.before
-    assert receipt.bytes.after == 4 * receipt.parameters.after
+    assert receipt.bytes is not None and receipt.bytes.after == 4 * receipt.parameters.after
     assert receipt.flops.after < receipt.flops.before
     assert receipt.time is not None and 0 < receipt.time < 10
     bleu, drift = receipt.scores["BLEU"], receipt.scores["embedding drift"]
@@ -267,3 +269,78 @@ def test_shown(tmp_path: Path) -> None:
     for odd in (["--keep", "2"], [], ["--keep", "0.5", "--heads", "enc.0.0"], ["--heads", "enc.9.9"]):
         result = CliRunner().invoke(main, [*arguments[:3], *odd, *pairs, "--out", str(tmp_path / "other")])
         assert result.exit_code == 2 and "Traceback" not in result.output and not (tmp_path / "other").exists()
+
+
+# Met in use ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("by", ["gradient", "redundancy", "role", "gates"])
+def test_layers_that_never_run(by: str) -> None:
+    """Cross-attention of a decoder that is given nothing to look at has no say, and is not cut."""
+    model = TINY["gpt2-cross"].build(dtype=torch.float32)
+    new, receipt = attnworks.reshape.prune(model, LINES, tokenizer=tiny_tokenizer("gpt2"), keep=0.5, by=by)
+    assert all(slot.startswith("dec") for slot in receipt.done)
+    assert {heads for slot, heads in heads_left(new).items() if slot.startswith("cross")} == {3}
+
+
+def test_distillation_of_half_precision() -> None:
+    """Squares of float16 overflow: sums are taken in float32."""
+    model = model_of(torch.float16, dropout=0.0)
+    with torch.no_grad():
+        for embedding in (model.source_embedding, model.target_embedding):
+            assert embedding is not None
+            embedding.weight.mul_(40)
+    examinee = examinee_of(model)
+    judge = bench_of(examinee).looked_at
+    found = stream_distance(judge, judge.original.again(model), judge.text.batch(0)[0])  # pyright: ignore[reportAttributeAccessIssue]
+    other = stream_distance(judge, judge.original.again(model_of(torch.float16, seed=3)), judge.text.batch(0)[0])  # pyright: ignore[reportAttributeAccessIssue]
+    assert float(found) == 0 and 0 < float(other) < math.inf
+
+
+def test_flops_of_cross_attention_count() -> None:
+    _, receipt = prune(model_of(), heads="cross.*")
+    assert receipt.flops.after < receipt.flops.before
+
+
+def test_a_folder_that_becomes_plain(tmp_path: Path) -> None:
+    """What said that transformers cannot open it is gone once it can."""
+    folder, lines = save_tiny("llama", tmp_path / "llama"), write_lines(tmp_path / "lines.txt", LINES)
+    command("prune", folder, "--heads", "0.0,0.1,0.2", "--text", lines, "--out", tmp_path / "first")
+    assert (tmp_path / "first" / "README.md").is_file()
+    others = ",".join(f"{layer}.{head}" for layer in range(1, 5) for head in range(3) if layer < layers_of(folder))
+    command("prune", tmp_path / "first", "--heads", others, "--text", lines, "--out", tmp_path / "second")
+    assert not (tmp_path / "second" / "README.md").exists() and not (tmp_path / "second" / "manifest.json").exists()
+    transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "second")
+
+
+def layers_of(folder: Path) -> int:
+    return transformers.AutoConfig.from_pretrained(folder).num_hidden_layers
+
+
+def test_random_numbers_stay_as_they_were() -> None:
+    before = torch.get_rng_state()
+    results = [
+        attnworks.reshape.swap(model_of(), texts().learn, tokenizer=WORDS, to="sketched", layers="enc.0")[1].loss
+        for _ in range(2)
+    ]
+    assert results[0] == results[1] and torch.equal(torch.get_rng_state(), before)
+
+
+def test_replaying_a_swap_puts_the_same_mechanisms_there(tmp_path: Path) -> None:
+    """Whatever is faster today: the layers that were chosen then get what was chosen then."""
+    chosen = Swap(to=("linear",)).again({"enc.0": "linear", "dec.1": "window:window=2"})
+    assert chosen.layers == "enc.0=linear dec.1=window:window=2" and chosen.to == ()
+    assert set(chosen.heads(model_of()).values()) == {"linear", "window:window=2"}
+    assert Swap(to=("linear",)).again({}).heads(model_of()) == {}
+    with pytest.raises(UsageError, match="leave out to"):
+        Swap(to=("linear",), layers="enc.0=linear")
+
+
+def test_without_any_head(tmp_path: Path) -> None:
+    none, _ = prune(model_of(), keep=0)
+    with pytest.raises(UsageError, match="none are left"):
+        prune(none, keep=0.5)
+    with pytest.raises(UsageError, match="one without any, or whose layers share theirs"):
+        prune(none, heads="enc.0.0")
+    with pytest.raises(UsageError, match="text, got list"):
+        Prune(heads=["enc.0.1"])  # pyright: ignore[reportArgumentType]

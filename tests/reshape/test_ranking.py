@@ -17,13 +17,14 @@ from tests.reshape.growing_helpers import growing_bench, growing_model, survey_o
 from tests.reshape.reshape_helpers import D_K, D_V, bench_of, examinee_of, heads_of, model_of, texts
 from tests.tiny_models import TINY
 
-from attnworks.errors import UnknownNameError, UsageError
+from attnworks.errors import UsageError
 from attnworks.models import AttentionConfig
 from attnworks.models.multihead import MultiHead
 from attnworks.reshape import ranking
 from attnworks.reshape.contract import Bench
 from attnworks.reshape.gates_training import train_gates
-from attnworks.reshape.ranking import RANKINGS, Unit, rank, without
+from attnworks.reshape.heads import Unit, without
+from attnworks.reshape.ranking import RANKINGS, rank
 from attnworks.reshape.structural_ranking import role_gains
 from attnworks.reshape.texts import from_texts
 from attnworks.traces.examinee import examinee_of as any_examinee
@@ -69,11 +70,6 @@ def test_every_unit_is_ranked_once_and_progress_is_told(by: str, monkeypatch: py
 
 def test_names_stand_in_their_order() -> None:
     assert list(RANKINGS) == ["ablation", "gradient", "gates", "redundancy", "role", "bottleneck", "random"]
-
-
-def test_an_unknown_name() -> None:
-    with pytest.raises(UnknownNameError, match=r"ranking 'ablatoin': expected one of ablation, .*mean 'ablation'"):
-        rank(growing_bench(), single(("enc.0", 0)), 1, "ablatoin")
 
 
 @pytest.mark.parametrize("by", ["ablation", "gradient", "gates"])

@@ -13,10 +13,10 @@ from attnworks.cli.options import compute_options, prepare
 @click.command()
 @click.argument("model")
 @click.option(
-    "--n", "length", type=click.IntRange(2, 2**20), help="Length at which time counts.  [default: the text's]"
+    "--n", "length", type=click.IntRange(2, 2**15), help="Length at which time counts.  [default: the text's]"
 )
-@click.option("--max-error", type=click.FloatRange(0, 1), default=0.02, show_default=True, help="Of attention on "
-              "average over the layers, and of the loss.")  # fmt: skip
+@click.option("--max-error", type=click.FloatRange(0, 1), default=0.02, show_default=True, help="Root mean "
+              "square over the layers of the error of attention; and rise of the loss.")  # fmt: skip
 @click.option("--to", multiple=True, metavar="SPEC", help="A mechanism to try, such as window:window=64; may be given "
               "several times.  [default: all that could pay]")  # fmt: skip
 @click.option("--corpus", help="As for attnworks train.  [default: that of the run, or grammar]")
@@ -32,8 +32,8 @@ def advise(model: str, **options: Any) -> None:
 
     MODEL is a run of attnworks train, or a Hugging Face model; it stays as it is. Every mechanism is tried in every
     layer on the true queries, keys and values of text: the error of the layer's output, the measured time of its
-    attention at length --n, and the FLOPs. The mix that is advised saves most time with an error within --max-error and
-    a loss that rises by no more than this share.
+    attention at length --n, and the FLOPs. The mix that is advised is the fastest with an error within --max-error; if
+    its loss rises by more than this share, the fastest with at most half the error, and so on.
 
     \b
     Examples:

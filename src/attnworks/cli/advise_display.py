@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -12,16 +12,14 @@ from rich.table import Table
 from rich.text import Text
 
 from attnworks.cli.console import console, print_json
+from attnworks.cli.receipt_display import percent, times
 from attnworks.cli.reshape_run import texts_of, watching
-from attnworks.mechanisms import MechanismSpec
-from attnworks.objectives.choosing import choose
 from attnworks.reports.advice import draw_advice
 from attnworks.reports.times import check_picture
-from attnworks.reshape.carrying_out import Care, judge_on, mean_length
-from attnworks.reshape.contract import Bench
+from attnworks.reshape.carrying_out import Care, bench_for
 from attnworks.reshape.history import Place
 from attnworks.reshape.swap_trials import Present, Trial
-from attnworks.reshape.swapping import Advice, advise
+from attnworks.reshape.swapping import Advice, Swap, advise, pairs_of
 from attnworks.reshape.texts import HELD_OUT, LEARN
 from attnworks.traces.examinee import open_examinee
 
@@ -31,17 +29,16 @@ KINDS = {"enc": "Encoder", "dec": "Decoder", "cross": "Cross-attention"}
 def advise_and_show(model: str, options: dict[str, Any]) -> None:
     """Check everything that was asked for, measure, show."""
     plot, max_error = options["plot"], options["max_error"]
-    specs = [str(MechanismSpec.parse(text)) for text in options["to"]]
+    asked = Swap(to=options["to"], max_error=max_error, length=options["length"])
     if plot is not None:
         check_picture(plot)
     texts = texts_of(Place.of(model), options, pairs=LEARN, held_out=HELD_OUT)
     care = Care(options["objective"], tokens=options["batch_tokens"], seed=options["seed"])
     with watching("advise", quiet=options["as_json"]) as watch:
         examinee = open_examinee(model, device=options["device"], dtype=options["dtype"])
-        objective = choose(care.objective, examinee.subject.abilities, seed=care.seed)
-        judge = judge_on(examinee, objective, texts.learn[: options["sentences"]], care)
-        bench = Bench(examinee, judge, mean_length(judge.text), watch, care.seed)
-        advice = advise(bench, specs, max_error=max_error, length=options["length"])
+        texts = replace(texts, learn=texts.learn[: options["sentences"]])
+        bench = bench_for(asked, examinee, texts, care, watch)
+        advice = advise(bench, asked.to, max_error=max_error, length=options["length"])
     command = _command(model, advice, options) if advice.chosen else None
     if options["as_json"]:
         print_json({"model": model, "max_error": max_error, **asdict(advice), "command": command})
@@ -55,10 +52,7 @@ def advise_and_show(model: str, options: dict[str, Any]) -> None:
 
 def _command(model: str, advice: Advice, options: Mapping[str, Any]) -> str:
     """What makes a model of the advice."""
-    words = ["attnworks", "reshape", "swap", model]
-    for spec in dict.fromkeys(advice.chosen.values()):
-        words += ["--to", spec]
-    words += ["--layers", "auto", "--max-error", f"{options['max_error']:g}", "--n", str(advice.length)]
+    words = ["attnworks", "reshape", "swap", model, "--layers", pairs_of(advice.chosen), "--n", str(advice.length)]
     for name in ("corpus", "text", "objective"):
         words += [f"--{name}", str(options[name])] if options[name] is not None else []
     return f"{shlex.join(words)} --out FOLDER"
@@ -98,8 +92,8 @@ def _table(trials: Sequence[Trial], now: Mapping[str, Present], chosen: Mapping[
                 slot if number == 0 else "",
                 Text(trial.spec),
                 percent(trial.error),
-                _times(now[slot].seconds / trial.seconds, "faster", "slower"),
-                _times(now[slot].flops / max(1, trial.flops), "fewer", "more"),
+                times(now[slot].seconds / trial.seconds, "faster", "slower"),
+                times(now[slot].flops / max(1, trial.flops), "fewer", "more"),
                 "*" if picked else "",
                 style="bold" if picked else None,
             )
@@ -115,11 +109,18 @@ def _not_usable(trials: Iterable[Trial]) -> list[str]:
     specs: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for (spec, reason), where in slots.items():
         specs.setdefault((reason, tuple(where)), []).append(spec)
-    return [f"Not in {', '.join(where)}: {', '.join(names)}; {reason}." for (reason, where), names in specs.items()]
+    return [f"Not in {', '.join(where)}: {', '.join(names)} (it {reason})." for (reason, where), names in specs.items()]
 
 
 def in_a_sentence(advice: Advice, max_error: float) -> str:
     """The mix, its error, and what it saves."""
+    if not advice.trials:
+        return f"Nothing takes fewer FLOPs than what is there at {advice.length:,} positions: try a larger --n."
+    if not advice.chosen and advice.forbidden is not None:
+        return (
+            f"Keep what is there: the fastest mix within an error of {percent(max_error)} would raise the loss from "
+            f"{advice.loss:.4g} to {advice.forbidden:.4g}, by more than that share."
+        )
     if not advice.chosen:
         return f"Nothing saves time within an error of {percent(max_error)}: keep what is there."
     by_spec: dict[str, list[str]] = {}
@@ -127,18 +128,9 @@ def in_a_sentence(advice: Advice, max_error: float) -> str:
         by_spec.setdefault(spec, []).append(slot)
     mix = "; ".join(f"{spec} in {', '.join(slots)}" for spec, slots in by_spec.items())
     whole = advice.model_time_ratio
-    model = "" if whole is None else f", the whole model {_times(1 / whole, 'faster', 'slower')}"
+    model = "" if whole is None else f", the whole model {times(1 / whole, 'faster', 'slower')}"
     return (
-        f"Take {mix}: attention gets {_times(1 / advice.time_ratio, 'faster', 'slower')}{model}, its error is "
+        f"Take {mix}: attention gets {times(1 / advice.time_ratio, 'faster', 'slower')}{model}, its error is "
         f"{percent(advice.error)} (root mean square over {len(advice.present)} layers), and the loss goes from "
         f"{advice.loss:.4g} to {advice.loss + advice.rise:.4g}."
     )
-
-
-def percent(share: float) -> str:
-    return f"{100 * share:.3g} %" if share < 10 else "> 1000 %"
-
-
-def _times(ratio: float, more: str, less: str) -> str:
-    """4.1x faster."""
-    return f"{ratio:.3g}x {more}" if ratio >= 1 else f"{1 / ratio:.3g}x {less}"

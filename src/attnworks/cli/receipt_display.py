@@ -16,9 +16,9 @@ from attnworks.reshape.ranking import RANKINGS
 def receipt_shown(receipt: Receipt, number: int | None = None) -> Group:
     """What was done, head by head, and what became of loss, parameters and FLOPs."""
     heads = Table(box=SIMPLE_HEAD, pad_edge=False)
-    heads.add_column("layer" if receipt.reshape in ("prune", "swap") else "head")
+    heads.add_column("head" if any(place.count(".") > 1 for place in receipt.done) else "layer")
     heads.add_column("becomes")
-    for head, form in receipt.done.items():
+    for head, form in sorted(receipt.done.items(), key=_in_model):
         heads.add_row(head, form)
     loss = receipt.loss
     losses = _columns("", "before", "predicted", "after", *(("healed",) if loss.healed is not None else ()))
@@ -27,18 +27,50 @@ def receipt_shown(receipt: Receipt, number: int | None = None) -> Group:
     for name, score in receipt.scores.items():
         after = (score.after, *((score.healed,) if score.healed is not None else ()))
         losses.add_row(name, f"{score.before:.4g}", "", *(f"{value:.4g}" for value in after))
-    sizes = _columns("", "before", "after", "added" if receipt.parameters.saved < 0 else "saved")
-    changes = {"parameters": receipt.parameters, "bytes": receipt.bytes, "attention FLOPs": receipt.flops}
-    for name, change in changes.items():
-        share = f"{abs(change.after - change.before):,} ({100 * abs(change.saved):.2g} %)"
+    sizes = _columns("", "before", "after", "change")
+    in_type = f"bytes in {receipt.numbers[0]}"
+    changes = {"parameters": receipt.parameters, in_type: receipt.bytes, "attention FLOPs": receipt.flops}
+    for name, change in ((name, change) for name, change in changes.items() if change is not None):
+        share = f"{change.after - change.before:+,} ({-100 * change.saved or 0:+.3g} %)"
         sizes.add_row(name, f"{change.before:,}", f"{change.after:,}", share)
     if receipt.time is not None:
         sizes.add_row("time of a forward pass", "1", f"{receipt.time:.2f}", "")
     title = Text(f"{'' if number is None else f'{number}. '}{what_was_done(receipt)}", "bold")
-    facts = [_levels(receipt) if receipt.reshape == "prune" else _facts(receipt)] if receipt.facts else []
-    if receipt.reshape == "prune" and not receipt.asked.get("compare"):
-        facts = []
-    return Group(title, *([heads] if receipt.done else []), Text(_judged(receipt), "dim"), losses, sizes, *facts)
+    more: list[Table] = []
+    if receipt.reshape == "prune":
+        more = [_levels(receipt)] if receipt.asked.get("compare") else []
+    elif receipt.facts:
+        more = [_swapped(receipt) if receipt.reshape == "swap" else _facts(receipt)]
+    said = heads if receipt.done else Text("Nothing was changed.")
+    return Group(title, said, Text(_judged(receipt), "dim"), losses, sizes, *more)
+
+
+def _in_model(placed: tuple[str, str]) -> tuple[bool, list[str | int]]:
+    """The encoder first, then the decoder layer by layer, each before its cross-attention."""
+    kind, *numbers = placed[0].split(".")
+    return kind != "enc", [*(int(number) for number in numbers[:1]), kind != "dec", *map(int, numbers[1:])]
+
+
+def _swapped(receipt: Receipt) -> Table:
+    """The error of attention, in all and by layer, and what became of its time."""
+    table, facts = _columns("", ""), receipt.facts
+    for name, words in (("attention_time_ratio", "attention cores"), ("model_time_ratio", "whole model")):
+        if name in facts:
+            table.add_row(f"{words} at {receipt.length:,} positions", times(1 / facts[name], "faster", "slower"))
+    table.add_row("error of attention, root mean square", percent(facts.get("error", 0.0)))
+    for name, value in facts.items():
+        if name.startswith("error_"):
+            table.add_row(f"error of {name.removeprefix('error_')}", percent(value))
+    return table
+
+
+def percent(share: float) -> str:
+    return "> 1000 %" if share >= 10 else f"{100 * share:.3g} %" if share >= 1e-6 else "0 %"
+
+
+def times(ratio: float, more: str, less: str) -> str:
+    """4.1x faster."""
+    return f"{ratio:.3g}x {more}" if ratio >= 1 else f"{1 / ratio:.3g}x {less}"
 
 
 def _facts(receipt: Receipt) -> Table:
@@ -90,5 +122,6 @@ def what_was_done(receipt: Receipt) -> str:
         how = f"by {asked.get('by')}" if asked.get("keep") is not None else str(asked.get("heads"))
         return f"prune {cut} of {before} heads ({how})"
     where = asked.get("heads") or asked.get("where") or asked.get("layers")
-    unit = "head" if receipt.reshape == "project" else "layer" if receipt.reshape == "swap" else "place"
+    by_head = receipt.reshape == "project" or any(place.count(".") > 1 for place in receipt.done)
+    unit = "place" if receipt.reshape == "grow" else "head" if by_head else "layer"
     return f"{receipt.reshape} {count} {unit}{'s' * (count != 1)} ({where})"

@@ -154,7 +154,7 @@ def grow(model: str, **options: Any) -> None:
 @click.option("--heads", default="auto", show_default=True, help="Or the heads to cut: 3.2,4.* or enc.0.*,cross.1.3")
 @click.option("--by", default="ablation", show_default=True, help="Ranking: ablation (greedy, measured), gradient, "
               "gates, redundancy, role, bottleneck, random.")  # fmt: skip
-@click.option("--evenly", is_flag=True, help="As many heads go in every layer.")
+@click.option("--evenly", is_flag=True, help="The same share of every layer goes.")
 @click.option("--compare", is_flag=True, help="Measure every ranking at every tenth of the heads.")
 @text_options
 @OUT
@@ -185,12 +185,12 @@ def prune(model: str, **options: Any) -> None:
 @click.argument("model")
 @click.option("--to", multiple=True, help="A mechanism, window:window=64; may be given several times.  [default: all "
               "that could pay]")  # fmt: skip
-@click.option("--layers", default="auto", show_default=True, help="auto, or those that all get the one mechanism: "
-              "enc.0,enc.1 or 0,1 or single heads enc.0.3")  # fmt: skip
-@click.option("--max-error", type=click.FloatRange(0), default=0.02, show_default=True, help="Of auto: relative error "
-              "of attention outputs, and rise of the loss.")  # fmt: skip
-@click.option("--n", "length", type=click.IntRange(1), help="Length to choose and measure for.  [default: that of the "
-              "text]")  # fmt: skip
+@click.option("--layers", default="auto", show_default=True, help="auto; those that get the one mechanism: enc.0,enc.1 "
+              "or single heads enc.0.3; or pairs: \"enc.0=linear enc.1=window:window=8\"")  # fmt: skip
+@click.option("--max-error", type=click.FloatRange(0, 1), default=0.02, show_default=True, help="Of auto: root mean "
+              "square over the layers of the error of attention; and rise of the loss.")  # fmt: skip
+@click.option("--n", "length", type=click.IntRange(2, 2**15), help="Length to choose and measure for.  [default: that "
+              "of the text]")  # fmt: skip
 @text_options
 @OUT
 @JSON
@@ -199,8 +199,9 @@ def swap(model: str, **options: Any) -> None:
     """Swap attention for cheaper mechanisms, where the error allows it.
 
     MODEL is a run of attnworks train, or a Hugging Face model. With --layers auto every layer tries every mechanism on
-    the text; of all mixes within --max-error the one that takes least time is made, by exact search, and checked
-    against the loss. See attnworks advise for the trade-off without changing anything.
+    the text; of all mixes within --max-error the fastest is made, by exact search. If its loss rises by more than that
+    share, the fastest with at most half the error is next. See attnworks advise for the trade-off without changing
+    anything.
 
     \b
     Examples:
@@ -252,7 +253,9 @@ def undo(model: str, out: Path, as_json: bool) -> None:
 @JSON
 @click.option("--threads", type=click.IntRange(1), help="CPU threads.  [default: torch's own choice]")
 def replay(model: str, on: str, out: Path, as_json: bool, threads: int | None) -> None:
-    """Do to another model all that was done to MODEL, with the same text and the same seeds.
+    """Do to another model all reshapes that were done to MODEL, with the same text and the same seeds.
+
+    Mechanisms that a swap chose by itself are put into the same layers. Training between reshapes is not repeated.
 
     \b
     Examples:

@@ -32,6 +32,7 @@ class Settings:
 
     steps, minutes   where training ends, whichever comes first
     length, batch    tokens of a sequence and sequences of a step, at full length
+    first            tokens of the first sequences
     held_out         sequences of the test
     """
 
@@ -41,6 +42,7 @@ class Settings:
     batch: int = 16
     learning_rate: float = 2e-3
     held_out: int = 1024
+    first: int = FIRST_LENGTH
 
     def __post_init__(self) -> None:
         for name in ("steps", "length", "batch", "learning_rate", "held_out", "minutes"):
@@ -124,7 +126,7 @@ def lengths(task: Task, settings: Settings) -> list[int]:
     At full length the first gradients are the sum of very many positions that do not matter, and little is learned in
     minutes; on short sequences the same model finds what to look for at once, and keeps it as they grow.
     """
-    growing, length = [], max(FIRST_LENGTH, task.shortest)
+    growing, length = [], max(settings.first, task.shortest)
     while length < settings.length:
         growing.append(length)
         length *= 2

@@ -333,12 +333,19 @@ def _foreign_part(block: nn.Module, place: PartPlace) -> Part:
         weights = partial(_foreign_weights, block, attention, place.projections)
     branch, norm = block.get_submodule(place.branch), block.get_submodule(place.norm)
     at = place.projections
-    shrinkable, where = (None, None) if at is None else (_shrinkable(block, at), (block, at))
+    shrinkable, where = (None, None) if at is None else (_shrinkable(block, attention, at), (block, at))
     return Part(place.role, branch, norm, attention, weights, shrinkable, where)
 
 
-def _shrinkable(block: nn.Module, at: Projections) -> tuple[nn.Linear, nn.Linear] | None:
-    """Projections of queries and keys that are maps of their own and that the layer cuts into heads by their width."""
+def _shrinkable(block: nn.Module, attention: Any, at: Projections) -> tuple[nn.Linear, nn.Linear] | None:
+    """Projections of queries and keys that are maps of their own and that the layer cuts into heads by their width.
+
+    Not in a family whose heads share keys and values, even where a layer has one head of each group left.
+    """
+    config = getattr(attention, "config", None)
+    groups = getattr(config, "num_key_value_heads", None)
+    if groups is not None and groups != getattr(config, "num_attention_heads", None):
+        return None
     query, key = (block.get_submodule(place.path) for place in (at.query, at.key))
     if not isinstance(query, nn.Linear) or not isinstance(key, nn.Linear) or at.counts_heads or at.query.of > 1:
         return None

@@ -10,7 +10,7 @@ from attnworks.mechanisms import Geometry
 from attnworks.mechanisms.dense import Dense
 from attnworks.models.build import skeleton
 from attnworks.models.config import ModelConfig
-from attnworks.models.remaking import groups_in, self_attention
+from attnworks.models.remaking import attention_parts, groups_in
 
 _PART_OF = {
     "source_embedding": "source embedding",
@@ -48,16 +48,17 @@ def _part(name: str) -> str:
 
 
 def attention_flops(model: nn.Module, n: int) -> int:
-    """FLOPs of all self-attention of a model over n positions: four projections, and what each mechanism says.
+    """FLOPs of all attention of a model over n positions: four projections, and what each mechanism says.
 
+    Cross-attention is counted for n queries and n keys.
     Holds when: the model's parts are known. Heads without W_Q and W_K are not charged for them.
     """
     total = 0
-    for slot, part in self_attention(model).items():
+    for slot, part in attention_parts(model, cross=True).items():
         assert part.weights is not None
         W, groups = part.weights(), groups_in(part)
-        (heads, e, k), v, (hk, hv) = W.W_Q.shape, W.W_V.shape[-1], W.columns()
-        total += 2 * n * e * (hk + min(hk, W.groups * k) + min(hv, W.groups * v) + hv)
+        (heads, e, k), (_, f, v), (hk, hv) = W.W_Q.shape, W.W_V.shape, W.columns()
+        total += 2 * n * (e * (hk + hv) + f * (min(hk, W.groups * k) + min(hv, W.groups * v)))
         mechanisms = (
             [(Dense(), heads)] if groups is None else zip(groups.mechanisms, map(len, groups.heads), strict=True)
         )

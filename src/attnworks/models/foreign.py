@@ -19,7 +19,7 @@ from torch import nn
 from attnworks.errors import FolderError, MissingExtraError, UnsafeFileError, UsageError
 from attnworks.models.anatomy import ModelKind, model_kind
 from attnworks.models.families import FAMILIES
-from attnworks.models.folder import PICKLES
+from attnworks.models.folder import PICKLES, cast
 from attnworks.models.quiet import quiet
 from attnworks.models.remaking import ENTRY
 from attnworks.models.reshaped_folder import PREFIX, is_reshaped, open_reshaped
@@ -84,7 +84,8 @@ def open_pretrained(
         named = _named_class(transformers, config)
         if is_reshaped(folder):
             model = open_reshaped(folder, named, config).to(device)
-            model = model if dtype is None else model.to(getattr(torch, dtype))
+            if dtype is not None:
+                cast(model, getattr(torch, dtype))
             return Pretrained(model.eval(), _tokenizer(folder, config, transformers), folder.name, model_kind(model))
         try:
             model_class = (named if head else None) or transformers.AutoModel

@@ -20,7 +20,7 @@ from attnworks.models.config import AttentionConfig
 from attnworks.models.head_groups import HeadGroups
 from attnworks.models.head_linear import HeadsIn, HeadsOut
 from attnworks.models.offering import ATTRIBUTE, groups_of
-from attnworks.models.remaking import ENTRY, carry_over, grouped
+from attnworks.models.remaking import ENTRY, carry_over, grouped, rows_held
 
 WIDTHS = "attnworks_widths"
 """Under this name the config of a Hugging Face model says how wide the heads of its changed layers are."""
@@ -97,7 +97,7 @@ def _cut(part: Part, slot: str, kept: Sequence[int], W: HeadWeights) -> None:
     groups = groups_of(attention)
     width, count = getattr(attention, at.width), len(W.W_O)
     shared = list(dict.fromkeys(head * W.groups // count for head in kept))
-    keys = held = kept if groups is None or part.shrinkable is None else _rows_held(groups, kept, slot)
+    keys = held = kept if groups is None or part.shrinkable is None else rows_held(groups.looking, kept, slot)
     values = kept
     if W.groups < count:
         keys = values = shared
@@ -115,15 +115,6 @@ def _cut(part: Part, slot: str, kept: Sequence[int], W: HeadWeights) -> None:
     _tell_sizes(attention, len(kept), width)
     if hasattr(attention, "num_key_value_groups"):
         attention.num_key_value_groups = len(kept) // len(shared)
-
-
-def _rows_held(groups: HeadGroups, kept: Sequence[int], slot: str) -> list[int]:
-    """Where queries and keys of these heads are, in a layer that has them for some heads only.
-
-    transformers reads the length of a cache off its keys, so that a decoder keeps some, used or not.
-    """
-    rows = [groups.looking.index(head) for head in kept if head in groups.looking]
-    return rows or [0] * slot.startswith("dec")
 
 
 def _empty(part: Part) -> None:

@@ -50,20 +50,14 @@ def _head(W: HeadWeights, head: int, k: int, v: int) -> Head:
 
 def why_not(model: nn.Module, slot: str) -> str | None:
     """The reason for which `put_heads` cannot change a layer, in words; None if it can."""
-    known, own = every_layer(model), attention_layers(model)
-    if not known:
-        return f"{type(model).__name__}, a model whose parts are not known"
-    if slot not in known:
-        return f"no such layer among {', '.join(known)}"
-    if slot not in own:
-        return "weights that several layers share"
-    attention = own[slot].attention
-    if not heads_of(own[slot]):
+    if reason := _why_no_heads(model, slot):
+        return reason
+    part = attention_layers(model)[slot]
+    attention = part.attention
+    if not heads_of(part):
         return "no heads at all"
     if not isinstance(attention, MultiHead):
-        return why_not_foreign(model, own[slot])
-    if not isinstance(model, Transformer):
-        return f"{type(model).__name__}, whose layers are all alike"
+        return why_not_foreign(model, part)
     if attention.twice:
         return "global tokens with projections of their own"
     if otherwise := {spec.name for spec in attention.mechanisms.specs} & NO_DISTRIBUTION:
@@ -102,6 +96,16 @@ def _then_new(before: int, now: int) -> list[int | None]:
 
 def why_not_fewer(model: nn.Module, slot: str, kept: Sequence[int]) -> str | None:
     """The reason for which `keep_heads` cannot cut a layer down to these heads, in words; None if it can."""
+    if reason := _why_no_heads(model, slot):
+        return reason
+    part = attention_layers(model)[slot]
+    if not {*kept} <= {*range(len(heads_of(part)))} or len({*kept}) < len(kept):
+        return "numbers that are not those of its heads, or twice the same"
+    return None if isinstance(model, Transformer) else why_not_fewer_foreign(part, kept)
+
+
+def _why_no_heads(model: nn.Module, slot: str) -> str | None:
+    """Why a layer has no heads of its own that could be taken out of it; None if it has."""
     known, own = every_layer(model), attention_layers(model)
     if not known:
         return f"{type(model).__name__}, a model whose parts are not known"
@@ -109,11 +113,8 @@ def why_not_fewer(model: nn.Module, slot: str, kept: Sequence[int]) -> str | Non
         return f"no such layer among {', '.join(known)}"
     if slot not in own:
         return "weights that several layers share"
-    if not isinstance(model, Transformer) and isinstance(own[slot].attention, MultiHead):
-        return f"{type(model).__name__}, whose layers are all alike"
-    if not {*kept} <= {*range(len(heads_of(own[slot])))} or len({*kept}) < len(kept):
-        return "numbers that are not those of its heads, or twice the same"
-    return None if isinstance(model, Transformer) else why_not_fewer_foreign(own[slot], kept)
+    alike = isinstance(own[slot].attention, MultiHead) and not isinstance(model, Transformer)
+    return f"{type(model).__name__}, whose layers are all alike" if alike else None
 
 
 def check_can_keep(model: nn.Module, slot: str, kept: Sequence[int]) -> None:
@@ -195,7 +196,7 @@ def _scale(old: MultiHead) -> float:
     scales = {mechanism.scale(d_k, old.context) for mechanism in old.mechanisms.mechanisms if mechanism.by_content}
     if len(scales) > 1:
         raise UsageError(
-            asked=f"wider keys in {old.slot}",
+            asked=f"another largest width of keys in {old.slot}",
             expected="one scale of the scores in all heads",
             got=", ".join(f"{scale:.4g}" for scale in sorted(scales)),
             remedy="build the layer with a scale of its own",

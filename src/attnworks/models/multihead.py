@@ -50,6 +50,7 @@ class MultiHead(nn.Module):
         self.twice = slot.startswith("enc") and any(mechanism.projects_twice for mechanism in groups.mechanisms)
         if not isinstance(config.d_k, int) or not isinstance(config.d_v, int):
             _check_unequal_widths(config, groups, self.twice)
+        self.second_widths = Widths(h, d_k, d_k), Widths(h, d_k, d_k), Widths(h, d_v, d_v)
         if self.twice:
             self.W_Qg, self.W_Kg, self.W_Vg = (_side_by_side(d_e, (h, width)) for width in (d_k, d_k, d_v))
             self.b_Qg, self.b_Kg, self.b_Vg = (
@@ -94,10 +95,11 @@ class MultiHead(nn.Module):
 
     def second(self, X: Float[Tensor, "b i e"]) -> Second:
         """Q, K and V as global tokens look around, of a layer that projects twice."""
+        Q, K, V = self.second_widths
         return (
-            _project(X, self.W_Qg, self.b_Qg, self.key_widths),
-            _project(X, self.W_Kg, self.b_Kg, self.key_widths),
-            _project(X, self.W_Vg, self.b_Vg, self.value_widths),
+            _project(X, self.W_Qg, self.b_Qg, Q),
+            _project(X, self.W_Kg, self.b_Kg, K),
+            _project(X, self.W_Vg, self.b_Vg, V),
         )
 
     def attend(

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from attnworks.models.attention_layers import attention_layers
-from attnworks.models.folder import tensors_of
+from attnworks.models.folder import fill, tensors_of
 from attnworks.models.foreign_heads import HEADS, WIDTHS
 from attnworks.models.remaking import ENTRY
 
@@ -30,7 +30,8 @@ def as_plain(model: nn.Module) -> nn.Module:
         return model
     slots = {*attention_layers(model)}
     changes = _changes(config, kept, model) if {*kept} == slots and all(kept.values()) else None
-    return model if changes is None else _rebuilt(model, changes, next(iter(kept.values())))
+    plain = None if changes is None else _changed(config, changes)
+    return model if plain is None else _rebuilt(model, plain, next(iter(kept.values())))
 
 
 def _changes(config: Any, kept: dict[str, list[int]], model: nn.Module) -> dict[str, int] | None:
@@ -48,19 +49,29 @@ def _changes(config: Any, kept: dict[str, list[int]], model: nn.Module) -> dict[
     return {"num_attention_heads": heads, "num_key_value_heads": groups, "head_dim": width}
 
 
-@torch.no_grad()
-def _rebuilt(model: Any, changes: dict[str, int], heads: list[int]) -> nn.Module:
-    config = copy.deepcopy(model.config)
+def _changed(config: Any, changes: dict[str, int]) -> Any:
+    """The config with these entries and without ours; None if transformers would refuse it."""
+    from huggingface_hub.errors import StrictDataclassError
+
+    new = copy.deepcopy(config)
     for name in (ENTRY, WIDTHS, HEADS):
-        vars(config).pop(name, None)
-    for name, value in changes.items():
-        setattr(config, name, value)
+        vars(new).pop(name, None)
+    try:
+        for name, value in changes.items():
+            setattr(new, name, value)
+        type(config).from_dict(new.to_dict())
+    except (StrictDataclassError, ValueError):
+        return None
+    return new
+
+
+def _rebuilt(model: Any, config: Any, heads: list[int]) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
-        new = type(model)(config).to(next(model.parameters())).train(model.training)
+        new = type(model)(config).to(next(model.parameters()).device).train(model.training)
     if getattr(model, "generation_config", None) is not None:
         new.generation_config = copy.deepcopy(model.generation_config)
     theirs = tensors_of(model)
+    fill(new, {name: T.detach()[:, heads] if name.endswith(POSITIONS) else T.detach() for name, T in theirs.items()})
     for name, tensor in tensors_of(new).items():
-        old = theirs[name][:, heads] if name.endswith(POSITIONS) else theirs[name]
-        tensor.requires_grad_(theirs[name].requires_grad).copy_(old)
+        tensor.requires_grad_(theirs[name].requires_grad)
     return new

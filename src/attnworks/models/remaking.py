@@ -76,9 +76,7 @@ def equip(model: Any, wanted: Mechanisms) -> None:
         if part.shrinkable is not None:
             held = range(groups.count) if old is None else old.looking
             _check_held(held, groups.looking, slot)
-            rows = [held.index(head) for head in groups.looking]
-            # transformers reads the length of a cache off its keys, so that a decoder keeps some, used or not
-            _shrink(part.shrinkable, rows or [0] * slot.startswith("dec"), W.W_Q.shape[-1])
+            _shrink(part.shrinkable, rows_held(held, groups.looking, slot), W.W_Q.shape[-1])
         setattr(part.attention, ATTRIBUTE, groups)
     model.config.attnworks = {
         **getattr(model.config, ENTRY, {}),
@@ -142,6 +140,14 @@ def _carry_tensors(
                     tensor[row] = theirs[name][held.index(head)]
         elif tensor.shape == theirs[name].shape:
             tensor.copy_(theirs[name])
+
+
+def rows_held(held: Sequence[int], kept: Sequence[int], slot: str) -> list[int]:
+    """Where queries and keys of these heads are, in a layer that holds them for some heads only.
+
+    transformers reads the length of a cache off its keys, so that a decoder keeps some, used or not.
+    """
+    return [held.index(head) for head in kept if head in held] or [0] * slot.startswith("dec")
 
 
 def _shrink(linears: Sequence[nn.Linear], heads: Sequence[int], width: int) -> None:

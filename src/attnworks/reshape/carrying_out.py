@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from typing import Any
 
+import torch
 from torch import nn
 
 from attnworks.data.passages import Passage
@@ -66,8 +67,14 @@ def carry_out(
     care: Care | None = None,
     watch: Watch = silently,
 ) -> tuple[Any, Receipt]:
-    """A new model and its receipt; the old model stays as it is."""
+    """A new model and its receipt, the same for a seed; the old model and torch's random numbers stay as they are."""
     care = Care() if care is None else care
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(care.seed)
+        return _carry_out(reshape, examinee, texts, care, watch)
+
+
+def _carry_out(reshape: Reshape, examinee: Examinee, texts: Texts, care: Care, watch: Watch) -> tuple[Any, Receipt]:
     began, subject, first = time.perf_counter(), examinee.subject, next(examinee.subject.model.parameters())
     if not isinstance(subject, OwnSubject | ForeignSubject):
         raise UsageError(
@@ -78,15 +85,14 @@ def carry_out(
         )
     reshape.check(subject.model)
     rate = (OWN_RATE if isinstance(subject, OwnSubject) else FOREIGN_RATE) if care.rate is None else care.rate
-    objective = choose(care.objective, subject.abilities, seed=care.seed)
     watch("reading text", 0, 1)
-    looked_at, held_out = (
-        judge_on(examinee, objective, passages, care) for passages in (texts.learn[: reshape.looks_at], texts.held_out)
-    )
-    length = mean_length(looked_at.text)
+    bench = bench_for(reshape, examinee, texts, care, watch)
+    looked_at, objective = bench.looked_at, bench.looked_at.objective
+    held_out = judge_on(examinee, objective, texts.held_out, care)
     watch("measuring before", 0, 1)
     before, scores_before = held_out.mean(subject), scores_of(examinee, held_out, subject)
-    made = reshape.make(Bench(examinee, looked_at, length, watch, care.seed))
+    made = reshape.make(bench)
+    length = reshape.counted_at or bench.length
     made.model.eval()
     new = subject.again(made.model)
     watch("measuring after", 0, 1)
@@ -134,6 +140,13 @@ def carry_out(
         fingerprint=(fingerprint(subject.model), fingerprint(made.model)),
         version=version("attnworks"),
     )
+
+
+def bench_for(reshape: Reshape, examinee: Examinee, texts: Texts, care: Care, watch: Watch = silently) -> Bench:
+    """A model and the text that a reshape looks at, by the objective of the model or that asked for."""
+    objective = choose(care.objective, examinee.subject.abilities, seed=care.seed)
+    looked_at = judge_on(examinee, objective, texts.learn[: reshape.looks_at], care)
+    return Bench(examinee, looked_at, mean_length(looked_at.text), watch, care.seed)
 
 
 def mean_length(text: ExamText) -> int:

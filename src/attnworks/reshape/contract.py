@@ -59,11 +59,21 @@ class Reshape:
         """Whether weights only become more, so that what an optimiser remembers of them can be kept."""
         return False
 
+    @property
+    def counted_at(self) -> int | None:
+        """Positions for which the receipt counts FLOPs, if not the mean number of tokens of a sentence."""
+        return None
+
     def check(self, model: nn.Module) -> None:
         """Refuse a model that this cannot be done to, before any work."""
 
     def make(self, bench: Bench) -> Made:
         raise NotImplementedError
+
+    def again(self, done: Mapping[str, str]) -> Reshape:
+        """What does the same to another model; another reshape where this one chose by what differs from run to run."""
+        del done
+        return self
 
 
 RESHAPES: Registry[type[Reshape]] = Registry("reshape")

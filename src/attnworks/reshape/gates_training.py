@@ -12,9 +12,8 @@ from torch import Tensor
 
 from attnworks.decoding.evaluating import held_still
 from attnworks.reshape.contract import Bench
-from attnworks.reshape.heads import Head
-from attnworks.traces.gates import HeadsOff
-from attnworks.traces.layer import LayerTrace, Slot
+from attnworks.reshape.heads import Unit, without
+from attnworks.traces.layer import LayerTrace
 from attnworks.traces.subject import Spectator
 
 BETA, GAMMA, ZETA = 2 / 3, -0.1, 1.1
@@ -43,7 +42,7 @@ def chance_open(log_alpha: Float[Tensor, "*a"]) -> Float[Tensor, "*a"]:
 class Gated(Spectator):
     """Multiplies the output of every head by the gate of its unit, one for each sentence; other heads stay whole."""
 
-    def __init__(self, units: Sequence[Sequence[Head]], gates: Float[Tensor, "b u"]) -> None:
+    def __init__(self, units: Sequence[Unit], gates: Float[Tensor, "b u"]) -> None:
         self.column = {head: column for column, unit in enumerate(units) for head in unit}
         self.gates = torch.cat([gates, torch.ones_like(gates[:, :1])], 1)
 
@@ -55,7 +54,7 @@ class Gated(Spectator):
         )
 
 
-def train_gates(bench: Bench, units: Sequence[Sequence[Head]], cut: int, steps: int = STEPS) -> Float[Tensor, " u"]:
+def train_gates(bench: Bench, units: Sequence[Unit], cut: int, steps: int = STEPS) -> Float[Tensor, " u"]:
     """The log alpha of every unit after training: the lower, the sooner the model does without it.
 
         min over log alpha, max over l_1, l_2 of   E[L] / D + l_1 (s - t) + l_2 (s - t)^2
@@ -91,8 +90,7 @@ def train_gates(bench: Bench, units: Sequence[Sequence[Head]], cut: int, steps: 
     return log_alpha.detach()
 
 
-def _worth_of_all(bench: Bench, units: Sequence[Sequence[Head]]) -> float:
+def _worth_of_all(bench: Bench, units: Sequence[Unit]) -> float:
     """By how much the loss changes if all gates are closed; 1 where it does not."""
     judge, subject = bench.looked_at, bench.examinee.subject
-    off = HeadsOff((Slot.parse(slot), head) for unit in units for slot, head in unit)
-    return abs(judge.mean(subject, off) - judge.mean(subject)) or 1.0
+    return abs(judge.mean(subject, without(units)) - judge.mean(subject)) or 1.0

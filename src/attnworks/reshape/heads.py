@@ -1,16 +1,20 @@
-"""Which heads are meant: 3.2, 4.*, enc.0.1, *."""
+"""Which heads are meant: 3.2, 4.*, enc.0.1, *; and the model without some of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from attnworks.errors import UsageError
+from attnworks.traces.gates import HeadsOff
+from attnworks.traces.layer import Slot
 
 NONE = "none"
 
 Head = tuple[str, int]
 """A layer (enc.3) and the number of one of its heads."""
+Unit = tuple[Head, ...]
+"""Heads that go together: one, or all that share keys and values."""
 
 
 def choose_heads(asked: str, layers: Mapping[str, int]) -> list[Head]:
@@ -30,8 +34,8 @@ def choose_heads(asked: str, layers: Mapping[str, int]) -> list[Head]:
     if not every:
         raise UsageError(
             asked=f"heads {asked!r}",
-            expected="a model whose self-attention layers have weights of their own",
-            got="one whose layers all share theirs",
+            expected="a model whose layers have heads of their own",
+            got="one without any, or whose layers share theirs",
             remedy="choose another model",
         )
     for pattern in (part.strip() for part in asked.split(",")):
@@ -49,6 +53,11 @@ def choose_heads(asked: str, layers: Mapping[str, int]) -> list[Head]:
     return [head for head in every if head in chosen]
 
 
+def without(units: Iterable[Unit]) -> HeadsOff:
+    """Runs a model without these heads."""
+    return HeadsOff((Slot.parse(slot), head) for unit in units for slot, head in unit)
+
+
 def _matches(pattern: str, head: Head, kinds: set[str]) -> bool:
     names = [f"{head[0]}.{head[1]}"]
     if len(kinds) == 1:
@@ -64,4 +73,4 @@ def _example(every: Sequence[Head], kinds: set[str]) -> str:
 
 def _all_of(layers: Mapping[str, int]) -> str:
     """enc.0.0 to enc.0.7, enc.1.0 to enc.1.7."""
-    return ", ".join(f"{layer}.0 to {layer}.{heads - 1}" for layer, heads in layers.items())
+    return ", ".join(f"{layer}.0 to {layer}.{heads - 1}" for layer, heads in layers.items() if heads)

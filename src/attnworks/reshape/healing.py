@@ -13,6 +13,7 @@ from attnworks.data.text_batch import TextBatch
 from attnworks.decoding.evaluating import evaluating
 from attnworks.errors import AttnworksError, UsageError
 from attnworks.models.config import LARGEST_FLOAT
+from attnworks.models.folder import cast
 from attnworks.reshape.events import Watch, silently
 from attnworks.traces.judging import Judge
 from attnworks.traces.layer import StreamTrace
@@ -57,7 +58,7 @@ def heal(
         )
     dtype = learnable[0].dtype
     if torch.finfo(dtype).bits < 32:
-        model.float()  # steps of healing are smaller than what half precision can tell apart
+        cast(model, torch.float32)  # steps of healing are smaller than what half precision can tell apart
     optimiser = torch.optim.Adam(learnable, lr=rate, betas=(0.9, 0.98))
     order = np.random.default_rng(seed)
     queue: list[int] = []
@@ -82,7 +83,7 @@ def heal(
                 optimiser.step()
                 watch("healing", step + 1, steps)
         finally:
-            model.to(dtype).eval()
+            cast(model.eval(), dtype)
             optimiser.zero_grad(set_to_none=True)
 
 
@@ -92,7 +93,8 @@ def stream_distance(judge: Judge, subject: Subject, batch: TextBatch) -> Float[T
     subject.run(read, now)
     with evaluating(judge.original.model):
         judge.original.run(read, then)
-    apart = [(x - whole).square().sum() / whole.square().sum() for x, whole in zip(now.X, then.X, strict=True)]
+    pairs = [(x.float(), whole.float()) for x, whole in zip(now.X, then.X, strict=True)]
+    apart = [(x - whole).square().sum() / whole.square().sum() for x, whole in pairs]
     return torch.stack(apart).mean()
 
 

@@ -21,9 +21,9 @@ import torch
 from safetensors import safe_open
 
 from attnworks.errors import FolderError
-from attnworks.models.folder import CONFIG, load
+from attnworks.models.folder import CONFIG, MANIFEST, load
 from attnworks.models.foreign import WANTED, folder_of
-from attnworks.models.reshaped_folder import write_foreign
+from attnworks.models.reshaped_folder import README, is_reshaped, write_foreign
 from attnworks.models.strict import parse
 from attnworks.models.transformer import Transformer
 from attnworks.receipt import Receipt
@@ -134,7 +134,9 @@ def write_outcome(model: Any, receipt: Receipt, before: Place, out: Path) -> Non
                 restore_optimiser(model, optimiser, state)
             save_checkpoint(scratch, model, optimiser, progress, best=True)
         else:
-            names = [str(file.relative_to(before.model)) for file in before.files() if not _holds_weights(file)]
+            ours = (MANIFEST, README) if is_reshaped(before.model) else ()
+            kept = (file for file in before.files() if not _holds_weights(file) and file.name not in ours)
+            names = [str(file.relative_to(before.model)) for file in kept]
             _copy(names, before.model, scratch)
             write_foreign(model, scratch)
 

@@ -42,10 +42,10 @@ class TrialText:
         long = joined(text, asked if positions is None else min(asked, positions))
         long = long.part(slice(max(LONG_TEXTS, SENTENCES * mean // asked)))
         longest = _longest(long)
-        if positions is not None and positions < asked:
+        most = asked if positions is None else min(asked, positions)
+        why = "there is no more text" if longest < NEARLY * most else ""
+        if not why and most < asked:
             why = f"the model has {positions:,} positions"
-        else:
-            why = "there is no more text" if longest < NEARLY * asked else ""
         told = f"Time is measured at {asked:,} positions, errors on texts of at most {longest:,} tokens: {why}."
         return cls(judge, some, replace(judge, text=long), asked, (told,) if why else ())
 

@@ -9,14 +9,16 @@ from typing import ClassVar
 
 from torch import nn
 
+from attnworks.decoding.evaluating import evaluating
 from attnworks.errors import AttnworksError, UsageError
 from attnworks.models.attention_layers import attention_layers
 from attnworks.models.head_parts import check_can_keep, keep_heads, why_not_fewer
 from attnworks.models.plain import as_plain
 from attnworks.registry import unknown_name
 from attnworks.reshape.contract import RESHAPES, Bench, Made, Reshape
-from attnworks.reshape.heads import Head, choose_heads
-from attnworks.reshape.ranking import RANKINGS, Unit, rank, without
+from attnworks.reshape.heads import Head, Unit, choose_heads, without
+from attnworks.reshape.ranking import RANKINGS, rank
+from attnworks.traces.gates import CountHeads
 from attnworks.traces.subject import Spectator
 
 AUTO = "auto"
@@ -32,8 +34,8 @@ class Prune(Reshape):
     keep      share of all heads that stay, encoder, decoder and cross-attention together
     heads     "auto", or the heads that go, by name: "3.2,4.*", with enc, dec or cross in front where there are several
     by        how heads are ranked: "ablation", "gradient", "gates", "redundancy", "role", "bottleneck", "random"
-    evenly    as many heads go in every layer, which transformers itself can load in some families (Llama)
-    compare   measure the loss at every tenth of the heads, by every ranking
+    evenly    the same share of every layer goes, which transformers itself can load in some families (Llama)
+    compare   measure the loss at every tenth of the heads, by every ranking; gates are trained for the share asked for
 
     Heads that share keys and values go together. A layer may end without heads: then it gives its output bias. The
     prediction is the loss of the same cut on the text that is looked at, with the outputs of heads set to zero, which
@@ -50,6 +52,13 @@ class Prune(Reshape):
     compare: bool = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.heads, str):
+            raise UsageError(
+                asked="heads to cut",
+                expected="text",
+                got=type(self.heads).__name__,
+                remedy="write for instance heads='enc.0.3,dec.1.*'",
+            )
         named = self.heads != AUTO
         if named == (self.keep is not None):
             raise UsageError(
@@ -80,11 +89,10 @@ class Prune(Reshape):
             for slot, kept in _left(model, self.chosen(model)).items():
                 check_can_keep(model, slot, kept)
         elif not units_of(model):
-            slots = attention_layers(model)
             raise UsageError(
                 asked=f"pruning {type(model).__name__}",
-                expected="a transformer with heads of its own in every layer",
-                got=next((str(why_not_fewer(model, slot, [])) for slot in slots), "no layer whose heads can go"),
+                expected="a transformer whose layers have heads of their own",
+                got="no heads that could go: none are left" if heads_by_layer(model) else "no layer whose heads can go",
                 remedy="choose another model",
             )
 
@@ -98,7 +106,7 @@ class Prune(Reshape):
         if self.keep is None:
             cut: list[Unit] = [(head,) for head in self.chosen(model)]
         else:
-            units = units_of(model)
+            units = units_that_run(bench)
             order = self.ranked(bench, units, self.by)
             cut = self.first(order, self.keep, units)
             others = self.levels(bench, units, order) if self.compare else {}
@@ -123,9 +131,9 @@ class Prune(Reshape):
         return _first(order, keep)
 
     def ranked(self, bench: Bench, units: Sequence[Unit], by: str) -> list[Unit]:
-        """Greedy ablation goes on to the last head if every level is asked for."""
+        """Greedy ablation goes on to the last head if every level is asked for, or each layer has its own share."""
         assert self.keep is not None
-        to_the_end = self.compare and by == "ablation"
+        to_the_end = by == "ablation" and (self.compare or self.evenly)
         return rank(bench, units, len(units if to_the_end else self.first(units, self.keep, units)), by)
 
     def levels(self, bench: Bench, units: Sequence[Unit], order: Sequence[Unit]) -> dict[str, Spectator]:
@@ -170,6 +178,16 @@ def units_of(model: nn.Module) -> list[Unit]:
         for slot, groups in heads_by_layer(model).items()
         for number in dict.fromkeys(groups)
     ]
+
+
+def units_that_run(bench: Bench) -> list[Unit]:
+    """Those of layers that the text runs through: not cross-attention without anything to look at."""
+    judge, counting = bench.looked_at, CountHeads()
+    batch, _ = judge.text.batch(0)
+    with evaluating(bench.model):
+        judge.original.run(batch.to(next(bench.model.parameters()).device), counting)
+    seen = {str(slot) for slot in counting.heads}
+    return [unit for unit in units_of(bench.model) if unit[0][0] in seen]
 
 
 def _left(model: nn.Module, cut: Sequence[Head]) -> dict[str, list[int]]:

@@ -8,13 +8,14 @@ from typing import Any
 from attnworks.data.passages import Passage
 from attnworks.objectives.own_callable import OwnFunction
 from attnworks.receipt import Receipt
-from attnworks.reshape.carrying_out import Care, carry_out
+from attnworks.reshape.carrying_out import Care, bench_for, carry_out
 from attnworks.reshape.contract import Reshape
 from attnworks.reshape.growing import KINDS, Grow
 from attnworks.reshape.projecting import Project
 from attnworks.reshape.pruning import Prune
-from attnworks.reshape.swapping import Swap
-from attnworks.reshape.texts import from_corpus, from_texts
+from attnworks.reshape.swapping import Advice, Swap
+from attnworks.reshape.swapping import advise as advise_on
+from attnworks.reshape.texts import Texts, from_corpus, from_texts
 from attnworks.traces.examinee import examinee_of
 
 Given = Sequence[str] | Sequence[Passage] | str
@@ -119,7 +120,27 @@ def swap(
     return _reshape(asked, model, tokenizer, texts, Care(objective, heal, rate, seed=seed, by=heal_by))
 
 
+def advise(
+    model: Any,
+    texts: Given = "grammar",
+    *,
+    tokenizer: Any = None,
+    to: str | Sequence[str] = (),
+    max_error: float = 0.02,
+    length: int | None = None,
+    objective: str | OwnFunction | None = None,
+    seed: int = 0,
+) -> Advice:
+    """What other mechanisms would do in each layer, and the mix that `swap` would make; the model stays as it is."""
+    asked = Swap(to=(to,) if isinstance(to, str) else tuple(to), max_error=max_error, length=length)
+    care = Care(objective, seed=seed)
+    bench = bench_for(asked, examinee_of(model, tokenizer), _texts(texts, seed), care)
+    return advise_on(bench, asked.to, max_error=max_error, length=length)
+
+
+def _texts(texts: Any, seed: int) -> Texts:
+    return from_corpus(texts, seed=seed) if isinstance(texts, str) else from_texts(texts)
+
+
 def _reshape(asked: Reshape, model: Any, tokenizer: Any, texts: Any, care: Care) -> tuple[Any, Receipt]:
-    examinee = examinee_of(model, tokenizer)
-    found = from_corpus(texts, seed=care.seed) if isinstance(texts, str) else from_texts(texts)
-    return carry_out(asked, examinee, found, care)
+    return carry_out(asked, examinee_of(model, tokenizer), _texts(texts, care.seed), care)

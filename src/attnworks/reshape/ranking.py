@@ -3,38 +3,28 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
 
-from attnworks.registry import unknown_name
 from attnworks.reshape.contract import Bench
 from attnworks.reshape.gates_training import train_gates
-from attnworks.reshape.heads import Head
+from attnworks.reshape.heads import Head, Unit, without
 from attnworks.reshape.structural_ranking import APART, map_distances, role_gains, widening_gains
-from attnworks.traces.gates import HeadsOff, gate_gradients
+from attnworks.traces.gates import gate_gradients
 from attnworks.traces.layer import Slot
 
 TRIED_ON = 64
 """About so many sentences heads are left out on."""
 
-Unit = tuple[Head, ...]
-"""Heads that go together: one, or all that share keys and values."""
 Way = Callable[[Bench, Sequence[Unit], int], list[Unit]]
 """(bench, units, how many will be cut) -> all units, the first to go first."""
 
 
 def rank(bench: Bench, units: Sequence[Unit], cut: int, by: str) -> list[Unit]:
     """All units in the order in which they should go, by the way of this name."""
-    if by not in RANKINGS:
-        raise unknown_name("ranking", by, RANKINGS)
     return RANKINGS[by](bench, units, cut) if units else []
-
-
-def without(units: Iterable[Unit]) -> HeadsOff:
-    """Runs a model without these units."""
-    return HeadsOff((Slot.parse(slot), head) for unit in units for slot, head in unit)
 
 
 def ablation(bench: Bench, units: Sequence[Unit], cut: int) -> list[Unit]:
@@ -132,16 +122,19 @@ def redundancy(bench: Bench, units: Sequence[Unit], cut: int) -> list[Unit]:
 def role(bench: Bench, units: Sequence[Unit], cut: int) -> list[Unit]:
     """Heads without a clear role go first, among them those that look at the first token or at delimiters alone.
 
-    By `role_gains`, summed over the heads of a unit; equals in the order of the model.
+    By `role_gains`, summed over the heads of a unit; equals in an order that the seed decides.
     """
-    del cut
-    return _by_sum(units, role_gains(bench))
+    return _by_sum(at_random(bench, units, cut), role_gains(bench))
 
 
 def bottleneck(bench: Bench, units: Sequence[Unit], cut: int) -> list[Unit]:
-    """Heads that would gain least by more width go first: by `widening_gains`, summed over the heads of a unit."""
-    del cut
-    return _by_sum(units, widening_gains(bench, dict.fromkeys(slot for unit in units for slot, _ in unit)))
+    """Heads that would gain least by more width go first: by `widening_gains`, summed over the heads of a unit.
+
+    Equals, such as all that gain nothing, in an order that the seed decides.
+    """
+    return _by_sum(
+        at_random(bench, units, cut), widening_gains(bench, dict.fromkeys(slot for unit in units for slot, _ in unit))
+    )
 
 
 def at_random(bench: Bench, units: Sequence[Unit], cut: int) -> list[Unit]:

@@ -41,7 +41,7 @@ def replay(history: str, on: str, out: Path, *, watch: Watch = silently) -> list
 
 def repeat(receipt: Receipt, on: str, out: Path, *, watch: Watch = silently) -> Receipt:
     """One reshape again, on another model."""
-    reshape, healing = parse(RESHAPES[receipt.reshape], receipt.asked, "asked"), receipt.healing
+    reshape, healing = parse(RESHAPES[receipt.reshape], receipt.asked, "asked").again(receipt.done), receipt.healing
     texts = found_again(receipt.text)
     care = Care(receipt.objective, healing.steps, healing.rate, healing.tokens, healing.seed, healing.by)
     dtype, device = receipt.numbers

@@ -62,9 +62,20 @@ def role_gains(bench: Bench) -> dict[Head, float]:
         pointers = roles.pointers(trace.slot, trace.queries, trace.keys)
         return roles.rows(rows_of(trace, roles.setting.span, pointers))
 
+    _check_enough(bench)
     means = _means(bench, look)
     gains = {(slot, head): gain for slot, said in means.items() for head, gain in enumerate(_clearest(said).tolist())}
     return gains | dict.fromkeys(_without_maps(bench), torch.inf)
+
+
+def _check_enough(bench: Bench) -> None:
+    if len(bench.looked_at.text.kept) < FEWEST_SENTENCES:
+        raise UsageError(
+            asked="heads ranked by role",
+            expected=f"{FEWEST_SENTENCES} sentences or more",
+            got=str(len(bench.looked_at.text.kept)),
+            remedy="give more text, or choose ablation",
+        )
 
 
 def widening_gains(bench: Bench, slots: Iterable[str]) -> dict[Head, float]:

@@ -98,6 +98,14 @@ class Layer:
             carry_over(old, groups)
         return groups
 
+    def second(self, groups: HeadGroups, trace: LayerTrace) -> tuple[Tensor, Tensor, Tensor] | None:
+        """Q, K and V of global tokens that have projections of their own, if they have and keep them."""
+        attention = self.part.attention
+        kept = any(mechanism.projects_twice for mechanism in groups.mechanisms)
+        if not isinstance(attention, MultiHead) or not attention.twice or not kept or trace.X is None:
+            return None
+        return attention.second(trace.X)
+
     def flops(self, groups: HeadGroups, n: int) -> int:
         """Of one sequence of n positions, or of n queries and n keys."""
         return sum(
@@ -126,7 +134,7 @@ class Layer:
 def layers_of(model: nn.Module) -> dict[str, Layer]:
     """Every attention layer whose heads can be changed, cross-attention included."""
     parts, layers = attention_parts(model, cross=True), dict[str, Layer]()
-    for slot, now in mechanisms_of(model, cross=True).items():
+    for slot, now in ((slot, now) for slot, now in mechanisms_of(model, cross=True).items() if now):
         part = parts[slot]
         assert part.weights is not None
         W = part.weights()
@@ -156,13 +164,10 @@ def _in_words(error: UsageError) -> str:
     return f"expects {error.expected}, got {error.got}"
 
 
-def try_out(
-    judge: Judge, wanted: Wanted, length: int, *, some: slice = slice(None), watch: Watch = silently
-) -> tuple[list[Present], list[Trial]]:
-    """What all layers have, and each of the mechanisms that are `wanted` tried on a layer's true Q, K, V and mask.
+def try_out(judge: Judge, wanted: Wanted, length: int, *, watch: Watch = silently) -> tuple[list[Present], list[Trial]]:
+    """What all layers that run have, and each mechanism that is `wanted` tried on a layer's true Q, K, V and mask.
 
     length    positions at which time is measured; FLOPs are predicted for as many
-    some      of the sentences of the judge's text
 
     Errors are of each layer alone, on what the model as it is gives to it. Mechanisms with parameters of their own
     (Linformer, structured forms) are drawn by a fixed seed: their errors are those of an untrained mechanism, and they
@@ -170,7 +175,7 @@ def try_out(
     """
     model = judge.original.model
     like = next(model.parameters())
-    layers, text = layers_of(model), judge.text.part(some)
+    layers, text = layers_of(model), judge.text
     tried = Trying(layers, wanted, like)
     with evaluating(model):
         for number in range(len(text.batches)):
@@ -181,6 +186,7 @@ def try_out(
     present = [
         Present(slot, layer.now, seconds[slot, NOW], layer.flops(layer.present(), length))
         for slot, layer in layers.items()
+        if slot in tried.seen
     ]
     trials: list[Trial] = []
     for place in ((slot, name) for slot in wanted for name in wanted[slot]):
@@ -195,6 +201,7 @@ def try_out(
 class Trying(Spectator):
     """Sums up |(Y' - Y) W_O|_F^2 of every candidate, and |Y W_O|_F^2, over real queries.
 
+    seen      layers that were run
     biased    layers in which something is added to scores, such as T5's positions
     """
 
@@ -204,6 +211,7 @@ class Trying(Spectator):
         self.reasons: dict[Place, str] = {}
         self.biased: set[str] = set()
         self.whole = dict.fromkeys(layers, 0.0)
+        self.seen: set[str] = set()
         self.changed: dict[Place, float] = {}
         for slot, candidates in wanted.items():
             for name, by_head in candidates.items():
@@ -224,9 +232,10 @@ class Trying(Spectator):
         slot = str(trace.slot)
         if slot not in self.layers:
             return
+        self.seen.add(slot)
         layer, mask, every = self.layers[slot], mask_of(trace), slice(None)
         assert layer.part.weights is not None
-        W_O, context = layer.part.weights().W_O, Context(scale=layer.scale)
+        W_O = layer.part.weights().W_O
         K, V = trace.shared(trace.K, every), trace.shared(trace.V, every)
         if mask is not None and mask.dense is not None:
             self.biased.add(slot)
@@ -239,7 +248,10 @@ class Trying(Spectator):
             elif mask.dense is not None and not all("dense" in kind.masks for kind in groups.mechanisms):
                 self.reasons[place] = "has no scores that positions could be added to, as the model does"
             else:
-                self._compare(place, lambda groups=groups: groups(trace.Q, K, V, mask, context).Y, trace, W_O)
+                context = Context(scale=layer.scale, second=layer.second(groups, trace))
+                self._compare(
+                    place, lambda groups=groups, context=context: groups(trace.Q, K, V, mask, context).Y, trace, W_O
+                )
 
     def _compare(self, place: Place, attend: Callable[[], Tensor], trace: LayerTrace, W_O: Tensor) -> None:
         try:
@@ -250,9 +262,11 @@ class Trying(Spectator):
     def errors(self) -> dict[Place, float]:
         """Of all that has no reason against it."""
         found: dict[Place, float] = {}
+        for place in (place for place in self.changed if place[0] not in self.seen):
+            self.reasons[place] = "would be in a layer that this text never runs"
         for place in (place for place in self.changed if place not in self.reasons):
             changed, whole = self.changed[place], self.whole[place[0]]
-            error = math.sqrt(changed / whole) if whole else math.inf * bool(changed)
+            error = math.sqrt(changed / whole) if whole else math.inf if changed else 0.0
             if math.isfinite(error):
                 found[place] = error
             else:
@@ -309,7 +323,7 @@ def measure_times(tried: Trying, n: int, like: Tensor, watch: Watch = silently) 
 def _runner(layer: Layer, n: int, like: Tensor, biased: bool) -> Callable[[HeadGroups], Callable[[], object]]:
     source, (h, k, v) = torch.Generator().manual_seed(SEED), layer.geometry
     Q, K, V = (torch.randn(1, h, n, width, generator=source).to(like) for width in (k, k, v))
-    mask = Mask(causal=layer.causal, dense=Q.new_zeros(h, n, n) if biased else None)
+    mask = Mask(causal=layer.causal, dense=Q.new_zeros(1, n, n) if biased else None)
 
     def runner(groups: HeadGroups) -> Callable[[], object]:
         def run() -> None:

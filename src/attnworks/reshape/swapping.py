@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,8 +28,9 @@ from attnworks.traces.foreign import ForeignSubject
 from attnworks.traces.record import OwnSubject
 from attnworks.traces.subject import Subject
 
-AUTO = "auto"
-LONGEST = 2**20
+AUTO, PAIR = "auto", "="
+LONGEST = 2**15
+"""Beyond it dense attention, which is timed beside the others, takes minutes."""
 KEPT = ""
 """Among the options of a layer, what it has."""
 WORTH = 0.95
@@ -50,6 +52,7 @@ class Advice:
     time_ratio  seconds of all attention cores after / before
     model_time_ratio  the same of the whole model, on a text of about that length; None if there is no such text, or
                       nothing changes
+    forbidden   the loss that the fastest mix within the error would have, if that is too much
     notes       what to know about these numbers, in sentences
     """
 
@@ -63,6 +66,7 @@ class Advice:
     rise: float
     time_ratio: float
     model_time_ratio: float | None = None
+    forbidden: float | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -73,7 +77,7 @@ class Swap(Reshape):
 
     to          mechanisms, such as "window:window=64"; none: all that could pay at this length
     layers      "auto": where they save most time within `max_error`; or layers and heads for one mechanism: "enc.0",
-                "0,1", "cross.*", "enc.0.3"
+                "0,1", "cross.*", "enc.0.3"; or several with theirs: "enc.0=window:window=8 enc.1.2=linear"
     max_error   of "auto": largest root mean square, over the layers, of the relative error of attention, and largest
                 share by which the loss may rise
     length      positions at which time counts; None: the mean number of tokens of a sentence
@@ -97,6 +101,8 @@ class Swap(Reshape):
                 remedy='write for instance to=["window:window=64"]',
             )  # fmt: skip
         object.__setattr__(self, "to", tuple(dict.fromkeys(str(MechanismSpec.parse(text)) for text in self.to)))
+        for text in self.to:
+            _check_builds(MechanismSpec.parse(text))
         check_max_error(self.max_error)
         if self.length is not None:
             check_length(self.length)
@@ -104,7 +110,14 @@ class Swap(Reshape):
             raise UsageError(
                 asked="layers to swap", expected="text", got=type(self.layers).__name__, remedy='layers="auto"'
             )
-        if self.layers != AUTO and len(self.to) != 1:
+        if PAIR in self.layers and self.to:
+            raise UsageError(
+                asked=f"swapping {self.layers}",
+                expected="mechanisms in the pairs alone",
+                got=f"also {', '.join(self.to)}",
+                remedy="leave out to",
+            )
+        if self.layers not in (AUTO, NONE) and PAIR not in self.layers and len(self.to) != 1:
             raise UsageError(
                 asked=f"swapping layers {self.layers}",
                 expected="the one mechanism that they get",
@@ -112,14 +125,28 @@ class Swap(Reshape):
                 remedy="name one mechanism, or let layers be auto",
             )
 
-    def check(self, model: nn.Module) -> None:
-        for slot, _ in self.heads(model):
-            check_serves(MechanismSpec.parse(self.to[0]), slot)
+    @property
+    def counted_at(self) -> int | None:
+        return self.length
 
-    def heads(self, model: nn.Module) -> list[Head]:
-        """The heads that are named; none for "auto"."""
-        now = mechanisms_of(model, cross=True)
-        return [] if self.layers == AUTO else heads_of_layers(self.layers, {slot: len(now[slot]) for slot in now})
+    def check(self, model: nn.Module) -> None:
+        for (slot, _), spec in self.heads(model).items():
+            check_serves(MechanismSpec.parse(spec), slot)
+
+    def heads(self, model: nn.Module) -> dict[Head, str]:
+        """The heads that are named, and the mechanism of each; none for "auto"."""
+        now = {slot: len(by_head) for slot, by_head in mechanisms_of(model, cross=True).items()}
+        if self.layers in (AUTO, NONE):
+            return {}
+        if PAIR not in self.layers:
+            return dict.fromkeys(heads_of_layers(self.layers, now), self.to[0])
+        pairs = (pair.partition(PAIR) for pair in self.layers.split())
+        return {
+            head: str(MechanismSpec.parse(spec)) for where, _, spec in pairs for head in heads_of_layers(where, now)
+        }
+
+    def again(self, done: Mapping[str, str]) -> Swap:
+        return replace(self, to=(), layers=pairs_of(done) or NONE) if self.layers == AUTO else self
 
     def make(self, bench: Bench) -> Made:
         if self.layers == AUTO:
@@ -130,6 +157,8 @@ class Swap(Reshape):
             wanted, done = self.named(bench.model)
             advice = trial_of(bench, wanted, self.length)
         facts = {"attention_time_ratio": advice.time_ratio, "error": advice.error}
+        if advice.model_time_ratio is not None:
+            facts["model_time_ratio"] = advice.model_time_ratio
         for trial in advice.trials:
             if trial.error is not None and advice.chosen.get(trial.slot) == trial.spec:
                 facts[f"error_{trial.slot}"] = trial.error
@@ -139,14 +168,25 @@ class Swap(Reshape):
         """The mechanisms of the layers in which something changes, and what is done where: a layer, or some heads."""
         wanted: dict[str, ByHead] = {}
         done: dict[str, str] = {}
-        heads, (spec,) = self.heads(model), self.to
+        heads = self.heads(model)
         for slot, now in mechanisms_of(model, cross=True).items():
-            new = tuple(spec if (slot, head) in heads else before for head, before in enumerate(now))
+            new = tuple(heads.get((slot, head), before) for head, before in enumerate(now))
             if new != now:
                 wanted[slot] = new
-                changed = [f"{slot}.{head}" for head, before in enumerate(now) if new[head] != before]
-                done |= dict.fromkeys([slot] if len({*new}) == 1 else changed, spec)
+                changed = {f"{slot}.{head}": new[head] for head, before in enumerate(now) if new[head] != before}
+                done |= {slot: new[0]} if len({*new}) == 1 else changed
         return wanted, done
+
+
+def pairs_of(chosen: Mapping[str, str]) -> str:
+    """enc.0=window:window=8 enc.1=linear"""
+    return " ".join(f"{place}{PAIR}{spec}" for place, spec in chosen.items())
+
+
+def _check_builds(spec: MechanismSpec) -> None:
+    """Refuse options that no layer could have, before any work; those that depend on a length are seen later."""
+    with contextlib.suppress(TypeError), torch.device("meta"):
+        spec.build(Geometry(1, 8, 8))
 
 
 def check_max_error(error: float) -> None:
@@ -240,14 +280,27 @@ def advise(bench: Bench, to: Sequence[str] = (), *, max_error: float = 0.02, len
         for slot, layer in layers.items()
     }
     present, trials = try_out(text.judge, wanted, text.asked, watch=bench.watch)
-    mixes = [mix for mix in best_mixes(_options(present, trials)) if mix.error <= len(layers) * max_error**2]
+    mixes = [mix for mix in best_mixes(_options(present, trials)) if mix.error <= len(present) * max_error**2]
     nothing = Mix(sum(layer.seconds for layer in present), 0.0, {})
     before = text.losses(bench.examinee.subject)
-    mix, rises = _cheapest_that_holds(bench, text, mixes, before, max_error) or (nothing, [0.0])
+    found, forbidden = _cheapest_that_holds(bench, text, mixes, before, max_error)
+    mix, rises = found or (nothing, [0.0])
     chosen = _changes(mix)
     whole = _model_time_ratio(bench, text, whole_layers(bench.model, chosen))
-    notes = (*text.notes, *_untrained(trials))
-    return _advice(text, present, trials, mix, chosen, before[0], rises[0], model_time_ratio=whole, notes=notes)
+    untimed = ["No text is long enough to time the whole model."] if chosen and whole is None else []
+    notes = (*text.notes, *untimed, *_untrained(trials))
+    return _advice(
+        text,
+        present,
+        trials,
+        mix,
+        chosen,
+        before[0],
+        rises[0],
+        model_time_ratio=whole,
+        forbidden=forbidden,
+        notes=notes,
+    )
 
 
 def trial_of(bench: Bench, wanted: Mapping[str, ByHead], length: int | None = None) -> Advice:
@@ -316,15 +369,19 @@ def _options(present: Sequence[Present], trials: Sequence[Trial]) -> dict[str, l
 
 def _cheapest_that_holds(
     bench: Bench, text: TrialText, mixes: Sequence[Mix], before: Sequence[float], max_error: float
-) -> tuple[Mix, list[float]] | None:
-    """The first mix, in the steps of `advise`, whose losses rise by no more than they may, and by how much they do."""
-    relative = bench.looked_at.objective.relative
+) -> tuple[tuple[Mix, list[float]] | None, float | None]:
+    """The first mix, in the steps of `advise`, whose losses rise by no more than they may, and by how much they do.
+
+    And the loss of the very first, if it does not hold.
+    """
+    relative, forbidden = bench.looked_at.objective.relative, None
     for mix in _by_halves(mixes):
         bench.watch("measuring a mix", 0, 1)
         rises = _rises(bench, text, before, whole_layers(bench.model, _changes(mix)))
         if all(rise <= max_error * (1 if relative else abs(loss)) for rise, loss in zip(rises, before, strict=True)):
-            return mix, rises
-    return None
+            return (mix, rises), forbidden
+        forbidden = before[0] + rises[0] if forbidden is None else forbidden
+    return None, forbidden
 
 
 def _changes(mix: Mix) -> dict[str, str]:

@@ -100,7 +100,7 @@ def read_text(examinee: Examinee, passages: Sequence[Passage], tokens_per_batch:
 
 
 def _check_ids(rows: Sequence[TokenRow], words: int | None, name: str) -> None:
-    largest = max((max(row.ids) for row in rows), default=0)
+    largest = max((token for row in rows for token in row.ids), default=0)
     if words is not None and largest >= words:
         raise UsageError(
             asked=f"tokens for {name}",
