@@ -30,6 +30,14 @@ def seed(request: pytest.FixtureRequest) -> int:
 
 
 @pytest.fixture(autouse=True)
+def short_scores(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Receipts translate two sentences and time one round: with all shapes checked, more would take most of the time."""
+    if "reshape" in request.node.nodeid or "advise" in request.node.nodeid:
+        monkeypatch.setattr("attnworks.reshape.scoring.TRANSLATED", 2)
+        monkeypatch.setattr("attnworks.reshape.scoring.ROUNDS", 1)
+
+
+@pytest.fixture(autouse=True)
 def unwritten_memory(request: pytest.FixtureRequest) -> Iterator[None]:
     """Under engines, memory that was never written reads as NaN: using some fails every time, not now and then."""
     watched = request.path.parent.name in ("conformance", "linalg", "mechanisms")

@@ -68,6 +68,7 @@ def test_every_sentence_has_its_own_gates() -> None:
     assert not torch.allclose(whole[1], off[1])
 
 
+@pytest.mark.slow
 def test_the_more_are_to_go_the_fewer_stay_open() -> None:
     """Without a wish to cut none closes; shares that are asked for are come near to, not reached."""
     model = model_of(attention=AttentionConfig(heads=7, d_k=D_K, d_v=D_V), encoder_layers=1, decoder_layers=0)

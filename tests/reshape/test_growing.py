@@ -614,7 +614,7 @@ def test_the_command(chain: Chain, tmp_path: Path) -> None:
     (receipt,) = receipts(out)
     lines = result.stdout.splitlines()
     assert lines[0] == "grow 2 places (enc.0.*:keys=1)" and f"Saved  {out}" in lines
-    assert "3 -> 4 keys" in result.stdout and "difference at zero" in result.stdout and "added" in result.stdout
+    assert "3 -> 4 keys" in result.stdout and "difference at zero" in result.stdout and "change" in result.stdout
     for number in (receipt.loss.before, receipt.loss.predicted, receipt.loss.after):
         assert f"{number:.4g}" in result.stdout
     assert f"{receipt.parameters.after:,}" in result.stdout

@@ -189,11 +189,12 @@ def test_parameters_and_flops_by_hand() -> None:
         return 2 * n * D_E * (2 * looking * D_K + 2 * 2 * D_V)
 
     full, half = 2 * n * n * (D_K + D_V), 2 * (n * (n + 1) // 2) * (D_K + D_V)
-    before = 4 * projected(2) + 4 * full + 4 * half
+    across = 2 * projected(2) + 4 * full
+    before = 4 * projected(2) + 4 * full + 4 * half + across
     assert attention_flops(model, n) == before
     previous, ends, itself = (2 * n * n * (D_V + members) for members in (1, 3, 2))
     after = projected(0) + projected(2) + projected(2) + projected(1) + 2 * full + previous + ends + 3 * half + itself
-    assert attention_flops(new, n) == after
+    assert attention_flops(new, n) == after + across
 
 
 def test_the_receipt_counts() -> None:
