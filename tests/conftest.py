@@ -31,7 +31,7 @@ def seed(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture(autouse=True)
 def short_scores(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Receipts translate two sentences and time one round: with all shapes checked, more would take most of the time."""
+    """Receipts translate two sentences and time one round: with all shapes checked, more would take too long."""
     if "reshape" in request.node.nodeid or "advise" in request.node.nodeid:
         monkeypatch.setattr("attnworks.reshape.scoring.TRANSLATED", 2)
         monkeypatch.setattr("attnworks.reshape.scoring.ROUNDS", 1)

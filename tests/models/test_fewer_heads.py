@@ -35,7 +35,7 @@ from helpers import assert_close
 CUTTABLE = tuple(name for name in TINY if not name.startswith("albert"))
 OTHERS = ("bert-decoder", "roberta", "distilbert", "gpt2-cross", "opt", "marian", "qwen2", "vit")
 MAIN = ("bert", "gpt2", "gpt_neox", "bart", "t5", "llama")
-"""One of each kind of module; these lose all heads in every second layer too. Those that are like one of them are slow."""
+"""One of each kind of module, which loses all heads in every second layer too; what is like one of them is slow."""
 BAND = "structured:members=-1..0/first,error=none"
 
 Kept = dict[str, list[int]]

@@ -343,8 +343,8 @@ def test_auto(times: dict[str, float]) -> None:
     assert receipt.done and parse(RESHAPES["swap"], receipt.asked, "asked") == asked and receipt.loss.healed is not None
     now = mechanisms_of(new, cross=True)
     assert {slot: specs[0] for slot, specs in now.items() if specs != ("dense", "dense")} == receipt.done
-    times = {"attention_time_ratio", "model_time_ratio"}
-    assert {*receipt.facts} == {"error", *times, *(f"error_{slot}" for slot in receipt.done)}
+    ratios = {"attention_time_ratio", "model_time_ratio"}
+    assert {*receipt.facts} == {"error", *ratios, *(f"error_{slot}" for slot in receipt.done)}
     squared = sum(receipt.facts[f"error_{slot}"] ** 2 for slot in receipt.done)
     assert receipt.facts["error"] == pytest.approx(math.sqrt(squared / 6)) and receipt.facts["error"] <= 0.2
     assert receipt.facts["attention_time_ratio"] < 1
