@@ -460,7 +460,7 @@ def test_cross_attention_is_named_only_where_it_is_asked_for() -> None:
         ({"max_error": -0.1}, "a number from 0 to 1"),
         ({"max_error": float("nan")}, "a number from 0 to 1"),
         ({"max_error": True}, "a number from 0 to 1"),
-        ({"length": 1}, "a whole number from 2 to 1,048,576"),
+        ({"length": 1}, "a whole number from 2 to 32,768"),
         ({"length": 5.0}, "a whole number"),
         ({"layers": 3}, "layers to swap: expected text"),
         ({"layers": "enc.0"}, "the one mechanism that they get, got none"),
