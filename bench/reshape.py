@@ -163,7 +163,7 @@ def long(asked: argparse.Namespace) -> None:
 
 
 def _trained(name: str, task: Task, cache: Path | None) -> Classifier:
-    """First on up to 256 tokens, then on 512 to 4096."""
+    """First on up to 256 tokens, then on 512 to 4096, then on 1024 to 4096."""
     per_head = WIDTH // HEADS
     config = TransformerConfig(
         vocabulary=task.vocabulary, d_e=WIDTH, d_ff=4 * WIDTH,
@@ -176,8 +176,9 @@ def _trained(name: str, task: Task, cache: Path | None) -> Classifier:
         load_model(model, cache)
         return model.eval()
     train(model, name, "dense", 0, Settings(steps=600, length=256, batch=16, learning_rate=1e-3), _tell)
-    longer = Settings(steps=80, first=512, length=LONG, batch=2, learning_rate=1e-4)
-    train(model, name, "dense", 1, longer, _tell)
+    for seed, steps, first, rate in ((1, 80, 512, 1e-4), (2, 130, 1024, 2e-4)):
+        settings = Settings(steps=steps, first=first, length=LONG, batch=2, learning_rate=rate)
+        train(model, name, "dense", seed, settings, _tell)
     if cache is not None:
         save_model(model, str(cache))
     return model.eval()
