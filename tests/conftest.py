@@ -29,12 +29,13 @@ def seed(request: pytest.FixtureRequest) -> int:
     return number
 
 
-@pytest.fixture(autouse=True)
-def short_scores(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, scope="session")
+def short_scores() -> Iterator[None]:
     """Receipts translate two sentences and time one round: with all shapes checked, more would take too long."""
-    if "reshape" in request.node.nodeid or "advise" in request.node.nodeid:
-        monkeypatch.setattr("attnworks.reshape.scoring.TRANSLATED", 2)
-        monkeypatch.setattr("attnworks.reshape.scoring.ROUNDS", 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("attnworks.reshape.scoring.TRANSLATED", 2)
+        patch.setattr("attnworks.reshape.scoring.ROUNDS", 1)
+        yield
 
 
 @pytest.fixture(autouse=True)

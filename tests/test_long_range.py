@@ -257,7 +257,7 @@ def test_the_command_prints_a_table_and_then_the_same_as_json(tmp_path: Path) ->
     report = json.loads(stdout)
     assert code == 0 and not stderr and report == json.loads((tmp_path / "out" / RESULTS).read_text())
     assert report["settings"] == {
-        "steps": 2, "minutes": None, "length": 37, "batch": 2, "learning_rate": 0.002, "held_out": 5,
+        "steps": 2, "minutes": None, "length": 37, "batch": 2, "learning_rate": 0.002, "held_out": 5, "first": 16,
     }  # fmt: skip
     assert [(cell["task"], cell["mechanism"], cell["seed"]) for cell in report["cells"]] == [
         (task, mechanism, seed)

@@ -51,6 +51,8 @@ from attnworks.objectives.text import Outputs
 from attnworks.reshape.events import silently
 from attnworks.traces.judging import Judge
 
+pytestmark = pytest.mark.slow
+
 STEPS = 250
 SCORE = Score(
     place=Place("enc.0", 0), kind="values", addition=Values(torch.ones(14, 1).double(), torch.ones(1, 14).double()),

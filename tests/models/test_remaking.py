@@ -133,7 +133,10 @@ def test_one_mechanism_written_in_two_ways() -> None:
 @pytest.mark.parametrize(
     ("wanted", "told"),
     [
-        ({"enc.7": ("dense",) * 3}, "other heads in enc.7: expected one of enc.0, enc.1, dec.0, dec.1"),
+        (
+            {"enc.7": ("dense",) * 3},
+            "other heads in enc.7: expected one of enc.0, enc.1, dec.0, cross.0, dec.1, cross.1",
+        ),
         ({"cross.0": ("window",) * 3}, "window attention in cross.0"),
         ({"enc.0": ("dense",) * 2}, "expected 3 mechanisms, one for each head, got 2"),
         ({"dec.0": ("linformer", "dense", "dense")}, "linformer"),

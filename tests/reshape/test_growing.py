@@ -49,6 +49,8 @@ from attnworks.traces.graded import graded_layers
 from attnworks.training.run import Run
 from helpers import assert_close, unchecked
 
+pytestmark = pytest.mark.slow
+
 LAYERS = {"enc.0": 2, "enc.1": 3, "dec.0": 2, "cross.0": 2}
 CARE = Care()
 

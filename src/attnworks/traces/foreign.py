@@ -302,7 +302,8 @@ def _abilities(model: Any, mask_id: int | None) -> Abilities:
     name = type(model).__name__
     vocabulary = getattr(model, "get_output_embeddings", lambda: None)() is not None
     classes = model.config.num_labels if name.endswith("ForSequenceClassification") else None
-    ends = getattr(getattr(model, "generation_config", None), "eos_token_id", None) or model.config.eos_token_id
+    ends = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    ends = ends or getattr(model.config, "eos_token_id", None)
     return Abilities(model_kind(model), vocabulary, classes, mask_id, ends[0] if isinstance(ends, list) else ends)
 
 
