@@ -110,7 +110,8 @@ def _judged(receipt: Receipt) -> str:
     sentences, written = receipt.text.get("judged_by"), receipt.text.get("written")
     steps = f", healed by {receipt.healing.steps} steps" if receipt.healing.steps else ""
     own = f"; the model itself wrote {written} of their targets" if written else ""
-    judged = f"Mean loss of {sentences} held-out sentences of about {receipt.length} tokens{steps}{own}"
+    length = "" if receipt.asked.get("length") else f" of about {receipt.length} tokens"
+    judged = f"Mean loss of {sentences} held-out sentences{length}{steps}{own}"
     return f"{judged}; {receipt.seconds:.0f} s."
 
 

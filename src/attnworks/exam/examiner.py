@@ -241,13 +241,13 @@ class Examiner:
             first = batch.some(slice(0, 1)).to(self.device)
             with torch.inference_mode():
                 self.subject.run(first, counting)
-            layers = {
+            empty = {
                 Slot("cross" if part.role == "cross" else block.kind, block.layer): 0
                 for block in self.subject.blocks or ()
                 for part in block.parts
-                if part.attention is not None
+                if part.weights is not None and not len(part.weights().W_O)
             }
-            self.heads = {**layers, **counting.heads} if {*counting.heads} <= {*layers} else counting.heads
+            self.heads = dict(sorted((empty | counting.heads).items())) if empty else counting.heads
         return self.heads
 
     def describe(self) -> dict[str, Any]:

@@ -112,9 +112,7 @@ def _cut(part: Part, slot: str, kept: Sequence[int], W: HeadWeights) -> None:
         _choose(module, columns.flatten(), outputs=True)
     rows = torch.arange(count * W.W_V.shape[-1]).unflatten(0, (count, -1))[list(kept)].flatten()
     _choose(block.get_submodule(at.output), rows, outputs=False)
-    _tell_sizes(attention, len(kept), width)
-    if hasattr(attention, "num_key_value_groups"):
-        attention.num_key_value_groups = len(kept) // len(shared)
+    _tell_sizes(attention, len(kept), width, len(kept) // len(shared))
 
 
 def _empty(part: Part) -> None:
@@ -134,13 +132,11 @@ def _empty(part: Part) -> None:
         new.bias.copy_(old.bias)
     setattr(attention, at.width, 1)
     _tell_sizes(attention, 1, 1)
-    if hasattr(attention, "num_key_value_groups"):
-        attention.num_key_value_groups = 1
     attention.attnworks_empty = True
 
 
-def _tell_sizes(attention: Any, heads: int, width: int) -> None:
-    for names, number in ((_COUNTS, heads), (_TOTALS, heads * width)):
+def _tell_sizes(attention: Any, heads: int, width: int, per_group: int = 1) -> None:
+    for names, number in ((_COUNTS, heads), (_TOTALS, heads * width), (("num_key_value_groups",), per_group)):
         for name in names:
             if hasattr(attention, name):
                 setattr(attention, name, number)

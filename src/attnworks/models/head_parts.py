@@ -23,8 +23,6 @@ from attnworks.models.remaking import carry_over
 from attnworks.models.transformer import Transformer
 from attnworks.models.widths import Widths
 
-NO_DISTRIBUTION = {"linformer", "sketched", "truncated"}
-
 
 def heads_of(part: Part) -> list[Head]:
     """The heads of a layer, each in its own width; views of the weights wherever that is possible."""
@@ -60,8 +58,8 @@ def why_not(model: nn.Module, slot: str) -> str | None:
         return why_not_foreign(model, part)
     if attention.twice:
         return "global tokens with projections of their own"
-    if otherwise := {spec.name for spec in attention.mechanisms.specs} & NO_DISTRIBUTION:
-        return f"{otherwise.pop()} attention, whose weights are no distribution over keys"
+    if otherwise := [mechanism.name for mechanism in attention.mechanisms.mechanisms if not mechanism.stochastic]:
+        return f"{otherwise[0]} attention, whose weights are no distribution over keys"
     return "mechanisms that depend on the width of a head" if attention.mechanisms.bound_to_width() else None
 
 

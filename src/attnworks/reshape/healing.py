@@ -93,20 +93,20 @@ def stream_distance(judge: Judge, subject: Subject, batch: TextBatch) -> Float[T
     subject.run(read, now)
     with evaluating(judge.original.model):
         judge.original.run(read, then)
-    pairs = [(x.float(), whole.float()) for x, whole in zip(now.X, then.X, strict=True)]
-    apart = [(x - whole).square().sum() / whole.square().sum() for x, whole in pairs]
+    apart = [(x - whole).square().sum() / whole.square().sum() for x, whole in zip(now.X, then.X, strict=True)]
     return torch.stack(apart).mean()
 
 
 class _Streams(Spectator):
-    """What left each block, at real tokens."""
+    """What left each block, at real tokens; at least in float32, in which squares do not overflow."""
 
     def __init__(self) -> None:
         self.X: list[Tensor] = []
 
     def stream(self, stream: StreamTrace) -> None:
         if stream.depth:
-            self.X.append(stream.X[stream.tokens.real].clone())
+            wide = torch.promote_types(stream.X.dtype, torch.float32)
+            self.X.append(stream.X[stream.tokens.real].to(wide))
 
 
 def check_rate(rate: float) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -86,7 +86,7 @@ class Prune(Reshape):
 
     def check(self, model: nn.Module) -> None:
         if self.keep is None:
-            for slot, kept in _left(model, self.chosen(model)).items():
+            for slot, kept in _left(heads_by_layer(model), self.chosen(model)).items():
                 check_can_keep(model, slot, kept)
         elif not units_of(model):
             raise UsageError(
@@ -110,14 +110,13 @@ class Prune(Reshape):
             order = self.ranked(bench, units, self.by)
             cut = self.first(order, self.keep, units)
             others = self.levels(bench, units, order) if self.compare else {}
-        new = copy.deepcopy(model)
+        new, before = copy.deepcopy(model), heads_by_layer(model)
         heads = [head for unit in cut for head in unit]
-        left = _left(model, heads)
+        left = _left(before, heads)
         for slot, kept in left.items():
             keep_heads(new, slot, kept)
         bench.watch("predicting", 0, 1)
         rise = judge.mean(spectator=without(cut)) - judge.mean() if cut else 0.0
-        before = heads_by_layer(model)
         done = {slot: _said(len(before[slot]), kept) for slot, kept in left.items()}
         facts = {"heads_before": float(sum(map(len, before.values()))), "heads_cut": float(len(heads))}
         return Made(as_plain(new), done, rise, facts, others)
@@ -190,12 +189,12 @@ def units_that_run(bench: Bench) -> list[Unit]:
     return [unit for unit in units_of(bench.model) if unit[0][0] in seen]
 
 
-def _left(model: nn.Module, cut: Sequence[Head]) -> dict[str, list[int]]:
+def _left(layers: Mapping[str, Sequence[int]], cut: Sequence[Head]) -> dict[str, list[int]]:
     """The heads that stay in each layer that loses some."""
     gone = {*cut}
     return {
         slot: [head for head in range(len(groups)) if (slot, head) not in gone]
-        for slot, groups in heads_by_layer(model).items()
+        for slot, groups in layers.items()
         if any(of == slot for of, _ in gone)
     }
 
