@@ -5,7 +5,7 @@ BENCH := .venv-bench/bin
 EXTRAS := hf,mt,data,plot,serve,dev
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test test-all lint bench clean
+.PHONY: demo test test-all lint docs bench clean
 
 # A picture of rank collapse, then a small English-Italian transformer trained in about a minute, and what it says.
 demo: .venv/ready
@@ -31,6 +31,10 @@ lint: .venv/ready
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports
 	$(BIN)/pyright
+
+# The page of all claims, made from their checks.
+docs: .venv/ready
+	$(BIN)/python -m attnworks.claims > docs/claims.md
 
 # Side by side with named peers, which live in an environment of their own.
 bench: .venv-bench/ready

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -19,8 +21,10 @@ from attnworks.models import (
     build,
 )
 from attnworks.models.block import Block
+from attnworks.models.folder import CONFIG, MANIFEST
 from attnworks.models.parts import FeedForward, LayerNorm
 from attnworks.notation import tolerance
+from attnworks.storage.sealed import canonical, seal, sha256
 
 T = TypeVar("T")
 M = TypeVar("M", bound=nn.Module)
@@ -170,3 +174,12 @@ def _norm(norm: LayerNorm | None, read: Read) -> dict[str, Tensor]:
 
 def _under(prefix: str, layout: dict[str, Tensor]) -> dict[str, Tensor]:
     return {f"{prefix}.{name}": tensor for name, tensor in layout.items()}
+
+
+def change_config(folder: Path, **changes: object) -> None:
+    """Write other settings into the config of a saved model, with all hashes right: nothing but reading tells."""
+    config = json.loads((folder / CONFIG).read_bytes()) | changes
+    (folder / CONFIG).write_bytes(canonical(config))
+    manifest = json.loads((folder / MANIFEST).read_bytes()) | {"config_sha256": sha256(canonical(config))}
+    del manifest["sha256"]
+    (folder / MANIFEST).write_bytes(seal(manifest))

@@ -14,8 +14,8 @@ from tests.training.training_helpers import SMALL
 
 from attnworks.cli import advise_display, main
 from attnworks.models.presets import PRESETS
+from attnworks.reshape.advising import Advice
 from attnworks.reshape.swap_trials import Present, Trial
-from attnworks.reshape.swapping import Advice
 
 WINDOW, LINEAR = "window:window=2", "linear"
 PRESENT = tuple(Present(slot, ("dense",) * 2, 0.004, 8_000_000) for slot in ("enc.0", "enc.1", "dec.0", "cross.0"))

@@ -207,6 +207,16 @@ def test_a_causal_mask_breaks_it() -> None:
     assert out.item() == pytest.approx(0.101, abs=1e-4) and bound.item() == pytest.approx(0.0020, abs=1e-4)
 
 
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_the_cubic_bound_over_depth(layers: int) -> None:
+    """b -> c b^3, L times, is c^{1 + 3 + ... + 3^{L-1}} b^{3^L} = c^{(3^L - 1) / 2} b^{3^L}: the exponents of S0.17."""
+    sizes = drawn(5)[0].sizes
+    c, bound = cubic_bound(number(1.0), sizes, 0.3), number(0.7)
+    for _ in range(layers):
+        bound = cubic_bound(bound, sizes, 0.3)
+    assert_close(bound.log(), published_bound(number(0.7), c, layers).log())
+
+
 def test_bounds_are_batched() -> None:
     layer, X = drawn(5)
     several = torch.stack([X, 0.1 * X, 0 * X])

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
+from tests.helpers import assert_close
 
-from attnworks.linalg.projection import sketch_error, sketch_error_formula
+from attnworks.linalg.projection import (
+    exact_low_rank,
+    jl_dim,
+    jl_inner_dim,
+    published_rows,
+    rows_for_error,
+    sketch_error,
+    sketch_error_formula,
+)
 
 
 @pytest.mark.parametrize("k", [3, 11])
@@ -37,3 +48,53 @@ def test_the_generator_decides() -> None:
     P, V = torch.randn(2, 5, 7).softmax(-1), torch.randn(2, 7, 3)
     a, b, c = (sketch_error(P, V, 5, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2))
     assert torch.equal(a, b) and not torch.equal(a, c) and a.shape == (2,)
+
+
+@pytest.mark.parametrize("eps", [0.1, 0.5, 0.9])
+def test_rows_for_an_error_are_the_least(eps: float) -> None:
+    P, V = torch.randn(5, 7, dtype=torch.float64).softmax(-1), torch.randn(7, 2, dtype=torch.float64)
+    k = rows_for_error(P, V, eps)
+    assert sketch_error_formula(P, V, k).item() <= eps < sketch_error_formula(P, V, k - 1).item()
+
+
+def test_rows_for_an_error_of_the_identity() -> None:
+    """1 + n w^T w / w^T w = n + 1, times four for eps = 1/2: a whole number is not rounded up."""
+    assert rows_for_error(torch.eye(13, dtype=torch.float64), torch.randn(13, 1, dtype=torch.float64), 0.5) == 56
+
+
+def test_published_sizes_by_hand() -> None:
+    """5 ln 256 / (1/8) = 221.8, 4 ln(4 * 256 / 0.1) / (1/8) = 295.5 and 8 ln 100 / (1/4) = 147.4."""
+    assert published_rows(256, 0.5) == 222
+    assert jl_inner_dim(256, 0.5, 0.1) == 296
+    assert jl_dim(100, 0.5) == 148
+
+
+@pytest.mark.parametrize("vectors", [1, 2])
+def test_more_than_the_bound_and_not_as_much(vectors: int) -> None:
+    """Lemma 2.1 asks for more than 8 ln m / eps^2: one row even for a single vector, where that is zero."""
+    k = jl_dim(vectors, 0.5)
+    assert k - 1 <= 8 * math.log(vectors) / 0.5**2 < k
+
+
+def test_inner_products_fail_as_seldom_as_promised() -> None:
+    """eps = 0.7 and delta = 0.5 leave few rows; even so no more than half of the draws may have a row that fails."""
+    n, eps, delta, draws = 31, 0.7, 0.5, 101
+    k = jl_inner_dim(n, eps, delta)
+    source = torch.Generator().manual_seed(29)
+    U, w, R = (
+        torch.randn(shape, generator=source, dtype=torch.float64) for shape in ((n, 37), (37, 1), (draws, k, 37))
+    )
+    R = R / k**0.5
+    errors = (U @ (R.mT @ (R @ w) - w)).squeeze(-1).abs() / (U.norm(dim=-1) * w.norm())
+    assert (errors.amax(-1) > eps).double().mean().item() <= delta
+
+
+@pytest.mark.parametrize("v", [1, 3, 11])
+def test_exact_map_of_low_rank(v: int) -> None:
+    """V^+ V = I for independent columns; with more columns than keys V V^+ = I, and the map is P itself."""
+    P, V = torch.randn(3, 5, 7, dtype=torch.float64).softmax(-1), torch.randn(3, 7, v, dtype=torch.float64)
+    exact = exact_low_rank(P, V)
+    assert_close(exact @ V, P @ V)
+    assert torch.linalg.matrix_rank(exact).tolist() == [min(v, 5)] * 3
+    if v > 7:
+        assert_close(exact, P)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from tests.model_helpers import filled
+from tests.model_helpers import change_config, filled, pure_config
 from tests.models.test_foreign_heads import grow, read
 from tests.tiny_models import TINY, inputs
 from torch import Tensor, nn
@@ -22,14 +21,13 @@ from attnworks.errors import AttnworksError, UsageError
 from attnworks.models import AttentionConfig, TransformerConfig, build
 from attnworks.models.attention_layers import attention_layers
 from attnworks.models.counting import attention_flops
-from attnworks.models.folder import CONFIG, MANIFEST, fingerprint
+from attnworks.models.folder import fingerprint
 from attnworks.models.foreign import open_pretrained
 from attnworks.models.head_linear import HeadsIn
 from attnworks.models.head_parts import heads_of, keep_heads, why_not_fewer
 from attnworks.models.multihead import MultiHead
 from attnworks.models.plain import as_plain
 from attnworks.models.remaking import with_mechanisms
-from attnworks.storage.sealed import canonical, seal, sha256
 from helpers import assert_close
 
 CUTTABLE = tuple(name for name in TINY if not name.startswith("albert"))
@@ -262,11 +260,7 @@ def test_cut_after_other_mechanisms(name: str, kept: list[int], tmp_path: Path) 
 )
 def test_other_heads_are_not_believed(heads: object, tmp_path: Path) -> None:
     folder = attnworks.save(cut(TINY["bert"].build(), {"enc.0": [1]}), tmp_path / "cut")
-    config = json.loads((folder / CONFIG).read_bytes()) | {"attnworks_heads": heads}
-    (folder / CONFIG).write_bytes(canonical(config))
-    manifest = json.loads((folder / MANIFEST).read_bytes()) | {"config_sha256": sha256(canonical(config))}
-    del manifest["sha256"]
-    (folder / MANIFEST).write_bytes(seal(manifest))
+    change_config(folder, attnworks_heads=heads)
     with pytest.raises(AttnworksError) as error:
         attnworks.load(folder)
     assert "\n" not in str(error.value)
@@ -342,8 +336,6 @@ def test_training_without_heads() -> None:
 
 
 def test_pure_models_are_refused() -> None:
-    from tests.model_helpers import pure_config
-
     model = build(pure_config(), seed=0)
     assert "layers are all alike" in str(why_not_fewer(model, "enc.0", [0]))
 

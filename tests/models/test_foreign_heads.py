@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.exam_helpers import LINES, tiny_tokenizer
-from tests.model_helpers import attention_config, filled, pure_config, randn, recurrent_config, the, transformer
+from tests.model_helpers import (
+    attention_config,
+    change_config,
+    filled,
+    pure_config,
+    randn,
+    recurrent_config,
+    the,
+    transformer,
+)
 from tests.tiny_models import TINY, inputs, unknown_causal
 from tests.traces.trace_helpers import Keep, dense_map, random_batch
 from torch import Tensor, nn
@@ -28,7 +36,6 @@ from attnworks.models.folder import CONFIG, MANIFEST, WEIGHTS, fingerprint
 from attnworks.models.head_linear import HeadsIn, HeadsOut
 from attnworks.models.head_parts import heads_of, put_heads, why_not
 from attnworks.models.remaking import mechanisms_of, with_mechanisms
-from attnworks.storage.sealed import canonical, seal, sha256
 from attnworks.traces.foreign import ForeignSubject
 from helpers import assert_close
 
@@ -375,11 +382,7 @@ def test_other_widths_are_not_believed(widths: object, told: str, tmp_path: Path
     model = TINY["bert"].build()
     grow(model, ["enc.0"])
     folder = attnworks.save(model, tmp_path / "grown")
-    config = json.loads((folder / CONFIG).read_bytes()) | {"attnworks_widths": widths, "attnworks_heads": {}}
-    (folder / CONFIG).write_bytes(canonical(config))
-    manifest = json.loads((folder / MANIFEST).read_bytes()) | {"config_sha256": sha256(canonical(config))}
-    del manifest["sha256"]
-    (folder / MANIFEST).write_bytes(seal(manifest))
+    change_config(folder, attnworks_widths=widths, attnworks_heads={})
     with pytest.raises(AttnworksError) as error:
         attnworks.load(folder)
     assert told in str(error.value) and "\n" not in str(error.value)

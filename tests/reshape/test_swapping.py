@@ -28,12 +28,13 @@ from attnworks.models.opening import load, save
 from attnworks.models.remaking import attention_groups, attention_parts, mechanisms_of, with_mechanisms
 from attnworks.models.strict import parse
 from attnworks.objectives.choosing import choose
-from attnworks.reshape import swap_trials, swapping
+from attnworks.reshape import advising, swap_trials
+from attnworks.reshape.advising import advise, default_candidates, swapped
 from attnworks.reshape.carrying_out import Care, carry_out, judge_on
 from attnworks.reshape.contract import RESHAPES, Bench
 from attnworks.reshape.long_texts import TrialText, join, joined
 from attnworks.reshape.swap_trials import NOW, Present, Trial, Trying, layers_of, try_out
-from attnworks.reshape.swapping import Swap, advise, default_candidates, heads_of_layers, swapped
+from attnworks.reshape.swapping import Swap, heads_of_layers
 from attnworks.traces.examinee import foreign_examinee
 
 NARROW, WIDE = "window:window=1", "window:window=64"
@@ -278,7 +279,7 @@ def test_the_cheapest_mix_within_the_bound(max_error: float, times: dict[str, fl
     assert advice.time_ratio == pytest.approx(cost / 6)
     assert advice.chosen and cost == pytest.approx(brute_force(errors, times, 6 * max_error**2))
     assert advice.rise <= max_error * advice.loss, "so that the first mix was taken"
-    new = swapped(bench.model, swapping.whole_layers(bench.model, advice.chosen))
+    new = swapped(bench.model, advising.whole_layers(bench.model, advice.chosen))
     subject: Any = bench.examinee.subject
     assert advice.rise == pytest.approx(bench.looked_at.mean(subject.again(new)) - advice.loss, abs=1e-12)
 
@@ -307,7 +308,7 @@ def test_a_small_error_of_attention_with_a_large_loss_is_dropped(
     }
     worst = max(rises, key=rises.__getitem__)
     told = [Trial(worst, NARROW, 1e-9, 0.1, 1), Trial("dec.1", WIDE, 1e-10, 0.1, 1)]
-    monkeypatch.setattr(swapping, "try_out", lambda *given, **options: (present, told))
+    monkeypatch.setattr(advising, "try_out", lambda *given, **options: (present, told))
     rise = rises[worst]
     share = rise if objective == "embedding" else rise / loss
     assert share > 1e-6 and (loss == 0) == (objective == "embedding")
@@ -323,7 +324,7 @@ def test_losses_count_on_long_texts_too(times: dict[str, float]) -> None:
     told = [Trial(slot, spec, 1e-9, 0.1, 1) for slot in ("enc.0", "enc.1")]
     present = [Present(slot, now, 1.0, 1) for slot, now in mechanisms_of(bench.model, cross=True).items()]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(swapping, "try_out", lambda *given, **options: (present, told))
+        patch.setattr(advising, "try_out", lambda *given, **options: (present, told))
         short, long = (advise(bench, (spec,), max_error=1e-7, length=length) for length in (None, 90))
     assert short.chosen == {"enc.0": spec, "enc.1": spec} and long.chosen == {}
 

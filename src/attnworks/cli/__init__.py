@@ -15,6 +15,7 @@ from attnworks.errors import AttnworksError, UnknownNameError, UsageError
 _COMMANDS = (
     "advise",
     "bench",
+    "claims",
     "compare",
     "completion",
     "count",
@@ -61,6 +62,7 @@ def main() -> None:
       attnworks compare exams/quick exams/later
       attnworks advise runs/quick --n 1024        # which attention mechanisms would do
       attnworks reshape project runs/quick --heads "enc.0.*" --heal 200 --out runs/projected
+      attnworks claims S0.17 --explain    # which published formulas hold, computed live
       attnworks experiment conti --out runs/conti
       attnworks bench attention --n 1024,4096     # mechanisms against dense, on this machine
       attnworks count base                # parameters of the 2017 Transformer, part by part

@@ -16,10 +16,11 @@ from attnworks.cli.receipt_display import percent, times
 from attnworks.cli.reshape_run import texts_of, watching
 from attnworks.reports.advice import draw_advice
 from attnworks.reports.times import check_picture
+from attnworks.reshape.advising import Advice, advise
 from attnworks.reshape.carrying_out import Care, bench_for
 from attnworks.reshape.history import Place
 from attnworks.reshape.swap_trials import Present, Trial
-from attnworks.reshape.swapping import Advice, Swap, advise, pairs_of
+from attnworks.reshape.swapping import Swap, pairs_of
 from attnworks.reshape.texts import HELD_OUT, LEARN
 from attnworks.traces.examinee import open_examinee
 

@@ -57,7 +57,7 @@ def examine_and_show(model: str, options: dict[str, Any]) -> None:
     measures = choose_measures(request.measures, Setting(longest=2))
     with join_team(options["device"]) as team:
         quiet = quiet or not team.leads
-        passages, about, remark = _passages(options)
+        passages, about, remark = passages_of(options)
         if remark and not quiet:
             screen.print(f"[yellow]{remark}")
         examinee = open_examinee(
@@ -113,7 +113,7 @@ def _check_report(path: Path) -> None:
         )
 
 
-def _passages(options: dict[str, Any]) -> tuple[list[Passage], dict[str, Any], str | None]:
+def passages_of(options: dict[str, Any]) -> tuple[list[Passage], dict[str, Any], str | None]:
     """The text that was asked for, where it is from, and what is odd about it."""
     text, corpus, parses, number = (options[name] for name in ("text", "corpus", "parses", "sentences"))
     if corpus is not None and (text is not None or parses is not None):

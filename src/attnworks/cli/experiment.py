@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from attnworks.cli.options import F, compute_options, prepare
+from attnworks.cli.theory import COMMANDS as THEORY
 
 if TYPE_CHECKING:
     from attnworks.training.recipe import Recipe
@@ -62,7 +63,13 @@ def experiment() -> None:
       attnworks experiment long-range --out runs/lra
       attnworks experiment structure --out runs/structure
       attnworks experiment growth --out runs/growth
+      attnworks experiment collapse                       # theory that one can watch, in seconds
+      attnworks experiment two-keys --out runs/two-keys   # with a figure
     """
+
+
+for command in THEORY:
+    experiment.add_command(command)
 
 
 @experiment.command()

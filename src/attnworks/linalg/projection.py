@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from jaxtyping import Float
 from torch import Generator, Tensor
+
+ROUNDING = 1e-9
+"""A number of rows that is whole up to so much is not rounded up."""
 
 
 def sketch_error(
@@ -29,3 +34,45 @@ def sketch_error_formula(P: Float[Tensor, "*a i j"], V: Float[Tensor, "*a j v"],
     """
     ratio = torch.linalg.matrix_norm(P) * torch.linalg.matrix_norm(V) / torch.linalg.matrix_norm(P @ V)
     return ((1 + ratio.square()) / k).sqrt()
+
+
+def rows_for_error(P: Float[Tensor, "i j"], V: Float[Tensor, "j v"], eps: float) -> int:
+    """The least k for which the root mean square of the relative error is at most eps.
+
+    Source: D8, solved for k: (1 + ||P||_F^2 ||V||_F^2 / ||P V||_F^2) / eps^2. It has no log n in it (S0.21, S0.28).
+    """
+    return math.ceil(float(sketch_error_formula(P, V, 1).square()) / eps**2 - ROUNDING)
+
+
+def published_rows(n: int, eps: float) -> int:
+    """k = 5 ln n / (eps^2 - eps^3), rounded up, with which the error was said to be at most eps ||P w||.
+
+    Source: the constant of the proof that theorem 2.3 of Xie 2021 refers to (S0.21).
+    """
+    return math.ceil(5 * math.log(n) / (eps**2 - eps**3))
+
+
+def jl_inner_dim(rows: int, eps: float, delta: float) -> int:
+    """The least k >= 4 ln(4 n / delta) / (eps^2 - eps^3), for the inner products of n vectors u_i with one w.
+
+    With probability 1 - delta then |u_i^T R^T R w - u_i^T w| <= eps ||u_i|| ||w|| for all i: each of them fails with
+    probability at most 4 exp(-(eps^2 - eps^3) k / 4), as R changes ||u + w||^2 and ||u - w||^2 by the factor 1 +- eps.
+    Source: what is left of theorem 2.3 of Xie 2021 (S0.24), D8.
+    """
+    return math.ceil(4 * math.log(4 * rows / delta) / (eps**2 - eps**3))
+
+
+def jl_dim(vectors: int, eps: float) -> int:
+    """The least k > 8 ln m / eps^2, in which m vectors can keep all their squared distances within the factor 1 +- eps.
+
+    Source: Conti 2024, lemma 2.1 (S4.113), for the Gaussian map scaled by 2 eps / ln((1 + eps) / (1 - eps)).
+    """
+    return math.floor(8 * math.log(vectors) / eps**2) + 1
+
+
+def exact_low_rank(P: Float[Tensor, "*a i j"], V: Float[Tensor, "*a j v"]) -> Float[Tensor, "*a i j"]:
+    """P V V^+, of rank at most v, which times V is P V exactly.
+
+    Source: D8 (S0.21): that a low-rank matrix can stand for P on given values says nothing about softmax.
+    """
+    return P @ V @ torch.linalg.pinv(V)

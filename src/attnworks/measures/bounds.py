@@ -70,7 +70,7 @@ class Bounds(Measure):
         sizes, real, scale = self._sizes_of(trace.slot, trace.weights), trace.queries.real, trace.scale
         X, W = _wide(trace.X), trace.weights
         output = _wide(trace.Y).transpose(1, 2).flatten(2) @ _wide(W.W_O).flatten(0, 1)
-        slack = _rounding(trace, W)
+        slack = rounding(trace, W)
 
         bound, measured = diameter_bound(diameter(X, real), sizes, scale), diameter(output, real).double()
         _refuse_violation(trace.slot, "diameter (D6)", measured, bound, slack)
@@ -140,7 +140,7 @@ def _rows_agree(trace: LayerTrace) -> bool:
     return not ((rows != model) & asked).any()
 
 
-def _rounding(trace: LayerTrace, W: HeadWeights) -> Tensor:
+def rounding(trace: LayerTrace, W: HeadWeights) -> Tensor:
     """By how much rounding may move a row of the output: in the scores, in the weights, and in summing over heads."""
     read = ((trace.Q, trace.queries), (trace.K, trace.keys), (trace.V, trace.keys))
     lengths = ((torch.linalg.vector_norm(T.double(), dim=-1), tokens.real.unsqueeze(1)) for T, tokens in read)

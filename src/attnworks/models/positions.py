@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Complex128, Float, Int
 from torch import Tensor, nn
 
 from attnworks.errors import UsageError
@@ -35,6 +35,42 @@ def shift_matrix(s: float, d: int, base: float = 10_000.0) -> Float[Tensor, "d d
     c, s_ = angles.cos(), angles.sin()
     blocks = torch.stack([torch.stack([c, s_], -1), torch.stack([-s_, c], -1)], -2)
     return torch.block_diag(*blocks)
+
+
+def sinusoid_complex(
+    t: Int[Tensor, "*a"] | Float[Tensor, "*a"], d: int, base: float = 10_000.0
+) -> Complex128[Tensor, "*a k"]:
+    """exp(i omega_k t) for each frequency, [*a d/2] in complex128: imaginary parts are the sines of `sinusoid`, real
+    parts its cosines.
+
+    Source: Conti 2024, section 1.2.1 (S4.21).
+    Departs: the document divides t by omega_k instead of multiplying it.
+    """
+    angles = t.to(torch.float64).unsqueeze(-1) * frequencies(d, base).to(t.device)
+    return torch.polar(torch.ones_like(angles), angles)
+
+
+def least_distance(n: int, d: int, base: float = 10_000.0) -> float:
+    """The distance of those two among n >= 2 positions whose codes are nearest to each other.
+
+        ||f(t) - f(s)|| = 2 sqrt(sum_k sin(omega_k (t - s) / 2)^2)
+    Source: Conti 2024, section 1.2.1 (S4.22, S4.27). Never zero, as omega_0 = 1 and no whole number but 0 is a multiple
+    of 2 pi. It depends on t - s alone, so that n - 1 differences are looked at.
+    """
+    if n < 2:
+        raise UsageError(
+            asked=f"the least distance among {n} positions",
+            expected="two or more",
+            got=str(n),
+            remedy="ask for at least two positions",
+        )
+    halves = torch.arange(1, n, dtype=torch.float64).unsqueeze(-1) * frequencies(d, base) / 2
+    return float(2 * halves.sin().norm(dim=-1).min())
+
+
+def longest_wavelength(d: int, base: float = 10_000.0) -> float:
+    """2 pi base^((d - 2) / d), after which the slowest pair comes back; what `base` has to be large for (S4.22)."""
+    return float(2 * torch.pi / frequencies(d, base)[-1])
 
 
 class Positions(nn.Module):

@@ -6,7 +6,7 @@ from itertools import cycle
 from pathlib import Path
 
 from attnworks.reports.times import COLOURS, check_picture
-from attnworks.reshape.swapping import Advice
+from attnworks.reshape.advising import Advice
 from attnworks.storage.disk import disk_errors
 
 SHAPES = {"enc": ("o", "encoder"), "dec": ("s", "decoder"), "cross": ("^", "cross-attention")}

@@ -8,13 +8,14 @@ from typing import Any
 from attnworks.data.passages import Passage
 from attnworks.objectives.own_callable import OwnFunction
 from attnworks.receipt import Receipt
+from attnworks.reshape.advising import Advice
+from attnworks.reshape.advising import advise as advise_on
 from attnworks.reshape.carrying_out import Care, bench_for, carry_out
 from attnworks.reshape.contract import Reshape
 from attnworks.reshape.growing import KINDS, Grow
 from attnworks.reshape.projecting import Project
 from attnworks.reshape.pruning import Prune
-from attnworks.reshape.swapping import Advice, Swap
-from attnworks.reshape.swapping import advise as advise_on
+from attnworks.reshape.swapping import Swap
 from attnworks.reshape.texts import Texts, from_corpus, from_texts
 from attnworks.traces.examinee import examinee_of
 

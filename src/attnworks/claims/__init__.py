@@ -1,0 +1,16 @@
+"""Every statement of the five documents as an executable check with a verdict; docs/claims.md is made from these."""
+
+from attnworks.claims import burgund, conti, cs224n, derived, rank_post, xie  # noqa: F401
+from attnworks.claims.contract import CLAIMS, Claim, Finding, Verdict, in_order, matching
+
+__all__ = ["CLAIMS", "Claim", "Finding", "Verdict", "claim", "in_order", "matching"]
+
+
+def claim(id: str) -> Claim:
+    """The statement with this id.
+
+    >>> claim("S0.3").check(seed=3).holds
+    True
+    """
+    (found,) = matching(id)
+    return found

@@ -1,0 +1,100 @@
+"""D11 and D12: the nearest structured form of a head."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from attnworks.claims import trying
+from attnworks.claims.contract import Between, Finding, Verdict, statement
+from attnworks.claims.drawing import Draw
+from attnworks.claims.sides import same
+from attnworks.claims.together import together
+from attnworks.linalg.structure import (
+    best_blocks,
+    best_map,
+    best_order,
+    best_permutation,
+    gain,
+    project,
+    row_report,
+)
+
+Few = Annotated[int, Between(2, 4)]
+Eps = Annotated[float, Between(0.0, 0.3)]
+Sharpness = Annotated[float, Between(0.1, 5.0)]
+
+
+@statement(
+    "D11",
+    where="derived",
+    says=(
+        r"The matrix nearest to $H$ among bands plus errors of at most $\epsilon$ is $H$ in the band, and $h$ clipped "
+        r"to $[-\epsilon, \epsilon]$ outside, in $L_1$ and in Frobenius norm. With at most $s$ errors, those at the "
+        r"$s$ largest $\lvert h \rvert$: they gain $\min(\lvert h \rvert, \epsilon)$ in $L_1$, and $h^2$ or $2\epsilon "
+        r"\lvert h \rvert - \epsilon^2$ in the squared Frobenius norm, all of which grow with $\lvert h \rvert$."
+    ),
+    verdict=Verdict.HOLDS,
+)
+def nearest_in_both_norms(
+    draw: Draw,
+    n: Annotated[int, Between(2, 4)] = 4,
+    eps: Eps = 0.1,
+    budget: Annotated[int, Between(0, 4)] = 2,
+    sharpness: Sharpness = 2.0,
+) -> Finding:
+    H = draw.stochastic(n, n, sharpness=sharpness)
+    nearest = project(H, 0, 0, eps, budget)
+    tried = [trying.over_supports(H, 0, eps, budget, power).min() for power in (1, 2)]
+    sums, negatives = row_report(nearest.X)
+    return Finding(
+        same(together(nearest.l1, nearest.frobenius.square()), together(*tried)),
+        figures={"least sum of a row": float(sums.min()), "negative entries": float(negatives)},
+    )
+
+
+@statement(
+    "D12",
+    where="derived",
+    says=(
+        r"The form $P$ nearest to a head $H$ in $L_1$, with errors of $\epsilon$ forgiven: (i) of all maps, the "
+        r"largest weight of each row, at $2 \sum_i (1 - \max_j h_{ij})$ for $\epsilon = 0$, and it stays the best "
+        r"under any number $s$ of errors; (ii) of permutations, by the Hungarian method, at $2(n - \max_\pi \sum_i "
+        r"h_{i\pi(i)})$; (iii) of rows put in the order of a band, by a linear assignment with the cost $\sum_{j "
+        r"\notin band(p)} \max(\lvert h_{ij} \rvert - \epsilon, 0)$ of row $i$ in place $p$; (iv) of $\Sigma_3$, by "
+        "dynamic programming over the end of the last block, with a price for each block; (v) then $E = H - P$ clipped "
+        r"to $[-\epsilon, \epsilon]$, at $\sum \max(\lvert h - p \rvert - \epsilon, 0)$. The baselines are $P = 0$ and "
+        "a band of free values. To order rows and columns alike is a quadratic assignment, which is NP-hard."
+    ),
+    verdict=Verdict.HOLDS,
+    heavy=True,
+)
+def searches_are_exact(
+    draw: Draw,
+    n: Few = 4,
+    eps: Eps = 0.05,
+    budget: Annotated[int, Between(0, 9)] = 3,
+    price: Annotated[float, Between(0.0, 1.0)] = 0.2,
+    sharpness: Sharpness = 2.0,
+) -> Finding:
+    H = draw.stochastic(n, n, sharpness=sharpness)
+    maps, orders, blocks = trying.all_maps(n), trying.all_permutations(n), trying.all_blocks(n)
+    tau, permutation, G = best_map(H), best_permutation(H, 0.0), gain(H, eps)
+    found = together(
+        trying.distances(H, tau, eps),
+        trying.distances(H, tau, eps, budget),
+        2 * (1 - H.amax(-1)).sum(),
+        trying.distances(H, permutation, 0.0),
+        2 * (n - H.gather(-1, permutation.unsqueeze(-1)).sum()),
+        trying.outside_in_order(H, best_order(H, 0, 0, eps), 0, eps),
+        trying.priced_gains(G, best_blocks(H, eps, price), price),
+    )
+    tried = together(
+        trying.distances(H, maps, eps).min(),
+        trying.distances(H, maps, eps, budget).min(),
+        trying.distances(H, maps, 0.0).min(),
+        trying.distances(H, orders, 0.0).min(),
+        trying.distances(H, orders, 0.0).min(),
+        trying.outside_in_order(H, orders, 0, eps).min(),
+        trying.priced_gains(G, blocks, price).max(),
+    )
+    return Finding(same(found, tried), figures={"maps tried": len(maps), "members of the third family": len(blocks)})

@@ -1,0 +1,261 @@
+"""Claims as laws of single layers and stacks of a model, whatever its weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnworks.claims.sides import Sides, at_least, at_most, less, more, same
+from attnworks.linalg.bounds import (
+    LARGEST_ROW_RANGE,
+    HeadSizes,
+    composite_bound,
+    diameter,
+    diameter_bound,
+    head_sizes,
+    logit_row_range,
+    mean_factor,
+    published_bound,
+    published_factor,
+)
+from attnworks.linalg.norms import composite
+from attnworks.linalg.paths import paths_by_length
+from attnworks.linalg.projection import sketch_error_formula
+from attnworks.linalg.residual import relative_residual, residual
+from attnworks.linalg.softmax import jacobian_norm
+from attnworks.linalg.spectrum import cumulative_energy, numerical_rank, singular_values
+from attnworks.measures.bounds import rounding, why_not
+from attnworks.models.counting import quadratic_share
+from attnworks.registry import Registry
+from attnworks.traces.forward import ForwardTrace
+from attnworks.traces.frozen import frozen_steps, whole_maps
+from attnworks.traces.layer import LayerTrace
+
+Look = TypeVar("Look", bound=Callable[..., Sides | str])
+
+EPS = 0.5
+"""The relative error that a random projection is asked for."""
+NEAR = 2
+"""So many tokens to each side are near the diagonal."""
+FIRST = 8
+"""The first of so many parts of the singular values."""
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """One attention layer on one sentence, in float64 and without padding."""
+
+    trace: LayerTrace
+
+    @cached_property
+    def P(self) -> Float[Tensor, "h i j"]:
+        """The attention maps of all heads."""
+        return whole_maps(self.trace)[0]
+
+    @cached_property
+    def V(self) -> Float[Tensor, "h j v"]:
+        """The values of all heads."""
+        return self.trace.shared(self.trace.V, slice(None))[0]
+
+    @cached_property
+    def sizes(self) -> HeadSizes:
+        """Norms of the weights of all heads."""
+        W = self.trace.weights
+        assert W is not None
+        return head_sizes(W.W_Q, W.W_K, W.W_V, W.W_O)
+
+    @cached_property
+    def X(self) -> Float[Tensor, "i e"]:
+        """What was attended from and to."""
+        assert self.trace.X is not None
+        return self.trace.X[0]
+
+    @cached_property
+    def output(self) -> Float[Tensor, "i e"]:
+        """What all heads write, without the bias."""
+        assert self.trace.weights is not None
+        return torch.einsum("hiv,hve->ie", self.trace.Y[0], self.trace.weights.W_O)
+
+    @cached_property
+    def rounding(self) -> float:
+        assert self.trace.weights is not None
+        return float(rounding(self.trace, self.trace.weights))
+
+
+@dataclass(frozen=True)
+class Law:
+    """A claim about one attention layer, or about a stack of them.
+
+    words    what stands on the two sides
+    looks    one sentence of a layer or of a stack -> both sides, or why the claim says nothing of it
+    """
+
+    id: str
+    words: str
+    looks: Callable[..., Sides | str]
+
+
+OF_LAYERS = Registry[Law]("law of layers")
+OF_STACKS = Registry[Law]("law of stacks")
+
+
+def of_layer(id: str, words: str) -> Callable[[Look], Look]:
+    """Register a function of a `Layer`: the two sides of claim `id` there, or why it does not apply."""
+    return _register(OF_LAYERS, id, words)
+
+
+def of_stack(id: str, words: str) -> Callable[[Look], Look]:
+    """Register a function of a `ForwardTrace`: the two sides of claim `id` there, or why it does not apply."""
+    return _register(OF_STACKS, id, words)
+
+
+def _register(laws: Registry[Law], id: str, words: str) -> Callable[[Look], Look]:
+    def register(looks: Look) -> Look:
+        laws.register(id)(Law(id, words, looks))
+        return looks
+
+    return register
+
+
+# --- rank collapse ----------------------------------------------------------------------------------------------------
+
+
+@of_layer("D6", "distance of the most distant rows of the output, and its bound")
+def diameter_within_bound(layer: Layer) -> Sides | str:
+    if reason := why_not(layer.trace):
+        return reason
+    assert layer.trace.scale is not None
+    bound = diameter_bound(diameter(layer.X), layer.sizes, layer.trace.scale)
+    return at_most(diameter(layer.output), bound, slack=layer.rounding)
+
+
+@of_layer("D5", "composite residual of the output, and its repaired bound")
+def composite_within_bound(layer: Layer) -> Sides | str:
+    if reason := why_not(layer.trace):
+        return reason
+    W, scale, R = layer.trace.weights, layer.trace.scale, residual(layer.X)
+    assert W is not None and scale is not None
+    if logit_row_range(R, W.W_Q, W.W_K, scale) > LARGEST_ROW_RANGE:
+        return f"scores vary by more than {LARGEST_ROW_RANGE:.3f} within a row"
+    bound = composite_bound(composite(R), layer.sizes, scale, mean_factor(torch.tensor(float(len(R)))))
+    return at_most(composite(residual(layer.output)), bound, slack=layer.rounding * math.prod(R.shape) ** 0.5)
+
+
+@of_layer("S0.17", "composite residual of the output, and its bound as printed (one head)")
+def one_head_within_printed_bound(layer: Layer) -> Sides | str:
+    if layer.trace.heads > 1:
+        return "it is about layers of one head"
+    return _printed_bound(layer)
+
+
+@of_layer("S1.14", "composite residual of the output, and its bound as printed (several heads)")
+def heads_within_printed_bound(layer: Layer) -> Sides | str:
+    if layer.trace.heads == 1:
+        return "it is about layers of several heads"
+    return _printed_bound(layer)
+
+
+def _printed_bound(layer: Layer) -> Sides | str:
+    if reason := why_not(layer.trace):
+        return reason
+    assert layer.trace.scale is not None
+    R = residual(layer.X)
+    bound = published_bound(composite(R), published_factor(layer.sizes, layer.trace.scale))
+    return at_most(composite(residual(layer.output)), bound, slack=layer.rounding * math.prod(R.shape) ** 0.5)
+
+
+@of_layer("S0.36", "c rho^2, which must be below one for the printed bound to fall with depth")
+def printed_bound_falls(layer: Layer) -> Sides | str:
+    if reason := why_not(layer.trace):
+        return reason
+    assert layer.trace.scale is not None
+    return less(published_factor(layer.sizes, layer.trace.scale) * composite(residual(layer.X)) ** 2, 1.0)
+
+
+@of_layer("S0.29", "rank of the attention map, and of the scores before the softmax")
+def softmax_raises_no_rank(layer: Layer) -> Sides | str:
+    if layer.trace.scale is None:
+        return "its weights are no softmax of scaled dot products"
+    Q, K = layer.trace.Q[0], layer.trace.shared(layer.trace.K, slice(None))[0]
+    if min(layer.P.shape[-2:]) <= Q.shape[-1]:
+        return "no more tokens than columns of keys, so that scores may have full rank"
+    ranks = [numerical_rank(singular_values(M)) for M in (layer.P, Q @ K.mT)]
+    return at_most(ranks[0], ranks[1])
+
+
+@of_stack("S0.19", "relative residual after the last block, and before the first")
+def stack_loses_rank(forward: ForwardTrace) -> Sides | str:
+    if len(forward.blocks[0].entry[0]) == 1:
+        return "one token has no others to be alike"
+    entry, exit = (relative_residual(X) for X in (forward.blocks[0].entry, forward.blocks[-1].exit))
+    return less(exit, entry)
+
+
+@of_stack("D1", "the sum over all path lengths, and the output of the last block")
+def paths_add_up(forward: ForwardTrace) -> Sides:
+    steps = [frozen.step for frozen in frozen_steps(forward)]
+    return same(paths_by_length(forward.blocks[0].entry, steps).sum(0), forward.blocks[-1].exit, slack=1e-5)
+
+
+# --- maps -------------------------------------------------------------------------------------------------------------
+
+
+@of_layer("S1.5", "sum of a row of the attention map, and one")
+def rows_sum_to_one(layer: Layer) -> Sides:
+    return same(layer.P.sum(-1), 1.0)
+
+
+@of_layer("S4.47", "norm of the softmax Jacobian of a row, and one half")
+def jacobian_at_most_half(layer: Layer) -> Sides:
+    return at_most(jacobian_norm(layer.P), 0.5)
+
+
+@of_layer("S4.56", "weight on keys after the query, and zero")
+def nothing_after_the_query(layer: Layer) -> Sides | str:
+    if not layer.trace.mask.causal:
+        return "its attention is not causal"
+    return same(layer.P.triu(1), 0.0)
+
+
+@of_layer("S4.105", "energy in the first eighth of the singular values of a head, and nine tenths")
+def first_values_carry_most(layer: Layer) -> Sides | str:
+    n = min(layer.P.shape[-2:])
+    if n < FIRST:
+        return f"fewer than {FIRST} tokens"
+    return at_least(cumulative_energy(singular_values(layer.P))[:, n // FIRST - 1], 0.9)
+
+
+@of_layer("S4.130", "spectral norm of a head's map, and the square root of its number of queries")
+def norm_at_most_root(layer: Layer) -> Sides:
+    return at_most(torch.linalg.matrix_norm(layer.P, ord=2), layer.P.shape[-2] ** 0.5)
+
+
+@of_layer("S4.132", "share of a head's weight within two tokens of the diagonal, and one half")
+def never_spread(layer: Layer) -> Sides | str:
+    if layer.trace.slot.kind == "cross":
+        return "maps between two sequences have no diagonal"
+    mass = (layer.P - layer.P.triu(NEAR + 1) - layer.P.tril(-NEAR - 1)).sum((-2, -1)) / layer.P.shape[-2]
+    return more(mass, 0.5)
+
+
+@of_layer("S0.28", "relative error of a projection to 5 ln n / (eps^2 - eps^3) keys, and eps = 1/2")
+def projection_replaces_attention(layer: Layer) -> Sides | str:
+    n = layer.P.shape[-1]
+    k = math.ceil(5 * math.log(n) / (EPS**2 - EPS**3))
+    if k >= n:
+        return "the projection would have no fewer rows than there are keys"
+    return at_most(sketch_error_formula(layer.P, layer.V, k), EPS)
+
+
+@of_layer("S4.69", "share of the FLOPs of a block that is quadratic in length, and one half")
+def attention_costs_most(layer: Layer) -> Sides | str:
+    if layer.trace.X is None:
+        return "the width of its input is not known"
+    return more(quadratic_share(layer.P.shape[-2], layer.trace.X.shape[-1]), 0.5)

@@ -1,0 +1,109 @@
+"""Two sides of a statement, computed, and what stands between them."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from attnworks.errors import UsageError
+from attnworks.notation import tolerance
+
+Relation = Literal["=", "<=", ">=", "<", ">"]
+Number = float | int | bool | Tensor
+
+STRICT = ("<", ">")
+SIGNS: dict[str, Callable[[Any], Any]] = {
+    "=": abs,
+    "<=": lambda gap: gap,
+    "<": lambda gap: gap,
+    ">=": operator.neg,
+    ">": operator.neg,
+}
+"""What of left - right breaks a relation."""
+
+
+@dataclass(frozen=True)
+class Sides:
+    """`left relation right`. Sides that differ by no more than `slack` count as equal."""
+
+    left: float
+    relation: Relation
+    right: float
+    slack: float = 0.0
+
+    @property
+    def holds(self) -> bool:
+        """Never true of a side that is no number."""
+        return self.excess < -self.slack if self.relation in STRICT else self.excess <= self.slack
+
+    @property
+    def excess(self) -> float:
+        """By how much the relation is broken; negative where it holds with room to spare."""
+        gap = 0.0 if self.left == self.right else self.left - self.right
+        return SIGNS[self.relation](gap)
+
+    def to_json(self) -> dict[str, float | str | bool]:
+        """Infinity and NaN, which JSON does not have, as words that Python and JavaScript read back."""
+        left, right = (number(side) for side in (self.left, self.right))
+        return {"left": left, "relation": self.relation, "right": right, "slack": self.slack, "holds": self.holds}
+
+    def __str__(self) -> str:
+        return f"{self.left:.6g} {self.relation} {self.right:.6g}"
+
+
+def same(left: Number, right: Number, *, slack: float | None = None) -> Sides:
+    """left = right: of two tensors the entries that are furthest apart.
+
+    slack    how far apart they may be; for float64 sides of rounding alone, unless told
+    """
+    return _worst(left, "=", right, slack)
+
+
+def at_most(left: Number, right: Number, *, slack: float | None = None) -> Sides:
+    """left <= right: of two tensors the entries that come nearest to breaking it."""
+    return _worst(left, "<=", right, slack)
+
+
+def at_least(left: Number, right: Number, *, slack: float | None = None) -> Sides:
+    """left >= right: of two tensors the entries that come nearest to breaking it."""
+    return _worst(left, ">=", right, slack)
+
+
+def less(left: Number, right: Number) -> Sides:
+    """left < right by more than rounding."""
+    return _worst(left, "<", right, None)
+
+
+def more(left: Number, right: Number) -> Sides:
+    """left > right by more than rounding."""
+    return _worst(left, ">", right, None)
+
+
+def number(value: float) -> float | str:
+    """A number as JSON can hold it."""
+    return float(value) if math.isfinite(value) else str(float(value)).replace("inf", "Infinity").replace("nan", "NaN")
+
+
+def _worst(left: Number, relation: Relation, right: Number, slack: float | None) -> Sides:
+    L, R = torch.broadcast_tensors(*(torch.as_tensor(side, dtype=torch.float64) for side in (left, right)))
+    if not L.numel():
+        raise UsageError(
+            asked="compare two sides",
+            expected="at least one number on each",
+            got=f"tensors of shape {tuple(L.shape)}",
+            remedy="draw a case that is not empty",
+        )
+    L, R = L.flatten(), R.flatten()
+    gap = torch.where(L == R, 0.0, L - R)
+    worst = int(SIGNS[relation](gap).nan_to_num(nan=math.inf).argmax())
+    if slack is None:
+        rtol, atol = tolerance(torch.float64)
+        finite = torch.cat([L, R])
+        slack = atol + rtol * float(finite[finite.isfinite()].abs().max()) if bool(finite.isfinite().any()) else atol
+    return Sides(float(L[worst]), relation, float(R[worst]), slack)

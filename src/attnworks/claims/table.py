@@ -1,0 +1,91 @@
+"""The table of all claims as Markdown: docs/claims.md is `python -m attnworks.claims`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from attnworks.claims.citations import citations
+from attnworks.claims.contract import Claim, Verdict, in_order
+from attnworks.claims.documents import DOCUMENTS, STATEMENTS
+
+HEAD = rf"""# Claims of the source documents
+
+attnworks implements five documents. These are their {STATEMENTS} statements, each with a verdict found by computing
+both sides, and the results that were derived on the way. Ids are what docstrings cite. This page is made from the
+checks themselves (`make docs`); their numbers are computed live:
+
+    attnworks claims                     # all checks, in under a minute
+    attnworks claims S0.17 --explain     # one statement: both sides, correction, counterexample
+    attnworks claims --on runs/first     # those that can be checked on a model of your own
+
+**Verdicts.** *holds*: true as printed. *holds with a condition*: true once the stated condition or reading is added.
+*typo*: a slip (symbol, index, shape, scale) whose intended statement is true. *false*: the statement, its formula or
+its reasoning is wrong. *not checkable*: an image, an experiment or an opinion that the text does not let one check.
+
+**Conventions.** Tokens are rows; softmax acts on rows; $P$ is row-stochastic; $\mathbf 1$ is the vector of ones;
+$W_{{QK}} = W_Q W_K^\top$; $W_h = W_{{V,h}} W_{{O,h}}$; $\lVert\cdot\rVert_1$ is the largest column sum,
+$\lVert\cdot\rVert_\infty$ the largest row sum, $\lVert\cdot\rVert_2$ the spectral norm, the composite
+$\lVert\cdot\rVert_{{1,\infty}}$ is $\sqrt{{\lVert\cdot\rVert_1 \lVert\cdot\rVert_\infty}}$; $\mathrm{{diam}}_2$ is the
+largest distance of two rows; $[M]_k$ is the truncated singular value decomposition; $\ln$ is natural.
+"""
+
+SOURCE = "../src/attnworks/"
+
+
+def markdown() -> str:
+    """The whole page."""
+    claims = list(in_order())
+    parts = [HEAD, *_counts(claims)]
+    for document in DOCUMENTS.values():
+        own = [claim for claim in claims if claim.document == document.key]
+        parts.append(f"\n## {document.key}: {document.author}, {document.title}\n")
+        parts += map(_derived, own) if document.key == "D" else _rows(own)
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _counts(claims: list[Claim]) -> Iterator[str]:
+    yield f"| document | {' | '.join(Verdict)} | all |"
+    yield "|---" * (len(Verdict) + 2) + "|"
+    totals: Counter[Verdict] = Counter()
+    for document in DOCUMENTS.values():
+        if document.key == "D":
+            continue
+        counts = Counter(claim.verdict for claim in claims if claim.document == document.key)
+        totals += counts
+        yield _count_row(f"{document.key}, {document.author}", counts)
+    yield _count_row("**all**", totals)
+
+
+def _count_row(name: str, counts: Counter[Verdict]) -> str:
+    return f"| {name} | {' | '.join(str(counts[verdict]) for verdict in Verdict)} | {counts.total()} |"
+
+
+def _rows(claims: list[Claim]) -> Iterator[str]:
+    yield "| id | where | states | verdict | correction or condition | code |"
+    yield "|---|---|---|---|---|---|"
+    for claim in claims:
+        yield (
+            f'| <a id="{claim.id}"></a>{claim.id} | {claim.where} | {claim.statement} | **{claim.verdict}** '
+            f"| {_remarks(claim) or '—'} | {_code(claim)} |"
+        )
+
+
+def _derived(claim: Claim) -> str:
+    proof = f"\n*Proof.* {claim.proof}" if claim.proof else ""
+    return f'<a id="{claim.id}"></a>**{claim.id}.** {claim.statement}{proof}\n*Code:* {_code(claim)}\n'
+
+
+def _remarks(claim: Claim) -> str:
+    note = f"*Note:* {claim.note}" if claim.note else ""
+    why_not = f"*Not computed:* {claim.why_not}." if claim.why_not else ""
+    return " ".join(part for part in (claim.correction, note, why_not) if part)
+
+
+def _code(claim: Claim) -> str:
+    """The check, and the files that cite the claim."""
+    check = []
+    if claim.code is not None:
+        file, _, function = claim.code.partition(":")
+        check = [f"[`{function}`]({SOURCE}{file})"]
+    return ", ".join(check + [f"[{name}]({SOURCE}{name})" for name in citations().get(claim.id, ())]) or "—"

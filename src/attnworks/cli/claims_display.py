@@ -1,0 +1,217 @@
+"""From the options of `attnworks claims` to checked claims, shown."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import Any
+
+import click
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from attnworks.claims import Verdict, matching
+from attnworks.claims.checking import Checked, check_claims
+from attnworks.claims.documents import DOCUMENTS
+from attnworks.claims.on_model import Tally, check_on
+from attnworks.claims.plain import plain
+from attnworks.claims.sides import Sides
+from attnworks.cli.console import console, print_json, progress_bar, progress_console
+from attnworks.cli.examine_run import passages_of
+from attnworks.errors import UsageError
+from attnworks.traces.examinee import open_examinee
+
+STYLES = {
+    Verdict.HOLDS: "green",
+    Verdict.CONDITION: "cyan",
+    Verdict.TYPO: "yellow",
+    Verdict.FALSE: "red",
+    Verdict.NOT_CHECKABLE: "dim",
+}
+SHORT = {Verdict.CONDITION: "condition", Verdict.NOT_CHECKABLE: "—"}
+RELATIONS = {"<=": "≤", ">=": "≥"}
+
+
+def check_and_show(ids: Sequence[str], options: dict[str, Any]) -> None:
+    """Check the chosen claims, document by document, and fail if one is not as its verdict says."""
+    if options["text"] is not None or options["corpus"] is not None:
+        raise UsageError(
+            asked="--text or --corpus",
+            expected="a model that reads it",
+            got="no --on MODEL",
+            remedy="add --on MODEL, or leave the text out: claims draw their own numbers",
+        )
+    verdicts = {verdict for verdict in Verdict for name in options["verdict"] if name.replace("-", " ") in verdict}
+    chosen = [claim for claim in matching(*ids) if not verdicts or claim.verdict in verdicts]
+    screen, quiet = console(), options["as_json"]
+    done: list[Checked] = []
+    with progress_bar("claims", progress_console(), shown=not quiet) as progress:
+        task = progress.add_task("", total=len(chosen))
+        for key, claims in groupby(chosen, key=lambda claim: claim.document):
+            checked = []
+            for one in check_claims(claims, options["seed"]):
+                checked.append(one)
+                progress.update(task, advance=1, description=one.claim.id)
+            done += checked
+            if not quiet and not options["explain"]:
+                document = DOCUMENTS[key]
+                screen.print(Text(f"\n{document.key}: {document.author}, {document.title}", "bold"))
+                screen.print(_table(checked))
+    if quiet:
+        print_json([one.to_json() for one in done])
+    else:
+        for one in done if options["explain"] else ():
+            _explain(one, screen)
+        _summary(done, screen)
+    if any(one.confirmed is False for one in done):
+        click.get_current_context().exit(1)
+
+
+def _table(checked: Iterable[Checked]) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("id", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    table.add_column("states", ratio=1)
+    table.add_column("found", ratio=1)
+    for one in checked:
+        verdict = one.claim.verdict
+        table.add_row(
+            one.claim.id, Text(SHORT.get(verdict, verdict), STYLES[verdict]), plain(one.claim.statement), _found(one)
+        )
+    return table
+
+
+def _found(one: Checked) -> Text:
+    """Both sides, those of the correction or without the condition, and the figures."""
+    if one.finding is None:
+        return Text(one.claim.why_not, "dim")
+    found = Text()
+    if not one.confirmed:
+        found.append("does not confirm its verdict: ", "bold red")
+    found.append(_sides(one.finding.stated))
+    for words, sides in (("corrected", one.finding.corrected), ("without it", one.finding.without)):
+        if sides is not None:
+            found.append(f"\n{words} ", "dim").append(_sides(sides))
+    if one.finding.figures:
+        figures = "; ".join(f"{name} {_number(value)}" for name, value in one.finding.figures.items())
+        found.append(f"\n{figures}", "dim")
+    return found
+
+
+def _sides(sides: Sides) -> Text:
+    relation = RELATIONS.get(sides.relation, sides.relation)
+    mark = ("✓", "green") if sides.holds else ("✗", "red")
+    return Text.assemble(f"{_number(sides.left)} {relation} {_number(sides.right)} ", mark)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if float(value).is_integer() and abs(value) < 1e15 else f"{value:.4g}"
+
+
+def _explain(one: Checked, screen: Console) -> None:
+    claim, finding = one.claim, one.finding
+    document = DOCUMENTS[claim.document]
+    screen.print(Text.assemble((f"\n{claim.id}  ", "bold"), (claim.verdict, STYLES[claim.verdict])))
+    rows: list[tuple[str, str | Text]] = [
+        ("source", f"{document.author}, {claim.where}"),
+        ("states", plain(claim.statement)),
+    ]
+    condition = claim.verdict in (Verdict.HOLDS, Verdict.CONDITION)
+    rows.append(("condition" if condition else "correction", plain(claim.correction)))
+    rows += [("note", plain(claim.note)), ("proof", plain(claim.proof)), ("not computed", claim.why_not)]
+    if finding is not None:
+        rows.append(("compares", plain(claim.compares)))
+        described = "as printed" if finding.corrected is not None else "computed"
+        rows.append((described, _sides(finding.stated)))
+        rows += [
+            (words, _sides(sides))
+            for words, sides in (("corrected", finding.corrected), ("without it", finding.without))
+            if sides is not None
+        ]
+        rows += [("figures", "\n".join(f"{_number(value)}  {name}" for name, value in finding.figures.items()))]
+        if claim.function is not None and claim.function.__doc__:
+            rows.append(("the case", " ".join(claim.function.__doc__.split())))
+        sizes = ", ".join(f"{name} {bounds.low:g}-{bounds.high:g}" for name, (_, bounds) in claim.ranges.items())
+        rows += [("sizes", sizes), ("code", f"attnworks/{claim.code}")]
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(style="dim", no_wrap=True, justify="right")
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        if value:
+            table.add_row(name, value)
+    screen.print(table)
+
+
+def _summary(done: Sequence[Checked], screen: Console) -> None:
+    printed = [one for one in done if one.claim.document != "D"]
+    counts = Counter(one.claim.verdict for one in printed)
+    verdicts = ", ".join(f"{counts[verdict]} {verdict}" for verdict in Verdict if counts[verdict])
+    computed = [one for one in done if one.finding is not None]
+    wrong = [one.claim.id for one in computed if not one.confirmed]
+    screen.print()
+    if printed:
+        screen.print(f"{len(printed)} statement{'s' if len(printed) > 1 else ''} of the documents: {verdicts}.")
+    if own := len(done) - len(printed):
+        screen.print(f"{own} result{'s' if own > 1 else ''} of our own.")
+    seconds = sum(one.seconds for one in done)
+    screen.print(f"{len(computed) - len(wrong)} of {len(computed)} checks confirm their verdict; {seconds:.1f} s.")
+    if wrong:
+        screen.print(Text(f"These do not: {', '.join(wrong)}.", "bold red"))
+
+
+def check_on_and_show(ids: Sequence[str], options: dict[str, Any]) -> None:
+    """Check what can be checked on a model, and show where it holds and how tightly."""
+    if options["explain"] or options["verdict"]:
+        raise UsageError(
+            asked="claims on a model",
+            expected="--on MODEL alone, or with ids",
+            got="--explain or --verdict as well",
+            remedy="leave one out; attnworks claims ID --explain says more about a claim",
+        )
+    passages, about, remark = passages_of({**options, "parses": None})
+    screen, errors, quiet = console(), progress_console(), options["as_json"]
+    if remark and not quiet:
+        errors.print(f"[yellow]{remark}")
+    examinee = open_examinee(options["on"])
+    wanted = {claim.id for claim in matching(*ids)}
+    with progress_bar("sentences", errors, shown=not quiet) as progress:
+        task = progress.add_task("", total=len(passages))
+        tallies = check_on(examinee, passages, lambda sentences: progress.advance(task, sentences), wanted)
+    if quiet:
+        print_json([tally.to_json() for tally in tallies])
+        return
+    screen.print(
+        f"{examinee.subject.name} on {len(passages)} sentences of {about['name']}, in float64. Every layer (or stack) "
+        "counts once for each sentence; left/right is the median.", style="dim", markup=False,
+    )  # fmt: skip
+    screen.print(_on_table([tally for tally in tallies if tally.looked]))
+    for tally in tallies:
+        for reason, places in tally.silent.items() if not tally.looked else ():
+            screen.print(f"{tally.law.id} says nothing here: {reason} ({places} times)", style="dim", markup=False)
+
+
+def _on_table(tallies: Iterable[Tally]) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("id", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    table.add_column("compares", ratio=1)
+    table.add_column("holds in", justify="right", no_wrap=True)
+    table.add_column("left/right", justify="right", no_wrap=True)
+    table.add_column("nearest to breaking", ratio=1)
+    for tally in tallies:
+        verdict = tally.claim.verdict
+        sides, place = tally.worst or (None, "")
+        tight = _number(statistics.median(tally.tightness)) if tally.tightness else ""
+        table.add_row(
+            tally.law.id,
+            Text(SHORT.get(verdict, verdict), STYLES[verdict]),
+            tally.law.words,
+            Text(f"{tally.held} of {tally.looked}", "" if tally.held == tally.looked else "yellow"),
+            tight,
+            "" if sides is None else _sides(sides).append(f"  {place}", "dim"),
+        )
+    return table

@@ -1,0 +1,82 @@
+"""What paths of each length contribute to the output of a network with skip connections.
+
+Source: S0.11, S0.12 and D1; against S1.17, which counts paths and does not weigh them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from jaxtyping import Float
+from torch import Tensor
+
+from attnworks.experiments import collapse
+from attnworks.experiments.collapse import attention_layers, check_size
+from attnworks.linalg.paths import Hop, Step, path_counts, paths_by_length
+from attnworks.linalg.residual import relative_residual
+from attnworks.models.observe import Observation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(collapse.Options):
+    """A random network with skip connections; numbers are means over the seeds."""
+
+    layers: int = 6
+    heads: int = 2
+    weights: float = 1.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """All paths of one length, added up.
+
+    count                how many they are
+    size                 ||C_j||_F over that of the output
+    relative_residual    of C_j: near 0 they say the same of every token
+    missing              ||C_0 + ... + C_j - output||_F over that of the output: rounding at the last length
+    """
+
+    length: int
+    count: int
+    size: float
+    relative_residual: float
+    missing: float
+
+    @property
+    def size_per_path(self) -> float:
+        return self.size / self.count
+
+
+def run(options: Options) -> list[Row]:
+    """Every length from 0, the input itself, to the number of layers."""
+    seeds = [_one_seed(options, seed) for seed in range(options.seed, options.seed + options.seeds)]
+    return [_mean(same_length) for same_length in zip(*seeds, strict=True)]
+
+
+def _one_seed(options: Options, seed: int) -> list[Row]:
+    network, X = options.draw(seed, skip=True), options.draw_input(seed)
+    maps: list[Float[Tensor, "1 h n n"]] = []
+
+    def keep(observation: Observation) -> None:
+        maps.append(observation.P)
+
+    output = network(X, observe=keep)
+    check_size(output)
+    layers = zip(attention_layers(network), maps, strict=True)
+    steps = [Step((Hop(lambda P=P: P, layer.W_V, layer.W_O),)) for layer, P in layers]
+    C = paths_by_length(X, steps)
+    whole, missing = output.norm(), C.cumsum(0) - output
+    numbers = zip(path_counts(steps), C, missing, strict=True)
+    return [
+        Row(length, count, (term.norm() / whole).item(), relative_residual(term).item(), (left.norm() / whole).item())
+        for length, (count, term, left) in enumerate(numbers)
+    ]
+
+
+def _mean(rows: Sequence[Row]) -> Row:
+    def mean(name: str) -> float:
+        return fmean(getattr(row, name) for row in rows)
+
+    return Row(rows[0].length, rows[0].count, mean("size"), mean("relative_residual"), mean("missing"))

@@ -1,0 +1,133 @@
+"""One head that asks for two keys at once, and two heads that ask for one each, when a key varies in length.
+
+Source: CS224N, attention exploration, (b) to (d) (S2.8-S2.20), with the closed forms of D9.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnworks.errors import UsageError
+from attnworks.linalg.retrieval import (
+    one_head_variance,
+    one_key_weight,
+    simulate_retrieval,
+    squashed,
+    stretched_covariances,
+    two_head_failure,
+    two_head_variance,
+    two_key_weight,
+)
+from attnworks.models.config import whole, within
+
+A, B = 0, 1
+"""The keys that are asked for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Keys with orthonormal means; that of a is gamma times its mean, gamma ~ N(1, 1/2).
+
+    noise    variance of every entry of every key besides
+    draws    of all keys, for each beta
+    """
+
+    betas: tuple[float, ...] = (0.5, 0.7, 1, 1.4, 2, 2.8, 4, 5.6, 8, 11, 16, 22, 32, 45, 64, 90, 128)
+    keys: int = 10
+    values: int = 16
+    noise: float = 1e-6
+    draws: int = 4000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.betas:
+            raise UsageError(asked="betas", expected="at least one", got="none", remedy="write for instance 2,10,50")
+        for beta in self.betas:
+            within("beta", beta, 1e-3, 1e4)
+        whole("keys", self.keys, 3, 512)
+        whole("values", self.values, 1, 1024)
+        whole("draws", self.draws, 2, 1_000_000)
+        whole("seed", self.seed, 0, 2**60)
+        within("noise", self.noise, 0.0, 1.0)
+
+
+@dataclass(frozen=True)
+class Weight:
+    """Of a key over the draws: mean and the tenth and ninetieth percent.
+
+    steady      the weight if no key varied
+    expected    the mean in closed form, without the noise
+    """
+
+    mean: float
+    low: float
+    high: float
+    steady: float
+    expected: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """One beta. Variances are tr Var(c) / ||v_a - v_b||^2 of the output c.
+
+    one_a, one_b               weights of a and b in the head that asks for both
+    two_a, two_b               of a in the head that asks for a, and of b in the head that asks for b
+    *_expected                 in closed form; that of one head holds for beta far above ln n
+    failure                    how often the head that asks for a gives it less than one half
+    """
+
+    beta: float
+    one_a: Weight
+    one_b: Weight
+    two_a: Weight
+    two_b: Weight
+    one_variance: float
+    one_variance_expected: float
+    two_variance: float
+    two_variance_expected: float
+    failure: float
+    failure_expected: float
+
+
+def run(options: Options) -> list[Row]:
+    """Every beta, with keys of its own."""
+    source = torch.Generator().manual_seed(options.seed)
+    V = torch.randn(options.keys, options.values, generator=source, dtype=torch.float64)
+    return [_row(beta, V, options, source) for beta in sorted(set(options.betas))]
+
+
+def _row(beta: float, V: Float[Tensor, "n v"], options: Options, source: torch.Generator) -> Row:
+    n = options.keys
+    mu = torch.eye(n, dtype=torch.float64)
+    drawn = simulate_retrieval(
+        mu, stretched_covariances(mu, options.noise, A), V, beta, options.draws, a=A, b=B, generator=source
+    )
+    apart = float((V[A] - V[B]).square().sum())
+    others = beta + math.log1p((n - 2) * math.exp(-beta))
+    mean_a = squashed(beta - others, beta / math.sqrt(2)).mean
+    mean_b = (1 - mean_a) * math.exp(beta - others)
+    alone = squashed(beta - math.log(n - 1), beta / math.sqrt(2)).mean
+    both, each = two_key_weight(n, beta), one_key_weight(n, beta)
+    return Row(
+        beta,
+        one_a=_weight(drawn.one[:, A], both, mean_a),
+        one_b=_weight(drawn.one[:, B], both, mean_b),
+        two_a=_weight(drawn.first[:, A], each, alone),
+        two_b=_weight(drawn.second[:, B], each, each),
+        one_variance=float(drawn.by_one.var(0).sum()) / apart,
+        one_variance_expected=one_head_variance(beta, V[A], V[B]) / apart,
+        two_variance=float(drawn.by_two.var(0).sum()) / apart,
+        two_variance_expected=two_head_variance(beta, V, A) / apart,
+        failure=float((drawn.first[:, A] < 0.5).double().mean()),
+        failure_expected=two_head_failure(n, beta),
+    )
+
+
+def _weight(drawn: Float[Tensor, " t"], steady: float, expected: float) -> Weight:
+    low, high = drawn.quantile(torch.tensor([0.1, 0.9], dtype=drawn.dtype)).tolist()
+    return Weight(float(drawn.mean()), low, high, steady, expected)

@@ -1,0 +1,184 @@
+"""Inputs with many rows that break the published bounds on rank collapse, in closed form."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnworks.errors import UsageError
+
+
+class Beyond(NamedTuple):
+    """A residual of attention's output, and what a published bound allows it to be."""
+
+    residual: float
+    allowed: float
+
+    @property
+    def ratio(self) -> float:
+        return self.residual / self.allowed
+
+
+# --- one head ---------------------------------------------------------------------------------------------------------
+
+
+class Hub(NamedTuple):
+    """A hub that all rows look at, n // 2 active rows that look at themselves even more, and idle rows.
+
+    X = R + (r / w) 1 e_0^T with R_00 = 1, R_ii = 1 for the active rows i, and zero elsewhere. Scores are w X X^T, that
+    is W_QK = w I, and W_V = I. Up to a number per row they are r for the hub, plus w for the hub and every active row
+    at itself, and zero. Active rows then have little weight left for the hub, idle ones give it nearly all: column 0 of
+    the output takes two values, each on about n / 2 rows.
+    Source: the counterexample to theorem 2.2 of Xie 2021 (S0.17).
+    """
+
+    n: int
+    w: float
+    r: float
+
+    @property
+    def active(self) -> int:
+        return self.n // 2
+
+    @property
+    def idle(self) -> int:
+        return self.n - 1 - self.active
+
+    @property
+    def X(self) -> Float[Tensor, "n e"]:
+        """The input itself, of width 1 + n // 2."""
+        X = torch.eye(self.n, 1 + self.active, dtype=torch.float64)
+        X[:, 0] += self.r / self.w
+        return X
+
+
+def hub(n: int) -> Hub:
+    """w = ln n + 5 and r = ln n + 5/2: exp(w) is well above exp(r), and that above n."""
+    if n < 4:
+        raise UsageError(
+            asked=f"a hub among {n} rows",
+            expected="at least 4: the hub, two active rows and an idle one",
+            got=str(n),
+            remedy="ask for more rows",
+        )
+    return Hub(n, math.log(n) + 5, math.log(n) + 2.5)
+
+
+class HubWeights(NamedTuple):
+    """Attention weights of the three kinds of rows: on the hub, on the row itself, on any other row.
+
+    A row for the hub, an active and an idle one; the hub's weight on itself counts as that on the hub.
+    """
+
+    on_hub: Float[Tensor, " 3"]
+    on_self: Float[Tensor, " 3"]
+    on_other: Float[Tensor, " 3"]
+
+
+def hub_weights(case: Hub) -> HubWeights:
+    """softmax(w X X^T) by kind of row."""
+    n, w, r = case
+    hub_score, own_score = torch.tensor([[r + w, r, r], [-math.inf, w, 0.0]], dtype=torch.float64)
+    others = torch.tensor([n - 1, n - 2, n - 2], dtype=torch.float64)
+    largest = torch.maximum(hub_score, own_score)
+    total = (hub_score - largest).exp() + (own_score - largest).exp() + others * (-largest).exp()
+    on_hub, on_self, on_other = ((score - largest).exp() / total for score in (hub_score, own_score, 0.0 * others))
+    return HubWeights(on_hub, on_self, on_other)
+
+
+def hub_least(case: Hub) -> Beyond:
+    """A lower bound on min_y ||SA(X) - 1 y^T||_{1,inf}, and the published bound 4 w rho^3 with rho <= 1.
+
+    With gap the difference of column 0 between idle and active rows: for every y_0 each pair of an idle and an active
+    row adds at least gap to the sum of column 0, and one of the two has |.| >= gap / 2 there. So ||.||_1 >= pairs gap,
+    ||.||_inf >= gap / 2. All column sums and row sums of R are at most one, so that min_x ||X - 1 x^T||_{1,inf} <= 1.
+    Source: S0.17, for residuals that minimise the composite norm.
+    """
+    _, active, idle = hub_weights(case).on_hub.tolist()
+    gap = abs(idle - active)
+    return Beyond(gap * math.sqrt(min(case.active, case.idle) / 2), 4 * case.w)
+
+
+def hub_mean(case: Hub) -> Beyond:
+    """||SA(X) - 1 y^T||_{1,inf} with y the mean row, and the published bound 4 w rho^3 with rho from the mean of X.
+
+    Of X every column but for a shift is a unit vector: column sums 2 (1 - 1/n), row sums at most 1 - 1/n + active / n.
+    Source: S0.17, for residuals from the mean row, as Xie 2021 defines them.
+    """
+    n, active = case.n, case.active
+    many = torch.tensor([1, active, case.idle], dtype=torch.float64)
+    on_hub, on_self, on_other = hub_weights(case)
+    first = (on_hub - (many * on_hub).sum() / n).abs()
+    mean = ((many * on_other).sum() - on_other[1] + on_self[1]) / n
+    own, other = (on_self[1] - mean).abs(), (on_other - mean).abs()
+    columns = max((many * first).sum(), (many * other).sum() - other[1] + own)
+    rows = max(first[0] + active * other[0], first[1] + own + (active - 1) * other[1], first[2] + active * other[2])
+    rho = math.sqrt(2 * (1 - 1 / n) * (1 - 1 / n + active / n))
+    return Beyond(math.sqrt(float(columns * rows)), 4 * case.w * rho**3)
+
+
+# --- rows that look at themselves -------------------------------------------------------------------------------------
+
+
+def own_weight_excess(n: int, w: float) -> float:
+    """delta of softmax(w I) = delta I + p 1 1^T: the weight of a row on itself less that on another."""
+    return -math.expm1(-w) / (1 + (n - 1) * math.exp(-w))
+
+
+def self_keyed_sharpness(n: int) -> float:
+    """w = ln n + 3, with which rows of X = I_n give themselves 95 % of their weight."""
+    return math.log(n) + 3
+
+
+def signed_value(n: int) -> Float[Tensor, "n n"]:
+    """W = s e_0^T with s = (1, -1, 1, -1, ...): one column of n signs, every row sum 1, every other column zero."""
+    W = torch.zeros(n, n, dtype=torch.float64)
+    W[::2, 0], W[1::2, 0] = 1.0, -1.0
+    return W
+
+
+def repeated_value(n: int) -> Float[Tensor, "n n"]:
+    """W = e_0 1^T: one row of ones."""
+    W = torch.zeros(n, n, dtype=torch.float64)
+    W[0] = 1.0
+    return W
+
+
+def signed_head(n: int, *, norm_of_value: float = 1.0) -> Beyond:
+    """min_y ||SA(X) - 1 y^T||_{1,inf} = delta sqrt(n) for X = I_n, scores w X X^T and W_V = s e_0^T, n even.
+
+    P W_V = delta s e_0^T: half of column 0 is delta and half is -delta, so that no y beats zero.
+    norm_of_value    what the published bound 4 w ||W_V|| rho^3, rho <= 1, has for W_V: ||W_V||_inf = 1, where the
+                     composite norm is sqrt(n)
+    Source: the counterexample to the beta of the rank post (S1.13).
+    """
+    _check_even(n)
+    w = self_keyed_sharpness(n)
+    return Beyond(own_weight_excess(n, w) * math.sqrt(n), 4 * w * norm_of_value)
+
+
+def two_heads(n: int) -> Beyond:
+    """A lower bound on min_y ||SA(X) - 1 y^T||_{1,inf} for X = I_n, scores w X X^T and W_1 = e_0 1^T, W_2 = s e_0^T.
+
+    Up to equal rows SA(X) = delta (e_0 1^T + s e_0^T). Column 0 has (n - 2) / 2 pairs of signs besides row 0, each of
+    which adds 2 delta for every y. Row 0 differs by delta from every other one in n - 1 columns, and one of two rows
+    has at least half of that. Allowed are 4 beta H rho^3 with H = 2, beta = w sqrt(n) and rho <= 1.
+    Source: the counterexample to the sum over heads in the rank post (S1.14).
+    """
+    _check_even(n)
+    w = self_keyed_sharpness(n)
+    return Beyond(own_weight_excess(n, w) * math.sqrt((n - 2) * (n - 1) / 2), 8 * w * math.sqrt(n))
+
+
+def _check_even(n: int) -> None:
+    if n < 2 or n % 2:
+        raise UsageError(
+            asked=f"{n} rows with signs that cancel",
+            expected="an even number of rows",
+            got=str(n),
+            remedy=f"ask for {n + 1 if n > 0 else 2} rows",
+        )

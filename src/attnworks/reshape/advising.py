@@ -1,0 +1,309 @@
+"""Which attention mechanisms could take the place of others, what each would cost, and the best mix of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from attnworks.decoding.evaluating import evaluating
+from attnworks.errors import UsageError
+from attnworks.mechanisms import MECHANISMS, Geometry, MechanismSpec
+from attnworks.mechanisms.spec import option_names
+from attnworks.models.multihead import MultiHead
+from attnworks.models.remaking import attention_parts, groups_in, mechanisms_of, with_mechanisms
+from attnworks.reshape.contract import Bench
+from attnworks.reshape.long_texts import TrialText
+from attnworks.reshape.mixes import Mix, Option, best_mixes
+from attnworks.reshape.swap_trials import ByHead, Layer, Present, Trial, layers_of, try_out
+from attnworks.timing import interleave
+from attnworks.traces.foreign import ForeignSubject
+from attnworks.traces.record import OwnSubject
+from attnworks.traces.subject import Subject
+
+LONGEST = 2**15
+"""Beyond it dense attention, which is timed beside the others, takes minutes."""
+KEPT = ""
+"""Among the options of a layer, what it has."""
+WORTH = 0.95
+"""What takes more than this share of the time of a layer is not worth an error there."""
+WINDOWS, BLOCKS = (32, 64, 128, 256), (16, 32, 64)
+SEEN_BLOCKS = 8
+"""Of BigBird, with a window of one block: 2 global, 3 of the window, 3 random ones."""
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What could be in each layer, and the mix that is cheapest within the bounds.
+
+    length      positions at which time was measured, and FLOPs predicted
+    tried_at    tokens of the longest text on which errors were measured
+    chosen      layer -> mechanism, of layers that change
+    error       root mean square over the layers of the model of the relative error of attention
+    rise        of the loss on the text as it is, from `loss` without any change
+    time_ratio  seconds of all attention cores after / before
+    model_time_ratio  the same of the whole model, on a text of about that length; None if there is no such text, or
+                      nothing changes
+    forbidden   the loss that the fastest mix within the error would have, if that is too much
+    notes       what to know about these numbers, in sentences
+    """
+
+    length: int
+    tried_at: int
+    present: tuple[Present, ...]
+    trials: tuple[Trial, ...]
+    chosen: dict[str, str]
+    error: float
+    loss: float
+    rise: float
+    time_ratio: float
+    model_time_ratio: float | None = None
+    forbidden: float | None = None
+    notes: tuple[str, ...] = ()
+
+
+def advise(bench: Bench, to: Sequence[str] = (), *, max_error: float = 0.02, length: int | None = None) -> Advice:
+    """Which mechanisms could be in which layers, and the mix of them that saves most time within the bounds.
+
+    Every layer keeps what it has or gets one of `to`, by default `default_candidates`. Costs are measured seconds of
+    the attention cores at `length`, errors are relative ones of attention on the text that is looked at. Of the mixes
+    that nothing beats in both (`best_mixes`), the cheapest is taken whose root mean square error over all layers is at
+    most max_error; then the loss of the model with this mix may rise by at most the share max_error (by max_error
+    itself, where losses are distances to the model before). If it rises more, the cheapest mix with at most half the
+    error is next, and so on; keeping everything is last. Where `length` is above the mean number of tokens, passages
+    are joined into texts of that length: errors are measured on those, and losses on both.
+    """
+    check_max_error(max_error)
+    text, layers = _text(bench, length), layers_of(bench.model)
+    specs = [str(MechanismSpec.parse(spec)) for spec in to] or default_candidates(layers, text.asked, text.longest)
+    wanted = {
+        slot: {spec: (spec,) * len(layer.now) for spec in specs if (spec,) * len(layer.now) != layer.now}
+        for slot, layer in layers.items()
+    }
+    present, trials = try_out(text.judge, wanted, text.asked, watch=bench.watch)
+    mixes = [mix for mix in best_mixes(_options(present, trials)) if mix.error <= len(present) * max_error**2]
+    nothing = Mix(sum(layer.seconds for layer in present), 0.0, {})
+    before = text.losses(bench.examinee.subject)
+    found, forbidden = _cheapest_that_holds(bench, text, mixes, before, max_error)
+    mix, rises = found or (nothing, [0.0])
+    chosen = _changes(mix)
+    whole = _model_time_ratio(bench, text, whole_layers(bench.model, chosen))
+    untimed = ["No text is long enough to time the whole model."] if chosen and whole is None else []
+    notes = (*text.notes, *untimed, *_untrained(trials))
+    return _advice(
+        text,
+        present,
+        trials,
+        mix,
+        chosen,
+        before[0],
+        rises[0],
+        model_time_ratio=whole,
+        forbidden=forbidden,
+        notes=notes,
+    )
+
+
+def trial_of(bench: Bench, wanted: Mapping[str, ByHead], length: int | None = None) -> Advice:
+    """The same numbers for mechanisms that are told; UsageError where they cannot be."""
+    text, names = _text(bench, length), {slot: _name(by_head) for slot, by_head in wanted.items()}
+    told = {slot: {names[slot]: by_head} for slot, by_head in wanted.items()}
+    present, trials = try_out(text.judge, told, text.asked, watch=bench.watch)
+    for trial in trials:
+        if trial.reason is not None:
+            raise UsageError(
+                asked=f"{trial.spec} in {trial.slot}",
+                expected="a mechanism that can be there",
+                got=f"one that {trial.reason}",
+                remedy="choose another layer or mechanism",
+            )
+    seconds = {layer.slot: layer.seconds for layer in present} | {trial.slot: trial.seconds or 0.0 for trial in trials}
+    mix = Mix(sum(seconds.values()), sum((trial.error or 0.0) ** 2 for trial in trials), names)
+    before = text.losses(bench.examinee.subject)
+    rises = _rises(bench, text, before, wanted)
+    return _advice(text, present, trials, mix, names, before[0], rises[0])
+
+
+def _text(bench: Bench, length: int | None) -> TrialText:
+    asked = max(2, bench.length) if length is None else length
+    check_length(asked)
+    return TrialText.of(bench.looked_at, bench.length, asked)
+
+
+def _name(by_head: ByHead) -> str:
+    return by_head[0] if len({*by_head}) == 1 else " ".join(by_head)
+
+
+def _advice(
+    text: TrialText,
+    present: Sequence[Present],
+    trials: Sequence[Trial],
+    mix: Mix,
+    chosen: dict[str, str],
+    loss: float,
+    rise: float,
+    **others: Any,
+) -> Advice:
+    return Advice(
+        length=text.asked,
+        tried_at=text.longest,
+        present=tuple(present),
+        trials=tuple(trials),
+        chosen=chosen,
+        error=math.sqrt(mix.error / max(1, len(present))),
+        loss=loss,
+        rise=rise,
+        time_ratio=mix.cost / sum(layer.seconds for layer in present) if present else 1.0,
+        **others,
+    )
+
+
+def _options(present: Sequence[Present], trials: Sequence[Trial]) -> dict[str, list[Option]]:
+    """What each layer may have: what it has, and what is faster."""
+    options = {layer.slot: [Option(KEPT, layer.seconds, 0.0)] for layer in present}
+    for trial in trials:
+        now = options[trial.slot][0].cost
+        if trial.error is not None and trial.seconds is not None and trial.seconds <= WORTH * now:
+            options[trial.slot].append(Option(trial.spec, trial.seconds, trial.error**2))
+    return options
+
+
+def _cheapest_that_holds(
+    bench: Bench, text: TrialText, mixes: Sequence[Mix], before: Sequence[float], max_error: float
+) -> tuple[tuple[Mix, list[float]] | None, float | None]:
+    """The first mix, in the steps of `advise`, whose losses rise by no more than they may, and by how much they do.
+
+    And the loss of the very first, if it does not hold.
+    """
+    relative, forbidden = bench.looked_at.objective.relative, None
+    for mix in _by_halves(mixes):
+        bench.watch("measuring a mix", 0, 1)
+        rises = _rises(bench, text, before, whole_layers(bench.model, _changes(mix)))
+        if all(rise <= max_error * (1 if relative else abs(loss)) for rise, loss in zip(rises, before, strict=True)):
+            return (mix, rises), forbidden
+        forbidden = before[0] + rises[0] if forbidden is None else forbidden
+    return None, forbidden
+
+
+def _changes(mix: Mix) -> dict[str, str]:
+    return {slot: spec for slot, spec in mix.chosen.items() if spec != KEPT}
+
+
+def _by_halves(mixes: Sequence[Mix]) -> Iterator[Mix]:
+    """From cheap to dear, each with at most half the error of the one before: a quarter of it squared."""
+    most = math.inf
+    for mix in mixes:
+        if mix.error <= most:
+            yield mix
+            most = mix.error / 4
+
+
+def _rises(bench: Bench, text: TrialText, before: Sequence[float], wanted: Mapping[str, ByHead]) -> list[float]:
+    """By how much the losses of the text rise in a model with these mechanisms."""
+    if not wanted:
+        return [0.0] * len(before)
+    return [new - old for new, old in zip(text.losses(_subject(bench, wanted)), before, strict=True)]
+
+
+def _subject(bench: Bench, wanted: Mapping[str, ByHead]) -> Subject:
+    subject = bench.examinee.subject
+    assert isinstance(subject, OwnSubject | ForeignSubject)
+    return subject.again(swapped(bench.model, wanted).eval())
+
+
+def _model_time_ratio(bench: Bench, text: TrialText, wanted: Mapping[str, ByHead]) -> float | None:
+    """Seconds of the whole model after / before, on one text; None if none is long enough, or nothing changes."""
+    if not wanted or not text.long_enough:
+        return None
+    old, new, longest = bench.examinee.subject, _subject(bench, wanted), text.judge.text
+    place = max((place for batch in longest.batches for place in batch), key=lambda place: len(longest.sides[0][place]))
+    batch, _ = replace(longest, batches=[[place]]).batch(0)
+    batch = batch.to(next(bench.model.parameters()).device)
+    with evaluating(bench.model):
+        race = interleave({"old": lambda: old.run(batch), "new": lambda: new.run(batch)}, rounds=3, warmup=1)
+    return race.speedup("old", over="new")
+
+
+def _untrained(trials: Sequence[Trial]) -> list[str]:
+    """Mechanisms that begin with random parameters."""
+    names = {
+        MechanismSpec.parse(spec).name for trial in trials if trial.error is not None for spec in trial.spec.split()
+    }
+    found = [
+        name for name in sorted(names) if any(True for _ in MechanismSpec(name).build(Geometry(1, 2, 2)).parameters())
+    ]
+    return [f"Parameters of {' and '.join(found)} are random before healing, and so are the errors."] if found else []
+
+
+def default_candidates(layers: Mapping[str, Layer], length: int, longest: int = 0) -> list[str]:
+    """What takes fewer FLOPs at this length, in some layer at least, than what is there.
+
+    Windows of 32 to 256 tokens to each side, BigBird in blocks of 16 to 64, and every other registered mechanism with
+    its own defaults; one that is made for a length is made for this one, and for the longest text.
+    """
+    specs = [f"window:window={window}" for window in WINDOWS if 2 * window + 1 < length]
+    specs += [f"bigbird:window={block},block={block}" for block in BLOCKS if SEEN_BLOCKS * block < length]
+    for name in (name for name in MECHANISMS if name not in ("window", "bigbird")):
+        bounded = "length" in option_names(MECHANISMS[name])
+        specs.append(f"{name}:length={max(length, longest)}" if bounded else name)
+    return [spec for spec in specs if any(_saves(spec, layer, length) for layer in layers.values())]
+
+
+def _saves(spec: str, layer: Layer, length: int) -> bool:
+    by_head = (spec,) * len(layer.now)
+    if layer.now == by_head or layer.why_not(by_head) is not None:
+        return False
+    groups = layer.groups(by_head, next(layer.part.branch.parameters()))
+    return layer.flops(groups, length) < layer.flops(layer.present(), length)
+
+
+def whole_layers(model: nn.Module, chosen: Mapping[str, str]) -> dict[str, ByHead]:
+    """The same mechanism for all heads of each of these layers."""
+    now = mechanisms_of(model, cross=True)
+    return {slot: (spec,) * len(now[slot]) for slot, spec in chosen.items()}
+
+
+def swapped(model: nn.Module, wanted: Mapping[str, ByHead]) -> Any:
+    """A copy of the model with these mechanisms, whose new parameters are those of the trials.
+
+    Global tokens that look around through projections of their own begin with those of all tokens.
+    """
+    layers = layers_of(model)
+    with torch.random.fork_rng(devices=[]):
+        new = with_mechanisms(model, wanted)
+    for slot, part in attention_parts(new, cross=True).items():
+        groups = groups_in(part)
+        if slot in wanted and groups is not None:
+            groups.load_state_dict(layers[slot].groups(wanted[slot], next(model.parameters())).state_dict())
+            _begin_second(layers[slot].part.attention, part.attention)
+    return new
+
+
+@torch.no_grad()
+def _begin_second(old: nn.Module | None, new: nn.Module | None) -> None:
+    if isinstance(old, MultiHead) and isinstance(new, MultiHead) and new.twice and not old.twice:
+        (W_Q, W_K, W_V, _), biases = old.head_first(), old.head_first_biases()
+        for name, W, b in zip("QKV", (W_Q, W_K, W_V), biases, strict=True):
+            getattr(new, f"W_{name}g").copy_(W)
+            if b is not None:
+                getattr(new, f"b_{name}g").copy_(b)
+
+
+def check_max_error(error: float) -> None:
+    if type(error) not in (int, float) or not 0 <= error <= 1:
+        raise UsageError(
+            asked=f"an error of at most {error!r}", expected="a number from 0 to 1", got=repr(error),
+            remedy="0.02 is two percent",
+        )  # fmt: skip
+
+
+def check_length(length: int) -> None:
+    if type(length) is not int or not 2 <= length <= LONGEST:
+        raise UsageError(
+            asked=f"time at a length of {length!r}", expected=f"a whole number from 2 to {LONGEST:,}", got=repr(length),
+            remedy="4096, for instance",
+        )  # fmt: skip

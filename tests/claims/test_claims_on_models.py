@@ -1,0 +1,120 @@
+"""Claims on trained models: every law on own and foreign ones, broken where its hypothesis is broken by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.exam_helpers import LINES, save_tiny
+from tests.model_helpers import attention_config, filled, transformer_config
+
+from attnworks.claims.laws import OF_LAYERS, Layer
+from attnworks.claims.on_model import Tally, check_on
+from attnworks.claims.sides import Sides, at_most, same
+from attnworks.data.passages import Passage, Side
+from attnworks.data.vocabulary import Vocabulary
+from attnworks.models import Transformer
+from attnworks.traces.examinee import Examinee, open_examinee, own_examinee
+from attnworks.traces.layer import LayerTrace
+from attnworks.traces.subject import Spectator
+from attnworks.traces.text import read_text
+
+THEOREMS = ("D1", "D5", "D6", "S1.5", "S4.130", "S4.47", "S4.56")
+"""These hold on any model; the others tell of the model."""
+
+
+def examinee(spread: float, **changes: Any) -> Examinee:
+    """An encoder-decoder with random weights that knows the words of LINES."""
+    words = Vocabulary.train("word", [line.split() for line in LINES])
+    config = transformer_config(vocabulary=len(words), target_vocabulary=len(words), **changes)
+    return own_examinee(filled(Transformer(config).double(), spread=spread), words, "random")
+
+
+def pairs(lines: Sequence[str]) -> list[Passage]:
+    return [Passage(Side(line), Side(line)) for line in lines]
+
+
+def tallies(who: Examinee, lines: Sequence[str] = LINES, wanted: Container[str] | None = None) -> dict[str, Tally]:
+    found = check_on(who, pairs(lines), wanted=wanted)
+    return {tally.law.id: tally for tally in found}
+
+
+@pytest.mark.parametrize("spread", [0.02, 0.4, 2.0])
+def test_theorems_hold_on_any_own_model(spread: float) -> None:
+    found = tallies(examinee(spread))
+    for id in THEOREMS:
+        assert found[id].held == found[id].looked, (id, found[id].worst)
+    for id in ("D6", "S1.5", "S4.47", "S4.56", "S4.130", "D1"):
+        assert found[id].looked, id
+    assert (found["D5"].looked > 0) == (spread < 1)
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "bart"])
+def test_theorems_hold_on_foreign_models(name: str, tmp_path: Path) -> None:
+    found = tallies(open_examinee(str(save_tiny(name, tmp_path / name))))
+    for id in THEOREMS:
+        assert found[id].held == found[id].looked, (id, found[id].worst)
+    assert found["S1.5"].looked
+
+
+def test_the_model_is_as_it_was() -> None:
+    who = examinee(0.4)
+    model = who.subject.model.float().train()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    tallies(who, LINES[:1])
+    assert model.training
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert {tensor.dtype for tensor in model.state_dict().values()} == {torch.float32}
+
+
+def test_only_what_is_wanted() -> None:
+    assert set(tallies(examinee(0.4), LINES[:1], wanted={"D6", "D1", "S4.2"})) == {"D6", "D1"}
+
+
+def test_laws_that_say_nothing_give_the_reason() -> None:
+    found = tallies(examinee(0.4), LINES[:2])
+    assert found["S0.17"].looked == 0
+    assert set(found["S0.17"].silent) == {"it is about layers of one head"}
+    assert "a query sees only what came before it, so that queries see different keys" in found["D6"].silent
+    assert tallies(examinee(0.4, attention=attention_config(heads=1)), LINES[:1])["S0.17"].looked
+
+
+def test_a_bound_that_is_broken_is_told() -> None:
+    """Outputs a thousand times what the layer gave: no theorem is about them."""
+
+    class Louder(Spectator):
+        def attention(self, trace: LayerTrace) -> None:
+            if trace.slot.kind == "encoder":
+                louder.append(Layer(replace(trace, Y=1e3 * trace.Y)))
+
+    louder: list[Layer] = []
+    who = examinee(0.4)
+    text = read_text(who, pairs(LINES[1:2]), 1)
+    with torch.no_grad():
+        who.subject.run(text.batch(0)[0], Louder())
+        for layer in louder:
+            found = OF_LAYERS["D6"].looks(layer)
+            assert isinstance(found, Sides) and not found.holds
+    assert louder
+
+
+def test_a_tally_counts_and_keeps_the_worst() -> None:
+    tally = Tally(OF_LAYERS["D6"])
+    for sides, place in ((at_most(1.0, 4.0), "a"), (at_most(9.0, 8.0), "b"), (at_most(20.0, 19.0), "c")):
+        tally.add(sides, place)
+    tally.add("no reason", "d")
+    assert (tally.looked, tally.held, dict(tally.silent)) == (3, 1, {"no reason": 1})
+    assert tally.tightness == [1 / 4, 9 / 8, 20 / 19]
+    told = tally.to_json()
+    assert told["worst"] == {**at_most(9.0, 8.0).to_json(), "place": "b"}
+    assert told["tightness"] == {"median": 20 / 19, "largest": 9 / 8}
+
+
+def test_equalities_have_no_tightness() -> None:
+    tally = Tally(OF_LAYERS["S1.5"])
+    tally.add(same(1.0, 1.0), "a")
+    assert tally.to_json()["tightness"] is None

@@ -1,0 +1,113 @@
+"""attnworks claims, as a user meets it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from tests.exam_helpers import LINES, save_tiny, write_lines
+
+from attnworks.claims import Verdict, claim, in_order
+from attnworks.claims.contract import CLAIMS
+from attnworks.claims.documents import DOCUMENTS
+from attnworks.cli import main
+
+
+def claims(*arguments: object) -> Result:
+    result = CliRunner().invoke(main, ["claims", *map(str, arguments)])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def told(*arguments: object) -> list[dict[str, Any]]:
+    result = claims(*arguments, "--json")
+    assert result.exit_code == 0 and result.stderr == "", result.output
+    return json.loads(result.stdout)
+
+
+def mistake(*arguments: object) -> str:
+    result = claims(*arguments)
+    assert result.exit_code == 2 and result.stdout == "", result.output
+    return result.stderr.splitlines()[-1]
+
+
+def test_all_of_them() -> None:
+    result = claims()
+    assert result.exit_code == 0
+    rows = [line.split()[0] for line in result.stdout.splitlines() if line.strip()]
+    assert [row for row in rows if row in CLAIMS] == [one.id for one in in_order()]
+    for document in DOCUMENTS.values():
+        assert f"{document.key}: {document.author}, {document.title}" in result.stdout
+    assert "todo" not in result.stdout.lower()
+    computed = sum(one.function is not None for one in in_order())
+    assert f"{computed} of {computed} checks confirm their verdict" in result.stdout
+
+
+def test_json_has_all_that_is_known_of_a_claim() -> None:
+    (found,) = told("S0.9", "--seed", 3)
+    finding = claim("S0.9").check(seed=3)
+    assert found["id"] == "S0.9" and found["source"].startswith("Xie 2021, ")
+    assert found["statement"] == claim("S0.9").statement and found["correction"] == claim("S0.9").correction
+    assert found["verdict"] == "false" and found["holds"] is False and found["confirmed"] is True
+    assert found["stated"]["left"] == finding.left and found["corrected"]["holds"] is True
+    assert found["figures"] == dict(finding.figures) and found["seconds"] >= 0
+    assert found["code"].startswith("claims/xie")
+
+
+def test_documents_patterns_and_verdicts() -> None:
+    assert [one["id"] for one in told("S1", "--verdict", "false")] == [
+        one.id for one in in_order() if one.document == "S1" and one.verdict == Verdict.FALSE
+    ]
+    assert {one["verdict"] for one in told("S2", "--verdict", "condition", "--verdict", "typo")} == {
+        "holds with a condition",
+        "typo",
+    }
+    assert [one["id"] for one in told("s0.3*")] == ["S0.3", *(f"S0.3{digit}" for digit in range(8))]
+
+
+def test_explained() -> None:
+    text = " ".join(claims("S0.17", "--explain").stdout.split())
+    for words in ("S0.17 false", "source Xie 2021", "as printed", "✗", "corrected", "✓", "claims/xie", "confirm"):
+        assert words in text, words
+    assert "(4β/√(d_{qk}))^{(3^L-1)/2}" in text
+
+
+def test_what_is_not_computed_is_explained_too() -> None:
+    text = claims("S0.7", "--explain").stdout
+    assert "not checkable" in text and claim("S0.7").why_not in text and "0 of 0" in text
+
+
+def test_a_check_that_contradicts_its_verdict_fails_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = dataclasses.replace(claim("S0.3"), verdict=Verdict.FALSE)
+    monkeypatch.setitem(CLAIMS._entries, "S0.3", wrong)
+    result = claims("S0.3")
+    assert result.exit_code == 1
+    assert "does not confirm its verdict" in result.stdout and "These do not: S0.3." in result.stdout
+    assert claims("S0.3", "--json").exit_code == 1
+
+
+def test_mistakes_in_one_line(tmp_path: Path) -> None:
+    assert "claim 'S7'" in mistake("S7")
+    assert "did you mean 'S4.17'" in mistake("SO.17")
+    assert "--explain or --verdict as well" in mistake("--on", tmp_path, "--explain")
+    result = claims("--on", tmp_path / "nothing")
+    assert result.exit_code in (1, 2) and "Traceback" not in result.output
+
+
+def test_on_a_model(tmp_path: Path) -> None:
+    model, text = save_tiny("bert", tmp_path / "bert"), write_lines(tmp_path / "lines.txt", LINES[:3])
+    found = {one["id"]: one for one in told("--on", model, "--text", text)}
+    assert found["D6"]["held"] == found["D6"]["looked"] == 2 * 3
+    assert found["D6"]["worst"]["place"].startswith("enc.")
+    assert found["S0.17"]["silent"] == {"it is about layers of one head": 6}
+    shown = claims("--on", model, "--text", text, "D6", "S0.17").stdout
+    assert "6 of 6" in shown and "S0.17 says nothing here: it is about layers of one head (6 times)" in shown
+
+
+def test_text_options_want_a_model(tmp_path: Path) -> None:
+    assert "--on" in mistake("S0.3", "--text", tmp_path)
