@@ -95,6 +95,14 @@ def test_the_page_is_fresh() -> None:
     assert (ROOT / "docs" / "claims.md").read_text(encoding="utf-8") == markdown(), "run: make docs"
 
 
+def test_the_readme_counts_right() -> None:
+    counts = Counter(one.verdict for one in CLAIMS if one.document != "D")
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert f"they make {STATEMENTS} statements" in text
+    assert f"{counts[Verdict.FALSE]} of them are false" in text
+    assert f"{counts[Verdict.CONDITION]} need a condition" in text
+
+
 def test_rows_lead_to_code_that_is_there() -> None:
     for path in re.findall(r"\]\(\.\./(src/attnworks/[^)]+)\)", markdown()):
         assert (ROOT / path).is_file(), path

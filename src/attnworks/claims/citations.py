@@ -12,12 +12,12 @@ ID = re.compile(r"\b(?:(S[0-4]\.)(\d+)(?:-(?:S[0-4]\.)?(\d+))?|(D)(\d+)(?:-D?(\d
 
 @cache
 def citations() -> dict[str, tuple[str, ...]]:
-    """Id -> the files of the package that cite it, outside this room. S4.20-S4.23 cites four."""
+    """Id -> the files of the package that cite it, outside this room and that of commands. S4.20-S4.23 cites four."""
     home = Path(__file__).parents[1]
     found: dict[str, list[str]] = defaultdict(list)
     for file in sorted(home.rglob("*.py")):
         name = file.relative_to(home).as_posix()
-        if name.startswith("claims/"):
+        if name.startswith(("claims/", "cli/")):
             continue
         for id in cited(file.read_text(encoding="utf-8")):
             found[id].append(name)

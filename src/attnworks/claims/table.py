@@ -72,8 +72,8 @@ def _rows(claims: list[Claim]) -> Iterator[str]:
 
 
 def _derived(claim: Claim) -> str:
-    proof = f"\n*Proof.* {claim.proof}" if claim.proof else ""
-    return f'<a id="{claim.id}"></a>**{claim.id}.** {claim.statement}{proof}\n*Code:* {_code(claim)}\n'
+    proof = f"\n\n*Proof.* {claim.proof}" if claim.proof else ""
+    return f'<a id="{claim.id}"></a>**{claim.id}.** {claim.statement}{proof}\n\n*Code:* {_code(claim)}\n'
 
 
 def _remarks(claim: Claim) -> str:
