@@ -31,6 +31,7 @@ def fenced(language: str, page: str = "README.md") -> list[str]:
         ("docs/growing.md", 1),
         ("docs/pruning.md", 1),
         ("docs/swapping.md", 1),
+        ("docs/theory.md", 6),
     ],
 )
 def test_python_examples_run(page: str, least: int) -> None:

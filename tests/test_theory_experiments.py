@@ -48,11 +48,6 @@ def test_options_that_make_no_sense_are_refused(options: Callable[..., Any], wro
         options(**wrong)
 
 
-def test_the_examples_of_the_guide_run() -> None:
-    for block in fenced("python", GUIDE):
-        exec(compile(block, GUIDE, "exec"), {})
-
-
 def test_the_commands_of_the_guide_are_real() -> None:
     lines = [line.partition("#")[0] for block in fenced("console", GUIDE) for line in block.splitlines()]
     calls = [shlex.split(line.removeprefix("$ attnworks experiment")) for line in lines]

@@ -44,7 +44,7 @@ def run_conti(folder: Path, recipes: list[Recipe], as_json: bool) -> None:
         return
     pictures = _draw(folder, [recipe.preset for recipe in recipes])
     _print_table(report)
-    console().print(f"{len(pictures)} pictures in {folder / MAPS}" if pictures else NO_PICTURES)
+    console().print(f"{len(pictures)} pictures in {folder / MAPS}" if pictures else NO_PICTURES, markup=False)
 
 
 def check_place(folder: Path, runs: Iterable[str]) -> None:

@@ -55,7 +55,7 @@ def run_growth(
         console().print(once_table(runs, settings, add), *once_told(runs, settings, add), sep="\n")
     if any(run.part == "along" for run in runs):
         console().print("", along_table(runs, settings), *along_told(runs, settings), sep="\n")
-    console().print(f"\n{len(pictures)} pictures in {folder}" if pictures else NO_PICTURES)
+    console().print(f"\n{len(pictures)} pictures in {folder}" if pictures else NO_PICTURES, markup=False)
 
 
 def _draw(folder: Path, settings: Settings, runs: Sequence[Run]) -> list[Path]:

@@ -53,7 +53,7 @@ def run_structure(folder: Path, recipes: dict[str, Recipe], settings: Settings, 
         return
     _print(report)
     pictures = _draw(folder, report)
-    console().print(f"{len(pictures)} pictures in {folder / MAPS}" if pictures else NO_PICTURES)
+    console().print(f"{len(pictures)} pictures in {folder / MAPS}" if pictures else NO_PICTURES, markup=False)
 
 
 def _print(report: dict[str, Any]) -> None:
