@@ -14,8 +14,8 @@ from attnworks.claims.plain import plain
     ("latex", "shown"),
     [
         (r"$\lVert P\rVert_{1,\infty} \le \frac{4\beta}{\sqrt{d}}$ for all $P$", "‖P‖_{1,∞} ≤ 4β/√(d) for all P"),
-        (r"$\operatorname{softmax}(A+x\mathbf 1^\top)$", "softmax(A+x1^T)"),
-        (r"$\frac{n-1}{d_{qk}}$, $\frac{1}{2}e^{-\beta}$", "(n-1)/d_{qk}, 1/2 e^{-β}"),
+        (r"$\operatorname{softmax}(A+x\mathbf 1^\top)$", "softmax(A+x𝟏^T)"),
+        (r"$\frac{n-1}{d_{qk}}$, $\frac{1}{2}e^{-\beta}$", "(n-1)/d_{qk}, (1/2) e^{-β}"),
         (r"$\left(\frac{a}{b}\right)^{3^L}$", "(a/b)^{3^L}"),
         (r"$\binom{L}{l} H^l$", "C(L, l) H^l"),
         (r"$\max_i X_{ij}$, $\cos\omega_k t$, $\tanh(D/4)$", "max_i X_{ij}, cos ω_k t, tanh(D/4)"),

@@ -6,6 +6,7 @@ import dataclasses
 import re
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pylatexenc.latexwalker import LatexWalker
@@ -46,6 +47,7 @@ def test_a_claim_is_checked_or_says_why_not(one: Claim) -> None:
     assert (one.function is None) == bool(one.why_not)
     assert one.verdict != Verdict.NOT_CHECKABLE or one.function is None
     assert one.where and one.statement
+    assert bool(one.compares) == (one.function is not None)
     if one.verdict in (Verdict.CONDITION, Verdict.TYPO, Verdict.FALSE):
         assert one.correction
     if one.verdict == Verdict.FALSE and one.id not in ABOUT_OTHERS:
@@ -62,7 +64,7 @@ def test_the_numbers_say_what_the_verdict_says(one: Claim) -> None:
 
 @pytest.mark.parametrize("one", CLAIMS, ids=ids(CLAIMS))
 def test_formulas_can_be_read_and_stand_in_a_table(one: Claim) -> None:
-    for text in (one.where, one.statement, one.correction, one.note, one.proof, one.why_not):
+    for text in (one.where, one.statement, one.correction, one.compares, one.note, one.proof, one.why_not):
         assert "|" not in text and "\n" not in text.strip()
         assert text.count("$") % 2 == 0
         for formula in re.findall(r"\$([^$]*)\$", text):
@@ -109,7 +111,7 @@ def test_rows_lead_to_code_that_is_there() -> None:
     for one in COMPUTED:
         assert one.function is not None and one.code is not None
         file, _, function = one.code.partition(":")
-        assert f"def {function}(" in (ROOT / "src" / "attnworks" / file).read_text(encoding="utf-8")
+        assert f"def {function}(" in (ROOT / "src" / file).read_text(encoding="utf-8")
 
 
 def test_docstrings_cite_claims_that_are_there() -> None:
@@ -146,6 +148,26 @@ def test_sizes_out_of_range_or_unknown() -> None:
         claim("S0.3").check(n=2.5)
     with pytest.raises(UnknownNameError, match=r"size of S0.3 'rows'"):
         claim("S0.3").check(rows=3)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63, 1.5, "x", True])
+def test_seeds_that_are_none(seed: Any) -> None:
+    with pytest.raises(UsageError, match="a whole number from 0"):
+        claim("S0.3").check(seed)
+
+
+def test_one_claim_is_asked_for_by_one_id() -> None:
+    with pytest.raises(UsageError, match="expected the id of one, got 20 of them"):
+        claim("S1")
+    with pytest.raises(UsageError, match="ids as texts"):
+        matching(["S2", "D9"])  # pyright: ignore[reportArgumentType]
+
+
+def test_ids_in_the_page_are_links_and_markdown_eats_nothing() -> None:
+    page = markdown()
+    targets = set(re.findall(r"\]\(#([^)]+)\)", page))
+    assert targets and targets <= set(re.findall(r'<a id="([^"]+)"', page))
+    assert r"\{" not in page and r"\," not in page
 
 
 def test_what_cannot_be_computed_says_so() -> None:

@@ -56,7 +56,7 @@ def test_json_has_all_that_is_known_of_a_claim() -> None:
     assert found["verdict"] == "false" and found["holds"] is False and found["confirmed"] is True
     assert found["stated"]["left"] == finding.left and found["corrected"]["holds"] is True
     assert found["figures"] == dict(finding.figures) and found["seconds"] >= 0
-    assert found["code"].startswith("claims/xie")
+    assert found["code"].startswith("attnworks/claims/xie")
 
 
 def test_documents_patterns_and_verdicts() -> None:
@@ -75,6 +75,11 @@ def test_explained() -> None:
     for words in ("S0.17 false", "source Xie 2021", "as printed", "✗", "corrected", "✓", "claims/xie", "confirm"):
         assert words in text, words
     assert "(4β/√(d_{qk}))^{(3^L-1)/2}" in text
+
+
+def test_brackets_are_no_markup() -> None:
+    for text in (claims("S4.14").stdout, claims("S4.14", "--explain").stdout):
+        assert "[h; s]" in " ".join(text.split())
 
 
 def test_what_is_not_computed_is_explained_too() -> None:
@@ -106,8 +111,35 @@ def test_on_a_model(tmp_path: Path) -> None:
     assert found["D6"]["worst"]["place"].startswith("enc.")
     assert found["S0.17"]["silent"] == {"it is about layers of one head": 6}
     shown = claims("--on", model, "--text", text, "D6", "S0.17").stdout
-    assert "6 of 6" in shown and "S0.17 says nothing here: it is about layers of one head (6 times)" in shown
+    assert "6 of 6" in shown and "S0.17 says nothing of 6 places: it is about layers of one head (6)." in shown
+    assert "S0.9 on a model: expected some of D1, " in mistake("S0.9", "--on", model)
 
 
 def test_text_options_want_a_model(tmp_path: Path) -> None:
     assert "--on" in mistake("S0.3", "--text", tmp_path)
+    assert "--sentences: expected a model that reads text" in mistake("S0.3", "--sentences", 3)
+
+
+def test_no_claim_of_that_verdict() -> None:
+    assert "claims D3: expected some whose verdict is typo, got none" in mistake("D3", "--verdict", "typo")
+
+
+def test_loose_sides_tell_by_how_much() -> None:
+    (one,) = told("S0.21")
+    slack = one["corrected"]["slack"]
+    assert f"± {slack:.2g} ✓" in claims("S0.21").stdout and "±" not in claims("S0.3").stdout
+
+
+def test_as_wide_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert max(map(len, claims("S0.1*").stdout.splitlines())) <= 80
+
+
+def test_any_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = CliRunner(charset="ascii").invoke(main, ["claims", "S0.13"])
+    assert result.exit_code == 0 and "S0.13" in result.stdout
+
+
+def test_a_model_that_reads_no_text(tmp_path: Path) -> None:
+    model = save_tiny("vit", tmp_path / "vit", tokenizer=True)
+    assert "expected a model that reads text, got one that reads pixel_values" in mistake("--on", model)

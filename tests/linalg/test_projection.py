@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from tests.helpers import assert_close
 
+from attnworks.errors import UsageError
 from attnworks.linalg.projection import (
     exact_low_rank,
-    jl_dim,
     jl_inner_dim,
     published_rows,
     rows_for_error,
@@ -63,17 +61,16 @@ def test_rows_for_an_error_of_the_identity() -> None:
 
 
 def test_published_sizes_by_hand() -> None:
-    """5 ln 256 / (1/8) = 221.8, 4 ln(4 * 256 / 0.1) / (1/8) = 295.5 and 8 ln 100 / (1/4) = 147.4."""
+    """5 ln 256 / (1/8) = 221.8 and 4 ln(4 * 256 / 0.1) / (1/8) = 295.5."""
     assert published_rows(256, 0.5) == 222
     assert jl_inner_dim(256, 0.5, 0.1) == 296
-    assert jl_dim(100, 0.5) == 148
 
 
-@pytest.mark.parametrize("vectors", [1, 2])
-def test_more_than_the_bound_and_not_as_much(vectors: int) -> None:
-    """Lemma 2.1 asks for more than 8 ln m / eps^2: one row even for a single vector, where that is zero."""
-    k = jl_dim(vectors, 0.5)
-    assert k - 1 <= 8 * math.log(vectors) / 0.5**2 < k
+@pytest.mark.parametrize("eps", [0.0, 1.0, -0.5, float("nan")])
+def test_no_share(eps: float) -> None:
+    for refuse in (lambda eps: published_rows(7, eps), lambda eps: jl_inner_dim(7, eps, 0.1)):
+        with pytest.raises(UsageError, match="0 < eps < 1"):
+            refuse(eps)
 
 
 def test_inner_products_fail_as_seldom_as_promised() -> None:

@@ -208,6 +208,26 @@ def test_variances_and_failures_against_draws() -> None:
     assert_close(drawn.by_two, (drawn.first @ V + drawn.second @ V) / 2)
 
 
+@pytest.mark.parametrize("beta", [0.3, 1.0, 3.0])
+def test_variance_of_one_head_among_all_values(beta: float) -> None:
+    """c = alpha_a v_a + (1 - alpha_a) w: only alpha_a varies, for any beta."""
+    n, T = 7, 20_000
+    mu, V = orthonormal(n, 11), normal(5, n, 3)
+    Sigma = retrieval.stretched_covariances(mu, 0.0, 2)
+    source = torch.Generator().manual_seed(8)
+    drawn = retrieval.simulate_retrieval(mu, Sigma, V, beta, T, a=2, b=4, generator=source)
+    squares = (drawn.by_one - drawn.by_one.mean(0)).square().sum(-1)
+    expected = retrieval.one_head_variance_among(beta, V, 2, 4)
+    assert abs(float(squares.mean()) - expected) < 6 * float(squares.std()) / math.sqrt(T)
+
+
+def test_variance_among_all_values_has_the_limit_of_two() -> None:
+    V = normal(5, 7, 3)
+    assert retrieval.one_head_variance_among(40.0, V, 2, 4) == pytest.approx(
+        retrieval.one_head_variance(40.0, V[2], V[4])
+    )
+
+
 def test_limits_for_large_beta() -> None:
     v_a, v_b = normal(1, 3), normal(2, 3)
     limit = float((v_a - v_b).square().sum()) / 4

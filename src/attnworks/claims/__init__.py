@@ -2,6 +2,7 @@
 
 from attnworks.claims import burgund, conti, cs224n, derived, rank_post, xie  # noqa: F401
 from attnworks.claims.contract import CLAIMS, Claim, Finding, Verdict, in_order, matching
+from attnworks.errors import UsageError
 
 __all__ = ["CLAIMS", "Claim", "Finding", "Verdict", "claim", "in_order", "matching"]
 
@@ -12,5 +13,9 @@ def claim(id: str) -> Claim:
     >>> claim("S0.3").check(seed=3).holds
     True
     """
-    (found,) = matching(id)
-    return found
+    found = matching(id)
+    if len(found) > 1:
+        raise UsageError(
+            asked=f"claim {id!r}", expected="the id of one", got=f"{len(found)} of them", remedy=f"matching({id!r})"
+        )
+    return found[0]

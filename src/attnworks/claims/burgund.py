@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from attnworks.claims.adversary import highest
 from attnworks.claims.contract import Between, Finding, Verdict, statement
 from attnworks.claims.drawing import Draw
+from attnworks.claims.filling import filled
 from attnworks.claims.sides import at_least, at_most, less, same
 from attnworks.linalg.heads import augment, augment_weight
 from attnworks.linalg.lowrank import LowRank, balanced, lowrank_fit, truncated_fit
@@ -105,31 +106,22 @@ def nearest_of_rank(B: Float[Tensor, "n n"], k: int) -> Float[Tensor, "n n"]:
     return lowrank_fit(B, torch.eye(len(B), dtype=B.dtype), k).Z
 
 
-def nearest_approach(B: Float[Tensor, "n n"], X: Float[Tensor, "n e"], best: LowRank, start: LowRank) -> float:
-    """The largest value / f(left right^T) that gradient ascent finds; above one, `best` would not be the best."""
-    return highest(lambda left, right: best.value / misfit(B, X, left @ right.mT), [start.left, start.right], steps=25)
-
-
-def _filled(draw: Draw, make: Callable[[], Module]) -> Module:
-    """A module in float64 with drawn parameters."""
-    with torch.random.fork_rng(devices=[]):
-        module = make().double().requires_grad_(False)
-    for parameter in module.parameters():
-        parameter.copy_(draw.normal(*parameter.shape, scale=parameter.shape[-1] ** -0.5))
-    return module
+def lowest_found(B: Float[Tensor, "n n"], X: Float[Tensor, "n e"], start: LowRank) -> float:
+    """The least f(left right^T) on the way down from `start`, by gradient."""
+    return -highest(lambda left, right: -misfit(B, X, left @ right.mT), [start.left, start.right], steps=25)
 
 
 def _layer(draw: Draw, e: int, h: int, k: int, v: int, *, bias: bool = False) -> MultiHead:
     """Of h heads, each k and v wide."""
-    return _filled(draw, lambda: MultiHead(e, AttentionConfig(heads=h, d_k=k, d_v=v, bias=bias)))
+    return filled(draw, lambda: MultiHead(e, AttentionConfig(heads=h, d_k=k, d_v=v, bias=bias)), e**-0.5)
 
 
-def _weights(layer: MultiHead, X: Tensor) -> Tensor:
-    """P of every head."""
+def _heads(layer: MultiHead, X: Tensor) -> tuple[Tensor, Tensor]:
+    """P and Y of every head."""
     Q, (K, V) = layer.queries(X[None]), layer.keys_values(X[None])
-    P = layer.attend(Q, K, V, Mask(), weights=True).P
+    Y, P = layer.attend(Q, K, V, Mask(), weights=True)
     assert P is not None
-    return P[0]
+    return P[0], Y[0]
 
 
 def _by_hand(X: Tensor, W_Q: Tensor, W_K: Tensor, W_V: Tensor) -> Tensor:
@@ -144,6 +136,7 @@ def _by_hand(X: Tensor, W_Q: Tensor, W_K: Tensor, W_V: Tensor) -> Tensor:
     says=r"Dimensions $b$, $d_e$, $d_s$, $d_k$, $d_v$, $h$, with heads of widths $d_k/h$ and $d_v/h$",
     verdict=Verdict.CONDITION,
     correction=r"Needs $h \mid d_k$ and $h \mid d_v$.",
+    compares="columns of all heads together, and $d_k$ (or $d_v$); without: for widths that $h$ does not divide",
 )
 def widths_of_heads(draw: Draw, h: TwoHeads = 3, k: Width = 5, v: Width = 7) -> Finding:
     """Without the condition, all heads together miss a column of keys and one of values."""
@@ -165,6 +158,7 @@ def widths_of_heads(draw: Draw, h: TwoHeads = 3, k: Width = 5, v: Width = 7) -> 
     where="1.2",
     says=r"$W_{Q_i}, W_{K_i} \in \mathbb R^{d_e \times d_k/h}$, $Q_i = XW_{Q_i}$, $K_i = XW_{K_i}$",
     verdict=Verdict.HOLDS,
+    compares="entry of $XW_{Q_i}$ (or $XW_{K_i}$), and of the layer's queries (or keys)",
 )
 def queries_and_keys(draw: Draw, n: Rows = 5, e: Width = 7, h: Heads = 3, k: Width = 2) -> Finding:
     X, layer = draw.normal(n, e), _layer(draw, e, h, k, 2)
@@ -178,13 +172,14 @@ def queries_and_keys(draw: Draw, n: Rows = 5, e: Width = 7, h: Heads = 3, k: Wid
     says=r"$S_i = Q_i K_i^\top / \sqrt{d_k/h}$",
     verdict=Verdict.HOLDS,
     correction="The width is that of one head.",
+    compares="attention weight by the formula, and of the layer",
 )
 def scores_of_a_head(draw: Draw, n: TwoRows = 5, e: TwoWide = 7, h: TwoHeads = 3, k: Width = 2) -> Finding:
     X, layer = draw.normal(n, e), _layer(draw, e, h, k, 2)
     S = X @ layer.W_Q @ (X @ layer.W_K).mT / math.sqrt(k)
-    P = _weights(layer, X)
-    together = (S / math.sqrt(h)).softmax(-1)
-    figures = {"change of weights by the width of all heads together": float((together - P).abs().max())}
+    P, _ = _heads(layer, X)
+    by_all = (S / math.sqrt(h)).softmax(-1)
+    figures = {"change of weights by the width of all heads together": float((by_all - P).abs().max())}
     return Finding(same(S.softmax(-1), P), figures=figures)
 
 
@@ -194,11 +189,12 @@ def scores_of_a_head(draw: Draw, n: TwoRows = 5, e: TwoWide = 7, h: TwoHeads = 3
     says=r"$A_i = \operatorname{softmax}_{\mathrm{row}}(S)$",
     verdict=Verdict.TYPO,
     correction=r"$A_i = \operatorname{softmax}_{\mathrm{row}}(S_i)$",
+    compares="attention weight by one $S$ for all heads, and of the layer; corrected: by $S_i$, and of the layer",
 )
 def weights_of_a_head(draw: Draw, n: TwoRows = 5, e: TwoWide = 7, h: TwoHeads = 3, k: Width = 2) -> Finding:
     """Without an index S is read as one table for all heads, that of all their columns together."""
     X, layer = draw.normal(n, e), _layer(draw, e, h, k, 2)
-    P, Q, K = _weights(layer, X), X @ layer.W_Q, X @ layer.W_K
+    (P, _), Q, K = _heads(layer, X), X @ layer.W_Q, X @ layer.W_K
     S = (Q @ K.mT).sum(0) / math.sqrt(h * k)
     return Finding(same(S.softmax(-1), P), corrected=same((Q @ K.mT / math.sqrt(k)).softmax(-1), P))
 
@@ -208,11 +204,12 @@ def weights_of_a_head(draw: Draw, n: TwoRows = 5, e: TwoWide = 7, h: TwoHeads = 
     where="1.2",
     says=r"$V_i = XW_{V_i}$, $H_i = A_i V_i$ and $H = [H_1, \dots, H_h] \in \mathbb R^{d_s \times d_v}$",
     verdict=Verdict.HOLDS,
+    compares="entry of $H$ by the formula, and of the layer's heads side by side",
 )
 def outputs_of_heads(draw: Draw, n: Rows = 5, e: Width = 7, h: Heads = 3, k: Width = 2, v: Width = 3) -> Finding:
     X, layer = draw.normal(n, e), _layer(draw, e, h, k, v)
-    H = _by_hand(X, layer.W_Q, layer.W_K, layer.W_V)
-    return Finding(same(H @ layer.W_O.flatten(0, 1), layer(X[None])[0]))
+    _, Y = _heads(layer, X)
+    return Finding(same(_by_hand(X, layer.W_Q, layer.W_K, layer.W_V), torch.cat(Y.unbind(), -1)))
 
 
 @statement(
@@ -221,10 +218,12 @@ def outputs_of_heads(draw: Draw, n: Rows = 5, e: Width = 7, h: Heads = 3, k: Wid
     says=r"$Y = HW_O + X \in \mathbb R^{d_s \times d_e}$",
     verdict=Verdict.HOLDS,
     correction="A residual, without layer norm.",
+    compares="entry of $HW_O + X$, and of the model's output",
 )
 def output_with_residual(draw: Draw, n: Rows = 5, e: Width = 7, h: Heads = 3, k: Width = 2, v: Width = 3) -> Finding:
     attention = AttentionConfig(heads=h, d_k=k, d_v=v, bias=False)
-    model = _filled(draw, lambda: PureAttention(PureConfig(d_e=e, layers=1, attention=attention, skip=True)))
+    config = PureConfig(d_e=e, layers=1, attention=attention, skip=True)
+    model = filled(draw, lambda: PureAttention(config), e**-0.5)
     X = draw.normal(n, e)
     W_Q, W_K, W_V, W_O = model.parameters()
     return Finding(same(_by_hand(X, W_Q, W_K, W_V) @ W_O.flatten(0, 1) + X, model(X[None])[0]))
@@ -237,6 +236,8 @@ def output_with_residual(draw: Draw, n: Rows = 5, e: Width = 7, h: Heads = 3, k:
     verdict=Verdict.CONDITION,
     correction=r"It is $2d_e d_k + 2d_e d_v$ if $h$ divides $d_k$ and $d_v$; biases add $2d_k + d_v + d_e$. The same "
     "count does not mean the same functions.",
+    compares="parameters of a layer (but for its biases), and $2d_ed_k + 2d_ed_v$; without: for a $d_k$ that $h$ "
+    "does not divide",
 )
 def parameters_of_any_number_of_heads(draw: Draw, e: Width = 7, h: TwoHeads = 3, k: Width = 4, v: Width = 2) -> Finding:
     """All numbers of heads that divide both widths; without the condition, one column more than heads can share."""
@@ -249,9 +250,10 @@ def parameters_of_any_number_of_heads(draw: Draw, e: Width = 7, h: TwoHeads = 3,
 
     d_k, d_v = h * k, h * v
     counts = [count(heads, d_k, d_v) for heads in range(1, d_k + 1) if d_k % heads == d_v % heads == 0]
-    figures = {"parameters of biases": float(count(h, d_k, d_v, bias=True) - counts[0])}
+    with_biases = count(h, d_k, d_v, bias=True)
+    figures = {"parameters of biases": with_biases - counts[0]}
     return Finding(
-        same(torch.tensor(counts), 2 * e * (d_k + d_v)),
+        same(torch.tensor([*counts, with_biases - (2 * d_k + d_v + e)]), 2 * e * (d_k + d_v)),
         without=same(count(h, d_k + 1, d_v), 2 * e * (d_k + 1 + d_v)),
         figures=figures,
     )
@@ -264,6 +266,8 @@ def parameters_of_any_number_of_heads(draw: Draw, e: Width = 7, h: TwoHeads = 3,
     verdict=Verdict.HOLDS,
     correction=r"$X'W' = XW + \mathbf 1 b^\top$. Moreover, the bias of keys never changes the softmax, and $b_V$ adds "
     r"only the constant row $b_V^\top W_O$.",
+    compares="entry of the output by longer matrices (or without $b_K$, or with a row in place of $b_V$), and of the "
+    "layer with biases",
 )
 def biases_as_a_row(draw: Draw, n: Rows = 5, e: Width = 7, h: Heads = 3, k: Width = 2, v: Width = 3) -> Finding:
     X, layer = draw.normal(n, e), _layer(draw, e, h, k, v, bias=True)
@@ -271,13 +275,12 @@ def biases_as_a_row(draw: Draw, n: Rows = 5, e: Width = 7, h: Heads = 3, k: Widt
     pairs = (layer.W_Q, layer.b_Q), (layer.W_K, layer.b_K), (layer.W_V, layer.b_V)
     H = _by_hand(augment(X), *(augment_weight(W, b) for W, b in pairs))
     by_rows = augment(H) @ augment_weight(layer.W_O.flatten(0, 1), layer.b_O)
-    with_biases, P = layer(X[None])[0], _weights(layer, X)
+    with_biases, row = layer(X[None])[0], torch.einsum("hv,hve->e", layer.b_V, layer.W_O)
     layer.b_K.zero_()
-    figures = {"change of weights by the bias of keys": float((_weights(layer, X) - P).abs().max())}
+    without_key_bias = layer(X[None])[0]
     layer.b_V.zero_()
-    row = with_biases - layer(X[None])[0]
-    figures["how far the part of the value bias is from a constant row"] = float((row - row[0]).abs().max())
-    return Finding(same(by_rows, with_biases), figures=figures)
+    with_row_instead = layer(X[None])[0] + row
+    return Finding(same(torch.stack([by_rows, without_key_bias, with_row_instead]), with_biases))
 
 
 def _remainder(loss: Callable[[Tensor], Tensor], at: Tensor, change: Tensor) -> Tensor:
@@ -297,6 +300,8 @@ def _remainder(loss: Callable[[Tensor], Tensor], at: Tensor, change: Tensor) -> 
     correction=r"Where $\mathcal L$ is Fréchet differentiable; $d\theta, d\mathcal A$ and "
     r"$\partial\theta, \partial\mathcal A$ are mixed. For $\mathcal L(f) = \frac{1}{2}\lVert f - g \rVert^2$ the rest "
     r"is $\frac{1}{2}\lVert \partial f \rVert^2$.",
+    compares=r"rest beyond the first order, and $\frac{1}{2}\lVert\partial f\rVert^2$; without: at the kink of a sum "
+    r"of absolute values",
 )
 def first_order_of_a_loss(
     draw: Draw, n: Rows = 5, e: Width = 3, step: Annotated[float, Between(0.001, 1.0)] = 0.1
@@ -304,10 +309,10 @@ def first_order_of_a_loss(
     """Squared distance; without the condition the sum of absolute distances, at its kink."""
     goal, f, change = draw.normal(n, e), draw.normal(n, e), draw.normal(n, e)
     change *= step / change.norm()
-    bound = step**2 / 2
+    rest = step**2 / 2
     return Finding(
-        at_most(_remainder(lambda f: (f - goal).square().sum() / 2, f, change), bound),
-        without=at_most(_remainder(lambda f: (f - goal).abs().sum(), goal, change), bound),
+        same(_remainder(lambda f: (f - goal).square().sum() / 2, f, change), rest),
+        without=same(_remainder(lambda f: (f - goal).abs().sum(), goal, change), rest),
     )
 
 
@@ -321,6 +326,7 @@ def first_order_of_a_loss(
     r"$\operatorname{softmax}(S)U + X$ from a goal the rest is at most $(D^2/8 + rD/4) \lVert \partial S \rVert_F^2$ "
     r"for a step of any length, $D$ being the largest distance of rows of $U$, and $r$ that of rows of $U$ from "
     r"rows of the goal less $X$.",
+    compares="rest beyond the first order, and its bound",
     note="The bound is ours.",
     heavy=True,
 )
@@ -353,6 +359,8 @@ def first_order_of_the_scores(
     verdict=Verdict.TYPO,
     correction=r"Divided by $\sqrt{d_k}$, as $S$ is; or with $M = \sqrt{d_k} S$ and "
     r"$\nabla_M \mathcal L = \nabla_S \mathcal L / \sqrt{d_k}$.",
+    compares=r"entry of the printed difference, and of the change of $S$; corrected: that difference over "
+    r"$\sqrt{d_k}$, and the change",
 )
 def change_of_scores(draw: Draw, n: Rows = 5, e: Width = 7, k: TwoWide = 3) -> Finding:
     head = one_head(draw, draw.normal(n, e), k, 2)
@@ -368,6 +376,8 @@ def change_of_scores(draw: Draw, n: Rows = 5, e: Width = 7, k: TwoWide = 3) -> F
     r"$\lVert \partial S \rVert \le \gamma$",
     verdict=Verdict.HOLDS,
     correction=r"In the Frobenius norm it is $\partial S = -\gamma \nabla / \lVert \nabla \rVert_F$.",
+    compares=r"$\langle\nabla_S\mathcal L, \partial S\rangle$ of another change of that length, and of the steepest "
+    r"one",
     heavy=True,
 )
 def steepest_change(
@@ -392,6 +402,7 @@ def steepest_change(
     correction=r"The sign ascends, the step is missing, and the two terms are scaled differently: "
     r"$B := X W_Q W_K^\top X^\top - \eta \nabla_M \mathcal L$ with $M = \sqrt{d_k} S$ and "
     r"$\eta = \gamma / \lVert \nabla_M \mathcal L \rVert_F$.",
+    compares="loss after the fit to $B$ as printed, and before; corrected: after the fit to the right $B$, and before",
 )
 def target_of_the_fit(
     draw: Draw,
@@ -426,6 +437,7 @@ def target_of_the_fit(
     says=r"The fit is a low rank regression limited by $d_k$ (if $d_k < d_e$), and $B$ is known.",
     verdict=Verdict.HOLDS,
     correction=r"$\operatorname{rank}(XZX^\top) \le d_k$.",
+    compares="rank of the scores, and $d_k$",
 )
 def rank_of_the_scores(draw: Draw, n: Rows = 7, k: Width = 2, extra: Extra = 3) -> Finding:
     head = one_head(draw, draw.normal(n, k + extra), k, 2)
@@ -438,6 +450,7 @@ def rank_of_the_scores(draw: Draw, n: Rows = 7, k: Width = 2, extra: Extra = 3) 
     says=r"$X(W_Q + \partial W_Q)$ is $d_e \times d_k$, and $(W_K + \partial W_K)^\top X^\top$ is $d_k \times d_e$.",
     verdict=Verdict.TYPO,
     correction=r"$d_s \times d_k$ and $d_k \times d_s$.",
+    compares="rows (or columns) of a factor, and as printed; corrected: and with $d_s$",
 )
 def shapes_of_the_factors(draw: Draw, e: Width = 3, k: Width = 2, extra: Extra = 2) -> Finding:
     n = e + extra
@@ -454,6 +467,8 @@ def shapes_of_the_factors(draw: Draw, e: Width = 3, k: Width = 2, extra: Extra =
     verdict=Verdict.CONDITION,
     correction=r"If it is the SVD of $\Pi B \Pi$ with $\Pi = XX^+$: that of $B$ is in general not of the form "
     r"$XZX^\top$.",
+    compares=r"misfit of the truncated $\Pi B\Pi$, and the least one; without: of $B$ truncated first, and the least "
+    r"one",
 )
 def truncation_of_the_target(
     draw: Draw, e: TwoWide = 5, k: Annotated[int, Between(1, 2)] = 2, extra: Extra = 3, condition: Even = 3.0
@@ -477,6 +492,7 @@ def truncation_of_the_target(
     verdict=Verdict.CONDITION,
     correction=r"If the scores keep their scale: keep $1/\sqrt{d_k}$, or multiply $W_Q$ by $\sqrt{d_{k'}/d_k}$; else "
     "the function jumps before training.",
+    compares="score after growing, and before; without: divided by the root of the new width",
 )
 def growth_by_more_singular_values(draw: Draw, n: TwoRows = 5, k: Width = 2, p: Extra = 2, spare: Spare = 3) -> Finding:
     """The scores themselves are fitted, and should come back; without the condition they are divided by sqrt(k')."""
@@ -499,6 +515,8 @@ def growth_by_more_singular_values(draw: Draw, n: TwoRows = 5, k: Width = 2, p: 
     verdict=Verdict.TYPO,
     correction=r"$\tilde W$ names two things: the whole is $d_e \times d_{k'}$, the new block $d_e \times p$. "
     r"$Z = (W_Q + \partial W_Q)(W_K + \partial W_K)^\top$ plus the product of the new blocks is right.",
+    compares=r"columns of the whole $\tilde W_Q$, and of its new block; corrected: entry of $Z$, and of the sum of "
+    r"both products",
 )
 def blocks_of_the_grown_weights(draw: Draw, e: Width = 7, k: Width = 2, p: Extra = 3) -> Finding:
     (old_q, old_k), (new_q, new_k) = ((draw.normal(e, width), draw.normal(e, width)) for width in (k, p))
@@ -515,16 +533,17 @@ def blocks_of_the_grown_weights(draw: Draw, e: Width = 7, k: Width = 2, p: Extra
     says=r"$\arg\min_Z \lVert B - XZX^\top \rVert_F^2$ subject to $\operatorname{rank}(Z) \le d_{k'}$",
     verdict=Verdict.HOLDS,
     correction="The constraint is not convex, but there is a closed form (S3.27, corrected).",
+    compares="misfit of the closed form, and the least that gradient descent finds",
     heavy=True,
 )
 def the_problem_of_growing(draw: Draw, n: TwoRows = 7, e: TwoWide = 5, k: Width = 2, condition: Even = 3.0) -> Finding:
-    """The closed form, by gradient ascent from a drawn Z and from near the closed form; neither comes below it."""
+    """Gradient descent from a drawn Z and from near the closed form; neither comes below it."""
     X, B = states(draw, n, e, condition), draw.normal(n, n)
     best = lowrank_fit(B, X, k)
     beside = best._replace(left=best.left + 0.1 * draw.normal(e, k), right=best.right + 0.1 * draw.normal(e, k))
     elsewhere = best._replace(left=draw.normal(e, k), right=draw.normal(e, k))
-    found = torch.tensor([nearest_approach(B, X, best, start) for start in (beside, elsewhere)])
-    return Finding(at_most(found, 1.0), figures={"least value": best.value})
+    found = torch.tensor([lowest_found(B, X, start) for start in (beside, elsewhere)], dtype=torch.float64)
+    return Finding(at_most(misfit(B, X, best.Z), found), figures={"value of Z = 0": float(B.square().sum())})
 
 
 @statement(
@@ -533,6 +552,7 @@ def the_problem_of_growing(draw: Draw, n: TwoRows = 7, e: TwoWide = 5, k: Width 
     says=r"$f(Z) = \lVert B - XZX^\top \rVert_F^2$ is convex.",
     verdict=Verdict.HOLDS,
     correction=r"Strictly so if and only if $X$ has full column rank.",
+    compares="$f$ at a point between two others, and on the chord there",
 )
 def convexity_of_the_fit(
     draw: Draw, n: Rows = 7, e: Width = 5, share: Annotated[float, Between(0.0, 1.0)] = 0.3
@@ -557,7 +577,13 @@ def _slope(B: Tensor, X: Tensor, Z: Tensor) -> Tensor:
     return torch.autograd.grad(misfit(B, X, Z), Z)[0]
 
 
-@statement("S3.21", where="2", says=r"$\nabla_Z f = -2X^\top(B - XZX^\top)X$", verdict=Verdict.HOLDS)
+@statement(
+    "S3.21",
+    where="2",
+    says=r"$\nabla_Z f = -2X^\top(B - XZX^\top)X$",
+    verdict=Verdict.HOLDS,
+    compares="entry of the printed gradient, and by automatic differentiation",
+)
 def gradient_of_the_fit(draw: Draw, n: Rows = 7, e: Width = 5) -> Finding:
     X, B, Z = draw.normal(n, e), draw.normal(n, n), draw.normal(e, e)
     return Finding(same(-2 * X.mT @ (B - X @ Z @ X.mT) @ X, _slope(B, X, Z)))
@@ -568,6 +594,7 @@ def gradient_of_the_fit(draw: Draw, n: Rows = 7, e: Width = 5) -> Finding:
     where="2",
     says=r"$\nabla_Z f = 0 \Leftrightarrow X^\top XZX^\top X = X^\top BX$",
     verdict=Verdict.HOLDS,
+    compares="entry of left less right side of the equation, and of half the gradient",
 )
 def normal_equations(draw: Draw, n: Rows = 7, e: Width = 5) -> Finding:
     """Half the gradient is the difference of the two sides, at any Z."""
@@ -582,6 +609,7 @@ def normal_equations(draw: Draw, n: Rows = 7, e: Width = 5) -> Finding:
     says=r"If $d_e \le d_s$ and $\operatorname{rank}(X) = d_e$: $Z^\ast = (X^\top X)^{-1} X^\top B X (X^\top X)^{-1}$.",
     verdict=Verdict.HOLDS,
     correction="In floating point better by QR or SVD than by the inverse.",
+    compares=r"entry of the printed $Z^\ast$, and of our fit",
 )
 def solution_with_full_rank(draw: Draw, e: Width = 5, extra: Spare = 2, condition: Even = 3.0) -> Finding:
     X, B = states(draw, e + extra, e, condition), draw.normal(e + extra, e + extra)
@@ -597,6 +625,8 @@ def solution_with_full_rank(draw: Draw, e: Width = 5, extra: Spare = 2, conditio
     says=r"In general: $Z^\ast = X^+ B (X^+)^\top$.",
     verdict=Verdict.HOLDS,
     correction="It is the solution of least norm.",
+    compares=r"entry of $X^\top XZ^\ast X^\top X$, and of $X^\top BX$ (or of our fit, or of $X^+XZ^\ast X^+X$, and of "
+    r"$Z^\ast$)",
 )
 def solution_in_general(draw: Draw, rank: Width = 3, rows: Spare = 2, columns: Spare = 2) -> Finding:
     """It solves the normal equations, and has no part outside the rows of X, which would make it longer."""
@@ -604,7 +634,8 @@ def solution_in_general(draw: Draw, rank: Width = 3, rows: Spare = 2, columns: S
     X, B = states(draw, n, e, 3.0, rank), draw.normal(n, n)
     inverse = torch.linalg.pinv(X)
     Z, gram, seen = inverse @ B @ inverse.mT, X.mT @ X, inverse @ X
-    return Finding(same(torch.stack([gram @ Z @ gram, seen @ Z @ seen]), torch.stack([X.mT @ B @ X, Z])))
+    ours = truncated_fit(B, X, e).Z
+    return Finding(same(torch.stack([gram @ Z @ gram, seen @ Z @ seen, ours]), torch.stack([X.mT @ B @ X, Z, Z])))
 
 
 @statement(
@@ -614,12 +645,15 @@ def solution_in_general(draw: Draw, rank: Width = 3, rows: Spare = 2, columns: S
     verdict=Verdict.FALSE,
     correction=r"Only with full column rank. Else $(X^\top X)^{-1}$ does not exist (always so for $d_s < d_e$), and "
     r"$X^+ = V\Sigma^+U^\top$.",
+    compares=r"rank of $X^\top X$, and the $d_e$ that its inverse needs; corrected: entries of both sides of "
+    r"Penrose's equations",
 )
 def inverse_in_general(draw: Draw, rank: Width = 3, rows: Spare = 2, missing: Extra = 2) -> Finding:
     """The inverse would need rank d_e. The four equations of Penrose say what the general one is."""
     n, e = rank + rows, rank + missing
     X = states(draw, n, e, 3.0, rank)
-    inverse = torch.linalg.pinv(X)
+    U, s, Vh = torch.linalg.svd(X)
+    inverse = Vh[:rank].mT / s[:rank] @ U[:, :rank].mT
     left, right = inverse @ X, X @ inverse
     products = [X @ inverse @ X, inverse @ X @ inverse, left, right]
     expected = [X, inverse, left.mT, right.mT]
@@ -635,6 +669,8 @@ def inverse_in_general(draw: Draw, rank: Width = 3, rows: Spare = 2, missing: Ex
     says=r"If $d_{k'} \ge d_e$: $W_Q = Z^\ast$ and $W_K = I_{d_e}$.",
     verdict=Verdict.CONDITION,
     correction=r"For $d_{k'} = d_e$; for more, with columns of zeros beside both.",
+    compares="misfit with these factors, and the least one (or columns, and $d_e$); without: columns of $W_K$, and "
+    "$d_{k'} > d_e$",
 )
 def factors_without_a_limit(draw: Draw, n: Rows = 7, e: Width = 5, extra: Extra = 2) -> Finding:
     """Product and number of columns; without the condition there are fewer columns than d_k'."""
@@ -657,17 +693,19 @@ def factors_without_a_limit(draw: Draw, n: Rows = 7, e: Width = 5, extra: Extra 
     correction=r"It is nearest to $Z^\ast$, not best for the problem. With $X = U\Sigma V^\top$ (thin), "
     r"$Z_k = V\Sigma^{-1}[U^\top BU]_k\Sigma^{-1}V^\top = X^+[\Pi B\Pi]_k(X^+)^\top$, $\Pi = XX^+$. The two are equal "
     r"for every $B$ if and only if $X^\top X \propto I$ on its range.",
+    compares=r"misfit of the truncated $Z^\ast$, and of the closed form; corrected: of the closed form, and the least "
+    r"that descent finds",
     heavy=True,
 )
 def truncated_solution(
     draw: Draw, n_extra: Spare = 3, k: Annotated[int, Between(1, 3)] = 2, extra: Extra = 2, condition: Uneven = 10.0
 ) -> Finding:
-    """Corrected: gradient ascent from the printed solution finds nothing better than the closed form."""
+    """Corrected: gradient descent from the printed solution finds nothing better than the closed form."""
     e = k + extra
     n = e + n_extra
     X, B = states(draw, n, e, condition), draw.normal(n, n)
     printed, best = truncated_fit(B, X, k), lowrank_fit(B, X, k)
-    level = states(draw, n, e)
+    least, level = misfit(B, X, best.Z), states(draw, n, e)
     figures = {
         "value as printed over the least one": printed.value / best.value,
         "the same where all singular values of X are equal": truncated_fit(B, level, k).value
@@ -675,8 +713,8 @@ def truncated_solution(
         "value of Z = 0 over the least one": float(B.square().sum()) / best.value,
     }
     return Finding(
-        at_most(printed.value, best.value),
-        corrected=at_most(nearest_approach(B, X, best, printed), 1.0),
+        at_most(printed.value, least),
+        corrected=at_most(least, lowest_found(B, X, printed)),
         figures=figures,
     )
 
@@ -688,15 +726,19 @@ def truncated_solution(
     r"$\operatorname{rank}(Z^\ast_k) = d_{k'}$ (printed a second time without its right side).",
     verdict=Verdict.TYPO,
     correction=r"$\operatorname{rank}(Z^\ast_k) = \min(d_{k'}, \operatorname{rank} Z^\ast)$",
+    compares=r"rank of the truncated $Z^\ast$, and $d_{k'}$; corrected: and $\min(d_{k'}, \operatorname{rank}Z^\ast)$",
 )
 def rank_of_the_truncation(draw: Draw, rank: Width = 2, extra: Extra = 2, spare: Spare = 2) -> Finding:
-    """B has a lower rank than d_k'."""
+    """B has a lower rank than d_k'; corrected, also a B of full rank."""
     k = rank + extra
     e = k + spare
-    X = states(draw, e + 2, e, 3.0)
-    B = X @ draw.orthonormal(e, rank) @ draw.orthonormal(e, rank).mT @ X.mT
-    ranks = [int(torch.linalg.matrix_rank(truncated_fit(B, X, width).Z, rtol=1e-9)) for width in (k, e)]
-    return Finding(same(ranks[0], k), corrected=same(ranks[0], min(k, ranks[1])))
+    X, full = states(draw, e + 2, e, 3.0), draw.normal(e + 2, e + 2)
+    low = X @ draw.orthonormal(e, rank) @ draw.orthonormal(e, rank).mT @ X.mT
+    kept, whole = (
+        torch.tensor([int(torch.linalg.matrix_rank(truncated_fit(B, X, width).Z, rtol=1e-9)) for B in (low, full)])
+        for width in (k, e)
+    )
+    return Finding(same(kept[0], k), corrected=same(kept, whole.clamp_max(k)))
 
 
 @statement(
@@ -705,6 +747,7 @@ def rank_of_the_truncation(draw: Draw, rank: Width = 2, extra: Extra = 2, spare:
     says=r"$W_Q^\ast = U_k\Sigma_k^{1/2}$ and $W_K^\ast = V_k\Sigma_k^{1/2}$",
     verdict=Verdict.HOLDS,
     correction=r"For the right $Z_k$, by the SVD of $Z_k$ itself. Unique up to $W_QA$ and $W_KA^{-\top}$.",
+    compares="entry of the product of the printed factors (or of one with itself), and of ours",
 )
 def factors_of_the_solution(draw: Draw, e: Width = 5, k: Width = 2) -> Finding:
     """Any two factors give the same product as those of its SVD, whose squares are both Sigma_k."""
@@ -726,6 +769,7 @@ def factors_of_the_solution(draw: Draw, e: Width = 5, k: Width = 2) -> Finding:
     verdict=Verdict.FALSE,
     correction=r"$\min = \lVert B \rVert_F^2 - \lVert \Pi B \Pi \rVert_F^2 + \sum_{i > k} \sigma_i(\Pi B \Pi)^2$ with "
     r"$\Pi = XX^+$. As printed only if $X$ has orthonormal columns and $B = \Pi B \Pi$.",
+    compares="the printed sum, and the least misfit; corrected: the right formula, and the least misfit",
 )
 def least_value(
     draw: Draw, n_extra: Spare = 3, k: Annotated[int, Between(1, 3)] = 2, extra: Extra = 2, condition: Uneven = 10.0

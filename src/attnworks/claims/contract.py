@@ -116,6 +116,11 @@ class Claim:
                 got=self.why_not,
                 remedy="claim(...).why_not says why not, wherever there is nothing to compute",
             )
+        if type(seed) is not int or not 0 <= seed < 2**63:
+            raise UsageError(
+                asked=f"{self.id} with seed={seed!r}", expected="a whole number from 0 to 2^63 - 1", got=repr(seed),
+                remedy="leave it out, or choose another",
+            )  # fmt: skip
         for name, value in sizes.items():
             self._check_size(name, value)
         return self.function(Draw(seed), **sizes)
@@ -144,10 +149,10 @@ class Claim:
 
     @property
     def code(self) -> str | None:
-        """Where the check is written, as in claims/xie.py:theorem_2_2."""
+        """Where the check is written, as in attnworks/claims/burgund.py:shapes_of_heads."""
         if self.function is None:
             return None
-        home = Path(__file__).parents[1]
+        home = Path(__file__).parents[2]
         return f"{Path(inspect.getfile(self.function)).relative_to(home).as_posix()}:{self.function.__name__}"
 
     def _check_size(self, name: str, value: float) -> None:
@@ -155,7 +160,7 @@ class Claim:
         if name not in ranges:
             raise unknown_name(f"size of {self.id}", name, ranges)
         kind, allowed = ranges[name]
-        if not isinstance(value, (int, kind)) or not allowed.low <= value <= allowed.high:
+        if type(value) not in (int, kind) or not allowed.low <= value <= allowed.high:
             raise UsageError(
                 asked=f"{self.id} with {name}={value!r}",
                 expected=f"{'a whole number' if kind is int else 'a number'} from {allowed.low:g} to {allowed.high:g}",
@@ -204,6 +209,10 @@ def in_order() -> list[Claim]:
 
 def matching(*names: str) -> list[Claim]:
     """The claims of these ids, documents (S0, D) or patterns (S4.1*), in their order; all of them for no name."""
+    if wrong := [name for name in names if not isinstance(name, str)]:
+        raise UsageError(
+            asked="claims", expected="ids as texts, one after the other", got=repr(wrong[0]), remedy='claim("S0.17")'
+        )
     patterns = [f"{name}*" if name in DOCUMENTS else name for name in (name.upper() for name in names)]
     for name, pattern in zip(names, patterns, strict=True):
         if not any(fnmatchcase(id, pattern) for id in CLAIMS):

@@ -74,6 +74,7 @@ def _level(n: int, gap: float) -> tuple[Tensor, Tensor]:
     says=r"$c = \sum_i \alpha_i v_i$ with $\alpha_i = \exp(k_i^\top q) / \sum_j \exp(k_j^\top q)$",
     verdict=Verdict.HOLDS,
     correction=r"Scores are not divided by $\sqrt d$ here.",
+    compares="coordinate of $c$ by the formula, and of our attention's output",
 )
 def attention_of_one_query(draw: Draw, n: Keys = 5, d: Width = 7, v: Width = 3) -> Finding:
     K, V, q = draw.normal(n, d), draw.normal(n, v), draw.normal(d)
@@ -92,6 +93,7 @@ def attention_of_one_query(draw: Draw, n: Keys = 5, d: Width = 7, v: Width = 3) 
     says=r"$0 \le \alpha_i \le 1$ and $\sum_i \alpha_i = 1$, so that $\alpha$ is a distribution",
     verdict=Verdict.HOLDS,
     correction=r"For finite scores and $n \ge 2$ even $0 < \alpha_i < 1$, underflow aside.",
+    compares="sum of the weights (or of their absolute values), and 1",
 )
 def weights_are_a_distribution(
     draw: Draw, n: Keys = 5, d: Width = 7, scale: Annotated[float, Between(0.0, 100.0)] = 1.0
@@ -109,6 +111,7 @@ def weights_are_a_distribution(
     verdict=Verdict.CONDITION,
     correction=r"For all $i \neq j$, and with a gap $\Delta = k_j^\top q - \max_{i \neq j} k_i^\top q \gg \ln n$: "
     r"$1 - \alpha_j \le (n-1) e^{-\Delta}$.",
+    compares=r"weight of all keys but $j$, and $(n-1)e^{-\Delta}$; without: the weight at a gap of only $\ln(n-1)$",
     heavy=True,
 )
 def weight_of_the_best_key(draw: Draw, n: Keys = 5, d: Width = 7, missing: Share = 0.01) -> Finding:
@@ -138,6 +141,8 @@ def _ratio(sides: tuple[Tensor, Tensor]) -> Tensor:
     verdict=Verdict.CONDITION,
     correction=r"Equal only with scores of $-\infty$; else $c \approx v_j$, with "
     r"$\lVert c - v_j \rVert \le (1 - \alpha_j) \max_i \lVert v_i - v_j \rVert$.",
+    compares="coordinate of $c$, and of $v_j$, if all other keys are hidden; without: if they score lower by a "
+    "finite gap",
     heavy=True,
 )
 def copy_of_one_value(
@@ -166,6 +171,8 @@ def copy_of_one_value(
     verdict=Verdict.CONDITION,
     correction=r"As in S2.4: they go to zero with the gap $\Delta$, and "
     r"$\lVert c - v_j \rVert \le (n-1) e^{-\Delta} \max_i \lVert v_i - v_j \rVert$.",
+    compares=r"distance of $c$ from $v_j$ (or its bound by $1 - \alpha_j$), and its bound; without: the distance at a "
+    r"gap of only $\ln(n-1)$",
 )
 def copy_up_to_an_error(draw: Draw, n: Keys = 5, d: Width = 7, v: Width = 3, missing: Share = 0.01) -> Finding:
     """The gap is ln((n - 1) / missing); without the condition ln(n - 1), all other keys level and with one value."""
@@ -174,8 +181,9 @@ def copy_up_to_an_error(draw: Draw, n: Keys = 5, d: Width = 7, v: Width = 3, mis
     two_values = torch.cat([V[:1], V[1:2].expand(n - 1, -1)])
     close, far = copy_error(K, q, V, 0), copy_error(K_level, q_level, two_values, 0)
     figures = {"weight of all other keys": float(copy_gap(K, q, 0).value)}
+    longest = (V - V[0]).norm(dim=-1).max()
     return Finding(
-        at_most(close.value, missing * (V - V[0]).norm(dim=-1).max()),
+        at_most(torch.stack([close.value, close.bound]), torch.stack([close.bound, missing * longest])),
         without=at_most(far.value, missing * (V[1] - V[0]).norm()),
         figures=figures,
     )
@@ -188,6 +196,7 @@ def copy_up_to_an_error(draw: Draw, n: Keys = 5, d: Width = 7, v: Width = 3, mis
     r"$c \in \mathbb R^d$ and $d \in \mathbb R^d$",
     verdict=Verdict.TYPO,
     correction=r"$c \in \mathbb R^m$ and $d \in \mathbb R^p$; $M_s$, $A_c$, $B_d$ mean $Ms$, $Ac$, $Bd$.",
+    compares="length of the coordinates $c$ (or $d$), and width of the values; corrected: and columns of $A$ (or $B$)",
 )
 def lengths_of_coordinates(draw: Draw, m: Few = 2, p: Few = 3, spare: Annotated[int, Between(0, 3)] = 2) -> Finding:
     d = m + p + spare
@@ -206,6 +215,8 @@ def lengths_of_coordinates(draw: Draw, m: Few = 2, p: Few = 3, spare: Annotated[
     verdict=Verdict.CONDITION,
     correction=r"Needs $A^\top A = I$ and $A^\top B = 0$. If the columns of $A$ are not orthonormal: "
     r"$A(A^\top A)^{-1}A^\top$. If the subspaces are only independent: $M = [A\ 0][A\ B]^+$.",
+    compares="coordinate of what is extracted, and of $v_a$ (or $c$); without: if the columns of $A$ are not "
+    "orthonormal",
 )
 def one_of_two_summed_vectors(draw: Draw, m: Few = 2, p: Few = 3, spare: Annotated[int, Between(0, 3)] = 2) -> Finding:
     d = m + p + spare
@@ -213,14 +224,15 @@ def one_of_two_summed_vectors(draw: Draw, m: Few = 2, p: Few = 3, spare: Annotat
     A, B, x, y = basis[:, :m], basis[:, m:], draw.normal(m), draw.normal(p)
     mixed = A @ (draw.orthonormal(m, m) * torch.linspace(2.0, 3.0, m, dtype=torch.float64))
     leaning = B + A[:, :1] / 2
-    found = torch.cat([transposed_extractor(A) @ (A @ x + B @ y), A.mT @ (A @ x + B @ y)])
+    summed = A @ x + B @ y
+    found = [transposed_extractor(A) @ summed, A.mT @ summed, projecting_extractor(mixed) @ (mixed @ x + B @ y)]
+    found.append(oblique_extractor(mixed, leaning) @ (mixed @ x + leaning @ y))
     figures = {
-        "error of the projection, columns not orthonormal": _miss(projecting_extractor(mixed), mixed @ x, B @ y),
         "error of the projection, subspaces not orthogonal": _miss(projecting_extractor(mixed), mixed @ x, leaning @ y),
         "error of the oblique one": _miss(oblique_extractor(mixed, leaning), mixed @ x, leaning @ y),
     }
     return Finding(
-        same(found, torch.cat([A @ x, x])),
+        same(torch.cat(found), torch.cat([A @ x, x, mixed @ x, mixed @ x])),
         without=same(transposed_extractor(mixed) @ (mixed @ x + B @ y), mixed @ x),
         figures=figures,
     )
@@ -238,6 +250,8 @@ def _miss(M: Tensor, v_a: Tensor, v_b: Tensor) -> float:
     verdict=Verdict.TYPO,
     correction=r"$(n-2)$, not $(\alpha-2)$, and only for orthonormal keys. "
     r"$\frac{1}{2} - \alpha_a \le \delta$ if and only if $e^\beta \ge (n-2)(1-2\delta)/(4\delta)$.",
+    compares=r"weight of $a$, and the printed formula; corrected: and that with $n$ (or $\frac{1}{2} - \delta$, at "
+    r"the least $\beta$)",
 )
 def average_of_two_values(
     draw: Draw,
@@ -264,15 +278,16 @@ def average_of_two_values(
     verdict=Verdict.TYPO,
     correction=r"$k_a^\top q = k_b^\top q \gg k_i^\top q$. With a gap $\Delta$ to all others, "
     r"$\frac{1}{2} - \alpha_a \le (n-2) e^{-\Delta} / 4$.",
+    compares=r"weight of $a$ if all keys score alike, and one half; corrected: what it lacks of one half at a gap "
+    r"$\Delta$, and its bound",
     note="The bound is ours: with r = the sum of exp(-gap) over the others, 1/2 - 1/(2 + r) is at most r/4.",
 )
 def equal_scores_of_two_keys(
     draw: Draw, n: ThreeKeys = 5, d: Width = 7, gap: Annotated[float, Between(0.0, 20.0)] = 5.0
 ) -> Finding:
     """As printed, nothing is asked of the others: the query scores all keys alike."""
-    S = torch.cat([draw.normal(1).expand(2) + gap, draw.normal(n - 2)])
-    S[:2] += S[2:].max() - S[0] + gap
-    q = draw.normal(d)
+    others, q = draw.normal(n - 2), draw.normal(d)
+    S = torch.cat([(others.max() + gap).expand(2), others])
     K = draw.normal(n, d)
     K += torch.outer(S - K @ q, q / q.square().sum())
     alike = K - torch.outer(K @ q, q / q.square().sum())
@@ -290,6 +305,7 @@ def equal_scores_of_two_keys(
     verdict=Verdict.TYPO,
     correction=r"The means are orthogonal, $m_i^\top m_j = 0$ for $i \neq j$, so that $q = \beta(m_a + m_b)$ scores "
     r"all other means 0.",
+    compares=r"entry of $\Sigma_i^\top\Sigma_i$, and zero; corrected: score of another mean, and zero",
 )
 def orthogonal_means(
     draw: Draw,
@@ -311,6 +327,8 @@ def orthogonal_means(
     verdict=Verdict.FALSE,
     correction=r"$k = m + \Sigma^{1/2} x$ with standard deviation $\sqrt\alpha$, not $\alpha$: "
     r"for $q = \beta(m_a + m_b)$ that of $k_a^\top q - k_b^\top q$ is $2\beta\sqrt\alpha$.",
+    compares=r"standard deviation of $k_a^\top q - k_b^\top q$ in draws as printed, and $2\beta\sqrt\alpha$; "
+    r"corrected: in draws with $\Sigma^{1/2}$",
     heavy=True,
 )
 def keys_around_their_means(
@@ -342,6 +360,8 @@ def _gaps(K: Tensor, q: Tensor) -> Tensor:
     says=r"$k_a^\top q = \beta \cdot m_b$, $k_b^\top q = \beta \cdot m_a$, $k_i^\top q = 0$",
     verdict=Verdict.TYPO,
     correction=r"Both are numbers, and about $\beta$: $\beta m_a^\top(m_a + m_b) = \beta$.",
+    compares=r"score of $m_a$ (or $m_b$), and a coordinate of the printed vector; corrected: score of a mean, and "
+    r"$\beta$ (or 0)",
 )
 def scores_of_two_means(draw: Draw, n: ThreeKeys = 5, beta: Annotated[float, Between(0.1, 50.0)] = 10.0) -> Finding:
     mu = _means(draw, n)
@@ -359,6 +379,8 @@ def scores_of_two_means(draw: Draw, n: ThreeKeys = 5, beta: Annotated[float, Bet
     correction=r"In the window $\ln n \ll \beta \ll 1/(2\sqrt\alpha)$, as "
     r"$k_a^\top q - k_b^\top q \sim \mathcal N(0, 4\alpha\beta^2)$. With $t = 2\beta\sqrt\alpha$ the root mean square "
     r"of $\alpha_a - \frac{1}{2}$ is at most $t/4 + (n-2)e^{t^2 - \beta}$.",
+    compares=r"mean square of $\alpha_a - \frac{1}{2}$ in draws, and its bound; without: in draws with "
+    r"$2\beta\sqrt\alpha = 4$",
     note="The bound is ours.",
     heavy=True,
 )
@@ -410,6 +432,7 @@ def _standard_error(x: Tensor) -> float:
     correction=r"The assumption, left out, is $\Sigma_a = \alpha I + \frac{1}{2} m_a m_a^\top$: "
     r"$k_a \approx \gamma m_a$ with $\gamma \sim \mathcal N(1, \frac{1}{2})$, so that two scores with mean $\beta$ "
     r"differ by $\beta/\sqrt 2$ or more (standard deviation).",
+    compares=r"standard deviation of $k_a^\top q - k_b^\top q$ in draws, and $\beta/\sqrt 2$",
     heavy=True,
 )
 def scores_of_a_stretched_key(
@@ -437,6 +460,8 @@ def scores_of_a_stretched_key(
     verdict=Verdict.CONDITION,
     correction=r"For $\beta \gg \ln n$ and $k_b$ near its mean: $1 - \alpha_a - \alpha_b \le (n-2)e^{-\beta}$ however "
     r"$k_a$ is stretched.",
+    compares=r"weight of all keys but $a$ and $b$, and $(n-2)e^{-\beta}$; without: the weight with only "
+    r"$\frac{1}{2}\ln n$ for $\beta$",
     note="The bound is ours.",
     heavy=True,
 )
@@ -465,6 +490,7 @@ def the_rest_is_small(
     verdict=Verdict.FALSE,
     correction=r"$\alpha_a = 1/(1+e^{-2\beta})$ and $\alpha_b = 1/(1+e^{2\beta})$: the sign is wrong, and a 2 is "
     r"missing. For scores $\beta$ and $\delta\beta$: $\alpha_a = 1/(1+e^{(\delta-1)\beta})$.",
+    compares="weight of one of two keys with opposite scores, and as printed; corrected: and by the right formula",
 )
 def weights_of_two_opposite_scores(
     draw: Draw,
@@ -492,6 +518,8 @@ def weights_of_two_opposite_scores(
     r"1 as $\beta \to \infty$. For $\beta \gg \ln n$, $\operatorname{tr}\operatorname{Var}(c) = "
     r"\operatorname{E}[(\sigma(\beta z/\sqrt 2) - \frac{1}{2})^2] \lVert v_a - v_b \rVert^2 \to "
     r"\frac{1}{4} \lVert v_a - v_b \rVert^2$ with $z \sim \mathcal N(0, 1)$.",
+    compares=r"distance of $\alpha_a$ from the nearer of 1.0 and 0.1, and half of their last digit; corrected: "
+    r"variance of $c$ in draws, and by the formula",
     heavy=True,
 )
 def variance_of_one_head(
@@ -500,7 +528,7 @@ def variance_of_one_head(
     T: Draws = 1000,
     beta: Annotated[float, Between(3.0, 50.0)] = 10.0,
 ) -> Finding:
-    """As printed: 0.05 or nearer to 1.0 or 0.1, for all beta from 0.1 to 2 in ①, whose middle part is right.
+    """As printed, to its one decimal: 0.05 or nearer to 1.0 or 0.1, for beta from 0.1 to 2 in the middle part of ①.
 
     Other keys move c by no more than (n-2) exp(-beta) times the largest distance of values, and the root of the
     variance by no more than that.
@@ -527,6 +555,8 @@ def variance_of_one_head(
     verdict=Verdict.FALSE,
     correction=r"Scores of 1 against 0 give $\alpha_a = e/(e + n - 1)$. Needed are $q_1 = \beta\mu_a$ and "
     r"$q_2 = \beta\mu_b$ with $\beta \gg \ln n$: $\alpha_a = e^\beta/(e^\beta + n - 1)$.",
+    compares=r"coordinate of $c_1$, and of $v_a$; corrected: weight of $a$, without or with $\beta$, and by the "
+    r"formula",
     note=r"The text has Hu and Hb, which are read as $\mu_a$ and $\mu_b$.",
 )
 def heads_without_strength(
@@ -546,6 +576,8 @@ def heads_without_strength(
     r"$\alpha_b = 1/(1 + 0 + \dots + 0) = 1$ for $k_b^\top q_2 = 1$",
     verdict=Verdict.FALSE,
     correction=r"The exponential is missing: $e^\beta/(e^\beta + (n-1)e^0)$; and $q_2$ must carry $\beta$ too.",
+    compares=r"weight of $a$ (or $b$) with the printed queries, and 1; corrected: with $\beta$ in both, and by the "
+    r"formula",
 )
 def weights_without_exponential(draw: Draw, n: Keys = 5, beta: Annotated[float, Between(0.1, 50.0)] = 10.0) -> Finding:
     """The weight of b, whose query has no beta, is not one at any beta."""
@@ -564,6 +596,8 @@ def weights_without_exponential(draw: Draw, n: Keys = 5, beta: Annotated[float, 
     r"$\lVert c - \frac{1}{2}(v_a + v_b) \rVert \le (n-1)e^{-\beta/2} \max_{i,j} \lVert v_i - v_j \rVert$. Two heads "
     r"remove most of the variance, not all: head 1 fails where $\gamma < \ln(n-1)/\beta$, with a probability that "
     r"tends to $\Phi(-\sqrt 2) = 0.0786$ as $\beta \to \infty$.",
+    compares=r"distance of $c$ from $\frac{1}{2}(v_a + v_b)$ in draws with $\gamma \ge \frac{1}{2}$, and its bound; "
+    r"without: in those where head 1 fails",
     heavy=True,
 )
 def average_by_two_heads(

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnworks.claims.sides import Sides, at_least, at_most, less, more, same
+from attnworks.claims.sides import Sides, at_most, less, more, same
 from attnworks.linalg.bounds import (
     LARGEST_ROW_RANGE,
     HeadSizes,
@@ -32,7 +32,7 @@ from attnworks.linalg.residual import relative_residual, residual
 from attnworks.linalg.softmax import jacobian_norm
 from attnworks.linalg.spectrum import cumulative_energy, numerical_rank, singular_values
 from attnworks.measures.bounds import rounding, why_not
-from attnworks.models.counting import quadratic_share
+from attnworks.models.counting import layer_flops
 from attnworks.registry import Registry
 from attnworks.traces.forward import ForwardTrace
 from attnworks.traces.frozen import frozen_steps, whole_maps
@@ -183,6 +183,8 @@ def printed_bound_falls(layer: Layer) -> Sides | str:
 def softmax_raises_no_rank(layer: Layer) -> Sides | str:
     if layer.trace.scale is None:
         return "its weights are no softmax of scaled dot products"
+    if layer.trace.mask.causal or layer.trace.mask.dense is not None:
+        return "its mask changes the rank by itself"
     Q, K = layer.trace.Q[0], layer.trace.shared(layer.trace.K, slice(None))[0]
     if min(layer.P.shape[-2:]) <= Q.shape[-1]:
         return "no more tokens than columns of keys, so that scores may have full rank"
@@ -224,12 +226,12 @@ def nothing_after_the_query(layer: Layer) -> Sides | str:
     return same(layer.P.triu(1), 0.0)
 
 
-@of_layer("S4.105", "energy in the first eighth of the singular values of a head, and nine tenths")
+@of_layer("S4.105", "energy in the first eighth of the singular values of a head, and one half")
 def first_values_carry_most(layer: Layer) -> Sides | str:
     n = min(layer.P.shape[-2:])
-    if n < FIRST:
-        return f"fewer than {FIRST} tokens"
-    return at_least(cumulative_energy(singular_values(layer.P))[:, n // FIRST - 1], 0.9)
+    if n < 2 * FIRST:
+        return f"fewer than {2 * FIRST} tokens, of which an eighth says little"
+    return more(cumulative_energy(singular_values(layer.P))[:, math.ceil(n / FIRST) - 1], 0.5)
 
 
 @of_layer("S4.130", "spectral norm of a head's map, and the square root of its number of queries")
@@ -241,8 +243,16 @@ def norm_at_most_root(layer: Layer) -> Sides:
 def never_spread(layer: Layer) -> Sides | str:
     if layer.trace.slot.kind == "cross":
         return "maps between two sequences have no diagonal"
-    mass = (layer.P - layer.P.triu(NEAR + 1) - layer.P.tril(-NEAR - 1)).sum((-2, -1)) / layer.P.shape[-2]
-    return more(mass, 0.5)
+    i, j = layer.P.shape[-2:]
+    seen = layer.trace.mask.allowed(i, j)
+    even = torch.ones(i, j, dtype=torch.float64) if seen is None else seen[0].expand(-1, i, j).double()
+    if bool((_near_the_diagonal(even / even.sum(-1, keepdim=True).clamp_min(1.0)) > 0.5).any()):
+        return "so few tokens that even weights are mostly near the diagonal"
+    return more(_near_the_diagonal(layer.P), 0.5)
+
+
+def _near_the_diagonal(P: Float[Tensor, "*h i j"]) -> Float[Tensor, "*h"]:
+    return (P - P.triu(NEAR + 1) - P.tril(-NEAR - 1)).sum((-2, -1)) / P.shape[-2]
 
 
 @of_layer("S0.28", "relative error of a projection to 5 ln n / (eps^2 - eps^3) keys, and eps = 1/2")
@@ -254,8 +264,9 @@ def projection_replaces_attention(layer: Layer) -> Sides | str:
     return at_most(sketch_error_formula(layer.P, layer.V, k), EPS)
 
 
-@of_layer("S4.69", "share of the FLOPs of a block that is quadratic in length, and one half")
+@of_layer("S4.69", "share of attention, projections included, in the FLOPs of a block, and one half")
 def attention_costs_most(layer: Layer) -> Sides | str:
     if layer.trace.X is None:
         return "the width of its input is not known"
-    return more(quadratic_share(layer.P.shape[-2], layer.trace.X.shape[-1]), 0.5)
+    flops = layer_flops(layer.P.shape[-2], layer.trace.X.shape[-1])
+    return more(1 - flops["feed-forward"] / sum(flops.values()), 0.5)

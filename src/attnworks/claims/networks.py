@@ -35,10 +35,11 @@ class Run(NamedTuple):
 
 
 class Network:
-    """A `PureAttention` in float64 on one sequence at a time."""
+    """A `PureAttention` in float64 on one sequence at a time; torch's own random state is left alone."""
 
-    def __init__(self, model: PureAttention) -> None:
-        self.model = model.double().requires_grad_(False)
+    def __init__(self, config: PureConfig) -> None:
+        with torch.random.fork_rng(devices=[]):
+            self.model = PureAttention(config).double().requires_grad_(False)
 
     @property
     def layers(self) -> list[MultiHead]:
@@ -90,7 +91,7 @@ def drawn_network(
     """Normal weights, so scaled that with qk = vo = 1 scores and outputs are about as large as the input's entries."""
     attention = AttentionConfig(heads=heads, d_k=k, d_v=v, bias=bias)
     config = PureConfig(d_e=e, layers=layers, attention=attention, skip=skip, mlp=mlp, norm=norm)
-    network = Network(PureAttention(config))
+    network = Network(config)
     for parameter in network.model.parameters():
         parameter.copy_(draw.normal(*parameter.shape, scale=e**-0.5))
     for layer in network.layers:
@@ -105,7 +106,7 @@ def given_network(
     """Layers without biases whose heads have these W_QK and these W_h = W_V,h W_O,h."""
     layers, heads, e = W_QK.shape[:3]
     attention = AttentionConfig(heads=heads, d_k=e, d_v=e, bias=False, scale=scale)
-    network = Network(PureAttention(PureConfig(d_e=e, layers=layers, attention=attention, skip=skip)))
+    network = Network(PureConfig(d_e=e, layers=layers, attention=attention, skip=skip))
     for layer, qk, value in zip(network.layers, W_QK, W_V, strict=True):
         layer.W_Q.copy_(qk)
         layer.W_V.copy_(value)

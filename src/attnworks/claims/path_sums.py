@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnworks.claims.networks import Network
+from attnworks.claims.drawing import Draw
+from attnworks.claims.networks import Network, drawn_network
 from attnworks.linalg.paths import paths_by_length
 
 
@@ -67,6 +68,12 @@ def sum_of_paths(network: Network, X: Tensor, maps: list[Tensor], *, in_printed_
     """Every single path, added up, without the bias."""
     paths = every_path(X, maps, folded(network)[0], skip=network.skip, in_printed_order=in_printed_order)
     return torch.stack([path.term for path in paths]).sum(0)
+
+
+def with_any_maps(draw: Draw, n: int, e: int, heads: int, layers: int) -> tuple[Network, Tensor, list[Tensor]]:
+    """A network without biases, an input, and maps of any real numbers, which no softmax made."""
+    network = drawn_network(draw, e=e, heads=heads, layers=layers, bias=False)
+    return network, draw.normal(n, e), [draw.normal(heads, n, n) for _ in range(layers)]
 
 
 def frozen_exit(network: Network, X: Tensor, maps: list[Tensor]) -> Tensor:

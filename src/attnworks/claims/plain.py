@@ -9,7 +9,7 @@ from typing import Any
 from pylatexenc.latex2text import LatexNodes2Text, MacroTextSpec, get_default_latex_context_db
 
 REWRITTEN = (
-    (r"\\mathbf ?\{?1\}?", "1"),
+    (r"\\mathbf ?\{?1\}?", "𝟏"),
     (r"\^(\{\\top\}|\\top(?![a-zA-Z]))", "^T "),
     (r"\\(left|right|bigl|bigr|Bigl|Bigr|big|Big)(?![a-zA-Z])", ""),
     (r"\\ne(?![a-zA-Z])", r"\\neq"),
@@ -40,6 +40,9 @@ def _formula(latex: str) -> str:
     for pattern, short in REWRITTEN:
         latex = re.sub(pattern, short, latex)
     text = _reader().latex_to_text(latex)
+    while "⟦" in text:
+        text = re.sub(r"⟦([^⟦⟧]*)⟧(?=\s*[\w(‖|√∑⟦\[])", r"(\1) ", text)
+        text = re.sub(r"⟦([^⟦⟧]*)⟧", r"\1", text)
     for pattern, short in TIDY:
         text = re.sub(pattern, short, text)
     return text.strip()
@@ -56,4 +59,4 @@ def _fraction(node: Any, l2tobj: LatexNodes2Text) -> str:
     parts = (l2tobj.nodelist_to_text([part]) for part in node.nodeargd.argnlist)
     above, below = (part[1:-1] if part.startswith("{") else part for part in parts)
     whole = "/".join(f"({part})" if re.search(r"[-+−/ ·]|.√", part) else part for part in (above, below))
-    return f"{whole} "
+    return f"⟦{whole}⟧"

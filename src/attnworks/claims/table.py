@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 
@@ -11,9 +12,9 @@ from attnworks.claims.documents import DOCUMENTS, STATEMENTS
 
 HEAD = rf"""# Claims of the source documents
 
-attnworks implements five documents. These are their {STATEMENTS} statements, each with a verdict found by computing
-both sides, and the results that were derived on the way. Ids are what docstrings cite. This page is made from the
-checks themselves (`make docs`); their numbers are computed live:
+attnworks implements five documents. These are their {STATEMENTS} statements, each with a verdict: found by computing
+both sides, or else it is said why there is nothing to compute. The results that were derived on the way come last. Ids
+are what docstrings cite. This page is made from the checks themselves (`make docs`); their numbers are computed live:
 
     attnworks claims                     # all checks, in under a minute
     attnworks claims S0.17 --explain     # one statement: both sides, correction, counterexample
@@ -66,14 +67,14 @@ def _rows(claims: list[Claim]) -> Iterator[str]:
     yield "|---|---|---|---|---|---|"
     for claim in claims:
         yield (
-            f'| <a id="{claim.id}"></a>{claim.id} | {claim.where} | {claim.statement} | **{claim.verdict}** '
-            f"| {_remarks(claim) or '—'} | {_code(claim)} |"
+            f'| <a id="{claim.id}"></a>{claim.id} | {claim.where} | {_written(claim.statement)} | **{claim.verdict}** '
+            f"| {_written(_remarks(claim)) or '—'} | {_code(claim)} |"
         )
 
 
 def _derived(claim: Claim) -> str:
-    proof = f"\n\n*Proof.* {claim.proof}" if claim.proof else ""
-    return f'<a id="{claim.id}"></a>**{claim.id}.** {claim.statement}{proof}\n\n*Code:* {_code(claim)}\n'
+    proof = f"\n\n*Proof.* {_written(claim.proof)}" if claim.proof else ""
+    return f'<a id="{claim.id}"></a>**{claim.id}.** {_written(claim.statement)}{proof}\n\n*Code:* {_code(claim)}\n'
 
 
 def _remarks(claim: Claim) -> str:
@@ -82,10 +83,19 @@ def _remarks(claim: Claim) -> str:
     return " ".join(part for part in (claim.correction, note, why_not) if part)
 
 
+def _written(text: str) -> str:
+    """Ids outside of formulas become links; braces and blanks are spelled so that Markdown does not eat them."""
+    parts = text.split("$")
+    parts[::2] = [re.sub(r"\b(S[0-4]\.\d+|D\d+)\b", r"[\1](#\1)", part) for part in parts[::2]]
+    for long, short in ((r"\{", r"\lbrace "), (r"\}", r"\rbrace "), (r"\,", r"\thinspace ")):
+        parts[1::2] = [part.replace(long, short) for part in parts[1::2]]
+    return "$".join(parts)
+
+
 def _code(claim: Claim) -> str:
     """The check, and the files that cite the claim."""
     check = []
     if claim.code is not None:
         file, _, function = claim.code.partition(":")
-        check = [f"[`{function}`]({SOURCE}{file})"]
+        check = [f"[`{function}`](../src/{file})"]
     return ", ".join(check + [f"[{name}]({SOURCE}{name})" for name in citations().get(claim.id, ())]) or "—"

@@ -17,6 +17,7 @@ from rich.text import Text
 from attnworks.claims import Verdict, matching
 from attnworks.claims.checking import Checked, check_claims
 from attnworks.claims.documents import DOCUMENTS
+from attnworks.claims.laws import OF_LAYERS, OF_STACKS
 from attnworks.claims.on_model import Tally, check_on
 from attnworks.claims.plain import plain
 from attnworks.claims.sides import Sides
@@ -25,6 +26,7 @@ from attnworks.cli.examine_run import passages_of
 from attnworks.errors import UsageError
 from attnworks.traces.examinee import open_examinee
 
+SENTENCES = 16
 STYLES = {
     Verdict.HOLDS: "green",
     Verdict.CONDITION: "cyan",
@@ -33,20 +35,29 @@ STYLES = {
     Verdict.NOT_CHECKABLE: "dim",
 }
 SHORT = {Verdict.CONDITION: "condition", Verdict.NOT_CHECKABLE: "—"}
+REMARKS = {Verdict.HOLDS: "remark", Verdict.CONDITION: "condition", Verdict.NOT_CHECKABLE: "remark"}
+ROUNDING = 1e-6
+"""What sides may differ by beyond this share of them is told."""
 RELATIONS = {"<=": "≤", ">=": "≥"}
 
 
 def check_and_show(ids: Sequence[str], options: dict[str, Any]) -> None:
     """Check the chosen claims, document by document, and fail if one is not as its verdict says."""
-    if options["text"] is not None or options["corpus"] is not None:
-        raise UsageError(
-            asked="--text or --corpus",
-            expected="a model that reads it",
-            got="no --on MODEL",
-            remedy="add --on MODEL, or leave the text out: claims draw their own numbers",
-        )
+    for name in ("text", "corpus", "sentences", "max_tokens"):
+        if options[name] is not None:
+            raise UsageError(
+                asked=f"--{name.replace('_', '-')}",
+                expected="a model that reads text",
+                got="no --on MODEL",
+                remedy="add --on MODEL, or leave it out: claims draw their own numbers",
+            )
     verdicts = {verdict for verdict in Verdict for name in options["verdict"] if name.replace("-", " ") in verdict}
     chosen = [claim for claim in matching(*ids) if not verdicts or claim.verdict in verdicts]
+    if not chosen:
+        raise UsageError(
+            asked=f"claims {' '.join(ids)}".strip(), expected=f"some whose verdict is {' or '.join(verdicts)}",
+            got="none", remedy="leave --verdict out",
+        )  # fmt: skip
     screen, quiet = console(), options["as_json"]
     done: list[Checked] = []
     with progress_bar("claims", progress_console(), shown=not quiet) as progress:
@@ -79,9 +90,8 @@ def _table(checked: Iterable[Checked]) -> Table:
     table.add_column("found", ratio=1)
     for one in checked:
         verdict = one.claim.verdict
-        table.add_row(
-            one.claim.id, Text(SHORT.get(verdict, verdict), STYLES[verdict]), plain(one.claim.statement), _found(one)
-        )
+        states = Text(plain(one.claim.statement))
+        table.add_row(one.claim.id, Text(SHORT.get(verdict, verdict), STYLES[verdict]), states, _found(one))
     return table
 
 
@@ -105,7 +115,9 @@ def _found(one: Checked) -> Text:
 def _sides(sides: Sides) -> Text:
     relation = RELATIONS.get(sides.relation, sides.relation)
     mark = ("✓", "green") if sides.holds else ("✗", "red")
-    return Text.assemble(f"{_number(sides.left)} {relation} {_number(sides.right)} ", mark)
+    loose = sides.slack > ROUNDING * max(abs(sides.left), abs(sides.right))
+    within = f"± {sides.slack:.2g} " if loose and sides.slack > ROUNDING else ""
+    return Text.assemble(f"{_number(sides.left)} {relation} {_number(sides.right)} {within}", mark)
 
 
 def _number(value: float) -> str:
@@ -120,8 +132,7 @@ def _explain(one: Checked, screen: Console) -> None:
         ("source", f"{document.author}, {claim.where}"),
         ("states", plain(claim.statement)),
     ]
-    condition = claim.verdict in (Verdict.HOLDS, Verdict.CONDITION)
-    rows.append(("condition" if condition else "correction", plain(claim.correction)))
+    rows.append((REMARKS.get(claim.verdict, "correction"), plain(claim.correction)))
     rows += [("note", plain(claim.note)), ("proof", plain(claim.proof)), ("not computed", claim.why_not)]
     if finding is not None:
         rows.append(("compares", plain(claim.compares)))
@@ -134,15 +145,15 @@ def _explain(one: Checked, screen: Console) -> None:
         ]
         rows += [("figures", "\n".join(f"{_number(value)}  {name}" for name, value in finding.figures.items()))]
         if claim.function is not None and claim.function.__doc__:
-            rows.append(("the case", " ".join(claim.function.__doc__.split())))
+            rows.append(("the case", plain(" ".join(claim.function.__doc__.split()))))
         sizes = ", ".join(f"{name} {bounds.low:g}-{bounds.high:g}" for name, (_, bounds) in claim.ranges.items())
-        rows += [("sizes", sizes), ("code", f"attnworks/{claim.code}")]
+        rows += [("sizes", sizes), ("code", claim.code or "")]
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(style="dim", no_wrap=True, justify="right")
     table.add_column(overflow="fold")
     for name, value in rows:
         if value:
-            table.add_row(name, value)
+            table.add_row(name, Text(value) if isinstance(value, str) else value)
     screen.print(table)
 
 
@@ -172,26 +183,36 @@ def check_on_and_show(ids: Sequence[str], options: dict[str, Any]) -> None:
             got="--explain or --verdict as well",
             remedy="leave one out; attnworks claims ID --explain says more about a claim",
         )
-    passages, about, remark = passages_of({**options, "parses": None})
+    laws = {*OF_LAYERS, *OF_STACKS}
+    wanted = {claim.id for claim in matching(*ids)} & laws
+    if not wanted:
+        raise UsageError(
+            asked=f"{' '.join(ids)} on a model", expected=f"some of {', '.join(sorted(laws))}", got="none of these",
+            remedy="leave --on out, or choose some of them",
+        )  # fmt: skip
+    passages, about, remark = passages_of({**options, "sentences": options["sentences"] or SENTENCES})
     screen, errors, quiet = console(), progress_console(), options["as_json"]
     if remark and not quiet:
         errors.print(f"[yellow]{remark}")
-    examinee = open_examinee(options["on"])
-    wanted = {claim.id for claim in matching(*ids)}
+    examinee = open_examinee(options["on"], max_tokens=options["max_tokens"])
     with progress_bar("sentences", errors, shown=not quiet) as progress:
         task = progress.add_task("", total=len(passages))
         tallies = check_on(examinee, passages, lambda sentences: progress.advance(task, sentences), wanted)
     if quiet:
         print_json([tally.to_json() for tally in tallies])
         return
-    screen.print(
-        f"{examinee.subject.name} on {len(passages)} sentences of {about['name']}, in float64. Every layer (or stack) "
-        "counts once for each sentence; left/right is the median.", style="dim", markup=False,
-    )  # fmt: skip
+    told = (
+        f"{examinee.subject.name} on text from {about['name']} ({len(passages)}), in float64. Every layer (or stack) "
+        "counts once for each sentence; left/right is the median. Verdicts are about all models: what is false may "
+        "hold here."
+    )
+    screen.print(told, style="dim", markup=False)
     screen.print(_on_table([tally for tally in tallies if tally.looked]))
     for tally in tallies:
-        for reason, places in tally.silent.items() if not tally.looked else ():
-            screen.print(f"{tally.law.id} says nothing here: {reason} ({places} times)", style="dim", markup=False)
+        if tally.silent:
+            reasons = "; ".join(f"{reason} ({places})" for reason, places in tally.silent.items())
+            told = f"{tally.law.id} says nothing of {tally.silent.total()} places: {reasons}."
+            screen.print(told, style="dim", markup=False)
 
 
 def _on_table(tallies: Iterable[Tally]) -> Table:

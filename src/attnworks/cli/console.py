@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -12,10 +13,12 @@ if TYPE_CHECKING:
 
 
 def console() -> Console:
-    """Results go to standard output; in a pipe, without colour and never cut to the width of a terminal."""
+    """Results go to standard output; in a pipe without colour, and as wide as COLUMNS says, or 120."""
     from rich.console import Console
 
-    return Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=120)
+    told = os.environ.get("COLUMNS", "")
+    width = None if sys.stdout.isatty() else int(told) if told.isdigit() and int(told) > 0 else 120
+    return Console(highlight=False, width=width)
 
 
 def progress_console() -> Console:

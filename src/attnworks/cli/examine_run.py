@@ -115,11 +115,12 @@ def _check_report(path: Path) -> None:
 
 def passages_of(options: dict[str, Any]) -> tuple[list[Passage], dict[str, Any], str | None]:
     """The text that was asked for, where it is from, and what is odd about it."""
-    text, corpus, parses, number = (options[name] for name in ("text", "corpus", "parses", "sentences"))
+    text, corpus, number = (options[name] for name in ("text", "corpus", "sentences"))
+    parses = options.get("parses")
     if corpus is not None and (text is not None or parses is not None):
         raise UsageError(
             asked="the text to read",
-            expected="--corpus SPEC, or --text FILE and --parses FILE",
+            expected=f"--corpus SPEC, or --text FILE{' and --parses FILE' if 'parses' in options else ''}",
             got=f"both --corpus and {'--parses' if text is None else '--text'}",
             remedy="leave one out",
         )

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attnworks.errors import UsageError
 from attnworks.linalg.retrieval import (
-    one_head_variance,
+    one_head_variance_among,
     one_key_weight,
     simulate_retrieval,
     squashed,
@@ -77,7 +77,7 @@ class Row:
 
     one_a, one_b               weights of a and b in the head that asks for both
     two_a, two_b               of a in the head that asks for a, and of b in the head that asks for b
-    *_expected                 in closed form; that of one head holds for beta far above ln n
+    *_expected                 in closed form, without the noise
     failure                    how often the head that asks for a gives it less than one half
     """
 
@@ -120,7 +120,7 @@ def _row(beta: float, V: Float[Tensor, "n v"], options: Options, source: torch.G
         two_a=_weight(drawn.first[:, A], each, alone),
         two_b=_weight(drawn.second[:, B], each, each),
         one_variance=float(drawn.by_one.var(0).sum()) / apart,
-        one_variance_expected=one_head_variance(beta, V[A], V[B]) / apart,
+        one_variance_expected=one_head_variance_among(beta, V, A, B) / apart,
         two_variance=float(drawn.by_two.var(0).sum()) / apart,
         two_variance_expected=two_head_variance(beta, V, A) / apart,
         failure=float((drawn.first[:, A] < 0.5).double().mean()),

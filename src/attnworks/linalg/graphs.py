@@ -30,7 +30,7 @@ def edge_count(A: Bool[Tensor, "*a i j"]) -> Int[Tensor, "*a"]:
 def reached(A: Bool[Tensor, "*a n n"], layers: int, *, skip: bool = True) -> Bool[Tensor, "*a n n"]:
     """A^L in boolean algebra: True where position i can depend on position j after L layers of this pattern.
 
-    Source: Conti 2024, sections 2.1.1 and 2.1.2 (S4.78, S4.85). About 2 log2 L products, by repeated squaring.
+    Source: Conti 2024, section 2.1.1 (S4.78, S4.85). About 2 log2 L products, by repeated squaring.
     """
     if layers < 0:
         raise UsageError(
@@ -91,7 +91,7 @@ def receptive_field(layers: int, window: int, dilations: Sequence[int] = (1,)) -
     """span = 2 L w max(d) + 1; seen = the offsets that are sums of L terms m d, |m| <= w, d among the dilations.
 
     `window` counts steps to each side, and heads of every layer have all the `dilations`.
-    Source: Conti 2024, section 2.1.2 (S4.83); with one dilation it sees 2 L w + 1, every d-th position.
+    Source: Conti 2024, section 2.1.1 (S4.83); with one dilation it sees 2 L w + 1, every d-th position.
     Holds when: the sequence ends on neither side before the span does.
     Departs: the document's w is the whole width, twice ours, and its L d w leaves out the token itself and the gaps.
     """
@@ -106,7 +106,7 @@ def receptive_field(layers: int, window: int, dilations: Sequence[int] = (1,)) -
 def layers_needed(n: int, window: int, dilation: int = 1) -> int | None:
     """The smallest L with L w d >= n - 1, so that the span of either end takes in the other; None if there is none.
 
-    Source: Conti 2024, section 2.1.2 (S4.85); w counts steps to each side.
+    Source: Conti 2024, section 2.1.1 (S4.85); w counts steps to each side.
     Holds when: d = 1; a larger dilation alone reaches only every d-th position on the way (S4.83).
     """
     if n == 1:

@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 def leading(X: Float[Tensor, "*a i j"], rank: int) -> Float[Tensor, "*a i j"]:
     """X_r = sum_{a <= r} s_a u_a v_a^T, the matrix of rank r nearest to X; X itself if r >= min(i, j).
 
-    Source: Eckart and Young 1936; the approximation by SVD of Conti 2024, section 2.2 (S4.116).
+    Source: Eckart and Young 1936; the approximation by SVD of Conti 2024, section 2.1.3 (S4.116).
     Gradient: in the bases of u and v, with D_ab = u_a^T dX v_b, the differential of X_r is D_ab where a, b <= r, zero
     where a, b > r, and across the cut, a <= r < b,
         (s_a^2 D_ab + s_a s_b D_ba) / (s_a^2 - s_b^2),    and the same with ab and ba exchanged.

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from scipy.stats import chi2
 from torch import Generator, Tensor
 
-from attnworks.errors import UsageError
+from attnworks.linalg.projection import check_eps
 
 
 def equal_tails(eps: float) -> float:
@@ -21,7 +21,7 @@ def equal_tails(eps: float) -> float:
 
     Source: S4.113.
     """
-    _check_eps(eps)
+    check_eps(eps)
     return eps / math.atanh(eps)
 
 
@@ -30,16 +30,16 @@ def tail_exponent(eps: float, s: float = 1.0) -> float:
 
     Source: S4.113; Chernoff's bound of the chi-squared distribution. An end beyond the mean counts as I(1) = 0.
     """
-    _check_eps(eps)
+    check_eps(eps)
     return min(ratio - 1 - math.log(ratio) for ratio in (min((1 - eps) / s, 1.0), max((1 + eps) / s, 1.0)))
 
 
 def enough_rows(m: int, eps: float) -> int:
-    """The least k > 8 ln(m) / eps^2.
+    """The least k > 8 ln(m) / eps^2, in which m points can keep all squared distances within the factor 1 +- eps.
 
-    Source: Conti 2024, lemma 2.1 (S4.113), where k is called n.
+    Source: Conti 2024, lemma 2.1 (S4.113), where k is called n; for a map scaled by `equal_tails`.
     """
-    _check_eps(eps)
+    check_eps(eps)
     return math.floor(8 * math.log(m) / eps**2) + 1
 
 
@@ -48,7 +48,7 @@ def union_failure(m: int, k: int, eps: float, s: float = 1.0) -> float:
 
     Source: S4.113. Below one, some map keeps all distances.
     """
-    _check_eps(eps)
+    check_eps(eps)
     outside = chi2.sf((1 + eps) / s * k, k) + chi2.cdf((1 - eps) / s * k, k)
     return m * (m - 1) / 2 * float(outside)
 
@@ -64,13 +64,3 @@ def distortion(X: Float[Tensor, "m n"], f: Float[Tensor, "k n"]) -> Float[Tensor
     steps = X[first] - X[second]
     ratios = (steps @ f.mT).square().sum(-1) / steps.square().sum(-1)
     return (ratios - 1).abs().amax() if len(ratios) else X.new_zeros(())
-
-
-def _check_eps(eps: float) -> None:
-    if not 0 < eps < 1:
-        raise UsageError(
-            asked="a map that keeps distances",
-            expected="0 < eps < 1",
-            got=f"eps {eps}",
-            remedy="eps is how far a squared distance may change, as a share of it",
-        )

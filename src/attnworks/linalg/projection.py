@@ -8,6 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor
 
+from attnworks.errors import UsageError
+
 ROUNDING = 1e-9
 """A number of rows that is whole up to so much is not rounded up."""
 
@@ -49,6 +51,7 @@ def published_rows(n: int, eps: float) -> int:
 
     Source: the constant of the proof that theorem 2.3 of Xie 2021 refers to (S0.21).
     """
+    check_eps(eps)
     return math.ceil(5 * math.log(n) / (eps**2 - eps**3))
 
 
@@ -59,15 +62,8 @@ def jl_inner_dim(rows: int, eps: float, delta: float) -> int:
     probability at most 4 exp(-(eps^2 - eps^3) k / 4), as R changes ||u + w||^2 and ||u - w||^2 by the factor 1 +- eps.
     Source: what is left of theorem 2.3 of Xie 2021 (S0.24), D8.
     """
+    check_eps(eps)
     return math.ceil(4 * math.log(4 * rows / delta) / (eps**2 - eps**3))
-
-
-def jl_dim(vectors: int, eps: float) -> int:
-    """The least k > 8 ln m / eps^2, in which m vectors can keep all their squared distances within the factor 1 +- eps.
-
-    Source: Conti 2024, lemma 2.1 (S4.113), for the Gaussian map scaled by 2 eps / ln((1 + eps) / (1 - eps)).
-    """
-    return math.floor(8 * math.log(vectors) / eps**2) + 1
 
 
 def exact_low_rank(P: Float[Tensor, "*a i j"], V: Float[Tensor, "*a j v"]) -> Float[Tensor, "*a i j"]:
@@ -76,3 +72,13 @@ def exact_low_rank(P: Float[Tensor, "*a i j"], V: Float[Tensor, "*a j v"]) -> Fl
     Source: D8 (S0.21): that a low-rank matrix can stand for P on given values says nothing about softmax.
     """
     return P @ V @ torch.linalg.pinv(V)
+
+
+def check_eps(eps: float) -> None:
+    if not 0 < eps < 1:
+        raise UsageError(
+            asked="a random projection",
+            expected="0 < eps < 1",
+            got=f"eps {eps}",
+            remedy="eps is the error that is allowed, as a share",
+        )

@@ -238,6 +238,18 @@ def one_head_variance(beta: float, v_a: Float[Tensor, " v"], v_b: Float[Tensor, 
     return squashed(0.0, beta / math.sqrt(2)).variance * float((v_a - v_b).square().sum())
 
 
+def one_head_variance_among(beta: float, V: Float[Tensor, "n v"], a: int = 0, b: int = 1) -> float:
+    """tr Var(c) = Var(sigma(beta gamma - ln(e^beta + n - 2))) ||v_a - w||^2, w the mean of the other values.
+
+    In w, v_b counts e^beta and every other value one. For beta >> ln n it is `one_head_variance`.
+    Source: D9. Holds when: mu is orthonormal, n >= 2, and all keys but a stay at their means.
+    """
+    n, kept = len(V), math.exp(-beta)
+    w = (V[b] + kept * (V.sum(0) - V[a] - V[b])) / (1 + (n - 2) * kept)
+    share = squashed(-math.log1p((n - 2) * kept), beta / math.sqrt(2)).variance
+    return share * float((V[a] - w).square().sum())
+
+
 def two_head_variance(beta: float, V: Float[Tensor, "n v"], a: int = 0) -> float:
     """tr Var(c) = Var(sigma(beta gamma - ln(n - 1))) ||v_a - mean_{i != a} v_i||^2 / 4, gamma ~ N(1, 1/2).
 

@@ -30,7 +30,7 @@ class Longformer(Sparse):
 
     A global token looks around with Q_g, K_g, V_g of Context.second, if there are such; all else uses Q, K, V.
 
-    Source: Conti 2024, section 2.1.2 (S4.82-S4.87).
+    Source: Conti 2024, section 2.1.1 (S4.82-S4.87).
     """
 
     name = "longformer"

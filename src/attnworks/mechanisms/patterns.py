@@ -76,7 +76,7 @@ class Full(Pattern):
 class Window(Pattern):
     """Keys at most `window` steps away on each side, a step being `dilation` tokens; heads take dilations in turn.
 
-    Source: Conti 2024, section 2.1.2 (S4.82-S4.84).
+    Source: Conti 2024, section 2.1.1 (S4.82-S4.84).
     Departs: `window` counts tokens to each side, where the document's w is the whole width.
     """
 

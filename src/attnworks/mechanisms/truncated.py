@@ -22,7 +22,7 @@ from attnworks.mechanisms.scores import scaled_dot
 class Truncated(Dense):
     """Y = P_r V with P_r the matrix of rank r nearest to P = softmax(Q K^T / sqrt(k)); dense where r >= j.
 
-    Source: Conti 2024, section 2.2 (S4.105, S4.116); Xie 2021, theorem 2.3 (S0.25): an SVD per head and layer costs
+    Source: Conti 2024, section 2.1.3 (S4.105, S4.116); Xie 2021, theorem 2.3 (S0.25): an SVD per head and layer costs
     more than it saves, so this is for study.
     Departs: P_r depends on all queries and keys together. So causal and dense masks are refused, and other sequences
     too: in the cross-attention of a decoder it would show words that are still to come. Padded queries give zeros,

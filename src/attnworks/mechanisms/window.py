@@ -20,7 +20,7 @@ class WindowAttention(Sparse):
     `dilation` is one number, or several for the heads to take in turn: (1, 2, 4), written 1/2/4 in a spec. With one
     dilation everywhere only every d-th token is ever reached; mixed dilations fill the gaps (S4.83).
 
-    Source: Conti 2024, section 2.1.2 (S4.82-S4.85, S4.154).
+    Source: Conti 2024, section 2.1.1 (S4.82-S4.85, S4.154).
     Departs: `window` counts tokens to each side, where the document's w is the whole width.
     """
 
@@ -42,7 +42,7 @@ class WindowAttention(Sparse):
 def window_edges(queries: int, keys: int, window: int, dilation: int = 1, causal: bool = False) -> int:
     """n (2w + 1) - w (w + 1) in a sequence of n > w tokens, summed over the `dilation` interleaved sequences.
 
-    Source: Conti 2024, section 2.1.2 (S4.82); causal n (w + 1) - w (w + 1) / 2, of which the last `queries` rows count.
+    Source: Conti 2024, section 2.1.1 (S4.82); causal n (w + 1) - w (w + 1) / 2, of which the last `queries` rows count.
     """
 
     def whole_sequence(n: int) -> int:

@@ -21,7 +21,7 @@ def sinusoid(t: Int[Tensor, "*a"] | Float[Tensor, "*a"], d: int, base: float = 1
     Source: Conti 2024, eq. 1 (S4.20).
     Holds when: d is even. Then ||f(t)||^2 = d/2 and f(t).f(s) = sum_k cos(omega_k (t - s)).
     """
-    angles = t.to(torch.float64).unsqueeze(-1) * frequencies(d, base).to(t.device)
+    angles = _angles(t, d, base)
     return torch.stack([angles.sin(), angles.cos()], -1).flatten(-2)
 
 
@@ -46,7 +46,7 @@ def sinusoid_complex(
     Source: Conti 2024, section 1.2.1 (S4.21).
     Departs: the document divides t by omega_k instead of multiplying it.
     """
-    angles = t.to(torch.float64).unsqueeze(-1) * frequencies(d, base).to(t.device)
+    angles = _angles(t, d, base)
     return torch.polar(torch.ones_like(angles), angles)
 
 
@@ -71,6 +71,10 @@ def least_distance(n: int, d: int, base: float = 10_000.0) -> float:
 def longest_wavelength(d: int, base: float = 10_000.0) -> float:
     """2 pi base^((d - 2) / d), after which the slowest pair comes back; what `base` has to be large for (S4.22)."""
     return float(2 * torch.pi / frequencies(d, base)[-1])
+
+
+def _angles(t: Tensor, d: int, base: float) -> Float[Tensor, "*a k"]:
+    return t.to(torch.float64).unsqueeze(-1) * frequencies(d, base).to(t.device)
 
 
 class Positions(nn.Module):

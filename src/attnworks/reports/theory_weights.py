@@ -59,9 +59,7 @@ def draw_two_keys(rows: Sequence[two_keys.Row], options: two_keys.Options, folde
         variance.plot(betas, [getattr(row, field) for row in rows], "o", markersize=4, color=colour)
         variance.plot(betas, [getattr(row, f"{field}_expected") for row in rows], color=colour, linewidth=1.5)
     variance.axhline(0.25, color=GREY, **BOUND)
-    variance.axvline(math.log(options.keys), color=GREY, linewidth=1.0, linestyle=":")
     variance.set_ylim(0, 0.28)
-    note(variance, "β = ln n", math.log(options.keys), 0.265, GREY, (4, 0), va="center")
     ends = {name: (getattr(rows[-1], f"{field}_expected"), colour) for name, (field, colour) in spreads.items()}
     name_right(variance, {**ends, "a or b by chance": (0.25, GREY)})
     save(figure, folder)

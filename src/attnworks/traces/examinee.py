@@ -124,6 +124,13 @@ def foreign_examinee(model: Any, tokenizer: Any, name: str, max_tokens: int | No
             got="none",
             remedy="save the tokenizer into the same folder, or pass one in Python",
         )
+    if (reads := getattr(model, "main_input_name", "input_ids")) != "input_ids":
+        raise UsageError(
+            asked=f"an examination of {name}",
+            expected="a model that reads text",
+            got=f"one that reads {reads}",
+            remedy="choose another model, or show it through attnworks.traces.adapter",
+        )
     mask_id = tokenizer.mask_token_id if isinstance(tokenizer.mask_token_id, int) else None
     subject, longest = ForeignSubject(model, name, mask_id), longest_input(model)
     reader = HuggingFaceReader(tokenizer, longest, max_tokens)

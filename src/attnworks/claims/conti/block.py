@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from attnworks.claims.conti.filling import filled
 from attnworks.claims.contract import Between, Finding, Verdict, statement
 from attnworks.claims.drawing import Draw
+from attnworks.claims.filling import filled
 from attnworks.claims.sides import at_most, more, same
 from attnworks.linalg.softmax import entropy
 from attnworks.mechanisms import Context, Mask
@@ -40,6 +40,8 @@ EPS = 1e-6
     verdict=Verdict.TYPO,
     correction=r"These are columns, so that $Q(x_i) \cdot K(x_j)^\top$ is a $k \times k$ matrix. A number is "
     r"$Q(x_i)^\top K(x_j) / \sqrt k$; for rows, $X W_q (X W_k)^\top / \sqrt k$.",
+    compares=r"entries of $Q(x_i) \cdot K(x_j)^\top$, and of a score; corrected: weight by $Q(x_i)^\top K(x_j)$, and "
+    "by our layer",
 )
 def scores_of_columns(draw: Draw, n: Rows = 5, heads: Heads = 3, k: Annotated[int, Between(2, 7)] = 7) -> Finding:
     X, layer = draw.normal(1, n, heads * k), _attention(draw, heads, k)
@@ -58,6 +60,7 @@ def scores_of_columns(draw: Draw, n: Rows = 5, heads: Heads = 3, k: Annotated[in
     r"$W_{c,h} \in \mathbb R^{k \times d}$",
     verdict=Verdict.HOLDS,
     correction="The same as torch.nn.MultiheadAttention without biases.",
+    compares="entry of the sum over heads, and of PyTorch's multi-head attention",
 )
 def sum_over_heads(draw: Draw, n: Rows = 5, heads: Heads = 3, k: HeadWidth = 7) -> Finding:
     X, layer = draw.normal(1, n, heads * k), _attention(draw, heads, k)
@@ -75,6 +78,8 @@ def sum_over_heads(draw: Draw, n: Rows = 5, heads: Heads = 3, k: HeadWidth = 7) 
     verdict=Verdict.TYPO,
     correction=r"$\gamma_2, \beta_2 \in \mathbb R^d$ beside the second: it has parameters of its own. Norms follow the "
     "sums, as in 2017.",
+    compares=r"entry with $\gamma_1, \beta_1$ in both norms, and of our block; corrected: with $\gamma_2, \beta_2$ in "
+    "the second, and of our block",
 )
 def norms_of_their_own(draw: Draw, n: Rows = 5, heads: Heads = 3, k: HeadWidth = 2, m: Rows = 11) -> Finding:
     X, block = draw.normal(1, n, heads * k), _block(draw, heads, k, m)
@@ -92,6 +97,8 @@ def norms_of_their_own(draw: Draw, n: Rows = 5, heads: Heads = 3, k: HeadWidth =
     r"$W_2 \in \mathbb R^{m \times d}$ and $b_1, b_2 \in \mathbb R$",
     verdict=Verdict.TYPO,
     correction=r"$b_1 \in \mathbb R^m$ and $b_2 \in \mathbb R^d$.",
+    compares="entry if $b_2$ were one number, and of our output at $u = 0$; corrected: entries of $b_1$ and $b_2$, "
+    "and $m$ and $d$",
 )
 def biases_of_the_feed_forward(draw: Draw, d: Width = 5, m: Width = 7) -> Finding:
     """Of u = 0 and a b_1 below 0 the output is b_2: if that were a single number, all entries would be the same."""
@@ -113,6 +120,8 @@ def biases_of_the_feed_forward(draw: Draw, d: Width = 5, m: Width = 7) -> Findin
     r"\sigma^2 + \epsilon}} + \beta$. They differ by at most $\lvert \gamma \frac{z - \mu}{\sigma} \rvert "
     r"\max(\epsilon / \sigma, \epsilon / (2 \sigma^2))$, so they agree where $\sigma^2$ is far above $\epsilon$, and "
     "not on rows of small numbers. On constant rows the gradient of the printed form is NaN (a root at 0).",
+    compares="difference from PyTorch's norm, and its bound; without: printed norm of a row of spread 0.001, and "
+    "PyTorch's",
 )
 def layer_norm(draw: Draw, n: Rows = 5, d: Width = 7, scale: Annotated[float, Between(0.1, 1e3)] = 1.0) -> Finding:
     z = draw.normal(n, d, scale=scale)
@@ -144,6 +153,7 @@ def layer_norm(draw: Draw, n: Rows = 5, d: Width = 7, scale: Annotated[float, Be
     verdict=Verdict.TYPO,
     correction="Both run over the $d$ entries of a row of the model, not over the width $k$ of a head; the variance is "
     "the biased one.",
+    compares="entry of the norm over the first $k$, and of ours; corrected: of the norm over all $d$, and of ours",
 )
 def mean_over_the_model_width(
     draw: Draw, n: Rows = 5, k: HeadWidth = 4, more_entries: Annotated[int, Between(1, 7)] = 4
@@ -161,6 +171,8 @@ def mean_over_the_model_width(
     verdict=Verdict.TYPO,
     correction=r"The first form, $f_{\theta_L} \circ \ldots \circ f_{\theta_1}$: every block has parameters of its "
     "own.",
+    compares="entry with the first block repeated, and of our encoder; corrected: with the blocks in turn, and of "
+    "our encoder",
 )
 def stack_of_blocks(draw: Draw, layers: Annotated[int, Between(2, 5)] = 3, n: Rows = 5, heads: Heads = 2) -> Finding:
     attention = AttentionConfig(heads=heads, d_k=3, d_v=3, bias=False)
@@ -179,6 +191,7 @@ def stack_of_blocks(draw: Draw, layers: Annotated[int, Between(2, 5)] = 3, n: Ro
     verdict=Verdict.TYPO,
     correction=r"$(d, k)$: columns are split, rows are not. The heads side by side are the product with the whole "
     "matrix.",
+    compares="rows of a submatrix, and tokens $n$; corrected: query by the whole matrix, and by the head",
 )
 def blocks_of_columns(
     draw: Draw, heads: Heads = 3, k: HeadWidth = 2, longer: Annotated[int, Between(1, 7)] = 1
@@ -199,6 +212,7 @@ def blocks_of_columns(
     says=r"$W_{1,v} = W_v[:, :d_k], \ldots, W_{d/k,v} = W_k[:, d - d_k : d]$",
     verdict=Verdict.TYPO,
     correction=r"$W_{d/k,v} = W_v[:, d - d_k : d]$; and $d_k = k$.",
+    compares="value by columns of $W_k$, and of our last head; corrected: by columns of $W_v$, and of our last head",
 )
 def last_block_of_values(draw: Draw, n: Rows = 5, heads: Heads = 3, k: HeadWidth = 2) -> Finding:
     X, layer, d = draw.normal(1, n, heads * k), _attention(draw, heads, k), heads * k
@@ -212,6 +226,7 @@ def last_block_of_values(draw: Draw, n: Rows = 5, heads: Heads = 3, k: HeadWidth
     where="§1.2.2, (4)",
     says=r"$Q^{(h)}(x_i) = W_{h,q}^\top x_i$ and $K^{(h)}(x_i) = W_{h,k}^\top x_i$",
     verdict=Verdict.HOLDS,
+    compares=r"entry of $W^\top x_i$, and of our query or key",
 )
 def queries_and_keys(draw: Draw, n: Rows = 5, heads: Heads = 3, k: HeadWidth = 2) -> Finding:
     X, layer = draw.normal(1, n, heads * k), _attention(draw, heads, k)
@@ -228,6 +243,7 @@ def queries_and_keys(draw: Draw, n: Rows = 5, heads: Heads = 3, k: HeadWidth = 2
     verdict=Verdict.TYPO,
     correction=r"Divided by $\sqrt k$, as in the block definition, §1.2.3, (10) and §3. Divided by $k$, scores have "
     "variance $1/k$, and attention is nearly uniform.",
+    compares="output with scale $1/k$, and of PyTorch's attention; corrected: our output, and PyTorch's",
 )
 def scale_of_scores(
     draw: Draw, n: Annotated[int, Between(2, 128)] = 128, k: Annotated[int, Between(2, 64)] = 64, v: Rows = 5
@@ -249,6 +265,7 @@ def scale_of_scores(
     says=r'Each $W_{i,q}, W_{i,k}, W_{i,v}$ is of dimension $(n, k)$, so that it is "looking" at the whole sentence.',
     verdict=Verdict.TYPO,
     correction=r"$(d, k)$: it looks at $k$ features of every token, and at no other token.",
+    compares="change of a query when all other tokens change, and 0; corrected: rows of $W_{i,q}$, and $d$",
 )
 def projections_look_at_one_token(draw: Draw, n: Several = 5, heads: Heads = 3, k: HeadWidth = 2) -> Finding:
     """A query that looked at the whole sentence would change with the other tokens."""
@@ -266,6 +283,7 @@ def projections_look_at_one_token(draw: Draw, n: Several = 5, heads: Heads = 3, 
     r"dimension $(H \times k, d)$",
     verdict=Verdict.TYPO,
     correction=r"The last index is $H$. Then it equals $\sum_h head_h W_{c,h}$.",
+    compares="columns of $h < H$ heads, and rows of $W_c$; corrected: concatenated heads times $W_c$, and our output",
 )
 def heads_side_by_side(
     draw: Draw, n: Rows = 5, h: Heads = 2, more_heads: Annotated[int, Between(1, 3)] = 1, k: HeadWidth = 7
@@ -285,6 +303,7 @@ def heads_side_by_side(
     says="The number of heads is $H = d/k$.",
     verdict=Verdict.CONDITION,
     correction="If $k$ divides $d$.",
+    compares="blocks of $k$ columns in $W_q$, and $d/k$; without: the same where $k$ does not divide $d$",
 )
 def number_of_heads(draw: Draw, heads: Heads = 3, k: Annotated[int, Between(2, 7)] = 5) -> Finding:
     """With up to k - 1 columns too many, no whole number of heads is that wide."""
@@ -301,6 +320,8 @@ def number_of_heads(draw: Draw, heads: Heads = 3, k: Annotated[int, Between(2, 7
     says=r"The parameter $\gamma$ is used to avoid division by 0.",
     verdict=Verdict.FALSE,
     correction=r"$\epsilon$ is; $\gamma$ is the learned gain.",
+    compares=r"finite entries of the norm of a constant row with $\gamma$ alone, and $d$; corrected: with $\epsilon$, "
+    "and $d$",
 )
 def division_by_zero(
     draw: Draw, d: Width = 7, scale: Scale = 1.0, eps: Annotated[float, Between(1e-12, 1e-3)] = EPS
@@ -319,6 +340,7 @@ def division_by_zero(
     says=r"$U = \gamma_1 \frac{X + U' - \mu_{x,u}}{\sigma_{x,u} + \epsilon} + \beta_1 \in \mathbb R^{n \times d}$",
     verdict=Verdict.HOLDS,
     correction=r"$\mu$ and $\sigma$ are those of each row.",
+    compares="entry of the printed $U$, and of our block after attention",
 )
 def norm_after_attention(draw: Draw, n: Rows = 5, heads: Heads = 3, k: HeadWidth = 2, scale: Scale = 1.0) -> Finding:
     X, block = draw.normal(1, n, heads * k, scale=scale), _block(draw, heads, k, 7)
@@ -334,6 +356,7 @@ def norm_after_attention(draw: Draw, n: Rows = 5, heads: Heads = 3, k: HeadWidth
     says=r"$z'_i = \max(0; u_i W_1 + b_1) W_2 + b_2$",
     verdict=Verdict.HOLDS,
     correction="With biases of as many entries as S4.34 says.",
+    compares="entry of the formula, and of our feed-forward network",
 )
 def feed_forward(draw: Draw, n: Rows = 5, d: Width = 7, m: Width = 11, scale: Scale = 1.0) -> Finding:
     u, mlp = draw.normal(n, d, scale=scale), filled(draw, lambda: FeedForward(d, m))

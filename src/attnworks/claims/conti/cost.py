@@ -27,6 +27,8 @@ from attnworks.models.positions import Positions
         r"$4d$): the share is $\frac{n}{n+6d}$, one half only at $n = 6d$. With its projections, self-attention takes "
         r"$\frac{n+2d}{n+6d}$, one half only at $n = 2d$."
     ),
+    compares="share of self-attention with its projections, and one half; corrected: share of the FLOPs counted, and "
+    "by the formula",
     note=(
         "Counted with its projections, attention reaches one half at $n = 2d$ already; up to BERT's 512 tokens it "
         r"stays below for every $d \ge 256$."
@@ -49,6 +51,8 @@ def share_of_attention(
     says=r"Relating every token to every other token has complexity $O(n^2)$.",
     verdict=Verdict.CONDITION,
     correction=r"In the length alone: $O(n^2 d)$ time, and $O(n^2)$ memory per head if $P$ is stored.",
+    compares="FLOPs of a head at $2n$ tokens, and four times those at $n$; without: FLOPs at width $2d$, and those "
+    "at $d$",
 )
 def pairs_of_tokens(
     draw: Draw, n: Annotated[int, Between(1, 10_000)] = 512, d: Annotated[int, Between(1, 1024)] = 64
@@ -68,6 +72,7 @@ def pairs_of_tokens(
     says="Most transformers are fixed in length; BERT is limited to 512 tokens.",
     verdict=Verdict.HOLDS,
     correction="Its positions are a learned table, which has no row for token 513.",
+    compares="longest input that the position table of BERT takes, and 512",
 )
 def learned_positions_end(draw: Draw, d: Annotated[int, Between(1, 13)] = 5) -> Finding:
     rows = PUBLISHED["bert-large"].blueprint.positions

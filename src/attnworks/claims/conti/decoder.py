@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnworks.claims.conti.filling import filled
 from attnworks.claims.conti.toy import Toy, beginnings, trap
 from attnworks.claims.contract import Between, Finding, Verdict, statement
 from attnworks.claims.drawing import Draw
+from attnworks.claims.filling import filled
 from attnworks.claims.sides import same
 from attnworks.claims.together import together
 from attnworks.linalg.softmax import masked_softmax
@@ -36,6 +36,8 @@ CAUSAL = Mask(causal=True)
     "preceding positions only.",
     verdict=Verdict.CONDITION,
     correction="By preceding positions and by itself.",
+    compares="output of earlier rows with other keys and values from $t$ on, and before the change; without: of row "
+    "$t$ itself",
 )
 def influence_under_the_mask(draw: Draw, n: Several = 7, k: Width = 5, v: Width = 3) -> Finding:
     """Other keys and values from position t on: rows before it stay as they are, row t itself does not."""
@@ -55,6 +57,8 @@ def influence_under_the_mask(draw: Draw, n: Several = 7, k: Width = 5, v: Width 
     verdict=Verdict.TYPO,
     correction="The matrix was named $A$. The $s$ of (8) are values of softmax: with these, softmax would be taken "
     "twice.",
+    compares="weight by softmax of $S + M$, and of our causal attention; corrected: of $A + M$, and of our causal "
+    "attention",
 )
 def name_of_the_scores(draw: Draw, n: Several = 5, k: Width = 3, spread: Spread = 1.0) -> Finding:
     Q, K, V = (draw.normal(1, 1, n, k, scale=spread) for _ in range(3))
@@ -71,6 +75,7 @@ def name_of_the_scores(draw: Draw, n: Several = 5, k: Width = 3, spread: Spread 
     says=r"Softmax of rows in which future scores are $-\infty$ gives a lower triangular matrix.",
     verdict=Verdict.HOLDS,
     correction="A row needs one finite score; without any it is NaN by the formula, and zero in our masked softmax.",
+    compares="weights that are not 0, and $n(n+1)/2$; every weight, and that of our masked softmax as well",
 )
 def lower_triangular_weights(draw: Draw, n: Rows = 5, spread: Spread = 1.0) -> Finding:
     A = draw.normal(n, n, scale=spread)
@@ -81,8 +86,10 @@ def lower_triangular_weights(draw: Draw, n: Rows = 5, spread: Spread = 1.0) -> F
         "entries of a blind row that are NaN by the formula": float(blind.softmax(-1).isnan().sum()),
         "largest weight of a blind row in ours": float(masked_softmax(blind, blind == 0).max()),
     }
-    triangle = together(P.triu(1), P.sum(-1), P)
-    return Finding(same(triangle, together(torch.zeros(n, n), torch.ones(n), ours)), figures=figures)
+    return Finding(
+        same(together((P != 0).sum(), P.triu(1), P), together(n * (n + 1) // 2, torch.zeros(n, n), ours)),
+        figures=figures,
+    )
 
 
 @statement(
@@ -90,6 +97,7 @@ def lower_triangular_weights(draw: Draw, n: Rows = 5, spread: Spread = 1.0) -> F
     where="§1.2.5, (10)",
     says=r"$\operatorname{MaskedAttention}(Q, K, V) = \operatorname{softmax}(M + Q K^\top / \sqrt k) V$",
     verdict=Verdict.HOLDS,
+    compares="entry of the formula, and of our causal attention",
 )
 def masked_attention(draw: Draw, n: Rows = 5, k: Width = 7, v: Width = 3, spread: Spread = 1.0) -> Finding:
     Q, K, V = (draw.normal(1, 1, n, width, scale=spread) for width in (k, k, v))
@@ -105,6 +113,8 @@ def masked_attention(draw: Draw, n: Rows = 5, k: Width = 7, v: Width = 3, spread
     verdict=Verdict.TYPO,
     correction=r"A convex combination of $v_1, \ldots, v_j$ with these weights; a combination of the weights is one "
     "number.",
+    compares="entries of a combination of weights, and of the row; corrected: entry of the combination of values, "
+    "and of the row",
 )
 def rows_are_convex_combinations(
     draw: Draw, n: Rows = 5, k: Width = 7, v: Annotated[int, Between(2, 11)] = 3
@@ -117,7 +127,13 @@ def rows_are_convex_combinations(
     of_the_weights = (draw.normal(j + 1) @ weights).reshape(-1)
     row = Y[0, 0, j]
     figures = {"least weight": float(weights.min()), "sum of the weights": float(weights.sum())}
-    return Finding(same(len(of_the_weights), len(row)), corrected=same(weights @ values, row), figures=figures)
+    return Finding(
+        same(len(of_the_weights), len(row)),
+        corrected=same(
+            together(weights @ values, weights.sum(), weights.clamp_max(0.0).sum()), together(row, 1.0, 0.0)
+        ),
+        figures=figures,
+    )
 
 
 @statement(
@@ -127,6 +143,8 @@ def rows_are_convex_combinations(
     verdict=Verdict.TYPO,
     correction=r"$\operatorname{softmax}(X W_q (Z W_k)^\top / \sqrt k) Z W_v$. Without projections rows are $d$ wide, "
     r"and the scale would be $\sqrt d$.",
+    compares="entry of the printed formula, and of our cross-attention; corrected: with projections, and of our "
+    "cross-attention",
 )
 def cross_attention(
     draw: Draw, n: Rows = 5, m: Annotated[int, Between(2, 13)] = 7, d: Annotated[int, Between(2, 11)] = 3
@@ -148,6 +166,8 @@ def cross_attention(
     r"$P \in \mathbb R^{d \times l}$, and softmax gives scores between 0 and 1.",
     verdict=Verdict.HOLDS,
     correction="Only the last row is needed at each step.",
+    compares=r"score of a word by $\operatorname{softmax}(YP)$, and by our output; the last row alone, and with all "
+    "others as well",
 )
 def projection_to_words(
     draw: Draw, n: Rows = 5, d: Width = 7, words: Annotated[int, Between(1, 23)] = 11, spread: Spread = 1.0
@@ -156,12 +176,9 @@ def projection_to_words(
     P = output.weight.T
     p = output(Y).softmax(-1)
     printed = (Y @ P).softmax(-1)
-    figures = {
-        "least score": float(p.min()),
-        "largest score": float(p.max()),
-        "change of the last row if projected alone": float((output(Y[-1]).softmax(-1) - p[-1]).abs().max()),
-    }
-    return Finding(same(together(printed, p.sum(-1)), together(p, torch.ones(n))), figures=figures)
+    last_alone = output(Y[-1]).softmax(-1)
+    figures = {"least score": float(p.min()), "largest score": float(p.max()), "sum of a row": float(p[-1].sum())}
+    return Finding(same(together(printed, last_alone), together(p, p[-1])), figures=figures)
 
 
 @statement(
@@ -171,6 +188,8 @@ def projection_to_words(
     "token: so it produces words that are the most probable according to the input.",
     verdict=Verdict.CONDITION,
     correction="This is greedy decoding: the most probable word at each step, not the most probable sentence (S4.11).",
+    compares="log-probability of the greedy text, and sum of the largest of each step; without: of the greedy text, "
+    "and of the best",
 )
 def word_by_word(
     draw: Draw, words: Annotated[int, Between(1, 4)] = 3, longest: Annotated[int, Between(1, 5)] = 4

@@ -9,9 +9,9 @@ from tokenizers import trainers
 from torch import Tensor
 
 from attnworks.claims.adversary import highest
-from attnworks.claims.conti.one_head import outputs
 from attnworks.claims.contract import Between, Finding, Verdict, not_computed, statement
 from attnworks.claims.drawing import Draw
+from attnworks.claims.one_head import outputs
 from attnworks.claims.sides import Sides, at_most, same
 from attnworks.mechanisms.dense import Dense
 from attnworks.mechanisms.pooling import Pooling
@@ -40,6 +40,7 @@ not_computed(
     says=r"$o_j = \frac 1C \sum_i f(q_j, k_i) g(v_i) \in \mathbb R^p$ with $g(v) = W_v v \in \mathbb R^q$.",
     verdict=Verdict.TYPO,
     correction=r"$C = C_j = \sum_i f(q_j, k_i)$ depends on the query, and $o_j \in \mathbb R^q$.",
+    compares="output with one $C$ for all queries, and of our pooling; corrected: with $C_j$, and of our pooling",
 )
 def constant_of_each_query(
     draw: Draw, n: Rows = 5, m: Rows = 7, d: Width = 3, p: Width = 2, q: Annotated[int, Between(8, 13)] = 11
@@ -69,6 +70,8 @@ def _exponential(Q: Tensor, K: Tensor) -> Tensor:
     ),
     verdict=Verdict.CONDITION,
     correction=r"With $\frac{1}{\sqrt k}$ in the exponent, and all vectors rows (or all columns).",
+    compares=r"output of pooling with $\frac{1}{\sqrt k}$, and of attention; without: of pooling without it, and of "
+    "attention",
 )
 def similarity_of_transformers(draw: Draw, n: Rows = 5, d: Width = 3, k: Wide = 2) -> Finding:
     Q, K, V = draw.normal(3, n, d)
@@ -96,6 +99,8 @@ def _opposed(draw: Draw, nearness: float) -> tuple[Tensor, Tensor]:
         r"If $f \ge 0$ and $C_j > 0$. Then outputs lie between the least and the largest value. Inner products of 1 "
         "and $-0.99$ give the weights 100 and $-99$."
     ),
+    compares="how far an output is outside of the values' range, and 0; without: the same with inner products 1 and "
+    "$-c$",
 )
 def convex_weights(draw: Draw, n: Rows = 7, d: Width = 3, nearness: Nearness = 0.99) -> Finding:
     Q, K, V = draw.normal(3, n, d)
@@ -127,6 +132,7 @@ def _between(o: Tensor, V: Tensor) -> Sides:
         r"$\alpha$ of $k_1$ in $\sum_i \lvert f \rvert$, $\lVert o_j - g(v_1) \rVert \le (1 - \alpha) \max_i \lVert "
         r"g(v_i) - g(v_1) \rVert$. With inner products 1 and $-c$ it is not so."
     ),
+    compares="distance of the output from $g(v_1)$, and its bound; without: the same with inner products 1 and $-c$",
 )
 def attending_mostly_one(draw: Draw, n: Rows = 5, d: Width = 3, nearness: Nearness = 0.99) -> Finding:
     positive, values = draw.uniform(1, n), draw.normal(n, d)
@@ -174,6 +180,7 @@ not_computed(
     says='The experiment uses opus_books, "texts, articles and web pages", and the tokenizer WordLeverTrainer.',
     verdict=Verdict.FALSE,
     correction="OPUS Books is aligned books alone. The class of the tokenizers library is WordLevelTrainer.",
+    compares="classes of the printed name in the tokenizers library, and 1; corrected: of the right name, and 1",
     note="Only the name of the class is computed.",
 )
 def name_of_the_trainer(draw: Draw) -> Finding:

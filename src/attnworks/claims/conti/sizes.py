@@ -20,6 +20,7 @@ WORDS = ("embedding", "positions")
     verdict=Verdict.HOLDS,
     correction="With one vocabulary of 37000 for everything and no biases in attention that makes 63.0 million "
     "parameters; the paper says 65.",
+    compares="parameters by these numbers, and of our base model",
     heavy=True,
 )
 def base_model(draw: Draw) -> Finding:
@@ -39,6 +40,7 @@ def base_model(draw: Draw) -> Finding:
     verdict=Verdict.CONDITION,
     correction="If a thousand is 1024: 32768; 4096 and 16385 (one more than that); 2048. Of these the 2048 positions "
     "of GPT-3 are compared here. There were models with 128k by November 2023.",
+    compares="twice 1024, and positions of GPT-3; without: twice 1000, and positions of GPT-3",
 )
 def context_of_gpt_3(draw: Draw) -> Finding:
     del draw
@@ -53,6 +55,7 @@ def context_of_gpt_3(draw: Draw) -> Finding:
     verdict=Verdict.HOLDS,
     correction="12 layers, $d = 768$, 40478 tokens, 512 positions, one matrix for input and output, no final norm. The "
     "date is not computed.",
+    compares="parameters counted, and stated (to the last digit that is not 0)",
 )
 def gpt_1(draw: Draw) -> Finding:
     del draw
@@ -66,6 +69,7 @@ def gpt_1(draw: Draw) -> Finding:
     verdict=Verdict.HOLDS,
     correction="BERT-large: 24 layers, $d = 1024$, feed-forward 4096, 30522 tokens, 512 positions; rounded to tens of "
     "millions. The date is not computed.",
+    compares="parameters counted, and stated (to the last digit that is not 0)",
 )
 def bert(draw: Draw) -> Finding:
     del draw
@@ -80,6 +84,7 @@ def bert(draw: Draw) -> Finding:
     correction="GPT-2 XL, 48 layers, $d = 1600$, 50257 tokens, 1024 positions, has 1.5 billion without the embedding "
     "of tokens and positions; all together round to 1.6. The number comes from the 1542 million that its paper counts. "
     "The date is not computed.",
+    compares="parameters without embeddings, and stated; without: all parameters, and stated",
     note="The count is 3.8 percent above 1.5 billion, and so not what the number says to its last digit.",
 )
 def gpt_2(draw: Draw) -> Finding:
@@ -94,6 +99,7 @@ def gpt_2(draw: Draw) -> Finding:
     verdict=Verdict.HOLDS,
     correction=r"96 layers, $d = 12288$, 50257 tokens, 2048 positions; $12 L d^2$ alone is 173.9 billion. The date is "
     "not computed.",
+    compares="parameters counted, and stated (to the last digit that is not 0)",
 )
 def gpt_3(draw: Draw) -> Finding:
     del draw
@@ -109,6 +115,7 @@ def gpt_3(draw: Draw) -> Finding:
     verdict=Verdict.CONDITION,
     correction="Without the embedding: 64 layers, $d = 8192$, gated feed-forward 65536, 128 heads of width 128. With "
     "32000 tokens it rounds to 138. The date is not computed, and the hyper-parameters are taken as known.",
+    compares="parameters without the embedding, and stated; without: all parameters, and stated",
     note="The count with the embedding is 0.5 percent above 137 billion, and so not what the number says to its last "
     "digit.",
 )
@@ -124,6 +131,7 @@ def lamda(draw: Draw) -> Finding:
     verdict=Verdict.HOLDS,
     correction="That of PaLM: 118 layers, $d = 18432$, 48 heads of width 256 with one key and value for all, gated "
     "feed-forward $4d$, 256000 tokens. The date is not computed, and the hyper-parameters are taken as known.",
+    compares="parameters counted, and stated (to the last digit that is not 0)",
 )
 def minerva(draw: Draw) -> Finding:
     del draw

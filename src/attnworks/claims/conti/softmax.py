@@ -26,6 +26,7 @@ Spread = Annotated[float, Between(0.01, 3.0)]
     r"$k \neq i$",
     verdict=Verdict.HOLDS,
     correction=r"The condition $k \neq i$ belongs to the second alone.",
+    compares="entry of the formula, and of the derivative by autograd",
 )
 def derivatives_of_softmax(
     draw: Draw, n: Annotated[int, Between(1, 23)] = 5, spread: Annotated[float, Between(0.01, 100.0)] = 1.0
@@ -42,6 +43,8 @@ def derivatives_of_softmax(
     verdict=Verdict.TYPO,
     correction=r"All of the diagonal is $+s_i (1 - s_i)$: $J = \operatorname{diag}(s) - s s^\top$. It is symmetric and "
     r"positive semidefinite, $J \mathbf 1 = 0$, its rank is $n - 1$, and $\lVert J \rVert_2 \le \frac 12$.",
+    compares=r"entry of the printed Jacobian, and of that by autograd; corrected: of $\operatorname{diag}(s) - s "
+    r"s^\top$, and by autograd",
     heavy=True,
 )
 def signs_of_the_diagonal(draw: Draw, n: Entries = 5, spread: Spread = 1.0) -> Finding:
@@ -71,6 +74,7 @@ def signs_of_the_diagonal(draw: Draw, n: Entries = 5, spread: Spread = 1.0) -> F
     says="The Jacobian becomes zero if $s$ is one of the unit vectors.",
     verdict=Verdict.CONDITION,
     correction="If and only if; and softmax of finite $z$ reaches them only in the limit.",
+    compares="entry of the Jacobian at unit vectors, and 0; without: its norm at a softmax of finite numbers, and 0",
 )
 def jacobian_at_unit_vectors(draw: Draw, n: Entries = 5, spread: Spread = 1.0) -> Finding:
     units, z = torch.eye(n, dtype=torch.float64), draw.normal(n, scale=spread)
@@ -83,6 +87,7 @@ def jacobian_at_unit_vectors(draw: Draw, n: Entries = 5, spread: Spread = 1.0) -
     says="Softmax is not scale invariant: the higher the inputs are scaled, the more the largest dominates the output.",
     verdict=Verdict.CONDITION,
     correction="If the largest is the only one of its size: several of them share the weight at every scale.",
+    compares="largest weight after scaling up, and before; without: the same where two inputs are the largest",
 )
 def scaling_up(
     draw: Draw,
@@ -109,6 +114,7 @@ def scaling_up(
     correction=r"$\operatorname{Var}(q \cdot k) = k$ for independent entries of mean 0 and variance 1, and not, for "
     r"example, for vectors of length 1; what counts is the width $k$ of a head, not $d$. The gradient vanishes only "
     r"for large $k$: at $k = 64$ the median $\lVert J \rVert_F$ of unscaled rows is still above that of scaled ones.",
+    compares=r"mean square of $q \cdot k$, and $k$; without: the same for vectors of length 1",
     heavy=True,
 )
 def dot_products_of_wide_vectors(

@@ -8,14 +8,14 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from attnworks.claims.conti.one_head import outputs
 from attnworks.claims.contract import Between, Finding, Verdict, not_computed, statement
 from attnworks.claims.drawing import Draw
+from attnworks.claims.one_head import outputs
 from attnworks.claims.sides import at_most, less, more, same
 from attnworks.claims.together import together
 from attnworks.linalg.graphs import diameter, edge_count, layers_needed, reached, receptive_field, spectral_gap
 from attnworks.linalg.heads import fold_values
-from attnworks.mechanisms import Context
+from attnworks.mechanisms import Context, Geometry
 from attnworks.mechanisms.bigbird import BigBird
 from attnworks.mechanisms.dense import Dense
 from attnworks.mechanisms.graph import Graph
@@ -51,6 +51,7 @@ def _bigbird(draw: Draw, side: int, n_global: int, n_random: int) -> BigBird:
     ),
     verdict=Verdict.HOLDS,
     correction="The image is not in the text, but the pattern can be built from the three parts.",
+    compares="random keys of a query, and $r$; edges of window and global tokens are all there as well",
 )
 def parts_of_bigbird(draw: Draw, n: Tokens = 13, side: Side = 1, n_global: Few = 2, n_random: Few = 2) -> Finding:
     table = _bigbird(draw, side, n_global, n_random).pattern.table(1, n)[0]
@@ -87,6 +88,7 @@ def _graph_attention(
     correction=(
         r"As in the BigBird paper: $V_h$ is $W_V W_O \in \mathbb R^{d \times d}$, and there is no $\frac{1}{\sqrt k}$."
     ),
+    compares="entry of our attention along the graph, and of (11) in loops",
 )
 def attention_along_a_graph(draw: Draw, n: Rows = 7, d: Width = 5, k: Width = 3, heads: Heads = 2) -> Finding:
     table = (draw.uniform(n, n) < 0.4) | torch.eye(n, dtype=torch.bool)
@@ -109,6 +111,7 @@ def attention_along_a_graph(draw: Draw, n: Rows = 7, d: Width = 5, k: Width = 3,
         r"It reduces to $X + \operatorname{MultiHead}(X)$ with scores that are not scaled. (5) is one head, scaled, "
         "without the residual $X$."
     ),
+    compares="entry of (11) on the full graph, and of (5); corrected: the same, and of $X$ plus all heads, not scaled",
 )
 def full_graph(draw: Draw, n: Rows = 7, d: Width = 5, k: Width = 3, heads: Heads = 2) -> Finding:
     X, Q, K, V, printed = _graph_attention(draw, n, d, k, heads, torch.ones(n, n, dtype=torch.bool))
@@ -132,6 +135,7 @@ def full_graph(draw: Draw, n: Rows = 7, d: Width = 5, k: Width = 3, heads: Heads
     ),
     verdict=Verdict.CONDITION,
     correction="An odd $w$ gives $w$ tokens, an even $w$ gives $w + 1$.",
+    compares="tokens in a window of odd width $w$, and $w$; without: in one of even width, and $w$",
 )
 def tokens_in_a_window(draw: Draw, side: Annotated[int, Between(1, 13)] = 2) -> Finding:
     odd, even = 2 * side + 1, 2 * side
@@ -156,6 +160,7 @@ not_computed(
     says="Global tokens connect any pair of tokens indirectly.",
     verdict=Verdict.HOLDS,
     correction=r"With $g \ge 1$ the graph has a diameter of at most 2: two layers.",
+    compares="layers until every token depends on every other, and 2",
 )
 def two_layers_connect_all(
     draw: Draw,
@@ -181,6 +186,7 @@ def two_layers_connect_all(
         "pairs, the second eigenvalue of a random walk falls to that of the complete graph, zero, as $n$ grows. With "
         "one edge for each token it does not. It says nothing of attention values."
     ),
+    compares="second eigenvalue of the walk with $4n$ tokens, and with $n$; without: the same with one edge per token",
     heavy=True,
 )
 def random_graphs_near_the_complete_one(
@@ -221,13 +227,14 @@ not_computed(
         r"Exactly, with the first $g$ tokens global, $h = \frac{w-1}{2}$ tokens to each side and $r$ random keys "
         r"outside of both: $gn + (n-g)(g + r + 2h + 1) - h(h+1) \le n(w + r + 2g)$."
     ),
+    compares="edges of the pattern and of our count, and the formula",
 )
 def edges_of_bigbird(draw: Draw, n: Tokens = 13, side: Side = 1, n_global: Few = 2, n_random: Few = 2) -> Finding:
     bigbird = _bigbird(draw, side, n_global, n_random)
     edges, width = edge_count(bigbird.pattern.table(1, n)[0]), 2 * side + 1
     formula = n_global * n + (n - n_global) * (n_global + n_random + width) - side * (side + 1)
     return Finding(
-        same(together(edges, bigbird.edges(n, n, 1, False)), formula),
+        same(together(edges, bigbird.cost(n, n, Geometry(1, 1, 1)).edges), formula),
         figures={"upper bound": n * (width + n_random + 2 * n_global), "pairs of full attention": n * n},
     )
 
@@ -241,6 +248,7 @@ def edges_of_bigbird(draw: Draw, n: Tokens = 13, side: Side = 1, n_global: Few =
     says=r"In Longformer each token attends $\frac w2$ tokens on each side, at a cost of $O(n \times w)$.",
     verdict=Verdict.HOLDS,
     correction=r"With itself a token has $w + 1$ keys; in all $n(w+1) - h(h+1)$ with $h = \frac w2$.",
+    compares="edges of the window and of our count, and the formula",
 )
 def edges_of_a_window(draw: Draw, n: Tokens = 23, side: Annotated[int, Between(0, 10)] = 3) -> Finding:
     width, table = 2 * side, WindowAttention(window=side).pattern.table(1, n)[0]
@@ -259,6 +267,8 @@ def edges_of_a_window(draw: Draw, n: Tokens = 23, side: Annotated[int, Between(0
         "As a distance between the two ends (even $w$): the span is $Ldw + 1$ positions. With the same dilation "
         "everywhere only every $d$-th of these is reached, $Lw + 1$ in all. Heads of several dilations fill the gaps."
     ),
+    compares="distance of the two ends of the field, and $Ldw$; without: positions seen besides the token itself, "
+    "and $Ldw$",
 )
 def receptive_field_of_dilated_windows(draw: Draw, layers: Layers = 6, side: Some = 3, d: Dilation = 3) -> Finding:
     span, seen = receptive_field(layers, side, (d,))
@@ -277,6 +287,7 @@ def receptive_field_of_dilated_windows(draw: Draw, layers: Layers = 6, side: Som
     says='The sliding window is dilated "by gaps of size dilation $d$".',
     verdict=Verdict.CONDITION,
     correction="Keys are $d$ apart, so that $d - 1$ tokens are skipped between two of them.",
+    compares="distance of two neighbouring keys, and $d$; without: tokens between them, and $d$",
 )
 def gaps_of_a_dilated_window(draw: Draw, side: Some = 2, d: Dilation = 3) -> Finding:
     n = 2 * side * d + 1
@@ -289,13 +300,17 @@ def gaps_of_a_dilated_window(draw: Draw, side: Some = 2, d: Dilation = 3) -> Fin
     where="§2.1.1",
     says="Stacked layers of windows capture information across the entire input.",
     verdict=Verdict.CONDITION,
-    correction=r"From one end to the other if $L \lfloor \frac w2 \rfloor d \ge n - 1$.",
+    correction=(
+        r"From one end to the other if $L \lfloor \frac w2 \rfloor d \ge n - 1$; with a dilation $d > 1$ only every "
+        "$d$-th token on the way (S4.83)."
+    ),
+    compares="pairs connected by the layers needed, and all pairs; without: by one layer fewer, and all pairs",
 )
 def layers_of_windows(draw: Draw, n: Annotated[int, Between(2, 31)] = 23, side: Some = 2) -> Finding:
     table, layers = Window(side).table(1, n)[0], layers_needed(n, side)
     assert layers is not None
-    enough, too_few = (reached(table, count).double() for count in (layers, layers - 1))
-    return Finding(same(enough, 1), without=same(too_few, 1), figures={"layers needed": layers})
+    enough, too_few = (reached(table, count).sum() for count in (layers, layers - 1))
+    return Finding(same(enough, n * n), without=same(too_few, n * n), figures={"layers needed": layers})
 
 
 @statement(
@@ -303,6 +318,7 @@ def layers_of_windows(draw: Draw, n: Annotated[int, Between(2, 31)] = 23, side: 
     where="§2.1.1",
     says=r"A few global tokens, independent of $n$, keep the complexity at $O(n)$.",
     verdict=Verdict.HOLDS,
+    compares="edges that $n$ further tokens add to $2n$, and to $n$",
 )
 def global_tokens_cost_little(draw: Draw, n: Tokens = 31, side: Side = 2, n_global: Few = 2) -> Finding:
     longformer = Longformer(window=side, n_global=n_global)
@@ -316,6 +332,7 @@ def global_tokens_cost_little(draw: Draw, n: Tokens = 31, side: Side = 2, n_glob
     says=r"$Q_s, K_s, V_s$ give the scores of the sliding window and $Q_g, K_g, V_g$ those of global attention.",
     verdict=Verdict.HOLDS,
     correction="Two sets of projections; the second is that of the rows of global tokens.",
+    compares="output with both sets of projections, and dense rows of the second and window rows of the first",
 )
 def two_sets_of_projections(draw: Draw, n: Tokens = 13, k: Width = 3, side: Side = 1, n_global: Some = 2) -> Finding:
     local, around = draw.normal(2, 3, n, k)
@@ -335,6 +352,8 @@ def two_sets_of_projections(draw: Draw, n: Tokens = 13, k: Width = 3, side: Side
         "The paper reports it. What can be computed is the reason: heads without dilation see the tokens that the "
         "others skip. Heads of one dilation see no more than one head does."
     ),
+    compares="positions seen by heads of dilations 1 and $d$, and by one head of $d$; without: by two heads of $d$, "
+    "and by one",
 )
 def dilations_by_head(draw: Draw, layers: Layers = 6, side: Some = 3, d: Dilation = 3) -> Finding:
     one, mixed, alike = (receptive_field(layers, side, steps) for steps in ((d,), (1, d), (d, d)))

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from attnworks.claims import trying
 from attnworks.claims.adversary import highest
-from attnworks.claims.conti.one_head import weights
 from attnworks.claims.contract import Between, Finding, Verdict, not_computed, statement
 from attnworks.claims.drawing import Draw
+from attnworks.claims.filling import filled
+from attnworks.claims.one_head import weights
 from attnworks.claims.sides import Sides, at_most, more, same
 from attnworks.claims.together import together
 from attnworks.linalg.norms import spectral
@@ -21,6 +22,7 @@ from attnworks.linalg.softmax import entropy, score_range
 from attnworks.linalg.spectrum import numerical_rank, singular_values
 from attnworks.linalg.structure import (
     Block,
+    Projection,
     assignment,
     band_mask,
     best_order,
@@ -44,6 +46,7 @@ from attnworks.mechanisms.scores import scaled_dot
 from attnworks.models.block import Block as DecoderBlock
 from attnworks.models.block import Residual, Wiring
 from attnworks.models.config import AttentionConfig
+from attnworks.models.multihead import MultiHead
 
 F64 = torch.float64
 Rows = Annotated[int, Between(2, 13)]
@@ -77,6 +80,8 @@ not_computed(
         '"low" cannot be below 1. Full rank is what drawn scores give; a head in which all tokens attend one has rank '
         r"one and the norm $\sqrt n$."
     ),
+    compares=r"tokens, and rank of $P$ (1, its norm and $\sqrt n$ in this order as well); without: the same where all "
+    "attend one",
 )
 def rank_and_norm(draw: Draw, n: Rows = 7, sharpness: Annotated[float, Between(0.5, 2.0)] = 1.0) -> Finding:
     P, one = draw.stochastic(n, n, sharpness=sharpness), assignment(torch.zeros(n, dtype=torch.long), n, dtype=F64)
@@ -103,6 +108,7 @@ def _full_rank_and_low(P: Tensor) -> Sides:
         "The classes of Voita et al. 2019, for encoders that translate. Heads of the three families are told apart; "
         "others, such as an even one, belong to none."
     ),
+    compares="heads whose family is found, and heads; without: heads in one of the three families, and heads",
     heavy=True,
 )
 def three_kinds_of_heads(draw: Draw, n: Annotated[int, Between(13, 23)] = 17) -> Finding:
@@ -114,9 +120,9 @@ def three_kinds_of_heads(draw: Draw, n: Annotated[int, Between(13, 23)] = 17) ->
     }
     noisy = [0.9 * P + 0.1 / n for P in kinds.values()]
     found = fit(torch.stack(noisy), families=("zero", *kinds)).names
-    right = [float(name == family) for name, family in zip(found, kinds, strict=True)]
-    among_three = float(found[-1] in ("identity", "band", "columns"))
-    return Finding(same(together(*right), 1), without=same(among_three, 1))
+    right = sum(name == family for name, family in zip(found, kinds, strict=True))
+    in_the_three = sum(name in ("identity", "band", "columns") for name in found)
+    return Finding(same(right, len(kinds)), without=same(in_the_three, len(kinds)))
 
 
 @statement(
@@ -128,6 +134,8 @@ def three_kinds_of_heads(draw: Draw, n: Annotated[int, Between(13, 23)] = 17) ->
         "Not for encoders in general. A head with small scores is even, in any order of its rows: row $i$ is within "
         r"$\tanh(\frac{D_i}{4})$ of the even distribution in total variation, $D_i$ being the range of its scores."
     ),
+    compares="share of weights in the band by the best order, and one half; corrected: distance of a row from even, "
+    "and its bound",
 )
 def spread_heads(
     draw: Draw,
@@ -163,15 +171,20 @@ def _from_even(P: Tensor) -> Tensor:
     verdict=Verdict.CONDITION,
     correction=(
         "As a model only: $I_n P = P$, rows need not sum to one, and entries may be negative. They are weights again "
-        "once they are divided by their sums."
+        "once negative entries are set to zero and rows are divided by their sums."
     ),
+    compares="sum of a row without negative entries and divided by its sum, and 1; without: sum of a row as it is, "
+    "and 1",
 )
 def structure_plus_error(draw: Draw, n: Rows = 7, eps: Eps = 0.02) -> Finding:
     P = assignment(draw.integers(n, below=n), n, dtype=F64)
     X = identity(n, dtype=F64) @ P + draw.uniform(n, n, low=-eps, high=eps)
     sums, negatives = row_report(X)
+    again = row_report(renormalised(X))
     return Finding(
-        same(renormalised(X).sum(-1), 1), without=same(sums, 1), figures={"negative entries": float(negatives)}
+        same(together(again.sums, again.negatives), together(torch.ones(n), 0)),
+        without=same(sums, 1),
+        figures={"negative entries": float(negatives)},
     )
 
 
@@ -184,16 +197,15 @@ def structure_plus_error(draw: Draw, n: Rows = 7, eps: Eps = 0.02) -> Finding:
         r"Members of $\Sigma_3$ are maps of 0 and 1 in which columns repeat, singular of rank $n - w + 1$; those of "
         r"$\Sigma_2$ are not of 0 and 1. Only $\Sigma_1$ is a permutation."
     ),
+    compares="largest sum of a column, and 1 as of a permutation; corrected: rank, and $n - w + 1$",
 )
 def maps_are_no_permutations(draw: Draw, n: Tokens = 7, w: Window = 3) -> Finding:
-    P = _one_block(draw, n, w)
-    rank = numerical_rank(singular_values(P))
+    P, band = _one_block(draw, n, w), sample_band(n, 1, 1, 0.0, draw.generator, dtype=F64)
+    rank, kinds = numerical_rank(singular_values(P)), (is_assignment(P), is_permutation(P), is_assignment(band))
     return Finding(
-        same(is_permutation(P), 1),
-        corrected=same(
-            together(is_assignment(P), is_permutation(identity(n, dtype=F64)), rank), together(1, 1, n - w + 1)
-        ),
-        figures={"determinant": float(torch.linalg.det(P)), "largest sum of a column": float(P.sum(0).max())},
+        same(P.sum(0).max(), 1),
+        corrected=same(together(rank, *kinds, is_permutation(identity(n, dtype=F64))), together(n - w + 1, 1, 0, 0, 1)),
+        figures={"determinant": float(torch.linalg.det(P))},
     )
 
 
@@ -208,6 +220,7 @@ def _one_block(draw: Draw, n: int, w: int) -> Tensor:
     says=r"$\tilde E$ is a sparse matrix with $\lvert \epsilon_{ij} \rvert \le \epsilon$.",
     verdict=Verdict.CONDITION,
     correction="Sparse means nothing until a number $s$ of nonzeros is given; with none, all entries may be errors.",
+    compares="errors that are not zero, and $s$; without: the same without a number $s$",
 )
 def errors_within_a_budget(draw: Draw, n: Tokens = 5, eps: Eps = 0.02, budget: Budget = 3) -> Finding:
     R = draw.normal(n, n)
@@ -225,6 +238,7 @@ def _count_and_size(E: Tensor) -> Tensor:
     says="The permutation makes tokens 3, 4 and 5 attend token 4.",
     verdict=Verdict.CONDITION,
     correction=r"As a map $\tau(3) = \tau(4) = \tau(5) = 4$; it is no permutation, which has one 1 in each column.",
+    compares="token that tokens 3, 4 and 5 attend, and 4; without: sum of a column, and 1 as of a permutation",
 )
 def three_tokens_attend_one(draw: Draw, n: Tokens = 7) -> Finding:
     P = column_blocks(n, [Block(2, 3, 3)], dtype=F64)
@@ -243,13 +257,15 @@ def three_tokens_attend_one(draw: Draw, n: Tokens = 7) -> Finding:
     correction=(
         r"$\Sigma_1 = \{I_n\}$, and $\Sigma_2$ depends on $(w_1, w_2, p)$: bands of one width $w$ differ by side."
     ),
+    compares="entries in both of two bands of width $w$, and in each; corrected: nonzeros inside of their band, and "
+    "all nonzeros",
 )
 def parameters_of_the_bands(
     draw: Draw, n: Tokens = 7, w: Annotated[int, Between(1, 4)] = 2, p: Annotated[float, Between(0.0, 0.9)] = 0.5
 ) -> Finding:
-    left, right = (band_mask(n, *sides).double() for sides in ((w, 0), (0, w)))
-    member = sample_band(n, w, 0, p, draw.generator, dtype=F64)
-    return Finding(same(left, right), corrected=same(is_band(member, w, 0), 1))
+    left, right = (band_mask(n, *sides) for sides in ((w, 0), (0, w)))
+    member = sample_band(n, w, 0, p, draw.generator, dtype=F64) != 0
+    return Finding(same((left & right).sum(), left.sum()), corrected=same((member & left).sum(), member.sum()))
 
 
 @statement(
@@ -264,20 +280,27 @@ def parameters_of_the_bands(
         "As a direct sum, for a token that is the first of its window. For a token surrounded by its window $P_r$ has "
         r"its ones in column $c$, $1 \le c \le w$. Either is idempotent, of rank $n - w + 1$."
     ),
+    compares="rows in which the direct sum is our member with the token first, and all; without: with the token "
+    "last, and all",
 )
 def direct_sum_of_blocks(draw: Draw, w: Window = 3, before: Before = 2, after: Before = 2) -> Finding:
     n = before + w + after
     summed = _direct_sum(before, w, after)
     first, last = (column_blocks(n, [Block(before, w, before + c)], dtype=F64) for c in (0, w - 1))
+    ranks = numerical_rank(singular_values(torch.stack([first, last])))
     return Finding(
-        same(summed, first),
-        without=same(summed, last),
-        figures={
-            "rank": float(numerical_rank(singular_values(last))),
-            "tokens": n,
-            "change by squaring": float((last @ last - last).abs().max()),
-        },
+        same(
+            together(_same_rows(summed, first), ranks, first @ first, last @ last),
+            together(n, torch.full_like(ranks, n - w + 1), first, last),
+        ),
+        without=same(_same_rows(summed, last), n),
+        figures={"rank": float(ranks[0])},
     )
+
+
+def _same_rows(A: Tensor, B: Tensor) -> Tensor:
+    """How many rows of two matrices are equal."""
+    return (A == B).all(-1).sum()
 
 
 def _printed_block(w: int) -> Tensor:
@@ -294,13 +317,16 @@ def _direct_sum(before: int, w: int, after: int) -> Tensor:
     says='The general case is "just a concatenation of matrices".',
     verdict=Verdict.TYPO,
     correction="A direct sum, with blocks along the diagonal; windows must be disjoint.",
+    compares="rows of the blocks side by side, and tokens; corrected: rows in which the direct sum is our member, "
+    "and all",
 )
 def concatenation(draw: Draw, w: Window = 3, blocks: Annotated[int, Between(2, 4)] = 2) -> Finding:
     parts, n = [_printed_block(w)] * blocks, blocks * w
     beside = torch.cat(parts, -1)
     places = [Block(w * b, w, w * b) for b in range(blocks)]
     return Finding(
-        same(beside.shape[0], n), corrected=same(torch.block_diag(*parts), column_blocks(n, places, dtype=F64))
+        same(beside.shape[0], n),
+        corrected=same(_same_rows(torch.block_diag(*parts), column_blocks(n, places, dtype=F64)), n),
     )
 
 
@@ -313,6 +339,7 @@ def concatenation(draw: Draw, w: Window = 3, blocks: Annotated[int, Between(2, 4
         "One has to say whether survivors are divided by $1 - p$. Either way the rows of $P$ do not sum to one, unless "
         "they are divided by their sums."
     ),
+    compares="sum of a row that is divided by its sum, and 1; without: sum of a row as dropout leaves it, and 1",
 )
 def bands_with_holes(
     draw: Draw,
@@ -343,6 +370,7 @@ def bands_with_holes(
         "Permutations keep the rank and the sums of columns, and the rank is $n - w + 1 < n$ for $w > 1$: no more than "
         r"so many ones can be brought to the diagonal. $\sigma_i$ writes other rows; it is no permutation."
     ),
+    compares="ones that the best order of rows brings to the diagonal, and $n$; corrected: the same, and $n - w + 1$",
 )
 def no_order_is_diagonal(draw: Draw, n: Tokens = 7, w: Window = 3) -> Finding:
     """The best of all permutations of rows, by the Hungarian method."""
@@ -383,13 +411,20 @@ def _errors(draw: Draw, outside: Tensor, eps: float, count: int) -> Tensor:
         r"Without a count of nonzeros $\mathcal X$ is a product: any number in the band, $[-\epsilon, \epsilon]$ "
         "outside. With at most $s$ of them it is a finite union of such boxes."
     ),
+    compares="errors of the nearest matrix of the set without a count, and of a band with $s + 1$ errors; without: "
+    "with a count $s$",
 )
 def set_of_bands_and_errors(
     draw: Draw, n: Tokens = 7, side: Annotated[int, Between(0, 1)] = 1, eps: Eps = 0.02, budget: Budget = 3
 ) -> Finding:
-    X = _member(draw, n, side, eps, budget + 1)
-    free, counted = (project(X, side, side, eps, allowed).l1 for allowed in (None, budget))
-    return Finding(same(free, 0), without=same(counted, 0))
+    X, errors = _member(draw, n, side, eps, budget + 1), budget + 1
+    free, counted = (_kept_and_lost(project(X, side, side, eps, allowed)) for allowed in (None, budget))
+    return Finding(same(free, together(errors, 0)), without=same(counted, together(errors, 0)))
+
+
+def _kept_and_lost(nearest: Projection) -> Tensor:
+    """How many errors the nearest member has, and how far away it is."""
+    return together((nearest.E != 0).sum(), nearest.l1)
 
 
 @statement(
@@ -403,12 +438,13 @@ def set_of_bands_and_errors(
         r"errors, those with the largest $\min(\lvert h \rvert, \epsilon)$ are kept, at $\sum_{out} \lvert h \rvert$ "
         "less their sum."
     ),
+    compares="distance of our projection, and the least: by the formula, and by trying all places of $s$ errors",
 )
 def nearest_member(
     draw: Draw, n: Annotated[int, Between(3, 4)] = 4, eps: Eps = 0.1, budget: Annotated[int, Between(0, 3)] = 2
 ) -> Finding:
-    H = draw.stochastic(n, n, sharpness=2.0)
-    outside = H[~band_mask(n, 0, 0)]
+    H = draw.normal(n, n, scale=0.2)
+    outside = H[~band_mask(n, 0, 0)].abs()
     free, counted = (project(H, 0, 0, eps, allowed).l1 for allowed in (None, budget))
     formula, best = (outside - eps).clamp_min(0.0).sum(), trying.over_supports(H, 0, eps, budget, 1).min()
     return Finding(same(together(free, counted), together(formula, best)))
@@ -423,16 +459,19 @@ def nearest_member(
         "With a count of nonzeros it is not: the middle between two members has the errors of both. Without one it is "
         "a box, and convex."
     ),
+    compares="errors of the nearest member with a count, and of the middle of two members; corrected: without a "
+    "count, and the same",
 )
 def middle_of_two_members(draw: Draw, n: Tokens = 5, eps: Eps = 0.1, budget: Budget = 1) -> Finding:
     both = _errors(draw, ~band_mask(n, 0, 0), eps, 2 * budget)
     first = small_errors(both, eps, budget)
     middle = (first + (both - first)) / 2
-    counted, free = (project(middle, 0, 0, eps, allowed).l1 for allowed in (budget, None))
+    errors = (middle != 0).sum()
+    counted, free = (_kept_and_lost(project(middle, 0, 0, eps, allowed)) for allowed in (budget, None))
     return Finding(
-        same(counted, 0),
-        corrected=same(free, 0),
-        figures={"errors in the middle": float((middle != 0).sum()), "errors allowed": budget},
+        same(counted, together(errors, 0)),
+        corrected=same(free, together(errors, 0)),
+        figures={"distance of the middle from the set with a count": float(counted[1])},
     )
 
 
@@ -446,6 +485,8 @@ def middle_of_two_members(draw: Draw, n: Tokens = 5, eps: Eps = 0.1, budget: Bud
         r"(-1)^n \frac{\epsilon}{2} I$ and $E_n = -B_n$. Choose $E = 0$ in the band; the limit of matrices with at "
         "most $s$ nonzeros has at most $s$."
     ),
+    compares="distance of members and their limit from the set, and 0; without: distance of $B_n$ from $B_{n+1}$, "
+    "and 0",
 )
 def limits_of_members(draw: Draw, n: Tokens = 5, eps: Eps = 0.1, budget: Budget = 2) -> Finding:
     X, towards = (_member(draw, n, 1, eps, 0) for _ in range(2))
@@ -466,6 +507,8 @@ def limits_of_members(draw: Draw, n: Tokens = 5, eps: Eps = 0.1, budget: Budget 
     says=r"$M_n(\mathbb R)$ with $\lvert M \rvert = \sum_{ij} \lvert m_{ij} \rvert$ is a Banach space.",
     verdict=Verdict.HOLDS,
     correction=r"A norm, and complete since $\lVert M \rVert_F \le \lvert M \rvert \le n \lVert M \rVert_F$.",
+    compares=r"sides of one law: $\lvert tM \rvert$ and $\lvert t \rvert \lvert M \rvert$, the triangle, or the "
+    r"bounds by $\lVert M \rVert_F$",
 )
 def sum_of_entries_is_a_norm(
     draw: Draw, n: Annotated[int, Between(1, 13)] = 5, t: Annotated[float, Between(-10.0, 10.0)] = -3.0
@@ -492,6 +535,8 @@ def sum_of_entries_is_a_norm(
         r"all $\lvert h \rvert \ge \epsilon$ gain alike. The Frobenius norm breaks the tie, by the larger $\lvert h "
         r"\rvert$."
     ),
+    compares="minimisers with one error allowed, and 1; corrected: least distance of other members without a count, "
+    "and ours",
 )
 def several_minimisers(draw: Draw, n: Annotated[int, Between(3, 5)] = 3, eps: Eps = 0.1) -> Finding:
     r"""A diagonal, and two entries above $\epsilon$ outside of it, of which one may be an error."""
@@ -523,8 +568,11 @@ def several_minimisers(draw: Draw, n: Annotated[int, Between(3, 5)] = 3, eps: Ep
     verdict=Verdict.HOLDS,
     correction=(
         r"In the norm of the inner product. The nearest point $p$ of $q$ is the one with $\langle q - p, x - p \rangle "
-        r"\le 0$ for all $x$ of the set."
+        r"\le 0$, that is $\lVert q - p \rVert^2 + \lVert x - p \rVert^2 \le \lVert q - x \rVert^2$, for all $x$ of "
+        "the set."
     ),
+    compares=r"$\lVert q - p \rVert^2 + \lVert x - p \rVert^2$ for a corner $x$ of the set, and $\lVert q - x "
+    r"\rVert^2$",
 )
 def nearest_point_of_a_convex_set(
     draw: Draw, corners: Annotated[int, Between(1, 7)] = 5, d: Annotated[int, Between(1, 11)] = 3
@@ -532,7 +580,8 @@ def nearest_point_of_a_convex_set(
     """The set is the hull of a few points: the inequality holds of all of it if it holds of these."""
     points, q = draw.normal(corners, d), draw.normal(d, scale=2.0)
     p = nearest_mix((points - q) @ (points - q).mT) @ points
-    return Finding(at_most((points - p) @ (q - p), 0), figures={"distance": float((p - q).norm())})
+    over_p, straight = (p - q).square().sum() + (points - p).square().sum(-1), (points - q).square().sum(-1)
+    return Finding(at_most(over_p, straight), figures={"distance": float((p - q).norm())})
 
 
 @statement(
@@ -544,14 +593,16 @@ def nearest_point_of_a_convex_set(
         "Once a search for it is given (D12): the largest weight of each row for maps, the Hungarian method for "
         "permutations, a linear assignment of rows for bands, dynamic programming for blocks of columns."
     ),
+    compares="weights inside of the band after the search, and all weights; without: before the search, and all "
+    "weights",
 )
 def order_of_the_rows(draw: Draw, n: Many = 13, side: Annotated[int, Between(0, 1)] = 1) -> Finding:
     """A band whose rows were moved by half of the tokens."""
     H = sample_band(n, side, side, 0.0, draw.generator, dtype=F64).roll(n // 2, 0)
     ordered = torch.empty_like(H)
     ordered[best_order(H, side, side, 0.0)] = H
-    found, unsearched = (project(T, side, side, 0.0).l1 for T in (ordered, H))
-    return Finding(same(found, 0), without=same(unsearched, 0))
+    found, unsearched = (project(T, side, side, 0.0).B.sum() for T in (ordered, H))
+    return Finding(same(found, H.sum()), without=same(unsearched, H.sum()))
 
 
 # --- figures, and the rest --------------------------------------------------------------------------------------------
@@ -570,26 +621,30 @@ not_computed(
 
 @statement(
     "S4.151",
-    where="figure 4",
+    where="§1.2.2, figure 4",
     says=r"$W^O$ is what the text calls $W_c$.",
     verdict=Verdict.HOLDS,
     correction=r"Concatenated heads times $W^O$ are $\sum_h Y_h W_{c,h}$.",
+    compares=r"entry of concatenated heads times $W^O$ (and of $\sum_h Y_h W_{c,h}$), and of our layer",
 )
 def output_weights(draw: Draw, n: Rows = 5, heads: Width = 2, v: Width = 3, d: Width = 7) -> Finding:
-    Y, W_c = draw.normal(heads, n, v), draw.normal(heads, v, d)
-    side_by_side, W_O = torch.cat(list(Y), -1), torch.cat(list(W_c))
-    return Finding(same(side_by_side @ W_O, (Y @ W_c).sum(0)))
+    X, config = draw.normal(1, n, d), AttentionConfig(heads=heads, d_k=3, d_v=v, bias=False)
+    layer = filled(draw, lambda: MultiHead(d, config))
+    Y, W_c = layer.attend(layer.queries(X), *layer.keys_values(X), Mask()).Y[0], layer.head_first()[3]
+    side_by_side, W_O = torch.cat([*Y], -1), torch.cat([*W_c])
+    return Finding(same(torch.stack([side_by_side @ W_O, (Y @ W_c).sum(0)]), layer(X)[0]))
 
 
 @statement(
     "S4.152",
-    where="figure 6",
+    where="§1.2.5, figure 6",
     says="The mask is applied after the scaling.",
     verdict=Verdict.HOLDS,
     correction=(
         r"The order is of no matter for a mask of 0 and $-\infty$, since $\frac{-\infty}{\sqrt k} = -\infty$; it is "
         "for finite masks."
     ),
+    compares="weight with the mask before the scale, and with the mask after it, as in our attention",
 )
 def mask_after_the_scale(draw: Draw, n: Rows = 7, k: Annotated[int, Between(2, 7)] = 5) -> Finding:
     Q, K, V = draw.normal(3, n, k)
@@ -610,22 +665,19 @@ def mask_after_the_scale(draw: Draw, n: Rows = 7, k: Annotated[int, Between(2, 7
     ),
     verdict=Verdict.HOLDS,
     correction="As in the paper of 2017.",
+    compares="entry of our decoder block, and of its parts in this order",
 )
 def order_of_the_decoder(draw: Draw, n: Rows = 5, m: Rows = 7, heads: Width = 2, k: Width = 3) -> Finding:
     d, config = 11, AttentionConfig(heads=heads, d_k=k, d_v=k)
-    block = DecoderBlock(
-        d, Wiring(), self_attention=("dec.0", config), cross_attention=("cross.0", config), d_ff=13
-    ).double()
-    with torch.no_grad():
-        for parameter in block.parameters():
-            parameter.copy_(draw.normal(*parameter.shape, scale=0.3))
+    attention = {"self_attention": ("dec.0", config), "cross_attention": ("cross.0", config)}
+    block = filled(draw, lambda: DecoderBlock(d, Wiring(), d_ff=13, **attention), scale=0.3)
     X, Z, causal = draw.normal(1, n, d), draw.normal(1, m, d), Mask(causal=True)
     assert block.cross is not None and block.cross_residual is not None
     assert block.mlp is not None and block.mlp_residual is not None
     U = _normed(block.attention_residual, X + block.attention(X, mask=causal))
     U = _normed(block.cross_residual, U + block.cross(U, Z))
     U = _normed(block.mlp_residual, U + block.mlp(U))
-    return Finding(same(block(X, causal, Z).detach(), U.detach()))
+    return Finding(same(block(X, causal, Z), U))
 
 
 def _normed(residual: Residual, X: Tensor) -> Tensor:

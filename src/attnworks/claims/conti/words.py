@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attnworks.claims.conti.filling import filled
 from attnworks.claims.conti.toy import Toy, beginnings, trap
 from attnworks.claims.contract import Between, Finding, Verdict, not_computed, statement
 from attnworks.claims.drawing import Draw
-from attnworks.claims.sides import at_least, more, same
+from attnworks.claims.filling import filled
+from attnworks.claims.sides import more, same
 from attnworks.claims.together import together
 from attnworks.linalg.cross_entropy import linear_cross_entropy
 from attnworks.mechanisms import Context, Geometry, Mask, MechanismSpec
@@ -40,6 +40,8 @@ SCORES = ("luong-dot", "luong-multiplicative", "bahdanau-additive")
     verdict=Verdict.TYPO,
     correction=r"$E: V \to \mathbb R^d$: every word of the vocabulary has a row of $M$. "
     r"One word $w$ alone would make a matrix of one row.",
+    compares="rows of the matrix that one word $w$ makes, and words; corrected: entry of a word's code, and of its "
+    "row of $M$",
 )
 def one_row_for_each_word(draw: Draw, words: Vocabulary = 7, d: Width = 5) -> Finding:
     embedding = filled(draw, lambda: Embedding(words, d))
@@ -53,16 +55,20 @@ def one_row_for_each_word(draw: Draw, words: Vocabulary = 7, d: Width = 5) -> Fi
     says=r"Words as unit vectors $e_i$ are orthogonal and so independent: $v_i \cdot v_j = 0$.",
     verdict=Verdict.HOLDS,
     correction=r"For $i \neq j$. All distances are $\sqrt 2$: no two words are more alike than any others.",
+    compares="rank of the vectors, and words; products of pairs against 0 and squared distances against 2 as well",
 )
 def unit_vectors_of_words(draw: Draw, words: Vocabulary = 7) -> Finding:
     E = F.one_hot(draw.permutation(words), words).double()
     apart = ~torch.eye(words, dtype=torch.bool)
-    figures = {
-        "rank": float(torch.linalg.matrix_rank(E)),
-        "least distance": float(torch.cdist(E, E)[apart].min()),
-        "largest distance": float(torch.cdist(E, E)[apart].max()),
-    }
-    return Finding(same((E @ E.T)[apart], 0.0), figures=figures)
+    products, squares = (E @ E.T)[apart], (E[:, None] - E).square().sum(-1)[apart]
+    figures = {"least distance": float(squares.min().sqrt()), "largest distance": float(squares.max().sqrt())}
+    return Finding(
+        same(
+            together(torch.linalg.matrix_rank(E), products, squares),
+            together(words, torch.zeros_like(products), torch.full_like(squares, 2.0)),
+        ),
+        figures=figures,
+    )
 
 
 not_computed(
@@ -79,11 +85,12 @@ not_computed(
     where="§1.1",
     says=r"Wanted is the most probable target given the input, $y^* = \operatorname{argmax}_y p(y \mid x)$.",
     verdict=Verdict.HOLDS,
+    compares="probability of the text that a full search finds, and the largest of all texts",
 )
 def most_probable_text(draw: Draw, words: Words = 3, length: Length = 3) -> Finding:
     toy = Toy.endless(draw.normal(beginnings(words, length), words, scale=2.0))
     (best,) = toy.beam(words ** (length - 1), length)
-    return Finding(at_least(best.logprob, toy.every_text(length)))
+    return Finding(same(math.exp(best.logprob), toy.every_text(length).max().exp()))
 
 
 @statement(
@@ -93,6 +100,8 @@ def most_probable_text(draw: Draw, words: Words = 3, length: Length = 3) -> Find
     r"= \prod_t p(y_t \mid y_t)$",
     verdict=Verdict.TYPO,
     correction=r"$\prod_t p(y_t \mid y_{<t})$. As printed every factor is $p(y_t \mid y_t) = 1$.",
+    compares="product as printed for one text, and its probability; corrected: product of conditionals, and its "
+    "probability",
 )
 def product_of_conditionals(draw: Draw, words: Words = 3, length: Length = 3) -> Finding:
     joint = draw.stochastic(words**length, sharpness=2.0)
@@ -112,6 +121,7 @@ def product_of_conditionals(draw: Draw, words: Words = 3, length: Length = 3) ->
     where="§1.1",
     says=r"$y^* = \operatorname{argmax}_y \prod_{t=1}^{n'} p(y_t \mid y_{<t}, x)$",
     verdict=Verdict.HOLDS,
+    compares="probability of the text found by its conditionals, and the largest of the joint distribution",
 )
 def most_probable_by_conditionals(draw: Draw, words: Words = 3, length: Length = 3) -> Finding:
     joint = draw.stochastic(words**length, sharpness=2.0)
@@ -125,6 +135,7 @@ def most_probable_by_conditionals(draw: Draw, words: Words = 3, length: Length =
     says=r"At step $t$ a model predicts the distribution $p^{(t)} = p(* \mid y_1, \ldots, y_{t-1}, x_1, \ldots, x_n)$; "
     r"the target is $p^* = \operatorname{onehot}(y_t)$.",
     verdict=Verdict.HOLDS,
+    compares="probability of a word after later words of the target were changed, and before",
 )
 def prediction_from_what_came_before(
     draw: Draw, n: Positions = 5, length: Several = 7, words: Vocabulary = 11
@@ -148,7 +159,7 @@ def prediction_from_what_came_before(
         "change by an earlier word": float((earlier - p).abs().max()),
         "change by the input": float((model(other_x, y).softmax(-1)[0, :t] - p).abs().max()),
     }
-    return Finding(same(together(later, p.sum(-1)), together(p, torch.ones(t))), figures=figures)
+    return Finding(same(later, p), figures=figures)
 
 
 @statement(
@@ -157,6 +168,7 @@ def prediction_from_what_came_before(
     says=r"$\operatorname{Loss}(p^*, p) = -p^* \log(p) = -\sum_{i=1}^{\lvert V \rvert} p_i^* \log(p_i)$",
     verdict=Verdict.HOLDS,
     correction=r"$-p^* \log(p)$ is a dot product.",
+    compares=r"loss as trained on, and $-\sum_i p_i^* \log p_i$, both summed over the positions",
 )
 def cross_entropy(
     draw: Draw,
@@ -176,6 +188,7 @@ def cross_entropy(
     says=r"$\operatorname{Loss}(p^*, p) = \log(p_{y_t}) = -\log(p(y_t \mid y_{<t}, x))$",
     verdict=Verdict.TYPO,
     correction=r"$\operatorname{Loss} = -\log(p_{y_t})$; the first sign is missing.",
+    compares=r"$\log p_{y_t}$ summed over the positions, and the loss; corrected: $-\log p_{y_t}$, and the loss",
 )
 def sign_of_the_loss(draw: Draw, n: Positions = 5, words: Vocabulary = 7, d: Width = 3) -> Finding:
     X, M, gold = draw.normal(n, d), draw.normal(words, d), draw.integers(n, below=words)
@@ -190,6 +203,8 @@ def sign_of_the_loss(draw: Draw, n: Positions = 5, words: Vocabulary = 7, d: Wid
     says=r"There are $\lvert V \rvert^n$ feasible solutions.",
     verdict=Verdict.TYPO,
     correction=r"$\lvert V \rvert^{n'}$, with the length $n'$ of the output; $n$ is that of the input.",
+    compares=r"different texts that a search finds, and $\lvert V \rvert^n$; corrected: the same, and $\lvert V "
+    r"\rvert^{n'}$",
 )
 def number_of_texts(
     draw: Draw, words: Words = 3, length: Annotated[int, Between(1, 4)] = 3, longer: Annotated[int, Between(1, 5)] = 2
@@ -209,6 +224,7 @@ def number_of_texts(
     verdict=Verdict.CONDITION,
     correction="Of different types as printed, a sequence and a product. It means that the greedy sequence need not be "
     "the argmax; it is one, for example, where no word depends on those before.",
+    compares="probability of the best text, and of the greedy one; without: the same where no word depends on others",
 )
 def greedy_is_not_exact(draw: Draw, words: Words = 3, length: Length = 3) -> Finding:
     trapped = trap()
@@ -228,6 +244,8 @@ def greedy_is_not_exact(draw: Draw, words: Words = 3, length: Length = 3) -> Fin
     verdict=Verdict.CONDITION,
     correction=r"It is surely exact only if $N \ge \lvert V \rvert^{T-1}$ for texts of $T$ words; $N = 1$ is greedy "
     "decoding.",
+    compares=r"probability found by $\lvert V \rvert^{T-1}$ beams, and the largest (one beam, and greedy); without: "
+    "by one beam fewer, and the largest",
 )
 def beam_search(draw: Draw, words: Words = 3, length: Annotated[int, Between(2, 4)] = 3) -> Finding:
     """One beam too few loses the least probable beginning, and with it the one word that is sure to follow there."""
@@ -238,15 +256,12 @@ def beam_search(draw: Draw, words: Words = 3, length: Annotated[int, Between(2, 
     scores[-1, 0] = 30.0
     hidden = Toy.endless(scores)
     (found,), (alone,), (missed,) = toy.beam(beams, length), toy.beam(1, length), hidden.beam(beams - 1, length)
-    figures = {
-        "log-probability of greedy decoding": toy.greedy(length).logprob,
-        "log-probability of a beam of one": alone.logprob,
-        "best log-probability": float(toy.every_text(length).max()),
-    }
+    best, best_hidden = (model.every_text(length).max().exp() for model in (toy, hidden))
+    greedy = math.exp(toy.greedy(length).logprob)
     return Finding(
-        same(found.logprob, toy.every_text(length).max()),
-        without=same(missed.logprob, hidden.every_text(length).max()),
-        figures=figures,
+        same(together(math.exp(found.logprob), math.exp(alone.logprob)), together(best, greedy)),
+        without=same(math.exp(missed.logprob), best_hidden),
+        figures={"beams": beams, "probability by greedy decoding": greedy, "largest probability": float(best)},
     )
 
 
@@ -256,6 +271,7 @@ def beam_search(draw: Draw, words: Words = 3, length: Annotated[int, Between(2, 
     says=r"$a_{t,k} = \frac{\exp(\operatorname{score}(h_t, s_k))}{\sum_{i=1}^n \exp(\operatorname{score}(h_t, s_i))}$ "
     "for the encoder states $s_1, \\ldots, s_n$ and the decoder state $h_t$",
     verdict=Verdict.HOLDS,
+    compares="weight of an encoder state by our mechanism, and by the formula in loops",
 )
 def weights_of_encoder_states(
     draw: Draw, n: Positions = 5, steps: Annotated[int, Between(1, 5)] = 3, d: Width = 7
@@ -276,6 +292,8 @@ def weights_of_encoder_states(
     correction=r"$v_a^\top \tanh(W_a [h; s])$: without brackets it reads $v_a^\top \tanh(W_a) [h; s]$. The encoder "
     r'states are called $\hat h_s$ here and $s_k$ before; "multiplicative" is what Luong calls "general"; Bahdanau '
     "scores the decoder state before.",
+    compares=r"$v_a^\top \tanh(W_a) [h; s]$, and our additive score; corrected: $v_a^\top \tanh(W_a [h; s])$, and our "
+    "score",
 )
 def brackets_of_the_additive_score(draw: Draw, n: Positions = 5, d: Width = 7, hidden: Width = 3) -> Finding:
     h, states = draw.normal(d), draw.normal(n, d)
@@ -292,6 +310,8 @@ def brackets_of_the_additive_score(draw: Draw, n: Positions = 5, d: Width = 7, h
     says=r"$c_t = a_{t,1} s_1 + \ldots + a_{t,m} s_m = \sum_{i=1}^m a_{t,i} s_i$",
     verdict=Verdict.TYPO,
     correction="The sum runs over all $n$ encoder states, not over $m$.",
+    compares="entry of the sum over $m$ states, and of the context; corrected: of the sum over all $n$, and of the "
+    "context",
 )
 def context_of_all_states(
     draw: Draw, m: Positions = 5, missing: Annotated[int, Between(1, 7)] = 2, d: Width = 3
@@ -308,6 +328,8 @@ def context_of_all_states(
     says="The output word comes from $W [c_t; h_t]$.",
     verdict=Verdict.CONDITION,
     correction=r"In Luong's model $\tanh(W_c [c_t; h_t])$ is projected to the vocabulary, and softmax follows.",
+    compares=r"probability of a word from $\tanh(W_c [c_t; h_t])$, and from our model; without: without the $\tanh$, "
+    "and from our model",
 )
 def output_of_context_and_state(
     draw: Draw, n: Positions = 5, steps: Annotated[int, Between(1, 5)] = 3, d: Width = 7, words: Vocabulary = 11
@@ -331,6 +353,7 @@ def output_of_context_and_state(
     says=r"One-hot tokens $X$ become $X W^E$ with $W^E \in \mathbb R^{l \times d}$ and $d = 512$.",
     verdict=Verdict.HOLDS,
     correction="It equals looking up rows.",
+    compares="entry of $X W^E$, and of the row that is looked up",
 )
 def product_with_one_hot_rows(
     draw: Draw, n: Positions = 5, words: Vocabulary = 7, d: Annotated[int, Between(1, 512)] = 512

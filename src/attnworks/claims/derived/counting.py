@@ -24,6 +24,7 @@ from attnworks.models.counting import PUBLISHED, Blueprint
         "norm, and adds two rows of segments, $2d$ for the norm of its embeddings and $d^2 + d$ for its pooler."
     ),
     verdict=Verdict.HOLDS,
+    compares="parameters of our blueprint (or of torch's layers), and by the formula",
 )
 def parameters_of_a_stack(
     draw: Draw,

@@ -7,9 +7,9 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from attnworks.claims.conti.one_head import outputs
 from attnworks.claims.contract import Between, Finding, Verdict, statement
 from attnworks.claims.drawing import Draw
+from attnworks.claims.one_head import outputs
 from attnworks.claims.sides import Number, same
 from attnworks.claims.together import together
 from attnworks.linalg.lowrank import lowrank_fit
@@ -36,6 +36,8 @@ Trap = tuple[Number, Number]
         "each side)."
     ),
     verdict=Verdict.HOLDS,
+    compares="what formulas do, plain and ours (1: fails, 0: does not; growth of the norm; keys of a window), and "
+    "what is said",
 )
 def traps(draw: Draw, n: Width = 5, d: Width = 3, factor: Annotated[int, Between(2, 7)] = 3) -> Finding:
     """Left: how many of the first four fail plainly and with our code, then growth of the norm and keys, both ways."""

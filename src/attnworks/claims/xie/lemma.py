@@ -11,13 +11,11 @@ from torch import Tensor
 from attnworks.claims.adversary import highest
 from attnworks.claims.contract import Between, Finding, Verdict, statement
 from attnworks.claims.drawing import Draw
+from attnworks.claims.networks import drawn_network
 from attnworks.claims.sides import Sides, at_least, at_most, same
 from attnworks.linalg.perturbation import LARGEST_LEMMA_RANGE, entrywise_gap, row_change, split_logits
 from attnworks.linalg.residual import best_row
 from attnworks.linalg.softmax import score_range
-from attnworks.models.config import AttentionConfig
-from attnworks.models.multihead import MultiHead
-from attnworks.models.observe import Observation
 
 Rows = Annotated[int, Between(2, 13)]
 Width = Annotated[int, Between(1, 13)]
@@ -31,6 +29,7 @@ Range = Annotated[float, Between(0.01, LARGEST_LEMMA_RANGE)]
     says=r"$PX = P(\mathbf 1x^\top + R) = \mathbf 1x^\top + PR$",
     verdict=Verdict.HOLDS,
     correction=r"For any $x$, and any $P$ whose rows sum to one.",
+    compares=r"entry of $PX$, and of $\mathbf 1x^\top + PR$",
 )
 def common_row_passes(draw: Draw, n: Width = 5, e: Width = 3, sharpness: Sharpness = 1.0) -> Finding:
     P, X, x = draw.stochastic(n, n, sharpness=sharpness), draw.normal(n, e), draw.normal(e)
@@ -45,19 +44,16 @@ def common_row_passes(draw: Draw, n: Width = 5, e: Width = 3, sharpness: Sharpne
     verdict=Verdict.HOLDS,
     correction=r"$r = \frac{RW_{QK}^\top x}{\sqrt{d_{qk}}}$, plus $\frac{RW_Kb_Q}{\sqrt{d_{qk}}}$ with a bias of the "
     r"queries; the bias of the keys and the terms with $x^\top W_{QK}x$ add the same to a whole row and drop out.",
+    compares=r"entry of $\operatorname{softmax}(\mathbf 1r^\top + E)$, and attention weight of the layer",
 )
 def scores_without_the_common_row(
     draw: Draw, n: Width = 5, e: Width = 3, k: Width = 2, sharpness: Sharpness = 1.0
 ) -> Finding:
-    layer = MultiHead(e, AttentionConfig(heads=1, d_k=k, d_v=1)).double().requires_grad_(False)
-    for parameter in layer.parameters():
-        parameter.copy_(draw.normal(*parameter.shape, scale=sharpness**0.5))
-    X, x = draw.normal(n, e), draw.normal(e)
-    seen: list[Observation] = []
-    layer(X.unsqueeze(0), observe=seen.append)
+    network, X, x = drawn_network(draw, e=e, k=k, qk=sharpness), draw.normal(n, e), draw.normal(e)
+    layer = network.layers[0]
     assert layer.b_Q is not None
-    split = split_logits(X, layer.folded()[0][0], x, k**-0.5, layer.W_K[0] @ layer.b_Q[0])
-    return Finding(same(split.P, seen[0].P[0, 0]))
+    split = split_logits(X, layer.folded()[0][0], x, network.scale, layer.W_K[0] @ layer.b_Q[0])
+    return Finding(same(split.P, network.run(X).maps[0][0]))
 
 
 def two_tokens(size: float, weight: float) -> tuple[Float[Tensor, "2 1"], Float[Tensor, "1 1"]]:
@@ -98,6 +94,7 @@ def gap_within_both(draw: Draw, n: int, e: int, row_range: float) -> Sides:
     r"R^\top\operatorname{softmax}(r)$ if $D_{ii} \le 1.2564$; and without condition $\lvert PX - \mathbf "
     r"1y^\top\rvert_{ij} \le \tanh(D_{ii}/4)\operatorname{osc}_j(X)$. This is what is wrong with the proof of problem "
     r"1.",
+    compares="entry of $PX$, and of the printed right side; corrected: largest share of a bound that is used, and 1",
 )
 def upper_side_of_the_mix(
     draw: Draw,
@@ -119,6 +116,7 @@ def upper_side_of_the_mix(
     r"1\operatorname{softmax}(r)^\top R$.",
     verdict=Verdict.FALSE,
     correction=r"The same slip of signs; the two-sided bounds of S0.32 take its place.",
+    compares="entry of $PX$, and of the printed right side; corrected: largest share of a bound that is used, and 1",
 )
 def lower_side_of_the_mix(
     draw: Draw,
@@ -142,6 +140,8 @@ def lower_side_of_the_mix(
     correction=r"The left side always; the right side if and only if $e^{D} \le 1 + 2D$, that is $D_{ii} \le "
     r"1.25643$, which is never said. Without condition the ratio of the entries lies in $[e^{-D}, e^{D}]$, and the "
     r"total variation is at most $\tanh(D/4)$.",
+    compares=r"largest ratio of left to right side of these bounds, and 1; without: ratio of an entry of $P$ to that "
+    r"of $\tilde P$, and $1 + 2D$",
     heavy=True,
 )
 def attention_near_equal_rows(

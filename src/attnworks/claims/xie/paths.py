@@ -11,11 +11,12 @@ from torch import Tensor
 from attnworks import mechanisms
 from attnworks.claims.contract import Between, Finding, Verdict, not_computed, statement
 from attnworks.claims.drawing import Draw
-from attnworks.claims.networks import drawn_network
-from attnworks.claims.path_sums import every_path, folded, frozen_exit, one_bias, sum_of_paths
+from attnworks.claims.networks import drawn_network, given_network
+from attnworks.claims.path_sums import every_path, folded, frozen_exit, one_bias, sum_of_paths, with_any_maps
 from attnworks.claims.sides import more, same
 from attnworks.linalg.heads import fold_values
 from attnworks.linalg.paths import path_counts
+from attnworks.models.observe import Observation
 
 Rows = Annotated[int, Between(2, 13)]
 Width = Annotated[int, Between(1, 13)]
@@ -31,6 +32,7 @@ Sharpness = Annotated[float, Between(0.01, 10.0)]
     says=r"$\operatorname{Attention}(Q, K, V) = \operatorname{softmax}(\frac{QK^\top}{\sqrt d})V$, softmax by rows.",
     verdict=Verdict.HOLDS,
     correction=r"$d$ is the width $d_{qk}$ of queries and keys.",
+    compares="entry of our attention's output, and of the formula",
 )
 def attention_of_one_head(
     draw: Draw, n: Width = 5, m: Width = 7, k: Width = 3, v: Width = 2, sharpness: Sharpness = 1.0
@@ -56,6 +58,7 @@ def _gap(left: Tensor, right: Tensor) -> float:
     verdict=Verdict.TYPO,
     correction=r"Rows are tokens everywhere else, so $Q = XW_Q$, $K = XW_K$ with $W_Q, W_K \in \mathbb R^{d \times "
     r"d_{qk}}$. With $Q = W^Q X$ and tokens in columns, $QK^\top$ is $d_{qk} \times d_{qk}$, not $n \times n$.",
+    compares=r"rows (or columns) of $QK^\top$ as printed, and tokens; corrected: of $XW_Q(XW_K)^\top$, and tokens",
 )
 def sides_of_the_projections(
     draw: Draw,
@@ -66,7 +69,7 @@ def sides_of_the_projections(
     X, W_Q, W_K = draw.normal(n, e), draw.normal(e, k), draw.normal(e, k)
     printed = (W_Q.mT @ X.mT) @ (W_K.mT @ X.mT).mT
     fixed = (X @ W_Q) @ (X @ W_K).mT
-    return Finding(stated=same(printed.numel(), n * n), corrected=same(fixed.numel(), n * n))
+    return Finding(stated=same(torch.tensor(printed.shape), n), corrected=same(torch.tensor(fixed.shape), n))
 
 
 @statement(
@@ -75,6 +78,7 @@ def sides_of_the_projections(
     says=r"$\operatorname{softmax}(A + x\mathbf 1^\top) = \operatorname{softmax}(A)$",
     verdict=Verdict.HOLDS,
     correction=r"Of rows: $x\mathbf 1^\top$ adds $x_i$ to all of row $i$. $A + \mathbf 1 x^\top$ changes it.",
+    compares="attention weight after a shift of its row, and before",
 )
 def shifts_of_rows(draw: Draw, n: Rows = 5, m: Rows = 7) -> Finding:
     A, x = draw.normal(n, m), draw.normal(n, scale=3.0)
@@ -92,14 +96,19 @@ def shifts_of_rows(draw: Draw, n: Rows = 5, m: Rows = 7) -> Finding:
     correction=r"The decomposition needs only that a layer is linear once its $P_h$ are frozen and, for the bias, "
     r"$P_h\mathbf 1 = \mathbf 1$. Invariance to shifts is the basis of the residual bound: it reduces the scores to "
     r"$\mathbf 1 r^\top + E$ (S0.31).",
+    compares="largest distance of the sum over all paths from the output, relative, and zero; corrected: entry of "
+    "that sum, and of the output",
 )
 def paths_without_softmax(draw: Draw, n: Rows = 5, e: Width = 3, heads: Heads = 2, layers: Layers = 3) -> Finding:
-    """The scores themselves stand for P: every shift changes them, and the paths still add up to the network."""
-    network, X = drawn_network(draw, e=e, heads=heads, layers=layers, bias=False), draw.normal(n, e)
-    maps = [draw.normal(heads, n, n) for _ in range(layers)]
+    """Any numbers stand for P: shifts of rows do change the output, and the paths still add up to it."""
+    network, X, maps = with_any_maps(draw, n, e, heads, layers)
     summed, exit = sum_of_paths(network, X, maps), frozen_exit(network, X, maps)
-    size = float(exit.abs().max())
-    return Finding(stated=more(_gap(summed, exit) / size, 0.0), corrected=same(summed / size, exit / size))
+    shifted = frozen_exit(network, X, [P + draw.normal(heads, n, 1) for P in maps])
+    return Finding(
+        stated=more(_gap(summed, exit) / exit.abs().max(), 0.0),
+        corrected=same(summed, exit),
+        figures={"change of the output by shifts of rows": _gap(shifted, exit)},
+    )
 
 
 @statement(
@@ -108,11 +117,18 @@ def paths_without_softmax(draw: Draw, n: Rows = 5, e: Width = 3, heads: Heads = 
     says=r"$\mathrm{SA}_h(X) = P_h(XW_{V,h} + \mathbf e b_{V,h}^\top) = P_hXW_{V,h} + \mathbf e b_{V,h}^\top$, since "
     r"$P_h\mathbf e = \mathbf e$.",
     verdict=Verdict.HOLDS,
+    compares=r"entry of the head's output (or of $P_h(XW_{V,h} + \mathbf e b_{V,h}^\top)$), and of $P_hXW_{V,h} + "
+    r"\mathbf e b_{V,h}^\top$",
 )
 def bias_of_values(draw: Draw, n: Width = 5, e: Width = 7, v: Width = 3, sharpness: Sharpness = 1.0) -> Finding:
-    P, X, W_V, b_V = draw.stochastic(n, n, sharpness=sharpness), draw.normal(n, e), draw.normal(e, v), draw.normal(v)
+    network, X, seen = drawn_network(draw, e=e, v=v, qk=sharpness), draw.normal(n, e), list[Observation]()
+    network.model(X.unsqueeze(0), observe=seen.append)
+    P, Y, layer = seen[0].P[0], seen[0].Y[0], network.layers[0]
+    W_V, b_V = layer.head_first()[2], layer.head_first_biases()[2]
+    assert b_V is not None
+    b_V = b_V.unsqueeze(-2)
     without = {"change if the rows of P summed to two": _gap(2 * P @ (X @ W_V + b_V), 2 * P @ X @ W_V + b_V)}
-    return Finding(same(P @ (X @ W_V + b_V), P @ X @ W_V + b_V), figures=without)
+    return Finding(same(torch.stack([Y, P @ (X @ W_V + b_V)]), P @ X @ W_V + b_V), figures=without)
 
 
 @statement(
@@ -125,6 +141,8 @@ def bias_of_values(draw: Draw, n: Width = 5, e: Width = 7, v: Width = 3, sharpne
     correction=r"As written $b_{O,h}$ is a row, but it is transposed later: $\mathbf e b_O^\top$ would multiply a "
     r"column by a column. Use $b_O^\top = b_{\mathrm{out}}^\top + \sum_h b_{V,h}^\top W_{O,h}$; the output bias "
     r"$b_{\mathrm{out}}$ is missing in the document.",
+    compares=r"columns of $\mathbf e$, and rows of $b_O^\top$ as printed, which a product needs equal; corrected: "
+    r"entry of the sum over heads, and of the output",
 )
 def bias_of_all_heads(
     draw: Draw, n: Width = 5, e: Annotated[int, Between(2, 13)] = 7, v: Width = 3, heads: Heads = 2
@@ -153,6 +171,7 @@ not_computed(
     where="§2.1",
     says=r"$\mathrm{SA}(X) = \sum_h P_hXW_h + \mathbf e b_O^\top$",
     verdict=Verdict.HOLDS,
+    compares="entry of the sum over heads, and of the layer's output",
 )
 def one_layer(
     draw: Draw, n: Width = 5, e: Width = 7, heads: Heads = 2, k: Width = 3, v: Width = 2, sharpness: Sharpness = 1.0
@@ -171,6 +190,8 @@ def one_layer(
     verdict=Verdict.FALSE,
     correction=r"Weights multiply in the opposite order to the attention matrices, and the layers differ: "
     r"$P^{(2)}_{h_2}P^{(1)}_{h_1}XW^{(1)}_{h_1}W^{(2)}_{h_2}$.",
+    compares="entry of the sum over paths in the printed order, and of the output; corrected: in the right order, "
+    "and of the output",
 )
 def paths_in_printed_order(
     draw: Draw, n: Width = 5, e: Annotated[int, Between(2, 7)] = 3, heads: Heads = 2, skip: Skip = 0
@@ -193,15 +214,14 @@ def paths_in_printed_order(
     verdict=Verdict.HOLDS,
     correction=r"In closed form, whatever $X$ and every $P$: $b^\top = \sum_l b_l^\top \prod_{m>l} (\sum_h W_h^{(m)} "
     r"[+ I \text{ with skip}])$. $P$ itself depends on the biases through its input.",
+    compares="entry of what all paths leave of the output, and of $b$ in closed form",
 )
 def biases_collapse(
     draw: Draw, n: Width = 5, e: Width = 3, heads: Heads = 2, layers: Layers = 3, skip: Skip = 0
 ) -> Finding:
     network, X = drawn_network(draw, e=e, heads=heads, layers=layers, skip=bool(skip)), draw.normal(n, e)
     run, b = network.run(X), one_bias(*folded(network), skip=bool(skip))
-    left = run.exit - sum_of_paths(network, X, run.maps)
-    size = float(run.exit.abs().max())
-    return Finding(same(left / size, b / size))
+    return Finding(same(run.exit - sum_of_paths(network, X, run.maps), b))
 
 
 @statement(
@@ -212,6 +232,7 @@ def biases_collapse(
     correction=r"Exact for the given $X$, with each $P_h^{(l)}$ computed in the real forward pass and then frozen: it "
     r"is no linear map of $X$. $W_{\mathrm{path}}$ has the order of S0.9. It breaks with an MLP, and with LayerNorm "
     r"unless its scale of each row is frozen too.",
+    compares="entry of the sum over all paths, and of the output; without: with the maps of $X$ for the input $2X$",
 )
 def path_decomposition(
     draw: Draw, n: Rows = 5, e: Annotated[int, Between(2, 7)] = 3, heads: Heads = 2, layers: Layers = 3
@@ -219,13 +240,15 @@ def path_decomposition(
     """Without: the attention of X on the input 2 X, as if the network were linear."""
     network, X = drawn_network(draw, e=e, heads=heads, layers=layers), draw.normal(n, e)
     run, b = network.run(X), one_bias(*folded(network), skip=False)
-    with_mlp = drawn_network(draw, e=e, heads=heads, layers=layers, mlp=True)
-    other = with_mlp.run(X)
-    missed = sum_of_paths(with_mlp, X, other.maps) + one_bias(*folded(with_mlp), skip=False)
+    missed = []
+    for parts in ({"mlp": True}, {"norm": True}):
+        other = drawn_network(draw, e=e, heads=heads, layers=layers, **parts)
+        seen = other.run(X)
+        missed.append(_gap(sum_of_paths(other, X, seen.maps) + one_bias(*folded(other), skip=False), seen.exit))
     return Finding(
         stated=same(sum_of_paths(network, X, run.maps) + b, run.exit),
         without=same(sum_of_paths(network, 2 * X, run.maps) + b, network.run(2 * X).exit),
-        figures={"paths": heads**layers, "error if there are MLPs": _gap(missed, other.exit)},
+        figures={"paths": heads**layers, "error if there are MLPs": missed[0], "error if there are norms": missed[1]},
     )
 
 
@@ -236,23 +259,21 @@ def path_decomposition(
     verdict=Verdict.HOLDS,
     correction=r"$P_0 = I_n$ and $W_0 = I_d$. There are $\binom{L}{l}H^l$ paths of length $l$. All lengths can be "
     r"summed exactly without taking every path, see D1.",
+    compares="paths, counted by the output, one by one, or by length, and by the formula",
 )
 def paths_with_skip(draw: Draw, n: Width = 5, e: Width = 3, heads: Heads = 2, layers: Layers = 3) -> Finding:
-    network, X = drawn_network(draw, e=e, heads=heads, layers=layers, skip=True, bias=False), draw.normal(n, e)
+    """Heads that hand on equal rows as they are: every path adds the input once, and the output counts the paths."""
+    values = torch.eye(e, dtype=torch.float64).expand(layers, heads, e, e)
+    network, X = given_network(draw.normal(layers, heads, e, e), values, skip=True), draw.normal(1, e).expand(n, e)
     run = network.run(X)
     lengths = [path.length for path in every_path(X, run.maps, folded(network)[0], skip=True)]
     by_length = [math.comb(layers, length) * heads**length for length in range(layers + 1)]
-    size = run.exit.abs().max()
     found = [
+        *(run.exit / X).flatten().tolist(),
         len(lengths),
         *(lengths.count(length) for length in range(layers + 1)),
         *path_counts(network.steps(run.maps)),
     ]
-    left, right = (
-        torch.cat([torch.tensor(counts, dtype=torch.float64), (Z / size).flatten()])
-        for counts, Z in (
-            (found, sum_of_paths(network, X, run.maps)),
-            ([(heads + 1) ** layers, *by_length, *by_length], run.exit),
-        )
-    )
-    return Finding(same(left, right), figures={"paths": len(lengths), "paths of full length": by_length[-1]})
+    expected = [*[(heads + 1) ** layers] * (n * e + 1), *by_length, *by_length]
+    left, right = (torch.tensor(counts, dtype=torch.float64) for counts in (found, expected))
+    return Finding(same(left, right), figures={"paths of full length": by_length[-1]})
