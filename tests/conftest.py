@@ -1,4 +1,4 @@
-"""One thread, one seed per test, and hypothesis without deadlines (and without chance under CI=true)."""
+"""One thread, one seed per test, output of one width, and hypothesis without deadlines (and without chance under CI=true)."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import torch
 from hypothesis import settings
 
 torch.set_num_threads(1)
+os.environ.pop("COLUMNS", None)
 
 settings.register_profile("attnworks", deadline=None, max_examples=25)
 settings.register_profile("ci", settings.get_profile("attnworks"), derandomize=True)
