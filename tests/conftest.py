@@ -1,4 +1,4 @@
-"""One thread, one seed per test, output of one width, and hypothesis without deadlines (and without chance under CI=true)."""
+"""One thread, one seed per test, one width; hypothesis without deadlines (and without chance under CI=true)."""
 
 from __future__ import annotations
 
