@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
@@ -85,10 +86,11 @@ def save_model(model: Any, folder: Path, *, tokenizer: bool = True) -> Path:
 
 def train_run(folder: Path, preset: str = "small") -> Path:
     """A few steps on hand-made pairs."""
-    PRESETS.setdefault(preset, SMALL[preset])
     folder.mkdir(parents=True)
     corpus = write_pairs(folder / "pairs.tsv")
-    Run.create(recipe(corpus, preset=preset, steps=3, dropout=0.0), folder / "run").train()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(PRESETS, preset, SMALL[preset])
+        Run.create(recipe(corpus, preset=preset, steps=3, dropout=0.0), folder / "run").train()
     return folder / "run"
 
 

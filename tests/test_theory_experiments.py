@@ -40,6 +40,8 @@ SMALL: dict[str, Any] = {"layers": 3, "heads": 2, "width": 14, "tokens": 5}
         (two_keys.Options, {"betas": ()}, "at least one"),
         (two_keys.Options, {"betas": (-1.0,)}, "beta=-1.0"),
         (two_keys.Options, {"keys": 2}, "keys=2"),
+        (two_keys.Options, {"keys": 512}, "at most 134,217,728 numbers"),
+        (softmax_gradient.Options, {"widths": (65_536,), "tokens": 4096}, "at most 33,554,432 numbers"),
         (word_in_context.Options, {"sharpness": -1.0}, "sharpness=-1.0"),
     ],
 )

@@ -98,8 +98,3 @@ def test_the_jacobian_of_softmax(n: int) -> None:
     """S4.47: no row of softmax has a Jacobian of norm above one half; two equal weights reach it."""
     found = highest(lambda z: jacobian_norm(z.softmax(-1)) / 0.5, [Draw(n).normal(n)], steps=2 * STEPS)
     assert 0.9 < found <= ROOM
-
-
-def test_a_wrong_bound_is_passed() -> None:
-    """Ascent finds its way over a bound that is a tenth too low where the right one is sharp."""
-    assert highest(lambda *given: diameter_ratio(*given) / 0.9, layer(0, heads=1, n=2, d=1), steps=40) > 1.1

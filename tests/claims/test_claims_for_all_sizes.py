@@ -10,7 +10,8 @@ from attnworks.claims import Claim, in_order
 from attnworks.claims.contract import Between
 
 COMPUTED = [claim for claim in in_order() if claim.function is not None]
-CASES, HEAVY_CASES = 20, 4
+CASES, HEAVY_CASES, MORE = 10, 2, 6
+"""Of each claim, of those that take long, and times so many of all behind the marker."""
 
 
 def values(kind: type, allowed: Between) -> st.SearchStrategy[float]:
@@ -19,12 +20,13 @@ def values(kind: type, allowed: Between) -> st.SearchStrategy[float]:
     return st.floats(allowed.low, allowed.high)
 
 
+@pytest.mark.parametrize("times", [1, pytest.param(MORE, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("claim", COMPUTED, ids=[claim.id for claim in COMPUTED])
-def test_confirmed(claim: Claim) -> None:
+def test_confirmed(claim: Claim, times: int) -> None:
     sizes = {name: values(kind, allowed) for name, (kind, allowed) in claim.ranges.items()}
 
     @settings(
-        max_examples=HEAVY_CASES if claim.heavy else CASES,
+        max_examples=times * (HEAVY_CASES if claim.heavy else CASES),
         deadline=None,
         database=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.large_base_example],

@@ -58,8 +58,6 @@ def test_a_claim_is_checked_or_says_why_not(one: Claim) -> None:
 def test_the_numbers_say_what_the_verdict_says(one: Claim) -> None:
     finding = one.check()
     assert finding.confirms(one.verdict), finding
-    if one.verdict == Verdict.FALSE:
-        assert not finding.holds
 
 
 @pytest.mark.parametrize("one", CLAIMS, ids=ids(CLAIMS))

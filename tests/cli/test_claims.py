@@ -33,7 +33,9 @@ def told(*arguments: object) -> list[dict[str, Any]]:
 def mistake(*arguments: object) -> str:
     result = claims(*arguments)
     assert result.exit_code == 2 and result.stdout == "", result.output
-    return result.stderr.splitlines()[-1]
+    *usage, last = result.stderr.splitlines()
+    assert not usage, usage
+    return last
 
 
 def test_all_of_them() -> None:
@@ -43,7 +45,6 @@ def test_all_of_them() -> None:
     assert [row for row in rows if row in CLAIMS] == [one.id for one in in_order()]
     for document in DOCUMENTS.values():
         assert f"{document.key}: {document.author}, {document.title}" in result.stdout
-    assert "todo" not in result.stdout.lower()
     computed = sum(one.function is not None for one in in_order())
     assert f"{computed} of {computed} checks confirm their verdict" in result.stdout
 
@@ -63,6 +64,7 @@ def test_documents_patterns_and_verdicts() -> None:
     assert [one["id"] for one in told("S1", "--verdict", "false")] == [
         one.id for one in in_order() if one.document == "S1" and one.verdict == Verdict.FALSE
     ]
+    assert {one["verdict"] for one in told("S2", "--verdict", "holds")} == {"holds"}
     assert {one["verdict"] for one in told("S2", "--verdict", "condition", "--verdict", "typo")} == {
         "holds with a condition",
         "typo",
@@ -100,8 +102,7 @@ def test_mistakes_in_one_line(tmp_path: Path) -> None:
     assert "claim 'S7'" in mistake("S7")
     assert "did you mean 'S4.17'" in mistake("SO.17")
     assert "--explain or --verdict as well" in mistake("--on", tmp_path, "--explain")
-    result = claims("--on", tmp_path / "nothing")
-    assert result.exit_code in (1, 2) and "Traceback" not in result.output
+    assert claims("--on", tmp_path / "nothing").exit_code == 1
 
 
 def test_on_a_model(tmp_path: Path) -> None:
@@ -135,7 +136,7 @@ def test_as_wide_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert max(map(len, claims("S0.1*").stdout.splitlines())) <= 80
 
 
-def test_any_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_encoding() -> None:
     result = CliRunner(charset="ascii").invoke(main, ["claims", "S0.13"])
     assert result.exit_code == 0 and "S0.13" in result.stdout
 

@@ -301,3 +301,11 @@ def test_published_bounds_over_depth(c: float, rho: float, want: tuple[float, ..
     assert [published_bound(at, c, layers).item() for layers in (1, 2, 3, 4)] == pytest.approx(want, rel=1e-2)
     assert bound_converges(at, c).item() == (want[-1] < want[0])
     assert_close(published_bound(at, c), number(c * rho**3))
+
+
+def test_the_printed_bound_of_many_layers() -> None:
+    """c rho^2 below one: it falls to zero, and above it grows beyond all numbers, but never becomes none."""
+    rho = torch.tensor([5.0, 10.0, 20.0], dtype=torch.float64)
+    assert published_bound(rho, 0.0099, 64).tolist() == [0.0, 0.0, torch.inf]
+    log = 364 * math.log(0.0099) + 729 * math.log(10.0)
+    assert published_bound(rho, 0.0099, 6)[1].log().item() == pytest.approx(log)

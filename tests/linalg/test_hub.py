@@ -18,10 +18,8 @@ from attnworks.linalg.hub import (
     hub_mean,
     hub_weights,
     own_weight_excess,
-    repeated_value,
     self_keyed_sharpness,
     signed_head,
-    signed_value,
     two_heads,
 )
 from attnworks.linalg.norms import composite, induced_inf
@@ -30,6 +28,20 @@ from attnworks.linalg.residual import residual, residual_norm
 
 def attention(case: Hub) -> Tensor:
     return (case.w * case.X @ case.X.mT).softmax(-1)
+
+
+def signed_value(n: int) -> Tensor:
+    """W = s e_0^T with s = (1, -1, 1, -1, ...): one column of n signs, every row sum 1, every other column zero."""
+    W = torch.zeros(n, n, dtype=torch.float64)
+    W[::2, 0], W[1::2, 0] = 1.0, -1.0
+    return W
+
+
+def repeated_value(n: int) -> Tensor:
+    """W = e_0 1^T: one row of ones."""
+    W = torch.zeros(n, n, dtype=torch.float64)
+    W[0] = 1.0
+    return W
 
 
 cases = pytest.mark.parametrize(

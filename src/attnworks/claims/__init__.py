@@ -1,4 +1,4 @@
-"""Every statement of the five documents as an executable check with a verdict; docs/claims.md is made from these."""
+"""Every statement of the five documents with a verdict, and a check where there is something to compute."""
 
 from attnworks.claims import burgund, conti, cs224n, derived, rank_post, xie  # noqa: F401
 from attnworks.claims.contract import CLAIMS, Claim, Finding, Verdict, in_order, matching

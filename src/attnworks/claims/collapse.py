@@ -9,6 +9,7 @@ from torch import Tensor
 from attnworks.claims.drawing import Draw
 from attnworks.claims.networks import Network
 from attnworks.claims.sides import Sides, same
+from attnworks.claims.together import together
 from attnworks.linalg.bounds import (
     bound_converges,
     composite_bound,
@@ -21,7 +22,6 @@ from attnworks.linalg.bounds import (
 from attnworks.linalg.norms import composite
 from attnworks.linalg.residual import best_row, residual, residual_norm
 from attnworks.linalg.spectrum import numerical_rank, singular_values
-from attnworks.notation import tolerance
 
 
 def rounding(*outputs: Float[Tensor, "..."]) -> float:
@@ -84,9 +84,9 @@ def cubic_share(network: Network, X: Float[Tensor, "n e"]) -> Float[Tensor, ""]:
 
 
 def converges_below_one(draw: Draw) -> Sides:
-    """Of many c and rho on both sides of c rho^2 = 1, those that bear out the correction, and all of them.
+    """On both sides of c rho^2 = 1: the logarithm of the bound and of c^{-1/2} (c^{1/2} rho)^{3^L}, and where it falls.
 
-    The bound falls with depth just where it is said to, and is c^{-1/2} (c^{1/2} rho)^{3^L}.
+    A bound that falls with depth counts one, on the right where it is said to.
     """
     c, size = draw.normal(31).exp(), draw.normal(31).exp()
     rho = (size / c).sqrt()
@@ -94,6 +94,4 @@ def converges_below_one(draw: Draw) -> Sides:
         torch.stack([published_bound(r, k, layers) for r, k in zip(rho, c, strict=True)]) for layers in (3, 2)
     )
     said = torch.stack([bound_converges(r, k) for r, k in zip(rho, c, strict=True)])
-    rtol, atol = tolerance(torch.float64)
-    closed = torch.isclose(deep.log(), 27 / 2 * size.log() - c.log() / 2, rtol=rtol, atol=atol)
-    return same((((deep < shallow) == said) & closed).sum(), len(c))
+    return same(together(deep.log(), deep < shallow), together(27 / 2 * size.log() - c.log() / 2, said))

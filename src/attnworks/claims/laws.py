@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnworks.claims.sides import Sides, at_most, less, more, same
+from attnworks.errors import UsageError
 from attnworks.linalg.bounds import (
     LARGEST_ROW_RANGE,
     HeadSizes,
@@ -27,7 +28,7 @@ from attnworks.linalg.bounds import (
 )
 from attnworks.linalg.norms import composite
 from attnworks.linalg.paths import paths_by_length
-from attnworks.linalg.projection import sketch_error_formula
+from attnworks.linalg.projection import published_rows, sketch_error_formula
 from attnworks.linalg.residual import relative_residual, residual
 from attnworks.linalg.softmax import jacobian_norm
 from attnworks.linalg.spectrum import cumulative_energy, numerical_rank, singular_values
@@ -35,7 +36,7 @@ from attnworks.measures.bounds import rounding, why_not
 from attnworks.models.counting import layer_flops
 from attnworks.registry import Registry
 from attnworks.traces.forward import ForwardTrace
-from attnworks.traces.frozen import frozen_steps, whole_maps
+from attnworks.traces.frozen import ROUNDED, frozen_steps, whole_maps
 from attnworks.traces.layer import LayerTrace
 
 Look = TypeVar("Look", bound=Callable[..., Sides | str])
@@ -56,8 +57,17 @@ class Layer:
 
     @cached_property
     def P(self) -> Float[Tensor, "h i j"]:
-        """The attention maps of all heads."""
-        return whole_maps(self.trace)[0]
+        """The attention maps of all heads: softmax of the scores, or what the layer itself says."""
+        if self.trace.scale is not None or self.trace.weigh is None:
+            return whole_maps(self.trace)[0]
+        return self.trace.weigh()[0].double()
+
+    @property
+    def no_weights(self) -> str | None:
+        """Why its maps cannot be read as weights, in words; None where they can."""
+        if self.trace.scale is None and not same(self.P.clamp_min(0.0).sum(-1), 1.0).holds:
+            return "its maps are no weights, but mixtures of any sign"
+        return None
 
     @cached_property
     def V(self) -> Float[Tensor, "h j v"]:
@@ -114,6 +124,16 @@ def of_layer(id: str, words: str) -> Callable[[Look], Look]:
 def of_stack(id: str, words: str) -> Callable[[Look], Look]:
     """Register a function of a `ForwardTrace`: the two sides of claim `id` there, or why it does not apply."""
     return _register(OF_STACKS, id, words)
+
+
+def of_maps(id: str, words: str) -> Callable[[Look], Look]:
+    """As `of_layer`, for claims about attention maps: silent where these are no weights."""
+
+    def register(looks: Look) -> Look:
+        of_layer(id, words)(lambda layer: layer.no_weights or looks(layer))
+        return looks
+
+    return register
 
 
 def _register(laws: Registry[Law], id: str, words: str) -> Callable[[Look], Look]:
@@ -179,7 +199,7 @@ def printed_bound_falls(layer: Layer) -> Sides | str:
     return less(published_factor(layer.sizes, layer.trace.scale) * composite(residual(layer.X)) ** 2, 1.0)
 
 
-@of_layer("S0.29", "rank of the attention map, and of the scores before the softmax")
+@of_maps("S0.29", "rank of the attention map, and of the scores before the softmax")
 def softmax_raises_no_rank(layer: Layer) -> Sides | str:
     if layer.trace.scale is None:
         return "its weights are no softmax of scaled dot products"
@@ -201,32 +221,47 @@ def stack_loses_rank(forward: ForwardTrace) -> Sides | str:
 
 
 @of_stack("D1", "the sum over all path lengths, and the output of the last block")
-def paths_add_up(forward: ForwardTrace) -> Sides:
-    steps = [frozen.step for frozen in frozen_steps(forward)]
-    return same(paths_by_length(forward.blocks[0].entry, steps).sum(0), forward.blocks[-1].exit, slack=1e-5)
+def paths_add_up(forward: ForwardTrace) -> Sides | str:
+    for block in forward.blocks:
+        if any(getattr(part.attention, "twice", False) for part in block.anatomy.parts):
+            return "its global tokens have projections of their own"
+        for part in block.parts:
+            if part.attention is not None and (reason := Layer(part.attention).no_weights):
+                return reason
+    try:
+        steps = [frozen.step for frozen in frozen_steps(forward)]
+    except UsageError as error:
+        return f"{error.asked} needs {error.expected}"
+    exit = forward.blocks[-1].exit
+    return same(paths_by_length(forward.blocks[0].entry, steps).sum(0), exit, slack=ROUNDED * float(exit.abs().max()))
 
 
 # --- maps -------------------------------------------------------------------------------------------------------------
 
 
+@of_layer("S0.1", "what the heads give, and softmax(Q K^T times the scale, with the mask) V")
+def output_of_softmax(layer: Layer) -> Sides | str:
+    if layer.trace.scale is None:
+        return "its weights are no softmax of scaled dot products"
+    if layer.trace.heads == 0:
+        return "it has no heads"
+    Y = layer.trace.Y[0]
+    return same(layer.P @ layer.V, Y, slack=ROUNDED * float(layer.V.abs().max()))
+
+
 @of_layer("S1.5", "sum of a row of the attention map, and one")
-def rows_sum_to_one(layer: Layer) -> Sides:
+def rows_sum_to_one(layer: Layer) -> Sides | str:
+    if layer.trace.scale is not None:
+        return "it is a softmax, which sums to one by itself"
     return same(layer.P.sum(-1), 1.0)
 
 
-@of_layer("S4.47", "norm of the softmax Jacobian of a row, and one half")
+@of_maps("S4.47", "norm of the softmax Jacobian of a row, and one half")
 def jacobian_at_most_half(layer: Layer) -> Sides:
     return at_most(jacobian_norm(layer.P), 0.5)
 
 
-@of_layer("S4.56", "weight on keys after the query, and zero")
-def nothing_after_the_query(layer: Layer) -> Sides | str:
-    if not layer.trace.mask.causal:
-        return "its attention is not causal"
-    return same(layer.P.triu(1), 0.0)
-
-
-@of_layer("S4.105", "energy in the first eighth of the singular values of a head, and one half")
+@of_maps("S4.105", "energy in the first eighth of the singular values of a head, and one half")
 def first_values_carry_most(layer: Layer) -> Sides | str:
     n = min(layer.P.shape[-2:])
     if n < 2 * FIRST:
@@ -234,12 +269,12 @@ def first_values_carry_most(layer: Layer) -> Sides | str:
     return more(cumulative_energy(singular_values(layer.P))[:, math.ceil(n / FIRST) - 1], 0.5)
 
 
-@of_layer("S4.130", "spectral norm of a head's map, and the square root of its number of queries")
+@of_maps("S4.130", "spectral norm of a head's map, and the square root of its number of queries")
 def norm_at_most_root(layer: Layer) -> Sides:
     return at_most(torch.linalg.matrix_norm(layer.P, ord=2), layer.P.shape[-2] ** 0.5)
 
 
-@of_layer("S4.132", "share of a head's weight within two tokens of the diagonal, and one half")
+@of_maps("S4.132", "share of a head's weight within two tokens of the diagonal, and one half")
 def never_spread(layer: Layer) -> Sides | str:
     if layer.trace.slot.kind == "cross":
         return "maps between two sequences have no diagonal"
@@ -255,18 +290,20 @@ def _near_the_diagonal(P: Float[Tensor, "*h i j"]) -> Float[Tensor, "*h"]:
     return (P - P.triu(NEAR + 1) - P.tril(-NEAR - 1)).sum((-2, -1)) / P.shape[-2]
 
 
-@of_layer("S0.28", "relative error of a projection to 5 ln n / (eps^2 - eps^3) keys, and eps = 1/2")
+@of_maps("S0.28", "relative error of a projection to 5 ln n / (eps^2 - eps^3) keys, and eps = 1/2")
 def projection_replaces_attention(layer: Layer) -> Sides | str:
     n = layer.P.shape[-1]
-    k = math.ceil(5 * math.log(n) / (EPS**2 - EPS**3))
-    if k >= n:
+    k = published_rows(n, EPS)
+    if n == 1 or k >= n:
         return "the projection would have no fewer rows than there are keys"
     return at_most(sketch_error_formula(layer.P, layer.V, k), EPS)
 
 
-@of_layer("S4.69", "share of attention, projections included, in the FLOPs of a block, and one half")
+@of_layer(
+    "S4.69", "share of attention and its projections in the FLOPs of a block with a feed-forward of 4d, and one half"
+)
 def attention_costs_most(layer: Layer) -> Sides | str:
-    if layer.trace.X is None:
-        return "the width of its input is not known"
+    if layer.trace.X is None or layer.trace.scale is None or layer.trace.slot.kind == "cross":
+        return "it is about dense self-attention of a known width"
     flops = layer_flops(layer.P.shape[-2], layer.trace.X.shape[-1])
     return more(1 - flops["feed-forward"] / sum(flops.values()), 0.5)

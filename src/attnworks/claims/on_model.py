@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Container, Sequence
@@ -12,14 +13,15 @@ from torch import Tensor
 
 from attnworks.claims.contract import CLAIMS, Claim, in_order
 from attnworks.claims.laws import OF_LAYERS, OF_STACKS, Law, Layer
-from attnworks.claims.sides import Sides
+from attnworks.claims.sides import Sides, number
 from attnworks.data.passages import Passage
+from attnworks.data.text_batch import TextBatch
 from attnworks.decoding.evaluating import evaluating
 from attnworks.exam.widened import InFloat64
 from attnworks.traces.examinee import Examinee
 from attnworks.traces.forward import record_forward
 from attnworks.traces.layer import LayerTrace
-from attnworks.traces.subject import Spectator
+from attnworks.traces.subject import Spectator, Subject
 from attnworks.traces.text import read_text
 
 
@@ -64,7 +66,7 @@ class Tally:
             "compares": self.law.words,
             "looked": self.looked,
             "held": self.held,
-            "tightness": {"median": statistics.median(self.tightness), "largest": max(self.tightness)}
+            "tightness": {"median": number(statistics.median(self.tightness)), "largest": number(max(self.tightness))}
             if self.tightness
             else None,
             "worst": None if sides is None else {**sides.to_json(), "place": place},
@@ -88,17 +90,26 @@ def check_on(
     )
     with evaluating(subject.model):
         text = read_text(examinee, passages, tokens_per_batch=1)
+        advance(text.dropped)
         with InFloat64(subject.model, True):
             for number in range(len(text.batches)):
                 batch, (sentence,) = text.batch(number)
                 batch = batch.to(next(subject.model.parameters()).device)
                 subject.run(batch, _Tallying(layers, f"sentence {int(sentence) + 1}"))
-                for forward in record_forward(subject, batch)[0] if subject.blocks else ():
-                    for tally in stacks:
-                        tally.add(tally.law.looks(forward), f"{forward.kind}, sentence {int(sentence) + 1}")
+                if stacks:
+                    _add_stacks(stacks, subject, batch, f"sentence {int(sentence) + 1}")
                 advance(1)
     places = {claim.id: place for place, claim in enumerate(in_order())}
     return sorted([*layers, *stacks], key=lambda tally: places[tally.law.id])
+
+
+def _add_stacks(tallies: Sequence[Tally], subject: Subject, batch: TextBatch, sentence: str) -> None:
+    forwards = record_forward(subject, batch)[0] if subject.blocks else []
+    for tally in tallies:
+        for forward in forwards:
+            tally.add(tally.law.looks(forward), f"{forward.kind}, {sentence}")
+        if not forwards:
+            tally.add("the parts of its residual stream are not known", sentence)
 
 
 class _Tallying(Spectator):
@@ -114,4 +125,5 @@ class _Tallying(Spectator):
 
 def _strain(sides: Sides) -> float:
     """How much of the right side the claim is broken by."""
-    return sides.excess / (abs(sides.right) or 1.0)
+    strain = sides.excess / (abs(sides.right) or 1.0)
+    return math.inf if math.isnan(strain) else strain

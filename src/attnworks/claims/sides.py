@@ -53,9 +53,6 @@ class Sides:
         left, right = (number(side) for side in (self.left, self.right))
         return {"left": left, "relation": self.relation, "right": right, "slack": self.slack, "holds": self.holds}
 
-    def __str__(self) -> str:
-        return f"{self.left:.6g} {self.relation} {self.right:.6g}"
-
 
 def same(left: Number, right: Number, *, slack: float | None = None) -> Sides:
     """left = right: of two tensors the entries that are furthest apart.

@@ -20,9 +20,13 @@ are what docstrings cite. This page is made from the checks themselves (`make do
     attnworks claims S0.17 --explain     # one statement: both sides, correction, counterexample
     attnworks claims --on runs/first     # those that can be checked on a model of your own
 
+In Python, `from attnworks.claims import claim`, then `claim("S0.17").check(seed=3)` gives a `Finding`: `left`, `right`,
+`holds`, `corrected`, `figures`.
+
 **Verdicts.** *holds*: true as printed. *holds with a condition*: true once the stated condition or reading is added.
 *typo*: a slip (symbol, index, shape, scale) whose intended statement is true. *false*: the statement, its formula or
-its reasoning is wrong. *not checkable*: an image, an experiment or an opinion that the text does not let one check.
+its reasoning is wrong. *not checkable*: an image, an experiment or an opinion that the text does not let one check. A
+few verdicts are about spelling or about what other works say; these rows are not computed either, and say so.
 
 **Conventions.** Tokens are rows; softmax acts on rows; $P$ is row-stochastic; $\mathbf 1$ is the vector of ones;
 $W_{{QK}} = W_Q W_K^\top$; $W_h = W_{{V,h}} W_{{O,h}}$; $\lVert\cdot\rVert_1$ is the largest column sum,

@@ -21,6 +21,7 @@ from attnworks.claims.laws import OF_LAYERS, OF_STACKS
 from attnworks.claims.on_model import Tally, check_on
 from attnworks.claims.plain import plain
 from attnworks.claims.sides import Sides
+from attnworks.cli.claims import VERDICTS
 from attnworks.cli.console import console, print_json, progress_bar, progress_console
 from attnworks.cli.examine_run import passages_of
 from attnworks.errors import UsageError
@@ -51,7 +52,7 @@ def check_and_show(ids: Sequence[str], options: dict[str, Any]) -> None:
                 got="no --on MODEL",
                 remedy="add --on MODEL, or leave it out: claims draw their own numbers",
             )
-    verdicts = {verdict for verdict in Verdict for name in options["verdict"] if name.replace("-", " ") in verdict}
+    verdicts = [dict(zip(VERDICTS, Verdict, strict=True))[name] for name in options["verdict"]]
     chosen = [claim for claim in matching(*ids) if not verdicts or claim.verdict in verdicts]
     if not chosen:
         raise UsageError(
@@ -202,7 +203,7 @@ def check_on_and_show(ids: Sequence[str], options: dict[str, Any]) -> None:
         print_json([tally.to_json() for tally in tallies])
         return
     told = (
-        f"{examinee.subject.name} on text from {about['name']} ({len(passages)}), in float64. Every layer (or stack) "
+        f"{examinee.subject.name} on {len(passages)} lines from {about['name']}, in float64. Every layer (or stack) "
         "counts once for each sentence; left/right is the median. Verdicts are about all models: what is false may "
         "hold here."
     )

@@ -83,7 +83,8 @@ def paths(out: Path | None, as_json: bool, threads: int | None, **options: Any) 
     """Split the output of a network with skip connections into paths by length.
 
     How many paths of each length there are, how large their sum is, and how different it leaves the tokens. All sums
-    together are the output of the real forward pass, which is checked (D1, S0.12, S1.17). Means over the seeds.
+    together are the output of the real forward pass; how far from it they are is told (D1, S0.12, S1.17). Means over
+    the seeds.
 
     \b
     Examples:

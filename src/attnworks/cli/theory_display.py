@@ -58,10 +58,10 @@ def run_theory(name: str, given: dict[str, Any], out: Path | None, as_json: bool
 
 def _check_place(name: str, folder: Path) -> None:
     """New, empty, or with the results of the same experiment, which are made again."""
-    if not folder.exists():
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
     ours = folder.is_dir() and all(path.name in (RESULTS, *FIGURES) for path in folder.iterdir())
-    if not ours or _experiment_in(folder / RESULTS) not in (None, name):
+    if not ours or _experiment_in(folder / RESULTS) != name:
         raise FolderError(
             asked=f"results of {name} in {folder}",
             expected=f"a new folder, or one with results of {name}",

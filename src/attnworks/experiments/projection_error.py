@@ -5,14 +5,13 @@ Source: Xie 2021, theorem 2.3 (S0.21, S0.28); D8 for the error that is to be exp
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnworks.linalg.projection import sketch_error, sketch_error_formula
+from attnworks.linalg.projection import published_rows, sketch_error, sketch_error_formula
 from attnworks.models.config import whole, within
 
 SHARP, DIFFUSE = 4.0, 1.0
@@ -47,7 +46,7 @@ class Options:
     @property
     def published_k(self) -> int:
         """5 ln n / (epsilon^2 - epsilon^3), rounded up."""
-        return math.ceil(5 * math.log(self.tokens) / (self.epsilon**2 - self.epsilon**3))
+        return published_rows(self.tokens, self.epsilon)
 
     @property
     def dimensions(self) -> list[int]:

@@ -25,6 +25,10 @@ NEARLY_NONE = 0.01
 """A row of attention whose Jacobian is smaller learns next to nothing."""
 
 
+MOST = 2**25
+"""A quarter of a gigabyte of numbers."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """Standard normal queries and keys, so many of each, drawn `seeds` times for each width."""
@@ -44,6 +48,13 @@ class Options:
         whole("tokens", self.tokens, 2, 4096)
         whole("seeds", self.seeds, 1, 1000)
         whole("seed", self.seed, 0, 2**60)
+        if max(self.widths) * self.tokens > MOST:
+            raise UsageError(
+                asked=f"{self.tokens:,} tokens with keys of width {max(self.widths):,}",
+                expected=f"at most {MOST:,} numbers at once",
+                got=f"{max(self.widths) * self.tokens:,}",
+                remedy="take fewer tokens or narrower keys",
+            )
 
 
 @dataclass(frozen=True)

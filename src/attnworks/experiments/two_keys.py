@@ -25,6 +25,8 @@ from attnworks.linalg.retrieval import (
 )
 from attnworks.models.config import whole, within
 
+MOST = 2**27
+"""A gigabyte of numbers."""
 A, B = 0, 1
 """The keys that are asked for."""
 
@@ -54,6 +56,13 @@ class Options:
         whole("draws", self.draws, 2, 1_000_000)
         whole("seed", self.seed, 0, 2**60)
         within("noise", self.noise, 0.0, 1.0)
+        if self.draws * self.keys**2 > MOST:
+            raise UsageError(
+                asked=f"{self.draws:,} draws of {self.keys} keys",
+                expected=f"at most {MOST:,} numbers at once",
+                got=f"{self.draws * self.keys**2:,}",
+                remedy="take fewer draws or keys",
+            )
 
 
 @dataclass(frozen=True)

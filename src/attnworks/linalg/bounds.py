@@ -204,8 +204,10 @@ def published_bound(rho: Float[Tensor, "*a"], c: float | Float[Tensor, ""], laye
     Holds when: not always, and it is here for comparison. Without a condition on the range of the scores it fails for
     many rows (n = 9000), and the sum over heads uses a triangle inequality that does not hold.
     """
-    exponent = 3**layers
-    return torch.as_tensor(c, dtype=torch.float64) ** ((exponent - 1) // 2) * rho.double() ** exponent
+    bound = rho.double()
+    for _ in range(layers):
+        bound = c * bound**3
+    return bound
 
 
 def bound_converges(rho: Float[Tensor, "*a"], c: float | Float[Tensor, ""]) -> Bool[Tensor, "*a"]:

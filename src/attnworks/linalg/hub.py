@@ -134,20 +134,6 @@ def self_keyed_sharpness(n: int) -> float:
     return math.log(n) + 3
 
 
-def signed_value(n: int) -> Float[Tensor, "n n"]:
-    """W = s e_0^T with s = (1, -1, 1, -1, ...): one column of n signs, every row sum 1, every other column zero."""
-    W = torch.zeros(n, n, dtype=torch.float64)
-    W[::2, 0], W[1::2, 0] = 1.0, -1.0
-    return W
-
-
-def repeated_value(n: int) -> Float[Tensor, "n n"]:
-    """W = e_0 1^T: one row of ones."""
-    W = torch.zeros(n, n, dtype=torch.float64)
-    W[0] = 1.0
-    return W
-
-
 def signed_head(n: int, *, norm_of_value: float = 1.0) -> Beyond:
     """min_y ||SA(X) - 1 y^T||_{1,inf} = delta sqrt(n) for X = I_n, scores w X X^T and W_V = s e_0^T, n even.
 

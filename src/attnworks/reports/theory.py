@@ -149,10 +149,15 @@ def _of(rows: Sequence[collapse.Row], wiring: str) -> list[collapse.Row]:
     return [row for row in rows if row.wiring == wiring]
 
 
+def _noise(row: collapse.Row, field: str) -> float:
+    """Below this, a number is rounding: of the state it is measured in, or of one where it is a share."""
+    return max(NOISE, row.rounding) if field in ("diameter", "residual") else NOISE
+
+
 def _fall(axis: Any, rows: Sequence[collapse.Row], field: str, colour: str, **more: Any) -> float:
     """A line that ends where it meets rounding; its last height."""
     values = [getattr(row, field) for row in rows]
-    last = next((place for place, value in enumerate(values) if value < NOISE), len(values) - 1)
+    last = next((place for place, row in enumerate(rows) if values[place] < _noise(row, field)), len(values) - 1)
     shown = [max(value, NOISE) for value in values[: last + 1]]
     axis.plot([row.layer for row in rows[: last + 1]], shown, color=colour, **LINE, **more)
     return shown[-1]
@@ -181,7 +186,9 @@ def _draw_bounds(axis: Any, rows: Sequence[collapse.Row], measured: str, bound: 
     _fall(axis, rows, measured, ORANGE)
     before = _bound(axis, rows, bound, BLUE)
     _bound(axis, rows, f"{bound}_from_input", GREY)
-    shown = [(row.layer, getattr(row, measured)) for row in rows if getattr(row, measured) > NOISE] + before
+    shown = [
+        (row.layer, getattr(row, measured)) for row in rows if getattr(row, measured) > _noise(row, measured)
+    ] + before
     axis.set_xlim(right=min(max(layer for layer, _ in shown) + 2, rows[-1].layer) + 0.15)
     axis.set_ylim(top=max(value for _, value in shown) * 1e6)
     _shade_noise(axis)
