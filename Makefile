@@ -24,7 +24,7 @@ test: .venv/ready lint
 	$(BIN)/python -m pytest -n 2 -q -m "not slow"
 
 test-all: .venv/ready lint
-	$(BIN)/python -m pytest -n 2 -q
+	THOROUGH=1 $(BIN)/python -m pytest -n 2 -q
 
 lint: .venv/ready
 	$(BIN)/ruff check

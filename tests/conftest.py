@@ -15,7 +15,8 @@ from hypothesis import settings
 torch.set_num_threads(1)
 os.environ.pop("COLUMNS", None)
 
-settings.register_profile("attnworks", deadline=None, max_examples=25)
+thorough = os.environ.get("THOROUGH") == "1"
+settings.register_profile("attnworks", deadline=None, max_examples=60 if thorough else 15)
 settings.register_profile("ci", settings.get_profile("attnworks"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") == "true" else "attnworks")
 

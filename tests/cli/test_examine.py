@@ -129,7 +129,7 @@ def test_models_of_two_sides(name: str, paired: bool, folders: dict[str, Path], 
     assert found["corpus"]["sentences"] + found["corpus"]["dropped"] == len(LINES)
 
 
-@pytest.mark.parametrize("name", ["bert", "gpt2", "bart", "small"])
+@pytest.mark.parametrize("name", ["bert", "gpt2", pytest.param("bart", marks=pytest.mark.slow), "small"])
 def test_every_measure(name: str, folders: dict[str, Path], tmp_path: Path) -> None:
     text = write_lines(tmp_path / "text.txt", PAIRS[:4])
     found = examined(folders[name], "--text", text, "--all")

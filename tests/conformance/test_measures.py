@@ -95,8 +95,18 @@ def test_it_says_what_it_is(name: str) -> None:
         assert all(axis in reading.axes for axis in reading.ticks), reading.name
 
 
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("name", list(MEASURES))
+each_measure_and_model = pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        pytest.param(name, model, marks=[pytest.mark.slow] if (name, model) == ("bottleneck", "own") else [])
+        for name in MEASURES
+        for model in MODELS
+    ],
+)
+"""All of them; one, which tries every wider head of a larger model, behind the marker."""
+
+
+@each_measure_and_model
 def test_what_is_declared_is_given_and_nothing_else(name: str, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     exam = examined(model, name, 4096, monkeypatch)
     declared = declared_by(name)
@@ -107,8 +117,7 @@ def test_what_is_declared_is_given_and_nothing_else(name: str, model: str, monke
         assert_well_formed(reading, declared[reading.name], exam)
 
 
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("name", list(MEASURES))
+@each_measure_and_model
 def test_padding_and_the_size_of_batches_do_not_count(name: str, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """All sentences padded together, some together, and one by one without any padding."""
     together, some, alone = (examined(model, name, size, monkeypatch) for size in (4096, 40, 1))

@@ -29,7 +29,7 @@ def examined(processes: int, *arguments: object) -> dict[str, Any]:
     ("name", "processes", "batch_tokens", "measures"),
     [
         ("bert", 2, 40, "rank,roles,saturation,sinks,importance,bounds,paths,cost"),
-        ("gpt2", 3, 4096, "rank,roles"),
+        pytest.param("gpt2", 3, 4096, "rank,roles", marks=pytest.mark.slow),
     ],
 )
 def test_two_processes_find_what_one_finds(

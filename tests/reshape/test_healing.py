@@ -27,6 +27,7 @@ def healed(care: Care, model: Transformer | None = None, project: Project = MIX)
     return carry_out(project, examinee_of(model_of(torch.float32) if model is None else model), texts(), care)
 
 
+@pytest.mark.slow
 def test_a_seed_decides() -> None:
     """Dropout and the order of batches follow from it alone, whatever was drawn before."""
     prints: list[str] = []
