@@ -118,7 +118,7 @@ def test_models_of_one_side(name: str, folders: dict[str, Path], text: Path) -> 
 
 
 @pytest.mark.parametrize("name", [*BOTH_SIDES, "small", "small-lstm"])
-@pytest.mark.parametrize("paired", [False, True])
+@pytest.mark.parametrize("paired", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_models_of_two_sides(name: str, paired: bool, folders: dict[str, Path], tmp_path: Path) -> None:
     """Without a target, the model writes one."""
     text = write_lines(tmp_path / "text.txt", PAIRS if paired else LINES)

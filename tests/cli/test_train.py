@@ -80,6 +80,7 @@ def test_a_run_folder(preset: str, corpus: str, tmp_path: Path) -> None:
     assert f"attnworks translate {out}" in lines[-1]
 
 
+@pytest.mark.slow
 def test_the_real_presets_with_the_embedded_corpus(tmp_path: Path) -> None:
     result = train("tiny", "--steps", 2, "--pairs", 50, "--threads", 1, "--out", tmp_path / "run")
     assert result.exit_code == 0, result.output

@@ -137,6 +137,15 @@ every_subject = pytest.mark.parametrize("name", NAMES)
 every_mechanism = pytest.mark.parametrize(
     "name", [name if name in MAIN else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
 )
+some_floats = pytest.mark.parametrize(
+    "dtype",
+    [
+        pytest.param(dtype, marks=[pytest.mark.slow] if dtype in (torch.float32, torch.float16) else [])
+        for dtype in FLOATS
+    ],
+    ids=str,
+)
+"""One precise type and one of half precision; the others behind the marker."""
 both_paths = pytest.mark.parametrize("weights", [False, True], ids=["fused", "explicit"])
 
 
@@ -430,7 +439,7 @@ def test_gradcheck(name: str, weights: bool, mask: str) -> None:
 
 @every_mechanism
 @both_paths
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@some_floats
 @pytest.mark.parametrize("mask", BLINDING)
 def test_queries_without_keys_give_zero_and_finite_gradients(
     name: str, weights: bool, dtype: torch.dtype, mask: str
@@ -460,7 +469,7 @@ def test_the_masks_above_blind_queries() -> None:
 
 @every_mechanism
 @both_paths
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@some_floats
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 def test_a_batch_of_nothing_but_padding_gives_zero(name: str, weights: bool, dtype: torch.dtype, causal: bool) -> None:
     mask = Mask(padding(7, "empty", "empty", "empty"), causal)
@@ -517,7 +526,7 @@ def with_huge_rows(T: Tensor, hidden: Tensor) -> Tensor:
 
 @every_mechanism
 @both_paths
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@some_floats
 @pytest.mark.parametrize("kind", ["padding", "causal-padding", "boolean", "additive"])
 def test_hidden_keys_have_no_influence(name: str, weights: bool, dtype: torch.dtype, kind: str) -> None:
     mechanism = build(name, Geometry(H, 11, 13), dtype)
@@ -545,7 +554,7 @@ def test_hidden_keys_have_no_influence(name: str, weights: bool, dtype: torch.dt
 
 @every_mechanism
 @both_paths
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@some_floats
 @pytest.mark.parametrize("i", [5, 7])
 def test_later_keys_have_no_influence(name: str, weights: bool, dtype: torch.dtype, i: int) -> None:
     mask = Mask(causal=True)

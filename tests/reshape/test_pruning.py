@@ -164,6 +164,7 @@ def test_what_a_receipt_says() -> None:
     assert receipt.healing.by == "objective"
 
 
+@pytest.mark.slow
 def test_healing_towards_the_model_before() -> None:
     """Distillation brings the embeddings back; the objective alone need not."""
     model = model_of(torch.float32, dropout=0.0)
@@ -207,6 +208,7 @@ def test_models_without_heads_of_their_own() -> None:
 # Models of Hugging Face ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_in_python() -> None:
     model = TINY["bert"].build(dtype=torch.float32)
     new, receipt = attnworks.reshape.prune(model, LINES, tokenizer=tiny_tokenizer("bert"), keep=0.5, by="ablation")
