@@ -17,7 +17,7 @@ from attnworks.cli.experiment import experiment
 from attnworks.cli.theory import COMMANDS as THEORY
 from attnworks.errors import UsageError
 from attnworks.experiments import collapse, path_lengths, projection_error, softmax_gradient, two_keys, word_in_context
-from attnworks.experiments.collapse import ALONE, SKIP, WIRINGS, attention_layers
+from attnworks.experiments.collapse import ALONE, SKIP, WIRINGS
 from attnworks.linalg.softmax import softmax_jacobian
 from tests.test_readme import fenced
 
@@ -66,7 +66,7 @@ def test_all_wirings_have_the_same_attention_layers_in_their_size() -> None:
     third = collapse.Options(**SMALL, weights=0.25)
     for parts in WIRINGS.values():
         wired = third.draw(3, **dict.fromkeys(parts, True))
-        for layer, plain in zip(attention_layers(wired), attention_layers(one.draw(3)), strict=True):
+        for layer, plain in zip(wired.attentions, one.draw(3).attentions, strict=True):
             for name in ("W_Q", "W_K", "W_V", "W_O"):
                 torch.testing.assert_close(getattr(layer, name), 0.25 * getattr(plain, name), rtol=1e-12, atol=0)
 
@@ -74,7 +74,7 @@ def test_all_wirings_have_the_same_attention_layers_in_their_size() -> None:
 def test_the_first_layer_by_hand() -> None:
     """SA(X) = sum_h softmax(X W_Q (X W_K)^T / sqrt(7)) X W_V W_O; its residual, diameter and singular values."""
     options = collapse.Options(**SMALL, weights=1.0, seeds=1, seed=11)
-    layer, X = attention_layers(options.draw(11))[0], options.draw_input(11)[0]
+    layer, X = options.draw(11).attentions[0], options.draw_input(11)[0]
     Y = torch.zeros_like(X)
     for h in range(2):
         P = ((X @ layer.W_Q[h]) @ (X @ layer.W_K[h]).mT / 7**0.5).softmax(-1)
@@ -146,7 +146,7 @@ def test_every_path_of_two_layers_enumerated() -> None:
     network, X = options.draw(5, skip=True), options.draw_input(5)
     maps: list[torch.Tensor] = []
     output = network(X, observe=lambda seen: maps.append(seen.P))
-    layers = attention_layers(network)
+    layers = network.attentions
 
     def through(layer: int, h: int, Z: torch.Tensor) -> torch.Tensor:
         return maps[layer][0, h] @ Z @ layers[layer].W_V[h] @ layers[layer].W_O[h]

@@ -18,15 +18,11 @@ from attnworks.linalg.bounds import (
     logit_row_range,
     mean_factor,
     published_bound,
+    rounding_of_rows,
 )
 from attnworks.linalg.norms import composite
 from attnworks.linalg.residual import best_row, residual, residual_norm
 from attnworks.linalg.spectrum import numerical_rank, singular_values
-
-
-def rounding(*outputs: Float[Tensor, "..."]) -> float:
-    """100 eps max |Z|: what differences of rows of these outputs may owe to rounding (D7)."""
-    return 100 * torch.finfo(torch.float64).eps * max(float(Z.abs().max()) for Z in outputs)
 
 
 def rows_with_a_common_part(draw: Draw, n: int, e: int, spread: float = 1.0) -> Float[Tensor, "n e"]:
@@ -69,7 +65,7 @@ def composite_share(network: Network, X: Float[Tensor, "n e"]) -> Float[Tensor, 
     of_mean = composite(residual(X)), composite(residual(Y)), mean_factor(torch.tensor(float(len(X))))
     of_least = residual_norm(X, "composite"), residual_norm(Y, "composite"), 4.0
     shares = [
-        after / (composite_bound(before, network.sizes[0], network.scale, factor) + len(X) * rounding(Y))
+        after / (composite_bound(before, network.sizes[0], network.scale, factor) + len(X) * rounding_of_rows(Y))
         for before, after, factor in (of_mean, of_least)
     ]
     return torch.stack(shares).max()
@@ -80,7 +76,7 @@ def cubic_share(network: Network, X: Float[Tensor, "n e"]) -> Float[Tensor, ""]:
     bound, states = diameter(X), network.run(X).states
     for sizes in network.sizes:
         bound = cubic_bound(bound, sizes, network.scale)
-    return diameter(states[-1]) / (bound + rounding(*states))
+    return diameter(states[-1]) / (bound + rounding_of_rows(*states))
 
 
 def converges_below_one(draw: Draw) -> Sides:

@@ -43,7 +43,7 @@ class Network:
 
     @property
     def layers(self) -> list[MultiHead]:
-        return [block.attention for block in self.model.layers]  # pyright: ignore[reportReturnType]
+        return self.model.attentions
 
     @property
     def skip(self) -> bool:

@@ -35,12 +35,12 @@ $\lVert\cdot\rVert_{{1,\infty}}$ is $\sqrt{{\lVert\cdot\rVert_1 \lVert\cdot\rVer
 largest distance of two rows; $[M]_k$ is the truncated singular value decomposition; $\ln$ is natural.
 """
 
-SOURCE = "../src/attnworks/"
+SOURCE = "../src/"
 
 
 def markdown() -> str:
     """The whole page."""
-    claims = list(in_order())
+    claims = in_order()
     parts = [HEAD, *_counts(claims)]
     for document in DOCUMENTS.values():
         own = [claim for claim in claims if claim.document == document.key]
@@ -101,5 +101,5 @@ def _code(claim: Claim) -> str:
     check = []
     if claim.code is not None:
         file, _, function = claim.code.partition(":")
-        check = [f"[`{function}`](../src/{file})"]
-    return ", ".join(check + [f"[{name}]({SOURCE}{name})" for name in citations().get(claim.id, ())]) or "—"
+        check = [f"[`{function}`]({SOURCE}{file})"]
+    return ", ".join(check + [f"[{name}]({SOURCE}attnworks/{name})" for name in citations().get(claim.id, ())]) or "—"

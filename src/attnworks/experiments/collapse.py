@@ -22,6 +22,7 @@ from attnworks.linalg.bounds import (
     head_sizes,
     published_bound,
     published_factor,
+    rounding_of_rows,
     skip_bounds,
 )
 from attnworks.linalg.norms import composite
@@ -29,7 +30,6 @@ from attnworks.linalg.residual import relative_residual, residual
 from attnworks.linalg.spectrum import second_ratio, singular_values
 from attnworks.models.build import build
 from attnworks.models.config import AttentionConfig, PureConfig, whole, within
-from attnworks.models.multihead import MultiHead
 from attnworks.models.pure import PureAttention
 
 ALONE, SKIP = "attention alone", "skip"
@@ -41,8 +41,6 @@ WIRINGS: dict[str, tuple[str, ...]] = {
     "skip, MLP": ("skip", "mlp"),
     "skip, MLP, norm": ("skip", "mlp", "norm"),
 }
-ROUNDINGS = 100
-"""A bound is no longer told below so many roundings of the largest number of the state (D7)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +93,7 @@ class Options:
         network.load_state_dict(build(everything, seed=seed).state_dict(), strict=False)
         assert isinstance(network, PureAttention)
         with torch.no_grad():
-            for layer in attention_layers(network):
+            for layer in network.attentions:
                 for W in (layer.W_Q, layer.W_K, layer.W_V, layer.W_O):
                     W.mul_(self.weights)
         return network.requires_grad_(False)
@@ -111,7 +109,7 @@ class Row:
     """The state after a layer, 0 being the input: how far apart its tokens are, and how far they could be.
 
     residual        composite residual from the mean row, of which the printed bound speaks
-    rounding        100 eps max |Z|: what is below is noise, and bounds below are None
+    rounding        100 eps max |Z|: what is below is noise (D7), and bounds below are None
     *_bound         from what was measured one layer before; *_from_input from the input and the weights alone
     printed_size    c rho^2 one layer before: the printed bound falls with depth where it is below 1
     Bounds are told where they apply, those of skip_low and skip_high with skip only, the others for attention alone;
@@ -143,10 +141,6 @@ def run(options: Options) -> list[Row]:
     return rows
 
 
-def attention_layers(network: PureAttention) -> list[MultiHead]:
-    return [layer.attention for layer in network.layers]  # pyright: ignore[reportReturnType]
-
-
 def check_size(output: Float[Tensor, "1 n e"]) -> None:
     """Refuse networks so large that the squares of their numbers overflow."""
     if not bool(output.abs().max() < 1e150):
@@ -162,7 +156,7 @@ def _one_seed(options: Options, wiring: str, seed: int) -> list[Row]:
     network = options.draw(seed, **dict.fromkeys(WIRINGS[wiring], True))
     states = network.states(options.draw_input(seed))
     check_size(states[-1])
-    sizes = [head_sizes(layer.W_Q, layer.W_K, layer.W_V, layer.W_O) for layer in attention_layers(network)]
+    sizes = [head_sizes(layer.W_Q, layer.W_K, layer.W_V, layer.W_O) for layer in network.attentions]
     bounds = _of_attention_alone if wiring == ALONE else _of_skip if wiring == SKIP else _none
     told = bounds(states, sizes, options.scale)
     return [Row(wiring, layer, **_measured(Z), **told[layer]) for layer, Z in enumerate(states)]
@@ -174,7 +168,7 @@ def _measured(Z: Float[Tensor, "1 n e"]) -> dict[str, float]:
         "diameter": diameter(Z).item(),
         "second_ratio": second_ratio(singular_values(Z)).item(),
         "residual": composite(residual(Z)).item(),
-        "rounding": ROUNDINGS * torch.finfo(Z.dtype).eps * Z.abs().max().item(),
+        "rounding": rounding_of_rows(Z),
     }
 
 

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnworks.experiments import collapse
-from attnworks.experiments.collapse import attention_layers, check_size
+from attnworks.experiments.collapse import check_size
 from attnworks.linalg.paths import Hop, Step, path_counts, paths_by_length
 from attnworks.linalg.residual import relative_residual
 from attnworks.models.observe import Observation
@@ -64,7 +64,7 @@ def _one_seed(options: Options, seed: int) -> list[Row]:
 
     output = network(X, observe=keep)
     check_size(output)
-    layers = zip(attention_layers(network), maps, strict=True)
+    layers = zip(network.attentions, maps, strict=True)
     steps = [Step((Hop(lambda P=P: P, layer.W_V, layer.W_O),)) for layer, P in layers]
     C = paths_by_length(X, steps)
     whole, missing = output.norm(), C.cumsum(0) - output

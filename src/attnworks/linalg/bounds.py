@@ -40,6 +40,14 @@ def diameter(X: Float[Tensor, "*a n e"], real: Bool[Tensor, "*a n"] | None = Non
     return distances.amax((-2, -1)).clamp_min(0.0).sqrt() * scale[..., 0, 0]
 
 
+def rounding_of_rows(*outputs: Float[Tensor, "..."]) -> float:
+    """100 eps max |Z|: what differences of rows of these outputs may owe to rounding.
+
+    Source: D7.
+    """
+    return max(100 * torch.finfo(Z.dtype).eps * float(Z.abs().max()) for Z in outputs)
+
+
 # --- sizes of weights -------------------------------------------------------------------------------------------------
 
 

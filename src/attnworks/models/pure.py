@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from attnworks.mechanisms import Mask
 from attnworks.models.block import Block, Wiring
 from attnworks.models.config import PureConfig
-from attnworks.models.multihead import tie_layers
+from attnworks.models.multihead import MultiHead, tie_layers
 from attnworks.models.observe import Observer
 
 
@@ -37,6 +37,11 @@ class PureAttention(nn.Module):
             for layer in range(config.layers)
         )
         tie_layers(self)
+
+    @property
+    def attentions(self) -> list[MultiHead]:
+        """The attention of every layer."""
+        return [layer.attention for layer in self.layers]  # pyright: ignore[reportReturnType]
 
     def forward(
         self, X: Float[Tensor, "b i e"], mask: Mask | None = None, observe: Observer | None = None

@@ -15,7 +15,6 @@ from attnworks.claims.collapse import (
     cubic_share,
     of_row_range,
     rank,
-    rounding,
     row_and_column,
     rows_with_a_common_part,
     self_attended,
@@ -36,6 +35,7 @@ from attnworks.linalg.bounds import (
     diameter_bound,
     published_bound,
     published_factor,
+    rounding_of_rows,
     skip_bounds,
 )
 from attnworks.linalg.lindenstrauss import union_failure
@@ -261,7 +261,9 @@ def _any_range_share(X: Tensor, W_QK: Tensor, W_V: Tensor) -> Tensor:
     D = (E.amax(-1) - E.amin(-1)).amax()
     sizes = head_sizes_of(W_QK, W_V)
     left = composite((split.P @ R - r.softmax(-1) @ R) @ W_V)
-    return left / (composite_bound(composite(R), sizes, 1.0, composite_factor(D)) + len(X) * rounding(R.detach()))
+    return left / (
+        composite_bound(composite(R), sizes, 1.0, composite_factor(D)) + len(X) * rounding_of_rows(R.detach())
+    )
 
 
 def head_sizes_of(W_QK: Float[Tensor, "e e"], W_V: Float[Tensor, "e e"]) -> HeadSizes:
@@ -279,7 +281,9 @@ def _two_layer_share(draw: Draw, X: Float[Tensor, "n e"]) -> Tensor:
     network = given_network(W_QK, W_V)
     c = max(float(published_factor(sizes, network.scale)) for sizes in network.sizes)
     exit = network.run(X).exit
-    return residual_norm(exit, "composite") / (published_bound(rho, c, 2) * (1 + LINEAR_PROGRAM) + len(X) * rounding(X))
+    return residual_norm(exit, "composite") / (
+        published_bound(rho, c, 2) * (1 + LINEAR_PROGRAM) + len(X) * rounding_of_rows(X)
+    )
 
 
 @statement(
@@ -322,16 +326,16 @@ def diameter_theorem(
     for before, after, sizes in zip(states, states[1:], network.sizes, strict=False):
         bound = diameter_bound(diameter(before), sizes, network.scale)
         shares += [
-            diameter(after) / (bound + rounding(before, after)),
+            diameter(after) / (bound + rounding_of_rows(before, after)),
             bound / cubic_bound_above(before, sizes, network.scale),
         ]
     with_skip = drawn_network(draw, e=e, heads=heads, skip=True, qk=sharpness)
     after = diameter(with_skip.run(X).exit)
     low, high = skip_bounds(diameter(X), with_skip.sizes[0], with_skip.scale)
-    floor = rounding(with_skip.run(X).exit)
+    floor = rounding_of_rows(with_skip.run(X).exit)
     shares += [low / (after + floor), after / (high + floor)]
     gap = entrywise_gap(X, draw.normal(e, e, scale=sharpness), X.mean(0))
-    shares.append((gap.gap / (gap.by_variation + rounding(X))).max())
+    shares.append((gap.gap / (gap.by_variation + rounding_of_rows(X))).max())
     hidden, out = draw.normal(e, 11), draw.normal(11, e)
     lipschitz = spectral(hidden) * spectral(out)
     shares.append(diameter((X @ hidden).relu() @ out) / (lipschitz * diameter(X)))
@@ -382,10 +386,10 @@ def below_precision(
     for sizes in network.sizes:
         bounds.append(cubic_bound(bounds[-1], sizes, network.scale))
     eps = torch.finfo(torch.float64).eps
-    within = [diameter(Z) / (bound + rounding(Z)) for Z, bound in zip(states[1:], bounds[1:], strict=True)]
+    within = [diameter(Z) / (bound + rounding_of_rows(Z)) for Z, bound in zip(states[1:], bounds[1:], strict=True)]
     within += [bounds[-1] / (eps * states[-1].abs().max())]
     far = X + 1e6
-    within += [(diameter(far) - diameter(X)).abs() / rounding(far)]
+    within += [(diameter(far) - diameter(X)).abs() / rounding_of_rows(far)]
     return Finding(
         at_most(torch.stack(within), 1.0),
         figures={

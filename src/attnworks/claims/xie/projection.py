@@ -9,12 +9,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnworks.claims.collapse import rank, rounding, rows_with_a_common_part
+from attnworks.claims.collapse import rank, rows_with_a_common_part
 from attnworks.claims.contract import Between, Finding, Verdict, not_computed, statement
 from attnworks.claims.drawing import Draw
 from attnworks.claims.networks import drawn_network
 from attnworks.claims.sides import Sides, at_least, at_most, same
-from attnworks.linalg.bounds import diameter, diameter_bound
+from attnworks.linalg.bounds import diameter, diameter_bound, rounding_of_rows
 from attnworks.linalg.lindenstrauss import union_failure
 from attnworks.linalg.projection import (
     exact_low_rank,
@@ -285,6 +285,6 @@ def rank_of_softmax(
     Y, bound = network.run(X).exit, diameter_bound(diameter(X), network.sizes[0], network.scale)
     return Finding(
         stated=at_most(rank(S.softmax(-1)), rank(S)),
-        corrected=at_most(diameter(Y), bound, slack=rounding(Y)),
+        corrected=at_most(diameter(Y), bound, slack=rounding_of_rows(Y)),
         figures={"rank of the scores": rank(S), "rank after softmax": rank(S.softmax(-1))},
     )

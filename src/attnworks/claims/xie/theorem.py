@@ -14,7 +14,6 @@ from attnworks.claims.collapse import (
     converges_below_one,
     cubic_share,
     of_row_range,
-    rounding,
     rows_with_a_common_part,
     self_attended,
 )
@@ -27,6 +26,7 @@ from attnworks.linalg.bounds import (
     diameter,
     diameter_bound,
     published_bound,
+    rounding_of_rows,
     skip_bounds,
 )
 from attnworks.linalg.hub import hub, hub_least, hub_mean
@@ -203,7 +203,10 @@ def transformers_lose_rank(
     shares = []
     for before, after, sizes in zip(states, states[1:], with_skip.sizes, strict=False):
         low, high = skip_bounds(diameter(before), sizes, with_skip.scale)
-        shares += [low / (diameter(after) + rounding(after)), diameter(after) / (high + rounding(after))]
+        shares += [
+            low / (diameter(after) + rounding_of_rows(after)),
+            diameter(after) / (high + rounding_of_rows(after)),
+        ]
     return Finding(
         stated=same(diameter(states[-1]) / diameter(X), 0.0),
         corrected=at_most(torch.stack(shares), 1.0),
