@@ -158,7 +158,8 @@ def attention_near_equal_rows(
     rare = torch.tensor([0.0, 30.0], dtype=torch.float64)
     beyond_it = row_change(rare, torch.tensor([[beyond, 0.0]], dtype=torch.float64))
     always = torch.stack([wide.most / wide.range.exp(), (-wide.range).exp() / wide.least])
-    lemma = torch.cat([near.most / (1 + 2 * near.range), (1 - near.range) / near.least, (1 - wide.range) / wide.least])
+    left = torch.cat([(1 - change.range).clamp(min=0) / change.least for change in (near, wide)])
+    lemma = torch.cat([near.most / (1 + 2 * near.range), left])
     variation = torch.cat([change.variation / (change.range / 4).tanh() for change in (near, wide)])
     return Finding(
         stated=at_most(torch.cat([lemma, always.flatten(), variation]), 1.0),
