@@ -94,3 +94,16 @@ class Receipt:
     bytes: Change | None = None
     time: float | None = None
     scores: dict[str, Figures] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        """What was done, in a few words: prune 3 of 24 heads (by ablation)."""
+        count, asked = len(self.done), self.asked
+        if self.reshape == "prune":
+            before, cut = (round(self.facts.get(name, 0)) for name in ("heads_before", "heads_cut"))
+            how = f"by {asked.get('by')}" if asked.get("keep") is not None else str(asked.get("heads"))
+            return f"prune {cut} of {before} heads ({how})"
+        where = asked.get("heads") or asked.get("where") or asked.get("layers")
+        by_head = self.reshape == "project" or any(place.count(".") > 1 for place in self.done)
+        unit = "place" if self.reshape == "grow" else "head" if by_head else "layer"
+        return f"{self.reshape} {count} {unit}{'s' * (count != 1)} ({where})"

@@ -35,7 +35,7 @@ def receipt_shown(receipt: Receipt, number: int | None = None) -> Group:
         sizes.add_row(name, f"{change.before:,}", f"{change.after:,}", share)
     if receipt.time is not None:
         sizes.add_row("time of a forward pass", "1", f"{receipt.time:.2f}", "")
-    title = Text(f"{'' if number is None else f'{number}. '}{what_was_done(receipt)}", "bold")
+    title = Text(f"{'' if number is None else f'{number}. '}{receipt.title}", "bold")
     more: list[Table] = []
     if receipt.reshape == "prune":
         more = [_levels(receipt)] if receipt.asked.get("compare") else []
@@ -113,16 +113,3 @@ def _judged(receipt: Receipt) -> str:
     length = "" if receipt.asked.get("length") else f" of about {receipt.length} tokens"
     judged = f"Mean loss of {sentences} held-out sentences{length}{steps}{own}"
     return f"{judged}; {receipt.seconds:.0f} s."
-
-
-def what_was_done(receipt: Receipt) -> str:
-    count = len(receipt.done)
-    asked = receipt.asked
-    if receipt.reshape == "prune":
-        before, cut = (round(receipt.facts.get(name, 0)) for name in ("heads_before", "heads_cut"))
-        how = f"by {asked.get('by')}" if asked.get("keep") is not None else str(asked.get("heads"))
-        return f"prune {cut} of {before} heads ({how})"
-    where = asked.get("heads") or asked.get("where") or asked.get("layers")
-    by_head = receipt.reshape == "project" or any(place.count(".") > 1 for place in receipt.done)
-    unit = "place" if receipt.reshape == "grow" else "head" if by_head else "layer"
-    return f"{receipt.reshape} {count} {unit}{'s' * (count != 1)} ({where})"

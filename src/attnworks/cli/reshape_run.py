@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from attnworks.cli.console import console, print_json, progress_bar, progress_console
-from attnworks.cli.receipt_display import receipt_shown, what_was_done
+from attnworks.cli.receipt_display import receipt_shown
 from attnworks.errors import UsageError
 from attnworks.reshape.carrying_out import Care, carry_out
 from attnworks.reshape.contract import Reshape
@@ -100,7 +100,7 @@ def undo_and_show(model: str, out: Path, as_json: bool) -> None:
         print_json({"undone": asdict(receipt), "out": str(out)})
     else:
         console().print(
-            f"Undone: {what_was_done(receipt)}. The model before is in {out}, as its files were.",
+            f"Undone: {receipt.title}. The model before is in {out}, as its files were.",
             markup=False,
             soft_wrap=True,
         )
