@@ -75,6 +75,8 @@ class Moments:
     @property
     def spread(self) -> Float[Tensor, "*a"]:
         """The standard deviation sqrt((n sum x^2 - (sum x)^2) / n (n - 1)); NaN below two sentences."""
+        if self._single:
+            return torch.full(self.shape, torch.nan, dtype=torch.float64)
         count = self.count.double()
         centred = Exact(self.shape)
         centred.add(*_product(count, self.squares.hi))
@@ -86,10 +88,18 @@ class Moments:
 
     @property
     def interval(self) -> tuple[Float[Tensor, "*a"], Float[Tensor, "*a"]]:
+        """NaN below two sentences."""
+        if self._single:
+            return self.spread, self.spread
         degrees = (self.count - 1).clamp_min(1).numpy()
         factor = torch.as_tensor(student.ppf((1 + CONFIDENCE) / 2, degrees), dtype=torch.float64)
         half = factor * self.spread / self.count.double().sqrt()
         return self.value - half, self.value + half
+
+    @property
+    def _single(self) -> bool:
+        """Whether nothing has two sentences, as in a look at one: then there is nothing to compute."""
+        return not bool((self.count > 1).any())
 
 
 class Largest:

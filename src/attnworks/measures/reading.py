@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -123,6 +124,10 @@ class Readings(Mapping[str, Reading]):
 
 def _finite(row: Tensor) -> Any:
     """As lists; what is not finite becomes None."""
-    if bool(torch.isfinite(row).all()):
-        return row.tolist()
-    return [_finite(part) for part in row] if row.dim() else None
+    return row.tolist() if bool(torch.isfinite(row).all()) else _without_holes(row.tolist())
+
+
+def _without_holes(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without_holes(item) for item in value]
+    return value if math.isfinite(value) else None
