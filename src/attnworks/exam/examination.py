@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -98,6 +99,10 @@ class Examination:
     def __repr__(self) -> str:
         parts = f"{len(self.readings)} readings, {len(self.findings)} findings, {len(self.pins)} pins"
         return f"<Examination of {self.model.get('name', 'a model')}: {parts}>"
+
+    def _repr_html_(self) -> str:
+        """In a notebook: the page in a frame. The room that draws it is above this one, and is found by name."""
+        return importlib.import_module("attnworks.reports.page").notebook_frame(self)
 
     def to_json(self) -> dict[str, Any]:
         """All but the pins, in nested lists."""

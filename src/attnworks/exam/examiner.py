@@ -44,12 +44,12 @@ TOKENS_IN_DEPTH = 1024
 
 @dataclass(frozen=True)
 class Request:
-    """What an examination is asked for; the arguments of `examine`."""
+    """What an examination is asked for; the arguments of `examine`. Where `pin` is None, a sentence is chosen."""
 
     measures: Sequence[str] | None = None
     objective: str | OwnFunction | None = None
     without: tuple[str, ...] = ()
-    pin: tuple[str, ...] = ()
+    pin: tuple[str, ...] | None = ()
     tokens_per_batch: int = TOKENS_PER_BATCH
     seed: int = 0
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -12,8 +14,13 @@ from attnworks.traces.maps import maps_of
 from attnworks.traces.subject import Spectator
 from attnworks.traces.text import ExamText
 
+EASY, MOST = 32, 128
+"""Tokens that are easy to look at, and beyond which no sentence is kept unasked."""
 
-class _KeepMaps(Spectator):
+
+class KeepMaps(Spectator):
+    """Keeps the maps of the first sentence of a batch."""
+
     def __init__(self) -> None:
         self.maps: dict[Slot, Tensor] = {}
 
@@ -23,12 +30,26 @@ class _KeepMaps(Spectator):
 
 
 def pin_maps(examinee: Examinee, text: ExamText) -> Pin:
-    """The attention maps of one sentence, all of them."""
+    """The attention maps of a text of one sentence, all of them."""
     batch, _ = text.batch(0)
-    keep = _KeepMaps()
+    keep = KeepMaps()
     with torch.inference_mode():
         examinee.subject.run(batch.to(next(examinee.subject.model.parameters()).device), keep)
+    return pin_of(examinee, text, keep)
+
+
+def pin_of(examinee: Examinee, text: ExamText, keep: KeepMaps) -> Pin:
+    """Maps that were kept of the first batch, with the tokens of its first sentence."""
+    row = text.batches[0][0]
     spelled = [
-        tuple(spell(token) for token in rows[0].ids) for spell, rows in zip(examinee.spell, text.sides, strict=False)
+        tuple(spell(token) for token in rows[row].ids) for spell, rows in zip(examinee.spell, text.sides, strict=False)
     ]
     return Pin.of(spelled[0], keep.maps, spelled[1] if len(spelled) > 1 else None)
+
+
+def one_sentence(text: ExamText) -> list[ExamText]:
+    """The longest sentence that is easy to look at, else the shortest; none if that is very long."""
+    lengths = [max(len(row) for row in rows) for rows in zip(*text.sides, strict=True)]
+    easy = [length for length in lengths if length <= EASY]
+    chosen = max(easy) if easy else min(lengths)
+    return [replace(text, batches=[[lengths.index(chosen)]])] if chosen <= MOST else []

@@ -11,7 +11,7 @@ from attnworks.errors import UsageError
 from attnworks.exam.examination import Examination
 from attnworks.exam.examiner import TOKENS_PER_BATCH, Examiner, Request
 from attnworks.exam.findings import find
-from attnworks.exam.pinning import pin_maps
+from attnworks.exam.pinning import one_sentence, pin_maps
 from attnworks.exam.plan import choose_measures, fit_to_maps, without_weights
 from attnworks.exam.widened import InFloat64
 from attnworks.measures.contract import Setting
@@ -32,7 +32,7 @@ def examine(
     measures: Sequence[str] | str | None = None,
     objective: str | OwnFunction | None = None,
     without: Collection[str] = (),
-    pin: Sequence[str] = (),
+    pin: Sequence[str] | None = None,
     max_tokens: int | None = None,
     tokens_per_batch: int = TOKENS_PER_BATCH,
     seed: int = 0,
@@ -44,7 +44,7 @@ def examine(
     measures   names of measures; None for the default set, ["all"] for everything
     objective  "lm", "mlm", "seq2seq", "embedding", "labels:FILE", or a function of your own, for importance
     without    parts to run without: "skip", "mlp", "norm"
-    pin        sentences whose attention maps are kept for display
+    pin        sentences whose attention maps are kept for display; None for one of the texts, of 32 tokens or fewer
     """
     examinee = examinee_of(model, tokenizer, name, max_tokens)
     if texts is None:
@@ -52,7 +52,8 @@ def examine(
     else:
         passages, spec = _as_passages(texts), "texts"
     measures = measures.split(",") if isinstance(measures, str) else measures
-    request = Request(measures, objective, tuple(without), tuple(pin), tokens_per_batch, seed)
+    pinned = None if pin is None else tuple(pin)
+    request = Request(measures, objective, tuple(without), pinned, tokens_per_batch, seed)
     return run_examination(examinee, passages, request, about={"name": spec})
 
 
@@ -79,7 +80,11 @@ def run_examination(
     team = Team() if team is None else team
     with held_still(examinee.subject.model):
         text = read_text(examinee, passages, request.tokens_per_batch)
-        pinned = [read_text(examinee, from_texts([line])[0], request.tokens_per_batch) for line in request.pin]
+        pinned = (
+            one_sentence(text)
+            if request.pin is None
+            else [read_text(examinee, from_texts([line])[0], request.tokens_per_batch) for line in request.pin]
+        )
         chosen = choose_measures(request.measures, Setting(text.longest, request.seed, len(text.kept)))
         weightless = without_weights(examinee.subject.model)
         measures = fit_to_maps(chosen, request.measures, weightless)
