@@ -1,7 +1,13 @@
-"""Write the table of all claims to standard output."""
+"""Write all claims to standard output: as a table, or with --data as the JSON that web/formulas.mjs reads."""
 
+import json
 import sys
 
-from attnworks.claims.table import markdown
+if sys.argv[1:] == ["--data"]:
+    from attnworks.claims.page import page_claims
 
-sys.stdout.write(markdown())
+    json.dump(page_claims(), sys.stdout, allow_nan=False)
+else:
+    from attnworks.claims.table import markdown
+
+    sys.stdout.write(markdown())
