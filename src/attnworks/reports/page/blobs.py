@@ -1,0 +1,91 @@
+"""Numbers as text inside a page: attention maps in few bits, gzipped, in base64."""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+FINE, COARSE = 255, 39
+"""Levels of a weight. At 12 x 12 heads and 128 tokens of BERT, fine ones take 1.9 MB in base64, coarse ones 0.9 MB."""
+MOST_FINE = 2**19
+"""A sentence with more weights than this, in all of its maps, gets the coarse levels."""
+THUMB = 24
+"""Rows and columns of a thumbnail, at most."""
+SHADES = 17
+"""Of a thumbnail, besides zero; 255 is so many times 15."""
+
+GZIP = 31
+"""The window of zlib, and that it writes the head of gzip: without time and name."""
+
+
+class Coding(NamedTuple):
+    """uint8: weight = (q / levels)^2, of weights from 0 to 1. float16: little-endian, any number."""
+
+    type: Literal["uint8", "float16"]
+    levels: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {"type": "uint8", "levels": self.levels} if self.type == "uint8" else {"type": "float16"}
+
+
+def pack(data: bytes, *, noisy: bool = False) -> str:
+    """Gzipped, in base64; the same text for the same bytes.
+
+    In noisy data, such as attention maps, hardly any piece comes twice: without the search for such, they are packed in
+    a tenth of the time, and into 4 to 14 % less.
+    """
+    strategy = zlib.Z_RLE if noisy else zlib.Z_DEFAULT_STRATEGY
+    gzip = zlib.compressobj(9, zlib.DEFLATED, GZIP, zlib.DEF_MEM_LEVEL, strategy)
+    return base64.b64encode(gzip.compress(data) + gzip.flush()).decode("ascii")
+
+
+def unpack(text: str) -> bytes:
+    return zlib.decompress(base64.b64decode(text, validate=True), GZIP)
+
+
+def coding_of(P: Float[Tensor, "h i j"], weights: int) -> Coding:
+    """What the maps of a layer are coded in, if those of the sentence have so many weights in all."""
+    if not is_weights(P):
+        return Coding("float16")
+    return Coding("uint8", FINE if weights <= MOST_FINE else COARSE)
+
+
+def is_weights(P: Float[Tensor, "*a"]) -> bool:
+    """Whether all numbers are from 0 to 1."""
+    return bool(((P >= 0) & (P <= 1)).all())
+
+
+def encode(P: Float[Tensor, "*a"], coding: Coding) -> bytes:
+    """q = round(levels sqrt(p)), row after row.
+
+    With m = levels, sqrt(p) is kept within 1 / 2m, and so p within sqrt(p) / m + 1 / 4m^2.
+    """
+    if coding.type == "float16":
+        return P.half().numpy().astype("<f2").tobytes()
+    return (P.float().clamp(0, 1).sqrt() * coding.levels).round().to(torch.uint8).numpy().tobytes()
+
+
+def decode(data: bytes, coding: Coding) -> Float[Tensor, " m"]:
+    """What a page reads again, in one row."""
+    if coding.type == "float16":
+        return torch.from_numpy(np.frombuffer(data, "<f2").astype(np.float32))
+    return torch.from_numpy(np.frombuffer(data, np.uint8).astype(np.float32) / coding.levels).square()
+
+
+def thumbnails(P: Float[Tensor, "h i j"]) -> tuple[bytes, tuple[int, int]]:
+    """The maps of a layer at 24 x 24 or less in uint8 of 255 levels, of which few are used, and how large each is.
+
+    A pixel is the largest weight in its part of the map, so that a single sharp weight is not lost. Of maps that are no
+    weights, it is |p| as a share of the largest of the layer.
+    """
+    size = (min(THUMB, P.shape[1]), min(THUMB, P.shape[2]))
+    sizes = P if is_weights(P) else P.abs() / P.abs().max()
+    shades = encode(F.adaptive_max_pool2d(sizes.float(), size), Coding("uint8", SHADES))
+    return bytes(shade * (FINE // SHADES) for shade in shades), size

@@ -1,0 +1,111 @@
+"""What users add to a page from files: translations that were traced, and advice. Files are read with suspicion."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+
+from attnworks.exam.examination import Examination, Pin
+from attnworks.models.strict import parse
+from attnworks.reports.page.contents import Advised
+from attnworks.reports.page.sentences import Sentence
+from attnworks.reshape.advising import Advice
+from attnworks.storage.disk import disk_errors
+from attnworks.storage.sealed import changed, parse_json, read_json_bytes
+from attnworks.traces.layer import Slot
+
+TRACE = "attnworks translate RUN TEXT --trace FILE writes one"
+ADVICE = "attnworks advise MODEL --json > FILE writes one"
+
+
+def read_trace(path: Path) -> list[Sentence]:
+    """The sentences of a trace of `attnworks translate --trace`, with their maps, translations and beam searches."""
+    return _read(path, "a trace", TRACE, _sentences)
+
+
+def read_advice(path: Path) -> Advised:
+    """What `attnworks advise --json` printed."""
+    return _read(path, "advice", ADVICE, _advised)
+
+
+def belongs(sentence: Sentence, exam: Examination) -> bool:
+    """Whether the examined model has the layers and heads of this sentence, as far as that is known."""
+    heads = exam.model.get("heads")
+    found = {str(slot): len(P) for slot, P in sentence.pin.maps.items()}
+    return not isinstance(heads, dict) or not heads or found == heads
+
+
+def _read(path: Path, what: str, remedy: str, make: Callable[[Any], Any]) -> Any:
+    with disk_errors(f"read {path}", remedy="check the path"):
+        if not path.is_file():
+            got = "a folder" if path.is_dir() else "nothing there"
+            raise changed(path, f"a file with {what}", got, remedy)
+        data = parse_json(path, read_json_bytes(path), remedy)
+    try:
+        return make(data)
+    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError, OverflowError) as error:
+        got = f"something else ({' '.join(str(error).split())[:120]})"
+        raise changed(path, what, got, remedy) from error
+
+
+def _sentences(data: Any) -> list[Sentence]:
+    if not isinstance(data, dict) or data.get("format") != 1:
+        _odd("no format 1")
+    return [_sentence(made) for made in _list(data["sentences"], dict)]
+
+
+def _sentence(made: dict[str, Any]) -> Sentence:
+    source, read, translation = (tuple(_list(made[key], str)) for key in ("source", "read", "translation"))
+    maps: dict[Slot, torch.Tensor] = {}
+    for layer in _list(made["attention"], dict):
+        maps[Slot.parse(layer["slot"])] = torch.tensor(layer["weights"], dtype=torch.float64)
+    pin = Pin.of(source, maps, read)
+    for slot, P in pin.maps.items():
+        queries, keys = pin.sides(slot.kind)
+        if P.dim() != 3 or P.shape[1:] != (len(queries), len(keys)) or not P.isfinite().all():
+            _odd(f"{slot} has maps of shape {list(P.shape)} for {len(queries)} and {len(keys)} tokens, or no numbers")
+    return Sentence(pin, translation, _beam(made["beam"]) or None)
+
+
+def _beam(made: Any) -> list[dict[str, Any]]:
+    """Every candidate goes on from one that was kept in the step before; the first ones from the empty hypothesis."""
+    steps, before = [], 1
+    for step in _list(made, dict):
+        found = {kind: [_candidate(one, before) for one in _list(step[kind], dict)] for kind in ("kept", "ended")}
+        steps.append(found)
+        before = len(found["kept"])
+    return steps
+
+
+def _candidate(made: dict[str, Any], parents: int) -> dict[str, Any]:
+    parent, token, logprob = (made[key] for key in ("parent", "token", "logprob"))
+    if type(parent) is not int or not 0 <= parent < parents or not isinstance(token, str):
+        _odd(f"a candidate after {parent!r} of {parents}")
+    if not isinstance(logprob, float | int) or not math.isfinite(logprob):
+        _odd(f"log-probability {logprob!r}")
+    return {"parent": parent, "token": token, "logprob": float(logprob)}
+
+
+def _advised(data: Any) -> Advised:
+    if not isinstance(data, dict):
+        _odd("no JSON object")
+    asked = {key: data.pop(key) for key in ("model", "max_error", "command")}
+    if not isinstance(asked["model"], str) or not isinstance(asked["max_error"], float | int):
+        _odd("no model or no max_error")
+    if not isinstance(asked["command"], str | None):
+        _odd("a command that is no text")
+    return Advised(asked["model"], float(asked["max_error"]), parse(Advice, data, "advice"), asked["command"])
+
+
+def _list(made: Any, kind: type) -> list[Any]:
+    if not isinstance(made, list) or not all(isinstance(item, kind) for item in made):
+        _odd(f"no list of {kind.__name__}")
+    return made
+
+
+def _odd(what: str) -> NoReturn:
+    raise ValueError(what)

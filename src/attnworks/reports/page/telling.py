@@ -1,0 +1,48 @@
+"""Which heads tell most, should a page have no room for the maps of all."""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+
+from attnworks.exam.examination import Examination
+from attnworks.measures.reading import Reading
+
+Head = tuple[str, int]
+"""Slot and number: ("enc.3", 7)."""
+RULE = (
+    "the heads that matter most to the loss, where that was examined; else those whose role or structured form is "
+    "furthest above its baseline"
+)
+
+
+def by_telling(exam: Examination) -> dict[Head, float]:
+    """Head -> how much it tells, from 0 to 1; heads that nothing is known of are not there.
+
+    The change of the loss without the head, or else the gradient of its gate, as a share of the largest of all heads.
+    Without both, the larger of (score - baseline) / (1 - baseline) of its role and 1 - error / error of nothing at all
+    of its structured form.
+    """
+    for name in ("ablation.change", "importance.gradient"):
+        if found := {head: abs(value) for head, value in _heads(exam, name).items()}:
+            largest = max(found.values()) or 1.0
+            return {head: value / largest for head, value in found.items()}
+    score, baseline = _heads(exam, "roles.score"), _heads(exam, "roles.baseline")
+    gains = {
+        head: (score[head] - least) / (1 - least) for head, least in baseline.items() if head in score and least < 1
+    }
+    distance, nothing = _heads(exam, "structure.distance"), _heads(exam, "structure.zero")
+    fits = {head: 1 - distance[head] / most for head, most in nothing.items() if head in distance and most > 0}
+    return {head: max(gains.get(head, 0.0), fits.get(head, 0.0), 0.0) for head in gains | fits}
+
+
+def _heads(exam: Examination, name: str) -> dict[Head, float]:
+    return {head: value for reading in exam.readings.of(name) for head, value in _numbers(reading)}
+
+
+def _numbers(reading: Reading) -> list[tuple[Head, float]]:
+    rows = [(reading.row_name(layer), row) for layer, row in enumerate(reading.value) if isinstance(row, Tensor)]
+    return [
+        ((slot, head), value) for slot, row in rows for head, value in enumerate(row.tolist()) if math.isfinite(value)
+    ]

@@ -1,0 +1,112 @@
+"""From examinations to the file of a page, or to a frame in a notebook."""
+
+from __future__ import annotations
+
+import html
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from attnworks.errors import FolderError, UsageError
+from attnworks.exam.examination import Examination
+from attnworks.exam.folder import read_exam
+from attnworks.reports.page.contents import Contents, Exam, label_of, page_contents
+from attnworks.reports.page.given import belongs, read_advice, read_trace
+from attnworks.reports.page.html import page_html
+from attnworks.reshape.history import Place, receipts
+from attnworks.storage.disk import write_file
+
+AnyPath = str | os.PathLike[str]
+FRAME_HEIGHT = 720
+
+
+@dataclass(frozen=True)
+class Written:
+    """A page on disk, and what is in it."""
+
+    path: Path
+    bytes: int
+    contents: Contents
+
+
+def report(
+    exams: Examination | AnyPath | Sequence[Examination | AnyPath],
+    out: AnyPath,
+    *,
+    trace: AnyPath | None = None,
+    advice: AnyPath | None = None,
+    model: AnyPath | None = None,
+) -> Path:
+    """Write the page of an examination, or of two to be compared, as one HTML file; a file that is there is replaced.
+
+    exams     an examination, its folder, or two of them: before and after
+    trace     a file of `attnworks translate --trace`: translations, as word alignments and beam searches
+    advice    a file of `attnworks advise --json`
+    model     the folder of a reshaped model, for its receipts
+    """
+    return write_report(exams, out, trace=trace, advice=advice, model=model).path
+
+
+def write_report(
+    exams: Examination | AnyPath | Sequence[Examination | AnyPath],
+    out: AnyPath,
+    *,
+    trace: AnyPath | None = None,
+    advice: AnyPath | None = None,
+    model: AnyPath | None = None,
+) -> Written:
+    """As `report`, and tells what is in the page."""
+    out = Path(out)
+    check_out(out)
+    several = [exams] if isinstance(exams, Examination | str | os.PathLike) else list(exams)
+    shown = [_exam(exam) for exam in several]
+    contents = page_contents(
+        shown if trace is None else _with_trace(shown, Path(trace)),
+        advice=None if advice is None else read_advice(Path(advice)),
+        receipts=() if model is None else receipts(Place.of(str(model)).folder),
+    )
+    data = page_html(contents).encode()
+    write_file(out, data)
+    return Written(out, len(data), contents)
+
+
+def check_out(out: Path) -> None:
+    """An error if no file can be written there: better known before the work than after it."""
+    if out.is_dir() or not out.parent.is_dir():
+        raise FolderError(
+            asked=f"a report in {out}",
+            expected="a file in a folder that is there",
+            got="a folder" if out.is_dir() else f"no folder {out.parent}",
+            remedy="make the folder, or choose another place",
+        )
+
+
+def notebook_frame(exam: Examination) -> str:
+    """The page in a frame of its own, from which its script reaches nothing of the notebook."""
+    page = page_html(page_contents([Exam(exam, label_of(exam))], host="notebook"))
+    title = html.escape(f"Examination of {label_of(exam)}")
+    return (
+        f'<iframe sandbox="allow-scripts allow-downloads" title="{title}" width="100%" height="{FRAME_HEIGHT}" '
+        f'srcdoc="{html.escape(page)}"></iframe>'
+    )
+
+
+def _exam(exam: Examination | AnyPath) -> Exam:
+    if isinstance(exam, Examination):
+        return Exam(exam, label_of(exam))
+    return Exam(read_exam(exam), Path(exam).resolve().name)
+
+
+def _with_trace(exams: Sequence[Exam], trace: Path) -> list[Exam]:
+    """The traced sentences go to the first examination of a model with their layers and heads."""
+    sentences = read_trace(trace)
+    for shown in exams:
+        if all(belongs(sentence, shown.exam) for sentence in sentences):
+            return [replace(exam, sentences=tuple(sentences) if exam is shown else ()) for exam in exams]
+    raise UsageError(
+        asked=f"the trace {trace}",
+        expected="translations by a model that was examined",
+        got="other layers or heads",
+        remedy="trace the model that was examined: attnworks translate RUN TEXT --trace FILE",
+    )

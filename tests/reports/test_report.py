@@ -1,0 +1,162 @@
+"""attnworks report, examine --report and attnworks.report: files as a user meets them, and mistakes in one line."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from tests.reports.page_helpers import KEYS, QUERIES, Seen, made_exam, tokens
+from tests.reports.test_page_contents import advised
+
+import attnworks
+from attnworks.cli import main
+from attnworks.errors import FolderError, UsageError
+from attnworks.exam.folder import write_exam
+from attnworks.reports.page import writing
+from attnworks.reports.page.given import read_advice, read_trace
+from attnworks.storage import disk
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_exam(made_exam(), tmp_path / "first")
+
+
+def trace(**changes: Any) -> dict[str, Any]:
+    """What attnworks translate --trace writes, for the sentence of the examination."""
+    pin = made_exam().pins[0]
+    attention = [
+        {"slot": str(slot), "queries": pin.sides(slot.kind)[0], "keys": pin.sides(slot.kind)[1], "weights": P.tolist()}
+        for slot, P in pin.maps.items()
+    ]
+    one, two = ({"parent": parent, "token": f"t{parent}", "logprob": -0.25} for parent in (0, 1))
+    beam = [{"kept": [one, one], "ended": []}, {"kept": [], "ended": [two]}]
+    words = {"source": tokens(QUERIES), "read": tokens(KEYS), "translation": tokens(KEYS)}
+    return {"format": 1, "run": "r", "sentences": [{**words, "attention": attention, "beam": beam} | changes]}
+
+
+def written(path: Path, data: object) -> Path:
+    path.write_text(json.dumps(data))
+    return path
+
+
+def run(*arguments: object) -> Result:
+    result = CliRunner().invoke(main, ["report", *map(str, arguments)])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def mistake(*arguments: object) -> str:
+    result = run(*arguments)
+    lines = result.stderr.splitlines()
+    assert result.exit_code in (1, 2) and result.stdout == "" and len(lines) == 1, result.output
+    assert lines[0].startswith("attnworks: ")
+    return lines[0]
+
+
+def test_one_examination(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "report.html"
+    result = run(folder, "--out", out)
+    assert result.exit_code == 0 and result.stderr == "" and str(out) in result.stdout and "kB" in result.stdout
+    page = Seen(out.read_text()).page()
+    assert page["title"] == "first" and page["host"] == "file" and len(page["exams"][0]["pins"]) == 1
+    told = json.loads(run(folder, "--out", out, "--json").stdout)
+    assert told == {"path": str(out), "bytes": out.stat().st_size, "maps": 12, "maps_held": 12, "remarks": []}
+
+
+def test_everything_in_one_page(folder: Path, tmp_path: Path) -> None:
+    other = write_exam(made_exam(notes=("other",)), tmp_path / "second")
+    told = advised()
+    files = (
+        written(tmp_path / "trace.json", trace()),
+        written(tmp_path / "advice.json", {"model": "m", "max_error": 0.02, **asdict(told.advice), "command": None}),
+    )
+    out = attnworks.report([folder, other], tmp_path / "report.html", trace=files[0], advice=files[1])
+    page = Seen(out.read_text()).page()
+    assert [exam["label"] for exam in page["exams"]] == ["first", "second"]
+    assert [len(exam["pins"]) for exam in page["exams"]] == [2, 1]
+    assert page["exams"][0]["pins"][1]["beam"][1]["ended"][0]["parent"] == 1
+    assert page["advice"]["trials"][0]["spec"] == "linear" and page["comparison"]["compared"] > 0
+
+
+def test_from_memory_and_from_the_folder_of_before(folder: Path, tmp_path: Path) -> None:
+    out = attnworks.report(attnworks.read_exam(folder), tmp_path / "memory.html")
+    assert Seen(out.read_text()).page()["title"] == "model"
+
+
+def test_without_maps_a_line_says_so(tmp_path: Path) -> None:
+    result = run(write_exam(made_exam(pins=()), tmp_path / "bare"), "--out", tmp_path / "report.html")
+    assert result.exit_code == 0 and "examine with --pin" in result.stderr
+
+
+def test_a_file_is_there_whole_or_as_it_was(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "report.html"
+    out.write_text("as it was")
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(disk.os, "fsync", full)
+    assert "No space left" in mistake(folder, "--out", out)
+    assert out.read_text() == "as it was" and {path.name for path in tmp_path.iterdir()} == {"first", "report.html"}
+
+
+def test_places_that_will_not_do(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "report.html"
+    assert "nothing there" in mistake(tmp_path / "none", "--out", out)
+    assert "no exam.json" in mistake(tmp_path, "--out", out)
+    assert "got a folder" in mistake(folder, "--out", tmp_path)
+    assert "no folder" in mistake(folder, "--out", tmp_path / "none" / "report.html")
+    assert "nothing there" in mistake(folder, "--out", out, "--trace", tmp_path / "none")
+    assert "a folder" in mistake(folder, "--out", out, "--advice", folder)
+    assert "none" in mistake(folder, "--out", out, "--model", tmp_path / "none")
+    assert not out.exists()
+
+
+ODD = [
+    [], {}, {"format": 2, "sentences": []}, {"format": 1, "sentences": {}}, {"format": 1, "sentences": [7]},
+    trace(source=["a"]), trace(source=[3] * QUERIES), trace(attention=[{"slot": 5, "weights": []}]),
+    trace(attention=[{"slot": "enc.x", "weights": [[[1.0]]]}]), trace(attention=[{"slot": "enc.0"}]),
+    trace(attention=[{"slot": "enc.0", "weights": [[1.0], [1.0, 2.0]]}]),
+    trace(attention=[{"slot": "enc.0", "weights": [[[float("nan")] * QUERIES] * QUERIES]}]),
+    trace(beam=[{"kept": [{"parent": 1, "token": "t", "logprob": 0.0}], "ended": []}]),
+    trace(beam=[{"kept": [{"parent": 0, "token": 1, "logprob": 0.0}], "ended": []}]),
+    trace(beam=[{"kept": [{"parent": 0, "token": "t", "logprob": float("inf")}], "ended": []}]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(ODD)))
+def test_odd_traces_are_refused_in_one_line(number: int, tmp_path: Path) -> None:
+    with pytest.raises(FolderError, match="expected a trace, got something else"):
+        read_trace(written(tmp_path / "trace.json", ODD[number]))
+
+
+def test_what_is_no_json_or_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text("{")
+    with pytest.raises(FolderError, match="expected JSON"):
+        read_trace(path)
+    monkeypatch.setattr("attnworks.storage.sealed.LARGEST_JSON", 0)
+    with pytest.raises(FolderError, match="at most 0 bytes"):
+        read_trace(path)
+
+
+@pytest.mark.parametrize("change", [{"model": 3}, {"command": 3}, {"max_error": "x"}, {"chosen": 3}, {"present": [3]}])
+def test_odd_advice_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
+    whole = {"model": "m", "max_error": 0.02, **asdict(advised().advice), "command": None}
+    assert read_advice(written(tmp_path / "advice.json", whole)).advice == advised().advice
+    for odd in (whole | change, [], {key: whole[key] for key in whole if key not in change}):
+        with pytest.raises(FolderError, match="expected advice, got something else"):
+            read_advice(written(tmp_path / "advice.json", odd))
+
+
+def test_a_trace_of_another_model_is_refused(folder: Path, tmp_path: Path) -> None:
+    other = trace()
+    del other["sentences"][0]["attention"][0]
+    with pytest.raises(UsageError, match="other layers or heads"):
+        writing.report(folder, tmp_path / "report.html", trace=written(tmp_path / "trace.json", other))

@@ -1,0 +1,158 @@
+/** The frame around every view: title, tabs, which examination and sentence, light and dark, keys. */
+import type { JSX } from "preact";
+import { useEffect, useRef } from "preact/hooks";
+import { Picker } from "./controls";
+import { word } from "./heatmap";
+import { LiveBar } from "./live_bar";
+import { choose, exam, examIndex, linkTo, page, pinIndex, route, theme, VIEWS, type View } from "./store";
+import { AlignmentView } from "./views/alignment";
+import { ClaimsView } from "./views/claims";
+import { CompareView } from "./views/compare";
+import { DepthView } from "./views/depth";
+import { HeadView } from "./views/head";
+import { OverviewView } from "./views/overview";
+import { ReshapeView } from "./views/reshape";
+
+const SHOWN: Record<View, { words: string; Body: () => JSX.Element }> = {
+  overview: { words: "Overview", Body: OverviewView },
+  head: { words: "Head", Body: HeadView },
+  depth: { words: "Depth", Body: DepthView },
+  alignment: { words: "Alignment", Body: AlignmentView },
+  reshape: { words: "Reshape", Body: ReshapeView },
+  compare: { words: "Compare", Body: CompareView },
+  claims: { words: "Claims", Body: ClaimsView },
+};
+
+export function App(): JSX.Element {
+  const { view } = route.value;
+  const { Body, words } = SHOWN[view];
+  const help = useRef<HTMLDialogElement>(null);
+  const main = useRef<HTMLElement>(null);
+  useEffect(() => {
+    document.title = `${words} · ${page.value.title}`;
+    scrollTo(0, 0);
+  }, [view]);
+  useEffect(() => {
+    const onKey = (event: KeyboardEvent): void => {
+      if (isTyping(event) || event.ctrlKey || event.metaKey || event.altKey) return;
+      if (event.key === "?") help.current?.showModal();
+      const place = Number(event.key) - 1;
+      const wanted = VIEWS[place];
+      if (wanted !== undefined) location.hash = linkTo(wanted);
+    };
+    addEventListener("keydown", onKey);
+    return () => removeEventListener("keydown", onKey);
+  }, []);
+  return (
+    <>
+      <a class="skip" href="#main" onClick={(event) => (event.preventDefault(), main.current?.focus())}>
+        To the content
+      </a>
+      <header class="top">
+        <div class="top-line">
+          <h1>{page.value.title}</h1>
+          <div class="row">
+            <Which />
+            <button
+              type="button"
+              class="quiet"
+              aria-label={`Change to ${theme.value === "dark" ? "light" : "dark"} colours`}
+              onClick={() => (theme.value = theme.value === "dark" ? "light" : "dark")}
+            >
+              {theme.value === "dark" ? "☀" : "☾"}
+            </button>
+            <button type="button" class="quiet" aria-label="Keys" onClick={() => help.current?.showModal()}>
+              ?
+            </button>
+          </div>
+        </div>
+        <nav aria-label="Views">
+          {VIEWS.map((name) => (
+            <a key={name} href={linkTo(name)} aria-current={name === view ? "page" : undefined}>
+              {SHOWN[name].words}
+            </a>
+          ))}
+        </nav>
+      </header>
+      {page.value.live !== null && <LiveBar />}
+      <main id="main" tabIndex={-1} ref={main}>
+        <Body />
+      </main>
+      <footer class="small muted">
+        attnworks {page.value.version}. This page carries all its data and asks nothing of any other place.
+      </footer>
+      <Keys dialog={help} />
+    </>
+  );
+}
+
+/** Where there are several: which examination, and which sentence. */
+function Which(): JSX.Element {
+  const { exams } = page.value;
+  const { pins } = exam.value;
+  return (
+    <>
+      {exams.length > 1 && (
+        <Picker
+          label="Examination"
+          options={exams.map(({ label }, place) => ({ value: String(place), text: label }))}
+          value={String(examIndex.value)}
+          onChange={(place) => choose({ exam: Number(place) })}
+        />
+      )}
+      {pins.length > 1 && (
+        <Picker
+          label="Sentence"
+          options={pins.map(({ tokens }, place) => ({ value: String(place), text: beginning(tokens) }))}
+          value={String(pinIndex.value)}
+          onChange={(place) => choose({ sentence: Number(place) })}
+        />
+      )}
+    </>
+  );
+}
+
+function beginning(tokens: string[]): string {
+  const text = tokens.map(word).join(" ");
+  return text.length > 40 ? `${text.slice(0, 39)}…` : text;
+}
+
+function Keys({ dialog }: { dialog: { current: HTMLDialogElement | null } }): JSX.Element {
+  const keys: [string, string][] = [
+    ["1 to 7", "the views, from left to right"],
+    ["← →", "the head before, the head after (view Head)"],
+    ["↑ ↓", "the same head a layer below, a layer above (view Head)"],
+    ["arrows, + − 0", "move over the cells of a matrix, zoom, show all (when it has the focus)"],
+    ["/, j k", "search the statements, the next one, the one before (view Claims)"],
+    ["?", "this list"],
+  ];
+  return (
+    <dialog ref={dialog} aria-labelledby="keys-title">
+      <h2 id="keys-title">Keys</h2>
+      <dl class="keys">
+        {keys.map(([key, words]) => (
+          <div key={key}>
+            <dt>
+              <kbd>{key}</kbd>
+            </dt>
+            <dd>{words}</dd>
+          </div>
+        ))}
+      </dl>
+      <form method="dialog">
+        <button type="submit">Close</button>
+      </form>
+    </dialog>
+  );
+}
+
+/** Keys belong to what is being typed in. */
+export function isTyping(event: KeyboardEvent): boolean {
+  const target = event.target;
+  return (
+    target instanceof HTMLInputElement ||
+    target instanceof HTMLSelectElement ||
+    target instanceof HTMLTextAreaElement ||
+    document.querySelector("dialog[open]") !== null
+  );
+}

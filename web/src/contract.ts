@@ -1,0 +1,298 @@
+/**
+ * What the page is given. Written by attnworks.reports.page (docs/page.md); a change here is a change there.
+ *
+ * Heads are named kind.layer.head from zero: enc.3.7, dec.0.1, cross.2.5. Rows of a map are queries, columns are keys.
+ */
+
+export type Kind = "encoder" | "decoder" | "cross";
+export type Host = "file" | "live" | "notebook";
+
+/** Nested lists in the order of the axes; null where there is no number. */
+export type Value = number | string | null | Value[];
+
+export interface Page {
+  format: 1;
+  version: string;
+  host: Host;
+  title: string;
+  /** One examination, or two to be compared: before and after. */
+  exams: Exam[];
+  comparison: Comparison | null;
+  advice: Advice | null;
+  receipts: Receipt[];
+  /** The blob with all statements, as JSON: Claim[]. */
+  claims: string | null;
+  live: Live | null;
+  /** What was left out of this page, and why. */
+  remarks: string[];
+}
+
+export interface Exam {
+  /** Tells two examinations apart: the name of the folder. */
+  label: string;
+  model: {
+    name: string;
+    family?: string;
+    class?: string;
+    kinds: Kind[];
+    /** Layers of each kind. */
+    layers: Partial<Record<Kind, number>>;
+    /** Heads of each slot: {"enc.0": 12}. */
+    heads: Record<string, number>;
+    parameters?: number;
+    dtype?: string;
+    [more: string]: unknown;
+  };
+  corpus: {
+    name?: string;
+    sentences?: number;
+    tokens?: number;
+    longest?: number;
+    dropped?: number;
+    [more: string]: unknown;
+  };
+  /** By name@kind, always with the kind: "saturation.entropy@encoder". Those of up to three axes. */
+  readings: Record<string, Reading>;
+  findings: Finding[];
+  notes: string[];
+  pins: Pin[];
+}
+
+export interface Reading {
+  /** ["layer", "head"], ["depth"], ["layer"], ["layer", "head", "offset"], ["length"], [], ... */
+  axes: string[];
+  kind: Kind;
+  value: Value;
+  spread: Value;
+  /** Lower and upper ends of the 95 % interval of the mean. */
+  interval: [Value, Value] | null;
+  count: Value;
+  ticks: Record<string, number[]>;
+  words: string;
+  source: string;
+}
+
+export interface Finding {
+  text: string;
+  weight: number;
+  readings: string[];
+  heads: string[];
+}
+
+/** A sentence with its attention maps. */
+export interface Pin {
+  tokens: string[];
+  /** What the decoder reads, where there are two sides. */
+  target: string[] | null;
+  slots: Slot[];
+  /**
+   * Blob of small pictures: uint8 of 255 levels, slot after slot, head after head, each thumb[0] x thumb[1]. Where
+   * the coding of a slot is float16, they show |weight| as a share of the largest of the slot.
+   */
+  thumbnails: string;
+  /** What the model wrote for it, and how the beam search found it. */
+  translation: string[] | null;
+  beam: BeamStep[] | null;
+}
+
+/** The maps of one layer. */
+export interface Slot {
+  /** enc.3, dec.0, cross.1 */
+  name: string;
+  kind: Kind;
+  heads: number;
+  rows: number;
+  columns: number;
+  thumb: [number, number];
+  coding: Coding;
+  /** Heads whose whole map is in `blob`, in this order; of others only the thumbnail was kept. */
+  held: number[];
+  blob: string | null;
+  /** The largest singular values of the map of every head. */
+  spectra: number[][] | null;
+  /** The nearest map of a structured form, by head. */
+  fits: Fits | null;
+}
+
+/** uint8: weight = (q / levels)^2, between 0 and 1. float16: little-endian, any number. */
+export type Coding = { type: "uint8"; levels: number } | { type: "float16" };
+
+export interface Fits {
+  /** The name of the form, by head: "offset", "band", ... */
+  forms: string[];
+  /** Its squared error on this sentence, per query: 0 is a perfect fit. */
+  errors: number[];
+  /** The maps of `held` heads, coded as the slot's own. */
+  blob: string | null;
+}
+
+export interface BeamStep {
+  kept: Candidate[];
+  ended: Candidate[];
+}
+
+/** `parent` is a place in `kept` of the step before; `logprob` is that of the whole hypothesis. */
+export interface Candidate {
+  parent: number;
+  token: string;
+  logprob: number;
+}
+
+/** As `attnworks compare --json`. */
+export interface Comparison {
+  compared: number;
+  nothing_changed: boolean;
+  changes: Change[];
+  roles: { head: string; before: string; after: string }[];
+  curves: { reading: string; before: (number | null)[]; after: (number | null)[] }[];
+  only: [string[], string[]];
+  notes: string[];
+}
+
+export interface Change {
+  reading: string;
+  where: string;
+  before: number;
+  after: number;
+  difference: number;
+  margin: number | null;
+  chance: number | null;
+  certain: boolean | null;
+}
+
+/** As `attnworks advise --json`; `spec` of what is present names the mechanisms of its heads. */
+export interface Advice {
+  model: string;
+  max_error: number;
+  length: number;
+  tried_at: number;
+  present: { slot: string; spec: string; seconds: number; flops: number }[];
+  trials: {
+    slot: string;
+    spec: string;
+    error: number | null;
+    seconds: number | null;
+    flops: number | null;
+    reason: string | null;
+  }[];
+  chosen: Record<string, string>;
+  error: number;
+  loss: number;
+  rise: number;
+  time_ratio: number;
+  model_time_ratio: number | null;
+  notes: string[];
+  /** What makes a model of the advice; null where nothing is to be changed. */
+  command: string | null;
+}
+
+export interface Receipt {
+  /** "prune 3 of 24 heads (by ablation)" */
+  title: string;
+  reshape: string;
+  objective: string;
+  /** Where -> what. */
+  done: Record<string, string>;
+  loss: { before: number; predicted: number; after: number; healed: number | null };
+  parameters: { before: number; after: number };
+  flops: { before: number; after: number };
+  bytes: { before: number; after: number } | null;
+  /** Of a forward pass, as a share of the time before. */
+  time: number | null;
+  scores: Record<string, { before: number; after: number; healed: number | null }>;
+  facts: Record<string, number>;
+  seconds: number;
+  length: number;
+}
+
+/** A statement of the documents; texts are lists of words and formulas. */
+export interface Claim {
+  id: string;
+  source: string;
+  statement: Rich[];
+  verdict: "holds" | "condition" | "typo" | "false" | "not checkable";
+  correction: Rich[] | null;
+  compares: Rich[] | null;
+  note: Rich[] | null;
+  not_computed: Rich[] | null;
+  /** Of a result of our own. */
+  proof: Rich[] | null;
+  code: string | null;
+  confirmed: boolean | null;
+  stated: Sides | null;
+  corrected: Sides | null;
+  without: Sides | null;
+  figures: Record<string, number | string | null>;
+}
+
+/** Words, or a whole formula: a "math" element whose alttext is its LaTeX. */
+export type Rich = string | Formula;
+/** A MathML element: its name, attributes if it has any, and what is in it. */
+export type Formula = [string, ...(Formula | string | Record<string, string>)[]];
+
+export interface Sides {
+  left: number | string | null;
+  relation: string;
+  right: number | string | null;
+  /** How far apart two sides may be that count as equal, where that is more than rounding. */
+  within: number | null;
+  holds: boolean;
+}
+
+// The live page --------------------------------------------------------------------------------------------------------
+
+export interface Live {
+  /** Most tokens of a sentence. */
+  tokens: number;
+  kind: "encoder" | "decoder" | "encoder-decoder";
+  /** Whether heads can be cut, layers swapped and heads projected here, and if not, why. */
+  reshape: true | string;
+  /** Structured forms that a head may be given, and mechanisms that a layer may be given. */
+  forms: string[];
+  mechanisms: string[];
+  /** Shown first. */
+  text: string;
+}
+
+/** POST api/look and api/examine. */
+export interface Question {
+  text: string;
+  changes: Changes;
+}
+
+export interface Changes {
+  cut: string[];
+  /** head -> form */
+  project: Record<string, string>;
+  /** layer -> mechanism, such as window:window=4 */
+  swap: Record<string, string>;
+}
+
+/**
+ * look: exam has the pin and what is cheap to measure. examine: exam has the default readings, and no pin.
+ * Blobs are given here by name.
+ */
+export interface Answer {
+  exam: Exam;
+  outputs: Outputs | null;
+  blobs: Record<string, string>;
+  seconds: number;
+}
+
+/** What the model says, without and with the changes. */
+export interface Outputs {
+  words: string;
+  before: Output[];
+  after: Output[];
+  /** |X' - X| / |X| of the last stream. */
+  moved: number;
+}
+
+export interface Output {
+  text: string;
+  probability: number | null;
+}
+
+export interface Refusal {
+  error: string;
+}

@@ -1,0 +1,52 @@
+/** Small controls, all of them plain HTML that keys reach. */
+import type { JSX } from "preact";
+import { useId } from "preact/hooks";
+
+/** One of a few: radio buttons in a row. */
+export function Choice<T extends string>(props: {
+  label: string;
+  options: readonly T[];
+  value: T;
+  words?: Partial<Record<T, string>>;
+  onChange: (value: T) => void;
+}): JSX.Element {
+  const name = useId();
+  return (
+    <fieldset class="choice">
+      <legend>{props.label}</legend>
+      {props.options.map((option) => (
+        <label key={option}>
+          <input
+            type="radio"
+            name={name}
+            value={option}
+            checked={option === props.value}
+            onChange={() => props.onChange(option)}
+          />
+          <span>{props.words?.[option] ?? option}</span>
+        </label>
+      ))}
+    </fieldset>
+  );
+}
+
+/** One of many. */
+export function Picker(props: {
+  label: string;
+  options: { value: string; text: string }[];
+  value: string;
+  onChange: (value: string) => void;
+}): JSX.Element {
+  return (
+    <label class="picker">
+      <span>{props.label}</span>
+      <select value={props.value} onChange={(event) => props.onChange(event.currentTarget.value)}>
+        {props.options.map(({ value, text }) => (
+          <option key={value} value={value} selected={value === props.value}>
+            {text}
+          </option>
+        ))}
+      </select>
+    </label>
+  );
+}

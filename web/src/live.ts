@@ -1,0 +1,202 @@
+/** The live page: a sentence and changes to the model go to the server, and its answers become the page. */
+import { batch, computed, signal } from "@preact/signals";
+import { answerTo, Refused } from "./asking";
+import { addBlobs, dropBlobs } from "./blobs";
+import type { Answer, Changes, Exam, Pin } from "./contract";
+import { comparisonOf } from "./live_comparison";
+import { changesAnything, NO_CHANGES } from "./live_changes";
+import { page, route } from "./store";
+
+const TYPING_PAUSE = 150;
+
+export type State = "idle" | "looking" | "measuring" | "waiting";
+const state = signal<State>("idle");
+
+/**
+ * base: the answer for the model as it is, now: for the model with the changes; the same where nothing is changed.
+ * milliseconds: from the last question to its first picture.
+ */
+export const live = {
+  text: signal(""),
+  changes: signal<Changes>(NO_CHANGES),
+  base: signal<Answer | null>(null),
+  now: signal<Answer | null>(null),
+  error: signal<string | null>(null),
+  milliseconds: signal<number | null>(null),
+  state,
+  busy: computed(() => state.value !== "idle"),
+  ask,
+  change,
+  start,
+};
+
+/** The model as it is, asked about this text; `whole` once all readings are there. */
+interface Known {
+  text: string;
+  answer: Answer;
+  whole: boolean;
+}
+let known: Known | null = null;
+/** The last changes that the server made for this text. */
+let made = { text: "", changes: NO_CHANGES };
+let timer: ReturnType<typeof setTimeout> | undefined;
+let question: AbortController | null = null;
+
+/** Asks about the first sentence, whose examination came with the page. */
+function start(): void {
+  const [first] = page.value.exams;
+  if (page.value.live === null || live.text.value !== "") return;
+  live.text.value = page.value.live.text;
+  if (first !== undefined) {
+    known = { text: live.text.value, answer: { exam: first, outputs: null, blobs: {}, seconds: 0 }, whole: true };
+    live.base.value = live.now.value = known.answer;
+  }
+  ask(0);
+}
+
+function change(changes: Changes): void {
+  live.changes.value = changes;
+  ask(0);
+}
+
+/** Asks about text and changes as they are when `pause` milliseconds have passed; a question before it is forgotten. */
+function ask(pause: number = TYPING_PAUSE): void {
+  clearTimeout(timer);
+  question?.abort();
+  if (live.text.value.trim() === "") {
+    state.value = "idle";
+    return;
+  }
+  state.value = "looking";
+  question = new AbortController();
+  timer = setTimeout(run, pause, question.signal);
+}
+
+/** A change that is refused is taken back; a sentence that is refused stays, to be written on. */
+async function run(stop: AbortSignal): Promise<void> {
+  const [text, changes] = [live.text.value, live.changes.value];
+  try {
+    await look(text, changes, stop);
+  } catch (problem) {
+    if (stop.aborted) return;
+    if (!(problem instanceof Refused)) throw problem;
+    live.error.value = problem.message;
+    if (problem.asked && made.text === text) live.changes.value = made.changes;
+  } finally {
+    if (!stop.aborted) state.value = "idle";
+  }
+}
+
+/** First the picture of the sentence, then all its readings; with changes, those of the model as it is come after. */
+async function look(text: string, changes: Changes, stop: AbortSignal): Promise<void> {
+  const changed = changesAnything(changes);
+  const asked = performance.now();
+  let now = await answer("look", text, changes, stop);
+  live.milliseconds.value = Math.round(performance.now() - asked);
+  live.error.value = null;
+  made = { text, changes };
+  const before = live.now.value?.exam;
+  if (!changed) {
+    const whole = known !== null && known.text === text && known.whole ? known.answer.exam : null;
+    known = { text, answer: now, whole: whole !== null };
+    if (whole !== null) now = known.answer = withMore(now, whole);
+  }
+  const unmeasured = now;
+  show(before === undefined ? now : withMore(now, before));
+  if (changed && known?.text !== text) {
+    known = { text, answer: await answer("look", text, NO_CHANGES, stop), whole: false };
+  }
+  if (changed || known?.whole !== true) {
+    try {
+      now = withMore(now, (await answer("examine", text, changes, stop)).exam);
+    } catch (problem) {
+      if (!stop.aborted) show(unmeasured);
+      throw problem;
+    }
+    if (!changed) known = { text, answer: now, whole: true };
+    show(now);
+  }
+  if (known !== null && !known.whole) {
+    const more = await answer("examine", text, NO_CHANGES, stop);
+    known = { text, answer: withMore(known.answer, more.exam), whole: true };
+    show(now);
+  }
+}
+
+async function answer(what: "look" | "examine", text: string, changes: Changes, stop: AbortSignal): Promise<Answer> {
+  const doing: State = what === "look" ? "looking" : "measuring";
+  state.value = doing;
+  const found = await answerTo(what, { text, changes }, stop, (waiting) => {
+    if (!stop.aborted) state.value = waiting ? "waiting" : doing;
+  });
+  stop.throwIfAborted();
+  return named(found);
+}
+
+/** Two examinations to compare where something is changed; the changed one is looked at. */
+function show(now: Answer): void {
+  const changed = changesAnything(live.changes.value);
+  const base = known !== null && known.text === live.text.value ? known.answer : null;
+  const exams =
+    changed && base !== null ? [labelled(base.exam, "as it is"), labelled(now.exam, "changed")] : [now.exam];
+  if (exams.length > page.value.exams.length) lookAtSecond();
+  batch(() => {
+    live.base.value = changed ? base : now;
+    live.now.value = now;
+    const comparison = exams.length === 2 ? comparisonOf(exams[0]!, exams[1]!) : null;
+    page.value = { ...page.value, exams, comparison };
+  });
+  forget(live.base.value, now);
+}
+
+function lookAtSecond(): void {
+  const { view, head, claim } = route.value;
+  const where = head !== null ? `head=${head}` : claim !== null ? `claim=${claim}` : view;
+  history.replaceState(null, "", `#${where}&exam=1`);
+  dispatchEvent(new HashChangeEvent("hashchange"));
+}
+
+function labelled(exam: Exam, label: string): Exam {
+  return { ...exam, label };
+}
+
+function withMore(answer: Answer, more: Exam): Answer {
+  const { exam } = answer;
+  if (JSON.stringify(exam.model.heads) !== JSON.stringify(more.model.heads)) return answer;
+  const findings = more.findings.length > 0 ? more.findings : exam.findings;
+  return { ...answer, exam: { ...exam, findings, readings: { ...more.readings, ...exam.readings } } };
+}
+
+// Blobs of answers: each has names of its own, so that two answers can be shown beside each other -------------------
+
+let answers = 0;
+const kept = new Set<string>();
+
+function named(answer: Answer): Answer {
+  const name = (blob: string): string => `answer-${answers}-${blob}`;
+  answers++;
+  const blobs = Object.fromEntries(Object.entries(answer.blobs).map(([blob, bytes]) => [name(blob), bytes]));
+  addBlobs(blobs);
+  Object.keys(blobs).forEach((blob) => kept.add(blob));
+  const own = (blob: string | null): string | null => (blob === null ? null : name(blob));
+  const pins = answer.exam.pins.map(
+    (pin): Pin => ({
+      ...pin,
+      thumbnails: name(pin.thumbnails),
+      slots: pin.slots.map((slot) => ({
+        ...slot,
+        blob: own(slot.blob),
+        fits: slot.fits === null ? null : { ...slot.fits, blob: own(slot.fits.blob) },
+      })),
+    }),
+  );
+  return { ...answer, blobs, exam: { ...answer.exam, pins } };
+}
+
+/** Drops the blobs of all answers but these, and the model as it is. */
+function forget(...shown: (Answer | null)[]): void {
+  const needed = new Set([...shown, known?.answer ?? null].flatMap((one) => Object.keys(one?.blobs ?? {})));
+  const gone = [...kept].filter((blob) => !needed.has(blob));
+  dropBlobs(gone);
+  gone.forEach((blob) => kept.delete(blob));
+}

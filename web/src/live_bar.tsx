@@ -1,0 +1,99 @@
+/** On top of every view of the live page: the sentence, what is changed, and what the model says. */
+import type { JSX } from "preact";
+import { useEffect } from "preact/hooks";
+import { live } from "./live";
+import { changesAnything, NO_CHANGES, undos } from "./live_changes";
+import { OutputsPanel } from "./outputs";
+import { page } from "./store";
+import "./live_bar.css";
+
+/** Letters; the server counts tokens. */
+const LONGEST = 10_000;
+
+export function LiveBar(): JSX.Element | null {
+  useEffect(live.start, []);
+  const host = page.value.live;
+  if (host === null) return null;
+  const wrong = live.error.value !== null;
+  return (
+    <section class="live-bar" aria-label="Live">
+      <form
+        onSubmit={(event) => {
+          event.preventDefault();
+          live.ask(0);
+        }}
+      >
+        <label for="live-text">{host.kind === "encoder-decoder" ? "Sentence to translate" : "Sentence"}</label>
+        <input
+          id="live-text"
+          type="text"
+          maxLength={LONGEST}
+          autocomplete="off"
+          spellcheck={false}
+          placeholder="Type a sentence"
+          value={live.text.value}
+          aria-describedby="live-state live-error"
+          aria-invalid={wrong}
+          onInput={(event) => {
+            live.text.value = event.currentTarget.value;
+            live.ask();
+          }}
+        />
+        <State />
+      </form>
+      <p id="live-error" class="live-error" aria-live="polite">
+        {live.error.value}
+      </p>
+      <Chips />
+      <Says />
+    </section>
+  );
+}
+
+function State(): JSX.Element {
+  const tokens = live.now.value?.exam.pins[0]?.tokens.length;
+  const most = page.value.live?.tokens;
+  const took = live.milliseconds.value;
+  const told = {
+    idle: took === null ? "" : `answered in ${took} ms`,
+    looking: "asking …",
+    measuring: took === null ? "measuring …" : `answered in ${took} ms, measuring …`,
+    waiting: "the server is busy, waiting …",
+  }[live.state.value];
+  return (
+    <p id="live-state" class={`live-state small muted ${live.busy.value ? "live-busy" : ""}`}>
+      <span class="live-dot" aria-hidden="true" />
+      <span>{live.text.value.trim() === "" ? "nothing to look at yet" : `${tokens ?? "-"} of ${most} tokens`}</span>
+      <span role="status">{told}</span>
+    </p>
+  );
+}
+
+function Chips(): JSX.Element | null {
+  const changes = live.changes.value;
+  if (!changesAnything(changes)) return null;
+  return (
+    <div class="live-chips">
+      <ul aria-label="Changes to the model">
+        {undos(changes).map(({ words, without }) => (
+          <li key={words}>
+            {words}
+            <button type="button" aria-label={`Undo: ${words}`} onClick={() => live.change(without)}>
+              ×
+            </button>
+          </li>
+        ))}
+      </ul>
+      <button type="button" class="quiet" onClick={() => live.change(NO_CHANGES)}>
+        Undo all
+      </button>
+    </div>
+  );
+}
+
+function Says(): JSX.Element | null {
+  const outputs = live.now.value?.outputs ?? null;
+  const changed = changesAnything(live.changes.value);
+  if (outputs === null || (outputs.before.length === 0 && !changed)) return null;
+  return <OutputsPanel outputs={outputs} changed={changed} />;
+}

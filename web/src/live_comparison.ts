@@ -1,0 +1,70 @@
+/** What changed between two answers about one sentence: number by number, without any word on chance. */
+import type { Change, Comparison, Exam, Kind, Reading, Value } from "./contract";
+import { headsOf, numbers, SHORT } from "./readings";
+
+const COMPARED = ["depth", "layer", "layer,head"];
+const ROUNDING = 1e-5;
+
+export function comparisonOf(before: Exam, after: Exam): Comparison {
+  const both = Object.keys(before.readings).filter((name) => name in after.readings);
+  const pairs = both
+    .map((name) => [name, before.readings[name]!, after.readings[name]!] as const)
+    .filter(([, one, other]) => COMPARED.includes(one.axes.join()) && one.axes.join() === other.axes.join());
+  const label = (name: string): string => (before.model.kinds.length > 1 ? name : name.slice(0, name.lastIndexOf("@")));
+  const all = pairs.flatMap(([name, one, other]) => changesIn(label(name), one, other));
+  const changes = all.filter(({ difference, before: was }) => Math.abs(difference) > ROUNDING * Math.abs(was));
+  const curves = pairs
+    .filter(([, one]) => one.axes[0] === "depth")
+    .map(([name, one, other]) => ({ reading: label(name), before: numbers(one.value), after: numbers(other.value) }));
+  const roles = rolesChanged(before, after);
+  const only = [headsNotIn(before, after), headsNotIn(after, before)] as [string[], string[]];
+  return {
+    compared: all.length,
+    nothing_changed: changes.length + roles.length + only.flat().length === 0,
+    changes: changes.sort((a, b) => relative(b) - relative(a)),
+    roles,
+    curves,
+    only,
+    notes: ["Both examinations are of this one sentence, so nothing is said about chance."],
+  };
+}
+
+function changesIn(reading: string, before: Reading, after: Reading): Change[] {
+  const kind = SHORT[before.kind];
+  const place = (at: string): string => (before.axes[0] === "depth" ? `depth ${at}` : `${kind}.${at}`);
+  const others = new Map(leaves(after.value));
+  return leaves(before.value).flatMap(([key, was]) => {
+    const is = others.get(key);
+    if (typeof was !== "number" || typeof is !== "number") return [];
+    const found = { reading, where: place(key), before: was, after: is, difference: is - was };
+    return [{ ...found, margin: null, chance: null, certain: null }];
+  });
+}
+
+/** Every number with its places: "3.7". */
+function leaves(value: Value, places: number[] = []): [string, Value][] {
+  return Array.isArray(value)
+    ? value.flatMap((part, place) => leaves(part, [...places, place]))
+    : [[places.join("."), value]];
+}
+
+function relative({ before, difference }: Change): number {
+  return Math.abs(difference) / (Math.abs(before) + 1e-3);
+}
+
+function rolesChanged(before: Exam, after: Exam): Comparison["roles"] {
+  return before.model.kinds.flatMap((kind: Kind) => {
+    const [one, other] = [before, after].map((exam) => exam.readings[`roles.label@${kind}`]?.value ?? null);
+    const now = new Map(leaves(other ?? null));
+    return leaves(one ?? null).flatMap(([key, was]) => {
+      const is = now.get(key);
+      const differs = typeof was === "string" && typeof is === "string" && was !== is;
+      return differs ? [{ head: `${SHORT[kind]}.${key}`, before: was, after: is }] : [];
+    });
+  });
+}
+
+function headsNotIn(one: Exam, other: Exam): string[] {
+  const there = new Set(headsOf(other).map((head) => head.name));
+  return headsOf(one).map((head) => head.name).filter((name) => !there.has(name));
+}

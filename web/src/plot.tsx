@@ -1,0 +1,320 @@
+/** Curves, bars and points, as SVG that takes its colours from the page. */
+import type { JSX } from "preact";
+import { useState } from "preact/hooks";
+import { axis, outline, tickText, wholeAxis, type Axis } from "./axis";
+import { CATEGORIES } from "./colour";
+import { digits } from "./readings";
+
+export interface Point {
+  x: number;
+  y: number | null;
+  low?: number | null;
+  high?: number | null;
+}
+
+/** `band` fills from low to high and draws no line of its own if y is null everywhere. */
+export interface Series {
+  name: string;
+  points: Point[];
+  colour?: string;
+  dashed?: boolean;
+  band?: boolean;
+}
+
+const WIDTH = 560;
+const MARGIN = { top: 10, right: 14, bottom: 40, left: 58 };
+
+function Frame(props: {
+  height: number;
+  width?: number;
+  x: Axis;
+  y: Axis;
+  xName: string;
+  yName: string;
+  label: string;
+  children: JSX.Element | (JSX.Element | false | null)[];
+}): JSX.Element {
+  const { height, x, y } = props;
+  const width = props.width ?? WIDTH;
+  const [left, right, top, bottom] = [MARGIN.left, width - MARGIN.right, MARGIN.top, height - MARGIN.bottom];
+  return (
+    <svg class="plot" viewBox={`0 0 ${width} ${height}`} role="img" aria-label={props.label}>
+      <g class="plot-grid">
+        {y.ticks.map((tick) => (
+          <line key={tick} x1={left} x2={right} y1={y.place(tick)} y2={y.place(tick)} />
+        ))}
+      </g>
+      <g class="plot-text">
+        {y.ticks.map((tick) => (
+          <text key={tick} x={left - 6} y={y.place(tick)} text-anchor="end" dominant-baseline="middle">
+            {tickText(tick)}
+          </text>
+        ))}
+        {x.ticks.map((tick) => (
+          <text key={tick} x={x.place(tick)} y={bottom + 16} text-anchor="middle">
+            {tickText(tick)}
+          </text>
+        ))}
+        <text class="plot-name" x={(left + right) / 2} y={height - 6} text-anchor="middle">
+          {props.xName}
+        </text>
+        <text class="plot-name" transform={`translate(13 ${(top + bottom) / 2}) rotate(-90)`} text-anchor="middle">
+          {props.yName}
+        </text>
+      </g>
+      <line class="plot-axis" x1={left} x2={right} y1={bottom} y2={bottom} />
+      {props.children}
+    </svg>
+  );
+}
+
+function Legend({ names, dashed }: { names: [string, string][]; dashed?: Set<string> }): JSX.Element {
+  return (
+    <ul class="legend">
+      {names.map(([name, colour]) => (
+        <li key={name}>
+          <svg width="22" height="10" aria-hidden="true">
+            <line
+              x1="1"
+              x2="21"
+              y1="5"
+              y2="5"
+              stroke={colour}
+              stroke-width="3"
+              stroke-dasharray={dashed?.has(name) ? "5 3" : undefined}
+            />
+          </svg>
+          {name}
+        </li>
+      ))}
+    </ul>
+  );
+}
+
+export function Curves(props: {
+  series: Series[];
+  x: string;
+  y: string;
+  label: string;
+  log?: boolean;
+  whole?: boolean;
+  zero?: boolean;
+  height?: number;
+}): JSX.Element {
+  const [over, setOver] = useState<number | null>(null);
+  const height = props.height ?? 260;
+  const coloured = props.series.map((series, place) => ({
+    ...series,
+    colour: series.colour ?? CATEGORIES[place % CATEGORIES.length]!,
+  }));
+  const points = coloured.flatMap((series) => series.points);
+  const xs = [...new Set(points.map((point) => point.x))].sort((a, b) => a - b);
+  const ys = points.flatMap(({ y, low, high }) => [y, low, high].filter((value) => typeof value === "number"));
+  const across: [number, number] = [MARGIN.left + 8, WIDTH - MARGIN.right - 8];
+  const x = props.whole ? wholeAxis(xs, across) : axis(xs, across, {});
+  const y = axis(ys, [height - MARGIN.bottom, MARGIN.top], { log: props.log ?? false, zero: props.zero ?? false });
+  const path = (points: Point[]): string =>
+    outline(points.map((point) => (y.fits(point.y) ? [x.place(point.x), y.place(point.y)] : null)));
+  const fill = (points: Point[]): string => {
+    const banded = points.filter((point) => y.fits(point.low) && y.fits(point.high));
+    const edge = (side: "low" | "high") => banded.map((p): [number, number] => [x.place(p.x), y.place(p[side]!)]);
+    return banded.length ? `${outline([...edge("high"), ...edge("low").reverse()])}Z` : "";
+  };
+  const follow = (event: MouseEvent): void => {
+    const box = (event.currentTarget as Element).querySelector("svg.plot")?.getBoundingClientRect();
+    if (box === undefined || xs.length === 0) return;
+    const at = ((event.clientX - box.left) / box.width) * WIDTH;
+    setOver(xs.reduce((best, value) => (Math.abs(x.place(value) - at) < Math.abs(x.place(best) - at) ? value : best)));
+  };
+  return (
+    <div class="plot-box" onMouseMove={follow} onMouseLeave={() => setOver(null)}>
+      <Frame height={height} x={x} y={y} xName={props.x} yName={props.y} label={props.label}>
+        {[
+          ...coloured.map((series) => (
+            <g key={series.name}>
+              <path d={fill(series.points)} fill={series.colour} fill-opacity={0.16} />
+              <path
+                d={path(series.points)}
+                fill="none"
+                stroke={series.colour}
+                stroke-width={2}
+                stroke-dasharray={series.dashed ? "6 4" : undefined}
+              />
+              {series.points.length <= 60 &&
+                series.points.map(
+                  (point) =>
+                    y.fits(point.y) && (
+                      <circle key={point.x} cx={x.place(point.x)} cy={y.place(point.y)} r={2.6} fill={series.colour} />
+                    ),
+                )}
+            </g>
+          )),
+          over !== null && (
+            <line
+              key="over"
+              class="plot-over"
+              x1={x.place(over)}
+              x2={x.place(over)}
+              y1={MARGIN.top}
+              y2={height - MARGIN.bottom}
+            />
+          ),
+        ]}
+      </Frame>
+      <Legend
+        names={coloured.map(({ name, colour }) => [name, colour])}
+        dashed={new Set(coloured.filter((s) => s.dashed).map((s) => s.name))}
+      />
+      <p class="small muted hover-line" aria-hidden="true">
+        {over === null
+          ? " "
+          : `${props.x} ${props.whole ? over : digits(over)}: ${coloured
+              .map((series) => [series.name, series.points.find((point) => point.x === over)?.y] as const)
+              .filter(([, value]) => typeof value === "number")
+              .map(([name, value]) => `${name} ${digits(value)}`)
+              .join(" · ")}`}
+      </p>
+    </div>
+  );
+}
+
+/** Horizontal bars, one below the other. */
+export function Bars(props: {
+  bars: { name: string; value: number | null; colour?: string; href?: string }[];
+  x: string;
+  label: string;
+  reference?: { value: number; name: string };
+}): JSX.Element {
+  const room = Math.min(190, 24 + 6.6 * Math.max(...props.bars.map((bar) => bar.name.length), 4));
+  const height = 22 * props.bars.length + 44;
+  const values = props.bars.map((bar) => bar.value ?? 0);
+  const x = axis([...values, 0, ...(props.reference ? [props.reference.value] : [])], [room, WIDTH - 64], {
+    zero: true,
+  });
+  return (
+    <svg class="plot" viewBox={`0 0 ${WIDTH} ${height}`} role="img" aria-label={props.label}>
+      <g class="plot-grid">
+        {x.ticks.map((tick) => (
+          <line key={tick} x1={x.place(tick)} x2={x.place(tick)} y1={4} y2={height - 38} />
+        ))}
+      </g>
+      <g class="plot-text">
+        {x.ticks.map((tick) => (
+          <text key={tick} x={x.place(tick)} y={height - 24} text-anchor="middle">
+            {tickText(tick)}
+          </text>
+        ))}
+        <text class="plot-name" x={(room + WIDTH - 64) / 2} y={height - 6} text-anchor="middle">
+          {props.x}
+        </text>
+      </g>
+      {props.bars.map((bar, place) => {
+        const [zero, end] = [x.place(0), x.place(bar.value ?? 0)];
+        const y = 6 + 22 * place;
+        const name = (
+          <text class="plot-label" x={room - 8} y={y + 9} text-anchor="end" dominant-baseline="middle">
+            {bar.name.length > 26 ? `${bar.name.slice(0, 25)}…` : bar.name}
+          </text>
+        );
+        return (
+          <g key={place}>
+            {bar.href === undefined ? name : <a href={bar.href}>{name}</a>}
+            <rect
+              x={Math.min(zero, end)}
+              y={y}
+              width={Math.max(1, Math.abs(end - zero))}
+              height={17}
+              rx={2}
+              fill={bar.colour ?? "var(--c0)"}
+            />
+            <text class="plot-label" x={Math.max(zero, end) + 5} y={y + 9} dominant-baseline="middle">
+              {digits(bar.value)}
+            </text>
+          </g>
+        );
+      })}
+      {props.reference && (
+        <g>
+          <line
+            class="plot-over"
+            x1={x.place(props.reference.value)}
+            x2={x.place(props.reference.value)}
+            y1={2}
+            y2={height - 38}
+          />
+          <title>{props.reference.name}</title>
+        </g>
+      )}
+    </svg>
+  );
+}
+
+const SHAPES = ["circle", "square", "triangle", "diamond"] as const;
+
+/** Points by group: a colour and a shape for each. */
+export function Scatter(props: {
+  points: { x: number; y: number; name: string; group: string; ring?: boolean }[];
+  x: string;
+  y: string;
+  label: string;
+  logX?: boolean;
+  logY?: boolean;
+  lineX?: number;
+}): JSX.Element {
+  const [over, setOver] = useState<string | null>(null);
+  const height = 340;
+  const groups = [...new Set(props.points.map((point) => point.group))];
+  const x = axis(
+    [...props.points.map((p) => p.x), ...(props.lineX === undefined ? [] : [props.lineX])],
+    [MARGIN.left + 8, WIDTH - MARGIN.right - 8],
+    { log: props.logX ?? false },
+  );
+  const y = axis(
+    props.points.map((p) => p.y),
+    [height - MARGIN.bottom, MARGIN.top],
+    { log: props.logY ?? false },
+  );
+  const colour = (group: string) => CATEGORIES[groups.indexOf(group) % CATEGORIES.length]!;
+  return (
+    <div class="plot-box">
+      <Frame height={height} x={x} y={y} xName={props.x} yName={props.y} label={props.label}>
+        {[
+          props.lineX !== undefined && x.fits(props.lineX) && (
+            <line
+              key="line"
+              class="plot-over"
+              x1={x.place(props.lineX)}
+              x2={x.place(props.lineX)}
+              y1={MARGIN.top}
+              y2={height - MARGIN.bottom}
+            />
+          ),
+          ...props.points
+            .filter((point) => x.fits(point.x) && y.fits(point.y))
+            .map((point, place) => (
+              <g
+                key={place}
+                transform={`translate(${x.place(point.x)} ${y.place(point.y)})`}
+                onMouseEnter={() => setOver(point.name)}
+                onMouseLeave={() => setOver(null)}
+              >
+                <title>{point.name}</title>
+                {point.ring && <circle r={9} fill="none" class="plot-ring" />}
+                <Mark shape={SHAPES[groups.indexOf(point.group) % SHAPES.length]!} colour={colour(point.group)} />
+              </g>
+            )),
+        ]}
+      </Frame>
+      <Legend names={groups.map((group) => [group, colour(group)])} />
+      <p class="small muted hover-line" aria-hidden="true">
+        {over ?? " "}
+      </p>
+    </div>
+  );
+}
+
+function Mark({ shape, colour }: { shape: (typeof SHAPES)[number]; colour: string }): JSX.Element {
+  if (shape === "circle") return <circle r={4.5} fill={colour} />;
+  const outline = { square: "M-4-4h8v8h-8z", triangle: "M0-5.5L5 4H-5z", diamond: "M0-5.5L5.5 0L0 5.5L-5.5 0z" }[shape];
+  return <path d={outline} fill={colour} />;
+}

@@ -1,0 +1,101 @@
+/** What the page shows and where in it the reader is. The place is in the address, so that it can be sent to others. */
+import { computed, effect, signal } from "@preact/signals";
+import type { Exam, Page, Pin } from "./contract";
+
+export const VIEWS = ["overview", "head", "depth", "alignment", "reshape", "compare", "claims"] as const;
+export type View = (typeof VIEWS)[number];
+
+export interface Route {
+  view: View;
+  head: string | null;
+  claim: string | null;
+}
+
+const NOTHING: Page = {
+  format: 1,
+  version: "",
+  host: "file",
+  title: "",
+  exams: [],
+  comparison: null,
+  advice: null,
+  receipts: [],
+  claims: null,
+  live: null,
+  remarks: [],
+};
+
+const NO_EXAM: Exam = {
+  label: "",
+  model: { name: "", kinds: [], layers: {}, heads: {} },
+  corpus: {},
+  readings: {},
+  findings: [],
+  notes: [],
+  pins: [],
+};
+
+export const page = signal<Page>(NOTHING);
+export const examIndex = signal(0);
+export const exam = computed<Exam>(() => page.value.exams[examIndex.value] ?? page.value.exams[0] ?? NO_EXAM);
+export const pinIndex = signal(0);
+export const pin = computed<Pin | null>(() => exam.value.pins[pinIndex.value] ?? exam.value.pins[0] ?? null);
+
+// Where the reader is ---------------------------------------------------------------------------------------------------
+
+const address = signal(location.hash);
+addEventListener("hashchange", () => (address.value = location.hash));
+
+/** #depth, #head=enc.3.7, #claim=S0.17; behind it &sentence=1 and &exam=1. */
+export const route = computed<Route>(() => {
+  const said = new URLSearchParams(address.value.slice(1));
+  const [first] = said.keys();
+  const head = said.get("head");
+  const claim = said.get("claim");
+  if (head !== null) return { view: "head", head: head || null, claim: null };
+  if (claim !== null) return { view: "claims", head: null, claim };
+  const view = VIEWS.find((name) => name === first) ?? "overview";
+  return { view, head: null, claim: null };
+});
+
+effect(() => {
+  const said = new URLSearchParams(address.value.slice(1));
+  examIndex.value = placeIn(said.get("exam"), page.value.exams.length);
+  pinIndex.value = placeIn(said.get("sentence"), exam.value.pins.length);
+});
+
+function placeIn(text: string | null, count: number): number {
+  const place = Number(text ?? 0);
+  return Number.isInteger(place) && place >= 0 && place < count ? place : 0;
+}
+
+export function linkTo(view: View, what?: string): string {
+  const which = [
+    ...(examIndex.value > 0 ? [`exam=${examIndex.value}`] : []),
+    ...(pinIndex.value > 0 ? [`sentence=${pinIndex.value}`] : []),
+  ];
+  const where = what === undefined ? view : `${view === "claims" ? "claim" : view}=${encodeURIComponent(what)}`;
+  return `#${[where, ...which].join("&")}`;
+}
+
+export function goTo(view: View, what?: string): void {
+  location.hash = linkTo(view, what);
+}
+
+/** Another sentence, or another examination, in the same view. */
+export function choose(which: { sentence?: number; exam?: number }): void {
+  if (which.exam !== undefined) examIndex.value = which.exam;
+  if (which.sentence !== undefined) pinIndex.value = which.sentence;
+  const { view, head, claim } = route.value;
+  goTo(view, head ?? claim ?? undefined);
+}
+
+// Light and dark --------------------------------------------------------------------------------------------------------
+
+export type Theme = "light" | "dark";
+const prefersDark = matchMedia("(prefers-color-scheme: dark)");
+export const theme = signal<Theme>(prefersDark.matches ? "dark" : "light");
+prefersDark.addEventListener("change", (event) => (theme.value = event.matches ? "dark" : "light"));
+effect(() => {
+  document.documentElement.dataset["theme"] = theme.value;
+});

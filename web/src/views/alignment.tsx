@@ -1,0 +1,218 @@
+/** A translation: which words the decoder looked at while it wrote each word, and how the beam search found it. */
+import { useSignal } from "@preact/signals";
+import type { JSX } from "preact";
+import { mapOf } from "../blobs";
+import type { Pin } from "../contract";
+import { Choice, Picker } from "../controls";
+import { Figure } from "../figure";
+import { Heatmap, word } from "../heatmap";
+import { digits, type HeadName } from "../readings";
+import { choose, exam, linkTo, page, pin } from "../store";
+import { DataTable } from "../table";
+import "./alignment.css";
+import { BeamTree } from "./beam";
+import { useLoaded } from "./loaded";
+import { WordLines, strongestOf, type Alignment } from "./word_lines";
+
+export function AlignmentView(): JSX.Element {
+  const { pins } = exam.value;
+  const shown = pin.value !== null && tells(pin.value) ? pin.value : (pins.find(tells) ?? null);
+  const found = pins.findIndex((one) => one.beam !== null);
+  return (
+    <section class="alignment stack">
+      <h2>Alignment</h2>
+      {shown === null ? (
+        <Nothing />
+      ) : (
+        <>
+          <Sentences of={shown} />
+          {isTranslated(shown) && <Words pin={shown} />}
+          {shown.beam !== null ? (
+            <BeamTree pin={shown} />
+          ) : found >= 0 ? (
+            <p class="small muted">
+              Of this sentence no beam search was kept.{" "}
+              <button type="button" class="quiet" onClick={() => choose({ sentence: found })}>
+                Show the one of sentence {found + 1}
+              </button>
+            </p>
+          ) : (
+            <p class="small muted">
+              To see how a beam search found it: <code>attnworks translate RUN --trace trace.json "…"</code>, then{" "}
+              <code>attnworks report EXAM --trace trace.json</code>.
+            </p>
+          )}
+        </>
+      )}
+    </section>
+  );
+}
+
+function isTranslated({ slots }: Pin): boolean {
+  return slots.some(({ kind }) => kind === "cross");
+}
+
+function tells(one: Pin): boolean {
+  return isTranslated(one) || one.beam !== null;
+}
+
+function Nothing(): JSX.Element {
+  return page.value.live !== null ? (
+    <p>
+      This model has no cross-attention, so there is no translation to show. Serve one that translates:{" "}
+      <code>attnworks serve RUN</code>.
+    </p>
+  ) : (
+    <p>
+      Here is no translation. <code>attnworks translate RUN --trace trace.json "…"</code> keeps one with its attention
+      and its beam search; <code>attnworks report EXAM --trace trace.json</code> then shows it here.
+    </p>
+  );
+}
+
+/** What was read and what was written. */
+function Sentences({ of: { tokens, target, translation } }: { of: Pin }): JSX.Element {
+  const text = (words: string[]) => words.map(word).join(" ");
+  const written = translation ?? target?.slice(1) ?? [];
+  return (
+    <dl class="alignment-texts card">
+      <dt class="muted">read</dt>
+      <dd>{text(tokens)}</dd>
+      <dt class="muted">written</dt>
+      <dd>{text(written)}</dd>
+    </dl>
+  );
+}
+
+// Words ---------------------------------------------------------------------------------------------------------------
+
+const LINES = ["all", "strongest"] as const;
+
+function Words({ pin: shown }: { pin: Pin }): JSX.Element | null {
+  const which = useSignal("");
+  const lines = useSignal<(typeof LINES)[number]>("all");
+  const heads = crossHeads(shown);
+  const layers = [...new Set(heads.map(({ layer }) => layer))];
+  const options = [
+    { value: "", text: "mean of all heads" },
+    ...(layers.length > 1 ? layers.map((layer) => ({ value: `cross.${layer}.`, text: `mean of layer ${layer}` })) : []),
+    ...heads.map(({ name }) => ({ value: name, text: `head ${name}` })),
+  ];
+  const chosen = options.find(({ value }) => value === which.value) ?? options[0]!;
+  const taken = heads.filter(
+    ({ name }) =>
+      name === chosen.value || chosen.value === "" || (chosen.value.endsWith(".") && name.startsWith(chosen.value)),
+  );
+  const alignment = useLoaded(() => meanOf(shown, taken), [shown, chosen.value]);
+  if (alignment === null) return null;
+  const { read, written, weights } = alignment;
+  const single = heads.find(({ name }) => name === chosen.value);
+  const table = () => ({
+    columns: ["word written", ...read.map((token, place) => `${place} ${word(token)}`)],
+    rows: written.map((token, row) => [word(token), ...weights.slice(row * read.length, (row + 1) * read.length)]),
+  });
+  return (
+    <>
+      <div class="row alignment-controls">
+        <Picker label="Attention" options={options} value={chosen.value} onChange={(value) => (which.value = value)} />
+        <Choice
+          label="Lines"
+          options={LINES}
+          value={lines.value}
+          words={{ strongest: "strongest of each word" }}
+          onChange={(value) => (lines.value = value)}
+        />
+        {single !== undefined && <a href={linkTo("head", single.name)}>More about head {single.name}</a>}
+      </div>
+      {weights.length === 0 ? (
+        <p class="muted">Of these heads only small pictures were kept.</p>
+      ) : (
+        <div class="alignment-figures">
+          <Figure
+            id="alignment-words"
+            title="Which words were looked at for which word"
+            words="Above or left the words read; the others were written. The thicker a line, the more one looked at the other."
+            table={table}
+          >
+            <WordLines {...alignment} strongest={lines.value === "strongest"} label="Words read and words written" />
+          </Figure>
+          <Figure
+            id="alignment-matrix"
+            title="The same as a matrix"
+            words="A row is a word while it is written, when the decoder knows only the words before it; a column is a word read."
+            table={table}
+          >
+            <Heatmap
+              values={weights}
+              rows={written}
+              columns={read}
+              label="Attention by word written and word read"
+              height={460}
+            />
+          </Figure>
+          <InWords {...alignment} />
+        </div>
+      )}
+    </>
+  );
+}
+
+function InWords(alignment: Alignment): JSX.Element {
+  return (
+    <div class="card">
+      <h3>The same in words</h3>
+      <DataTable
+        caption="The words looked at most while each word was written, with their share of the attention"
+        columns={[
+          { name: "place", numeric: true },
+          { name: "written" },
+          { name: "looked at" },
+          { name: "share", numeric: true },
+          { name: "and at" },
+        ]}
+        rows={alignment.written.map((token, place) => {
+          const [first, ...others] = strongestOf(alignment, { side: "written", place }, 3);
+          return {
+            key: String(place),
+            cells: [
+              String(place + 1),
+              word(token),
+              word(alignment.read[first?.place ?? -1]),
+              first?.weight ?? null,
+              others.map((one) => `${word(alignment.read[one.place])} ${digits(one.weight)}`).join(", "),
+            ],
+          };
+        })}
+        sortBy={0}
+      />
+    </div>
+  );
+}
+
+function crossHeads({ slots }: Pin): HeadName[] {
+  return slots
+    .filter(({ kind }) => kind === "cross")
+    .flatMap(({ name, heads }) =>
+      Array.from({ length: heads }, (_, head) => ({
+        kind: "cross" as const,
+        layer: Number(name.split(".")[1]),
+        head,
+        name: `${name}.${head}`,
+      })),
+    );
+}
+
+/** The mean of the maps of these heads. The decoder reads <bos> w1 w2 …: its row i stands where word i + 1 is written. */
+async function meanOf(shown: Pin, heads: HeadName[]): Promise<Alignment> {
+  const maps = (await Promise.all(heads.map((head) => mapOf(shown, head)))).filter((map) => map !== null);
+  const sum = maps.reduce(
+    (total, map) => total.map((weight, place) => weight + (map[place] ?? 0)),
+    new Float32Array(maps[0]?.length ?? 0),
+  );
+  const target = shown.target ?? [];
+  return {
+    read: shown.tokens,
+    written: [...target.slice(1), "(end)"],
+    weights: sum.map((weight) => weight / maps.length),
+  };
+}

@@ -1,0 +1,39 @@
+/** One stop of the tab key for many things: arrow keys move among them. */
+
+const STEPS: Record<string, [number, number]> = {
+  ArrowLeft: [-1, 0],
+  ArrowRight: [1, 0],
+  ArrowUp: [0, -1],
+  ArrowDown: [0, 1],
+};
+
+/** For a box with elements that have data-at="column,row": to the nearest one in the direction of the arrow. */
+export function onArrowKey(event: KeyboardEvent): void {
+  const step = STEPS[event.key];
+  const from = placeOf(event.target);
+  if (step === undefined || from === null || event.altKey || event.ctrlKey || event.metaKey) return;
+  const box = event.currentTarget as Element;
+  const ahead = [...box.querySelectorAll<SVGElement | HTMLElement>("[data-at]")]
+    .map((element) => ({ element, cost: cost(from, placeOf(element)!, step) }))
+    .filter((next) => next.cost < Infinity)
+    .sort((a, b) => a.cost - b.cost)[0];
+  event.preventDefault();
+  event.stopPropagation();
+  ahead?.element.focus();
+  ahead?.element.scrollIntoView({ block: "nearest", inline: "nearest" });
+}
+
+function placeOf(target: EventTarget | null): [number, number] | null {
+  const said = target instanceof Element ? target.getAttribute("data-at") : null;
+  if (said === null) return null;
+  const [column = 0, row = 0] = said.split(",").map(Number);
+  return [column, row];
+}
+
+/** What lies straight ahead comes first, then what lies a little aside. */
+function cost(from: [number, number], to: [number, number], [right, down]: [number, number]): number {
+  const [across, along] = [to[0] - from[0], to[1] - from[1]];
+  const ahead = across * right + along * down;
+  const aside = Math.abs(right === 0 ? across : along);
+  return ahead > 0 ? ahead + 100 * aside : Infinity;
+}

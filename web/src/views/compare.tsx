@@ -1,0 +1,170 @@
+/** Two examinations side by side: what differs, how surely, and where it is seen. */
+import type { JSX } from "preact";
+import type { Comparison, Exam, Kind } from "../contract";
+import { KIND_WORDS, SHORT, whole } from "../readings";
+import { page } from "../store";
+import "./compare.css";
+import { Changes, Roles } from "./compare_changes";
+import { DepthCompared } from "./compare_depth";
+import { HeadsCompared } from "./compare_heads";
+import { MapsCompared } from "./compare_maps";
+
+export function CompareView(): JSX.Element {
+  const [before, after] = page.value.exams;
+  const { comparison } = page.value;
+  return (
+    <section class="compare stack">
+      <h2>Compare</h2>
+      {before === undefined || after === undefined || comparison === null ? (
+        <HowToCompare />
+      ) : (
+        <>
+          <Headline before={before} after={after} comparison={comparison} />
+          <Sides before={before} after={after} />
+          <Roles comparison={comparison} />
+          <Changes before={before} after={after} changes={comparison.changes} />
+          <HeadsCompared before={before} after={after} />
+          <MapsCompared before={before} after={after} changes={comparison.changes} />
+          <div class="compare-last">
+            <DepthCompared before={before} after={after} comparison={comparison} />
+            <Rest before={before} after={after} comparison={comparison} />
+          </div>
+        </>
+      )}
+    </section>
+  );
+}
+
+function HowToCompare(): JSX.Element {
+  return page.value.live !== null ? (
+    <p>
+      Nothing is changed yet. Cut, project or swap heads in the view Reshape; the model before and after is then
+      compared here.
+    </p>
+  ) : (
+    <p>
+      This page holds one examination. <code>attnworks report before/ after/ --out report.html</code> compares two: of a
+      model before and after training or reshaping, of two models, or of one model on two texts.
+    </p>
+  );
+}
+
+function Headline({ before, after, comparison }: { before: Exam; after: Exam; comparison: Comparison }): JSX.Element {
+  const { changes, roles, only, compared } = comparison;
+  const judged = changes.some((change) => change.certain !== null);
+  const counts: [number, string][] = [
+    [compared, "numbers that both have"],
+    [changes.length, "of them differ"],
+    ...(judged
+      ? [[changes.filter((change) => change.certain).length, "differ with certainty"] as [number, string]]
+      : []),
+    [roles.length, "heads with another role"],
+    ...(only.flat().length > 0 ? [[only.flat().length, "heads that only one has"] as [number, string]] : []),
+  ];
+  return (
+    <div class="stack">
+      <p>
+        From <b>{before.label}</b> (before) to <b>{after.label}</b> (after).{" "}
+        {comparison.nothing_changed
+          ? "Nothing changed: all readings are the same."
+          : judged &&
+            "Certain is what chance does not explain, with 5 % of false discoveries among all numbers compared."}
+      </p>
+      <ul class="compare-counts">
+        {counts.map(([count, words]) => (
+          <li key={words} class="card">
+            <b>{whole(count)}</b>
+            <span class="small muted">{words}</span>
+          </li>
+        ))}
+      </ul>
+    </div>
+  );
+}
+
+function Sides({ before, after }: { before: Exam; after: Exam }): JSX.Element {
+  const [first, second] = [described(before), described(after)];
+  const facts = first
+    .map(([what, one], place) => ({ what, one, other: second[place]![1] }))
+    .filter(({ one, other }) => one !== "" || other !== "");
+  return (
+    <div class="card">
+      <h3>The two examinations</h3>
+      <div class="table-box" tabIndex={0} role="region" aria-label="The two examinations">
+        <table class="compare-sides">
+          <thead>
+            <tr>
+              <td />
+              <th scope="col">before</th>
+              <th scope="col">after</th>
+            </tr>
+          </thead>
+          <tbody>
+            {facts.map(({ what, one, other }) => (
+              <tr key={what} class={one === other ? "muted" : "compare-differs"}>
+                <th scope="row">
+                  {what}
+                  {one !== other && <span class="badge">differs</span>}
+                </th>
+                <td>{one || "-"}</td>
+                <td>{other || "-"}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+    </div>
+  );
+}
+
+function described({ label, model, corpus }: Exam): [string, string][] {
+  const text = (value: unknown) => (typeof value === "number" ? whole(value) : typeof value === "string" ? value : "");
+  const kinds = Object.entries(model.layers) as [Kind, number][];
+  const heads = (kind: Kind) =>
+    Object.entries(model.heads).reduce(
+      (sum, [slot, count]) => (slot.startsWith(`${SHORT[kind]}.`) ? sum + count : sum),
+      0,
+    );
+  return [
+    ["examination", label],
+    ["model", model.name],
+    ["class", text(model.class)],
+    ["layers", kinds.map(([kind, count]) => `${count} ${KIND_WORDS[kind]}`).join(", ")],
+    ["heads", kinds.map(([kind]) => `${heads(kind)} ${KIND_WORDS[kind]}`).join(", ")],
+    ["parameters", text(model.parameters)],
+    ["number type", text(model.dtype)],
+    ["run without", Array.isArray(model["without"]) ? model["without"].join(", ") : ""],
+    ["text", text(corpus.name)],
+    ["sentences", text(corpus.sentences)],
+    ["tokens", text(corpus.tokens)],
+  ];
+}
+
+function Rest({
+  before,
+  after,
+  comparison: { only, notes },
+}: {
+  before: Exam;
+  after: Exam;
+  comparison: Comparison;
+}): JSX.Element | null {
+  if (only.flat().length + notes.length === 0) return null;
+  return (
+    <div class="card">
+      <h3>What cannot be compared</h3>
+      <ul class="compare-notes small">
+        {[before, after].map(({ label }, side) =>
+          only[side]!.length === 0 ? null : (
+            <li key={label}>
+              Only in {label}: heads {only[side]!.join(", ")}
+            </li>
+          ),
+        )}
+        {notes.map((note) => (
+          <li key={note}>{note}</li>
+        ))}
+      </ul>
+    </div>
+  );
+}

@@ -1,0 +1,108 @@
+/** What changed, head by head and number by number. */
+import { useSignal } from "@preact/signals";
+import type { JSX } from "preact";
+import type { Change, Comparison, Exam } from "../contract";
+import { Choice } from "../controls";
+import { parseHead, whole } from "../readings";
+import { linkTo } from "../store";
+import { DataTable } from "../table";
+
+export function Roles({ comparison: { roles } }: { comparison: Comparison }): JSX.Element | null {
+  if (roles.length === 0) return null;
+  return (
+    <div class="card">
+      <h3>Heads with another role</h3>
+      <DataTable
+        caption="What each head does, before and after"
+        columns={[{ name: "head" }, { name: "before" }, { name: "after" }]}
+        rows={roles.map(({ head, before, after }) => ({
+          key: head,
+          cells: [head, roleWords(before), roleWords(after)],
+          href: linkTo("head", head),
+        }))}
+        limit={20}
+      />
+    </div>
+  );
+}
+
+function roleWords(label: string): string {
+  return label === "none" ? "no clear role" : label;
+}
+
+const CERTAINTY = ["all", "certain"] as const;
+
+export function Changes({
+  before,
+  after,
+  changes,
+}: {
+  before: Exam;
+  after: Exam;
+  changes: Change[];
+}): JSX.Element | null {
+  const sought = useSignal("");
+  const judged = changes.some((change) => change.certain);
+  const wanted = useSignal<(typeof CERTAINTY)[number]>("all");
+  if (changes.length === 0) return null;
+  const parts = sought.value.toLowerCase().split(/\s+/).filter(Boolean);
+  const found = changes.filter((change) => {
+    const text = `${change.reading} ${change.where}`.toLowerCase();
+    return parts.every((part) => text.includes(part)) && (wanted.value === "all" || change.certain === true);
+  });
+  const isHead = (where: string) => parseHead(after, where) ?? parseHead(before, where);
+  return (
+    <div class="card">
+      <h3>What changed most surely</h3>
+      <div class="row compare-filter">
+        <label class="picker">
+          <span>Only with</span>
+          <input
+            type="search"
+            placeholder="entropy enc.3"
+            value={sought.value}
+            onInput={(event) => (sought.value = event.currentTarget.value)}
+          />
+        </label>
+        {judged && (
+          <Choice
+            label="Show"
+            options={CERTAINTY}
+            value={wanted.value}
+            words={{ all: "all", certain: "only certain" }}
+            onChange={(value) => (wanted.value = value)}
+          />
+        )}
+        <span class="small muted" role="status">
+          {whole(found.length)} of {whole(changes.length)}
+        </span>
+      </div>
+      <DataTable
+        caption="The most certain first; margin is half of the 95 % interval of the difference"
+        columns={[
+          { name: "where" },
+          { name: "reading" },
+          { name: "before", numeric: true },
+          { name: "after", numeric: true },
+          { name: "difference", numeric: true },
+          { name: "margin", numeric: true, words: "half of the 95 % interval of the difference" },
+          { name: "certain", words: "not explained by chance, among all numbers compared" },
+        ]}
+        rows={found.map((change) => ({
+          key: `${change.reading} ${change.where}`,
+          cells: [
+            change.where,
+            change.reading,
+            change.before,
+            change.after,
+            change.difference,
+            change.margin,
+            change.certain === null ? "not known" : change.certain ? "yes" : "no",
+          ],
+          ...(isHead(change.where) === null ? {} : { href: linkTo("head", change.where) }),
+        }))}
+        limit={25}
+      />
+    </div>
+  );
+}

@@ -1,0 +1,121 @@
+/** The map of one head on one sentence: before, after, and the difference. */
+import { useSignal } from "@preact/signals";
+import type { JSX } from "preact";
+import { mapOf } from "../blobs";
+import type { Change, Exam, Pin } from "../contract";
+import { Picker } from "../controls";
+import { Figure } from "../figure";
+import { Heatmap, word } from "../heatmap";
+import { digits, headsOf, sides, type HeadName } from "../readings";
+import { useLoaded } from "./loaded";
+
+export function MapsCompared({
+  before,
+  after,
+  changes,
+}: {
+  before: Exam;
+  after: Exam;
+  changes: Change[];
+}): JSX.Element | null {
+  const there = new Set(headsOf(after).map((head) => head.name));
+  const heads = headsOf(before).filter((head) => there.has(head.name));
+  const pairs = pairsOf(before, after);
+  const chosen = useSignal<string | null>(null);
+  const sentence = useSignal(0);
+  const most = changes.find((change) => change.certain !== false && heads.some((head) => head.name === change.where));
+  const head = heads.find(({ name }) => name === (chosen.value ?? most?.where)) ?? heads[0];
+  const pair = pairs[sentence.value] ?? pairs[0];
+  if (head === undefined || pair === undefined) {
+    return (
+      <p class="small muted">
+        No sentence was kept by both examinations: <code>attnworks examine MODEL --pin "…"</code> keeps one, and the
+        maps of a head before and after are then shown here.
+      </p>
+    );
+  }
+  return (
+    <>
+      <div class="row compare-chooser">
+        <h3>One head on one sentence</h3>
+        <Picker
+          label="Head"
+          options={heads.map(({ name }) => ({ value: name, text: name }))}
+          value={head.name}
+          onChange={(name) => (chosen.value = name)}
+        />
+        {pairs.length > 1 && (
+          <Picker
+            label="Sentence"
+            options={pairs.map(([{ tokens }], place) => ({
+              value: String(place),
+              text: tokens.map(word).join(" ").slice(0, 40),
+            }))}
+            value={String(pairs.indexOf(pair))}
+            onChange={(place) => (sentence.value = Number(place))}
+          />
+        )}
+      </div>
+      <MapPair pair={pair} head={head} />
+    </>
+  );
+}
+
+/** Sentences of the same tokens on both sides. */
+function pairsOf(before: Exam, after: Exam): [Pin, Pin][] {
+  const key = ({ tokens, target }: Pin) => JSON.stringify([tokens, target]);
+  return before.pins.flatMap((pin): [Pin, Pin][] => {
+    const other = after.pins.find((one) => key(one) === key(pin));
+    return other === undefined ? [] : [[pin, other]];
+  });
+}
+
+function MapPair({ pair, head }: { pair: [Pin, Pin]; head: HeadName }): JSX.Element | null {
+  const [before, after] = pair;
+  const maps = useLoaded(
+    async () => ({
+      of: head,
+      ...sides(before, head.kind),
+      both: await Promise.all([mapOf(before, head), mapOf(after, head)]),
+    }),
+    [before, after, head.name],
+  );
+  if (maps === null) return null;
+  const { rows, columns } = maps;
+  const [one, other] = maps.both;
+  if (!one || !other || one.length !== other.length) {
+    return <p class="muted">Only a small picture of this head was kept on one side; take another head.</p>;
+  }
+  const shift = other.map((weight, place) => weight - (one[place] ?? 0));
+  const moved = shift.reduce((sum, difference) => sum + Math.abs(difference), 0) / 2 / Math.max(1, rows.length);
+  const drawn = [
+    { id: "before", title: `Head ${maps.of.name}, before`, values: one, scale: "sequential" },
+    { id: "after", title: `Head ${maps.of.name}, after`, values: other, scale: "sequential" },
+    { id: "difference", title: "After minus before", values: shift, scale: "diverging" },
+  ] as const;
+  return (
+    <div class="compare-maps">
+      {drawn.map(({ id, title, values, scale }) => (
+        <Figure
+          key={id}
+          id={`compare-map-${id}`}
+          title={title}
+          words={
+            scale === "diverging"
+              ? `Violet gained weight, orange lost it; ${digits(100 * moved)} % of the attention moved.`
+              : "Rows attend to columns; the stronger the colour, the more weight."
+          }
+          table={() => ({
+            columns: ["row", ...columns.map((token, place) => `${place} ${word(token)}`)],
+            rows: rows.map((token, row) => [
+              word(token),
+              ...values.slice(row * columns.length, (row + 1) * columns.length),
+            ]),
+          })}
+        >
+          <Heatmap values={values} rows={rows} columns={columns} scale={scale} label={title} height={380} />
+        </Figure>
+      ))}
+    </div>
+  );
+}

@@ -1,0 +1,77 @@
+/** What happens from layer to layer: do tokens become the same, which way came the output, how sharp is attention. */
+import { useSignal } from "@preact/signals";
+import type { JSX } from "preact";
+import type { Exam, Kind } from "../contract";
+import { Choice } from "../controls";
+import { KIND_WORDS, kindsOf } from "../readings";
+import { exam, page } from "../store";
+import "./depth.css";
+import { nameOf } from "./depth_figures";
+import { Bounds, Sameness, Sharpness } from "./depth_parts";
+import { Paths } from "./depth_paths";
+
+export function DepthView(): JSX.Element {
+  const chosen = useSignal<Kind | null>(null);
+  const kinds = kindsOf(exam.value).filter((kind) => hasDepth(exam.value, kind));
+  const kind = kinds.find((one) => one === chosen.value) ?? kinds[0];
+  return (
+    <section class="depth stack">
+      <h2>Depth</h2>
+      <p class="muted">
+        How the tokens change from layer to layer. Depth 0 is the embedding; depth 1 is what the first layer, layer 0,
+        leaves behind. Shaded bands around a curve are 95 % intervals of the mean over sentences.
+      </p>
+      {kind === undefined ? (
+        <p>
+          Nothing was measured along depth.{" "}
+          <code>attnworks examine MODEL --measures rank,residuals,bounds,paths,saturation</code> measures it.
+        </p>
+      ) : (
+        <>
+          {kinds.length > 1 && (
+            <Choice
+              label="Attention"
+              options={kinds}
+              value={kind}
+              words={KIND_WORDS}
+              onChange={(one) => (chosen.value = one)}
+            />
+          )}
+          <Exams />
+          <Sameness kind={kind} />
+          <Bounds kind={kind} />
+          <Paths kind={kind} />
+          <Sharpness kind={kind} />
+        </>
+      )}
+    </section>
+  );
+}
+
+const MEASURED = /^(rank|ranks|residuals|bounds|paths|saturation)\./;
+
+function hasDepth({ readings }: Exam, kind: Kind): boolean {
+  return Object.entries(readings).some(([name, found]) => found.kind === kind && MEASURED.test(name));
+}
+
+/** Which lines are of which examination, or how to get a second one. */
+function Exams(): JSX.Element {
+  const [first, second] = page.value.exams;
+  if (first !== undefined && second !== undefined) {
+    return (
+      <p>
+        Both examinations are drawn: <b>{nameOf(first)}</b> with solid lines and <b>{nameOf(second)}</b> with dashed
+        ones. Where bounds are drawn, colours tell the two apart, and dashed lines are the bounds.
+      </p>
+    );
+  }
+  if (page.value.live !== null) {
+    return <p class="small muted">Cut, project or swap heads in the view Reshape; both models are then drawn here.</p>;
+  }
+  return (
+    <p class="small muted">
+      To see what skip connections, MLPs and norms do against collapse, examine the model again with{" "}
+      <code>--without skip,mlp --out bare/</code>; <code>attnworks report exam/ bare/</code> then draws both here.
+    </p>
+  );
+}

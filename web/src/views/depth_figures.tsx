@@ -1,0 +1,200 @@
+/** Readings along depth as figures: curves, and dots for heads. Where there are two examinations, both are drawn. */
+import type { ComponentChildren, JSX } from "preact";
+import { CATEGORIES } from "../colour";
+import type { Exam, Kind, Reading } from "../contract";
+import { Figure, type Table } from "../figure";
+import { Curves, type Point, type Series } from "../plot";
+import { SHORT, numbers, reading } from "../readings";
+import { exam, linkTo, page } from "../store";
+import { HeadDots, type DotGroup } from "./head_dots";
+import { Source } from "./source";
+
+/** A heading above the figures that are there; nothing if there are none. */
+export function Part(props: { title: string; there: boolean; children: ComponentChildren }): JSX.Element | null {
+  if (!props.there) return null;
+  return (
+    <>
+      <h3 class="depth-part">{props.title}</h3>
+      <div class="depth-figures">{props.children}</div>
+    </>
+  );
+}
+
+export function isThere(kind: Kind, names: RegExp): boolean {
+  return page.value.exams.some(({ readings }) =>
+    Object.entries(readings).some(([name, { kind: of }]) => of === kind && names.test(name)),
+  );
+}
+
+export function nameOf({ label, model }: Exam): string {
+  const without = Array.isArray(model["without"]) ? model["without"].join(", ") : "";
+  return without === "" ? label : `${label}, without ${without}`;
+}
+
+// Curves --------------------------------------------------------------------------------------------------------------
+
+interface Line {
+  /** The name of the reading, and what it is called in the plot. */
+  reading: string;
+  name: string;
+  bound?: boolean;
+}
+
+/** Colours tell readings apart and dashes the examinations; where bounds are dashed, colours tell all apart. */
+function seriesOf(lines: Line[], kind: Kind): Series[] {
+  const { exams } = page.value;
+  const bounded = lines.some((line) => line.bound);
+  return exams.flatMap((one, which) =>
+    lines.flatMap((line, place) => {
+      const points = pointsOf(reading(one, line.reading, kind));
+      if (!points.some((point) => point.y !== null)) return [];
+      const colour = bounded && exams.length > 1 ? which * lines.length + place : lines.length > 1 ? place : which;
+      return [
+        {
+          name: exams.length === 1 ? line.name : lines.length === 1 ? nameOf(one) : `${line.name} (${one.label})`,
+          points,
+          colour: CATEGORIES[colour % CATEGORIES.length]!,
+          dashed: bounded ? (line.bound ?? false) : which > 0,
+        },
+      ];
+    }),
+  );
+}
+
+function pointsOf(found: Reading | null): Point[] {
+  if (found === null) return [];
+  const [low, high] = found.interval?.map(numbers) ?? [];
+  return numbers(found.value).map((y, x) => ({ x, y, low: low?.[x] ?? null, high: high?.[x] ?? null }));
+}
+
+function tableOf(series: Series[], x: string): Table {
+  const places = [...new Set(series.flatMap(({ points }) => points.map((point) => point.x)))].sort((a, b) => a - b);
+  return {
+    columns: [x, ...series.flatMap(({ name }) => [name, `${name}: from`, `${name}: to`])],
+    rows: places.map((place) => [
+      place,
+      ...series.flatMap(({ points }) => {
+        const point = points.find((one) => one.x === place);
+        return [point?.y ?? null, point?.low ?? null, point?.high ?? null];
+      }),
+    ]),
+  };
+}
+
+export function CurveFigure(props: {
+  id: string;
+  title: string;
+  kind: Kind;
+  lines: Line[];
+  x: string;
+  y: string;
+  log?: boolean;
+  zero?: boolean;
+  children: ComponentChildren;
+}): JSX.Element | null {
+  const { lines, kind } = props;
+  const series = seriesOf(lines, kind);
+  if (series.length === 0) return null;
+  return (
+    <Figure
+      id={props.id}
+      title={props.title}
+      words={
+        <>
+          {props.children} <Sources of={lines} kind={kind} />
+        </>
+      }
+      table={() => tableOf(series, props.x)}
+    >
+      <Curves
+        series={series.length > CLEAR ? series.map(withoutBand) : series}
+        x={props.x}
+        y={props.y}
+        whole
+        log={props.log ?? false}
+        zero={props.zero ?? false}
+        label={`${props.title}, ${props.y} by ${props.x}`}
+      />
+    </Figure>
+  );
+}
+
+/** Bands of more curves than this hide one another; their numbers stay in the table. */
+const CLEAR = 4;
+
+function withoutBand(series: Series): Series {
+  return { ...series, points: series.points.map(({ x, y }) => ({ x, y })) };
+}
+
+export function Sources({ of: lines, kind }: { of: { reading: string }[]; kind: Kind }): JSX.Element {
+  const found = lines.flatMap((line) => reading(exam.value, line.reading, kind)?.source.split(", ") ?? []);
+  return (
+    <span class="small">
+      <Source text={[...new Set(found)].join(", ")} />
+    </span>
+  );
+}
+
+// Heads ---------------------------------------------------------------------------------------------------------------
+
+export function DotFigure(props: {
+  id: string;
+  title: string;
+  kind: Kind;
+  lines: Line[];
+  y: string;
+  children: ComponentChildren;
+}): JSX.Element | null {
+  const { kind, lines } = props;
+  const { exams } = page.value;
+  const groups = exams.flatMap((one, which) =>
+    lines.flatMap((line): DotGroup[] => {
+      const found = reading(one, line.reading, kind);
+      if (found === null) return [];
+      const whose = exams.length === 1 ? "" : ` (${one.label})`;
+      const nameHead = (layer: number, head: number) => `${SHORT[kind]}.${layer}.${head}`;
+      return [
+        {
+          name: (line.bound ? line.name : `${line.name}: heads, their mean and range`) + whose,
+          colour: CATEGORIES[exams.length === 1 && line.bound ? 1 : which]!,
+          dashed: (line.bound ?? false) || which > 0,
+          bare: line.bound ?? false,
+          values: byHead(found),
+          tell: (layer, head) => `head ${nameHead(layer, head)}${whose}`,
+          href: (layer, head) => linkTo("head", nameHead(layer, head)),
+        },
+      ];
+    }),
+  );
+  if (groups.length === 0) return null;
+  return (
+    <Figure
+      id={props.id}
+      title={props.title}
+      words={
+        <>
+          {props.children} <Sources of={lines} kind={kind} />
+        </>
+      }
+      table={() => headTable(groups)}
+    >
+      <HeadDots groups={groups} y={props.y} label={`${props.title} by layer, one dot for each head`} />
+    </Figure>
+  );
+}
+
+function headTable(groups: DotGroup[]): Table {
+  const [first] = groups;
+  const places = (first?.values ?? []).flatMap((heads, layer) => heads.map((_, head) => [layer, head] as const));
+  return {
+    columns: ["head", ...groups.map((group) => group.name)],
+    rows: places.map(([layer, head]) => [
+      first!.tell(layer, head).replace(/^head /, ""),
+      ...groups.map((group) => group.values[layer]?.[head] ?? null),
+    ]),
+  };
+}
+
+export function byHead({ value }: Reading): (number | null)[][] {
+  return Array.isArray(value) ? value.map((layer) => numbers(layer)) : [];
+}

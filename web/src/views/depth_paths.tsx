@@ -1,0 +1,120 @@
+/** Which way the output came: by how many attention layers, and from which heads. */
+import type { JSX } from "preact";
+import type { Kind, Reading } from "../contract";
+import { Figure } from "../figure";
+import { SHORT, alongDepth, at, percent, reading, whole } from "../readings";
+import { exam, linkTo, page } from "../store";
+import { CurveFigure, Part, Sources, byHead, isThere } from "./depth_figures";
+import { HeadCells } from "./head_cells";
+
+export function Paths({ kind }: { kind: Kind }): JSX.Element {
+  const counts = alongDepth(exam.value, "paths.count", kind);
+  const more = (counts ?? []).length > 4;
+  const paths = (counts ?? []).map((count, length) => `${whole(count ?? 0)} of length ${length}`).slice(0, 4);
+  return (
+    <Part title="Which way the output came" there={isThere(kind, /^paths\.(share|norm|residual|mlp)/)}>
+      <CurveFigure
+        id="depth-share"
+        title="How many attention layers the output passed"
+        kind={kind}
+        lines={[{ reading: "paths.share", name: "share of the output" }]}
+        x="attention layers passed"
+        y="share of the output"
+        zero
+      >
+        Every way through the network passes some attention layers and goes around the others. High at the left: most of
+        the output came by short ways, which do not collapse.
+        {paths.length > 0 && ` There are more long ways than short ones: ${paths.join(", ")}${more ? ", …" : ""}.`}
+      </CurveFigure>
+      <CurveFigure
+        id="depth-paths"
+        title="Size and variety of ways of a length"
+        kind={kind}
+        lines={[
+          { reading: "paths.norm", name: "size, of that of the output" },
+          { reading: "paths.residual", name: "what tells tokens apart" },
+        ]}
+        x="attention layers passed"
+        y="of the whole"
+        zero
+      >
+        The size of all ways of a length taken together, and how different tokens still are in them: at 0 they have
+        collapsed. Long ways collapse first.
+      </CurveFigure>
+      <WhoWrote kind={kind} />
+    </Part>
+  );
+}
+
+/** The share of every head and MLP in the output; those of cross-attention stand beside the decoder's own. */
+function WhoWrote({ kind }: { kind: Kind }): JSX.Element | null {
+  const shown = exam.value;
+  const writers = (kind === "decoder" ? (["decoder", "cross"] as const) : [kind]).flatMap((of) => {
+    const found = reading(shown, "paths.head", of);
+    return found === null ? [] : [{ of, shares: byHead(found) }];
+  });
+  if (writers.length === 0 || kind === "cross") return null;
+  const mlps = alongDepth(shown, "paths.mlp", kind) ?? [];
+  const columns = writers.flatMap(({ of, shares }) => {
+    const heads = Math.max(0, ...shares.map((layer) => layer.length));
+    return Array.from({ length: heads }, (_, head) => ({
+      of,
+      shares,
+      head,
+      name: `${writers.length > 1 ? `${SHORT[of]} ` : ""}${head}`,
+    }));
+  });
+  const layers = Math.max(mlps.length, ...writers.map(({ shares }) => shares.length));
+  const rows = Array.from({ length: layers }, (_, layer) => ({
+    name: `layer ${layer}`,
+    cells: [
+      ...columns.map(({ of, shares, head }) => {
+        const name = `${SHORT[of]}.${layer}.${head}`;
+        const value = shares[layer]?.[head];
+        return value === undefined ? null : { value, name: `head ${name}`, href: linkTo("head", name) };
+      }),
+      ...(mlps.length > 0 ? [{ value: mlps[layer] ?? null, name: `MLP of layer ${layer}` }] : []),
+    ],
+  }));
+  const most = Math.max(...rows.flatMap((row) => row.cells.map((cell) => cell?.value ?? 0)));
+  const sum = (values: (number | null)[]) => values.reduce<number>((total, value) => total + (value ?? 0), 0);
+  const parts: [string, number | null][] = [
+    ...writers.map(
+      ({ of, shares }) => [of === "cross" ? "cross-attention" : "attention", sum(shares.flat())] as [string, number],
+    ),
+    ["MLPs", mlps.length > 0 ? sum(mlps) : null],
+    ["the embedding itself", single(reading(shown, "paths.embedding", kind))],
+    ["biases and norms", single(reading(shown, "paths.bias", kind))],
+  ];
+  const told = parts.flatMap(([name, value]) => (value === null ? [] : [`${name} ${percent(value)}`]));
+  return (
+    <Figure
+      id="depth-wrote"
+      title={page.value.exams.length > 1 ? `Who wrote the output (${shown.label})` : "Who wrote the output"}
+      class="depth-wide"
+      words={
+        <>
+          The share of the output that every head and MLP wrote; the stronger the colour, the more. In all:{" "}
+          {told.join(", ")}. <Sources of={[{ reading: "paths.head" }, { reading: "paths.embedding" }]} kind={kind} />
+        </>
+      }
+      table={() => ({
+        columns: ["layer", ...columns.map(({ name }) => `head ${name}`), ...(mlps.length > 0 ? ["MLP"] : [])],
+        rows: rows.map((row, layer) => [layer, ...row.cells.map((cell) => cell?.value ?? null)]),
+      })}
+    >
+      <HeadCells
+        columns={[...columns.map(({ name }) => name), ...(mlps.length > 0 ? ["MLP"] : [])]}
+        rows={rows}
+        most={most}
+        show={percent}
+        label="Share of the output by layer and head"
+      />
+    </Figure>
+  );
+}
+
+function single(found: Reading | null): number | null {
+  const value = found === null ? null : Array.isArray(found.value) ? at(found.value, 0) : found.value;
+  return typeof value === "number" ? value : null;
+}

@@ -1,0 +1,160 @@
+/** All heads of the model as small pictures: layers down and heads across, or in the order of a measure. */
+import { useSignal } from "@preact/signals";
+import type { JSX, TargetedKeyboardEvent } from "preact";
+import { useMemo } from "preact/hooks";
+import type { Thumbnail } from "../blobs";
+import type { Kind } from "../contract";
+import { Figure, type Table } from "../figure";
+import { word } from "../heatmap";
+import type { HeadName } from "../readings";
+import { headMeasures, KIND_WORDS, kindsOf, layersOf, ofHead, shown, SHORT } from "../readings";
+import { exam, pin } from "../store";
+import { measure, order, visible } from "./grid_state";
+import { GridControls } from "./grid_controls";
+import { formOf, labelOf } from "./roles";
+import { Sheet } from "./sheet";
+import { useThumbnails } from "./thumbnails";
+import { Tile } from "./tile";
+import "./grid.css";
+
+const MOST_WORDS = 24;
+
+export function HeadGrid(): JSX.Element {
+  const pictures = useThumbnails();
+  const reached = useSignal("");
+  const heads = visible.value;
+  const first = heads.some((head) => head.name === reached.value) ? reached.value : (heads[0]?.name ?? "");
+  const tile = (head: HeadName, name: string) => (
+    <Tile
+      key={head.name}
+      head={head}
+      name={name}
+      picture={pictures?.get(head.name)}
+      reached={head.name === first}
+      onFocus={() => (reached.value = head.name)}
+    />
+  );
+  const rows = useMemo(() => sheetRows(heads), [heads]);
+  return (
+    <Figure id="heads" title="All heads" words={<GridWords pictures={pictures} />} table={headTable}>
+      <GridControls />
+      <div class="tiles" role="group" aria-label="All heads; arrow keys move" onKeyDown={moveFocus}>
+        <Sheet rows={rows} pictures={pictures} />
+        {order.value === "layers" ? (
+          <div class="kinds">
+            {kindsOf(exam.value).map((kind) => (
+              <Layers key={kind} kind={kind} visible={heads} tile={tile} />
+            ))}
+          </div>
+        ) : (
+          <div class="tiles-flat">{heads.map((head) => tile(head, shown(exam.value, head)))}</div>
+        )}
+        {heads.length === 0 && <p class="muted">No head passes these filters.</p>}
+      </div>
+    </Figure>
+  );
+}
+
+function GridWords({ pictures }: { pictures: Map<string, Thumbnail> | null }): JSX.Element {
+  if (pin.value === null) {
+    return (
+      <>
+        No sentence was kept, so there are no pictures: <code>attnworks examine MODEL --pin "a sentence" --out exam/</code>
+        {" keeps one."}
+      </>
+    );
+  }
+  return (
+    <>
+      Each picture is the attention of one head on {pictures === null ? "one sentence" : <q>{sentence()}</q>}: rows look,
+      columns are looked at. Choose one to see it in full.
+    </>
+  );
+}
+
+function sentence(): string {
+  const tokens = pin.value?.tokens ?? [];
+  const words = tokens.slice(0, MOST_WORDS).map(word).join(" ");
+  return tokens.length > MOST_WORDS ? `${words} …` : words;
+}
+
+function Layers(props: {
+  kind: Kind;
+  visible: HeadName[];
+  tile: (head: HeadName, name: string) => JSX.Element;
+}): JSX.Element {
+  const { kind } = props;
+  const layers = layersOf(exam.value, kind);
+  const heads = new Map(props.visible.map((head) => [head.name, head]));
+  const across = Math.max(0, ...layers.map((layer) => exam.value.model.heads[`${SHORT[kind]}.${layer}`] ?? 0));
+  return (
+    <section class="kind" aria-label={KIND_WORDS[kind]}>
+      {kindsOf(exam.value).length > 1 && <h4>{KIND_WORDS[kind]}</h4>}
+      <div class="tiles-layered" style={{ "--across": String(across), "--widest": kindsOf(exam.value).length > 1 ? "4.9rem" : "6.4rem" }}>
+        {layers.flatMap((layer) => [
+          <span key={layer} class="tiles-layer small muted">
+            <span class="tiles-word">layer </span>
+            {layer}
+          </span>,
+          ...Array.from({ length: across }, (_, place) => {
+            const head = heads.get(`${SHORT[kind]}.${layer}.${place}`);
+            const name = `${layer}.${place}`;
+            return head === undefined ? <span key={`${name} -`} class="tile-out" /> : props.tile(head, name);
+          }),
+        ])}
+      </div>
+    </section>
+  );
+}
+
+/** As they stand on the sheet that is saved: a row for each layer, or 12 in a row. */
+function sheetRows(heads: HeadName[]): HeadName[][] {
+  if (order.value === "layers") {
+    const slots = [...new Set(heads.map((head) => `${head.kind} ${head.layer}`))];
+    return slots.map((slot) => heads.filter((head) => `${head.kind} ${head.layer}` === slot));
+  }
+  return Array.from({ length: Math.ceil(heads.length / 12) }, (_, row) => heads.slice(12 * row, 12 * row + 12));
+}
+
+/** Every head that is shown, with the chosen measure first and then all others. */
+function headTable(): Table {
+  const of = exam.value;
+  const names = [...new Set([measure.value, ...headMeasures(of)])].filter((name) => name !== "");
+  return {
+    columns: ["head", "role", "form", ...names],
+    rows: visible.value.map((head) => [
+      shown(of, head),
+      labelOf(of, head) || null,
+      formOf(of, head) || null,
+      ...names.map((name) => ofHead(of, name, head)),
+    ]),
+  };
+}
+
+const STEPS: Record<string, [number, number]> = {
+  ArrowLeft: [-1, 0],
+  ArrowRight: [1, 0],
+  ArrowUp: [0, -1],
+  ArrowDown: [0, 1],
+};
+
+/** Arrow keys go to the nearest tile on that side. */
+function moveFocus(event: TargetedKeyboardEvent<HTMLDivElement>): void {
+  const step = STEPS[event.key];
+  const from = document.activeElement;
+  if (step === undefined || !(from instanceof HTMLElement) || !from.matches("a.tile")) return;
+  event.preventDefault();
+  const middle = (element: Element): [number, number] => {
+    const box = element.getBoundingClientRect();
+    return [box.left + box.width / 2, box.top + box.height / 2];
+  };
+  const [x, y] = middle(from);
+  let best: { tile: HTMLElement; cost: number } | null = null;
+  for (const tile of event.currentTarget.querySelectorAll<HTMLElement>("a.tile")) {
+    const [right, down] = middle(tile);
+    const along = (right - x) * step[0] + (down - y) * step[1];
+    const aside = Math.abs((right - x) * step[1]) + Math.abs((down - y) * step[0]);
+    if (along > 4 && (best === null || along + 3 * aside < best.cost)) best = { tile, cost: along + 3 * aside };
+  }
+  best?.tile.focus();
+}

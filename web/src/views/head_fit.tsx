@@ -1,0 +1,115 @@
+/** How near a head is to a structured form: the head, the nearest map of that form, and the difference. */
+import type { JSX } from "preact";
+import { useMemo } from "preact/hooks";
+import { slotOf } from "../blobs";
+import type { Exam, Pin } from "../contract";
+import { Figure } from "../figure";
+import { Heatmap } from "../heatmap";
+import { Bars } from "../plot";
+import type { HeadName } from "../readings";
+import { digits, ofHead, shown, sides } from "../readings";
+import { exam } from "../store";
+import { formName, formOf, formWords } from "./roles";
+
+const FAMILIES = ["uniform", "identity", "offset", "column", "columns", "band", "permutation", "map"];
+
+export function HeadFit(props: { pin: Pin; head: HeadName; map: Float32Array; fit: Float32Array }): JSX.Element {
+  const { pin, head, map, fit } = props;
+  const { rows, columns } = sides(pin, head.kind);
+  const difference = useMemo(() => map.map((weight, i) => weight - (fit[i] ?? 0)), [map, fit]);
+  const fits = slotOf(pin, head)?.fits ?? null;
+  const form = fits?.forms[head.head] ?? "";
+  const error = fits?.errors[head.head] ?? null;
+  const words = formWords(exam.value, form, head.kind);
+  const panels: [string, Float32Array, "sequential" | "diverging"][] = [
+    ["The head", map, "sequential"],
+    [`Nearest ${formName(form)}`, fit, "sequential"],
+    ["Difference", difference, "diverging"],
+  ];
+  return (
+    <Figure
+      id="fit"
+      class="wide"
+      title={`Structure: nearest to ${formName(form)}${words ? ` (${words})` : ""}`}
+      words={
+        <>
+          The squared difference on this sentence is {digits(error)} per token that looks: 0 is a perfect fit.{" "}
+          {formOf(exam.value, head) === "none" && "Over all sentences, no form explains this head better than nothing at all. "}
+          In the difference, blue is where the head looks more than the form and orange where it looks less; its scale ends
+          at the largest difference.
+        </>
+      }
+      table={() => ({
+        columns: ["token that looks", "token looked at", "head", form || "form", "difference"],
+        rows: rows.flatMap((query, row) =>
+          columns.map((key, column) => {
+            const i = row * columns.length + column;
+            return [query, key, map[i] ?? null, fit[i] ?? null, difference[i] ?? null];
+          }),
+        ),
+      })}
+    >
+      <div class="fit-maps">
+        {panels.map(([title, values, scale]) => (
+          <div key={scale + title}>
+            <h4>{title}</h4>
+            <Heatmap
+              values={values}
+              rows={rows}
+              columns={columns}
+              scale={scale}
+              gamma={scale === "sequential"}
+              height={360}
+              label={`${title}, head ${shown(exam.value, head)}`}
+            />
+          </div>
+        ))}
+      </div>
+    </Figure>
+  );
+}
+
+/** Errors of all forms, from all sentences examined; null where structure was not measured. */
+export function HeadForms({ head }: { head: HeadName }): JSX.Element | null {
+  const of = exam.value;
+  const errors = formErrors(of, head);
+  const nothing = ofHead(of, "structure.zero", head);
+  if (errors.length === 0) return null;
+  const best = formOf(of, head);
+  return (
+    <Figure
+      id="forms"
+      title="Which structured form explains it"
+      words={
+        <>
+          Error per token that looks, mean of all sentences: 0 is a perfect fit, 2 the worst.{" "}
+          {typeof nothing === "number" && `The dashed line is the error of nothing at all (${digits(nothing)}). `}
+          Forms that can say more fit better, so the one chosen, in strong colour, is the best for its length.
+        </>
+      }
+      table={() => ({
+        columns: ["form", "error", "what it is"],
+        rows: errors.map(([form, error]) => [formName(form), error, formWords(of, form, head.kind)]),
+      })}
+    >
+      <Bars
+        bars={errors.map(([form, value]) => ({
+          name: form === best ? `${formName(form)} (chosen)` : formName(form),
+          value,
+          colour: form === best ? "var(--c0)" : "var(--none)",
+        }))}
+        x="error"
+        label={`Errors of structured forms for head ${shown(of, head)}`}
+        {...(typeof nothing === "number" ? { reference: { value: nothing, name: "nothing at all" } } : {})}
+      />
+    </Figure>
+  );
+}
+
+/** The smallest first. */
+function formErrors(of: Exam, head: HeadName): [string, number][] {
+  return FAMILIES.flatMap((form): [string, number][] => {
+    const error = ofHead(of, `structure.${form}`, head);
+    return typeof error === "number" ? [[form, error]] : [];
+  }).sort((a, b) => a[1] - b[1]);
+}

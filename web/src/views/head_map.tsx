@@ -1,0 +1,74 @@
+/** The attention of one head on one sentence: as a matrix, or as arcs. */
+import { signal } from "@preact/signals";
+import type { JSX } from "preact";
+import type { Pin } from "../contract";
+import { Choice } from "../controls";
+import { Figure, type Table } from "../figure";
+import { Heatmap } from "../heatmap";
+import type { HeadName } from "../readings";
+import { shown, sides } from "../readings";
+import { exam } from "../store";
+import { Arcs } from "./arcs";
+import { ThumbnailImage, useThumbnails } from "./thumbnails";
+
+const view = signal<"matrix" | "arcs">("matrix");
+const scale = signal<"even" | "lifted">("lifted");
+
+export function HeadMap({ pin, head, map }: { pin: Pin; head: HeadName; map: Float32Array }): JSX.Element {
+  const { rows, columns } = sides(pin, head.kind);
+  const label = `Attention of head ${shown(exam.value, head)} on this sentence`;
+  return (
+    <Figure id="attention" title="Attention" table={() => weightTable(map, rows, columns)}>
+      <div class="row map-controls">
+        <Choice
+          label="As"
+          options={["matrix", "arcs"]}
+          value={view.value}
+          onChange={(value) => (view.value = value)}
+        />
+        {view.value === "matrix" && (
+          <Choice
+            label="Colours"
+            options={["even", "lifted"]}
+            words={{ even: "by weight", lifted: "small weights lifted" }}
+            value={scale.value}
+            onChange={(value) => (scale.value = value)}
+          />
+        )}
+      </div>
+      {view.value === "matrix" ? (
+        <Heatmap values={map} rows={rows} columns={columns} gamma={scale.value === "lifted"} label={label} />
+      ) : (
+        <Arcs values={map} rows={rows} columns={columns} within={head.kind !== "cross"} label={label} />
+      )}
+    </Figure>
+  );
+}
+
+function weightTable(map: Float32Array, rows: string[], columns: string[]): Table {
+  return {
+    columns: ["row", "token that looks", "column", "token looked at", "weight"],
+    rows: rows.flatMap((query, row) =>
+      columns.map((key, column) => [row, query, column, key, map[row * columns.length + column] ?? null]),
+    ),
+  };
+}
+
+/** Where the page was too large for the whole map. */
+export function SmallMap({ head }: { head: HeadName }): JSX.Element {
+  const picture = useThumbnails()?.get(head.name);
+  return (
+    <section class="card">
+      <h3>Attention</h3>
+      <p class="muted">
+        Only a small picture of this head was kept, because all maps together were too large for one page. Rows look,
+        columns are looked at; each dot is the largest weight of a block of tokens.
+      </p>
+      {picture !== undefined && (
+        <div class="small-map">
+          <ThumbnailImage picture={picture} />
+        </div>
+      )}
+    </section>
+  );
+}

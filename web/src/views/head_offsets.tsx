@@ -1,0 +1,49 @@
+/** How far from itself a head looks. */
+import type { JSX } from "preact";
+import { Figure } from "../figure";
+import { Curves } from "../plot";
+import type { HeadName } from "../readings";
+import { at, numbers, reading, shown } from "../readings";
+import { exam } from "../store";
+
+export function HeadOffsets({ head }: { head: HeadName }): JSX.Element | null {
+  const of = exam.value;
+  const found = reading(of, "roles.offset", head.kind);
+  if (found === null) return null;
+  const along = (value: typeof found.value) => numbers(at(value, head.layer, head.head));
+  const attention = along(found.value);
+  const [low, high] = found.interval?.map(along) ?? [[], []];
+  const chance = numbers(at(reading(of, "roles.offset_chance", head.kind)?.value ?? null, head.layer));
+  const offsets = found.ticks["offset"] ?? attention.map((_, i) => i);
+  const places = offsets.map((_, i) => i).filter((i) => attention[i] !== null && attention[i] !== undefined);
+  const points = places.map((i) => ({
+    x: offsets[i]!,
+    y: attention[i]!,
+    low: low?.[i] ?? null,
+    high: high?.[i] ?? null,
+  }));
+  const even = places.map((i) => ({ x: offsets[i]!, y: chance[i] ?? null }));
+  return (
+    <Figure
+      id="offsets"
+      title="How far away it looks"
+      words="Mean attention by distance, key minus query: -1 is the token before, 0 the token itself, 1 the one after. The band is the 95 % interval."
+      table={() => ({
+        columns: ["distance", "attention", "low", "high", "even attention"],
+        rows: points.map(({ x, y, low: from, high: to }, i) => [x, y, from, to, even[i]?.y ?? null]),
+      })}
+    >
+      <Curves
+        series={[
+          { name: `head ${shown(of, head)}`, points, band: true },
+          ...(chance.length > 0 ? [{ name: "even attention", points: even, dashed: true, colour: "var(--none)" }] : []),
+        ]}
+        x="distance (key minus query)"
+        y="attention"
+        zero
+        whole
+        label={`Attention of head ${shown(of, head)} by distance`}
+      />
+    </Figure>
+  );
+}

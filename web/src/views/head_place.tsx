@@ -1,0 +1,140 @@
+/** Where in the model a head is, and the way to its neighbours. */
+import type { JSX } from "preact";
+import { useEffect } from "preact/hooks";
+import { roleColour } from "../colour";
+import type { Exam, Kind } from "../contract";
+import type { HeadName } from "../readings";
+import { headsOf, KIND_WORDS, kindsOf, layersOf, shown } from "../readings";
+import { exam, goTo, linkTo } from "../store";
+import { onArrowKey } from "./arrow_keys";
+import { labelOf, roleName } from "./roles";
+
+type Way = "before" | "after" | "lower" | "upper";
+
+const WAYS: Record<string, Way> = {
+  ArrowLeft: "before",
+  ArrowRight: "after",
+  k: "before",
+  j: "after",
+  ArrowUp: "lower",
+  ArrowDown: "upper",
+};
+
+/** Left and right: heads one after another through all layers. Up and down: the same head of the layer before, after. */
+function neighbour(of: Exam, head: HeadName, way: Way): HeadName | null {
+  const heads = headsOf(of);
+  if (way === "before" || way === "after") {
+    return heads[heads.findIndex(({ name }) => name === head.name) + (way === "after" ? 1 : -1)] ?? null;
+  }
+  const layers = layersOf(of, head.kind);
+  const layer = layers[layers.indexOf(head.layer) + (way === "upper" ? 1 : -1)];
+  const there = heads.filter((other) => other.kind === head.kind && other.layer === layer);
+  return there[Math.min(head.head, there.length - 1)] ?? null;
+}
+
+export function useHeadKeys(head: HeadName): void {
+  useEffect(() => {
+    const onKey = (event: KeyboardEvent): void => {
+      const way = WAYS[event.key];
+      const busy = event.target instanceof Element && event.target.closest("input, select, textarea, canvas, dialog, .table-box");
+      if (way === undefined || busy || event.ctrlKey || event.metaKey || event.altKey || event.shiftKey) return;
+      const next = neighbour(exam.value, head, way);
+      event.preventDefault();
+      if (next !== null) goTo("head", next.name);
+    };
+    addEventListener("keydown", onKey);
+    return () => removeEventListener("keydown", onKey);
+  }, [head.name]);
+}
+
+export function Neighbours({ head }: { head: HeadName }): JSX.Element {
+  const ways: [Way, string, string][] = [
+    ["before", "←", "head before"],
+    ["after", "→", "head after"],
+    ["lower", "↑", "same head, layer before"],
+    ["upper", "↓", "same head, layer after"],
+  ];
+  return (
+    <div class="row neighbours" role="group" aria-label="Other heads">
+      {ways.map(([way, arrow, words]) => {
+        const next = neighbour(exam.value, head, way);
+        const name = next === null ? "" : ` ${shown(exam.value, next)}`;
+        return (
+          <button
+            key={way}
+            type="button"
+            disabled={next === null}
+            aria-label={`${words}${name === "" ? "" : `:${name}`}`}
+            title={`${words} (key ${arrow})`}
+            onClick={() => next !== null && goTo("head", next.name)}
+          >
+            {arrow}
+            {name}
+          </button>
+        );
+      })}
+    </div>
+  );
+}
+
+const SIDE = 15;
+
+/** All heads as small squares in the colours of their roles, this one framed. */
+export function Place({ head }: { head: HeadName }): JSX.Element {
+  return (
+    <div class="row place">
+      {kindsOf(exam.value).map((kind) => (
+        <KindPlace key={kind} kind={kind} head={head} />
+      ))}
+    </div>
+  );
+}
+
+/** Hollow where a head plays no role. */
+function squareInk(label: string, here: boolean) {
+  const colour = roleColour(label);
+  return { fill: colour, stroke: colour, "fill-opacity": label === "none" ? 0.08 : here ? 1 : 0.6 };
+}
+
+function KindPlace({ kind, head }: { kind: Kind; head: HeadName }): JSX.Element {
+  const of = exam.value;
+  const heads = headsOf(of).filter((other) => other.kind === kind);
+  const layers = layersOf(of, kind);
+  const across = 1 + Math.max(0, ...heads.map((other) => other.head));
+  const [width, height] = [across * SIDE, layers.length * SIDE];
+  const reached = heads.find((other) => other.name === head.name) ?? heads[0];
+  return (
+    <div>
+      {kindsOf(of).length > 1 && <div class="small muted">{KIND_WORDS[kind]}</div>}
+      <svg
+        class="place-map"
+        viewBox={`-1 -1 ${width + 2} ${height + 2}`}
+        style={{ width: `${width + 2}px` }}
+        role="group"
+        aria-label={`Heads of the ${KIND_WORDS[kind]}`}
+        onKeyDown={onArrowKey}
+      >
+        {heads.map((other) => {
+          const [x, y] = [other.head * SIDE, layers.indexOf(other.layer) * SIDE];
+          const label = labelOf(of, other);
+          const words = `head ${shown(of, other)}${label === "" ? "" : `, ${roleName(label, kind)}`}`;
+          const here = other.name === head.name;
+          return (
+            <a
+              key={other.name}
+              href={linkTo("head", other.name)}
+              aria-label={words}
+              aria-current={here ? "true" : undefined}
+              tabindex={other === reached ? 0 : -1}
+              data-at={`${other.head},${layers.indexOf(other.layer)}`}
+            >
+              <rect x={x + 1.5} y={y + 1.5} width={SIDE - 3} height={SIDE - 3} rx={2} {...squareInk(label, here)} />
+              {here && <rect x={x} y={y} width={SIDE} height={SIDE} rx={3} fill="none" stroke="var(--ink)" stroke-width={2} />}
+              <title>{words}</title>
+            </a>
+          );
+        })}
+      </svg>
+    </div>
+  );
+}

@@ -1,0 +1,113 @@
+/** How many directions a head uses: singular values of its map and of its weights. */
+import { signal } from "@preact/signals";
+import type { JSX } from "preact";
+import { slotOf } from "../blobs";
+import type { Pin } from "../contract";
+import { Choice } from "../controls";
+import { Figure } from "../figure";
+import { Curves } from "../plot";
+import type { HeadName } from "../readings";
+import { at, digits, numbers, ofHead, reading, shown } from "../readings";
+import { exam } from "../store";
+import { DataTable } from "../table";
+import { Source } from "./source";
+
+const scale = signal<"even" | "log">("even");
+
+export function HeadSpectrum({ pin, head }: { pin: Pin; head: HeadName }): JSX.Element | null {
+  const values = slotOf(pin, head)?.spectra?.[head.head];
+  if (values === undefined || values.length === 0) return null;
+  const name = shown(exam.value, head);
+  return (
+    <Figure
+      id="spectrum"
+      title="Singular values of the map"
+      words="On this sentence. A steep fall means that few directions tell all; one alone means that every token looks at the same places."
+      table={() => ({ columns: ["number", "singular value"], rows: values.map((value, i) => [i + 1, value]) })}
+    >
+      <Choice
+        label="Scale"
+        options={["even", "log"]}
+        words={{ log: "logarithmic" }}
+        value={scale.value}
+        onChange={(value) => (scale.value = value)}
+      />
+      <Curves
+        series={[{ name: `head ${name}`, points: values.map((y, i) => ({ x: i + 1, y })) }]}
+        x="number"
+        y="singular value"
+        log={scale.value === "log"}
+        zero={scale.value === "even"}
+        whole
+        label={`Singular values of the map of head ${name}; the largest is ${digits(values[0])}`}
+      />
+    </Figure>
+  );
+}
+
+/** Energy over shares of the singular values, mean of all sentences; null without the measure spectra. */
+export function HeadEnergy({ head }: { head: HeadName }): JSX.Element | null {
+  const found = reading(exam.value, "spectra.curve", head.kind);
+  if (found === null) return null;
+  const shares = found.ticks["share"] ?? [];
+  const energy = numbers(at(found.value, head.layer, head.head));
+  const points = energy.map((y, i) => ({ x: shares[i] ?? i, y }));
+  return (
+    <Figure
+      id="energy"
+      title="Energy of the singular values"
+      words="Mean of all sentences: how much of the map is in this share of its singular values. An early rise means low rank; the dashed line is no rank low at all."
+      table={() => ({ columns: ["share of the values", "energy"], rows: points.map(({ x, y }) => [x, y]) })}
+    >
+      <Curves
+        series={[
+          { name: `head ${shown(exam.value, head)}`, points },
+          { name: "all values alike", points: shares.map((share) => ({ x: share, y: share })), dashed: true, colour: "var(--none)" },
+        ]}
+        x="share of the values"
+        y="energy"
+        zero
+        label={`Energy of the singular values of head ${shown(exam.value, head)}`}
+      />
+    </Figure>
+  );
+}
+
+const RANKS = {
+  stable_rank: "map, stable rank",
+  rank90_count: "map, values that hold 90 %",
+  rank90: "map, share that holds 90 %",
+  qk_stable: "W_QK, stable rank",
+  qk_effective: "W_QK, effective rank",
+  qk_norm: "W_QK, norm",
+  vo_stable: "W_VO, stable rank",
+  vo_effective: "W_VO, effective rank",
+  vo_norm: "W_VO, norm",
+};
+
+/** Ranks of the map and of the products of weights, in a small table. */
+export function HeadRanks({ head }: { head: HeadName }): JSX.Element | null {
+  const rows = Object.entries(RANKS).flatMap(([rank, short]) => {
+    const name = `spectra.${rank}`;
+    const value = ofHead(exam.value, name, head);
+    const found = reading(exam.value, name, head.kind);
+    if (typeof value !== "number" || found === null) return [];
+    const words = (
+      <>
+        {found.words} (<Source text={found.source} />)
+      </>
+    );
+    return [{ key: name, cells: [short, value, words] }];
+  });
+  if (rows.length === 0) return null;
+  return (
+    <section class="card">
+      <h3>Ranks</h3>
+      <DataTable
+        caption="Of the map, mean of all sentences; of W_QK, which decides where it looks; of W_VO, which decides what it writes"
+        columns={[{ name: "rank" }, { name: "value", numeric: true }, { name: "what it says" }]}
+        rows={rows}
+      />
+    </section>
+  );
+}

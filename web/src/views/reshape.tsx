@@ -1,0 +1,26 @@
+/** What could be changed in the model, what was changed, and, on the live page, what changes do at once. */
+import type { JSX } from "preact";
+import { page } from "../store";
+import { AdvicePart } from "./reshape_advice";
+import { HeadsPart } from "./reshape_heads";
+import { LivePart } from "./reshape_live";
+import { ReceiptsPart } from "./reshape_receipts";
+import "./reshape.css";
+
+export function ReshapeView(): JSX.Element {
+  return (
+    <div class="reshape stack">
+      <header>
+        <h2>Reshape</h2>
+        <p class="muted">
+          Which heads can go, where capacity is missing, which cheaper attention would do, and what became of the model
+          where that was done.
+        </p>
+      </header>
+      {page.value.live !== null && <LivePart host={page.value.live} />}
+      <HeadsPart />
+      <AdvicePart advice={page.value.advice} />
+      <ReceiptsPart receipts={page.value.receipts} />
+    </div>
+  );
+}

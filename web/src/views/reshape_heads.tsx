@@ -1,0 +1,236 @@
+/** Importance and bottlenecks: a number for every head, or for every layer, and the heads at both ends. */
+import type { JSX } from "preact";
+import { useState } from "preact/hooks";
+import { Choice, Picker } from "../controls";
+import type { Exam } from "../contract";
+import { Figure } from "../figure";
+import { Bars } from "../plot";
+import { alongDepth, headsOf, kindsOf, layersOf, ofHead, reading, SHORT, shown } from "../readings";
+import { exam, linkTo } from "../store";
+import { HeadCells } from "./head_cells";
+import { Source } from "./source";
+
+interface Judgement {
+  name: string;
+  title: string;
+  /** What the smallest and the largest say; the more telling end is shown first. */
+  low?: string;
+  high?: string;
+  /** Instead of the words of the reading. */
+  words?: string;
+  /** What to do about it. */
+  command?: string;
+}
+
+const JUDGEMENTS: Judgement[] = [
+  {
+    name: "ablation.change",
+    title: "Loss without the head",
+    low: "These heads can go first",
+    high: "These heads matter most",
+    command: "attnworks reshape prune MODEL --by ablation --keep 0.75 --out NEW",
+  },
+  {
+    name: "importance.gradient",
+    title: "How much the loss feels the head",
+    low: "These heads can go first",
+    high: "These heads matter most",
+    command: "attnworks reshape prune MODEL --by gradient --keep 0.75 --out NEW",
+  },
+  {
+    name: "bottleneck.keys",
+    title: "What more keys would bring",
+    high: "More keys would help most here",
+    command: "attnworks reshape grow MODEL --add 8 --kinds keys --out NEW",
+  },
+  {
+    name: "bottleneck.values",
+    title: "What more values would bring",
+    high: "More values would help most here",
+    command: "attnworks reshape grow MODEL --add 8 --kinds values --out NEW",
+  },
+  {
+    name: "bottleneck.heads",
+    title: "What one more head would bring",
+    high: "One more head would help most here",
+    command: "attnworks reshape grow MODEL --add 1 --kinds heads --out NEW",
+  },
+  {
+    name: "redundancy.nearest",
+    title: "Distance to the most similar head",
+    low: "These heads have a twin",
+    command: "attnworks reshape prune MODEL --by redundancy --keep 0.75 --out NEW",
+  },
+  {
+    name: "structure.distance",
+    title: "Distance to a fixed form",
+    words: "squared error of the nearest fixed form, per query; 0 is a perfect fit, 2 the worst",
+    low: "A fixed form could stand for these heads",
+    high: "No fixed form comes near these heads",
+    command: 'attnworks reshape project MODEL --heads "0.*" --out NEW',
+  },
+];
+const MOST_BARS = 10;
+/** Heads of a layer that have room beside the bars. */
+const WIDEST = 12;
+const MORE = "attnworks examine MODEL --measures importance,ablation,bottleneck,redundancy,structure --out EXAM";
+
+interface Judged {
+  name: string;
+  value: number;
+  href?: string;
+}
+
+export function HeadsPart(): JSX.Element {
+  const [chosen, choose] = useState("");
+  const there = JUDGEMENTS.filter(({ name }) => judged(exam.value, name).length > 0);
+  const measured = there.find(({ name }) => name === chosen) ?? there[0];
+  const missing = ["ablation", "importance", "bottleneck", "redundancy"].filter(
+    (measure) => !there.some(({ name }) => name.startsWith(`${measure}.`)),
+  );
+  return (
+    <section class="stack" aria-labelledby="reshape-heads">
+      <h3 id="reshape-heads">Heads: what can go, and where more is needed</h3>
+      {measured !== undefined && (
+        <>
+          <Picker
+            label="Measure"
+            options={there.map(({ name, title }) => ({ value: name, text: title }))}
+            value={measured.name}
+            onChange={choose}
+          />
+          <Measured key={measured.name} judgement={measured} />
+        </>
+      )}
+      {missing.length > 0 && (
+        <p class="muted">
+          {measured === undefined ? "No measure of importance was taken." : `Not measured: ${missing.join(", ")}.`} This
+          adds what is missing: <code>{MORE}</code>, with <code>--objective lm</code>, <code>mlm</code>,{" "}
+          <code>seq2seq</code> or <code>embedding</code> where the model's own is not what counts.
+        </p>
+      )}
+    </section>
+  );
+}
+
+function Measured({ judgement }: { judgement: Judgement }): JSX.Element {
+  const { name, title, low, high, words, command } = judgement;
+  const ends = [...(low === undefined ? [] : ["low" as const]), ...(high === undefined ? [] : ["high" as const])];
+  const [end, setEnd] = useState<"low" | "high">(ends[0] ?? "high");
+  const all = judged(exam.value, name);
+  const first = kindsOf(exam.value)
+    .map((kind) => reading(exam.value, name, kind))
+    .find((found) => found !== null);
+  const sorted = [...all].sort((a, b) => (end === "low" ? a.value - b.value : b.value - a.value));
+  const telling = name.startsWith("bottleneck.") ? sorted.filter(({ value }) => value > 0) : sorted;
+  const table = () => ({ columns: ["where", name], rows: all.map(({ name: where, value }) => [where, value]) });
+  return (
+    <div class={`reshape-pair ${Math.max(...Object.values(exam.value.model.heads)) > WIDEST ? "reshape-wide" : ""}`}>
+      <Figure
+        id={`reshape-${name.replace(".", "-")}`}
+        title={title}
+        words={
+          first !== undefined && (
+            <>
+              {sentence(words ?? first.words)} Source: <Source text={first.source} />.
+            </>
+          )
+        }
+        table={table}
+      >
+        <Cells name={name} values={all.map(({ value }) => value)} />
+      </Figure>
+      <Figure
+        id={`reshape-${name.replace(".", "-")}-order`}
+        title={(end === "low" ? low : high) ?? title}
+        words={
+          command !== undefined && (
+            <>
+              To do something about it: <code>{command}</code>
+            </>
+          )
+        }
+        table={() => ({ columns: ["where", name], rows: sorted.map(({ name: where, value }) => [where, value]) })}
+      >
+        {ends.length > 1 && (
+          <Choice
+            label="Show"
+            options={ends}
+            value={end}
+            words={{ low: "smallest", high: "largest" }}
+            onChange={(value) => setEnd(value)}
+          />
+        )}
+        {telling.length === 0 ? (
+          <p>Nowhere would growing pay: what some sentences promise, others do not confirm.</p>
+        ) : telling.slice(0, MOST_BARS).every(({ value }) => value === 0) ? (
+          <p>{telling.filter(({ value }) => value === 0).map(({ name: where }) => where).join(", ")}: all 0.</p>
+        ) : (
+          <Bars bars={telling.slice(0, MOST_BARS)} x={measureUnit(name)} label={`${title}, by head`} />
+        )}
+      </Figure>
+    </div>
+  );
+}
+
+/** All layers, one below the other: one column for every head, or one for the whole layer. */
+function Cells({ name, values }: { name: string; values: number[] }): JSX.Element {
+  const examined = exam.value;
+  const slots = kindsOf(examined).flatMap((kind) => layersOf(examined, kind).map((layer) => ({ kind, layer })));
+  const heads = headsOf(examined);
+  const rows = slots.map(({ kind, layer }) => {
+    const ofLayers = alongDepth(examined, name, kind);
+    const slot = `${SHORT[kind]}.${layer}`;
+    return {
+      name: kindsOf(examined).length > 1 ? slot : `layer ${layer}`,
+      cells:
+        ofLayers !== null
+          ? [{ value: ofLayers[layer] ?? null, name: `layer ${slot}` }]
+          : heads
+              .filter((head) => head.kind === kind && head.layer === layer)
+              .map((head) => ({
+                value: asNumber(ofHead(examined, name, head)),
+                name: `head ${shown(examined, head)}`,
+                href: linkTo("head", head.name),
+              })),
+    };
+  });
+  const byHead = rows.some(({ cells }) => cells.some((cell) => "href" in cell));
+  const width = Math.max(...rows.map(({ cells }) => cells.length));
+  return (
+    <HeadCells
+      label={`${name}, layers down, heads across`}
+      columns={byHead ? Array.from({ length: width }, (_, head) => `${head}`) : ["layer"]}
+      rows={rows}
+      most={Math.max(...values)}
+      least={Math.min(0, ...values)}
+    />
+  );
+}
+
+/** All numbers of this name: of heads, or of layers. */
+function judged(examined: Exam, name: string): Judged[] {
+  const ofHeads = headsOf(examined).flatMap((head) => {
+    const value = ofHead(examined, name, head);
+    return typeof value === "number" ? [{ name: shown(examined, head), value, href: linkTo("head", head.name) }] : [];
+  });
+  if (ofHeads.length > 0) return ofHeads;
+  return kindsOf(examined).flatMap((kind) =>
+    (alongDepth(examined, name, kind) ?? []).flatMap((value, layer) =>
+      value === null ? [] : [{ name: `${SHORT[kind]}.${layer}`, value }],
+    ),
+  );
+}
+
+function measureUnit(name: string): string {
+  if (name.startsWith("bottleneck.")) return "fall of the loss per 1000 parameters";
+  return { "ablation.change": "rise of the loss", "importance.gradient": "mean |dL/d gate|" }[name] ?? "distance";
+}
+
+function asNumber(value: number | string | null): number | null {
+  return typeof value === "number" ? value : null;
+}
+
+function sentence(words: string): string {
+  return `${words.charAt(0).toUpperCase()}${words.slice(1)}.`;
+}

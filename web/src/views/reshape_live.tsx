@@ -1,0 +1,81 @@
+/** Changes by hand: heads are cut or given a fixed form, layers another mechanism; what that does is seen at once. */
+import type { JSX } from "preact";
+import { useState } from "preact/hooks";
+import { Choice, Picker } from "../controls";
+import type { Live } from "../contract";
+import { live } from "../live";
+import { cutOrRestore, project } from "../live_changes";
+import { goTo } from "../store";
+import { HeadsSeen, MeasuresSeen, ResidualsSeen } from "./reshape_effects";
+import { HeadSwitches } from "./reshape_switches";
+
+type Tool = "cut" | "project";
+
+export function LivePart({ host }: { host: Live }): JSX.Element {
+  const [tool, setTool] = useState<Tool>("cut");
+  const [form, setForm] = useState(host.forms[0] ?? "");
+  if (host.reshape !== true) {
+    return (
+      <section aria-labelledby="reshape-live">
+        <h3 id="reshape-live">Try it</h3>
+        <p class="muted">This model cannot be changed here: {host.reshape}.</p>
+      </section>
+    );
+  }
+  const act = (head: string): void => {
+    const now = live.changes.value;
+    live.change(
+      tool === "cut" ? cutOrRestore(now, head) : project(now, head, now.project[head] === form ? null : form),
+    );
+  };
+  return (
+    <section class="stack" aria-labelledby="reshape-live">
+      <h3 id="reshape-live">Try it</h3>
+      <div class="reshape-live">
+        <div class="stack">
+          <div class="card">
+            <div class="row reshape-tools">
+              {host.forms.length > 0 && (
+                <Choice
+                  label="A click"
+                  options={["cut", "project"] as const}
+                  value={tool}
+                  words={{ cut: "cuts a head", project: "gives it a form" }}
+                  onChange={setTool}
+                />
+              )}
+              {tool === "project" && (
+                <Picker
+                  label="Form"
+                  options={host.forms.map((name) => ({ value: name, text: name }))}
+                  value={form}
+                  onChange={setForm}
+                />
+              )}
+            </div>
+            <HeadSwitches
+              mechanisms={host.mechanisms}
+              possible={(kind) => tool === "cut" || kind !== "cross"}
+              onPick={act}
+              onKey={(key, head) => {
+                if (key === "c") live.change(cutOrRestore(live.changes.value, head));
+                else if (key === "p" && form !== "") live.change(project(live.changes.value, head, form));
+                else if (key === "o") goTo("head", head);
+              }}
+            />
+            <p class="small muted">
+              A second click gives the head back. The list of a layer gives it another mechanism. Arrow keys move, Enter
+              does what a click does, <kbd>c</kbd> cuts, <kbd>p</kbd> gives the form, <kbd>o</kbd> opens the head. The
+              model on disk stays as it is.
+            </p>
+          </div>
+          <MeasuresSeen />
+        </div>
+        <div class="stack">
+          <ResidualsSeen />
+          <HeadsSeen />
+        </div>
+      </div>
+    </section>
+  );
+}

@@ -1,0 +1,192 @@
+/** What was done to the model: what was predicted, and what was measured. */
+import type { JSX } from "preact";
+import type { Receipt } from "../contract";
+import { Figure, type Table } from "../figure";
+import { digits, percent, whole } from "../readings";
+import { LossDots } from "./loss_dots";
+
+export function ReceiptsPart({ receipts }: { receipts: Receipt[] }): JSX.Element {
+  return (
+    <section class="stack" aria-labelledby="reshape-receipts">
+      <h3 id="reshape-receipts">Receipts: predicted and measured</h3>
+      {receipts.length === 0 ? (
+        <p class="muted">
+          This model was not reshaped, or its folder was not given.{" "}
+          <code>attnworks reshape prune MODEL --keep 0.75 --out NEW</code> (or <code>project</code>,{" "}
+          <code>swap</code>, <code>grow</code>) makes a new model with a receipt;{" "}
+          <code>attnworks report EXAM --model NEW</code> shows it here.
+        </p>
+      ) : (
+        <ol class="reshape-receipts">
+          {receipts.map((receipt, place) => (
+            <li key={place}>
+              <ReceiptCard receipt={receipt} place={place} />
+            </li>
+          ))}
+        </ol>
+      )}
+    </section>
+  );
+}
+
+function ReceiptCard({ receipt, place }: { receipt: Receipt; place: number }): JSX.Element {
+  const done = Object.entries(receipt.done).sort(([one], [other]) => inModel(one, other));
+  return (
+    <Figure
+      id={`receipt-${place + 1}`}
+      title={`${place + 1}. ${receipt.title}`}
+      words={said(receipt)}
+      table={() => tableOf(receipt)}
+    >
+      <LossDots receipt={receipt} />
+      <Sizes receipt={receipt} />
+      <details open={done.length <= 8}>
+        <summary>
+          {done.length === 0
+            ? "Nothing was changed"
+            : `What was done, in ${done.length} ${done.length === 1 ? "place" : "places"}`}
+        </summary>
+        <ul class="reshape-done">
+          {done.map(([where, what]) => (
+            <li key={where}>
+              <span class="reshape-where">{where}</span> {what}
+            </li>
+          ))}
+        </ul>
+      </details>
+      <Facts facts={receipt.facts} />
+      <p class="small muted">
+        Took {digits(receipt.seconds)} s. FLOPs are those of attention for {whole(receipt.length)} tokens.
+      </p>
+    </Figure>
+  );
+}
+
+function tableOf({ loss, parameters, flops, bytes, time, scores }: Receipt): Table {
+  return {
+    columns: ["number", "before", "predicted", "after", "healed"],
+    rows: [
+      ["loss", loss.before, loss.predicted, loss.after, loss.healed],
+      ["parameters", parameters.before, null, parameters.after, null],
+      ["attention FLOPs", flops.before, null, flops.after, null],
+      ...(bytes === null ? [] : [["bytes", bytes.before, null, bytes.after, null]]),
+      ...(time === null ? [] : [["time of a forward pass", 1, null, time, null]]),
+      ...Object.entries(scores).map(([name, score]) => [name, score.before, null, score.after, score.healed]),
+    ],
+  };
+}
+
+/** Encoder, decoder, cross-attention; 2 before 10. */
+function inModel(one: string, other: string): number {
+  const kind = (where: string): number => ["enc", "dec", "cross"].indexOf(where.split(".")[0] ?? "");
+  return kind(one) - kind(other) || one.localeCompare(other, "en", { numeric: true });
+}
+
+/** The loss in words: what was expected and what came. */
+function said({ loss, objective }: Receipt): string {
+  const [expected, came] = [loss.predicted - loss.before, loss.after - loss.before];
+  const healed =
+    loss.healed === null
+      ? ""
+      : ` Healing brought it to ${digits(loss.healed)}, ${loss.healed <= loss.before ? "below" : "above"} the start.`;
+  return (
+    `The loss (${objective}) was expected to ${moves(expected)} and did ${came === expected ? "so" : moves(came)}: ` +
+    `the prediction was off by ${digits(Math.abs(loss.after - loss.predicted))}.${healed}`
+  );
+}
+
+function moves(by: number): string {
+  return by === 0 ? "stay" : `${by > 0 ? "rise" : "fall"} by ${digits(Math.abs(by))}`;
+}
+
+function Sizes({ receipt }: { receipt: Receipt }): JSX.Element {
+  const sizes = [
+    { name: "parameters", ...receipt.parameters },
+    { name: "attention FLOPs", ...receipt.flops },
+    ...(receipt.bytes === null ? [] : [{ name: "bytes", ...receipt.bytes }]),
+  ];
+  return (
+    <table class="reshape-sizes">
+      <caption class="visually-hidden">Sizes, time and scores before and after</caption>
+      <thead>
+        <tr>
+          <td />
+          <th scope="col" class="num">before</th>
+          <th scope="col" class="num">after</th>
+          <th scope="col" class="num">change</th>
+        </tr>
+      </thead>
+      <tbody>
+        {sizes.map(({ name, before, after }) => (
+          <SizeRow key={name} name={name} before={whole(before)} after={whole(after)} change={share(before, after)} />
+        ))}
+        {receipt.time !== null && (
+          <SizeRow
+            name="time of a forward pass"
+            before="1"
+            after={digits(receipt.time)}
+            change={share(1, receipt.time)}
+          />
+        )}
+        {Object.entries(receipt.scores).map(([name, { before, after, healed }]) => (
+          <SizeRow
+            key={name}
+            name={name}
+            before={digits(before)}
+            after={digits(after)}
+            healed={healed === null ? null : digits(healed)}
+            change={signed((healed ?? after) - before)}
+          />
+        ))}
+      </tbody>
+    </table>
+  );
+}
+
+function SizeRow(props: {
+  name: string;
+  before: string;
+  after: string;
+  healed?: string | null;
+  change: string;
+}): JSX.Element {
+  return (
+    <tr>
+      <th scope="row">{props.name}</th>
+      <td class="num">{props.before}</td>
+      <td class="num">
+        {props.after}
+        {typeof props.healed === "string" && <span class="reshape-healed">healed {props.healed}</span>}
+      </td>
+      <td class="num">{props.change}</td>
+    </tr>
+  );
+}
+
+function Facts({ facts }: { facts: Record<string, number> }): JSX.Element | null {
+  const known = Object.entries(facts);
+  if (known.length === 0) return null;
+  return (
+    <details>
+      <summary>Further numbers</summary>
+      <table class="reshape-sizes">
+        <tbody>
+          {known.map(([name, value]) => (
+            <tr key={name}>
+              <th scope="row">{name.replaceAll("_", " ")}</th>
+              <td class="num">{digits(value)}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </details>
+  );
+}
+
+function share(before: number, after: number): string {
+  return before === 0 ? "-" : `${after > before ? "+" : ""}${percent(after / before - 1)}`;
+}
+
+function signed(difference: number): string {
+  return `${difference > 0 ? "+" : ""}${digits(difference)}`;
+}

@@ -1,0 +1,141 @@
+/** All heads as buttons with their maps, layer by layer, and a list of mechanisms for every layer. */
+import type { JSX } from "preact";
+import type { Thumbnail } from "../blobs";
+import type { Changes, Kind } from "../contract";
+import { live } from "../live";
+import { swap } from "../live_changes";
+import { headsOf, KIND_WORDS, kindsOf, layersOf, SHORT, shown, type HeadName } from "../readings";
+import { page } from "../store";
+import { onArrowKey } from "./arrow_keys";
+import { ThumbnailImage, useThumbnails } from "./thumbnails";
+
+const AS_IT_IS = "";
+
+interface Props {
+  mechanisms: string[];
+  /** Whether heads of this kind can be picked. */
+  possible: (kind: Kind) => boolean;
+  onPick: (head: string) => void;
+  onKey: (key: string, head: string) => void;
+}
+
+export function HeadSwitches({ mechanisms, possible, onPick, onKey }: Props): JSX.Element {
+  const examined = live.base.value?.exam ?? page.value.exams[0];
+  const pictures = useThumbnails();
+  if (examined === undefined) return <p class="muted">Waiting for the first sentence.</p>;
+  const heads = headsOf(examined);
+  const changes = live.changes.value;
+  const several = kindsOf(examined).length > 1;
+  let row = 0;
+  return (
+    <div
+      class="switches"
+      onKeyDown={(event) => {
+        const head = event.target instanceof HTMLElement ? event.target.dataset["head"] : undefined;
+        if (head !== undefined && !event.ctrlKey && !event.metaKey && !event.altKey) onKey(event.key, head);
+        onArrowKey(event);
+      }}
+    >
+      {kindsOf(examined).map((kind) => (
+        <fieldset key={kind} class="switches-kind">
+          {several && <legend class="small muted">{KIND_WORDS[kind]}</legend>}
+          {layersOf(examined, kind).map((layer) => {
+            const place = row++;
+            return (
+              <div key={layer} class="switches-layer" role="group" aria-label={`layer ${SHORT[kind]}.${layer}`}>
+                <LayerPicker kind={kind} layer={layer} mechanisms={mechanisms} changes={changes} />
+                <div class="switches-heads">
+                  {heads
+                    .filter((head) => head.kind === kind && head.layer === layer)
+                    .map((head) => (
+                      <HeadSwitch
+                        key={head.name}
+                        head={head}
+                        text={shown(examined, head)}
+                        state={stateOf(changes, head)}
+                        picture={pictures?.get(head.name) ?? null}
+                        at={`${head.head},${place}`}
+                        first={place === 0 && head.head === 0}
+                        onPick={possible(kind) ? onPick : null}
+                      />
+                    ))}
+                </div>
+              </div>
+            );
+          })}
+        </fieldset>
+      ))}
+    </div>
+  );
+}
+
+function HeadSwitch(props: {
+  head: HeadName;
+  text: string;
+  state: string | null;
+  picture: Thumbnail | null;
+  at: string;
+  first: boolean;
+  onPick: ((head: string) => void) | null;
+}): JSX.Element {
+  const { head, text, state, picture, at, first, onPick } = props;
+  const called = `head ${text}${state === null ? "" : `, ${state}`}`;
+  return (
+    <button
+      type="button"
+      class={`switch ${state === null ? "" : state === "cut" ? "switch-cut" : "switch-formed"}`}
+      aria-pressed={state !== null}
+      aria-label={called}
+      aria-disabled={onPick === null}
+      title={onPick === null ? "only self-attention can be given a form" : called}
+      data-head={head.name}
+      data-at={at}
+      tabIndex={first ? 0 : -1}
+      onClick={() => onPick?.(head.name)}
+    >
+      {picture === null ? <span class="switch-empty" /> : <ThumbnailImage picture={picture} />}
+      <span class="switch-name">{state ?? head.head}</span>
+    </button>
+  );
+}
+
+function LayerPicker(props: { kind: Kind; layer: number; mechanisms: string[]; changes: Changes }): JSX.Element {
+  const slot = `${SHORT[props.kind]}.${props.layer}`;
+  const now = props.changes.swap[slot] ?? AS_IT_IS;
+  return (
+    <label class="switches-picker">
+      <span class="reshape-where">{slot}</span>
+      {props.mechanisms.length > 0 && (
+        <select
+          class={now === AS_IT_IS ? "" : "switches-swapped"}
+          title={now === AS_IT_IS ? "as it is" : now}
+          aria-label={`mechanism of layer ${slot}`}
+          value={now}
+          onChange={({ currentTarget: { value } }) =>
+            live.change(swap(live.changes.value, slot, value === AS_IT_IS ? null : value))
+          }
+        >
+          <option value={AS_IT_IS} selected={now === AS_IT_IS}>
+            as it is
+          </option>
+          {props.mechanisms.map((mechanism) => (
+            <option key={mechanism} value={mechanism} selected={mechanism === now}>
+              {short(mechanism)}
+            </option>
+          ))}
+        </select>
+      )}
+    </label>
+  );
+}
+
+/** window:window=4 as "window 4". */
+function short(mechanism: string): string {
+  const [name = "", options = ""] = mechanism.split(":");
+  return `${name} ${options.replaceAll(/\w+=/g, "").replaceAll(",", ", ")}`.trim();
+}
+
+/** "cut", or the form that the head was given. */
+function stateOf(changes: Changes, { name }: HeadName): string | null {
+  return changes.cut.includes(name) ? "cut" : (changes.project[name] ?? null);
+}

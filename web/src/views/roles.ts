@@ -1,0 +1,98 @@
+/** What heads do, in words: labels of roles.label and forms of structure.form. */
+import type { Exam, Kind } from "../contract";
+import type { HeadName } from "../readings";
+import { digits, ofHead, reading } from "../readings";
+
+interface Role {
+  name: string;
+  /** At most seven letters, for under a small picture. */
+  sign: string;
+  does: string;
+}
+
+const ROLES: Record<string, Role> = {
+  previous: { name: "previous token", sign: "prev", does: "looks at the previous token" },
+  next: { name: "next token", sign: "next", does: "looks at the next token" },
+  self: { name: "the token itself", sign: "self", does: "looks at the token itself" },
+  first: { name: "first token", sign: "first", does: "looks at the first token" },
+  delimiter: { name: "delimiters", sign: "delim", does: "looks at delimiters, such as [SEP] or a full stop" },
+  syntactic: { name: "syntactic head", sign: "syntax", does: "looks at the word that each word hangs on" },
+  rare: { name: "rarest token", sign: "rare", does: "looks at the rarest token of the sentence" },
+  duplicate: { name: "same token elsewhere", sign: "same", does: "looks at the same token elsewhere" },
+  induction: { name: "induction", sign: "induct", does: "looks at what followed the same token before (induction)" },
+  uniform: { name: "everything evenly", sign: "even", does: "looks everywhere nearly alike" },
+  none: { name: "no clear role", sign: "–", does: "plays no role that stands out above chance" },
+};
+
+const UNKNOWN: Role = { name: "role not measured", sign: "", does: "" };
+
+function roleOf(label: string, kind: Kind): Role {
+  const offset = /^offset (-?\d+)$/.exec(label);
+  if (offset !== null) return atOffset(Number(offset[1]), kind);
+  return ROLES[label] ?? (label === "" ? UNKNOWN : { name: label, sign: label.slice(0, 7), does: `plays the role ${label}` });
+}
+
+function atOffset(offset: number, kind: Kind): Role {
+  const far = Math.abs(offset);
+  const sign = offset > 0 ? `+${far}` : offset < 0 ? `−${far}` : "";
+  if (offset === 0) return { name: "same position", sign: "pos", does: "looks at the same position of the other text" };
+  const where = `${far} ${kind === "cross" ? "positions" : "tokens"} ${offset > 0 ? "ahead" : "back"}`;
+  return { name: where, sign, does: `looks ${where}` };
+}
+
+/** "" where roles were not measured. */
+export function labelOf(exam: Exam, head: HeadName): string {
+  return String(ofHead(exam, "roles.label", head) ?? "");
+}
+
+export function roleName(label: string, kind: Kind): string {
+  return roleOf(label, kind).name;
+}
+
+export function roleSign(label: string, kind: Kind): string {
+  return roleOf(label, kind).sign;
+}
+
+/** "looks at the previous token: 0.93 of its attention; even attention would give 0.08" */
+export function roleSentence(exam: Exam, head: HeadName): string | null {
+  const label = labelOf(exam, head);
+  if (label === "") return null;
+  const { does } = roleOf(label, head.kind);
+  const score = ofHead(exam, "roles.score", head);
+  const baseline = ofHead(exam, "roles.baseline", head);
+  if (typeof score !== "number" || typeof baseline !== "number") return does;
+  if (label === "syntactic") {
+    return `${does}: right for ${digits(score)} of the tokens; one fixed offset would be right for ${digits(baseline)}`;
+  }
+  if (label === "uniform") {
+    return `${does}: as if it averaged ${digits(score)} of all tokens it can see (1 is all of them)`;
+  }
+  return `${does}: ${digits(score)} of its attention; even attention would give ${digits(baseline)}`;
+}
+
+/** "" where structure was not measured. */
+export function formOf(exam: Exam, head: HeadName): string {
+  return String(ofHead(exam, "structure.form", head) ?? "");
+}
+
+const FORMS: Record<string, string> = {
+  zero: "nothing at all",
+  uniform: "even",
+  identity: "diagonal",
+  offset: "shifted diagonal",
+  column: "one column",
+  columns: "blocks of columns",
+  band: "band",
+  permutation: "permutation",
+  map: "one key per query",
+  none: "no structured form",
+};
+
+export function formName(form: string): string {
+  return FORMS[form] ?? form;
+}
+
+/** "each token to the one at a fixed offset", from the words of the reading. */
+export function formWords(exam: Exam, form: string, kind: Kind): string {
+  return (reading(exam, `structure.${form}`, kind)?.words ?? "").replace(/^error of /, "");
+}
