@@ -1,0 +1,215 @@
+"""The model with heads cut, layers swapped and heads projected; the model itself is never touched."""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import nn
+
+from attnworks.data.passages import embedded
+from attnworks.data.tokenizing import SideReader
+from attnworks.errors import UsageError
+from attnworks.models.head_parts import heads_of, put_heads
+from attnworks.models.remaking import attention_parts, mechanisms_of
+from attnworks.objectives.choosing import choose
+from attnworks.reshape.advising import swapped, whole_layers
+from attnworks.reshape.contract import Bench
+from attnworks.reshape.forms import Form
+from attnworks.reshape.heads import Head
+from attnworks.reshape.projecting import Project, with_forms
+from attnworks.reshape.swap_trials import layers_of
+from attnworks.serve.questions import Changes
+from attnworks.traces.examinee import Examinee
+from attnworks.traces.foreign import ForeignSubject
+from attnworks.traces.judging import Judge
+from attnworks.traces.record import OwnSubject
+from attnworks.traces.text import read_text
+
+FORMS = ("auto", "mix", "previous", "self", "next", "first", "last", "mean", "band")
+MECHANISMS = (
+    "dense",
+    "window:window=1",
+    "window:window=4",
+    "window:window=16",
+    "longformer:window=4",
+    "bigbird:window=4,block=4",
+    "linear",
+    "luong-dot",
+)
+"""What needs no training of its own, and whose maps are weights; with options for a sentence."""
+KEPT, KEPT_BYTES = 4, 2**30
+"""Changed models that are kept: so many, of so many bytes in all, but one at least."""
+FITTED_ON = 32
+"""Sentences of the embedded corpus to which forms are fitted."""
+TOKENS_AT_ONCE = 1024
+
+
+@dataclass(frozen=True)
+class Possible:
+    """What may be changed.
+
+    reshape     True, or why nothing can
+    """
+
+    reshape: bool | str
+    forms: tuple[str, ...] = ()
+    mechanisms: tuple[str, ...] = ()
+
+
+class ChangedModels:
+    """A model as it is, and with changes; of the latter the last few are kept."""
+
+    def __init__(self, base: Examinee) -> None:
+        self.base = base
+        self._kept: OrderedDict[Changes, Examinee] = OrderedDict()
+
+    @property
+    def model(self) -> nn.Module:
+        return self.base.subject.model
+
+    @cached_property
+    def possible(self) -> Possible:
+        try:
+            layers = attention_parts(self.model, cross=True)
+        except UsageError as error:
+            return Possible(f"expected {error.expected}, got {error.got}")
+        if not layers:
+            return Possible("all layers share their weights")
+        every = layers_of(self.model).values()
+        able = [spec for spec in MECHANISMS if any(layer.why_not((spec,) * len(layer.now)) is None for layer in every)]
+        return Possible(True, FORMS, tuple(able))
+
+    def examinee(self, changes: Changes) -> Examinee:
+        """The model with these changes."""
+        if not changes:
+            return self.base
+        if changes not in self._kept:
+            made = self._make(changes)
+            room = max(1, min(KEPT, KEPT_BYTES // max(1, _bytes(made.subject.model))))
+            while len(self._kept) >= room:
+                self._kept.popitem(last=False)
+            self._kept[changes] = made
+        self._kept.move_to_end(changes)
+        return self._kept[changes]
+
+    def _make(self, changes: Changes) -> Examinee:
+        """Layers are swapped first; then heads get their forms; then heads are cut, which keep numbers and maps."""
+        if self.possible.reshape is not True:
+            raise UsageError(
+                asked="changes to this model",
+                expected="a model whose heads can be changed",
+                got=str(self.possible.reshape),
+                remedy="look without changes",
+            )
+        self._check_heads((*changes.cut, *(head for head, _ in changes.project)))
+        model: Any = self.model
+        if changes.swap:
+            self._check_swaps(changes.swap)
+            model = swapped(model, whole_layers(model, dict(changes.swap)))
+        if changes.project:
+            model = with_forms(model, self._fitted(dict(changes.project)))
+        if changes.cut:
+            model = copy.deepcopy(model) if model is self.model else model
+            for slot, heads in _by_layer(changes.cut).items():
+                silence_heads(model, slot, heads)
+        subject = self.base.subject
+        assert isinstance(subject, OwnSubject | ForeignSubject)
+        return replace(self.base, subject=subject.again(model.eval()))
+
+    def _check_heads(self, names: Iterable[str]) -> None:
+        heads = {slot: len(specs) for slot, specs in mechanisms_of(self.model, cross=True).items()}
+        known = {f"{slot}.{head}" for slot, number in heads.items() for head in range(number)}
+        for name in names:
+            if name not in known:
+                raise UsageError(
+                    asked=f"head {name[:40]!r}",
+                    expected=", ".join(f"{slot}.0 to {slot}.{number - 1}" for slot, number in heads.items() if number),
+                    got="a head that is not there, or whose weights several layers share",
+                    remedy="name heads kind.layer.head, from zero",
+                )
+
+    def _check_swaps(self, swaps: Iterable[tuple[str, str]]) -> None:
+        layers = layers_of(self.model)
+        for slot, spec in swaps:
+            if slot not in layers or spec not in self.possible.mechanisms:
+                known = self.possible.mechanisms if slot in layers else layers
+                raise UsageError(
+                    asked=f"{spec[:40]!r} in {slot[:40]!r}",
+                    expected=f"one of {', '.join(known)}",
+                    got="a mechanism that is not offered" if slot in layers else "a layer that is not there",
+                    remedy="choose one of those; attnworks reshape swap knows more mechanisms",
+                )
+            if reason := layers[slot].why_not((spec,) * len(layers[slot].now)):
+                raise UsageError(
+                    asked=f"{spec} in {slot}",
+                    expected="a mechanism that can be there",
+                    got=f"one that {reason}",
+                    remedy="choose another layer or mechanism",
+                )
+
+    def _fitted(self, wanted: Mapping[str, str]) -> dict[Head, Form]:
+        """The form of every head, nearest to it over some of the embedded corpus, without any error beside it."""
+        forms: dict[Head, Form] = {}
+        for form in dict.fromkeys(wanted.values()):
+            if form not in FORMS:
+                raise UsageError(
+                    asked=f"the form {form[:40]!r}",
+                    expected=f"one of {', '.join(FORMS)}",
+                    got="another",
+                    remedy="choose one of those; attnworks reshape project knows more forms",
+                )
+            heads = ",".join(head for head, of_head in wanted.items() if of_head == form)
+            project = Project(heads=heads, form=form, eps=0.0, sparsity=0.0)
+            forms |= project.fit(self._bench, project.chosen(self.model))
+        return forms
+
+    @cached_property
+    def _bench(self) -> Bench:
+        """The untouched model, and text that forms are fitted to."""
+        base = self.base
+        target = None if base.target is None else _cutting(base.target)
+        examinee = replace(base, source=_cutting(base.source), target=target)
+        text = read_text(examinee, embedded(FITTED_ON), TOKENS_AT_ONCE)
+        judge = Judge(base.subject, choose(None, base.subject.abilities), text)
+        return Bench(base, judge, text.longest)
+
+
+@torch.no_grad()
+def silence_heads(model: nn.Module, slot: str, silent: Collection[int]) -> None:
+    """W_O,h = 0 for these heads of a layer, in place: the layer without them, in which all keep numbers and maps."""
+    part = attention_parts(model, cross=True)[slot]
+    assert part.weights is not None
+    W = part.weights()
+    if W.value_widths is None:
+        W.W_O[list(silent)] = 0.0
+        return
+    heads = [
+        head._replace(W_O=torch.zeros_like(head.W_O)) if number in silent else head
+        for number, head in enumerate(heads_of(part))
+    ]
+    put_heads(model, slot, heads)
+
+
+def _cutting(reader: SideReader) -> SideReader:
+    """The same reader, which cuts what is too long for the model."""
+    reader = copy.copy(reader)
+    reader.max_tokens = reader.longest
+    return reader
+
+
+def _by_layer(heads: Iterable[str]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for name in heads:
+        slot, _, head = name.rpartition(".")
+        found.setdefault(slot, []).append(int(head))
+    return found
+
+
+def _bytes(model: nn.Module) -> int:
+    return sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())

@@ -1,0 +1,170 @@
+"""A model that answers what the page asks."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from attnworks.data.passages import Passage, embedded, from_texts
+from attnworks.decoding.evaluating import evaluating
+from attnworks.errors import UsageError
+from attnworks.exam.examination import Examination
+from attnworks.exam.examiner import Request
+from attnworks.exam.run import run_examination
+from attnworks.reports.page.contents import Contents, Exam, exam_contents, label_of, page_contents
+from attnworks.reports.page.numbers import rounded
+from attnworks.reports.page.sentences import Coded
+from attnworks.serve.changing import ChangedModels
+from attnworks.serve.looking import Looked, Read, as_written, has_scores, look, read_sentence
+from attnworks.serve.questions import Changes, Question
+from attnworks.serve.saying import Said, moved, say
+from attnworks.traces.examinee import Examinee
+from attnworks.traces.foreign import ForeignSubject
+
+REMEMBERED = 8
+"""Sentences for which it is known what the untouched model says."""
+
+
+@dataclass(frozen=True, eq=False)
+class Heard:
+    """What the untouched model said."""
+
+    read: Read
+    said: Said
+    hidden: Tensor
+
+
+class LiveModel:
+    """A model, as it is and with changes. To be asked by one thread at a time.
+
+    longest    most tokens of a sentence
+    text       the sentence that is shown first
+    """
+
+    def __init__(self, examinee: Examinee, *, longest: int = 128, text: str | None = None) -> None:
+        self.base, self.models = examinee, ChangedModels(examinee)
+        positions = examinee.source.longest
+        self.longest = longest if positions is None else min(longest, positions)
+        self.text = first_sentence(examinee) if text is None else text
+        self._counting = copy.copy(examinee.source)
+        self._counting.longest = None
+        self._heard: OrderedDict[str, Heard] = OrderedDict()
+        self.first = self._first()
+
+    def page(self) -> Contents:
+        """The page with an examination of the first sentence."""
+        possible = self.models.possible
+        live = {
+            "tokens": self.longest,
+            "kind": self.base.subject.abilities.kind,
+            "reshape": possible.reshape,
+            "forms": list(possible.forms),
+            "mechanisms": list(possible.mechanisms),
+            "text": self.text,
+        }
+        return page_contents([self.first], host="live", live=live)
+
+    def look(self, question: Question) -> dict[str, Any]:
+        """The sentence with its maps, what is cheap to measure, and what the model says before and after."""
+        began = time.perf_counter()
+        passage = self._passage(question.text)
+        heard, looked = self._look(passage, question.changes)
+        exam = Exam(looked.exam, self.first.label, (looked.sentence,))
+        pin, blobs = Coded(looked.sentence, self.first.exam, "live").contents()
+        return self._answer(exam_contents(exam, [pin]), heard, blobs, began)
+
+    def examine(self, question: Question) -> dict[str, Any]:
+        """The default readings of the sentence."""
+        began = time.perf_counter()
+        passage = self._passage(question.text)
+        examinee = self.models.examinee(question.changes)
+        read = read_sentence(examinee, passage)
+        exam = _examined(as_written(examinee, read), passage)
+        return self._answer(exam_contents(Exam(exam, self.first.label), []), None, {}, began)
+
+    def _look(self, passage: Passage, changes: Changes) -> tuple[dict[str, Any], Looked]:
+        base = self._hear(passage) if changes else None
+        examinee = self.models.examinee(changes)
+        read = base.read if base is not None and base.read.written is None else read_sentence(examinee, passage)
+        looked = look(examinee, read, self.first.exam.model)
+        said = say(examinee, read, looked.outputs)
+        if base is None:
+            self._remember(passage, Heard(read, said, looked.outputs.hidden))
+            return _outputs(said, said, 0.0), looked
+        after = looked.outputs.hidden
+        if read is not base.read:
+            with evaluating(examinee.subject.model):
+                after = examinee.subject.run(base.read.batch(examinee.subject)).hidden
+        return _outputs(base.said, said, moved(base.hidden, after)), looked
+
+    def _hear(self, passage: Passage) -> Heard:
+        """What the untouched model says, from memory if it was asked before."""
+        text, subject = passage.source.text, self.base.subject
+        if text not in self._heard:
+            read = read_sentence(self.base, passage)
+            with evaluating(subject.model):
+                outputs = subject.run(read.batch(subject), scores=has_scores(subject))
+                self._remember(passage, Heard(read, say(self.base, read, outputs), outputs.hidden))
+        self._heard.move_to_end(text)
+        return self._heard[text]
+
+    def _remember(self, passage: Passage, heard: Heard) -> None:
+        self._heard[passage.source.text] = heard
+        self._heard.move_to_end(passage.source.text)
+        while len(self._heard) > REMEMBERED:
+            self._heard.popitem(last=False)
+
+    def _passage(self, text: str) -> Passage:
+        ((passage,), _) = from_texts([" ".join(text.split())])
+        count = len(self._counting.read(passage.source))
+        if count > self.longest:
+            raise UsageError(
+                asked="the sentence",
+                expected=f"at most {self.longest:,} tokens",
+                got=f"{count:,}",
+                remedy="shorten it, or serve with a larger --max-tokens if the model has the positions",
+            )
+        return passage
+
+    def _first(self) -> Exam:
+        passage = self._passage(self.text)
+        read = read_sentence(self.base, passage)
+        exam = _examined(as_written(self.base, read), passage)
+        looked = look(self.base, read, exam.model)
+        return Exam(exam, label_of(exam), (looked.sentence,))
+
+    def _answer(
+        self, exam: Mapping[str, Any], outputs: dict[str, Any] | None, blobs: Mapping[str, str], began: float
+    ) -> dict[str, Any]:
+        seconds = time.perf_counter() - began
+        return {"exam": exam, "outputs": rounded(outputs), "blobs": blobs, "seconds": rounded(seconds)}
+
+
+def first_sentence(examinee: Examinee) -> str:
+    """With a hidden word, where the model would say which; for a model of ours from the embedded corpus."""
+    subject = examinee.subject
+    if not isinstance(subject, ForeignSubject):
+        return embedded(1)[0].source.text
+    able = subject.abilities
+    if able.kind == "encoder" and able.vocabulary and able.mask_id is not None:
+        return f"The capital of France is {examinee.spell[0](able.mask_id)} ."
+    return "The animal did not cross the street because it was too tired ."
+
+
+def _examined(examinee: Examinee, passage: Passage) -> Examination:
+    return run_examination(examinee, [passage], Request(), about={"name": "live"})
+
+
+def _outputs(before: Said, after: Said, far: float) -> dict[str, Any]:
+    return {
+        "words": after.words,
+        "before": [output._asdict() for output in before.outputs],
+        "after": [output._asdict() for output in after.outputs],
+        "moved": far,
+    }

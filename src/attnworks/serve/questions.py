@@ -1,0 +1,87 @@
+"""What a page asks: a sentence, and changes to the model. Read with suspicion."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from attnworks.errors import UsageError
+
+LARGEST = 64 * 1024
+"""Bytes of a question."""
+MOST_CHANGES = 1024
+Pairs = tuple[tuple[str, str], ...]
+
+
+class NotJSONError(UsageError):
+    """Bytes that are no JSON."""
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Heads that are cut, forms of heads and mechanisms of layers, all by name; in order, so that equals are equal."""
+
+    cut: tuple[str, ...] = ()
+    project: Pairs = ()
+    swap: Pairs = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.cut or self.project or self.swap)
+
+
+@dataclass(frozen=True)
+class Question:
+    text: str
+    changes: Changes = Changes()
+
+
+def read_question(body: bytes) -> Question:
+    """The question in the body of a request; UsageError for anything else."""
+    asked = _parsed(body)
+    _check_keys(asked, {"text"}, {"changes"}, "a question")
+    text, changes = asked["text"], asked.get("changes", {})
+    _check(isinstance(text, str), "the sentence", "text", text)
+    _check_keys(changes, set(), {"cut", "project", "swap"}, "changes")
+    cut = changes.get("cut", [])
+    _check(isinstance(cut, list) and all(isinstance(head, str) for head in cut), "heads to cut", "a list of names", cut)
+    project, swap = (_pairs(changes.get(name, {}), name) for name in ("project", "swap"))
+    if (count := len(cut) + len(project) + len(swap)) > MOST_CHANGES:
+        raise _unlike("changes", f"at most {MOST_CHANGES:,}", f"{count:,}")
+    return Question(text, Changes(tuple(sorted({*cut})), project, swap))
+
+
+def _parsed(body: bytes) -> Any:
+    try:
+        asked = json.loads(body)
+        json.dumps(asked, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
+        raise NotJSONError(
+            asked="a question",
+            expected="JSON in UTF-8",
+            got=f"{len(body):,} bytes of something else",
+            remedy='send {"text": "a sentence", "changes": {"cut": [], "project": {}, "swap": {}}}',
+        ) from error
+    return asked
+
+
+def _check_keys(asked: Any, needed: set[str], more: set[str], what: str) -> None:
+    _check(isinstance(asked, dict), what, "an object", asked)
+    if not needed <= {*asked} <= needed | more:
+        got = ", ".join(sorted(asked)) or "nothing"
+        raise _unlike(what, f"{', '.join(sorted(needed | more))} in it", got[:80])
+
+
+def _pairs(asked: Any, name: str) -> Pairs:
+    fits = isinstance(asked, dict) and all(isinstance(value, str) for value in asked.values())
+    _check(fits, name, "an object of texts", asked)
+    return tuple(sorted(asked.items()))
+
+
+def _check(fits: bool, what: str, expected: str, got: Any) -> None:
+    if not fits:
+        raise _unlike(what, expected, json.dumps(got)[:80])
+
+
+def _unlike(what: str, expected: str, got: str) -> UsageError:
+    return UsageError(asked=what, expected=expected, got=got, remedy="see docs/page.md")

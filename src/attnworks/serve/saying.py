@@ -1,0 +1,68 @@
+"""What a model says about a sentence, in a few words with their probabilities."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnworks.objectives.text import Outputs
+from attnworks.serve.looking import Read
+from attnworks.traces.examinee import Examinee
+
+SHOWN = 5
+
+
+class Output(NamedTuple):
+    text: str
+    probability: float | None
+
+
+class Said(NamedTuple):
+    """What the outputs are, in words, and the outputs, the most probable first."""
+
+    words: str
+    outputs: list[Output]
+
+
+def say(examinee: Examinee, read: Read, outputs: Outputs) -> Said:
+    """The translation, the next token, the hidden word or the class: what the model is made to say."""
+    able, written = examinee.subject.abilities, read.written
+    if written is not None:
+        probability = None if written.logprob is None else float(torch.tensor(written.logprob).exp())
+        return Said("what the model writes for it", [Output(written.text, probability)])
+    if outputs.scores is None:
+        return Said("the model gives no words, only vectors", [])
+    if able.classes is not None:
+        named = getattr(getattr(examinee.subject.model, "config", None), "id2label", None) or {}
+        best = _best(outputs.scores[0])
+        return Said("the most probable classes", [Output(str(named.get(at, at)), p) for at, p in best])
+    if able.kind == "decoder":
+        return Said("the most probable next tokens", _spelled(examinee, outputs.scores[0, -1]))
+    ids = read.text.sides[0][0].ids
+    if able.mask_id is None or able.mask_id not in ids:
+        hidden = "a word" if able.mask_id is None else examinee.spell[0](able.mask_id)
+        return Said(f"put {hidden} in place of a word to see what the model would fill in", [])
+    return Said(
+        "what the model would fill in for the first hidden word",
+        _spelled(examinee, outputs.scores[0, ids.index(able.mask_id)]),
+    )
+
+
+def moved(before: Float[Tensor, "b i e"], after: Float[Tensor, "b i e"]) -> float:
+    """|X' - X| / |X| of the last stream."""
+    wide = torch.promote_types(before.dtype, torch.float32)
+    X = before.to(wide)
+    return float((after.to(wide) - X).norm() / X.norm().clamp_min(torch.finfo(wide).tiny))
+
+
+def _spelled(examinee: Examinee, scores: Float[Tensor, " w"]) -> list[Output]:
+    spell: Any = examinee.spell[0]
+    return [Output(spell(token), p) for token, p in _best(scores)]
+
+
+def _best(scores: Float[Tensor, " w"]) -> list[tuple[int, float]]:
+    p, places = scores.double().softmax(-1).topk(min(SHOWN, len(scores)))
+    return list(zip(places.tolist(), p.tolist(), strict=True))

@@ -1,0 +1,59 @@
+"""From the name of a model or of an examination to a server that runs."""
+
+from __future__ import annotations
+
+import secrets
+import webbrowser
+from collections.abc import Callable
+from pathlib import Path
+
+from attnworks.exam.folder import EXAM, read_exam
+from attnworks.reports.page.contents import Contents, Exam, page_contents
+from attnworks.serve.addresses import check_local, listen, local_hosts, shown
+from attnworks.serve.app import application
+from attnworks.serve.live import LiveModel
+from attnworks.serve.running import run
+from attnworks.serve.work import Worker
+from attnworks.traces.examinee import open_examinee
+
+
+def serve_page(
+    name: str,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    longest: int = 128,
+    text: str | None = None,
+    opens: bool = False,
+    device: str = "cpu",
+    dtype: str = "float32",
+    tell: Callable[[str], object] = print,
+) -> None:
+    """Serve the page of a model, live, or of an examination, until told to stop.
+
+    longest    most tokens of a sentence
+    text       the sentence that is shown first
+    opens      whether to open the page in the browser
+    """
+    host = check_local(host)
+    with listen(host, port) as place:
+        number = place.getsockname()[1]
+        contents, model = _page(name, longest, text, device, dtype)
+        token, worker = secrets.token_urlsafe(), Worker()
+        app = application(contents, model, worker, hosts=local_hosts(host, number), token=token)
+        url = f"http://{shown(host)}:{number}/{token}/"
+        tell(f"Serving {name} at {url}")
+        tell("Ctrl-C stops.")
+        if opens:
+            webbrowser.open(url)
+        run(app, worker, place)
+        tell("Stopped.")
+
+
+def _page(name: str, longest: int, text: str | None, device: str, dtype: str) -> tuple[Contents, LiveModel | None]:
+    """The page of a model that answers, or of an examination, which does not."""
+    folder = Path(name)
+    if (folder / EXAM).is_file():
+        return page_contents([Exam(read_exam(folder), folder.resolve().name)], host="live"), None
+    model = LiveModel(open_examinee(name, device=device, dtype=dtype), longest=longest, text=text)
+    return model.page(), model

@@ -1,0 +1,76 @@
+"""One thread for all work, a short queue before it, and a plain no where the queue would take too long."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from attnworks.errors import AttnworksError
+
+T = TypeVar("T")
+
+PATIENCE = 0.8
+"""Seconds that work may take from its arrival to its end, by what work like it took lately."""
+FORGETTING = 0.9
+"""With every piece of work, the longest time of work of its kind fades by this factor."""
+
+
+class BusyError(AttnworksError):
+    """There is too much to do already."""
+
+
+class Worker:
+    """Does one thing after the other, those that came first before. Work that is cancelled in time is never begun."""
+
+    def __init__(self, patience: float = PATIENCE) -> None:
+        self.patience = patience
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="attnworks")
+        self._lock = threading.Lock()
+        self._expected: dict[str, float] = {}
+        self._open: dict[Future[Any], float] = {}
+        self._stopped = False
+
+    def offer(self, kind: str, work: Callable[[], T]) -> Future[T]:
+        """The result to come, or BusyError at once; whoever comes when nothing is open is never sent away."""
+        with self._lock:
+            own = self._expected.get(kind, 0.0)
+            if self._stopped or (self._open and sum(self._open.values()) + own > self.patience):
+                raise BusyError(
+                    asked="an answer",
+                    expected="a server with time for it",
+                    got="one that stops" if self._stopped else f"{len(self._open)} questions before this one",
+                    remedy="ask again in a second",
+                )
+            future = self._thread.submit(self._timed, kind, work)
+            self._open[future] = own
+        future.add_done_callback(self._close)
+        return future
+
+    def stop(self) -> None:
+        """Finish what runs, drop what waits, refuse what comes."""
+        with self._lock:
+            self._stopped = True
+            waiting = list(self._open)
+        for future in waiting:
+            future.cancel()
+
+    def close(self) -> None:
+        """The same, and wait for the end."""
+        self.stop()
+        self._thread.shutdown()
+
+    def _timed(self, kind: str, work: Callable[[], T]) -> T:
+        began = time.perf_counter()
+        try:
+            return work()
+        finally:
+            taken = time.perf_counter() - began
+            with self._lock:
+                self._expected[kind] = max(taken, FORGETTING * self._expected.get(kind, 0.0))
+
+    def _close(self, future: Future[Any]) -> None:
+        with self._lock:
+            self._open.pop(future, None)

@@ -1,0 +1,81 @@
+"""A server in a thread, and what asks it: bytes over a socket, as any program could send them."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from attnworks.reports.page.contents import Contents
+from attnworks.serve.addresses import listen, local_hosts
+from attnworks.serve.app import application
+from attnworks.serve.live import LiveModel
+from attnworks.serve.running import Server
+from attnworks.serve.work import Worker
+
+TOKEN = "a-token-of-the-tests"
+JSON = {"Content-Type": "application/json"}
+
+
+class Reply(NamedTuple):
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Client:
+    """Asks one server; `get` and `post` take paths behind the token."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+    def send(
+        self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None, chunked: bool = False
+    ) -> Reply:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        try:
+            connection.request(method, path, body, dict(headers or {}), encode_chunked=chunked)
+            answer = connection.getresponse()
+            return Reply(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
+        finally:
+            connection.close()
+
+    def get(self, path: str = "", **headers: str) -> Reply:
+        return self.send("GET", f"/{TOKEN}/{path}", None, headers)
+
+    def post(self, path: str, body: Any, headers: Mapping[str, str] = JSON) -> Reply:
+        data = body if isinstance(body, bytes) else json.dumps(body)
+        return self.send("POST", f"/{TOKEN}/{path}", data, headers)
+
+    def raw(self, request: bytes) -> bytes:
+        """The first bytes of the answer to these bytes."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=30) as connection:
+            connection.sendall(request)
+            return connection.recv(65536)
+
+
+@contextmanager
+def serving(contents: Contents, model: LiveModel | None, worker: Worker | None = None) -> Iterator[Client]:
+    worker = Worker() if worker is None else worker
+    with listen("127.0.0.1", 0) as place:
+        port = place.getsockname()[1]
+        server = Server(application(contents, model, worker, hosts=local_hosts("127.0.0.1", port), token=TOKEN), worker)
+        thread = threading.Thread(target=server.run, args=([place],))
+        thread.start()
+        try:
+            while not server.started:
+                time.sleep(0.01)
+            yield Client(port)
+        finally:
+            server.should_exit = True
+            thread.join()
+            worker.close()

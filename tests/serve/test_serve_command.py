@@ -1,0 +1,93 @@
+"""The command: it says where it serves, ends when told to, and tells what is wrong in one line."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from tests.exam_helpers import LINES
+
+from attnworks.cli import main
+from attnworks.data.passages import from_texts
+from attnworks.exam.examiner import Request
+from attnworks.exam.folder import write_exam
+from attnworks.exam.run import run_examination
+from attnworks.serve.addresses import check_local, local_hosts
+from attnworks.serve.live import LiveModel
+
+
+@pytest.fixture(scope="module")
+def exam_folder(bert: LiveModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    request = Request(("rank",), pin=(LINES[0],))
+    exam = run_examination(bert.base, from_texts(LINES)[0], request)
+    return write_exam(exam, tmp_path_factory.mktemp("static") / "exam")
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_serves_an_examination_until_told_to_stop(exam_folder: Path, how: signal.Signals) -> None:
+    command = [sys.executable, "-m", "attnworks", "serve", str(exam_folder)]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        try:
+            found = re.search(r"http://127\.0\.0\.1:\d+/[\w-]{32,}/", process.stdout.readline())
+            assert found is not None, process.communicate()[1]
+            assert process.stdout.readline() == "Ctrl-C stops.\n"
+            with urllib.request.urlopen(found[0], timeout=30) as page:
+                assert page.status == 200 and b'id="page"' in page.read()
+            asked = urllib.request.Request(
+                f"{found[0]}api/look", b'{"text": "a b"}', {"Content-Type": "application/json"}
+            )
+            with pytest.raises(urllib.error.HTTPError, match="404"):
+                urllib.request.urlopen(asked, timeout=30)
+            process.send_signal(how)
+            out, err = process.communicate(timeout=20)
+        finally:
+            process.kill()
+    assert (process.returncode, out, err) == (0, "Stopped.\n", "")
+
+
+def test_port_in_use(exam_folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        result = CliRunner().invoke(main, ["serve", str(exam_folder), "--port", str(port)])
+    assert result.exit_code == 1
+    assert result.output.startswith(f"attnworks: serve at 127.0.0.1 port {port}: expected a port that is free")
+    assert result.output.count("\n") == 1
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.0.1", "example.org", ""])
+def test_only_this_machine(exam_folder: Path, host: str) -> None:
+    result = CliRunner().invoke(main, ["serve", str(exam_folder), "--host", host])
+    assert result.exit_code == 2 and "only this machine can reach" in result.output
+
+
+def test_names_of_this_machine() -> None:
+    assert [check_local(host) for host in ("localhost", "127.0.0.1", "::1")] == ["127.0.0.1", "127.0.0.1", "::1"]
+    assert local_hosts("::1", 7) == ["[::1]:7", "127.0.0.1:7", "localhost:7"]
+    assert "localhost" in local_hosts("127.0.0.1", 80) and "localhost" not in local_hosts("127.0.0.1", 81)
+
+
+def test_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "uvicorn" else find(name))
+    result = CliRunner().invoke(main, ["serve", "anything"])
+    assert result.exit_code == 1 and "uvicorn" in result.output and "pip install attnworks[serve]" in result.output
+    assert result.output.count("\n") == 1
+
+
+def test_no_such_model(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["serve", str(tmp_path / "nothing")])
+    assert result.exit_code in (1, 2) and result.output.count("\n") == 1

@@ -1,0 +1,174 @@
+"""What is answered: pins that are the model's own maps, outputs before and after, changes that can be undone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.exam_helpers import LINES, save_tiny, train_run
+from tests.helpers import assert_close
+
+from attnworks.data.passages import from_texts
+from attnworks.errors import UsageError
+from attnworks.exam.examiner import Request
+from attnworks.exam.run import run_examination
+from attnworks.reports.page.blobs import Coding, decode, unpack
+from attnworks.serve.changing import KEPT, ChangedModels, silence_heads
+from attnworks.serve.live import LiveModel
+from attnworks.serve.questions import Changes, Question
+from attnworks.traces.examinee import open_examinee
+from attnworks.traces.gates import HeadsOff
+from attnworks.traces.layer import Slot
+from attnworks.traces.text import read_text
+
+TEXT = LINES[1]
+
+
+def without_time(answer: dict[str, Any]) -> str:
+    return json.dumps({key: value for key, value in answer.items() if key != "seconds"})
+
+
+def maps_of(answer: dict[str, Any], slot: int) -> torch.Tensor:
+    found = answer["exam"]["pins"][0]["slots"][slot]
+    data = decode(unpack(answer["blobs"][found["blob"]]), Coding(**found["coding"]))
+    return data.unflatten(0, (len(found["held"]), found["rows"], found["columns"]))
+
+
+def test_look_shows_the_maps_and_readings_of_an_examination(bert: LiveModel) -> None:
+    """weight = (q / 255)^2 with q rounded: |sqrt(p') - sqrt(p)| <= 1/2 / 255, and so |p' - p| <= 1 / 255 + tiny."""
+    answer = bert.look(Question(TEXT))
+    passages = from_texts([TEXT])[0]
+    exam = run_examination(bert.base, passages, Request(("rank", "saturation"), pin=(TEXT,)))
+    for number, P in enumerate(exam.pins[0].maps.values()):
+        assert (maps_of(answer, number) - P.float()).abs().max() <= 1 / 255 + 1e-3
+    assert answer["exam"]["pins"][0]["tokens"] == list(exam.pins[0].tokens)
+    for name in ("rank.cosine", "saturation.entropy"):
+        told, reading = answer["exam"]["readings"][f"{name}@encoder"], exam[name]
+        values = torch.cat([torch.as_tensor(row).flatten() for row in told["value"]])
+        assert_close(values.double(), torch.cat([row.flatten() for row in reading.value]).double(), torch.float32)  # pyright: ignore[reportAttributeAccessIssue]
+    assert answer["outputs"]["moved"] == 0.0 and answer["outputs"]["before"] == answer["outputs"]["after"]
+
+
+def test_examine_has_default_readings_and_no_pin(bert: LiveModel) -> None:
+    answer = bert.examine(Question(TEXT, Changes(cut=("enc.0.1",))))
+    assert answer["exam"]["pins"] == [] and answer["blobs"] == {} and answer["outputs"] is None
+    assert {"rank.cosine@encoder", "sinks.first@encoder"} <= {*answer["exam"]["readings"]}
+    json.dumps(answer, allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        Changes(cut=("enc.0.1", "enc.1.2")),
+        Changes(project=(("enc.0.0", "previous"), ("enc.1.1", "auto"))),
+        Changes(swap=(("enc.1", "window:window=1"),)),
+        Changes(("enc.0.0",), (("enc.1.0", "first"),), (("enc.1", "linear"),)),
+    ],
+)
+def test_changes_move_outputs_and_undoing_them_gives_the_same_bits(bert: LiveModel, changes: Changes) -> None:
+    weights = {name: tensor.clone() for name, tensor in bert.base.subject.model.state_dict().items()}
+    before = bert.look(Question(TEXT))
+    after = bert.look(Question(TEXT, changes))
+    assert after["outputs"]["moved"] > 1e-4
+    assert without_time(bert.look(Question(TEXT))) == without_time(before)
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in bert.base.subject.model.state_dict().items())
+
+
+def test_projected_head_attends_by_its_form(bert: LiveModel) -> None:
+    answer = bert.look(Question(TEXT, Changes(project=(("enc.1.1", "first"),))))
+    P = maps_of(answer, 1)[1]
+    assert_close(P, torch.nn.functional.one_hot(torch.zeros(len(P), dtype=torch.long), len(P)).to(P))
+
+
+def test_swapped_layer_sees_its_window(bert: LiveModel) -> None:
+    P = maps_of(bert.look(Question(TEXT, Changes(swap=(("enc.0", "window:window=1"),)))), 0)
+    i = torch.arange(P.shape[-1])
+    far = (i[:, None] - i).abs() > 1
+    assert not P[:, far].any() and P[:, ~far].any()
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "bart", "t5"])
+def test_cut_heads_are_as_closed_gates(name: str, tmp_path: Path) -> None:
+    """u = sum_h Y_h W_O,h + b: with W_O,h = 0 the layer gives what it gives with Y_h = 0."""
+    examinee = open_examinee(str(save_tiny(name, tmp_path / name)))
+    text = read_text(examinee, from_texts([TEXT])[0], 999)
+    batch, _ = text.batch(0)
+    slot = "dec.1" if name in ("gpt2", "llama") else "enc.1"
+    with torch.inference_mode():
+        whole = examinee.subject.run(batch).hidden
+        gated = examinee.subject.run(batch, HeadsOff([(Slot.parse(slot), 0), (Slot.parse(slot), 2)])).hidden
+    cut = ChangedModels(examinee).examinee(Changes(cut=(f"{slot}.0", f"{slot}.2")))
+    with torch.inference_mode():
+        assert_close(cut.subject.run(batch).hidden, gated)
+        assert torch.equal(examinee.subject.run(batch).hidden, whole)
+    assert (gated - whole).abs().max() > 1e-4
+
+
+def test_cut_heads_of_unequal_widths(translator: LiveModel) -> None:
+    """Heads of several widths lie one above the other in W_O."""
+    import copy
+
+    from attnworks.models.head_parts import heads_of, put_heads
+    from attnworks.models.remaking import attention_parts
+
+    model = copy.deepcopy(translator.base.subject.model)
+    heads = heads_of(attention_parts(model)["enc.0"])
+    narrow = heads[0]._replace(
+        W_V=heads[0].W_V[:, :-1], W_O=heads[0].W_O[:-1], b_V=None if heads[0].b_V is None else heads[0].b_V[:-1]
+    )
+    put_heads(model, "enc.0", [narrow.each(torch.clone), *(head.each(torch.clone) for head in heads[1:])])
+    silence_heads(model, "enc.0", [0])
+    left = heads_of(attention_parts(model)["enc.0"])
+    assert not left[0].W_O.any() and all(head.W_O.any() for head in left[1:])
+
+
+def test_only_some_changed_models_are_kept(bert: LiveModel) -> None:
+    models = ChangedModels(bert.base)
+    every = [Changes(cut=(f"enc.{layer}.{head}",)) for layer in range(2) for head in range(3)]
+    first = models.examinee(every[0])
+    assert models.examinee(every[0]) is first
+    for changes in every[1:]:
+        models.examinee(changes)
+    assert len(models._kept) == KEPT and models.examinee(every[0]) is not first
+    assert models.examinee(Changes()) is bert.base
+
+
+def test_translation_and_its_beam(translator: LiveModel) -> None:
+    answer = translator.look(Question(TEXT, Changes(cut=("enc.0.0",))))
+    pin = answer["exam"]["pins"][0]
+    assert {slot["kind"] for slot in pin["slots"]} == {"encoder", "decoder", "cross"}
+    assert pin["beam"] and {*pin["beam"][0]} == {"kept", "ended"}
+    assert [" ".join(pin["translation"])] == [output["text"] for output in answer["outputs"]["after"]]
+    assert 0 < answer["outputs"]["after"][0]["probability"] <= 1
+    assert answer["outputs"]["moved"] > 0
+    assert translator.examine(Question(TEXT))["exam"]["readings"]
+
+
+@pytest.mark.parametrize(("name", "words"), [("gpt2", "next tokens"), ("bert", "hidden word"), ("bart", "writes")])
+def test_what_models_say(name: str, words: str, tmp_path: Path) -> None:
+    model = LiveModel(open_examinee(str(save_tiny(name, tmp_path / name))), longest=23, text=LINES[0])
+    outputs = model.look(Question("the cat sees <mask> ." if name == "bert" else TEXT))["outputs"]
+    assert words in outputs["words"]
+    chances = [output["probability"] for output in outputs["before"]]
+    assert len(chances) == (1 if name == "bart" else 5)
+    assert name == "bart" or (chances == sorted(chances, reverse=True) and 0 < sum(chances) <= 1)
+
+
+def test_models_without_heads_to_change(tmp_path: Path) -> None:
+    model = LiveModel(open_examinee(str(train_run(tmp_path / "rnn", "small-lstm"))), text=LINES[0])
+    live = model.page().page["live"]
+    assert "recurrent" in live["reshape"] and live["forms"] == live["mechanisms"] == []
+    with pytest.raises(UsageError, match="recurrent"):
+        model.look(Question(TEXT, Changes(cut=("cross.0.0",))))
+    assert model.look(Question(TEXT))["exam"]["pins"]
+
+
+def test_page_says_what_may_be_asked(bert: LiveModel) -> None:
+    page = bert.page().page
+    live = page["live"]
+    assert (page["host"], live["kind"], live["reshape"], live["tokens"]) == ("live", "encoder", True, 23)
+    assert live["text"] == LINES[0] and "window:window=4" in live["mechanisms"] and "auto" in live["forms"]
+    assert page["exams"][0]["pins"] and page["exams"][0]["findings"]

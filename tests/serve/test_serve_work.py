@@ -1,0 +1,109 @@
+"""One thing after the other, few in the queue, none for those who have gone."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import CancelledError
+
+import pytest
+from tests.exam_helpers import LINES
+from tests.serve.serving import TOKEN, serving
+
+from attnworks.serve.live import LiveModel
+from attnworks.serve.work import BusyError, Worker
+
+
+def test_queue_is_as_long_as_patience() -> None:
+    """Work of 0.1 s, patience of 0.35 s: three fit, waiting and running ones together."""
+    worker, hold = Worker(patience=0.35), threading.Event()
+    worker.offer("look", lambda: time.sleep(0.1)).result()
+    worker._expected["look"] = 0.1
+    taken = [worker.offer("look", hold.wait) for _ in range(3)]
+    with pytest.raises(BusyError, match="3 questions before"):
+        worker.offer("look", hold.wait)
+    hold.set()
+    assert all(future.result() for future in taken)
+    worker.close()
+
+
+def test_idle_worker_takes_any_work() -> None:
+    worker = Worker(patience=0.0)
+    worker.offer("examine", lambda: time.sleep(0.01)).result()
+    deadline = time.monotonic() + 5
+    while worker._open and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert worker.offer("examine", lambda: 3).result() == 3
+    worker.close()
+
+
+def test_cancelled_work_is_not_begun_and_frees_its_place() -> None:
+    worker, hold, begun = Worker(), threading.Event(), list[int]()
+    running = worker.offer("look", hold.wait)
+    waiting = worker.offer("look", lambda: begun.append(1))
+    assert waiting.cancel() and len(worker._open) == 1
+    hold.set()
+    running.result()
+    worker.close()
+    assert not begun
+
+
+def test_stop_finishes_what_runs_and_drops_what_waits() -> None:
+    worker, hold, began = Worker(), threading.Event(), threading.Event()
+
+    def work() -> int:
+        began.set()
+        hold.wait()
+        return 3
+
+    running, waiting = worker.offer("look", work), worker.offer("look", work)
+    began.wait()
+    worker.stop()
+    with pytest.raises(BusyError, match="stops"):
+        worker.offer("look", work)
+    hold.set()
+    assert running.result() == 3
+    with pytest.raises(CancelledError):
+        waiting.result()
+    worker.close()
+
+
+def test_full_server_says_so_at_once_and_clients_that_leave_are_forgotten(
+    bert: LiveModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker, hold, begun = Worker(patience=0.5), threading.Event(), list[str]()
+    contents, look = bert.page(), bert.look
+
+    def slow(question):
+        begun.append(question.text)
+        hold.wait()
+        return look(question)
+
+    monkeypatch.setattr(bert, "look", slow)
+    worker._expected["look"] = 0.2
+    with serving(contents, bert, worker) as client:
+        first = threading.Thread(target=client.post, args=("api/look", {"text": LINES[0]}))
+        first.start()
+        _until(lambda: len(begun) == 1)
+        body = f'{{"text": "{LINES[1]}"}}'.encode()
+        head = f"POST /{TOKEN}/api/look HTTP/1.1\r\nHost: localhost:{client.port}\r\nContent-Type: application/json\r\n"
+        import socket
+
+        leaving = socket.create_connection(("127.0.0.1", client.port))
+        leaving.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        _until(lambda: len(worker._open) == 2)
+        refused = client.post("api/look", {"text": LINES[0]})
+        assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+        assert "2 questions before" in refused.json["error"] and client.get().status == 200
+        leaving.close()
+        _until(lambda: len(worker._open) == 1)
+        hold.set()
+        first.join()
+    assert begun == [LINES[0]]
+
+
+def _until(so: object) -> None:
+    deadline = time.monotonic() + 20
+    while not so():  # pyright: ignore[reportCallIssue]
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
