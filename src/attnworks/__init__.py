@@ -24,8 +24,10 @@ if TYPE_CHECKING:
         traces,
         training,
     )
+    from attnworks.exam.folder import read_exam
     from attnworks.exam.run import examine
     from attnworks.models import build, load, preset, save
+    from attnworks.reports.page import report
 
 __all__ = [
     "__version__",
@@ -43,6 +45,8 @@ __all__ = [
     "notation",
     "objectives",
     "preset",
+    "read_exam",
+    "report",
     "reshape",
     "save",
     "timing",
@@ -50,7 +54,15 @@ __all__ = [
     "training",
 ]
 
-_HOME = {"build": "models", "examine": "exam.run", "load": "models", "preset": "models", "save": "models"}
+_HOME = {
+    "build": "models",
+    "examine": "exam.run",
+    "load": "models",
+    "preset": "models",
+    "read_exam": "exam.folder",
+    "report": "reports.page",
+    "save": "models",
+}
 
 
 def __getattr__(name: str) -> object:

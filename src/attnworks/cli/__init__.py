@@ -22,7 +22,9 @@ _COMMANDS = (
     "count",
     "examine",
     "experiment",
+    "report",
     "reshape",
+    "serve",
     "train",
     "translate",
 )
@@ -63,6 +65,8 @@ def main() -> None:
       attnworks train tiny --corpus grammar --minutes 2 --out runs/quick
       attnworks translate runs/quick "Luca is studying in Spain . He is very happy ."
       attnworks examine runs/quick --out exams/quick      # what every head does
+      attnworks report exams/quick --out report.html      # the same to look at, in one file
+      attnworks serve runs/quick          # the same live: type a sentence, cut heads by click
       attnworks compare exams/quick exams/later
       attnworks advise runs/quick --n 1024        # which attention mechanisms would do
       attnworks reshape project runs/quick --heads "enc.0.*" --heal 200 --out runs/projected

@@ -43,10 +43,11 @@ def _list(context: click.Context, parameter: click.Parameter, value: bool) -> No
 )
 @click.option("--objective", help="lm, mlm, seq2seq, embedding or labels:FILE, for importance and ablation.")
 @click.option("--without", callback=_names, help="Run without skip, mlp, norm (comma-separated), in float64.")
-@click.option("--pin", multiple=True, metavar="SENTENCE", help="Keep the attention maps of this sentence.")
+@click.option("--pin", multiple=True, metavar="SENTENCE", help="Keep the attention maps of this "
+              "sentence.  [default, with --out or --report: one of the text]")  # fmt: skip
 @click.option("--batch-tokens", type=click.IntRange(1), default=4096, show_default=True, help="Padded size of a batch.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for all readings.")
-@click.option("--report", type=click.Path(path_type=Path), help="Also write the summary as one HTML file.")
+@click.option("--report", type=click.Path(path_type=Path), help="Also write all of it to look at, as one HTML file.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 @compute_options()
 def examine(model: str, **options: Any) -> None:

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from attnworks.cli.console import console, print_json, progress_console
 from attnworks.cli.examine_display import examine_progress, show
+from attnworks.cli.report_display import show_written
 from attnworks.data.parses import attach, read_parses
 from attnworks.data.passages import Passage, embedded, from_corpus, from_file
-from attnworks.errors import FolderError, UsageError
+from attnworks.errors import UsageError
 from attnworks.exam.examination import Examination
 from attnworks.exam.examiner import Request
 from attnworks.exam.folder import check_place, write_exam
 from attnworks.exam.plan import EVERYTHING, choose_measures, costs
 from attnworks.exam.run import run_examination
 from attnworks.measures.contract import MEASURES, Setting
-from attnworks.reports.exam_page import exam_page
-from attnworks.storage.disk import write_file
+from attnworks.reports.page.writing import check_out, write_report
 from attnworks.traces.examinee import open_examinee
 from attnworks.training.distributed import join_team
 
@@ -35,7 +32,7 @@ def examine_and_show(model: str, options: dict[str, Any]) -> None:
         measures=(EVERYTHING,) if options["everything"] else options["measures"],
         objective=options["objective"],
         without=options["without"] or (),
-        pin=options["pin"],
+        pin=options["pin"] or (None if options["out"] or options["report"] else ()),
         tokens_per_batch=options["batch_tokens"],
         seed=options["seed"],
     )
@@ -53,7 +50,7 @@ def examine_and_show(model: str, options: dict[str, Any]) -> None:
             remedy="add --out FOLDER, or --report FILE to see them",
         )
     if options["report"] is not None:
-        _check_report(options["report"])
+        check_out(options["report"])
     measures = choose_measures(request.measures, Setting(longest=2))
     with join_team(options["device"]) as team:
         quiet = quiet or not team.leads
@@ -84,13 +81,9 @@ def _hand_over(exam: Examination, options: dict[str, Any]) -> None:
     else:
         show(exam, console(), folder, tables_of(exam, options["measures"] or ()))
     if options["report"] is not None:
-        page = Console(record=True, width=110, highlight=False, file=io.StringIO())
-        show(exam, page)
-        summary = page.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
-        tables = tables_of(exam, [name for name in MEASURES if not MEASURES[name].default])
-        write_file(options["report"], exam_page(exam, summary, tables).encode())
+        written = write_report(exam if folder is None else folder, options["report"])
         if not options["as_json"]:
-            console().print(f"Report {options['report']}", markup=False)
+            show_written(written, as_json=False)
 
 
 def tables_of(exam: Examination, measures: Sequence[str]) -> list[str]:
@@ -101,16 +94,6 @@ def tables_of(exam: Examination, measures: Sequence[str]) -> list[str]:
         for reading in exam.readings.values()
         if (name := reading.name.partition(".")[0]) in measures and name not in drawn and len(reading.axes) < MOST_AXES
     ]
-
-
-def _check_report(path: Path) -> None:
-    if path.is_dir() or not path.parent.is_dir():
-        raise FolderError(
-            asked=f"a report in {path}",
-            expected="a file in a folder that is there",
-            got="a folder" if path.is_dir() else f"no folder {path.parent}",
-            remedy="make the folder, or choose another place",
-        )
 
 
 def passages_of(options: dict[str, Any]) -> tuple[list[Passage], dict[str, Any], str | None]:

@@ -1,0 +1,57 @@
+"""`attnworks serve`: the page of a model, live."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import click
+
+from attnworks.cli.options import compute_options, prepare
+from attnworks.errors import MissingExtraError
+
+NEEDED = ("starlette", "uvicorn")
+
+
+@click.command()
+@click.argument("model")
+@click.option("--text", metavar="SENTENCE", help="Shown first.  [default: one that suits the model]")
+@click.option("--max-tokens", type=click.IntRange(4, 512), default=128, show_default=True, help="Of a sentence.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="An address of this machine alone.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="[default: any that is free]")
+@click.option("--open", "opens", is_flag=True, help="Open it in the browser.")
+@compute_options()
+def serve(model: str, **options: Any) -> None:
+    """Look at a model live: type a sentence, see all heads change; cut, swap and project heads by click.
+
+    MODEL is a run of attnworks train, a Hugging Face model as for attnworks examine, or the folder of an examination,
+    whose page is then served as it is. The model on disk is never changed. Only this machine can reach the server, and
+    only who knows the printed address, which is another one each time.
+
+    \b
+    Examples:
+      attnworks serve runs/first
+      attnworks serve bert-folder --text "The capital of France is [MASK] ." --open
+      attnworks serve exam/ --port 8765
+    """
+    if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
+        raise MissingExtraError(
+            asked="attnworks serve",
+            expected=f"{' and '.join(missing)} to be installed",
+            got="no such package",
+            remedy="pip install attnworks[serve]",
+        )
+    prepare(options["device"], options["threads"], options["seed"])
+    from attnworks.serve.starting import serve_page
+
+    serve_page(
+        model,
+        host=options["host"],
+        port=options["port"],
+        longest=options["max_tokens"],
+        text=options["text"],
+        opens=options["opens"],
+        device=options["device"],
+        dtype=options["dtype"],
+        tell=click.echo,
+    )

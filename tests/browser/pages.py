@@ -1,0 +1,129 @@
+"""Pages to look at: tiny models examined, with everything that a page can show, harmless or hostile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import torch
+from tests.exam_helpers import LINES, PAIRS, save_model, tiny_tokenizer
+from tests.tiny_models import TINY
+from tokenizers import AddedToken
+
+from attnworks.data.passages import Passage, Side
+from attnworks.exam.examination import Examination, Pin
+from attnworks.exam.run import examine
+from attnworks.measures.reading import Reading, Readings
+from attnworks.receipt import Receipt
+from attnworks.reports.page import Exam, Sentence, page_contents, page_html
+
+ADVICE: dict[str, Any] = {
+    "model": "tiny",
+    "max_error": 0.1,
+    "length": 512,
+    "tried_at": 128,
+    "present": [{"slot": "enc.0", "spec": "dense", "seconds": 0.01, "flops": 1000.0}],
+    "trials": [
+        {"slot": "enc.0", "spec": "window:window=4", "error": 0.05, "seconds": 0.005, "flops": 300.0, "reason": None},
+        {"slot": "enc.0", "spec": "linear", "error": None, "seconds": None, "flops": None, "reason": "it does not fit"},
+    ],
+    "chosen": {"enc.0": "window:window=4"},
+    "error": 0.05,
+    "loss": 2.5,
+    "rise": 0.01,
+    "time_ratio": 0.7,
+    "model_time_ratio": 0.9,
+    "notes": ["times are those of this machine"],
+    "command": "attnworks swap tiny --layers enc.0=window:window=4",
+}
+
+
+def passages() -> list[Passage]:
+    return [Passage(*(Side(side) for side in pair.split("\t"))) for pair in PAIRS]
+
+
+def tiny_exam(folder: Path, name: str, *, seed: int = 0, **options: Any) -> Examination:
+    save_model(TINY[name].build(seed=seed, dtype=torch.float32), folder)
+    texts = passages() if name == "bart" else LINES
+    return examine(str(folder), texts=texts, pin=[LINES[1]], name=f"{name}-{seed}", **options)
+
+
+def with_sentence(exam: Examination) -> Exam:
+    """The examination, with a translated sentence and its beam search beside the pins."""
+    pin = exam.pins[0]
+    words = pin.tokens if pin.target is None else pin.target
+    beam = [
+        {
+            "kept": [
+                {"parent": 0, "token": word, "logprob": -0.5 * (step + 1)},
+                {"parent": 0, "token": words[0], "logprob": -0.9 * (step + 1)},
+            ],
+            "ended": [{"parent": 0, "token": words[-1], "logprob": -1.1 * (step + 1)}] if step else [],
+        }
+        for step, word in enumerate(words)
+    ]
+    return Exam(exam, str(exam.model["name"]), (Sentence(pin, tuple(words), beam),))
+
+
+def page_file(file: Path, exams: Sequence[Examination], receipts: Sequence[Receipt] = ()) -> str:
+    """Writes a page with all that there is to see, and gives its address."""
+    contents = page_contents([with_sentence(exam) for exam in exams], receipts=receipts)
+    advised = {**contents.page, "advice": ADVICE}
+    file.write_text(page_html(replace(contents, page=advised)), encoding="utf-8")
+    return file.as_uri()
+
+
+def notebook_file(file: Path, exam: Examination) -> str:
+    """A page like that of a notebook, with a cell whose value is the examination."""
+    body = f'<main><h1>Notebook</h1><div class="output">{exam._repr_html_()}</div></main>'
+    file.write_text(
+        f'<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>Notebook</title>{body}</html>', encoding="utf-8"
+    )
+    return file.as_uri()
+
+
+# --- hostile ----------------------------------------------------------------------------------------------------------
+
+
+def hostile_exam(exam: Examination, words: tuple[str, ...]) -> Examination:
+    """The examination with these strings wherever a text may come from a model, a corpus or a file."""
+    text = cycle(words)
+    model = dict(exam.model) | {key: next(text) for key in ("name", "family", "class", "dtype", "more")}
+    return Examination(
+        model=model,
+        corpus=dict(exam.corpus) | {"name": next(text), next(text): next(text)},
+        readings=Readings([_hostile_reading(reading, text) for reading in exam.readings.values()]),
+        findings=tuple(
+            replace(
+                finding, text=next(text), readings=(*finding.readings, next(text)), heads=(*finding.heads, next(text))
+            )
+            for finding in exam.findings
+        ),
+        notes=words,
+        pins=tuple(_hostile_pin(pin, words) for pin in exam.pins),
+    )
+
+
+def _hostile_reading(reading: Reading, text: Iterator[str]) -> Reading:
+    value = tuple(tuple(next(text) for _ in row) if isinstance(row, tuple) else row for row in reading.value)
+    return replace(reading, words=next(text), source=next(text), value=value)
+
+
+def _hostile_pin(pin: Pin, words: tuple[str, ...]) -> Pin:
+    n = len(words)
+    maps = {slot: torch.randn(len(P), n, n).mul(3).softmax(-1) for slot, P in pin.maps.items()}
+    return Pin.of(words, maps, None if pin.target is None else words[::-1])
+
+
+def live_model(folder: Path, words: Sequence[str]) -> Path:
+    """A small BERT with these words in its vocabulary, spaces and all."""
+    tokenizer = tiny_tokenizer("bert")
+    tokenizer.add_tokens([AddedToken(word, normalized=False) for word in words])
+    size = len(tokenizer)
+    model = TINY["bert"].build(dtype=torch.float32, vocab_size=size, max_position_embeddings=131)
+    model.save_pretrained(folder, safe_serialization=True)
+    tokenizer.save_pretrained(folder)
+    return folder

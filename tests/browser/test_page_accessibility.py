@@ -1,0 +1,38 @@
+"""axe-core finds nothing serious, in any view, in light and dark."""
+
+from __future__ import annotations
+
+import pytest
+from tests.browser.conftest import Open
+from tests.browser.watching import VIEWS
+
+colours = pytest.mark.parametrize("colours", ["light", "dark"])
+
+
+@colours
+@pytest.mark.parametrize("view", VIEWS)
+def test_in_a_file(look: Open, two_sided_page: str, view: str, colours: str) -> None:
+    look(two_sided_page, f"#{view}", color_scheme=colours).check_accessibility()
+
+
+@colours
+@pytest.mark.parametrize("view", ["overview", "reshape"])
+def test_on_a_live_page(look: Open, live_page: str, view: str, colours: str) -> None:
+    look(live_page, f"#{view}", color_scheme=colours).check_accessibility()
+
+
+def test_in_a_notebook(look: Open, notebook_page: str) -> None:
+    look(notebook_page, framed=True).check_accessibility()
+
+
+def test_arcs_and_tables(look: Open, file_page: str) -> None:
+    shown = look(file_page, "#head=enc.0.1")
+    shown.root.get_by_text("arcs", exact=True).first.click()
+    for table in shown.button("Table", exact=True).all():
+        table.click()
+    shown.settle()
+    shown.check_accessibility()
+
+
+def test_on_a_small_screen(look: Open, two_sided_page: str) -> None:
+    look(two_sided_page, "#head=dec.0.1", viewport={"width": 420, "height": 800}).check_accessibility()

@@ -1,0 +1,102 @@
+"""Everything is within reach of the keyboard."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import expect
+from tests.browser.conftest import Open
+from tests.browser.watching import VIEWS, Shown
+
+# All that takes part in the order of the tab key; of a group of radio buttons, only one does.
+STOPS = """() => [...document.querySelectorAll("a[href], button, input, select, textarea, summary, [tabindex]")].filter(
+    (one) => one.tabIndex >= 0 && !one.disabled && one.checkVisibility({ visibilityProperty: true })
+        && !one.closest("dialog:not([open]), details:not([open]) > :not(summary)")
+        && !(one.type === "radio" && !one.checked)).length"""
+MARK = "() => { window.__reached = new Set(); addEventListener('focusin', (event) => __reached.add(event.target)) }"
+MOST = 120
+
+
+@pytest.mark.parametrize(
+    ("key", "heading"),
+    [
+        ("ArrowRight", "Head 0.2"),
+        ("j", "Head 0.2"),
+        ("ArrowLeft", "Head 0.0"),
+        ("k", "Head 0.0"),
+        ("ArrowDown", "Head 1.1"),
+        ("ArrowUp", "Head 0.1"),
+        ("Control+ArrowRight", "Head 0.1"),
+    ],
+)
+def test_heads_by_keys(look: Open, file_page: str, key: str, heading: str) -> None:
+    shown = look(file_page, "#head=enc.0.1")
+    shown.page.keyboard.press(key)
+    expect(shown.root.get_by_role("heading", level=2, name=heading, exact=True)).to_be_visible()
+
+
+def test_the_last_head_has_none_after_it(look: Open, file_page: str) -> None:
+    shown = look(file_page, "#head=enc.1.2")
+    shown.page.keyboard.press("ArrowRight")
+    expect(shown.root.get_by_role("heading", level=2, name="Head 1.2", exact=True)).to_be_visible()
+    expect(shown.button("head after", exact=True)).to_be_disabled()
+
+
+def test_views_by_number(look: Open, file_page: str) -> None:
+    shown = look(file_page)
+    for number, view in enumerate(VIEWS, 1):
+        shown.page.keyboard.press(str(number))
+        shown.drawn(view)
+
+
+def test_the_list_of_keys(look: Open, file_page: str) -> None:
+    shown = look(file_page, "#head=enc.0.1")
+    dialog = shown.root.get_by_role("dialog")
+    shown.page.keyboard.press("?")
+    expect(dialog).to_be_visible()
+    shown.page.keyboard.press("ArrowRight")
+    shown.page.keyboard.press("Escape")
+    expect(dialog).not_to_be_visible()
+    expect(shown.root.get_by_role("heading", level=2, name="Head 0.1")).to_be_visible()
+
+
+def test_letters_belong_to_what_is_typed_in(look: Open, file_page: str) -> None:
+    shown = look(file_page, "#claims")
+    shown.page.keyboard.press("/")
+    shown.page.keyboard.type("j1?")
+    expect(shown.root.get_by_role("searchbox").first).to_have_value("j1?")
+    shown.drawn("claims")
+
+
+def test_arrows_walk_over_the_grid(look: Open, file_page: str) -> None:
+    shown = look(file_page)
+    shown.root.get_by_role("link", name="head 0.0").first.focus()
+    shown.page.keyboard.press("ArrowRight")
+    shown.page.keyboard.press("ArrowDown")
+    focused = shown.root.evaluate("() => document.activeElement.getAttribute('aria-label')")
+    assert focused.startswith("head 1.1")
+    shown.page.keyboard.press("Enter")
+    expect(shown.root.get_by_role("heading", level=2, name="Head 1.1")).to_be_visible()
+
+
+def reached(shown: Shown) -> tuple[int, int]:
+    """How many stops the tab key makes, and how many it should."""
+    shown.root.evaluate(MARK)
+    stops = shown.root.evaluate(STOPS)
+    for _ in range(min(stops, MOST)):
+        shown.page.keyboard.press("Tab")
+    return shown.root.evaluate("() => __reached.size"), stops
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_the_tab_key_reaches_everything(look: Open, two_sided_page: str, view: str) -> None:
+    shown = look(two_sided_page, f"#{view}")
+    found, stops = reached(shown)
+    assert found >= min(stops, MOST) - 1 and stops > len(VIEWS)
+
+
+def test_the_content_is_one_key_away(look: Open, file_page: str) -> None:
+    shown = look(file_page)
+    shown.page.keyboard.press("Tab")
+    shown.page.keyboard.press("Enter")
+    assert shown.root.evaluate("() => document.activeElement.id") == "main"
+    shown.drawn("overview")

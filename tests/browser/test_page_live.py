@@ -1,0 +1,118 @@
+"""The live page: a sentence typed, a head cut and given back, a busy server."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import Locator, Route, expect
+from tests.browser.conftest import Open
+from tests.browser.watching import Shown
+
+IDLE = re.compile(r"^answered in \d+ ms$")
+
+
+def field(shown: Shown) -> Locator:
+    return shown.root.get_by_role("textbox", name="Sentence")
+
+
+def wait(shown: Shown) -> None:
+    expect(shown.root.get_by_role("status").filter(has_text=IDLE)).to_be_visible(timeout=20_000)
+
+
+def picture(shown: Shown) -> str:
+    """The first thumbnail, as it is drawn."""
+    shown.settle()
+    return shown.root.locator("main canvas").first.evaluate("canvas => canvas.toDataURL()")
+
+
+def test_typing_changes_the_maps(look: Open, live_page: str) -> None:
+    shown = look(live_page, "#head=enc.0.1")
+    wait(shown)
+    before = picture(shown)
+    field(shown).fill("the very tired child reads a book in the garden .")
+    expect(shown.root.get_by_text("13 of 128 tokens")).to_be_visible()
+    wait(shown)
+    assert picture(shown) != before
+    field(shown).fill("the cat sees a bird .")
+    expect(shown.root.get_by_text("8 of 128 tokens")).to_be_visible()
+    wait(shown)
+    assert picture(shown) == before
+
+
+def said(shown: Shown) -> list[str]:
+    return shown.root.get_by_role("region", name="Live").get_by_role("listitem").all_inner_texts()
+
+
+def test_a_head_is_cut_and_given_back(look: Open, live_page: str) -> None:
+    shown = look(live_page, "#reshape")
+    field(shown).fill("the <mask> sees a bird .")
+    wait(shown)
+    before = said(shown)
+    assert before
+    shown.root.get_by_role("button", name="head 0.1", exact=True).click()
+    undo = shown.button("Undo all")
+    expect(undo).to_be_visible()
+    expect(shown.root.get_by_text("The last layer moved by")).to_be_visible()
+    wait(shown)
+    assert said(shown) != before
+    assert "0.0 %" not in shown.root.locator(".outputs-moved").inner_text()
+    shown.go("#compare")
+    assert "changed" in shown.root.locator("main").inner_text()
+    undo.click()
+    wait(shown)
+    expect(undo).not_to_be_visible()
+    assert said(shown) == before
+
+
+def test_a_busy_server_is_asked_again(look: Open, live_page: str) -> None:
+    shown = look(live_page)
+    wait(shown)
+    refused: list[str] = []
+
+    def refuse_twice(route: Route) -> None:
+        refused.append(route.request.url)
+        if len(refused) <= 2:
+            route.fulfill(status=503, headers={"Retry-After": "0.3"}, json={"error": "busy"})
+        else:
+            route.continue_()
+
+    shown.page.route("**/api/look", refuse_twice)
+    field(shown).fill("it is very red .")
+    expect(shown.root.get_by_text("the server is busy")).to_be_visible()
+    expect(shown.root.get_by_text("7 of 128 tokens")).to_be_visible()
+    wait(shown)
+    assert len(refused) == 3
+    shown.noticed = [line for line in shown.noticed if "503" not in line]
+
+
+@pytest.mark.parametrize("status", [422, 500])
+def test_a_refusal_is_told(look: Open, live_page: str, status: int) -> None:
+    shown = look(live_page)
+    wait(shown)
+    told = "<b>one line</b> about it"
+    shown.page.route("**/api/look", lambda route: route.fulfill(status=status, json={"error": told}))
+    field(shown).fill("it is very red .")
+    expect(shown.root.get_by_text(told)).to_be_visible()
+    shown.page.unroute("**/api/look")
+    field(shown).fill("it is very tired .")
+    expect(shown.root.get_by_text(told)).not_to_be_visible()
+    wait(shown)
+    shown.noticed = [line for line in shown.noticed if str(status) not in line]
+
+
+def test_too_long_a_sentence(look: Open, live_page: str) -> None:
+    shown = look(live_page)
+    wait(shown)
+    field(shown).fill("the cat " * 100)
+    expect(shown.root.get_by_text("at most 128 tokens")).to_be_visible()
+    shown.noticed = [line for line in shown.noticed if "422" not in line]
+
+
+def test_a_server_that_is_gone(look: Open, live_page: str) -> None:
+    shown = look(live_page)
+    wait(shown)
+    shown.page.route("**/api/*", lambda route: route.abort("connectionrefused"))
+    field(shown).fill("it is very red .")
+    expect(shown.root.get_by_text("The server has stopped")).to_be_visible()
+    shown.noticed = [line for line in shown.noticed if "ERR_CONNECTION_REFUSED" not in line]

@@ -1,0 +1,110 @@
+"""Figures leave the page as CSV, SVG and PNG; the grid of heads is sorted and filtered."""
+
+from __future__ import annotations
+
+import csv
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Locator, expect
+from tests.browser.conftest import Open
+from tests.browser.watching import Shown
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def saved(shown: Shown, kind: str, folder: Path, place: int = 0) -> Path:
+    with shown.page.expect_download() as download:
+        shown.root.get_by_role("button", name=re.compile(f"^Save .* as {kind}$")).nth(place).click()
+    file = folder / download.value.suggested_filename
+    download.value.save_as(file)
+    assert file.suffix == f".{kind.lower()}"
+    return file
+
+
+@pytest.mark.parametrize("address", ["#overview", "#head=enc.0.1", "#depth"])
+@pytest.mark.parametrize("host", ["file_page", "notebook_page"])
+def test_figures_as_files(look: Open, request: pytest.FixtureRequest, tmp_path: Path, host: str, address: str) -> None:
+    shown = look(request.getfixturevalue(host), address, framed=host == "notebook_page")
+    with saved(shown, "CSV", tmp_path).open(newline="", encoding="utf-8") as lines:
+        rows = list(csv.reader(lines))
+    assert len(rows) > 1 and len({len(row) for row in rows}) == 1
+    assert ET.parse(saved(shown, "SVG", tmp_path)).getroot().tag == "{http://www.w3.org/2000/svg}svg"
+    picture = saved(shown, "PNG", tmp_path).read_bytes()
+    assert picture.startswith(PNG) and len(picture) > 300
+
+
+@pytest.mark.parametrize("address", ["#overview", "#head=enc.0.1", "#depth", "#reshape"])
+def test_every_figure_of_a_view(look: Open, file_page: str, tmp_path: Path, address: str) -> None:
+    shown = look(file_page, address)
+    for place in range(shown.root.get_by_role("button", name=re.compile("^Save .* as SVG$")).count()):
+        ET.parse(saved(shown, "SVG", tmp_path, place))
+        saved(shown, "PNG", tmp_path, place)
+
+
+def test_copies_and_tables(look: Open, file_page: str) -> None:
+    shown = look(file_page, "#depth")
+    shown.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    shown.button("Copy the numbers").first.click()
+    expect(shown.root.get_by_text("copied").first).to_be_visible()
+    assert "," in shown.root.evaluate("() => navigator.clipboard.readText()")
+    tables = shown.root.get_by_role("table").count()
+    shown.button("Table", exact=True).first.click()
+    expect(shown.root.get_by_role("table")).to_have_count(tables + 1)
+
+
+# --- the grid ---------------------------------------------------------------------------------------------------------
+
+
+def tiles(shown: Shown) -> Locator:
+    return shown.root.get_by_role("link", name=re.compile(r"^head \d"))
+
+
+def values(shown: Shown) -> list[float]:
+    """The numbers under the thumbnails, in order."""
+    said = [tile.get_attribute("aria-label") or "" for tile in tiles(shown).all()]
+    return [float(words.split()[-1]) for words in said]
+
+
+def test_sorting(look: Open, file_page: str) -> None:
+    shown = look(file_page)
+    names = shown.root.get_by_role("combobox", name="Measure").locator("option").all_inner_texts()
+    for words in names[:3]:
+        shown.root.get_by_role("combobox", name="Measure").select_option(label=words)
+        shown.root.get_by_text("highest first").click()
+        falling = values(shown)
+        assert len(falling) == 6 and falling == sorted(falling, reverse=True)
+        shown.root.get_by_text("lowest first").click()
+        assert values(shown) == falling[::-1] or values(shown) == sorted(falling)
+
+
+def test_filtering(look: Open, file_page: str) -> None:
+    shown = look(file_page)
+    shown.root.get_by_text("highest first").click()
+    all_values = values(shown)
+    shown.root.get_by_role("textbox", name="At least").fill(str(all_values[2]))
+    expect(tiles(shown)).to_have_count(sum(value >= all_values[2] for value in all_values))
+    shown.button("Show all").click()
+    expect(tiles(shown)).to_have_count(6)
+    shown.root.get_by_role("textbox", name="Find").fill("1.2")
+    expect(tiles(shown)).to_have_count(1)
+    shown.root.get_by_role("textbox", name="Find").fill("<img src=x>")
+    expect(tiles(shown)).to_have_count(0)
+    shown.button("Show all").click()
+    expect(tiles(shown)).to_have_count(6)
+
+
+def test_tables_sort(look: Open, file_page: str) -> None:
+    shown = look(file_page)
+    shown.button("Table", exact=True).first.click()
+    table = shown.root.get_by_role("table").last
+    head = table.get_by_role("columnheader").nth(1)
+    head.get_by_role("button").click()
+    assert head.get_attribute("aria-sort") in ("ascending", "descending")
+    first = table.locator("tbody tr").first.inner_text()
+    before = head.get_attribute("aria-sort")
+    head.get_by_role("button").click()
+    assert head.get_attribute("aria-sort") != before
+    assert table.locator("tbody tr").last.inner_text() == first or table.locator("tbody tr").first.inner_text() != first

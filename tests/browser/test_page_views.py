@@ -1,0 +1,148 @@
+"""Every view opens in every host, by link and by address, and is to be read in light, in dark and on paper."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import Browser, Locator, expect
+from tests.browser.conftest import Open
+from tests.browser.watching import VIEWS, Shown, show
+
+every_view = pytest.mark.parametrize("view", VIEWS)
+
+
+@pytest.mark.parametrize("host", ["file_page", "two_sided_page", "live_page", "notebook_page"])
+def test_every_view_opens(look: Open, request: pytest.FixtureRequest, host: str) -> None:
+    shown = look(request.getfixturevalue(host), framed=host == "notebook_page")
+    for link in shown.root.get_by_role("navigation", name="Views").get_by_role("link").all():
+        link.click()
+        shown.drawn(link.inner_text().lower())
+        assert len(shown.root.locator("main").inner_text()) > 80
+    assert shown.root.get_by_role("navigation", name="Views").get_by_role("link").count() == len(VIEWS)
+    assert shown.root.locator("h1").count() == 1
+
+
+@pytest.mark.parametrize(
+    ("address", "heading"),
+    [
+        ("", "Overview"),
+        ("#head=enc.1.2", "Head 1.2"),
+        ("#head=1.0", "Head 1.0"),
+        ("#head=9.9", "Head 0.0"),
+        ("#head=", "Head 0.0"),
+        ("#depth", "Depth"),
+        ("#claim=S0.17", "Claims"),
+        ("#nowhere", "Overview"),
+        ("#%", "Overview"),
+        ("#head=enc.1.2&sentence=99&exam=-1", "Head 1.2"),
+    ],
+)
+def test_addresses(look: Open, file_page: str, address: str, heading: str) -> None:
+    shown = look(file_page)
+    shown.root.evaluate("hash => { location.hash = hash }", address)
+    expect(shown.root.locator("nav a[aria-current=page]")).to_have_text(heading.split()[0])
+    if heading.startswith("Head"):
+        expect(shown.root.get_by_role("heading", level=2, name=heading, exact=True)).to_be_visible()
+
+
+def test_an_address_is_opened_by_itself(look: Open, file_page: str) -> None:
+    shown = look(file_page, "#head=enc.1.2")
+    expect(shown.root.get_by_role("heading", level=2, name="Head 1.2")).to_be_visible()
+    shown.page.reload()
+    expect(shown.root.get_by_role("heading", level=2, name="Head 1.2")).to_be_visible()
+
+
+def test_back_is_the_view_before(look: Open, file_page: str) -> None:
+    shown = look(file_page)
+    shown.go("#head=enc.0.1")
+    shown.go("#depth")
+    shown.page.go_back()
+    expect(shown.root.get_by_role("heading", level=2, name="Head 0.1")).to_be_visible()
+    assert "Head" in shown.page.title()
+
+
+def test_a_claim_is_opened(look: Open, file_page: str) -> None:
+    shown = look(file_page, "#claim=S0.17")
+    expect(shown.root.get_by_text("S0.17", exact=True).first).to_be_in_viewport()
+
+
+def sentence(shown: Shown) -> Locator:
+    return shown.root.get_by_role("combobox", name="Sentence")
+
+
+def test_a_sentence_is_chosen(look: Open, file_page: str) -> None:
+    shown = look(file_page)
+    sentence(shown).select_option(index=1)
+    expect(shown.page).to_have_url(re.compile("sentence=1"))
+    shown.page.reload()
+    assert sentence(shown).input_value() == "1"
+
+
+# --- light, dark, paper -----------------------------------------------------------------------------------------------
+
+
+def paper(shown: Locator) -> float:
+    """How light the background is, from 0 to 1."""
+    colour = shown.evaluate("element => getComputedStyle(element).backgroundColor")
+    red, green, blue = (float(part) for part in re.findall(r"[\d.]+", colour)[:3])
+    return (red + green + blue) / 765
+
+
+@pytest.mark.parametrize("preferred", ["light", "dark"])
+def test_colours_follow_the_reader_and_the_button(look: Open, file_page: str, preferred: str) -> None:
+    shown = look(file_page, color_scheme=preferred)
+    body = shown.root.locator("body")
+    assert (paper(body) > 0.5) == (preferred == "light")
+    shown.button(f"Change to {'dark' if preferred == 'light' else 'light'} colours").click()
+    assert (paper(body) > 0.5) != (preferred == "light")
+    shown.button(f"Change to {preferred} colours").click()
+    assert (paper(body) > 0.5) == (preferred == "light")
+
+
+@every_view
+def test_on_paper(look: Open, two_sided_page: str, view: str) -> None:
+    shown = look(two_sided_page, f"#{view}", color_scheme="dark")
+    shown.page.emulate_media(media="print")
+    assert len(shown.root.locator("main").inner_text()) > 80
+    expect(shown.root.locator("main h2").first).to_be_visible()
+    assert not shown.root.locator(".figure-tools").first.is_visible()
+    assert paper(shown.root.locator("body")) > 0.9
+
+
+@every_view
+@pytest.mark.parametrize("width", [420, 1280])
+def test_nothing_sticks_out(look: Open, two_sided_page: str, view: str, width: int) -> None:
+    shown = look(two_sided_page, f"#{view}", viewport={"width": width, "height": 900})
+    across = shown.root.evaluate("() => document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    assert across <= 1
+
+
+# --- the watch itself -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("careless", "told"),
+    [
+        ("document.body.innerHTML += '<img src=x onerror=__hit=1>'", "was run"),
+        ("new Image().src = 'https://away.example/x.png'", "asked others"),
+        ("alert(1)", "dialog"),
+        ("console.error('ouch')", "ouch"),
+        ("setTimeout(() => { throw new Error('late') })", "late"),
+    ],
+)
+def test_a_careless_page_is_noticed(browser: Browser, tmp_path, careless: str, told: str) -> None:
+    file = tmp_path / "careless.html"
+    page = '<nav><a aria-current="page">Overview</a></nav><main><h2>x</h2></main>'
+    file.write_text(f"<body data-ready>{page}<script>{careless}</script>")
+    shown = show(browser, file.as_uri())
+    shown.page.wait_for_timeout(200)
+    with pytest.raises(AssertionError, match=told):
+        shown.check_silence()
+    shown.page.context.close()
+    strict = "<meta http-equiv=Content-Security-Policy content=\"script-src 'none'\">"
+    file.write_text(f"{strict}<body data-ready>{page}<script>{careless}</script>")
+    shown = show(browser, file.as_uri())
+    with pytest.raises(AssertionError, match="policy: script-src"):
+        shown.check_silence()
+    shown.page.context.close()

@@ -1,0 +1,131 @@
+"""A page in Chromium, and whatever it does besides showing: errors, dialogs, requests, broken rules of its policy."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Browser, ConsoleMessage, Dialog, Frame, Locator, Page, Request, sync_playwright
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+ARGUMENTS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+SCREEN: dict[str, Any] = {"viewport": {"width": 1280, "height": 900}}
+AXE = Path(__file__).parents[2] / "web/node_modules/axe-core/axe.min.js"
+VIEWS = ("overview", "head", "depth", "alignment", "reshape", "compare", "claims")
+HARMLESS = ("data:", "blob:", "about:")
+# Runs before the page and is no part of it: the policy binds the page as ever.
+LISTEN = """addEventListener("securitypolicyviolation", (event) =>
+    console.error(`policy: ${event.violatedDirective} ${event.blockedURI} ${event.sample}`))"""
+
+
+def chromium() -> str | None:
+    """Where the browser is, or None."""
+    return next((found for name in NAMES if (found := shutil.which(name)) is not None), None)
+
+
+@contextmanager
+def browsing() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium(), args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+class Shown:
+    """A page that is open, with all that was noticed. `root` is where its elements are: the page itself, or a frame."""
+
+    def __init__(self, page: Page, origin: str) -> None:
+        self.page, self.origin = page, origin
+        self.root: Page | Frame = page
+        self.noticed: list[str] = []
+        self.asked: list[str] = []
+        page.add_init_script(LISTEN)
+        page.on("console", self._heard)
+        page.on("pageerror", lambda error: self.noticed.append(f"error: {error}"))
+        page.on("dialog", self._refuse)
+        page.on("popup", lambda popup: self.noticed.append(f"window: {popup.url}"))
+        page.on("request", self._asked)
+
+    def go(self, address: str) -> None:
+        """Another view, by the part of the address behind #, until it is drawn."""
+        self.root.evaluate("hash => { location.hash = hash }", address)
+        self.drawn(address)
+
+    def drawn(self, address: str = "") -> None:
+        """Waits until the view of this address is there."""
+        view = address.lstrip("#").partition("&")[0].partition("=")[0] or "overview"
+        words = {"claim": "claims"}.get(view, view).capitalize()
+        self.root.locator("nav a[aria-current=page]", has_text=words).wait_for()
+        self.root.locator("main h2").first.wait_for()
+        self.settle()
+
+    def settle(self) -> None:
+        """What was begun is drawn: two frames, with the time to unpack a map between them."""
+        self.root.evaluate(
+            "() => new Promise(done => requestAnimationFrame(() => setTimeout(() => requestAnimationFrame(done), 60)))"
+        )
+
+    def button(self, name: str, **options: Any) -> Locator:
+        return self.root.get_by_role("button", name=name, **options)
+
+    def check_silence(self) -> None:
+        """Nothing ran that should not, nothing was complained of, and nothing left the page."""
+        for frame in self.page.frames:
+            assert frame.evaluate("() => window.__hit") is None, f"a string of the data was run in {frame.url[:80]}"
+        strangers = [url for url in self.asked if not url.startswith((*HARMLESS, self.origin))]
+        assert not strangers, f"the page asked others: {strangers}"
+        assert not self.noticed, "\n".join(self.noticed)
+
+    def check_accessibility(self) -> None:
+        """No serious finding of axe-core."""
+        if not self.root.evaluate("() => 'axe' in window"):
+            self.root.evaluate(f"() => {{ {AXE.read_text()} }}")
+        found = self.root.evaluate("() => axe.run(document, { resultTypes: ['violations'] })")["violations"]
+        grave = [
+            f"{one['id']} ({one['impact']}): {node['html'][:200]} {node['failureSummary'][:300]}"
+            for one in found
+            if one["impact"] in ("serious", "critical")
+            for node in one["nodes"][:3]
+        ]
+        assert not grave, "\n".join(grave)
+
+    def _heard(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning", "assert"):
+            self.noticed.append(f"console {message.type}: {message.text[:500]}")
+
+    def _refuse(self, dialog: Dialog) -> None:
+        self.noticed.append(f"dialog: {dialog.message[:200]}")
+        dialog.dismiss()
+
+    def _asked(self, request: Request) -> None:
+        self.asked.append(request.url)
+
+
+def show(browser: Browser, address: str, hash: str = "", *, framed: bool = False, **options: Any) -> Shown:
+    """Opens an address in a context of its own, until its first view is drawn."""
+    context = browser.new_context(**(SCREEN | options))
+    context.set_default_timeout(20_000)
+    origin = address if address.startswith("file:") else "/".join(address.split("/", 3)[:3]) + "/"
+    shown = Shown(context.new_page(), origin)
+    shown.page.goto(address + ("" if framed else hash))
+    if framed:
+        frame = shown.page.locator("iframe").element_handle().content_frame()
+        assert frame is not None
+        shown.root = frame
+    shown.root.locator("body[data-ready]").wait_for(state="attached")
+    if framed and hash:
+        shown.go(hash)
+    shown.drawn(hash)
+    return shown
