@@ -42,7 +42,8 @@ web: web/node_modules/.package-lock.json
 	@cd web && $(WITH_NODE) && node_modules/.bin/tsc --noEmit && node build.mjs
 
 page-check: web/node_modules/.package-lock.json
-	@cd web && $(WITH_NODE) && node_modules/.bin/tsc --noEmit && node build.mjs --out node_modules/.built
+	@cd web && $(WITH_NODE) && node_modules/.bin/prettier --log-level warn --check src *.mjs && node_modules/.bin/tsc --noEmit \
+	  && node build.mjs --out node_modules/.built
 	@for file in page.js page.css; do cmp -s web/node_modules/.built/$$file $(PAGE)/$$file \
 	  || { echo "$(PAGE)/$$file is not what web/ makes: run make web and commit"; exit 1; }; done
 

@@ -38,14 +38,14 @@ def test_there_are_enough() -> None:
     assert len(TYPED) >= 150
 
 
-@pytest.mark.parametrize("words", in_pages(PAGES), ids=str)
+@pytest.mark.parametrize("words", in_pages(PAGES), ids=range(PAGES))
 def test_in_a_file(look: Open, exams: dict[str, Examination], tmp_path: Path, words: tuple[str, ...]) -> None:
     pair = [hostile_exam(exams[name], words) for name in ("bart", "changed")]
     shown = look(page_file(tmp_path / "hostile.html", pair))
     walk(shown, ("enc.0.1", "dec.1.0", "cross.0.1"))
 
 
-@pytest.mark.parametrize("words", in_pages(PAGES), ids=str)
+@pytest.mark.parametrize("words", in_pages(PAGES), ids=range(PAGES))
 def test_in_a_notebook(look: Open, exams: dict[str, Examination], tmp_path: Path, words: tuple[str, ...]) -> None:
     shown = look(notebook_file(tmp_path / "hostile.html", hostile_exam(exams["bert"], words)), framed=True)
     walk(shown, ("enc.0.1",))

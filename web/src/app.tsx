@@ -4,7 +4,7 @@ import { useEffect, useRef } from "preact/hooks";
 import { Picker } from "./controls";
 import { word } from "./heatmap";
 import { LiveBar } from "./live_bar";
-import { choose, exam, examIndex, linkTo, page, pinIndex, route, theme, VIEWS, type View } from "./store";
+import { choose, exam, examIndex, linkTo, page, pinIndex, route, theme, turnTheme, VIEWS, type View } from "./store";
 import { AlignmentView } from "./views/alignment";
 import { ClaimsView } from "./views/claims";
 import { CompareView } from "./views/compare";
@@ -57,7 +57,7 @@ export function App(): JSX.Element {
               type="button"
               class="quiet"
               aria-label={`Change to ${theme.value === "dark" ? "light" : "dark"} colours`}
-              onClick={() => (theme.value = theme.value === "dark" ? "light" : "dark")}
+              onClick={turnTheme}
             >
               {theme.value === "dark" ? "☀" : "☾"}
             </button>

@@ -179,17 +179,15 @@ function named(answer: Answer): Answer {
   addBlobs(blobs);
   Object.keys(blobs).forEach((blob) => kept.add(blob));
   const own = (blob: string | null): string | null => (blob === null ? null : name(blob));
-  const pins = answer.exam.pins.map(
-    (pin): Pin => ({
-      ...pin,
-      thumbnails: name(pin.thumbnails),
-      slots: pin.slots.map((slot) => ({
-        ...slot,
-        blob: own(slot.blob),
-        fits: slot.fits === null ? null : { ...slot.fits, blob: own(slot.fits.blob) },
-      })),
-    }),
-  );
+  const pins = answer.exam.pins.map((pin): Pin => ({
+    ...pin,
+    thumbnails: name(pin.thumbnails),
+    slots: pin.slots.map((slot) => ({
+      ...slot,
+      blob: own(slot.blob),
+      fits: slot.fits === null ? null : { ...slot.fits, blob: own(slot.fits.blob) },
+    })),
+  }));
   return { ...answer, blobs, exam: { ...answer.exam, pins } };
 }
 

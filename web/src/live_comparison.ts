@@ -66,5 +66,7 @@ function rolesChanged(before: Exam, after: Exam): Comparison["roles"] {
 
 function headsNotIn(one: Exam, other: Exam): string[] {
   const there = new Set(headsOf(other).map((head) => head.name));
-  return headsOf(one).map((head) => head.name).filter((name) => !there.has(name));
+  return headsOf(one)
+    .map((head) => head.name)
+    .filter((name) => !there.has(name));
 }

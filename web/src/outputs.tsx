@@ -82,8 +82,8 @@ function commonPlaces(one: string[], other: string[]): Set<number> {
     }
   }
   const places = new Set<number>();
-  for (let i = 0, j = 0; i < one.length && j < other.length; ) {
-    if (one[i] === other[j]) places.add(i++), j++;
+  for (let i = 0, j = 0; i < one.length && j < other.length;) {
+    if (one[i] === other[j]) (places.add(i++), j++);
     else if (longest[i + 1]![j]! >= longest[i]![j + 1]!) i++;
     else j++;
   }

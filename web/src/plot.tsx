@@ -185,6 +185,7 @@ export function Bars(props: {
   label: string;
   reference?: { value: number; name: string };
 }): JSX.Element {
+  const linked = props.bars.some((bar) => bar.href !== undefined);
   const room = Math.min(190, 24 + 6.6 * Math.max(...props.bars.map((bar) => bar.name.length), 4));
   const height = 22 * props.bars.length + 44;
   const values = props.bars.map((bar) => bar.value ?? 0);
@@ -192,7 +193,7 @@ export function Bars(props: {
     zero: true,
   });
   return (
-    <svg class="plot" viewBox={`0 0 ${WIDTH} ${height}`} role="img" aria-label={props.label}>
+    <svg class="plot" viewBox={`0 0 ${WIDTH} ${height}`} role={linked ? "group" : "img"} aria-label={props.label}>
       <g class="plot-grid">
         {x.ticks.map((tick) => (
           <line key={tick} x1={x.place(tick)} x2={x.place(tick)} y1={4} y2={height - 38} />

@@ -46,6 +46,16 @@ export const pin = computed<Pin | null>(() => exam.value.pins[pinIndex.value] ??
 const address = signal(location.hash);
 addEventListener("hashchange", () => (address.value = location.hash));
 
+/** In a frame of a notebook, "#head" would lead to that place of the notebook: the page goes there itself. */
+if (location.protocol === "about:") {
+  addEventListener("click", (event) => {
+    const link = event.target instanceof Element ? event.target.closest("a")?.getAttribute("href") : null;
+    if (event.defaultPrevented || !link?.startsWith("#")) return;
+    event.preventDefault();
+    location.hash = link;
+  });
+}
+
 /** #depth, #head=enc.3.7, #claim=S0.17; behind it &sentence=1 and &exam=1. */
 export const route = computed<Route>(() => {
   const said = new URLSearchParams(address.value.slice(1));
@@ -94,8 +104,16 @@ export function choose(which: { sentence?: number; exam?: number }): void {
 
 export type Theme = "light" | "dark";
 const prefersDark = matchMedia("(prefers-color-scheme: dark)");
-export const theme = signal<Theme>(prefersDark.matches ? "dark" : "light");
-prefersDark.addEventListener("change", (event) => (theme.value = event.matches ? "dark" : "light"));
+const wanted = signal<Theme>(prefersDark.matches ? "dark" : "light");
+prefersDark.addEventListener("change", (event) => (wanted.value = event.matches ? "dark" : "light"));
+const print = matchMedia("print");
+const printing = signal(print.matches);
+print.addEventListener("change", (event) => (printing.value = event.matches));
+/** On paper always light. */
+export const theme = computed<Theme>(() => (printing.value ? "light" : wanted.value));
+export function turnTheme(): void {
+  wanted.value = wanted.value === "dark" ? "light" : "dark";
+}
 effect(() => {
   document.documentElement.dataset["theme"] = theme.value;
 });

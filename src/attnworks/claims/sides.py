@@ -55,7 +55,7 @@ class Sides:
 
 
 def same(left: Number, right: Number, *, slack: float | None = None) -> Sides:
-    """left = right: of two tensors the entries that are furthest apart.
+    """left = right: of two tensors the entries that are furthest apart, or if only rounding parts them the largest.
 
     slack    how far apart they may be; for float64 sides of rounding alone, unless told
     """
@@ -99,8 +99,19 @@ def _worst(left: Number, relation: Relation, right: Number, slack: float | None)
     L, R = L.flatten(), R.flatten()
     gap = torch.where(L == R, 0.0, L - R)
     worst = int(SIGNS[relation](gap).nan_to_num(nan=math.inf).argmax())
-    if slack is None:
-        rtol, atol = tolerance(torch.float64)
-        finite = torch.cat([L, R])
-        slack = atol + rtol * float(finite[finite.isfinite()].abs().max()) if bool(finite.isfinite().any()) else atol
-    return Sides(float(L[worst]), relation, float(R[worst]), slack)
+    if slack is not None:
+        return Sides(float(L[worst]), relation, float(R[worst]), slack)
+    rtol, atol = tolerance(torch.float64)
+    finite = torch.cat([L, R])
+    slack = atol + rtol * float(finite[finite.isfinite()].abs().max()) if bool(finite.isfinite().any()) else atol
+    found = Sides(float(L[worst]), relation, float(R[worst]), slack)
+    if relation != "=" or not found.holds:
+        return found
+    largest = _first_of_the_largest(L)
+    return Sides(float(L[largest]), relation, float(R[largest]), slack)
+
+
+def _first_of_the_largest(L: Tensor) -> int:
+    """The same place however a machine rounds: of entries that are equal to six digits, the first."""
+    sizes = L.abs()
+    return int((sizes >= (1 - 1e-6) * sizes.max()).int().argmax())

@@ -51,13 +51,39 @@ export function Arcs(props: Props): JSX.Element {
           onChange={(value) => (rule.value = value)}
         />
         {rule.value === "least" ? (
-          <Slider label={digits(least.value)} name="Least weight" low={0.02} high={0.9} step={0.02} value={least.value} onInput={(value) => (least.value = value)} />
+          <Slider
+            label={digits(least.value)}
+            name="Least weight"
+            low={0.02}
+            high={0.9}
+            step={0.02}
+            value={least.value}
+            onInput={(value) => (least.value = value)}
+          />
         ) : (
-          <Slider label={String(top.value)} name="Weights of each token" low={1} high={5} step={1} value={top.value} onInput={(value) => (top.value = value)} />
+          <Slider
+            label={String(top.value)}
+            name="Weights of each token"
+            low={1}
+            high={5}
+            step={1}
+            value={top.value}
+            onInput={(value) => (top.value = value)}
+          />
         )}
-        <WindowSlider name={within ? "Tokens" : "Tokens that look"} seen={seen.row} count={rows.length} onMove={(row) => setStarts({ ...starts, row })} />
+        <WindowSlider
+          name={within ? "Tokens" : "Tokens that look"}
+          seen={seen.row}
+          count={rows.length}
+          onMove={(row) => setStarts({ ...starts, row })}
+        />
         {!within && (
-          <WindowSlider name="Tokens looked at" seen={seen.column} count={columns.length} onMove={(column) => setStarts({ ...starts, column })} />
+          <WindowSlider
+            name="Tokens looked at"
+            seen={seen.column}
+            count={columns.length}
+            onMove={(column) => setStarts({ ...starts, column })}
+          />
         )}
       </div>
       <div class="arcs-box" ref={box}>
@@ -112,13 +138,32 @@ function ArcsWithin(props: Drawn): JSX.Element {
   const x = (place: number) => (place - rowsSeen.from + 0.5) * pitch;
   const path = ({ row, column }: Arc): string => {
     const [from, to] = [x(row), x(column)];
-    if (row === column) return `M${from - 4} ${above}C${from - 12} ${above - 24} ${from + 12} ${above - 24} ${from + 4} ${above}`;
-    const [line, control] = column < row ? [above, above - tall(row - column) / 0.75] : [below, below + tall(column - row) / 0.75];
+    if (row === column)
+      return `M${from - 4} ${above}C${from - 12} ${above - 24} ${from + 12} ${above - 24} ${from + 4} ${above}`;
+    const [line, control] =
+      column < row ? [above, above - tall(row - column) / 0.75] : [below, below + tall(column - row) / 0.75];
     return `M${from} ${line}C${from} ${control} ${to} ${control} ${to} ${line}`;
   };
   return (
-    <Picture {...props} width={pitch * count} height={below + (reach.ahead > 0 ? tall(reach.ahead) + 14 : 4)} path={path}>
-      <Tokens {...props} side="row" texts={rows} seen={rowsSeen} x={x} y={(above + below) / 2} top={-labels.room / 2} pitch={pitch} labels={labels} anchor="middle" line={0} />
+    <Picture
+      {...props}
+      width={pitch * count}
+      height={below + (reach.ahead > 0 ? tall(reach.ahead) + 14 : 4)}
+      path={path}
+    >
+      <Tokens
+        {...props}
+        side="row"
+        texts={rows}
+        seen={rowsSeen}
+        x={x}
+        y={(above + below) / 2}
+        top={-labels.room / 2}
+        pitch={pitch}
+        labels={labels}
+        anchor="middle"
+        line={0}
+      />
       {focus !== null &&
         arcs.map(({ column, weight, row }) => (
           <Value key={column} x={x(column)} y={column > row ? below + 10 : above - 3} weight={weight} />
@@ -143,8 +188,32 @@ function ArcsBetween(props: Drawn): JSX.Element {
     `M${from(row)} ${above}C${from(row)} ${middle} ${to(column)} ${middle} ${to(column)} ${below}`;
   return (
     <Picture {...props} width={width} height={below + lowerLabels.room + 2} path={path}>
-      <Tokens {...props} side="row" texts={rows} seen={rowsSeen} x={from} y={above - 8} top={8 - upperLabels.room} pitch={upper} labels={upperLabels} anchor="start" line={0} />
-      <Tokens {...props} side="column" texts={columns} seen={columnsSeen} x={to} y={below + 8} top={-8} pitch={lower} labels={lowerLabels} anchor="end" line={1} />
+      <Tokens
+        {...props}
+        side="row"
+        texts={rows}
+        seen={rowsSeen}
+        x={from}
+        y={above - 8}
+        top={8 - upperLabels.room}
+        pitch={upper}
+        labels={upperLabels}
+        anchor="start"
+        line={0}
+      />
+      <Tokens
+        {...props}
+        side="column"
+        texts={columns}
+        seen={columnsSeen}
+        x={to}
+        y={below + 8}
+        top={-8}
+        pitch={lower}
+        labels={lowerLabels}
+        anchor="end"
+        line={1}
+      />
       {focus !== null &&
         arcs.map(({ row, column, weight }) =>
           focus.side === "row" ? (
@@ -275,11 +344,26 @@ function windowOf(start: number, count: number): Window {
   return { from, to: Math.min(count, from + MOST_TOKENS) };
 }
 
-function WindowSlider(props: { name: string; seen: Window; count: number; onMove: (start: number) => void }): JSX.Element | null {
+function WindowSlider(props: {
+  name: string;
+  seen: Window;
+  count: number;
+  onMove: (start: number) => void;
+}): JSX.Element | null {
   const { seen, count } = props;
   if (count <= MOST_TOKENS) return null;
   const words = `${seen.from + 1} to ${seen.to} of ${count}`;
-  return <Slider label={words} name={props.name} low={0} high={count - MOST_TOKENS} step={1} value={seen.from} onInput={props.onMove} />;
+  return (
+    <Slider
+      label={words}
+      name={props.name}
+      low={0}
+      high={count - MOST_TOKENS}
+      step={1}
+      value={seen.from}
+      onInput={props.onMove}
+    />
+  );
 }
 
 function Slider(props: {

@@ -128,6 +128,9 @@ function written(value: number | string | null): string {
 
 function scientific(x: number): string {
   const [front = "", power = ""] = x.toExponential().split("e");
-  const raised = power.replace("+", "").replace("-", "⁻").replace(/\d/g, (digit) => RAISED[Number(digit)] ?? "");
+  const raised = power
+    .replace("+", "")
+    .replace("-", "⁻")
+    .replace(/\d/g, (digit) => RAISED[Number(digit)] ?? "");
   return `${Number(front)} × 10${raised}`.replace("-", "−");
 }

@@ -59,15 +59,16 @@ function GridWords({ pictures }: { pictures: Map<string, Thumbnail> | null }): J
   if (pin.value === null) {
     return (
       <>
-        No sentence was kept, so there are no pictures: <code>attnworks examine MODEL --pin "a sentence" --out exam/</code>
+        No sentence was kept, so there are no pictures:{" "}
+        <code>attnworks examine MODEL --pin "a sentence" --out exam/</code>
         {" keeps one."}
       </>
     );
   }
   return (
     <>
-      Each picture is the attention of one head on {pictures === null ? "one sentence" : <q>{sentence()}</q>}: rows look,
-      columns are looked at. Choose one to see it in full.
+      Each picture is the attention of one head on {pictures === null ? "one sentence" : <q>{sentence()}</q>}: rows
+      look, columns are looked at. Choose one to see it in full.
     </>
   );
 }
@@ -90,7 +91,10 @@ function Layers(props: {
   return (
     <section class="kind" aria-label={KIND_WORDS[kind]}>
       {kindsOf(exam.value).length > 1 && <h4>{KIND_WORDS[kind]}</h4>}
-      <div class="tiles-layered" style={{ "--across": String(across), "--widest": kindsOf(exam.value).length > 1 ? "4.9rem" : "6.4rem" }}>
+      <div
+        class="tiles-layered"
+        style={{ "--across": String(across), "--widest": kindsOf(exam.value).length > 1 ? "4.9rem" : "6.4rem" }}
+      >
         {layers.flatMap((layer) => [
           <span key={layer} class="tiles-layer small muted">
             <span class="tiles-word">layer </span>

@@ -47,7 +47,8 @@ interface Loaded {
 }
 
 async function load(sentence: Pin | null, head: HeadName): Promise<Loaded> {
-  const [map, fit] = sentence === null ? [null, null] : await Promise.all([mapOf(sentence, head), fitOf(sentence, head)]);
+  const [map, fit] =
+    sentence === null ? [null, null] : await Promise.all([mapOf(sentence, head), fitOf(sentence, head)]);
   return { pin: sentence, head, map, fit };
 }
 
@@ -95,7 +96,8 @@ function HeadPage({ head }: { head: HeadName }): JSX.Element {
 }
 
 function Maps({ pin: sentence, head, map }: Loaded): JSX.Element {
-  if (sentence !== null) return map === null ? <SmallMap head={head} /> : <HeadMap pin={sentence} head={head} map={map} />;
+  if (sentence !== null)
+    return map === null ? <SmallMap head={head} /> : <HeadMap pin={sentence} head={head} map={map} />;
   return (
     <section class="card">
       <h3>Attention</h3>

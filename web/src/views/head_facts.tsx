@@ -58,7 +58,8 @@ function importanceSentence(head: HeadName): string | null {
     const sure = interval === null || interval[0] > 0 || interval[1] < 0 ? "" : " (no certain change)";
     parts.push(`without it the loss ${change >= 0 ? "rises" : "falls"} by ${digits(Math.abs(change))}${sure}`);
   }
-  if (typeof gradient === "number") parts.push(`the gradient of the loss by its gate is ${digits(gradient)} on average`);
+  if (typeof gradient === "number")
+    parts.push(`the gradient of the loss by its gate is ${digits(gradient)} on average`);
   return parts.length > 0 ? parts.join("; ") : null;
 }
 
@@ -70,7 +71,8 @@ function twinFact(head: HeadName): JSX.Element | null {
   return (
     <>
       <a href={linkTo("head", twin.name)}>head {shown(of, twin)}</a>
-      {typeof distance === "number" && `, at a distance of ${digits(distance)} (0: same attention, 1: nothing in common)`}
+      {typeof distance === "number" &&
+        `, at a distance of ${digits(distance)} (0: same attention, 1: nothing in common)`}
     </>
   );
 }

@@ -34,9 +34,10 @@ export function HeadFit(props: { pin: Pin; head: HeadName; map: Float32Array; fi
       words={
         <>
           The squared difference on this sentence is {digits(error)} per token that looks: 0 is a perfect fit.{" "}
-          {formOf(exam.value, head) === "none" && "Over all sentences, no form explains this head better than nothing at all. "}
-          In the difference, blue is where the head looks more than the form and orange where it looks less; its scale ends
-          at the largest difference.
+          {formOf(exam.value, head) === "none" &&
+            "Over all sentences, no form explains this head better than nothing at all. "}
+          In the difference, blue is where the head looks more than the form and orange where it looks less; its scale
+          ends at the largest difference.
         </>
       }
       table={() => ({

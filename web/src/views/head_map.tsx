@@ -20,12 +20,7 @@ export function HeadMap({ pin, head, map }: { pin: Pin; head: HeadName; map: Flo
   return (
     <Figure id="attention" title="Attention" table={() => weightTable(map, rows, columns)}>
       <div class="row map-controls">
-        <Choice
-          label="As"
-          options={["matrix", "arcs"]}
-          value={view.value}
-          onChange={(value) => (view.value = value)}
-        />
+        <Choice label="As" options={["matrix", "arcs"]} value={view.value} onChange={(value) => (view.value = value)} />
         {view.value === "matrix" && (
           <Choice
             label="Colours"

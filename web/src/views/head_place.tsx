@@ -36,7 +36,8 @@ export function useHeadKeys(head: HeadName): void {
   useEffect(() => {
     const onKey = (event: KeyboardEvent): void => {
       const way = WAYS[event.key];
-      const busy = event.target instanceof Element && event.target.closest("input, select, textarea, canvas, dialog, .table-box");
+      const busy =
+        event.target instanceof Element && event.target.closest("input, select, textarea, canvas, dialog, .table-box");
       if (way === undefined || busy || event.ctrlKey || event.metaKey || event.altKey || event.shiftKey) return;
       const next = neighbour(exam.value, head, way);
       event.preventDefault();
@@ -129,7 +130,9 @@ function KindPlace({ kind, head }: { kind: Kind; head: HeadName }): JSX.Element 
               data-at={`${other.head},${layers.indexOf(other.layer)}`}
             >
               <rect x={x + 1.5} y={y + 1.5} width={SIDE - 3} height={SIDE - 3} rx={2} {...squareInk(label, here)} />
-              {here && <rect x={x} y={y} width={SIDE} height={SIDE} rx={3} fill="none" stroke="var(--ink)" stroke-width={2} />}
+              {here && (
+                <rect x={x} y={y} width={SIDE} height={SIDE} rx={3} fill="none" stroke="var(--ink)" stroke-width={2} />
+              )}
               <title>{words}</title>
             </a>
           );

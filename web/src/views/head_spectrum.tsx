@@ -62,7 +62,12 @@ export function HeadEnergy({ head }: { head: HeadName }): JSX.Element | null {
       <Curves
         series={[
           { name: `head ${shown(exam.value, head)}`, points },
-          { name: "all values alike", points: shares.map((share) => ({ x: share, y: share })), dashed: true, colour: "var(--none)" },
+          {
+            name: "all values alike",
+            points: shares.map((share) => ({ x: share, y: share })),
+            dashed: true,
+            colour: "var(--none)",
+          },
         ]}
         x="share of the values"
         y="energy"

@@ -119,8 +119,8 @@ function Verdict({ advice }: { advice: Advice }): JSX.Element {
     <div class="card reshape-verdict">
       {mix.length === 0 ? (
         <p>
-          <strong>Leave {advice.model} as it is.</strong> No mix of these mechanisms saves time with an error of at
-          most {percent(advice.max_error)}.
+          <strong>Leave {advice.model} as it is.</strong> No mix of these mechanisms saves time with an error of at most{" "}
+          {percent(advice.max_error)}.
         </p>
       ) : (
         <>

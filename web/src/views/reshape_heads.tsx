@@ -164,7 +164,13 @@ function Measured({ judgement }: { judgement: Judgement }): JSX.Element {
         {telling.length === 0 ? (
           <p>Nowhere would growing pay: what some sentences promise, others do not confirm.</p>
         ) : telling.slice(0, MOST_BARS).every(({ value }) => value === 0) ? (
-          <p>{telling.filter(({ value }) => value === 0).map(({ name: where }) => where).join(", ")}: all 0.</p>
+          <p>
+            {telling
+              .filter(({ value }) => value === 0)
+              .map(({ name: where }) => where)
+              .join(", ")}
+            : all 0.
+          </p>
         ) : (
           <Bars bars={telling.slice(0, MOST_BARS)} x={measureUnit(name)} label={`${title}, by head`} />
         )}

@@ -12,9 +12,9 @@ export function ReceiptsPart({ receipts }: { receipts: Receipt[] }): JSX.Element
       {receipts.length === 0 ? (
         <p class="muted">
           This model was not reshaped, or its folder was not given.{" "}
-          <code>attnworks reshape prune MODEL --keep 0.75 --out NEW</code> (or <code>project</code>,{" "}
-          <code>swap</code>, <code>grow</code>) makes a new model with a receipt;{" "}
-          <code>attnworks report EXAM --model NEW</code> shows it here.
+          <code>attnworks reshape prune MODEL --keep 0.75 --out NEW</code> (or <code>project</code>, <code>swap</code>,{" "}
+          <code>grow</code>) makes a new model with a receipt; <code>attnworks report EXAM --model NEW</code> shows it
+          here.
         </p>
       ) : (
         <ol class="reshape-receipts">
@@ -111,9 +111,15 @@ function Sizes({ receipt }: { receipt: Receipt }): JSX.Element {
       <thead>
         <tr>
           <td />
-          <th scope="col" class="num">before</th>
-          <th scope="col" class="num">after</th>
-          <th scope="col" class="num">change</th>
+          <th scope="col" class="num">
+            before
+          </th>
+          <th scope="col" class="num">
+            after
+          </th>
+          <th scope="col" class="num">
+            change
+          </th>
         </tr>
       </thead>
       <tbody>

@@ -29,7 +29,9 @@ const UNKNOWN: Role = { name: "role not measured", sign: "", does: "" };
 function roleOf(label: string, kind: Kind): Role {
   const offset = /^offset (-?\d+)$/.exec(label);
   if (offset !== null) return atOffset(Number(offset[1]), kind);
-  return ROLES[label] ?? (label === "" ? UNKNOWN : { name: label, sign: label.slice(0, 7), does: `plays the role ${label}` });
+  return (
+    ROLES[label] ?? (label === "" ? UNKNOWN : { name: label, sign: label.slice(0, 7), does: `plays the role ${label}` })
+  );
 }
 
 function atOffset(offset: number, kind: Kind): Role {

@@ -37,7 +37,9 @@ const palettes = new Map<string, Uint8ClampedArray>();
 function palette(): Uint8ClampedArray {
   let shades = palettes.get(theme.value);
   if (shades === undefined) {
-    shades = Uint8ClampedArray.from(Array.from({ length: 256 }, (_, level) => [...sequential(level / 255), 255]).flat());
+    shades = Uint8ClampedArray.from(
+      Array.from({ length: 256 }, (_, level) => [...sequential(level / 255), 255]).flat(),
+    );
     palettes.set(theme.value, shades);
   }
   return shades;

@@ -26,20 +26,20 @@ export function Tile(props: {
     <a
       class="tile"
       href={linkTo("head", head.name)}
-      aria-label={tileWords(head)}
       title={tileWords(head)}
       tabIndex={props.reached ? 0 : -1}
       onFocus={props.onFocus}
       data-head={head.name}
       style={{ "--tile": tileColour(head) }}
     >
+      <span class="visually-hidden">{tileWords(head)}</span>
       {props.picture !== undefined ? <ThumbnailImage picture={props.picture} /> : <Plain head={head} label={label} />}
-      <span class="tile-line">
+      <span class="tile-line" aria-hidden="true">
         <b>{props.name}</b>
         {value !== null && <span>{digits(value)}</span>}
       </span>
       {sign !== "" && props.picture !== undefined && (
-        <span class="tile-role">
+        <span class="tile-role" aria-hidden="true">
           <RoleDot label={label} />
           {sign}
         </span>
@@ -55,6 +55,7 @@ function Plain({ head, label }: { head: HeadName; label: string }): JSX.Element 
   return (
     <span
       class="tile-plain"
+      aria-hidden="true"
       style={shaded === null ? { "--role": roleColour(label) } : { background: rgb(shaded), color: inkOn(shaded) }}
     >
       {roleSign(label, head.kind)}
