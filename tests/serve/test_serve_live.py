@@ -16,7 +16,7 @@ from attnworks.errors import UsageError
 from attnworks.exam.examiner import Request
 from attnworks.exam.run import run_examination
 from attnworks.reports.page.blobs import Coding, decode, unpack
-from attnworks.serve.changing import KEPT, ChangedModels, silence_heads
+from attnworks.serve.changing import KEPT, SAMPLE, ChangedModels, silence_heads
 from attnworks.serve.live import LiveModel
 from attnworks.serve.questions import Changes, Question
 from attnworks.traces.examinee import open_examinee
@@ -57,6 +57,15 @@ def test_examine_has_default_readings_and_no_pin(bert: LiveModel) -> None:
     assert answer["exam"]["pins"] == [] and answer["blobs"] == {} and answer["outputs"] is None
     assert {"rank.cosine@encoder", "sinks.first@encoder"} <= {*answer["exam"]["readings"]}
     json.dumps(answer, allow_nan=False)
+
+
+def test_roles_are_those_of_a_sample_of_text(bert: LiveModel) -> None:
+    """A head that is given the form of the token before plays that role; a single sentence could not tell."""
+    answer = bert.examine(Question(TEXT, Changes(project=(("enc.1.1", "previous"),))))
+    label = answer["exam"]["readings"]["roles.label@encoder"]
+    assert label["value"][1][1] == "previous" and f"{SAMPLE} sentences" in label["words"]
+    (found,) = [finding for finding in answer["exam"]["findings"] if "previous token" in finding["text"]]
+    assert found["heads"] == ["enc.1.1"]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +141,7 @@ def test_only_some_changed_models_are_kept(bert: LiveModel) -> None:
     assert models.examinee(every[0]) is first
     for changes in every[1:]:
         models.examinee(changes)
-    assert len(models._kept) == KEPT and models.examinee(every[0]) is not first
+    assert len(models._made) == KEPT and models.examinee(every[0]) is not first
     assert models.examinee(Changes()) is bert.base
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from attnworks.data.passages import embedded
+from attnworks.data.passages import Passage, embedded
 from attnworks.data.tokenizing import SideReader
 from attnworks.errors import UsageError
 from attnworks.models.head_parts import heads_of, put_heads
@@ -25,6 +24,7 @@ from attnworks.reshape.heads import Head
 from attnworks.reshape.projecting import Project, with_forms
 from attnworks.reshape.swap_trials import layers_of
 from attnworks.serve.questions import Changes
+from attnworks.serve.recent import Recent
 from attnworks.traces.examinee import Examinee
 from attnworks.traces.foreign import ForeignSubject
 from attnworks.traces.judging import Judge
@@ -45,8 +45,8 @@ MECHANISMS = (
 """What needs no training of its own, and whose maps are weights; with options for a sentence."""
 KEPT, KEPT_BYTES = 4, 2**30
 """Changed models that are kept: so many, of so many bytes in all, but one at least."""
-FITTED_ON = 32
-"""Sentences of the embedded corpus to which forms are fitted."""
+SAMPLE = 32
+"""Sentences to which forms are fitted, and from which roles are told."""
 TOKENS_AT_ONCE = 1024
 
 
@@ -67,7 +67,7 @@ class ChangedModels:
 
     def __init__(self, base: Examinee) -> None:
         self.base = base
-        self._kept: OrderedDict[Changes, Examinee] = OrderedDict()
+        self._made: Recent[Changes, Examinee] = Recent(max(1, min(KEPT, KEPT_BYTES // max(1, _bytes(self.model)))))
 
     @property
     def model(self) -> nn.Module:
@@ -87,16 +87,7 @@ class ChangedModels:
 
     def examinee(self, changes: Changes) -> Examinee:
         """The model with these changes."""
-        if not changes:
-            return self.base
-        if changes not in self._kept:
-            made = self._make(changes)
-            room = max(1, min(KEPT, KEPT_BYTES // max(1, _bytes(made.subject.model))))
-            while len(self._kept) >= room:
-                self._kept.popitem(last=False)
-            self._kept[changes] = made
-        self._kept.move_to_end(changes)
-        return self._kept[changes]
+        return self._made.get(changes, lambda: self._make(changes)) if changes else self.base
 
     def _make(self, changes: Changes) -> Examinee:
         """Layers are swapped first; then heads get their forms; then heads are cut, which keep numbers and maps."""
@@ -173,9 +164,7 @@ class ChangedModels:
     def _bench(self) -> Bench:
         """The untouched model, and text that forms are fitted to."""
         base = self.base
-        target = None if base.target is None else _cutting(base.target)
-        examinee = replace(base, source=_cutting(base.source), target=target)
-        text = read_text(examinee, embedded(FITTED_ON), TOKENS_AT_ONCE)
+        text = read_text(cutting(base), sample(), TOKENS_AT_ONCE)
         judge = Judge(base.subject, choose(None, base.subject.abilities), text)
         return Bench(base, judge, text.longest)
 
@@ -196,8 +185,18 @@ def silence_heads(model: nn.Module, slot: str, silent: Collection[int]) -> None:
     put_heads(model, slot, heads)
 
 
+def sample() -> list[Passage]:
+    """Sentences of the embedded corpus that stand for all text."""
+    return embedded(SAMPLE)
+
+
+def cutting(examinee: Examinee) -> Examinee:
+    """The same, which cuts what is too long for the model."""
+    target = None if examinee.target is None else _cutting(examinee.target)
+    return replace(examinee, source=_cutting(examinee.source), target=target)
+
+
 def _cutting(reader: SideReader) -> SideReader:
-    """The same reader, which cuts what is too long for the model."""
     reader = copy.copy(reader)
     reader.max_tokens = reader.longest
     return reader

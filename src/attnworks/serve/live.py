@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import copy
 import time
-from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -16,19 +15,25 @@ from attnworks.decoding.evaluating import evaluating
 from attnworks.errors import UsageError
 from attnworks.exam.examination import Examination
 from attnworks.exam.examiner import Request
+from attnworks.exam.findings import find
+from attnworks.exam.plan import without_weights
 from attnworks.exam.run import run_examination
+from attnworks.measures.reading import Reading, Readings
 from attnworks.reports.page.contents import Contents, Exam, exam_contents, label_of, page_contents
 from attnworks.reports.page.numbers import rounded
 from attnworks.reports.page.sentences import Coded
-from attnworks.serve.changing import ChangedModels
+from attnworks.serve.changing import SAMPLE, ChangedModels, cutting, sample
 from attnworks.serve.looking import Looked, Read, as_written, has_scores, look, read_sentence
 from attnworks.serve.questions import Changes, Question
+from attnworks.serve.recent import Recent
 from attnworks.serve.saying import Said, moved, say
 from attnworks.traces.examinee import Examinee
 from attnworks.traces.foreign import ForeignSubject
 
 REMEMBERED = 8
-"""Sentences for which it is known what the untouched model says."""
+"""Sentences for which it is known what the untouched model says, and changes for which the roles of heads are."""
+ROLES = ("roles.label", "roles.score", "roles.baseline")
+UNCHANGED = Changes()
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +59,8 @@ class LiveModel:
         self.text = first_sentence(examinee) if text is None else text
         self._counting = copy.copy(examinee.source)
         self._counting.longest = None
-        self._heard: OrderedDict[str, Heard] = OrderedDict()
+        self._heard: Recent[str, Heard] = Recent(REMEMBERED)
+        self._roles: Recent[Changes, list[Reading]] = Recent(REMEMBERED)
         self.first = self._first()
 
     def page(self) -> Contents:
@@ -83,9 +89,7 @@ class LiveModel:
         """The default readings of the sentence."""
         began = time.perf_counter()
         passage = self._passage(question.text)
-        examinee = self.models.examinee(question.changes)
-        read = read_sentence(examinee, passage)
-        exam = _examined(as_written(examinee, read), passage)
+        exam = self._examined(passage, read_sentence(self.models.examinee(question.changes), passage), question.changes)
         return self._answer(exam_contents(Exam(exam, self.first.label), []), None, {}, began)
 
     def _look(self, passage: Passage, changes: Changes) -> tuple[dict[str, Any], Looked]:
@@ -95,7 +99,7 @@ class LiveModel:
         looked = look(examinee, read, self.first.exam.model)
         said = say(examinee, read, looked.outputs)
         if base is None:
-            self._remember(passage, Heard(read, said, looked.outputs.hidden))
+            self._heard.put(passage.source.text, Heard(read, said, looked.outputs.hidden))
             return _outputs(said, said, 0.0), looked
         after = looked.outputs.hidden
         if read is not base.read:
@@ -105,20 +109,21 @@ class LiveModel:
 
     def _hear(self, passage: Passage) -> Heard:
         """What the untouched model says, from memory if it was asked before."""
-        text, subject = passage.source.text, self.base.subject
-        if text not in self._heard:
-            read = read_sentence(self.base, passage)
-            with evaluating(subject.model):
-                outputs = subject.run(read.batch(subject), scores=has_scores(subject))
-                self._remember(passage, Heard(read, say(self.base, read, outputs), outputs.hidden))
-        self._heard.move_to_end(text)
-        return self._heard[text]
+        return self._heard.get(passage.source.text, lambda: self._listen(passage))
 
-    def _remember(self, passage: Passage, heard: Heard) -> None:
-        self._heard[passage.source.text] = heard
-        self._heard.move_to_end(passage.source.text)
-        while len(self._heard) > REMEMBERED:
-            self._heard.popitem(last=False)
+    def _listen(self, passage: Passage) -> Heard:
+        subject, read = self.base.subject, read_sentence(self.base, passage)
+        with evaluating(subject.model):
+            outputs = subject.run(read.batch(subject), scores=has_scores(subject))
+            return Heard(read, say(self.base, read, outputs), outputs.hidden)
+
+    def _examined(self, passage: Passage, read: Read, changes: Changes = UNCHANGED) -> Examination:
+        """The default readings of a sentence; roles, which a single one cannot tell, are those of a sample of text."""
+        examinee = as_written(self.models.examinee(changes), read)
+        exam = run_examination(examinee, [passage], Request(), about={"name": "live"})
+        roles = self._roles.get(changes, lambda: _roles(self.models.examinee(changes)))
+        readings = Readings([*exam.readings.values(), *roles])
+        return replace(exam, readings=readings, findings=find(readings))
 
     def _passage(self, text: str) -> Passage:
         ((passage,), _) = from_texts([" ".join(text.split())])
@@ -135,7 +140,7 @@ class LiveModel:
     def _first(self) -> Exam:
         passage = self._passage(self.text)
         read = read_sentence(self.base, passage)
-        exam = _examined(as_written(self.base, read), passage)
+        exam = self._examined(passage, read)
         looked = look(self.base, read, exam.model)
         return Exam(exam, label_of(exam), (looked.sentence,))
 
@@ -157,8 +162,16 @@ def first_sentence(examinee: Examinee) -> str:
     return "The animal did not cross the street because it was too tired ."
 
 
-def _examined(examinee: Examinee, passage: Passage) -> Examination:
-    return run_examination(examinee, [passage], Request(), about={"name": "live"})
+def _roles(examinee: Examinee) -> list[Reading]:
+    """What every head does over the sample; nothing where maps are no weights."""
+    if without_weights(examinee.subject.model):
+        return []
+    found = run_examination(cutting(examinee), sample(), Request(("roles", "sinks"))).readings
+    return [
+        replace(reading, words=f"{reading.words} (over {SAMPLE} sentences of the embedded corpus)")
+        for reading in found.values()
+        if reading.name in ROLES
+    ]
 
 
 def _outputs(before: Said, after: Said, far: float) -> dict[str, Any]:
