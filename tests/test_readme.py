@@ -25,6 +25,7 @@ def fenced(language: str, page: str = "README.md") -> list[str]:
         ("docs/training.md", 1),
         ("docs/examining.md", 1),
         ("docs/exam.md", 1),
+        ("docs/page.md", 1),
         ("docs/long_sequences.md", 5),
         ("docs/structure.md", 3),
         ("docs/reshaping.md", 1),
@@ -67,5 +68,5 @@ def test_examples_run(script: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyt
 @pytest.mark.parametrize("page", ["README.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))])
 def test_links_lead_somewhere(page: str) -> None:
     for link in re.findall(r"\]\(([^)#]+)\)", (ROOT / page).read_text()):
-        if link.endswith((".md", ".svg")):
+        if link.endswith((".md", ".svg", ".png")):
             assert ((ROOT / page).parent / link).exists(), link

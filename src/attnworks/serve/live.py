@@ -120,7 +120,7 @@ class LiveModel:
     def _examined(self, passage: Passage, read: Read, changes: Changes = UNCHANGED) -> Examination:
         """The default readings of a sentence; roles, which a single one cannot tell, are those of a sample of text."""
         examinee = as_written(self.models.examinee(changes), read)
-        exam = run_examination(examinee, [passage], Request(), about={"name": "live"})
+        exam = run_examination(examinee, [passage], Request(), about={"name": "this sentence"})
         roles = self._roles.get(changes, lambda: _roles(self.models.examinee(changes)))
         readings = Readings([*exam.readings.values(), *roles])
         return replace(exam, readings=readings, findings=find(readings))

@@ -134,7 +134,7 @@ def look(examinee: Examinee, read: Read, model: Mapping[str, Any]) -> Looked:
         outputs = subject.run(read.batch(subject), _Together(Walk(measures, folds), keep), scores=has_scores(subject))
         readings = folds.readings()
         pin = pin_of(examinee, read.text, keep)
-    exam = Examination(model, {"name": "live", **read.text.about()}, readings, find(readings))
+    exam = Examination(model, {"name": "this sentence", **read.text.about()}, readings, find(readings))
     written = read.written
     sentence = Sentence(pin) if written is None else Sentence(pin, written.words, written.beam)
     return Looked(exam, sentence, outputs)
