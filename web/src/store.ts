@@ -36,10 +36,6 @@ const NO_EXAM: Exam = {
 };
 
 export const page = signal<Page>(NOTHING);
-export const examIndex = signal(0);
-export const exam = computed<Exam>(() => page.value.exams[examIndex.value] ?? page.value.exams[0] ?? NO_EXAM);
-export const pinIndex = signal(0);
-export const pin = computed<Pin | null>(() => exam.value.pins[pinIndex.value] ?? exam.value.pins[0] ?? null);
 
 // Where the reader is ---------------------------------------------------------------------------------------------------
 
@@ -68,24 +64,31 @@ export const route = computed<Route>(() => {
   return { view, head: null, claim: null };
 });
 
-effect(() => {
-  const said = new URLSearchParams(address.value.slice(1));
-  examIndex.value = placeIn(said.get("exam"), page.value.exams.length);
-  pinIndex.value = placeIn(said.get("sentence"), exam.value.pins.length);
-});
+export const examIndex = computed(() => placeSaid("exam", page.value.exams.length));
+export const exam = computed<Exam>(() => page.value.exams[examIndex.value] ?? NO_EXAM);
+export const pinIndex = computed(() => placeSaid("sentence", exam.value.pins.length));
+export const pin = computed<Pin | null>(() => exam.value.pins[pinIndex.value] ?? null);
 
-function placeIn(text: string | null, count: number): number {
-  const place = Number(text ?? 0);
+function placeSaid(name: string, count: number): number {
+  const place = Number(new URLSearchParams(address.value.slice(1)).get(name) ?? 0);
   return Number.isInteger(place) && place >= 0 && place < count ? place : 0;
 }
 
-export function linkTo(view: View, what?: string): string {
-  const which = [
-    ...(examIndex.value > 0 ? [`exam=${examIndex.value}`] : []),
-    ...(pinIndex.value > 0 ? [`sentence=${pinIndex.value}`] : []),
-  ];
+/** Which examination and which sentence; those that are shown now, where not told. */
+export interface Which {
+  exam?: number;
+  sentence?: number;
+}
+
+export function linkTo(view: View, what?: string, which: Which = {}): string {
+  const { exam: examined = examIndex.value, sentence = pinIndex.value } = which;
   const where = what === undefined ? view : `${view === "claims" ? "claim" : view}=${encodeURIComponent(what)}`;
-  return `#${[where, ...which].join("&")}`;
+  const parts = [
+    where,
+    ...(examined > 0 ? [`exam=${examined}`] : []),
+    ...(sentence > 0 ? [`sentence=${sentence}`] : []),
+  ];
+  return `#${parts.join("&")}`;
 }
 
 export function goTo(view: View, what?: string): void {
@@ -93,11 +96,9 @@ export function goTo(view: View, what?: string): void {
 }
 
 /** Another sentence, or another examination, in the same view. */
-export function choose(which: { sentence?: number; exam?: number }): void {
-  if (which.exam !== undefined) examIndex.value = which.exam;
-  if (which.sentence !== undefined) pinIndex.value = which.sentence;
+export function choose(which: Which): void {
   const { view, head, claim } = route.value;
-  goTo(view, head ?? claim ?? undefined);
+  location.hash = linkTo(view, head ?? claim ?? undefined, which);
 }
 
 // Light and dark --------------------------------------------------------------------------------------------------------
@@ -106,9 +107,9 @@ export type Theme = "light" | "dark";
 const prefersDark = matchMedia("(prefers-color-scheme: dark)");
 const wanted = signal<Theme>(prefersDark.matches ? "dark" : "light");
 prefersDark.addEventListener("change", (event) => (wanted.value = event.matches ? "dark" : "light"));
-const print = matchMedia("print");
-const printing = signal(print.matches);
-print.addEventListener("change", (event) => (printing.value = event.matches));
+const paper = matchMedia("print");
+export const printing = signal(paper.matches);
+paper.addEventListener("change", (event) => (printing.value = event.matches));
 /** On paper always light. */
 export const theme = computed<Theme>(() => (printing.value ? "light" : wanted.value));
 export function turnTheme(): void {

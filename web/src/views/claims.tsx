@@ -5,7 +5,7 @@ import { useEffect, useRef } from "preact/hooks";
 import { bytesOf } from "../blobs";
 import type { Claim } from "../contract";
 import { Picker } from "../controls";
-import { page, route } from "../store";
+import { page, printing, route } from "../store";
 import { ClaimRow } from "./claim_row";
 import "./claims.css";
 import type { Document, Sort } from "./claims_search";
@@ -15,7 +15,6 @@ import { useLoaded } from "./loaded";
 const claims = signal<Claim[]>([]);
 const wanted = signal(EVERYTHING);
 const opened = signal<ReadonlySet<string>>(new Set());
-const printing = signal(false);
 const shown = computed(() => new Set(claims.value.filter((claim) => isWanted(claim, wanted.value))));
 
 export function ClaimsView(): JSX.Element {
@@ -37,7 +36,6 @@ function Claims({ blob }: { blob: string }): JSX.Element {
   const loaded = useLoaded(() => load(blob), [blob]);
   const search = useRef<HTMLInputElement>(null);
   useKeys(search);
-  usePrinting();
   useDeepLink(loaded !== null);
   const count = shown.value.size;
   return (
@@ -193,18 +191,4 @@ function focusOn(row: HTMLElement | null, block: "start" | "nearest"): void {
   row?.querySelector<HTMLElement>(".claim-id")?.focus({ preventScroll: true });
   row?.scrollIntoView({ block });
   requestAnimationFrame(() => row?.scrollIntoView({ block }));
-}
-
-/** On paper nothing can be opened, so that everything is. */
-function usePrinting(): void {
-  useEffect(() => {
-    const begin = (): boolean => (printing.value = true);
-    const end = (): boolean => (printing.value = false);
-    addEventListener("beforeprint", begin);
-    addEventListener("afterprint", end);
-    return () => {
-      removeEventListener("beforeprint", begin);
-      removeEventListener("afterprint", end);
-    };
-  }, []);
 }

@@ -21,7 +21,7 @@ export function CompareView(): JSX.Element {
         <>
           <Headline before={before} after={after} comparison={comparison} />
           <Sides before={before} after={after} />
-          <Roles comparison={comparison} />
+          <Roles after={after} roles={comparison.roles} />
           <Changes before={before} after={after} changes={comparison.changes} />
           <HeadsCompared before={before} after={after} />
           <MapsCompared before={before} after={after} changes={comparison.changes} />

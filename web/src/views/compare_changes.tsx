@@ -4,11 +4,13 @@ import type { JSX } from "preact";
 import type { Change, Comparison, Exam } from "../contract";
 import { Choice } from "../controls";
 import { parseHead, whole } from "../readings";
+import { roleName } from "./roles";
 import { linkTo } from "../store";
 import { DataTable } from "../table";
 
-export function Roles({ comparison: { roles } }: { comparison: Comparison }): JSX.Element | null {
+export function Roles({ after, roles }: { after: Exam; roles: Comparison["roles"] }): JSX.Element | null {
   if (roles.length === 0) return null;
+  const wordsOf = (head: string, label: string): string => roleName(label, parseHead(after, head)?.kind ?? "encoder");
   return (
     <div class="card">
       <h3>Heads with another role</h3>
@@ -17,17 +19,13 @@ export function Roles({ comparison: { roles } }: { comparison: Comparison }): JS
         columns={[{ name: "head" }, { name: "before" }, { name: "after" }]}
         rows={roles.map(({ head, before, after }) => ({
           key: head,
-          cells: [head, roleWords(before), roleWords(after)],
-          href: linkTo("head", head),
+          cells: [head, wordsOf(head, before), wordsOf(head, after)],
+          href: linkTo("head", head, { exam: 1 }),
         }))}
         limit={20}
       />
     </div>
   );
-}
-
-function roleWords(label: string): string {
-  return label === "none" ? "no clear role" : label;
 }
 
 const CERTAINTY = ["all", "certain"] as const;
@@ -42,7 +40,7 @@ export function Changes({
   changes: Change[];
 }): JSX.Element | null {
   const sought = useSignal("");
-  const judged = changes.some((change) => change.certain);
+  const judged = changes.some((change) => change.certain !== null);
   const wanted = useSignal<(typeof CERTAINTY)[number]>("all");
   if (changes.length === 0) return null;
   const parts = sought.value.toLowerCase().split(/\s+/).filter(Boolean);
@@ -50,10 +48,13 @@ export function Changes({
     const text = `${change.reading} ${change.where}`.toLowerCase();
     return parts.every((part) => text.includes(part)) && (wanted.value === "all" || change.certain === true);
   });
-  const isHead = (where: string) => parseHead(after, where) ?? parseHead(before, where);
+  const link = (where: string): { href?: string } => {
+    const exam = [after, before].findIndex((one) => parseHead(one, where) !== null);
+    return exam < 0 ? {} : { href: linkTo("head", where, { exam: 1 - exam }) };
+  };
   return (
     <div class="card">
-      <h3>What changed most surely</h3>
+      <h3>{judged ? "What changed most surely" : "What changed most"}</h3>
       <div class="row compare-filter">
         <label class="picker">
           <span>Only with</span>
@@ -78,15 +79,19 @@ export function Changes({
         </span>
       </div>
       <DataTable
-        caption="The most certain first; margin is half of the 95 % interval of the difference"
+        caption={judged ? "The most certain first; margin is half of the 95 % interval" : "The largest change first"}
         columns={[
           { name: "where" },
           { name: "reading" },
           { name: "before", numeric: true },
           { name: "after", numeric: true },
           { name: "difference", numeric: true },
-          { name: "margin", numeric: true, words: "half of the 95 % interval of the difference" },
-          { name: "certain", words: "not explained by chance, among all numbers compared" },
+          ...(judged
+            ? [
+                { name: "margin", numeric: true, words: "half of the 95 % interval of the difference" },
+                { name: "certain", words: "not explained by chance, among all numbers compared" },
+              ]
+            : []),
         ]}
         rows={found.map((change) => ({
           key: `${change.reading} ${change.where}`,
@@ -96,10 +101,9 @@ export function Changes({
             change.before,
             change.after,
             change.difference,
-            change.margin,
-            change.certain === null ? "not known" : change.certain ? "yes" : "no",
+            ...(judged ? [change.margin, change.certain === null ? "not known" : change.certain ? "yes" : "no"] : []),
           ],
-          ...(isHead(change.where) === null ? {} : { href: linkTo("head", change.where) }),
+          ...link(change.where),
         }))}
         limit={25}
       />

@@ -59,6 +59,7 @@ export function HeadsCompared({ before, after }: { before: Exam; after: Exam }):
           exams={[before, after]}
           kind={kind}
           values={values[0]!}
+          leadsTo={0}
           least={least}
           most={most}
         />
@@ -68,6 +69,7 @@ export function HeadsCompared({ before, after }: { before: Exam; after: Exam }):
           exams={[before, after]}
           kind={kind}
           values={values[1]!}
+          leadsTo={1}
           least={least}
           most={most}
         />
@@ -78,6 +80,7 @@ export function HeadsCompared({ before, after }: { before: Exam; after: Exam }):
           exams={[before, after]}
           kind={kind}
           values={shifts}
+          leadsTo={1}
           most={largest}
           diverging
         />
@@ -108,6 +111,8 @@ function GridFigure(props: {
   least?: number;
   most: number;
   diverging?: boolean;
+  /** The examination whose head a cell opens. */
+  leadsTo: number;
 }): JSX.Element {
   const { exams, kind, values } = props;
   const heads = new Map(
@@ -116,6 +121,7 @@ function GridFigure(props: {
       .filter((head) => head.kind === kind)
       .map((head) => [head.name, head]),
   );
+  const there = new Set(headsOf(exams[props.leadsTo]!).map(({ name }) => name));
   const across = 1 + Math.max(-1, ...[...heads.values()].map(({ head }) => head));
   const down = 1 + Math.max(-1, ...[...heads.values()].map(({ layer }) => layer));
   const rows = Array.from({ length: down }, (_, layer) => ({
@@ -123,7 +129,8 @@ function GridFigure(props: {
     cells: Array.from({ length: across }, (_, head) => {
       const name = `${SHORT[kind]}.${layer}.${head}`;
       if (!heads.has(name)) return null;
-      return { value: values.get(name) ?? null, name: `head ${name}`, href: linkTo("head", name) };
+      const cell = { value: values.get(name) ?? null, name: `head ${name}` };
+      return there.has(name) ? { ...cell, href: linkTo("head", name, { exam: props.leadsTo }) } : cell;
     }),
   }));
   return (

@@ -161,7 +161,7 @@ export function DotFigure(props: {
           bare: line.bound ?? false,
           values: byHead(found),
           tell: (layer, head) => `head ${nameHead(layer, head)}${whose}`,
-          href: (layer, head) => linkTo("head", nameHead(layer, head)),
+          href: (layer, head) => linkTo("head", nameHead(layer, head), { exam: which }),
         },
       ];
     }),
