@@ -18,13 +18,13 @@ from tests.browser.watching import AXE, NAMES, Shown, browsing, chromium, show
 
 from attnworks.exam.examination import Examination
 
-REQUIRED = os.environ.get("BROWSER") == "required"
+REQUIRED = os.environ.get("BROWSER_TESTS") == "required"
 HERE = Path(__file__).parent
 Open = Callable[..., Shown]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Without a browser, or axe-core, these tests say so; where BROWSER=required they fail."""
+    """Without a browser, or axe-core, these tests say so; where BROWSER_TESTS=required they fail."""
     reason = None
     if chromium() is None:
         reason = f"no browser on the PATH ({', '.join(NAMES)}); make browser installs Debian's"

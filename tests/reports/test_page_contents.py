@@ -122,6 +122,9 @@ def test_one_or_two() -> None:
             page_contents([Exam(made_exam(), "a")] * count)
 
 
+REMARK = 400
+"""Bytes for the words that say so."""
+
 # No room for all ------------------------------------------------------------------------------------------------------
 
 
@@ -136,7 +139,7 @@ def test_the_most_telling_heads_stay(share: float) -> None:
     exam = important([[-3.0, 0.5, 1.0], [0.1, 0.2, 4.0]])
     whole = page_contents([Exam(exam, "a")])
     maps = sum(len(blob) for name, blob in whole.blobs.items() if name.endswith(("maps", "fits")))
-    largest = sum(map(len, whole.blobs.values())) - round((1 - share) * maps)
+    largest = whole.size - round((1 - share) * maps)
     contents = page_contents([Exam(exam, "a")], largest=largest)
     order = [("enc.1", 2), ("enc.0", 0), ("enc.0", 2), ("enc.0", 1), ("enc.1", 1), ("enc.1", 0)]
     slots = {slot["name"]: slot for slot in contents.page["exams"][0]["pins"][0]["slots"]}
@@ -145,10 +148,35 @@ def test_the_most_telling_heads_stay(share: float) -> None:
     assert not any(slots[f"cross.{layer}"]["held"] for layer in range(LAYERS)) or all(held)
     kept, heads = contents.heads
     assert heads == 12 and (kept == 0 if share < 0 else 0 < kept < whole.heads[0] == 12)
-    assert sum(map(len, contents.blobs.values())) <= largest or kept == 0
+    assert contents.size <= largest + REMARK or kept == 0
+    assert any("all the same" in remark for remark in contents.page["remarks"]) == (share < 0)
     assert contents.page["remarks"][0].startswith(f"too large for all maps: {kept} of 12 heads are here whole")
+    spectra = [len(values) for slot in slots.values() for values in slot["spectra"]]
+    assert sum(map(bool, spectra)) == kept, "spectra of maps that are whole"
     small = contents.page["exams"][0]["pins"][0]["thumbnails"]
     assert contents.blobs[small] == whole.blobs[small], "thumbnails of all"
+
+
+def test_many_short_sentences_stay_below_the_limit() -> None:
+    """What is said about maps counts as they do."""
+    exam = made_exam()
+    many = replace(exam, pins=exam.pins * 40)
+    whole = page_contents([Exam(many, "a")])
+    limit = len(whole.blobs["claims"]) + round(0.5 * (whole.size - len(whole.blobs["claims"])))
+    contents = page_contents([Exam(many, "a")], largest=limit)
+    assert contents.size <= limit + REMARK and 0 < contents.heads[0] < whole.heads[0]
+
+
+def test_readings_of_another_shape_tell_nothing() -> None:
+    """As a folder could hold them that somebody else wrote."""
+    exam = important([[2.0, -4.0, 1.0]])
+    (found,) = exam.readings.values()
+    for odd in (
+        replace(found, value=(torch.ones(3, 2),)),
+        replace(found, value=(torch.tensor(1.0),)),
+        replace(found, axes=()),
+    ):
+        assert by_telling(replace(exam, readings=Readings([odd]))) == {}
 
 
 def test_what_tells_most() -> None:

@@ -103,7 +103,6 @@ def test_numbers_that_overflow_are_drawn_as_the_largest() -> None:
 
 
 def test_a_translation_keeps_its_words_and_its_search() -> None:
-    pin, _ = Coded(translated(), made_exam(), "a", fits=False).contents()
+    pin, _ = Coded(translated(), made_exam(), "a").contents()
     assert pin["translation"] == list(tokens(KEYS)) and pin["beam"] is not None
     assert pin["beam"][0]["kept"][1] == {"parent": 0, "token": "token", "logprob": -0.5}
-    assert all(slot["fits"] is None for slot in pin["slots"])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+import os
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,7 @@ def test_places_that_will_not_do(folder: Path, tmp_path: Path) -> None:
 
 ODD = [
     [], {}, {"format": 2, "sentences": []}, {"format": 1, "sentences": {}}, {"format": 1, "sentences": [7]},
+    {"format": 1, "sentences": []}, {"format": True, "sentences": [7]},
     trace(source=["a"]), trace(source=[3] * QUERIES), trace(attention=[{"slot": 5, "weights": []}]),
     trace(attention=[{"slot": "enc.x", "weights": [[[1.0]]]}]), trace(attention=[{"slot": "enc.0"}]),
     trace(attention=[{"slot": "enc.0", "weights": [[1.0], [1.0, 2.0]]}]),
@@ -160,3 +162,29 @@ def test_a_trace_of_another_model_is_refused(folder: Path, tmp_path: Path) -> No
     del other["sentences"][0]["attention"][0]
     with pytest.raises(UsageError, match="other layers or heads"):
         writing.report(folder, tmp_path / "report.html", trace=written(tmp_path / "trace.json", other))
+
+
+# What must not be lost ------------------------------------------------------------------------------------------------
+
+
+def test_a_report_does_not_replace_what_it_is_made_from(folder: Path, tmp_path: Path) -> None:
+    file = written(tmp_path / "trace.json", trace())
+    before = {path: path.read_bytes() for path in (*folder.iterdir(), file)}
+    for out in (folder / "exam.json", folder / "manifest.json", file):
+        assert "got a file" in mistake(folder, "--trace", file, "--out", out)
+    assert before == {path: path.read_bytes() for path in before}
+
+
+def test_pipes_and_names_that_are_too_long_are_refused(folder: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert "got a device or a pipe" in mistake(folder, "--out", tmp_path / "pipe")
+    assert "File name too long" in mistake(folder, "--out", tmp_path / ("x" * 300))
+    assert (tmp_path / "pipe").is_fifo()
+
+
+def test_a_trace_of_a_model_with_a_layer_that_lost_all_heads(tmp_path: Path) -> None:
+    exam = made_exam()
+    heads = {**{str(slot): len(P) for slot, P in exam.pins[0].maps.items()}, "enc.7": 0}
+    folder = write_exam(replace(exam, model={**exam.model, "heads": heads}), tmp_path / "cut")
+    file = written(tmp_path / "trace.json", trace())
+    assert run(folder, "--trace", file, "--out", tmp_path / "report.html").exit_code == 0

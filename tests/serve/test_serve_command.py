@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import http.client
 import importlib.util
+import json
 import os
 import re
 import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from tests.exam_helpers import LINES
+from tests.exam_helpers import LINES, save_tiny
 
 from attnworks.cli import main
 from attnworks.data.passages import from_texts
@@ -59,6 +63,29 @@ def test_serves_an_examination_until_told_to_stop(exam_folder: Path, how: signal
     assert (process.returncode, out, err) == (0, "Stopped.\n", "")
 
 
+def test_stops_while_it_works_however_often_it_is_told(tmp_path: Path) -> None:
+    """What runs is finished; told again and again, the command still ends by itself."""
+    folder = save_tiny("bert", tmp_path / "bert")
+    command = [sys.executable, "-u", "-m", "attnworks", "serve", str(folder), "--text", LINES[0]]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            found = re.search(r"http://127\.0\.0\.1:\d+/[\w-]{32,}/", process.stdout.readline())
+            assert found is not None, process.communicate()[1]
+            url = urllib.parse.urlsplit(found[0])
+            body = json.dumps({"text": LINES[0], "changes": {"project": {"enc.0.0": "auto", "enc.1.1": "auto"}}})
+            connection = http.client.HTTPConnection(url.netloc, timeout=30)
+            connection.request("POST", f"{url.path}api/examine", body, {"Content-Type": "application/json"})
+            time.sleep(0.05)
+            for _ in range(4):
+                process.send_signal(signal.SIGINT)
+                time.sleep(0.02)
+            out, err = process.communicate(timeout=30)
+        finally:
+            process.kill()
+    assert (process.returncode, out.splitlines()[-1], err) == (0, "Stopped.", "")
+
+
 def test_port_in_use(exam_folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
@@ -68,7 +95,7 @@ def test_port_in_use(exam_folder: Path) -> None:
     assert result.output.count("\n") == 1
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.0.1", "example.org", ""])
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "::1%lo", "192.168.0.1", "example.org", ""])
 def test_only_this_machine(exam_folder: Path, host: str) -> None:
     result = CliRunner().invoke(main, ["serve", str(exam_folder), "--host", host])
     assert result.exit_code == 2 and "only this machine can reach" in result.output

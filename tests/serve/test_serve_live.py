@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from attnworks.reports.page.blobs import Coding, decode, unpack
 from attnworks.serve.changing import KEPT, SAMPLE, ChangedModels, silence_heads
 from attnworks.serve.live import LiveModel
 from attnworks.serve.questions import Changes, Question
+from attnworks.serve.saying import Output, _classes
 from attnworks.traces.examinee import open_examinee
 from attnworks.traces.gates import HeadsOff
 from attnworks.traces.layer import Slot
@@ -143,6 +145,35 @@ def test_only_some_changed_models_are_kept(bert: LiveModel) -> None:
         models.examinee(changes)
     assert len(models._made) == KEPT and models.examinee(every[0]) is not first
     assert models.examinee(Changes()) is bert.base
+
+
+def test_forms_are_those_of_the_sentence_and_the_model_that_are_shown(bert: LiveModel) -> None:
+    """A head that looks at the first token alone is one column, whatever it was before."""
+    answer = bert.look(Question(LINES[2], Changes(project=(("enc.0.0", "first"),))))
+    fits = answer["exam"]["pins"][0]["slots"][0]["fits"]
+    assert fits["forms"][0] == "column" and fits["errors"][0] < 1e-6
+
+
+def test_first_sentence_is_as_long_as_may_be_shown(tmp_path: Path) -> None:
+    model = LiveModel(open_examinee(str(save_tiny("bert", tmp_path / "bert"))), longest=5)
+    assert len(model.first.exam.pins or model.first.sentences) == 1
+    assert len(model.first.sentences[0].pin.tokens) == 5
+
+
+@pytest.mark.parametrize("text", ["caf\udce9", "\ud800"])
+def test_what_is_no_text_is_refused(bert: LiveModel, text: str) -> None:
+    with pytest.raises(UsageError, match="expected text in UTF-8"):
+        bert.look(Question(text))
+
+
+def test_chances_of_classes() -> None:
+    scores = torch.tensor([2.0, 0.0, -1.0])
+    one, several = SimpleNamespace(), SimpleNamespace(problem_type="multi_label_classification", id2label={0: "a"})
+    assert sum(output.probability or 0 for output in _classes(one, scores).outputs) == pytest.approx(1)
+    assert [output.probability for output in _classes(several, scores).outputs] == pytest.approx(
+        [0.8808, 0.5, 0.2689], abs=1e-4
+    )
+    assert _classes(several, scores[:1]).outputs == [Output("a: 2", None)]
 
 
 def test_translation_and_its_beam(translator: LiveModel) -> None:

@@ -11,7 +11,7 @@ from tests.exam_helpers import LINES
 from tests.serve.serving import TOKEN, serving
 
 from attnworks.serve.live import LiveModel
-from attnworks.serve.work import BusyError, Worker
+from attnworks.serve.work import MOST_OPEN, BusyError, Worker
 
 
 def test_queue_is_as_long_as_patience() -> None:
@@ -27,6 +27,40 @@ def test_queue_is_as_long_as_patience() -> None:
     worker.close()
 
 
+def test_a_new_worker_does_not_take_a_crowd() -> None:
+    """Nothing is known about the work, so that all but the first wait for what it will tell."""
+    worker, hold = Worker(), threading.Event()
+    taken = [worker.offer("look", hold.wait)]
+    for _ in range(50):
+        with pytest.raises(BusyError, match="1 question before"):
+            worker.offer("look", hold.wait)
+    hold.set()
+    assert taken[0].result()
+    worker.close()
+
+
+def test_quick_work_has_a_queue_that_ends() -> None:
+    worker, hold = Worker(), threading.Event()
+    worker._expected["look"] = 0.0
+    taken = [worker.offer("look", hold.wait) for _ in range(MOST_OPEN)]
+    with pytest.raises(BusyError, match=f"{MOST_OPEN} questions before"):
+        worker.offer("look", hold.wait)
+    hold.set()
+    assert all(future.result() for future in taken)
+    worker.close()
+
+
+def test_what_is_refused_says_nothing_about_the_time_of_answers() -> None:
+    worker = Worker()
+    worker._expected["look"] = 0.5
+    for _ in range(9):
+        with pytest.raises(ZeroDivisionError):
+            worker.offer("look", lambda: 1 / 0).result()
+        _until(lambda: not worker._open)
+    assert worker._expected["look"] == 0.5
+    worker.close()
+
+
 def test_idle_worker_takes_any_work() -> None:
     worker = Worker(patience=0.0)
     worker.offer("examine", lambda: time.sleep(0.01)).result()
@@ -39,6 +73,7 @@ def test_idle_worker_takes_any_work() -> None:
 
 def test_cancelled_work_is_not_begun_and_frees_its_place() -> None:
     worker, hold, begun = Worker(), threading.Event(), list[int]()
+    worker._expected["look"] = 0.1
     running = worker.offer("look", hold.wait)
     waiting = worker.offer("look", lambda: begun.append(1))
     assert waiting.cancel() and len(worker._open) == 1
@@ -50,6 +85,7 @@ def test_cancelled_work_is_not_begun_and_frees_its_place() -> None:
 
 def test_stop_finishes_what_runs_and_drops_what_waits() -> None:
     worker, hold, began = Worker(), threading.Event(), threading.Event()
+    worker._expected["look"] = 0.1
 
     def work() -> int:
         began.set()

@@ -8,7 +8,7 @@ from typing import Any
 
 from attnworks.cli.console import console, print_json, progress_console
 from attnworks.cli.examine_display import examine_progress, show
-from attnworks.cli.report_display import show_written
+from attnworks.cli.report_display import show_remarks, show_written
 from attnworks.data.parses import attach, read_parses
 from attnworks.data.passages import Passage, embedded, from_corpus, from_file
 from attnworks.errors import UsageError
@@ -18,6 +18,7 @@ from attnworks.exam.folder import check_place, write_exam
 from attnworks.exam.plan import EVERYTHING, choose_measures, costs
 from attnworks.exam.run import run_examination
 from attnworks.measures.contract import MEASURES, Setting
+from attnworks.reports.page.contents import Exam, label_of
 from attnworks.reports.page.writing import check_out, write_report
 from attnworks.traces.examinee import open_examinee
 from attnworks.training.distributed import join_team
@@ -81,8 +82,11 @@ def _hand_over(exam: Examination, options: dict[str, Any]) -> None:
     else:
         show(exam, console(), folder, tables_of(exam, options["measures"] or ()))
     if options["report"] is not None:
-        written = write_report(exam if folder is None else folder, options["report"])
-        if not options["as_json"]:
+        label = label_of(exam) if folder is None else folder.resolve().name
+        written = write_report(Exam(exam, label), options["report"])
+        if options["as_json"]:
+            show_remarks(written)
+        else:
             show_written(written, as_json=False)
 
 

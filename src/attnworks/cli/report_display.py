@@ -7,14 +7,18 @@ from attnworks.reports.page.writing import Written
 
 
 def show_written(written: Written, *, as_json: bool) -> None:
-    """The file, its size and how to open it; what was left out goes to standard error."""
+    """The file, its size and how to open it."""
     held, heads = written.contents.heads
-    remarks = written.contents.page["remarks"]
+    show_remarks(written)
     if as_json:
         about = {"path": str(written.path), "bytes": written.bytes, "maps": heads, "maps_held": held}
-        print_json({**about, "remarks": remarks})
+        print_json({**about, "remarks": written.contents.page["remarks"]})
         return
-    for remark in remarks:
-        progress_console().print(remark, markup=False, style="yellow")
     size = f"{written.bytes / 1e6:.1f} MB" if written.bytes >= 1e6 else f"{written.bytes / 1e3:.0f} kB"
     console().print(f"Report {written.path} ({size}); open it in a browser", markup=False, soft_wrap=True)
+
+
+def show_remarks(written: Written) -> None:
+    """What was left out, to standard error."""
+    for remark in written.contents.page["remarks"]:
+        progress_console().print(remark, markup=False, style="yellow")

@@ -18,7 +18,7 @@ def check_local(host: str) -> str:
     """An address of this machine that no other machine can reach; UsageError for others."""
     address = "127.0.0.1" if host == "localhost" else host
     with suppress(ValueError):
-        if ipaddress.ip_address(address).is_loopback:
+        if "%" not in address and ipaddress.ip_address(address).is_loopback:
             return address
     raise UsageError(
         asked=f"--host {host}",

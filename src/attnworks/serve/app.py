@@ -58,7 +58,8 @@ def _answering(name: str, answer: Callable[[Question], dict[str, Any]], worker: 
     async def endpoint(request: Request) -> Response:
         try:
             question = read_question(await _body(request))
-            future = worker.offer(name, lambda: work(question))
+            kind = f"{name}, changed" if question.changes else name
+            future = worker.offer(kind, lambda: work(question))
             gone = asyncio.create_task(_gone(request))
             done = asyncio.wrap_future(future)
             try:

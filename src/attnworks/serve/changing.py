@@ -22,6 +22,7 @@ from attnworks.reshape.contract import Bench
 from attnworks.reshape.forms import Form
 from attnworks.reshape.heads import Head
 from attnworks.reshape.projecting import Project, with_forms
+from attnworks.reshape.scoring import weight_bytes
 from attnworks.reshape.swap_trials import layers_of
 from attnworks.serve.questions import Changes
 from attnworks.serve.recent import Recent
@@ -67,7 +68,9 @@ class ChangedModels:
 
     def __init__(self, base: Examinee) -> None:
         self.base = base
-        self._made: Recent[Changes, Examinee] = Recent(max(1, min(KEPT, KEPT_BYTES // max(1, _bytes(self.model)))))
+        self._made: Recent[Changes, Examinee] = Recent(
+            max(1, min(KEPT, KEPT_BYTES // max(1, weight_bytes(self.model))))
+        )
 
     @property
     def model(self) -> nn.Module:
@@ -208,7 +211,3 @@ def _by_layer(heads: Iterable[str]) -> dict[str, list[int]]:
         slot, _, head = name.rpartition(".")
         found.setdefault(slot, []).append(int(head))
     return found
-
-
-def _bytes(model: nn.Module) -> int:
-    return sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())

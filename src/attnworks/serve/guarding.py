@@ -36,14 +36,9 @@ class Guard:
         self.headers = {**COMMON, "Content-Security-Policy": f"{policy}; frame-ancestors 'none'"}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await self.app(scope, receive, send)
-        elif scope["type"] == "http":
-            answer = self._refused(scope) or self.app
-            await answer(self._inside(scope), receive, self._sealed(send))
-        else:
-            await receive()
-            await send({"type": "websocket.close", "code": 1008})
+        assert scope["type"] == "http"
+        answer = self._refused(scope) or self.app
+        await answer(self._inside(scope), receive, self._sealed(send))
 
     def _refused(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)

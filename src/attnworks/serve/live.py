@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -56,9 +56,9 @@ class LiveModel:
         self.base, self.models = examinee, ChangedModels(examinee)
         positions = examinee.source.longest
         self.longest = longest if positions is None else min(longest, positions)
-        self.text = first_sentence(examinee) if text is None else text
         self._counting = copy.copy(examinee.source)
         self._counting.longest = None
+        self.text = self._beginning(first_sentence(examinee)) if text is None else text
         self._heard: Recent[str, Heard] = Recent(REMEMBERED)
         self._roles: Recent[Changes, list[Reading]] = Recent(REMEMBERED)
         self.first = self._first()
@@ -81,9 +81,10 @@ class LiveModel:
         began = time.perf_counter()
         passage = self._passage(question.text)
         heard, looked = self._look(passage, question.changes)
-        exam = Exam(looked.exam, self.first.label, (looked.sentence,))
-        pin, blobs = Coded(looked.sentence, self.first.exam, "live").contents()
-        return self._answer(exam_contents(exam, [pin]), heard, blobs, began)
+        exam = _with_roles(looked.exam, self._roles.known(question.changes) or [])
+        pin, blobs = Coded(looked.sentence, exam, "live").contents()
+        shown = Exam(exam, self.first.label, (looked.sentence,))
+        return self._answer(exam_contents(shown, [pin]), heard, blobs, began)
 
     def examine(self, question: Question) -> dict[str, Any]:
         """The default readings of the sentence."""
@@ -121,13 +122,18 @@ class LiveModel:
         """The default readings of a sentence; roles, which a single one cannot tell, are those of a sample of text."""
         examinee = as_written(self.models.examinee(changes), read)
         exam = run_examination(examinee, [passage], Request(), about={"name": "this sentence"})
-        roles = self._roles.get(changes, lambda: _roles(self.models.examinee(changes)))
-        readings = Readings([*exam.readings.values(), *roles])
-        return replace(exam, readings=readings, findings=find(readings))
+        return _with_roles(exam, self._roles.get(changes, lambda: _roles(self.models.examinee(changes))))
 
     def _passage(self, text: str) -> Passage:
+        if not _is_text(text):
+            raise UsageError(
+                asked="the sentence",
+                expected="text in UTF-8",
+                got="bytes that are none",
+                remedy="type it in a terminal that writes UTF-8",
+            )
         ((passage,), _) = from_texts([" ".join(text.split())])
-        count = len(self._counting.read(passage.source))
+        count = self._count(passage)
         if count > self.longest:
             raise UsageError(
                 asked="the sentence",
@@ -136,6 +142,17 @@ class LiveModel:
                 remedy="shorten it, or serve with a larger --max-tokens if the model has the positions",
             )
         return passage
+
+    def _count(self, passage: Passage) -> int:
+        """Tokens, also of what is longer than the model reads."""
+        return len(self._counting.read(passage.source))
+
+    def _beginning(self, text: str) -> str:
+        """As many words of it as the model may be shown, but one at least."""
+        words = text.split()
+        while len(words) > 1 and self._count(from_texts([" ".join(words)])[0][0]) > self.longest:
+            words.pop()
+        return " ".join(words)
 
     def _first(self) -> Exam:
         passage = self._passage(self.text)
@@ -172,6 +189,20 @@ def _roles(examinee: Examinee) -> list[Reading]:
         for reading in found.values()
         if reading.name in ROLES
     ]
+
+
+def _with_roles(exam: Examination, roles: Sequence[Reading]) -> Examination:
+    readings = Readings([*exam.readings.values(), *roles])
+    return replace(exam, readings=readings, findings=find(readings))
+
+
+def _is_text(text: str) -> bool:
+    """Arguments of a command that are not UTF-8 reach us as halves of letters."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _outputs(before: Said, after: Said, far: float) -> dict[str, Any]:

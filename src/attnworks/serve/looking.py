@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attnworks.data.passages import Passage
 from attnworks.data.text_batch import TextBatch
-from attnworks.data.tokenizing import FEWEST, VocabularyReader
+from attnworks.data.tokenizing import FEWEST, HuggingFaceReader, VocabularyReader
 from attnworks.data.tokens import TokenRow, collate_tokens, count_rarity
 from attnworks.data.vocabulary import BOS, EOS, PAD
 from attnworks.decoding import BeamStep, beam
@@ -28,7 +28,7 @@ from attnworks.reports.page.sentences import Sentence
 from attnworks.traces.examinee import Examinee
 from attnworks.traces.layer import LayerTrace, StreamTrace
 from attnworks.traces.subject import Spectator, Subject
-from attnworks.traces.text import ExamText
+from attnworks.traces.text import ExamText, check_ids
 
 MEASURES = ("rank", "saturation")
 BEAMS = 4
@@ -74,6 +74,8 @@ def read_sentence(examinee: Examinee, passage: Passage) -> Read:
     source = examinee.source.read(passage.source)
     written = None if examinee.target is None else write(examinee, source)
     rows = [source] if written is None else [source, written.row]
+    for row, words in zip(rows, examinee.words, strict=False):
+        check_ids([row], words, examinee.subject.name)
     pads = [examinee.source.pad_id, *([] if examinee.target is None else [examinee.target.pad_id])]
     rarities = tuple(count_rarity([row]) for row in rows)
     text = ExamText(tuple([row] for row in rows), tuple(pads), rarities, [[0]], [0], 1, len(rows) - 1)
@@ -87,11 +89,11 @@ def write(examinee: Examinee, source: TokenRow) -> Written:
     """
     target, model = examinee.target, examinee.subject.model
     if not isinstance(target, VocabularyReader):
-        assert examinee.write is not None
+        assert examinee.write is not None and isinstance(target, HuggingFaceReader)
         with evaluating(model):
             (row,) = examinee.write(model, [source])
         words = tuple(examinee.spell[1](token) for token in row.ids[1:])
-        return Written(row, words, getattr(target, "tokenizer").decode(row.ids[1:], skip_special_tokens=True))  # noqa: B009
+        return Written(row, words, str(target.tokenizer.decode(list(row.ids[1:]), skip_special_tokens=True)))
     steps: list[BeamStep] = []
     read = collate_tokens([source], PAD).to(next(model.parameters()).device)
     longest = longest_target(len(source))

@@ -43,13 +43,14 @@ class Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Without raising them again afterwards; signals come to the main thread alone."""
+        """Without raising them again, and until the last work is done; signals come to the main thread alone."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
         before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
+            self.worker.close()
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -31,14 +32,12 @@ def say(examinee: Examinee, read: Read, outputs: Outputs) -> Said:
     """The translation, the next token, the hidden word or the class: what the model is made to say."""
     able, written = examinee.subject.abilities, read.written
     if written is not None:
-        probability = None if written.logprob is None else float(torch.tensor(written.logprob).exp())
+        probability = None if written.logprob is None else math.exp(written.logprob)
         return Said("what the model writes for it", [Output(written.text, probability)])
     if outputs.scores is None:
         return Said("the model gives no words, only vectors", [])
     if able.classes is not None:
-        named = getattr(getattr(examinee.subject.model, "config", None), "id2label", None) or {}
-        best = _best(outputs.scores[0])
-        return Said("the most probable classes", [Output(str(named.get(at, at)), p) for at, p in best])
+        return _classes(getattr(examinee.subject.model, "config", None), outputs.scores[0])
     if able.kind == "decoder":
         return Said("the most probable next tokens", _spelled(examinee, outputs.scores[0, -1]))
     ids = read.text.sides[0][0].ids
@@ -51,6 +50,16 @@ def say(examinee: Examinee, read: Read, outputs: Outputs) -> Said:
     )
 
 
+def _classes(config: Any, scores: Float[Tensor, " c"]) -> Said:
+    """A single class is a score, not a choice; classes that do not exclude one another have chances of their own."""
+    named = getattr(config, "id2label", None) or {}
+    if len(scores) == 1:
+        return Said("the score", [Output(f"{named.get(0, 0)}: {float(scores[0]):.4g}", None)])
+    several = getattr(config, "problem_type", None) == "multi_label_classification"
+    chances = scores.double().sigmoid() if several else scores.double().softmax(-1)
+    return Said("the most probable classes", [Output(str(named.get(at, at)), p) for at, p in _largest(chances)])
+
+
 def moved(before: Float[Tensor, "b i e"], after: Float[Tensor, "b i e"]) -> float:
     """|X' - X| / |X| of the last stream."""
     wide = torch.promote_types(before.dtype, torch.float32)
@@ -60,9 +69,9 @@ def moved(before: Float[Tensor, "b i e"], after: Float[Tensor, "b i e"]) -> floa
 
 def _spelled(examinee: Examinee, scores: Float[Tensor, " w"]) -> list[Output]:
     spell: Any = examinee.spell[0]
-    return [Output(spell(token), p) for token, p in _best(scores)]
+    return [Output(spell(token), p) for token, p in _largest(scores.double().softmax(-1))]
 
 
-def _best(scores: Float[Tensor, " w"]) -> list[tuple[int, float]]:
-    p, places = scores.double().softmax(-1).topk(min(SHOWN, len(scores)))
+def _largest(chances: Float[Tensor, " w"]) -> list[tuple[int, float]]:
+    p, places = chances.topk(min(SHOWN, len(chances)))
     return list(zip(places.tolist(), p.tolist(), strict=True))

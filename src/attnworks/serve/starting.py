@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import threading
 import webbrowser
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from attnworks.serve.app import application
 from attnworks.serve.live import LiveModel
 from attnworks.serve.running import run
 from attnworks.serve.work import Worker
+from attnworks.storage.disk import disk_errors
 from attnworks.traces.examinee import open_examinee
 
 
@@ -45,7 +47,7 @@ def serve_page(
         tell(f"Serving {name} at {url}")
         tell("Ctrl-C stops.")
         if opens:
-            webbrowser.open(url)
+            threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
         run(app, worker, place)
         tell("Stopped.")
 
@@ -53,7 +55,9 @@ def serve_page(
 def _page(name: str, longest: int, text: str | None, device: str, dtype: str) -> tuple[Contents, LiveModel | None]:
     """The page of a model that answers, or of an examination, which does not."""
     folder = Path(name)
-    if (folder / EXAM).is_file():
+    with disk_errors(f"open {name}", remedy="check the path"):
+        is_exam = (folder / EXAM).is_file()
+    if is_exam:
         return page_contents([Exam(read_exam(folder), folder.resolve().name)], host="live"), None
     model = LiveModel(open_examinee(name, device=device, dtype=dtype), longest=longest, text=text)
     return model.page(), model

@@ -14,6 +14,8 @@ T = TypeVar("T")
 
 PATIENCE = 0.8
 """Seconds that work may take from its arrival to its end, by what work like it took lately."""
+MOST_OPEN = 64
+"""Pieces of work, however quick."""
 FORGETTING = 0.9
 """With every piece of work, the longest time of work of its kind fades by this factor."""
 
@@ -34,14 +36,18 @@ class Worker:
         self._stopped = False
 
     def offer(self, kind: str, work: Callable[[], T]) -> Future[T]:
-        """The result to come, or BusyError at once; whoever comes when nothing is open is never sent away."""
+        """The result to come, or BusyError at once; whoever comes when nothing is open is never sent away.
+
+        Work of a kind that was never done is expected to take all the patience there is.
+        """
         with self._lock:
-            own = self._expected.get(kind, 0.0)
-            if self._stopped or (self._open and sum(self._open.values()) + own > self.patience):
+            own = self._expected.get(kind, self.patience)
+            count = len(self._open)
+            if self._stopped or count >= MOST_OPEN or (count and sum(self._open.values()) + own > self.patience):
                 raise BusyError(
                     asked="an answer",
                     expected="a server with time for it",
-                    got="one that stops" if self._stopped else f"{len(self._open)} questions before this one",
+                    got="one that stops" if self._stopped else f"{count} question{'s' * (count != 1)} before this one",
                     remedy="ask again in a second",
                 )
             future = self._thread.submit(self._timed, kind, work)
@@ -63,13 +69,13 @@ class Worker:
         self._thread.shutdown()
 
     def _timed(self, kind: str, work: Callable[[], T]) -> T:
+        """What is refused on the way is quick, and says nothing about the time that an answer takes."""
         began = time.perf_counter()
-        try:
-            return work()
-        finally:
-            taken = time.perf_counter() - began
-            with self._lock:
-                self._expected[kind] = max(taken, FORGETTING * self._expected.get(kind, 0.0))
+        done = work()
+        taken = time.perf_counter() - began
+        with self._lock:
+            self._expected[kind] = max(taken, FORGETTING * self._expected.get(kind, 0.0))
+        return done
 
     def _close(self, future: Future[Any]) -> None:
         with self._lock:

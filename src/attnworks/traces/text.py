@@ -91,7 +91,7 @@ def read_text(examinee: Examinee, passages: Sequence[Passage], tokens_per_batch:
         sides.append([targets[index] for index in range(len(passages))])
         written = len(missing)
     for rows, words in zip(sides, examinee.words, strict=False):
-        _check_ids(rows, words, examinee.subject.name)
+        check_ids(rows, words, examinee.subject.name)
     kept, _ = usable(*sides)
     sides = [[rows[index] for index in kept] for rows in sides]
     batches = text_batches(*sides, tokens_per_batch=tokens_per_batch)
@@ -99,7 +99,7 @@ def read_text(examinee: Examinee, passages: Sequence[Passage], tokens_per_batch:
     return ExamText(tuple(sides), tuple(pads), rarities, batches, kept, len(passages), written)
 
 
-def _check_ids(rows: Sequence[TokenRow], words: int | None, name: str) -> None:
+def check_ids(rows: Sequence[TokenRow], words: int | None, name: str) -> None:
     largest = max((token for row in rows for token in row.ids), default=0)
     if words is not None and largest >= words:
         raise UsageError(

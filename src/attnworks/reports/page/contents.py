@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import PurePath
 from typing import Any, Literal
 
@@ -17,13 +19,13 @@ from attnworks.reports.page.blobs import pack
 from attnworks.reports.page.numbers import rounded
 from attnworks.reports.page.resources import CLAIMS, resource
 from attnworks.reports.page.sentences import Coded, Sentence
-from attnworks.reports.page.telling import RULE, by_telling
+from attnworks.reports.page.telling import RULE, Head, by_telling
 from attnworks.reshape.advising import Advice
 
 Host = Literal["file", "live", "notebook"]
 FORMAT = 1
-LARGEST = 9_500_000
-"""Bytes of all blobs, so that a file with its script, style and readings stays below 10 MB."""
+LARGEST = 9_700_000
+"""Bytes of all that is not script and style, so that a file stays below 10 MB."""
 MOST_AXES = 3
 """Readings with more axes are for other programs."""
 NO_SENTENCE = "no sentence was kept: examine with --pin"
@@ -44,7 +46,7 @@ class Exam:
 
 @dataclass(frozen=True)
 class Advised:
-    """Advice with what was asked, and the command that follows it; as attnworks advise --json prints it."""
+    """Advice with what was asked, and the command that follows it."""
 
     model: str
     max_error: float
@@ -75,6 +77,16 @@ class Contents:
     page: dict[str, Any]
     blobs: dict[str, str] = field(repr=False)
 
+    @cached_property
+    def packed(self) -> str:
+        """The page as it stands in a file."""
+        return pack(json.dumps(self.page, separators=(",", ":"), allow_nan=False).encode())
+
+    @property
+    def size(self) -> int:
+        """Bytes in a file."""
+        return len(self.packed) + sum(map(len, self.blobs.values()))
+
     @property
     def heads(self) -> tuple[int, int]:
         """Maps that are there whole, and all maps."""
@@ -101,20 +113,12 @@ def page_contents(
         )
     exams = _apart(exams)
     coded = [coded_sentences(exam, f"exam{number}") for number, exam in enumerate(exams)]
-    pins = [[sentence.contents() for sentence in sentences] for sentences in coded]
-    blobs = {"claims": pack(resource(CLAIMS)), **_blobs(pins)}
-    remarks = [] if any(coded) else [NO_SENTENCE]
-    if _size(blobs) > largest:
-        pins, remark = _most_telling(exams, coded, pins, largest - len(blobs["claims"]))
-        blobs = {"claims": blobs["claims"], **_blobs(pins)}
-        remarks.append(remark)
     compared = compare(exams[0].exam, exams[1].exam).to_json() if len(exams) == 2 else None
     page = {
         "format": FORMAT,
         "version": __version__,
         "host": host,
         "title": " against ".join(exam.label for exam in exams),
-        "exams": [exam_contents(exam, [pin for pin, _ in shown]) for exam, shown in zip(exams, pins, strict=True)],
         "comparison": None
         if compared is None
         else rounded({key: compared[key] for key in compared if key != "format"}),
@@ -122,9 +126,19 @@ def page_contents(
         "receipts": rounded([receipt_contents(receipt) for receipt in receipts]),
         "claims": "claims",
         "live": live,
-        "remarks": remarks,
+        "remarks": [] if any(coded) else [NO_SENTENCE],
     }
-    return Contents(page, blobs)
+    claims = pack(resource(CLAIMS))
+
+    def with_maps(left_out: Sequence[Collection[Head]]) -> Contents:
+        """Without the whole maps of these heads of each examination."""
+        pins = [[sentence.contents(gone) for sentence in shown] for shown, gone in zip(coded, left_out, strict=True)]
+        told = [exam_contents(exam, [pin for pin, _ in shown]) for exam, shown in zip(exams, pins, strict=True)]
+        blobs = {name: blob for shown in pins for _, more in shown for name, blob in more.items()}
+        return Contents({**page, "exams": told}, {"claims": claims, **blobs})
+
+    contents = with_maps([()] * len(exams))
+    return contents if contents.size <= largest else _most_telling(exams, coded, contents, with_maps, largest)
 
 
 def coded_sentences(exam: Exam, prefix: str) -> list[Coded]:
@@ -183,10 +197,13 @@ def _apart(exams: Sequence[Exam]) -> list[Exam]:
     ]
 
 
-Pins = list[list[tuple[dict[str, Any], dict[str, str]]]]
-
-
-def _most_telling(exams: Sequence[Exam], coded: Sequence[Sequence[Coded]], pins: Pins, room: int) -> tuple[Pins, str]:
+def _most_telling(
+    exams: Sequence[Exam],
+    coded: Sequence[Sequence[Coded]],
+    contents: Contents,
+    with_maps: Callable[[Sequence[Collection[Head]]], Contents],
+    largest: int,
+) -> Contents:
     """Whole maps of the most telling heads, as many as fit; heads of two examinations are ranked together."""
     ranked: list[tuple[float, int, str, int]] = []
     for number, (exam, shown) in enumerate(zip(exams, coded, strict=True)):
@@ -194,20 +211,13 @@ def _most_telling(exams: Sequence[Exam], coded: Sequence[Sequence[Coded]], pins:
         heads = {(layer.name, head) for sentence in shown for layer in sentence.layers for head in range(len(layer.P))}
         ranked += [(-telling.get(head, 0.0), number, *head) for head in heads]
     ranked.sort()
-    size, keep = _size(_blobs(pins)), len(ranked)
-    while size > room and keep:
-        keep = max(0, min(keep - 1, int(keep * room / size)))
-        left_out = [
-            {(slot, head) for _, at, slot, head in ranked[keep:] if at == number} for number in range(len(exams))
-        ]
-        pins = [[sentence.contents(gone) for sentence in shown] for shown, gone in zip(coded, left_out, strict=True)]
-        size = _size(_blobs(pins))
-    return pins, f"too large for all maps: {keep} of {len(ranked)} heads are here whole, of others a thumbnail ({RULE})"
-
-
-def _blobs(pins: Pins) -> dict[str, str]:
-    return {name: blob for shown in pins for _, blobs in shown for name, blob in blobs.items()}
-
-
-def _size(blobs: Mapping[str, str]) -> int:
-    return sum(map(len, blobs.values()))
+    keep = len(ranked)
+    while contents.size > largest and keep:
+        keep = max(0, min(keep - 1, int(keep * largest / contents.size)))
+        contents = with_maps(
+            [{(slot, head) for _, at, slot, head in ranked[keep:] if at == number} for number in range(len(exams))]
+        )
+    remark = f"too large for all maps: {keep} of {len(ranked)} heads are here whole, of others a thumbnail ({RULE})"
+    too_large = [f"larger than 10 MB all the same ({contents.size / 1e6:.0f} MB): examine with fewer --pin"]
+    remarks = [*contents.page["remarks"], remark, *(too_large if contents.size > largest else [])]
+    return replace(contents, page={**contents.page, "remarks": remarks})

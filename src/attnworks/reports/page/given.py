@@ -36,7 +36,7 @@ def belongs(sentence: Sentence, exam: Examination) -> bool:
     """Whether the examined model has the layers and heads of this sentence, as far as that is known."""
     heads = exam.model.get("heads")
     found = {str(slot): len(P) for slot, P in sentence.pin.maps.items()}
-    return not isinstance(heads, dict) or not heads or found == heads
+    return not isinstance(heads, dict) or not heads or found == {slot: count for slot, count in heads.items() if count}
 
 
 def _read(path: Path, what: str, remedy: str, make: Callable[[Any], Any]) -> Any:
@@ -53,9 +53,9 @@ def _read(path: Path, what: str, remedy: str, make: Callable[[Any], Any]) -> Any
 
 
 def _sentences(data: Any) -> list[Sentence]:
-    if not isinstance(data, dict) or data.get("format") != 1:
+    if not isinstance(data, dict) or type(data.get("format")) is not int or data["format"] != 1:
         _odd("no format 1")
-    return [_sentence(made) for made in _list(data["sentences"], dict)]
+    return [_sentence(made) for made in _list(data["sentences"], dict)] or _odd("no sentence")
 
 
 def _sentence(made: dict[str, Any]) -> Sentence:
@@ -94,8 +94,10 @@ def _advised(data: Any) -> Advised:
     if not isinstance(data, dict):
         _odd("no JSON object")
     asked = {key: data.pop(key) for key in ("model", "max_error", "command")}
-    if not isinstance(asked["model"], str) or not isinstance(asked["max_error"], float | int):
+    if not isinstance(asked["model"], str) or type(asked["max_error"]) not in (int, float):
         _odd("no model or no max_error")
+    if not 0 <= asked["max_error"] < math.inf:
+        _odd(f"max_error {asked['max_error']}")
     if not isinstance(asked["command"], str | None):
         _odd("a command that is no text")
     return Advised(asked["model"], float(asked["max_error"]), parse(Advice, data, "advice"), asked["command"])

@@ -9,10 +9,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
-import json
 from functools import cache
 
-from attnworks.reports.page.blobs import pack
 from attnworks.reports.page.contents import Contents
 from attnworks.reports.page.resources import SCRIPT, STYLE, resource
 
@@ -24,7 +22,7 @@ def page_html(contents: Contents) -> str:
     script, style = (resource(name).decode() for name in (SCRIPT, STYLE))
     live = contents.page["host"] == "live"
     title = html.escape(contents.page["title"].encode(errors="replace").decode())
-    data = [_data("page", pack(json.dumps(contents.page, separators=(",", ":"), allow_nan=False).encode()))]
+    data = [_data("page", contents.packed)]
     data += [_data(f"blob-{name}", blob) for name, blob in contents.blobs.items()]
     return "\n".join(
         (

@@ -40,14 +40,12 @@ class Sentence:
 class Layer:
     """The maps of one layer, coded; packed for all heads or some."""
 
-    def __init__(
-        self, slot: Slot, P: Float[Tensor, "h i j"], weights: int, forms: Sequence[str] | None, fits: bool
-    ) -> None:
+    def __init__(self, slot: Slot, P: Float[Tensor, "h i j"], weights: int, forms: Sequence[str] | None) -> None:
         self.slot, self.P = slot, P.float().nan_to_num(0.0, LARGEST, -LARGEST).clamp(-LARGEST, LARGEST)
         self.coding = coding_of(self.P, weights)
         self.small, self.thumb = thumbnails(self.P)
         self.short = max(P.shape[1:]) <= LONGEST
-        fitting = fits and self.short and is_weights(self.P)
+        fitting = self.short and is_weights(self.P)
         self.fitted: Fitted | None = fit_heads(self.P, slot.kind, forms) if fitting else None
 
     @property
@@ -61,6 +59,12 @@ class Layer:
             return None
         values = gram_singular_values(self.P)[:, :SINGULAR_VALUES]
         return rounded(values.tolist(), 4)
+
+    def _spectra_of(self, held: Collection[int]) -> list[list[float]] | None:
+        """Nothing of other heads."""
+        if self.spectra is None:
+            return None
+        return [values if head in held else [] for head, values in enumerate(self.spectra)]
 
     def contents(self, prefix: str, held: Sequence[int]) -> tuple[dict[str, Any], dict[str, str]]:
         """The layer as a page has it, and its blobs, with the whole maps of these heads."""
@@ -82,19 +86,19 @@ class Layer:
             "coding": self.coding.to_json(),
             "held": list(held),
             "blob": f"{name}-maps" if held else None,
-            "spectra": self.spectra,
+            "spectra": self._spectra_of(held),
             "fits": fits,
         }, blobs
 
 
 class Coded:
-    """A sentence ready for a page. `prefix` tells its blobs from those of others; without `fits` it is quicker."""
+    """A sentence ready for a page. `prefix` tells its blobs from those of others."""
 
-    def __init__(self, sentence: Sentence, exam: Examination, prefix: str, *, fits: bool = True) -> None:
+    def __init__(self, sentence: Sentence, exam: Examination, prefix: str) -> None:
         self.sentence, self.prefix = sentence, prefix
         maps = sentence.pin.maps
         weights = sum(P.numel() for P in maps.values())
-        self.layers = [Layer(slot, P, weights, _forms(exam, slot), fits) for slot, P in maps.items() if P.numel()]
+        self.layers = [Layer(slot, P, weights, _forms(exam, slot)) for slot, P in maps.items() if P.numel()]
 
     def contents(self, left_out: Collection[tuple[str, int]] = ()) -> tuple[dict[str, Any], dict[str, str]]:
         """The sentence as a page has it, and its blobs; without the whole maps of some heads, (slot, head)."""

@@ -11,6 +11,7 @@ from attnworks.measures.reading import Reading
 
 Head = tuple[str, int]
 """Slot and number: ("enc.3", 7)."""
+HEADS = ("layer", "head")
 RULE = (
     "the heads that matter most to the loss, where that was examined; else those whose role or structured form is "
     "furthest above its baseline"
@@ -42,7 +43,13 @@ def _heads(exam: Examination, name: str) -> dict[Head, float]:
 
 
 def _numbers(reading: Reading) -> list[tuple[Head, float]]:
-    rows = [(reading.row_name(layer), row) for layer, row in enumerate(reading.value) if isinstance(row, Tensor)]
+    if reading.axes != HEADS:
+        return []
+    rows = [
+        (reading.row_name(layer), row)
+        for layer, row in enumerate(reading.value)
+        if isinstance(row, Tensor) and row.dim() == 1
+    ]
     return [
         ((slot, head), value) for slot, row in rows for head, value in enumerate(row.tolist()) if math.isfinite(value)
     ]

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from attnworks.errors import FolderError, UsageError
 from attnworks.exam.examination import Examination
-from attnworks.exam.folder import read_exam
+from attnworks.exam.folder import EXAM, FILES, read_exam
 from attnworks.reports.page.contents import Contents, Exam, label_of, page_contents
 from attnworks.reports.page.given import belongs, read_advice, read_trace
 from attnworks.reports.page.html import page_html
 from attnworks.reshape.history import Place, receipts
-from attnworks.storage.disk import write_file
+from attnworks.storage.disk import disk_errors, write_file
 
 AnyPath = str | os.PathLike[str]
 FRAME_HEIGHT = 720
@@ -49,17 +49,17 @@ def report(
 
 
 def write_report(
-    exams: Examination | AnyPath | Sequence[Examination | AnyPath],
+    exams: Exam | Examination | AnyPath | Sequence[Exam | Examination | AnyPath],
     out: AnyPath,
     *,
     trace: AnyPath | None = None,
     advice: AnyPath | None = None,
     model: AnyPath | None = None,
 ) -> Written:
-    """As `report`, and tells what is in the page."""
+    """As `report`, and tells what is in the page. An `Exam` has a name of its own."""
     out = Path(out)
-    check_out(out)
-    several = [exams] if isinstance(exams, Examination | str | os.PathLike) else list(exams)
+    check_out(out, inputs=[Path(path) for path in (trace, advice) if path is not None])
+    several = [exams] if isinstance(exams, Exam | Examination | str | os.PathLike) else list(exams)
     shown = [_exam(exam) for exam in several]
     contents = page_contents(
         shown if trace is None else _with_trace(shown, Path(trace)),
@@ -71,13 +71,24 @@ def write_report(
     return Written(out, len(data), contents)
 
 
-def check_out(out: Path) -> None:
-    """An error if no file can be written there: better known before the work than after it."""
-    if out.is_dir() or not out.parent.is_dir():
+def check_out(out: Path, inputs: Sequence[Path] = ()) -> None:
+    """An error if no file can be written there, or one would be lost: better known before the work than after it."""
+    with disk_errors(f"a report in {out}", remedy="choose another place"):
+        needed = (out.parent / EXAM).exists() and out.name in FILES
+        wrong = {
+            "a folder": out.is_dir(),
+            f"no folder {out.parent}": not out.parent.is_dir(),
+            "a device or a pipe": out.exists() and not (out.is_file() or out.is_dir()),
+            "a file of an examination": needed,
+            "a file that the report is made from": out.exists()
+            and any(out.samefile(path) for path in inputs if path.exists()),
+        }
+    got = next((words for words, is_so in wrong.items() if is_so), None)
+    if got is not None:
         raise FolderError(
             asked=f"a report in {out}",
             expected="a file in a folder that is there",
-            got="a folder" if out.is_dir() else f"no folder {out.parent}",
+            got=got,
             remedy="make the folder, or choose another place",
         )
 
@@ -92,7 +103,9 @@ def notebook_frame(exam: Examination) -> str:
     )
 
 
-def _exam(exam: Examination | AnyPath) -> Exam:
+def _exam(exam: Exam | Examination | AnyPath) -> Exam:
+    if isinstance(exam, Exam):
+        return exam
     if isinstance(exam, Examination):
         return Exam(exam, label_of(exam))
     return Exam(read_exam(exam), Path(exam).resolve().name)
