@@ -1,7 +1,8 @@
 /** The frame around every view: title, tabs, which examination and sentence, light and dark, keys. */
 import type { JSX } from "preact";
-import { useEffect, useRef } from "preact/hooks";
+import { useEffect, useErrorBoundary, useRef } from "preact/hooks";
 import { Picker } from "./controls";
+import { isTyping } from "./keys";
 import { word } from "./heatmap";
 import { LiveBar } from "./live_bar";
 import { choose, exam, examIndex, linkTo, page, pinIndex, route, theme, turnTheme, VIEWS, type View } from "./store";
@@ -12,6 +13,7 @@ import { DepthView } from "./views/depth";
 import { HeadView } from "./views/head";
 import { OverviewView } from "./views/overview";
 import { ReshapeView } from "./views/reshape";
+import { shortened } from "./views/text_width";
 
 const SHOWN: Record<View, { words: string; Body: () => JSX.Element }> = {
   overview: { words: "Overview", Body: OverviewView },
@@ -34,7 +36,7 @@ export function App(): JSX.Element {
   }, [view]);
   useEffect(() => {
     const onKey = (event: KeyboardEvent): void => {
-      if (isTyping(event) || event.ctrlKey || event.metaKey || event.altKey) return;
+      if (isTyping(event)) return;
       if (event.key === "?") help.current?.showModal();
       const place = Number(event.key) - 1;
       const wanted = VIEWS[place];
@@ -76,7 +78,7 @@ export function App(): JSX.Element {
       </header>
       {page.value.live !== null && <LiveBar />}
       <main id="main" tabIndex={-1} ref={main}>
-        <Body />
+        <View Body={Body} />
       </main>
       <footer class="small muted">
         attnworks {page.value.version}. This page carries all its data and asks nothing of any other place.
@@ -84,6 +86,14 @@ export function App(): JSX.Element {
       <Keys dialog={help} />
     </>
   );
+}
+
+/** A view that cannot be drawn says so, and lets the reader go on. */
+function View({ Body }: { Body: () => JSX.Element }): JSX.Element {
+  const [problem, again] = useErrorBoundary();
+  useEffect(again, [route.value, page.value]);
+  if (problem === undefined) return <Body />;
+  return <p role="alert">This cannot be shown: {String(problem)}. Take another view or head.</p>;
 }
 
 /** Where there are several: which examination, and which sentence. */
@@ -113,8 +123,7 @@ function Which(): JSX.Element {
 }
 
 function beginning(tokens: string[]): string {
-  const text = tokens.map(word).join(" ");
-  return text.length > 40 ? `${text.slice(0, 39)}…` : text;
+  return shortened(tokens.map(word).join(" "), 40);
 }
 
 function Keys({ dialog }: { dialog: { current: HTMLDialogElement | null } }): JSX.Element {
@@ -122,7 +131,10 @@ function Keys({ dialog }: { dialog: { current: HTMLDialogElement | null } }): JS
     ["1 to 7", "the views, from left to right"],
     ["← →", "the head before, the head after (view Head)"],
     ["↑ ↓", "the same head a layer below, a layer above (view Head)"],
+    ["j k", "the same as → and ← (view Head)"],
+    ["arrows", "from head to head, word to word, dot to dot (when one has the focus)"],
     ["arrows, + − 0", "move over the cells of a matrix, zoom, show all (when it has the focus)"],
+    ["c, p, o", "cut the head, give it the form, open it (live, view Reshape)"],
     ["/, j k", "search the statements, the next one, the one before (view Claims)"],
     ["?", "this list"],
   ];
@@ -143,16 +155,5 @@ function Keys({ dialog }: { dialog: { current: HTMLDialogElement | null } }): JS
         <button type="submit">Close</button>
       </form>
     </dialog>
-  );
-}
-
-/** Keys belong to what is being typed in. */
-export function isTyping(event: KeyboardEvent): boolean {
-  const target = event.target;
-  return (
-    target instanceof HTMLInputElement ||
-    target instanceof HTMLSelectElement ||
-    target instanceof HTMLTextAreaElement ||
-    document.querySelector("dialog[open]") !== null
   );
 }

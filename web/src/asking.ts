@@ -4,15 +4,8 @@ import type { Answer, Question, Refusal } from "./contract";
 const MOST_TRIES = 60;
 const SHORTEST_WAIT = 0.25;
 
-/** What the server, or its absence, says; to be shown as it is. `asked` where the question itself was refused. */
-export class Refused extends Error {
-  constructor(
-    words: string,
-    readonly asked: boolean = false,
-  ) {
-    super(words);
-  }
-}
+/** What the server, or its absence, says; to be shown as it is. */
+export class Refused extends Error {}
 
 /** `onWait(true)` while the server has no time. */
 export async function answerTo(
@@ -25,7 +18,7 @@ export async function answerTo(
     const response = await send(`api/${what}`, question, stop);
     onWait(response.status === 503);
     if (response.ok) return (await response.json()) as Answer;
-    if (response.status !== 503) throw new Refused(await refusalIn(response), response.status < 500);
+    if (response.status !== 503) throw new Refused(await refusalIn(response));
     await pause(Math.max(SHORTEST_WAIT, Number(response.headers.get("Retry-After")) || 1), stop);
   }
   throw new Refused("The server stayed busy for a minute. Try again later.");

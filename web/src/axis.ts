@@ -21,7 +21,7 @@ export function axis(
   const count = options.count ?? 5;
   let [low, high] = known.length ? [Math.min(...known, ...zero), Math.max(...known, ...zero)] : [0, 1];
   if (low === high) [low, high] = [low - 0.5, high + 0.5];
-  if (high - low > 1 || !options.log) [low, high] = nice(low, high, count);
+  [low, high] = nice(low, high, count);
   const place = linear([low, high], range);
   if (!options.log) return { place, ticks: ticks(low, high, count), fits };
   const powers = ticks(low, high, count).filter(Number.isInteger);

@@ -27,6 +27,7 @@ export function bytesOf(blob: string): Promise<Uint8Array> {
   if (bytes === undefined) {
     bytes = unpack(given.get(blob) ?? document.getElementById(`blob-${blob}`)?.textContent ?? "");
     decoded.set(blob, bytes);
+    bytes.catch(() => decoded.delete(blob));
     const oldest = decoded.keys().next();
     if (decoded.size > MOST_DECODED && !oldest.done) decoded.delete(oldest.value);
   }

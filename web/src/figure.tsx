@@ -1,10 +1,14 @@
 /** A frame for every plot: what it shows, the numbers behind it, and ways to take them along. */
 import type { ComponentChildren, JSX } from "preact";
 import { useRef, useState } from "preact/hooks";
-import { copyText, pictureOf, save, svgText, toCsv, type Picture, type Table } from "./export";
-import { DataTable } from "./table";
+import { copy, save, toCsv, toPng, toSvg, type Picture, type Table } from "./export";
+import { DataTable, MOST_ROWS } from "./table";
 
 export type { Table } from "./export";
+
+const TYPES = { CSV: "text/csv", SVG: "image/svg+xml", PNG: "image/png" };
+const TO = { SVG: toSvg, PNG: toPng };
+type Format = keyof typeof TYPES;
 
 export function Figure(props: {
   id: string;
@@ -16,21 +20,22 @@ export function Figure(props: {
 }): JSX.Element {
   const drawn = useRef<HTMLDivElement>(null);
   const [tabled, setTabled] = useState(false);
-  const [said, say] = useState("");
-  const picture = (): Picture | null => drawn.current?.querySelector<Picture>("svg.plot, canvas") ?? null;
+  const [said, setSaid] = useState("");
 
-  async function take(what: "CSV" | "SVG" | "PNG"): Promise<void> {
-    const found = picture();
-    if (what === "CSV") save(`${props.id}.csv`, new Blob([toCsv(props.table())], { type: "text/csv" }));
-    else if (what === "SVG" && found) save(`${props.id}.svg`, new Blob([svgText(found)], { type: "image/svg+xml" }));
-    else if (what === "PNG" && found) save(`${props.id}.png`, await pictureOf(found));
-    say(`${what} saved`);
-    setTimeout(() => say(""), 2000);
+  function say(words: string): void {
+    setSaid(words);
+    setTimeout(() => setSaid((now) => (now === words ? "" : now)), 5000);
   }
 
-  async function copy(): Promise<void> {
-    say((await copyText(toCsv(props.table()))) ? "copied" : "the browser does not let this page copy; take CSV");
-    setTimeout(() => say(""), 3000);
+  async function take(format: Format, way: "copy" | "save"): Promise<void> {
+    try {
+      const made = format === "CSV" ? toCsv(props.table()) : TO[format](picturesIn(drawn.current!));
+      if (way === "save") save(`${props.id}.${format.toLowerCase()}`, new Blob([await made], { type: TYPES[format] }));
+      else if (!(await copy(made))) return say("the browser does not let this page copy; save it instead");
+      say(`${format} ${way === "save" ? "saved" : "copied"}`);
+    } catch (problem) {
+      say(`no ${format}: ${problem instanceof Error ? problem.message : String(problem)}`);
+    }
   }
 
   return (
@@ -48,35 +53,54 @@ export function Figure(props: {
         <button type="button" class="quiet" aria-pressed={tabled} onClick={() => setTabled(!tabled)}>
           Table
         </button>
-        <button
-          type="button"
-          class="quiet"
-          onClick={() => void copy()}
-          aria-label={`Copy the numbers of ${props.title}`}
-        >
-          Copy
-        </button>
-        {(["CSV", "SVG", "PNG"] as const).map((what) => (
-          <button
-            key={what}
-            type="button"
-            class="quiet"
-            onClick={() => void take(what)}
-            aria-label={`Save ${props.title} as ${what}`}
-          >
-            {what}
-          </button>
-        ))}
+        <Formats
+          word="Copy"
+          nameOf={(format) => `Copy ${format === "CSV" ? "the numbers of " : ""}${props.title} as ${format}`}
+          onTake={(format) => void take(format, "copy")}
+        />
+        <Formats
+          word="Save"
+          nameOf={(format) => `Save ${props.title} as ${format}`}
+          onTake={(format) => void take(format, "save")}
+        />
       </div>
     </figure>
   );
+}
+
+function Formats(props: {
+  word: string;
+  nameOf: (format: Format) => string;
+  onTake: (format: Format) => void;
+}): JSX.Element {
+  return (
+    <span class="figure-formats small muted">
+      <span aria-hidden="true">{props.word}</span>
+      {(Object.keys(TYPES) as Format[]).map((format) => (
+        <button
+          key={format}
+          type="button"
+          class="quiet"
+          onClick={() => props.onTake(format)}
+          aria-label={props.nameOf(format)}
+        >
+          {format}
+        </button>
+      ))}
+    </span>
+  );
+}
+
+/** All that is drawn; the small pictures of heads are together on a sheet. */
+function picturesIn(box: Element): Picture[] {
+  return [...box.querySelectorAll<Picture>("svg.plot, canvas:not(.thumbnail)")];
 }
 
 function Tabled({ title, table }: { title: string; table: Table }): JSX.Element {
   const numeric = table.columns.map((_, place) => table.rows.some((row) => typeof row[place] === "number"));
   return (
     <DataTable
-      caption={`The numbers of: ${title}`}
+      caption={`The numbers of: ${title}${table.rows.length > MOST_ROWS ? ". CSV has all rows." : ""}`}
       columns={table.columns.map((name, place) => ({ name, numeric: numeric[place] ?? false }))}
       rows={table.rows.map((cells, place) => ({ key: String(place), cells }))}
       limit={50}

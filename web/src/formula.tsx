@@ -30,7 +30,7 @@ function punctuation(text: string): string {
 const MARKED = /(`[^`]+`|\b(?:S\d\.\d+|D\d+)\b)/;
 
 /** Commands stand between backticks; ids of other statements lead to them. */
-function Words({ text }: { text: string }): JSX.Element {
+export function Words({ text }: { text: string }): JSX.Element {
   const parts = text.split(MARKED).map((part, at) => {
     if (at % 2 === 0) return part;
     if (part.startsWith("`")) return <code key={at}>{part.slice(1, -1)}</code>;

@@ -1,9 +1,12 @@
 /** A matrix on a canvas: token labels, zoom, and the value under the pointer or under the cursor that keys move. */
 import type { JSX } from "preact";
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { diverging, sequential, type Rgb } from "./colour";
 import { digits } from "./readings";
 import { theme } from "./store";
+import { STEPS } from "./views/arrow_keys";
+import { shortened } from "./views/text_width";
+import { useWidth } from "./views/width";
 
 /** The part of the matrix that is seen: from (inclusive) to (exclusive), in whole cells. */
 interface Extent {
@@ -31,35 +34,32 @@ export function Heatmap(props: {
   rows: string[];
   columns: string[];
   label: string;
+  /** Where it is not told: diverging if some values are below zero. */
   scale?: "sequential" | "diverging";
   /** Draw the square root, so that small weights are seen. */
   gamma?: boolean;
   height?: number;
-  onPick?: (row: number, column: number) => void;
 }): JSX.Element {
   const { values, rows, columns } = props;
   const canvas = useRef<HTMLCanvasElement>(null);
-  const box = useRef<HTMLDivElement>(null);
-  const [width, setWidth] = useState(0);
+  const { box, width } = useWidth<HTMLDivElement>();
   const [seen, setSeen] = useState<Seen>(() => everything(rows.length, columns.length));
   const [cell, setCell] = useState<CellAt | null>(null);
   const dragged = useRef<{ x: number; y: number; seen: Seen } | null>(null);
 
-  useEffect(() => setSeen(everything(rows.length, columns.length)), [rows.length, columns.length]);
-  useEffect(() => {
-    const observer = new ResizeObserver(([entry]) => entry && setWidth(Math.floor(entry.contentRect.width)));
-    observer.observe(box.current!);
-    return () => observer.disconnect();
-  }, []);
+  useLayoutEffect(() => {
+    setSeen(everything(rows.length, columns.length));
+    setCell(null);
+  }, [rows.length, columns.length]);
 
-  const dark = theme.value;
+  const scale = props.scale ?? (values.some((value) => value < 0) ? "diverging" : "sequential");
   const picture = useMemo(
-    () => painted(values, rows.length, columns.length, props.scale ?? "sequential", props.gamma ?? false),
-    [values, rows.length, columns.length, props.scale, props.gamma, dark],
+    () => painted(values, rows.length, columns.length, scale, props.gamma ?? false),
+    [values, rows.length, columns.length, scale, props.gamma, theme.value],
   );
   const shape = plan(width, props.height ?? 560, seen);
 
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (canvas.current !== null && width > 0) draw(canvas.current, picture, shape, seen, rows, columns, cell);
   }, [picture, width, shape.height, seen, cell, rows, columns]);
 
@@ -83,6 +83,7 @@ export function Heatmap(props: {
   };
 
   const onMove = (event: MouseEvent): void => {
+    if (event.buttons === 0) dragged.current = null;
     const start = dragged.current;
     if (start === null) return setCell(under(event));
     const by = (pixels: number, size: number) => -Math.round(pixels / size);
@@ -93,25 +94,19 @@ export function Heatmap(props: {
   };
 
   const onKey = (event: KeyboardEvent): void => {
-    const steps: Record<string, [number, number]> = {
-      ArrowUp: [-1, 0],
-      ArrowDown: [1, 0],
-      ArrowLeft: [0, -1],
-      ArrowRight: [0, 1],
-    };
-    const step = steps[event.key];
+    const step = STEPS[event.key];
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
     if (step !== undefined) {
       const from = cell ?? { row: seen.rows.from, column: seen.columns.from };
       const next = {
-        row: bounded(from.row + step[0], 0, rows.length - 1),
-        column: bounded(from.column + step[1], 0, columns.length - 1),
+        row: bounded(from.row + step[1], 0, rows.length - 1),
+        column: bounded(from.column + step[0], 0, columns.length - 1),
       };
       setCell(next);
       setSeen((now) => ({ rows: following(now.rows, next.row), columns: following(now.columns, next.column) }));
     } else if (event.key === "+" || event.key === "=") zoom(0.7, cell);
     else if (event.key === "-") zoom(1.4, cell);
     else if (event.key === "0") setSeen(everything(rows.length, columns.length));
-    else if (event.key === "Enter" && cell !== null) props.onPick?.(cell.row, cell.column);
     else return;
     event.preventDefault();
     event.stopPropagation();
@@ -133,10 +128,6 @@ export function Heatmap(props: {
         onMouseLeave={() => setCell(null)}
         onMouseDown={(event) => !whole && (dragged.current = { x: event.clientX, y: event.clientY, seen })}
         onMouseUp={() => (dragged.current = null)}
-        onClick={(event) => {
-          const picked = under(event);
-          if (picked !== null) props.onPick?.(picked.row, picked.column);
-        }}
         onDblClick={(event) => zoom(0.5, under(event))}
         onWheel={onWheel}
         onKeyDown={onKey}
@@ -247,7 +238,7 @@ function draw(
   columns: string[],
   cell: CellAt | null,
 ): void {
-  const fine = devicePixelRatio || 1;
+  const fine = Math.max(2, devicePixelRatio);
   [canvas.width, canvas.height] = [shape.width * fine, shape.height * fine];
   canvas.style.height = `${shape.height}px`;
   canvas.style.width = `${shape.width}px`;
@@ -279,7 +270,7 @@ function draw(
     const x = LABEL + (column - seen.columns.from + 0.5) * shape.cellWidth;
     label(pen, word(columns[column]), x, LABEL - 6, 1, column === cell?.column, ink);
   }
-  if (cell !== null) {
+  if (cell !== null && inside(cell.row, seen.rows) && inside(cell.column, seen.columns)) {
     pen.strokeStyle = style.outlineColor;
     pen.lineWidth = 2;
     const x = LABEL + (cell.column - seen.columns.from) * shape.cellWidth;
@@ -305,7 +296,7 @@ function label(
   if (strong) pen.font = `bold ${pen.font}`;
   pen.textAlign = turn ? "left" : "right";
   if (turn) pen.rotate(-Math.PI / 2);
-  pen.fillText(text.length > LETTERS ? `${text.slice(0, LETTERS - 1)}…` : text, 0, 0);
+  pen.fillText(shortened(text, LETTERS), 0, 0);
   pen.restore();
 }
 

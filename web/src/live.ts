@@ -12,15 +12,22 @@ const TYPING_PAUSE = 150;
 export type State = "idle" | "looking" | "measuring" | "waiting";
 const state = signal<State>("idle");
 
-/**
- * base: the answer for the model as it is, now: for the model with the changes; the same where nothing is changed.
- * milliseconds: from the last question to its first picture.
- */
+/** What is on the page: the answer for these changes, and that for the model as it is; the same without changes. */
+interface OnPage {
+  changes: Changes;
+  now: Answer;
+  base: Answer | null;
+}
+const onPage = signal<OnPage | null>(null);
+
+/** milliseconds: from the last question to its first picture. */
 export const live = {
   text: signal(""),
+  /** As wanted; as answered they are in what is on the page. */
   changes: signal<Changes>(NO_CHANGES),
-  base: signal<Answer | null>(null),
-  now: signal<Answer | null>(null),
+  now: computed(() => onPage.value?.now ?? null),
+  base: computed(() => onPage.value?.base ?? null),
+  changed: computed(() => changesAnything(onPage.value?.changes ?? NO_CHANGES)),
   error: signal<string | null>(null),
   milliseconds: signal<number | null>(null),
   state,
@@ -37,8 +44,6 @@ interface Known {
   whole: boolean;
 }
 let known: Known | null = null;
-/** The last changes that the server made for this text. */
-let made = { text: "", changes: NO_CHANGES };
 let timer: ReturnType<typeof setTimeout> | undefined;
 let question: AbortController | null = null;
 
@@ -48,8 +53,9 @@ function start(): void {
   if (page.value.live === null || live.text.value !== "") return;
   live.text.value = page.value.live.text;
   if (first !== undefined) {
-    known = { text: live.text.value, answer: { exam: first, outputs: null, blobs: {}, seconds: 0 }, whole: true };
-    live.base.value = live.now.value = known.answer;
+    const answer = { exam: first, outputs: null, blobs: {}, seconds: 0 };
+    known = { text: live.text.value, answer, whole: true };
+    onPage.value = { changes: NO_CHANGES, now: answer, base: answer };
   }
   ask(0);
 }
@@ -65,6 +71,7 @@ function ask(pause: number = TYPING_PAUSE): void {
   question?.abort();
   if (live.text.value.trim() === "") {
     state.value = "idle";
+    takeBack(null);
     return;
   }
   state.value = "looking";
@@ -72,19 +79,21 @@ function ask(pause: number = TYPING_PAUSE): void {
   timer = setTimeout(run, pause, question.signal);
 }
 
-/** A change that is refused is taken back; a sentence that is refused stays, to be written on. */
 async function run(stop: AbortSignal): Promise<void> {
-  const [text, changes] = [live.text.value, live.changes.value];
   try {
-    await look(text, changes, stop);
+    await look(live.text.value, live.changes.value, stop);
   } catch (problem) {
     if (stop.aborted) return;
-    if (!(problem instanceof Refused)) throw problem;
-    live.error.value = problem.message;
-    if (problem.asked && made.text === text) live.changes.value = made.changes;
+    takeBack(problem instanceof Refused ? problem.message : `The answer cannot be shown: ${String(problem)}`);
   } finally {
     if (!stop.aborted) state.value = "idle";
   }
+}
+
+/** Changes that were not made are taken back, and why is told; the sentence stays, to be written on. */
+function takeBack(why: string | null): void {
+  live.error.value = why;
+  live.changes.value = onPage.value?.changes ?? NO_CHANGES;
 }
 
 /** First the picture of the sentence, then all its readings; with changes, those of the model as it is come after. */
@@ -94,32 +103,25 @@ async function look(text: string, changes: Changes, stop: AbortSignal): Promise<
   let now = await answer("look", text, changes, stop);
   live.milliseconds.value = Math.round(performance.now() - asked);
   live.error.value = null;
-  made = { text, changes };
-  const before = live.now.value?.exam;
   if (!changed) {
-    const whole = known !== null && known.text === text && known.whole ? known.answer.exam : null;
-    known = { text, answer: now, whole: whole !== null };
-    if (whole !== null) now = known.answer = withMore(now, whole);
+    const whole = known !== null && known.text === text && known.whole;
+    if (whole) now = withMore(now, known!.answer.exam);
+    known = { text, answer: now, whole };
   }
-  const unmeasured = now;
-  show(before === undefined ? now : withMore(now, before));
+  show(text, changes, now);
   if (changed && known?.text !== text) {
     known = { text, answer: await answer("look", text, NO_CHANGES, stop), whole: false };
+    show(text, changes, now);
   }
   if (changed || known?.whole !== true) {
-    try {
-      now = withMore(now, (await answer("examine", text, changes, stop)).exam);
-    } catch (problem) {
-      if (!stop.aborted) show(unmeasured);
-      throw problem;
-    }
+    now = withMore(now, (await answer("examine", text, changes, stop)).exam);
     if (!changed) known = { text, answer: now, whole: true };
-    show(now);
+    show(text, changes, now);
   }
   if (known !== null && !known.whole) {
     const more = await answer("examine", text, NO_CHANGES, stop);
     known = { text, answer: withMore(known.answer, more.exam), whole: true };
-    show(now);
+    show(text, changes, now);
   }
 }
 
@@ -133,20 +135,21 @@ async function answer(what: "look" | "examine", text: string, changes: Changes, 
   return named(found);
 }
 
-/** Two examinations to compare where something is changed; the changed one is looked at. */
-function show(now: Answer): void {
-  const changed = changesAnything(live.changes.value);
-  const base = known !== null && known.text === live.text.value ? known.answer : null;
+/** Two examinations to compare where something is changed; the changed one is looked at when changes begin. */
+function show(text: string, changes: Changes, now: Answer): void {
+  const begins = changesAnything(changes) && !live.changed.value;
+  const base = known !== null && known.text === text ? known.answer : null;
   const exams =
-    changed && base !== null ? [labelled(base.exam, "as it is"), labelled(now.exam, "changed")] : [now.exam];
-  if (exams.length > page.value.exams.length) lookAtSecond();
+    changesAnything(changes) && base !== null
+      ? [labelled(base.exam, "as it is"), labelled(now.exam, "changed")]
+      : [now.exam];
+  if (begins) lookAtSecond();
   batch(() => {
-    live.base.value = changed ? base : now;
-    live.now.value = now;
+    onPage.value = { changes, now, base };
     const comparison = exams.length === 2 ? comparisonOf(exams[0]!, exams[1]!) : null;
     page.value = { ...page.value, exams, comparison };
   });
-  forget(live.base.value, now);
+  forget(base, now);
 }
 
 function lookAtSecond(): void {

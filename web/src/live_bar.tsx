@@ -93,7 +93,11 @@ function Chips(): JSX.Element | null {
 
 function Says(): JSX.Element | null {
   const outputs = live.now.value?.outputs ?? null;
-  const changed = changesAnything(live.changes.value);
+  const changed = live.changed.value;
   if (outputs === null || (outputs.before.length === 0 && !changed)) return null;
-  return <OutputsPanel outputs={outputs} changed={changed} />;
+  return (
+    <div class={live.state.value === "looking" ? "live-old" : ""} aria-busy={live.state.value === "looking"}>
+      <OutputsPanel outputs={outputs} changed={changed} />
+    </div>
+  );
 }

@@ -1,8 +1,9 @@
 /** Curves, bars and points, as SVG that takes its colours from the page. */
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
-import { axis, outline, tickText, wholeAxis, type Axis } from "./axis";
+import { axis, outline, tickText, wholeAxis } from "./axis";
 import { CATEGORIES } from "./colour";
+import { Frame, MARGIN, WIDTH } from "./plot_frame";
 import { digits } from "./readings";
 
 export interface Point {
@@ -12,83 +13,12 @@ export interface Point {
   high?: number | null;
 }
 
-/** `band` fills from low to high and draws no line of its own if y is null everywhere. */
+/** Where points have a low and a high, a band is filled between them. */
 export interface Series {
   name: string;
   points: Point[];
   colour?: string;
   dashed?: boolean;
-  band?: boolean;
-}
-
-const WIDTH = 560;
-const MARGIN = { top: 10, right: 14, bottom: 40, left: 58 };
-
-function Frame(props: {
-  height: number;
-  width?: number;
-  x: Axis;
-  y: Axis;
-  xName: string;
-  yName: string;
-  label: string;
-  children: JSX.Element | (JSX.Element | false | null)[];
-}): JSX.Element {
-  const { height, x, y } = props;
-  const width = props.width ?? WIDTH;
-  const [left, right, top, bottom] = [MARGIN.left, width - MARGIN.right, MARGIN.top, height - MARGIN.bottom];
-  return (
-    <svg class="plot" viewBox={`0 0 ${width} ${height}`} role="img" aria-label={props.label}>
-      <g class="plot-grid">
-        {y.ticks.map((tick) => (
-          <line key={tick} x1={left} x2={right} y1={y.place(tick)} y2={y.place(tick)} />
-        ))}
-      </g>
-      <g class="plot-text">
-        {y.ticks.map((tick) => (
-          <text key={tick} x={left - 6} y={y.place(tick)} text-anchor="end" dominant-baseline="middle">
-            {tickText(tick)}
-          </text>
-        ))}
-        {x.ticks.map((tick) => (
-          <text key={tick} x={x.place(tick)} y={bottom + 16} text-anchor="middle">
-            {tickText(tick)}
-          </text>
-        ))}
-        <text class="plot-name" x={(left + right) / 2} y={height - 6} text-anchor="middle">
-          {props.xName}
-        </text>
-        <text class="plot-name" transform={`translate(13 ${(top + bottom) / 2}) rotate(-90)`} text-anchor="middle">
-          {props.yName}
-        </text>
-      </g>
-      <line class="plot-axis" x1={left} x2={right} y1={bottom} y2={bottom} />
-      {props.children}
-    </svg>
-  );
-}
-
-function Legend({ names, dashed }: { names: [string, string][]; dashed?: Set<string> }): JSX.Element {
-  return (
-    <ul class="legend">
-      {names.map(([name, colour]) => (
-        <li key={name}>
-          <svg width="22" height="10" aria-hidden="true">
-            <line
-              x1="1"
-              x2="21"
-              y1="5"
-              y2="5"
-              stroke={colour}
-              stroke-width="3"
-              stroke-dasharray={dashed?.has(name) ? "5 3" : undefined}
-            />
-          </svg>
-          {name}
-        </li>
-      ))}
-    </ul>
-  );
 }
 
 export function Curves(props: {
@@ -128,18 +58,23 @@ export function Curves(props: {
   };
   return (
     <div class="plot-box" onMouseMove={follow} onMouseLeave={() => setOver(null)}>
-      <Frame height={height} x={x} y={y} xName={props.x} yName={props.y} label={props.label}>
+      <Frame
+        height={height}
+        x={x}
+        y={y}
+        xName={props.x}
+        yName={props.y}
+        label={props.label}
+        legend={coloured.map((series) => ({
+          name: series.name,
+          sign: <line x1={-10} x2={10} {...strokeOf(series)} />,
+        }))}
+      >
         {[
           ...coloured.map((series) => (
             <g key={series.name}>
               <path d={fill(series.points)} fill={series.colour} fill-opacity={0.16} />
-              <path
-                d={path(series.points)}
-                fill="none"
-                stroke={series.colour}
-                stroke-width={2}
-                stroke-dasharray={series.dashed ? "6 4" : undefined}
-              />
+              <path d={path(series.points)} fill="none" {...strokeOf(series)} />
               {series.points.length <= 60 &&
                 series.points.map(
                   (point) =>
@@ -161,10 +96,6 @@ export function Curves(props: {
           ),
         ]}
       </Frame>
-      <Legend
-        names={coloured.map(({ name, colour }) => [name, colour])}
-        dashed={new Set(coloured.filter((s) => s.dashed).map((s) => s.name))}
-      />
       <p class="small muted hover-line" aria-hidden="true">
         {over === null
           ? " "
@@ -176,6 +107,10 @@ export function Curves(props: {
       </p>
     </div>
   );
+}
+
+export function strokeOf({ colour, dashed }: { colour: string; dashed?: boolean }) {
+  return { stroke: colour, "stroke-width": 2, "stroke-dasharray": dashed ? "6 4" : undefined };
 }
 
 /** Horizontal bars, one below the other. */
@@ -250,7 +185,8 @@ export function Bars(props: {
   );
 }
 
-const SHAPES = ["circle", "square", "triangle", "diamond"] as const;
+/** Outlines of a square, a triangle and a diamond; a circle has none. */
+const SHAPES = [undefined, "M-4-4h8v8h-8z", "M0-5.5L5 4H-5z", "M0-5.5L5.5 0L0 5.5L-5.5 0z"];
 
 /** Points by group: a colour and a shape for each. */
 export function Scatter(props: {
@@ -272,13 +208,20 @@ export function Scatter(props: {
   );
   const y = axis(
     props.points.map((p) => p.y),
-    [height - MARGIN.bottom, MARGIN.top],
+    [height - MARGIN.bottom - 8, MARGIN.top + 8],
     { log: props.logY ?? false },
   );
-  const colour = (group: string) => CATEGORIES[groups.indexOf(group) % CATEGORIES.length]!;
   return (
     <div class="plot-box">
-      <Frame height={height} x={x} y={y} xName={props.x} yName={props.y} label={props.label}>
+      <Frame
+        height={height}
+        x={x}
+        y={y}
+        xName={props.x}
+        yName={props.y}
+        label={props.label}
+        legend={groups.map((name, place) => ({ name, sign: <Mark group={place} /> }))}
+      >
         {[
           props.lineX !== undefined && x.fits(props.lineX) && (
             <line
@@ -301,12 +244,11 @@ export function Scatter(props: {
               >
                 <title>{point.name}</title>
                 {point.ring && <circle r={9} fill="none" class="plot-ring" />}
-                <Mark shape={SHAPES[groups.indexOf(point.group) % SHAPES.length]!} colour={colour(point.group)} />
+                <Mark group={groups.indexOf(point.group)} />
               </g>
             )),
         ]}
       </Frame>
-      <Legend names={groups.map((group) => [group, colour(group)])} />
       <p class="small muted hover-line" aria-hidden="true">
         {over ?? " "}
       </p>
@@ -314,8 +256,8 @@ export function Scatter(props: {
   );
 }
 
-function Mark({ shape, colour }: { shape: (typeof SHAPES)[number]; colour: string }): JSX.Element {
-  if (shape === "circle") return <circle r={4.5} fill={colour} />;
-  const outline = { square: "M-4-4h8v8h-8z", triangle: "M0-5.5L5 4H-5z", diamond: "M0-5.5L5.5 0L0 5.5L-5.5 0z" }[shape];
-  return <path d={outline} fill={colour} />;
+function Mark({ group }: { group: number }): JSX.Element {
+  const fill = CATEGORIES[group % CATEGORIES.length]!;
+  const shape = SHAPES[group % SHAPES.length];
+  return shape === undefined ? <circle r={4.5} fill={fill} /> : <path d={shape} fill={fill} />;
 }

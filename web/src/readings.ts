@@ -124,6 +124,11 @@ export function digits(x: number | null | undefined): string {
   return x.toFixed(size >= 100 ? 0 : size >= 10 ? 1 : size >= 1 ? 2 : 3);
 }
 
+/** With its sign, also where it is a plus. */
+export function signed(x: number): string {
+  return x > 0 ? `+${digits(x)}` : digits(x).replace("-", "−");
+}
+
 export function whole(x: number): string {
   return Math.round(x).toLocaleString("en-US");
 }

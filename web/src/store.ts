@@ -5,7 +5,7 @@ import type { Exam, Page, Pin } from "./contract";
 export const VIEWS = ["overview", "head", "depth", "alignment", "reshape", "compare", "claims"] as const;
 export type View = (typeof VIEWS)[number];
 
-export interface Route {
+interface Route {
   view: View;
   head: string | null;
   claim: string | null;
@@ -103,7 +103,7 @@ export function choose(which: Which): void {
 
 // Light and dark --------------------------------------------------------------------------------------------------------
 
-export type Theme = "light" | "dark";
+type Theme = "light" | "dark";
 const prefersDark = matchMedia("(prefers-color-scheme: dark)");
 const wanted = signal<Theme>(prefersDark.matches ? "dark" : "light");
 prefersDark.addEventListener("change", (event) => (wanted.value = event.matches ? "dark" : "light"));

@@ -1,7 +1,7 @@
-/** Tables that sort by any of their columns. */
+/** Tables that sort by any column of words or numbers. */
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
-import { digits } from "./readings";
+import { digits, whole } from "./readings";
 
 export type Cell = string | number | null | JSX.Element;
 
@@ -10,6 +10,9 @@ export interface Row {
   cells: Cell[];
   href?: string;
 }
+
+/** More would make the browser stand still. */
+export const MOST_ROWS = 2000;
 
 interface Order {
   column: number;
@@ -29,7 +32,9 @@ export function DataTable(props: {
   const [all, setAll] = useState(false);
   const sorted = order === null ? props.rows : [...props.rows].sort((a, b) => compare(a, b, order));
   const limit = props.limit ?? Infinity;
-  const visible = all ? sorted : sorted.slice(0, limit);
+  const visible = sorted.slice(0, all ? MOST_ROWS : Math.min(limit, MOST_ROWS));
+  const beyond = sorted.length > MOST_ROWS;
+  const isPlain = (column: number) => props.rows.every(({ cells }) => typeof (cells[column] ?? "") !== "object");
   const turn = (column: number, numeric: boolean) =>
     setOrder(order?.column === column ? { column, falling: !order.falling } : { column, falling: numeric });
   return (
@@ -38,19 +43,25 @@ export function DataTable(props: {
         <caption>{props.caption}</caption>
         <thead>
           <tr>
-            {props.columns.map((column, place) => (
-              <th
-                key={column.name}
-                scope="col"
-                class={column.numeric ? "num" : ""}
-                aria-sort={order?.column !== place ? "none" : order.falling ? "descending" : "ascending"}
-              >
-                <button type="button" title={column.words} onClick={() => turn(place, column.numeric ?? false)}>
-                  {column.name}
-                  <span aria-hidden="true">{order?.column !== place ? "" : order.falling ? " ↓" : " ↑"}</span>
-                </button>
-              </th>
-            ))}
+            {props.columns.map((column, place) =>
+              isPlain(place) ? (
+                <th
+                  key={column.name}
+                  scope="col"
+                  class={column.numeric ? "num" : ""}
+                  aria-sort={order?.column !== place ? "none" : order.falling ? "descending" : "ascending"}
+                >
+                  <button type="button" title={column.words} onClick={() => turn(place, column.numeric ?? false)}>
+                    {column.name}
+                    <span aria-hidden="true">{order?.column !== place ? "" : order.falling ? " ↓" : " ↑"}</span>
+                  </button>
+                </th>
+              ) : (
+                <th key={column.name} scope="col" title={column.words}>
+                  <b>{column.name}</b>
+                </th>
+              ),
+            )}
           </tr>
         </thead>
         <tbody>
@@ -75,8 +86,17 @@ export function DataTable(props: {
       </table>
       {sorted.length > limit && (
         <button type="button" class="quiet" onClick={() => setAll(!all)}>
-          {all ? `Only the first ${limit}` : `All ${sorted.length} rows`}
+          {all
+            ? `Only the first ${limit}`
+            : beyond
+              ? `The first ${whole(MOST_ROWS)} rows`
+              : `All ${sorted.length} rows`}
         </button>
+      )}
+      {beyond && (
+        <p class="small muted">
+          There are {whole(sorted.length)} rows, of which {whole(MOST_ROWS)} can be shown: sort to see others.
+        </p>
       )}
     </div>
   );

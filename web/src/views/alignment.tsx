@@ -28,7 +28,7 @@ export function AlignmentView(): JSX.Element {
           <Sentences of={shown} />
           {isTranslated(shown) && <Words pin={shown} />}
           {shown.beam !== null ? (
-            <BeamTree pin={shown} />
+            <BeamTree key={shown.thumbnails} pin={shown} />
           ) : found >= 0 ? (
             <p class="small muted">
               Of this sentence no beam search was kept.{" "}

@@ -7,6 +7,7 @@ import { word } from "../heatmap";
 import { digits } from "../readings";
 import { type Arc, chosenArcs, type Focus, reachOf, type Window } from "./arcs_chosen";
 import { onArrowKey } from "./arrow_keys";
+import { shortened } from "./text_width";
 import { useWidth } from "./width";
 import "./arcs.css";
 
@@ -249,14 +250,19 @@ function Picture(props: {
           key={`${arc.row} ${arc.column}`}
           d={props.path(arc)}
           fill="none"
-          stroke="var(--accent)"
-          stroke-width={0.6 + 4 * arc.weight}
-          stroke-opacity={0.2 + 0.75 * arc.weight}
+          stroke={arc.weight < 0 ? "var(--c1)" : "var(--accent)"}
+          stroke-width={0.6 + 4 * strength(arc)}
+          stroke-opacity={0.2 + 0.75 * strength(arc)}
         />
       ))}
       {props.children}
     </svg>
   );
+}
+
+/** At most 1, as weights are. */
+function strength({ weight }: Arc): number {
+  return Math.min(1, Math.abs(weight));
 }
 
 interface Labels {
@@ -273,8 +279,7 @@ function labelsOf(texts: string[], seen: Window, pitch: number): Labels {
 }
 
 function short(token: string | undefined): string {
-  const text = word(token);
-  return text.length > LETTERS ? `${text.slice(0, LETTERS - 1)}…` : text;
+  return shortened(word(token), LETTERS);
 }
 
 function Tokens(props: {

@@ -3,6 +3,7 @@
 export interface Arc {
   row: number;
   column: number;
+  /** Below zero only where maps are mixtures of any sign; it is its size that counts. */
   weight: number;
 }
 
@@ -13,7 +14,7 @@ export interface Window {
 }
 
 /** Weights of at least `least`, or the `top` largest of each row. */
-export type Rule = { least: number } | { top: number };
+type Rule = { least: number } | { top: number };
 
 /** The token whose arcs alone are drawn: one that looks (a row), or one that is looked at (a column). */
 export interface Focus {
@@ -40,10 +41,10 @@ export function chosenArcs(
     for (let column = columns.from; column < columns.to; column++) {
       const weight = weights[column] ?? 0;
       const asked = focus?.side !== "column" || focus.place === column;
-      if (asked && weight > 0 && weight >= least) arcs.push({ row, column, weight });
+      if (asked && weight !== 0 && Math.abs(weight) >= least) arcs.push({ row, column, weight });
     }
   }
-  arcs.sort((a, b) => a.weight - b.weight);
+  arcs.sort((a, b) => Math.abs(a.weight) - Math.abs(b.weight));
   return focus === null ? arcs : arcs.slice(-MOST_IN_FOCUS);
 }
 
@@ -52,7 +53,7 @@ export function reachOf(values: Float32Array, across: number, seen: Window): { b
   const reach = { back: 0, ahead: 0 };
   for (let row = seen.from; row < seen.to; row++) {
     for (let column = seen.from; column < seen.to; column++) {
-      if ((values[row * across + column] ?? 0) < LEAST_IN_FOCUS) continue;
+      if (Math.abs(values[row * across + column] ?? 0) < LEAST_IN_FOCUS) continue;
       reach.back = Math.max(reach.back, row - column);
       reach.ahead = Math.max(reach.ahead, column - row);
     }
@@ -61,5 +62,5 @@ export function reachOf(values: Float32Array, across: number, seen: Window): { b
 }
 
 function nthLargest(weights: Float32Array, n: number): number {
-  return weights.toSorted().at(-n) ?? 0;
+  return weights.map(Math.abs).sort().at(-n) ?? 0;
 }

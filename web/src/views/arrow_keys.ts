@@ -1,6 +1,7 @@
 /** One stop of the tab key for many things: arrow keys move among them. */
 
-const STEPS: Record<string, [number, number]> = {
+/** Key -> steps to the right and down. */
+export const STEPS: Record<string, [number, number]> = {
   ArrowLeft: [-1, 0],
   ArrowRight: [1, 0],
   ArrowUp: [0, -1],

@@ -75,7 +75,7 @@ export function wayTo(one: Hypothesis): Hypothesis[] {
 }
 
 /** What it has written; the end of a sentence is no word. */
-export function tokensOf(one: Hypothesis): string[] {
+function tokensOf(one: Hypothesis): string[] {
   return wayTo(one)
     .filter(({ step, ended }) => step >= 0 && !ended)
     .map(({ token }) => token);

@@ -5,6 +5,7 @@ import { useEffect, useRef } from "preact/hooks";
 import { bytesOf } from "../blobs";
 import type { Claim } from "../contract";
 import { Picker } from "../controls";
+import { isTyping } from "../keys";
 import { page, printing, route } from "../store";
 import { ClaimRow } from "./claim_row";
 import "./claims.css";
@@ -45,6 +46,11 @@ function Claims({ blob }: { blob: string }): JSX.Element {
         attnworks stands on five documents. Each of their statements has a verdict, found by computing both of its sides
         wherever there is something to compute. What we derived on the way comes last. Open one to see its numbers.
       </p>
+      {loaded !== null && route.value.claim !== null && !claims.value.some(({ id }) => id === wantedId()) && (
+        <p role="alert">
+          There is no statement <code>{route.value.claim}</code>.
+        </p>
+      )}
       <div class="claims-tools">
         <label class="claims-search">
           <span class="visually-hidden">Search the claims</span>
@@ -148,9 +154,13 @@ function toggle(id: string): void {
   opened.value = new Set(opened.value.has(id) ? others : [...others, id]);
 }
 
+function wantedId(): string | null {
+  return route.value.claim?.toUpperCase() ?? null;
+}
+
 /** #claim=S0.17: open it and go there, even if it was filtered out. */
 function useDeepLink(loaded: boolean): void {
-  const id = route.value.claim?.toUpperCase() ?? null;
+  const id = wantedId();
   useEffect(() => {
     const claim = claims.value.find((one) => one.id === id);
     if (!loaded || claim === undefined) return;
@@ -165,8 +175,7 @@ function useDeepLink(loaded: boolean): void {
 function useKeys(search: RefObject<HTMLInputElement | null>): void {
   useEffect(() => {
     const onKey = (event: KeyboardEvent): void => {
-      if (event.ctrlKey || event.metaKey || event.altKey || !(event.target instanceof Element)) return;
-      if (event.target.closest("input, select, textarea, dialog") !== null) return;
+      if (isTyping(event) || !(event.target instanceof Element)) return;
       const onRow = event.target.closest(".claim-id") !== null;
       if (event.key === "/") search.current?.focus();
       else if (event.key === "j" || (onRow && event.key === "ArrowDown")) step(1);

@@ -29,7 +29,7 @@ export const SORTS: Record<Sort, { mark: string; words: string }> = {
   own: { mark: "★", words: "our own results" },
 };
 
-export interface Wanted {
+interface Wanted {
   words: string;
   /** All of them, if none is named. */
   sorts: ReadonlySet<Sort>;

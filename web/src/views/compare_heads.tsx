@@ -4,7 +4,18 @@ import type { JSX } from "preact";
 import type { Exam, Kind } from "../contract";
 import { Choice, Picker } from "../controls";
 import { Figure } from "../figure";
-import { KIND_WORDS, SHORT, digits, headMeasures, headsOf, kindsOf, measureWords, ofHead, reading } from "../readings";
+import {
+  KIND_WORDS,
+  SHORT,
+  digits,
+  headMeasures,
+  headsOf,
+  kindsOf,
+  measureWords,
+  ofHead,
+  reading,
+  signed,
+} from "../readings";
 import { linkTo } from "../store";
 import { HeadCells } from "./head_cells";
 import { Source } from "./source";
@@ -154,8 +165,4 @@ function GridFigure(props: {
       />
     </Figure>
   );
-}
-
-function signed(value: number): string {
-  return value > 0 ? `+${digits(value)}` : digits(value).replace("-", "−");
 }

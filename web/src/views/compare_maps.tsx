@@ -8,6 +8,7 @@ import { Figure } from "../figure";
 import { Heatmap, word } from "../heatmap";
 import { digits, headsOf, sides, type HeadName } from "../readings";
 import { useLoaded } from "./loaded";
+import { shortened } from "./text_width";
 
 export function MapsCompared({
   before,
@@ -49,7 +50,7 @@ export function MapsCompared({
             label="Sentence"
             options={pairs.map(([{ tokens }], place) => ({
               value: String(place),
-              text: tokens.map(word).join(" ").slice(0, 40),
+              text: shortened(tokens.map(word).join(" "), 40),
             }))}
             value={String(pairs.indexOf(pair))}
             onChange={(place) => (sentence.value = Number(place))}
@@ -89,19 +90,19 @@ function MapPair({ pair, head }: { pair: [Pin, Pin]; head: HeadName }): JSX.Elem
   const shift = other.map((weight, place) => weight - (one[place] ?? 0));
   const moved = shift.reduce((sum, difference) => sum + Math.abs(difference), 0) / 2 / Math.max(1, rows.length);
   const drawn = [
-    { id: "before", title: `Head ${maps.of.name}, before`, values: one, scale: "sequential" },
-    { id: "after", title: `Head ${maps.of.name}, after`, values: other, scale: "sequential" },
-    { id: "difference", title: "After minus before", values: shift, scale: "diverging" },
+    { id: "before", title: `Head ${maps.of.name}, before`, values: one, scaled: {} },
+    { id: "after", title: `Head ${maps.of.name}, after`, values: other, scaled: {} },
+    { id: "difference", title: "After minus before", values: shift, scaled: { scale: "diverging" } },
   ] as const;
   return (
     <div class="compare-maps">
-      {drawn.map(({ id, title, values, scale }) => (
+      {drawn.map(({ id, title, values, scaled }) => (
         <Figure
           key={id}
           id={`compare-map-${id}`}
           title={title}
           words={
-            scale === "diverging"
+            values === shift
               ? `Violet gained weight, orange lost it; ${digits(100 * moved)} % of the attention moved.`
               : "Rows attend to columns; the stronger the colour, the more weight."
           }
@@ -113,7 +114,7 @@ function MapPair({ pair, head }: { pair: [Pin, Pin]; head: HeadName }): JSX.Elem
             ]),
           })}
         >
-          <Heatmap values={values} rows={rows} columns={columns} scale={scale} label={title} height={380} />
+          <Heatmap values={values} rows={rows} columns={columns} {...scaled} label={title} height={380} />
         </Figure>
       ))}
     </div>

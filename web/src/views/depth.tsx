@@ -1,18 +1,18 @@
 /** What happens from layer to layer: do tokens become the same, which way came the output, how sharp is attention. */
 import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
-import type { Exam, Kind } from "../contract";
+import type { Kind } from "../contract";
 import { Choice } from "../controls";
 import { KIND_WORDS, kindsOf } from "../readings";
 import { exam, page } from "../store";
 import "./depth.css";
-import { nameOf } from "./depth_figures";
+import { isThere, nameOf } from "./depth_figures";
 import { Bounds, Sameness, Sharpness } from "./depth_parts";
 import { Paths } from "./depth_paths";
 
 export function DepthView(): JSX.Element {
   const chosen = useSignal<Kind | null>(null);
-  const kinds = kindsOf(exam.value).filter((kind) => hasDepth(exam.value, kind));
+  const kinds = kindsOf(exam.value).filter((kind) => isThere(kind, MEASURED, [exam.value]));
   const kind = kinds.find((one) => one === chosen.value) ?? kinds[0];
   return (
     <section class="depth stack">
@@ -49,10 +49,6 @@ export function DepthView(): JSX.Element {
 }
 
 const MEASURED = /^(rank|ranks|residuals|bounds|paths|saturation)\./;
-
-function hasDepth({ readings }: Exam, kind: Kind): boolean {
-  return Object.entries(readings).some(([name, found]) => found.kind === kind && MEASURED.test(name));
-}
 
 /** Which lines are of which examination, or how to get a second one. */
 function Exams(): JSX.Element {

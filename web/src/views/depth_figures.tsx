@@ -1,7 +1,7 @@
 /** Readings along depth as figures: curves, and dots for heads. Where there are two examinations, both are drawn. */
 import type { ComponentChildren, JSX } from "preact";
 import { CATEGORIES } from "../colour";
-import type { Exam, Kind, Reading } from "../contract";
+import type { Exam, Kind, Reading, Value } from "../contract";
 import { Figure, type Table } from "../figure";
 import { Curves, type Point, type Series } from "../plot";
 import { SHORT, numbers, reading } from "../readings";
@@ -20,10 +20,15 @@ export function Part(props: { title: string; there: boolean; children: Component
   );
 }
 
-export function isThere(kind: Kind, names: RegExp): boolean {
-  return page.value.exams.some(({ readings }) =>
-    Object.entries(readings).some(([name, { kind: of }]) => of === kind && names.test(name)),
+/** Whether a reading of such a name has a number. */
+export function isThere(kind: Kind, names: RegExp, exams: Exam[] = page.value.exams): boolean {
+  return exams.some(({ readings }) =>
+    Object.entries(readings).some(([name, found]) => found.kind === kind && names.test(name) && hasNumber(found.value)),
   );
+}
+
+function hasNumber(value: Value): boolean {
+  return Array.isArray(value) ? value.some(hasNumber) : typeof value === "number";
 }
 
 export function nameOf({ label, model }: Exam): string {
@@ -41,22 +46,23 @@ interface Line {
 }
 
 /** Colours tell readings apart and dashes the examinations; where bounds are dashed, colours tell all apart. */
+function lookOf(lines: Line[], place: number, which: number): { colour: string; dashed: boolean } {
+  const bounded = lines.some((line) => line.bound);
+  const colour = bounded ? which * lines.length + place : lines.length > 1 ? place : which;
+  return {
+    colour: CATEGORIES[colour % CATEGORIES.length]!,
+    dashed: bounded ? (lines[place]?.bound ?? false) : which > 0,
+  };
+}
+
 function seriesOf(lines: Line[], kind: Kind): Series[] {
   const { exams } = page.value;
-  const bounded = lines.some((line) => line.bound);
   return exams.flatMap((one, which) =>
     lines.flatMap((line, place) => {
       const points = pointsOf(reading(one, line.reading, kind));
       if (!points.some((point) => point.y !== null)) return [];
-      const colour = bounded && exams.length > 1 ? which * lines.length + place : lines.length > 1 ? place : which;
-      return [
-        {
-          name: exams.length === 1 ? line.name : lines.length === 1 ? nameOf(one) : `${line.name} (${one.label})`,
-          points,
-          colour: CATEGORIES[colour % CATEGORIES.length]!,
-          dashed: bounded ? (line.bound ?? false) : which > 0,
-        },
-      ];
+      const name = exams.length === 1 ? line.name : lines.length === 1 ? nameOf(one) : `${line.name} (${one.label})`;
+      return [{ name, points, ...lookOf(lines, place, which) }];
     }),
   );
 }
@@ -148,20 +154,18 @@ export function DotFigure(props: {
   const { kind, lines } = props;
   const { exams } = page.value;
   const groups = exams.flatMap((one, which) =>
-    lines.flatMap((line): DotGroup[] => {
+    lines.flatMap((line, place): DotGroup[] => {
       const found = reading(one, line.reading, kind);
-      if (found === null) return [];
+      if (found === null || !hasNumber(found.value)) return [];
       const whose = exams.length === 1 ? "" : ` (${one.label})`;
-      const nameHead = (layer: number, head: number) => `${SHORT[kind]}.${layer}.${head}`;
       return [
         {
-          name: (line.bound ? line.name : `${line.name}: heads, their mean and range`) + whose,
-          colour: CATEGORIES[exams.length === 1 && line.bound ? 1 : which]!,
-          dashed: (line.bound ?? false) || which > 0,
+          name: `${line.name}${whose}${line.bound ? "" : ": heads, mean and range"}`,
+          ...lookOf(lines, place, which),
           bare: line.bound ?? false,
           values: byHead(found),
-          tell: (layer, head) => `head ${nameHead(layer, head)}${whose}`,
-          href: (layer, head) => linkTo("head", nameHead(layer, head), { exam: which }),
+          tell: (layer, head) => `head ${headName(kind, layer, head)}${whose}`,
+          href: (layer, head) => linkTo("head", headName(kind, layer, head), { exam: which }),
         },
       ];
     }),
@@ -176,20 +180,27 @@ export function DotFigure(props: {
           {props.children} <Sources of={lines} kind={kind} />
         </>
       }
-      table={() => headTable(groups)}
+      table={() => headTable(groups, kind)}
     >
       <HeadDots groups={groups} y={props.y} label={`${props.title} by layer, one dot for each head`} />
     </Figure>
   );
 }
 
-function headTable(groups: DotGroup[]): Table {
-  const [first] = groups;
-  const places = (first?.values ?? []).flatMap((heads, layer) => heads.map((_, head) => [layer, head] as const));
+function headName(kind: Kind, layer: number, head: number): string {
+  return `${SHORT[kind]}.${layer}.${head}`;
+}
+
+/** A row for every head that either examination has. */
+function headTable(groups: DotGroup[], kind: Kind): Table {
+  const most = (counts: number[]) => [...Array(Math.max(0, ...counts)).keys()];
+  const places = most(groups.map(({ values }) => values.length)).flatMap((layer) =>
+    most(groups.map(({ values }) => values[layer]?.length ?? 0)).map((head) => ({ layer, head })),
+  );
   return {
     columns: ["head", ...groups.map((group) => group.name)],
-    rows: places.map(([layer, head]) => [
-      first!.tell(layer, head).replace(/^head /, ""),
+    rows: places.map(({ layer, head }) => [
+      headName(kind, layer, head),
       ...groups.map((group) => group.values[layer]?.[head] ?? null),
     ]),
   };

@@ -17,7 +17,7 @@ const NORMS: Record<string, string> = {
 export function Sameness({ kind }: { kind: Kind }): JSX.Element {
   const norms = Object.entries(NORMS).map(([norm, name]) => ({ reading: `residuals.${norm}`, name }));
   return (
-    <Part title="Do tokens become the same?" there={isThere(kind, /^(rank|ranks|residuals)\./)}>
+    <Part title="Do tokens become the same?" there={isThere(kind, /^(rank|ranks|residuals)\.(?!.*_absolute)/)}>
       <CurveFigure
         id="depth-residual"
         title="How different tokens are"
@@ -102,7 +102,10 @@ export function Sameness({ kind }: { kind: Kind }): JSX.Element {
 export function Bounds({ kind }: { kind: Kind }): JSX.Element {
   const holds = alongDepth(exam.value, "bounds.composite_holds", kind)?.filter((share) => share !== null) ?? [];
   return (
-    <Part title="What can be proved, and what is measured" there={isThere(kind, /^bounds\./)}>
+    <Part
+      title="What can be proved, and what is measured"
+      there={isThere(kind, /^bounds\.(measured|diameter|residual|composite|published)@/)}
+    >
       <CurveFigure
         id="depth-diameter-bound"
         title="Diameter of the attention output, and its bound"
@@ -145,7 +148,7 @@ export function Bounds({ kind }: { kind: Kind }): JSX.Element {
 
 export function Sharpness({ kind }: { kind: Kind }): JSX.Element {
   return (
-    <Part title="How sharp attention is" there={isThere(kind, /^saturation\./)}>
+    <Part title="How sharp attention is" there={isThere(kind, /^saturation\.(?!score_range)/)}>
       <DotFigure
         id="depth-entropy"
         title="Entropy of the attention"

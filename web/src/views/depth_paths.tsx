@@ -8,11 +8,11 @@ import { CurveFigure, Part, Sources, byHead, isThere } from "./depth_figures";
 import { HeadCells } from "./head_cells";
 
 export function Paths({ kind }: { kind: Kind }): JSX.Element {
-  const counts = alongDepth(exam.value, "paths.count", kind);
-  const more = (counts ?? []).length > 4;
-  const paths = (counts ?? []).map((count, length) => `${whole(count ?? 0)} of length ${length}`).slice(0, 4);
+  const counts = (alongDepth(exam.value, "paths.count", kind) ?? []).filter((count) => count !== null);
+  const paths = counts.map((count, length) => `${whole(count)} of length ${length}`).slice(0, 4);
+  const wrote = whoWrote(kind);
   return (
-    <Part title="Which way the output came" there={isThere(kind, /^paths\.(share|norm|residual|mlp)/)}>
+    <Part title="Which way the output came" there={wrote !== null || isThere(kind, /^paths\.(share|norm|residual)@/)}>
       <CurveFigure
         id="depth-share"
         title="How many attention layers the output passed"
@@ -24,7 +24,8 @@ export function Paths({ kind }: { kind: Kind }): JSX.Element {
       >
         Every way through the network passes some attention layers and goes around the others. High at the left: most of
         the output came by short ways, which do not collapse.
-        {paths.length > 0 && ` There are more long ways than short ones: ${paths.join(", ")}${more ? ", …" : ""}.`}
+        {paths.length > 0 &&
+          ` There are more long ways than short ones: ${paths.join(", ")}${counts.length > 4 ? ", …" : ""}.`}
       </CurveFigure>
       <CurveFigure
         id="depth-paths"
@@ -41,20 +42,22 @@ export function Paths({ kind }: { kind: Kind }): JSX.Element {
         The size of all ways of a length taken together, and how different tokens still are in them: at 0 they have
         collapsed. Long ways collapse first.
       </CurveFigure>
-      <WhoWrote kind={kind} />
+      {wrote}
     </Part>
   );
 }
 
 /** The share of every head and MLP in the output; those of cross-attention stand beside the decoder's own. */
-function WhoWrote({ kind }: { kind: Kind }): JSX.Element | null {
+function whoWrote(kind: Kind): JSX.Element | null {
   const shown = exam.value;
   const writers = (kind === "decoder" ? (["decoder", "cross"] as const) : [kind]).flatMap((of) => {
     const found = reading(shown, "paths.head", of);
-    return found === null ? [] : [{ of, shares: byHead(found) }];
+    const shares = found === null ? [] : byHead(found);
+    return sum(shares.flat()) === null ? [] : [{ of, shares }];
   });
   if (writers.length === 0 || kind === "cross") return null;
-  const mlps = alongDepth(shown, "paths.mlp", kind) ?? [];
+  const measured = alongDepth(shown, "paths.mlp", kind) ?? [];
+  const mlps = sum(measured) === null ? [] : measured;
   const columns = writers.flatMap(({ of, shares }) => {
     const heads = Math.max(0, ...shares.map((layer) => layer.length));
     return Array.from({ length: heads }, (_, head) => ({
@@ -77,12 +80,12 @@ function WhoWrote({ kind }: { kind: Kind }): JSX.Element | null {
     ],
   }));
   const most = Math.max(...rows.flatMap((row) => row.cells.map((cell) => cell?.value ?? 0)));
-  const sum = (values: (number | null)[]) => values.reduce<number>((total, value) => total + (value ?? 0), 0);
   const parts: [string, number | null][] = [
-    ...writers.map(
-      ({ of, shares }) => [of === "cross" ? "cross-attention" : "attention", sum(shares.flat())] as [string, number],
-    ),
-    ["MLPs", mlps.length > 0 ? sum(mlps) : null],
+    ...writers.map(({ of, shares }): [string, number | null] => [
+      of === "cross" ? "cross-attention" : "attention",
+      sum(shares.flat()),
+    ]),
+    ["MLPs", sum(mlps)],
     ["the embedding itself", single(reading(shown, "paths.embedding", kind))],
     ["biases and norms", single(reading(shown, "paths.bias", kind))],
   ];
@@ -112,6 +115,12 @@ function WhoWrote({ kind }: { kind: Kind }): JSX.Element | null {
       />
     </Figure>
   );
+}
+
+/** Of the numbers that are there; null if there are none. */
+function sum(values: (number | null)[]): number | null {
+  const there = values.filter((value) => value !== null);
+  return there.length === 0 ? null : there.reduce((total, value) => total + value, 0);
 }
 
 function single(found: Reading | null): number | null {

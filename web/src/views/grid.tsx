@@ -9,6 +9,7 @@ import { word } from "../heatmap";
 import type { HeadName } from "../readings";
 import { headMeasures, KIND_WORDS, kindsOf, layersOf, ofHead, shown, SHORT } from "../readings";
 import { exam, pin } from "../store";
+import { STEPS } from "./arrow_keys";
 import { measure, order, visible } from "./grid_state";
 import { GridControls } from "./grid_controls";
 import { formOf, labelOf } from "./roles";
@@ -135,18 +136,12 @@ function headTable(): Table {
   };
 }
 
-const STEPS: Record<string, [number, number]> = {
-  ArrowLeft: [-1, 0],
-  ArrowRight: [1, 0],
-  ArrowUp: [0, -1],
-  ArrowDown: [0, 1],
-};
-
 /** Arrow keys go to the nearest tile on that side. */
 function moveFocus(event: TargetedKeyboardEvent<HTMLDivElement>): void {
   const step = STEPS[event.key];
   const from = document.activeElement;
   if (step === undefined || !(from instanceof HTMLElement) || !from.matches("a.tile")) return;
+  if (event.altKey || event.ctrlKey || event.metaKey) return;
   event.preventDefault();
   const middle = (element: Element): [number, number] => {
     const box = element.getBoundingClientRect();

@@ -7,7 +7,7 @@ import { exam } from "../store";
 import { formOf, labelOf, roleName } from "./roles";
 
 export type Order = "layers" | "rising" | "falling";
-export type Colouring = "role" | "measure";
+type Colouring = "role" | "measure";
 
 const FIRST_CHOICE = "saturation.entropy";
 

@@ -21,10 +21,10 @@ export function HeadFit(props: { pin: Pin; head: HeadName; map: Float32Array; fi
   const form = fits?.forms[head.head] ?? "";
   const error = fits?.errors[head.head] ?? null;
   const words = formWords(exam.value, form, head.kind);
-  const panels: [string, Float32Array, "sequential" | "diverging"][] = [
-    ["The head", map, "sequential"],
-    [`Nearest ${formName(form)}`, fit, "sequential"],
-    ["Difference", difference, "diverging"],
+  const panels: [string, Float32Array][] = [
+    ["The head", map],
+    [`Nearest ${formName(form)}`, fit],
+    ["Difference", difference],
   ];
   return (
     <Figure
@@ -36,7 +36,7 @@ export function HeadFit(props: { pin: Pin; head: HeadName; map: Float32Array; fi
           The squared difference on this sentence is {digits(error)} per token that looks: 0 is a perfect fit.{" "}
           {formOf(exam.value, head) === "none" &&
             "Over all sentences, no form explains this head better than nothing at all. "}
-          In the difference, blue is where the head looks more than the form and orange where it looks less; its scale
+          In the difference, violet is where the head looks more than the form and orange where it looks less; its scale
           ends at the largest difference.
         </>
       }
@@ -51,15 +51,14 @@ export function HeadFit(props: { pin: Pin; head: HeadName; map: Float32Array; fi
       })}
     >
       <div class="fit-maps">
-        {panels.map(([title, values, scale]) => (
-          <div key={scale + title}>
+        {panels.map(([title, values]) => (
+          <div key={title}>
             <h4>{title}</h4>
             <Heatmap
               values={values}
               rows={rows}
               columns={columns}
-              scale={scale}
-              gamma={scale === "sequential"}
+              {...(values === difference ? { scale: "diverging" } : { gamma: true })}
               height={360}
               label={`${title}, head ${shown(exam.value, head)}`}
             />

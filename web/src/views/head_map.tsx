@@ -1,15 +1,19 @@
 /** The attention of one head on one sentence: as a matrix, or as arcs. */
 import { signal } from "@preact/signals";
 import type { JSX } from "preact";
-import type { Pin } from "../contract";
+import { slotOf } from "../blobs";
+import type { Coding, Pin } from "../contract";
 import { Choice } from "../controls";
 import { Figure, type Table } from "../figure";
 import { Heatmap } from "../heatmap";
 import type { HeadName } from "../readings";
-import { shown, sides } from "../readings";
+import { digits, shown, sides } from "../readings";
 import { exam } from "../store";
 import { Arcs } from "./arcs";
 import { ThumbnailImage, useThumbnails } from "./thumbnails";
+
+/** Levels that are as good as all. */
+const FINE = 255;
 
 const view = signal<"matrix" | "arcs">("matrix");
 const scale = signal<"even" | "lifted">("lifted");
@@ -18,7 +22,12 @@ export function HeadMap({ pin, head, map }: { pin: Pin; head: HeadName; map: Flo
   const { rows, columns } = sides(pin, head.kind);
   const label = `Attention of head ${shown(exam.value, head)} on this sentence`;
   return (
-    <Figure id="attention" title="Attention" table={() => weightTable(map, rows, columns)}>
+    <Figure
+      id="attention"
+      title="Attention"
+      words={coarse(slotOf(pin, head)?.coding)}
+      table={() => weightTable(map, rows, columns)}
+    >
       <div class="row map-controls">
         <Choice label="As" options={["matrix", "arcs"]} value={view.value} onChange={(value) => (view.value = value)} />
         {view.value === "matrix" && (
@@ -38,6 +47,12 @@ export function HeadMap({ pin, head, map }: { pin: Pin; head: HeadName; map: Flo
       )}
     </Figure>
   );
+}
+
+/** Of long sentences weights are kept in few levels: |p' - p| <= sqrt(p) / m + 1 / 4m^2. */
+function coarse(coding: Coding | undefined): string | undefined {
+  if (coding?.type !== "uint8" || coding.levels === FINE) return undefined;
+  return `The sentence is long, so that weights are kept in ${coding.levels + 1} levels: one near 1 may be off by ${digits(1 / coding.levels)}, smaller ones by less.`;
 }
 
 function weightTable(map: Float32Array, rows: string[], columns: string[]): Table {

@@ -35,7 +35,7 @@ export function HeadOffsets({ head }: { head: HeadName }): JSX.Element | null {
     >
       <Curves
         series={[
-          { name: `head ${shown(of, head)}`, points, band: true },
+          { name: `head ${shown(of, head)}`, points },
           ...(chance.length > 0 ? [{ name: "even attention", points: even, dashed: true, colour: "var(--none)" }] : []),
         ]}
         x="distance (key minus query)"

@@ -5,6 +5,7 @@ import { roleColour } from "../colour";
 import type { Exam, Kind } from "../contract";
 import type { HeadName } from "../readings";
 import { headsOf, KIND_WORDS, kindsOf, layersOf, shown } from "../readings";
+import { isTyping } from "../keys";
 import { exam, goTo, linkTo } from "../store";
 import { onArrowKey } from "./arrow_keys";
 import { labelOf, roleName } from "./roles";
@@ -26,9 +27,10 @@ function neighbour(of: Exam, head: HeadName, way: Way): HeadName | null {
   if (way === "before" || way === "after") {
     return heads[heads.findIndex(({ name }) => name === head.name) + (way === "after" ? 1 : -1)] ?? null;
   }
-  const layers = layersOf(of, head.kind);
+  const alike = heads.filter((other) => other.kind === head.kind);
+  const layers = layersOf(of, head.kind).filter((layer) => alike.some((other) => other.layer === layer));
   const layer = layers[layers.indexOf(head.layer) + (way === "upper" ? 1 : -1)];
-  const there = heads.filter((other) => other.kind === head.kind && other.layer === layer);
+  const there = alike.filter((other) => other.layer === layer);
   return there[Math.min(head.head, there.length - 1)] ?? null;
 }
 
@@ -36,9 +38,7 @@ export function useHeadKeys(head: HeadName): void {
   useEffect(() => {
     const onKey = (event: KeyboardEvent): void => {
       const way = WAYS[event.key];
-      const busy =
-        event.target instanceof Element && event.target.closest("input, select, textarea, canvas, dialog, .table-box");
-      if (way === undefined || busy || event.ctrlKey || event.metaKey || event.altKey || event.shiftKey) return;
+      if (way === undefined || isTyping(event) || event.shiftKey) return;
       const next = neighbour(exam.value, head, way);
       event.preventDefault();
       if (next !== null) goTo("head", next.name);

@@ -67,9 +67,10 @@ function Advised({ advice }: { advice: Advice }): JSX.Element {
           title={`Error and speed at ${advice.length.toLocaleString("en-US")} positions`}
           words={
             <>
-              A point is a mechanism in a layer: good ones are to the left and high. The line is the largest error
-              allowed, {percent(advice.max_error)}; rings mark what is advised. Errors are relative ones of attention,
-              measured on text of {advice.tried_at} tokens.
+              A point is a mechanism in a layer: good ones are to the left and high. Rings mark the mix that is advised.
+              The line is the error that a mix may have over all layers, as root mean square:{" "}
+              {percent(advice.max_error)}; one layer may be to the right of it if others keep what they have. Errors are
+              relative ones of attention, measured on text of {advice.tried_at} tokens.
             </>
           }
           table={table}
@@ -119,8 +120,8 @@ function Verdict({ advice }: { advice: Advice }): JSX.Element {
     <div class="card reshape-verdict">
       {mix.length === 0 ? (
         <p>
-          <strong>Leave {advice.model} as it is.</strong> No mix of these mechanisms saves time with an error of at most{" "}
-          {percent(advice.max_error)}.
+          <strong>Leave {advice.model} as it is.</strong> No mix of these mechanisms saves time and keeps the error over
+          all layers, and the rise of the loss, within {percent(advice.max_error)}.
         </p>
       ) : (
         <>
@@ -130,8 +131,8 @@ function Verdict({ advice }: { advice: Advice }): JSX.Element {
               {percent(advice.time_ratio)} of its time
               {advice.model_time_ratio !== null && `, the whole model ${percent(advice.model_time_ratio)}`}.
             </strong>{" "}
-            The error over all layers is {percent(advice.error)}; the loss goes from {digits(advice.loss)} to{" "}
-            {digits(advice.loss + advice.rise)} before any healing.
+            The error over all layers is {percent(advice.error)}, of at most {percent(advice.max_error)}; the loss goes
+            from {digits(advice.loss)} to {digits(advice.loss + advice.rise)} before any healing.
           </p>
           <ul class="reshape-done">
             {mix.map(([slot, spec]) => (
@@ -160,9 +161,11 @@ function isChosen(advice: Advice, { slot, spec }: Trial): boolean {
   return advice.chosen[slot] === spec;
 }
 
+/** Errors are limited as the root mean square of all layers, so one layer alone may have more than the limit. */
 function verdict(advice: Advice, trial: Trial, faster: number | null): string {
   if (trial.reason !== null) return `cannot be: ${trial.reason}`;
   if (isChosen(advice, trial)) return "advised";
-  if (trial.error !== null && trial.error > advice.max_error) return "error too large";
-  return faster !== null && faster < 1 ? "slower" : "";
+  const mostAlone = advice.max_error * Math.sqrt(advice.present.length);
+  if (trial.error !== null && trial.error > mostAlone) return "error too large, even alone";
+  return faster !== null && faster < 1 ? "slower" : "not in the mix";
 }

@@ -3,7 +3,6 @@ import type { JSX } from "preact";
 import type { Exam } from "../contract";
 import { Figure } from "../figure";
 import { live } from "../live";
-import { changesAnything } from "../live_changes";
 import { Curves, type Series } from "../plot";
 import { alongDepth, headsOf, KIND_WORDS, kindsOf, ofHead, shown } from "../readings";
 import { linkTo } from "../store";
@@ -23,8 +22,7 @@ const MOST_HEADS = 8;
 /** Both answers, where something is changed and the one before is known. */
 function both(): { before: Exam; after: Exam } | null {
   const [before, after] = [live.base.value?.exam, live.now.value?.exam];
-  const known = changesAnything(live.changes.value) && before !== undefined && after !== undefined;
-  return known ? { before, after } : null;
+  return live.changed.value && before !== undefined && after !== undefined ? { before, after } : null;
 }
 
 export function MeasuresSeen(): JSX.Element | null {

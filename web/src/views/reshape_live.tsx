@@ -2,7 +2,7 @@
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import { Choice, Picker } from "../controls";
-import type { Live } from "../contract";
+import type { Kind, Live } from "../contract";
 import { live } from "../live";
 import { cutOrRestore, project } from "../live_changes";
 import { goTo } from "../store";
@@ -10,6 +10,11 @@ import { HeadsSeen, MeasuresSeen, ResidualsSeen } from "./reshape_effects";
 import { HeadSwitches } from "./reshape_switches";
 
 type Tool = "cut" | "project";
+
+/** Fixed forms are of positions of one text. */
+function canBeFormed(kind: Kind): boolean {
+  return kind !== "cross";
+}
 
 export function LivePart({ host }: { host: Live }): JSX.Element {
   const [tool, setTool] = useState<Tool>("cut");
@@ -55,12 +60,13 @@ export function LivePart({ host }: { host: Live }): JSX.Element {
             </div>
             <HeadSwitches
               mechanisms={host.mechanisms}
-              possible={(kind) => tool === "cut" || kind !== "cross"}
+              possible={(kind) => tool === "cut" || canBeFormed(kind)}
               onPick={act}
               onKey={(key, head) => {
-                if (key === "c") live.change(cutOrRestore(live.changes.value, head));
-                else if (key === "p" && form !== "") live.change(project(live.changes.value, head, form));
-                else if (key === "o") goTo("head", head);
+                if (key === "c") live.change(cutOrRestore(live.changes.value, head.name));
+                else if (key === "p" && form !== "" && canBeFormed(head.kind))
+                  live.change(project(live.changes.value, head.name, form));
+                else if (key === "o") goTo("head", head.name);
               }}
             />
             <p class="small muted">

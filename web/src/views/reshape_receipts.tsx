@@ -2,7 +2,7 @@
 import type { JSX } from "preact";
 import type { Receipt } from "../contract";
 import { Figure, type Table } from "../figure";
-import { digits, percent, whole } from "../readings";
+import { digits, percent, whole, signed } from "../readings";
 import { LossDots } from "./loss_dots";
 
 export function ReceiptsPart({ receipts }: { receipts: Receipt[] }): JSX.Element {
@@ -191,8 +191,4 @@ function Facts({ facts }: { facts: Record<string, number> }): JSX.Element | null
 
 function share(before: number, after: number): string {
   return before === 0 ? "-" : `${after > before ? "+" : ""}${percent(after / before - 1)}`;
-}
-
-function signed(difference: number): string {
-  return `${difference > 0 ? "+" : ""}${digits(difference)}`;
 }

@@ -16,7 +16,7 @@ interface Props {
   /** Whether heads of this kind can be picked. */
   possible: (kind: Kind) => boolean;
   onPick: (head: string) => void;
-  onKey: (key: string, head: string) => void;
+  onKey: (key: string, head: HeadName) => void;
 }
 
 export function HeadSwitches({ mechanisms, possible, onPick, onKey }: Props): JSX.Element {
@@ -31,7 +31,8 @@ export function HeadSwitches({ mechanisms, possible, onPick, onKey }: Props): JS
     <div
       class="switches"
       onKeyDown={(event) => {
-        const head = event.target instanceof HTMLElement ? event.target.dataset["head"] : undefined;
+        const name = event.target instanceof HTMLElement ? event.target.dataset["head"] : undefined;
+        const head = heads.find((one) => one.name === name);
         if (head !== undefined && !event.ctrlKey && !event.metaKey && !event.altKey) onKey(event.key, head);
         onArrowKey(event);
       }}
@@ -55,7 +56,7 @@ export function HeadSwitches({ mechanisms, possible, onPick, onKey }: Props): JS
                         state={stateOf(changes, head)}
                         picture={pictures?.get(head.name) ?? null}
                         at={`${head.head},${place}`}
-                        first={place === 0 && head.head === 0}
+                        first={head === heads[0]}
                         onPick={possible(kind) ? onPick : null}
                       />
                     ))}

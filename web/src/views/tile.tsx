@@ -64,7 +64,7 @@ function Plain({ head, label }: { head: HeadName; label: string }): JSX.Element 
 }
 
 /** "head 3.7, previous token, entropy 1.2" */
-export function tileWords(head: HeadName): string {
+function tileWords(head: HeadName): string {
   const label = labelOf(exam.value, head);
   const value = measured(exam.value, head);
   return [
@@ -74,7 +74,7 @@ export function tileWords(head: HeadName): string {
   ].join(", ");
 }
 
-export function tileColour(head: HeadName): string {
+function tileColour(head: HeadName): string {
   if (colouring.value === "role") {
     const label = labelOf(exam.value, head);
     return label === "none" ? "var(--line)" : roleColour(label);

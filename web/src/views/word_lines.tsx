@@ -1,12 +1,13 @@
 /** The words read and the words written, with lines between them: where the model looked while it wrote. */
 import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useMemo } from "preact/hooks";
 import { word } from "../heatmap";
 import { percent } from "../readings";
 import { onArrowKey } from "./arrow_keys";
 import "./word_lines.css";
 import { shortened, textWidth } from "./text_width";
+import { useWidth } from "./width";
 
 /** Row after row of `weights` is a word written, and column after column a word read. */
 export interface Alignment {
@@ -30,26 +31,22 @@ interface Link {
 const FONT = 14;
 const LETTERS = 18;
 const FAINTEST = 0.04;
+/** Of the word that is chosen. */
+const FAINTEST_CHOSEN = 0.005;
 
 export function WordLines(props: Alignment & { strongest: boolean; label: string }): JSX.Element {
   const over = useSignal<Chosen | null>(null);
   const held = useSignal<Chosen | null>(null);
-  const box = useRef<HTMLDivElement>(null);
-  const [room, setRoom] = useState(0);
-  useEffect(() => {
-    const observer = new ResizeObserver(([entry]) => entry && setRoom(Math.floor(entry.contentRect.width)));
-    observer.observe(box.current!);
-    return () => observer.disconnect();
-  }, []);
+  const { box, width: room } = useWidth<HTMLDivElement>();
   useEffect(() => {
     held.value = over.value = null;
   }, [JSON.stringify([props.read, props.written])]);
   const layout = layoutOf(props, room);
   const chosen = over.value ?? held.value;
   const touches = (link: Link) => chosen !== null && link[chosen.side] === chosen.place;
-  const top = Math.max(1, ...props.weights.map(Math.abs));
-  const links = linksOf(props, props.strongest).map((link) => ({ ...link, weight: Math.abs(link.weight) / top }));
-  const drawn = links.filter((link) => (touches(link) ? link.weight > 0.005 : link.weight >= FAINTEST));
+  const partners = new Set(chosen === null ? [] : strongestOf(props, chosen, 3).map(({ place }) => place));
+  const links = useMemo(() => linksOf(props, props.strongest), [props.weights, props.read.length, props.strongest]);
+  const drawn = links.filter((link) => (touches(link) ? link.weight > FAINTEST_CHOSEN : link.weight >= FAINTEST));
   return (
     <div class="word-lines" ref={box}>
       {room > 0 && (
@@ -77,10 +74,7 @@ export function WordLines(props: Alignment & { strongest: boolean; label: string
             props[side].map((token, place) => {
               const at = layout[side][place]!;
               const is = chosen?.side === side && chosen.place === place;
-              const partner =
-                chosen !== null &&
-                chosen.side !== side &&
-                strongestOf(props, chosen, 3).some((one) => one.place === place);
+              const partner = chosen !== null && chosen.side !== side && partners.has(place);
               const here = { side, place };
               const hold = () => (held.value = held.value?.side === side && held.value.place === place ? null : here);
               return (
@@ -150,15 +144,18 @@ function sentenceOf(alignment: Alignment, chosen: Chosen): string {
     : `“${own}” is looked at most while writing ${three.join(", ")}`;
 }
 
-/** All of them, or for every word written just the strongest. */
+/** All that can be seen, or for every word written just the strongest; sizes of weights, of 1 or of the largest. */
 function linksOf({ read, written, weights }: Alignment, strongest: boolean): Link[] {
+  const top = weights.reduce((most, weight) => Math.max(most, Math.abs(weight)), 1);
   return written.flatMap((_, row) => {
     const links = read.map((_, column) => ({
       read: column,
       written: row,
-      weight: weights[row * read.length + column] ?? 0,
+      weight: Math.abs(weights[row * read.length + column] ?? 0) / top,
     }));
-    return strongest ? links.sort((a, b) => b.weight - a.weight).slice(0, 1) : links;
+    return strongest
+      ? links.sort((a, b) => b.weight - a.weight).slice(0, 1)
+      : links.filter(({ weight }) => weight > FAINTEST_CHOSEN);
   });
 }
 
