@@ -72,10 +72,20 @@ def test_arrows_walk_over_the_grid(look: Open, file_page: str) -> None:
     shown.root.get_by_role("link", name="head 0.0").first.focus()
     shown.page.keyboard.press("ArrowRight")
     shown.page.keyboard.press("ArrowDown")
-    focused = shown.root.evaluate("() => document.activeElement.getAttribute('aria-label')")
+    focused = shown.root.evaluate("() => document.activeElement.textContent")
     assert focused.startswith("head 1.1")
     shown.page.keyboard.press("Enter")
     expect(shown.root.get_by_role("heading", level=2, name="Head 1.1")).to_be_visible()
+
+
+def test_keys_go_on_after_a_choice(look: Open, file_page: str) -> None:
+    """Arrows belong to the choice that was clicked; all other keys to the page."""
+    shown = look(file_page, "#head=enc.0.1")
+    shown.root.get_by_text("arcs", exact=True).click()
+    shown.page.keyboard.press("j")
+    expect(shown.root.get_by_role("heading", level=2, name="Head 0.2", exact=True)).to_be_visible()
+    shown.page.keyboard.press("1")
+    shown.drawn("overview")
 
 
 def reached(shown: Shown) -> tuple[int, int]:

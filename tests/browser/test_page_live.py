@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 from playwright.sync_api import Locator, Route, expect
@@ -63,6 +64,66 @@ def test_a_head_is_cut_and_given_back(look: Open, live_page: str) -> None:
     wait(shown)
     expect(undo).not_to_be_visible()
     assert said(shown) == before
+
+
+def chips(shown: Shown) -> Locator:
+    return shown.root.get_by_role("list", name="Changes to the model").get_by_role("listitem")
+
+
+def cut_a_head(shown: Shown) -> None:
+    shown.root.get_by_role("button", name="head 0.1", exact=True).click()
+
+
+def test_changes_are_not_told_of_before_they_are_answered(look: Open, live_page: str) -> None:
+    shown = look(live_page, "#reshape")
+    wait(shown)
+    held: list[Route] = []
+    shown.page.route("**/api/look", lambda route: held.append(route))
+    cut_a_head(shown)
+    expect(chips(shown)).to_have_count(1)
+    expect(shown.root.get_by_text("asking …")).to_be_visible()
+    assert shown.root.get_by_text("The last layer moved by").count() == 0
+    assert shown.root.get_by_text("Measures of this sentence").count() == 0
+    shown.page.unroute("**/api/look")
+    held[0].continue_()
+    expect(shown.root.get_by_text("The last layer moved by")).to_be_visible()
+    wait(shown)
+    shown.button("Undo all").click()
+    wait(shown)
+
+
+@pytest.mark.parametrize("answer", [{"body": '{"exam": '}, {"body": "{}"}, {"status": 422, "json": {"error": "no"}}])
+def test_changes_that_were_not_made_are_taken_back(look: Open, live_page: str, answer: dict[str, Any]) -> None:
+    shown = look(live_page, "#reshape")
+    wait(shown)
+    shown.page.route("**/api/look", lambda route: route.fulfill(content_type="application/json", **answer))
+    cut_a_head(shown)
+    expect(shown.root.locator("#live-error")).not_to_be_empty()
+    expect(chips(shown)).to_have_count(0)
+    shown.noticed = [line for line in shown.noticed if "422" not in line]
+
+
+def test_nothing_is_changed_without_a_sentence(look: Open, live_page: str) -> None:
+    shown = look(live_page, "#reshape")
+    wait(shown)
+    field(shown).fill(" ")
+    cut_a_head(shown)
+    expect(chips(shown)).to_have_count(0)
+
+
+def test_readings_of_the_sentence_before_are_gone(look: Open, live_page: str) -> None:
+    """What is cheap comes with the maps; the rest is not there until it is measured."""
+    shown = look(live_page)
+    wait(shown)
+    options = shown.root.get_by_role("combobox", name="Measure").locator("option", has_text="sinks: first")
+    assert options.count() == 1
+    held: list[Route] = []
+    shown.page.route("**/api/examine", lambda route: held.append(route))
+    field(shown).fill("the very tired child reads a book in the garden .")
+    expect(shown.root.get_by_text("13 of 128 tokens")).to_be_visible()
+    expect(options).to_have_count(0)
+    held[0].continue_()
+    expect(options).to_have_count(1)
 
 
 def test_a_busy_server_is_asked_again(look: Open, live_page: str) -> None:

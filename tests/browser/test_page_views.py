@@ -79,6 +79,34 @@ def test_a_sentence_is_chosen(look: Open, file_page: str) -> None:
     assert sentence(shown).input_value() == "1"
 
 
+def test_another_examination_is_chosen(look: Open, two_sided_page: str) -> None:
+    shown = look(two_sided_page, "#head=enc.0.1")
+    examination = shown.root.get_by_role("combobox", name="Examination")
+    for place in ("1", "0", "1"):
+        examination.select_option(place)
+        expect(examination).to_have_value(place)
+    expect(shown.page).to_have_url(re.compile("head=enc.0.1&exam=1"))
+    shown.root.get_by_role("link", name="Overview").click()
+    shown.drawn("overview")
+    expect(examination).to_have_value("1")
+
+
+@pytest.mark.parametrize(("figure", "exam"), [("compare-before", None), ("compare-after", "1")])
+def test_heads_of_both_examinations_are_opened_where_they_are(
+    look: Open, two_sided_page: str, figure: str, exam: str | None
+) -> None:
+    shown = look(two_sided_page, "#compare")
+    shown.root.locator(f"#{figure} a").first.click()
+    shown.drawn("head")
+    found = re.search(r"exam=(\d)", shown.page.url)
+    assert (found and found[1]) == exam
+
+
+def test_a_statement_that_is_not_there(look: Open, file_page: str) -> None:
+    shown = look(file_page, "#claim=S9.99")
+    expect(shown.root.get_by_role("alert")).to_have_text("There is no statement S9.99.")
+
+
 # --- light, dark, paper -----------------------------------------------------------------------------------------------
 
 
@@ -100,6 +128,17 @@ def test_colours_follow_the_reader_and_the_button(look: Open, file_page: str, pr
     assert (paper(body) > 0.5) == (preferred == "light")
 
 
+def lightness(canvas: Locator) -> float:
+    """The mean of all pixels that are drawn, from 0 to 1."""
+    return canvas.evaluate("""canvas => {
+        const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+        let [sum, count] = [0, 0];
+        for (let i = 0; i < data.length; i += 4)
+            if (data[i + 3] === 255) { sum += data[i] + data[i + 1] + data[i + 2]; count += 765 }
+        return count === 0 ? 1 : sum / count;
+    }""")
+
+
 @every_view
 def test_on_paper(look: Open, two_sided_page: str, view: str) -> None:
     shown = look(two_sided_page, f"#{view}", color_scheme="dark")
@@ -108,6 +147,7 @@ def test_on_paper(look: Open, two_sided_page: str, view: str) -> None:
     expect(shown.root.locator("main h2").first).to_be_visible()
     assert not shown.root.locator(".figure-tools").first.is_visible()
     assert paper(shown.root.locator("body")) > 0.9
+    assert all(lightness(canvas) > 0.5 for canvas in shown.root.locator("main canvas").all())
 
 
 @every_view

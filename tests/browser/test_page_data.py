@@ -1,0 +1,86 @@
+"""Pages of data that are out of the ordinary: long sentences, weights below zero, blobs that are damaged."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from playwright.sync_api import expect
+from tests.browser.conftest import Open
+from tests.browser.pages import page_file
+from tests.browser.watching import Shown
+from torch import Tensor
+
+from attnworks.exam.examination import Examination, Pin
+
+
+def with_maps(exam: Examination, tokens: int, make: Callable[[tuple[int, ...]], Tensor]) -> Examination:
+    """The examination with one sentence of so many tokens, whose maps are made."""
+    (pin, *_) = exam.pins
+    words = tuple(f"word{place}" for place in range(tokens))
+    maps = {slot: make((len(P), tokens, tokens)) for slot, P in pin.maps.items()}
+    return replace(exam, pins=(Pin.of(words, maps, None if pin.target is None else words),))
+
+
+def draw(shape: tuple[int, ...]) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0)).mul(3).softmax(-1)
+
+
+def test_long_sentences(look: Open, exams: dict[str, Examination], tmp_path: Path) -> None:
+    shown = look(page_file(tmp_path / "long.html", [with_maps(exams["bart"], 400, draw)]))
+    for view in ("#alignment", "#head=cross.1.0", "#compare"):
+        shown.go(view)
+        assert shown.root.get_by_role("alert").count() == 0
+    shown.go("#head=cross.1.0")
+    assert "40 levels" in shown.root.locator("#attention").inner_text()
+
+
+def test_weights_below_zero_are_seen(look: Open, exams: dict[str, Examination], tmp_path: Path) -> None:
+    """A column of -0.8 is orange, as a loss is in all differences."""
+
+    def negative(shape: tuple[int, ...]) -> Tensor:
+        P = torch.zeros(shape)
+        P[..., 3] = -0.8
+        return P
+
+    shown = look(page_file(tmp_path / "negative.html", [with_maps(exams["bert"], 11, negative)]), "#head=enc.0.1")
+    orange = """canvas => {
+        const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+        let count = 0;
+        for (let i = 0; i < data.length; i += 4) count += data[i + 3] === 255 && data[i] > data[i + 2] + 90;
+        return count / (canvas.width * canvas.height);
+    }"""
+    assert shown.root.locator("#attention canvas").evaluate(orange) > 0.02
+    shown.root.get_by_text("arcs", exact=True).click()
+    expect(shown.root.locator("#attention path[stroke='var(--c1)']")).to_have_count(11)
+
+
+def said(shown: Shown) -> str:
+    return shown.root.locator("#attention output").inner_text()
+
+
+def test_the_cursor_does_not_outlive_its_matrix(look: Open, exams: dict[str, Examination], tmp_path: Path) -> None:
+    long, short = (with_maps(exams["bert"], tokens, draw) for tokens in (23, 7))
+    both = replace(long, pins=(*long.pins, *short.pins))
+    shown = look(page_file(tmp_path / "two.html", [both]), "#head=enc.0.1")
+    shown.root.locator("#attention canvas").focus()
+    for _ in range(12):
+        shown.page.keyboard.press("ArrowRight")
+    assert said(shown).startswith("word0 → word12")
+    shown.go("#head=enc.0.1&sentence=1")
+    assert said(shown).startswith("rows attend to columns")
+
+
+def test_a_damaged_map_is_told_of(look: Open, exams: dict[str, Examination], tmp_path: Path) -> None:
+    address = page_file(tmp_path / "damaged.html", [exams["bert"]])
+    file = tmp_path / "damaged.html"
+    text = file.read_text(encoding="utf-8")
+    file.write_text(re.sub(r'(id="blob-exam0-0-enc\.1-maps">)[^<]{40}', r"\1" + "A" * 40, text), encoding="utf-8")
+    shown = look(address, "#head=enc.0.1")
+    shown.root.evaluate("() => { location.hash = '#head=enc.1.0' }")
+    expect(shown.root.get_by_role("alert")).to_contain_text("This cannot be shown")
+    shown.go("#head=enc.0.1")
+    expect(shown.root.locator("#attention canvas")).to_be_visible()
