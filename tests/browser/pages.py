@@ -17,7 +17,7 @@ from attnworks.data.passages import Passage, Side
 from attnworks.exam.examination import Examination, Pin
 from attnworks.exam.run import examine
 from attnworks.measures.reading import Reading, Readings
-from attnworks.receipt import Receipt
+from attnworks.receipt import Change, Figures, Healing, Losses, Receipt
 from attnworks.reports.page import Exam, Sentence, page_contents, page_html
 
 ADVICE: dict[str, Any] = {
@@ -39,6 +39,26 @@ ADVICE: dict[str, Any] = {
     "notes": ["times are those of this machine"],
     "command": "attnworks swap tiny --layers enc.0=window:window=4",
 }
+
+
+RECEIPT = Receipt(
+    reshape="prune",
+    objective="mlm",
+    asked={"heads": "0.1"},
+    done={"enc.0": "3 -> 2 heads (0, 2)"},
+    text={},
+    healing=Healing(steps=10, rate=1e-3, tokens=64, seed=0),
+    numbers=("float32", "float32"),
+    fingerprint=("a", "b"),
+    version="0",
+    loss=Losses(before=2.0, predicted=2.1, after=2.2, healed=2.05),
+    parameters=Change(before=1000, after=900),
+    flops=Change(before=1000, after=800),
+    facts={"heads_before": 6, "heads_cut": 1},
+    scores={"BLEU": Figures(before=30.0, after=28.0, healed=29.0)},
+    seconds=3.0,
+    length=9,
+)
 
 
 def passages() -> list[Passage]:
@@ -68,12 +88,31 @@ def with_sentence(exam: Examination) -> Exam:
     return Exam(exam, str(exam.model["name"]), (Sentence(pin, tuple(words), beam),))
 
 
-def page_file(file: Path, exams: Sequence[Examination], receipts: Sequence[Receipt] = ()) -> str:
-    """Writes a page with all that there is to see, and gives its address."""
-    contents = page_contents([with_sentence(exam) for exam in exams], receipts=receipts)
-    advised = {**contents.page, "advice": ADVICE}
-    file.write_text(page_html(replace(contents, page=advised)), encoding="utf-8")
+def page_file(file: Path, exams: Sequence[Examination], words: Sequence[str] = ()) -> str:
+    """Writes a page with all that there is to see, and gives its address. Words take the place of other texts."""
+    contents = page_contents([with_sentence(exam) for exam in exams], receipts=[RECEIPT])
+    told = {"advice": ADVICE, "receipts": contents.page["receipts"]}
+    if words:
+        told = _with_words(told, cycle(words))
+    file.write_text(page_html(replace(contents, page={**contents.page, **told})), encoding="utf-8")
     return file.as_uri()
+
+
+def _with_words(told: Any, words: Iterator[str]) -> Any:
+    """Every text, and every name of a place, is one of the words."""
+    if isinstance(told, str):
+        return next(words)
+    if isinstance(told, list):
+        return [_with_words(item, words) for item in told]
+    if isinstance(told, dict):
+        places = {"done", "chosen", "facts", "scores"}
+        return {
+            key: {next(words): _with_words(item, words) for item in value.values()}
+            if key in places and isinstance(value, dict)
+            else _with_words(value, words)
+            for key, value in told.items()
+        }
+    return told
 
 
 def notebook_file(file: Path, exam: Examination) -> str:

@@ -84,8 +84,8 @@ def test_changes_are_not_told_of_before_they_are_answered(look: Open, live_page:
     expect(shown.root.get_by_text("asking …")).to_be_visible()
     assert shown.root.get_by_text("The last layer moved by").count() == 0
     assert shown.root.get_by_text("Measures of this sentence").count() == 0
-    shown.page.unroute("**/api/look")
     held[0].continue_()
+    shown.page.unroute("**/api/look")
     expect(shown.root.get_by_text("The last layer moved by")).to_be_visible()
     wait(shown)
     shown.button("Undo all").click()
