@@ -20,17 +20,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 from playwright.sync_api import Browser, sync_playwright
 
 from attnworks.data.passages import embedded
 from attnworks.exam.run import examine
 from attnworks.models.foreign import open_pretrained
+from attnworks.reports.page.contents import Exam
 from attnworks.reports.page.writing import write_report
 
 QUIET = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update")
-PICTURES = {"page_overview.png": ("", "light"), "page_head.png": ("#head=2.3", "dark")}
+PICTURES: dict[str, tuple[str, Literal["light", "dark"]]] = {
+    "page_overview.png": ("", "light"),
+    "page_head.png": ("#head=2.3", "dark"),
+}
 
 
 @contextmanager
@@ -98,18 +102,21 @@ def size(tokens: list[int], rounds: int) -> None:
 
 
 def pictures(folder: Path) -> None:
+    exam = examine(minilm(), texts=embedded(64), measures="all", name="all-MiniLM-L6")
     with tempfile.TemporaryDirectory() as home, browsing() as browser:
-        file = write_report(
-            examine(minilm(), texts=embedded(64), measures="all"), Path(home) / "all-MiniLM-L6.html"
-        ).path
+        file = write_report(Exam(exam, "all-MiniLM-L6"), Path(home) / "report.html").path
         for name, (place, scheme) in PICTURES.items():
-            context = browser.new_context(viewport={"width": 1180, "height": 860}, color_scheme=scheme)  # pyright: ignore[reportArgumentType]
-            page = context.new_page()
-            page.goto(file.as_uri() + place)
-            page.wait_for_selector("body[data-ready]", state="attached")
-            page.wait_for_timeout(500)
-            page.screenshot(path=folder / name)
-            context.close()
+            take(browser, file.as_uri() + place, scheme, folder / name)
+
+
+def take(browser: Browser, address: str, scheme: Literal["light", "dark"], picture: Path) -> None:
+    context = browser.new_context(viewport={"width": 1180, "height": 860}, color_scheme=scheme)
+    page = context.new_page()
+    page.goto(address)
+    page.wait_for_selector("body[data-ready]", state="attached")
+    page.wait_for_timeout(500)
+    page.screenshot(path=picture)
+    context.close()
 
 
 def main() -> None:
