@@ -124,6 +124,11 @@ export function digits(x: number | null | undefined): string {
   return x.toFixed(size >= 100 ? 0 : size >= 10 ? 1 : size >= 1 ? 2 : 3);
 }
 
+/** Whether a measure was tried and does not apply to this model, as a note of the examination then says. */
+export function doesNotApply(of: Exam, measure: string): boolean {
+  return of.notes.some((note) => note.startsWith(`${measure}:`));
+}
+
 /** With its sign, also where it is a plus. */
 export function signed(x: number): string {
   return x > 0 ? `+${digits(x)}` : digits(x).replace("-", "−");

@@ -87,9 +87,10 @@ def show(exam: Examination, screen: Console, folder: Path | None = None, tables:
         for note in exam.notes:
             screen.print(_bullet("-", note, "dim"))
     if folder is not None:
-        command = f"{shlex.join(['attnworks', 'compare', str(folder)])} OTHER"
+        look = shlex.join(["attnworks", "report", str(folder), "--out", "report.html"])
+        compare = f"{shlex.join(['attnworks', 'compare', str(folder)])} OTHER"
         screen.print(Text.assemble("\n", ("Saved  ", "bold"), str(folder)), soft_wrap=True)
-        screen.print(Text.assemble(("Next   ", "bold"), (command, "cyan")), soft_wrap=True)
+        screen.print(Text.assemble(("Next   ", "bold"), (look, "cyan"), ", or ", (compare, "cyan")), soft_wrap=True)
 
 
 def show_measures() -> None:

@@ -3,7 +3,7 @@ import type { JSX } from "preact";
 import { fitOf, mapOf } from "../blobs";
 import type { Exam, Pin } from "../contract";
 import type { HeadName } from "../readings";
-import { headsOf, KIND_WORDS, parseHead, shown } from "../readings";
+import { doesNotApply, headsOf, KIND_WORDS, parseHead, shown } from "../readings";
 import { exam, pin, route } from "../store";
 import { HeadFacts } from "./head_facts";
 import { HeadFit, HeadForms } from "./head_fit";
@@ -124,7 +124,7 @@ const ADDING: Record<string, string> = {
 /** Which measures would add more here. */
 function More({ of }: { of: Exam }): JSX.Element | null {
   const there = new Set(Object.keys(of.readings).map((name) => name.slice(0, name.indexOf("."))));
-  const missing = Object.entries(ADDING).filter(([name]) => !there.has(name));
+  const missing = Object.entries(ADDING).filter(([name]) => !there.has(name) && !doesNotApply(of, name));
   if (missing.length === 0) return null;
   return (
     <p class="muted small">

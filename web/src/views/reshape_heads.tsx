@@ -5,7 +5,7 @@ import { Choice, Picker } from "../controls";
 import type { Exam } from "../contract";
 import { Figure } from "../figure";
 import { Bars } from "../plot";
-import { alongDepth, headsOf, kindsOf, layersOf, ofHead, reading, SHORT, shown } from "../readings";
+import { alongDepth, doesNotApply, headsOf, kindsOf, layersOf, ofHead, reading, SHORT, shown } from "../readings";
 import { exam, linkTo } from "../store";
 import { HeadCells } from "./head_cells";
 import { Source } from "./source";
@@ -86,7 +86,7 @@ export function HeadsPart(): JSX.Element {
   const there = JUDGEMENTS.filter(({ name }) => judged(exam.value, name).length > 0);
   const measured = there.find(({ name }) => name === chosen) ?? there[0];
   const missing = ["ablation", "importance", "bottleneck", "redundancy"].filter(
-    (measure) => !there.some(({ name }) => name.startsWith(`${measure}.`)),
+    (measure) => !there.some(({ name }) => name.startsWith(`${measure}.`)) && !doesNotApply(exam.value, measure),
   );
   return (
     <section class="stack" aria-labelledby="reshape-heads">
