@@ -200,7 +200,7 @@ def test_what_models_say(name: str, words: str, tmp_path: Path) -> None:
 def test_models_without_heads_to_change(tmp_path: Path) -> None:
     model = LiveModel(open_examinee(str(train_run(tmp_path / "rnn", "small-lstm"))), text=LINES[0])
     live = model.page().page["live"]
-    assert "recurrent" in live["reshape"] and live["forms"] == live["mechanisms"] == []
+    assert "recurrent" in live["reshape"] and live["forms"] == [] and live["mechanisms"] == {}
     with pytest.raises(UsageError, match="recurrent"):
         model.look(Question(TEXT, Changes(cut=("cross.0.0",))))
     assert model.look(Question(TEXT))["exam"]["pins"]
@@ -210,5 +210,5 @@ def test_page_says_what_may_be_asked(bert: LiveModel) -> None:
     page = bert.page().page
     live = page["live"]
     assert (page["host"], live["kind"], live["reshape"], live["tokens"]) == ("live", "encoder", True, 23)
-    assert live["text"] == LINES[0] and "window:window=4" in live["mechanisms"] and "auto" in live["forms"]
+    assert live["text"] == LINES[0] and "window:window=4" in live["mechanisms"]["enc.1"] and "auto" in live["forms"]
     assert page["exams"][0]["pins"] and page["exams"][0]["findings"]

@@ -81,7 +81,10 @@ export function App(): JSX.Element {
         <View Body={Body} />
       </main>
       <footer class="small muted">
-        attnworks {page.value.version}. This page carries all its data and asks nothing of any other place.
+        attnworks {page.value.version}.{" "}
+        {page.value.live === null
+          ? "This page carries all its data and asks nothing of any other place."
+          : "This page asks the server that it came from, and no other place."}
       </footer>
       <Keys dialog={help} />
     </>
@@ -130,7 +133,7 @@ function Keys({ dialog }: { dialog: { current: HTMLDialogElement | null } }): JS
   const keys: [string, string][] = [
     ["1 to 7", "the views, from left to right"],
     ["← →", "the head before, the head after (view Head)"],
-    ["↑ ↓", "the same head a layer below, a layer above (view Head)"],
+    ["↑ ↓", "the same head in the layer before, in the layer after (view Head)"],
     ["j k", "the same as → and ← (view Head)"],
     ["arrows", "from head to head, word to word, dot to dot (when one has the focus)"],
     ["arrows, + − 0", "move over the cells of a matrix, zoom, show all (when it has the focus)"],

@@ -247,9 +247,9 @@ export interface Live {
   kind: "encoder" | "decoder" | "encoder-decoder";
   /** Whether heads can be cut, layers swapped and heads projected here, and if not, why. */
   reshape: true | string;
-  /** Structured forms that a head may be given, and mechanisms that a layer may be given. */
+  /** Structured forms that a head may be given, and mechanisms that each layer may be given. */
   forms: string[];
-  mechanisms: string[];
+  mechanisms: Record<string, string[]>;
   /** Shown first. */
   text: string;
 }

@@ -54,6 +54,7 @@ function State(): JSX.Element {
   const tokens = live.now.value?.exam.pins[0]?.tokens.length;
   const most = page.value.live?.tokens;
   const took = live.milliseconds.value;
+  const wrong = live.error.value !== null;
   const told = {
     idle: took === null ? "" : `answered in ${took} ms`,
     looking: "asking …",
@@ -61,10 +62,12 @@ function State(): JSX.Element {
     waiting: "the server is busy, waiting …",
   }[live.state.value];
   return (
-    <p id="live-state" class={`live-state small muted ${live.busy.value ? "live-busy" : ""}`}>
+    <p id="live-state" class={`live-state small muted ${live.busy.value ? "live-busy" : wrong ? "live-wrong" : ""}`}>
       <span class="live-dot" aria-hidden="true" />
-      <span>{live.text.value.trim() === "" ? "nothing to look at yet" : `${tokens ?? "-"} of ${most} tokens`}</span>
-      <span role="status">{told}</span>
+      <span>
+        {live.text.value.trim() === "" ? "nothing to look at yet" : wrong ? "" : `${tokens ?? "-"} of ${most} tokens`}
+      </span>
+      <span role="status">{wrong && !live.busy.value ? "" : told}</span>
     </p>
   );
 }
@@ -94,7 +97,8 @@ function Chips(): JSX.Element | null {
 function Says(): JSX.Element | null {
   const outputs = live.now.value?.outputs ?? null;
   const changed = live.changed.value;
-  if (outputs === null || (outputs.before.length === 0 && !changed)) return null;
+  const none = live.error.value !== null || live.text.value.trim() === "";
+  if (none || outputs === null || (outputs.before.length === 0 && !changed)) return null;
   return (
     <div class={live.state.value === "looking" ? "live-old" : ""} aria-busy={live.state.value === "looking"}>
       <OutputsPanel outputs={outputs} changed={changed} />

@@ -23,7 +23,7 @@ export function OutputsPanel({ outputs, changed }: { outputs: Outputs; changed: 
       )}
       {changed && (
         <p class="outputs-moved">
-          The last layer moved by <strong>{percent(moved)}</strong>
+          The last layer moved by <strong>{percent(moved)}</strong> of its size
           {before.length > 0 && ` · ${sameTexts(before, after) ? "it says the same" : "it says something else"}`}
         </p>
       )}
@@ -46,7 +46,9 @@ function Said({ title, items, others }: { title?: string; items: Output[]; other
                 <span class="outputs-bar" aria-hidden="true">
                   <span style={{ width: `${100 * Math.min(1, item.probability)}%` }} />
                 </span>
-                <span class="num small">{percent(item.probability)}</span>
+                <span class="num small" title="probability">
+                  {percent(item.probability)}
+                </span>
               </>
             )}
           </li>

@@ -38,11 +38,15 @@ export function layersOf(exam: Exam, kind: Kind): number[] {
     .sort((a, b) => a - b);
 }
 
-/** "enc.3.7"; "3.7" too, where there is one kind of attention. */
+/** "enc.3.7"; "3.7" is the first of this number, that of the encoder if there is one. */
 export function parseHead(exam: Exam, text: string): HeadName | null {
-  const [only, ...others] = kindsOf(exam);
-  const full = /^\d+\.\d+$/.test(text) && only !== undefined && others.length === 0 ? `${SHORT[only]}.${text}` : text;
-  return headsOf(exam).find((head) => head.name === full) ?? null;
+  return headsOf(exam).find(({ name, layer, head }) => name === text || `${layer}.${head}` === text) ?? null;
+}
+
+/** Heads of layers that have as many in both examinations: where heads were removed, numbers name others than before. */
+export function headsOfBoth(before: Exam, after: Exam): HeadName[] {
+  const slot = ({ kind, layer }: HeadName): string => `${SHORT[kind]}.${layer}`;
+  return headsOf(before).filter((head) => before.model.heads[slot(head)] === after.model.heads[slot(head)]);
 }
 
 /** The shortest name that is clear: 3.7 where there is one kind of attention. */
@@ -140,5 +144,6 @@ export function whole(x: number): string {
 
 export function percent(x: number): string {
   const share = 100 * x;
+  if (share > 0 && share < 1e-3) return "< 0.001 %";
   return `${Math.abs(share) >= 10 ? share.toFixed(0) : Math.abs(share) >= 0.1 || share === 0 ? share.toFixed(1) : share.toExponential(0)} %`;
 }

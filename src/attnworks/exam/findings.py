@@ -272,7 +272,8 @@ def _ablated(look: _Look) -> Iterator[Finding]:
         yield Finding(text, 0.75, (name,), _names(harmful))
     if needed and len(heads) > 1:
         most = max(needed, key=lambda head: head.value)
-        text = f"head {look.say(most)} matters most: the objective is {number(most.value)} worse without it"
+        worse = f"the objective is {number(most.value)} worse without it"
+        text = f"{look.of_stack()}head {look.say(most)} matters most: {worse}"
         yield Finding(text, 0.6, (name,), (most.full_name,))
 
 
@@ -297,8 +298,8 @@ def _narrow(look: _Look) -> Iterator[Finding]:
         heads = [head for head in look.heads(name) if head.value > 0]
         if heads:
             most = max(heads, key=lambda head: head.value)
-            text = f"more {kind} would pay in {len(heads)} of {len(look.heads(name))} heads, most of all in "
-            text += f"{look.say(most)}: the loss should fall by {number(most.value)} per 1000 parameters"
+            text = f"{look.of_stack()}more {kind} would pay in {len(heads)} of {len(look.heads(name))} heads, most "
+            text += f"of all in {look.say(most)}: the loss should fall by {number(most.value)} per 1000 parameters"
             yield Finding(text, 0.7, (name,), _names(heads))
         elif look.heads(name):
             yield Finding(f"no head lacks {kind}: other sentences confirm no direction of growth", 0.5, (name,), ())

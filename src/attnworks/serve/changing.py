@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -56,11 +56,12 @@ class Possible:
     """What may be changed.
 
     reshape     True, or why nothing can
+    mechanisms  by layer
     """
 
     reshape: bool | str
     forms: tuple[str, ...] = ()
-    mechanisms: tuple[str, ...] = ()
+    mechanisms: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 class ChangedModels:
@@ -84,9 +85,11 @@ class ChangedModels:
             return Possible(f"expected {error.expected}, got {error.got}")
         if not layers:
             return Possible("all layers share their weights")
-        every = layers_of(self.model).values()
-        able = [spec for spec in MECHANISMS if any(layer.why_not((spec,) * len(layer.now)) is None for layer in every)]
-        return Possible(True, FORMS, tuple(able))
+        able = {
+            slot: tuple(spec for spec in MECHANISMS if layer.why_not((spec,) * len(layer.now)) is None)
+            for slot, layer in layers_of(self.model).items()
+        }
+        return Possible(True, FORMS, able)
 
     def examinee(self, changes: Changes) -> Examinee:
         """The model with these changes."""
@@ -129,22 +132,14 @@ class ChangedModels:
                 )
 
     def _check_swaps(self, swaps: Iterable[tuple[str, str]]) -> None:
-        layers = layers_of(self.model)
+        layers = self.possible.mechanisms
         for slot, spec in swaps:
-            if slot not in layers or spec not in self.possible.mechanisms:
-                known = self.possible.mechanisms if slot in layers else layers
+            if spec not in layers.get(slot, ()):
                 raise UsageError(
                     asked=f"{spec[:40]!r} in {slot[:40]!r}",
-                    expected=f"one of {', '.join(known)}",
-                    got="a mechanism that is not offered" if slot in layers else "a layer that is not there",
+                    expected=f"one of {', '.join(layers.get(slot, layers))}",
+                    got="a mechanism that is not offered there" if slot in layers else "a layer that is not there",
                     remedy="choose one of those; attnworks reshape swap knows more mechanisms",
-                )
-            if reason := layers[slot].why_not((spec,) * len(layers[slot].now)):
-                raise UsageError(
-                    asked=f"{spec} in {slot}",
-                    expected="a mechanism that can be there",
-                    got=f"one that {reason}",
-                    remedy="choose another layer or mechanism",
                 )
 
     def _fitted(self, wanted: Mapping[str, str]) -> dict[Head, Form]:

@@ -71,7 +71,7 @@ class LiveModel:
             "kind": self.base.subject.abilities.kind,
             "reshape": possible.reshape,
             "forms": list(possible.forms),
-            "mechanisms": list(possible.mechanisms),
+            "mechanisms": {slot: list(specs) for slot, specs in possible.mechanisms.items()},
             "text": self.text,
         }
         return page_contents([self.first], host="live", live=live)

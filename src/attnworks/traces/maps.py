@@ -58,10 +58,11 @@ def maps_of(
             added, allowed = _masked(trace, sentences, heads, i, j)
             if trace.scale is None:
                 allowed = _without_empty_rows(S, allowed)
+            scored = _with_scores(S, allowed) if trace.scale is None else allowed
             if added is not None:
                 S += added
             own = None if sums is None else sums[:, sentences, heads, :i]
-            P = attend_rows(S, allowed, own, scratch)
+            P = attend_rows(S, scored, own, scratch)
             V = trace.shared(trace.V, heads)[sentences, :, :j]
             yield Maps(trace.slot, sentences, heads, P, _visible(allowed, S), V, queries)
 
@@ -105,6 +106,14 @@ def _without_empty_rows(S: Tensor, allowed: Tensor | None) -> Tensor | None:
     if bool(some.all()):
         return allowed
     return some.expand_as(S) if allowed is None else allowed & some
+
+
+def _with_scores(S: Tensor, allowed: Tensor | None) -> Tensor | None:
+    """Keys without weight have no score: ln 0 is not the smallest one of a row."""
+    some = S > LOWEST_LOG
+    if bool(some.all()):
+        return allowed
+    return some if allowed is None else allowed & some
 
 
 def _visible(allowed: Tensor | None, S: Tensor) -> Tensor:

@@ -79,7 +79,11 @@ export function Changes({
         </span>
       </div>
       <DataTable
-        caption={judged ? "The most certain first; margin is half of the 95 % interval" : "The largest change first"}
+        caption={
+          judged
+            ? "The most certain first; margin is half of the 95 % interval"
+            : "The largest change first, as a share of the number before"
+        }
         columns={[
           { name: "where" },
           { name: "reading" },

@@ -10,6 +10,7 @@ import {
   digits,
   headMeasures,
   headsOf,
+  headsOfBoth,
   kindsOf,
   measureWords,
   ofHead,
@@ -31,9 +32,10 @@ export function HeadsCompared({ before, after }: { before: Exam; after: Exam }):
   if (kind === undefined) return null;
   const found = reading(before, measure, kind)!;
   const values = [before, after].map((exam) => valuesOf(exam, measure, kind));
+  const paired = new Set(headsOfBoth(before, after).map(({ name }) => name));
   const shifts = new Map(
     [...values[0]!].flatMap(([name, value]) =>
-      values[1]!.has(name) ? [[name, values[1]!.get(name)! - value] as const] : [],
+      paired.has(name) && values[1]!.has(name) ? [[name, values[1]!.get(name)! - value] as const] : [],
     ),
   );
   const all = values.flatMap((side) => [...side.values()]);
@@ -87,7 +89,7 @@ export function HeadsCompared({ before, after }: { before: Exam; after: Exam }):
         <GridFigure
           id="compare-difference"
           title={`${title}, after minus before`}
-          words="Violet: it rose. Orange: it fell. As pale as the page: as before."
+          words="Violet: it rose. Orange: it fell. As pale as the page: as before. Layers that lost or gained heads are numbered anew, and have no difference."
           exams={[before, after]}
           kind={kind}
           values={shifts}
@@ -160,9 +162,14 @@ function GridFigure(props: {
         least={props.least ?? 0}
         most={props.most}
         scale={props.diverging ? "diverging" : "sequential"}
-        show={props.diverging ? signed : digits}
+        show={props.diverging ? short : digits}
         label={`${props.title}, by layer and head`}
       />
     </Figure>
   );
+}
+
+/** −.554: the sign needs the room of the zero. */
+function short(value: number): string {
+  return signed(value).replace("0.", ".");
 }

@@ -2,11 +2,12 @@
 import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
 import { mapOf } from "../blobs";
-import type { Change, Exam, Pin } from "../contract";
+import type { Change, Exam, Kind, Pin } from "../contract";
 import { Picker } from "../controls";
 import { Figure } from "../figure";
 import { Heatmap, word } from "../heatmap";
-import { digits, headsOf, sides, type HeadName } from "../readings";
+import { digits, headsOfBoth, sides, type HeadName } from "../readings";
+import { page } from "../store";
 import { useLoaded } from "./loaded";
 import { shortened } from "./text_width";
 
@@ -19,22 +20,14 @@ export function MapsCompared({
   after: Exam;
   changes: Change[];
 }): JSX.Element | null {
-  const there = new Set(headsOf(after).map((head) => head.name));
-  const heads = headsOf(before).filter((head) => there.has(head.name));
-  const pairs = pairsOf(before, after);
+  const heads = headsOfBoth(before, after);
   const chosen = useSignal<string | null>(null);
   const sentence = useSignal(0);
   const most = changes.find((change) => change.certain !== false && heads.some((head) => head.name === change.where));
   const head = heads.find(({ name }) => name === (chosen.value ?? most?.where)) ?? heads[0];
+  if (head === undefined) return null;
+  const pairs = pairsOf(before, after, head.kind);
   const pair = pairs[sentence.value] ?? pairs[0];
-  if (head === undefined || pair === undefined) {
-    return (
-      <p class="small muted">
-        No sentence was kept by both examinations: <code>attnworks examine MODEL --pin "…"</code> keeps one, and the
-        maps of a head before and after are then shown here.
-      </p>
-    );
-  }
   return (
     <>
       <div class="row compare-chooser">
@@ -52,19 +45,34 @@ export function MapsCompared({
               value: String(place),
               text: shortened(tokens.map(word).join(" "), 40),
             }))}
-            value={String(pairs.indexOf(pair))}
+            value={String(pair === undefined ? 0 : pairs.indexOf(pair))}
             onChange={(place) => (sentence.value = Number(place))}
           />
         )}
       </div>
-      <MapPair pair={pair} head={head} />
+      {pair === undefined ? <NoPair live={page.value.live !== null} /> : <MapPair pair={pair} head={head} />}
     </>
   );
 }
 
-/** Sentences of the same tokens on both sides. */
-function pairsOf(before: Exam, after: Exam): [Pin, Pin][] {
-  const key = ({ tokens, target }: Pin) => JSON.stringify([tokens, target]);
+function NoPair({ live }: { live: boolean }): JSX.Element {
+  return (
+    <p class="small muted">
+      {live ? (
+        "The changed model writes another translation, so that these maps have other rows. Take a head of the encoder."
+      ) : (
+        <>
+          No sentence was kept by both examinations: <code>attnworks examine MODEL --pin "…"</code> keeps one, and the
+          maps of a head before and after are then shown here.
+        </>
+      )}
+    </p>
+  );
+}
+
+/** Sentences whose maps of this kind have the same rows and columns on both sides. */
+function pairsOf(before: Exam, after: Exam, kind: Kind): [Pin, Pin][] {
+  const key = (pin: Pin) => JSON.stringify(sides(pin, kind));
   return before.pins.flatMap((pin): [Pin, Pin][] => {
     const other = after.pins.find((one) => key(one) === key(pin));
     return other === undefined ? [] : [[pin, other]];

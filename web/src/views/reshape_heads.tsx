@@ -5,8 +5,19 @@ import { Choice, Picker } from "../controls";
 import type { Exam } from "../contract";
 import { Figure } from "../figure";
 import { Bars } from "../plot";
-import { alongDepth, doesNotApply, headsOf, kindsOf, layersOf, ofHead, reading, SHORT, shown } from "../readings";
-import { exam, linkTo } from "../store";
+import {
+  alongDepth,
+  doesNotApply,
+  headsOf,
+  kindsOf,
+  layersOf,
+  ofHead,
+  parseHead,
+  reading,
+  SHORT,
+  shown,
+} from "../readings";
+import { exam, linkTo, page } from "../store";
 import { HeadCells } from "./head_cells";
 import { Source } from "./source";
 
@@ -67,10 +78,11 @@ const JUDGEMENTS: Judgement[] = [
     words: "squared error of the nearest fixed form, per query; 0 is a perfect fit, 2 the worst",
     low: "A fixed form could stand for these heads",
     high: "No fixed form comes near these heads",
-    command: 'attnworks reshape project MODEL --heads "0.*" --out NEW',
+    command: "attnworks reshape project MODEL --heads HEADS --out NEW",
   },
 ];
 const MOST_BARS = 10;
+const MOST_PROJECTED = 3;
 /** Heads of a layer that have room beside the bars. */
 const WIDEST = 12;
 const MORE = "attnworks examine MODEL --measures importance,ablation,bottleneck,redundancy,structure --out EXAM";
@@ -102,7 +114,7 @@ export function HeadsPart(): JSX.Element {
           <Measured key={measured.name} judgement={measured} />
         </>
       )}
-      {missing.length > 0 && (
+      {missing.length > 0 && page.value.live === null && (
         <p class="muted">
           {measured === undefined ? "No measure of importance was taken." : `Not measured: ${missing.join(", ")}.`} This
           adds what is missing: <code>{MORE}</code>, with <code>--objective lm</code>, <code>mlm</code>,{" "}
@@ -146,7 +158,7 @@ function Measured({ judgement }: { judgement: Judgement }): JSX.Element {
         words={
           command !== undefined && (
             <>
-              To do something about it: <code>{command}</code>
+              To do something about it: <code>{command.replace("HEADS", nearest(sorted))}</code>
             </>
           )
         }
@@ -177,6 +189,15 @@ function Measured({ judgement }: { judgement: Judgement }): JSX.Element {
       </Figure>
     </div>
   );
+}
+
+/** The first few that can be projected. */
+function nearest(sorted: Judged[]): string {
+  const selves = sorted.flatMap(({ name }) => parseHead(exam.value, name) ?? []).filter(({ kind }) => kind !== "cross");
+  return selves
+    .slice(0, MOST_PROJECTED)
+    .map(({ name }) => name)
+    .join(",");
 }
 
 /** All layers, one below the other: one column for every head, or one for the whole layer. */

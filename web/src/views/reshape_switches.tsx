@@ -12,7 +12,8 @@ import { ThumbnailImage, useThumbnails } from "./thumbnails";
 const AS_IT_IS = "";
 
 interface Props {
-  mechanisms: string[];
+  /** By layer. */
+  mechanisms: Record<string, string[]>;
   /** Whether heads of this kind can be picked. */
   possible: (kind: Kind) => boolean;
   onPick: (head: string) => void;
@@ -42,9 +43,10 @@ export function HeadSwitches({ mechanisms, possible, onPick, onKey }: Props): JS
           {several && <legend class="small muted">{KIND_WORDS[kind]}</legend>}
           {layersOf(examined, kind).map((layer) => {
             const place = row++;
+            const slot = `${SHORT[kind]}.${layer}`;
             return (
-              <div key={layer} class="switches-layer" role="group" aria-label={`layer ${SHORT[kind]}.${layer}`}>
-                <LayerPicker kind={kind} layer={layer} mechanisms={mechanisms} changes={changes} />
+              <div key={layer} class="switches-layer" role="group" aria-label={`layer ${slot}`}>
+                <LayerPicker slot={slot} mechanisms={mechanisms[slot] ?? []} changes={changes} />
                 <div class="switches-heads">
                   {heads
                     .filter((head) => head.kind === kind && head.layer === layer)
@@ -100,8 +102,8 @@ function HeadSwitch(props: {
   );
 }
 
-function LayerPicker(props: { kind: Kind; layer: number; mechanisms: string[]; changes: Changes }): JSX.Element {
-  const slot = `${SHORT[props.kind]}.${props.layer}`;
+function LayerPicker(props: { slot: string; mechanisms: string[]; changes: Changes }): JSX.Element {
+  const { slot } = props;
   const now = props.changes.swap[slot] ?? AS_IT_IS;
   return (
     <label class="switches-picker">

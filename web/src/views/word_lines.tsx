@@ -49,6 +49,11 @@ export function WordLines(props: Alignment & { strongest: boolean; label: string
   const drawn = links.filter((link) => (touches(link) ? link.weight > FAINTEST_CHOSEN : link.weight >= FAINTEST));
   return (
     <div class="word-lines" ref={box}>
+      <p class="word-told small" role="status">
+        {chosen === null
+          ? "Point at a word, or move with the arrow keys, to see where it looked. A click holds it."
+          : sentenceOf(props, chosen)}
+      </p>
       {room > 0 && (
         <svg
           class="plot"
@@ -109,11 +114,6 @@ export function WordLines(props: Alignment & { strongest: boolean; label: string
           )}
         </svg>
       )}
-      <p class="word-told small" role="status">
-        {chosen === null
-          ? "Point at a word, or move with the arrow keys, to see where it looked. A click holds it."
-          : sentenceOf(props, chosen)}
-      </p>
     </div>
   );
 }

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import html
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from attnworks.errors import FolderError, UsageError
 from attnworks.exam.examination import Examination
 from attnworks.exam.folder import EXAM, FILES, read_exam
-from attnworks.reports.page.contents import Contents, Exam, label_of, page_contents
+from attnworks.receipt import Receipt
+from attnworks.reports.page.contents import Advised, Contents, Exam, label_of, page_contents
 from attnworks.reports.page.given import belongs, read_advice, read_trace
 from attnworks.reports.page.html import page_html
 from attnworks.reshape.history import Place, receipts
@@ -59,12 +60,12 @@ def write_report(
     """As `report`, and tells what is in the page. An `Exam` has a name of its own."""
     out = Path(out)
     check_out(out, inputs=[Path(path) for path in (trace, advice) if path is not None])
-    several = [exams] if isinstance(exams, Exam | Examination | str | os.PathLike) else list(exams)
+    several = list(exams) if isinstance(exams, Sequence) and not isinstance(exams, str) else [exams]
     shown = [_exam(exam) for exam in several]
     contents = page_contents(
         shown if trace is None else _with_trace(shown, Path(trace)),
-        advice=None if advice is None else read_advice(Path(advice)),
-        receipts=() if model is None else receipts(Place.of(str(model)).folder),
+        advice=None if advice is None else _advice(shown, Path(advice)),
+        receipts=() if model is None else _receipts(shown, str(model)),
     )
     data = page_html(contents).encode()
     write_file(out, data)
@@ -89,7 +90,7 @@ def check_out(out: Path, inputs: Sequence[Path] = ()) -> None:
             asked=f"a report in {out}",
             expected="a file in a folder that is there",
             got=got,
-            remedy="make the folder, or choose another place",
+            remedy=f"make {out.parent}" if got.startswith("no folder") else "name another file",
         )
 
 
@@ -108,7 +109,50 @@ def _exam(exam: Exam | Examination | AnyPath) -> Exam:
         return exam
     if isinstance(exam, Examination):
         return Exam(exam, label_of(exam))
+    if not isinstance(exam, str | os.PathLike):
+        raise _no_exam(exam)
     return Exam(read_exam(exam), Path(exam).resolve().name)
+
+
+def _no_exam(got: object) -> UsageError:
+    return UsageError(
+        asked="a report",
+        expected="an examination, its folder, or two of them",
+        got=type(got).__name__,
+        remedy="pass what attnworks.examine returns, or a path",
+    )
+
+
+def _advice(exams: Sequence[Exam], file: Path) -> Advised:
+    advice = read_advice(file)
+    _check_layers(exams, {now.slot for now in advice.advice.present}, f"the advice {file}")
+    return advice
+
+
+def _receipts(exams: Sequence[Exam], model: str) -> list[Receipt]:
+    found = list(receipts(Place.of(model).folder))
+    if not found:
+        raise UsageError(
+            asked=f"the receipts of {model}",
+            expected="a model that was reshaped",
+            got="one that never was",
+            remedy="leave --model out, or name the folder that attnworks reshape wrote",
+        )
+    changed = {".".join(place.split(":")[0].split(".")[:2]) for receipt in found for place in receipt.done}
+    _check_layers(exams, changed, f"the receipts of {model}")
+    return found
+
+
+def _check_layers(exams: Sequence[Exam], slots: Collection[str], asked: str) -> None:
+    """As far as layers tell, these are those of a model that was examined."""
+    known = [set(exam.exam.model.get("heads") or slots) for exam in exams]
+    if not any(set(slots) <= layers for layers in known):
+        raise UsageError(
+            asked=asked,
+            expected="layers of a model that was examined",
+            got=", ".join(sorted(set(slots) - set.union(*known))[:3]) or "layers of both",
+            remedy="give what belongs to the examined model",
+        )
 
 
 def _with_trace(exams: Sequence[Exam], trace: Path) -> list[Exam]:
