@@ -37,8 +37,14 @@ def test_values(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     X = torch.randn(shape, dtype=dtype)
     want = torch.linalg.svdvals(X.double())
     assert_close(singular_values(X), want)
-    assert_close(gram_singular_values(X), want)
+    assert ((gram_singular_values(X).double() - want).abs() <= gram_error(want, dtype)).all()
     assert singular_values(X).dtype == dtype
+
+
+def gram_error(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """eps s_1^2 / s, and at worst sqrt(eps) s_1: as documented, with a factor for the rounding of sums."""
+    eps, first = torch.finfo(dtype).eps, values[..., :1].double()
+    return 16 * torch.minimum(eps * first.square() / values.double(), eps**0.5 * first)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
@@ -75,7 +81,7 @@ def test_threads_do_not_change_the_result() -> None:
     with torch_threads(2):
         together, kept = gram_singular_values(X), torch.get_num_threads()
     assert kept == 2 and torch.get_num_threads() == 1
-    assert_close(together, alone)
+    assert ((together - alone).abs() <= 2 * gram_error(alone, torch.float32)).all()
     assert not together.requires_grad
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -76,7 +77,7 @@ class Recurrent(nn.Module):
         """All states s_k (zero at padding) and the state after the last real token."""
         X = self.dropout(self.source_embedding(source))
         if padding is None:
-            return self.encoder(X)
+            return _run(self.encoder, X)
         if (padding[:, 1:] & ~padding[:, :-1]).any():
             raise UsageError(
                 asked="a recurrent encoder with padding",
@@ -85,7 +86,7 @@ class Recurrent(nn.Module):
                 remedy="pad on the right",
             )
         lengths = padding.sum(-1).clamp_min(1).cpu()
-        packed, last = self.encoder(pack_padded_sequence(X, lengths, batch_first=True, enforce_sorted=False))
+        packed, last = _run(self.encoder, pack_padded_sequence(X, lengths, batch_first=True, enforce_sorted=False))
         return pad_packed_sequence(packed, batch_first=True, total_length=source.shape[1])[0], last
 
     def decode(
@@ -97,7 +98,7 @@ class Recurrent(nn.Module):
         observe: Observer | None = None,
     ) -> tuple[Float[Tensor, "b t e"], State]:
         """What the output is read from at every target position, and the state to go on from."""
-        H, last = self.decoder(self.dropout(self.target_embedding(target)), last)
+        H, last = _run(self.decoder, self.dropout(self.target_embedding(target)), last)
         return self.read(H, states, source_padding, observe), last
 
     def read(
@@ -129,9 +130,18 @@ class Recurrent(nn.Module):
     ) -> tuple[Float[Tensor, "s beams w"], RecurrentState]:
         """Scores of the token after these, one for each hypothesis, and the state that remembers them."""
         last = state.last[0] if len(state.last) == 1 else state.last
-        H, last = self.decoder(self.dropout(self.target_embedding(tokens.reshape(-1, 1))), last)
+        H, last = _run(self.decoder, self.dropout(self.target_embedding(tokens.reshape(-1, 1))), last)
         X = self.read(H.reshape(*tokens.shape, -1), state.states, state.padding)
         return self.scores(X), replace(state, last=(last,) if isinstance(last, Tensor) else last)
 
     def scores(self, X: Float[Tensor, "*a e"]) -> Float[Tensor, "*a w"]:
         return self.output(X)
+
+
+def _run(cell: nn.RNNBase, X: Any, last: Any = None) -> Any:
+    """Autocast asks for cells in bfloat16, which CPUs without AVX-512 do not have: there they stay in float32."""
+    on_cpu = next(cell.parameters()).device.type == "cpu"
+    if on_cpu and torch.is_autocast_enabled("cpu") and torch.backends.cpu.get_cpu_capability() != "AVX512":
+        with torch.autocast("cpu", enabled=False):
+            return cell(X, last)
+    return cell(X, last)

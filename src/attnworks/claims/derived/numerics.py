@@ -74,8 +74,11 @@ def _masked_row(draw: Draw, n: int) -> Trap:
 
 
 def _vanishing_sum(draw: Draw, d: int) -> Trap:
-    """Features that are the inputs themselves, of a key and its opposite: the similarities sum to zero."""
-    q, k, V = draw.normal(1, d), draw.normal(1, d), draw.normal(2, d)
+    """Features that are the inputs themselves, of a key and its opposite: the similarities sum to zero.
+
+    Of whole numbers, so that they do so exactly, in whichever order a machine adds.
+    """
+    q, k, V = (3 * draw.normal(1, d)).round(), (3 * draw.normal(1, d)).round(), draw.normal(2, d)
     K = torch.cat([k, -k])
     f = q @ K.mT
     return _bad(f @ V / f.sum(-1, keepdim=True)), _bad(outputs(Linear(feature=lambda X: X), q, K, V))
