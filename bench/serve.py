@@ -24,17 +24,15 @@ SENTENCE = (
     "which had been sleeping all day long , was still not awake ."
 )
 """32 tokens of a BERT."""
-BACK_OFF = 0.05
-"""Seconds that a client waits after a 503, far less than it is told to."""
 
 
-def ask(connection: http.client.HTTPConnection, path: str, text: str) -> tuple[int, float]:
-    """Status, and seconds from the question to the last byte of the answer."""
+def ask(connection: http.client.HTTPConnection, path: str, text: str) -> tuple[int, float, float]:
+    """Status, seconds from the question to the last byte of the answer, and seconds to wait before another."""
     began = time.perf_counter()
     connection.request("POST", f"{path}api/look", json.dumps({"text": text}), {"Content-Type": "application/json"})
     answer = connection.getresponse()
     answer.read()
-    return answer.status, time.perf_counter() - began
+    return answer.status, time.perf_counter() - began, float(answer.headers.get("Retry-After", 0))
 
 
 def percentile(seconds: list[float], share: float) -> float:
@@ -45,8 +43,8 @@ def one_client(address: str, path: str, looks: int) -> list[float]:
     connection = http.client.HTTPConnection(address, timeout=60)
     ask(connection, path, SENTENCE)
     found = [ask(connection, path, SENTENCE) for _ in range(looks)]
-    assert all(status == 200 for status, _ in found)
-    return [seconds for _, seconds in found]
+    assert all(status == 200 for status, _, _ in found)
+    return [seconds for _, seconds, _ in found]
 
 
 def many_clients(address: str, path: str, clients: int, seconds: float) -> tuple[Counter[str], list[float]]:
@@ -58,7 +56,7 @@ def many_clients(address: str, path: str, clients: int, seconds: float) -> tuple
         connection = http.client.HTTPConnection(address, timeout=60)
         while time.perf_counter() < end:
             try:
-                status, taken = ask(connection, path, SENTENCE)
+                status, taken, pause = ask(connection, path, SENTENCE)
             except (OSError, http.client.HTTPException) as error:
                 connection.close()
                 with lock:
@@ -68,8 +66,7 @@ def many_clients(address: str, path: str, clients: int, seconds: float) -> tuple
                 counts[str(status)] += 1
                 if status == 200:
                     accepted.append(taken)
-            if status == 503:
-                time.sleep(BACK_OFF)
+            time.sleep(pause)
         connection.close()
 
     threads = [threading.Thread(target=client) for _ in range(clients)]

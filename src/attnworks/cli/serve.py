@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from typing import Any
 
 import click
@@ -26,7 +27,8 @@ def serve(model: str, **options: Any) -> None:
 
     MODEL is a run of attnworks train, a Hugging Face model as for attnworks examine, or the folder of an examination,
     whose page is then served as it is. The model on disk is never changed. Only this machine can reach the server, and
-    only who knows the printed address, which is another one each time.
+    only who knows the printed address, which is another one each time. Unless told by --threads, one core is left to
+    answer while the others compute.
 
     \b
     Examples:
@@ -41,7 +43,7 @@ def serve(model: str, **options: Any) -> None:
             got="no such package",
             remedy="pip install attnworks[serve]",
         )
-    prepare(options["device"], options["threads"], options["seed"])
+    prepare(options["device"], options["threads"] or max(1, (os.cpu_count() or 2) - 1), options["seed"])
     from attnworks.serve.starting import serve_page
 
     serve_page(
