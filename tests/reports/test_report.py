@@ -188,3 +188,27 @@ def test_a_trace_of_a_model_with_a_layer_that_lost_all_heads(tmp_path: Path) -> 
     folder = write_exam(replace(exam, model={**exam.model, "heads": heads}), tmp_path / "cut")
     file = written(tmp_path / "trace.json", trace())
     assert run(folder, "--trace", file, "--out", tmp_path / "report.html").exit_code == 0
+
+
+# What belongs to another model ----------------------------------------------------------------------------------------
+
+
+def test_advice_for_another_model_is_refused(folder: Path, tmp_path: Path) -> None:
+    advice = asdict(advised().advice)
+    advice["present"][0]["slot"] = "dec.9"
+    file = written(tmp_path / "advice.json", {"model": "m", "max_error": 0.1, "command": None, **advice})
+    assert "expected layers of a model that was examined, got dec.9" in mistake(
+        folder, "--advice", file, "--out", tmp_path / "report.html"
+    )
+
+
+def test_receipts_of_a_model_that_never_was_reshaped_are_refused(folder: Path, tmp_path: Path) -> None:
+    model = attnworks.save(attnworks.build(attnworks.preset("tiny").with_vocabulary(19), seed=0), tmp_path / "model")
+    told = mistake(folder, "--model", model, "--out", tmp_path / "report.html")
+    assert "expected a model that was reshaped, got one that never was" in told
+
+
+def test_what_is_no_examination_is_refused(tmp_path: Path) -> None:
+    for what in (3, None, [3]):
+        with pytest.raises(UsageError, match="expected an examination"):
+            attnworks.report(what, tmp_path / "report.html")  # pyright: ignore[reportArgumentType]

@@ -214,6 +214,15 @@ def test_weights_of_layers_that_score_otherwise() -> None:
     assert not got.score_norm.any()
 
 
+def test_keys_without_weight_have_no_score() -> None:
+    """The range of ln P is over the keys that are seen: ln 0 stands for no number."""
+    P = torch.zeros(B, HEADS, QUERIES, QUERIES, dtype=torch.float64)
+    P[..., 0], P[..., 1] = 0.8, 0.2
+    rows = rows_of(traced(Mask(), scale=None, weigh=lambda: P), SPAN)
+    found = rows.score_range[rows.score_range > 0]
+    assert len(found) and torch.allclose(found.double(), torch.tensor(4.0).log().double(), atol=1e-5)
+
+
 def test_half_precision_is_weighed_in_float32() -> None:
     trace = CASES["padding"]
     fields = {name: getattr(trace, name).bfloat16() for name in ("Q", "K", "V", "Y")}
