@@ -46,6 +46,11 @@ def test_addresses(look: Open, file_page: str, address: str, heading: str) -> No
         expect(shown.root.get_by_role("heading", level=2, name=heading, exact=True)).to_be_visible()
 
 
+def test_a_number_is_that_of_the_first_stack(look: Open, two_sided_page: str) -> None:
+    shown = look(two_sided_page, "#head=1.0")
+    expect(shown.root.get_by_role("heading", level=2, name="Head enc.1.0", exact=True)).to_be_visible()
+
+
 def test_an_address_is_opened_by_itself(look: Open, file_page: str) -> None:
     shown = look(file_page, "#head=enc.1.2")
     expect(shown.root.get_by_role("heading", level=2, name="Head 1.2")).to_be_visible()
