@@ -90,7 +90,8 @@ def show(exam: Examination, screen: Console, folder: Path | None = None, tables:
         look = shlex.join(["attnworks", "report", str(folder), "--out", "report.html"])
         compare = f"{shlex.join(['attnworks', 'compare', str(folder)])} OTHER"
         screen.print(Text.assemble("\n", ("Saved  ", "bold"), str(folder)), soft_wrap=True)
-        screen.print(Text.assemble(("Next   ", "bold"), (look, "cyan"), ", or ", (compare, "cyan")), soft_wrap=True)
+        screen.print(Text.assemble(("Next   ", "bold"), (look, "cyan")), soft_wrap=True)
+        screen.print(Text.assemble("       ", (compare, "cyan")), soft_wrap=True)
 
 
 def show_measures() -> None:
