@@ -47,7 +47,9 @@ def one_client(address: str, path: str, looks: int) -> list[float]:
     return [seconds for _, seconds, _ in found]
 
 
-def many_clients(address: str, path: str, clients: int, seconds: float) -> tuple[Counter[str], list[float]]:
+def many_clients(
+    address: str, path: str, clients: int, seconds: float, own_pause: float | None
+) -> tuple[Counter[str], list[float]]:
     counts: Counter[str] = Counter()
     accepted: list[float] = []
     lock, end = threading.Lock(), time.perf_counter() + seconds
@@ -66,7 +68,7 @@ def many_clients(address: str, path: str, clients: int, seconds: float) -> tuple
                 counts[str(status)] += 1
                 if status == 200:
                     accepted.append(taken)
-            time.sleep(pause)
+            time.sleep(own_pause if pause and own_pause is not None else pause)
         connection.close()
 
     threads = [threading.Thread(target=client) for _ in range(clients)]
@@ -83,6 +85,7 @@ def main() -> None:
     parser.add_argument("--looks", type=int, default=50)
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--pause", type=float, help="seconds after a 503, instead of what Retry-After says")
     asked = parser.parse_args()
     command = [sys.executable, "-u", "-m", "attnworks", "serve", asked.model]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
@@ -92,7 +95,7 @@ def main() -> None:
             assert found is not None, "the server did not start"
             url = urlsplit(found[0])
             times = one_client(url.netloc, url.path, asked.looks)
-            counts, accepted = many_clients(url.netloc, url.path, asked.clients, asked.seconds)
+            counts, accepted = many_clients(url.netloc, url.path, asked.clients, asked.seconds, asked.pause)
         finally:
             server.send_signal(signal.SIGINT)
             server.wait(30)
