@@ -12,6 +12,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+from typechecking import calls
+
 torch.set_num_threads(1)
 os.environ.pop("COLUMNS", None)
 
@@ -29,6 +31,12 @@ def seed(request: pytest.FixtureRequest) -> int:
     np.random.seed(number)
     torch.manual_seed(number)
     return number
+
+
+@pytest.fixture(autouse=True)
+def first_calls() -> None:
+    """Shapes are checked in the first calls of each function in each test."""
+    calls.clear()
 
 
 @pytest.fixture(autouse=True, scope="session")
