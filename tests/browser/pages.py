@@ -88,9 +88,9 @@ def with_sentence(exam: Examination) -> Exam:
     return Exam(exam, str(exam.model["name"]), (Sentence(pin, tuple(words), beam),))
 
 
-def page_file(file: Path, exams: Sequence[Examination], words: Sequence[str] = ()) -> str:
+def page_file(file: Path, exams: Sequence[Examination], words: Sequence[str] = (), **options: Any) -> str:
     """Writes a page with all that there is to see, and gives its address. Words take the place of other texts."""
-    contents = page_contents([with_sentence(exam) for exam in exams], receipts=[RECEIPT])
+    contents = page_contents([with_sentence(exam) for exam in exams], receipts=[RECEIPT], **options)
     told = {"advice": ADVICE, "receipts": contents.page["receipts"]}
     if words:
         told = _with_words(told, cycle(words))

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from playwright.sync_api import expect
@@ -15,6 +16,7 @@ from tests.browser.watching import Shown
 from torch import Tensor
 
 from attnworks.exam.examination import Examination, Pin
+from attnworks.measures.reading import Readings
 
 
 def with_maps(exam: Examination, tokens: int, make: Callable[[tuple[int, ...]], Tensor]) -> Examination:
@@ -84,3 +86,37 @@ def test_a_damaged_map_is_told_of(look: Open, exams: dict[str, Examination], tmp
     expect(shown.root.get_by_role("alert")).to_contain_text("This cannot be shown")
     shown.go("#head=enc.0.1")
     expect(shown.root.locator("#attention canvas")).to_be_visible()
+
+
+def test_large_differences_keep_their_digits(look: Open, exams: dict[str, Examination], tmp_path: Path) -> None:
+    before = exams["bart"]
+    after = replace(
+        before,
+        readings=Readings(
+            [
+                replace(reading, value=higher(reading.value, 10.2)) if reading.name == "saturation.entropy" else reading
+                for reading in before.readings.values()
+            ]
+        ),
+    )
+    shown = look(page_file(tmp_path / "higher.html", [before, after]), "#compare")
+    shown.root.get_by_role("combobox", name="Measure").first.select_option(value="saturation.entropy")
+    cells = shown.root.locator(".head-cells a").all_text_contents()
+    assert any("+10.2" in cell for cell in cells) and not any("+1.2" in cell for cell in cells)
+
+
+def higher(value: Any, by: float) -> Any:
+    return tuple(higher(part, by) for part in value) if isinstance(value, tuple) else value + by
+
+
+def test_whole_numbers_have_no_decimals(look: Open, file_page: str) -> None:
+    shown = look(file_page, "#depth")
+    shown.button("Table", exact=True).first.click()
+    rows = shown.root.get_by_role("table").first.locator("tbody tr")
+    assert rows.locator("th").all_inner_texts() == [str(depth) for depth in range(rows.count())]
+
+
+def test_means_of_some_heads_say_of_how_many(look: Open, exams: dict[str, Examination], tmp_path: Path) -> None:
+    exam = with_maps(exams["bart"], 90, draw)
+    shown = look(page_file(tmp_path / "some.html", [exam], largest=300_000), "#alignment")
+    expect(shown.root.get_by_text(re.compile(r"of the \d+ of \d+ heads whose maps are kept whole"))).to_be_visible()

@@ -59,6 +59,13 @@ def test_the_list_of_keys(look: Open, file_page: str) -> None:
     expect(shown.root.get_by_role("heading", level=2, name="Head 0.1")).to_be_visible()
 
 
+def test_the_list_of_keys_is_closed_in_a_notebook(look: Open, notebook_page: str) -> None:
+    shown = look(notebook_page, framed=True)
+    shown.button("Keys", exact=True).click()
+    shown.button("Close", exact=True).click()
+    expect(shown.root.get_by_role("dialog")).not_to_be_visible()
+
+
 def test_letters_belong_to_what_is_typed_in(look: Open, file_page: str) -> None:
     shown = look(file_page, "#claims")
     shown.page.keyboard.press("/")

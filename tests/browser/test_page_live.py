@@ -109,6 +109,35 @@ def test_nothing_is_changed_without_a_sentence(look: Open, live_page: str) -> No
     field(shown).fill(" ")
     cut_a_head(shown)
     expect(chips(shown)).to_have_count(0)
+    expect(shown.root.locator("#live-error")).to_contain_text("Type a sentence first")
+
+
+def test_a_reload_keeps_the_sentence_and_the_changes(look: Open, live_page: str) -> None:
+    shown = look(live_page, "#reshape")
+    wait(shown)
+    field(shown).fill("the child reads a book .")
+    cut_a_head(shown)
+    wait(shown)
+    shown.page.reload()
+    shown.root.locator("body[data-ready]").wait_for(state="attached")
+    wait(shown)
+    expect(field(shown)).to_have_value("the child reads a book .")
+    expect(chips(shown)).to_have_text([re.compile("enc.0.1 cut")])
+    expect(shown.root.get_by_text("The last layer moved by")).to_be_visible()
+    chips(shown).get_by_role("button").click()
+    expect(field(shown)).to_be_focused()
+    wait(shown)
+
+
+def test_what_could_not_be_measured_stays_told(look: Open, live_page: str) -> None:
+    """The first answer has maps and cheap readings alone; the notes of the examination come after."""
+    shown = look(live_page)
+    wait(shown)
+    field(shown).fill("a bird sees the cat .")
+    expect(shown.root.get_by_text("asking …")).not_to_be_visible()
+    wait(shown)
+    shown.settle()
+    expect(shown.root.get_by_text("too few").first).to_be_attached()
 
 
 def test_readings_of_the_sentence_before_are_gone(look: Open, live_page: str) -> None:

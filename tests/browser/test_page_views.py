@@ -64,7 +64,24 @@ def test_back_is_the_view_before(look: Open, file_page: str) -> None:
     shown.go("#depth")
     shown.page.go_back()
     expect(shown.root.get_by_role("heading", level=2, name="Head 0.1")).to_be_visible()
-    assert "Head" in shown.page.title()
+    assert "Head enc.0.1" in shown.page.title()
+    shown.go("#depth")
+    shown.root.get_by_role("link", name="Head", exact=True).click()
+    expect(shown.root.get_by_role("heading", level=2, name="Head 0.1")).to_be_visible()
+
+
+def test_coming_back_is_coming_to_the_same_place(look: Open, file_page: str) -> None:
+    """A view that is new begins at its top, and keys go on in it."""
+    shown = look(file_page, viewport={"width": 1280, "height": 400})
+    tile = shown.root.get_by_role("group", name="All heads").get_by_role("link").last
+    tile.focus()
+    assert shown.root.evaluate("scrollY") > 0
+    shown.page.keyboard.press("Enter")
+    shown.drawn("head")
+    assert shown.root.evaluate("[scrollY, document.activeElement.id]") == [0, "main"]
+    shown.page.go_back()
+    shown.drawn()
+    expect(tile).to_be_in_viewport()
 
 
 def test_a_claim_is_opened(look: Open, file_page: str) -> None:

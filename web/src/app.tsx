@@ -1,5 +1,5 @@
 /** The frame around every view: title, tabs, which examination and sentence, light and dark, keys. */
-import type { JSX } from "preact";
+import type { JSX, RefObject } from "preact";
 import { useEffect, useErrorBoundary, useRef } from "preact/hooks";
 import { Picker } from "./controls";
 import { isTyping } from "./keys";
@@ -26,14 +26,14 @@ const SHOWN: Record<View, { words: string; Body: () => JSX.Element }> = {
 };
 
 export function App(): JSX.Element {
-  const { view } = route.value;
+  const { view, head } = route.value;
   const { Body, words } = SHOWN[view];
   const help = useRef<HTMLDialogElement>(null);
   const main = useRef<HTMLElement>(null);
   useEffect(() => {
-    document.title = `${words} · ${page.value.title}`;
-    scrollTo(0, 0);
-  }, [view]);
+    document.title = `${[words, head].filter(Boolean).join(" ")} · ${page.value.title}`;
+  }, [view, head]);
+  useArrival(view, main);
   useEffect(() => {
     const onKey = (event: KeyboardEvent): void => {
       if (isTyping(event)) return;
@@ -89,6 +89,19 @@ export function App(): JSX.Element {
       <Keys dialog={help} />
     </>
   );
+}
+
+/** Another view begins at its top and has the focus; one that the reader comes back to stays where it was. */
+function useArrival(view: View, main: RefObject<HTMLElement | null>): void {
+  const before = useRef(view);
+  useEffect(() => {
+    const isNew = history.state === null;
+    history.replaceState("visited", "");
+    if (before.current === view) return;
+    before.current = view;
+    main.current?.focus({ preventScroll: true });
+    if (isNew) scrollTo(0, 0);
+  }, [route.value]);
 }
 
 /** A view that cannot be drawn says so, and lets the reader go on. */
@@ -154,9 +167,9 @@ function Keys({ dialog }: { dialog: { current: HTMLDialogElement | null } }): JS
           </div>
         ))}
       </dl>
-      <form method="dialog">
-        <button type="submit">Close</button>
-      </form>
+      <button type="button" onClick={() => dialog.current?.close()}>
+        Close
+      </button>
     </dialog>
   );
 }

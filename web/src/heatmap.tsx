@@ -122,7 +122,7 @@ export function Heatmap(props: {
       <canvas
         ref={canvas}
         tabIndex={0}
-        role="img"
+        role="application"
         aria-label={`${props.label}. Arrow keys move over the cells, plus and minus zoom, 0 shows all.`}
         onMouseMove={onMove}
         onMouseLeave={() => setCell(null)}
@@ -196,8 +196,7 @@ interface Shape {
 /** Cells are square if the height allows it, and no larger than a word needs. */
 function plan(width: number, height: number, seen: Seen): Shape {
   const [down, across] = [seen.rows.to - seen.rows.from, seen.columns.to - seen.columns.from];
-  const size = Math.min((width - LABEL - 2) / Math.max(1, across), (height - LABEL) / Math.max(1, down), 44);
-  const side = Math.max(size, 0.5);
+  const side = Math.min((width - LABEL - 2) / Math.max(1, across), (height - LABEL) / Math.max(1, down), 44);
   return { width, height: Math.ceil(LABEL + side * down + 2), cellWidth: side, cellHeight: side };
 }
 

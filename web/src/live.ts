@@ -1,10 +1,11 @@
 /** The live page: a sentence and changes to the model go to the server, and its answers become the page. */
-import { batch, computed, signal } from "@preact/signals";
+import { batch, computed, effect, signal } from "@preact/signals";
 import { answerTo, Refused } from "./asking";
 import { addBlobs, dropBlobs } from "./blobs";
 import type { Answer, Changes, Exam, Pin } from "./contract";
 import { comparisonOf } from "./live_comparison";
 import { changesAnything, NO_CHANGES } from "./live_changes";
+import { remember, remembered } from "./live_memory";
 import { page, route } from "./store";
 
 const TYPING_PAUSE = 150;
@@ -47,22 +48,27 @@ let known: Known | null = null;
 let timer: ReturnType<typeof setTimeout> | undefined;
 let question: AbortController | null = null;
 
-/** Asks about the first sentence, whose examination came with the page. */
+/** Asks about the first sentence, whose examination came with the page; after a reload, about what was there before. */
 function start(): void {
+  const host = page.value.live;
+  if (host === null || live.text.value !== "") return;
   const [first] = page.value.exams;
-  if (page.value.live === null || live.text.value !== "") return;
-  live.text.value = page.value.live.text;
   if (first !== undefined) {
     const answer = { exam: first, outputs: null, blobs: {}, seconds: 0 };
-    known = { text: live.text.value, answer, whole: true };
+    known = { text: host.text, answer, whole: true };
     onPage.value = { changes: NO_CHANGES, now: answer, base: answer };
   }
+  const before = remembered();
+  live.text.value = before?.text || host.text;
+  live.changes.value = before?.changes ?? NO_CHANGES;
+  effect(() => remember({ text: live.text.value, changes: live.changes.value }));
   ask(0);
 }
 
 function change(changes: Changes): void {
   live.changes.value = changes;
   ask(0);
+  if (state.value === "idle") live.error.value = "Type a sentence first: changes are shown on one.";
 }
 
 /** Asks about text and changes as they are when `pause` milliseconds have passed; a question before it is forgotten. */
@@ -167,7 +173,8 @@ function withMore(answer: Answer, more: Exam): Answer {
   const { exam } = answer;
   if (JSON.stringify(exam.model.heads) !== JSON.stringify(more.model.heads)) return answer;
   const findings = more.findings.length > 0 ? more.findings : exam.findings;
-  return { ...answer, exam: { ...exam, findings, readings: { ...more.readings, ...exam.readings } } };
+  const notes = [...new Set([...exam.notes, ...more.notes])];
+  return { ...answer, exam: { ...exam, findings, notes, readings: { ...more.readings, ...exam.readings } } };
 }
 
 // Blobs of answers: each has names of its own, so that two answers can be shown beside each other -------------------

@@ -1,6 +1,7 @@
 /** On top of every view of the live page: the sentence, what is changed, and what the model says. */
 import type { JSX } from "preact";
 import { useEffect } from "preact/hooks";
+import type { Changes } from "./contract";
 import { live } from "./live";
 import { changesAnything, NO_CHANGES, undos } from "./live_changes";
 import { OutputsPanel } from "./outputs";
@@ -81,17 +82,23 @@ function Chips(): JSX.Element | null {
         {undos(changes).map(({ words, without }) => (
           <li key={words}>
             {words}
-            <button type="button" aria-label={`Undo: ${words}`} onClick={() => live.change(without)}>
+            <button type="button" aria-label={`Undo: ${words}`} onClick={() => undo(without)}>
               ×
             </button>
           </li>
         ))}
       </ul>
-      <button type="button" class="quiet" onClick={() => live.change(NO_CHANGES)}>
+      <button type="button" class="quiet" onClick={() => undo(NO_CHANGES)}>
         Undo all
       </button>
     </div>
   );
+}
+
+/** The button that was pressed goes with its change; the reader goes on from the sentence. */
+function undo(without: Changes): void {
+  live.change(without);
+  document.getElementById("live-text")?.focus();
 }
 
 function Says(): JSX.Element | null {

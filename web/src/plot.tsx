@@ -258,6 +258,6 @@ export function Scatter(props: {
 
 function Mark({ group }: { group: number }): JSX.Element {
   const fill = CATEGORIES[group % CATEGORIES.length]!;
-  const shape = SHAPES[group % SHAPES.length];
+  const shape = SHAPES[(group + Math.floor(group / CATEGORIES.length)) % SHAPES.length];
   return shape === undefined ? <circle r={4.5} fill={fill} /> : <path d={shape} fill={fill} />;
 }

@@ -145,5 +145,5 @@ export function whole(x: number): string {
 export function percent(x: number): string {
   const share = 100 * x;
   if (share > 0 && share < 1e-3) return "< 0.001 %";
-  return `${Math.abs(share) >= 10 ? share.toFixed(0) : Math.abs(share) >= 0.1 || share === 0 ? share.toFixed(1) : share.toExponential(0)} %`;
+  return `${Math.abs(share) >= 10 ? share.toFixed(0) : Math.abs(share) >= 0.1 || share === 0 ? share.toFixed(1) : Number(share.toPrecision(2))} %`;
 }

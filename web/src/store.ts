@@ -64,6 +64,12 @@ export const route = computed<Route>(() => {
   return { view, head: null, claim: null };
 });
 
+/** The head that was looked at last: the view Head goes back to it. */
+export const lastHead = signal<string | null>(null);
+effect(() => {
+  lastHead.value = route.value.head ?? lastHead.peek();
+});
+
 export const examIndex = computed(() => placeSaid("exam", page.value.exams.length));
 export const exam = computed<Exam>(() => page.value.exams[examIndex.value] ?? NO_EXAM);
 export const pinIndex = computed(() => placeSaid("sentence", exam.value.pins.length));

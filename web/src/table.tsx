@@ -34,6 +34,7 @@ export function DataTable(props: {
   const limit = props.limit ?? Infinity;
   const visible = sorted.slice(0, all ? MOST_ROWS : Math.min(limit, MOST_ROWS));
   const beyond = sorted.length > MOST_ROWS;
+  const shown = props.columns.map((_, column) => (isOfCounts(props.rows, column) ? whole : digits));
   const isPlain = (column: number) => props.rows.every(({ cells }) => typeof (cells[column] ?? "") !== "object");
   const turn = (column: number, numeric: boolean) =>
     setOrder(order?.column === column ? { column, falling: !order.falling } : { column, falling: numeric });
@@ -68,7 +69,7 @@ export function DataTable(props: {
           {visible.map((row) => (
             <tr key={row.key}>
               {row.cells.map((cell, place) => {
-                const text = typeof cell === "number" ? digits(cell) : (cell ?? "-");
+                const text = typeof cell === "number" ? (shown[place] ?? digits)(cell) : (cell ?? "-");
                 const inside = place === 0 && row.href !== undefined ? <a href={row.href}>{text}</a> : text;
                 return place === 0 ? (
                   <th key={place} scope="row" class={props.columns[place]?.numeric ? "num" : ""}>
@@ -102,7 +103,15 @@ export function DataTable(props: {
   );
 }
 
-/** Numbers before words, and what is missing last, whichever way. */
+/** Whole numbers alone, which need no decimals. */
+function isOfCounts(rows: Row[], column: number): boolean {
+  return rows.every(({ cells }) => {
+    const cell = cells[column];
+    return typeof cell !== "number" || (Number.isInteger(cell) && Math.abs(cell) < 1e6);
+  });
+}
+
+/** What is missing last, whichever way. */
 function compare(a: Row, b: Row, { column, falling }: Order): number {
   const [one, other] = [a.cells[column] ?? null, b.cells[column] ?? null];
   const missing = Number(one === null) - Number(other === null);

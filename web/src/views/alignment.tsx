@@ -105,7 +105,7 @@ function Words({ pin: shown }: { pin: Pin }): JSX.Element | null {
   );
   const alignment = useLoaded(() => meanOf(shown, taken), [shown, chosen.value]);
   if (alignment === null) return null;
-  const { read, written, weights } = alignment;
+  const { read, written, weights, maps } = alignment;
   const single = heads.find(({ name }) => name === chosen.value);
   const table = () => ({
     columns: ["word written", ...read.map((token, place) => `${place} ${word(token)}`)],
@@ -122,6 +122,11 @@ function Words({ pin: shown }: { pin: Pin }): JSX.Element | null {
           words={{ strongest: "strongest of each word" }}
           onChange={(value) => (lines.value = value)}
         />
+        {maps > 0 && maps < taken.length && (
+          <p class="small muted">
+            of the {maps} of {taken.length} heads whose maps are kept whole
+          </p>
+        )}
         {single !== undefined && <a href={linkTo("head", single.name)}>More about head {single.name}</a>}
       </div>
       {weights.length === 0 ? (
@@ -202,8 +207,13 @@ function crossHeads({ slots }: Pin): HeadName[] {
     );
 }
 
+/** Of so many maps. */
+interface Mean extends Alignment {
+  maps: number;
+}
+
 /** The mean of the maps of these heads. The decoder reads <bos> w1 w2 …: its row i stands where word i + 1 is written. */
-async function meanOf(shown: Pin, heads: HeadName[]): Promise<Alignment> {
+async function meanOf(shown: Pin, heads: HeadName[]): Promise<Mean> {
   const maps = (await Promise.all(heads.map((head) => mapOf(shown, head)))).filter((map) => map !== null);
   const sum = maps.reduce(
     (total, map) => total.map((weight, place) => weight + (map[place] ?? 0)),
@@ -214,5 +224,6 @@ async function meanOf(shown: Pin, heads: HeadName[]): Promise<Alignment> {
     read: shown.tokens,
     written: [...target.slice(1), "(end)"],
     weights: sum.map((weight) => weight / maps.length),
+    maps: maps.length,
   };
 }

@@ -311,8 +311,8 @@ function Tokens(props: {
             class={focused ? "focused" : ""}
             transform={`translate(${props.x(place)} ${props.y})`}
             tabindex={step === 0 ? 0 : -1}
-            role="button"
-            aria-label={`${word(props.texts[place])}: show only its arcs`}
+            role="img"
+            aria-label={`${word(props.texts[place])}: its arcs alone`}
             data-at={`${step},${props.line}`}
             onMouseEnter={on}
             onMouseLeave={off}

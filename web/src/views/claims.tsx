@@ -75,7 +75,7 @@ function Claims({ blob }: { blob: string }): JSX.Element {
         <Sorts />
         <p class="small muted" role="status">
           {loaded === null ? "Unpacking …" : `${count} of ${claims.value.length} shown`}
-          {wanted.value !== EVERYTHING && (
+          {count < claims.value.length && (
             <button type="button" class="quiet" onClick={() => (wanted.value = EVERYTHING)}>
               Show all
             </button>

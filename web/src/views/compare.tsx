@@ -1,6 +1,7 @@
 /** Two examinations side by side: what differs, how surely, and where it is seen. */
 import type { JSX } from "preact";
 import type { Comparison, Exam, Kind } from "../contract";
+import { live } from "../live";
 import { KIND_WORDS, SHORT, whole } from "../readings";
 import { page } from "../store";
 import "./compare.css";
@@ -36,6 +37,7 @@ export function CompareView(): JSX.Element {
 }
 
 function HowToCompare(): JSX.Element {
+  if (live.changed.value) return <p class="muted">Waiting for the model as it is …</p>;
   return page.value.live !== null ? (
     <p>
       Nothing is changed yet. Cut, project or swap heads in the view Reshape; the model before and after is then

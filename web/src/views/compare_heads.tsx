@@ -171,5 +171,5 @@ function GridFigure(props: {
 
 /** −.554: the sign needs the room of the zero. */
 function short(value: number): string {
-  return signed(value).replace("0.", ".");
+  return signed(value).replace(/^(\D)0\./, "$1.");
 }

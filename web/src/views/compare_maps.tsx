@@ -62,8 +62,9 @@ function NoPair({ live }: { live: boolean }): JSX.Element {
         "The changed model writes another translation, so that these maps have other rows. Take a head of the encoder."
       ) : (
         <>
-          No sentence was kept by both examinations: <code>attnworks examine MODEL --pin "…"</code> keeps one, and the
-          maps of a head before and after are then shown here.
+          No sentence was kept by both examinations with the same words on both sides:{" "}
+          <code>attnworks examine MODEL --pin "…"</code> keeps one, and the maps of a head before and after are then
+          shown here.
         </>
       )}
     </p>

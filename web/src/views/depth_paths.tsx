@@ -24,7 +24,8 @@ export function Paths({ kind }: { kind: Kind }): JSX.Element {
       >
         Every way through the network passes some attention layers and goes around the others. High at the left: most of
         the output came by short ways, which do not collapse.
-        {paths.length > 0 &&
+        {counts.length > 1 &&
+          counts.every((count, length) => length === 0 || count > counts[length - 1]!) &&
           ` There are more long ways than short ones: ${paths.join(", ")}${counts.length > 4 ? ", …" : ""}.`}
       </CurveFigure>
       <CurveFigure
@@ -79,7 +80,8 @@ function whoWrote(kind: Kind): JSX.Element | null {
       ...(mlps.length > 0 ? [{ value: mlps[layer] ?? null, name: `MLP of layer ${layer}` }] : []),
     ],
   }));
-  const most = Math.max(...rows.flatMap((row) => row.cells.map((cell) => cell?.value ?? 0)));
+  const values = rows.flatMap((row) => row.cells.map((cell) => cell?.value ?? 0));
+  const opposed = values.some((value) => value < 0);
   const parts: [string, number | null][] = [
     ...writers.map(({ of, shares }): [string, number | null] => [
       of === "cross" ? "cross-attention" : "attention",
@@ -97,8 +99,9 @@ function whoWrote(kind: Kind): JSX.Element | null {
       class="depth-wide"
       words={
         <>
-          The share of the output that every head and MLP wrote; the stronger the colour, the more. In all:{" "}
-          {told.join(", ")}. <Sources of={[{ reading: "paths.head" }, { reading: "paths.embedding" }]} kind={kind} />
+          The share of the output that every head and MLP wrote; the stronger the colour, the more.
+          {opposed && " Below zero it wrote against what the others wrote."} In all: {told.join(", ")}.{" "}
+          <Sources of={[{ reading: "paths.head" }, { reading: "paths.embedding" }]} kind={kind} />
         </>
       }
       table={() => ({
@@ -109,7 +112,8 @@ function whoWrote(kind: Kind): JSX.Element | null {
       <HeadCells
         columns={[...columns.map(({ name }) => name), ...(mlps.length > 0 ? ["MLP"] : [])]}
         rows={rows}
-        most={most}
+        most={Math.max(...values.map(Math.abs))}
+        scale={opposed ? "diverging" : "sequential"}
         show={percent}
         label="Share of the output by layer and head"
       />

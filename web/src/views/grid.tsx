@@ -10,7 +10,7 @@ import type { HeadName } from "../readings";
 import { headMeasures, KIND_WORDS, kindsOf, layersOf, ofHead, shown, SHORT } from "../readings";
 import { exam, pin } from "../store";
 import { STEPS } from "./arrow_keys";
-import { measure, order, visible } from "./grid_state";
+import { filtered, measure, order, visible } from "./grid_state";
 import { GridControls } from "./grid_controls";
 import { formOf, labelOf } from "./roles";
 import { Sheet } from "./sheet";
@@ -50,7 +50,9 @@ export function HeadGrid(): JSX.Element {
         ) : (
           <div class="tiles-flat">{heads.map((head) => tile(head, shown(exam.value, head)))}</div>
         )}
-        {heads.length === 0 && <p class="muted">No head passes these filters.</p>}
+        {heads.length === 0 && (
+          <p class="muted">{filtered.value ? "No head passes these filters." : "This examination has no heads."}</p>
+        )}
       </div>
     </Figure>
   );

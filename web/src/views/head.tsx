@@ -4,7 +4,7 @@ import { fitOf, mapOf } from "../blobs";
 import type { Exam, Pin } from "../contract";
 import type { HeadName } from "../readings";
 import { doesNotApply, headsOf, KIND_WORDS, parseHead, shown } from "../readings";
-import { exam, pin, route } from "../store";
+import { exam, lastHead, pin, route } from "../store";
 import { HeadFacts } from "./head_facts";
 import { HeadFit, HeadForms } from "./head_fit";
 import { HeadMap, SmallMap } from "./head_map";
@@ -16,7 +16,7 @@ import { useLoaded } from "./loaded";
 import "./head.css";
 
 export function HeadView(): JSX.Element {
-  const asked = route.value.head;
+  const asked = route.value.head ?? lastHead.value;
   const found = asked === null ? null : parseHead(exam.value, asked);
   const head = found ?? headsOf(exam.value)[0];
   if (head === undefined) {
@@ -29,7 +29,7 @@ export function HeadView(): JSX.Element {
   }
   return (
     <div class="stack">
-      {asked !== null && found === null && (
+      {route.value.head !== null && found === null && (
         <p role="alert">
           There is no head <code>{asked}</code> here; this is the first one.
         </p>

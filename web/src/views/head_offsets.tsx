@@ -10,27 +10,20 @@ export function HeadOffsets({ head }: { head: HeadName }): JSX.Element | null {
   const of = exam.value;
   const found = reading(of, "roles.offset", head.kind);
   if (found === null) return null;
-  const along = (value: typeof found.value) => numbers(at(value, head.layer, head.head));
-  const attention = along(found.value);
-  const [low, high] = found.interval?.map(along) ?? [[], []];
+  const attention = numbers(at(found.value, head.layer, head.head));
   const chance = numbers(at(reading(of, "roles.offset_chance", head.kind)?.value ?? null, head.layer));
   const offsets = found.ticks["offset"] ?? attention.map((_, i) => i);
   const places = offsets.map((_, i) => i).filter((i) => attention[i] !== null && attention[i] !== undefined);
-  const points = places.map((i) => ({
-    x: offsets[i]!,
-    y: attention[i]!,
-    low: low?.[i] ?? null,
-    high: high?.[i] ?? null,
-  }));
+  const points = places.map((i) => ({ x: offsets[i]!, y: attention[i]! }));
   const even = places.map((i) => ({ x: offsets[i]!, y: chance[i] ?? null }));
   return (
     <Figure
       id="offsets"
       title="How far away it looks"
-      words="Mean attention by distance, key minus query: -1 is the token before, 0 the token itself, 1 the one after. The band is the 95 % interval."
+      words="Mean attention by distance, key minus query: -1 is the token before, 0 the token itself, 1 the one after."
       table={() => ({
-        columns: ["distance", "attention", "low", "high", "even attention"],
-        rows: points.map(({ x, y, low: from, high: to }, i) => [x, y, from, to, even[i]?.y ?? null]),
+        columns: ["distance", "attention", "even attention"],
+        rows: points.map(({ x, y }, i) => [x, y, even[i]?.y ?? null]),
       })}
     >
       <Curves

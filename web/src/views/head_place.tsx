@@ -40,8 +40,9 @@ export function useHeadKeys(head: HeadName): void {
       const way = WAYS[event.key];
       if (way === undefined || isTyping(event) || event.shiftKey) return;
       const next = neighbour(exam.value, head, way);
+      if (next === null) return;
       event.preventDefault();
-      if (next !== null) goTo("head", next.name);
+      goTo("head", next.name);
     };
     addEventListener("keydown", onKey);
     return () => removeEventListener("keydown", onKey);

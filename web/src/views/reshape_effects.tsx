@@ -71,7 +71,7 @@ export function ResidualsSeen(): JSX.Element | null {
     };
     return before === null ? of(after, "", false) : [...of(before, "as it is", true), ...of(after, "changed", false)];
   });
-  const depths = series[0]?.points.length ?? 0;
+  const depths = Math.max(0, ...series.map(({ points }) => points.length));
   return (
     <Figure
       id="reshape-live-residual"
