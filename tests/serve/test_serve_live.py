@@ -197,6 +197,16 @@ def test_what_models_say(name: str, words: str, tmp_path: Path) -> None:
     assert name == "bart" or (chances == sorted(chances, reverse=True) and 0 < sum(chances) <= 1)
 
 
+def test_mechanisms_that_are_offered_can_be_had(tmp_path: Path) -> None:
+    """T5 adds positions to scores, which some mechanisms have none of."""
+    model = LiveModel(open_examinee(str(save_tiny("t5", tmp_path / "t5"))), longest=23, text=LINES[0])
+    offered = model.page().page["live"]["mechanisms"]
+    assert "linear" not in offered["enc.0"] and "linear" in offered["cross.0"]
+    for slot in ("enc.0", "dec.0", "cross.0"):
+        for spec in offered[slot]:
+            assert model.look(Question(TEXT, Changes(swap=((slot, spec),))))["exam"]["pins"]
+
+
 def test_models_without_heads_to_change(tmp_path: Path) -> None:
     model = LiveModel(open_examinee(str(train_run(tmp_path / "rnn", "small-lstm"))), text=LINES[0])
     live = model.page().page["live"]

@@ -10,6 +10,7 @@ import pytest
 from tests.exam_helpers import LINES
 from tests.serve.serving import TOKEN, serving
 
+from attnworks.serve.app import SECONDS_BEFORE_NO
 from attnworks.serve.live import LiveModel
 from attnworks.serve.work import MOST_OPEN, BusyError, Worker
 
@@ -104,7 +105,7 @@ def test_stop_finishes_what_runs_and_drops_what_waits() -> None:
     worker.close()
 
 
-def test_full_server_says_so_at_once_and_clients_that_leave_are_forgotten(
+def test_full_server_says_so_after_a_moment_and_clients_that_leave_are_forgotten(
     bert: LiveModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker, hold, begun = Worker(patience=0.5), threading.Event(), list[str]()
@@ -128,7 +129,9 @@ def test_full_server_says_so_at_once_and_clients_that_leave_are_forgotten(
         leaving = socket.create_connection(("127.0.0.1", client.port))
         leaving.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         _until(lambda: len(worker._open) == 2)
+        asked = time.monotonic()
         refused = client.post("api/look", {"text": LINES[0]})
+        assert time.monotonic() - asked >= SECONDS_BEFORE_NO
         assert (refused.status, refused.headers["retry-after"]) == (503, "1")
         assert "2 questions before" in refused.json["error"] and client.get().status == 200
         leaving.close()

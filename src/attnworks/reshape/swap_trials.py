@@ -31,6 +31,8 @@ ROUNDS, FEWEST_ROUNDS, SECONDS = 15, 3, 10.0
 NOW = ""
 """Among the times of a layer, that of what it has."""
 
+NO_SCORES = "has no scores that positions could be added to, as the model does"
+
 ByHead = tuple[str, ...]
 """The mechanism of each head of a layer."""
 Wanted = Mapping[str, Mapping[str, ByHead]]
@@ -118,6 +120,7 @@ class Layer:
         groups, attention = groups_in(self.part), self.part.attention
         own = isinstance(attention, MultiHead)
         looking = range(len(self.now)) if groups is None else groups.looking
+        positions = self.part.role == "self" and hasattr(attention, "relative_attention_num_buckets")
         for head, spec in enumerate(map(MechanismSpec.parse, by_head)):
             kind = MECHANISMS[spec.name]
             if not spec.serves(self.slot):
@@ -126,7 +129,9 @@ class Layer:
                 return f"needs {' and '.join(sorted(kind.needs)).replace('_', ' ')}"
             if kind.by_content and head not in looking and (own or self.part.shrinkable is not None):
                 return "needs queries and keys, which heads of the layer have lost"
-        if groups is not None and self.part.role == "self" and hasattr(attention, "relative_attention_num_buckets"):
+            if positions and "dense" not in kind.masks:
+                return NO_SCORES
+        if groups is not None and positions:
             return "would be tried without positions, which mechanisms that are there add to scores"
         return _unbuilt(attention, by_head) if isinstance(attention, MultiHead) else None
 
@@ -246,7 +251,7 @@ class Trying(Spectator):
             if mask is None:
                 self.reasons[place] = "would see more than the layer does, which hides keys in a way of its own"
             elif mask.dense is not None and not all("dense" in kind.masks for kind in groups.mechanisms):
-                self.reasons[place] = "has no scores that positions could be added to, as the model does"
+                self.reasons[place] = NO_SCORES
             else:
                 context = Context(scale=layer.scale, second=layer.second(groups, trace))
                 self._compare(

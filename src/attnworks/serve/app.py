@@ -6,7 +6,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Callable, Collection
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from typing import Any
 
@@ -28,6 +28,8 @@ from attnworks.serve.work import BusyError, Worker
 SECONDS_TO_SEND = 10.0
 """For the body of a question."""
 AGAIN = {"Retry-After": "1"}
+SECONDS_BEFORE_NO = 0.5
+"""Who is refused hears it after this time: clients that ask again at once would take the time of answers."""
 
 
 def application(
@@ -59,7 +61,7 @@ def _answering(name: str, answer: Callable[[Question], dict[str, Any]], worker: 
         try:
             question = read_question(await _body(request))
             kind = f"{name}, changed" if question.changes else name
-            future = worker.offer(kind, lambda: work(question))
+            future = await _offered(worker, kind, lambda: work(question))
             gone = asyncio.create_task(_gone(request))
             done = asyncio.wrap_future(future)
             try:
@@ -82,6 +84,15 @@ def _answering(name: str, answer: Callable[[Question], dict[str, Any]], worker: 
             return Response(status_code=499)
 
     return endpoint
+
+
+async def _offered(worker: Worker, kind: str, work: Callable[[], bytes]) -> Future[bytes]:
+    """The result to come; a busy server says so after a while."""
+    try:
+        return worker.offer(kind, work)
+    except BusyError:
+        await asyncio.sleep(SECONDS_BEFORE_NO)
+        raise
 
 
 async def _gone(request: Request) -> None:
