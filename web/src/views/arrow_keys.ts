@@ -8,7 +8,7 @@ export const STEPS: Record<string, [number, number]> = {
   ArrowDown: [0, 1],
 };
 
-/** For a box with elements that have data-at="column,row": to the nearest one in the direction of the arrow. */
+/** For a box with elements that have data-at: to the nearest one in the direction of the arrow. */
 export function onArrowKey(event: KeyboardEvent): void {
   const step = STEPS[event.key];
   const from = placeOf(event.target);
@@ -24,10 +24,12 @@ export function onArrowKey(event: KeyboardEvent): void {
   ahead?.element.scrollIntoView({ block: "nearest", inline: "nearest" });
 }
 
+/** data-at="column,row"; of data-at="", which wraps as the window changes, the middle on the screen. */
 function placeOf(target: EventTarget | null): [number, number] | null {
   const said = target instanceof Element ? target.getAttribute("data-at") : null;
   if (said === null) return null;
-  const [column = 0, row = 0] = said.split(",").map(Number);
+  const { x, y, width, height } = (target as Element).getBoundingClientRect();
+  const [column = 0, row = 0] = said === "" ? [x + width / 2, y + height / 2] : said.split(",").map(Number);
   return [column, row];
 }
 
@@ -36,5 +38,5 @@ function cost(from: [number, number], to: [number, number], [right, down]: [numb
   const [across, along] = [to[0] - from[0], to[1] - from[1]];
   const ahead = across * right + along * down;
   const aside = Math.abs(right === 0 ? across : along);
-  return ahead > 0 ? ahead + 100 * aside : Infinity;
+  return ahead > 0.5 ? ahead + 100 * aside : Infinity;
 }

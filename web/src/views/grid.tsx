@@ -1,6 +1,6 @@
 /** All heads of the model as small pictures: layers down and heads across, or in the order of a measure. */
 import { useSignal } from "@preact/signals";
-import type { JSX, TargetedKeyboardEvent } from "preact";
+import type { JSX } from "preact";
 import { useMemo } from "preact/hooks";
 import type { Thumbnail } from "../blobs";
 import type { Kind } from "../contract";
@@ -9,7 +9,7 @@ import { word } from "../heatmap";
 import type { HeadName } from "../readings";
 import { headMeasures, KIND_WORDS, kindsOf, layersOf, ofHead, shown, SHORT } from "../readings";
 import { exam, pin } from "../store";
-import { STEPS } from "./arrow_keys";
+import { onArrowKey } from "./arrow_keys";
 import { measure, order, visible } from "./grid_state";
 import { GridControls } from "./grid_controls";
 import { formOf, labelOf } from "./roles";
@@ -39,7 +39,7 @@ export function HeadGrid(): JSX.Element {
   return (
     <Figure id="heads" title="All heads" words={<GridWords pictures={pictures} />} table={headTable}>
       <GridControls />
-      <div class="tiles" role="group" aria-label="All heads; arrow keys move" onKeyDown={moveFocus}>
+      <div class="tiles" role="group" aria-label="All heads; arrow keys move" onKeyDown={onArrowKey}>
         <Sheet rows={rows} pictures={pictures} />
         {order.value === "layers" ? (
           <div class="kinds">
@@ -134,26 +134,4 @@ function headTable(): Table {
       ...names.map((name) => ofHead(of, name, head)),
     ]),
   };
-}
-
-/** Arrow keys go to the nearest tile on that side. */
-function moveFocus(event: TargetedKeyboardEvent<HTMLDivElement>): void {
-  const step = STEPS[event.key];
-  const from = document.activeElement;
-  if (step === undefined || !(from instanceof HTMLElement) || !from.matches("a.tile")) return;
-  if (event.altKey || event.ctrlKey || event.metaKey) return;
-  event.preventDefault();
-  const middle = (element: Element): [number, number] => {
-    const box = element.getBoundingClientRect();
-    return [box.left + box.width / 2, box.top + box.height / 2];
-  };
-  const [x, y] = middle(from);
-  let best: { tile: HTMLElement; cost: number } | null = null;
-  for (const tile of event.currentTarget.querySelectorAll<HTMLElement>("a.tile")) {
-    const [right, down] = middle(tile);
-    const along = (right - x) * step[0] + (down - y) * step[1];
-    const aside = Math.abs((right - x) * step[1]) + Math.abs((down - y) * step[0]);
-    if (along > 4 && (best === null || along + 3 * aside < best.cost)) best = { tile, cost: along + 3 * aside };
-  }
-  best?.tile.focus();
 }
