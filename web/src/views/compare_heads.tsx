@@ -19,7 +19,7 @@ import {
 } from "../readings";
 import { linkTo } from "../store";
 import { HeadCells } from "./head_cells";
-import { Source } from "./source";
+import { Says } from "./says";
 
 export function HeadsCompared({ before, after }: { before: Exam; after: Exam }): JSX.Element | null {
   const measures = headMeasures(before).filter((name) => headMeasures(after).includes(name));
@@ -62,7 +62,7 @@ export function HeadsCompared({ before, after }: { before: Exam; after: Exam }):
           />
         )}
         <span class="small muted">
-          {found.words} (<Source text={found.source} />)
+          <Says of={found} />
         </span>
       </div>
       <div class="compare-cells">

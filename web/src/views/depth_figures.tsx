@@ -3,11 +3,11 @@ import type { ComponentChildren, JSX } from "preact";
 import { CATEGORIES } from "../colour";
 import type { Exam, Kind, Reading, Value } from "../contract";
 import { Figure, type Table } from "../figure";
+import { Words } from "../formula";
 import { Curves, type Point, type Series } from "../plot";
 import { SHORT, numbers, reading } from "../readings";
 import { exam, linkTo, page } from "../store";
 import { HeadDots, type DotGroup } from "./head_dots";
-import { Source } from "./source";
 
 /** A heading above the figures that are there; nothing if there are none. */
 export function Part(props: { title: string; there: boolean; children: ComponentChildren }): JSX.Element | null {
@@ -136,7 +136,7 @@ export function Sources({ of: lines, kind }: { of: { reading: string }[]; kind: 
   const found = lines.flatMap((line) => reading(exam.value, line.reading, kind)?.source.split(", ") ?? []);
   return (
     <span class="small">
-      <Source text={[...new Set(found)].join(", ")} />
+      <Words text={[...new Set(found)].join(", ")} />
     </span>
   );
 }

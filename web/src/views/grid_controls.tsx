@@ -24,7 +24,7 @@ import {
 } from "./grid_state";
 import { RoleDot } from "./role_dot";
 import { formName, formOf, labelOf, roleName } from "./roles";
-import { Source } from "./source";
+import { Says } from "./says";
 
 export function GridControls(): JSX.Element {
   const names = headMeasures(exam.value);
@@ -121,7 +121,7 @@ function MeasureWords(): JSX.Element {
     <p class="small muted measure-words">
       {found && (
         <span>
-          <b>{measureWords(measure.value).replace(":", "")}</b> – {found.words} (<Source text={found.source} />)
+          <b>{measureWords(measure.value).replace(":", "")}</b> – <Says of={found} />
         </span>
       )}
       {colouring.value === "measure" && extent.value !== null && (

@@ -4,6 +4,7 @@ import { useState } from "preact/hooks";
 import { Choice, Picker } from "../controls";
 import type { Exam } from "../contract";
 import { Figure } from "../figure";
+import { Words } from "../formula";
 import { Bars } from "../plot";
 import {
   alongDepth,
@@ -19,7 +20,6 @@ import {
 } from "../readings";
 import { exam, linkTo, page } from "../store";
 import { HeadCells } from "./head_cells";
-import { Source } from "./source";
 
 interface Judgement {
   name: string;
@@ -144,7 +144,7 @@ function Measured({ judgement }: { judgement: Judgement }): JSX.Element {
         words={
           first !== undefined && (
             <>
-              {sentence(words ?? first.words)} Source: <Source text={first.source} />.
+              {sentence(words ?? first.words)} Source: <Words text={first.source} />.
             </>
           )
         }
