@@ -300,6 +300,11 @@ function label(
   pen.restore();
 }
 
+/** The first words of a sentence. */
+export function beginning(tokens: string[]): string {
+  return shortened(tokens.map(word).join(" "), 40);
+}
+
 /** A token as one visible line: a blank or an empty one gets a sign. */
 export function word(token: string | undefined): string {
   const text = (token ?? "").replace(/[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2066-\u2069]/g, "·");

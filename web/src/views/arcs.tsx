@@ -2,7 +2,7 @@
 import { signal } from "@preact/signals";
 import type { ComponentChildren, JSX } from "preact";
 import { useState } from "preact/hooks";
-import { Choice } from "../controls";
+import { Choice, Labelled } from "../controls";
 import { word } from "../heatmap";
 import { digits } from "../readings";
 import { type Arc, chosenArcs, type Focus, reachOf, type Window } from "./arcs_chosen";
@@ -381,8 +381,7 @@ function Slider(props: {
   onInput: (value: number) => void;
 }): JSX.Element {
   return (
-    <label class="picker">
-      <span>{props.name}</span>
+    <Labelled label={props.name}>
       <input
         type="range"
         min={props.low}
@@ -393,6 +392,6 @@ function Slider(props: {
         onInput={(event) => props.onInput(Number(event.currentTarget.value))}
       />
       <output class="small">{props.label}</output>
-    </label>
+    </Labelled>
   );
 }

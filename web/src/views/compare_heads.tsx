@@ -6,9 +6,9 @@ import { Choice, Picker } from "../controls";
 import { Figure } from "../figure";
 import {
   KIND_WORDS,
-  SHORT,
   digits,
   headMeasures,
+  headName,
   headsOf,
   headsOfBoth,
   kindsOf,
@@ -140,7 +140,7 @@ function GridFigure(props: {
   const rows = Array.from({ length: down }, (_, layer) => ({
     name: `layer ${layer}`,
     cells: Array.from({ length: across }, (_, head) => {
-      const name = `${SHORT[kind]}.${layer}.${head}`;
+      const name = headName(kind, layer, head);
       if (!heads.has(name)) return null;
       const cell = { value: values.get(name) ?? null, name: `head ${name}` };
       return there.has(name) ? { ...cell, href: linkTo("head", name, { exam: props.leadsTo }) } : cell;

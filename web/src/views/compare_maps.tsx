@@ -5,11 +5,10 @@ import { mapOf } from "../blobs";
 import type { Change, Exam, Kind, Pin } from "../contract";
 import { Picker } from "../controls";
 import { Figure } from "../figure";
-import { Heatmap, word } from "../heatmap";
+import { beginning, Heatmap, word } from "../heatmap";
 import { digits, headsOfBoth, sides, type HeadName } from "../readings";
 import { page } from "../store";
 import { useLoaded } from "./loaded";
-import { shortened } from "./text_width";
 
 export function MapsCompared({
   before,
@@ -41,10 +40,7 @@ export function MapsCompared({
         {pairs.length > 1 && (
           <Picker
             label="Sentence"
-            options={pairs.map(([{ tokens }], place) => ({
-              value: String(place),
-              text: shortened(tokens.map(word).join(" "), 40),
-            }))}
+            options={pairs.map(([{ tokens }], place) => ({ value: String(place), text: beginning(tokens) }))}
             value={String(pair === undefined ? 0 : pairs.indexOf(pair))}
             onChange={(place) => (sentence.value = Number(place))}
           />

@@ -7,7 +7,7 @@ import type { Kind } from "../contract";
 import { Figure, type Table } from "../figure";
 import { word } from "../heatmap";
 import type { HeadName } from "../readings";
-import { headMeasures, KIND_WORDS, kindsOf, layersOf, ofHead, shown, SHORT } from "../readings";
+import { headMeasures, headName, KIND_WORDS, kindsOf, layersOf, ofHead, shown, slotName } from "../readings";
 import { exam, pin } from "../store";
 import { onArrowKey } from "./arrow_keys";
 import { measure, order, visible } from "./grid_state";
@@ -88,7 +88,7 @@ function Layers(props: {
   const { kind } = props;
   const layers = layersOf(exam.value, kind);
   const heads = new Map(props.visible.map((head) => [head.name, head]));
-  const across = Math.max(0, ...layers.map((layer) => exam.value.model.heads[`${SHORT[kind]}.${layer}`] ?? 0));
+  const across = Math.max(0, ...layers.map((layer) => exam.value.model.heads[slotName(kind, layer)] ?? 0));
   return (
     <section class="kind" aria-label={KIND_WORDS[kind]}>
       {kindsOf(exam.value).length > 1 && <h4>{KIND_WORDS[kind]}</h4>}
@@ -102,7 +102,7 @@ function Layers(props: {
             {layer}
           </span>,
           ...Array.from({ length: across }, (_, place) => {
-            const head = heads.get(`${SHORT[kind]}.${layer}.${place}`);
+            const head = heads.get(headName(kind, layer, place));
             const name = `${layer}.${place}`;
             return head === undefined ? <span key={`${name} -`} class="tile-out" /> : props.tile(head, name);
           }),

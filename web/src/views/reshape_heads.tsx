@@ -8,6 +8,7 @@ import { Words } from "../formula";
 import { Bars } from "../plot";
 import {
   alongDepth,
+  capital,
   doesNotApply,
   headsOf,
   kindsOf,
@@ -15,8 +16,8 @@ import {
   ofHead,
   parseHead,
   reading,
-  SHORT,
   shown,
+  slotName,
 } from "../readings";
 import { exam, linkTo, page } from "../store";
 import { HeadCells } from "./head_cells";
@@ -144,7 +145,7 @@ function Measured({ judgement }: { judgement: Judgement }): JSX.Element {
         words={
           first !== undefined && (
             <>
-              {sentence(words ?? first.words)} Source: <Words text={first.source} />.
+              {capital(words ?? first.words)}. Source: <Words text={first.source} />.
             </>
           )
         }
@@ -207,7 +208,7 @@ function Cells({ name, values }: { name: string; values: number[] }): JSX.Elemen
   const heads = headsOf(examined);
   const rows = slots.map(({ kind, layer }) => {
     const ofLayers = alongDepth(examined, name, kind);
-    const slot = `${SHORT[kind]}.${layer}`;
+    const slot = slotName(kind, layer);
     return {
       name: kindsOf(examined).length > 1 ? slot : `layer ${layer}`,
       cells:
@@ -244,7 +245,7 @@ function judged(examined: Exam, name: string): Judged[] {
   if (ofHeads.length > 0) return ofHeads;
   return kindsOf(examined).flatMap((kind) =>
     (alongDepth(examined, name, kind) ?? []).flatMap((value, layer) =>
-      value === null ? [] : [{ name: `${SHORT[kind]}.${layer}`, value }],
+      value === null ? [] : [{ name: slotName(kind, layer), value }],
     ),
   );
 }
@@ -256,8 +257,4 @@ function measureUnit(name: string): string {
 
 function asNumber(value: number | string | null): number | null {
   return typeof value === "number" ? value : null;
-}
-
-function sentence(words: string): string {
-  return `${words.charAt(0).toUpperCase()}${words.slice(1)}.`;
 }
