@@ -41,7 +41,7 @@ export function Picker(props: {
     <Labelled label={props.label}>
       <select value={props.value} onChange={(event) => props.onChange(event.currentTarget.value)}>
         {props.options.map(({ value, text }) => (
-          <option key={value} value={value} selected={value === props.value}>
+          <option key={value} value={value}>
             {text}
           </option>
         ))}

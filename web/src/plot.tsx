@@ -58,7 +58,7 @@ export function Curves(props: {
     setOver(xs.reduce((best, value) => (Math.abs(x.place(value) - at) < Math.abs(x.place(best) - at) ? value : best)));
   };
   return (
-    <div class="plot-box" onMouseMove={follow} onMouseLeave={() => setOver(null)}>
+    <div onMouseMove={follow} onMouseLeave={() => setOver(null)}>
       <Frame
         height={height}
         x={x}
@@ -213,7 +213,7 @@ export function Scatter(props: {
     { log: props.logY ?? false },
   );
   return (
-    <div class="plot-box">
+    <div>
       <Frame
         height={height}
         x={x}

@@ -152,9 +152,7 @@ function boxText(one: Hypothesis): string {
 }
 
 function classOf(one: Hypothesis, way: Set<Hypothesis>): string {
-  return [one.best ? "best" : one.fruitful ? "" : "lost", one.ended ? "ended" : "", way.has(one) ? "told" : ""]
-    .join(" ")
-    .trim();
+  return [one.best ? "best" : one.fruitful ? "" : "lost", way.has(one) ? "told" : ""].join(" ").trim();
 }
 
 function stateOf(one: Hypothesis): string {

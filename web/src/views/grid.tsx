@@ -39,7 +39,7 @@ export function HeadGrid(): JSX.Element {
   return (
     <Figure id="heads" title="All heads" words={<GridWords pictures={pictures} />} table={headTable}>
       <GridControls />
-      <div class="tiles" role="group" aria-label="All heads; arrow keys move" onKeyDown={onArrowKey}>
+      <div role="group" aria-label="All heads; arrow keys move" onKeyDown={onArrowKey}>
         <Sheet rows={rows} pictures={pictures} />
         {order.value === "layers" ? (
           <div class="kinds">

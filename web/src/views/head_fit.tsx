@@ -29,7 +29,6 @@ export function HeadFit(props: { pin: Pin; head: HeadName; map: Float32Array; fi
   return (
     <Figure
       id="fit"
-      class="wide"
       title={`Structure: nearest to ${formName(form)}${words ? ` (${words})` : ""}`}
       words={
         <>

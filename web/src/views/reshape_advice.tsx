@@ -117,7 +117,7 @@ function Advised({ advice }: { advice: Advice }): JSX.Element {
 function Verdict({ advice }: { advice: Advice }): JSX.Element {
   const mix = Object.entries(advice.chosen);
   return (
-    <div class="card reshape-verdict">
+    <div class="card">
       {mix.length === 0 ? (
         <p>
           <strong>Leave {advice.model} as it is.</strong> No mix of these mechanisms saves time and keeps the error over

@@ -118,11 +118,9 @@ function LayerPicker(props: { slot: string; mechanisms: string[]; changes: Chang
             live.change(swap(live.changes.value, slot, value === AS_IT_IS ? null : value))
           }
         >
-          <option value={AS_IT_IS} selected={now === AS_IT_IS}>
-            as it is
-          </option>
+          <option value={AS_IT_IS}>as it is</option>
           {props.mechanisms.map((mechanism) => (
-            <option key={mechanism} value={mechanism} selected={mechanism === now}>
+            <option key={mechanism} value={mechanism}>
               {short(mechanism)}
             </option>
           ))}
