@@ -1,7 +1,6 @@
 /** All heads of the model as small pictures: layers down and heads across, or in the order of a measure. */
 import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
-import { useMemo } from "preact/hooks";
 import type { Thumbnail } from "../blobs";
 import type { Kind } from "../contract";
 import { Figure, type Table } from "../figure";
@@ -13,7 +12,7 @@ import { onArrowKey } from "./arrow_keys";
 import { measure, order, visible } from "./grid_state";
 import { GridControls } from "./grid_controls";
 import { formOf, labelOf } from "./roles";
-import { Sheet } from "./sheet";
+import { sheetOf } from "./sheet";
 import { useThumbnails } from "./thumbnails";
 import { Tile } from "./tile";
 import "./grid.css";
@@ -35,12 +34,16 @@ export function HeadGrid(): JSX.Element {
       onFocus={() => (reached.value = head.name)}
     />
   );
-  const rows = useMemo(() => sheetRows(heads), [heads]);
   return (
-    <Figure id="heads" title="All heads" words={<GridWords pictures={pictures} />} table={headTable}>
+    <Figure
+      id="heads"
+      title="All heads"
+      words={<GridWords pictures={pictures} />}
+      table={headTable}
+      pictures={(drawn) => [sheetOf(sheetRows(heads), drawn)]}
+    >
       <GridControls />
       <div role="group" aria-label="All heads; arrow keys move" onKeyDown={onArrowKey}>
-        <Sheet rows={rows} pictures={pictures} />
         {order.value === "layers" ? (
           <div class="kinds">
             {kindsOf(exam.value).map((kind) => (
