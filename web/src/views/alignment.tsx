@@ -5,7 +5,7 @@ import { mapOf } from "../blobs";
 import type { Pin } from "../contract";
 import { Choice, Picker } from "../controls";
 import { Figure } from "../figure";
-import { Heatmap, word } from "../heatmap";
+import { Heatmap, matrixTable, word } from "../heatmap";
 import { digits, type HeadName } from "../readings";
 import { choose, exam, linkTo, page, pin } from "../store";
 import { DataTable } from "../table";
@@ -107,10 +107,7 @@ function Words({ pin: shown }: { pin: Pin }): JSX.Element | null {
   if (alignment === null) return null;
   const { read, written, weights } = alignment;
   const single = heads.find(({ name }) => name === chosen.value);
-  const table = () => ({
-    columns: ["word written", ...read.map((token, place) => `${place} ${word(token)}`)],
-    rows: written.map((token, row) => [word(token), ...weights.slice(row * read.length, (row + 1) * read.length)]),
-  });
+  const table = () => matrixTable("word written", weights, written, read);
   return (
     <>
       <div class="row alignment-controls">

@@ -6,8 +6,8 @@ import { Choice, Labelled } from "../controls";
 import { word } from "../heatmap";
 import { digits } from "../readings";
 import { type Arc, chosenArcs, type Focus, reachOf, type Window } from "./arcs_chosen";
-import { onArrowKey } from "./arrow_keys";
 import { shortened } from "./text_width";
+import { KeyedPlot } from "./keyed_plot";
 import { useWidth } from "./width";
 import "./arcs.css";
 
@@ -235,16 +235,8 @@ function Picture(props: {
   path: (arc: Arc) => string;
   children: ComponentChildren;
 }): JSX.Element {
-  const { width, height } = props;
   return (
-    <svg
-      class="plot"
-      viewBox={`0 0 ${width} ${height}`}
-      style={{ width: `${width}px` }}
-      role="group"
-      aria-label={props.label}
-      onKeyDown={onArrowKey}
-    >
+    <KeyedPlot width={props.width} height={props.height} label={props.label}>
       {props.arcs.map((arc) => (
         <path
           key={`${arc.row} ${arc.column}`}
@@ -256,7 +248,7 @@ function Picture(props: {
         />
       ))}
       {props.children}
-    </svg>
+    </KeyedPlot>
   );
 }
 

@@ -5,7 +5,7 @@ import { mapOf } from "../blobs";
 import type { Change, Exam, Kind, Pin } from "../contract";
 import { Picker } from "../controls";
 import { Figure } from "../figure";
-import { beginning, Heatmap, word } from "../heatmap";
+import { beginning, Heatmap, matrixTable } from "../heatmap";
 import { digits, headsOfBoth, sides, type HeadName } from "../readings";
 import { page } from "../store";
 import { useLoaded } from "./loaded";
@@ -110,13 +110,7 @@ function MapPair({ pair, head }: { pair: [Pin, Pin]; head: HeadName }): JSX.Elem
               ? `Violet gained weight, orange lost it; ${digits(100 * moved)} % of the attention moved.`
               : "Rows attend to columns; the stronger the colour, the more weight."
           }
-          table={() => ({
-            columns: ["row", ...columns.map((token, place) => `${place} ${word(token)}`)],
-            rows: rows.map((token, row) => [
-              word(token),
-              ...values.slice(row * columns.length, (row + 1) * columns.length),
-            ]),
-          })}
+          table={() => matrixTable("row", values, rows, columns)}
         >
           <Heatmap values={values} rows={rows} columns={columns} {...scaled} label={title} height={380} />
         </Figure>
