@@ -19,7 +19,7 @@ export function AlignmentView(): JSX.Element {
   const shown = pin.value !== null && tells(pin.value) ? pin.value : (pins.find(tells) ?? null);
   const found = pins.findIndex((one) => one.beam !== null);
   return (
-    <section class="alignment stack">
+    <section class="whole-words stack">
       <h2>Alignment</h2>
       {shown === null ? (
         <Nothing />
@@ -124,7 +124,7 @@ function Words({ pin: shown }: { pin: Pin }): JSX.Element | null {
       {weights.length === 0 ? (
         <p class="muted">Of these heads only small pictures were kept.</p>
       ) : (
-        <div class="alignment-figures">
+        <div class="columns alignment-figures">
           <Figure
             id="alignment-words"
             title="Which words were looked at for which word"

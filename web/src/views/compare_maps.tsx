@@ -99,7 +99,7 @@ function MapPair({ pair, head }: { pair: [Pin, Pin]; head: HeadName }): JSX.Elem
     { id: "difference", title: "After minus before", values: shift, scaled: { scale: "diverging" } },
   ] as const;
   return (
-    <div class="compare-maps">
+    <div class="columns compare-maps">
       {drawn.map(({ id, title, values, scaled }) => (
         <Figure
           key={id}

@@ -15,7 +15,7 @@ export function Part(props: { title: string; there: boolean; children: Component
   return (
     <>
       <h3 class="depth-part">{props.title}</h3>
-      <div class="depth-figures">{props.children}</div>
+      <div class="columns depth-figures">{props.children}</div>
     </>
   );
 }

@@ -49,7 +49,7 @@ export function HeadFit(props: { pin: Pin; head: HeadName; map: Float32Array; fi
         ),
       })}
     >
-      <div class="fit-maps">
+      <div class="columns fit-maps">
         {panels.map(([title, values]) => (
           <div key={title}>
             <h4>{title}</h4>

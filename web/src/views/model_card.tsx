@@ -12,7 +12,7 @@ export function ModelCard(): JSX.Element {
   return (
     <section class="card model-card" aria-labelledby="model-title">
       <h3 id="model-title">{of.model.name || "The model"}</h3>
-      <dl>
+      <dl class="terms">
         {facts.map(([name, value]) => (
           <div key={name}>
             <dt>{name}</dt>

@@ -61,7 +61,7 @@ function Advised({ advice }: { advice: Advice }): JSX.Element {
   return (
     <>
       <Verdict advice={advice} />
-      <div class="reshape-pair reshape-even">
+      <div class="columns reshape-pair reshape-even">
         <Figure
           id="reshape-advice-plot"
           title={`Error and speed at ${advice.length.toLocaleString("en-US")} positions`}

@@ -138,7 +138,9 @@ function Measured({ judgement }: { judgement: Judgement }): JSX.Element {
   const telling = name.startsWith("bottleneck.") ? sorted.filter(({ value }) => value > 0) : sorted;
   const table = () => ({ columns: ["where", name], rows: all.map(({ name: where, value }) => [where, value]) });
   return (
-    <div class={`reshape-pair ${Math.max(...Object.values(exam.value.model.heads)) > WIDEST ? "reshape-wide" : ""}`}>
+    <div
+      class={`columns reshape-pair ${Math.max(...Object.values(exam.value.model.heads)) > WIDEST ? "reshape-wide" : ""}`}
+    >
       <Figure
         id={`reshape-${name.replace(".", "-")}`}
         title={title}
