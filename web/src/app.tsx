@@ -3,7 +3,7 @@ import type { JSX, RefObject } from "preact";
 import { useEffect, useErrorBoundary, useRef } from "preact/hooks";
 import { Picker } from "./controls";
 import { isTyping } from "./keys";
-import { word } from "./heatmap";
+import { beginning } from "./heatmap";
 import { LiveBar } from "./live_bar";
 import { choose, exam, examIndex, linkTo, page, pinIndex, route, theme, turnTheme, VIEWS, type View } from "./store";
 import { AlignmentView } from "./views/alignment";
@@ -13,7 +13,6 @@ import { DepthView } from "./views/depth";
 import { HeadView } from "./views/head";
 import { OverviewView } from "./views/overview";
 import { ReshapeView } from "./views/reshape";
-import { shortened } from "./views/text_width";
 
 const SHOWN: Record<View, { words: string; Body: () => JSX.Element }> = {
   overview: { words: "Overview", Body: OverviewView },
@@ -136,10 +135,6 @@ function Which(): JSX.Element {
       )}
     </>
   );
-}
-
-function beginning(tokens: string[]): string {
-  return shortened(tokens.map(word).join(" "), 40);
 }
 
 function Keys({ dialog }: { dialog: { current: HTMLDialogElement | null } }): JSX.Element {

@@ -1,7 +1,7 @@
 /** Large numbers of the page: gzip, base64, and decoded when they are first asked for. */
 import type { Coding, Pin, Slot } from "./contract";
 import type { HeadName } from "./readings";
-import { SHORT } from "./readings";
+import { slotName } from "./readings";
 
 const given = new Map<string, string>();
 const decoded = new Map<string, Promise<Uint8Array>>();
@@ -44,7 +44,7 @@ export async function unpack(text: string): Promise<Uint8Array> {
 // Maps ------------------------------------------------------------------------------------------------------------------
 
 export function slotOf(pin: Pin, head: HeadName): Slot | null {
-  return pin.slots.find((slot) => slot.name === `${SHORT[head.kind]}.${head.layer}`) ?? null;
+  return pin.slots.find((slot) => slot.name === slotName(head.kind, head.layer)) ?? null;
 }
 
 /** The weights of a head, row after row; null where only the thumbnail was kept. */

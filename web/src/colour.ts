@@ -75,10 +75,10 @@ const ROLES: [RegExp, number][] = [
   [/^previous|offset -/, 0],
   [/^next|offset [1-9]/, 1],
   [/^self|offset 0/, 2],
-  [/^syntactic|^syntax/, 3],
+  [/^syntactic/, 3],
   [/^rare/, 4],
-  [/^duplicate|^induction|^copy/, 5],
-  [/^sink|^first|^delimiter|^special/, 6],
+  [/^duplicate|^induction/, 5],
+  [/^first|^delimiter/, 6],
 ];
 
 /** The colour of a role; what a head without one gets is grey. */

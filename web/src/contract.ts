@@ -5,7 +5,7 @@
  */
 
 export type Kind = "encoder" | "decoder" | "cross";
-export type Host = "file" | "live" | "notebook";
+type Host = "file" | "live" | "notebook";
 
 /** Nested lists in the order of the axes; null where there is no number. */
 export type Value = number | string | null | Value[];
@@ -117,7 +117,7 @@ export interface Slot {
 /** uint8: weight = (q / levels)^2, between 0 and 1. float16: little-endian, any number. */
 export type Coding = { type: "uint8"; levels: number } | { type: "float16" };
 
-export interface Fits {
+interface Fits {
   /** The name of the form, by head: "offset", "band", ... */
   forms: string[];
   /** Its squared error on this sentence, per query: 0 is a perfect fit. */
@@ -132,7 +132,7 @@ export interface BeamStep {
 }
 
 /** `parent` is a place in `kept` of the step before; `logprob` is that of the whole hypothesis. */
-export interface Candidate {
+interface Candidate {
   parent: number;
   token: string;
   logprob: number;

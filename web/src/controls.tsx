@@ -1,5 +1,5 @@
 /** Small controls, all of them plain HTML that keys reach. */
-import type { JSX } from "preact";
+import type { ComponentChildren, JSX } from "preact";
 import { useId } from "preact/hooks";
 
 /** One of a few: radio buttons in a row. */
@@ -38,15 +38,31 @@ export function Picker(props: {
   onChange: (value: string) => void;
 }): JSX.Element {
   return (
-    <label class="picker">
-      <span>{props.label}</span>
+    <Labelled label={props.label}>
       <select value={props.value} onChange={(event) => props.onChange(event.currentTarget.value)}>
         {props.options.map(({ value, text }) => (
-          <option key={value} value={value} selected={value === props.value}>
+          <option key={value} value={value}>
             {text}
           </option>
         ))}
       </select>
+    </Labelled>
+  );
+}
+
+/** One control, with its name before it. */
+export function Labelled({ label, children }: { label: string; children: ComponentChildren }): JSX.Element {
+  return (
+    <label class="picker">
+      <span>{label}</span>
+      {children}
     </label>
   );
+}
+
+/** Without this one if it was there, with it if not: what a button that stays pressed does. */
+export function toggled<T>(chosen: ReadonlySet<T>, one: T): Set<T> {
+  const next = new Set(chosen);
+  if (!next.delete(one)) next.add(one);
+  return next;
 }

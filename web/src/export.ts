@@ -53,7 +53,7 @@ const GAP = 12;
 /** Points of a PNG for one of the screen, each way. */
 const FINE = 2;
 
-/** Beside one another, as large as on the screen; a canvas that is not shown has a size of its own. */
+/** Beside one another, as large as on the screen; a canvas that is not on the page has a size of its own. */
 function placed(pictures: Picture[]): Placed<Picture>[] {
   if (pictures.length === 0) throw new Error("there is no picture here");
   let next = GAP;

@@ -15,6 +15,8 @@ export function Figure(props: {
   title: string;
   words?: ComponentChildren;
   table: () => Table;
+  /** What is saved, where that is not all that is drawn. */
+  pictures?: (drawn: Element) => Picture[];
   children: ComponentChildren;
   class?: string;
 }): JSX.Element {
@@ -29,7 +31,7 @@ export function Figure(props: {
 
   async function take(format: Format, way: "copy" | "save"): Promise<void> {
     try {
-      const made = format === "CSV" ? toCsv(props.table()) : TO[format](picturesIn(drawn.current!));
+      const made = format === "CSV" ? toCsv(props.table()) : TO[format]((props.pictures ?? picturesIn)(drawn.current!));
       if (way === "save") save(`${props.id}.${format.toLowerCase()}`, new Blob([await made], { type: TYPES[format] }));
       else if (!(await copy(made))) return say("the browser does not let this page copy; save it instead");
       say(`${format} ${way === "save" ? "saved" : "copied"}`);
@@ -91,9 +93,8 @@ function Formats(props: {
   );
 }
 
-/** All that is drawn; the small pictures of heads are together on a sheet. */
-function picturesIn(box: Element): Picture[] {
-  return [...box.querySelectorAll<Picture>("svg.plot, canvas:not(.thumbnail)")];
+function picturesIn(drawn: Element): Picture[] {
+  return [...drawn.querySelectorAll<Picture>("svg.plot, canvas")];
 }
 
 function Tabled({ title, table }: { title: string; table: Table }): JSX.Element {

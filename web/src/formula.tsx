@@ -56,7 +56,7 @@ function Maths({ formula, tail }: { formula: Formula; tail: string }): JSX.Eleme
     last.append(pieces.pop() ?? "", tail);
     place.current?.replaceChildren(...pieces.flatMap((piece) => [piece, document.createElement("wbr")]), last);
   }, [formula, tail]);
-  return <span class="formula" ref={place} />;
+  return <span ref={place} />;
 }
 
 function node(child: Child): Node {

@@ -2,6 +2,7 @@
 import type { JSX } from "preact";
 import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { diverging, sequential, type Rgb } from "./colour";
+import type { Table } from "./export";
 import { digits } from "./readings";
 import { theme } from "./store";
 import { STEPS } from "./views/arrow_keys";
@@ -297,6 +298,19 @@ function label(
   if (turn) pen.rotate(-Math.PI / 2);
   pen.fillText(shortened(text, LETTERS), 0, 0);
   pen.restore();
+}
+
+/** Its numbers: a row for every row, named by its token. */
+export function matrixTable(first: string, values: Float32Array, rows: string[], columns: string[]): Table {
+  return {
+    columns: [first, ...columns.map((token, place) => `${place} ${word(token)}`)],
+    rows: rows.map((token, row) => [word(token), ...values.slice(row * columns.length, (row + 1) * columns.length)]),
+  };
+}
+
+/** The first words of a sentence. */
+export function beginning(tokens: string[]): string {
+  return shortened(tokens.map(word).join(" "), 40);
 }
 
 /** A token as one visible line: a blank or an empty one gets a sign. */

@@ -12,7 +12,7 @@ export function OutputsPanel({ outputs, changed }: { outputs: Outputs; changed: 
         <>
           <p class="outputs-words">{words}</p>
           {changed ? (
-            <div class="outputs-both">
+            <div class="columns outputs-both">
               <Said title="as it is" items={before} others={before} />
               <Said title="changed" items={after} others={before} />
             </div>

@@ -5,6 +5,7 @@ import { axis, outline, tickText, wholeAxis } from "./axis";
 import { CATEGORIES } from "./colour";
 import { Frame, MARGIN, WIDTH } from "./plot_frame";
 import { digits } from "./readings";
+import { shortened } from "./views/text_width";
 
 export interface Point {
   x: number;
@@ -57,7 +58,7 @@ export function Curves(props: {
     setOver(xs.reduce((best, value) => (Math.abs(x.place(value) - at) < Math.abs(x.place(best) - at) ? value : best)));
   };
   return (
-    <div class="plot-box" onMouseMove={follow} onMouseLeave={() => setOver(null)}>
+    <div onMouseMove={follow} onMouseLeave={() => setOver(null)}>
       <Frame
         height={height}
         x={x}
@@ -149,7 +150,7 @@ export function Bars(props: {
         const y = 6 + 22 * place;
         const name = (
           <text class="plot-label" x={room - 8} y={y + 9} text-anchor="end" dominant-baseline="middle">
-            {bar.name.length > 26 ? `${bar.name.slice(0, 25)}…` : bar.name}
+            {shortened(bar.name, 26)}
           </text>
         );
         return (
@@ -212,7 +213,7 @@ export function Scatter(props: {
     { log: props.logY ?? false },
   );
   return (
-    <div class="plot-box">
+    <div>
       <Frame
         height={height}
         x={x}

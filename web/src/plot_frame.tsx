@@ -7,7 +7,7 @@ export const WIDTH = 560;
 export const MARGIN = { top: 10, right: 14, bottom: 40, left: 58 };
 
 /** An entry of the legend; its sign is drawn around (0, 0), and at most 22 wide. */
-export interface Entry {
+interface Entry {
   name: string;
   sign: JSX.Element;
 }

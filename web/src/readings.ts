@@ -13,6 +13,15 @@ export interface HeadName {
   name: string;
 }
 
+/** A layer of a kind, enc.3: a slot of the model. */
+export function slotName(kind: Kind, layer: number): string {
+  return `${SHORT[kind]}.${layer}`;
+}
+
+export function headName(kind: Kind, layer: number, head: number): string {
+  return `${slotName(kind, layer)}.${head}`;
+}
+
 export function kindsOf(exam: Exam): Kind[] {
   return KINDS.filter((kind) => exam.model.kinds.includes(kind));
 }
@@ -20,11 +29,11 @@ export function kindsOf(exam: Exam): Kind[] {
 export function headsOf(exam: Exam): HeadName[] {
   return kindsOf(exam).flatMap((kind) =>
     layersOf(exam, kind).flatMap((layer) =>
-      Array.from({ length: exam.model.heads[`${SHORT[kind]}.${layer}`] ?? 0 }, (_, head) => ({
+      Array.from({ length: exam.model.heads[slotName(kind, layer)] ?? 0 }, (_, head) => ({
         kind,
         layer,
         head,
-        name: `${SHORT[kind]}.${layer}.${head}`,
+        name: headName(kind, layer, head),
       })),
     ),
   );
@@ -45,8 +54,10 @@ export function parseHead(exam: Exam, text: string): HeadName | null {
 
 /** Heads of layers that have as many in both examinations: where heads were removed, numbers name others than before. */
 export function headsOfBoth(before: Exam, after: Exam): HeadName[] {
-  const slot = ({ kind, layer }: HeadName): string => `${SHORT[kind]}.${layer}`;
-  return headsOf(before).filter((head) => before.model.heads[slot(head)] === after.model.heads[slot(head)]);
+  return headsOf(before).filter(({ kind, layer }) => {
+    const slot = slotName(kind, layer);
+    return before.model.heads[slot] === after.model.heads[slot];
+  });
 }
 
 /** The shortest name that is clear: 3.7 where there is one kind of attention. */
@@ -100,13 +111,17 @@ export function headMeasures(exam: Exam): string[] {
   return [...new Set(names)].sort();
 }
 
-function hasNumbers(value: Value): boolean {
+export function hasNumbers(value: Value): boolean {
   return Array.isArray(value) ? value.some(hasNumbers) : typeof value === "number";
 }
 
 /** "saturation.entropy" for people. */
 export function measureWords(name: string): string {
   return name.replace(".", ": ").replaceAll("_", " ");
+}
+
+export function capital(words: string): string {
+  return words.charAt(0).toUpperCase() + words.slice(1);
 }
 
 /** Tokens of the rows (queries) and columns (keys) of maps of a kind. */

@@ -5,7 +5,7 @@ import { mapOf } from "../blobs";
 import type { Pin } from "../contract";
 import { Choice, Picker } from "../controls";
 import { Figure } from "../figure";
-import { Heatmap, word } from "../heatmap";
+import { Heatmap, matrixTable, word } from "../heatmap";
 import { digits, type HeadName } from "../readings";
 import { choose, exam, linkTo, page, pin } from "../store";
 import { DataTable } from "../table";
@@ -19,7 +19,7 @@ export function AlignmentView(): JSX.Element {
   const shown = pin.value !== null && tells(pin.value) ? pin.value : (pins.find(tells) ?? null);
   const found = pins.findIndex((one) => one.beam !== null);
   return (
-    <section class="alignment stack">
+    <section class="whole-words stack">
       <h2>Alignment</h2>
       {shown === null ? (
         <Nothing />
@@ -107,10 +107,7 @@ function Words({ pin: shown }: { pin: Pin }): JSX.Element | null {
   if (alignment === null) return null;
   const { read, written, weights, maps } = alignment;
   const single = heads.find(({ name }) => name === chosen.value);
-  const table = () => ({
-    columns: ["word written", ...read.map((token, place) => `${place} ${word(token)}`)],
-    rows: written.map((token, row) => [word(token), ...weights.slice(row * read.length, (row + 1) * read.length)]),
-  });
+  const table = () => matrixTable("word written", weights, written, read);
   return (
     <>
       <div class="row alignment-controls">
@@ -132,7 +129,7 @@ function Words({ pin: shown }: { pin: Pin }): JSX.Element | null {
       {weights.length === 0 ? (
         <p class="muted">Of these heads only small pictures were kept.</p>
       ) : (
-        <div class="alignment-figures">
+        <div class="columns alignment-figures">
           <Figure
             id="alignment-words"
             title="Which words were looked at for which word"

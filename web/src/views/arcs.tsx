@@ -2,12 +2,12 @@
 import { signal } from "@preact/signals";
 import type { ComponentChildren, JSX } from "preact";
 import { useState } from "preact/hooks";
-import { Choice } from "../controls";
+import { Choice, Labelled } from "../controls";
 import { word } from "../heatmap";
 import { digits } from "../readings";
 import { type Arc, chosenArcs, type Focus, reachOf, type Window } from "./arcs_chosen";
-import { onArrowKey } from "./arrow_keys";
 import { shortened } from "./text_width";
+import { KeyedPlot } from "./keyed_plot";
 import { useWidth } from "./width";
 import "./arcs.css";
 
@@ -235,16 +235,8 @@ function Picture(props: {
   path: (arc: Arc) => string;
   children: ComponentChildren;
 }): JSX.Element {
-  const { width, height } = props;
   return (
-    <svg
-      class="plot"
-      viewBox={`0 0 ${width} ${height}`}
-      style={{ width: `${width}px` }}
-      role="group"
-      aria-label={props.label}
-      onKeyDown={onArrowKey}
-    >
+    <KeyedPlot width={props.width} height={props.height} label={props.label}>
       {props.arcs.map((arc) => (
         <path
           key={`${arc.row} ${arc.column}`}
@@ -256,7 +248,7 @@ function Picture(props: {
         />
       ))}
       {props.children}
-    </svg>
+    </KeyedPlot>
   );
 }
 
@@ -381,8 +373,7 @@ function Slider(props: {
   onInput: (value: number) => void;
 }): JSX.Element {
   return (
-    <label class="picker">
-      <span>{props.name}</span>
+    <Labelled label={props.name}>
       <input
         type="range"
         min={props.low}
@@ -393,6 +384,6 @@ function Slider(props: {
         onInput={(event) => props.onInput(Number(event.currentTarget.value))}
       />
       <output class="small">{props.label}</output>
-    </label>
+    </Labelled>
   );
 }

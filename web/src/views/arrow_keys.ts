@@ -1,21 +1,24 @@
 /** One stop of the tab key for many things: arrow keys move among them. */
 
+type Place = [number, number];
+
 /** Key -> steps to the right and down. */
-export const STEPS: Record<string, [number, number]> = {
+export const STEPS: Record<string, Place> = {
   ArrowLeft: [-1, 0],
   ArrowRight: [1, 0],
   ArrowUp: [0, -1],
   ArrowDown: [0, 1],
 };
 
-/** For a box with elements that have data-at="column,row": to the nearest one in the direction of the arrow. */
+/** For a box with elements that have data-at: to the nearest one in the direction of the arrow. */
 export function onArrowKey(event: KeyboardEvent): void {
   const step = STEPS[event.key];
   const from = placeOf(event.target);
   if (step === undefined || from === null || event.altKey || event.ctrlKey || event.metaKey) return;
   const box = event.currentTarget as Element;
+  const swerve = (event.target as Element).getAttribute("data-at") === "" ? 3 : 100;
   const ahead = [...box.querySelectorAll<SVGElement | HTMLElement>("[data-at]")]
-    .map((element) => ({ element, cost: cost(from, placeOf(element)!, step) }))
+    .map((element) => ({ element, cost: cost(from, placeOf(element)!, step, swerve) }))
     .filter((next) => next.cost < Infinity)
     .sort((a, b) => a.cost - b.cost)[0];
   event.preventDefault();
@@ -24,17 +27,19 @@ export function onArrowKey(event: KeyboardEvent): void {
   ahead?.element.scrollIntoView({ block: "nearest", inline: "nearest" });
 }
 
-function placeOf(target: EventTarget | null): [number, number] | null {
+/** data-at="column,row"; of data-at="", which wraps as the window changes, the middle on the screen. */
+function placeOf(target: EventTarget | null): Place | null {
   const said = target instanceof Element ? target.getAttribute("data-at") : null;
   if (said === null) return null;
-  const [column = 0, row = 0] = said.split(",").map(Number);
+  const { x, y, width, height } = (target as Element).getBoundingClientRect();
+  const [column = 0, row = 0] = said === "" ? [x + width / 2, y + height / 2] : said.split(",").map(Number);
   return [column, row];
 }
 
-/** What lies straight ahead comes first, then what lies a little aside. */
-function cost(from: [number, number], to: [number, number], [right, down]: [number, number]): number {
+/** What lies straight ahead comes first, then what lies a little aside: a step aside is as far as `swerve` ahead. */
+function cost(from: Place, to: Place, [right, down]: Place, swerve: number): number {
   const [across, along] = [to[0] - from[0], to[1] - from[1]];
   const ahead = across * right + along * down;
   const aside = Math.abs(right === 0 ? across : along);
-  return ahead > 0 ? ahead + 100 * aside : Infinity;
+  return ahead > 0.5 ? ahead + swerve * aside : Infinity;
 }

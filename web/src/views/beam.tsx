@@ -6,10 +6,10 @@ import type { Pin } from "../contract";
 import { Figure } from "../figure";
 import { word } from "../heatmap";
 import { digits, percent } from "../readings";
-import { onArrowKey } from "./arrow_keys";
 import "./beam.css";
 import { hypothesesOf, stepProbability, textOf, wayTo, type Hypothesis } from "./beam_layout";
 import { shortened, textWidth } from "./text_width";
+import { KeyedPlot } from "./keyed_plot";
 
 const ROW = 34;
 const BOX = 24;
@@ -57,14 +57,7 @@ export function BeamTree({ pin }: { pin: Pin }): JSX.Element {
       })}
     >
       <div class="beam-box" onMouseLeave={() => (over.value = null)}>
-        <svg
-          class="plot"
-          viewBox={`0 0 ${width} ${height}`}
-          style={{ width: `${width}px` }}
-          role="group"
-          aria-label="Tree of the beam search; arrow keys move in it"
-          onKeyDown={onArrowKey}
-        >
+        <KeyedPlot width={width} height={height} label="Tree of the beam search; arrow keys move in it">
           <g class="plot-text">
             {places.slice(1).map(({ x, width: room }, step) => (
               <text key={step} x={x + room / 2} y={12} text-anchor="middle">
@@ -113,7 +106,7 @@ export function BeamTree({ pin }: { pin: Pin }): JSX.Element {
               </g>
             );
           })}
-        </svg>
+        </KeyedPlot>
       </div>
       <p class="beam-told small" role="status">
         {told === null ? " " : sentenceOf(told)}
@@ -152,9 +145,7 @@ function boxText(one: Hypothesis): string {
 }
 
 function classOf(one: Hypothesis, way: Set<Hypothesis>): string {
-  return [one.best ? "best" : one.fruitful ? "" : "lost", one.ended ? "ended" : "", way.has(one) ? "told" : ""]
-    .join(" ")
-    .trim();
+  return [one.best ? "best" : one.fruitful ? "" : "lost", way.has(one) ? "told" : ""].join(" ").trim();
 }
 
 function stateOf(one: Hypothesis): string {

@@ -4,7 +4,7 @@ import type { JSX, RefObject } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 import { bytesOf } from "../blobs";
 import type { Claim } from "../contract";
-import { Picker } from "../controls";
+import { Picker, toggled } from "../controls";
 import { isTyping } from "../keys";
 import { page, printing, route } from "../store";
 import { ClaimRow } from "./claim_row";
@@ -99,10 +99,6 @@ async function load(blob: string): Promise<true> {
 function Sorts(): JSX.Element {
   const { sorts } = wanted.value;
   const found = claims.value.filter((claim) => mentions(claim, wanted.value)).map(sortOf);
-  const turn = (sort: Sort): void => {
-    const others = [...sorts].filter((one) => one !== sort);
-    wanted.value = { ...wanted.value, sorts: new Set(sorts.has(sort) ? others : [...others, sort]) };
-  };
   return (
     <div class="row" role="group" aria-label="Verdicts">
       {(Object.keys(SORTS) as Sort[]).map((sort) => (
@@ -112,7 +108,7 @@ function Sorts(): JSX.Element {
           class="claims-sort"
           data-verdict={sort}
           aria-pressed={sorts.has(sort)}
-          onClick={() => turn(sort)}
+          onClick={() => (wanted.value = { ...wanted.value, sorts: toggled(sorts, sort) })}
         >
           <span class="claims-mark" aria-hidden="true">
             {SORTS[sort].mark}
@@ -141,17 +137,12 @@ function Group({ document }: { document: Document }): JSX.Element | null {
             claim={claim}
             hidden={!shown.value.has(claim)}
             open={opened.value.has(claim.id) || (printing.value && shown.value.has(claim))}
-            onToggle={() => toggle(claim.id)}
+            onToggle={() => (opened.value = toggled(opened.value, claim.id))}
           />
         ))}
       </ul>
     </section>
   );
-}
-
-function toggle(id: string): void {
-  const others = [...opened.value].filter((one) => one !== id);
-  opened.value = new Set(opened.value.has(id) ? others : [...others, id]);
 }
 
 function wantedId(): string | null {

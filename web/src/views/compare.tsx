@@ -14,7 +14,7 @@ export function CompareView(): JSX.Element {
   const [before, after] = page.value.exams;
   const { comparison } = page.value;
   return (
-    <section class="compare stack">
+    <section class="compare whole-words stack">
       <h2>Compare</h2>
       {before === undefined || after === undefined || comparison === null ? (
         <HowToCompare />
@@ -26,7 +26,7 @@ export function CompareView(): JSX.Element {
           <Changes before={before} after={after} changes={comparison.changes} />
           <HeadsCompared before={before} after={after} />
           <MapsCompared before={before} after={after} changes={comparison.changes} />
-          <div class="compare-last">
+          <div class="columns compare-last">
             <DepthCompared before={before} after={after} comparison={comparison} />
             <Rest before={before} after={after} comparison={comparison} />
           </div>

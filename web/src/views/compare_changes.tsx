@@ -2,7 +2,7 @@
 import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
 import type { Change, Comparison, Exam } from "../contract";
-import { Choice } from "../controls";
+import { Choice, Labelled } from "../controls";
 import { parseHead, whole } from "../readings";
 import { roleName } from "./roles";
 import { linkTo } from "../store";
@@ -56,15 +56,14 @@ export function Changes({
     <div class="card">
       <h3>{judged ? "What changed most surely" : "What changed most"}</h3>
       <div class="row compare-filter">
-        <label class="picker">
-          <span>Only with</span>
+        <Labelled label="Only with">
           <input
             type="search"
             placeholder="entropy enc.3"
             value={sought.value}
             onInput={(event) => (sought.value = event.currentTarget.value)}
           />
-        </label>
+        </Labelled>
         {judged && (
           <Choice
             label="Show"

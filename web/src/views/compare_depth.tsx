@@ -8,7 +8,7 @@ import { Figure } from "../figure";
 import { Curves } from "../plot";
 import { kindsOf, measureWords, reading } from "../readings";
 import { linkTo } from "../store";
-import { Source } from "./source";
+import { Says } from "./says";
 
 export function DepthCompared({
   before,
@@ -36,8 +36,7 @@ export function DepthCompared({
         <>
           {found !== null && (
             <>
-              {found.words} (<Source text={found.source} />
-              ).{" "}
+              <Says of={found} />.{" "}
             </>
           )}
           <a href={linkTo("depth")}>All curves, with their bounds</a>

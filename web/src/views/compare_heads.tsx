@@ -6,9 +6,9 @@ import { Choice, Picker } from "../controls";
 import { Figure } from "../figure";
 import {
   KIND_WORDS,
-  SHORT,
   digits,
   headMeasures,
+  headName,
   headsOf,
   headsOfBoth,
   kindsOf,
@@ -19,7 +19,7 @@ import {
 } from "../readings";
 import { linkTo } from "../store";
 import { HeadCells } from "./head_cells";
-import { Source } from "./source";
+import { Says } from "./says";
 
 export function HeadsCompared({ before, after }: { before: Exam; after: Exam }): JSX.Element | null {
   const measures = headMeasures(before).filter((name) => headMeasures(after).includes(name));
@@ -62,7 +62,7 @@ export function HeadsCompared({ before, after }: { before: Exam; after: Exam }):
           />
         )}
         <span class="small muted">
-          {found.words} (<Source text={found.source} />)
+          <Says of={found} />
         </span>
       </div>
       <div class="compare-cells">
@@ -140,7 +140,7 @@ function GridFigure(props: {
   const rows = Array.from({ length: down }, (_, layer) => ({
     name: `layer ${layer}`,
     cells: Array.from({ length: across }, (_, head) => {
-      const name = `${SHORT[kind]}.${layer}.${head}`;
+      const name = headName(kind, layer, head);
       if (!heads.has(name)) return null;
       const cell = { value: values.get(name) ?? null, name: `head ${name}` };
       return there.has(name) ? { ...cell, href: linkTo("head", name, { exam: props.leadsTo }) } : cell;

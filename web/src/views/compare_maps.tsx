@@ -5,11 +5,10 @@ import { mapOf } from "../blobs";
 import type { Change, Exam, Kind, Pin } from "../contract";
 import { Picker } from "../controls";
 import { Figure } from "../figure";
-import { Heatmap, word } from "../heatmap";
+import { beginning, Heatmap, matrixTable } from "../heatmap";
 import { digits, headsOfBoth, sides, type HeadName } from "../readings";
 import { page } from "../store";
 import { useLoaded } from "./loaded";
-import { shortened } from "./text_width";
 
 export function MapsCompared({
   before,
@@ -41,10 +40,7 @@ export function MapsCompared({
         {pairs.length > 1 && (
           <Picker
             label="Sentence"
-            options={pairs.map(([{ tokens }], place) => ({
-              value: String(place),
-              text: shortened(tokens.map(word).join(" "), 40),
-            }))}
+            options={pairs.map(([{ tokens }], place) => ({ value: String(place), text: beginning(tokens) }))}
             value={String(pair === undefined ? 0 : pairs.indexOf(pair))}
             onChange={(place) => (sentence.value = Number(place))}
           />
@@ -104,7 +100,7 @@ function MapPair({ pair, head }: { pair: [Pin, Pin]; head: HeadName }): JSX.Elem
     { id: "difference", title: "After minus before", values: shift, scaled: { scale: "diverging" } },
   ] as const;
   return (
-    <div class="compare-maps">
+    <div class="columns compare-maps">
       {drawn.map(({ id, title, values, scaled }) => (
         <Figure
           key={id}
@@ -115,13 +111,7 @@ function MapPair({ pair, head }: { pair: [Pin, Pin]; head: HeadName }): JSX.Elem
               ? `Violet gained weight, orange lost it; ${digits(100 * moved)} % of the attention moved.`
               : "Rows attend to columns; the stronger the colour, the more weight."
           }
-          table={() => ({
-            columns: ["row", ...columns.map((token, place) => `${place} ${word(token)}`)],
-            rows: rows.map((token, row) => [
-              word(token),
-              ...values.slice(row * columns.length, (row + 1) * columns.length),
-            ]),
-          })}
+          table={() => matrixTable("row", values, rows, columns)}
         >
           <Heatmap values={values} rows={rows} columns={columns} {...scaled} label={title} height={380} />
         </Figure>

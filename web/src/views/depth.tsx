@@ -15,7 +15,7 @@ export function DepthView(): JSX.Element {
   const kinds = kindsOf(exam.value).filter((kind) => isThere(kind, MEASURED, [exam.value]));
   const kind = kinds.find((one) => one === chosen.value) ?? kinds[0];
   return (
-    <section class="depth stack">
+    <section class="stack">
       <h2>Depth</h2>
       <p class="muted">
         How the tokens change from layer to layer. Depth 0 is the embedding; depth 1 is what the first layer, layer 0,

@@ -1,13 +1,13 @@
 /** Readings along depth as figures: curves, and dots for heads. Where there are two examinations, both are drawn. */
 import type { ComponentChildren, JSX } from "preact";
 import { CATEGORIES } from "../colour";
-import type { Exam, Kind, Reading, Value } from "../contract";
+import type { Exam, Kind, Reading } from "../contract";
 import { Figure, type Table } from "../figure";
+import { Words } from "../formula";
 import { Curves, type Point, type Series } from "../plot";
-import { SHORT, numbers, reading } from "../readings";
+import { hasNumbers, headName, numbers, reading } from "../readings";
 import { exam, linkTo, page } from "../store";
 import { HeadDots, type DotGroup } from "./head_dots";
-import { Source } from "./source";
 
 /** A heading above the figures that are there; nothing if there are none. */
 export function Part(props: { title: string; there: boolean; children: ComponentChildren }): JSX.Element | null {
@@ -15,7 +15,7 @@ export function Part(props: { title: string; there: boolean; children: Component
   return (
     <>
       <h3 class="depth-part">{props.title}</h3>
-      <div class="depth-figures">{props.children}</div>
+      <div class="columns depth-figures">{props.children}</div>
     </>
   );
 }
@@ -23,12 +23,10 @@ export function Part(props: { title: string; there: boolean; children: Component
 /** Whether a reading of such a name has a number. */
 export function isThere(kind: Kind, names: RegExp, exams: Exam[] = page.value.exams): boolean {
   return exams.some(({ readings }) =>
-    Object.entries(readings).some(([name, found]) => found.kind === kind && names.test(name) && hasNumber(found.value)),
+    Object.entries(readings).some(
+      ([name, found]) => found.kind === kind && names.test(name) && hasNumbers(found.value),
+    ),
   );
-}
-
-function hasNumber(value: Value): boolean {
-  return Array.isArray(value) ? value.some(hasNumber) : typeof value === "number";
 }
 
 export function nameOf({ label, model }: Exam): string {
@@ -136,7 +134,7 @@ export function Sources({ of: lines, kind }: { of: { reading: string }[]; kind: 
   const found = lines.flatMap((line) => reading(exam.value, line.reading, kind)?.source.split(", ") ?? []);
   return (
     <span class="small">
-      <Source text={[...new Set(found)].join(", ")} />
+      <Words text={[...new Set(found)].join(", ")} />
     </span>
   );
 }
@@ -156,7 +154,7 @@ export function DotFigure(props: {
   const groups = exams.flatMap((one, which) =>
     lines.flatMap((line, place): DotGroup[] => {
       const found = reading(one, line.reading, kind);
-      if (found === null || !hasNumber(found.value)) return [];
+      if (found === null || !hasNumbers(found.value)) return [];
       const whose = exams.length === 1 ? "" : ` (${one.label})`;
       return [
         {
@@ -185,10 +183,6 @@ export function DotFigure(props: {
       <HeadDots groups={groups} y={props.y} label={`${props.title} by layer, one dot for each head`} />
     </Figure>
   );
-}
-
-function headName(kind: Kind, layer: number, head: number): string {
-  return `${SHORT[kind]}.${layer}.${head}`;
 }
 
 /** A row for every head that either examination has. */

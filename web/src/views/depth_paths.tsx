@@ -2,7 +2,7 @@
 import type { JSX } from "preact";
 import type { Kind, Reading } from "../contract";
 import { Figure } from "../figure";
-import { SHORT, alongDepth, at, percent, reading, whole } from "../readings";
+import { SHORT, alongDepth, at, headName, percent, reading, whole } from "../readings";
 import { exam, linkTo, page } from "../store";
 import { CurveFigure, Part, Sources, byHead, isThere } from "./depth_figures";
 import { HeadCells } from "./head_cells";
@@ -73,7 +73,7 @@ function whoWrote(kind: Kind): JSX.Element | null {
     name: `layer ${layer}`,
     cells: [
       ...columns.map(({ of, shares, head }) => {
-        const name = `${SHORT[of]}.${layer}.${head}`;
+        const name = headName(of, layer, head);
         const value = shares[layer]?.[head];
         return value === undefined ? null : { value, name: `head ${name}`, href: linkTo("head", name) };
       }),

@@ -5,7 +5,7 @@ import type { Exam, Finding, Reading } from "../contract";
 import type { HeadName } from "../readings";
 import { KINDS, parseHead, reading, shown } from "../readings";
 import { exam, linkTo } from "../store";
-import { Source } from "./source";
+import { Says } from "./says";
 import "./findings.css";
 
 const FIRST = 8;
@@ -83,7 +83,7 @@ function Why({ readings }: { readings: [string, Reading][] }): JSX.Element | nul
       <ul>
         {readings.map(([name, found]) => (
           <li key={name}>
-            <code>{name}</code>: {found.words} (<Source text={found.source} />)
+            <code>{name}</code>: <Says of={found} />
           </li>
         ))}
       </ul>

@@ -1,19 +1,18 @@
 /** All heads of the model as small pictures: layers down and heads across, or in the order of a measure. */
 import { useSignal } from "@preact/signals";
-import type { JSX, TargetedKeyboardEvent } from "preact";
-import { useMemo } from "preact/hooks";
+import type { JSX } from "preact";
 import type { Thumbnail } from "../blobs";
 import type { Kind } from "../contract";
 import { Figure, type Table } from "../figure";
 import { word } from "../heatmap";
 import type { HeadName } from "../readings";
-import { headMeasures, KIND_WORDS, kindsOf, layersOf, ofHead, shown, SHORT } from "../readings";
+import { headMeasures, headName, KIND_WORDS, kindsOf, layersOf, ofHead, shown, slotName } from "../readings";
 import { exam, pin } from "../store";
-import { STEPS } from "./arrow_keys";
+import { onArrowKey } from "./arrow_keys";
 import { filtered, measure, order, visible } from "./grid_state";
 import { GridControls } from "./grid_controls";
 import { formOf, labelOf } from "./roles";
-import { Sheet } from "./sheet";
+import { sheetOf } from "./sheet";
 import { useThumbnails } from "./thumbnails";
 import { Tile } from "./tile";
 import "./grid.css";
@@ -35,12 +34,16 @@ export function HeadGrid(): JSX.Element {
       onFocus={() => (reached.value = head.name)}
     />
   );
-  const rows = useMemo(() => sheetRows(heads), [heads]);
   return (
-    <Figure id="heads" title="All heads" words={<GridWords pictures={pictures} />} table={headTable}>
+    <Figure
+      id="heads"
+      title="All heads"
+      words={<GridWords pictures={pictures} />}
+      table={headTable}
+      pictures={(drawn) => [sheetOf(sheetRows(heads), drawn)]}
+    >
       <GridControls />
-      <div class="tiles" role="group" aria-label="All heads; arrow keys move" onKeyDown={moveFocus}>
-        <Sheet rows={rows} pictures={pictures} />
+      <div role="group" aria-label="All heads; arrow keys move" onKeyDown={onArrowKey}>
         {order.value === "layers" ? (
           <div class="kinds">
             {kindsOf(exam.value).map((kind) => (
@@ -90,7 +93,7 @@ function Layers(props: {
   const { kind } = props;
   const layers = layersOf(exam.value, kind);
   const heads = new Map(props.visible.map((head) => [head.name, head]));
-  const across = Math.max(0, ...layers.map((layer) => exam.value.model.heads[`${SHORT[kind]}.${layer}`] ?? 0));
+  const across = Math.max(0, ...layers.map((layer) => exam.value.model.heads[slotName(kind, layer)] ?? 0));
   return (
     <section class="kind" aria-label={KIND_WORDS[kind]}>
       {kindsOf(exam.value).length > 1 && <h4>{KIND_WORDS[kind]}</h4>}
@@ -104,7 +107,7 @@ function Layers(props: {
             {layer}
           </span>,
           ...Array.from({ length: across }, (_, place) => {
-            const head = heads.get(`${SHORT[kind]}.${layer}.${place}`);
+            const head = heads.get(headName(kind, layer, place));
             const name = `${layer}.${place}`;
             return head === undefined ? <span key={`${name} -`} class="tile-out" /> : props.tile(head, name);
           }),
@@ -136,26 +139,4 @@ function headTable(): Table {
       ...names.map((name) => ofHead(of, name, head)),
     ]),
   };
-}
-
-/** Arrow keys go to the nearest tile on that side. */
-function moveFocus(event: TargetedKeyboardEvent<HTMLDivElement>): void {
-  const step = STEPS[event.key];
-  const from = document.activeElement;
-  if (step === undefined || !(from instanceof HTMLElement) || !from.matches("a.tile")) return;
-  if (event.altKey || event.ctrlKey || event.metaKey) return;
-  event.preventDefault();
-  const middle = (element: Element): [number, number] => {
-    const box = element.getBoundingClientRect();
-    return [box.left + box.width / 2, box.top + box.height / 2];
-  };
-  const [x, y] = middle(from);
-  let best: { tile: HTMLElement; cost: number } | null = null;
-  for (const tile of event.currentTarget.querySelectorAll<HTMLElement>("a.tile")) {
-    const [right, down] = middle(tile);
-    const along = (right - x) * step[0] + (down - y) * step[1];
-    const aside = Math.abs((right - x) * step[1]) + Math.abs((down - y) * step[0]);
-    if (along > 4 && (best === null || along + 3 * aside < best.cost)) best = { tile, cost: along + 3 * aside };
-  }
-  best?.tile.focus();
 }

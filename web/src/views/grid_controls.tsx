@@ -2,7 +2,7 @@
 import type { Signal } from "@preact/signals";
 import type { JSX } from "preact";
 import { rgb, sequential } from "../colour";
-import { Choice, Picker } from "../controls";
+import { Choice, Labelled, Picker, toggled } from "../controls";
 import type { Kind } from "../contract";
 import { digits, headMeasures, headsOf, kindsOf, measureWords, reading } from "../readings";
 import { exam } from "../store";
@@ -19,12 +19,11 @@ import {
   roles,
   showAll,
   sought,
-  toggleRole,
   visible,
 } from "./grid_state";
 import { RoleDot } from "./role_dot";
 import { formName, formOf, labelOf, roleName } from "./roles";
-import { Source } from "./source";
+import { Says } from "./says";
 
 export function GridControls(): JSX.Element {
   const names = headMeasures(exam.value);
@@ -98,8 +97,7 @@ function Field(props: {
   field: Signal<string>;
 }): JSX.Element {
   return (
-    <label class="picker">
-      <span>{props.label}</span>
+    <Labelled label={props.label}>
       <input
         type="text"
         class={props.class}
@@ -108,7 +106,7 @@ function Field(props: {
         placeholder={props.hint}
         onInput={(event) => (props.field.value = event.currentTarget.value)}
       />
-    </label>
+    </Labelled>
   );
 }
 
@@ -121,7 +119,7 @@ function MeasureWords(): JSX.Element {
     <p class="small muted measure-words">
       {found && (
         <span>
-          <b>{measureWords(measure.value).replace(":", "")}</b> – {found.words} (<Source text={found.source} />)
+          <b>{measureWords(measure.value).replace(":", "")}</b> – <Says of={found} />
         </span>
       )}
       {colouring.value === "measure" && extent.value !== null && (
@@ -151,7 +149,7 @@ function RoleLegend(): JSX.Element | null {
           type="button"
           class="role"
           aria-pressed={roles.value.has(label)}
-          onClick={() => toggleRole(label)}
+          onClick={() => (roles.value = toggled(roles.value, label))}
         >
           <RoleDot label={label} />
           {roleName(label, kinds.get(label) ?? "encoder")} <b>{count}</b>

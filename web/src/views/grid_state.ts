@@ -32,12 +32,6 @@ export function chooseMeasure(name: string): void {
   least.value = most.value = "";
 }
 
-export function toggleRole(label: string): void {
-  const next = new Set(roles.value);
-  if (!next.delete(label)) next.add(label);
-  roles.value = next;
-}
-
 export function showAll(): void {
   roles.value = new Set();
   form.value = least.value = most.value = sought.value = "";

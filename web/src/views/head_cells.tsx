@@ -2,8 +2,8 @@
 import type { JSX } from "preact";
 import { diverging, inkOn, rgb, sequential } from "../colour";
 import { digits } from "../readings";
-import { onArrowKey } from "./arrow_keys";
 import "./head_cells.css";
+import { KeyedPlot } from "./keyed_plot";
 
 export interface Cell {
   value: number | null;
@@ -35,14 +35,7 @@ export function HeadCells(props: Props): JSX.Element {
   let links = 0;
   return (
     <div class="head-cells">
-      <svg
-        class="plot"
-        viewBox={`0 0 ${width} ${height}`}
-        style={{ width: `${width}px` }}
-        role="group"
-        aria-label={label}
-        onKeyDown={onArrowKey}
-      >
+      <KeyedPlot width={width} height={height} label={label}>
         {columns.map((name, column) => (
           <text
             class="plot-label"
@@ -105,7 +98,7 @@ export function HeadCells(props: Props): JSX.Element {
             })}
           </g>
         ))}
-      </svg>
+      </KeyedPlot>
     </div>
   );
 }

@@ -15,7 +15,7 @@ export function HeadFacts({ head }: { head: HeadName }): JSX.Element {
   ];
   const facts = all.filter(([, fact]) => fact !== null);
   return (
-    <dl class="facts">
+    <dl class="terms facts">
       {facts.map(([name, fact]) => (
         <div key={name}>
           <dt>{name}</dt>

@@ -29,7 +29,6 @@ export function HeadFit(props: { pin: Pin; head: HeadName; map: Float32Array; fi
   return (
     <Figure
       id="fit"
-      class="wide"
       title={`Structure: nearest to ${formName(form)}${words ? ` (${words})` : ""}`}
       words={
         <>
@@ -50,7 +49,7 @@ export function HeadFit(props: { pin: Pin; head: HeadName; map: Float32Array; fi
         ),
       })}
     >
-      <div class="fit-maps">
+      <div class="columns fit-maps">
         {panels.map(([title, values]) => (
           <div key={title}>
             <h4>{title}</h4>

@@ -7,8 +7,8 @@ import type { HeadName } from "../readings";
 import { headsOf, KIND_WORDS, kindsOf, layersOf, shown } from "../readings";
 import { isTyping } from "../keys";
 import { exam, goTo, linkTo } from "../store";
-import { onArrowKey } from "./arrow_keys";
 import { labelOf, roleName } from "./roles";
+import { KeyedPlot } from "./keyed_plot";
 
 type Way = "before" | "after" | "lower" | "upper";
 
@@ -103,21 +103,14 @@ function KindPlace({ kind, head }: { kind: Kind; head: HeadName }): JSX.Element 
   const heads = headsOf(of).filter((other) => other.kind === kind);
   const layers = layersOf(of, kind);
   const across = 1 + Math.max(0, ...heads.map((other) => other.head));
-  const [width, height] = [across * SIDE, layers.length * SIDE];
+  const [width, height] = [across * SIDE + 2, layers.length * SIDE + 2];
   const reached = heads.find((other) => other.name === head.name) ?? heads[0];
   return (
     <div>
       {kindsOf(of).length > 1 && <div class="small muted">{KIND_WORDS[kind]}</div>}
-      <svg
-        class="place-map"
-        viewBox={`-1 -1 ${width + 2} ${height + 2}`}
-        style={{ width: `${width + 2}px` }}
-        role="group"
-        aria-label={`Heads of the ${KIND_WORDS[kind]}`}
-        onKeyDown={onArrowKey}
-      >
+      <KeyedPlot width={width} height={height} label={`Heads of the ${KIND_WORDS[kind]}`}>
         {heads.map((other) => {
-          const [x, y] = [other.head * SIDE, layers.indexOf(other.layer) * SIDE];
+          const [x, y] = [1 + other.head * SIDE, 1 + layers.indexOf(other.layer) * SIDE];
           const label = labelOf(of, other);
           const words = `head ${shown(of, other)}${label === "" ? "" : `, ${roleName(label, kind)}`}`;
           const here = other.name === head.name;
@@ -138,7 +131,7 @@ function KindPlace({ kind, head }: { kind: Kind; head: HeadName }): JSX.Element 
             </a>
           );
         })}
-      </svg>
+      </KeyedPlot>
     </div>
   );
 }

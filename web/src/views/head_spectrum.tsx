@@ -10,7 +10,7 @@ import type { HeadName } from "../readings";
 import { at, digits, numbers, ofHead, reading, shown } from "../readings";
 import { exam } from "../store";
 import { DataTable } from "../table";
-import { Source } from "./source";
+import { Says } from "./says";
 
 const scale = signal<"even" | "log">("even");
 
@@ -97,12 +97,7 @@ export function HeadRanks({ head }: { head: HeadName }): JSX.Element | null {
     const value = ofHead(exam.value, name, head);
     const found = reading(exam.value, name, head.kind);
     if (typeof value !== "number" || found === null) return [];
-    const words = (
-      <>
-        {found.words} (<Source text={found.source} />)
-      </>
-    );
-    return [{ key: name, cells: [short, value, words] }];
+    return [{ key: name, cells: [short, value, <Says of={found} />] }];
   });
   if (rows.length === 0) return null;
   return (

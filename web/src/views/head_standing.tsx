@@ -6,7 +6,7 @@ import { Figure } from "../figure";
 import type { HeadName } from "../readings";
 import { digits, headsOf, intervalOf, measureWords, ofHead, reading, shown } from "../readings";
 import { exam } from "../store";
-import { Source } from "./source";
+import { Says } from "./says";
 import { useWidth } from "./width";
 
 const MEASURES = [
@@ -65,7 +65,7 @@ export function HeadStanding({ head }: { head: HeadName }): JSX.Element | null {
             <div key={name}>
               <dt>{measureWords(name)}</dt>
               <dd>
-                {found.words} (<Source text={found.source} />)
+                <Says of={found} />
               </dd>
             </div>
           ))}

@@ -1,7 +1,7 @@
 /** Which model was examined, on which text. */
 import type { JSX } from "preact";
-import type { Exam } from "../contract";
-import { KIND_WORDS, kindsOf, layersOf, SHORT, whole } from "../readings";
+import type { Exam, Kind } from "../contract";
+import { capital, KIND_WORDS, kindsOf, layersOf, slotName, whole } from "../readings";
 import { exam, page } from "../store";
 import "./model_card.css";
 
@@ -12,7 +12,7 @@ export function ModelCard(): JSX.Element {
   return (
     <section class="card model-card" aria-labelledby="model-title">
       <h3 id="model-title">{of.model.name || "The model"}</h3>
-      <dl>
+      <dl class="terms">
         {facts.map(([name, value]) => (
           <div key={name}>
             <dt>{name}</dt>
@@ -43,8 +43,8 @@ function modelFacts(of: Exam): [string, string][] {
 }
 
 /** "6 layers of 12 heads", or "6 layers of 3 to 12 heads". */
-function layersWords(of: Exam, kind: keyof typeof SHORT): string {
-  const counts = layersOf(of, kind).map((layer) => of.model.heads[`${SHORT[kind]}.${layer}`] ?? 0);
+function layersWords(of: Exam, kind: Kind): string {
+  const counts = layersOf(of, kind).map((layer) => of.model.heads[slotName(kind, layer)] ?? 0);
   const [fewest, most] = [Math.min(...counts), Math.max(...counts)];
   if (counts.length === 0) return "no heads";
   return `${counted(counts.length, "layer")} of ${fewest === most ? counted(most, "head") : `${fewest} to ${most} heads`}`;
@@ -67,8 +67,4 @@ function fact(name: string, value: string | null): [string, string][] {
 
 function counted(count: number, thing: string): string {
   return `${whole(count)} ${thing}${count === 1 ? "" : "s"}`;
-}
-
-function capital(words: string): string {
-  return words.charAt(0).toUpperCase() + words.slice(1);
 }

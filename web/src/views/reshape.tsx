@@ -9,7 +9,7 @@ import "./reshape.css";
 
 export function ReshapeView(): JSX.Element {
   return (
-    <div class="reshape stack">
+    <div class="reshape whole-words stack">
       <header>
         <h2>Reshape</h2>
         <p class="muted">

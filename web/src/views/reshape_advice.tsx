@@ -61,7 +61,7 @@ function Advised({ advice }: { advice: Advice }): JSX.Element {
   return (
     <>
       <Verdict advice={advice} />
-      <div class="reshape-pair reshape-even">
+      <div class="columns reshape-pair reshape-even">
         <Figure
           id="reshape-advice-plot"
           title={`Error and speed at ${advice.length.toLocaleString("en-US")} positions`}
@@ -117,7 +117,7 @@ function Advised({ advice }: { advice: Advice }): JSX.Element {
 function Verdict({ advice }: { advice: Advice }): JSX.Element {
   const mix = Object.entries(advice.chosen);
   return (
-    <div class="card reshape-verdict">
+    <div class="card">
       {mix.length === 0 ? (
         <p>
           <strong>Leave {advice.model} as it is.</strong> No mix of these mechanisms saves time and keeps the error over

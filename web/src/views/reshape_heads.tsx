@@ -4,9 +4,11 @@ import { useState } from "preact/hooks";
 import { Choice, Picker } from "../controls";
 import type { Exam } from "../contract";
 import { Figure } from "../figure";
+import { Words } from "../formula";
 import { Bars } from "../plot";
 import {
   alongDepth,
+  capital,
   doesNotApply,
   headsOf,
   kindsOf,
@@ -14,12 +16,11 @@ import {
   ofHead,
   parseHead,
   reading,
-  SHORT,
   shown,
+  slotName,
 } from "../readings";
 import { exam, linkTo, page } from "../store";
 import { HeadCells } from "./head_cells";
-import { Source } from "./source";
 
 interface Judgement {
   name: string;
@@ -137,14 +138,16 @@ function Measured({ judgement }: { judgement: Judgement }): JSX.Element {
   const telling = name.startsWith("bottleneck.") ? sorted.filter(({ value }) => value > 0) : sorted;
   const table = () => ({ columns: ["where", name], rows: all.map(({ name: where, value }) => [where, value]) });
   return (
-    <div class={`reshape-pair ${Math.max(...Object.values(exam.value.model.heads)) > WIDEST ? "reshape-wide" : ""}`}>
+    <div
+      class={`columns reshape-pair ${Math.max(...Object.values(exam.value.model.heads)) > WIDEST ? "reshape-wide" : ""}`}
+    >
       <Figure
         id={`reshape-${name.replace(".", "-")}`}
         title={title}
         words={
           first !== undefined && (
             <>
-              {sentence(words ?? first.words)} Source: <Source text={first.source} />.
+              {capital(words ?? first.words)}. Source: <Words text={first.source} />.
             </>
           )
         }
@@ -207,7 +210,7 @@ function Cells({ name, values }: { name: string; values: number[] }): JSX.Elemen
   const heads = headsOf(examined);
   const rows = slots.map(({ kind, layer }) => {
     const ofLayers = alongDepth(examined, name, kind);
-    const slot = `${SHORT[kind]}.${layer}`;
+    const slot = slotName(kind, layer);
     return {
       name: kindsOf(examined).length > 1 ? slot : `layer ${layer}`,
       cells:
@@ -244,7 +247,7 @@ function judged(examined: Exam, name: string): Judged[] {
   if (ofHeads.length > 0) return ofHeads;
   return kindsOf(examined).flatMap((kind) =>
     (alongDepth(examined, name, kind) ?? []).flatMap((value, layer) =>
-      value === null ? [] : [{ name: `${SHORT[kind]}.${layer}`, value }],
+      value === null ? [] : [{ name: slotName(kind, layer), value }],
     ),
   );
 }
@@ -256,8 +259,4 @@ function measureUnit(name: string): string {
 
 function asNumber(value: number | string | null): number | null {
   return typeof value === "number" ? value : null;
-}
-
-function sentence(words: string): string {
-  return `${words.charAt(0).toUpperCase()}${words.slice(1)}.`;
 }

@@ -17,7 +17,7 @@ export function ReceiptsPart({ receipts }: { receipts: Receipt[] }): JSX.Element
           here.
         </p>
       ) : (
-        <ol class="reshape-receipts">
+        <ol class="columns reshape-receipts">
           {receipts.map((receipt, place) => (
             <li key={place}>
               <ReceiptCard receipt={receipt} place={place} />

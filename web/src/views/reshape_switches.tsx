@@ -4,7 +4,7 @@ import type { Thumbnail } from "../blobs";
 import type { Changes, Kind } from "../contract";
 import { live } from "../live";
 import { swap } from "../live_changes";
-import { headsOf, KIND_WORDS, kindsOf, layersOf, SHORT, shown, type HeadName } from "../readings";
+import { headsOf, KIND_WORDS, kindsOf, layersOf, shown, slotName, type HeadName } from "../readings";
 import { page } from "../store";
 import { onArrowKey } from "./arrow_keys";
 import { ThumbnailImage, useThumbnails } from "./thumbnails";
@@ -43,7 +43,7 @@ export function HeadSwitches({ mechanisms, possible, onPick, onKey }: Props): JS
           {several && <legend class="small muted">{KIND_WORDS[kind]}</legend>}
           {layersOf(examined, kind).map((layer) => {
             const place = row++;
-            const slot = `${SHORT[kind]}.${layer}`;
+            const slot = slotName(kind, layer);
             return (
               <div key={layer} class="switches-layer" role="group" aria-label={`layer ${slot}`}>
                 <LayerPicker slot={slot} mechanisms={mechanisms[slot] ?? []} changes={changes} />
@@ -118,11 +118,9 @@ function LayerPicker(props: { slot: string; mechanisms: string[]; changes: Chang
             live.change(swap(live.changes.value, slot, value === AS_IT_IS ? null : value))
           }
         >
-          <option value={AS_IT_IS} selected={now === AS_IT_IS}>
-            as it is
-          </option>
+          <option value={AS_IT_IS}>as it is</option>
           {props.mechanisms.map((mechanism) => (
-            <option key={mechanism} value={mechanism} selected={mechanism === now}>
+            <option key={mechanism} value={mechanism}>
               {short(mechanism)}
             </option>
           ))}

@@ -30,6 +30,7 @@ export function Tile(props: {
       tabIndex={props.reached ? 0 : -1}
       onFocus={props.onFocus}
       data-head={head.name}
+      data-at=""
       style={{ "--tile": tileColour(head) }}
     >
       <span class="visually-hidden">{tileWords(head)}</span>

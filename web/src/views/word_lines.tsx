@@ -4,9 +4,9 @@ import type { JSX } from "preact";
 import { useEffect, useMemo } from "preact/hooks";
 import { word } from "../heatmap";
 import { percent } from "../readings";
-import { onArrowKey } from "./arrow_keys";
 import "./word_lines.css";
 import { shortened, textWidth } from "./text_width";
+import { KeyedPlot } from "./keyed_plot";
 import { useWidth } from "./width";
 
 /** Row after row of `weights` is a word written, and column after column a word read. */
@@ -55,13 +55,10 @@ export function WordLines(props: Alignment & { strongest: boolean; label: string
           : sentenceOf(props, chosen)}
       </p>
       {room > 0 && (
-        <svg
-          class="plot"
-          viewBox={`0 0 ${layout.width} ${layout.height}`}
-          style={{ width: `${layout.width}px` }}
-          role="group"
-          aria-label={`${props.label}; arrow keys move between the words`}
-          onKeyDown={onArrowKey}
+        <KeyedPlot
+          width={layout.width}
+          height={layout.height}
+          label={`${props.label}; arrow keys move between the words`}
           onMouseLeave={() => (over.value = null)}
         >
           {drawn.map((link) => (
@@ -112,7 +109,7 @@ export function WordLines(props: Alignment & { strongest: boolean; label: string
               );
             }),
           )}
-        </svg>
+        </KeyedPlot>
       )}
     </div>
   );

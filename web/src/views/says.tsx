@@ -1,0 +1,12 @@
+/** What a reading says, and where its formula is from; statements of the documents are links to their verdict. */
+import type { JSX } from "preact";
+import type { Reading } from "../contract";
+import { Words } from "../formula";
+
+export function Says({ of: { words, source } }: { of: Reading }): JSX.Element {
+  return (
+    <>
+      {words} (<Words text={source} />)
+    </>
+  );
+}
