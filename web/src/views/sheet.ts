@@ -1,8 +1,8 @@
 /** All small pictures on one sheet: what is saved as the picture of the grid. */
-import { roleColour } from "../colour";
 import type { HeadName } from "../readings";
-import { shown } from "../readings";
+import { digits, shown } from "../readings";
 import { exam } from "../store";
+import { measured } from "./grid_state";
 import { labelOf, roleSign } from "./roles";
 
 const SIDE = 72;
@@ -25,14 +25,15 @@ export function sheetOf(rows: HeadName[][], tiles: Element): HTMLCanvasElement {
   rows.forEach((row, down) =>
     row.forEach((head, right) => {
       const [x, y] = [GAP + right * (SIDE + GAP), GAP + down * (SIDE + CAPTION + GAP)];
-      const label = labelOf(exam.value, head);
-      const picture = tiles.querySelector<HTMLCanvasElement>(`a[data-head="${head.name}"] canvas`);
-      pen.fillStyle = ink(roleColour(label).slice(4, -1));
+      const tile = tiles.querySelector(`a[data-head="${head.name}"]`)!;
+      const picture = tile.querySelector("canvas");
+      const value = measured(exam.value, head);
+      pen.fillStyle = getComputedStyle(tile).getPropertyValue("--tile");
       pen.fillRect(x, y, SIDE, STRIPE);
       if (picture) pen.drawImage(picture, x, y + STRIPE, SIDE, SIDE - STRIPE);
       pen.fillStyle = ink("--ink");
-      pen.fillText(shown(exam.value, head), x, y + SIDE + 12, SIDE);
-      pen.fillText(roleSign(label, head.kind), x, y + SIDE + 25, SIDE);
+      pen.fillText(`${shown(exam.value, head)}  ${value === null ? "" : digits(value)}`, x, y + SIDE + 12, SIDE);
+      pen.fillText(roleSign(labelOf(exam.value, head), head.kind), x, y + SIDE + 25, SIDE);
     }),
   );
   return canvas;
