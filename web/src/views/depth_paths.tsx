@@ -26,7 +26,7 @@ export function Paths({ kind }: { kind: Kind }): JSX.Element {
         the output came by short ways, which do not collapse.
         {counts.length > 1 &&
           counts.every((count, length) => length === 0 || count > counts[length - 1]!) &&
-          ` There are more long ways than short ones: ${paths.join(", ")}${counts.length > 4 ? ", …" : ""}.`}
+          ` There are more long ways than short ones: ${paths.join(", ")}${counts.length > 4 ? ", …" : "."}`}
       </CurveFigure>
       <CurveFigure
         id="depth-paths"
@@ -114,7 +114,7 @@ function whoWrote(kind: Kind): JSX.Element | null {
         rows={rows}
         most={Math.max(...values.map(Math.abs))}
         scale={opposed ? "diverging" : "sequential"}
-        show={percent}
+        show={(share) => percent(Math.round(1000 * share) / 1000 || 0)}
         label="Share of the output by layer and head"
       />
     </Figure>
