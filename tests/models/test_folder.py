@@ -618,7 +618,7 @@ def test_huge_json_is_not_even_read(name: str, saved: Path, monkeypatch: pytest.
         return real(self)
 
     monkeypatch.setattr(Path, "read_bytes", small_only)
-    refused(saved, f"at most {sealed.LARGEST_JSON} bytes, got {sealed.LARGEST_JSON + 1} bytes")
+    refused(saved, f"at most {sealed.LARGEST_JSON:,} bytes, got {sealed.LARGEST_JSON + 1:,} bytes")
 
 
 ODD_JSON = {

@@ -27,7 +27,7 @@ CONTRACT = Path(__file__).parents[2] / "web" / "src" / "contract.ts"
 
 def keys(name: str) -> set[str]:
     """The keys of an interface of the contract that are always there."""
-    found = re.search(rf"export interface {name} {{\n(.*?)^}}", CONTRACT.read_text(), re.S | re.M)
+    found = re.search(rf"^(?:export )?interface {name} {{\n(.*?)^}}", CONTRACT.read_text(), re.S | re.M)
     assert found is not None
     return set(re.findall(r"^  (\w+):", found[1], re.M))
 

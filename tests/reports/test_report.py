@@ -71,7 +71,7 @@ def test_one_examination(folder: Path, tmp_path: Path) -> None:
 
 
 def test_everything_in_one_page(folder: Path, tmp_path: Path) -> None:
-    other = write_exam(made_exam(notes=("other",)), tmp_path / "second")
+    other = write_exam(made_exam(notes=("other",), model={**made_exam().model, "name": "r"}), tmp_path / "second")
     told = advised()
     files = (
         written(tmp_path / "trace.json", trace()),
@@ -80,9 +80,18 @@ def test_everything_in_one_page(folder: Path, tmp_path: Path) -> None:
     out = attnworks.report([folder, other], tmp_path / "report.html", trace=files[0], advice=files[1])
     page = Seen(out.read_text()).page()
     assert [exam["label"] for exam in page["exams"]] == ["first", "second"]
-    assert [len(exam["pins"]) for exam in page["exams"]] == [2, 1]
-    assert page["exams"][0]["pins"][1]["beam"][1]["ended"][0]["parent"] == 1
+    assert [len(exam["pins"]) for exam in page["exams"]] == [1, 2]
+    assert page["exams"][1]["pins"][1]["beam"][1]["ended"][0]["parent"] == 1
     assert page["advice"]["trials"][0]["spec"] == "linear" and page["comparison"]["compared"] > 0
+
+
+def test_a_trace_that_could_be_of_both_is_given_to_neither(folder: Path, tmp_path: Path) -> None:
+    other = write_exam(made_exam(notes=("other",)), tmp_path / "second")
+    file = written(tmp_path / "trace.json", trace())
+    with pytest.raises(UsageError, match="those of r, which could be of both; report the examination"):
+        attnworks.report([folder, other], tmp_path / "report.html", trace=file)
+    page = Seen(attnworks.report(folder, tmp_path / "report.html", trace=file).read_text()).page()
+    assert len(page["exams"][0]["pins"]) == 2
 
 
 def test_from_memory_and_from_the_folder_of_before(folder: Path, tmp_path: Path) -> None:
@@ -97,14 +106,17 @@ def test_without_maps_a_line_says_so(tmp_path: Path) -> None:
 
 def test_a_file_is_there_whole_or_as_it_was(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "report.html"
-    out.write_text("as it was")
+    out.write_text("<!DOCTYPE html>as it was")
 
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(disk.os, "fsync", full)
     assert "No space left" in mistake(folder, "--out", out)
-    assert out.read_text() == "as it was" and {path.name for path in tmp_path.iterdir()} == {"first", "report.html"}
+    assert out.read_text() == "<!DOCTYPE html>as it was" and {path.name for path in tmp_path.iterdir()} == {
+        "first",
+        "report.html",
+    }
 
 
 def test_places_that_will_not_do(folder: Path, tmp_path: Path) -> None:
@@ -115,6 +127,11 @@ def test_places_that_will_not_do(folder: Path, tmp_path: Path) -> None:
     assert "no folder" in mistake(folder, "--out", tmp_path / "none" / "report.html")
     assert "nothing there" in mistake(folder, "--out", out, "--trace", tmp_path / "none")
     assert "a folder" in mistake(folder, "--out", out, "--advice", folder)
+    text = written(tmp_path / "text.txt", [])
+    for needed in (text, folder / "exam.json"):
+        before = needed.read_bytes()
+        assert "a file that is no page, and would be lost" in mistake(folder, "--out", needed)
+        assert needed.read_bytes() == before
     assert "none" in mistake(folder, "--out", out, "--model", tmp_path / "none")
     assert not out.exists()
 
@@ -143,8 +160,8 @@ def test_what_is_no_json_or_too_large(tmp_path: Path, monkeypatch: pytest.Monkey
     path.write_text("{")
     with pytest.raises(FolderError, match="expected JSON"):
         read_trace(path)
-    monkeypatch.setattr("attnworks.storage.sealed.LARGEST_JSON", 0)
-    with pytest.raises(FolderError, match="at most 0 bytes"):
+    monkeypatch.setattr("attnworks.reports.page.given.LARGEST_TRACE", 0)
+    with pytest.raises(FolderError, match=r"at most 0 bytes.*fewer sentences"):
         read_trace(path)
 
 

@@ -101,6 +101,11 @@ def test_only_this_machine(exam_folder: Path, host: str) -> None:
     assert result.exit_code == 2 and "only this machine can reach" in result.output
 
 
+def test_an_examination_reads_no_sentence(exam_folder: Path) -> None:
+    result = CliRunner().invoke(main, ["serve", str(exam_folder), "--text", "the cat ."])
+    assert result.exit_code == 2 and "serve the model itself" in result.output and "Traceback" not in result.output
+
+
 def test_names_of_this_machine() -> None:
     assert [check_local(host) for host in ("localhost", "127.0.0.1", "::1")] == ["127.0.0.1", "127.0.0.1", "::1"]
     assert local_hosts("::1", 7) == ["[::1]:7", "127.0.0.1:7", "localhost:7"]

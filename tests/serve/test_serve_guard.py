@@ -165,8 +165,8 @@ def test_too_many_tokens_are_counted(client: Client) -> None:
         ({"cut": ["enc.0.-1"]}, "enc.0.0 to enc.0.2"),
         ({"project": {"enc.0.0": "circle"}}, "auto, mix, previous"),
         ({"project": {"enc.0.0": "block9999999"}}, "auto, mix, previous"),
-        ({"swap": {"enc.0": "magic"}}, "dense, window:window=1"),
-        ({"swap": {"enc.0": "window:window=1000000000000"}}, "dense, window:window=1"),
+        ({"swap": {"enc.0": "magic"}}, "window:window=1, window:window=4"),
+        ({"swap": {"enc.0": "window:window=1000000000000"}}, "window:window=1, window:window=4"),
         ({"swap": {"dec.0": "linear"}}, "enc.0, enc.1"),
     ],
 )

@@ -9,14 +9,19 @@ from typing import Any
 
 import pytest
 import torch
-from tests.exam_helpers import LINES, save_tiny, train_run
+from tests.exam_helpers import LINES, save_model, save_tiny, train_run
 from tests.helpers import assert_close
+from tests.tiny_models import TINY
 
 from attnworks.data.passages import from_texts
+from attnworks.decoding import beam
 from attnworks.errors import UsageError
 from attnworks.exam.examiner import Request
 from attnworks.exam.run import run_examination
 from attnworks.reports.page.blobs import Coding, decode, unpack
+from attnworks.reports.page.contents import page_contents
+from attnworks.reshape.projecting import Project
+from attnworks.serve import looking
 from attnworks.serve.changing import KEPT, SAMPLE, ChangedModels, silence_heads
 from attnworks.serve.live import LiveModel
 from attnworks.serve.questions import Changes, Question
@@ -207,10 +212,69 @@ def test_mechanisms_that_are_offered_can_be_had(tmp_path: Path) -> None:
             assert model.look(Question(TEXT, Changes(swap=((slot, spec),))))["exam"]["pins"]
 
 
+@pytest.mark.parametrize("name", ["gpt2", "bart"])
+def test_forms_that_are_offered_can_be_had(name: str, tmp_path: Path) -> None:
+    """No key comes after a query in a decoder, and positions across two texts have nothing in common."""
+    model = LiveModel(open_examinee(str(save_tiny(name, tmp_path / name))), longest=23, text=LINES[0])
+    offered = model.page().page["live"]["forms"]
+    assert "next" not in offered["dec.0"] and "previous" in offered["dec.0"]
+    assert offered.get("cross.0", []) == [] and "next" in offered.get("enc.0", ["next"])
+    for form in offered["dec.0"]:
+        assert model.look(Question(TEXT, Changes(project=(("dec.0.1", form),))))["exam"]["pins"]
+    with pytest.raises(UsageError, match=r"'next' for head dec\.0\.1: expected one of auto, mix"):
+        model.look(Question(TEXT, Changes(project=(("dec.0.1", "next"),))))
+
+
+def test_forms_are_fitted_once(bert: LiveModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    fitted: list[str] = []
+    fit = Project.fit
+    monkeypatch.setattr(Project, "fit", lambda self, *args: (fitted.append(self.heads), fit(self, *args))[1])
+    for heads in (("enc.0.0",), ("enc.0.0", "enc.1.2"), ("enc.0.0", "enc.1.2", "enc.1.0")):
+        bert.look(Question(LINES[1], Changes(project=tuple((head, "band") for head in heads))))
+    assert fitted == ["enc.0.0", "enc.1.2", "enc.1.0"]
+
+
+def test_a_single_word(bert: LiveModel, translator: LiveModel) -> None:
+    """It can be looked at, and what needs several is left out."""
+    for model in (bert, translator):
+        look, more = (ask(Question("bird"))["exam"] for ask in (model.look, model.examine))
+        assert look["pins"] and {*more["readings"]} == {*look["readings"]}
+
+
+def test_a_sentence_is_translated_once(translator: LiveModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[object] = []
+    monkeypatch.setattr(looking, "beam", lambda *args, **more: (written.append(0), beam(*args, **more))[1])
+    question = Question("the small bird sees a very small cat .", Changes(cut=("dec.0.0",)))
+    for ask in (translator.look, translator.examine, translator.look):
+        ask(question)
+    assert len(written) == 2
+
+
+def test_a_changed_model_has_its_own_number_of_parameters(bert: LiveModel) -> None:
+    question = Question(LINES[0], Changes(project=(("enc.0.0", "previous"),)))
+    counts = [ask(question)["exam"]["model"]["parameters"] for ask in (bert.look, bert.examine)]
+    assert counts[0] == counts[1] < bert.look(Question(LINES[0]))["exam"]["model"]["parameters"]
+
+
+def test_models_that_cannot_write(tmp_path: Path) -> None:
+    """The decoder of a body without a head reads the sentence itself; that is no translation."""
+    save_model(TINY["bart"].build(dtype=torch.float32).model, tmp_path / "body")
+    answer = LiveModel(open_examinee(str(tmp_path / "body")), longest=23, text=LINES[0]).look(Question(TEXT))
+    assert answer["outputs"]["after"] == [] and "reads the sentence itself" in answer["outputs"]["words"]
+    assert answer["exam"]["pins"][0]["translation"] is None
+
+
+def test_long_sentences_are_there_whole(bert: LiveModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page that is served need not fit into a file."""
+    monkeypatch.setattr(page_contents, "__kwdefaults__", {**(page_contents.__kwdefaults__ or {}), "largest": 1})
+    made = bert.page()
+    assert made.heads == (6, 6) and made.page["remarks"] == []
+
+
 def test_models_without_heads_to_change(tmp_path: Path) -> None:
     model = LiveModel(open_examinee(str(train_run(tmp_path / "rnn", "small-lstm"))), text=LINES[0])
     live = model.page().page["live"]
-    assert "recurrent" in live["reshape"] and live["forms"] == [] and live["mechanisms"] == {}
+    assert "recurrent" in live["reshape"] and live["forms"] == {} and live["mechanisms"] == {}
     with pytest.raises(UsageError, match="recurrent"):
         model.look(Question(TEXT, Changes(cut=("cross.0.0",))))
     assert model.look(Question(TEXT))["exam"]["pins"]
@@ -220,5 +284,6 @@ def test_page_says_what_may_be_asked(bert: LiveModel) -> None:
     page = bert.page().page
     live = page["live"]
     assert (page["host"], live["kind"], live["reshape"], live["tokens"]) == ("live", "encoder", True, 23)
-    assert live["text"] == LINES[0] and "window:window=4" in live["mechanisms"]["enc.1"] and "auto" in live["forms"]
+    assert live["text"] == LINES[0] and "auto" in live["forms"]["enc.1"]
+    assert "window:window=4" in live["mechanisms"]["enc.1"] and "dense" not in live["mechanisms"]["enc.1"]
     assert page["exams"][0]["pins"] and page["exams"][0]["findings"]

@@ -24,6 +24,25 @@ def test_write_file_replaces(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
 
 
+def test_who_may_read_a_file_is_told_by_the_umask_and_stays(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    before = os.umask(0o077)
+    try:
+        write_file(path, b"one")
+    finally:
+        os.umask(before)
+    write_file(path, b"two")
+    assert path.read_bytes() == b"two" and stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_link_leads_to_what_is_replaced(tmp_path: Path) -> None:
+    place, link = tmp_path / "place", tmp_path / "link"
+    place.write_bytes(b"one")
+    link.symlink_to(place)
+    write_file(link, b"two")
+    assert link.is_symlink() and place.read_bytes() == b"two"
+
+
 def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "x"
     write_file(path, b"one")

@@ -247,8 +247,8 @@ export interface Live {
   kind: "encoder" | "decoder" | "encoder-decoder";
   /** Whether heads can be cut, layers swapped and heads projected here, and if not, why. */
   reshape: true | string;
-  /** Structured forms that a head may be given, and mechanisms that each layer may be given. */
-  forms: string[];
+  /** Structured forms that heads may be given, and mechanisms that layers may be given, both by layer. */
+  forms: Record<string, string[]>;
   mechanisms: Record<string, string[]>;
   /** Shown first. */
   text: string;

@@ -10,7 +10,9 @@ import click
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def compute_options(dtypes: tuple[str, ...] = ("float32", "float64", "bfloat16")) -> Callable[[F], F]:
+def compute_options(
+    dtypes: tuple[str, ...] = ("float32", "float64", "bfloat16"), threads: str = "torch's own choice"
+) -> Callable[[F], F]:
     """--device, --dtype, --threads and --seed; the command gets them under these names."""
 
     def add(command: F) -> F:
@@ -18,7 +20,7 @@ def compute_options(dtypes: tuple[str, ...] = ("float32", "float64", "bfloat16")
             (
                 click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:1, mps."),
                 click.option("--dtype", type=click.Choice(dtypes), default="float32", show_default=True),
-                click.option("--threads", type=click.IntRange(1), help="CPU threads.  [default: torch's own choice]"),
+                click.option("--threads", type=click.IntRange(1), help=f"CPU threads.  [default: {threads}]"),
                 click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True),
             )
         ):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 from typing import Any
 
 import click
@@ -21,14 +20,13 @@ NEEDED = ("starlette", "uvicorn")
 @click.option("--host", default="127.0.0.1", show_default=True, help="An address of this machine alone.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="[default: any that is free]")
 @click.option("--open", "opens", is_flag=True, help="Open it in the browser.")
-@compute_options()
+@compute_options(threads="torch's own choice less one, which answers")
 def serve(model: str, **options: Any) -> None:
     """Look at a model live: type a sentence, see all heads change; cut, swap and project heads by click.
 
     MODEL is a run of attnworks train, a Hugging Face model as for attnworks examine, or the folder of an examination,
-    whose page is then served as it is. The model on disk is never changed. Only this machine can reach the server, and
-    only who knows the printed address, which is another one each time. Unless told by --threads, one core is left to
-    answer while the others compute.
+    whose page is then served as it is (options of the model have no say in it). The model on disk is never changed.
+    Only this machine can reach the server, and only who knows the printed address, which is another one each time.
 
     \b
     Examples:
@@ -43,7 +41,9 @@ def serve(model: str, **options: Any) -> None:
             got="no such package",
             remedy="pip install attnworks[serve]",
         )
-    prepare(options["device"], options["threads"] or max(1, (os.cpu_count() or 2) - 1), options["seed"])
+    import torch
+
+    prepare(options["device"], options["threads"] or max(1, torch.get_num_threads() - 1), options["seed"])
     from attnworks.serve.starting import serve_page
 
     serve_page(

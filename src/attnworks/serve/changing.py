@@ -55,12 +55,13 @@ TOKENS_AT_ONCE = 1024
 class Possible:
     """What may be changed.
 
-    reshape     True, or why nothing can
-    mechanisms  by layer
+    reshape      True, or why nothing can
+    forms        that heads may be given, by layer
+    mechanisms   that may be in the place of those that are there, by layer
     """
 
     reshape: bool | str
-    forms: tuple[str, ...] = ()
+    forms: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     mechanisms: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
@@ -69,6 +70,7 @@ class ChangedModels:
 
     def __init__(self, base: Examinee) -> None:
         self.base = base
+        self._forms: dict[tuple[Head, str], Form] = {}
         self._made: Recent[Changes, Examinee] = Recent(
             max(1, min(KEPT, KEPT_BYTES // max(1, weight_bytes(self.model))))
         )
@@ -85,11 +87,17 @@ class ChangedModels:
             return Possible(f"expected {error.expected}, got {error.got}")
         if not layers:
             return Possible("all layers share their weights")
+        forms = {slot: FORMS if layer.role == "self" else () for slot, layer in layers.items()}
+        forms |= {slot: tuple(form for form in FORMS if form != "next") for slot in layers if slot.startswith("dec")}
         able = {
-            slot: tuple(spec for spec in MECHANISMS if layer.why_not((spec,) * len(layer.now)) is None)
+            slot: tuple(
+                spec
+                for spec in MECHANISMS
+                if {*layer.now} != {spec} and layer.why_not((spec,) * len(layer.now)) is None
+            )
             for slot, layer in layers_of(self.model).items()
         }
-        return Possible(True, FORMS, able)
+        return Possible(True, forms, able)
 
     def examinee(self, changes: Changes) -> Examinee:
         """The model with these changes."""
@@ -144,19 +152,23 @@ class ChangedModels:
 
     def _fitted(self, wanted: Mapping[str, str]) -> dict[Head, Form]:
         """The form of every head, nearest to it over some of the embedded corpus, without any error beside it."""
-        forms: dict[Head, Form] = {}
-        for form in dict.fromkeys(wanted.values()):
-            if form not in FORMS:
+        for name, form in wanted.items():
+            offered = self.possible.forms.get(_head(name)[0], ())
+            if form not in offered:
                 raise UsageError(
-                    asked=f"the form {form[:40]!r}",
-                    expected=f"one of {', '.join(FORMS)}",
-                    got="another",
+                    asked=f"the form {form[:40]!r} for head {name}",
+                    expected=f"one of {', '.join(offered)}" if offered else "a head of self-attention",
+                    got="another" if offered else "another one",
                     remedy="choose one of those; attnworks reshape project knows more forms",
                 )
-            heads = ",".join(head for head, of_head in wanted.items() if of_head == form)
-            project = Project(heads=heads, form=form, eps=0.0, sparsity=0.0)
-            forms |= project.fit(self._bench, project.chosen(self.model))
-        return forms
+        heads = {name: _head(name) for name in wanted}
+        missing = [name for name, form in wanted.items() if (heads[name], form) not in self._forms]
+        for form in dict.fromkeys(wanted[name] for name in missing):
+            names = ",".join(name for name in missing if wanted[name] == form)
+            project = Project(heads=names, form=form, eps=0.0, sparsity=0.0)
+            found = project.fit(self._bench, project.chosen(self.model))
+            self._forms |= {(head, form): fitted for head, fitted in found.items()}
+        return {heads[name]: self._forms[heads[name], form] for name, form in wanted.items()}
 
     @cached_property
     def _bench(self) -> Bench:
@@ -202,7 +214,11 @@ def _cutting(reader: SideReader) -> SideReader:
 
 def _by_layer(heads: Iterable[str]) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
-    for name in heads:
-        slot, _, head = name.rpartition(".")
-        found.setdefault(slot, []).append(int(head))
+    for slot, head in map(_head, heads):
+        found.setdefault(slot, []).append(head)
     return found
+
+
+def _head(name: str) -> Head:
+    slot, _, head = name.rpartition(".")
+    return slot, int(head)

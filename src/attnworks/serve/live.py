@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -60,6 +61,7 @@ class LiveModel:
         self._counting.longest = None
         self.text = self._beginning(first_sentence(examinee)) if text is None else text
         self._heard: Recent[str, Heard] = Recent(REMEMBERED)
+        self._reads: Recent[tuple[str, Changes], Read] = Recent(REMEMBERED)
         self._roles: Recent[Changes, list[Reading]] = Recent(REMEMBERED)
         self.first = self._first()
 
@@ -70,11 +72,11 @@ class LiveModel:
             "tokens": self.longest,
             "kind": self.base.subject.abilities.kind,
             "reshape": possible.reshape,
-            "forms": list(possible.forms),
+            "forms": {slot: list(forms) for slot, forms in possible.forms.items()},
             "mechanisms": {slot: list(specs) for slot, specs in possible.mechanisms.items()},
             "text": self.text,
         }
-        return page_contents([self.first], host="live", live=live)
+        return page_contents([self.first], host="live", live=live, largest=math.inf)
 
     def look(self, question: Question) -> dict[str, Any]:
         """The sentence with its maps, what is cheap to measure, and what the model says before and after."""
@@ -87,17 +89,19 @@ class LiveModel:
         return self._answer(exam_contents(shown, [pin]), heard, blobs, began)
 
     def examine(self, question: Question) -> dict[str, Any]:
-        """The default readings of the sentence."""
+        """The default readings of the sentence; of a very short one, those of a look."""
         began = time.perf_counter()
         passage = self._passage(question.text)
-        exam = self._examined(passage, read_sentence(self.models.examinee(question.changes), passage), question.changes)
+        if self._read(passage, question.changes).is_short:
+            return self.look(question)
+        exam = self._examined(passage, question.changes)
         return self._answer(exam_contents(Exam(exam, self.first.label), []), None, {}, began)
 
     def _look(self, passage: Passage, changes: Changes) -> tuple[dict[str, Any], Looked]:
         base = self._hear(passage) if changes else None
         examinee = self.models.examinee(changes)
-        read = base.read if base is not None and base.read.written is None else read_sentence(examinee, passage)
-        looked = look(examinee, read, self.first.exam.model)
+        read = base.read if base is not None and base.read.written is None else self._read(passage, changes)
+        looked = look(examinee, read, self._about(examinee))
         said = say(examinee, read, looked.outputs)
         if base is None:
             self._heard.put(passage.source.text, Heard(read, said, looked.outputs.hidden))
@@ -113,15 +117,24 @@ class LiveModel:
         return self._heard.get(passage.source.text, lambda: self._listen(passage))
 
     def _listen(self, passage: Passage) -> Heard:
-        subject, read = self.base.subject, read_sentence(self.base, passage)
+        subject, read = self.base.subject, self._read(passage)
         with evaluating(subject.model):
             outputs = subject.run(read.batch(subject), scores=has_scores(subject))
             return Heard(read, say(self.base, read, outputs), outputs.hidden)
 
-    def _examined(self, passage: Passage, read: Read, changes: Changes = UNCHANGED) -> Examination:
+    def _read(self, passage: Passage, changes: Changes = UNCHANGED) -> Read:
+        """The sentence as the model with these changes reads it, and writes the other side."""
+        key = passage.source.text, changes
+        return self._reads.get(key, lambda: read_sentence(self.models.examinee(changes), passage))
+
+    def _about(self, examinee: Examinee) -> dict[str, Any]:
+        """What is said about a model with changes."""
+        return {**self.first.exam.model, "parameters": sum(p.numel() for p in examinee.subject.model.parameters())}
+
+    def _examined(self, passage: Passage, changes: Changes = UNCHANGED) -> Examination:
         """The default readings of a sentence; roles, which a single one cannot tell, are those of a sample of text."""
-        examinee = as_written(self.models.examinee(changes), read)
-        exam = run_examination(examinee, [passage], Request(), about={"name": "this sentence"})
+        examinee, read = self.models.examinee(changes), self._read(passage, changes)
+        exam = run_examination(as_written(examinee, read), [passage], Request(), about={"name": "this sentence"})
         return _with_roles(exam, self._roles.get(changes, lambda: _roles(self.models.examinee(changes))))
 
     def _passage(self, text: str) -> Passage:
@@ -156,9 +169,8 @@ class LiveModel:
 
     def _first(self) -> Exam:
         passage = self._passage(self.text)
-        read = read_sentence(self.base, passage)
-        exam = self._examined(passage, read)
-        looked = look(self.base, read, exam.model)
+        exam = self._examined(passage)
+        looked = look(self.base, self._read(passage), exam.model)
         return Exam(exam, label_of(exam), (looked.sentence,))
 
     def _answer(

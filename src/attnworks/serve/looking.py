@@ -38,13 +38,14 @@ BEAMS = 4
 class Written:
     """What a model with two sides wrote: the row that its decoder reads, the words, and how they were found.
 
+    words       None for a model that cannot write, whose decoder reads the sentence itself
     logprob     of the whole, where it is known
     beam        steps of the beam search, if there was one
     """
 
     row: TokenRow
-    words: tuple[str, ...]
-    text: str
+    words: tuple[str, ...] | None
+    text: str = ""
     logprob: float | None = None
     beam: Sequence[Mapping[str, Any]] | None = None
 
@@ -55,6 +56,11 @@ class Read:
 
     text: ExamText
     written: Written | None
+
+    @property
+    def is_short(self) -> bool:
+        """Whether it has too few tokens for readings that need several."""
+        return any(len(row.text_ids) < FEWEST for rows in self.text.sides for row in rows)
 
     def batch(self, subject: Subject) -> TextBatch:
         return self.text.batch(0)[0].to(next(subject.model.parameters()).device)
@@ -92,6 +98,8 @@ def write(examinee: Examinee, source: TokenRow) -> Written:
         assert examinee.write is not None and isinstance(target, HuggingFaceReader)
         with evaluating(model):
             (row,) = examinee.write(model, [source])
+        if not has_scores(examinee.subject):
+            return Written(row, None)
         words = tuple(examinee.spell[1](token) for token in row.ids[1:])
         return Written(row, words, str(target.tokenizer.decode(list(row.ids[1:]), skip_special_tokens=True)))
     steps: list[BeamStep] = []

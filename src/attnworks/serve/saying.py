@@ -31,6 +31,8 @@ class Said(NamedTuple):
 def say(examinee: Examinee, read: Read, outputs: Outputs) -> Said:
     """The translation, the next token, the hidden word or the class: what the model is made to say."""
     able, written = examinee.subject.abilities, read.written
+    if written is not None and written.words is None:
+        return Said("the model gives no words, only vectors; its decoder reads the sentence itself", [])
     if written is not None:
         probability = None if written.logprob is None else math.exp(written.logprob)
         return Said("what the model writes for it", [Output(written.text, probability)])
@@ -41,8 +43,10 @@ def say(examinee: Examinee, read: Read, outputs: Outputs) -> Said:
     if able.kind == "decoder":
         return Said("the most probable next tokens", _spelled(examinee, outputs.scores[0, -1]))
     ids = read.text.sides[0][0].ids
-    if able.mask_id is None or able.mask_id not in ids:
-        hidden = "a word" if able.mask_id is None else examinee.spell[0](able.mask_id)
+    if able.mask_id is None:
+        return Said("the model has no token for a hidden word, which it could fill in", [])
+    if able.mask_id not in ids:
+        hidden = examinee.spell[0](able.mask_id)
         return Said(f"put {hidden} in place of a word to see what the model would fill in", [])
     return Said(
         "what the model would fill in for the first hidden word",

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import secrets
-import threading
-import webbrowser
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
+from attnworks.errors import UsageError
 from attnworks.exam.folder import EXAM, read_exam
 from attnworks.reports.page.contents import Contents, Exam, page_contents
 from attnworks.serve.addresses import check_local, listen, local_hosts, shown
 from attnworks.serve.app import application
+from attnworks.serve.browser import opened
 from attnworks.serve.live import LiveModel
 from attnworks.serve.running import run
 from attnworks.serve.work import Worker
@@ -46,9 +47,8 @@ def serve_page(
         url = f"http://{shown(host)}:{number}/{token}/"
         tell(f"Serving {name} at {url}")
         tell("Ctrl-C stops.")
-        if opens:
-            threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
-        run(app, worker, place)
+        with opened(url) if opens else nullcontext():
+            run(app, worker, place)
         tell("Stopped.")
 
 
@@ -58,6 +58,13 @@ def _page(name: str, longest: int, text: str | None, device: str, dtype: str) ->
     with disk_errors(f"open {name}", remedy="check the path"):
         is_exam = (folder / EXAM).is_file()
     if is_exam:
+        if text is not None:
+            raise UsageError(
+                asked=f"the sentence {text[:40]!r}",
+                expected="a model that can read it",
+                got=f"an examination, {name}",
+                remedy="leave --text out, or serve the model itself",
+            )
         return page_contents([Exam(read_exam(folder), folder.resolve().name)], host="live"), None
     model = LiveModel(open_examinee(name, device=device, dtype=dtype), longest=longest, text=text)
     return model.page(), model

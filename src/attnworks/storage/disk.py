@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -37,20 +38,22 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Replace a file in one step, synced."""
+    """Replace a file, or what a link leads to, in one step, synced. Who may read it stays as it was."""
+    place = Path(os.path.realpath(path))
+    scratch = place.with_name(f".{place.name}.{secrets.token_hex(4)}.partial")
     with disk_errors(f"write {path}", remedy="free space or choose another disk"):
-        descriptor, scratch = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
         try:
-            with os.fdopen(descriptor, "wb") as file:
+            with scratch.open("xb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            Path(scratch).chmod(0o644)
-            Path(scratch).replace(path)
+            if place.exists():
+                shutil.copymode(place, scratch)
+            scratch.replace(place)
         except BaseException:
-            Path(scratch).unlink(missing_ok=True)
+            scratch.unlink(missing_ok=True)
             raise
-        sync(path.parent)
+        sync(place.parent)
 
 
 def sync(path: Path) -> None:

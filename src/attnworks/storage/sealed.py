@@ -89,13 +89,14 @@ def is_table(table: object) -> bool:
     )
 
 
-def read_json_bytes(path: Path) -> bytes:
-    if (size := path.stat().st_size) > LARGEST_JSON:
-        raise changed(path, f"at most {LARGEST_JSON} bytes", f"{size} bytes")
-    return path.read_bytes()
-
-
 COPY_AGAIN = "copy the folder again from where it was whole"
+
+
+def read_json_bytes(path: Path, largest: int | None = None, remedy: str = COPY_AGAIN) -> bytes:
+    largest = LARGEST_JSON if largest is None else largest
+    if (size := path.stat().st_size) > largest:
+        raise changed(path, f"at most {largest:,} bytes", f"{size:,} bytes", remedy)
+    return path.read_bytes()
 
 
 def parse_json(path: Path, text: bytes, remedy: str = COPY_AGAIN) -> object:

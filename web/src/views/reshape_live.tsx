@@ -2,23 +2,21 @@
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import { Choice, Picker } from "../controls";
-import type { Kind, Live } from "../contract";
+import type { Live } from "../contract";
 import { live } from "../live";
 import { cutOrRestore, project } from "../live_changes";
+import { slotName, type HeadName } from "../readings";
 import { goTo } from "../store";
 import { HeadsSeen, MeasuresSeen, ResidualsSeen } from "./reshape_effects";
 import { HeadSwitches } from "./reshape_switches";
 
 type Tool = "cut" | "project";
 
-/** Fixed forms are of positions of one text. */
-function canBeFormed(kind: Kind): boolean {
-  return kind !== "cross";
-}
-
 export function LivePart({ host }: { host: Live }): JSX.Element {
   const [tool, setTool] = useState<Tool>("cut");
-  const [form, setForm] = useState(host.forms[0] ?? "");
+  const forms = [...new Set(Object.values(host.forms).flat())];
+  const [form, setForm] = useState(forms[0] ?? "");
+  const canBeFormed = ({ kind, layer }: HeadName) => host.forms[slotName(kind, layer)]?.includes(form) ?? false;
   if (host.reshape !== true) {
     return (
       <section aria-labelledby="reshape-live">
@@ -40,7 +38,7 @@ export function LivePart({ host }: { host: Live }): JSX.Element {
         <div class="stack">
           <div class="card">
             <div class="row reshape-tools">
-              {host.forms.length > 0 && (
+              {forms.length > 0 && (
                 <Choice
                   label="A click"
                   options={["cut", "project"] as const}
@@ -52,7 +50,7 @@ export function LivePart({ host }: { host: Live }): JSX.Element {
               {tool === "project" && (
                 <Picker
                   label="Form"
-                  options={host.forms.map((name) => ({ value: name, text: name }))}
+                  options={forms.map((name) => ({ value: name, text: name }))}
                   value={form}
                   onChange={setForm}
                 />
@@ -60,12 +58,11 @@ export function LivePart({ host }: { host: Live }): JSX.Element {
             </div>
             <HeadSwitches
               mechanisms={host.mechanisms}
-              possible={(kind) => tool === "cut" || canBeFormed(kind)}
+              possible={(head) => tool === "cut" || canBeFormed(head)}
               onPick={act}
               onKey={(key, head) => {
                 if (key === "c") live.change(cutOrRestore(live.changes.value, head.name));
-                else if (key === "p" && form !== "" && canBeFormed(head.kind))
-                  live.change(project(live.changes.value, head.name, form));
+                else if (key === "p" && canBeFormed(head)) live.change(project(live.changes.value, head.name, form));
                 else if (key === "o") goTo("head", head.name);
               }}
             />

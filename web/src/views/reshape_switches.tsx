@@ -1,7 +1,7 @@
 /** All heads as buttons with their maps, layer by layer, and a list of mechanisms for every layer. */
 import type { JSX } from "preact";
 import type { Thumbnail } from "../blobs";
-import type { Changes, Kind } from "../contract";
+import type { Changes } from "../contract";
 import { live } from "../live";
 import { swap } from "../live_changes";
 import { headsOf, KIND_WORDS, kindsOf, layersOf, shown, slotName, type HeadName } from "../readings";
@@ -14,8 +14,8 @@ const AS_IT_IS = "";
 interface Props {
   /** By layer. */
   mechanisms: Record<string, string[]>;
-  /** Whether heads of this kind can be picked. */
-  possible: (kind: Kind) => boolean;
+  /** Whether a head can be picked. */
+  possible: (head: HeadName) => boolean;
   onPick: (head: string) => void;
   onKey: (key: string, head: HeadName) => void;
 }
@@ -59,7 +59,7 @@ export function HeadSwitches({ mechanisms, possible, onPick, onKey }: Props): JS
                         picture={pictures?.get(head.name) ?? null}
                         at={`${head.head},${place}`}
                         first={head === heads[0]}
-                        onPick={possible(kind) ? onPick : null}
+                        onPick={possible(head) ? onPick : null}
                       />
                     ))}
                 </div>
@@ -90,7 +90,7 @@ function HeadSwitch(props: {
       aria-pressed={state !== null}
       aria-label={called}
       aria-disabled={onPick === null}
-      title={onPick === null ? "only self-attention can be given a form" : called}
+      title={onPick === null ? "it cannot have this form" : called}
       data-head={head.name}
       data-at={at}
       tabIndex={first ? 0 : -1}

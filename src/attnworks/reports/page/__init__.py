@@ -1,6 +1,6 @@
 """The page: examinations to look at, in one HTML file, a notebook, or live (docs/page.md)."""
 
-from attnworks.reports.page.contents import Contents, Exam, coded_sentences, exam_contents, page_contents
+from attnworks.reports.page.contents import Contents, Exam, exam_contents, page_contents
 from attnworks.reports.page.html import page_html, policy
 from attnworks.reports.page.sentences import Sentence
 from attnworks.reports.page.writing import notebook_frame, report
@@ -9,7 +9,6 @@ __all__ = [
     "Contents",
     "Exam",
     "Sentence",
-    "coded_sentences",
     "exam_contents",
     "notebook_frame",
     "page_contents",

@@ -101,7 +101,7 @@ def page_contents(
     advice: Advised | None = None,
     receipts: Iterable[Receipt] = (),
     live: Mapping[str, Any] | None = None,
-    largest: int = LARGEST,
+    largest: float = LARGEST,
 ) -> Contents:
     """The page of one examination, or of two to be compared. Above `largest` bytes the most telling maps stay."""
     if not 1 <= len(exams) <= 2:
@@ -112,7 +112,7 @@ def page_contents(
             remedy="leave some out",
         )
     exams = _apart(exams)
-    coded = [coded_sentences(exam, f"exam{number}") for number, exam in enumerate(exams)]
+    coded = [_coded_sentences(exam, f"exam{number}") for number, exam in enumerate(exams)]
     compared = compare(exams[0].exam, exams[1].exam).to_json() if len(exams) == 2 else None
     page = {
         "format": FORMAT,
@@ -141,7 +141,7 @@ def page_contents(
     return contents if contents.size <= largest else _most_telling(exams, coded, contents, with_maps, largest)
 
 
-def coded_sentences(exam: Exam, prefix: str) -> list[Coded]:
+def _coded_sentences(exam: Exam, prefix: str) -> list[Coded]:
     """Sentences ready for a page; their blobs are named PREFIX-0-enc.3-maps."""
     return [Coded(sentence, exam.exam, f"{prefix}-{number}") for number, sentence in enumerate(exam.shown)]
 
@@ -202,7 +202,7 @@ def _most_telling(
     coded: Sequence[Sequence[Coded]],
     contents: Contents,
     with_maps: Callable[[Sequence[Collection[Head]]], Contents],
-    largest: int,
+    largest: float,
 ) -> Contents:
     """Whole maps of the most telling heads, as many as fit; heads of two examinations are ranked together."""
     ranked: list[tuple[float, int, str, int]] = []

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 
+from attnworks.errors import AttnworksError
 from attnworks.exam.examination import Examination, Pin
 from attnworks.models.strict import parse
 from attnworks.reports.page.contents import Advised
@@ -18,13 +20,29 @@ from attnworks.storage.disk import disk_errors
 from attnworks.storage.sealed import changed, parse_json, read_json_bytes
 from attnworks.traces.layer import Slot
 
+LARGEST_TRACE = 2**30
 TRACE = "attnworks translate RUN TEXT --trace FILE writes one"
 ADVICE = "attnworks advise MODEL --json > FILE writes one"
 
 
-def read_trace(path: Path) -> list[Sentence]:
-    """The sentences of a trace of `attnworks translate --trace`, with their maps, translations and beam searches."""
-    return _read(path, "a trace", TRACE, _sentences)
+class Trace(NamedTuple):
+    """Sentences with their maps, translations and beam searches, and the run that translated them."""
+
+    run: str
+    sentences: list[Sentence]
+
+    def belongs_to(self, exam: Examination) -> bool:
+        """Whether the examined model has the layers and heads of these sentences, as far as that is known."""
+        return all(_belongs(sentence, exam) for sentence in self.sentences)
+
+    def is_by(self, exam: Examination) -> bool:
+        """Whether the examination is of the run that translated."""
+        return os.path.realpath(str(exam.model.get("name"))) == os.path.realpath(self.run)
+
+
+def read_trace(path: Path) -> Trace:
+    """What `attnworks translate --trace` wrote."""
+    return _read(path, "a trace", TRACE, _trace, LARGEST_TRACE)
 
 
 def read_advice(path: Path) -> Advised:
@@ -32,30 +50,31 @@ def read_advice(path: Path) -> Advised:
     return _read(path, "advice", ADVICE, _advised)
 
 
-def belongs(sentence: Sentence, exam: Examination) -> bool:
-    """Whether the examined model has the layers and heads of this sentence, as far as that is known."""
+def _belongs(sentence: Sentence, exam: Examination) -> bool:
     heads = exam.model.get("heads")
     found = {str(slot): len(P) for slot, P in sentence.pin.maps.items()}
     return not isinstance(heads, dict) or not heads or found == {slot: count for slot, count in heads.items() if count}
 
 
-def _read(path: Path, what: str, remedy: str, make: Callable[[Any], Any]) -> Any:
+def _read(path: Path, what: str, remedy: str, make: Callable[[Any], Any], largest: int | None = None) -> Any:
     with disk_errors(f"read {path}", remedy="check the path"):
         if not path.is_file():
             got = "a folder" if path.is_dir() else "nothing there"
             raise changed(path, f"a file with {what}", got, remedy)
-        data = parse_json(path, read_json_bytes(path), remedy)
+        data = parse_json(path, read_json_bytes(path, largest, "take fewer sentences"), remedy)
     try:
         return make(data)
-    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError, OverflowError) as error:
+    except (AttnworksError, AttributeError, KeyError, RuntimeError, TypeError, ValueError, OverflowError) as error:
         got = f"something else ({' '.join(str(error).split())[:120]})"
         raise changed(path, what, got, remedy) from error
 
 
-def _sentences(data: Any) -> list[Sentence]:
+def _trace(data: Any) -> Trace:
     if not isinstance(data, dict) or type(data.get("format")) is not int or data["format"] != 1:
         _odd("no format 1")
-    return [_sentence(made) for made in _list(data["sentences"], dict)] or _odd("no sentence")
+    if not isinstance(data["run"], str):
+        _odd("a run that is no text")
+    return Trace(data["run"], [_sentence(made) for made in _list(data["sentences"], dict)] or _odd("no sentence"))
 
 
 def _sentence(made: dict[str, Any]) -> Sentence:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from attnworks.errors import FolderError, UsageError
 from attnworks.exam.examination import Examination
-from attnworks.exam.folder import EXAM, FILES, read_exam
+from attnworks.exam.folder import read_exam
 from attnworks.receipt import Receipt
 from attnworks.reports.page.contents import Advised, Contents, Exam, label_of, page_contents
-from attnworks.reports.page.given import belongs, read_advice, read_trace
+from attnworks.reports.page.given import read_advice, read_trace
 from attnworks.reports.page.html import page_html
 from attnworks.reshape.history import Place, receipts
 from attnworks.storage.disk import disk_errors, write_file
@@ -59,7 +59,7 @@ def write_report(
 ) -> Written:
     """As `report`, and tells what is in the page. An `Exam` has a name of its own."""
     out = Path(out)
-    check_out(out, inputs=[Path(path) for path in (trace, advice) if path is not None])
+    check_out(out)
     several = list(exams) if isinstance(exams, Sequence) and not isinstance(exams, str) else [exams]
     shown = [_exam(exam) for exam in several]
     contents = page_contents(
@@ -72,17 +72,14 @@ def write_report(
     return Written(out, len(data), contents)
 
 
-def check_out(out: Path, inputs: Sequence[Path] = ()) -> None:
+def check_out(out: Path) -> None:
     """An error if no file can be written there, or one would be lost: better known before the work than after it."""
     with disk_errors(f"a report in {out}", remedy="choose another place"):
-        needed = (out.parent / EXAM).exists() and out.name in FILES
         wrong = {
             "a folder": out.is_dir(),
             f"no folder {out.parent}": not out.parent.is_dir(),
             "a device or a pipe": out.exists() and not (out.is_file() or out.is_dir()),
-            "a file of an examination": needed,
-            "a file that the report is made from": out.exists()
-            and any(out.samefile(path) for path in inputs if path.exists()),
+            "a file that is no page, and would be lost": out.is_file() and not _is_page(out),
         }
     got = next((words for words, is_so in wrong.items() if is_so), None)
     if got is not None:
@@ -92,6 +89,11 @@ def check_out(out: Path, inputs: Sequence[Path] = ()) -> None:
             got=got,
             remedy=f"make {out.parent}" if got.startswith("no folder") else "name another file",
         )
+
+
+def _is_page(file: Path) -> bool:
+    with file.open("rb") as opened:
+        return opened.read(64).lstrip().lower().startswith((b"<!doctype html", b"<html")) or not file.stat().st_size
 
 
 def notebook_frame(exam: Examination) -> str:
@@ -145,25 +147,29 @@ def _receipts(exams: Sequence[Exam], model: str) -> list[Receipt]:
 
 def _check_layers(exams: Sequence[Exam], slots: Collection[str], asked: str) -> None:
     """As far as layers tell, these are those of a model that was examined."""
-    known = [set(exam.exam.model.get("heads") or slots) for exam in exams]
+    known = [set(heads) if isinstance(heads := exam.exam.model.get("heads"), dict) else set(slots) for exam in exams]
     if not any(set(slots) <= layers for layers in known):
         raise UsageError(
             asked=asked,
             expected="layers of a model that was examined",
-            got=", ".join(sorted(set(slots) - set.union(*known))[:3]) or "layers of both",
+            got=", ".join(sorted(set(slots) - set().union(*known))[:3]) or "layers of both",
             remedy="give what belongs to the examined model",
         )
 
 
-def _with_trace(exams: Sequence[Exam], trace: Path) -> list[Exam]:
-    """The traced sentences go to the first examination of a model with their layers and heads."""
-    sentences = read_trace(trace)
-    for shown in exams:
-        if all(belongs(sentence, shown.exam) for sentence in sentences):
-            return [replace(exam, sentences=tuple(sentences) if exam is shown else ()) for exam in exams]
+def _with_trace(exams: Sequence[Exam], file: Path) -> list[Exam]:
+    """The traced sentences go to the examination of the model that translated them, as far as names and layers tell."""
+    trace = read_trace(file)
+    fitting = [shown for shown in exams if trace.belongs_to(shown.exam)]
+    named = [shown for shown in fitting if trace.is_by(shown.exam)]
+    if len(fitting) == 1 or len(named) == 1:
+        (of_trace,) = fitting if len(fitting) == 1 else named
+        return [replace(exam, sentences=tuple(trace.sentences) if exam is of_trace else ()) for exam in exams]
     raise UsageError(
-        asked=f"the trace {trace}",
+        asked=f"the trace {file}",
         expected="translations by a model that was examined",
-        got="other layers or heads",
-        remedy="trace the model that was examined: attnworks translate RUN TEXT --trace FILE",
+        got=f"those of {trace.run}, which could be of both" if fitting else "other layers or heads",
+        remedy="report the examination of the traced model alone"
+        if fitting
+        else "trace the model that was examined: attnworks translate RUN TEXT --trace FILE",
     )
