@@ -74,8 +74,9 @@ def test_a_page_is_json_without_numbers_that_json_lacks() -> None:
 
 
 def test_certainty_has_fewer_digits_and_profiles_have_none() -> None:
-    values = {"value": (torch.full((HEADS,), 1 / 3),), "spread": (torch.full((HEADS,), 1 / 7),)}
-    wide = {name: (part[0][:, None],) for name, part in values.items()}
+    third, seventh = torch.full((HEADS,), 1 / 3), torch.full((HEADS,), 1 / 7)
+    values = {"value": (third,), "interval": ((seventh,), (seventh,))}
+    wide = {"value": (third[:, None],), "interval": ((seventh[:, None],), (seventh[:, None],))}
     four = {"value": (torch.zeros(HEADS, 1, 1),)}
     exam = made_exam(
         readings=Readings(
@@ -88,8 +89,8 @@ def test_certainty_has_fewer_digits_and_profiles_have_none() -> None:
     )
     told = page_contents([Exam(exam, "a")]).page["exams"][0]["readings"]
     assert told.keys() == {"a.two@encoder", "a.three@encoder"}, "four axes are for other programs"
-    assert told["a.two@encoder"]["value"][0][0] == 0.333333 and told["a.two@encoder"]["spread"][0][0] == 0.1429
-    assert told["a.three@encoder"]["value"][0][0] == [0.333333] and told["a.three@encoder"]["spread"] is None
+    assert told["a.two@encoder"]["value"][0][0] == 0.333333 and told["a.two@encoder"]["interval"][0][0][0] == 0.1429
+    assert told["a.three@encoder"]["value"][0][0] == [0.333333] and told["a.three@encoder"]["interval"] is None
 
 
 def test_rounding_keeps_whole_numbers_and_texts() -> None:

@@ -63,10 +63,8 @@ export interface Reading {
   axes: string[];
   kind: Kind;
   value: Value;
-  spread: Value;
   /** Lower and upper ends of the 95 % interval of the mean. */
   interval: [Value, Value] | null;
-  count: Value;
   ticks: Record<string, number[]>;
   words: string;
   source: string;

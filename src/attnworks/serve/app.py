@@ -28,7 +28,7 @@ from attnworks.serve.work import BusyError, Worker
 SECONDS_TO_SEND = 10.0
 """For the body of a question."""
 AGAIN = {"Retry-After": "1"}
-SECONDS_BEFORE_NO = 0.5
+SECONDS_BEFORE_NO = 1.0
 """Who is refused hears it after this time: clients that ask again at once would take the time of answers."""
 
 

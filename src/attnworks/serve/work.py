@@ -12,7 +12,7 @@ from attnworks.errors import AttnworksError
 
 T = TypeVar("T")
 
-PATIENCE = 0.8
+PATIENCE = 0.7
 """Seconds that work may take from its arrival to its end, by what work like it took lately."""
 MOST_OPEN = 64
 """Pieces of work, however quick."""

@@ -169,11 +169,10 @@ def exam_contents(exam: Exam, pins: Sequence[Mapping[str, Any]]) -> dict[str, An
 
 
 def _reading(reading: Reading) -> dict[str, Any]:
-    """How certain numbers are is told in fewer digits, and not of profiles along a third axis."""
+    """What the page shows of it; the interval in fewer digits, and not of profiles along a third axis."""
     told = reading.to_json()
-    for part in ("spread", "interval"):
-        told[part] = rounded(told[part], 4) if len(reading.axes) < MOST_AXES else None
-    return told
+    del told["spread"], told["count"]
+    return {**told, "interval": rounded(told["interval"], 4) if len(reading.axes) < MOST_AXES else None}
 
 
 def receipt_contents(receipt: Receipt) -> dict[str, Any]:
