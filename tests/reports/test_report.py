@@ -94,6 +94,13 @@ def test_a_trace_that_could_be_of_both_is_given_to_neither(folder: Path, tmp_pat
     assert len(page["exams"][0]["pins"]) == 2
 
 
+def test_several_traces(folder: Path, tmp_path: Path) -> None:
+    files = [written(tmp_path / f"{number}.json", trace()) for number in range(2)]
+    out = tmp_path / "report.html"
+    assert run(folder, "--out", out, "--trace", files[0], "--trace", files[1]).exit_code == 0
+    assert len(Seen(out.read_text()).page()["exams"][0]["pins"]) == 3
+
+
 def test_from_memory_and_from_the_folder_of_before(folder: Path, tmp_path: Path) -> None:
     out = attnworks.report(attnworks.read_exam(folder), tmp_path / "memory.html")
     assert Seen(out.read_text()).page()["title"] == "model"

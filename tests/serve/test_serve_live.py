@@ -238,7 +238,21 @@ def test_a_single_word(bert: LiveModel, translator: LiveModel) -> None:
     """It can be looked at, and what needs several is left out."""
     for model in (bert, translator):
         look, more = (ask(Question("bird"))["exam"] for ask in (model.look, model.examine))
-        assert look["pins"] and {*more["readings"]} == {*look["readings"]}
+        assert look["pins"] and {*more["readings"]} == {*look["readings"]} and "too short" in more["notes"][0]
+
+
+def test_the_error_of_a_form_is_the_one_that_was_measured(bert: LiveModel) -> None:
+    """Of one sentence the nearest map in its picture and the reading have the same error."""
+    slots = bert.look(Question(TEXT))["exam"]["pins"][0]["slots"]
+    readings = bert.examine(Question(TEXT))["exam"]["readings"]
+    forms, measured = (readings[f"structure.{name}@encoder"]["value"] for name in ("form", "distance"))
+    pairs = [
+        (slot["fits"]["errors"][head], measured[layer][head])
+        for layer, slot in enumerate(slots)
+        for head, form in enumerate(slot["fits"]["forms"])
+        if form == forms[layer][head]
+    ]
+    assert pairs and all(shown == pytest.approx(told, abs=1e-3) for shown, told in pairs)
 
 
 def test_a_sentence_is_translated_once(translator: LiveModel, monkeypatch: pytest.MonkeyPatch) -> None:

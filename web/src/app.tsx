@@ -30,6 +30,7 @@ export function App(): JSX.Element {
   const help = useRef<HTMLDialogElement>(null);
   const main = useRef<HTMLElement>(null);
   useEffect(() => {
+    document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
     document.title = `${[words, head].filter(Boolean).join(" ")} · ${page.value.title}`;
   }, [view, head]);
   useArrival(view, main);

@@ -118,7 +118,7 @@ export type Coding = { type: "uint8"; levels: number } | { type: "float16" };
 interface Fits {
   /** The name of the form, by head: "offset", "band", ... */
   forms: string[];
-  /** Its squared error on this sentence, per query: 0 is a perfect fit. */
+  /** Its error on this sentence, per query, as structure.distance counts it: 0 is a perfect fit, 2 the worst. */
   errors: number[];
   /** The maps of `held` heads, coded as the slot's own. */
   blob: string | null;

@@ -66,7 +66,11 @@ function State(): JSX.Element {
     <p id="live-state" class={`live-state small muted ${live.busy.value ? "live-busy" : wrong ? "live-wrong" : ""}`}>
       <span class="live-dot" aria-hidden="true" />
       <span>
-        {live.text.value.trim() === "" ? "nothing to look at yet" : wrong ? "" : `${tokens ?? "-"} of ${most} tokens`}
+        {live.text.value.trim() === ""
+          ? "nothing typed; below is the sentence before"
+          : wrong
+            ? ""
+            : `${tokens ?? "-"} of ${most} tokens`}
       </span>
       <span role="status">{wrong && !live.busy.value ? "" : told}</span>
     </p>

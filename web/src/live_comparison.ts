@@ -25,8 +25,19 @@ export function comparisonOf(before: Exam, after: Exam): Comparison {
     roles,
     curves,
     only,
-    notes: ["Both examinations are of this one sentence, so nothing is said about chance."],
+    notes: [
+      "Both examinations are of this one sentence, so nothing is said about chance.",
+      ...otherText(before, after),
+    ],
   };
+}
+
+/** Where the changed model writes something else, its decoder was not looked at on the same words. */
+export function otherText(before: Exam, after: Exam): string[] {
+  const [was, is] = [before, after].map((exam) => JSON.stringify(exam.pins[0]?.target ?? null));
+  return was === is
+    ? []
+    : ["The changed model writes another text: numbers of the decoder and of cross-attention are of other words."];
 }
 
 function changesIn(reading: string, before: Reading, after: Reading): Change[] {

@@ -13,7 +13,13 @@ PATH = click.Path(path_type=Path)
 @click.argument("exam", type=PATH)
 @click.argument("after", type=PATH, required=False)
 @click.option("--out", type=PATH, required=True, metavar="FILE.html", help="Where to; a file there is replaced.")
-@click.option("--trace", type=PATH, metavar="FILE", help="Translations to show, from attnworks translate --trace.")
+@click.option(
+    "--trace",
+    type=PATH,
+    multiple=True,
+    metavar="FILE",
+    help="Translations, from attnworks translate --trace; again for more.",
+)
 @click.option("--advice", type=PATH, metavar="FILE", help="What attnworks advise --json printed.")
 @click.option("--model", type=PATH, metavar="FOLDER", help="A reshaped model, whose receipts are shown.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object about the file and nothing else.")
@@ -21,7 +27,7 @@ def report(
     exam: Path,
     after: Path | None,
     out: Path,
-    trace: Path | None,
+    trace: tuple[Path, ...],
     advice: Path | None,
     model: Path | None,
     as_json: bool,

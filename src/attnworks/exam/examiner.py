@@ -147,7 +147,7 @@ class Examiner:
             if silent:
                 self.notes.append(f"{', '.join(silent)}: no sentence had a say{_remedy(silent)}")
         if len(self.text.kept) < FEW:
-            self.notes.append(f"{len(self.text.kept)} sentences are too few for roles, intervals and comparisons")
+            self.notes.append(f"{_sentences(len(self.text.kept))} too few for roles, intervals and comparisons")
         return readings
 
     def _objective(self) -> TextObjective:
@@ -312,3 +312,7 @@ def _largest(tables: Iterable[dict[Kind, float]]) -> dict[Kind, float]:
 
 def _names(measures: Sequence[Measure]) -> str:
     return ", ".join(measure.name for measure in measures)
+
+
+def _sentences(count: int) -> str:
+    return "1 sentence is" if count == 1 else f"{count} sentences are"

@@ -35,6 +35,7 @@ REMEMBERED = 8
 """Sentences for which it is known what the untouched model says, and changes for which the roles of heads are."""
 ROLES = ("roles.label", "roles.score", "roles.baseline")
 UNCHANGED = Changes()
+TOO_SHORT = "too short for all but a few measures, which need two tokens of text"
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +94,8 @@ class LiveModel:
         began = time.perf_counter()
         passage = self._passage(question.text)
         if self._read(passage, question.changes).is_short:
-            return self.look(question)
+            answer = self.look(question)
+            return {**answer, "exam": {**answer["exam"], "notes": [TOO_SHORT]}}
         exam = self._examined(passage, question.changes)
         return self._answer(exam_contents(Exam(exam, self.first.label), []), None, {}, began)
 
@@ -204,8 +206,10 @@ def _roles(examinee: Examinee) -> list[Reading]:
 
 
 def _with_roles(exam: Examination, roles: Sequence[Reading]) -> Examination:
+    """Roles from elsewhere, in the place of what the examination says about its own."""
     readings = Readings([*exam.readings.values(), *roles])
-    return replace(exam, readings=readings, findings=find(readings))
+    notes = tuple(note for note in exam.notes if not (roles and note.startswith("roles.")))
+    return replace(exam, readings=readings, findings=find(readings), notes=notes)
 
 
 def _is_text(text: str) -> bool:

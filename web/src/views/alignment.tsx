@@ -78,7 +78,7 @@ function Sentences({ of: { tokens, target, translation } }: { of: Pin }): JSX.El
     <dl class="alignment-texts card">
       <dt class="muted">read</dt>
       <dd>{text(tokens)}</dd>
-      <dt class="muted">written</dt>
+      <dt class="muted">{translation === null ? "text given to the decoder" : "written"}</dt>
       <dd>{text(written)}</dd>
     </dl>
   );

@@ -66,7 +66,7 @@ function Headline({ before, after, comparison }: { before: Exam; after: Exam; co
   return (
     <div class="stack">
       <p>
-        From <b>{before.label}</b> (before) to <b>{after.label}</b> (after).{" "}
+        From <b>{before.label}</b> to <b>{after.label}</b>.{" "}
         {comparison.nothing_changed
           ? "Nothing changed: all readings are the same."
           : judged &&

@@ -22,8 +22,9 @@ export function MapsCompared({
   const heads = headsOfBoth(before, after);
   const chosen = useSignal<string | null>(null);
   const sentence = useSignal(0);
-  const most = changes.find((change) => change.certain !== false && heads.some((head) => head.name === change.where));
-  const head = heads.find(({ name }) => name === (chosen.value ?? most?.where)) ?? heads[0];
+  const comparable = heads.filter(({ kind }) => pairsOf(before, after, kind).length > 0);
+  const most = changes.find(({ certain, where }) => certain !== false && comparable.some(({ name }) => name === where));
+  const head = heads.find(({ name }) => name === (chosen.value ?? most?.where)) ?? comparable[0] ?? heads[0];
   if (head === undefined) return null;
   const pairs = pairsOf(before, after, head.kind);
   const pair = pairs[sentence.value] ?? pairs[0];

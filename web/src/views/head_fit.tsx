@@ -32,7 +32,7 @@ export function HeadFit(props: { pin: Pin; head: HeadName; map: Float32Array; fi
       title={`Structure: nearest to ${formName(form)}${words ? ` (${words})` : ""}`}
       words={
         <>
-          The squared difference on this sentence is {digits(error)} per token that looks: 0 is a perfect fit.{" "}
+          The error on this sentence is {digits(error)} per token that looks: 0 is a perfect fit, 2 the worst.{" "}
           {formOf(exam.value, head) === "none" &&
             "Over all sentences, no form explains this head better than nothing at all. "}
           In the difference, violet is where the head looks more than the form and orange where it looks less; its scale

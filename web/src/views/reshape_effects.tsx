@@ -3,6 +3,7 @@ import type { JSX } from "preact";
 import type { Exam } from "../contract";
 import { Figure } from "../figure";
 import { live } from "../live";
+import { otherText } from "../live_comparison";
 import { Curves, type Series } from "../plot";
 import { alongDepth, headsOf, KIND_WORDS, kindsOf, ofHead, shown } from "../readings";
 import { linkTo } from "../store";
@@ -36,6 +37,7 @@ export function MeasuresSeen(): JSX.Element | null {
         columns={beforeAfter("measure")}
         rows={[...depthRows(before, after), ...headRows(before, after)]}
       />
+      <p class="small muted">{otherText(before, after)}</p>
     </div>
   );
 }

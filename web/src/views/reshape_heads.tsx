@@ -19,6 +19,7 @@ import {
   shown,
   slotName,
 } from "../readings";
+import { live } from "../live";
 import { exam, linkTo, page } from "../store";
 import { HeadCells } from "./head_cells";
 
@@ -76,7 +77,7 @@ const JUDGEMENTS: Judgement[] = [
   {
     name: "structure.distance",
     title: "Distance to a fixed form",
-    words: "squared error of the nearest fixed form, per query; 0 is a perfect fit, 2 the worst",
+    words: "error of the nearest fixed form, per query; 0 is a perfect fit, 2 the worst",
     low: "A fixed form could stand for these heads",
     high: "No fixed form comes near these heads",
     command: "attnworks reshape project MODEL --heads HEADS --out NEW",
@@ -159,7 +160,8 @@ function Measured({ judgement }: { judgement: Judgement }): JSX.Element {
         id={`reshape-${name.replace(".", "-")}-order`}
         title={(end === "low" ? low : high) ?? title}
         words={
-          command !== undefined && (
+          command !== undefined &&
+          !live.changed.value && (
             <>
               To do something about it: <code>{command.replace("HEADS", nearest(sorted))}</code>
             </>

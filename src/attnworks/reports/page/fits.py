@@ -17,7 +17,7 @@ NOTHING = "zero"
 
 
 class Fitted(NamedTuple):
-    """By head: the name of the form, the nearest map of that form, and sum_ij (h - p)^2 per query."""
+    """By head: the name of the form, the nearest map of that form, and the error of `structure`, per query."""
 
     forms: tuple[str, ...]
     P: Float[Tensor, "h i j"]
@@ -33,8 +33,9 @@ def fit_heads(H: Float[Tensor, "h i j"], kind: Kind, told: Sequence[str] | None)
     if unknown:
         for head, form in zip(unknown, fit(H[unknown], families, eps=EPS, causal=causal).names, strict=True):
             forms[head] = str(form)
-    P = torch.zeros_like(H)
+    P, errors = torch.zeros_like(H), H.new_zeros(len(H))
     for form in sorted(set(forms)):
         heads = [head for head, name in enumerate(forms) if name == form]
-        P[heads] = fit(H[heads], (form,), eps=EPS, causal=causal).form(form)
-    return Fitted(tuple(forms), P, (H - P).square().sum((1, 2)) / H.shape[1])
+        nearest = fit(H[heads], (form,), eps=EPS, causal=causal)
+        P[heads], errors[heads] = nearest.form(form), nearest.error[:, 0]
+    return Fitted(tuple(forms), P, errors)

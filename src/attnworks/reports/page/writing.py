@@ -35,14 +35,14 @@ def report(
     exams: Examination | AnyPath | Sequence[Examination | AnyPath],
     out: AnyPath,
     *,
-    trace: AnyPath | None = None,
+    trace: AnyPath | Sequence[AnyPath] | None = None,
     advice: AnyPath | None = None,
     model: AnyPath | None = None,
 ) -> Path:
     """Write the page of an examination, or of two to be compared, as one HTML file; a file that is there is replaced.
 
     exams     an examination, its folder, or two of them: before and after
-    trace     a file of `attnworks translate --trace`: translations, as word alignments and beam searches
+    trace     files of `attnworks translate --trace`: translations, as word alignments and beam searches
     advice    a file of `attnworks advise --json`
     model     the folder of a reshaped model, for its receipts
     """
@@ -53,7 +53,7 @@ def write_report(
     exams: Exam | Examination | AnyPath | Sequence[Exam | Examination | AnyPath],
     out: AnyPath,
     *,
-    trace: AnyPath | None = None,
+    trace: AnyPath | Sequence[AnyPath] | None = None,
     advice: AnyPath | None = None,
     model: AnyPath | None = None,
 ) -> Written:
@@ -61,9 +61,12 @@ def write_report(
     out = Path(out)
     check_out(out)
     several = list(exams) if isinstance(exams, Sequence) and not isinstance(exams, str) else [exams]
+    traces = list(trace) if isinstance(trace, Sequence) and not isinstance(trace, str) else [trace]
     shown = [_exam(exam) for exam in several]
+    for file in traces:
+        shown = shown if file is None else _with_trace(shown, Path(file))
     contents = page_contents(
-        shown if trace is None else _with_trace(shown, Path(trace)),
+        shown,
         advice=None if advice is None else _advice(shown, Path(advice)),
         receipts=() if model is None else _receipts(shown, str(model)),
     )
@@ -85,7 +88,7 @@ def check_out(out: Path) -> None:
     if got is not None:
         raise FolderError(
             asked=f"a report in {out}",
-            expected="a file in a folder that is there",
+            expected="a new file, or a page to be replaced, in a folder that is there",
             got=got,
             remedy=f"make {out.parent}" if got.startswith("no folder") else "name another file",
         )
@@ -164,7 +167,8 @@ def _with_trace(exams: Sequence[Exam], file: Path) -> list[Exam]:
     named = [shown for shown in fitting if trace.is_by(shown.exam)]
     if len(fitting) == 1 or len(named) == 1:
         (of_trace,) = fitting if len(fitting) == 1 else named
-        return [replace(exam, sentences=tuple(trace.sentences) if exam is of_trace else ()) for exam in exams]
+        longer = replace(of_trace, sentences=(*of_trace.sentences, *trace.sentences))
+        return [longer if exam is of_trace else exam for exam in exams]
     raise UsageError(
         asked=f"the trace {file}",
         expected="translations by a model that was examined",
