@@ -9,8 +9,13 @@ from tests.browser.watching import VIEWS
 colours = pytest.mark.parametrize("colours", ["light", "dark"])
 
 
-@colours
-@pytest.mark.parametrize("view", VIEWS)
+DARK = [
+    pytest.param(view, "dark", marks=[] if view in ("overview", "head", "reshape") else pytest.mark.slow)
+    for view in VIEWS
+]
+
+
+@pytest.mark.parametrize(("view", "colours"), [*((view, "light") for view in VIEWS), *DARK])
 def test_in_a_file(look: Open, two_sided_page: str, view: str, colours: str) -> None:
     look(two_sided_page, f"#{view}", color_scheme=colours).check_accessibility()
 
