@@ -252,7 +252,7 @@ def test_the_error_of_a_form_is_the_one_that_was_measured(bert: LiveModel) -> No
         for head, form in enumerate(slot["fits"]["forms"])
         if form == forms[layer][head]
     ]
-    assert pairs and all(shown == pytest.approx(told, abs=1e-3) for shown, told in pairs)
+    assert pairs and all(shown == pytest.approx(told, abs=1e-5) for shown, told in pairs)
 
 
 def test_a_sentence_is_translated_once(translator: LiveModel, monkeypatch: pytest.MonkeyPatch) -> None:

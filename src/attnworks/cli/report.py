@@ -12,7 +12,7 @@ PATH = click.Path(path_type=Path)
 @click.command()
 @click.argument("exam", type=PATH)
 @click.argument("after", type=PATH, required=False)
-@click.option("--out", type=PATH, required=True, metavar="FILE.html", help="Where to; a file there is replaced.")
+@click.option("--out", type=PATH, required=True, metavar="FILE.html", help="Where to; a page there is replaced.")
 @click.option(
     "--trace",
     type=PATH,

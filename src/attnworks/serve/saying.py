@@ -31,9 +31,9 @@ class Said(NamedTuple):
 def say(examinee: Examinee, read: Read, outputs: Outputs) -> Said:
     """The translation, the next token, the hidden word or the class: what the model is made to say."""
     able, written = examinee.subject.abilities, read.written
-    if written is not None and written.words is None:
-        return Said("the model gives no words, only vectors; its decoder reads the sentence itself", [])
     if written is not None:
+        if written.words is None:
+            return Said("the model gives no words, only vectors; its decoder reads the sentence itself", [])
         probability = None if written.logprob is None else math.exp(written.logprob)
         return Said("what the model writes for it", [Output(written.text, probability)])
     if outputs.scores is None:

@@ -37,7 +37,9 @@ export function MeasuresSeen(): JSX.Element | null {
         columns={beforeAfter("measure")}
         rows={[...depthRows(before, after), ...headRows(before, after)]}
       />
-      <p class="small muted">{otherText(before, after)}</p>
+      {otherText(before, after).map((words) => (
+        <p class="small muted">{words}</p>
+      ))}
     </div>
   );
 }

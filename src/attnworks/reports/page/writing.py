@@ -39,7 +39,7 @@ def report(
     advice: AnyPath | None = None,
     model: AnyPath | None = None,
 ) -> Path:
-    """Write the page of an examination, or of two to be compared, as one HTML file; a file that is there is replaced.
+    """Write the page of an examination, or of two to be compared, as one HTML file; a page that is there is replaced.
 
     exams     an examination, its folder, or two of them: before and after
     trace     files of `attnworks translate --trace`: translations, as word alignments and beam searches
