@@ -41,6 +41,15 @@ def test_similarities_by_hand() -> None:
     assert_close(row(keys, similarity="elu"), normalised(3, math.exp(-1), 1.5))
 
 
+def test_elu_keeps_its_digits_far_below_zero() -> None:
+    """phi(-20) = exp(-20) cancels: weights 2/5 and 3/5 of the values 1 and 3. As elu(-20) + 1 it has no digits left."""
+    Q, K, V = (torch.tensor(x, dtype=torch.float32).reshape(1, 1, -1, 1) for x in ([-20.0], [1.0, 2.0], [1.0, 3.0]))
+    assert Pooling(similarity="elu")(Q, K, V).Y.item() == pytest.approx(2.2, rel=1e-6)
+    assert Linear(feature="elu")(Q, K, V).Y.item() == pytest.approx(2.2, rel=1e-6)
+    small = torch.full((1, 1, 1, 1), -700.0, dtype=torch.float64)
+    assert Pooling(similarity="elu")(small, K.double(), V.double()).Y.item() == pytest.approx(2.2, rel=1e-12)
+
+
 def test_values_by_hand() -> None:
     Q, K, V = qkv()
     P = Dense()(Q, K, V, weights=True).P

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from attnworks.errors import UsageError
@@ -13,6 +12,7 @@ from attnworks.linalg.safe import widened
 from attnworks.linalg.softmax import masked_softmax
 from attnworks.mechanisms.contract import MECHANISMS, Attended, Context, Cost, Geometry, Mechanism, dense_edges
 from attnworks.mechanisms.dense import explicit
+from attnworks.mechanisms.feature_maps import Elu
 from attnworks.mechanisms.mask import Mask
 from attnworks.mechanisms.reference import softmax_by_loops
 from attnworks.mechanisms.scores import scaled_dot
@@ -23,6 +23,9 @@ Similarity = Callable[[Tensor, Tensor], Tensor]
 ValueMap = Callable[[Tensor], Tensor]
 """V [b h j v] -> g(v_j) [b h j any]"""
 
+_elu = Elu().keys
+"""elu(x) + 1 with all its digits for x far below zero."""
+
 EXPONENTS: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
     "exp": scaled_dot,
     "gaussian": lambda Q, K, s: s * (Q @ K.mT - K.square().sum(-1).unsqueeze(-2) / 2),  # ||q||^2 / 2 cancels in C
@@ -30,7 +33,7 @@ EXPONENTS: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
 """log f(q_i, k_j) for all pairs, up to a constant per query, by name."""
 SIMILARITIES: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
     "polynomial": lambda Q, K, s: (1 + scaled_dot(Q, K, s)).square(),
-    "elu": lambda Q, K, s: (F.elu(s * Q) + 1) @ (F.elu(K) + 1).mT,
+    "elu": lambda Q, K, s: _elu(s * Q) @ _elu(K).mT,
 }
 """f(q_i, k_j) for all pairs, by name."""
 VALUES: dict[str, ValueMap] = {"identity": lambda V: V, "relu": torch.relu, "tanh": torch.tanh}
