@@ -81,8 +81,8 @@ class Spectra(Measure):
             energy = _straight_on(leading.cumulative_energy(), leading.known, n)
         return {
             "spectra.curve": Sample(_at_shares(energy)),
-            "spectra.rank90": Sample(rank / n),
-            "spectra.rank90_count": Sample(rank.to(P.dtype)),
+            "spectra.rank90": Sample(rank.double() / n),
+            "spectra.rank90_count": Sample(rank.double()),
             "spectra.stable_rank": Sample(stable),
         }
 
