@@ -102,7 +102,7 @@ def beam_by_lists(
         penalty = length_penalty(length, alpha)
         finished += [Hypothesis(text[:-1], logprob, logprob / penalty, True) for logprob, text in ended]
         alive = [one for one in extensions if one[1][-1] != eos][:beams]
-        if len(ended) == beams:
+        if beams == 1 and ended:
             break
     finished.sort(key=lambda hypothesis: -hypothesis.score)
     cut = [Hypothesis(text, logprob, logprob / length_penalty(longest, alpha), False) for logprob, text in alive]

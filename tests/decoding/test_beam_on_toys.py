@@ -65,6 +65,19 @@ def test_early_stop_saves_steps_and_loses_nothing(monkeypatch: pytest.MonkeyPatc
     assert saved > 97
 
 
+def test_a_step_in_which_every_beam_ends_is_not_the_last() -> None:
+    """p = (eos 1e-9, a .5, b .5); then (eos .51, a .49, b 1e-7); then eos. Both beams end at step 2 with score -1.2458;
+    (a, a) is on the beam and ends with -1.1835."""
+    a, b, eos = 0, 1, EOS
+    assert eos == 2
+    later = {eos: 0.51, a: 0.49, b: 1e-7}
+    toy = table(3, {0: {eos: 1e-9, a: 0.5, b: 0.5}, 1 + a: later, 1 + b: later})
+    ((best,),) = beam(toy, toy.source, bos=BOS, eos=eos, beams=2, longest=6, alpha=0.6)
+    assert (best.tokens, best.score) == ((a, a), pytest.approx(-1.1835, abs=5e-5))
+    ended = math.log(0.5 * 0.51) / length_penalty(2, 0.6)
+    assert ended == pytest.approx(-1.2458, abs=5e-5) and best.score > ended
+
+
 @given(SEEDS, st.integers(1, 5), ALPHAS)
 def test_the_bound_holds(seed: int, length: int, alpha: float) -> None:
     """No text scores above the bound of any of its beginnings, to the last bit."""

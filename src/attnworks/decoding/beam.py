@@ -33,9 +33,10 @@ def beam(
     """The `n_best` sentences by sum_t log p(y_t | y_<t, x) / lp(length) among those that a beam search meets.
 
     Each step ranks all one-token extensions of the hypotheses by log-probability. Those among the first `beams` that
-    write eos have finished; the first `beams` that do not write eos go on. A sentence is done when no hypothesis that
-    goes on can still reach the n best (`best_reachable`), when all of the first `beams` finished, or after `longest`
-    tokens, eos included. Only if fewer than n_best finished are unfinished ones returned after them; there are fewer
+    write eos have finished; the first `beams` that do not write eos are extended further. The search of a sentence
+    stops when no hypothesis on the beam can still reach the n best (`best_reachable`), or after `longest` tokens, eos
+    included. So stopping early never changes the result. With one beam it stops at the first eos, as greedy decoding
+    does. Only if fewer than n_best finished are unfinished ones returned after them; there are fewer
     than n_best only where the model allows no more. Equal candidates: lower beam first, then lower token; equal
     scores: what finished first.
     Source: Conti 2024, section 1.1 (S4.12); length penalty GNMT (`length_penalty`).
@@ -63,7 +64,9 @@ def beam(
             if ended.any():
                 finished = _with_endings(finished, frontier, first, ended, length, alpha)
             frontier, parent, token = frontier.grown(kept.parent, kept.token, kept.logprob, length), *kept[:2]
-            over = ended.all(1) | (best_reachable(frontier.logprob, longest, alpha) <= finished.score[:, -1:]).all(1)
+            over = (best_reachable(frontier.logprob, longest, alpha) <= finished.score[:, -1:]).all(1)
+            if beams == 1:
+                over |= ended.all(1)
             over |= length == longest
             if over.any():
                 leave, stay = over.nonzero().squeeze(1), (~over).nonzero().squeeze(1)
