@@ -28,9 +28,9 @@ from attnworks.cli.options import compute_options, prepare
 def translate(run: Path, text: tuple[str, ...], **options: object) -> None:
     """Translate with a trained run: the arguments, or the lines of standard input.
 
-    One line comes out for each that goes in (with --n-best N, N lines). Words that the run never saw are read as
-    unknown; an empty line stays empty; a translation that does not end is cut after twice the tokens of the longest
-    sentence that is decoded with it, and ten more.
+    One line comes out for each that goes in (with --n-best N, N lines). Words that are not in the vocabulary of the run
+    are read as <unk> and listed on standard error; an empty line stays empty; a translation that does not end is cut
+    after twice the tokens of the longest sentence that is decoded with it, and ten more.
 
     \b
     Examples:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
+import click
 import torch
 from torch import Tensor
 
@@ -22,6 +24,8 @@ from attnworks.storage.disk import write_file
 from attnworks.training.trained import Trained, open_run
 
 T = TypeVar("T")
+UNKNOWN_WORDS = 10
+"""As many words that the model does not know are listed."""
 
 
 def translate_lines(
@@ -76,15 +80,28 @@ def translate_lines(
         )
 
     traces: list[dict[str, Any]] = []
+    unknown: Counter[str] = Counter()
     for some in _batches(lines, batch):
         sentences = [words(line) for line in some]
         results = decode_sentences(decode, trained.source, sentences, empty=[NOTHING], device=device, batch=batch)
         for line, sentence, hypotheses in zip(some, sentences, results, strict=True):
-            _write(trained, line, sentence, hypotheses, n_best, as_json)
+            strange = [word for word in sentence if UNK in trained.source.encode([word])]
+            unknown.update(strange)
+            _write(trained, line, strange, hypotheses, n_best, as_json)
             if trace is not None and sentence:
                 traces.append(trained.trace(sentence, hypotheses[0], beams=None if sample else beams, alpha=alpha))
     if trace is not None:
         write_file(trace, json.dumps({"format": 1, "run": str(run), "sentences": traces}).encode())
+    if unknown and not as_json:
+        click.echo(_about_unknown(unknown, trained.source.token(UNK)), err=True)
+
+
+def _about_unknown(unknown: Counter[str], read_as: str) -> str:
+    """Which words the model does not know, and what it read instead; in quotes, with control characters escaped."""
+    named = ", ".join(repr(word) for word in islice(unknown, UNKNOWN_WORDS))
+    more = f" and {len(unknown) - UNKNOWN_WORDS} others" if len(unknown) > UNKNOWN_WORDS else ""
+    number = "1 word" if len(unknown) == 1 else f"{len(unknown)} words"
+    return f"{number} not in the vocabulary of this run, read as {read_as}: {named}{more}"
 
 
 def _check(beams: int, n_best: int, sample: bool, *, drawn: bool, trace: Path | None) -> None:
@@ -115,14 +132,13 @@ def _check(beams: int, n_best: int, sample: bool, *, drawn: bool, trace: Path | 
 def _write(
     trained: Trained,
     line: str,
-    sentence: tuple[str, ...],
+    unknown: list[str],
     hypotheses: list[Hypothesis],
     n_best: int,
     as_json: bool,
 ) -> None:
     texts = [" ".join(trained.target.decode(hypothesis.tokens)) for hypothesis in hypotheses]
     if as_json:
-        unknown = [word for word in sentence if UNK in trained.source.encode([word])]
         shown = [
             {"text": text, "score": h.score, "logprob": h.logprob, "finished": h.finished}
             for text, h in zip(texts, hypotheses, strict=True)
