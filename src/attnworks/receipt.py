@@ -69,6 +69,7 @@ class Receipt:
     flops          of attention with its projections, for one sentence of `length` tokens (on either side)
     length         mean number of tokens of a sentence, or what was asked for
     numbers        dtype and device of the computation
+    left_out       where -> why nothing was changed there, for places that an automatic choice considered
     facts          further numbers of this reshape, by name
     bytes          of all weights, in the type of the computation
     time           of a forward pass over held-out sentences, as a share of the time before; runs took turns
@@ -90,6 +91,7 @@ class Receipt:
     numbers: tuple[str, str]
     fingerprint: tuple[str, str]
     version: str
+    left_out: dict[str, str] = field(default_factory=dict)
     facts: dict[str, float] = field(default_factory=dict)
     bytes: Change | None = None
     time: float | None = None

@@ -107,6 +107,19 @@ def test_no_search_finds_a_better_direction(p: int) -> None:
     torch.testing.assert_close(found.gain, -searched, rtol=1e-8, atol=0.0)
 
 
+def test_several_starts_find_what_one_misses() -> None:
+    """The problem is not convex. Of these 97 heads, one start ends below 99 % of the best gain found in more than a
+    tenth, three starts in fewer than a thirtieth; three never end below one."""
+    heads = 97
+    X = drawn(3, 7, 5, seed=1)
+    T, sample = drawn(heads, 5, 5, seed=3), Reservoir(X, X, (4 * drawn(3, heads, 7, 7, seed=2)).softmax(-1))
+    one, three, five = (score_direction(T, sample, 1, starts=starts).gain for starts in (1, 3, 5))
+    best = torch.maximum(three, five)
+    assert (one < 0.99 * best).double().mean() > 0.1
+    assert (three < 0.99 * best).double().mean() < 1 / 30
+    assert (three >= (1 - 1e-5) * one).all()
+
+
 @pytest.mark.parametrize("p", [1, 3])
 def test_the_gradient_vanishes_at_the_solution(p: int) -> None:
     given_case = case(5)
@@ -192,9 +205,9 @@ def test_the_residual_is_the_gradient_left(sweeps: int) -> None:
 def test_a_sweep_is_never_uphill(seed: int, sharpness: float, p: int, iterations: int) -> None:
     given_case = case(seed, sharpness=sharpness)
     gains = [whitened_direction(*given_case, p).gain]
+    assert_close(score_direction(*given_case, p, sweeps=0, starts=1).gain, gains[0])
     gains += [score_direction(*given_case, p, sweeps=n, iterations=iterations).gain for n in (0, 1, 2, 5)]
-    assert_close(gains[0], gains[1])
-    for before, after in pairwise(gains[1:]):
+    for before, after in pairwise(gains):
         assert (after >= before * (1 - 1e-9)).all()
 
 

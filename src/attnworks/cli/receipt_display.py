@@ -42,7 +42,8 @@ def receipt_shown(receipt: Receipt, number: int | None = None) -> Group:
     elif receipt.facts:
         more = [_swapped(receipt) if receipt.reshape == "swap" else _facts(receipt)]
     said = heads if receipt.done else Text("Nothing was changed.")
-    return Group(title, said, Text(_judged(receipt), "dim"), losses, sizes, *more)
+    missed = [Text(f"Left out: {place}: {reason}.") for place, reason in receipt.left_out.items()]
+    return Group(title, said, *missed, Text(_judged(receipt), "dim"), losses, sizes, *more)
 
 
 def _in_model(placed: tuple[str, str]) -> tuple[bool, list[str | int]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
@@ -16,6 +15,7 @@ from attnworks.linalg.growing import (
     marginal_gains,
     score_direction,
     value_direction,
+    whitened_direction,
 )
 from attnworks.linalg.line_search import Found, line_search
 from attnworks.measures.growth_statistic import CHECK, Sums
@@ -28,7 +28,7 @@ TRIED_ON = 128
 FIRST_STEP = 0.01
 """As a share of the loss, what the first step that is tried would win if the loss were linear."""
 TOLERANCE, CONVERGED = 1e-2, 0.1
-"""The residual that the solver aims at, and that above which a direction is not used."""
+"""The residual that the solver aims at, and that above which the closed form is used instead."""
 SWEEPS = 20
 CUTOFFS = (1e-4, 0.01, 0.03)
 """Directions in which states vary less, as a share of the largest variance, are left out. The more are left out, the
@@ -44,7 +44,14 @@ class Solve(Protocol):
     def __call__(self, T: Tensor, sample: Reservoir, p: int, *, cutoff: float) -> Direction: ...
 
 
-best_direction: Solve = partial(score_direction, sweeps=SWEEPS, tolerance=TOLERANCE)
+def best_direction(T: Tensor, sample: Reservoir, p: int, *, cutoff: float) -> Direction:
+    """`score_direction`; for heads in which its solver does not converge, the closed form `whitened_direction`."""
+    solved = score_direction(T, sample, p, sweeps=SWEEPS, tolerance=TOLERANCE, cutoff=cutoff)
+    stuck = solved.residual > CONVERGED
+    if not bool(stuck.any()):
+        return solved
+    pairs = zip(solved, whitened_direction(T, sample, p, cutoff=cutoff), strict=True)
+    return Direction(*(torch.where(stuck.view(-1, *[1] * (one.dim() - 1)), closed, one) for one, closed in pairs))
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +61,7 @@ class Score:
     addition    what to add, for a step of one
     taught      how fast the loss falls along it on the sentences that the direction was fitted to
     checked     the same on others
-    residual    of the solver that found it
+    residual    how far the direction is from a local optimum: 0 at one; above 0.1 for the closed form
     parameters  that it adds
     shares      what each of its columns adds to the gain, in the metric of the solver
     step, gain  the best step on the sentences that check, and by how much their loss falls there; 0 before it is tried
@@ -79,15 +86,13 @@ class Score:
     @property
     def refusal(self) -> str | None:
         """Why nothing should grow here, in words."""
-        if self.residual > CONVERGED:
-            return f"the solver did not converge (residual {self.residual:.2g})"
         if self.trust < BELIEVED:
             return f"other sentences confirm {self.trust:.0%} of the slope: more data, or no bottleneck"
         return None if self.gain > 0 else "no step lowers the loss"
 
     def tried(self, trial: Trial, scale: float) -> Score:
         """With the best step. Nothing is tried where other sentences do not confirm the direction."""
-        if self.residual > CONVERGED or self.trust < BELIEVED:
+        if self.trust < BELIEVED:
             return self
         found = trial.search(self.checked, lambda length: [Step(self.place, self.addition, length, scale)])
         return replace(self, step=found.step, gain=trial.loss - found.value)

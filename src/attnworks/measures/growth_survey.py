@@ -13,7 +13,6 @@ from attnworks.linalg.growing import Reservoir, whitened_direction
 from attnworks.linalg.lowrank import shortened
 from attnworks.measures.growth_score import (
     BELIEVED,
-    CONVERGED,
     CUTOFFS,
     Kind,
     Score,
@@ -126,7 +125,7 @@ class Survey:
         sample = sample._replace(P=sample.P[:, place.head : place.head + 1])
         sums = self.sums[place.slot].of_heads((place.head,))
         found = key_scores(place.slot, sums, sample, self._biased(place.slot), p, solve)[0]
-        return replace(found, place=place, residual=0.0)
+        return replace(found, place=place)
 
     def _biased(self, slot: str) -> bool:
         return self.heads[slot][0].b_Q is not None
@@ -184,8 +183,6 @@ class Survey:
         alone = sample._replace(P=sample.P[:, parent : parent + 1])
         direction = best_direction(taught, alone, k, cutoff=CUTOFFS[-1])
         slope = step * float(-(checked @ direction.beta * direction.alpha).sum())
-        if float(direction.residual) > CONVERGED:
-            return copy
 
         def turned(t: float) -> NewHead:
             return new._replace(like=_with_keys(new.like, direction.alpha[0], direction.beta[0], t / scale, sample))

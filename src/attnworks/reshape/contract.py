@@ -38,6 +38,7 @@ class Made(NamedTuple):
 
     facts     further numbers for the receipt, by name
     others    models, or ways to run the old one, to measure beside it, by the names of their losses in the receipt
+    left_out  places that could have been changed and were not, with the reason
     """
 
     model: nn.Module
@@ -45,6 +46,7 @@ class Made(NamedTuple):
     rise: float
     facts: Mapping[str, float] = {}
     others: Mapping[str, nn.Module | Spectator] = {}
+    left_out: Mapping[str, str] = {}
 
 
 class Reshape:

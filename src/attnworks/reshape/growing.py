@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -23,7 +23,7 @@ from attnworks.registry import unknown_name
 from attnworks.reshape.contract import RESHAPES, Bench, Made, Reshape
 from attnworks.reshape.events import Watch
 from attnworks.reshape.growth_methods import METHODS, Method
-from attnworks.reshape.growth_places import NoBottleneckError, Widths, no_bottleneck, read_places, spread
+from attnworks.reshape.growth_places import NoBottleneckError, Spot, Widths, no_bottleneck, read_places, spread
 from attnworks.traces.judging import Judge
 
 REFITTING = ("document", "document-descending")
@@ -46,7 +46,8 @@ class Grow(Reshape):
 
     Directions come from half of the text, and are tried on a quarter of it, which gives the prediction; the step to be
     taken is searched on the last quarter. The factor of the scores stays what it was, so that a step of zero changes
-    nothing. Refused: places whose slope other sentences do not confirm by half, and a best step of zero.
+    nothing. A place whose slope other sentences do not confirm by half is left out if "auto" chose it, and the receipt
+    says why; it is refused if it was asked for. A best step of zero is refused.
     Source: Burgund (S3.13-S3.30), with the increment fitted instead of the scores (D10), downhill, in the metric of the
     softmax, over batches, masks and heads.
     """
@@ -117,6 +118,10 @@ class Grow(Reshape):
         survey = look_around(bench.looked_at, bench.watch, self.kinds if asked is None else {at.kind for at in asked})
         widths = spread(survey, [kind for kind in KINDS if kind in self.kinds], self.add) if asked is None else asked
         chosen = settle(survey, METHODS[self.by], widths, bench.seed)
+        if asked is not None and chosen.left_out:
+            spot, reason = next(iter(chosen.left_out.items()))
+            raise no_bottleneck(f"at {spot}, {reason}")
+        widths = {spot: width for spot, width in widths.items() if spot not in chosen.left_out}
         others: dict[str, nn.Module] = {}
         for name in (name for name in METHODS if self.compare and name != self.by):
             bench.watch(f"growing by {name}", len(others), len(METHODS))
@@ -126,16 +131,19 @@ class Grow(Reshape):
         facts = {} if self.by in REFITTING else {"difference_at_zero": difference(bench.looked_at, chosen.at_zero)}
         for score in chosen.scores:
             facts |= {f"{name}_{score.place}:{score.kind}": getattr(score, name) for name in ("trust", "residual")}
-        return Made(grown(bench.model, chosen.steps), said(survey, widths), -chosen.fall, facts, others)
+        left_out = {str(spot): reason for spot, reason in chosen.left_out.items()}
+        return Made(grown(bench.model, chosen.steps), said(survey, widths), -chosen.fall, facts, others, left_out)
 
 
 class Settled(NamedTuple):
-    """Steps to take, the same of length zero, by how much the loss should fall, and the scores of the places."""
+    """Steps to take, the same of length zero, by how much the loss should fall, the scores of the places, and the
+    places that do not grow, with the reason."""
 
     steps: Sequence[Step]
     at_zero: Sequence[Step]
     fall: float
     scores: Sequence[Score]
+    left_out: Mapping[Spot, str]
 
 
 def look_around(judge: Judge, watch: Watch, kinds: Collection[str]) -> Survey:
@@ -167,7 +175,7 @@ def settle(survey: Survey, method: Method, widths: Widths, seed: int, *, refuse:
     at_zero = line.steps(0.0)
     if line.start is None:
         steps = line.steps(1.0)
-        return Settled(steps, at_zero, survey.trial.loss - survey.trial.with_steps(steps), line.scores)
+        return Settled(steps, at_zero, survey.trial.loss - survey.trial.with_steps(steps), *line[2:])
     expected = line_search(
         lambda t: survey.trial.with_steps(line.steps(t)), line.start, survey.trial.with_steps(at_zero)
     )
@@ -177,7 +185,7 @@ def settle(survey: Survey, method: Method, widths: Widths, seed: int, *, refuse:
     if refuse and line.scores and not found.step:
         raise no_bottleneck("on the sentences to search on, the best step is zero")
     step = found.step or line.start  # columns of zeros on both sides would never learn
-    return Settled(line.steps(step), at_zero, survey.trial.loss - expected.value, line.scores)
+    return Settled(line.steps(step), at_zero, survey.trial.loss - expected.value, *line[2:])
 
 
 def difference(judge: Judge, steps: Sequence[Step]) -> float:

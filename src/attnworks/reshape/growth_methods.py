@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -24,12 +24,14 @@ from attnworks.traces.graded import graded_layers
 class Line(NamedTuple):
     """What is added, as a function of how far to go.
 
-    start    the first step to try in a search for the best; None where there is nothing to search for
+    start     the first step to try in a search for the best; None where there is nothing to search for
+    left_out  places that were asked for and do not grow, with the reason
     """
 
     steps: Callable[[float], list[Step]]
     start: float | None
     scores: Sequence[Score] = ()
+    left_out: Mapping[Spot, str] = {}
 
 
 Method = Callable[[Survey, Widths, int], Line]
@@ -38,16 +40,16 @@ METHODS: Registry[Method] = Registry("method of growing")
 
 @METHODS.register("fisher")
 def fisher(survey: Survey, widths: Widths, seed: int) -> Line:
-    """The direction that lowers the loss most in the metric of the softmax; refused where that is not confirmed."""
+    """The direction that lowers the loss most in the metric of the softmax, where other sentences confirm it."""
     del seed
-    return _along(survey, [_believed(survey, spot, width, best_direction) for spot, width in widths.items()])
+    return _along(survey, widths, best_direction)
 
 
 @METHODS.register("whitened")
 def whitened(survey: Survey, widths: Widths, seed: int) -> Line:
     """The same without the alternating solver: singular vectors of the whitened gradient."""
     del seed
-    return _along(survey, [_believed(survey, spot, width, whitened_direction) for spot, width in widths.items()])
+    return _along(survey, widths, whitened_direction)
 
 
 @METHODS.register("random")
@@ -114,15 +116,16 @@ def document_descending(survey: Survey, widths: Widths, seed: int) -> Line:
 # --- directions ---
 
 
-def _believed(survey: Survey, spot: Spot, width: int, solve: Solve) -> Score:
+def _believed(survey: Survey, spot: Spot, width: int, solve: Solve) -> Score | str:
+    """The direction at a place with its best step, or why nothing should grow there."""
     found = _directions(survey, spot, width, solve)
     if not found:
-        raise no_bottleneck(f"no direction at {spot}: {_why(spot)}")
+        return f"no direction: {_why(spot)}"
     score = survey.tried(found[0])
     if score.refusal is not None:
-        raise no_bottleneck(f"at {spot}, {score.refusal}")
+        return score.refusal
     if (alive := _alive(score.addition)) < width:
-        raise no_bottleneck(f"at {spot}, {width} columns where this text has directions for {alive}")
+        return f"{width} columns where this text has directions for {alive}"
     return score
 
 
@@ -148,14 +151,20 @@ def _why(spot: Spot) -> str:
     return "the layer does not score by Q K^T alone"
 
 
-def _along(survey: Survey, scores: Sequence[Score]) -> Line:
-    """All directions at once, each as long as it would be alone."""
+def _along(survey: Survey, widths: Widths, solve: Solve) -> Line:
+    """All directions that are confirmed at once, each as long as it would be alone."""
+    found = {spot: _believed(survey, spot, width, solve) for spot, width in widths.items()}
+    scores = [score for score in found.values() if isinstance(score, Score)]
+    left_out = {spot: reason for spot, reason in found.items() if isinstance(reason, str)}
+    if not scores:
+        spot, reason = next(iter(left_out.items()))
+        raise no_bottleneck(f"at {spot}, {reason}")
 
     def steps(t: float) -> list[Step]:
         return [Step(score.place, score.addition, t * score.step, survey.scale(score.place.slot)) for score in scores]
 
     slope = sum(score.step * score.checked for score in scores)
-    return Line(steps, FIRST_STEP * abs(survey.trial.loss) / slope, scores)
+    return Line(steps, FIRST_STEP * abs(survey.trial.loss) / slope, scores, left_out)
 
 
 # --- baselines ---

@@ -90,7 +90,8 @@ def _find(run: Run, missing: dict[Spot, int]) -> _Found:
         settled = settle(survey, METHODS["fisher"], widths, recipe.seed)
     except NoBottleneckError as error:
         return _Found((), {}, 0.0, error.got)
-    return _Found(settled.steps, said(survey, widths), settled.fall, None)
+    grown = {spot: width for spot, width in widths.items() if spot not in settled.left_out}
+    return _Found(settled.steps, said(survey, grown), settled.fall, None)
 
 
 def _each_time(run: Run) -> int:
