@@ -177,6 +177,23 @@ def test_readings_come_by_layer_and_kind() -> None:
     assert share.axes == ("length",) and len(share.value) == 1 and share.ticks == {"length": (1.0, 3.0)}
 
 
+def test_a_layer_that_gave_nothing_keeps_its_place() -> None:
+    """Row l is layer l: a layer without samples has NaN, and as many heads as it has in the model."""
+    folds = Folds(DECLARED)
+    for layer in (1, 3):
+        slot = Slot("encoder", layer)
+        folds.add(Placed("a.mean", slot, Sample(torch.full((2, HEADS), 10.0 + layer))))
+        folds.add(Placed("a.most", slot, Sample(torch.full((2, HEADS), 20.0 + layer))))
+        folds.add(Placed("a.weight", slot, Sample(torch.full((HEADS,), 30.0 + layer))))
+    readings = folds.readings({Slot("encoder", layer): heads for layer, heads in enumerate((5, HEADS, 0, HEADS))})
+    for name, base in (("a.mean", 10.0), ("a.most", 20.0), ("a.weight", 30.0)):
+        rows = [row for row in readings[name].value if isinstance(row, Tensor)]
+        assert [len(row) for row in rows] == [5, HEADS, 0, HEADS], name
+        assert rows[0].isnan().all() and (rows[1] == base + 1).all() and (rows[3] == base + 3).all(), name
+    count = readings["a.mean"].count
+    assert count is not None and not count[0].any() and (count[1] == 2).all()
+
+
 def test_some_heads_at_a_time_are_all_heads() -> None:
     values, valid = torch.rand(7, 5, 2, dtype=torch.float64), torch.rand(7, 5, 1) < 0.6
     whole, parts = Folds(DECLARED), Folds(DECLARED)

@@ -2,21 +2,45 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.exam_helpers import LINES
+from tests.training.training_helpers import SMALL
+from torch import Tensor
 
 import attnworks
 from attnworks.data.vocabulary import Vocabulary
 from attnworks.errors import UsageError
+from attnworks.models import TransformerConfig
 from attnworks.models.transformer import Transformer
 
 WORDS = Vocabulary.train("word", [line.split() for line in LINES])
 
 
 def model_with(mechanism: str) -> Transformer:
+    config = SMALL["small"].with_vocabulary(len(WORDS))
+    assert isinstance(config, TransformerConfig)
+    return attnworks.build(config.with_mechanism(mechanism), seed=1)  # with 0 most targets that it writes are empty
+
+
+def mixed_model() -> Transformer:
+    """The preset tiny, of whose first encoder layer one head goes by position alone."""
     config = attnworks.preset("tiny").with_vocabulary(len(WORDS))
-    assert not isinstance(config, attnworks.models.RecurrentConfig)
-    return attnworks.build(config.with_mechanism(mechanism), seed=0)
+    assert isinstance(config, TransformerConfig)
+    mixed = replace(config.attention, mechanism=("dense", "structured", "dense", "dense"))
+    return attnworks.build(replace(config, slots={"enc.0": mixed}), seed=0)
+
+
+def test_a_layer_with_mixed_mechanisms_has_no_scores_and_moves_no_other() -> None:
+    """Layer 0 has no score of the form s q.k; layer 1 keeps its row."""
+    exam = attnworks.examine(mixed_model(), WORDS, LINES, measures=["saturation"])
+    for name in ("saturation.score_rms", "saturation.score_expected"):
+        first, second = exam[f"{name}@encoder"].value
+        assert isinstance(first, Tensor) and first.shape == (4,) and first.isnan().all(), name
+        assert isinstance(second, Tensor) and second.shape == (4,) and second.isfinite().all(), name
+    entropy = exam["saturation.entropy@encoder"].value[0]
+    assert isinstance(entropy, Tensor) and entropy.isfinite().all()
 
 
 @pytest.mark.parametrize("mechanism", ["linformer:rank=3,length=30", "sketched:rank=3,seed=1", "truncated:rank=2"])

@@ -164,3 +164,56 @@ def test_diagonal_sums(m: int, i: int, j: int) -> None:
 def test_diagonal_sums_of_views() -> None:
     P = scores(KEYS, QUERIES, B).transpose(0, 2)
     assert torch.equal(diagonal_sums(P), diagonal_sums(P.contiguous()))
+
+
+def check_sink(S: Tensor, sink: Tensor, allowed: Tensor | None = None) -> None:
+    """A sink is one more key, in the last place, for entropy and Jacobian; the others are about keys."""
+    with_sink = torch.cat([S, sink.unsqueeze(-1).expand(*S.shape[:-1], 1)], -1)
+    shown = None if allowed is None else torch.cat([allowed, torch.ones_like(allowed[..., :1])], -1)
+    whole = masked_softmax(with_sink, shown)
+    plain, keys = saturation(whole), weigh_rows(S.clone(), allowed)
+    sums = S.new_empty(len(Row), *S.shape[:-1])
+    P = attend_rows(S.clone(), allowed, sums, SCRATCH, sink)
+    rows = row_statistics(sums)
+    blind = torch.zeros_like(rows.entropy, dtype=torch.bool) if allowed is None else ~allowed.any(-1)
+    assert_close(P, whole[..., :-1])
+    assert_close(rows.sink_weight, whole[..., -1])
+    assert_close(rows.entropy, plain.entropy.masked_fill(blind, 0.0))
+    assert_close(rows.jacobian_norm, plain.jacobian_norm.masked_fill(blind, 0.0))
+    assert_close(rows.max_weight, whole[..., :-1].amax(-1))
+    assert_close(rows.key_entropy, keys.entropy)
+    assert torch.equal(rows.score_range, keys.score_range) and torch.equal(rows.argmax, keys.argmax)
+
+
+@pytest.mark.parametrize("height", [-1e4, -30.0, -2.0, 0.0, 2.0, 30.0])
+@pytest.mark.parametrize("spread", [0.0, 1.0, 20.0])
+def test_a_sink_is_one_more_entry_of_the_softmax(height: float, spread: float) -> None:
+    S, sink = scores(B, H, QUERIES, KEYS, spread=spread), height + scores(H, 1, seed=5)
+    check_sink(S, sink)
+    allowed = torch.ones(QUERIES, KEYS, dtype=torch.bool).tril()
+    allowed[1] = False
+    check_sink(S, sink, allowed.expand(B, H, QUERIES, KEYS))
+
+
+def test_a_sink_as_high_as_the_highest_score() -> None:
+    S = torch.tensor([[1.0, 1.0, 0.0], [2.0, 1.0, -1.0]], dtype=torch.float64)
+    check_sink(S, torch.tensor([1.0, 2.0], dtype=torch.float64))
+
+
+def test_a_sink_far_above_all_scores_leaves_nothing_and_nothing_overflows() -> None:
+    S, sums = scores(H, QUERIES, KEYS).float(), torch.empty(len(Row), H, QUERIES)
+    P = attend_rows(S, None, sums, SCRATCH, torch.full((H, 1), 1e4))
+    rows = row_statistics(sums)
+    assert not P.any() and (rows.sink_weight == 1).all() and not rows.max_weight.any()
+    assert not rows.entropy.any() and not rows.jacobian_norm.any()
+    assert all(field.isfinite().all() for field in rows)
+
+
+def test_even_keys_beside_a_sink_keep_the_entropy_of_even_keys() -> None:
+    S, sums = torch.zeros(H, QUERIES, KEYS, dtype=torch.float64), torch.empty(len(Row), H, QUERIES, dtype=torch.float64)
+    attend_rows(S, None, sums, SCRATCH, torch.full((H, 1), 3.0, dtype=torch.float64))
+    rows = row_statistics(sums)
+    assert_close(rows.key_entropy.exp(), torch.full_like(rows.entropy, KEYS))
+    weight = rows.sink_weight
+    two = torch.special.entr(weight) + torch.special.entr(1 - weight)
+    assert_close(rows.entropy, two + (1 - weight) * rows.key_entropy)

@@ -15,7 +15,7 @@ from attnworks.data.text_batch import TextBatch
 from attnworks.errors import UsageError
 from attnworks.models import anatomy
 from attnworks.models.anatomy import attention_kinds, model_kind
-from attnworks.traces.foreign import IMPLEMENTATION, ForeignSubject
+from attnworks.traces.foreign import ForeignSubject
 from attnworks.traces.layer import LayerTrace, Slot
 from attnworks.traces.subject import Spectator
 
@@ -131,9 +131,11 @@ class Refusing(Spectator):
 
 def test_what_a_spectator_refuses_is_said_as_it_is() -> None:
     subject, batch = subject_of("bert")
+    before, plain = config_of(subject)._attn_implementation, transformers.AttentionInterface.get_interface
     with pytest.raises(UsageError, match=r"attention: expected another, got enc\.0"), torch.no_grad():
         subject.run(batch, Refusing())
-    assert config_of(subject)._attn_implementation != IMPLEMENTATION
+    assert config_of(subject)._attn_implementation == before
+    assert transformers.AttentionInterface.get_interface is plain
 
 
 @torch.no_grad()

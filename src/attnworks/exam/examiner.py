@@ -126,7 +126,7 @@ class Examiner:
 
     def readings(self) -> Readings:
         """All that was folded and what follows from it, without what must not be reported."""
-        readings = self.folds.readings([slot for slot, heads in self._count_heads().items() if not heads])
+        readings = self.folds.readings(self._count_heads())
         deep = {declared.name for measure in self.deep for declared in measure.declares()}
         readings = Readings([
             reading for reading in readings.values() if reading.name not in deep or reading.kind not in self.unsound

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -82,8 +82,9 @@ class Folds:
                 self._folds[name, where] = Largest(shape) if largest else Moments(shape)
             self._folds[name, where].merge(tensors)
 
-    def readings(self, empty: Collection[Slot] = ()) -> Readings:
-        """All that was folded; layers that have no heads stand in it without any."""
+    def readings(self, heads: Mapping[Slot, int] | None = None) -> Readings:
+        """All that was folded. A layer of `heads` (slot -> number of heads) that gave nothing to a reading has NaN
+        there, and an empty row if it has no heads: row l is always layer l."""
         self._post()
         found = Readings([])
         for name, declared in self.declared.items():
@@ -92,25 +93,24 @@ class Folds:
             for kind in kinds:
                 own: list[Slot | Kind] = [where for where in places if _kind(where) == kind]
                 if own:
-                    missing = [slot for slot in empty if slot.kind == kind and slot not in own]
-                    if missing and declared.axes[:1] == ("layer",):
-                        own += self._without_heads(declared, own[0], missing)
+                    missing = {slot: n for slot, n in (heads or {}).items() if slot.kind == kind and slot not in own}
+                    if declared.axes[:1] == ("layer",) and isinstance(own[0], Slot):
+                        own += self._without_samples(declared, own[0], missing)
                     own.sort(key=_layer)
                     found.add(self._reading(declared, kind, own))
         return found
 
-    def _without_heads(self, declared: Declared, like: Slot | Kind, empty: Sequence[Slot]) -> Sequence[Slot]:
-        """Layers about which there is nothing to say, each with a fold over no heads."""
-        key: Key = declared.name, like
-        sizes = (self._constants[key] if declared.fold == "constant" else self._folds[key].value).shape
+    def _without_samples(self, declared: Declared, like: Slot, missing: Mapping[Slot, int]) -> Iterable[Slot]:
+        """Layers that gave this reading nothing, each with a fold over its heads in which no sentence counts."""
+        sizes = (self._constants if declared.fold == "constant" else self._folds)[declared.name, like].shape
         over_heads = ("head", "other") if declared.axes[1:] == ("head", "other") else ("head",)
-        shape = tuple(0 if axis in over_heads else n for axis, n in zip(declared.axes[1:], sizes, strict=True))
-        for slot in empty:
+        for slot, heads in missing.items():
+            shape = tuple(heads if axis in over_heads else n for axis, n in zip(declared.axes[1:], sizes, strict=True))
             if declared.fold == "constant":
-                self._constants[declared.name, slot] = torch.zeros(shape, dtype=torch.float64)
+                self._constants[declared.name, slot] = torch.full(shape, torch.nan, dtype=torch.float64)
             else:
                 self._folds[declared.name, slot] = Largest(shape) if declared.fold == "largest" else Moments(shape)
-        return empty
+        return missing
 
     def _reading(self, declared: Declared, kind: Kind, places: list[Slot | Kind]) -> Reading:
         about = {

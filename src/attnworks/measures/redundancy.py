@@ -122,14 +122,15 @@ def divergences(P: Float[Tensor, "b h i j"]) -> Float[Tensor, "b h h"]:
 def all_heads(trace: LayerTrace) -> Iterator[tuple[slice, Float[Tensor, "b h i j"]]]:
     """P of all heads at once, for some sentences and some of their queries at a time: each row once, without padding.
 
-    Keys that no query of the piece can see, behind it in causal attention, are left out.
+    Keys that no query of the piece can see, behind it in causal attention, are left out. A sink logit is one more key.
     """
     known = trace.weigh() if trace.scale is None and trace.weigh is not None else None
     for sentences, i, j in same_lengths(trace.queries, trace.keys, WEIGHTS_AT_ONCE // trace.heads):
         step = max(1, WEIGHTS_AT_ONCE // max(1, (sentences.stop - sentences.start) * trace.heads * j))
         for start in range(0, i, step):
             part = _part(trace, sentences, slice(start, min(start + step, i)), known)
-            yield sentences, torch.cat([piece.P for piece in maps_of(part)], dim=1)
+            P = torch.cat([piece.P for piece in maps_of(part)], dim=1)
+            yield sentences, P if trace.sink is None else torch.cat([P, (1 - P.sum(-1, keepdim=True)).clamp_min(0)], -1)
 
 
 def _part(trace: LayerTrace, sentences: slice, rows: slice, known: Tensor | None) -> LayerTrace:

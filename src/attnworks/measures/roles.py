@@ -118,12 +118,13 @@ class Roles(Measure):
         hits = torch.zeros_like(diagonal).scatter_add(-1, at, (has_offset & choice.unsqueeze(1)).to(diagonal.dtype))
         seeing, counted = number.clamp_min(1).unsqueeze(1), counts.unsqueeze(1)
         on_offset = diagonal / seeing
+        even = (1 - rows.sink_weight) * rows.key_entropy.exp() / rows.visible.clamp_min(1).unsqueeze(1)
         found: dict[str, Sample] = {
             "roles.offset": Sample(on_offset, counted),
             "roles.offset_argmax": Sample(hits / seeing, counted),
             "roles.copy": Sample(*rows.mean(rows.max_weight, choice)),
             "roles.copy_share": Sample(*rows.mean((rows.max_weight >= COPIES).to(diagonal.dtype), choice)),
-            "roles.uniform": Sample(*rows.mean(rows.entropy.exp() / rows.visible.clamp_min(1).unsqueeze(1), choice)),
+            "roles.uniform": Sample(*rows.mean(even, choice)),
         }
         for name, where in known.where.items():
             found[name] = Sample(*rows.mean(rows.pointed[name], where))

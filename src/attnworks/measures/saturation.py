@@ -17,6 +17,9 @@ BY_HEAD = ("layer", "head")
 class Saturation(Measure):
     """Mean over the rows of a sentence of entropy, largest weight, range of scores and ||diag(p) - p p^T||_F.
 
+    Where a head has a learned sink logit, p is the whole softmax with the sink as one more entry. The largest weight
+    and the range of scores are those of keys.
+
     Source: Conti 2024, section 1.2.3 (S4.46-S4.50); Xie 2021, lemma A.3 (S0.34).
     """
 

@@ -15,6 +15,7 @@ SINK = 0.3
 """Mean attention to the first token above which it is a sink (Gu et al. 2024)."""
 
 GU = "Gu et al. 2024 (attention sinks)"
+OPENAI = "OpenAI 2025 (gpt-oss model card)"
 
 
 @MEASURES.register("sinks")
@@ -27,6 +28,8 @@ class Sinks(Measure):
     share      1 if `first` is above 0.3
     strongest  max_j 1/|I| sum of P[i, j] over all queries I with a choice
     Each has the level that attention spread evenly over the visible keys would give.
+    learned    1/|I| sum of exp(s) / (sum_j exp(S_ij) + exp(s)) over all queries I: the weight of the learned sink logit
+               s of the head, which has no key. No sentence counts where a layer has none.
 
     Source: Gu et al. 2024 for `first` and `share`.
     Departs: queries that may see one key only are left out: in causal attention the first query has no choice.
@@ -56,7 +59,8 @@ class Sinks(Measure):
             Declared(f"sinks.{name}_chance", ("layer",), f"{words}, if attention were even", source)
             for name, (words, source) in readings.items()
         ]
-        return (*found, *chance)
+        words = "mean weight of the learned sink logit; what the weights of keys lack to one"
+        return (*found, *chance, Declared("sinks.learned", ("layer", "head"), words, OPENAI))
 
     def rows(self, rows: LayerRows) -> Samples:
         sight = self._sight(rows)
@@ -72,6 +76,7 @@ class Sinks(Measure):
         on_delimiters = (received * delimiters.unsqueeze(1)).sum(-1) / seeing.sum(-1, keepdim=True).clamp_min(1)
         delimiter_even, some = sight.mean_even(seeing, number)
         half = some & (2 * seeing.sum(-1) >= sight.choice.sum(-1))
+        learned, some_query = rows.mean(rows.sink_weight)
         strongest = received.amax(-1) / sight.choice.sum(-1, keepdim=True).clamp_min(1)
         return {
             "sinks.first": Sample(first, first_counts.unsqueeze(-1)),
@@ -82,6 +87,7 @@ class Sinks(Measure):
             "sinks.delimiter_chance": Sample(delimiter_even, half),
             "sinks.strongest": Sample(strongest, any_choice.unsqueeze(-1)),
             "sinks.strongest_chance": Sample(sight.largest_even(), any_choice),
+            "sinks.learned": Sample(learned, some_query & rows.has_sink),
         }
 
     def _sight(self, rows: LayerRows) -> Sight:

@@ -26,7 +26,7 @@ from attnworks.measures.contract import Setting
 from attnworks.objectives.text import Outputs
 from attnworks.reports.page.sentences import Sentence
 from attnworks.traces.examinee import Examinee
-from attnworks.traces.layer import LayerTrace, StreamTrace
+from attnworks.traces.layer import LayerTrace, Slot, StreamTrace
 from attnworks.traces.subject import Spectator, Subject
 from attnworks.traces.text import ExamText, check_ids
 
@@ -142,7 +142,7 @@ def look(examinee: Examinee, read: Read, model: Mapping[str, Any]) -> Looked:
     folds, keep = Folds(declared for measure in measures for declared in measure.declares()), KeepMaps()
     with evaluating(subject.model):
         outputs = subject.run(read.batch(subject), _Together(Walk(measures, folds), keep), scores=has_scores(subject))
-        readings = folds.readings()
+        readings = folds.readings({Slot.parse(name): number for name, number in model["heads"].items()})
         pin = pin_of(examinee, read.text, keep)
     exam = Examination(model, {"name": "this sentence", **read.text.about()}, readings, find(readings))
     written = read.written

@@ -1,7 +1,8 @@
 """Hugging Face models under examination, through transformers' own attention interface.
 
-The interface hands over the true Q, K, V, mask and scale of any architecture, after rotary positions and all. The
-output is that of the plain `sdpa` implementation, bit for bit.
+The interface hands over the true Q, K, V, mask, scale and sink logits of any architecture, after rotary positions and
+all. The model keeps its own implementation of attention, `eager` or `sdpa`, and its output is the same, bit for bit. A
+model with another implementation is examined with `sdpa`, or with `eager` where it does not support that.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from functools import partial
+from threading import Lock
 from typing import Any
 
 import torch
@@ -34,7 +36,9 @@ from attnworks.traces.layer import LayerTrace, Slot
 from attnworks.traces.record import stacks_of, weight_readers
 from attnworks.traces.subject import Spectator, Stacks, watching_streams
 
-IMPLEMENTATION, OWN_HEADS_SHOWN = "attnworks", "attnworks-heads-shown"
+OWN_HEADS_SHOWN = "attnworks-heads-shown"
+UNDERSTOOD = ("eager", "sdpa")
+"""Implementations whose masks and options are understood here."""
 
 Look = Callable[[nn.Module, Tensor, Tensor, Tensor, Mask, Tensor, dict[str, Any]], Tensor | None]
 _LOOK: ContextVar[Look | None] = ContextVar("attnworks_look", default=None)
@@ -75,7 +79,7 @@ class ForeignSubject:
         turn = _Turn(self, batch, spectator)
         with ExitStack() as stack:
             own = any(groups_of(module) is not None for module in self._kinds)
-            stack.enter_context(implementation(self.model, OWN_HEADS_SHOWN if own else IMPLEMENTATION))
+            stack.enter_context(_own_heads_shown(self.model) if own else _interface_shown(self.model))
             stack.enter_context(watching_streams(self._stacks, batch, spectator))
             stack.enter_context(turn.watching_inputs())
             token = _LOOK.set(turn.look)
@@ -103,8 +107,16 @@ class ForeignSubject:
         return Outputs(hidden[-1], outputs.logits if scores else None)
 
     def _token_ids(self, batch: TextBatch) -> dict[str, Any]:
+        """What the model reads. MobileBERT's embedding of a token also reads the next one, which may be padding.
+
+        Its padding is embedded as zero, as the end of an unpadded sentence is, so that padding does not count.
+        """
         source, target = batch.source, batch.target
         given: dict[str, Any] = {"input_ids": source.ids, "attention_mask": source.real.long()}
+        model: Any = self.model
+        if getattr(model.config, "trigram_input", False):
+            embedded = model.get_input_embeddings()(given.pop("input_ids"))
+            given["inputs_embeds"] = embedded * source.real.unsqueeze(-1)
         if target is not None:
             given |= {"decoder_input_ids": target.ids, "decoder_attention_mask": target.real.long()}
         if self.abilities.kind != "encoder":
@@ -185,6 +197,7 @@ class _Turn:
             )
         X, Z = self.inputs.pop(module, (None, None))
         groups, weigh = groups_of(module), None
+        sink, softcap = options.get("s_aux"), options.get("softcap")
         scale = options.get("scaling")
         scale = Q.shape[-1] ** -0.5 if scale is None else scale
         if groups is not None:
@@ -193,19 +206,19 @@ class _Turn:
             if Q.shape[1] < groups.count:
                 Q, K = groups.every_head(Q), groups.every_head(K)
             scale = None
+        plain = scale is not None and sink is None and softcap is None
         return self.spectator.attention(
             LayerTrace(
                 slot, Q, K, V, Y, mask, scale, queries, keys,
-                X=X, Z=Z, read_weights=self.subject._readers.get(slot), weigh=weigh,
-                bilinear=scale is not None and _added(options) is None and self.subject.bilinear(slot, X, Q),
+                X=X, Z=Z, read_weights=self.subject._readers.get(slot), weigh=weigh, sink=sink, softcap=softcap,
+                bilinear=plain and _added(options) is None and self.subject.bilinear(slot, X, Q),
             )
         )  # fmt: skip
 
 
 @contextmanager
-def implementation(model: Any, name: str) -> Iterator[None]:
+def _implementation(model: Any, name: str) -> Iterator[None]:
     """Let the model compute attention by this implementation for a while."""
-    _register()
     before = {id(part.config): (part.config, part.config._attn_implementation) for part in _configured(model)}
     try:
         try:
@@ -224,30 +237,88 @@ def _configured(model: nn.Module) -> Iterator[Any]:
             yield module
 
 
-def _register() -> None:
-    from transformers import AttentionInterface
-    from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
-
-    AttentionInterface.register(IMPLEMENTATION, _attention)
-    AttentionMaskInterface.register(IMPLEMENTATION, sdpa_mask)
+@contextmanager
+def _own_heads_shown(model: nn.Module) -> Iterator[None]:
     register(OWN_HEADS_SHOWN, _own_heads)
+    with _implementation(model, OWN_HEADS_SHOWN):
+        yield
+
+
+@contextmanager
+def _interface_shown(model: nn.Module) -> Iterator[None]:
+    """Show what the attention interface of transformers returns to the observer of this thread, for a while.
+
+    The name of the model's implementation stays: some models, such as A.X-K2, fold the keys that they choose into the
+    mask for `eager` and `sdpa` alone. Masks of other implementations are not tables, so that those become `sdpa`, or
+    `eager` in a model that sdpa cannot compute.
+    """
+    with ExitStack() as stack:
+        if any(part.config._attn_implementation not in UNDERSTOOD for part in _configured(model)):
+            stack.enter_context(_implementation(model, "sdpa" if getattr(model, "_supports_sdpa", True) else "eager"))
+        stack.enter_context(_SHOWING)
+        yield
+
+
+class _Showing:
+    """Wraps AttentionInterface.get_interface while any thread examines a model; threads that do not see no change."""
+
+    def __init__(self) -> None:
+        self._lock, self._open = Lock(), 0
+        self._plain: Callable[..., Callable[..., Any]] | None = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._open += 1
+            if self._plain is None:
+                interface = _interface()
+                plain = self._plain = interface.get_interface
+                interface.get_interface = _shown_interface(plain)
+
+    def __exit__(self, *raised: object) -> None:
+        with self._lock:
+            self._open -= 1
+            if self._open == 0:
+                _interface().get_interface, self._plain = self._plain, None
+
+
+def _interface() -> Any:
+    from transformers import AttentionInterface
+
+    return AttentionInterface
+
+
+def _shown_interface(plain: Callable[..., Callable[..., Any]]) -> Callable[..., Callable[..., Any]]:
+    def get_interface(self: Any, attn_implementation: str, default: Callable[..., Any]) -> Callable[..., Any]:
+        found = plain(self, attn_implementation, default)
+        watched = _LOOK.get() is not None and attn_implementation in UNDERSTOOD
+        return partial(_attention, found, attn_implementation) if watched else found
+
+    return get_interface
+
+
+_SHOWING = _Showing()
 
 
 def _attention(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
-) -> tuple[Tensor, None]:
-    """transformers' sdpa attention, shown to whoever looks."""
-    from transformers.integrations.sdpa_attention import sdpa_attention_forward
-
-    Y, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
-    mask = _sdpa_mask(module, query, attention_mask, options)
-    return _shown(module, query, key, value, mask, Y, options), None
+    attend: Callable[..., tuple[Tensor, Any]],
+    name: str,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    **options: Any,
+) -> tuple[Tensor, Any]:
+    """The model's own attention, shown to the observer of this thread."""
+    Y, P = attend(module, query, key, value, attention_mask, **options)
+    read_mask = _eager_mask if name == "eager" else _sdpa_mask
+    return _shown(module, query, key, value, read_mask(module, query, attention_mask, options), Y, options), P
 
 
 def _own_heads(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
-    """The attention of a model with mechanisms of ours, shown to whoever looks."""
+    """The attention of a model with mechanisms of ours, shown to the observer of this thread."""
     Y, _ = own_heads(module, query, key, value, attention_mask, **options)
     mask = mask_given(module, query, key, attention_mask, options)
     return _shown(module, query, key, value, mask, Y, options), None
@@ -282,6 +353,18 @@ def _sdpa_mask(module: nn.Module, Q: Tensor, given: Tensor | None, options: dict
     if given is None:
         return Mask(dense=added, causal=causal)
     return Mask(dense=added.masked_fill(~given, -torch.inf) if given.dtype == torch.bool else added + given)
+
+
+def _eager_mask(module: nn.Module, Q: Tensor, given: Tensor | None, options: dict[str, Any]) -> Mask:
+    """The mask as eager attention understands it: a table of summands, the least number where a key is hidden."""
+    added = _added(options)
+    if given is None:
+        return Mask(dense=None if added is None else added.to(Q.dtype))
+    hidden = ~given if given.dtype == torch.bool else given <= torch.finfo(given.dtype).min / 2
+    table = torch.zeros_like(given, dtype=Q.dtype) if given.dtype == torch.bool else given.masked_fill(hidden, 0.0)
+    if added is None and not bool(table.any()):
+        return Mask(dense=~hidden)
+    return Mask(dense=(table if added is None else table + added.to(Q.dtype)).masked_fill(hidden, -torch.inf))
 
 
 def _guess_stacks(base: nn.Module, kinds: dict[nn.Module, Kind]) -> Stacks:

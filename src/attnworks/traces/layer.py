@@ -51,6 +51,9 @@ class LayerTrace:
     K, V       may have fewer heads (groups) than Q, each shared by as many consecutive query heads
     scale      S = scale Q K^T + what `mask` adds; None if the layer weighs otherwise, then `weigh` gives P
     mask       which keys may be seen, and what is added to the scores
+    softcap    c, where scores are c tanh(S / c) before the mask
+    sink       a logit of each head that takes part in the softmax of every row and has no key and no value: the weights
+               of the keys then sum to less than one
     X, Z       what queries, and keys and values, were projected from, where that is known
     weights    head-first weights, where the family is known; given, or read by `read_weights` when first looked at
     bilinear   whether S is bilinear in X and Z: no rotary positions, nothing added for positions
@@ -70,6 +73,8 @@ class LayerTrace:
     weights: HeadWeights | None = field(default_factory=lambda: None)
     bilinear: bool = False
     weigh: Callable[[], Tensor] | None = field(default=None, repr=False)
+    sink: Float[Tensor, " h"] | None = None
+    softcap: float | None = None
     read_weights: InitVar[Callable[[], HeadWeights] | None] = None
 
     def __post_init__(self, read_weights: Callable[[], HeadWeights] | None) -> None:
@@ -100,7 +105,8 @@ class LayerTrace:
             return P.log().clamp_min_(LOWEST_LOG)
         Q = self._scaled_queries[sentences, heads, :i]
         K = self.shared(self._wide_keys, heads)[sentences, :, :j]
-        return torch.matmul(Q, K.mT, out=scratch.empty("S", (*Q.shape[:3], j), wide, Q.device))
+        S = torch.matmul(Q, K.mT, out=scratch.empty("S", (*Q.shape[:3], j), wide, Q.device))
+        return S if self.softcap is None else S.div_(self.softcap).tanh_().mul_(self.softcap)
 
     @cached_property
     def _scaled_queries(self) -> Float[Tensor, "b h i k"]:

@@ -23,6 +23,7 @@ WEIGHTS_AT_ONCE = 2**18
 class Maps:
     """The maps of some consecutive sentences of one length and some heads, cropped to their real tokens.
 
+    P          rows sum to one, or to less where the layer has a sink logit or a row sees no key
     visible    keys that each query may see, in the head that sees most
     V          the values of the same sentences and heads
     queries    the tokens that look
@@ -62,7 +63,8 @@ def maps_of(
             if added is not None:
                 S += added
             own = None if sums is None else sums[:, sentences, heads, :i]
-            P = attend_rows(S, scored, own, scratch)
+            sink = None if trace.sink is None else trace.sink.detach()[heads, None].to(S.dtype)
+            P = attend_rows(S, scored, own, scratch, sink)
             V = trace.shared(trace.V, heads)[sentences, :, :j]
             yield Maps(trace.slot, sentences, heads, P, _visible(allowed, S), V, queries)
 

@@ -20,6 +20,11 @@ from attnworks.traces.maps import Maps, maps_of
 class LayerRows:
     """Statistics of all heads of one layer on one batch; zero (argmax: -1) at padding.
 
+    Weights are those of P: where a layer has a sink logit, `received`, `diagonal` and `pointed` are not divided by what
+    the sink leaves. `linalg.rows.RowStatistics` says what each statistic of a row is then.
+
+    sink_weight  the weight of the sink; zero where the layer has none
+    has_sink    whether the layer has one
     visible     keys that each query may see, in the head that sees most
     score_norm  |S_i|, the Euclidean norm of each row of scores, before any mask; 0 where the layer has no such scores
     received    attention that each key gets, averaged over the queries
@@ -37,10 +42,13 @@ class LayerRows:
     jacobian_norm: Float[Tensor, "b h i"]
     score_range: Float[Tensor, "b h i"]
     argmax: Int[Tensor, "b h i"]
+    sink_weight: Float[Tensor, "b h i"]
+    key_entropy: Float[Tensor, "b h i"]
     score_norm: Float[Tensor, "b h i"]
     received: Float[Tensor, "b h j"]
     diagonal: Float[Tensor, "b h o"]
     pointed: Mapping[str, Float[Tensor, "b h i"]]
+    has_sink: bool = False
 
     def mean(
         self, values: Float[Tensor, "b h i"], where: Bool[Tensor, "b i"] | None = None
@@ -88,5 +96,5 @@ def rows_of(
     statistics = row_statistics(sums)
     return LayerRows(
         trace.slot, trace.queries, trace.keys, span, visible, *statistics, score_norm, received, diagonal,
-        dict(zip(names, pointed.unbind(-1), strict=True)),
+        dict(zip(names, pointed.unbind(-1), strict=True)), trace.sink is not None,
     )  # fmt: skip
