@@ -20,6 +20,7 @@ from attnworks.linalg.bounds import (
     skip_bounds,
 )
 from attnworks.linalg.norms import composite, induced_inf, induced_one, quasi_norm_constant
+from attnworks.linalg.perturbation import split_logits
 from attnworks.linalg.residual import residual
 from attnworks.linalg.softmax import jacobian_norm
 
@@ -69,6 +70,40 @@ def composite_ratio(X: Tensor, W_Q: Tensor, W_K: Tensor, W_V: Tensor, W_O: Tenso
     return composite(residual(attend(X, W_Q, W_K, W_V, W_O))) / bound
 
 
+def norms_apart(X: Tensor, W_QK: Tensor, x: Tensor) -> Tensor:
+    """The two halves of the proof of D5: row sums and column sums of (P - 1 p^T) R, each over its own bound."""
+    split = split_logits(X, W_QK, x)
+    r, E, R = split
+    M, q = split.P @ R - r.softmax(-1) @ R, induced_one(W_QK)
+    square = composite_factor((E.amax(-1) - E.amin(-1)).amax()) ** 2
+    by_rows = induced_inf(M) / (q * induced_one(R) * induced_inf(R) ** 2)
+    by_columns = induced_one(M) / (square * q * induced_one(R) ** 2 * induced_inf(R))
+    return torch.maximum(by_rows, by_columns)
+
+
+@pytest.mark.parametrize("spread", [0.1, 1.0, 3.0])
+@pytest.mark.parametrize(("n", "e"), [(2, 1), (3, 2), (7, 3)])
+def test_both_halves_of_the_composite_bound(n: int, e: int, spread: float) -> None:
+    """From any row x, not only from the mean."""
+    draw = Draw(n)
+    start = [draw.normal(n, e), draw.normal(e, e, scale=spread), draw.normal(e)]
+    assert 0 < highest(norms_apart, start, steps=2 * STEPS) <= ROOM
+
+
+def test_the_factor_of_the_composite_bound_is_within_two_of_the_best() -> None:
+    """D5: two rows of width one come to half of the bound with sqrt((e^D - 1) / D)."""
+
+    def ratio(X: Tensor, W_QK: Tensor) -> Tensor:
+        split = split_logits(X, W_QK, X.mean(0))
+        r, E, R = split
+        left = composite(split.P @ R - r.softmax(-1) @ R)
+        D = (E.amax(-1) - E.amin(-1)).amax()
+        return left / (composite_factor(D) * induced_one(W_QK) * composite(R) ** 3)
+
+    draw = Draw(0)
+    assert 0.45 < highest(ratio, [draw.normal(2, 1), draw.normal(1, 1)], steps=2 * STEPS) <= ROOM
+
+
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))])
 @pytest.mark.parametrize("spread", [0.1, 1.0, 3.0])
 @pytest.mark.parametrize("ratio", [diameter_ratio, skip_ratio, composite_ratio])
@@ -76,6 +111,7 @@ def test_bounds_of_a_layer(ratio: Callable[..., Tensor], spread: float, seed: in
     assert 0 < highest(ratio, layer(seed, spread=spread), steps=STEPS) <= ROOM
 
 
+@pytest.mark.smoke
 def test_the_diameter_bound_is_reached() -> None:
     """D6 is sharp: two rows of width one come to it from anywhere. More steps bring them too close for float64."""
     assert 0.9999 < highest(diameter_ratio, layer(0, heads=1, n=2, d=1), steps=40) <= ROOM

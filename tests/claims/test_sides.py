@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnworks.claims.sides import Sides, at_least, at_most, less, more, same
+from attnworks.claims.sides import Sides, at_least, at_most, both, less, more, same
 from attnworks.errors import UsageError
 
 NUMBERS = st.floats(-1e6, 1e6)
@@ -70,3 +70,9 @@ def test_sides_without_numbers_are_refused() -> None:
 def test_json_has_words_for_what_is_not_finite() -> None:
     told = json.loads(json.dumps(Sides(-math.inf, "<=", math.nan).to_json(), allow_nan=False))
     assert told == {"left": "-Infinity", "relation": "<=", "right": "NaN", "slack": 0.0, "holds": False}
+
+
+def test_both_have_to_hold() -> None:
+    right, wrong = same(1.0, 1.0), same(1.0, 2.0)
+    assert both(right, at_most(1.0, 2.0)) is right
+    assert both(right, wrong) is wrong and both(wrong, right) is wrong

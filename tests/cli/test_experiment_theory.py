@@ -5,9 +5,12 @@ from __future__ import annotations
 import importlib.util
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from matplotlib.figure import Figure
+from tests.covering import thorough
 
 from attnworks.cli import main
 from attnworks.cli.theory_display import STUDIES
@@ -78,6 +81,21 @@ def test_seeds_draw_other_numbers() -> None:
     assert json.loads(one) == json.loads(same) and json.loads(one)["rows"] != json.loads(other)["rows"]
 
 
+@pytest.fixture
+def one_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are drawn as SVG only, unless all tests are asked for."""
+    if thorough:
+        return
+    savefig = Figure.savefig
+
+    def save(figure: Figure, path: Path, **options: Any) -> None:
+        if path.suffix == ".svg":
+            savefig(figure, path, **options)
+
+    monkeypatch.setattr(Figure, "savefig", save)
+
+
+@pytest.mark.usefixtures("one_file")
 def test_very_few_and_very_many_can_be_drawn(tmp_path: Path) -> None:
     for name, options in (
         ("collapse", "--layers 1 --heads 1 --width 1 --tokens 2 --seeds 1"),
@@ -88,6 +106,7 @@ def test_very_few_and_very_many_can_be_drawn(tmp_path: Path) -> None:
     ):
         code, _, stderr = experiment(name, *options.split(), "--out", tmp_path / name)
         assert code == 0, stderr
+        assert (tmp_path / name / "figure.svg").stat().st_size > 5000
 
 
 @pytest.mark.parametrize(
@@ -111,6 +130,7 @@ def test_wrong_options_are_told_in_a_line(options: str, words: str, tmp_path: Pa
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.usefixtures("one_file")
 def test_folders_of_something_else_are_refused_and_left_alone(tmp_path: Path) -> None:
     code, _, _ = experiment(*small("context"), "--out", tmp_path / "context")
     assert code == 0

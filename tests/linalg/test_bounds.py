@@ -227,7 +227,7 @@ def test_bounds_are_batched() -> None:
         assert_close(cubic_bound(diameter(several), layer.sizes, -0.3)[at], cubic_bound(diam, layer.sizes, 0.3))
         assert_close(composite_bound(rho, layer.sizes, -0.3)[at], composite_bound(rho[at], layer.sizes, 0.3))
         assert_close(D[at], logit_row_range(residual(one), layer.W_Q, layer.W_K, layer.scale))
-    assert D[2] == 0 and composite_factor(D)[2] == 2
+    assert D[2] == 0 and composite_factor(D)[2] == 1
 
 
 # --- D5 ---------------------------------------------------------------------------------------------------------------
@@ -264,9 +264,10 @@ def test_over_heads_it_is_no_larger_than_in_the_claims() -> None:
 def test_the_factor_reaches_four_at_the_largest_row_range() -> None:
     D = torch.tensor([0.0, 1e-9, 1.0, LARGEST_ROW_RANGE, LARGEST_ROW_RANGE + 1e-5], dtype=torch.float64)
     factor = composite_factor(D)
-    assert factor[0] == 2 and (factor.diff() >= 0).all()
+    assert factor[0] == 1 and (factor.diff() >= 0).all()
     assert factor[3] <= 4 < factor[4]
-    assert_close(factor[2], number(2 * math.sqrt(math.e - 1)))
+    assert_close(factor[2], number(math.sqrt(math.e - 1)))
+    assert math.exp(LARGEST_ROW_RANGE) < 1 + 16 * LARGEST_ROW_RANGE and LARGEST_ROW_RANGE > 3.3148
 
 
 def test_row_range_by_loops() -> None:

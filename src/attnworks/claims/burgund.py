@@ -797,3 +797,29 @@ def least_value(
 def _beyond(Z: Tensor, k: int) -> Tensor:
     """The sum of squares of all singular values but the k largest."""
     return torch.linalg.svdvals(Z)[k:].square().sum()
+
+
+@statement(
+    "S3.31",
+    where="2",
+    says=r"The gradient with respect to $S$, just before the softmax, avoids the softmax's non-linearity.",
+    verdict=Verdict.CONDITION,
+    correction=r"In the step from $Z = W_QW_K^\top$ to $S$, which is linear, so that the fit is a linear regression. "
+    r"The loss as a function of $S$ keeps the softmax: $\nabla_S\mathcal L$ contains its Jacobian, and the first "
+    r"order leaves a rest of second order (S3.10).",
+    compares="entry of the scores of $Z_1 + Z_2$, and of the sum of both scores; without: loss after a step, and by "
+    "the first order",
+)
+def linear_before_the_softmax(
+    draw: Draw, n: TwoRows = 5, e: Width = 3, k: Width = 2, step: Annotated[float, Between(0.1, 3.0)] = 1.0
+) -> Finding:
+    head = one_head(draw, draw.normal(n, e), k, 2)
+    other = head._replace(W_Q=draw.normal(e, k), W_K=draw.normal(e, k))
+    Z = head.W_Q @ head.W_K.mT + other.W_Q @ other.W_K.mT
+    G, change = head.gradient(), draw.normal(n, n)
+    change *= step / change.norm()
+    return Finding(
+        same(head.scale * head.X @ Z @ head.X.mT, head.S + other.S),
+        without=same(head.loss(head.S + change), head.loss(head.S) + (G * change).sum()),
+        figures={"norm of the gradient": float(G.norm())},
+    )

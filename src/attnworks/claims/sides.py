@@ -72,6 +72,11 @@ def at_least(left: Number, right: Number, *, slack: float | None = None) -> Side
     return _worst(left, ">=", right, slack)
 
 
+def both(first: Sides, second: Sides) -> Sides:
+    """One that fails, or else the first: for two statements with slacks of their own that have to hold at once."""
+    return first if second.holds else second
+
+
 def less(left: Number, right: Number) -> Sides:
     """left < right by more than rounding."""
     return _worst(left, "<", right, None)

@@ -27,7 +27,7 @@ VERDICTS = ("holds", "condition", "typo", "false", "not-checkable")
 def claims(ids: tuple[str, ...], **options: Any) -> None:
     """Check the statements of the five source documents, and say what was found.
 
-    Five documents on attention make 262 statements; each has a check that computes both of its sides, or says why
+    Five documents on attention make 271 statements; each has a check that computes both of its sides, or says why
     there is nothing to compute. IDs are those of docs/claims.md, such as S0.17; S2 stands for all of a document, D for
     the results that we derived, and S4.1* for all ids that begin so. Without any, all are checked.
 

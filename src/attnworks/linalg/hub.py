@@ -94,13 +94,33 @@ def hub_least(case: Hub) -> Beyond:
     """A lower bound on min_y ||SA(X) - 1 y^T||_{1,inf}, and the published bound 4 w rho^3 with rho <= 1.
 
     With gap the difference of column 0 between idle and active rows: for every y_0 each pair of an idle and an active
-    row adds at least gap to the sum of column 0, and one of the two has |.| >= gap / 2 there. So ||.||_1 >= pairs gap,
-    ||.||_inf >= gap / 2. All column sums and row sums of R are at most one, so that min_x ||X - 1 x^T||_{1,inf} <= 1.
+    row adds at least gap to the sum of column 0, so that ||.||_1 >= pairs gap. Of two rows, one is at least half of
+    their distance away from y: ||.||_inf is at least half of the largest distance (`row_distances`). All column sums
+    and row sums of R are at most one, so that min_x ||X - 1 x^T||_{1,inf} <= 1.
     Source: S0.17, for residuals that minimise the composite norm.
     """
     _, active, idle = hub_weights(case).on_hub.tolist()
-    gap = abs(idle - active)
-    return Beyond(gap * math.sqrt(min(case.active, case.idle) / 2), 4 * case.w)
+    across = min(case.active, case.idle) * abs(idle - active)
+    return Beyond(math.sqrt(across * float(row_distances(case).max()) / 2), 4 * case.w)
+
+
+def row_distances(case: Hub) -> Float[Tensor, " 4"]:
+    """||Y_i - Y_k||_1 of the output Y = P X: hub and active, hub and idle, two active ones, active and idle.
+
+    X = R + (r / w) 1 e_0^T, and rows of P sum to one: Y_i - Y_k = (P_i - P_k) R, where R keeps the weights on the hub
+    and on the active rows.
+    """
+    many = case.active
+    (hub, active, idle), own, (by_hub, by_active, by_idle) = hub_weights(case)
+    of_own = own[1]
+    return torch.stack(
+        [
+            (hub - active).abs() + (of_own - by_hub).abs() + (many - 1) * (by_active - by_hub).abs(),
+            (hub - idle).abs() + many * (by_hub - by_idle).abs(),
+            2 * (of_own - by_active).abs(),
+            (active - idle).abs() + (of_own - by_idle).abs() + (many - 1) * (by_active - by_idle).abs(),
+        ]
+    )
 
 
 def hub_mean(case: Hub) -> Beyond:

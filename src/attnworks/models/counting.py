@@ -80,7 +80,7 @@ def layer_flops(n: int, d_e: int, d_ff: int | None = None) -> dict[str, int]:
 def quadratic_share(n: int, d_e: int, d_ff: int | None = None) -> float:
     """n / (n + 2 d + m): the share of a layer's FLOPs that is quadratic in n; with m = 4 d it is half at n = 6 d.
 
-    Source: S4.69, against "most of the complexity lies in the self-attention" (Conti 2024, section 2).
+    Source: S4.69, on when "most of the complexity lies in the self-attention" (Conti 2024, section 2).
     """
     flops = layer_flops(n, d_e, d_ff)
     return flops["attention"] / sum(flops.values())

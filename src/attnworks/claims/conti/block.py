@@ -1,4 +1,4 @@
-"""S4.31-S4.37, S4.39-S4.45, S4.51-S4.53: the transformer block."""
+"""S4.31-S4.37, S4.39-S4.45, S4.51-S4.53, S4.156, S4.159: the transformer block."""
 
 from __future__ import annotations
 
@@ -224,15 +224,20 @@ def last_block_of_values(draw: Draw, n: Rows = 5, heads: Heads = 3, k: HeadWidth
 @statement(
     "S4.41",
     where="§1.2.2, (4)",
-    says=r"$Q^{(h)}(x_i) = W_{h,q}^\top x_i$ and $K^{(h)}(x_i) = W_{h,k}^\top x_i$",
-    verdict=Verdict.HOLDS,
-    compares=r"entry of $W^\top x_i$, and of our query or key",
+    says=r"$Q^{(h)}(x_i) = W_{h,a}^\top x_i$ and $K^{(h)}(x_i) = W_{h,k}^\top x_i$",
+    verdict=Verdict.TYPO,
+    correction=r"$Q^{(h)}(x_i) = W_{h,q}^\top x_i$, as in the block definition (S4.31). No $W_{h,a}$ is defined.",
+    compares=r"query by the nearer of the two other matrices $W_{h,k}$ and $W_{h,v}$, and ours; corrected: entry of "
+    r"$W_{h,q}^\top x_i$ or $W_{h,k}^\top x_i$, and of our query or key",
 )
 def queries_and_keys(draw: Draw, n: Rows = 5, heads: Heads = 3, k: HeadWidth = 2) -> Finding:
+    """An index a other than q leaves W_k and W_v, and neither gives the queries."""
     X, layer = draw.normal(1, n, heads * k), _attention(draw, heads, k)
-    W_q, W_k, _, _ = layer.head_first()
+    W_q, W_k, W_v, _ = layer.head_first()
+    Q, K = layer.queries(X)[0], layer.keys_values(X)[0][0]
+    by_others = [same((W.mT @ X[0].T).mT, Q) for W in (W_k, W_v)]
     by_columns = torch.stack([W_q.mT @ X[0].T, W_k.mT @ X[0].T]).mT
-    return Finding(same(by_columns, torch.stack([layer.queries(X)[0], layer.keys_values(X)[0][0]])))
+    return Finding(min(by_others, key=lambda sides: sides.excess), corrected=same(by_columns, torch.stack([Q, K])))
 
 
 @statement(
@@ -263,8 +268,9 @@ def scale_of_scores(
     "S4.43",
     where="§1.2.2",
     says=r'Each $W_{i,q}, W_{i,k}, W_{i,v}$ is of dimension $(n, k)$, so that it is "looking" at the whole sentence.',
-    verdict=Verdict.TYPO,
-    correction=r"$(d, k)$: it looks at $k$ features of every token, and at no other token.",
+    verdict=Verdict.FALSE,
+    correction=r"The dimension is $(d, k)$, and the conclusion is wrong with it: a projection reads $k$ features of "
+    "one token, and no other token. The whole sentence comes in with the softmax.",
     compares="change of a query when all other tokens change, and 0; corrected: rows of $W_{i,q}$, and $d$",
 )
 def projections_look_at_one_token(draw: Draw, n: Several = 5, heads: Heads = 3, k: HeadWidth = 2) -> Finding:
@@ -361,6 +367,45 @@ def norm_after_attention(draw: Draw, n: Rows = 5, heads: Heads = 3, k: HeadWidth
 def feed_forward(draw: Draw, n: Rows = 5, d: Width = 7, m: Width = 11, scale: Scale = 1.0) -> Finding:
     u, mlp = draw.normal(n, d, scale=scale), filled(draw, lambda: FeedForward(d, m))
     return Finding(same((u @ mlp.W_1 + mlp.b_1).clamp_min(0) @ mlp.W_2 + mlp.b_2, mlp(u)))
+
+
+@statement(
+    "S4.156",
+    where="§1.2.2",
+    says=r"The parameter $\theta$ consists of the entries of the weight matrices $W$ along with the parameters of "
+    "LayerNorm.",
+    verdict=Verdict.FALSE,
+    correction=r"$b_1 \in \mathbb R^m$ and $b_2 \in \mathbb R^d$ of the feed-forward network are missing.",
+    compares="entries of all $W$ and of both norms, and parameters of our block; corrected: with $m + d$ more, and "
+    "parameters of our block",
+)
+def parameters_of_a_block(draw: Draw, heads: Heads = 3, k: HeadWidth = 2, m: Rows = 11) -> Finding:
+    """Our block is the documented one: no biases in attention."""
+    sizes = {name: parameter.numel() for name, parameter in _block(draw, heads, k, m).named_parameters()}
+    listed = sum(size for name, size in sizes.items() if name.split(".")[-1].startswith(("W_", "gamma", "beta")))
+    everything = sum(sizes.values())
+    return Finding(same(listed, everything), corrected=same(listed + m + heads * k, everything))
+
+
+@statement(
+    "S4.159",
+    where="§1.2.2",
+    says=r"The block is a function $f_\theta: \mathbb R^{n \times d} \to \mathbb R^{n \times d}$: domain and codomain "
+    "are the same.",
+    verdict=Verdict.HOLDS,
+    correction=r"For every length $n$ with the same $\theta$, so that blocks can be stacked. Not every matrix is "
+    r"reached: rows that leave the last norm have a fixed mean and spread before $\gamma_2$ and $\beta_2$.",
+    compares="rows (or columns) after one block and after two, and before",
+)
+def domain_and_codomain(
+    draw: Draw, n: Rows = 5, longer: Rows = 7, heads: Heads = 3, k: HeadWidth = 2, m: Rows = 11
+) -> Finding:
+    d, block = heads * k, _block(draw, heads, k, m)
+    shapes = []
+    for length in (n, n + longer):
+        once = block(draw.normal(1, length, d))
+        shapes += [torch.tensor([Z[0].shape[0] / length, Z[0].shape[1] / d]) for Z in (once, block(once))]
+    return Finding(same(torch.stack(shapes), 1.0))
 
 
 def _attention(draw: Draw, heads: int, k: int) -> MultiHead:

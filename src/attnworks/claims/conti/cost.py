@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import torch
 from torch import Tensor
 
 from attnworks.claims.contract import Between, Finding, Verdict, not_computed, statement
 from attnworks.claims.drawing import Draw
-from attnworks.claims.sides import more, same
+from attnworks.claims.sides import both, more, same
 from attnworks.claims.together import together
 from attnworks.errors import UsageError
 from attnworks.mechanisms import Geometry
@@ -21,28 +22,40 @@ from attnworks.models.positions import Positions
     "S4.69",
     where="§2.1",
     says="Most of the complexity of a transformer lies in the self-attention.",
-    verdict=Verdict.FALSE,
+    verdict=Verdict.CONDITION,
     correction=(
-        "Of a layer's forward FLOPs, $4n^2d$ are quadratic in the length and $24nd^2$ are not (feed-forward width "
-        r"$4d$): the share is $\frac{n}{n+6d}$, one half only at $n = 6d$. With its projections, self-attention takes "
-        r"$\frac{n+2d}{n+6d}$, one half only at $n = 2d$."
+        "For long sequences. Of a layer's forward FLOPs, $4n^2d$ are quadratic in the length and $24nd^2$ are not "
+        r"(feed-forward width $4d$): the share is $\frac{n}{n+6d}$, more than one half for $n > 6d$. With its "
+        r"projections, self-attention takes $\frac{n+2d}{n+6d}$, more than one half for $n > 2d$."
     ),
-    compares="share of self-attention with its projections, and one half; corrected: share of the FLOPs counted, and "
-    "by the formula",
-    note=(
-        "Counted with its projections, attention reaches one half at $n = 2d$ already; up to BERT's 512 tokens it "
-        r"stays below for every $d \ge 256$."
-    ),
+    compares="share of self-attention with its projections for $n > 2d$ (or of its quadratic part for $n > 6d$), and "
+    r"one half (or any share, and by the formula); without: the same for $n \le 2d$ (or $n \le 6d$)",
+    note=r"Up to BERT's 512 tokens self-attention takes at most one half for every $d \ge 256$.",
 )
 def share_of_attention(
     draw: Draw, n: Annotated[int, Between(1, 512)] = 512, d: Annotated[int, Between(256, 12_288)] = 1024
 ) -> Finding:
+    """Beyond either limit by n tokens, and within it by n tokens, up to the limit itself."""
+    shares = together(attention_share(2 * d + n, d), quadratic_share(6 * d + n, d))
+    lengths = torch.tensor([1, n, 2 * d - n, 2 * d]), torch.tensor([1, n, 6 * d - n, 6 * d])
+    short = together(
+        *(attention_share(length, d) for length in lengths[0].clamp_min(1).tolist()),
+        *(quadratic_share(length, d) for length in lengths[1].tolist()),
+    )
+    figures = {
+        "share of self-attention, n tokens": attention_share(n, d),
+        "share that is quadratic in the length, n tokens": quadratic_share(n, d),
+    }
+    by_formula = same(
+        together(attention_share(n, d), quadratic_share(n, d)), together((n + 2 * d) / (n + 6 * d), n / (n + 6 * d))
+    )
+    return Finding(both(more(shares, 0.5), by_formula), without=more(short.max(), 0.5), figures=figures)
+
+
+def attention_share(n: int, d: int) -> float:
+    """What self-attention and its projections take of a layer's forward FLOPs."""
     flops = layer_flops(n, d)
-    with_projections = (flops["attention"] + flops["projections"]) / sum(flops.values())
-    shares = together(quadratic_share(n, d), quadratic_share(6 * d, d), with_projections)
-    formulas = together(n / (n + 6 * d), 0.5, (n + 2 * d) / (n + 6 * d))
-    figures = {"share that is quadratic in the length": quadratic_share(n, d)}
-    return Finding(more(with_projections, 0.5), corrected=same(shares, formulas), figures=figures)
+    return (flops["attention"] + flops["projections"]) / sum(flops.values())
 
 
 @statement(

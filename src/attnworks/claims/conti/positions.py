@@ -1,4 +1,4 @@
-"""S4.18-S4.30: the scale of embeddings, and where a token stands."""
+"""S4.18-S4.30, S4.157: the scale of embeddings, and where a token stands."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import math
 from typing import Annotated
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from attnworks.claims.contract import Between, Finding, Verdict, statement
 from attnworks.claims.drawing import Draw
 from attnworks.claims.filling import filled
 from attnworks.claims.sides import more, same
-from attnworks.models import AttentionConfig, TransformerConfig, build, preset
+from attnworks.claims.together import together
+from attnworks.models import AttentionConfig, MultiHead, TransformerConfig, build, preset
 from attnworks.models.parts import Embedding
 from attnworks.models.positions import (
     Positions,
@@ -126,14 +128,16 @@ def code_as_complex_numbers(
     says="$N$ is a free parameter that should be significantly larger than the biggest $k$, $d/2 - 1$.",
     verdict=Verdict.FALSE,
     correction=r"$N$ is compared with positions, not with $k$: the longest wavelength is $2\pi N^{(d-2)/d}$. Whole "
-    r"positions have distinct codes for every $N$, as $\omega_0 = 1$; an $N$ below $d/2 - 1$ keeps them further "
-    "apart than 10000 does.",
-    compares="least distance of two codes with $N = 10000$, and with $N = 10$; corrected: the other way round",
+    r"positions have distinct codes for every $N$, as $\omega_0 = 1$. That $N$ is below $d/2 - 1$ says nothing of "
+    r"their distance: for $d \ge 24$, $N = 10$ keeps the first 5000 codes further apart than 10000 does; for "
+    r"$d = 8$, $N = 2$ brings them nearer (0.410 against 0.645).",
+    compares="least distance of two codes with $N = 10000$, and with $N = 10$; corrected: the other way round (or with "
+    "$d = 8$ and $N = 10000$, and $N = 2$)",
 )
 def base_below_the_number_of_pairs(
     draw: Draw, pairs: Annotated[int, Between(12, 128)] = 32, n: Annotated[int, Between(2, 5000)] = 5000
 ) -> Finding:
-    """N = 10 is below the largest k, and its codes are further apart than those of N = 10000."""
+    """N = 10 is below the largest k, and keeps codes further apart than N = 10000; N = 2 with d = 8 does not."""
     del draw
     d, small, large = 2 * pairs, 10.0, PAPER
     figures = {
@@ -142,7 +146,11 @@ def base_below_the_number_of_pairs(
         "least distance of codes with d = 2": least_distance(5000, 2),
     }
     near, far = least_distance(n, d, large), least_distance(n, d, small)
-    return Finding(more(near, far), corrected=more(far, near), figures=figures)
+    narrow = [least_distance(5000, 8, base) for base in (large, 2.0)]
+    figures |= {"least distance with d = 8, N = 10000": narrow[0], "least distance with d = 8, N = 2": narrow[1]}
+    return Finding(
+        more(near, far), corrected=more(together(far, narrow[0]), together(near, narrow[1])), figures=figures
+    )
 
 
 @statement(
@@ -308,6 +316,51 @@ def sentences_without_positions(draw: Draw, n: Annotated[int, Between(1, 23)] = 
         same(model.encode(tokens[:, order]), model.encode(tokens)[:, order]),
         without=same(model.encode(one).mean(1), model.encode(other).mean(1)),
     )
+
+
+@statement(
+    "S4.157",
+    where="§1.2.1",
+    says="As matrix operations and exponentials follow, adding the index can lead to exploding gradients.",
+    verdict=Verdict.CONDITION,
+    correction=r"If no norm comes between, and attention does not look at the first tokens alone: the gradient of the "
+    r"weights of values and outputs then grows as $n^2$. LayerNorm of $x_i + i \mathbf 1$ is that of $x_i$, so that a "
+    "norm takes the index out altogether. The exponentials themselves saturate: what passes through them vanishes.",
+    compares="growth of the gradient from one length to a longer one, and of the length; without: the same after a "
+    "LayerNorm",
+)
+def gradients_with_an_index(
+    draw: Draw,
+    n: Annotated[int, Between(8, 24)] = 16,
+    longer: Annotated[int, Between(4, 8)] = 8,
+    d: Annotated[int, Between(2, 7)] = 5,
+) -> Finding:
+    """One head whose scores rise with the position, and half of the mean square of the rows that it gives."""
+    layer = filled(draw, lambda: MultiHead(d, AttentionConfig(heads=1, d_k=d, d_v=d, bias=False)), scale=d**-0.5)
+    W_Q, W_K = (W[0] for W in layer.head_first()[:2])
+    rising = float((W_Q.sum(0) * W_K.sum(0)).sum()) > 0
+    layer.W_Q.mul_(1.0 if rising else -1.0)
+    X = draw.normal(1, longer * n, d)
+    Z = X + _added("index", longer * n)[None, :, None]
+    gradients = {
+        name: [_gradient_norm(layer, T[:, :length]) for length in (n, longer * n)]
+        for name, T in (("index", Z), ("norm", F.layer_norm(Z, (d,))), ("no index", X))
+    }
+    growth = {name: after / before for name, (before, after) in gradients.items()}
+    return Finding(
+        more(growth["index"], longer),
+        without=more(growth["norm"], longer),
+        figures={"growth without an index": growth["no index"], "gradient with the index": gradients["index"][1]},
+    )
+
+
+def _gradient_norm(layer: MultiHead, X: Tensor) -> float:
+    """Of half of the mean square of the rows, by all weights."""
+    weights = [weight.detach().requires_grad_() for weight in layer.parameters()]
+    named = dict(zip(dict(layer.named_parameters()), weights, strict=True))
+    Y = torch.func.functional_call(layer, named, (X,))
+    parts = torch.autograd.grad(Y.square().sum(-1).mean() / 2, weights)
+    return float(torch.stack([part.square().sum() for part in parts]).sum().sqrt())
 
 
 def _added(kind: str, length: int) -> Tensor:

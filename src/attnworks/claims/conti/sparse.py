@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 from attnworks.claims.contract import Between, Finding, Verdict, not_computed, statement
 from attnworks.claims.drawing import Draw
 from attnworks.claims.one_head import outputs
-from attnworks.claims.sides import at_most, less, more, same
+from attnworks.claims.sides import at_least, at_most, less, more, same
 from attnworks.claims.together import together
 from attnworks.linalg.graphs import diameter, edge_count, layers_needed, reached, receptive_field, spectral_gap
 from attnworks.linalg.heads import fold_values
@@ -362,3 +363,33 @@ def dilations_by_head(draw: Draw, layers: Layers = 6, side: Some = 3, d: Dilatio
         without=more(alike.seen, one.seen),
         figures={"share of the span that is seen": mixed.seen / mixed.span},
     )
+
+
+@statement(
+    "S4.158",
+    where="§2.1.1",
+    says=r"The receptive field $L \times d \times w$ can reach tens of thousands of tokens even for small values "
+    "of $d$.",
+    verdict=Verdict.CONDITION,
+    correction=r"If $Lw$ is large already: twelve layers of windows of 512 need $d \ge 4$ for a span above 20,000, six "
+    r"layers of windows of 64 need $d \ge 53$. And it is the span: with one dilation, $Lw + 1$ tokens of it are seen "
+    r"(S4.83).",
+    compares="span of the field with windows of 512, and 20,000; without: with six layers of windows of 64",
+)
+def tens_of_thousands_of_tokens(
+    draw: Draw, layers: Annotated[int, Between(12, 24)] = 12, d: Annotated[int, Between(4, 8)] = 4
+) -> Finding:
+    wide, narrow = receptive_field(layers, 256, (d,)), receptive_field(6, 32, (d,))
+    needed = [math.ceil((TENS_OF_THOUSANDS - 1) / (count * width)) for count, width in ((12, 512), (6, 64))]
+    return Finding(
+        at_least(wide.span, TENS_OF_THOUSANDS),
+        without=at_least(narrow.span, TENS_OF_THOUSANDS),
+        figures={
+            "tokens seen": wide.seen,
+            "dilation needed, twelve layers of 512": needed[0],
+            "dilation needed, six layers of 64": needed[1],
+        },
+    )
+
+
+TENS_OF_THOUSANDS = 20_000

@@ -1,4 +1,4 @@
-"""S4.1-S4.17: words as vectors, the probability of a sentence, its loss, decoding, and recurrent attention."""
+"""S4.1-S4.17, S4.160: words as vectors, the probability of a sentence, its loss, decoding, and recurrent attention."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnworks.claims.conti.toy import Toy, beginnings, trap
 from attnworks.claims.contract import Between, Finding, Verdict, not_computed, statement
@@ -361,6 +361,42 @@ def product_with_one_hot_rows(
     embedding, tokens = filled(draw, lambda: Embedding(words, d)), draw.integers(1, n, below=words)
     X = F.one_hot(tokens, words).double()
     return Finding(same(X @ embedding.weight, embedding(tokens) / math.sqrt(d)))
+
+
+@statement(
+    "S4.160",
+    where="§1.1.1",
+    says="In the simplest architecture an encoder RNN reads the source, and its final state is the initial state of "
+    "the decoder RNN.",
+    verdict=Verdict.HOLDS,
+    correction="Of an LSTM the final state is the pair of hidden state and cell.",
+    compares="score of a word by cells that take over the last state of the source, and by our model without attention",
+)
+def final_state_starts_the_decoder(
+    draw: Draw, n: Positions = 5, steps: Annotated[int, Between(1, 5)] = 3, d: Width = 7, words: Vocabulary = 11
+) -> Finding:
+    """Token by token through PyTorch's cells, which know no sequences; another start gives other scores."""
+    model = filled(draw, lambda: build(RecurrentConfig(vocabulary=words, d_e=3, d_h=d)))
+    source, target = draw.integers(1, n, below=words), draw.integers(1, steps, below=words)
+    zero = torch.zeros(1, d, dtype=torch.float64)
+    _, last = _by_cells(model.encoder, model.source_embedding(source)[0], (zero, zero))
+    states, fresh = (
+        _by_cells(model.decoder, model.target_embedding(target)[0], start)[0] for start in (last, (zero, zero))
+    )
+    scores = model(source, target)[0]
+    figures = {"change if the decoder starts from zero": float((model.scores(fresh) - scores).abs().max())}
+    return Finding(same(states @ model.output.weight.T, scores), figures=figures)
+
+
+def _by_cells(recurrent: nn.RNNBase, X: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """The hidden states of one layer of LSTM cells over the rows of X, and the last pair."""
+    cell = nn.LSTMCell(recurrent.input_size, recurrent.hidden_size, dtype=torch.float64).requires_grad_(False)
+    cell.load_state_dict({name: getattr(recurrent, f"{name}_l0") for name in cell.state_dict()})
+    hidden = []
+    for x in X:
+        state = cell(x[None], state)
+        hidden.append(state[0][0])
+    return torch.stack(hidden), state
 
 
 def _given(P: Tensor | None) -> Tensor:

@@ -187,7 +187,7 @@ def one_layer(
     "S0.9",
     where="§2.1",
     says=r"$\mathrm{SA}\circ\mathrm{SA}(X) = \sum_{h_1,h_2} P_{h_1}P_{h_2}XW_{h_1}W_{h_2} + \mathbf e b^\top$",
-    verdict=Verdict.FALSE,
+    verdict=Verdict.TYPO,
     correction=r"Weights multiply in the opposite order to the attention matrices, and the layers differ: "
     r"$P^{(2)}_{h_2}P^{(1)}_{h_1}XW^{(1)}_{h_1}W^{(2)}_{h_2}$.",
     compares="entry of the sum over paths in the printed order, and of the output; corrected: in the right order, "
