@@ -155,17 +155,19 @@ class Linear(Mechanism):
         Y, P = V.new_zeros(b, h, i, v), V.new_zeros(b, h, i, j)
         for batch in range(b):
             for head in range(h):
-                for query in range(i):
+                rows = keys[batch, head].unbind()
+                for query, q in enumerate(queries[batch, head].unbind()):
                     seen = [key for key in range(j) if may_see(mask, batch, head, query, key, i, j)]
-                    similar = [(queries[batch, head, query] * keys[batch, head, key]).sum() for key in seen]
+                    similar = [(q * rows[key]).sum() for key in seen]
                     total = sum(similar, start=torch.zeros((), dtype=V.dtype))
                     if self.eps == 0 and total <= torch.finfo(V.dtype).tiny:
                         continue
                     if abs(total) < self.eps:
                         total = -self.eps if total < 0 else self.eps
-                    for key, similarity in zip(seen, similar, strict=True):
-                        P[batch, head, query, key] = similarity / total
-                        Y[batch, head, query] = Y[batch, head, query] + similarity / total * V[batch, head, key]
+                    if seen:
+                        weights = torch.stack(similar) / total
+                        P[batch, head, query, seen] = weights
+                        Y[batch, head, query] = weights @ V[batch, head, seen]
         return Attended(Y, P)
 
     def cost(self, queries: int, keys: int, geometry: Geometry, *, causal: bool = False) -> Cost:

@@ -29,7 +29,8 @@ def softmax_by_loops(
     P = torch.zeros(b, h, i, j, dtype=V.dtype)
     for batch in range(b):
         for head in range(h):
-            for query in range(i):
+            keys = K[batch, head].unbind()
+            for query, q in enumerate(Q[batch, head].unbind()):
                 seen = [
                     key
                     for key in range(j)
@@ -37,16 +38,11 @@ def softmax_by_loops(
                 ]
                 if not seen:
                     continue
-                scores = [
-                    score(head, Q[batch, head, query], K[batch, head, key]) + _added(mask, batch, head, query, key)
-                    for key in seen
-                ]
-                top = max(float(s.detach()) for s in scores)
-                exponentials = [torch.exp(s - top) for s in scores]
-                total = torch.stack(exponentials).sum()
-                for key, exponential in zip(seen, exponentials, strict=True):
-                    P[batch, head, query, key] = exponential / total
-                    Y[batch, head, query] = Y[batch, head, query] + exponential / total * V[batch, head, key]
+                scores = [score(head, q, keys[key]) + _added(mask, batch, head, query, key) for key in seen]
+                exponentials = torch.exp(torch.stack(scores) - max(float(s.detach()) for s in scores))
+                weights = exponentials / exponentials.sum()
+                P[batch, head, query, seen] = weights
+                Y[batch, head, query] = weights @ V[batch, head, seen]
     return Attended(Y, P)
 
 
