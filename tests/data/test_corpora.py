@@ -9,6 +9,7 @@ import pytest
 
 from attnworks.data.corpora import CORPORA, Corpus, Report, open_corpus
 from attnworks.data.pair import Pair
+from attnworks.data.readers import embedded
 from attnworks.data.readers.splitting import MOST_HELD_OUT, split
 from attnworks.errors import AttnworksError, UnknownNameError, UsageError
 
@@ -161,8 +162,14 @@ def test_the_embedded_corpus_has_thirty_thousand_pairs(monkeypatch: pytest.Monke
         return [Pair(("a",), ("b",))]
 
     monkeypatch.setattr("attnworks.data.grammar.pairs", pairs)
-    open_corpus("grammar")
-    assert asked == [(30_000, 0, "train"), (1_000, 0, "valid"), (1_000, 0, "test")]
+    embedded._held_out.cache_clear()
+    try:
+        open_corpus("grammar")
+        assert asked == [(30_000, 0, "train"), (1_000, 0, "valid"), (1_000, 0, "test")]
+        open_corpus("grammar")
+        assert asked[3:] == [(30_000, 0, "train")], "pairs that are held out are drawn once"
+    finally:
+        embedded._held_out.cache_clear()
 
 
 def test_a_seed_of_the_embedded_corpus_is_a_number() -> None:

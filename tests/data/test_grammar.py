@@ -12,10 +12,11 @@ from itertools import islice
 
 import pytest
 
-from attnworks.data.grammar import SPLITS, english, generate, italian, lexicon, pairs
+from attnworks.data.grammar import SPLITS, english, generate, italian, lexicon, pairs, texts
 from attnworks.data.grammar.entries import Noun
 from attnworks.data.grammar.italian import Gender
-from attnworks.data.grammar.splits import Combination, split_of
+from attnworks.data.grammar.sentences import render
+from attnworks.data.grammar.splits import Combination, clauses, combination, split_of
 from attnworks.data.pair import Pair, Truth
 from attnworks.errors import UsageError
 
@@ -32,16 +33,8 @@ SEEDS = (11, 12)
 
 DRAWN_ELSEWHERE = """
 import pickle, sys
-from itertools import islice
-from attnworks.data.grammar import pairs, texts
-from attnworks.data.grammar.splits import clauses, combination
-
-split, seed, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-drawn = {
-    combination(clause)
-    for text in islice(texts(seed, split), count) for sentence in text for clause in clauses(sentence)
-}
-pickle.dump((pairs(count, seed, split), drawn), sys.stdout.buffer)
+from attnworks.data.grammar import pairs
+pickle.dump([pairs(40, 11), pairs(5, 12, "test")], sys.stdout.buffer)
 """
 
 
@@ -55,18 +48,15 @@ class Drawn:
 
 @pytest.fixture(scope="module")
 def splits() -> dict[str, Drawn]:
-    """Large samples, each drawn by a process of its own with another hash seed."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    """Large samples."""
     drawn = {split: Drawn([], set()) for split in SPLITS}
     for split, size in SIZES.items():
         for seed in SEEDS:
-            command = [sys.executable, "-c", DRAWN_ELSEWHERE, split, str(seed), str(size // 2)]
-            output = subprocess.run(
-                command, env={**environment, "PYTHONHASHSEED": str(seed)}, check=True, stdout=subprocess.PIPE
-            ).stdout
-            some, combinations = pickle.loads(output)
-            drawn[split].pairs.extend(some)
-            drawn[split].combinations.update(combinations)
+            for text in islice(texts(seed, split), size // 2):
+                drawn[split].pairs.append(render(*text))
+                drawn[split].combinations.update(
+                    combination(clause) for sentence in text for clause in clauses(sentence)
+                )
     return drawn
 
 
@@ -90,9 +80,22 @@ def test_the_same_seed_gives_the_same_pairs() -> None:
     assert pairs(60, seed=4) != pairs(60, seed=5)
 
 
-def test_another_process_draws_the_same_pairs(splits: dict[str, Drawn]) -> None:
-    assert splits["train"].pairs[:40] == pairs(40, SEEDS[0])
-    assert splits["test"].pairs[:5] == pairs(5, SEEDS[0], "test")
+def test_another_process_draws_the_same_pairs() -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    other = str(int(os.environ.get("PYTHONHASHSEED", "random") != "1"))
+    output = subprocess.run(
+        [sys.executable, "-c", DRAWN_ELSEWHERE], env={**environment, "PYTHONHASHSEED": other}, check=True,
+        stdout=subprocess.PIPE,
+    ).stdout  # fmt: skip
+    assert pickle.loads(output) == [pairs(40, 11), pairs(5, 12, "test")]
+
+
+def test_large_samples_are_pairs_of_the_corpus(splits: dict[str, Drawn]) -> None:
+    for split, drawn in splits.items():
+        half = len(drawn.pairs) // 2
+        assert drawn.pairs[:7] == pairs(7, SEEDS[0], split) and drawn.pairs[half : half + 7] == pairs(
+            7, SEEDS[1], split
+        )
 
 
 def test_a_stream_is_fixed_for_good() -> None:

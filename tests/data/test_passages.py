@@ -75,9 +75,10 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     assert "got 2 lines left out: empty (lines 1, 2); choose a file" in file_error(file(tmp_path, "\n \n"))
 
 
-def test_held_out_pairs_of_the_grammar_with_truth() -> None:
-    passages, report = from_corpus("grammar", 1_003, 5)
-    pairs = [*grammar.pairs(1_000, 5, "test"), *grammar.pairs(3, 5, "valid")]
+def test_held_out_pairs_of_the_grammar_with_truth(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attnworks.data.readers.embedded.HELD_OUT_PAIRS", 100)
+    passages, report = from_corpus("grammar", 103, 5)
+    pairs = [*grammar.pairs(100, 5, "test"), *grammar.pairs(3, 5, "valid")]
     assert report.read == len(passages) == len(pairs)
     for passage, pair in zip(passages, pairs, strict=True):
         assert pair.truth is not None and passage.target is not None

@@ -6,7 +6,10 @@ apart. Without SEED the corpus is drawn by the seed of the run.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from attnworks.data import grammar
+from attnworks.data.pair import Pair
 from attnworks.data.readers.contract import CORPORA, Bounds, Splits
 from attnworks.data.readers.report import Report
 from attnworks.errors import UsageError
@@ -19,9 +22,14 @@ HELD_OUT_PAIRS = 1_000
 def embedded(argument: str, bounds: Bounds) -> Splits:
     seed = _seed(argument) if argument else bounds.seed
     train = grammar.pairs(TRAINING_PAIRS if bounds.pairs is None else bounds.pairs, seed, "train")
-    valid = grammar.pairs(HELD_OUT_PAIRS, seed, "valid")
-    test = grammar.pairs(HELD_OUT_PAIRS, seed, "test")
+    valid, test = (list(_held_out(HELD_OUT_PAIRS, seed, split)) for split in ("valid", "test"))
     return Splits(train, valid, test, Report(len(train) + len(valid) + len(test)))
+
+
+@lru_cache(maxsize=8)
+def _held_out(number: int, seed: int, split: str) -> tuple[Pair, ...]:
+    """Kept: drawing 1,000 pairs of a small split takes about a second, and a corpus is often opened again."""
+    return tuple(grammar.pairs(number, seed, split))
 
 
 def _seed(argument: str) -> int:
