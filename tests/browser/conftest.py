@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,12 +12,16 @@ from playwright.sync_api import Browser
 from tests.browser.hostile import HOSTILE
 from tests.browser.pages import live_model, notebook_file, page_file, tiny_exam
 from tests.browser.watching import AXE, NAMES, Shown, browsing, chromium, show
+from tests.serve.serving import TOKEN, serving
 
 from attnworks.exam.examination import Examination
+from attnworks.serve.live import LiveModel
+from attnworks.traces.examinee import open_examinee
 
 REQUIRED = os.environ.get("BROWSER_TESTS") == "required"
 HERE = Path(__file__).parent
 Open = Callable[..., Shown]
+Kept = dict[str, Shown]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -61,6 +62,42 @@ def look(browser: Browser) -> Iterator[Open]:
 
 
 @pytest.fixture(scope="session")
+def kept(browser: Browser) -> Kept:
+    """Pages that stay open, by address and options."""
+    return {}
+
+
+@pytest.fixture
+def visit(browser: Browser, kept: Kept, request: pytest.FixtureRequest) -> Iterator[Open]:
+    """Goes to a view of a page that may be open already: for tests that leave nothing behind but the view they end in.
+
+    At the end of the test the page must have been silent. After a failure it is opened again.
+    """
+    visited: dict[str, Shown] = {}
+    failed = request.session.testsfailed
+
+    def visit_page(address: str, hash: str = "", **options: Any) -> Shown:
+        key = repr((address, options))
+        if key in kept:
+            visited[key] = kept[key]
+            kept[key].come_again(hash)
+        else:
+            visited[key] = kept[key] = show(browser, address, hash, **options)
+        return kept[key]
+
+    yield visit_page
+    silent = False
+    try:
+        for shown in visited.values():
+            shown.check_silence()
+        silent = True
+    finally:
+        if not silent or request.session.testsfailed > failed:
+            for key in visited:
+                kept.pop(key).page.context.close()
+
+
+@pytest.fixture(scope="session")
 def exams(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Examination]:
     """One side, two sides, and two sides with other weights."""
     folder = tmp_path_factory.mktemp("exams")
@@ -95,23 +132,7 @@ TYPED = [word for word in HOSTILE if word.isprintable() and word == " ".join(wor
 @pytest.fixture(scope="session")
 def live_page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a live page, whose server stops at the end."""
-    model = live_model(tmp_path_factory.mktemp("live") / "bert", TYPED)
-    command = [
-        sys.executable,
-        "-m",
-        "attnworks",
-        "serve",
-        str(model),
-        "--threads",
-        "1",
-        "--text",
-        "the cat sees a bird .",
-    ]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert server.stdout is not None
-    try:
-        found = (re.search(r"http://\S+", line) for line in server.stdout)
-        yield next(address.group() for address in found if address is not None)
-    finally:
-        server.terminate()
-        server.wait(timeout=20)
+    folder = live_model(tmp_path_factory.mktemp("live") / "bert", TYPED)
+    model = LiveModel(open_examinee(str(folder)), longest=128, text="the cat sees a bird .")
+    with serving(model.page(), model) as client:
+        yield f"http://127.0.0.1:{client.port}/{TOKEN}/"

@@ -16,18 +16,18 @@ DARK = [
 
 
 @pytest.mark.parametrize(("view", "colours"), [*((view, "light") for view in VIEWS), *DARK])
-def test_in_a_file(look: Open, two_sided_page: str, view: str, colours: str) -> None:
-    look(two_sided_page, f"#{view}", color_scheme=colours).check_accessibility()
+def test_in_a_file(visit: Open, two_sided_page: str, view: str, colours: str) -> None:
+    visit(two_sided_page, f"#{view}", color_scheme=colours).check_accessibility()
 
 
 @colours
 @pytest.mark.parametrize("view", ["overview", "reshape"])
-def test_on_a_live_page(look: Open, live_page: str, view: str, colours: str) -> None:
-    look(live_page, f"#{view}", color_scheme=colours).check_accessibility()
+def test_on_a_live_page(visit: Open, live_page: str, view: str, colours: str) -> None:
+    visit(live_page, f"#{view}", color_scheme=colours).check_accessibility()
 
 
-def test_in_a_notebook(look: Open, notebook_page: str) -> None:
-    look(notebook_page, framed=True).check_accessibility()
+def test_in_a_notebook(visit: Open, notebook_page: str) -> None:
+    visit(notebook_page, framed=True).check_accessibility()
 
 
 def test_arcs_and_tables(look: Open, file_page: str) -> None:
@@ -39,5 +39,5 @@ def test_arcs_and_tables(look: Open, file_page: str) -> None:
     shown.check_accessibility()
 
 
-def test_on_a_small_screen(look: Open, two_sided_page: str) -> None:
-    look(two_sided_page, "#head=dec.0.1", viewport={"width": 420, "height": 800}).check_accessibility()
+def test_on_a_small_screen(visit: Open, two_sided_page: str) -> None:
+    visit(two_sided_page, "#head=dec.0.1", viewport={"width": 420, "height": 800}).check_accessibility()

@@ -61,6 +61,7 @@ def test_weights_below_zero_are_seen(look: Open, exams: dict[str, Examination], 
 
 
 def said(shown: Shown) -> str:
+    shown.settle()
     return shown.root.locator("#attention output").inner_text()
 
 
@@ -101,6 +102,7 @@ def test_large_differences_keep_their_digits(look: Open, exams: dict[str, Examin
     )
     shown = look(page_file(tmp_path / "higher.html", [before, after]), "#compare")
     shown.root.get_by_role("combobox", name="Measure").first.select_option(value="saturation.entropy")
+    shown.settle()
     cells = shown.root.locator(".head-cells a").all_text_contents()
     assert any("+10.2" in cell for cell in cells) and not any("+1.2" in cell for cell in cells)
 
@@ -112,6 +114,7 @@ def higher(value: Any, by: float) -> Any:
 def test_whole_numbers_have_no_decimals(look: Open, file_page: str) -> None:
     shown = look(file_page, "#depth")
     shown.button("Table", exact=True).first.click()
+    shown.settle()
     rows = shown.root.get_by_role("table").first.locator("tbody tr")
     assert rows.locator("th").all_inner_texts() == [str(depth) for depth in range(rows.count())]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from playwright.sync_api import expect
 from tests.browser.conftest import Open
@@ -28,28 +30,28 @@ MOST = 120
         ("Control+ArrowRight", "Head 0.1"),
     ],
 )
-def test_heads_by_keys(look: Open, file_page: str, key: str, heading: str) -> None:
-    shown = look(file_page, "#head=enc.0.1")
+def test_heads_by_keys(visit: Open, file_page: str, key: str, heading: str) -> None:
+    shown = visit(file_page, "#head=enc.0.1")
     shown.page.keyboard.press(key)
     expect(shown.root.get_by_role("heading", level=2, name=heading, exact=True)).to_be_visible()
 
 
-def test_the_last_head_has_none_after_it(look: Open, file_page: str) -> None:
-    shown = look(file_page, "#head=enc.1.2")
+def test_the_last_head_has_none_after_it(visit: Open, file_page: str) -> None:
+    shown = visit(file_page, "#head=enc.1.2")
     shown.page.keyboard.press("ArrowRight")
     expect(shown.root.get_by_role("heading", level=2, name="Head 1.2", exact=True)).to_be_visible()
     expect(shown.button("head after", exact=True)).to_be_disabled()
 
 
-def test_views_by_number(look: Open, file_page: str) -> None:
-    shown = look(file_page)
+def test_views_by_number(visit: Open, file_page: str) -> None:
+    shown = visit(file_page)
     for number, view in enumerate(VIEWS, 1):
         shown.page.keyboard.press(str(number))
         shown.drawn(view)
 
 
-def test_the_list_of_keys(look: Open, file_page: str) -> None:
-    shown = look(file_page, "#head=enc.0.1")
+def test_the_list_of_keys(visit: Open, file_page: str) -> None:
+    shown = visit(file_page, "#head=enc.0.1")
     dialog = shown.root.get_by_role("dialog")
     shown.page.keyboard.press("?")
     expect(dialog).to_be_visible()
@@ -74,13 +76,12 @@ def test_letters_belong_to_what_is_typed_in(look: Open, file_page: str) -> None:
     shown.drawn("claims")
 
 
-def test_arrows_walk_over_the_grid(look: Open, file_page: str) -> None:
-    shown = look(file_page)
+def test_arrows_walk_over_the_grid(visit: Open, file_page: str) -> None:
+    shown = visit(file_page)
     shown.root.get_by_role("link", name="head 0.0").first.focus()
     shown.page.keyboard.press("ArrowRight")
     shown.page.keyboard.press("ArrowDown")
-    focused = shown.root.evaluate("() => document.activeElement.textContent")
-    assert focused.startswith("head 1.1")
+    expect(shown.root.locator(":focus")).to_have_text(re.compile(r"^head 1\.1"))
     shown.page.keyboard.press("Enter")
     expect(shown.root.get_by_role("heading", level=2, name="Head 1.1")).to_be_visible()
 
@@ -105,8 +106,8 @@ def reached(shown: Shown) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_the_tab_key_reaches_everything(look: Open, two_sided_page: str, view: str) -> None:
-    shown = look(two_sided_page, f"#{view}")
+def test_the_tab_key_reaches_everything(visit: Open, two_sided_page: str, view: str) -> None:
+    shown = visit(two_sided_page, f"#{view}")
     found, stops = reached(shown)
     assert found >= min(stops, MOST) - 1 and stops > len(VIEWS)
 
@@ -115,5 +116,5 @@ def test_the_content_is_one_key_away(look: Open, file_page: str) -> None:
     shown = look(file_page)
     shown.page.keyboard.press("Tab")
     shown.page.keyboard.press("Enter")
-    assert shown.root.evaluate("() => document.activeElement.id") == "main"
+    expect(shown.root.locator("#main")).to_be_focused()
     shown.drawn("overview")

@@ -18,7 +18,7 @@ def field(shown: Shown) -> Locator:
 
 
 def wait(shown: Shown) -> None:
-    expect(shown.root.get_by_role("status").filter(has_text=IDLE)).to_be_visible(timeout=20_000)
+    expect(shown.root.get_by_role("status").filter(has_text=IDLE)).to_be_visible()
 
 
 def picture(shown: Shown) -> str:
@@ -61,8 +61,8 @@ def test_a_head_is_cut_and_given_back(look: Open, live_page: str) -> None:
     shown.go("#compare")
     assert "changed" in shown.root.locator("main").inner_text()
     undo.click()
-    wait(shown)
     expect(undo).not_to_be_visible()
+    wait(shown)
     assert said(shown) == before
 
 

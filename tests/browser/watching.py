@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Browser, ConsoleMessage, Dialog, Frame, Locator, Page, Request, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    ConsoleMessage,
+    Dialog,
+    Frame,
+    Locator,
+    Page,
+    Request,
+    expect,
+    sync_playwright,
+)
 
-NAMES = ("chromium", "chromium-browser", "google-chrome")
+NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 ARGUMENTS = [
     "--headless",
     "--no-sandbox",
@@ -25,9 +36,27 @@ SCREEN: dict[str, Any] = {"viewport": {"width": 1280, "height": 900}}
 AXE = Path(__file__).parents[2] / "web/node_modules/axe-core/axe.min.js"
 VIEWS = ("overview", "head", "depth", "alignment", "reshape", "compare", "claims")
 HARMLESS = ("data:", "blob:", "about:")
-# Runs before the page and is no part of it: the policy binds the page as ever.
+PATIENCE = 180_000
+"""Milliseconds that anything may take on a busy machine; every wait ends as soon as it can."""
+# Runs before the page and is no part of it: the policy binds the page as ever. Counts what is being unpacked.
 LISTEN = """addEventListener("securitypolicyviolation", (event) =>
-    console.error(`policy: ${event.violatedDirective} ${event.blockedURI} ${event.sample}`))"""
+    console.error(`policy: ${event.violatedDirective} ${event.blockedURI} ${event.sample}`));
+{
+    const { arrayBuffer } = Response.prototype;
+    const ended = () => { window.__unpacking -= 1 };
+    window.__unpacking = 0;
+    Response.prototype.arrayBuffer = function () {
+        window.__unpacking += 1;
+        const bytes = arrayBuffer.call(this);
+        bytes.then(ended, ended);
+        return bytes;
+    };
+}"""
+# Effects run after a frame, and may unpack a map, which is drawn by effects of its own.
+SETTLE = """async () => {
+    for (let quiet = 0; quiet < 3; quiet = window.__unpacking > 0 ? 0 : quiet + 1)
+        await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+}"""
 
 
 def chromium() -> str | None:
@@ -37,6 +66,7 @@ def chromium() -> str | None:
 
 @contextmanager
 def browsing() -> Iterator[Browser]:
+    expect.set_options(timeout=PATIENCE)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium(), args=ARGUMENTS)
         yield browser
@@ -63,6 +93,13 @@ class Shown:
         self.root.evaluate("hash => { location.hash = hash }", address)
         self.drawn(address)
 
+    def come_again(self, address: str) -> None:
+        """A view as if the page were new: at its top, without focus, and with nothing noticed before."""
+        self.check_silence()
+        self.asked.clear()
+        self.go(address)
+        self.root.evaluate("() => { document.activeElement.blur(); scrollTo(0, 0) }")
+
     def drawn(self, address: str = "") -> None:
         """Waits until the view of this address is there."""
         view = address.lstrip("#").partition("&")[0].partition("=")[0] or "overview"
@@ -72,10 +109,14 @@ class Shown:
         self.settle()
 
     def settle(self) -> None:
-        """What was begun is drawn: two frames, with the time to unpack a map between them."""
-        self.root.evaluate(
-            "() => new Promise(done => requestAnimationFrame(() => setTimeout(() => requestAnimationFrame(done), 60)))"
-        )
+        """What was begun is drawn: three frames in which nothing is being unpacked."""
+        self.root.evaluate(SETTLE)
+
+    def until(self, condition: Callable[[], object]) -> None:
+        """Waits until the condition holds, or as long as anything may take."""
+        deadline = time.monotonic() + PATIENCE / 1000
+        while not condition() and time.monotonic() < deadline:
+            self.page.wait_for_timeout(20)
 
     def button(self, name: str, **options: Any) -> Locator:
         return self.root.get_by_role("button", name=name, **options)
@@ -116,7 +157,7 @@ class Shown:
 def show(browser: Browser, address: str, hash: str = "", *, framed: bool = False, **options: Any) -> Shown:
     """Opens an address in a context of its own, until its first view is drawn."""
     context = browser.new_context(**(SCREEN | options))
-    context.set_default_timeout(20_000)
+    context.set_default_timeout(PATIENCE)
     origin = address if address.startswith("file:") else "/".join(address.split("/", 3)[:3]) + "/"
     shown = Shown(context.new_page(), origin)
     shown.page.goto(address + ("" if framed else hash))
