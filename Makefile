@@ -9,8 +9,10 @@ NPM = node $(NODE)/lib/node_modules/npm/bin/npm-cli.js
 PAGE := src/attnworks/reports/page
 EXTRAS := hf,mt,data,plot,serve,dev
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Compiled modules are kept, also where the environment says otherwise: without them every process takes seconds longer.
+export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-all lint page-check web browser docs bench clean
+.PHONY: demo check test test-all pytest smoke style types types-src page-check web browser docs bench clean
 
 # A picture of rank collapse, then a small English-Italian transformer trained in about a minute, and what it says.
 demo: .venv/ready
@@ -25,17 +27,33 @@ demo: .venv/ready
 	  | paste -d '\n' runs/demo/english.txt - | sed 'n;s/^/    -> /'
 	@echo "One minute of training; attnworks train --resume runs/demo --minutes 5 goes on."
 
-test: .venv/ready lint page-check browser
-	$(BIN)/python -m pytest -n 2 -q -m "not slow"
+# The quick check while working: style, types of src, import rules, and one test of every file with shapes checked.
+check: .venv/ready
+	@$(MAKE) --no-print-directory -j 2 style types-src smoke
 
-test-all: .venv/ready lint page-check browser
-	THOROUGH=1 $(BIN)/python -m pytest -n 2 -q
+# All tests but the slow sweeps. Style, types and the page are checked beside the smoke tier, which uses one core.
+test: .venv/ready web/node_modules/.package-lock.json browser
+	@$(MAKE) --no-print-directory -j 3 style types page-check pytest
 
-lint: .venv/ready
+test-all: .venv/ready style types page-check browser
+	THOROUGH=1 $(BIN)/python -m pytest -n 2 -q --check-shapes
+
+pytest: smoke
+	$(BIN)/python -m pytest -n 3 -q -m "not slow and not smoke"
+
+smoke: .venv/ready
+	$(BIN)/python -m pytest -q -m smoke --check-shapes
+
+style: .venv/ready
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports
+
+types: .venv/ready
 	$(BIN)/pyright
+
+types-src: .venv/ready
+	$(BIN)/pyright src
 
 # The script and the style of the page, from web/; they are committed, so that users need no Node.
 web: web/node_modules/.package-lock.json
@@ -51,13 +69,15 @@ web/node_modules/.package-lock.json: web/package-lock.json | .venv/ready
 	@cd web && $(WITH_NODE) && $(NPM) ci --silent
 	@touch $@
 
-# The tests of the page want a Chromium, of which Debian's is the easiest to have.
+# The tests of the page want a Chromium: Debian's headless shell, which is the fastest, or any other.
 browser:
-	@for name in chromium chromium-browser google-chrome; do command -v $$name > /dev/null && exit; done; \
+	@for name in chromium-headless-shell chromium chromium-browser google-chrome; do \
+	    command -v $$name > /dev/null && exit; done; \
 	  if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
-	    echo "Installing Debian's chromium for the browser tests (once) ..."; \
-	    { apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -y -q chromium; } > /dev/null \
-	      || echo "chromium could not be installed"; \
+	    echo "Installing Debian's chromium-headless-shell for the browser tests (once) ..."; \
+	    { apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -y -q chromium-headless-shell; } > /dev/null \
+	      || DEBIAN_FRONTEND=noninteractive apt-get install -y -q chromium > /dev/null \
+	      || echo "no Chromium could be installed"; \
 	  fi
 
 # The page of all claims, and what the claims tab shows, made from their checks.

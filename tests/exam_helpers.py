@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
+import shutil
+import tempfile
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -72,8 +76,35 @@ def tiny_tokenizer(model_type: str) -> Any:
     return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **named)
 
 
+@cache
+def _shared() -> Path:
+    """A folder for what this process makes once, removed at its end."""
+    folder = tempfile.mkdtemp(prefix="attnworks-tests-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
+
+
+@cache
+def tiny_folder(name: str) -> Path:
+    """A tiny model in float32 with its tokenizer, as Hugging Face saves them. Shared: do not write to it."""
+    return save_model(TINY[name].build(dtype=torch.float32), _shared() / name)
+
+
+def tiny_run(preset: str = "small") -> Path:
+    """A run of a few steps, with its corpus pairs.tsv beside it. Shared: do not write to it."""
+    return _trained(preset)
+
+
+@cache
+def _trained(preset: str) -> Path:
+    with torch.random.fork_rng():
+        return train_run(_shared() / f"run of {preset}", preset)
+
+
 def save_tiny(name: str, folder: Path, *, tokenizer: bool = True, **changes: Any) -> Path:
-    """A tiny model of this name in float32, as Hugging Face saves it."""
+    """A copy of `tiny_folder` to write to, or a variant of it."""
+    if tokenizer and not changes:
+        return Path(shutil.copytree(tiny_folder(name), folder))
     return save_model(TINY[name].build(dtype=torch.float32, **changes), folder, tokenizer=tokenizer)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, NamedTuple
 
 import pytest
@@ -140,6 +141,12 @@ TINY: dict[str, Tiny] = {
     "xlm-roberta": Tiny("XLMRobertaModel", "XLMRobertaConfig", _BERT),
 }
 """Every family of attnworks.models.families at least once; variants are named `family-variant`."""
+
+
+@cache
+def shared(name: str) -> Any:
+    """TINY[name].build(), built once. Do not change it."""
+    return TINY[name].build()
 
 
 def unknown_causal(name: str) -> Any:

@@ -1,51 +1,30 @@
-"""How annotations are checked while tests run: beartype, with an int wherever a float is asked for.
+"""Run-time checking of shapes and types, for `pytest --check-shapes`: jaxtyping's import hook with beartype.
 
-Checking every call takes twice the time of all the rest, so that of each function the first calls in a test are
-checked; with THOROUGH=1, all of them.
+Checking every call takes longer than the tests themselves, so `make test` checks the smoke tier and `make test-all`
+checks everything.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-import inspect
-import os
-from collections import Counter
-from collections.abc import Callable
-from types import CodeType
-from typing import Any
+import sys
 
 import jaxtyping
+import pytest
 from beartype import BeartypeConf, beartype
 
-CHECKED = 5
-"""Calls of one function in one test."""
-calls: Counter[CodeType] = Counter()
+CHECKED_PACKAGES = [
+    f"attnworks.{name}"
+    for name in (
+        *("linalg", "mechanisms", "models", "decoding", "objectives", "training", "traces", "measures", "reshape"),
+        *("exam", "data.batches", "data.tasks", "data.tokens"),
+    )
+]
 typechecked = beartype(conf=BeartypeConf(is_pep484_tower=True))
+"""beartype, accepting an int where a float is annotated."""
 
 
-def at_first(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A decorator of functions and dataclasses: `check`, which takes its time, decorates what is called, when it is."""
-
-    def decorate(plain: Any) -> Any:
-        if inspect.isclass(plain):
-            if dataclasses.is_dataclass(plain):
-                plain.__init__ = decorate(plain.__init__)
-            return plain
-        checked = functools.cache(lambda: check(plain))
-
-        @functools.wraps(plain)
-        def called(*args: Any, **kwargs: Any) -> Any:
-            if calls[plain.__code__] >= CHECKED:
-                return plain(*args, **kwargs)
-            calls[plain.__code__] += 1
-            return checked()(*args, **kwargs)
-
-        return called
-
-    return decorate
-
-
-if os.environ.get("THOROUGH") != "1":
-    every_call = jaxtyping.jaxtyped
-    jaxtyping.jaxtyped = lambda typechecker: at_first(every_call(typechecker=typechecker))
+def install() -> None:
+    """Check every call of a function in `CHECKED_PACKAGES`. What was imported before would not be checked."""
+    if "attnworks" in sys.modules:
+        raise pytest.UsageError("--check-shapes: a conftest.py of the given paths imports attnworks; use -k or -m")
+    jaxtyping.install_import_hook(CHECKED_PACKAGES, "typechecking.typechecked")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from tests.exam_helpers import LINES, save_tiny, train_run, write_lines
+from tests.exam_helpers import LINES, tiny_folder, tiny_run, write_lines
 from tests.reshape.reshape_helpers import files_of
 from tests.training.training_helpers import SMALL
 
@@ -41,8 +42,8 @@ def small_preset(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return train_run(tmp_path_factory.mktemp("advise") / "home")
+def run() -> Path:
+    return tiny_run()
 
 
 def advise(*arguments: object) -> Result:
@@ -90,7 +91,7 @@ def test_advice_on_a_run(run: Path) -> None:
 
 
 def test_advice_on_a_model_of_hugging_face(tmp_path: Path) -> None:
-    folder, lines = save_tiny("bert", tmp_path / "bert"), write_lines(tmp_path / "lines.txt", LINES * 3)
+    folder, lines = tiny_folder("bert"), write_lines(tmp_path / "lines.txt", LINES * 3)
     result = advise(folder, "--text", lines, "--to", WINDOW, "--max-error", 0)
     assert result.exit_code == 0, result.output
     assert "Encoder" in result.stdout and "enc.1" in result.stdout and WINDOW in result.stdout
@@ -116,14 +117,15 @@ def test_the_tables(run: Path, told: dict[str, Any]) -> None:
         "0.615 % (root mean square over 4 layers), and the loss goes from 2.5 to 2.51." in flat
     )
     assert flat.endswith(
-        f"Do it attnworks reshape swap {run} --layers 'enc.0={WINDOW} dec.0={WINDOW}' --n 4096 "
+        f"Do it attnworks reshape swap {shlex.quote(str(run))} --layers 'enc.0={WINDOW} dec.0={WINDOW}' --n 4096 "
         "--objective embedding --out FOLDER"
     )
     tables = [line for line in result.stdout.splitlines() if line.startswith((" layer", " enc", " dec", "      "))]
     assert tables and all(len(line) <= 80 for line in tables)
 
 
-def test_options_reach_the_advice(run: Path, told: dict[str, Any]) -> None:
+def test_options_reach_the_advice(run: Path, told: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(advise_display, "LEARN", 50)
     advise(run, "--to", "window:window=64", "--to", "linear", "--n", 99, "--sentences", 7, "--seed", 3)
     assert told["to"] == ("window:window=64", "linear") and told["length"] == 99 and told["max_error"] == 0.02
     bench = told["bench"]

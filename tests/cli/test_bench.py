@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from attnworks.cli import bench_display, main
 from attnworks.cli.bench_display import read_specs
 from attnworks.mechanisms import MECHANISMS
 from attnworks.timing import BOTH, FORWARD, Comparison, Row, Task
+from attnworks.timing.memory import Peak, ask_child
 
 
 def bench(*arguments: str) -> Result:
@@ -172,10 +174,19 @@ def test_all_are_those_that_can_run() -> None:
     assert "linformer" not in causal and "dense" in causal
 
 
-def test_a_real_run() -> None:
+def test_a_real_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One process measures the memory of the other mechanism; that of dense attention is given."""
+    asked: list[Sequence[str]] = []
+
+    def ask(command: Callable[[Sequence[str]], Sequence[str]], cells: Sequence[str]) -> dict[str, Peak | str]:
+        asked.append(cells)
+        return ask_child(command, cells) if len(asked) > 1 else {cell: Peak(0.5, 1000) for cell in cells}
+
+    monkeypatch.setattr("attnworks.timing.versus_dense.ask_child", ask)
     result = bench("--n", "37", "--mechanisms", "luong-dot", "--heads", "2", "--width", "11", "--rounds", "1", "--json")
     assert result.exit_code == 0, result.output
     rows = json.loads(result.stdout)["rows"]
     assert [row["mechanism"] for row in rows] == ["dense", "luong-dot"]
     for row in rows:
         assert row["seconds"][FORWARD] > 0 and row["seconds"][BOTH] > 0 and not row["skipped"]
+        assert row["memory"].keys() == {FORWARD, BOTH}

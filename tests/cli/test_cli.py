@@ -11,10 +11,6 @@ import attnworks
 from attnworks.cli import main
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "attnworks", *arguments], capture_output=True, text=True)
-
-
 def test_help_lists_every_command_with_examples() -> None:
     result = CliRunner().invoke(main, ["--help"])
     assert result.exit_code == 0
@@ -37,15 +33,25 @@ def test_help_does_not_import_torch() -> None:
 
 
 def test_version() -> None:
-    assert run("--version").stdout.strip() == f"attnworks, version {attnworks.__version__}"
+    result = CliRunner().invoke(main, ["--version"])
+    assert result.exit_code == 0 and result.stdout == f"attnworks, version {attnworks.__version__}\n"
 
 
 def test_a_mistake_is_one_line_without_traceback() -> None:
-    result = run("count", "gtp-3")
-    assert result.returncode == 2
+    result = CliRunner().invoke(main, ["count", "gtp-3"])
+    assert result.exit_code == 2
     assert result.stdout == ""
     assert result.stderr.count("\n") == 1
     assert "'gtp-3'" in result.stderr and "did you mean 'gpt-3'?" in result.stderr
+
+
+def test_a_mistake_in_a_process_of_its_own() -> None:
+    """Exit code and streams of `python -m attnworks`, with a mistake that is found before torch is imported."""
+    result = subprocess.run([sys.executable, "-m", "attnworks", "train"], capture_output=True, text=True)
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert result.stderr.startswith("attnworks: ") and result.stderr.count("\n") == 1
+    assert "got neither" in result.stderr
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

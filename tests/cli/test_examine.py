@@ -18,30 +18,25 @@ from tests.exam_helpers import (
     minilm,
     save_model,
     save_tiny,
-    train_run,
+    tiny_folder,
+    tiny_run,
     transformers,
     write_lines,
 )
-from tests.training.training_helpers import SMALL
 
 from attnworks.cli import main
 from attnworks.exam.folder import read_exam
 from attnworks.measures.contract import MEASURES
-from attnworks.models.presets import PRESETS
 
 BOTH_SIDES = ["t5", "bart", "marian"]
 ONE_SIDE = ["bert", "gpt2", "llama"]
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A folder for every kind of model."""
-    place = tmp_path_factory.mktemp("models")
-    saved = {name: save_tiny(name, place / name) for name in (*ONE_SIDE, *BOTH_SIDES)}
-    with pytest.MonkeyPatch.context() as patch:
-        for name, config in SMALL.items():
-            patch.setitem(PRESETS, name, config)
-        return saved | {name: train_run(place / f"trained {name}", name) for name in ("small", "small-lstm")}
+def folders() -> dict[str, Path]:
+    """A folder for every kind of model, not to be written to."""
+    saved = {name: tiny_folder(name) for name in (*ONE_SIDE, *BOTH_SIDES)}
+    return saved | {name: tiny_run(name) for name in ("small", "small-lstm")}
 
 
 @pytest.fixture
@@ -106,6 +101,7 @@ def test_a_trained_bert_on_the_embedded_corpus() -> None:
     assert found["findings"]
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("name", ONE_SIDE)
 def test_models_of_one_side(name: str, folders: dict[str, Path], text: Path) -> None:
     found = examined(folders[name], "--text", text)
@@ -122,16 +118,20 @@ def test_models_of_one_side(name: str, folders: dict[str, Path], text: Path) -> 
 @pytest.mark.parametrize("paired", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_models_of_two_sides(name: str, paired: bool, folders: dict[str, Path], tmp_path: Path) -> None:
     """Without a target, the model writes one."""
-    text = write_lines(tmp_path / "text.txt", PAIRS if paired else LINES)
+    lines = PAIRS[:4] if paired else LINES[:4]
+    text = write_lines(tmp_path / "text.txt", lines)
     found = examined(folders[name], "--text", text)
     check(found)
     assert set(found["model"]["kinds"]) == ({"cross"} if name == "small-lstm" else {"encoder", "decoder", "cross"})
-    assert found["corpus"]["written_by_the_model"] == (0 if paired else len(LINES))
-    assert found["corpus"]["sentences"] + found["corpus"]["dropped"] == len(LINES)
+    assert found["corpus"]["written_by_the_model"] == (0 if paired else len(lines))
+    assert found["corpus"]["sentences"] + found["corpus"]["dropped"] == len(lines)
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", pytest.param("bart", marks=pytest.mark.slow), "small"])
-def test_every_measure(name: str, folders: dict[str, Path], tmp_path: Path) -> None:
+def test_every_measure(name: str, folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of growth are searched with few evaluations: whether there is a reading does not depend on them."""
+    monkeypatch.setattr("attnworks.linalg.line_search.DOUBLINGS", 1)
+    monkeypatch.setattr("attnworks.linalg.line_search.REFINEMENTS", 0)
     text = write_lines(tmp_path / "text.txt", PAIRS[:4])
     found = examined(folders[name], "--text", text, "--all")
     check(found)

@@ -62,6 +62,7 @@ def test_a_folder_of_something_else_is_refused(pairs: str, tmp_path: Path) -> No
     assert code == 1 and "a new folder, or one where it was begun" in stderr
 
 
+@pytest.mark.smoke
 def test_an_unknown_model_is_refused_before_anything_is_made(pairs: str, tmp_path: Path) -> None:
     code, _, stderr = experiment("--corpus", pairs, "--models", "conti-9h", "--out", tmp_path / "out")
     assert code == 2 and "preset 'conti-9h'" in stderr and not (tmp_path / "out").exists()

@@ -55,6 +55,7 @@ def test_it_names_projects_draws_goes_on_and_refuses_other_settings(options: lis
     assert code == 1 and "the settings it was begun with" in stderr and "Traceback" not in stderr
 
 
+@pytest.mark.smoke
 def test_a_folder_of_something_else_is_refused(options: list[str], tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "run.json").write_text("{}")

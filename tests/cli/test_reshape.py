@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from tests.exam_helpers import LINES, save_tiny, train_run, write_lines
+from tests.exam_helpers import LINES, tiny_folder, tiny_run, write_lines
 from tests.reshape.reshape_helpers import files_of
 from tests.training.training_helpers import SMALL
 
@@ -59,14 +59,14 @@ def mistake(*arguments: object, code: int = 2) -> str:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return train_run(tmp_path_factory.mktemp("reshape") / "home")
+def run() -> Path:
+    return tiny_run()
 
 
 @pytest.fixture(scope="module")
-def projected(run: Path) -> tuple[Path, str]:
+def projected(run: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A folder with two heads projected and healed, and what was printed."""
-    out = run.parent / "projected"
+    out = tmp_path_factory.mktemp("reshape") / "projected"
     result = reshape("project", run, "--heads", "enc.0.*", "--heal", 2, "--lr", 0.001, *FEW, "--out", out)
     assert result.exit_code == 0, result.output
     assert result.stderr.splitlines()[:2] == ["reading text", "measuring before"] and "healing" in result.stderr
@@ -151,7 +151,7 @@ def test_replay(run: Path, projected: tuple[Path, str], tmp_path: Path) -> None:
 
 
 def test_a_model_of_hugging_face(tmp_path: Path) -> None:
-    source, text = save_tiny("bert", tmp_path / "bert"), write_lines(tmp_path / "text.txt", LINES)
+    source, text = tiny_folder("bert"), write_lines(tmp_path / "text.txt", LINES)
     out = tmp_path / "out"
     said = done("project", source, "--heads", "1.2,0.*", "--text", text, "--threads", 1, "--out", out)
     assert list(said["done"]) == ["enc.0.0", "enc.0.1", "enc.0.2", "enc.1.2"]
@@ -162,7 +162,7 @@ def test_a_model_of_hugging_face(tmp_path: Path) -> None:
 
 
 def test_so_many_lines(tmp_path: Path) -> None:
-    source, text = save_tiny("bert", tmp_path / "bert"), write_lines(tmp_path / "text.txt", LINES * 2)
+    source, text = tiny_folder("bert"), write_lines(tmp_path / "text.txt", LINES * 2)
     said = done("project", source, "--heads", "0.0", "--text", text, "--sentences", 1, "--out", tmp_path / "out")
     assert said["text"]["judged_by"] == 1
 
@@ -256,7 +256,7 @@ def test_models_that_are_not_there(run: Path, tmp_path: Path) -> None:
 
 
 def test_models_without_heads(tmp_path: Path) -> None:
-    recurrent = train_run(tmp_path / "home", "small-lstm")
+    recurrent = tiny_run("small-lstm")
     line = mistake("project", recurrent, "--heads", "*", *FEW, "--out", tmp_path / "out")
     assert "none in a recurrent model" in line
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.covering import thorough
 from tests.model_helpers import transformer
 from tests.tiny_models import TINY
 from torch import Tensor
@@ -72,11 +73,11 @@ def subject(model: str) -> Any:
     return ForeignSubject(TINY["bert"].build(), "bert", MASK)
 
 
-def examined(model: str, measure: str, tokens_per_batch: int, monkeypatch: pytest.MonkeyPatch) -> Examination:
+def examined(model: str, measures: list[str], tokens_per_batch: int, monkeypatch: pytest.MonkeyPatch) -> Examination:
     text = text_of(model, tokens_per_batch)
     monkeypatch.setattr("attnworks.exam.run.read_text", lambda *_: text)
     examinee = Examinee(subject(model), _Idle(1))
-    return run_examination(examinee, [], Request(measures=[measure], tokens_per_batch=tokens_per_batch))
+    return run_examination(examinee, [], Request(measures=measures, tokens_per_batch=tokens_per_batch))
 
 
 def declared_by(measure: str) -> dict[str, Declared]:
@@ -95,20 +96,14 @@ def test_it_says_what_it_is(name: str) -> None:
         assert all(axis in reading.axes for axis in reading.ticks), reading.name
 
 
-each_measure_and_model = pytest.mark.parametrize(
-    ("name", "model"),
-    [
-        pytest.param(name, model, marks=[pytest.mark.slow] if (name, model) == ("bottleneck", "own") else [])
-        for name in MEASURES
-        for model in MODELS
-    ],
-)
-"""All of them; one, which tries every wider head of a larger model, behind the marker."""
+def measures_for(model: str) -> list[str]:
+    """All of them; `bottleneck`, which tries every wider head of a larger model, only if all tests are asked for."""
+    return [name for name in MEASURES if thorough or (name, model) != ("bottleneck", "own")]
 
 
-@each_measure_and_model
+@pytest.mark.parametrize(("name", "model"), [(name, model) for model in MODELS for name in measures_for(model)])
 def test_what_is_declared_is_given_and_nothing_else(name: str, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    exam = examined(model, name, 4096, monkeypatch)
+    exam = examined(model, [name], 4096, monkeypatch)
     declared = declared_by(name)
     for required in MEASURES[name].requires:
         declared = declared | declared_by(required)
@@ -117,10 +112,12 @@ def test_what_is_declared_is_given_and_nothing_else(name: str, model: str, monke
         assert_well_formed(reading, declared[reading.name], exam)
 
 
-@each_measure_and_model
-def test_padding_and_the_size_of_batches_do_not_count(name: str, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All sentences padded together, some together, and one by one without any padding."""
-    together, some, alone = (examined(model, name, size, monkeypatch) for size in (4096, 40, 1))
+@pytest.mark.parametrize("model", MODELS)
+def test_padding_and_the_size_of_batches_do_not_count(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All sentences padded together, some together, and one by one without any padding; all measures at once."""
+    names = measures_for(model)
+    together, some, alone = (examined(model, names, size, monkeypatch) for size in (4096, 40, 1))
+    assert {reading.name for reading in all_of(together)} == {read for name in names for read in declared_by(name)}
     assert list(together.readings) == list(some.readings) == list(alone.readings)
     for other in (some, alone):
         for reading in all_of(together):

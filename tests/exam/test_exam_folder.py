@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tests.covering import thorough
 from tests.exam.test_examination import examined
 from tests.faults.test_folder_mutations import MUTATIONS, edit
 from torch import Tensor
@@ -23,7 +24,7 @@ from attnworks.exam.folder import EXAM, FILES, MANIFEST, PINS, READINGS, read_ex
 from attnworks.measures.reading import Reading, Readings
 from attnworks.storage.sealed import canonical, describe, seal, sha256
 
-ROUNDS = 54
+ROUNDS = 54 if thorough else 27
 
 
 def bits(exam: Examination) -> Any:
@@ -186,7 +187,7 @@ def forge(place: Path, outline: Any = None, **manifest: Any) -> None:
 
 
 def test_forged_outlines_fit_or_are_refused(place: Path, exam: Examination) -> None:
-    chance, numbers, refusals = random.Random("forged"), sorted(map(repr, tensors(exam))), 0
+    chance, numbers, refusals = random.Random("forged"), sorted(tensors(exam)), 0
     outline = json.loads((place / EXAM).read_bytes())
     del outline["sha256"]
     text = json.dumps(outline)
@@ -200,7 +201,7 @@ def test_forged_outlines_fit_or_are_refused(place: Path, exam: Examination) -> N
         result = outcome(place)
         refusals += isinstance(result, AttnworksError)
         if isinstance(result, Examination):
-            assert sorted(map(repr, tensors(result))) == numbers, f"turn {turn}"
+            assert sorted(tensors(result)) == numbers, f"turn {turn}"
             json.dumps(result.to_json())
     assert refusals > 0.5 * ROUNDS
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 import torch
-from tests.exam_helpers import LINES, TINY, tiny_tokenizer, train_run
+from tests.exam_helpers import LINES, TINY, tiny_run, tiny_tokenizer
 from tests.training.training_helpers import SMALL
 from torch import Tensor, nn
 
@@ -49,9 +48,9 @@ def test_batches_of_any_size_give_the_same_readings(name: str) -> None:
         assert (small[reading].count is None) == (large[reading].count is None)
 
 
-def test_a_run_of_attnworks_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_of_attnworks_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PRESETS, "small", SMALL["small"])
-    trained = open_run(train_run(tmp_path / "trained"))
+    trained = open_run(tiny_run())
     exam = examine(trained.model, (trained.source, trained.target), embedded(3), measures=["rank"], name="mine")
     assert exam.model["name"] == "mine" and exam.model["family"] == "attnworks"
     assert exam.corpus["sentences"] == 3 and exam.corpus["written_by_the_model"] == 0

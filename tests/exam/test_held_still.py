@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from click.testing import CliRunner
-from tests.exam_helpers import save_tiny, write_lines
+from tests.exam_helpers import tiny_folder, write_lines
 
 import attnworks
 from attnworks.cli import main
@@ -101,14 +101,14 @@ def test_what_cannot_be_handed_over_is_refused_before_any_work(
     options: tuple[str, ...], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    folder = save_tiny("bert", tmp_path / "bert")
+    folder = tiny_folder("bert")
     text = write_lines(tmp_path / "text.txt", TEXTS)
     result = CliRunner().invoke(main, ["examine", str(folder), "--text", str(text), "--threads", "1", *options])
     assert result.exit_code in (1, 2) and told in result.output and not (tmp_path / "exam").exists(), result.output
 
 
 def test_measures_that_were_asked_for_are_shown_and_pins_drawn(tmp_path: Path) -> None:
-    folder = save_tiny("bert", tmp_path / "bert")
+    folder = tiny_folder("bert")
     text = write_lines(tmp_path / "text.txt", TEXTS)
     page = tmp_path / "report.html"
     arguments = ["examine", str(folder), "--text", str(text), "--threads", "1", "--measures", "ranks,roles,paths"]

@@ -7,42 +7,64 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.exam_helpers import LINES, save_tiny, write_lines
+from click.testing import CliRunner
+from tests.exam_helpers import LINES, tiny_folder, tiny_run, write_lines
+from tests.training.processes import in_processes, needs_fork
 
-ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONWARNINGS": "ignore"}
-
-
-def examined(processes: int, *arguments: object) -> dict[str, Any]:
-    start = [sys.executable, "-m"]
-    if processes > 1:
-        start += ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), "-m"]
-    command = [*start, "attnworks", "examine", *map(str, arguments), "--json", "--threads", "1"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180, env=ENVIRONMENT)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+from attnworks.cli import main
+from attnworks.data.passages import Passage, Side
+from attnworks.exam.examiner import Request
+from attnworks.exam.folder import FILES, read_exam, write_exam
+from attnworks.exam.run import run_examination
+from attnworks.traces.examinee import open_examinee
+from attnworks.training.distributed import join_team
 
 
+@needs_fork
 @pytest.mark.parametrize(
     ("name", "processes", "batch_tokens", "measures"),
     [
-        ("bert", 2, 40, "rank,roles,saturation,sinks,importance,bounds,paths,cost"),
-        pytest.param("gpt2", 3, 4096, "rank,roles", marks=pytest.mark.slow),
+        ("bert", 2, 40, "rank roles saturation sinks importance bounds paths cost"),
+        ("gpt2", 3, 4096, "rank roles"),
     ],
 )
-def test_two_processes_find_what_one_finds(
+def test_several_processes_find_what_one_finds(
     name: str, processes: int, batch_tokens: int, measures: str, tmp_path: Path
 ) -> None:
-    """Three processes share one batch: two have nothing to do."""
-    model = save_tiny(name, tmp_path / name)
+    """Every process of a team ends with the folder that one process writes. Of three with one batch, two are idle."""
+    examinee = open_examinee(str(tiny_folder(name)))
+    passages = [Passage(Side(line)) for line in LINES]
+    request = Request(measures=measures.split(), tokens_per_batch=batch_tokens)
+
+    def write(folder: Path) -> None:
+        with join_team("cpu") as team:
+            write_exam(run_examination(examinee, passages, request, team=team), folder)
+
+    write(tmp_path / "one")
+    in_processes(processes, lambda rank: write(tmp_path / f"rank {rank}"), tmp_path / "logs")
+    one = read_exam(tmp_path / "one").to_json()
+    for rank in range(processes):
+        several = read_exam(tmp_path / f"rank {rank}").to_json()
+        assert list(one["readings"]) == list(several["readings"])
+        for reading, expected in one["readings"].items():
+            for part, numbers in expected.items():
+                assert several["readings"][reading][part] == numbers, (rank, reading, part)
+        assert one == several
+        for file in FILES:
+            assert (tmp_path / f"rank {rank}" / file).read_bytes() == (tmp_path / "one" / file).read_bytes(), file
+
+
+def test_torchrun_prints_what_one_process_prints(tmp_path: Path) -> None:
+    """The processes themselves: torchrun starts them, they find each other, and one of them prints."""
     text = write_lines(tmp_path / "text.txt", LINES)
-    arguments = (model, "--text", text, "--batch-tokens", batch_tokens, "--measures", measures)
-    one, several = (examined(number, *arguments) for number in (1, processes))
-    assert one.keys() == several.keys()
-    assert list(one["readings"]) == list(several["readings"])
-    for reading, expected in one["readings"].items():
-        for part, numbers in expected.items():
-            assert several["readings"][reading][part] == numbers, (reading, part)
-    assert one == several
+    options = [str(tiny_run()), "--text", str(text), "--batch-tokens", "40", "--measures", "rank,roles"]
+    command = ["examine", *options, "--json", "--threads", "1"]
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "attnworks"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONWARNINGS": "ignore"}
+    several = subprocess.run([*start, *command], capture_output=True, text=True, timeout=300, env=environment)
+    assert several.returncode == 0, several.stderr
+    one = CliRunner().invoke(main, command)
+    assert one.exit_code == 0, one.output
+    assert json.loads(several.stdout) == json.loads(one.stdout)

@@ -7,20 +7,22 @@ import json
 import os
 import random
 import shutil
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from tests.covering import thorough
+from tests.training.processes import killed, moments_in, needs_fork
 
-from attnworks.errors import AttnworksError
+from attnworks.errors import AttnworksError, FolderError
 from attnworks.models import AttentionConfig, Model, PureConfig, build, load, save
 from attnworks.models.folder import CONFIG, MANIFEST, WEIGHTS
+from attnworks.storage import disk
 
 NAMES = (CONFIG, MANIFEST, WEIGHTS)
-ROUNDS = 300
+ROUNDS = 300 if thorough else 90
 
 
 def original() -> Model:
@@ -202,7 +204,7 @@ def test_edited_json(name: str, place: Path) -> None:
 @pytest.mark.parametrize("name", [CONFIG, MANIFEST])
 def test_edited_json_with_its_hashes_made_right(name: str, place: Path) -> None:
     """A forger may describe another model, but only as a folder that fits together; else an error of ours."""
-    chance = random.Random(f"forged {name}")
+    chance, expected = random.Random(f"forged {name}"), bits(original())
     intact = {part: (place / part).read_bytes() for part in (CONFIG, MANIFEST)}
     loaded = 0
     for _ in range(ROUNDS):
@@ -219,7 +221,7 @@ def test_edited_json_with_its_hashes_made_right(name: str, place: Path) -> None:
         result = outcome(place)
         if not isinstance(result, AttnworksError):
             loaded += 1
-            assert bits(result)[1:] == bits(original())[1:]
+            assert bits(result)[1:] == expected[1:]
     assert loaded < ROUNDS // 2
 
 
@@ -257,109 +259,75 @@ def test_header_lengths_that_lie(length: int, place: Path) -> None:
 
 # Killed while saving -------------------------------------------------------------------------------------------------
 
-DRIVER = """
-import os, random, signal, sys, time
-from pathlib import Path
-import torch
-torch.set_num_threads(1)
-from attnworks.errors import FolderError
-from attnworks.models import AttentionConfig, PureConfig, build, load, save
-from attnworks.storage import disk
 
-place, exchange = Path(sys.argv[1]), sys.argv[2]
-if exchange == "no":
-    disk._exchange = lambda one, other: False
+class Saves:
+    """A folder to which models are saved whose entries are all the same number."""
 
-def model(number):
-    made = build(PureConfig(d_e=5, layers=1, attention=AttentionConfig(heads=2, d_k=3, d_v=1)))
-    with torch.no_grad():
-        for parameter in made.parameters():
-            parameter.fill_(number)
+    def __init__(self, place: Path, exchange: bool) -> None:
+        self.place, self.exchange, self.log = place, exchange, place.with_name("log.txt")
+
+    def save(self, number: int) -> None:
+        model = build(PureConfig(d_e=5, layers=1, attention=AttentionConfig(heads=2, d_k=3, d_v=1)))
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.fill_(number)
+        save(model, self.place, overwrite=True)
+
+    def save_on(self, first: int) -> None:
+        for number in range(first, first + 10_000):
+            self.save(number)
+
+    def loaded(self) -> float:
+        model = load(self.place)
+        (number,) = {float(entry) for parameter in model.parameters() for entry in parameter.detach().flatten()}
+        return number
+
+    def found(self) -> float:
+        """The folder is whole, or, between two renames, a whole copy is beside it and the error names it."""
+        try:
+            return self.loaded()
+        except FolderError as error:
+            copies = sorted(self.place.parent.glob(".model.*.old"), key=lambda path: path.stat().st_mtime_ns)
+            assert not self.place.exists() and not self.exchange, error
+            assert copies and str(copies[-1]) in str(error), error
+            copies[-1].rename(self.place)
+            return self.loaded()
+
+
+@pytest.fixture(params=["exchange", pytest.param("two renames", marks=pytest.mark.slow)])
+def saves(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Saves:
+    """With the system's exchange of two names, and without."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # what is written survives the process
+    if request.param == "two renames":
+        monkeypatch.setattr(disk, "_exchange", lambda one, other: False)
+    made = Saves(tmp_path / "model", request.param == "exchange")
+    made.save(1)
     return made
 
-def number_in(path):
-    (number,) = {float(entry) for parameter in load(path).parameters() for entry in parameter.detach().flatten()}
-    return number
 
-def check():
-    "The folder is whole, or, between two renames, a whole copy is beside it and the error names it."
-    try:
-        return number_in(place)
-    except FolderError as error:
-        copies = sorted(place.parent.glob(".model.*.old"), key=lambda path: path.stat().st_mtime_ns)
-        assert not place.exists() and exchange == "no" and copies and str(copies[-1]) in str(error), error
-        copies[-1].rename(place)
-        return number_in(place)
-
-def killed(work, delay=None):
-    "Run work in a child that is killed, after a delay or by itself; False if it came to its end."
-    child = os.fork()
-    if child == 0:
-        try:
-            work()
-            os._exit(0)
-        finally:
-            os._exit(1)
-    if delay is not None:
-        time.sleep(delay)
-        os.kill(child, signal.SIGKILL)
-    status = os.waitpid(child, 0)[1]
-    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0, status
-    return os.WIFSIGNALED(status)
-
-def at_random_moments():
+@needs_fork
+def test_killed_saves_leave_a_whole_folder(saves: Saves) -> None:
+    """Killed at random moments of a saving loop. The moments of one save are counted, so that no clock is read."""
     chance, seen, last = random.Random(5), set(), 1
-    for turn in range(20):
-        def loop():
-            for number in range(last, last + 10_000):
-                save(model(number), place, overwrite=True)
-        assert killed(loop, chance.uniform(0.02, 0.08))
-        now = check()
-        assert last <= now < last + 10_000, (last, now)
+    (per_save,) = moments_in(lambda: saves.save(1), "")
+    assert per_save > 300
+    for _ in range(20):
+        moment = chance.randrange(1, 10 * per_save)
+        assert killed(lambda first=last: saves.save_on(first), moment, saves.log)
+        now = saves.found()
+        assert last <= now < last + 11, (last, now)
         seen.add(now)
         last = int(now)
-    return len(seen)
-
-def before_every_step():
-    moment, ends = 0, set()
-    while True:
-        moment += 1
-        save(model(1), place, overwrite=True)
-        def work():
-            left = moment
-            def count(event, arguments):
-                nonlocal left
-                if event.startswith(("os.", "open", "shutil.", "tempfile.", "ctypes.")):
-                    left -= 1
-                    if left == 0:
-                        os.kill(os.getpid(), signal.SIGKILL)
-            new = model(2)
-            sys.addaudithook(count)
-            save(new, place, overwrite=True)
-        was_killed = killed(work)
-        ends.add((check(), was_killed))
-        if not was_killed:
-            break
-    assert ends == {(1.0, True), (2.0, True), (2.0, False)}, ends
-    return moment
-
-os.fsync = lambda descriptor: None  # what is written survives the process, if not the machine
-save(model(1), place)
-print(at_random_moments(), before_every_step())
-"""
+    assert len(seen) > 10
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.parametrize("exchange", ["yes", pytest.param("no", marks=pytest.mark.slow)])
-def test_killed_saves_leave_a_whole_folder(exchange: str, tmp_path: Path) -> None:
-    """Killed at random moments of a saving loop, and before each single file operation of one save."""
-    done = subprocess.run(
-        [sys.executable, "-c", DRIVER, str(tmp_path / "model"), exchange],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stderr
-    different, steps = map(int, done.stdout.split())
-    assert different > 5 and steps > 15
+@needs_fork
+def test_killed_before_each_file_operation_of_a_save(saves: Saves) -> None:
+    ends, operations = set(), 0
+    while (1.0, False) not in ends and (2.0, False) not in ends:
+        operations += 1
+        saves.save(1)
+        was_killed = killed(lambda: saves.save(2), operations, saves.log, file_operations=True)
+        ends.add((saves.found(), was_killed))
+    assert ends == {(1.0, True), (2.0, True), (2.0, False)}
+    assert operations > 15

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from itertools import chain
 from typing import Literal
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from attnworks.data import grammar
+from attnworks.data.pair import Pair
 from attnworks.data.tokens import TokenRow, Tokens, collate_tokens, count_rarity
 from attnworks.measures.contract import Declared, Measure, Sample, Setting
 from attnworks.measures.folding import Moments
@@ -31,12 +33,17 @@ FRAMES: dict[Form, tuple[tuple[int, ...], tuple[int, ...]]] = {
 """Special tokens before and after the words."""
 
 
+@cache
+def drawn_pairs(number: int, seed: int) -> list[Pair]:
+    return grammar.pairs(number, seed, "test")
+
+
 def written_rows(seed: int, number: int, form: Form, side: Literal["source", "target"] = "source") -> list[TokenRow]:
     """Words as tokens, with the heads that the grammar knows."""
     before, after = FRAMES[form]
     ids: dict[str, int] = {}
     rows = []
-    for pair in grammar.pairs(number, seed, "test"):
+    for pair in drawn_pairs(number, seed):
         assert pair.truth is not None
         words, heads = (
             (pair.source, pair.truth.source_heads) if side == "source" else (pair.target, pair.truth.target_heads)
@@ -65,7 +72,9 @@ def pointed_keys(
     name: str, queries: TokenRow, keys: TokenRow, rarity: dict[int, float], i: int, causal: bool
 ) -> list[int]:
     """Which visible keys a head of this role looks at from query i."""
-    same = [j for j, token in enumerate(keys.ids) if token == queries.ids[i] and j != i and not queries.special[i]]
+    same: list[int] = []
+    if name in ("duplicate", "induction") and not queries.special[i]:
+        same = [j for j, token in enumerate(keys.ids) if token == queries.ids[i] and j != i]
     before = [j for j in same if j < i]
     if name.startswith("offset"):
         found = [i + int(name.split()[1])]
@@ -107,10 +116,14 @@ def handmade_maps(
         drawn = torch.rand(h, i, j, generator=source, dtype=torch.float64).log().neg() * visible
         drawn = drawn / drawn.sum(-1, keepdim=True)
         marked = torch.zeros(h, i, j, dtype=torch.float64)
-        for head, name in enumerate(names):
-            for at in range(i):
-                for key in pointed_keys(name, queries_row, keys_row, rarity, at, causal):
-                    marked[head, at, key] = 1.0
+        marks = [
+            (head, at, key)
+            for head, name in enumerate(names)
+            for at in range(i)
+            for key in pointed_keys(name, queries_row, keys_row, rarity, at, causal)
+        ]
+        if marks:
+            marked[tuple(torch.tensor(marks).T)] = 1.0
         points = marked.sum(-1, keepdim=True)
         rest, nowhere = (even, even) if noise == "even" else (drawn, POINTED * even + (1 - POINTED) * drawn)
         P = torch.where(points > 0, (1 - POINTED) * rest + POINTED * marked / points.clamp_min(1), nowhere)

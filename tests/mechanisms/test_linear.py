@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.covering import covering
 from tests.helpers import QKV, assert_close, qkv, unchecked
 from tests.model_helpers import attention_config, transformer_config
 from torch import Tensor, nn
@@ -67,14 +66,16 @@ def holes(b: int, j: int) -> Tensor:
 # --- the kernel -------------------------------------------------------------------------------------------------------
 
 
-@both_directions
-@pytest.mark.parametrize("feature", MAPS)
-@pytest.mark.parametrize(("i", "j"), LENGTHS)
-@pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
-@pytest.mark.parametrize("rows", [256, prefix.ROWS], ids=["many stretches", "few stretches"])
+@pytest.mark.parametrize(
+    ("causal", "feature", "lengths", "padded", "rows"),
+    covering((False, True), list(MAPS), LENGTHS, (False, True), (256, prefix.ROWS)),
+    ids=str,
+)
 def test_the_kernel_equals_the_plain_formula(
-    feature: str, causal: bool, i: int, j: int, padded: bool, rows: int, monkeypatch: pytest.MonkeyPatch
+    causal: bool, feature: str, lengths: tuple[int, int], padded: bool, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """`rows` of 256 gives many stretches, the usual number few."""
+    i, j = lengths
     monkeypatch.setattr(prefix, "ROWS", rows)
     X = inputs(i, j, feature)
     real = holes(2, j) if padded else None
@@ -149,34 +150,28 @@ def test_torch_finds_nothing_wrong_with_the_operator(causal: bool) -> None:
         opcheck(prefix._forward, (*inputs(67, 71), holes(2, 71), causal, "elu", 0.0))
 
 
-COMPILED = """
-import torch
-from attnworks.mechanisms import Mask
-from attnworks.mechanisms.linear import Linear
-
-torch.manual_seed(0)
-real = torch.rand(2, 131) < 0.7
-for mechanism, mask in [
-    (Linear(), Mask(causal=True)),
-    (Linear(feature="exp"), Mask(real)),
-    (Linear(feature="random", features=16, d_k=5), Mask(real, causal=True)),
-]:
+@pytest.mark.slow
+@pytest.mark.usefixtures("compiling")
+@pytest.mark.parametrize(
+    ("mechanism", "padded", "causal"),
+    [
+        (Linear(), False, True),
+        (Linear(feature="exp"), True, False),
+        (Linear(feature="random", features=16, d_k=5), True, True),
+    ],
+)
+def test_compiles_without_a_graph_break(mechanism: Linear, padded: bool, causal: bool) -> None:
+    mask = Mask(torch.rand(2, 131) < 0.7 if padded else None, causal)
     X = [torch.randn(2, 131, 3, width).transpose(1, 2).requires_grad_() for width in (5, 5, 7)]
-    run = lambda Q, K, V: mechanism(Q, K, V, mask).Y.square()
+
+    def run(Q: Tensor, K: Tensor, V: Tensor) -> Tensor:
+        return mechanism(Q, K, V, mask).Y.square()
+
     want, got = run(*X), torch.compile(run, fullgraph=True)(*X)
     torch.testing.assert_close(got, want)
     G = torch.randn_like(want)
     for mine, theirs in zip(torch.autograd.grad(got, X, G), torch.autograd.grad(want, X, G), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
-print("equal")
-"""
-
-
-@pytest.mark.slow
-def test_compiles_without_a_graph_break() -> None:
-    """In a process of its own: the shape checks of these tests are not to be compiled."""
-    done = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True, check=False)
-    assert done.stdout.strip() == "equal", done.stderr[-2000:]
 
 
 # --- one position at a time -------------------------------------------------------------------------------------------

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -137,25 +135,16 @@ def test_masks_that_would_leak_are_refused(name: str, mask: Mask) -> None:
         build(name, GEOMETRY)(*qkv(i=7), mask)
 
 
-COMPILE = """
-import torch
-from attnworks.mechanisms import Mask
-from attnworks.mechanisms.linformer import Linformer
-
-mechanism = Linformer(heads=2, rank=3, length=17)
-compiled = torch.compile(mechanism, fullgraph=True, backend="eager")
-inputs = [torch.randn(3, 2, n, width, requires_grad=True) for n, width in ((5, 11), (7, 11), (7, 13))]
-for mask in (None, Mask(torch.arange(7)[None] < torch.tensor([[3], [7], [0]]))):
-    outputs = [run(*inputs, mask).Y for run in (compiled, mechanism)]
-    for pair in (outputs, *zip(*(torch.autograd.grad(Y.square().sum(), inputs) for Y in outputs))):
-        torch.testing.assert_close(*pair)
-"""
-
-
+@pytest.mark.usefixtures("compiling")
 def test_linformer_compiles_in_one_piece() -> None:
-    """In a process of its own, without the shape checks of the tests, which no graph can hold."""
-    done = subprocess.run([sys.executable, "-c", COMPILE], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    mechanism = Linformer(heads=2, rank=3, length=17)
+    inputs = [torch.randn(3, 2, n, width, requires_grad=True) for n, width in ((5, 11), (7, 11), (7, 13))]
+    compiled = torch.compile(mechanism, fullgraph=True, backend="eager")
+    for mask in (None, Mask(torch.arange(7)[None] < torch.tensor([[3], [7], [0]]))):
+        outputs = [run(*inputs, mask).Y for run in (compiled, mechanism)]
+        gradients = (torch.autograd.grad(Y.square().sum(), inputs) for Y in outputs)
+        for one, other in (outputs, *zip(*gradients, strict=True)):
+            torch.testing.assert_close(one, other)
 
 
 class Largest(TorchDispatchMode):

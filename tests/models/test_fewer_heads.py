@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from tests.covering import covering
 from tests.model_helpers import change_config, filled, pure_config
 from tests.models.test_foreign_heads import grow, read
-from tests.tiny_models import TINY, inputs
+from tests.tiny_models import TINY, inputs, shared
 from torch import Tensor, nn
 
 import attnworks
@@ -95,7 +96,7 @@ def silenced(model: Any, kept: Mapping[str, Sequence[int]]) -> Any:
     ],
 )
 def test_removed_is_silenced(name: str, which: Callable[[nn.Module], Kept], tmp_path: Path) -> None:
-    model = TINY[name].build()
+    model = shared(name)
     new = cut(model, which(model))
     assert_close(read(new), read(silenced(model, which(model))))
     assert not torch.allclose(read(new), read(model))
@@ -112,7 +113,7 @@ def test_removed_is_silenced(name: str, which: Callable[[nn.Module], Kept], tmp_
 
 @pytest.mark.parametrize("name", MAIN)
 def test_all_heads_stay(name: str) -> None:
-    model = TINY[name].build()
+    model = shared(name)
     new = cut(model, {slot: list(range(heads)) for slot, (heads, _) in groups(model).items()})
     assert fingerprint(new) == fingerprint(model) and new.config.to_dict() == model.config.to_dict()
 
@@ -134,7 +135,7 @@ def test_writing_with_a_cache(name: str, which: Callable[[nn.Module], Kept]) -> 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "t5", "llama"])
 def test_gradients(name: str) -> None:
     """Of what is left they are those of the silenced model."""
-    model = TINY[name].build()
+    model = shared(name)
     kept = some(model)
     pair = cut(model, kept), silenced(model, kept)
     for one in pair:
@@ -156,7 +157,7 @@ def graded(model: nn.Module, slot: str) -> list[list[Tensor]]:
 
 
 def test_counted() -> None:
-    model = TINY["bert"].build()
+    model = shared("bert")
     heads = groups(model)["enc.0"][0]
     half, none = (attention_flops(cut(model, dict.fromkeys(groups(model), kept)), 11) for kept in ([0], []))
     assert half * heads == attention_flops(model, 11) and none == 0
@@ -168,7 +169,7 @@ def test_counted() -> None:
 @pytest.mark.parametrize("name", ["llama", "qwen2", "mistral"])
 def test_groups_of_heads(name: str) -> None:
     """Each group keeps as many heads as any other, or goes with its keys and values."""
-    model = TINY[name].build()
+    model = shared(name)
     heads, per = groups(model)["dec.0"]
     assert per > 1, "a model with grouped heads"
     one_of_each = list(range(0, heads, per))
@@ -191,14 +192,14 @@ def test_groups_of_heads(name: str) -> None:
 )
 def test_refused(name: str, slot: str, kept: list[int], told: str) -> None:
     with pytest.raises(UsageError) as error:
-        keep_heads(TINY[name].build(), slot, kept)
+        keep_heads(shared(name), slot, kept)
     assert told in str(error.value) and "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen2", "mistral", "t5", "mt5"])
 def test_what_transformers_can_represent(name: str, tmp_path: Path) -> None:
     """As many heads in every layer: a config without a word of ours, and plain from_pretrained."""
-    model = TINY[name].build()
+    model = shared(name)
     new = cut(model, {slot: list(range(per)) for slot, (_, per) in groups(model).items()})
     plain = as_plain(new)
     assert plain is not new and not hasattr(plain.config, "attnworks") and not hasattr(plain.config, "attnworks_heads")
@@ -209,7 +210,7 @@ def test_what_transformers_can_represent(name: str, tmp_path: Path) -> None:
 
 
 def test_what_transformers_cannot_represent() -> None:
-    bert, t5 = TINY["bert"].build(), TINY["t5"].build()
+    bert, t5 = shared("bert"), shared("t5")
     evenly = cut(bert, {slot: [0] for slot in groups(bert)})
     other_heads = cut(t5, {slot: [number % 2] for number, slot in enumerate(groups(t5))})
     some_layers = cut(t5, {"enc.0": [0]})
@@ -223,7 +224,7 @@ def test_what_transformers_cannot_represent() -> None:
 @pytest.mark.parametrize("name", ["bert", "bart", "t5", "opt"])
 def test_cut_and_grown(name: str, tmp_path: Path) -> None:
     """In either order, and once more; T5's positions stay with their heads."""
-    model = TINY[name].build()
+    model = shared(name)
     slot = next(iter(groups(model)))
     first = cut(model, {slot: [1, 2]})
     grow(first, [slot], silent=True)
@@ -243,7 +244,7 @@ def test_cut_and_grown(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kept", [[0, 1], [1], [2], []], ids=str)
 def test_cut_after_other_mechanisms(name: str, kept: list[int], tmp_path: Path) -> None:
     """Structured heads have neither queries nor keys where the layer can do without."""
-    model = TINY[name].build()
+    model = shared(name)
     slot, (heads, per) = next(iter(groups(model).items()))
     given = with_mechanisms(model, {slot: ("dense", BAND, *("dense",) * (heads - 3), BAND)})
     if per > 1:
@@ -261,7 +262,7 @@ def test_cut_after_other_mechanisms(name: str, kept: list[int], tmp_path: Path) 
     ids=str,
 )
 def test_other_heads_are_not_believed(heads: object, tmp_path: Path) -> None:
-    folder = attnworks.save(cut(TINY["bert"].build(), {"enc.0": [1]}), tmp_path / "cut")
+    folder = attnworks.save(cut(shared("bert"), {"enc.0": [1]}), tmp_path / "cut")
     change_config(folder, attnworks_heads=heads)
     with pytest.raises(AttnworksError) as error:
         attnworks.load(folder)
@@ -304,20 +305,19 @@ def silenced_own(model: Any, kept: Mapping[str, Sequence[int]]) -> Any:
     return new
 
 
-@pytest.mark.parametrize("kept", [[0, 2], [1], [2], []], ids=str)
-@pytest.mark.parametrize("name", OWN)
-def test_own_models(name: str, kept: list[int], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "kept", "every"), covering([*OWN], [(0, 2), (1,), (2,), ()], [1, 2]), ids=str)
+def test_own_models(name: str, kept: tuple[int, ...], every: int, tmp_path: Path) -> None:
+    """In every layer, or in every second one."""
     model = own(OWN[name])
     source, target = (torch.randint(4, 23, (2, n), generator=torch.Generator().manual_seed(n)) for n in (11, 7))
-    for slots in (list(groups(model)), list(groups(model))[::2]):
-        wanted = dict.fromkeys(slots, kept)
-        new, expected = cut(model, wanted), silenced_own(model, wanted)
-        with torch.no_grad():
-            assert_close(new(source, target), expected(source, target))
-        found, other = (greedy(one, source, None, bos=1, eos=2, longest=9) for one in (new, expected))
-        assert [one.tokens for one in found] == [one.tokens for one in other]
-        again = attnworks.load(attnworks.save(new, tmp_path / str(len(slots))))
-        assert fingerprint(again) == fingerprint(new) and again.config == new.config
+    wanted = dict.fromkeys(list(groups(model))[::every], kept)
+    new, expected = cut(model, wanted), silenced_own(model, wanted)
+    with torch.no_grad():
+        assert_close(new(source, target), expected(source, target))
+    found, other = (greedy(one, source, None, bos=1, eos=2, longest=9) for one in (new, expected))
+    assert [one.tokens for one in found] == [one.tokens for one in other]
+    again = attnworks.load(attnworks.save(new, tmp_path / "cut"))
+    assert fingerprint(again) == fingerprint(new) and again.config == new.config
 
 
 def test_own_models_as_they_were() -> None:
@@ -361,7 +361,7 @@ def test_numbers_of_heads_that_a_config_refuses(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["llama", "qwen2"])
 def test_one_structured_head_of_each_group(name: str, tmp_path: Path) -> None:
     """Grouped layers never lose queries, also not where one head of each group is left."""
-    model = TINY[name].build()
+    model = shared(name)
     slot, (heads, per) = next(iter(groups(model).items()))
     given = with_mechanisms(model, {slot: ("dense", BAND, *("dense",) * (heads - 2))})
     kept = [1, *range(per, heads, per)]

@@ -81,9 +81,14 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk.os, "fsync", lambda descriptor: None)
 
 
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save(model_of(), tmp_path_factory.mktemp("pristine") / "model")
+
+
 @pytest.fixture
-def saved(tmp_path: Path) -> Path:
-    return save(model_of(), tmp_path / "model")
+def saved(pristine: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(pristine, tmp_path / "model"))
 
 
 def forge(place: Path, change: Callable[[dict[str, Any]], object]) -> None:

@@ -19,7 +19,7 @@ from tests.model_helpers import (
     tokens,
     transformer,
 )
-from tests.tiny_models import TINY, inputs, unknown_causal
+from tests.tiny_models import TINY, inputs, shared, unknown_causal
 from tests.traces.trace_helpers import Keep, dense_map, random_batch, random_tokens
 from torch import Tensor
 
@@ -195,7 +195,7 @@ def run(model: Any, name: str, spectator: Any = None) -> Tensor:
 @pytest.mark.parametrize("name", LAYERED)
 def test_a_head_is_what_its_form_says(name: str) -> None:
     """The reshaped model, and the model as it was with the output of that head replaced."""
-    model = TINY[name].build()
+    model = shared(name)
     before, plain = fingerprint(model), run(model, name)
     now = mechanisms_of(model)
     assert now and all(set(specs) == {"dense"} for specs in now.values())
@@ -209,7 +209,7 @@ def test_a_head_is_what_its_form_says(name: str) -> None:
 
 @pytest.mark.parametrize("name", LAYERED)
 def test_queries_and_keys_that_are_not_needed_go(name: str) -> None:
-    model = TINY[name].build()
+    model = shared(name)
     slot, part = next(iter(self_attention(model).items()))
     W = the(part.weights)()
     heads, e, k = W.W_Q.shape
@@ -227,7 +227,7 @@ def test_queries_and_keys_that_are_not_needed_go(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["bert", "bart", "t5", "gpt2"])
 def test_no_head_looks_any_more(name: str) -> None:
-    model = TINY[name].build()
+    model = shared(name)
     now = mechanisms_of(model)
     forms = {(slot, head): FORM for slot, specs in now.items() for head in range(len(specs))}
     new = with_forms(model, forms)

@@ -161,7 +161,7 @@ def test_the_most_telling_heads_stay(share: float) -> None:
 def test_many_short_sentences_stay_below_the_limit() -> None:
     """What is said about maps counts as they do."""
     exam = made_exam()
-    many = replace(exam, pins=exam.pins * 40)
+    many = replace(exam, pins=exam.pins * 12)
     whole = page_contents([Exam(many, "a")])
     limit = len(whole.blobs["claims"]) + round(0.5 * (whole.size - len(whole.blobs["claims"])))
     contents = page_contents([Exam(many, "a")], largest=limit)

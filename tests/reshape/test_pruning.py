@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +13,24 @@ import pytest
 import torch
 import transformers
 from click.testing import CliRunner
-from tests.exam_helpers import LINES, save_tiny, tiny_tokenizer, write_lines
+from tests.exam_helpers import LINES, tiny_folder, tiny_run, tiny_tokenizer, write_lines
 from tests.model_helpers import recurrent_config
-from tests.reshape.reshape_helpers import WORDS, bench_of, examinee_of, files_of, model_of, small_run, texts
+from tests.reshape.reshape_helpers import WORDS, bench_of, examinee_of, files_of, model_of, texts
 from tests.tiny_models import TINY
 from tests.training.training_helpers import SMALL
 
 import attnworks
 from attnworks.cli import main
 from attnworks.errors import AttnworksError, UsageError
+from attnworks.linalg import line_search
 from attnworks.models import build
 from attnworks.models.attention_layers import attention_layers
 from attnworks.models.folder import fingerprint
 from attnworks.models.presets import PRESETS
 from attnworks.receipt import Receipt
+from attnworks.reshape import ranking
 from attnworks.reshape.carrying_out import Care, carry_out
+from attnworks.reshape.gates_training import train_gates
 from attnworks.reshape.heads import Head, without
 from attnworks.reshape.healing import stream_distance
 from attnworks.reshape.history import receipts, undo
@@ -219,7 +223,7 @@ def test_in_python() -> None:
 
 def test_what_transformers_can_load(tmp_path: Path) -> None:
     """As many groups in every layer of Llama: a plain folder with a history, which transformers reads as well."""
-    folder = save_tiny("llama", tmp_path / "llama")
+    folder = tiny_folder("llama")
     lines, out = write_lines(tmp_path / "lines.txt", LINES), tmp_path / "out"
     command("prune", folder, "--keep", 0.5, "--by", "random", "--evenly", "--text", lines, "--out", out)
     plain: Any = transformers.AutoModelForCausalLM.from_pretrained(out)
@@ -240,8 +244,8 @@ def command(*arguments: object) -> Any:
 
 def test_pruned_grown_and_swapped(tmp_path: Path) -> None:
     """The history of three changes is kept, can be done again, and be undone step by step."""
-    run = small_run(tmp_path / "home")
-    pairs = ("--corpus", f"tsv:{tmp_path / 'home' / 'pairs.tsv'}", "--pairs", 50, "--sentences", 5)
+    run = tiny_run()
+    pairs = ("--corpus", f"tsv:{run.parent / 'pairs.tsv'}", "--pairs", 50, "--sentences", 5)
     folders = [tmp_path / name for name in ("pruned", "grown", "swapped")]
     command("prune", run, "--keep", 0.5, "--heal", 2, *pairs, "--out", folders[0])
     left = heads_left(attnworks.load(folders[0]))
@@ -259,9 +263,11 @@ def test_pruned_grown_and_swapped(tmp_path: Path) -> None:
         assert fingerprint(attnworks.load(back)) == fingerprint(attnworks.load(expected))
 
 
-def test_shown(tmp_path: Path) -> None:
-    run = small_run(tmp_path / "home")
-    pairs = ("--corpus", f"tsv:{tmp_path / 'home' / 'pairs.tsv'}", "--pairs", "50", "--sentences", "5")
+def test_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranking, "train_gates", partial(train_gates, steps=3))
+    monkeypatch.setattr(line_search, "DOUBLINGS", 1)
+    run = tiny_run()
+    pairs = ("--corpus", f"tsv:{run.parent / 'pairs.tsv'}", "--pairs", "50", "--sentences", "5")
     arguments = ["reshape", "prune", str(run), "--keep", "0.5", "--compare", *pairs, "--threads", "1"]
     result = CliRunner().invoke(main, [*arguments, "--out", str(tmp_path / "out")])
     assert result.exit_code == 0, result.output
@@ -307,7 +313,7 @@ def test_flops_of_cross_attention_count() -> None:
 
 def test_a_folder_that_becomes_plain(tmp_path: Path) -> None:
     """What said that transformers cannot open it is gone once it can."""
-    folder, lines = save_tiny("llama", tmp_path / "llama"), write_lines(tmp_path / "lines.txt", LINES)
+    folder, lines = tiny_folder("llama"), write_lines(tmp_path / "lines.txt", LINES)
     command("prune", folder, "--heads", "0.0,0.1,0.2", "--text", lines, "--out", tmp_path / "first")
     assert (tmp_path / "first" / "README.md").is_file()
     others = ",".join(f"{layer}.{head}" for layer in range(1, 5) for head in range(3) if layer < layers_of(folder))

@@ -18,6 +18,7 @@ from tests.reshape.reshape_helpers import D_K, D_V, bench_of, examinee_of, heads
 from tests.tiny_models import TINY
 
 from attnworks.errors import UsageError
+from attnworks.linalg import line_search
 from attnworks.models import AttentionConfig
 from attnworks.models.multihead import MultiHead
 from attnworks.reshape import ranking
@@ -59,6 +60,7 @@ def single(*heads: tuple[str, int]) -> list[Unit]:
 @pytest.mark.parametrize("by", RANKINGS)
 def test_every_unit_is_ranked_once_and_progress_is_told(by: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranking, "train_gates", partial(train_gates, steps=3))
+    monkeypatch.setattr(line_search, "DOUBLINGS", 1)
     told: list[tuple[str, int, int]] = []
     bench = replace(growing_bench(), watch=lambda *event: told.append(event))
     pairs: list[Unit] = [((slot, 0), (slot, 1)) for slot in ("enc.0", "dec.0", "cross.0")]

@@ -9,7 +9,10 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, NamedTuple
+
+from tests.exam_helpers import LINES, tiny_folder
 
 from attnworks.reports.page.contents import Contents
 from attnworks.serve.addresses import listen, local_hosts
@@ -17,7 +20,9 @@ from attnworks.serve.app import application
 from attnworks.serve.live import LiveModel
 from attnworks.serve.running import Server
 from attnworks.serve.work import Worker
+from attnworks.traces.examinee import open_examinee
 
+PATIENCE = 180.0
 TOKEN = "a-token-of-the-tests"
 JSON = {"Content-Type": "application/json"}
 
@@ -41,7 +46,7 @@ class Client:
     def send(
         self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None, chunked: bool = False
     ) -> Reply:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
         try:
             connection.request(method, path, body, dict(headers or {}), encode_chunked=chunked)
             answer = connection.getresponse()
@@ -58,9 +63,15 @@ class Client:
 
     def raw(self, request: bytes) -> bytes:
         """The first bytes of the answer to these bytes."""
-        with socket.create_connection(("127.0.0.1", self.port), timeout=30) as connection:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE) as connection:
             connection.sendall(request)
             return connection.recv(65536)
+
+
+@cache
+def live(name: str) -> LiveModel:
+    """A tiny model of this name, opened once: it answers, and stays as it is."""
+    return LiveModel(open_examinee(str(tiny_folder(name))), longest=23, text=LINES[0])
 
 
 @contextmanager

@@ -17,7 +17,7 @@ def test_by_a_file_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: queue.Queue[str] = queue.Queue()
     monkeypatch.setattr(webbrowser, "open", asked.put)
     with opened("http://127.0.0.1:1234/secret/"):
-        address = asked.get(timeout=10)
+        address = asked.get(timeout=180)
         file = Path(urlsplit(address).path)
         assert address.startswith("file:") and "secret" not in address
         assert 'url=http://127.0.0.1:1234/secret/"' in file.read_text()

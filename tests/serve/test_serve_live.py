@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from itertools import zip_longest
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from tests.exam_helpers import LINES, save_model, save_tiny, train_run
+from tests.exam_helpers import LINES, save_model, tiny_folder, tiny_run
 from tests.helpers import assert_close
+from tests.serve.serving import live
 from tests.tiny_models import TINY
 
 from attnworks.data.passages import from_texts
@@ -31,7 +33,7 @@ from attnworks.traces.gates import HeadsOff
 from attnworks.traces.layer import Slot
 from attnworks.traces.text import read_text
 
-TEXT = LINES[1]
+TEXT, SHORT = LINES[1], LINES[3]
 
 
 def without_time(answer: dict[str, Any]) -> str:
@@ -107,9 +109,9 @@ def test_swapped_layer_sees_its_window(bert: LiveModel) -> None:
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "bart", "t5"])
-def test_cut_heads_are_as_closed_gates(name: str, tmp_path: Path) -> None:
+def test_cut_heads_are_as_closed_gates(name: str) -> None:
     """u = sum_h Y_h W_O,h + b: with W_O,h = 0 the layer gives what it gives with Y_h = 0."""
-    examinee = open_examinee(str(save_tiny(name, tmp_path / name)))
+    examinee = live(name).base
     text = read_text(examinee, from_texts([TEXT])[0], 999)
     batch, _ = text.batch(0)
     slot = "dec.1" if name in ("gpt2", "llama") else "enc.1"
@@ -159,8 +161,8 @@ def test_forms_are_those_of_the_sentence_and_the_model_that_are_shown(bert: Live
     assert fits["forms"][0] == "column" and fits["errors"][0] < 1e-6
 
 
-def test_first_sentence_is_as_long_as_may_be_shown(tmp_path: Path) -> None:
-    model = LiveModel(open_examinee(str(save_tiny("bert", tmp_path / "bert"))), longest=5)
+def test_first_sentence_is_as_long_as_may_be_shown() -> None:
+    model = LiveModel(open_examinee(str(tiny_folder("bert"))), longest=5)
     assert len(model.first.exam.pins or model.first.sentences) == 1
     assert len(model.first.sentences[0].pin.tokens) == 5
 
@@ -193,8 +195,8 @@ def test_translation_and_its_beam(translator: LiveModel) -> None:
 
 
 @pytest.mark.parametrize(("name", "words"), [("gpt2", "next tokens"), ("bert", "hidden word"), ("bart", "writes")])
-def test_what_models_say(name: str, words: str, tmp_path: Path) -> None:
-    model = LiveModel(open_examinee(str(save_tiny(name, tmp_path / name))), longest=23, text=LINES[0])
+def test_what_models_say(name: str, words: str) -> None:
+    model = live(name)
     outputs = model.look(Question("the cat sees <mask> ." if name == "bert" else TEXT))["outputs"]
     assert words in outputs["words"]
     chances = [output["probability"] for output in outputs["before"]]
@@ -202,25 +204,29 @@ def test_what_models_say(name: str, words: str, tmp_path: Path) -> None:
     assert name == "bart" or (chances == sorted(chances, reverse=True) and 0 < sum(chances) <= 1)
 
 
-def test_mechanisms_that_are_offered_can_be_had(tmp_path: Path) -> None:
+def test_mechanisms_that_are_offered_can_be_had() -> None:
     """T5 adds positions to scores, which some mechanisms have none of."""
-    model = LiveModel(open_examinee(str(save_tiny("t5", tmp_path / "t5"))), longest=23, text=LINES[0])
+    model = live("t5")
     offered = model.page().page["live"]["mechanisms"]
     assert "linear" not in offered["enc.0"] and "linear" in offered["cross.0"]
-    for slot in ("enc.0", "dec.0", "cross.0"):
-        for spec in offered[slot]:
-            assert model.look(Question(TEXT, Changes(swap=((slot, spec),))))["exam"]["pins"]
+    slots = ("enc.0", "dec.0", "cross.0")
+    for specs in zip_longest(*(offered[slot] for slot in slots)):
+        swap = tuple((slot, spec) for slot, spec in zip(slots, specs, strict=True) if spec is not None)
+        assert model.look(Question(SHORT, Changes(swap=swap)))["exam"]["pins"]
 
 
 @pytest.mark.parametrize("name", ["gpt2", "bart"])
-def test_forms_that_are_offered_can_be_had(name: str, tmp_path: Path) -> None:
+def test_forms_that_are_offered_can_be_had(name: str) -> None:
     """No key comes after a query in a decoder, and positions across two texts have nothing in common."""
-    model = LiveModel(open_examinee(str(save_tiny(name, tmp_path / name))), longest=23, text=LINES[0])
+    model = live(name)
     offered = model.page().page["live"]["forms"]
     assert "next" not in offered["dec.0"] and "previous" in offered["dec.0"]
     assert offered.get("cross.0", []) == [] and "next" in offered.get("enc.0", ["next"])
-    for form in offered["dec.0"]:
-        assert model.look(Question(TEXT, Changes(project=(("dec.0.1", form),))))["exam"]["pins"]
+    assert offered["dec.1"] == offered["dec.0"]
+    heads = [f"dec.{layer}.{head}" for layer in range(2) for head in range(3)]
+    for first in range(0, len(offered["dec.0"]), len(heads)):
+        project = tuple(zip(heads, offered["dec.0"][first:], strict=False))
+        assert model.look(Question(SHORT, Changes(project=project)))["exam"]["pins"]
     with pytest.raises(UsageError, match=r"'next' for head dec\.0\.1: expected one of auto, mix"):
         model.look(Question(TEXT, Changes(project=(("dec.0.1", "next"),))))
 
@@ -285,8 +291,8 @@ def test_long_sentences_are_there_whole(bert: LiveModel, monkeypatch: pytest.Mon
     assert made.heads == (6, 6) and made.page["remarks"] == []
 
 
-def test_models_without_heads_to_change(tmp_path: Path) -> None:
-    model = LiveModel(open_examinee(str(train_run(tmp_path / "rnn", "small-lstm"))), text=LINES[0])
+def test_models_without_heads_to_change() -> None:
+    model = LiveModel(open_examinee(str(tiny_run("small-lstm"))), text=LINES[0])
     live = model.page().page["live"]
     assert "recurrent" in live["reshape"] and live["forms"] == {} and live["mechanisms"] == {}
     with pytest.raises(UsageError, match="recurrent"):

@@ -30,7 +30,7 @@ def no_children(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_dense_is_always_there_once_and_first(no_children: list[str]) -> None:
     told: list[str] = []
     specs = [MechanismSpec.parse(text) for text in ("luong-dot", "dense", "luong-dot")]
-    found = compare(specs, [11, 13], TASK, rounds=3, advance=told.append)
+    found = compare(specs, [11, 13], TASK, rounds=3, limit=600.0, advance=told.append)
     assert [(row.mechanism, row.n) for row in found.rows] == [
         ("dense", 11),
         ("luong-dot", 11),
@@ -126,7 +126,7 @@ def test_the_verdict_says_where_a_mechanism_was_not_faster(rows: list[Row], sent
 
 def test_memory_is_measured_in_a_process_of_its_own() -> None:
     """Dense attention of n = 2,053 holds its output and no n x n table."""
-    (dense,) = compare([], [2053], TASK._replace(width=64), passes=(FORWARD,), rounds=1).rows
+    (dense,) = compare([], [2053], TASK._replace(width=64), passes=(FORWARD,), rounds=1, limit=600.0).rows
     table, output = 4 * 2 * 2053**2, 4 * 2 * 2053 * 64
     held = dense.memory[FORWARD]
     assert held is not None and output / 2 < held < table / 2

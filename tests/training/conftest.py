@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,12 @@ from attnworks.models.presets import PRESETS
 def small_presets(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, config in SMALL.items():
         monkeypatch.setitem(PRESETS, name, config)
+
+
+@pytest.fixture(autouse=True)
+def no_wait_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is written survives the process; tests/storage looks at what is synced."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 @pytest.fixture

@@ -12,8 +12,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from click.testing import CliRunner
+from tests.training.processes import in_processes, needs_fork
 from tests.training.training_helpers import metrics_of, state_of, weights_of, write_pairs
 
+from attnworks.cli import main
 from attnworks.training.distributed import Team, join_team
 from attnworks.training.run import Run, read_recipe
 
@@ -42,17 +45,28 @@ def test_shares_cover_a_batch_once(size: int) -> None:
     assert [Team(rank, size).leads for rank in range(size)] == [True] + [False] * (size - 1)
 
 
+@needs_fork
 def test_two_processes_make_the_steps_of_one(tmp_path: Path) -> None:
-    """Batches of one to a few sentences: now and then a process has nothing to do. Clipping sees the whole gradient."""
+    """Batches of one to a few sentences: now and then a process has nothing to do. Clipping sees the whole gradient.
+
+    Each process runs the command as under torchrun, which itself starts the processes of the test below and of
+    tests/exam/test_torchrun.py.
+    """
     corpus = write_pairs(tmp_path / "pairs.tsv")
     options = f"tiny --corpus {corpus} --steps 9 --batch-tokens 16 --accumulate 2 --dropout 0 --validate-every 4"
     options += " --warmup 2 --clip 0.5 --threads 1 --vocabulary bpe --vocabulary-size 80"
     out = tmp_path / "two"
-    command = [*TORCHRUN, "train", *options.split(), "--out", str(out)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=ENVIRONMENT)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == f"{out}\n", "only one of them talks"
-    assert done.stderr.count("held-out loss") == 3
+
+    def train(rank: int) -> None:
+        done = CliRunner().invoke(main, ["train", *options.split(), "--out", str(out)])
+        assert done.exit_code == 0, done.output
+        (tmp_path / f"stdout {rank}").write_text(done.stdout)
+        (tmp_path / f"stderr {rank}").write_text(done.stderr)
+
+    in_processes(2, train, tmp_path / "logs")
+    assert (tmp_path / "stdout 0").read_text() == f"{out}\n"
+    assert (tmp_path / "stderr 0").read_text().count("held-out loss") == 3
+    assert (tmp_path / "stdout 1").read_text() == (tmp_path / "stderr 1").read_text() == "", "only one of them talks"
 
     recipe, _ = read_recipe(out)
     one = Run.create(recipe, tmp_path / "one")
@@ -84,21 +98,21 @@ def test_two_processes_resume_what_they_left(tmp_path: Path) -> None:
         env=ENVIRONMENT,
     )
     try:
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + 300
         while not (out / "metrics.jsonl").is_file() or (out / "metrics.jsonl").read_bytes().count(b"\n") < 3:
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        _, stderr = process.communicate(timeout=60)
+        _, stderr = process.communicate(timeout=300)
     finally:
         process.kill()
     assert f"attnworks train --resume {out}" in stderr
     step = Run.resume(out).progress.step
     assert step >= 3
     resume = [*TORCHRUN, "train", "--resume", str(out), "--steps", str(step + 3)]
-    subprocess.run(resume, check=True, capture_output=True, timeout=120, env=ENVIRONMENT)
+    subprocess.run(resume, check=True, capture_output=True, timeout=300, env=ENVIRONMENT)
     straight = [*TORCHRUN, "train", *options, "--steps", str(step + 3), "--out", str(tmp_path / "straight")]
-    subprocess.run(straight, check=True, capture_output=True, timeout=120, env=ENVIRONMENT)
+    subprocess.run(straight, check=True, capture_output=True, timeout=300, env=ENVIRONMENT)
     parts, whole = Run.resume(out), Run.resume(tmp_path / "straight")
     assert replace(parts.recipe, steps=step + 3) == whole.recipe
     assert state_of(parts) == state_of(whole)

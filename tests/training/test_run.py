@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         yield straight(write_pairs(home / "pairs.tsv"), home / "run")
 
 
-@pytest.mark.parametrize("stretches", [[0], [1], [3, 4], [5], [11], [1] * 12], ids=str)
+MORE_STRETCHES = [pytest.param(stretches, marks=pytest.mark.slow) for stretches in ([1], [5], [11])]
+"""The twelve stretches of one step stop at every one of these steps, too."""
+
+
+@pytest.mark.parametrize("stretches", [[0], [3, 4], [1] * 12, *MORE_STRETCHES], ids=str)
 def test_stopped_and_resumed_is_the_same_run(corpus: str, tmp_path: Path, whole: Run, stretches: list[int]) -> None:
     parts = in_stretches(corpus, tmp_path / "parts", stretches)
     assert whole.progress.step == 12
@@ -97,12 +102,11 @@ def test_whatever_the_recipe(corpus: str, tmp_path: Path, changes: dict[str, Any
     assert metrics_of(parts.folder) == metrics_of(whole.folder)
 
 
-def test_what_is_on_disk_is_the_run(corpus: str, tmp_path: Path) -> None:
-    whole = straight(corpus, tmp_path / "run")
-    again = Run.resume(tmp_path / "run")
+def test_what_is_on_disk_is_the_run(whole: Run) -> None:
+    again = Run.resume(whole.folder)
     assert state_of(again) == state_of(whole)
     assert again.progress == whole.progress
-    last = pointed_at(tmp_path / "run", LAST)
+    last = pointed_at(whole.folder, LAST)
     assert last is not None and tensor_sha256(weights_of(load(last))) == state_of(whole)[1]
 
 
@@ -119,8 +123,8 @@ def test_more_steps_than_were_planned(corpus: str, tmp_path: Path, whole: Run) -
     assert training(longer.folder) == training(whole.folder)
 
 
-def test_a_run_that_is_done_stays_as_it_is(corpus: str, tmp_path: Path) -> None:
-    whole = straight(corpus, tmp_path / "run")
+def test_a_run_that_is_done_stays_as_it_is(tmp_path: Path, whole: Run) -> None:
+    shutil.copytree(whole.folder, tmp_path / "run")
     before = {path: path.read_bytes() for path in sorted((tmp_path / "run").rglob("*")) if path.is_file()}
     again = Run.resume(tmp_path / "run")
     again.train()
@@ -128,9 +132,9 @@ def test_a_run_that_is_done_stays_as_it_is(corpus: str, tmp_path: Path) -> None:
     assert {path: path.read_bytes() for path in sorted((tmp_path / "run").rglob("*")) if path.is_file()} == before
 
 
-def test_another_seed_is_another_run(corpus: str, tmp_path: Path) -> None:
-    states = {state_of(straight(corpus, tmp_path / str(seed), seed=seed))[1] for seed in (11, 12)}
-    assert len(states) == 2
+def test_another_seed_is_another_run(corpus: str, tmp_path: Path, whole: Run) -> None:
+    assert whole.recipe.seed == 11
+    assert state_of(straight(corpus, tmp_path / "run", seed=12))[1] != state_of(whole)[1]
 
 
 def test_a_stretch_that_was_lost_is_made_again(corpus: str, tmp_path: Path, whole: Run) -> None:
@@ -427,13 +431,12 @@ def test_the_recipe_reaches_the_model(corpus: str, tmp_path: Path) -> None:
     assert isinstance(recurrent.model, Recurrent) and recurrent.model.config.mechanism == "luong-dot"
 
 
-def test_scores_come_with_validation(corpus: str, tmp_path: Path) -> None:
+def test_scores_come_with_validation(corpus: str, tmp_path: Path, whole: Run) -> None:
     pytest.importorskip("sacrebleu")
-    straight(corpus, tmp_path / "scored")
-    straight(corpus, tmp_path / "plain", score_sentences=0)
+    unscored = straight(corpus, tmp_path / "plain", score_sentences=0)
     scored, plain = (
-        [line[1] for line in metrics_of(tmp_path / name, "kind", "bleu") if line[0] == "validation"]
-        for name in ("scored", "plain")
+        [line[1] for line in metrics_of(run.folder, "kind", "bleu") if line[0] == "validation"]
+        for run in (whole, unscored)
     )
     assert all(isinstance(score, float) for score in scored) and plain == [None] * 3
 
