@@ -57,6 +57,18 @@ class Healing:
 
 
 @dataclass(frozen=True, kw_only=True)
+class HeadMap:
+    """Which head of a layer became which.
+
+    before    number of heads before
+    after     for every head after, its number before; None for a new head
+    """
+
+    before: int
+    after: tuple[int | None, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Receipt:
     """One reshape of one model.
 
@@ -69,6 +81,7 @@ class Receipt:
     flops          of attention with its projections, for one sentence of `length` tokens (on either side)
     length         mean number of tokens of a sentence, or what was asked for
     numbers        dtype and device of the computation
+    heads          for every layer that lost or gained heads, which head became which
     left_out       where -> why nothing was changed there, for places that an automatic choice considered
     facts          further numbers of this reshape, by name
     bytes          of all weights, in the type of the computation
@@ -91,6 +104,7 @@ class Receipt:
     numbers: tuple[str, str]
     fingerprint: tuple[str, str]
     version: str
+    heads: dict[str, HeadMap] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
     facts: dict[str, float] = field(default_factory=dict)
     bytes: Change | None = None

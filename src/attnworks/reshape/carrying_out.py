@@ -124,6 +124,7 @@ def _carry_out(reshape: Reshape, examinee: Examinee, texts: Texts, care: Care, w
         objective=objective.name,
         healing=Healing(steps=care.steps, rate=rate, tokens=care.tokens, seed=care.seed, by=care.by),
         done=made.done,
+        heads=dict(made.heads),
         left_out=dict(made.left_out),
         parameters=Change(before=_parameters(subject.model), after=_parameters(made.model)),
         flops=Change(before=attention_flops(subject.model, length), after=attention_flops(made.model, length)),

@@ -8,6 +8,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import nn
 
+from attnworks.receipt import HeadMap
 from attnworks.registry import Registry
 from attnworks.reshape.events import Watch, silently
 from attnworks.traces.examinee import Examinee
@@ -39,6 +40,7 @@ class Made(NamedTuple):
     facts     further numbers for the receipt, by name
     others    models, or ways to run the old one, to measure beside it, by the names of their losses in the receipt
     left_out  places that could have been changed and were not, with the reason
+    heads     for every layer that lost or gained heads, which head became which
     """
 
     model: nn.Module
@@ -47,6 +49,7 @@ class Made(NamedTuple):
     facts: Mapping[str, float] = {}
     others: Mapping[str, nn.Module | Spectator] = {}
     left_out: Mapping[str, str] = {}
+    heads: Mapping[str, HeadMap] = {}
 
 
 class Reshape:

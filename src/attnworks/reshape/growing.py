@@ -19,6 +19,7 @@ from attnworks.models.additions import Step, grown
 from attnworks.models.attention_layers import attention_layers
 from attnworks.models.config import LARGEST_WIDTH
 from attnworks.models.head_parts import check_can_grow, heads_of
+from attnworks.receipt import HeadMap
 from attnworks.registry import unknown_name
 from attnworks.reshape.contract import RESHAPES, Bench, Made, Reshape
 from attnworks.reshape.events import Watch
@@ -132,7 +133,8 @@ class Grow(Reshape):
         for score in chosen.scores:
             facts |= {f"{name}_{score.place}:{score.kind}": getattr(score, name) for name in ("trust", "residual")}
         left_out = {str(spot): reason for spot, reason in chosen.left_out.items()}
-        return Made(grown(bench.model, chosen.steps), said(survey, widths), -chosen.fall, facts, others, left_out)
+        new, done, heads = grown(bench.model, chosen.steps), said(survey, widths), with_new_heads(survey, widths)
+        return Made(new, done, -chosen.fall, facts, others, left_out, heads)
 
 
 class Settled(NamedTuple):
@@ -204,6 +206,16 @@ def difference(judge: Judge, steps: Sequence[Step]) -> float:
 def _some_to_search(judge: Judge) -> slice:
     sentences = len(range(sum(map(len, judge.text.batches)))[SEARCH])
     return slice(SEARCH.start, None, SEARCH.step * max(1, sentences // SEARCHED_ON))
+
+
+def with_new_heads(survey: Survey, widths: Widths) -> dict[str, HeadMap]:
+    """For every layer that gets new heads, which come after those it has, which head became which."""
+    found: dict[str, HeadMap] = {}
+    for (place, kind), width in widths.items():
+        if kind == "heads":
+            before = len(survey.heads[place.slot])
+            found[place.slot] = HeadMap(before=before, after=(*range(before), *(None,) * width))
+    return found
 
 
 def said(survey: Survey, widths: Widths) -> dict[str, str]:

@@ -14,6 +14,7 @@ from attnworks.errors import AttnworksError, UsageError
 from attnworks.models.attention_layers import attention_layers
 from attnworks.models.head_parts import check_can_keep, keep_heads, why_not_fewer
 from attnworks.models.plain import as_plain
+from attnworks.receipt import HeadMap
 from attnworks.registry import unknown_name
 from attnworks.reshape.contract import RESHAPES, Bench, Made, Reshape
 from attnworks.reshape.heads import Head, Unit, choose_heads, without
@@ -119,7 +120,8 @@ class Prune(Reshape):
         rise = judge.mean(spectator=without(cut)) - judge.mean() if cut else 0.0
         done = {slot: _said(len(before[slot]), kept) for slot, kept in left.items()}
         facts = {"heads_before": float(sum(map(len, before.values()))), "heads_cut": float(len(heads))}
-        return Made(as_plain(new), done, rise, facts, others)
+        kept_heads = {slot: HeadMap(before=len(before[slot]), after=tuple(kept)) for slot, kept in left.items()}
+        return Made(as_plain(new), done, rise, facts, others, heads=kept_heads)
 
     def first(self, order: Sequence[Unit], keep: float, units: Sequence[Unit]) -> list[Unit]:
         """The units at the beginning of an order that have to go, so that this share of heads is left."""

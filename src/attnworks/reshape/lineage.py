@@ -1,0 +1,121 @@
+"""Where the heads of a reshaped model come from: their names in the model before the first reshape."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from attnworks.errors import UsageError
+from attnworks.models.strict import parse
+from attnworks.receipt import HeadMap, Receipt
+
+LINEAGE = "lineage"
+"""Under this name the description of an examined model holds it."""
+ADDED = "+"
+"""Stands in the name of a head that was added, before the fingerprint of the model in which it first appears."""
+DIGITS = 12
+"""Of a fingerprint in the name of a head."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lineage:
+    """What was done to a model, and where its heads come from.
+
+    original      fingerprint of all weights before the first reshape
+    reshapes      what was done, first to last, in a few words each
+    counts        for every layer that lost or gained heads, their number before the first reshape
+    heads         the heads that these layers have now, by their first names: enc.0.5 for a head of the original model,
+                  enc.0.12+3fa9c1d20b77 for one that was added
+    unrecorded    layers whose heads also changed without a receipt, for instance by growth during training
+    """
+
+    original: str
+    reshapes: tuple[str, ...]
+    counts: dict[str, int] = field(default_factory=dict)
+    heads: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    unrecorded: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        same_layers = self.counts.keys() == self.heads.keys() and not {*self.unrecorded} & self.heads.keys()
+        odd = [name for slot, names in self.heads.items() for name in names if not _is_name(name, slot, names)]
+        if not same_layers or odd:
+            raise _malformed(f"the name {odd[0]!r}" if odd else "numbers and names of heads for different layers")
+
+    def to_json(self) -> dict[str, Any]:
+        told = asdict(self)
+        return {
+            **told,
+            "reshapes": list(self.reshapes),
+            "heads": {slot: list(names) for slot, names in self.heads.items()},
+            "unrecorded": list(self.unrecorded),
+        }
+
+
+def lineage_of(receipts: Sequence[Receipt], heads: Mapping[str, int]) -> Lineage | None:
+    """Follow heads through these receipts, first to last; None without any.
+
+    heads    how many heads each layer of the model has now
+    """
+    if not receipts:
+        return None
+    counts: dict[str, int] = {}
+    names: dict[str, list[str]] = {}
+    for receipt in receipts:
+        for slot, became in receipt.heads.items():
+            if slot not in names:
+                counts[slot], names[slot] = became.before, [f"{slot}.{head}" for head in range(became.before)]
+            names[slot] = _after(slot, names[slot], became, receipt.fingerprint[1][:DIGITS])
+    known = [slot for slot in names if _unbroken(slot, receipts) and len(names[slot]) == heads.get(slot)]
+    return Lineage(
+        original=receipts[0].fingerprint[0],
+        reshapes=tuple(receipt.title for receipt in receipts),
+        counts={slot: counts[slot] for slot in known},
+        heads={slot: tuple(names[slot]) for slot in known},
+        unrecorded=tuple(slot for slot in names if slot not in known and slot in heads),
+    )
+
+
+def read_lineage(model: Mapping[str, Any]) -> Lineage | None:
+    """From the description of an examined model; an error if it is malformed, or speaks of another number of heads."""
+    saved = model.get(LINEAGE)
+    if saved is None:
+        return None
+    lineage = parse(Lineage, saved, LINEAGE) if isinstance(saved, dict) else None
+    counts = model.get("heads")
+    numbers = {} if lineage is None else {slot: len(names) for slot, names in lineage.heads.items()}
+    if lineage is None or not isinstance(counts, dict) or any(counts.get(slot) != n for slot, n in numbers.items()):
+        raise _malformed("something else")
+    return lineage
+
+
+def _malformed(got: str) -> UsageError:
+    return UsageError(
+        asked="the lineage of heads",
+        expected="the first name of every head of a layer, each once",
+        got=got,
+        remedy="examine the model again",
+    )
+
+
+def _is_name(name: str, slot: str, names: Sequence[str]) -> bool:
+    known = re.fullmatch(rf"{re.escape(slot)}\.\d{{1,6}}(\{ADDED}\w*)?", name) is not None
+    return known and names.count(name) == 1
+
+
+def _after(slot: str, names: Sequence[str], became: HeadMap, model: str) -> list[str]:
+    """The first names of the heads after a reshape; a number that is not known gets none, and `_unbroken` tells."""
+    return [
+        f"{slot}.{number}{ADDED}{model}" if head is None or not 0 <= head < len(names) else names[head]
+        for number, head in enumerate(became.after)
+    ]
+
+
+def _unbroken(slot: str, receipts: Sequence[Receipt]) -> bool:
+    """Whether every receipt begins with as many heads of a layer as the one before ended with."""
+    maps = [receipt.heads[slot] for receipt in receipts if slot in receipt.heads]
+    ends = [len(became.after) for became in maps]
+    starts = [became.before for became in maps]
+    fits = all(head is None or 0 <= head < became.before for became in maps for head in became.after)
+    return fits and starts[1:] == ends[:-1]
