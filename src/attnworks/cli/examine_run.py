@@ -20,6 +20,7 @@ from attnworks.exam.run import run_examination
 from attnworks.measures.contract import MEASURES, Setting
 from attnworks.reports.page.contents import Exam, label_of
 from attnworks.reports.page.writing import check_out, write_report
+from attnworks.reshape.history import receipts_of
 from attnworks.traces.examinee import open_examinee
 from attnworks.training.distributed import join_team
 
@@ -61,6 +62,7 @@ def examine_and_show(model: str, options: dict[str, Any]) -> None:
         examinee = open_examinee(
             model, max_tokens=options["max_tokens"], device=options["device"], dtype=options["dtype"]
         )
+        receipts = receipts_of(model)
         with examine_progress(screen, None, quiet) as advance:
 
             def begin(steps: int) -> None:
@@ -68,12 +70,15 @@ def examine_and_show(model: str, options: dict[str, Any]) -> None:
                     screen.print(f"[dim]{name}: {cost}")
                 advance.begin(steps)
 
-            exam = run_examination(examinee, passages, request, about=about, team=team, begin=begin, advance=advance)
+            exam = run_examination(
+                examinee, passages, request, about=about, receipts=receipts, team=team, begin=begin, advance=advance
+            )
         if team.leads:
-            _hand_over(exam, options)
+            _hand_over(exam, options, model if receipts else None)
 
 
-def _hand_over(exam: Examination, options: dict[str, Any]) -> None:
+def _hand_over(exam: Examination, options: dict[str, Any], reshaped: str | None) -> None:
+    """Write and show an examination; `reshaped` is the folder of a model with receipts, for the page."""
     folder: Path | None = options["out"]
     if folder is not None:
         write_exam(exam, folder)
@@ -83,7 +88,7 @@ def _hand_over(exam: Examination, options: dict[str, Any]) -> None:
         show(exam, console(), folder, tables_of(exam, options["measures"] or ()))
     if options["report"] is not None:
         label = label_of(exam) if folder is None else folder.resolve().name
-        written = write_report(Exam(exam, label), options["report"])
+        written = write_report(Exam(exam, label), options["report"], model=reshaped)
         if options["as_json"]:
             show_remarks(written)
         else:

@@ -18,7 +18,7 @@ from attnworks.reshape.carrying_out import Care, carry_out
 from attnworks.reshape.contract import Reshape
 from attnworks.reshape.events import Watch
 from attnworks.reshape.growing import Grow
-from attnworks.reshape.history import Place, check_new, receipts, undo, write_outcome
+from attnworks.reshape.history import Place, check_new, receipts_of, undo, write_outcome
 from attnworks.reshape.projecting import Project
 from attnworks.reshape.pruning import Prune
 from attnworks.reshape.replaying import replay
@@ -85,7 +85,7 @@ def _reshape_and_show(asked: Reshape, model: str, options: dict[str, Any]) -> No
 
 
 def show_history(model: str, as_json: bool) -> None:
-    found = receipts(Place.of(model).folder)
+    found = receipts_of(model)
     if as_json:
         print_json({"receipts": [asdict(receipt) for receipt in found]})
     elif not found:

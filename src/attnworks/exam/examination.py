@@ -72,7 +72,7 @@ class Pin:
 class Examination:
     """A model's attention on a corpus. Its folder and JSON are described in docs/exam.md.
 
-    model       name, family, kinds, layers, heads of every slot, parameters, dtype
+    model       name, family, kinds, layers, heads of every slot, parameters, dtype; of a reshaped model its lineage
     corpus      where the text is from, sentences, tokens, the longest sentence, how many were dropped
     readings    every quantity that was measured
     findings    what stands out, the weightiest first

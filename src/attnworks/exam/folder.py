@@ -16,6 +16,7 @@ from torch import Tensor
 from attnworks.errors import AttnworksError, FolderError
 from attnworks.exam.examination import FORMAT, Examination, Finding, Pin
 from attnworks.measures.reading import Reading, Readings
+from attnworks.reshape.lineage import read_lineage
 from attnworks.storage.disk import disk_errors, new_folder
 from attnworks.storage.sealed import (
     changed,
@@ -148,6 +149,10 @@ def _fill(outline: dict[str, Any], numbers: dict[str, Tensor], maps: dict[str, T
         raise ValueError(f"extra tensor {left[0]!r}")
     if not (isinstance(outline["model"], dict) and isinstance(outline["corpus"], dict)):
         raise TypeError("model and corpus")
+    try:
+        read_lineage(outline["model"])
+    except AttnworksError as error:
+        raise ValueError(str(error)) from error
     findings = tuple(_finding(made) for made in _list(outline["findings"], dict))
     return Examination(
         outline["model"], outline["corpus"], readings, findings, tuple(_list(outline["notes"], str)), pins

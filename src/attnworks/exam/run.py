@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 from typing import Any
 
 from attnworks.data.passages import Passage, Side, embedded, from_texts
@@ -16,6 +17,9 @@ from attnworks.exam.plan import choose_measures, fit_to_maps, without_weights
 from attnworks.exam.widened import InFloat64
 from attnworks.measures.contract import Setting
 from attnworks.objectives.own_callable import OwnFunction
+from attnworks.receipt import Receipt
+from attnworks.reshape.history import receipts_of
+from attnworks.reshape.lineage import LINEAGE, lineage_of
 from attnworks.traces.examinee import Examinee, examinee_of
 from attnworks.traces.removing import without
 from attnworks.traces.text import read_text
@@ -37,6 +41,7 @@ def examine(
     tokens_per_batch: int = TOKENS_PER_BATCH,
     seed: int = 0,
     name: str | None = None,
+    receipts: Sequence[Receipt] | None = None,
 ) -> Examination:
     """What every head of a model does, on texts (by default the embedded corpus).
 
@@ -45,8 +50,12 @@ def examine(
     objective  "lm", "mlm", "seq2seq", "embedding", "labels:FILE", or a function of your own, for importance
     without    parts to run without: "skip", "mlp", "norm"
     pin        sentences whose attention maps are kept for display; None for one of the texts, of 32 tokens or fewer
+    receipts   of the reshapes that made a model in memory, first to last, so that `attnworks.compare` can match its
+               heads to those of the original; None for those in the folder, if `model` is a path
     """
     examinee = examinee_of(model, tokenizer, name, max_tokens)
+    if receipts is None:
+        receipts = receipts_of(str(model)) if isinstance(model, str | Path) else ()
     if texts is None:
         passages, spec = embedded(SENTENCES), "grammar"
     else:
@@ -54,7 +63,7 @@ def examine(
     measures = measures.split(",") if isinstance(measures, str) else measures
     pinned = None if pin is None else tuple(pin)
     request = Request(measures, objective, tuple(without), pinned, tokens_per_batch, seed)
-    return run_examination(examinee, passages, request, about={"name": spec})
+    return run_examination(examinee, passages, request, about={"name": spec}, receipts=receipts)
 
 
 def _as_passages(texts: Sequence[str] | Sequence[Passage]) -> list[Passage]:
@@ -72,11 +81,15 @@ def run_examination(
     request: Request,
     *,
     about: dict[str, Any] | None = None,
+    receipts: Sequence[Receipt] = (),
     team: Team | None = None,
     begin: Callable[[int], None] = lambda steps: None,
     advance: Callable[[int], None] = lambda sentences: None,
 ) -> Examination:
-    """Walk the model over every batch that is this process's, fold, merge with the others, and say what was found."""
+    """Walk the model over every batch that is this process's, fold, merge with the others, and say what was found.
+
+    receipts    of the reshapes that made the model, first to last
+    """
     team = Team() if team is None else team
     with held_still(examinee.subject.model):
         text = read_text(examinee, passages, request.tokens_per_batch)
@@ -99,6 +112,8 @@ def run_examination(
             exam.run()
             pins = tuple(pin_maps(examinee, line) for line in pinned)
             about_model = exam.describe()
+    if (lineage := lineage_of(receipts, about_model["heads"])) is not None:
+        about_model[LINEAGE] = lineage.to_json()
     readings = exam.readings()
     return Examination(
         model=about_model, corpus={**(about or {}), **text.about()}, readings=readings,

@@ -78,6 +78,11 @@ def receipts(folder: Path) -> list[Receipt]:
     return [_read(step)[0] for step in _steps(folder)]
 
 
+def receipts_of(path: str) -> list[Receipt]:
+    """The same for a model that is named as on the command line: a run, a folder or an id of Hugging Face."""
+    return receipts(Place.of(path).folder)
+
+
 def _stored_type(folder: Path) -> torch.dtype:
     """The type of most numbers in the weights of a model."""
     counts = dict.fromkeys(STORED, 0)

@@ -13,7 +13,7 @@ from attnworks.registry import unknown_name
 from attnworks.reshape.carrying_out import Care, carry_out
 from attnworks.reshape.contract import RESHAPES
 from attnworks.reshape.events import Watch, silently
-from attnworks.reshape.history import Place, check_new, receipts, write_outcome
+from attnworks.reshape.history import Place, check_new, receipts_of, write_outcome
 from attnworks.reshape.texts import found_again
 from attnworks.traces.examinee import open_examinee
 
@@ -21,7 +21,7 @@ from attnworks.traces.examinee import open_examinee
 def replay(history: str, on: str, out: Path, *, watch: Watch = silently) -> list[tuple[Receipt, Receipt]]:
     """Every reshape in the history of a folder, done to the model `on` in turn; what was then, and what is now."""
     check_new(out)
-    past = receipts(Place.of(history).folder)
+    past = receipts_of(history)
     if not past:
         raise FolderError(
             asked=f"replay the history of {history}",

@@ -15,7 +15,7 @@ from attnworks.receipt import Receipt
 from attnworks.reports.page.contents import Advised, Contents, Exam, label_of, page_contents
 from attnworks.reports.page.given import read_advice, read_trace
 from attnworks.reports.page.html import page_html
-from attnworks.reshape.history import Place, receipts
+from attnworks.reshape.history import receipts_of
 from attnworks.storage.disk import disk_errors, write_file
 
 AnyPath = str | os.PathLike[str]
@@ -135,7 +135,7 @@ def _advice(exams: Sequence[Exam], file: Path) -> Advised:
 
 
 def _receipts(exams: Sequence[Exam], model: str) -> list[Receipt]:
-    found = list(receipts(Place.of(model).folder))
+    found = receipts_of(model)
     if not found:
         raise UsageError(
             asked=f"the receipts of {model}",
