@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         traces,
         training,
     )
+    from attnworks.exam.comparing import compare
     from attnworks.exam.folder import read_exam
     from attnworks.exam.run import examine
     from attnworks.models import build, load, preset, save
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "__version__",
     "build",
+    "compare",
     "data",
     "decoding",
     "errors",
@@ -56,6 +58,7 @@ __all__ = [
 
 _HOME = {
     "build": "models",
+    "compare": "exam.comparing",
     "examine": "exam.run",
     "load": "models",
     "preset": "models",

@@ -45,21 +45,24 @@ def test_changes_are_shown_with_their_margin(folders: dict[str, Path]) -> None:
     text = result.output
     assert "15 of 57 numbers differ, 15 beyond chance" in text and "Changes beyond chance, 3 of 15" in text
     assert sum("sinks.first" in line for line in text.splitlines()) == 3 and "+3.00" in text
-    assert "New roles, 3 of 14" in text
+    assert "heads: 15 compared, 0 cut, 0 new\n" in text
+    assert "New roles in 14 of 15 compared heads, 3 of 14" in text
     assert ["enc.0.0", "none", "rare"] in [line.split() for line in text.splitlines()]
 
 
 def test_json_is_alone_and_complete(folders: dict[str, Path]) -> None:
     data = json.loads(run(folders["a"], folders["b"], "--json").stdout)
     assert len(data["changes"]) == 15 and all(change["certain"] for change in data["changes"])
-    assert len(data["roles"]) == 14 and data["only"] == [[], []]
+    assert len(data["roles"]) == 14 and data["heads"]["roles_compared"] == data["heads"]["compared"] == 15
+    assert data["heads"]["cut"] == data["heads"]["new"] == data["heads"]["not_compared"] == 0
 
 
 def test_what_cannot_be_compared_is_said(folders: dict[str, Path]) -> None:
     text = run(folders["a"], folders["other"]).output
     assert "note different models: heads, kinds, layers" in " ".join(text.split())
     assert "only the second has rank.residual@cross" in " ".join(text.split())
-    assert "cross.0.0" in text and "and 3 more" in text
+    assert "heads: 15 compared, 0 cut, 0 new, 15 not compared" in text
+    assert "not compared: heads of cross.0, cross.1, cross.2: the first model has no such layer" in text
 
 
 def test_curves_stand_side_by_side(folders: dict[str, Path], tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def compared(one: Reading, other: Reading) -> Comparison:
 def test_the_same_twice() -> None:
     found = compare(examined("encoder", "cross"), examined("encoder", "cross"))
     assert found.nothing_changed and found.compared > 100 and not found.changes and not found.roles
-    assert found.only == ((), ()) and not found.notes
+    assert {match.state for match in found.heads} == {"compared"} and not found.notes
 
 
 def test_chance_and_margin_are_welchs() -> None:
@@ -101,10 +101,12 @@ def test_one_sentence_says_nothing_of_certainty() -> None:
 def test_new_roles() -> None:
     one = stated("roles.label", ("layer", "head"), [["previous", "none"], ["rare", "first"]])
     other = stated("roles.label", ("layer", "head"), [["previous", "self"], ["none", "first"]])
-    assert [tuple(role) for role in compared(one, other).roles] == [
-        ("enc.0.1", "none", "self"),
-        ("enc.1.0", "rare", "none"),
+    found = compared(one, other)
+    assert [tuple(role) for role in found.roles] == [
+        ("enc.0.1", "enc.0.1", "none", "self"),
+        ("enc.1.0", "enc.1.0", "rare", "none"),
     ]
+    assert found.roles_compared == 4
 
 
 def test_depth_curves_side_by_side() -> None:
@@ -121,11 +123,16 @@ def test_layers_of_one_and_layers_with_other_heads() -> None:
     other = stated("sinks.first", ("layer", "head"), [[0.1, 0.7], [0.3, 0.4], [0.9]])
     found = compared(one, other)
     assert [change.where for change in found.changes] == ["enc.0.1"]
-    assert found.only == ((), ("enc.2.0",))
-    assert found.notes == (
-        "not as many layers or depths in both: sinks.first",
-        "enc.1: 3 heads against 2, not compared",
-    )
+    left = {match.why: [] for match in found.heads_that_are("not compared")}
+    for match in found.heads_that_are("not compared"):
+        left[match.why].append((match.before, match.after))
+    assert left == {
+        "3 heads against 2, and no receipt says which head became which":
+            [("enc.1.0", None), ("enc.1.1", None), ("enc.1.2", None), (None, "enc.1.0"), (None, "enc.1.1")],
+        "the first model has no such layer": [(None, "enc.2.0")],
+    }  # fmt: skip
+    assert len(found.heads_that_are("compared")) == 2 and not found.nothing_changed
+    assert found.notes == ("not as many layers or depths in both: sinks.first",)
 
 
 def test_readings_of_one_and_other_axes() -> None:
@@ -225,10 +232,9 @@ def test_layers_with_other_heads_are_no_rounding() -> None:
         numbers = [stated(name, ("layer", "head"), [[0.1], [0.1] * heads]) for name in ("sinks.first", "roles.self")]
         return holding(*numbers, twins)
 
-    assert compare(exam(2, "enc.0.1"), exam(3, "enc.0.2")).notes == (
-        "changed, though not compared number by number: redundancy.twin",
-        "enc.1: 2 heads against 3, not compared",
-    )
+    found = compare(exam(2, "enc.0.1"), exam(3, "enc.0.2"))
+    assert found.notes == ("changed, though not compared number by number: redundancy.twin",)
+    assert len(found.heads_that_are("not compared")) == 5
 
 
 def test_more_depths_are_a_change() -> None:
@@ -268,5 +274,5 @@ def test_json_is_plain() -> None:
     data = json.loads(json.dumps(found.to_json(), allow_nan=False))
     assert data["format"] == 1 and data["compared"] == found.compared == 3 * LAYERS * HEADS + 3 * (LAYERS + 1)
     assert len(data["changes"]) == len(found.changes) and data["changes"][0].keys() == {
-        "reading", "where", "before", "after", "difference", "margin", "chance", "certain",
+        "reading", "where", "where_after", "before", "after", "difference", "margin", "chance", "certain",
     }  # fmt: skip

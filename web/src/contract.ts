@@ -41,6 +41,8 @@ export interface Exam {
     heads: Record<string, number>;
     parameters?: number;
     dtype?: string;
+    /** What was done to a reshaped model, first to last, in a few words each. */
+    lineage?: { reshapes: string[]; [more: string]: unknown };
     [more: string]: unknown;
   };
   corpus: {
@@ -141,15 +143,38 @@ export interface Comparison {
   compared: number;
   nothing_changed: boolean;
   changes: Change[];
-  roles: { head: string; before: string; after: string }[];
+  heads: {
+    /** How many heads there are of each state. */
+    compared: number;
+    cut: number;
+    new: number;
+    not_compared: number;
+    /** How many heads have a role in both examinations. */
+    roles_compared: number;
+    matches: HeadMatch[];
+  };
+  roles: { head: string; head_after: string; before: string; after: string }[];
   curves: { reading: string; before: (number | null)[]; after: (number | null)[] }[];
-  only: [string[], string[]];
   notes: string[];
+}
+
+/** One head by its names in both models; null where a model does not have it. */
+export interface HeadMatch {
+  /** Its name in the original model, enc.0.5; of a head that was added enc.0.12+3fa9c1d20b77. */
+  head: string;
+  before: string | null;
+  after: string | null;
+  /** cut: from the model that does not have it. new: added to the model that has it. */
+  state: "compared" | "cut" | "new" | "not compared";
+  /** Why it is not compared. */
+  why: string | null;
 }
 
 export interface Change {
   reading: string;
   where: string;
+  /** The same head in the second model, where heads that were cut have changed the numbers of others. */
+  where_after: string;
   before: number;
   after: number;
   difference: number;

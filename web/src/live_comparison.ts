@@ -1,5 +1,8 @@
-/** What changed between two answers about one sentence: number by number, without any word on chance. */
-import type { Change, Comparison, Exam, Kind, Reading, Value } from "./contract";
+/**
+ * What changed between two answers about one sentence: number by number, without any word on chance. Both are of one
+ * model, whose heads keep their numbers: those that are cut live on with an output of zero.
+ */
+import type { Change, Comparison, Exam, HeadMatch, Kind, Reading, Value } from "./contract";
 import { headsOf, numbers, SHORT } from "./readings";
 
 const COMPARED = ["depth", "layer", "layer,head"];
@@ -16,15 +19,25 @@ export function comparisonOf(before: Exam, after: Exam): Comparison {
   const curves = pairs
     .filter(([, one]) => one.axes[0] === "depth")
     .map(([name, one, other]) => ({ reading: label(name), before: numbers(one.value), after: numbers(other.value) }));
-  const roles = rolesChanged(before, after);
-  const only = [headsNotIn(before, after), headsNotIn(after, before)] as [string[], string[]];
+  const known = rolesOf(before, after);
+  const roles = known.filter((role) => role.before !== role.after);
+  const matches = headsOf(before).map(({ name }): HeadMatch => {
+    return { head: name, before: name, after: name, state: "compared", why: null };
+  });
   return {
     compared: all.length,
-    nothing_changed: changes.length + roles.length + only.flat().length === 0,
+    nothing_changed: changes.length + roles.length === 0,
     changes: changes.sort((a, b) => relative(b) - relative(a)),
+    heads: {
+      compared: matches.length,
+      cut: 0,
+      new: 0,
+      not_compared: 0,
+      roles_compared: known.length,
+      matches,
+    },
     roles,
     curves,
-    only,
     notes: [
       "Both examinations are of this one sentence, so nothing is said about chance.",
       ...otherText(before, after),
@@ -47,7 +60,8 @@ function changesIn(reading: string, before: Reading, after: Reading): Change[] {
   return leaves(before.value).flatMap(([key, was]) => {
     const is = others.get(key);
     if (typeof was !== "number" || typeof is !== "number") return [];
-    const found = { reading, where: place(key), before: was, after: is, difference: is - was };
+    const where = place(key);
+    const found = { reading, where, where_after: where, before: was, after: is, difference: is - was };
     return [{ ...found, margin: null, chance: null, certain: null }];
   });
 }
@@ -63,21 +77,16 @@ function relative({ before, difference }: Change): number {
   return Math.abs(difference) / (Math.abs(before) + 1e-3);
 }
 
-function rolesChanged(before: Exam, after: Exam): Comparison["roles"] {
+/** Roles before and after, changed or not. */
+function rolesOf(before: Exam, after: Exam): Comparison["roles"] {
   return before.model.kinds.flatMap((kind: Kind) => {
     const [one, other] = [before, after].map((exam) => exam.readings[`roles.label@${kind}`]?.value ?? null);
     const now = new Map(leaves(other ?? null));
     return leaves(one ?? null).flatMap(([key, was]) => {
       const is = now.get(key);
-      const differs = typeof was === "string" && typeof is === "string" && was !== is;
-      return differs ? [{ head: `${SHORT[kind]}.${key}`, before: was, after: is }] : [];
+      const head = `${SHORT[kind]}.${key}`;
+      const both = typeof was === "string" && typeof is === "string";
+      return both ? [{ head, head_after: head, before: was, after: is }] : [];
     });
   });
-}
-
-function headsNotIn(one: Exam, other: Exam): string[] {
-  const there = new Set(headsOf(other).map((head) => head.name));
-  return headsOf(one)
-    .map((head) => head.name)
-    .filter((name) => !there.has(name));
 }

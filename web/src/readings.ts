@@ -52,12 +52,9 @@ export function parseHead(exam: Exam, text: string): HeadName | null {
   return headsOf(exam).find(({ name, layer, head }) => name === text || `${layer}.${head}` === text) ?? null;
 }
 
-/** Heads of layers that have as many in both examinations: where heads were removed, numbers name others than before. */
-export function headsOfBoth(before: Exam, after: Exam): HeadName[] {
-  return headsOf(before).filter(({ kind, layer }) => {
-    const slot = slotName(kind, layer);
-    return before.model.heads[slot] === after.model.heads[slot];
-  });
+/** enc.0.5, or enc.0.5 → enc.0.2 where the second model has the head under another number. */
+export function renamed(before: string, after: string): string {
+  return before === after ? before : `${before} → ${after}`;
 }
 
 /** The shortest name that is clear: 3.7 where there is one kind of attention. */

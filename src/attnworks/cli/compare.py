@@ -18,8 +18,9 @@ def compare(before: Path, after: Path, top: int, as_json: bool) -> None:
     """Say what changed between two examinations, head by head.
 
     BEFORE and AFTER are folders that `attnworks examine` wrote: of two models, of one model before and after training
-    or reshaping, or of one model on two texts. Numbers are compared with their confidence intervals; heads, where a
-    layer has as many in both.
+    or reshaping, or of one model on two texts. Numbers are compared with their confidence intervals. Heads of a model
+    that attnworks reshape wrote are matched to those of the model before through its receipts; heads that were cut or
+    added are listed.
 
     \b
     Examples:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -12,16 +12,18 @@ from attnworks.exam.comparing import Change, Comparison, Curve, NewRole
 from attnworks.measures.table import number
 
 NAMED = 12
-"""Heads named in a line."""
+"""Heads, or layers, named in a line."""
 
 
 def show_comparison(found: Comparison, before: str, after: str, console: Console, top: int = 10) -> None:
-    """What changed beyond chance, new roles, depth curves, and what could not be compared.
+    """What changed beyond chance, which heads were compared, cut or new, new roles, and depth curves.
 
     What a folder says is shown as it is, never read as markup.
     """
     console.print(Text.assemble((before, "bold"), " → ", (after, "bold")))
     console.print(_verdict(found), style="dim" if found.nothing_changed else "")
+    for line in heads_in_words(found):
+        console.print(Text(line))
     for note in found.notes:
         console.print(Text.assemble(("note", "yellow"), f" {note}"))
     certain, unknown = found.certain, [change for change in found.changes if change.certain is None]
@@ -32,12 +34,9 @@ def show_comparison(found: Comparison, before: str, after: str, console: Console
         console.print(f"\n[bold]Changes of unknown certainty[/]{_shown(unknown, top)}")
         console.print(_changes(unknown[:top]))
     if found.roles:
-        console.print(f"\n[bold]New roles[/]{_shown(found.roles, top)}")
+        of_all = f"{len(found.roles):,} of {found.roles_compared:,} compared heads"
+        console.print(f"\n[bold]New roles[/] in {of_all}{_shown(found.roles, top)}")
         console.print(_roles(found.roles[:top]))
-    for heads, folder in zip(found.only, (before, after), strict=True):
-        if heads:
-            more = f" and {len(heads) - NAMED} more" if len(heads) > NAMED else ""
-            console.print(Text.assemble("\nonly in ", (folder, "bold"), f": {', '.join(heads[:NAMED])}{more}"))
     moved = [curve for curve in found.curves if curve.before != curve.after]
     if moved:
         console.print("\n[bold]By depth[/], before and after")
@@ -54,6 +53,37 @@ def _verdict(found: Comparison) -> str:
     return f"{differ}, {len(found.certain):,} beyond chance" if judged else differ
 
 
+def heads_in_words(found: Comparison) -> Iterator[str]:
+    """How many heads were compared, cut and new, with their names, and which were not compared, with the reason."""
+    compared, cut, new = (found.heads_that_are(state) for state in ("compared", "cut", "new"))
+    if not found.heads:
+        return
+    left = [match for match in found.heads if match.state == "not compared"]
+    counts = [f"{len(cut):,} cut", f"{len(new):,} new"] + [f"{len(left):,} not compared"] * bool(left)
+    yield f"heads: {len(compared):,} compared, {', '.join(counts)}"
+    for words, heads in (
+        ("cut from the second model", [match.before for match in cut if match.after is None]),
+        ("cut from the first model", [match.after for match in cut if match.before is None]),
+        ("new in the second model", [match.after for match in new if match.before is None]),
+        ("new in the first model", [match.before for match in new if match.after is None]),
+    ):
+        if heads:
+            yield f"  {words}: {_named(heads)}"
+    for why in dict.fromkeys(match.why for match in left):
+        heads = (match.before or match.after or "" for match in left if match.why == why)
+        yield f"  not compared: heads of {_named([*dict.fromkeys(head.rpartition('.')[0] for head in heads)])}: {why}"
+
+
+def _named(places: Sequence[str | None]) -> str:
+    more = f" and {len(places) - NAMED} more" if len(places) > NAMED else ""
+    return f"{', '.join(map(str, places[:NAMED]))}{more}"
+
+
+def _renamed(name: str, after: str) -> Text:
+    """enc.0.5, or enc.0.5 → enc.0.2 where the second model has it under another number."""
+    return Text(name if name == after else f"{name} → {after}")
+
+
 def _shown(items: Sequence[object], top: int) -> str:
     return f", {top} of {len(items):,}" if len(items) > top else ""
 
@@ -63,7 +93,7 @@ def _changes(changes: Sequence[Change]) -> Table:
     for change in changes:
         colour = "green" if change.difference > 0 else "red"
         table.add_row(
-            Text(change.where),
+            _renamed(change.where, change.where_after),
             Text(change.reading),
             number(change.before),
             number(change.after),
@@ -76,7 +106,7 @@ def _changes(changes: Sequence[Change]) -> Table:
 def _roles(roles: Sequence[NewRole]) -> Table:
     table = _table(["head", "before", "after"], [])
     for role in roles:
-        table.add_row(*map(Text, role))
+        table.add_row(_renamed(role.head, role.head_after), Text(role.before), Text(role.after))
     return table
 
 

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from scipy.stats import t as student
 from torch import Tensor
 
 from attnworks.exam.examination import FORMAT, Examination
+from attnworks.exam.matching import Match, State, match_heads
 from attnworks.measures.folding import CONFIDENCE
 from attnworks.measures.reading import Reading, Row
-from attnworks.traces.layer import SHORT
+from attnworks.reshape.lineage import LINEAGE, Lineage, read_lineage
 
 FALSE_DISCOVERIES = 0.05
 ROUNDING = 1e-5
 LABELS = "roles.label"
 DERIVED = {"roles.score", "roles.baseline", "roles.syntactic_baseline", "redundancy.nearest"}
 """What follows from other readings, which are compared."""
+ELSEWHERE = ("cost", LINEAGE)
+"""Entries of the description of a model that are not listed among its differences."""
 COMPARED = {("depth",), ("layer",), ("layer", "head")}
 """Axes of readings that are compared number by number."""
 
@@ -36,13 +39,16 @@ class Estimate(NamedTuple):
 class Change:
     """One number of one head (enc.3.7), layer (enc.3) or depth (4), before and after.
 
-    margin     half of the 95 % interval of the difference; None where certainty is unknown
-    chance     probability of so large a difference by chance; None where unknown
-    certain    whether it stands among all numbers compared, with 5 % false discoveries; None where unknown
+    where          the head, layer or depth in the first examination
+    where_after    the same in the second; heads have other numbers where some were cut
+    margin         half of the 95 % interval of the difference; None where certainty is unknown
+    chance         probability of so large a difference by chance; None where unknown
+    certain        whether it stands among all numbers compared, with 5 % false discoveries; None where unknown
     """
 
     reading: str
     where: str
+    where_after: str
     before: float
     after: float
     margin: float | None
@@ -57,6 +63,7 @@ class Change:
         return {
             "reading": self.reading,
             "where": self.where,
+            "where_after": self.where_after,
             "before": self.before,
             "after": self.after,
             "difference": self.difference,
@@ -67,7 +74,10 @@ class Change:
 
 
 class NewRole(NamedTuple):
+    """A head, by its names in both examinations, with another role."""
+
     head: str
+    head_after: str
     before: str
     after: str
 
@@ -84,19 +94,21 @@ class Curve(NamedTuple):
 class Comparison:
     """All that changed.
 
-    compared   how many numbers both examinations have
-    changes    those that differ, the most certain first, then those of unknown certainty, the largest first
-    roles      heads whose label changed
-    curves     readings along depth
-    only       heads that just the first, and just the second, examination has
-    notes      what cannot be compared, what changed but is not compared number by number, and what else differs
+    compared          how many numbers both examinations have
+    changes           those that differ, the most certain first, then those of unknown certainty, the largest first
+    heads             every head of both models: compared, cut, new, or not compared and why
+    roles_compared    how many heads have a label in both examinations
+    roles             those of them whose label changed
+    curves            readings along depth
+    notes             what cannot be compared, what changed but is not compared number by number, and what else differs
     """
 
     compared: int
     changes: tuple[Change, ...]
+    heads: tuple[Match, ...]
+    roles_compared: int
     roles: tuple[NewRole, ...]
     curves: tuple[Curve, ...]
-    only: tuple[tuple[str, ...], tuple[str, ...]]
     notes: tuple[str, ...]
 
     @property
@@ -107,7 +119,11 @@ class Comparison:
     @property
     def nothing_changed(self) -> bool:
         """All readings, to the last bit, and all notes are the same: whatever differs is a change or has a note."""
-        return not (self.changes or self.roles or any(self.only) or self.notes)
+        same = all(match.state == "compared" and match.before == match.after for match in self.heads)
+        return same and not (self.changes or self.roles or self.notes)
+
+    def heads_that_are(self, state: State) -> tuple[Match, ...]:
+        return tuple(match for match in self.heads if match.state == state)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -115,17 +131,24 @@ class Comparison:
             "compared": self.compared,
             "nothing_changed": self.nothing_changed,
             "changes": [change.to_json() for change in self.changes],
+            "heads": {
+                **{state.replace(" ", "_"): len(self.heads_that_are(state)) for state in get_args(State)},
+                "roles_compared": self.roles_compared,
+                "matches": [match.to_json() for match in self.heads],
+            },
             "roles": [role._asdict() for role in self.roles],
             "curves": [
                 {**curve._asdict(), "before": list(curve.before), "after": list(curve.after)} for curve in self.curves
             ],
-            "only": [list(heads) for heads in self.only],
             "notes": list(self.notes),
         }
 
 
 def compare(before: Examination, after: Examination) -> Comparison:
     """Every number that both have: per head, per layer and along depth. What else changed is named in the notes.
+
+    Heads of a reshaped model are matched by their names in the original model, which its examination holds. Heads that
+    one model lacks are listed as cut or new; heads that cannot be matched are listed with the reason.
 
     Two means m, m' over n, n' sentences with standard deviations s, s' differ by chance with probability
     2 P(T > |m' - m| / sqrt(s^2 / n + s'^2 / n')), T Student's with Welch's degrees of freedom. Many numbers are
@@ -137,12 +160,13 @@ def compare(before: Examination, after: Examination) -> Comparison:
     firsts, seconds = _by_key(before), _by_key(after)
     notes = [*_differing(before, after), *_noted(before, after), *_readings_of_one(firsts, seconds)]
     several = len(before.readings.kinds()) > 1
+    heads = match_heads(_heads(firsts), _heads(seconds), (before.model, after.model))
+    pairs = _pairs(heads)
     left = _Left()
     changes: list[Change] = []
     roles: list[NewRole] = []
     curves: list[Curve] = []
-    odd_rows: dict[str, str] = {}
-    compared = 0
+    compared = roles_compared = 0
     for key in (key for key in firsts if key in seconds):
         one, other = firsts[key], seconds[key]
         label = key if several else one.name
@@ -154,15 +178,20 @@ def compare(before: Examination, after: Examination) -> Comparison:
             continue
         told, uneven = (len(changes), len(roles), len(left.lost)), False
         for row in range(min(len(one.value), len(other.value))):
-            if _size(one.value[row]) != _size(other.value[row]):
-                odd = f"{_size(one.value[row])} heads against {_size(other.value[row])}, not compared"
-                odd_rows[f"{SHORT[one.kind]}.{row}"], uneven = odd, True
-                continue
-            roles += _new_roles(one, other, row) if one.name == LABELS else []
-            for where, first, second in zip(_names(one, row), _row(one, row), _row(other, row), strict=False):
+            by_head = one.axes == ("layer", "head")
+            places = pairs.get(one.row_name(row), {}) if by_head else {0: 0}
+            uneven |= by_head and [*places.items()] != [(head, head) for head in range(max(_sizes(one, other, row)))]
+            if one.name == LABELS:
+                known = _roles(one, other, row, places)
+                roles_compared += len(known)
+                roles += [role for role in known if role.before != role.after]
+            values = _row(one, row), _row(other, row)
+            for place, place_after in places.items() if all(values) else ():
+                first, second = values[0][place], values[1][place_after]
+                where, where_after = _name(one, row, place), _name(other, row, place_after)
                 if math.isfinite(first.value) and math.isfinite(second.value):
                     compared += 1
-                    changes += _change(label, where, first, second)
+                    changes += _change(label, (where, where_after), first, second)
                 elif first.value != second.value and not (math.isnan(first.value) and math.isnan(second.value)):
                     left.lost.setdefault(label, []).append(where)
         if len(one.value) != len(other.value):
@@ -173,14 +202,15 @@ def compare(before: Examination, after: Examination) -> Comparison:
             (left.unlike if one.name == LABELS else left.nearly).append(label)
         if one.axes == ("depth",):
             curves.append(Curve(label, _numbers(one), _numbers(other)))
-    notes += [*left.notes(), *(f"{slot}: {odd}" for slot, odd in odd_rows.items())]
-    known = _kept(changes, compared)
-    heads_before, heads_after = _heads(firsts), _heads(seconds)
-    only = (heads_before - heads_after, heads_after - heads_before)
-    sole = tuple(
-        tuple(sorted((head for head in heads if head.rpartition(".")[0] not in odd_rows), key=_order)) for heads in only
+    return Comparison(
+        compared=compared,
+        changes=tuple(_kept(changes, compared)),
+        heads=tuple(heads),
+        roles_compared=roles_compared,
+        roles=tuple(roles),
+        curves=tuple(curves),
+        notes=(*notes, *left.notes()),
     )
-    return Comparison(compared, tuple(known), tuple(roles), tuple(curves), (sole[0], sole[1]), tuple(notes))
 
 
 @dataclass
@@ -213,7 +243,7 @@ class _Left:
                 yield f"{what}: {', '.join(readings)}"
 
 
-def _change(reading: str, where: str, before: Estimate, after: Estimate) -> Iterator[Change]:
+def _change(reading: str, where: tuple[str, str], before: Estimate, after: Estimate) -> Iterator[Change]:
     """Nothing if both are the same, up to rounding where no spread says how far apart they may be."""
     one, other = before.value, after.value
     variances = [
@@ -224,14 +254,14 @@ def _change(reading: str, where: str, before: Estimate, after: Estimate) -> Iter
     if one == other or (not known and math.isclose(one, other, rel_tol=ROUNDING)):
         return
     if not known:
-        yield Change(reading, where, one, other, None, None)
+        yield Change(reading, *where, one, other, None, None)
         return
     parts = zip(variances, (before.sentences, after.sentences), strict=True)
     degrees = 1 / sum((variance / total) ** 2 / (sentences - 1) for variance, sentences in parts)
     error = math.sqrt(total)
     margin = float(student.ppf((1 + CONFIDENCE) / 2, degrees)) * error
     chance = float(2 * student.sf(abs(other - one) / error, degrees))
-    yield Change(reading, where, one, other, margin, chance)
+    yield Change(reading, *where, one, other, margin, chance)
 
 
 def _kept(changes: list[Change], compared: int) -> list[Change]:
@@ -262,18 +292,21 @@ def _row(reading: Reading, row: int) -> list[Estimate]:
     return [Estimate(*entry) for entry in zip(values, spreads, counts, strict=True)]
 
 
-def _names(reading: Reading, row: int) -> list[str]:
+def _name(reading: Reading, row: int, head: int) -> str:
     if reading.axes != ("layer", "head"):
-        return [reading.row_name(row) if reading.axes == ("layer",) else f"depth {row}"]
-    return [f"{reading.row_name(row)}.{head}" for head in range(_size(reading.value[row]))]
+        return reading.row_name(row) if reading.axes == ("layer",) else f"depth {row}"
+    return f"{reading.row_name(row)}.{head}"
 
 
-def _new_roles(one: Reading, other: Reading, row: int) -> list[NewRole]:
+def _roles(one: Reading, other: Reading, row: int, places: Mapping[int, int]) -> list[NewRole]:
+    """The labels of every head that both have, changed or not."""
     first, second = one.value[row], other.value[row]
     if isinstance(first, Tensor) or isinstance(second, Tensor):
         return []
-    triples = zip(_names(one, row), first, second, strict=True)
-    return [NewRole(head, label, new) for head, label, new in triples if label != new]
+    return [
+        NewRole(_name(one, row, place), _name(other, row, after), first[place], second[after])
+        for place, after in places.items()
+    ]
 
 
 def _numbers(reading: Reading) -> tuple[float | None, ...]:
@@ -283,6 +316,10 @@ def _numbers(reading: Reading) -> tuple[float | None, ...]:
 
 def _size(row: Row) -> int:
     return len(row) if isinstance(row, tuple) or row.dim() else 1
+
+
+def _sizes(one: Reading, other: Reading, row: int) -> tuple[int, int]:
+    return _size(one.value[row]), _size(other.value[row])
 
 
 def _same(one: Reading, other: Reading) -> bool:
@@ -316,19 +353,25 @@ def _by_key(exam: Examination) -> dict[str, Reading]:
     return {f"{reading.name}@{reading.kind}": reading for reading in exam.readings.values()}
 
 
-def _heads(readings: dict[str, Reading]) -> set[str]:
-    return {
-        f"{reading.row_name(layer)}.{head}"
-        for reading in readings.values()
-        if reading.axes[:2] == ("layer", "head")
-        for layer, row in enumerate(reading.value)
-        for head in range(_size(row))
-    }
+def _heads(readings: dict[str, Reading]) -> dict[str, int]:
+    """How many heads every layer has."""
+    found: dict[str, int] = {}
+    for reading in readings.values():
+        if reading.axes[:2] == ("layer", "head"):
+            for layer, row in enumerate(reading.value):
+                slot = reading.row_name(layer)
+                found[slot] = min(_size(row), found.get(slot, _size(row)))
+    return found
 
 
-def _order(head: str) -> tuple[str, int, int]:
-    kind, layer, number = head.rsplit(".", 2)
-    return kind, int(layer), int(number)
+def _pairs(heads: Sequence[Match]) -> dict[str, dict[int, int]]:
+    """For every layer, the numbers of the heads that both have: before -> after."""
+    found: dict[str, dict[int, int]] = {}
+    for match in heads:
+        if match.before is not None and match.after is not None:
+            (slot, _, number), after = match.before.rpartition("."), match.after.rpartition(".")[2]
+            found.setdefault(slot, {})[int(number)] = int(after)
+    return found
 
 
 def _differing(before: Examination, after: Examination) -> Iterator[str]:
@@ -336,11 +379,23 @@ def _differing(before: Examination, after: Examination) -> Iterator[str]:
         ("models", before.model, after.model, ""),
         ("texts", before.corpus, after.corpus, "; differences may come from the text"),
     ):
-        odd = [key for key in sorted({**one, **other}) if one.get(key) != other.get(key) and key != "cost"]
+        odd = [key for key in sorted({**one, **other}) if one.get(key) != other.get(key) and key not in ELSEWHERE]
         told = [f"{key} {one.get(key)} against {other.get(key)}" for key in odd if not _nested(one, other, key)]
         nested = [key for key in odd if _nested(one, other, key)]
         if odd:
             yield f"different {what}: {', '.join([*told, *nested])}{so}"
+    yield from _reshaped(read_lineage(before.model), read_lineage(after.model))
+
+
+def _reshaped(first: Lineage | None, second: Lineage | None) -> Iterator[str]:
+    """What was done to which model, where that differs."""
+    if first == second:
+        return
+    for lineage, which in ((first, "first"), (second, "second")):
+        if lineage is not None:
+            yield f"the {which} model was reshaped: {'; '.join(lineage.reshapes)}"
+    if first is not None and second is not None and first.original != second.original:
+        yield "the two models were reshaped from different weights; heads are matched by their numbers in those"
 
 
 def _nested(one: Any, other: Any, key: str) -> bool:

@@ -1,6 +1,6 @@
 /** Two examinations side by side: what differs, how surely, and where it is seen. */
 import type { JSX } from "preact";
-import type { Comparison, Exam, Kind } from "../contract";
+import type { Comparison, Exam, HeadMatch, Kind } from "../contract";
 import { live } from "../live";
 import { KIND_WORDS, SHORT, whole } from "../readings";
 import { page } from "../store";
@@ -23,12 +23,13 @@ export function CompareView(): JSX.Element {
           <Headline before={before} after={after} comparison={comparison} />
           <Sides before={before} after={after} />
           <Roles after={after} roles={comparison.roles} />
-          <Changes before={before} after={after} changes={comparison.changes} />
-          <HeadsCompared before={before} after={after} />
-          <MapsCompared before={before} after={after} changes={comparison.changes} />
+          <Changes after={after} changes={comparison.changes} />
+          <HeadsCompared before={before} after={after} matches={comparison.heads.matches} />
+          <HeadsOfOne before={before} after={after} matches={comparison.heads.matches} />
+          <MapsCompared before={before} after={after} comparison={comparison} />
           <div class="columns compare-last">
             <DepthCompared before={before} after={after} comparison={comparison} />
-            <Rest before={before} after={after} comparison={comparison} />
+            <Notes notes={comparison.notes} />
           </div>
         </>
       )}
@@ -52,7 +53,7 @@ function HowToCompare(): JSX.Element {
 }
 
 function Headline({ before, after, comparison }: { before: Exam; after: Exam; comparison: Comparison }): JSX.Element {
-  const { changes, roles, only, compared } = comparison;
+  const { changes, roles, heads, compared } = comparison;
   const judged = changes.some((change) => change.certain !== null);
   const counts: [number, string][] = [
     [compared, "numbers that both have"],
@@ -60,8 +61,15 @@ function Headline({ before, after, comparison }: { before: Exam; after: Exam; co
     ...(judged
       ? [[changes.filter((change) => change.certain).length, "differ with certainty"] as [number, string]]
       : []),
-    [roles.length, "heads with another role"],
-    ...(only.flat().length > 0 ? [[only.flat().length, "heads that only one has"] as [number, string]] : []),
+    [heads.compared, "heads compared"],
+    ...([
+      [heads.cut, "heads cut"],
+      [heads.new, "new heads"],
+      [heads.not_compared, "heads not compared"],
+    ].filter(([count]) => count !== 0) as [number, string][]),
+    ...(heads.roles_compared > 0
+      ? [[roles.length, `of ${whole(heads.roles_compared)} compared heads have another role`] as [number, string]]
+      : []),
   ];
   return (
     <div class="stack">
@@ -134,6 +142,7 @@ function described({ label, model, corpus }: Exam): [string, string][] {
     ["layers", kinds.map(([kind, count]) => `${count} ${KIND_WORDS[kind]}`).join(", ")],
     ["heads", kinds.map(([kind]) => `${heads(kind)} ${KIND_WORDS[kind]}`).join(", ")],
     ["parameters", text(model.parameters)],
+    ["reshaped", model.lineage?.reshapes.join("; ") ?? ""],
     ["number type", text(model.dtype)],
     ["run without", Array.isArray(model["without"]) ? model["without"].join(", ") : ""],
     ["text", text(corpus.name)],
@@ -142,27 +151,57 @@ function described({ label, model, corpus }: Exam): [string, string][] {
   ];
 }
 
-function Rest({
+/** Heads that were cut, that are new, or that nothing matches to a head of the other model. */
+function HeadsOfOne({
   before,
   after,
-  comparison: { only, notes },
+  matches,
 }: {
   before: Exam;
   after: Exam;
-  comparison: Comparison;
+  matches: HeadMatch[];
 }): JSX.Element | null {
-  if (only.flat().length + notes.length === 0) return null;
+  const named = (state: HeadMatch["state"], side: "before" | "after"): string[] =>
+    matches.flatMap((match) => (match.state === state && match[side] !== null ? [match[side]] : []));
+  const lists: [string, string[]][] = [
+    [`Cut from ${after.label}`, named("cut", "before")],
+    [`Cut from ${before.label}`, named("cut", "after")],
+    [`New in ${after.label}`, named("new", "after")],
+    [`New in ${before.label}`, named("new", "before")],
+  ];
+  const left = matches.filter(({ state }) => state === "not compared");
+  const reasons = [...new Set(left.map(({ why }) => why))];
+  const layersOf = (reason: string | null): string[] => [
+    ...new Set(left.filter(({ why }) => why === reason).map(({ head }) => head.slice(0, head.lastIndexOf(".")))),
+  ];
+  if (matches.every(({ state }) => state === "compared")) return null;
   return (
     <div class="card">
-      <h3>What cannot be compared</h3>
+      <h3>Heads that are not compared</h3>
       <ul class="compare-notes small">
-        {[before, after].map(({ label }, side) =>
-          only[side]!.length === 0 ? null : (
-            <li key={label}>
-              Only in {label}: heads {only[side]!.join(", ")}
+        {lists
+          .filter(([, heads]) => heads.length > 0)
+          .map(([words, heads]) => (
+            <li key={words}>
+              {words}: {heads.join(", ")}
             </li>
-          ),
-        )}
+          ))}
+        {reasons.map((why) => (
+          <li key={why}>
+            Heads of {layersOf(why).join(", ")}: {why}
+          </li>
+        ))}
+      </ul>
+    </div>
+  );
+}
+
+function Notes({ notes }: { notes: string[] }): JSX.Element | null {
+  if (notes.length === 0) return null;
+  return (
+    <div class="card">
+      <h3>What else differs</h3>
+      <ul class="compare-notes small">
         {notes.map((note) => (
           <li key={note}>{note}</li>
         ))}

@@ -3,7 +3,7 @@ import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
 import type { Change, Comparison, Exam } from "../contract";
 import { Choice, Labelled } from "../controls";
-import { parseHead, whole } from "../readings";
+import { parseHead, renamed, whole } from "../readings";
 import { roleName } from "./roles";
 import { linkTo } from "../store";
 import { DataTable } from "../table";
@@ -17,10 +17,10 @@ export function Roles({ after, roles }: { after: Exam; roles: Comparison["roles"
       <DataTable
         caption="What each head does, before and after"
         columns={[{ name: "head" }, { name: "before" }, { name: "after" }]}
-        rows={roles.map(({ head, before, after }) => ({
+        rows={roles.map(({ head, head_after, before, after }) => ({
           key: head,
-          cells: [head, wordsOf(head, before), wordsOf(head, after)],
-          href: linkTo("head", head, { exam: 1 }),
+          cells: [renamed(head, head_after), wordsOf(head_after, before), wordsOf(head_after, after)],
+          href: linkTo("head", head_after, { exam: 1 }),
         }))}
         limit={20}
       />
@@ -30,28 +30,18 @@ export function Roles({ after, roles }: { after: Exam; roles: Comparison["roles"
 
 const CERTAINTY = ["all", "certain"] as const;
 
-export function Changes({
-  before,
-  after,
-  changes,
-}: {
-  before: Exam;
-  after: Exam;
-  changes: Change[];
-}): JSX.Element | null {
+export function Changes({ after, changes }: { after: Exam; changes: Change[] }): JSX.Element | null {
   const sought = useSignal("");
   const judged = changes.some((change) => change.certain !== null);
   const wanted = useSignal<(typeof CERTAINTY)[number]>("all");
   if (changes.length === 0) return null;
   const parts = sought.value.toLowerCase().split(/\s+/).filter(Boolean);
   const found = changes.filter((change) => {
-    const text = `${change.reading} ${change.where}`.toLowerCase();
+    const text = `${change.reading} ${change.where} ${change.where_after}`.toLowerCase();
     return parts.every((part) => text.includes(part)) && (wanted.value === "all" || change.certain === true);
   });
-  const link = (where: string): { href?: string } => {
-    const exam = [after, before].findIndex((one) => parseHead(one, where) !== null);
-    return exam < 0 ? {} : { href: linkTo("head", where, { exam: 1 - exam }) };
-  };
+  const link = (where: string): { href?: string } =>
+    parseHead(after, where) === null ? {} : { href: linkTo("head", where, { exam: 1 }) };
   return (
     <div class="card">
       <h3>{judged ? "What changed most surely" : "What changed most"}</h3>
@@ -99,14 +89,14 @@ export function Changes({
         rows={found.map((change) => ({
           key: `${change.reading} ${change.where}`,
           cells: [
-            change.where,
+            renamed(change.where, change.where_after),
             change.reading,
             change.before,
             change.after,
             change.difference,
             ...(judged ? [change.margin, change.certain === null ? "not known" : change.certain ? "yes" : "no"] : []),
           ],
-          ...link(change.where),
+          ...link(change.where_after),
         }))}
         limit={25}
       />

@@ -1,27 +1,35 @@
 /** One measure of all heads: before, after, and the difference. */
 import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
-import type { Exam, Kind } from "../contract";
+import type { Exam, HeadMatch, Kind } from "../contract";
 import { Choice, Picker } from "../controls";
 import { Figure } from "../figure";
 import {
   KIND_WORDS,
   digits,
   headMeasures,
-  headName,
   headsOf,
-  headsOfBoth,
   kindsOf,
   measureWords,
   ofHead,
   reading,
+  renamed,
+  SHORT,
   signed,
 } from "../readings";
 import { linkTo } from "../store";
-import { HeadCells } from "./head_cells";
+import { HeadCells, type Cell as HeadCell } from "./head_cells";
 import { Says } from "./says";
 
-export function HeadsCompared({ before, after }: { before: Exam; after: Exam }): JSX.Element | null {
+export function HeadsCompared({
+  before,
+  after,
+  matches,
+}: {
+  before: Exam;
+  after: Exam;
+  matches: HeadMatch[];
+}): JSX.Element | null {
   const measures = headMeasures(before).filter((name) => headMeasures(after).includes(name));
   const chosen = useSignal("saturation.entropy");
   const stack = useSignal<Kind | null>(null);
@@ -32,15 +40,14 @@ export function HeadsCompared({ before, after }: { before: Exam; after: Exam }):
   if (kind === undefined) return null;
   const found = reading(before, measure, kind)!;
   const values = [before, after].map((exam) => valuesOf(exam, measure, kind));
-  const paired = new Set(headsOfBoth(before, after).map(({ name }) => name));
-  const shifts = new Map(
-    [...values[0]!].flatMap(([name, value]) =>
-      paired.has(name) && values[1]!.has(name) ? [[name, values[1]!.get(name)! - value] as const] : [],
-    ),
-  );
+  const cells = cellsOf(matches, kind).map((cell): Cell => {
+    const [one, other] = [values[0]!.get(cell.before ?? ""), values[1]!.get(cell.after ?? "")];
+    const shift = cell.state === "compared" && one !== undefined && other !== undefined ? other - one : null;
+    return { ...cell, values: { before: one ?? null, after: other ?? null, difference: shift } };
+  });
   const all = values.flatMap((side) => [...side.values()]);
   const [least, most] = [Math.min(0, ...all), Math.max(...all)];
-  const largest = Math.max(1e-12, ...[...shifts.values()].map(Math.abs));
+  const largest = Math.max(1e-12, ...cells.map(({ values: { difference } }) => Math.abs(difference ?? 0)));
   const title = measureWords(measure);
   return (
     <>
@@ -66,36 +73,15 @@ export function HeadsCompared({ before, after }: { before: Exam; after: Exam }):
         </span>
       </div>
       <div class="compare-cells">
+        <GridFigure shows="before" title={`${title}, before`} kind={kind} cells={cells} least={least} most={most} />
+        <GridFigure shows="after" title={`${title}, after`} kind={kind} cells={cells} least={least} most={most} />
         <GridFigure
-          id="compare-before"
-          title={`${title}, before`}
-          exams={[before, after]}
-          kind={kind}
-          values={values[0]!}
-          leadsTo={0}
-          least={least}
-          most={most}
-        />
-        <GridFigure
-          id="compare-after"
-          title={`${title}, after`}
-          exams={[before, after]}
-          kind={kind}
-          values={values[1]!}
-          leadsTo={1}
-          least={least}
-          most={most}
-        />
-        <GridFigure
-          id="compare-difference"
+          shows="difference"
           title={`${title}, after minus before`}
-          words="Violet: it rose. Orange: it fell. As pale as the page: as before. Layers that lost or gained heads are numbered anew, and have no difference."
-          exams={[before, after]}
+          words={`Violet: it rose. Orange: it fell. As pale as the page: as before.${lackingWords(cells)}`}
           kind={kind}
-          values={shifts}
-          leadsTo={1}
+          cells={cells}
           most={largest}
-          diverging
         />
       </div>
     </>
@@ -113,60 +99,119 @@ function valuesOf(exam: Exam, measure: string, kind: Kind): Map<string, number> 
   );
 }
 
-/** One cell for every head that either examination has. */
+type Side = "before" | "after" | "difference";
+
+/** The place of a head in a grid: the number that it had at first; heads that were added come behind all others. */
+interface Place {
+  layer: number;
+  column: number;
+  added: boolean;
+  before: string | null;
+  after: string | null;
+  state: HeadMatch["state"];
+}
+
+interface Cell extends Place {
+  values: Record<Side, number | null>;
+}
+
+/** All heads of a kind. Where heads of a layer cannot be matched, those of both models share the cells. */
+function cellsOf(matches: HeadMatch[], kind: Kind): Place[] {
+  const own = matches.filter(({ head }) => head.startsWith(`${SHORT[kind]}.`));
+  const numbers = (head: string): number[] => head.split("+")[0]!.split(".").slice(1).map(Number);
+  const first = own.filter(({ head }) => !head.includes("+"));
+  const behind = 1 + Math.max(-1, ...first.map(({ head }) => numbers(head)[1] ?? 0));
+  const places = new Map<string, Place>();
+  const added = new Map<number, number>();
+  for (const { head, before, after, state } of own) {
+    const [layer = 0, number = 0] = numbers(head);
+    const isAdded = head.includes("+");
+    const column = isAdded ? behind + (added.get(layer) ?? 0) : number;
+    if (isAdded) added.set(layer, column - behind + 1);
+    const there = places.get(head);
+    places.set(head, {
+      ...{ layer, column, added: isAdded, state },
+      before: before ?? there?.before ?? null,
+      after: after ?? there?.after ?? null,
+    });
+  }
+  return [...places.values()];
+}
+
+/** What stands in the place of a difference. */
+function lackingWords(cells: Cell[]): string {
+  const words = {
+    cut: " cut: one of the models does not have this head any more.",
+    new: " new: the head was added to one of the models.",
+    "not compared": " A dash: it is not known which head of the other model this is.",
+  };
+  return Object.entries(words)
+    .filter(([state]) => cells.some((cell) => cell.state === state))
+    .map(([, told]) => told)
+    .join("");
+}
+
+/** One cell for every head that either examination has, in the same place of all grids. */
 function GridFigure(props: {
-  id: string;
+  shows: Side;
   title: string;
   words?: string;
-  exams: Exam[];
   kind: Kind;
-  values: Map<string, number>;
+  cells: Cell[];
   least?: number;
   most: number;
-  diverging?: boolean;
-  /** The examination whose head a cell opens. */
-  leadsTo: number;
 }): JSX.Element {
-  const { exams, kind, values } = props;
-  const heads = new Map(
-    exams
-      .flatMap(headsOf)
-      .filter((head) => head.kind === kind)
-      .map((head) => [head.name, head]),
+  const { shows, cells } = props;
+  const across = 1 + Math.max(-1, ...cells.map(({ column }) => column));
+  const down = 1 + Math.max(-1, ...cells.map(({ layer }) => layer));
+  const columns = Array.from({ length: across }, (_, column) =>
+    cells.some((cell) => cell.column === column && !cell.added) ? String(column) : "new",
   );
-  const there = new Set(headsOf(exams[props.leadsTo]!).map(({ name }) => name));
-  const across = 1 + Math.max(-1, ...[...heads.values()].map(({ head }) => head));
-  const down = 1 + Math.max(-1, ...[...heads.values()].map(({ layer }) => layer));
   const rows = Array.from({ length: down }, (_, layer) => ({
     name: `layer ${layer}`,
-    cells: Array.from({ length: across }, (_, head) => {
-      const name = headName(kind, layer, head);
-      if (!heads.has(name)) return null;
-      const cell = { value: values.get(name) ?? null, name: `head ${name}` };
-      return there.has(name) ? { ...cell, href: linkTo("head", name, { exam: props.leadsTo }) } : cell;
+    cells: columns.map((_, column) => {
+      const cell = cells.find((one) => one.layer === layer && one.column === column);
+      return cell === undefined ? null : shownCell(cell, shows);
     }),
   }));
   return (
     <Figure
-      id={props.id}
+      id={`compare-${shows}`}
       title={props.title}
       words={props.words}
       table={() => ({
-        columns: ["layer", ...Array.from({ length: across }, (_, head) => `head ${head}`)],
-        rows: rows.map((row, layer) => [layer, ...row.cells.map((cell) => cell?.value ?? null)]),
+        columns: ["layer", ...columns.map((name) => (name === "new" ? "new head" : `head ${name}`))],
+        rows: rows.map((row, layer) => [layer, ...row.cells.map((cell) => cell?.value ?? cell?.text ?? null)]),
       })}
     >
       <HeadCells
-        columns={Array.from({ length: across }, (_, head) => String(head))}
+        columns={columns}
         rows={rows}
         least={props.least ?? 0}
         most={props.most}
-        scale={props.diverging ? "diverging" : "sequential"}
-        show={props.diverging ? short : digits}
+        scale={shows === "difference" ? "diverging" : "sequential"}
+        show={shows === "difference" ? short : digits}
         label={`${props.title}, by layer and head`}
       />
     </Figure>
   );
+}
+
+/** A cell opens its head in the examination that it is of; nothing stands where a new head was not there yet. */
+function shownCell(cell: Cell, shows: Side): HeadCell | null {
+  const { before, after, state } = cell;
+  const exam = shows === "before" || after === null ? 0 : 1;
+  const name = exam === 0 ? before : after;
+  const isThere = shows === "difference" || cell[shows] !== null;
+  if (!isThere && state === "new") return null;
+  const text = state === "cut" || state === "new" ? { text: state } : {};
+  const both = before !== null && after !== null && state === "compared";
+  const shown = {
+    value: cell.values[shows],
+    name: `head ${both ? renamed(before, after) : (before ?? after)}`,
+    ...text,
+  };
+  return isThere && name !== null ? { ...shown, href: linkTo("head", name, { exam }) } : shown;
 }
 
 /** −.554: the sign needs the room of the zero. */

@@ -2,24 +2,28 @@
 import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
 import { mapOf } from "../blobs";
-import type { Change, Exam, Kind, Pin } from "../contract";
+import type { Comparison, Exam, Kind, Pin } from "../contract";
 import { Picker } from "../controls";
 import { Figure } from "../figure";
 import { beginning, Heatmap, matrixTable } from "../heatmap";
-import { digits, headsOfBoth, sides, type HeadName } from "../readings";
+import { digits, parseHead, renamed, sides, type HeadName } from "../readings";
 import { page } from "../store";
 import { useLoaded } from "./loaded";
 
 export function MapsCompared({
   before,
   after,
-  changes,
+  comparison: { changes, heads: compared },
 }: {
   before: Exam;
   after: Exam;
-  changes: Change[];
+  comparison: Comparison;
 }): JSX.Element | null {
-  const heads = headsOfBoth(before, after);
+  const heads = compared.matches.flatMap((match): HeadOfBoth[] => {
+    const one = match.state === "compared" ? parseHead(before, match.before ?? "") : null;
+    const other = one === null ? null : parseHead(after, match.after ?? "");
+    return one === null || other === null ? [] : [{ ...one, other }];
+  });
   const chosen = useSignal<string | null>(null);
   const sentence = useSignal(0);
   const comparable = heads.filter(({ kind }) => pairsOf(before, after, kind).length > 0);
@@ -34,7 +38,7 @@ export function MapsCompared({
         <h3>One head on one sentence</h3>
         <Picker
           label="Head"
-          options={heads.map(({ name }) => ({ value: name, text: name }))}
+          options={heads.map(({ name, other }) => ({ value: name, text: renamed(name, other.name) }))}
           value={head.name}
           onChange={(name) => (chosen.value = name)}
         />
@@ -50,6 +54,11 @@ export function MapsCompared({
       {pair === undefined ? <NoPair live={page.value.live !== null} /> : <MapPair pair={pair} head={head} />}
     </>
   );
+}
+
+/** A head of the first examination, and the same head in the second. */
+interface HeadOfBoth extends HeadName {
+  other: HeadName;
 }
 
 function NoPair({ live }: { live: boolean }): JSX.Element {
@@ -77,15 +86,15 @@ function pairsOf(before: Exam, after: Exam, kind: Kind): [Pin, Pin][] {
   });
 }
 
-function MapPair({ pair, head }: { pair: [Pin, Pin]; head: HeadName }): JSX.Element | null {
+function MapPair({ pair, head }: { pair: [Pin, Pin]; head: HeadOfBoth }): JSX.Element | null {
   const [before, after] = pair;
   const maps = useLoaded(
     async () => ({
       of: head,
       ...sides(before, head.kind),
-      both: await Promise.all([mapOf(before, head), mapOf(after, head)]),
+      both: await Promise.all([mapOf(before, head), mapOf(after, head.other)]),
     }),
-    [before, after, head.name],
+    [before, after, head.name, head.other.name],
   );
   if (maps === null) return null;
   const { rows, columns } = maps;
@@ -97,7 +106,7 @@ function MapPair({ pair, head }: { pair: [Pin, Pin]; head: HeadName }): JSX.Elem
   const moved = shift.reduce((sum, difference) => sum + Math.abs(difference), 0) / 2 / Math.max(1, rows.length);
   const drawn = [
     { id: "before", title: `Head ${maps.of.name}, before`, values: one, scaled: {} },
-    { id: "after", title: `Head ${maps.of.name}, after`, values: other, scaled: {} },
+    { id: "after", title: `Head ${maps.of.other.name}, after`, values: other, scaled: {} },
     { id: "difference", title: "After minus before", values: shift, scaled: { scale: "diverging" } },
   ] as const;
   return (

@@ -7,6 +7,8 @@ import { KeyedPlot } from "./keyed_plot";
 
 export interface Cell {
   value: number | null;
+  /** Stands in the place of a number that is not there; a dash if nothing else is said. */
+  text?: string;
   /** Told when the mouse is on it: "head 3.7". */
   name: string;
   href?: string;
@@ -54,7 +56,7 @@ export function HeadCells(props: Props): JSX.Element {
             {row.cells.map((cell, column) => {
               if (cell === null) return null;
               const colour = cell.value === null ? null : colourOf(cell.value);
-              const told = cell.value === null ? "-" : show(cell.value);
+              const told = cell.value === null ? (cell.text ?? "-") : show(cell.value);
               const sentence = `${cell.name}: ${told}`;
               const drawn = (
                 <>

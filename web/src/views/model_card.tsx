@@ -39,6 +39,7 @@ function modelFacts(of: Exam): [string, string][] {
     ...kindsOf(of).map((kind): [string, string] => [capital(KIND_WORDS[kind]), layersWords(of, kind)]),
     ...fact("Parameters", model.parameters === undefined ? null : whole(model.parameters)),
     ...fact("Numbers", model.dtype ?? null),
+    ...fact("Reshaped", model.lineage?.reshapes.join("; ") ?? null),
   ];
 }
 

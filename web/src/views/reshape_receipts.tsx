@@ -3,6 +3,7 @@ import type { JSX } from "preact";
 import type { Receipt } from "../contract";
 import { Figure, type Table } from "../figure";
 import { digits, percent, whole, signed } from "../readings";
+import { exam, page } from "../store";
 import { LossDots } from "./loss_dots";
 
 export function ReceiptsPart({ receipts }: { receipts: Receipt[] }): JSX.Element {
@@ -10,12 +11,7 @@ export function ReceiptsPart({ receipts }: { receipts: Receipt[] }): JSX.Element
     <section class="stack" aria-labelledby="reshape-receipts">
       <h3 id="reshape-receipts">Receipts: predicted and measured</h3>
       {receipts.length === 0 ? (
-        <p class="muted">
-          This model was not reshaped, or its folder was not given.{" "}
-          <code>attnworks reshape prune MODEL --keep 0.75 --out NEW</code> (or <code>project</code>, <code>swap</code>,{" "}
-          <code>grow</code>) makes a new model with a receipt; <code>attnworks report EXAM --model NEW</code> shows it
-          here.
-        </p>
+        <NoReceipts />
       ) : (
         <ol class="columns reshape-receipts">
           {receipts.map((receipt, place) => (
@@ -26,6 +22,28 @@ export function ReceiptsPart({ receipts }: { receipts: Receipt[] }): JSX.Element
         </ol>
       )}
     </section>
+  );
+}
+
+/** Says that a model was not reshaped only where that is known: live, its folder was read. */
+function NoReceipts(): JSX.Element {
+  const done = exam.value.model.lineage?.reshapes ?? [];
+  if (done.length > 0) {
+    return (
+      <p>
+        This model was reshaped: {done.join("; ")}. <code>attnworks report EXAM --model FOLDER</code> shows the receipts
+        in its folder here.
+      </p>
+    );
+  }
+  const isLive = page.value.live !== null;
+  return (
+    <p class="muted">
+      {isLive ? "This model was not reshaped: its folder holds no receipts." : "No receipts were given."}{" "}
+      <code>attnworks reshape prune MODEL --keep 0.75 --out NEW</code> (or <code>project</code>, <code>swap</code>,{" "}
+      <code>grow</code>) makes a new model with a receipt;{" "}
+      <code>{isLive ? "attnworks serve NEW" : "attnworks report EXAM --model NEW"}</code> shows it here.
+    </p>
   );
 }
 

@@ -1,0 +1,116 @@
+"""Which head of one examined model is which head of another, also after heads were cut or added."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, NamedTuple
+
+from attnworks.reshape.lineage import ADDED, Lineage, read_lineage
+from attnworks.traces.layer import SHORT
+
+State = Literal["compared", "cut", "new", "not compared"]
+
+
+class Match(NamedTuple):
+    """One head, by its names in both models.
+
+    head      its first name: that in the original model, or in the model in which it was added
+    before    its name in the first model; None if it is not there
+    after     its name in the second model; None if it is not there
+    state     "compared": both have it. "cut": one model has it, from the other it was cut. "new": it was added to one
+              model. "not compared": nothing says which head of the other model it is
+    why       the reason, where it is not compared
+    """
+
+    head: str
+    before: str | None
+    after: str | None
+    state: State
+    why: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return self._asdict()
+
+
+class Layer(NamedTuple):
+    """The heads of one layer of one model: their first names, and how many there were before the first reshape."""
+
+    names: tuple[str, ...]
+    original: int
+    recorded: bool = False
+
+
+Layers = Mapping[str, int]
+"""Heads of every layer, enc.0 and the like."""
+
+
+def match_heads(before: Layers, after: Layers, models: tuple[Mapping[str, Any], Mapping[str, Any]]) -> list[Match]:
+    """Every head of both models, layer by layer, matched by the names that heads had before the first reshape.
+
+    before, after   how many heads every layer has
+    models          what the two examinations say about their models
+
+    Heads of a layer are matched if it had equally many heads in both models before the first reshape.
+    """
+    first, second = (read_lineage(model) for model in models)
+    return [
+        match
+        for slot in sorted({*before, *after}, key=_order)
+        for match in _in_layer(slot, before.get(slot), after.get(slot), first, second)
+    ]
+
+
+def _in_layer(
+    slot: str, before: int | None, after: int | None, first: Lineage | None, second: Lineage | None
+) -> Iterator[Match]:
+    if before is None or after is None:
+        lacking = "first" if before is None else "second"
+        yield from _apart(slot, before or 0, after or 0, f"the {lacking} model has no such layer")
+        return
+    if first == second and before == after:
+        first = second = None  # one model twice: its heads have the names that they have
+    one, other = _layer(slot, before, first), _layer(slot, after, second)
+    if one is None or other is None or one.original != other.original:
+        yield from _apart(slot, before, after, _why_not(one, other, (before, after)))
+        return
+    places = {name: f"{slot}.{number}" for number, name in enumerate(other.names)}
+    there = {*one.names}
+    for number, name in enumerate(one.names):
+        yield Match(name, f"{slot}.{number}", places.get(name), "compared" if name in places else _state(name))
+    yield from (Match(name, None, place, _state(name)) for name, place in places.items() if name not in there)
+
+
+def _why_not(one: Layer | None, other: Layer | None, now: tuple[int, int]) -> str:
+    """The reason for which heads of two layers cannot be matched."""
+    if one is None or other is None:
+        which = "both models" if one is other else f"the {'first' if one is None else 'second'} model"
+        return f"in {which} heads also changed without a receipt, as growth during training does it"
+    if one.recorded or other.recorded:
+        return f"{one.original} heads against {other.original} before any were cut or added, as of different models"
+    return f"{now[0]} heads against {now[1]}, and no receipt says which head became which"
+
+
+def _state(name: str) -> State:
+    """Of a head that one model lacks."""
+    return "new" if ADDED in name else "cut"
+
+
+def _apart(slot: str, before: int, after: int, why: str) -> Iterator[Match]:
+    for number in range(before):
+        yield Match(f"{slot}.{number}", f"{slot}.{number}", None, "not compared", why)
+    for number in range(after):
+        yield Match(f"{slot}.{number}", None, f"{slot}.{number}", "not compared", why)
+
+
+def _layer(slot: str, heads: int, lineage: Lineage | None) -> Layer | None:
+    """None where it is not known which heads these are."""
+    if lineage is not None and slot in lineage.heads and len(lineage.heads[slot]) == heads:
+        return Layer(lineage.heads[slot], lineage.counts[slot], recorded=True)
+    if lineage is not None and slot in (*lineage.unrecorded, *lineage.heads):
+        return None
+    return Layer(tuple(f"{slot}.{head}" for head in range(heads)), heads)
+
+
+def _order(slot: str) -> tuple[int, int]:
+    kind, _, layer = slot.partition(".")
+    return [*SHORT.values()].index(kind), int(layer)
