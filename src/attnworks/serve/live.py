@@ -20,6 +20,7 @@ from attnworks.exam.findings import find
 from attnworks.exam.plan import without_weights
 from attnworks.exam.run import run_examination
 from attnworks.measures.reading import Reading, Readings
+from attnworks.receipt import Receipt
 from attnworks.reports.page.contents import Contents, Exam, exam_contents, label_of, page_contents
 from attnworks.reports.page.numbers import rounded
 from attnworks.reports.page.sentences import Coded
@@ -52,9 +53,13 @@ class LiveModel:
 
     longest    most tokens of a sentence
     text       the sentence that is shown first
+    receipts   of the reshapes that made the model, first to last
     """
 
-    def __init__(self, examinee: Examinee, *, longest: int = 128, text: str | None = None) -> None:
+    def __init__(
+        self, examinee: Examinee, *, longest: int = 128, text: str | None = None, receipts: Sequence[Receipt] = ()
+    ) -> None:
+        self.receipts = receipts
         self.base, self.models = examinee, ChangedModels(examinee)
         positions = examinee.source.longest
         self.longest = longest if positions is None else min(longest, positions)
@@ -77,7 +82,7 @@ class LiveModel:
             "mechanisms": {slot: list(specs) for slot, specs in possible.mechanisms.items()},
             "text": self.text,
         }
-        return page_contents([self.first], host="live", live=live, largest=math.inf)
+        return page_contents([self.first], host="live", receipts=self.receipts, live=live, largest=math.inf)
 
     def look(self, question: Question) -> dict[str, Any]:
         """The sentence with its maps, what is cheap to measure, and what the model says before and after."""
@@ -136,7 +141,8 @@ class LiveModel:
     def _examined(self, passage: Passage, changes: Changes = UNCHANGED) -> Examination:
         """The default readings of a sentence; roles, which a single one cannot tell, are those of a sample of text."""
         examinee, read = self.models.examinee(changes), self._read(passage, changes)
-        exam = run_examination(as_written(examinee, read), [passage], Request(), about={"name": "this sentence"})
+        about = {"name": "this sentence"}
+        exam = run_examination(as_written(examinee, read), [passage], Request(), about=about, receipts=self.receipts)
         return _with_roles(exam, self._roles.get(changes, lambda: _roles(self.models.examinee(changes))))
 
     def _passage(self, text: str) -> Passage:

@@ -10,6 +10,7 @@ from pathlib import Path
 from attnworks.errors import UsageError
 from attnworks.exam.folder import EXAM, read_exam
 from attnworks.reports.page.contents import Contents, Exam, page_contents
+from attnworks.reshape.history import receipts_of
 from attnworks.serve.addresses import check_local, listen, local_hosts, shown
 from attnworks.serve.app import application
 from attnworks.serve.browser import opened
@@ -66,5 +67,6 @@ def _page(name: str, longest: int, text: str | None, device: str, dtype: str) ->
                 remedy="leave --text out, or serve the model itself",
             )
         return page_contents([Exam(read_exam(folder), folder.resolve().name)], host="live"), None
-    model = LiveModel(open_examinee(name, device=device, dtype=dtype), longest=longest, text=text)
+    examinee = open_examinee(name, device=device, dtype=dtype)
+    model = LiveModel(examinee, longest=longest, text=text, receipts=receipts_of(name))
     return model.page(), model
