@@ -12,6 +12,7 @@ from tests.exam.test_examination import examined, stated
 
 from attnworks.cli.compare import compare
 from attnworks.errors import FolderError
+from attnworks.exam.examination import Examination
 from attnworks.exam.folder import write_exam
 from attnworks.measures.reading import Readings
 
@@ -46,7 +47,7 @@ def test_changes_are_shown_with_their_margin(folders: dict[str, Path]) -> None:
     assert "15 of 57 numbers differ, 15 beyond chance" in text and "Changes beyond chance, 3 of 15" in text
     assert sum("sinks.first" in line for line in text.splitlines()) == 3 and "+3.00" in text
     assert "heads: 15 compared, 0 cut, 0 new\n" in text
-    assert "New roles in 14 of 15 compared heads, 3 of 14" in text
+    assert "roles: 14 of 15 compared heads have another role\n" in text and "New roles, 3 of 14" in text
     assert ["enc.0.0", "none", "rare"] in [line.split() for line in text.splitlines()]
 
 
@@ -107,3 +108,33 @@ def test_no_folder_is_one_clear_line(folders: dict[str, Path], tmp_path: Path) -
 
 def test_help_has_examples() -> None:
     assert "attnworks compare exams/" in run("--help").output
+
+
+def test_heads_that_were_cut_and_heads_that_are_new(tmp_path: Path) -> None:
+    """Of four heads in layer 0 the first two are cut and one is added; layer 1 has other heads without a receipt."""
+
+    def folder(name: str, rows: list[list[float]], **lineage: object) -> Path:
+        heads = {f"enc.{layer}": len(row) for layer, row in enumerate(rows)}
+        told = {"lineage": {"original": "f", "reshapes": ["prune", "grow"], **lineage}} if lineage else {}
+        labels = stated("roles.label", ("layer", "head"), [["rare"] * len(row) for row in rows])
+        readings = Readings([stated("sinks.first", ("layer", "head"), rows), labels])
+        return write_exam(Examination({"name": "m", "heads": heads, **told}, {}, readings), tmp_path / name)
+
+    before = folder("before", [[0.1, 0.2, 0.3, 0.4], [0.5, 0.6]])
+    names = ["enc.0.2", "enc.0.3", "enc.0.2+aa"]
+    after = folder("after", [[0.3, 0.8, 0.9], [0.5]], counts={"enc.0": 4}, heads={"enc.0": names})
+    lines = run(before, after).output.splitlines()
+    assert "1 of 2 numbers differ" in lines
+    assert "heads: 2 compared, 2 cut, 1 new, 3 not compared" in lines
+    assert "  cut from the second model: enc.0.0, enc.0.1" in lines and "  new in the second model: enc.0.2" in lines
+    why = "2 heads against 1, and no receipt says which head became which"
+    assert f"  not compared: heads of enc.1: {why}" in lines
+    assert "roles: 0 of 2 compared heads have another role" in lines
+    assert ["enc.0.3", "→", "enc.0.1", "sinks.first", "0.400", "0.800", "+0.400"] in [line.split() for line in lines]
+    lines = run(after, before).output.splitlines()
+    assert "  cut from the first model: enc.0.0, enc.0.1" in lines and "  new in the first model: enc.0.2" in lines
+    told = json.loads(run(before, after, "--json").stdout)["heads"]
+    assert (told["compared"], told["cut"], told["new"], told["not_compared"], told["roles_compared"]) == (2, 2, 1, 3, 2)
+    assert told["matches"][3] == {
+        "head": "enc.0.3", "before": "enc.0.3", "after": "enc.0.1", "state": "compared", "why": None,
+    }  # fmt: skip

@@ -9,13 +9,16 @@ from typing import Any
 
 import pytest
 import torch
+from click.testing import CliRunner
 from tests.exam.test_comparing import holding
 from tests.exam.test_examination import stated
 from tests.exam_helpers import LINES, tiny_folder
+from tests.reports.page_helpers import Seen
 from tests.reshape.growing_helpers import growing_model, growing_texts
 from tests.reshape.reshape_helpers import SENTENCES, WORDS, examinee_of, texts
 
 import attnworks
+from attnworks.cli.examine import examine
 from attnworks.data.passages import from_texts
 from attnworks.errors import FolderError
 from attnworks.exam.comparing import Comparison, compare
@@ -204,6 +207,15 @@ def test_a_layer_that_reads_the_same_attends_as_before(
     assert not [change for change in found.changes if change.where.startswith("enc.0")]
     renumbered = {match.before: match.after for match in found.heads if match.head == "enc.0.1"}
     assert renumbered == {"enc.0.1" if before == "full" else "enc.0.0": "enc.0.1" if after == "full" else "enc.0.0"}
+
+
+def test_the_command_keeps_lineage_and_shows_receipts(family: Family, tmp_path: Path) -> None:
+    text, page = tmp_path / "text.txt", tmp_path / "page.html"
+    text.write_text("\n".join(LINES), encoding="utf-8")
+    arguments = [str(family.once), "--text", text, "--measures", "sinks", "--out", tmp_path / "exam", "--report", page]
+    assert CliRunner().invoke(examine, [str(argument) for argument in arguments]).exit_code == 0
+    assert read_exam(tmp_path / "exam").model["lineage"] == family.exams["once"].model["lineage"]
+    assert Seen(page.read_text(encoding="utf-8")).page()["receipts"][0]["title"] == "prune 1 of 6 heads (0.0)"
 
 
 def test_undoing_brings_names_back(family: Family, tmp_path: Path) -> None:

@@ -34,8 +34,7 @@ def show_comparison(found: Comparison, before: str, after: str, console: Console
         console.print(f"\n[bold]Changes of unknown certainty[/]{_shown(unknown, top)}")
         console.print(_changes(unknown[:top]))
     if found.roles:
-        of_all = f"{len(found.roles):,} of {found.roles_compared:,} compared heads"
-        console.print(f"\n[bold]New roles[/] in {of_all}{_shown(found.roles, top)}")
+        console.print(f"\n[bold]New roles[/]{_shown(found.roles, top)}")
         console.print(_roles(found.roles[:top]))
     moved = [curve for curve in found.curves if curve.before != curve.after]
     if moved:
@@ -72,6 +71,8 @@ def heads_in_words(found: Comparison) -> Iterator[str]:
     for why in dict.fromkeys(match.why for match in left):
         heads = (match.before or match.after or "" for match in left if match.why == why)
         yield f"  not compared: heads of {_named([*dict.fromkeys(head.rpartition('.')[0] for head in heads)])}: {why}"
+    if found.roles_compared:
+        yield f"roles: {len(found.roles):,} of {found.roles_compared:,} compared heads have another role"
 
 
 def _named(places: Sequence[str | None]) -> str:

@@ -10,12 +10,13 @@ from typing import Any, NamedTuple, get_args
 from scipy.stats import t as student
 from torch import Tensor
 
-from attnworks.exam.examination import FORMAT, Examination
+from attnworks.exam.examination import Examination
 from attnworks.exam.matching import Match, State, match_heads
 from attnworks.measures.folding import CONFIDENCE
 from attnworks.measures.reading import Reading, Row
 from attnworks.reshape.lineage import LINEAGE, Lineage, read_lineage
 
+FORMAT = 2
 FALSE_DISCOVERIES = 0.05
 ROUNDING = 1e-5
 LABELS = "roles.label"
