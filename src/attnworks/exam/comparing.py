@@ -18,7 +18,10 @@ from attnworks.traces.layer import SHORT
 FALSE_DISCOVERIES = 0.05
 ROUNDING = 1e-5
 LABELS = "roles.label"
-DERIVED = {"roles.score", "roles.baseline", "roles.syntactic_baseline", "redundancy.nearest"}
+DERIVED = {
+    "roles.score", "roles.baseline", "roles.syntactic_baseline", "redundancy.nearest", "structure.shift",
+    "structure.explained",
+}  # fmt: skip
 """What follows from other readings, which are compared."""
 COMPARED = {("depth",), ("layer",), ("layer", "head")}
 """Axes of readings that are compared number by number."""
