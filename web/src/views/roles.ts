@@ -77,6 +77,9 @@ export function formOf(exam: Exam, head: HeadName): string {
   return String(ofHead(exam, "structure.form", head) ?? "");
 }
 
+/** The share that a structured form explains at least. */
+const HALF = 0.5;
+
 const FORMS: Record<string, string> = {
   zero: "nothing at all",
   uniform: "even",
@@ -92,6 +95,44 @@ const FORMS: Record<string, string> = {
 
 export function formName(form: string): string {
   return FORMS[form] ?? form;
+}
+
+/** The form that comes nearest over all sentences, also where it is not worth its length; "" where not measured. */
+export function closestForm(exam: Exam, head: HeadName): string {
+  return String(ofHead(exam, "structure.closest", head) ?? "");
+}
+
+/** "shifted diagonal, 2 tokens back": the offset is the one over all sentences. */
+export function closestName(exam: Exam, head: HeadName, form: string): string {
+  const offset = ofHead(exam, "structure.shift", head);
+  if (form !== "offset" || typeof offset !== "number") return formName(form);
+  const far = Math.abs(offset);
+  const where = offset === 0 ? "" : `, ${far} token${far === 1 ? "" : "s"} ${offset > 0 ? "ahead" : "back"}`;
+  return `${formName(form)}${where}`;
+}
+
+/** "67 %": the share of a head that its closest form explains; null where it is not known. */
+export function explainedShare(exam: Exam, head: HeadName): string | null {
+  const share = ofHead(exam, "structure.explained", head);
+  return typeof share === "number" ? `${Math.round(100 * Math.max(share, 0))} %` : null;
+}
+
+/**
+ * Why a head has no structured form, as a sentence; null where it has one.
+ *
+ * A form must be worth the length of its description and explain at least half; even attention is no structured form.
+ */
+export function noFormSentence(exam: Exam, head: HeadName): string | null {
+  if (formOf(exam, head) !== "none") return null;
+  const closest = closestForm(exam, head);
+  const share = explainedShare(exam, head);
+  if (closest === "" || closest === "none" || share === null) return "no structured form";
+  const explains = `${closestName(exam, head, closest)}, which explains ${share}`;
+  if (closest === "uniform") return `no structured form; the closest is even attention, which explains ${share}`;
+  const half = Number(ofHead(exam, "structure.explained", head)) >= HALF;
+  return half
+    ? `no structured form is worth the length of its description; the closest is ${explains}`
+    : `no structured form that is worth the length of its description explains half; the closest is ${explains}`;
 }
 
 /** "each token to the one at a fixed offset", from the words of the reading. */
