@@ -93,14 +93,15 @@ def test_a_head_has_one_offset_over_all_sentences() -> None:
     """Two sentences look 1 back and one looks 3 back: the offset is -1, and its error is that of -1 in all three."""
     P = [shifted(11, -1), shifted(13, -1), shifted(12, -3)]
     found = told(folded(*(maps(one[None, None], first=number) for number, one in enumerate(P))))
-    assert found["structure.shift"].value[0].tolist() == [-1.0]
+    shift, error, duel = (found[f"structure.{name}"].value[0] for name in ("shift", "offset", "duel"))
+    assert isinstance(shift, Tensor) and isinstance(error, Tensor) and isinstance(duel, Tensor)
+    assert shift.tolist() == [-1.0]
     by_hand = [structure.fit(one, ("offset",), eps=EPS, offset=torch.tensor(-1)).error[0].item() for one in P]
     assert by_hand[:2] == [0.0, 0.0] and by_hand[2] > 1
-    offset = found["structure.offset"]
-    assert_close(offset.value[0], torch.tensor([sum(by_hand) / 3], dtype=torch.float64))
-    assert offset.count is not None and offset.count[0].tolist() == [3]
-    own = tuple(FAMILIES).index("offset")
-    assert_close(found["structure.duel"].value[0][:, own, own], offset.value[0])
+    count, own = found["structure.offset"].count, tuple(FAMILIES).index("offset")
+    assert_close(error, torch.tensor([sum(by_hand) / 3], dtype=torch.float64))
+    assert count is not None and count[0].tolist() == [3]
+    assert_close(duel[:, own, own], error)
 
 
 def test_an_offset_has_a_key_for_half_of_the_queries() -> None:
@@ -132,7 +133,10 @@ def test_folds_that_are_merged_give_the_same_offset() -> None:
     assert list(together) == list(merged)
     for name, reading in together.items():
         for left, right in zip(reading.value, merged[name].value, strict=True):
-            assert torch.equal(left, right) if isinstance(left, Tensor) else left == right, name
+            if isinstance(left, Tensor) and isinstance(right, Tensor):
+                assert torch.equal(left, right), name
+            else:
+                assert left == right, name
 
 
 # --- the share explained ----------------------------------------------------------------------------------------------
@@ -153,6 +157,15 @@ def test_a_form_explains_half_or_more() -> None:
     assert closest == ("column", "column", "uniform") and form == ("column", "none", "none")
     assert_close(distance, torch.tensor([0.4, 0.401, 0.0], dtype=torch.float64))
     assert_close(explained, torch.tensor([0.5, 1 - 0.401 / 0.8, 1.0], dtype=torch.float64))
+
+
+def test_a_winner_that_explains_less_than_half_is_not_called_closest() -> None:
+    """Even attention wins every duel with a share of 0.1; the band, too long for its 0.4, has the least error."""
+    duels = duels_of(zero=0.8, uniform=0.72, band=0.48)
+    duels[tuple(FAMILIES).index("band")] += 0.4 - 0.4 * torch.eye(len(FAMILIES))[tuple(FAMILIES).index("band")]
+    closest, distance, explained, form = judge(duels[None], tuple(FAMILIES))
+    assert closest == ("band",) and form == ("none",)
+    assert distance.item() == pytest.approx(0.48) and explained.item() == pytest.approx(0.4)
 
 
 @pytest.mark.parametrize("winner", ["zero", "map"])

@@ -57,8 +57,8 @@ class Structure(Measure):
     structure.tokens       mean number of tokens of the sentences that were fitted
     structure.duel         the error of a family if it may spend as many bits as the costlier of it and another takes
     structure.offset_duel  the same for every offset
-    structure.closest      the family that wins most duels of these means; where that is nothing at all, or the map, the
-                           family of least error among all others
+    structure.closest      the family that wins most duels of these means, if it explains at least half of the head;
+                           else the family of least error; never nothing at all, nor the map
     structure.distance     the error of the closest family
     structure.explained    the share of the head that it explains: 1 - error / error of nothing at all
     structure.form         the closest family if it wins most duels and explains at least half of the head; none else,
@@ -70,7 +70,7 @@ class Structure(Measure):
 
     name = "structure"
     words = "which structured form each head has: diagonal, band, column, blocks, permutation"
-    cost = f"1 forward pass for 12 tokens, 3 for 64, of about {SENTENCES} sentences; longer texts are left out"
+    cost = f"2 forward passes for 12 tokens, 5 for 64, of about {SENTENCES} sentences; longer texts are left out"
     default = True
 
     @property
@@ -85,7 +85,7 @@ class Structure(Measure):
         against = f"errors at equal cost of each token to the one at this offset, against: {families}"
         concluded = {
             "shift": "the offset of the nearest shifted diagonal: -1 is the token before",
-            "closest": "the pattern that explains the head best for its length, or else comes nearest to it",
+            "closest": f"the pattern that is worth its length and explains {HALF} or more, or else that of least error",
             "distance": "error of the closest pattern: 0 is a perfect fit, 2 the worst",
             "explained": "share of the head that the closest pattern explains: 1 is a perfect fit",
             "form": f"the closest pattern if it is worth its length, explains {HALF} or more and is not even; or none",
@@ -154,20 +154,23 @@ def judge(duels: Float[Tensor, "h f f"], names: tuple[str, ...]) -> Judged:
 
     Where nothing at all has no error, there is nothing to explain, and the share is NaN.
     """
-    errors, nothing = duels.diagonal(dim1=-2, dim2=-1), names.index("zero")
-    first = torch.arange(len(names), dtype=duels.dtype, device=duels.device).expand(errors.shape)
+    errors = duels.diagonal(dim1=-2, dim2=-1)
+    nothing = errors[:, names.index("zero")]
+    shares = torch.where(nothing[:, None] > 0, 1 - errors / nothing[:, None], torch.nan)
     described = torch.tensor([name not in ANYTHING for name in names], device=duels.device)
+    first = torch.arange(len(names), dtype=duels.dtype, device=duels.device).expand(errors.shape)
     won = winner(duels, first)
-    closest = torch.where(described[won], won, errors.masked_fill(~described, torch.inf).argmin(-1))
-    distance = errors.gather(-1, closest[:, None])[:, 0]
-    explained = torch.where(errors[:, nothing] > 0, 1 - distance / errors[:, nothing], torch.nan)
+    enough = described[won] & (shares.gather(-1, won[:, None])[:, 0] >= HALF)
+    closest = torch.where(enough, won, errors.masked_fill(~described, torch.inf).argmin(-1))
     known = ~duels.isnan().any(-1).any(-1)
+    distance, explained = (
+        torch.where(known, values.gather(-1, closest[:, None])[:, 0], torch.nan) for values in (errors, shares)
+    )
     told = tuple(names[at] if sure else NONE for at, sure in zip(closest.tolist(), known.tolist(), strict=True))
-    enough = (closest == won) & (explained >= HALF)
     form = tuple(
         name if sure and name not in BASELINES else NONE for name, sure in zip(told, enough.tolist(), strict=True)
     )
-    return Judged(told, torch.where(known, distance, torch.nan), torch.where(known, explained, torch.nan), form)
+    return Judged(told, distance, explained, form)
 
 
 def _nearest(

@@ -77,9 +77,6 @@ export function formOf(exam: Exam, head: HeadName): string {
   return String(ofHead(exam, "structure.form", head) ?? "");
 }
 
-/** The share that a structured form explains at least. */
-const HALF = 0.5;
-
 const FORMS: Record<string, string> = {
   zero: "nothing at all",
   uniform: "even",
@@ -127,12 +124,9 @@ export function noFormSentence(exam: Exam, head: HeadName): string | null {
   const closest = closestForm(exam, head);
   const share = explainedShare(exam, head);
   if (closest === "" || closest === "none" || share === null) return "no structured form";
-  const explains = `${closestName(exam, head, closest)}, which explains ${share}`;
-  if (closest === "uniform") return `no structured form; the closest is even attention, which explains ${share}`;
-  const half = Number(ofHead(exam, "structure.explained", head)) >= HALF;
-  return half
-    ? `no structured form is worth the length of its description; the closest is ${explains}`
-    : `no structured form that is worth the length of its description explains half; the closest is ${explains}`;
+  if (closest === "uniform") return `no structured form; even attention explains ${share}`;
+  const name = closestName(exam, head, closest);
+  return `no structured form that is worth the length of its description explains half; the closest, ${name}, explains ${share}`;
 }
 
 /** "each token to the one at a fixed offset", from the words of the reading. */

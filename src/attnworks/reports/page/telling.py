@@ -14,8 +14,8 @@ Head = tuple[str, int]
 """Slot and number: ("enc.3", 7)."""
 HEADS = ("layer", "head")
 RULE = (
-    "the heads that matter most to the loss, where that was examined; else those whose role or structured form is "
-    "furthest above its baseline"
+    "the heads that matter most to the loss, where that was examined; else those whose role is furthest above its "
+    "baseline or whose structured form explains most"
 )
 
 
