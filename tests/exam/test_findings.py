@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +14,9 @@ from hypothesis import strategies as st
 from tests.exam.test_examination import examined, stated
 
 from attnworks.exam.examination import Finding
-from attnworks.exam.findings import FINDERS, find
+from attnworks.exam.findings import FINDERS, FORMS, find
 from attnworks.measures.reading import Reading, Readings
+from attnworks.measures.structure_fit import BASELINES, FAMILIES
 from attnworks.measures.table import number
 from attnworks.traces.layer import Kind
 
@@ -167,14 +169,29 @@ def test_heads_that_see_the_same() -> None:
 
 def test_structured_forms() -> None:
     forms = by_head("structure.form", [["column", "none"], ["columns", "column"]])
-    distances = by_head("structure.distance", [[0.5, 0.1], [0.25, 0.75]])
-    assert said(forms, distances) == [
-        "3 of 4 heads have a structured form (2 column, 1 blocks of columns); "
-        "1.0 is nearest to its own, columns (error 0.250 per query)"
+    explained = by_head("structure.explained", [[0.625, 0.9], [0.75, 0.5]])
+    assert said(forms, explained) == [
+        "3 of 4 heads have a structured form that explains at least half of the attention "
+        "(2 one column, 1 blocks of columns): blocks of columns explains 75 % of 1.0; "
+        "attnworks reshape project can put fixed forms in their place"
     ]
-    (finding,) = find(Readings([forms, distances]))
+    (finding,) = find(Readings([forms, explained]))
     assert finding.heads == ("enc.1.0", "enc.0.0", "enc.1.1")
-    assert said(by_head("structure.form", [["none", "none"]]), by_head("structure.distance", [[0.1, 0.2]])) == []
+    one = said(by_head("structure.form", [["band", "none"]]), by_head("structure.explained", [[0.7, 0.9]]))[0]
+    assert one.startswith("1 of 2 heads has a structured form")
+    assert said(by_head("structure.form", [["none", "none"]]), by_head("structure.explained", [[0.1, 0.9]])) == []
+
+
+def test_cross_attention_cannot_be_projected() -> None:
+    readings = by_head("structure.form", [["column"]], "cross"), by_head("structure.explained", [[0.7]], "cross")
+    assert "project" not in said(*readings)[0]
+
+
+def test_forms_are_called_as_on_the_page() -> None:
+    page = (Path(__file__).parents[2] / "web/src/views/roles.ts").read_text()
+    for form, name in FORMS.items():
+        assert f'  {form}: "{name}",' in page, form
+    assert {*FORMS} == {*FAMILIES} - {*BASELINES}
 
 
 def test_heads_that_can_go_do_harm_or_matter() -> None:

@@ -20,6 +20,7 @@ from attnworks.linalg.structure import (
     column_blocks,
     fit,
     identity,
+    offset_duels,
     project,
     sample_band,
     shift_map,
@@ -104,7 +105,7 @@ def test_bits_by_hand(eps: float) -> None:
                 "zero": 0.0,
                 "uniform": 0.0,
                 "identity": 0.0,
-                "offset": log2(13),
+                "offset": log2(7),
                 "column": log2(7),
                 "band": band,
                 "permutation": log2(factorial(7)),
@@ -114,6 +115,23 @@ def test_bits_by_hand(eps: float) -> None:
         )
         blocks = blocks_of(found.form("columns")[head])
         assert blocks is not None and columns == pytest.approx(log2(8) + 3 * log2(7) * len(blocks))
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 17])
+@pytest.mark.parametrize("eps", [0.0, 0.02, 0.3])
+def test_duels_of_every_offset_are_those_of_fits_with_this_offset(n: int, eps: float) -> None:
+    H, offsets = heads(n), torch.arange(-9, 10)
+    found = offset_duels(fit(H, eps=eps), offsets)
+    for place, offset in enumerate(offsets):
+        alone = fit(H, eps=eps, offset=offset)
+        assert_close(found[:, place], alone.duels[:, alone.families.index("offset")])
+        assert torch.equal(alone.form("offset"), assignment(shift_map(n, offset), n).double().expand_as(H))
+
+
+def test_each_head_has_its_own_offset() -> None:
+    H = torch.stack([planted()["offset"], planted()["identity"]]).double()
+    fitted = fit(H, ("offset", "zero"), offset=torch.tensor([-3, 0]))
+    assert torch.equal(fitted.form("offset"), H) and torch.equal(fitted.error[:, 0], torch.zeros(2).double())
 
 
 @pytest.mark.parametrize("budget", [None, 0, 3, 11, 49])

@@ -46,6 +46,11 @@ def made_exam(text: str = "", **more: Any) -> Examination:
                 reading("saturation.entropy", certain, text=text),
                 reading("roles.label", {"value": ((f"previous{text}",) * HEADS,) * LAYERS}, text=text),
                 reading("structure.form", {"value": (("offset", "none", "column"),) * LAYERS}, text=text),
+                reading("structure.closest", {"value": (("offset", "band", "column"),) * LAYERS}, text=text),
+                reading("structure.shift", {"value": tuple(torch.tensor([[-2.0, 1.0, 0.0]] * LAYERS))}, text=text),
+                reading(
+                    "structure.explained", {"value": tuple(torch.tensor([[0.75, 0.625, 0.5]] * LAYERS))}, text=text
+                ),
             ]
         ),
         "findings": (Finding(f"finding{text}", 0.5, ("roles.label",), (f"enc.0.1{text}",)),),

@@ -181,15 +181,16 @@ def test_readings_of_another_shape_tell_nothing() -> None:
 
 
 def test_what_tells_most() -> None:
-    """Roles: (0.6 - 0.2) / (1 - 0.2) = 0.5. Structure: 1 - 0.3 / 1.2 = 0.75. A head without numbers is not there."""
+    """Roles: (0.6 - 0.2) / (1 - 0.2) = 0.5. Structure: the share explained, of heads that have a form."""
     exam = important([[2.0, -4.0, float("nan")]])
     assert by_telling(exam) == {("enc.0", 0): 0.5, ("enc.0", 1): 1.0}
     nan = float("nan")
     rows = {
         "roles.score": [0.6, nan, nan], "roles.baseline": [0.2, nan, nan],
-        "structure.distance": [1.1, 0.3, nan], "structure.zero": [1.2, 1.2, 1.2],
+        "structure.explained": [0.875, 0.75, nan],
     }  # fmt: skip
     readings = [reading(name, {"value": (torch.tensor(row).double(),)}) for name, row in rows.items()]
+    readings.append(reading("structure.form", {"value": (("none", "band", "none"),)}))
     told = by_telling(replace(exam, readings=Readings(readings)))
     assert told == pytest.approx({("enc.0", 0): 0.5, ("enc.0", 1): 0.75})
     assert by_telling(made_exam(readings=Readings([]))) == {}

@@ -248,17 +248,13 @@ def test_a_single_word(bert: LiveModel, translator: LiveModel) -> None:
 
 
 def test_the_error_of_a_form_is_the_one_that_was_measured(bert: LiveModel) -> None:
-    """Of one sentence the nearest map in its picture and the reading have the same error."""
+    """Of one sentence the closest form in its picture and in the reading are the same, with the same error."""
     slots = bert.look(Question(TEXT))["exam"]["pins"][0]["slots"]
     readings = bert.examine(Question(TEXT))["exam"]["readings"]
-    forms, measured = (readings[f"structure.{name}@encoder"]["value"] for name in ("form", "distance"))
-    pairs = [
-        (slot["fits"]["errors"][head], measured[layer][head])
-        for layer, slot in enumerate(slots)
-        for head, form in enumerate(slot["fits"]["forms"])
-        if form == forms[layer][head]
-    ]
-    assert pairs and all(shown == pytest.approx(told, abs=1e-5) for shown, told in pairs)
+    forms, measured = (readings[f"structure.{name}@encoder"]["value"] for name in ("closest", "distance"))
+    assert [slot["fits"]["forms"] for slot in slots] == forms
+    for slot, errors in zip(slots, measured, strict=True):
+        assert slot["fits"]["errors"] == pytest.approx(errors, abs=1e-4)
 
 
 def test_a_sentence_is_translated_once(translator: LiveModel, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,7 +118,7 @@ export interface Slot {
 export type Coding = { type: "uint8"; levels: number } | { type: "float16" };
 
 interface Fits {
-  /** The name of the form, by head: "offset", "band", ... */
+  /** The name of the form that is closest over all sentences, by head: "offset", "band", ... */
   forms: string[];
   /** Its error on this sentence, per query, as structure.distance counts it: 0 is a perfect fit, 2 the worst. */
   errors: number[];

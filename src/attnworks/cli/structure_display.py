@@ -58,7 +58,7 @@ def run_structure(folder: Path, recipes: dict[str, Recipe], settings: Settings, 
 
 def _print(report: dict[str, Any]) -> None:
     heads = Table(box=SIMPLE_HEAD, title="Encoder heads", title_justify="left")
-    for heading in ("model", "head", "role", "nearest form", "its error"):
+    for heading in ("model", "head", "role", "closest form", "its error"):
         heads.add_column(heading, justify="right" if heading == "its error" else "left")
     for model, told in report["models"].items():
         for head in told["heads"]:
@@ -76,7 +76,9 @@ def _print(report: dict[str, Any]) -> None:
     console().print(heads, costs)
     for model in report["models"]:
         told = ", ".join(f"{number} {form}" for form, number in families(report, model).items())
-        console().print(f"{model}: BLEU {_score(report['models'][model]['bleu'])}; forms of its encoder heads: {told}")
+        console().print(
+            f"{model}: BLEU {_score(report['models'][model]['bleu'])}; closest forms of its encoder heads: {told}"
+        )
 
 
 def _score(bleu: float | None) -> str:

@@ -20,7 +20,10 @@ FORMAT = 2
 FALSE_DISCOVERIES = 0.05
 ROUNDING = 1e-5
 LABELS = "roles.label"
-DERIVED = {"roles.score", "roles.baseline", "roles.syntactic_baseline", "redundancy.nearest"}
+DERIVED = {
+    "roles.score", "roles.baseline", "roles.syntactic_baseline", "redundancy.nearest", "structure.shift",
+    "structure.explained",
+}  # fmt: skip
 """What follows from other readings, which are compared."""
 ELSEWHERE = ("cost", LINEAGE)
 """Entries of the description of a model that are not listed among its differences."""

@@ -51,8 +51,15 @@ ROLES = {
     "induction": "{continues} patterns seen before (induction)",
     "duplicate": "{looks} at the same token elsewhere",
 }
-FORMS = {"columns": "blocks of columns"}
-"""Structured forms by other words than their names."""
+FORMS = {
+    "identity": "diagonal",
+    "offset": "shifted diagonal",
+    "column": "one column",
+    "columns": "blocks of columns",
+    "band": "band",
+    "permutation": "permutation",
+}
+"""Structured forms, as the page calls them."""
 NO_ROLE = "none"
 TELLING = ("induction", "syntactic", "previous", "next", "duplicate", "rare", "self", "delimiter", "uniform", "first")
 """Roles from the most to the least telling."""
@@ -233,19 +240,21 @@ def _redundant(look: _Look) -> Iterator[Finding]:
 
 
 def _structured(look: _Look) -> Iterator[Finding]:
-    """How many heads each structured form explains best, and the head that comes nearest to its form."""
-    labels, distances = look.labels("structure.form"), look.at("structure.distance")
-    told = {(layer, head): label for layer, head, label in labels if label != NO_ROLE and (layer, head) in distances}
-    if not told:
+    """How many heads have a structured form, and the head that its form explains best."""
+    labels, explained = look.labels("structure.form"), look.at("structure.explained")
+    forms = {(layer, head): form for layer, head, form in labels if form in FORMS and (layer, head) in explained}
+    if not forms:
         return
-    (layer, head), _ = nearest = min(told.items(), key=lambda found: distances[found[0]])
-    best = Head(_kind_of(look, "structure.form"), layer, head, distances[layer, head])
-    forms = ", ".join(f"{count} {FORMS.get(form, form)}" for form, count in Counter(told.values()).most_common())
-    text = f"{look.of_stack()}{len(told)} of {len(labels)} heads have a structured form ({forms})"
-    text += f"; {look.say(best)} is nearest to its own, {nearest[1]} (error {number(best.value)} per query)"
-    heads = [Head(best.kind, *at, distances[at]) for at in sorted(told, key=lambda at: distances[at])]
-    weight = 0.45 + 0.2 * len(told) / len(labels)
-    yield Finding(text, weight, ("structure.form", "structure.distance"), _names(heads))
+    kind = _kind_of(look, "structure.form")
+    heads = [Head(kind, *at, explained[at]) for at in sorted(forms, key=lambda at: -explained[at])]
+    best, counts = heads[0], Counter(forms.values()).most_common()
+    have = "heads have" if len(heads) > 1 else "heads has"
+    text = f"{look.of_stack()}{len(heads)} of {len(labels)} {have} a structured form that explains at least half of "
+    text += f"the attention ({', '.join(f'{count} {FORMS[form]}' for form, count in counts)}): "
+    text += f"{FORMS[forms[best.layer, best.head]]} explains {_percent(best.value)} of {look.say(best)}"
+    text += "" if kind == "cross" else "; attnworks reshape project can put fixed forms in their place"
+    weight = 0.45 + 0.2 * len(heads) / len(labels)
+    yield Finding(text, weight, ("structure.form", "structure.explained"), _names(heads))
 
 
 def _ablated(look: _Look) -> Iterator[Finding]:

@@ -108,7 +108,7 @@ def structure(
 
 
 def families(report: dict[str, Any], model: str) -> dict[str, int]:
-    """How many heads of a model each structured form explains best."""
+    """How many heads of a model each structured form is closest to."""
     return dict(Counter(head["form"] for head in report["models"][model]["heads"]).most_common())
 
 
@@ -155,12 +155,12 @@ def _shown(run: Run) -> Pair:
 
 
 def _named(run: Run, trained: Trained, settings: Settings) -> list[dict[str, Any]]:
-    """Role and structured form of every encoder head, over the test split."""
+    """Role and closest structured form of every encoder head, over the test split."""
     passages = [from_pair(pair) for pair in run.corpus.test[: settings.sentences]]
     request = Request(measures=("roles", "structure"), seed=settings.seed)
     readings = run_examination(_examinee(trained), passages, request).readings
     columns = {
-        "role": "roles.label", "score": "roles.score", "form": "structure.form", "distance": "structure.distance",
+        "role": "roles.label", "score": "roles.score", "form": "structure.closest", "distance": "structure.distance",
     }  # fmt: skip
     rows = {column: readings[f"{name}@encoder"].value[0] for column, name in columns.items()}
     plain = {column: _plain(row) for column, row in rows.items()}

@@ -4,7 +4,7 @@ import type { HeadName } from "../readings";
 import { digits, intervalOf, ofHead, parseHead, shown } from "../readings";
 import { exam, linkTo } from "../store";
 import { RoleDot } from "./role_dot";
-import { formName, formOf, formWords, labelOf, roleSentence } from "./roles";
+import { closestName, explainedShare, formOf, formWords, labelOf, noFormSentence, roleSentence } from "./roles";
 
 export function HeadFacts({ head }: { head: HeadName }): JSX.Element {
   const all: [string, JSX.Element | string | null][] = [
@@ -36,17 +36,19 @@ function roleFact(head: HeadName): JSX.Element | null {
   );
 }
 
-/** "nearest to a band (any weights up to two tokens away): error 0.251 per token; nothing at all has 0.832" */
+/** "band (any weights up to two tokens away): explains 70 %; error 0.251 per token that looks, nothing at all has 0.832" */
 function formSentence(head: HeadName): string | null {
   const of = exam.value;
   const form = formOf(of, head);
   if (form === "") return null;
-  if (form === "none") return "no structured form explains it better than nothing at all";
   const words = formWords(of, form, head.kind);
   const [error, nothing] = [ofHead(of, "structure.distance", head), ofHead(of, "structure.zero", head)];
-  const numbers = typeof error === "number" ? `: error ${digits(error)} per token that looks` : "";
-  const against = numbers !== "" && typeof nothing === "number" ? `; nothing at all has ${digits(nothing)}` : "";
-  return `${formName(form)}${words ? ` (${words})` : ""}${numbers}${against}`;
+  const share = explainedShare(of, head);
+  const explains = share === null ? "" : `: explains ${share}`;
+  const named = `${closestName(of, head, form)}${words ? ` (${words})` : ""}${explains}`;
+  const numbers = typeof error === "number" ? `; error ${digits(error)} per token that looks` : "";
+  const against = numbers !== "" && typeof nothing === "number" ? `, nothing at all has ${digits(nothing)}` : "";
+  return `${noFormSentence(of, head) ?? named}${numbers}${against}`;
 }
 
 function importanceSentence(head: HeadName): string | null {

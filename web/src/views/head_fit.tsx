@@ -7,9 +7,9 @@ import { Figure } from "../figure";
 import { Heatmap } from "../heatmap";
 import { Bars } from "../plot";
 import type { HeadName } from "../readings";
-import { digits, ofHead, shown, sides } from "../readings";
+import { capital, digits, ofHead, shown, sides } from "../readings";
 import { exam } from "../store";
-import { formName, formOf, formWords } from "./roles";
+import { closestForm, closestName, formName, formOf, formWords, noFormSentence } from "./roles";
 
 const FAMILIES = ["uniform", "identity", "offset", "column", "columns", "band", "permutation", "map"];
 
@@ -21,20 +21,21 @@ export function HeadFit(props: { pin: Pin; head: HeadName; map: Float32Array; fi
   const form = fits?.forms[head.head] ?? "";
   const error = fits?.errors[head.head] ?? null;
   const words = formWords(exam.value, form, head.kind);
+  const name = form === closestForm(exam.value, head) ? closestName(exam.value, head, form) : formName(form);
+  const none = noFormSentence(exam.value, head);
   const panels: [string, Float32Array][] = [
     ["The head", map],
-    [`Nearest ${formName(form)}`, fit],
+    [`Nearest ${name}`, fit],
     ["Difference", difference],
   ];
   return (
     <Figure
       id="fit"
-      title={`Structure: nearest to ${formName(form)}${words ? ` (${words})` : ""}`}
+      title={`Structure: nearest to ${name}${words ? ` (${words})` : ""}`}
       words={
         <>
           The error on this sentence is {digits(error)} per token that looks: 0 is a perfect fit, 2 the worst.{" "}
-          {formOf(exam.value, head) === "none" &&
-            "Over all sentences, no form explains this head better than nothing at all. "}
+          {none !== null && `Over all sentences: ${none}. `}
           In the difference, violet is where the head looks more than the form and orange where it looks less; its scale
           ends at the largest difference.
         </>
@@ -75,6 +76,7 @@ export function HeadForms({ head }: { head: HeadName }): JSX.Element | null {
   const nothing = ofHead(of, "structure.zero", head);
   if (errors.length === 0) return null;
   const best = formOf(of, head);
+  const none = noFormSentence(of, head);
   return (
     <Figure
       id="forms"
@@ -82,8 +84,11 @@ export function HeadForms({ head }: { head: HeadName }): JSX.Element | null {
       words={
         <>
           Error per token that looks, mean of all sentences: 0 is a perfect fit, 2 the worst.{" "}
-          {typeof nothing === "number" && `The dashed line is the error of nothing at all (${digits(nothing)}). `}
-          Forms that can say more fit better, so the one chosen, in strong colour, is the best for its length.
+          {typeof nothing === "number" && `The dashed line is the error of nothing at all (${digits(nothing)}). `}A form
+          that takes longer to describe always fits better.{" "}
+          {none === null
+            ? "The one in strong colour is best when every form may use the same length."
+            : `${capital(none)}.`}
         </>
       }
       table={() => ({

@@ -22,6 +22,7 @@ import {
 import { live } from "../live";
 import { exam, linkTo, page } from "../store";
 import { HeadCells } from "./head_cells";
+import { formOf } from "./roles";
 
 interface Judgement {
   name: string;
@@ -29,11 +30,17 @@ interface Judgement {
   /** What the smallest and the largest say; the more telling end is shown first. */
   low?: string;
   high?: string;
-  /** Instead of the words of the reading. */
-  words?: string;
   /** What to do about it. */
   command?: string;
+  /** Which of them are listed, and what is said if none is. */
+  listed?: (one: Judged) => boolean;
+  nowhere?: string;
 }
+
+const NO_GROWTH = {
+  listed: ({ value }: Judged): boolean => value > 0,
+  nowhere: "Nowhere would growing pay: what some sentences promise, others do not confirm.",
+};
 
 const JUDGEMENTS: Judgement[] = [
   {
@@ -55,18 +62,21 @@ const JUDGEMENTS: Judgement[] = [
     title: "What more keys would bring",
     high: "More keys would help most here",
     command: "attnworks reshape grow MODEL --add 8 --kinds keys --out NEW",
+    ...NO_GROWTH,
   },
   {
     name: "bottleneck.values",
     title: "What more values would bring",
     high: "More values would help most here",
     command: "attnworks reshape grow MODEL --add 8 --kinds values --out NEW",
+    ...NO_GROWTH,
   },
   {
     name: "bottleneck.heads",
     title: "What one more head would bring",
     high: "One more head would help most here",
     command: "attnworks reshape grow MODEL --add 1 --kinds heads --out NEW",
+    ...NO_GROWTH,
   },
   {
     name: "redundancy.nearest",
@@ -75,12 +85,12 @@ const JUDGEMENTS: Judgement[] = [
     command: "attnworks reshape prune MODEL --by redundancy --keep 0.75 --out NEW",
   },
   {
-    name: "structure.distance",
-    title: "Distance to a fixed form",
-    words: "error of the nearest fixed form, per query; 0 is a perfect fit, 2 the worst",
-    low: "A fixed form could stand for these heads",
-    high: "No fixed form comes near these heads",
+    name: "structure.explained",
+    title: "Share that a fixed form explains",
+    high: "A fixed form could stand for these heads",
     command: "attnworks reshape project MODEL --heads HEADS --out NEW",
+    listed: ({ name }) => hasForm(name),
+    nowhere: "No head has a structured form that is worth its length and explains at least half of the attention.",
   },
 ];
 const MOST_BARS = 10;
@@ -128,7 +138,7 @@ export function HeadsPart(): JSX.Element {
 }
 
 function Measured({ judgement }: { judgement: Judgement }): JSX.Element {
-  const { name, title, low, high, words, command } = judgement;
+  const { name, title, low, high, command, listed, nowhere } = judgement;
   const ends = [...(low === undefined ? [] : ["low" as const]), ...(high === undefined ? [] : ["high" as const])];
   const [end, setEnd] = useState<"low" | "high">(ends[0] ?? "high");
   const all = judged(exam.value, name);
@@ -136,7 +146,7 @@ function Measured({ judgement }: { judgement: Judgement }): JSX.Element {
     .map((kind) => reading(exam.value, name, kind))
     .find((found) => found !== null);
   const sorted = [...all].sort((a, b) => (end === "low" ? a.value - b.value : b.value - a.value));
-  const telling = name.startsWith("bottleneck.") ? sorted.filter(({ value }) => value > 0) : sorted;
+  const telling = listed === undefined ? sorted : sorted.filter(listed);
   const table = () => ({ columns: ["where", name], rows: all.map(({ name: where, value }) => [where, value]) });
   return (
     <div
@@ -148,7 +158,7 @@ function Measured({ judgement }: { judgement: Judgement }): JSX.Element {
         words={
           first !== undefined && (
             <>
-              {capital(words ?? first.words)}. Source: <Words text={first.source} />.
+              {capital(first.words)}. Source: <Words text={first.source} />.
             </>
           )
         }
@@ -161,9 +171,10 @@ function Measured({ judgement }: { judgement: Judgement }): JSX.Element {
         title={(end === "low" ? low : high) ?? title}
         words={
           command !== undefined &&
+          telling.length > 0 &&
           !live.changed.value && (
             <>
-              To do something about it: <code>{command.replace("HEADS", nearest(sorted))}</code>
+              To do something about it: <code>{command.replace("HEADS", nearest(telling))}</code>
             </>
           )
         }
@@ -179,7 +190,7 @@ function Measured({ judgement }: { judgement: Judgement }): JSX.Element {
           />
         )}
         {telling.length === 0 ? (
-          <p>Nowhere would growing pay: what some sentences promise, others do not confirm.</p>
+          <p>{nowhere}</p>
         ) : telling.slice(0, MOST_BARS).every(({ value }) => value === 0) ? (
           <p>
             {telling
@@ -194,6 +205,11 @@ function Measured({ judgement }: { judgement: Judgement }): JSX.Element {
       </Figure>
     </div>
   );
+}
+
+function hasForm(name: string): boolean {
+  const head = parseHead(exam.value, name);
+  return head !== null && !["", "none"].includes(formOf(exam.value, head));
 }
 
 /** The first few that can be projected. */
@@ -256,7 +272,12 @@ function judged(examined: Exam, name: string): Judged[] {
 
 function measureUnit(name: string): string {
   if (name.startsWith("bottleneck.")) return "fall of the loss per 1000 parameters";
-  return { "ablation.change": "rise of the loss", "importance.gradient": "mean |dL/d gate|" }[name] ?? "distance";
+  const units: Record<string, string> = {
+    "ablation.change": "rise of the loss",
+    "importance.gradient": "mean |dL/d gate|",
+    "structure.explained": "share explained",
+  };
+  return units[name] ?? "distance";
 }
 
 function asNumber(value: number | string | null): number | null {

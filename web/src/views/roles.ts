@@ -94,6 +94,41 @@ export function formName(form: string): string {
   return FORMS[form] ?? form;
 }
 
+/** The form that comes nearest over all sentences, also where it is not worth its length; "" where not measured. */
+export function closestForm(exam: Exam, head: HeadName): string {
+  return String(ofHead(exam, "structure.closest", head) ?? "");
+}
+
+/** "shifted diagonal, 2 tokens back": the offset is the one over all sentences. */
+export function closestName(exam: Exam, head: HeadName, form: string): string {
+  const offset = ofHead(exam, "structure.shift", head);
+  if (form !== "offset" || typeof offset !== "number") return formName(form);
+  const far = Math.abs(offset);
+  const where = offset === 0 ? "" : `, ${far} token${far === 1 ? "" : "s"} ${offset > 0 ? "ahead" : "back"}`;
+  return `${formName(form)}${where}`;
+}
+
+/** "67 %": the share of a head that its closest form explains; null where it is not known. */
+export function explainedShare(exam: Exam, head: HeadName): string | null {
+  const share = ofHead(exam, "structure.explained", head);
+  return typeof share === "number" ? `${Math.round(100 * Math.max(share, 0))} %` : null;
+}
+
+/**
+ * Why a head has no structured form, as a sentence; null where it has one.
+ *
+ * A form must be worth the length of its description and explain at least half; even attention is no structured form.
+ */
+export function noFormSentence(exam: Exam, head: HeadName): string | null {
+  if (formOf(exam, head) !== "none") return null;
+  const closest = closestForm(exam, head);
+  const share = explainedShare(exam, head);
+  if (closest === "" || closest === "none" || share === null) return "no structured form";
+  if (closest === "uniform") return `no structured form; even attention explains ${share}`;
+  const name = closestName(exam, head, closest);
+  return `no structured form that is worth the length of its description explains half; the closest, ${name}, explains ${share}`;
+}
+
 /** "each token to the one at a fixed offset", from the words of the reading. */
 export function formWords(exam: Exam, form: string, kind: Kind): string {
   return (reading(exam, `structure.${form}`, kind)?.words ?? "").replace(/^error of /, "");

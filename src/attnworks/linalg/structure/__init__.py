@@ -29,7 +29,7 @@ from attnworks.linalg.structure.families import (
     sample_blocks,
     shift_map,
 )
-from attnworks.linalg.structure.fitting import Fit, fit, winner
+from attnworks.linalg.structure.fitting import Fit, fit, offset_duels, winner
 from attnworks.linalg.structure.members import FAMILIES, Member, Terms
 from attnworks.linalg.structure.projecting import (
     Projection,
@@ -79,6 +79,7 @@ __all__ = [
     "is_identity",
     "is_permutation",
     "largest",
+    "offset_duels",
     "project",
     "renormalised",
     "row_report",

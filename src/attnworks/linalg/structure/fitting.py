@@ -13,8 +13,10 @@ from torch import Tensor
 
 from attnworks.errors import UsageError
 from attnworks.linalg.safe import widened
+from attnworks.linalg.structure.families import shift_map
 from attnworks.linalg.structure.members import FAMILIES, Member, Terms
 from attnworks.linalg.structure.projecting import small_errors
+from attnworks.linalg.structure.searching import beyond
 from attnworks.registry import unknown_name
 
 
@@ -72,6 +74,7 @@ def fit(
     budget: int | None = None,
     band: tuple[int, int] = (2, 2),
     causal: bool = False,
+    offset: Int[Tensor, "*#a"] | None = None,
 ) -> Fit:
     """H = P + E + rest with P the member of each family that leaves the least, and the family that explains H best.
 
@@ -81,7 +84,8 @@ def fit(
     for its value. With D the |h - p| in falling order, m corrections and errors allowed at s entries, the error is
     sum_{k > m} D_k - sum_{m < k <= m + s} min(D_k, eps). The winner wins against every other family, or, should none,
     against most; ties go to the shorter description, then to the first.
-    Families: `FAMILIES`; by default all that are defined for the shape of H.
+    Families: `FAMILIES`; by default all that are defined for the shape of H. With `offset`, the member of "offset" is
+    the one with this offset for each head, in place of the nearest.
     Source: Conti 2024, eq. 19 and 20, with D12 for the search (S4.133, S4.149).
     Holds when: 0 <= eps < 1/2, as an error of one half is no information. The winner depends on the candidates: it is
     the best of these. With a budget, P is still that of the search without one (for "map" and 0 <= H <= 1 it stays the
@@ -91,19 +95,53 @@ def fit(
     """
     H = _checked(H, eps, budget)
     chosen = _chosen(families, H.shape[-2] == H.shape[-1])
-    terms = Terms(H.shape[-2], H.shape[-1], eps, band, causal)
+    terms = Terms(H.shape[-2], H.shape[-1], eps, band, causal, offset)
     members = {name: FAMILIES[name](H, terms) for name in chosen}
     bits = torch.stack([H.new_zeros(H.shape[:-2], dtype=torch.float64) + m.bits() for m in members.values()], -1)
-    spare = (bits.unsqueeze(-2) - bits.unsqueeze(-1)).clamp_min(0.0)
-    corrections = (spare / terms.correction + 1e-9).long()
     duels = torch.stack(
         [
-            _errors(H - member.form(), eps, budget, counts)
-            for member, counts in zip(members.values(), corrections.unbind(-2), strict=True)
+            _errors(H - member.form(), eps, budget, _corrections(own, bits, terms))
+            for member, own in zip(members.values(), bits.unbind(-1), strict=True)
         ],
         -2,
     )
     return Fit(chosen, bits, duels, winner(duels, bits), members, budget)
+
+
+def offset_duels(fitted: Fit, offsets: Int[Tensor, " o"]) -> Float[Tensor, "*a o f"]:
+    """The duels of the family "offset" for each of these offsets, rather than the nearest: `fitted.duels` at "offset"
+    if `fit` were given that offset.
+
+    Only the n entries on a diagonal depend on its offset. So the m largest of all other |h - p| are among the m + n
+    largest |h|, which are found once for all offsets.
+    Holds when: `fitted` has the family "offset", and no budget.
+    """
+    member, bits = fitted.members["offset"], fitted.bits
+    H, terms, n = member.H, member.terms, member.terms.j
+    counts = _corrections(bits[..., fitted.families.index("offset")], bits, terms).clamp_max(n * n)
+    most = int(counts.max())
+    D = beyond(H, terms.eps).flatten(-2)
+    top = D.topk(min(most + n, n * n))
+    ahead = top.indices % n - top.indices // n
+    inside = offsets[offsets.abs() < n]
+    offsets_tried = torch.cat([inside, inside.new_tensor([n])])  # the last one has no key for any row
+    tau = shift_map(n, offsets_tried)
+    keyed = tau >= 0
+    along = H[..., torch.arange(n, device=H.device), tau.clamp_min(0)]
+    before, after = (beyond(along - one, terms.eps).double().masked_fill(~keyed, 0.0) for one in (0, 1))
+    others = top.values.double().unsqueeze(-2).masked_fill(ahead.unsqueeze(-2) == offsets_tried.unsqueeze(-1), 0.0)
+    candidates = torch.cat([others, after], -1)
+    written = F.pad(candidates.topk(min(most, candidates.shape[-1])).values.cumsum(-1), (1, 0))
+    taken = written.gather(-1, counts.unsqueeze(-2).expand(*written.shape[:-1], -1))
+    total = D.sum(-1, dtype=torch.float64).unsqueeze(-1) + (after - before).sum(-1)
+    found = ((total.unsqueeze(-1) - taken).clamp_min(0.0) / n).to(H.dtype)
+    place = torch.where(offsets.abs() < n, (offsets.abs() < n).cumsum(0) - 1, len(inside))
+    return found[..., place, :]
+
+
+def _corrections(own: Float[Tensor, "*a"], bits: Float[Tensor, "*a f"], terms: Terms) -> Int[Tensor, "*a f"]:
+    """How many entries a family may write exactly, if it may spend as much as each family does."""
+    return ((bits - own.unsqueeze(-1)).clamp_min(0.0) / terms.correction + 1e-9).long()
 
 
 def _errors(R: Tensor, eps: float, budget: int | None, corrections: Tensor) -> Tensor:

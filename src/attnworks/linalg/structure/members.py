@@ -26,7 +26,8 @@ FINEST = 2.0**-17
 
 @dataclass(frozen=True)
 class Terms:
-    """What all families are told: sizes of the map, errors forgiven, widths of the band, whether later keys are hidden.
+    """What all families are told: sizes of the map, errors forgiven, widths of the band, whether later keys are hidden,
+    and the offset of each head, or None for the best one of each map.
 
     Descriptions are in bits: log2 n for an index among n, and `value` for a weight from 0 to 1 on a grid of step 2 eps,
     which is within eps of it.
@@ -37,6 +38,7 @@ class Terms:
     eps: float
     band: tuple[int, int]
     causal: bool
+    offset: Int[Tensor, "*#a"] | None = None
 
     @property
     def value(self) -> float:
@@ -119,13 +121,15 @@ class Identity(Assigned):
 
 
 class Offset(Assigned):
-    """tau_i = i + o."""
+    """tau_i = i + o, with |o| <= n / 2 unless o is given."""
 
     def search(self) -> Tensor:
-        return shift_map(self.terms.j, best_offset(self.H, self.terms.eps))
+        given = self.terms.offset
+        found = best_offset(self.H, self.terms.eps) if given is None else given.expand(self.H.shape[:-2])
+        return shift_map(self.terms.j, found)
 
     def bits(self) -> float:
-        return log2(2 * self.terms.j - 1)
+        return log2(2 * (self.terms.j // 2) + 1)
 
 
 class Column(Assigned):

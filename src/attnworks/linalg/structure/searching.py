@@ -17,9 +17,14 @@ from torch import Tensor
 from attnworks.linalg.structure.families import band_mask
 
 
+def beyond(D: Float[Tensor, "*a"], eps: float) -> Float[Tensor, "*a"]:
+    """max(|d| - eps, 0)."""
+    return (D.abs() - eps).clamp_min(0.0)
+
+
 def gain(H: Float[Tensor, "*a i j"], eps: float) -> Float[Tensor, "*a i j"]:
     """G_ic = max(|h_ic| - eps, 0) - max(|h_ic - 1| - eps, 0): what the distance loses when row i attends key c."""
-    return _beyond(H, eps) - _beyond(H - 1, eps)
+    return beyond(H, eps) - beyond(H - 1, eps)
 
 
 def best_map(H: Float[Tensor, "*a i j"]) -> Int[Tensor, "*a i"]:
@@ -33,11 +38,16 @@ def best_map(H: Float[Tensor, "*a i j"]) -> Int[Tensor, "*a i"]:
 
 
 def best_offset(H: Float[Tensor, "*a n n"], eps: float) -> Int[Tensor, "*a"]:
-    """The o for which tau_i = i + o is best, between -(n - 1) and n - 1; rows without such a key attend nothing."""
+    """The o for which tau_i = i + o is best, of those with a key for at least half of the rows: |o| <= n / 2.
+
+    Other rows attend nothing. Without the limit, the corner of a map (o = n - 1, one row) would be near any head that
+    is far from all diagonals, as nothing at all is.
+    """
     n = H.shape[-1]
     rows = F.pad(gain(H, eps).flip(-2), (0, n)).flatten(-2)[..., :-n]
     diagonals = rows.unflatten(-1, (n, 2 * n - 1)).sum(-2)  # row n - 1 - i is moved n - 1 - i to the right
-    return diagonals.argmax(-1) - (n - 1)
+    furthest = n // 2
+    return diagonals[..., n - 1 - furthest : n + furthest].argmax(-1) - furthest
 
 
 def best_column(H: Float[Tensor, "*a i j"], eps: float) -> Int[Tensor, "*a"]:
@@ -90,11 +100,7 @@ def best_order(H: Float[Tensor, "*a n n"], left: int, right: int, eps: float) ->
     Source: D12 (iii), in place of the permutation by which the document makes its families diagonal (S4.141, S4.149).
     """
     outside = ~band_mask(H.shape[-1], left, right, device=H.device)
-    return _assign(_beyond(H, eps) @ outside.to(H.dtype).mT)
-
-
-def _beyond(D: Tensor, eps: float) -> Tensor:
-    return (D.abs() - eps).clamp_min(0.0)
+    return _assign(beyond(H, eps) @ outside.to(H.dtype).mT)
 
 
 def _assign(cost: Tensor) -> Tensor:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnworks.linalg.structure import fit
-from attnworks.measures.structure_fit import ACROSS, EPS, FAMILIES
+from attnworks.linalg.structure import best_offset, fit
+from attnworks.measures.structure_fit import EPS, families_of, judge
 from attnworks.traces.layer import Kind
 
-NOTHING = "zero"
+
+class Told(NamedTuple):
+    """What an examination told of the heads of a layer: structure.closest, and structure.shift where there is one."""
+
+    forms: tuple[str, ...]
+    shifts: Float[Tensor, " h"] | None = None
 
 
 class Fitted(NamedTuple):
@@ -24,18 +28,23 @@ class Fitted(NamedTuple):
     errors: Float[Tensor, " h"]
 
 
-def fit_heads(H: Float[Tensor, "h i j"], kind: Kind, told: Sequence[str] | None) -> Fitted:
-    """Each head by the form that an examination told of it; where it told none, by what explains this sentence best."""
-    families = [name for name in (ACROSS if kind == "cross" else FAMILIES) if name != NOTHING]
-    H, causal = H.float(), kind == "decoder"
-    forms = list(told) if told is not None and len(told) == len(H) else ["none"] * len(H)
-    unknown = [head for head, form in enumerate(forms) if form not in families]
-    if unknown:
-        for head, form in zip(unknown, fit(H[unknown], families, eps=EPS, causal=causal).names, strict=True):
-            forms[head] = str(form)
+def fit_heads(H: Float[Tensor, "h i j"], kind: Kind, told: Told | None) -> Fitted:
+    """Each head by the form, and the offset, that are closest to it over an examination; where none is told, by what is
+    closest to it on this sentence."""
+    names, H, causal = families_of(kind), H.float(), kind == "decoder"
+    known = told is not None and len(told.forms) == len(H)
+    forms = list(told.forms) if told is not None and known else [""] * len(H)
+    offsets = best_offset(H, EPS) if "offset" in names else None
+    if offsets is not None and told is not None and known and told.shifts is not None:
+        offsets = torch.where(told.shifts.isfinite(), told.shifts.nan_to_num().long(), offsets)
+    if unknown := [head for head, form in enumerate(forms) if form not in names]:
+        closest = judge(fit(H[unknown], names, eps=EPS, causal=causal).duels, names).closest
+        for head, form in zip(unknown, closest, strict=True):
+            forms[head] = form
     P, errors = torch.zeros_like(H), H.new_zeros(len(H))
     for form in sorted(set(forms)):
         heads = [head for head, name in enumerate(forms) if name == form]
-        nearest = fit(H[heads], (form,), eps=EPS, causal=causal)
+        offset = None if offsets is None else offsets[heads]
+        nearest = fit(H[heads], (form,), eps=EPS, causal=causal, offset=offset)
         P[heads], errors[heads] = nearest.form(form), nearest.error[:, 0]
     return Fitted(tuple(forms), P, errors)

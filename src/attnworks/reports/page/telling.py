@@ -8,13 +8,14 @@ from torch import Tensor
 
 from attnworks.exam.examination import Examination
 from attnworks.measures.reading import Reading
+from attnworks.measures.structure_fit import NONE
 
 Head = tuple[str, int]
 """Slot and number: ("enc.3", 7)."""
 HEADS = ("layer", "head")
 RULE = (
-    "the heads that matter most to the loss, where that was examined; else those whose role or structured form is "
-    "furthest above its baseline"
+    "the heads that matter most to the loss, where that was examined; else those whose role is furthest above its "
+    "baseline or whose structured form explains most"
 )
 
 
@@ -22,8 +23,8 @@ def by_telling(exam: Examination) -> dict[Head, float]:
     """Head -> how much it tells, from 0 to 1; heads that nothing is known of are not there.
 
     The change of the loss without the head, or else the gradient of its gate, as a share of the largest of all heads.
-    Without both, the larger of (score - baseline) / (1 - baseline) of its role and 1 - error / error of nothing at all
-    of its structured form.
+    Without both, the larger of (score - baseline) / (1 - baseline) of its role and the share that its structured form
+    explains.
     """
     for name in ("ablation.change", "importance.gradient"):
         if found := {head: abs(value) for head, value in _heads(exam, name).items()}:
@@ -33,9 +34,21 @@ def by_telling(exam: Examination) -> dict[Head, float]:
     gains = {
         head: (score[head] - least) / (1 - least) for head, least in baseline.items() if head in score and least < 1
     }
-    distance, nothing = _heads(exam, "structure.distance"), _heads(exam, "structure.zero")
-    fits = {head: 1 - distance[head] / most for head, most in nothing.items() if head in distance and most > 0}
+    formed = _with_form(exam)
+    fits = {head: share for head, share in _heads(exam, "structure.explained").items() if head in formed}
     return {head: max(gains.get(head, 0.0), fits.get(head, 0.0), 0.0) for head in gains | fits}
+
+
+def _with_form(exam: Examination) -> set[Head]:
+    """Heads that have a structured form."""
+    return {
+        (reading.row_name(layer), head)
+        for reading in exam.readings.of("structure.form")
+        for layer, row in enumerate(reading.value)
+        if isinstance(row, tuple)
+        for head, form in enumerate(row)
+        if form != NONE
+    }
 
 
 def _heads(exam: Examination, name: str) -> dict[Head, float]:
