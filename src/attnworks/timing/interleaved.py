@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 CONFIDENCE = 0.95
 """Of the intervals of time ratios."""
-ROUNDS, FEWEST_ROUNDS, SECONDS = 15, 6, 10.0
-"""Rounds of `interleave_within`, and their total time; fewer than 6 rounds give no interval of the median at 95 %."""
+ROUNDS, FEWEST_ROUNDS, SECONDS = 101, 6, 10.0
+"""Rounds of `interleave_within`, and their total time. A busy machine needs many for a narrow interval; fewer than 6
+give no interval of the median at 95 %."""
 
 Interval = tuple[float, float]
 """Lower and upper end."""
@@ -92,13 +93,9 @@ def interleave(
 
 
 def interleave_within(
-    candidates: Mapping[str, Callable[[], object]],
-    *,
-    seconds: float = SECONDS,
-    most: int = ROUNDS,
-    clock: Callable[[], float] = time.perf_counter,
+    candidates: Mapping[str, Callable[[], object]], *, clock: Callable[[], float] = time.perf_counter
 ) -> Race:
-    """`interleave` with as many rounds as fit into `seconds`: at most `most`, at least FEWEST_ROUNDS for an interval.
+    """`interleave` with as many rounds as fit into SECONDS: at most ROUNDS, at least FEWEST_ROUNDS for an interval.
 
     A round before them warms up and shows how long a round takes.
     """
@@ -106,5 +103,5 @@ def interleave_within(
     for run in candidates.values():
         run()
     once = clock() - began
-    fitting = most if once * most <= seconds else int(seconds / once)
+    fitting = ROUNDS if once * ROUNDS <= SECONDS else int(SECONDS / once)
     return interleave(candidates, rounds=max(FEWEST_ROUNDS, fitting), warmup=0, clock=clock)
