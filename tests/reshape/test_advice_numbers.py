@@ -18,7 +18,7 @@ from attnworks.models.remaking import mechanisms_of
 from attnworks.models.strict import parse
 from attnworks.receipt import Change, Healing, Losses, LossesAtLength, Receipt
 from attnworks.reshape import advising, scoring, swap_trials
-from attnworks.reshape.advising import Advice, Refused, advise, swapped, whole_layers
+from attnworks.reshape.advising import Advice, advise, swapped, whole_layers
 from attnworks.reshape.carrying_out import Care, carry_out, judge_on, mean_length
 from attnworks.reshape.contract import Bench
 from attnworks.reshape.long_texts import TrialText
@@ -106,7 +106,8 @@ def test_the_losses_that_refuse_a_mix(monkeypatch: pytest.MonkeyPatch) -> None:
     after = long.mean(with_mix(bench, {"enc.0": WINDOW, "enc.1": WINDOW}))
     assert advice.chosen == {} and advice.time_ratio == 1.0 and advice.time_interval == (1.0, 1.0)
     refused = the(advice.refused)
-    assert refused == Refused(advice.tried_at, pytest.approx(long.mean()), pytest.approx(after))  # pyright: ignore[reportArgumentType]
+    assert refused.tokens == advice.tried_at
+    assert (refused.before, refused.after) == pytest.approx((long.mean(), after))
     assert refused.after > refused.before
 
 
