@@ -212,7 +212,7 @@ export interface Receipt {
   /** Where -> what. */
   done: Record<string, string>;
   loss: LossSteps;
-  /** Of held-out sentences joined into texts of at most so many tokens. */
+  /** Of held-out sentences joined into texts of at most `tokens` tokens. */
   loss_at_length: (LossSteps & { tokens: number }) | null;
   parameters: { before: number; after: number };
   flops: { before: number; after: number };

@@ -39,7 +39,7 @@ SEEN_BLOCKS = 8
 
 @dataclass(frozen=True)
 class Refused:
-    """The losses that kept the fastest mix from being chosen: on texts of at most so many tokens, before and after."""
+    """The losses that kept the fastest mix from being chosen: on texts of at most `tokens` tokens, before and after."""
 
     tokens: int
     before: float

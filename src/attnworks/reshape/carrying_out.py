@@ -168,7 +168,7 @@ def bench_for(reshape: Reshape, examinee: Examinee, texts: Texts, care: Care, wa
 
 
 def _joined(judge: Judge, tokens: int | None) -> Judge | None:
-    """The same passages joined into texts of so many tokens; None if none are asked for or passages have as many."""
+    """The same passages joined into texts of `tokens` tokens; None without a number, or if passages are as long."""
     return None if tokens is None else TrialText.of(judge, mean_length(judge.text), tokens).long
 
 
