@@ -83,10 +83,10 @@ def seed(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture(autouse=True, scope="session")
 def short_scores() -> Iterator[None]:
-    """Receipts translate two sentences and time one round: more would take too long."""
+    """Receipts translate two sentences; times have as few rounds as give an interval: more would take too long."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("attnworks.reshape.scoring.TRANSLATED", 2)
-        patch.setattr("attnworks.reshape.scoring.ROUNDS", 1)
+        patch.setattr("attnworks.timing.interleaved.ROUNDS", 1)
         yield
 
 

@@ -34,6 +34,16 @@ class Losses:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LossesAtLength(Losses):
+    """Mean loss over held-out sentences that were joined into longer texts.
+
+    tokens    of the longest of them
+    """
+
+    tokens: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Figures:
     """A score over the held-out sentences, of the model before, after, and healed if it was."""
 
@@ -84,8 +94,11 @@ class Receipt:
     heads          for every layer that lost or gained heads, which head became which
     left_out       where -> why nothing was changed there, for places that an automatic choice considered
     facts          further numbers of this reshape, by name
+    loss_at_length of held-out sentences joined to `length` tokens, or as near to it as the text and the model allow;
+                   None if no length above that of sentences was asked for
     bytes          of all weights, in the type of the computation
     time           of a forward pass over held-out sentences, as a share of the time before; runs took turns
+    time_interval  95 % interval of it; None in receipts of before it was measured
     scores         BLEU of what the model writes, and 1 - cosine of sentence embeddings to those before
     fingerprint    of all weights before and after: hashes that are equal for models equal bit for bit
     """
@@ -109,6 +122,8 @@ class Receipt:
     facts: dict[str, float] = field(default_factory=dict)
     bytes: Change | None = None
     time: float | None = None
+    time_interval: tuple[float, float] | None = None
+    loss_at_length: LossesAtLength | None = None
     scores: dict[str, Figures] = field(default_factory=dict)
 
     @property

@@ -17,7 +17,7 @@ from attnworks.data.passages import Passage, Side
 from attnworks.exam.examination import Examination, Pin
 from attnworks.exam.run import examine
 from attnworks.measures.reading import Reading, Readings
-from attnworks.receipt import Change, Figures, Healing, Losses, Receipt
+from attnworks.receipt import Change, Figures, Healing, Losses, LossesAtLength, Receipt
 from attnworks.reports.page import Exam, Sentence, page_contents, page_html
 
 ADVICE: dict[str, Any] = {
@@ -27,18 +27,33 @@ ADVICE: dict[str, Any] = {
     "tried_at": 128,
     "present": [{"slot": "enc.0", "spec": "dense", "seconds": 0.01, "flops": 1000.0}],
     "trials": [
-        {"slot": "enc.0", "spec": "window:window=4", "error": 0.05, "seconds": 0.005, "flops": 300.0, "reason": None},
-        {"slot": "enc.0", "spec": "linear", "error": None, "seconds": None, "flops": None, "reason": "it does not fit"},
+        {
+            "slot": "enc.0", "spec": "window:window=4", "error": 0.05, "seconds": 0.005, "flops": 300.0, "reason": None,
+            "time_interval": [0.45, 0.55],
+        },
+        {
+            "slot": "enc.0", "spec": "window:window=64", "error": 0.01, "seconds": 0.0099, "flops": 900.0,
+            "reason": None, "time_interval": [0.96, 1.03],
+        },
+        {
+            "slot": "enc.0", "spec": "linear", "error": None, "seconds": None, "flops": None,
+            "reason": "it does not fit", "time_interval": None,
+        },
     ],
     "chosen": {"enc.0": "window:window=4"},
     "error": 0.05,
     "loss": 2.5,
     "rise": 0.01,
+    "sentence_loss": 2.25,
+    "sentence_rise": 1e-8,
     "time_ratio": 0.7,
+    "time_interval": [0.65, 0.75],
     "model_time_ratio": 0.9,
+    "model_time_interval": [0.85, 1.05],
+    "model_time_least": 0.8,
     "notes": ["times are those of this machine"],
     "command": "attnworks swap tiny --layers enc.0=window:window=4",
-}
+}  # fmt: skip
 
 
 RECEIPT = Receipt(
@@ -56,6 +71,9 @@ RECEIPT = Receipt(
     flops=Change(before=1000, after=800),
     facts={"heads_before": 6, "heads_cut": 1},
     scores={"BLEU": Figures(before=30.0, after=28.0, healed=29.0)},
+    time=0.8,
+    time_interval=(0.7, 0.9),
+    loss_at_length=LossesAtLength(before=3.0, predicted=3.1, after=3.25, healed=3.05, tokens=87),
     seconds=3.0,
     length=9,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,25 +15,28 @@ from tests.reshape.reshape_helpers import files_of
 from tests.training.training_helpers import SMALL
 
 from attnworks.cli import advise_display, main
+from attnworks.cli.advise_display import in_a_sentence
 from attnworks.models.presets import PRESETS
-from attnworks.reshape.advising import Advice
+from attnworks.reshape.advising import Advice, Refused
 from attnworks.reshape.swap_trials import Present, Trial
 
 WINDOW, LINEAR = "window:window=2", "linear"
 PRESENT = tuple(Present(slot, ("dense",) * 2, 0.004, 8_000_000) for slot in ("enc.0", "enc.1", "dec.0", "cross.0"))
 NOT_ACROSS = "is not defined from one sequence to another"
 TRIALS = (
-    Trial("enc.0", WINDOW, 0.0123, 0.001, 1_000_000),
-    Trial("enc.0", LINEAR, 0.456, 0.008, 500_000),
-    Trial("enc.1", WINDOW, 0.0345, 0.001, 1_000_000),
-    Trial("enc.1", LINEAR, 23.4, 0.008, 10_000_000),
-    Trial("dec.0", WINDOW, 0.0, 0.002, 1_000_000),
+    Trial("enc.0", WINDOW, 0.0123, 0.001, 1_000_000, time_interval=(0.2, 0.32)),
+    Trial("enc.0", LINEAR, 0.456, 0.008, 500_000, time_interval=(1.8, 2.5)),
+    Trial("enc.1", WINDOW, 0.0345, 0.001, 1_000_000, time_interval=(0.2, 0.32)),
+    Trial("enc.1", LINEAR, 23.4, 0.0038, 10_000_000, time_interval=(0.8, 1.25)),
+    Trial("dec.0", WINDOW, 0.0, 0.002, 1_000_000, time_interval=(0.4, 0.625)),
     Trial("cross.0", WINDOW, reason=NOT_ACROSS),
     Trial("cross.0", "bigbird", reason=NOT_ACROSS),
 )
 ADVICE = Advice(
     length=4096, tried_at=512, present=PRESENT, trials=TRIALS, chosen={"enc.0": WINDOW, "dec.0": WINDOW},
-    error=0.00615, loss=2.5, rise=0.01, time_ratio=0.6875, model_time_ratio=0.8, notes=("There are 512 positions.",),
+    error=0.00615, loss=2.5, rise=0.01, time_ratio=0.6875, time_interval=(0.64, 0.8), sentence_loss=2.25,
+    sentence_rise=1e-8, model_time_ratio=0.8, model_time_interval=(0.75, 0.85), model_time_least=0.7,
+    notes=("There are 512 positions.",),
 )  # fmt: skip
 
 
@@ -95,7 +99,7 @@ def test_advice_on_a_model_of_hugging_face(tmp_path: Path) -> None:
     result = advise(folder, "--text", lines, "--to", WINDOW, "--max-error", 0)
     assert result.exit_code == 0, result.output
     assert "Encoder" in result.stdout and "enc.1" in result.stdout and WINDOW in result.stdout
-    assert result.stdout.splitlines()[-1] == "Nothing saves time within an error of 0 %: keep what is there."
+    assert result.stdout.splitlines()[-1] == "Nothing is measurably faster within an error of 0 %: keep what is there."
     assert "Do it" not in result.stdout and "trying mechanisms" in result.stderr
 
 
@@ -103,18 +107,23 @@ def test_the_tables(run: Path, told: dict[str, Any]) -> None:
     result = advise(run, "--n", 4096, "--max-error", 0.05, "--objective", "embedding")
     assert result.exit_code == 0, result.output
     rows = [line.split() for line in result.stdout.splitlines()]
-    assert ["enc.0", WINDOW, "1.23", "%", "4x", "faster", "8x", "fewer", "*"] in rows
-    assert [LINEAR, "45.6", "%", "2x", "slower", "16x", "fewer"] in rows
-    assert ["enc.1", WINDOW, "3.45", "%", "4x", "faster", "8x", "fewer"] in rows
-    assert [LINEAR, ">", "1000", "%", "2x", "slower", "1.25x", "more"] in rows
-    assert ["dec.0", WINDOW, "0", "%", "2x", "faster", "8x", "fewer", "*"] in rows
-    assert "Errors on texts of up to 512 tokens; times and FLOPs at 4,096 positions; * chosen." in result.stdout
+    assert ["enc.0", WINDOW, "1.23", "%", "4x", "faster", "(3.12-5)", "8x", "fewer", "*"] in rows
+    assert [LINEAR, "45.6", "%", "2x", "slower", "(1.8-2.5)", "16x", "fewer"] in rows
+    assert ["enc.1", WINDOW, "3.45", "%", "4x", "faster", "(3.12-5)", "8x", "fewer"] in rows
+    assert [LINEAR, ">", "1000", "%", "no", "gain", "(0.8-1.25)", "1.25x", "more"] in rows
+    assert ["dec.0", WINDOW, "0", "%", "2x", "faster", "(1.6-2.5)", "8x", "fewer", "*"] in rows
     assert f"Not in cross.0: {WINDOW}, bigbird (it {NOT_ACROSS})." in result.stdout
     assert "There are 512 positions." in result.stdout
     flat = " ".join(result.stdout.split())
     assert (
-        f"Take {WINDOW} in enc.0, dec.0: attention gets 1.45x faster, the whole model 1.25x faster, its error is "
-        "0.615 % (root mean square over 4 layers), and the loss goes from 2.5 to 2.51." in flat
+        "Errors on texts of up to 512 tokens; times and FLOPs at 4,096 positions; * chosen. In brackets 95 % intervals "
+        "of times." in flat
+    )
+    assert (
+        f"Take {WINDOW} in enc.0, dec.0. Attention: 1.45x faster (1.25 to 1.56); whole model: 1.25x faster (1.18 to "
+        "1.33); in brackets 95 % intervals. The error of attention is 0.615 % (root mean square over 4 layers). On "
+        "texts of up to 512 tokens the loss goes from 2.5 to 2.51 (+0.01); on single sentences from 2.25 to 2.25 "
+        "(+1e-08)." in flat
     )
     assert flat.endswith(
         f"Do it attnworks reshape swap {shlex.quote(str(run))} --layers 'enc.0={WINDOW} dec.0={WINDOW}' --n 4096 "
@@ -122,6 +131,38 @@ def test_the_tables(run: Path, told: dict[str, Any]) -> None:
     )
     tables = [line for line in result.stdout.splitlines() if line.startswith((" layer", " enc", " dec", "      "))]
     assert tables and all(len(line) <= 80 for line in tables)
+
+
+def test_a_gain_that_cannot_be_measured_is_not_told_as_one() -> None:
+    told = in_a_sentence(replace(ADVICE, model_time_ratio=0.92, model_time_interval=(0.8, 1.04)), 0.02)
+    assert "whole model: no measurable gain (0.962 to 1.25 times as fast);" in told
+    assert told.startswith("Nothing makes the whole model measurably faster: keep what is there") and "Take" not in told
+    assert f"The fastest mix is {WINDOW} in enc.0, dec.0. Attention: 1.45x faster" in told
+    assert in_a_sentence(replace(ADVICE, model_time_interval=None), 0.02).startswith("Take"), "as it was not timed"
+    told = in_a_sentence(replace(ADVICE, time_ratio=0.99, time_interval=(0.96, 1.0)), 0.02)
+    assert "Attention: no measurable gain (1 to 1.04 times as fast);" in told
+    assert "slower (1.1 to 1.3)" in in_a_sentence(replace(ADVICE, time_ratio=1.2, time_interval=(1.1, 1.3)), 0.02)
+
+
+def test_a_model_that_saves_more_than_its_attention_is_told_by_its_interval() -> None:
+    """Attention saves 1.3 % of the time, and the whole model seems to save 7.8 %."""
+    doubted = replace(ADVICE, model_time_ratio=0.922, model_time_interval=(0.9, 0.96), model_time_least=0.987)
+    told = in_a_sentence(doubted, 0.02)
+    assert "whole model: between 1.04 and 1.11 times as fast;" in told and "1.08x" not in told
+
+
+def test_one_loss_where_there_are_no_longer_texts() -> None:
+    told = in_a_sentence(replace(ADVICE, sentence_loss=None, sentence_rise=None, model_time_ratio=None), 0.02)
+    assert told.endswith("On texts of up to 512 tokens the loss goes from 2.5 to 2.51 (+0.01).")
+    assert "whole model" not in told
+
+
+def test_the_loss_that_refuses_a_mix_is_told_with_its_length() -> None:
+    refused = replace(ADVICE, chosen={}, refused=Refused(1022, 2.5, 2.75))
+    assert in_a_sentence(refused, 0.02) == (
+        "Keep what is there: the fastest mix within an error of 2 % would raise the loss on texts of up to 1,022 "
+        "tokens from 2.5 to 2.75, by more than that share."
+    )
 
 
 def test_options_reach_the_advice(run: Path, told: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:

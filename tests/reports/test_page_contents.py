@@ -44,7 +44,9 @@ def receipt() -> Receipt:
 
 def advised() -> Advised:
     present = (Present("enc.0", ("dense", "dense"), 0.25, 19),)
-    advice = Advice(11, 7, present, (Trial("enc.0", "linear", reason="is of no use"),), {}, 0.0, 1.0, 0.0, 1.0)
+    advice = Advice(
+        11, 7, present, (Trial("enc.0", "linear", reason="is of no use"),), {}, 0.0, 1.0, 0.0, 1.0, (1.0, 1.0)
+    )
     return Advised("model", 0.02, advice, None)
 
 

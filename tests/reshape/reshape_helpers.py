@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
@@ -89,3 +90,8 @@ def project_folder(
 
 def files_of(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def without_time(receipt: Receipt) -> Receipt:
+    """All that two runs of the same reshape have in common."""
+    return replace(receipt, seconds=0.0, time=None, time_interval=None)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tests.exam_helpers import LINES, save_tiny, write_lines
-from tests.reshape.reshape_helpers import files_of, project_folder, small_run, texts
+from tests.reshape.reshape_helpers import files_of, project_folder, small_run, texts, without_time
 from tests.training.training_helpers import SMALL, recipe, write_pairs
 
 import attnworks
@@ -61,7 +61,7 @@ def refused(error: pytest.ExceptionInfo[BaseException]) -> str:
 
 
 def same_but_for_time(one: Receipt, other: Receipt) -> bool:
-    return replace(one, seconds=0.0, time=None) == replace(other, seconds=0.0, time=None)
+    return without_time(one) == without_time(other)
 
 
 # Runs ----------------------------------------------------------------------------------------------------------------

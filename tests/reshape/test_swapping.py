@@ -33,7 +33,7 @@ from attnworks.reshape.advising import advise, default_candidates, swapped
 from attnworks.reshape.carrying_out import Care, carry_out, judge_on
 from attnworks.reshape.contract import RESHAPES, Bench
 from attnworks.reshape.long_texts import TrialText, join, joined
-from attnworks.reshape.swap_trials import NOW, Present, Trial, Trying, layers_of, try_out
+from attnworks.reshape.swap_trials import NOW, Present, Timed, Trial, Trying, layers_of, try_out
 from attnworks.reshape.swapping import Swap, heads_of_layers
 from attnworks.traces.examinee import foreign_examinee
 
@@ -41,6 +41,9 @@ NARROW, WIDE = "window:window=1", "window:window=64"
 LINEAR, LINFORMER, BIGBIRD = "linear", "linformer:rank=3,length=37", "bigbird:window=1,block=1,n_global=1,n_random=1"
 LENGTH = 9
 FEW = texts(PASSAGES[:8])
+NOTHING_SAVED = {
+    "error": 0.0, "attention_time_ratio": 1.0, "attention_time_ratio_low": 1.0, "attention_time_ratio_high": 1.0,
+}  # fmt: skip
 
 
 def foreign_bench(name: str, **changes: Any) -> Bench:
@@ -86,15 +89,19 @@ def true_error(bench: Bench, slot: str, *specs: str) -> float:
     return ((after - before).norm() / whole.norm()).item()
 
 
+def timed(seconds: float) -> Timed:
+    return Timed(seconds, (0.99 * seconds, 1.01 * seconds))
+
+
 @pytest.fixture
 def times(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
-    """Seconds by mechanism, in the place of measured ones; what is there takes one second."""
+    """Seconds by mechanism, in the place of measured ones, known to one percent; what is there takes one second."""
     seconds: dict[str, float] = {}
 
-    def told(tried: Trying, *given: Any) -> dict[tuple[str, str], float]:
+    def told(tried: Trying, *given: Any) -> dict[tuple[str, str], Timed]:
         del given
-        known = {place: seconds.get(place[1], 0.5) for place in tried.groups}
-        return known | {(slot, NOW): 1.0 for slot in tried.layers}
+        known = {place: timed(seconds.get(place[1], 0.5)) for place in tried.groups}
+        return known | {(slot, NOW): Timed(1.0) for slot in tried.layers}
 
     monkeypatch.setattr(swap_trials, "measure_times", told)
     return seconds
@@ -248,7 +255,7 @@ def test_texts_are_as_long_as_asked_or_as_the_model_has_positions() -> None:
     cut = TrialText.of(learned, LENGTH, 100_000)
     assert cut.longest <= 29
     (told,) = cut.notes
-    assert told.startswith("Time is measured at 100,000 positions") and told.endswith("the model has 29 positions.")
+    assert told.startswith("Times are for 100,000 positions") and told.endswith("the model has 29 positions.")
 
 
 def test_a_window_shows_in_long_text_only(times: dict[str, float]) -> None:
@@ -293,6 +300,11 @@ def brute_force(errors: Mapping[tuple[str, str], float | None], times: Mapping[s
     return min(cost for cost, error in mixes if error <= bound)
 
 
+def trial(slot: str, spec: str, error: float) -> Trial:
+    """Ten times as fast as what is there."""
+    return Trial(slot, spec, error, 0.1, 1, time_interval=(0.09, 0.11))
+
+
 @pytest.mark.parametrize("objective", ["seq2seq", "embedding"])
 def test_a_small_error_of_attention_with_a_large_loss_is_dropped(
     objective: str, monkeypatch: pytest.MonkeyPatch
@@ -307,7 +319,7 @@ def test_a_small_error_of_attention_with_a_large_loss_is_dropped(
         for slot in ("enc.0", "enc.1", "dec.0")
     }
     worst = max(rises, key=rises.__getitem__)
-    told = [Trial(worst, NARROW, 1e-9, 0.1, 1), Trial("dec.1", WIDE, 1e-10, 0.1, 1)]
+    told = [trial(worst, NARROW, 1e-9), trial("dec.1", WIDE, 1e-10)]
     monkeypatch.setattr(advising, "try_out", lambda *given, **options: (present, told))
     rise = rises[worst]
     share = rise if objective == "embedding" else rise / loss
@@ -321,7 +333,7 @@ def test_losses_count_on_long_texts_too(times: dict[str, float]) -> None:
     """On the sentences as they are this window changes nothing; on long texts it must not pass unseen."""
     bench = bench_of(examinee_of(model_of(seed=1)))
     spec = "window:window=17"
-    told = [Trial(slot, spec, 1e-9, 0.1, 1) for slot in ("enc.0", "enc.1")]
+    told = [trial(slot, spec, 1e-9) for slot in ("enc.0", "enc.1")]
     present = [Present(slot, now, 1.0, 1) for slot, now in mechanisms_of(bench.model, cross=True).items()]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(advising, "try_out", lambda *given, **options: (present, told))
@@ -344,7 +356,7 @@ def test_auto(times: dict[str, float]) -> None:
     assert receipt.done and parse(RESHAPES["swap"], receipt.asked, "asked") == asked and receipt.loss.healed is not None
     now = mechanisms_of(new, cross=True)
     assert {slot: specs[0] for slot, specs in now.items() if specs != ("dense", "dense")} == receipt.done
-    ratios = {"attention_time_ratio", "model_time_ratio"}
+    ratios = {f"{of}_time_ratio{end}" for of in ("attention", "model") for end in ("", "_low", "_high")}
     assert {*receipt.facts} == {"error", *ratios, *(f"error_{slot}" for slot in receipt.done)}
     squared = sum(receipt.facts[f"error_{slot}"] ** 2 for slot in receipt.done)
     assert receipt.facts["error"] == pytest.approx(math.sqrt(squared / 6)) and receipt.facts["error"] <= 0.2
@@ -353,7 +365,7 @@ def test_auto(times: dict[str, float]) -> None:
 
 def test_auto_without_names_tries_what_could_pay() -> None:
     made = Swap(max_error=0.0, length=70).make(bench_of(examinee_of(model_of()), FEW))
-    assert made.done == {} and made.facts == {"error": 0.0, "attention_time_ratio": 1.0}
+    assert made.done == {} and made.facts == NOTHING_SAVED
 
 
 # Named layers --------------------------------------------------------------------------------------------------------
@@ -379,7 +391,7 @@ def test_named(layers: str, done: dict[str, str], times: dict[str, float]) -> No
             LINEAR if slot in done or f"{slot}.{head}" in done else "dense" for head in range(len(specs))
         )
     swapped_layers = dict.fromkeys(".".join(place.split(".")[:2]) for place in done)
-    assert {*made.facts} == {"error", "attention_time_ratio", *(f"error_{slot}" for slot in swapped_layers)}
+    assert {*made.facts} == {*NOTHING_SAVED, *(f"error_{slot}" for slot in swapped_layers)}
     for slot in swapped_layers:
         assert made.facts[f"error_{slot}"] == pytest.approx(true_error(bench, slot, *now[slot]), rel=1e-9, abs=1e-12)
 
@@ -397,7 +409,7 @@ def test_swapping_to_what_is_there_changes_nothing(name: str, times: dict[str, f
     bench = bench_of(examinee_of(model_of()), FEW) if name == "own" else foreign_bench(name)
     swap = Swap(to=("dense",), layers="*")
     made = swap.make(bench)
-    assert made.done == {} and made.rise == 0 and made.facts == {"error": 0.0, "attention_time_ratio": 1.0}
+    assert made.done == {} and made.rise == 0 and made.facts == NOTHING_SAVED
     old, new = bench.model.state_dict(), made.model.state_dict()
     assert list(old) == list(new) and all(torch.equal(old[key], new[key]) for key in old)
     subject: Any = bench.examinee.subject

@@ -183,6 +183,9 @@ export interface Change {
   certain: boolean | null;
 }
 
+/** Both ends of a 95 % interval. */
+export type Interval = [number, number];
+
 /** As `attnworks advise --json`; `spec` of what is present names the mechanisms of its heads. */
 export interface Advice {
   model: string;
@@ -197,16 +200,33 @@ export interface Advice {
     seconds: number | null;
     flops: number | null;
     reason: string | null;
+    time_interval: Interval | null;
   }[];
   chosen: Record<string, string>;
   error: number;
+  /** Of texts of at most `tried_at` tokens. */
   loss: number;
   rise: number;
+  /** Of sentences as they are, where `loss` is that of longer texts. */
+  sentence_loss: number | null;
+  sentence_rise: number | null;
+  /** Seconds after / before. */
   time_ratio: number;
+  time_interval: Interval;
   model_time_ratio: number | null;
+  model_time_interval: Interval | null;
+  /** The least that the ratio of the whole model can be, by what its attention saves. */
+  model_time_least: number | null;
   notes: string[];
   /** What makes a model of the advice; null where nothing is to be changed. */
   command: string | null;
+}
+
+export interface LossSteps {
+  before: number;
+  predicted: number;
+  after: number;
+  healed: number | null;
 }
 
 export interface Receipt {
@@ -216,12 +236,15 @@ export interface Receipt {
   objective: string;
   /** Where -> what. */
   done: Record<string, string>;
-  loss: { before: number; predicted: number; after: number; healed: number | null };
+  loss: LossSteps;
+  /** Of held-out sentences joined into texts of at most `tokens` tokens. */
+  loss_at_length: (LossSteps & { tokens: number }) | null;
   parameters: { before: number; after: number };
   flops: { before: number; after: number };
   bytes: { before: number; after: number } | null;
   /** Of a forward pass, as a share of the time before. */
   time: number | null;
+  time_interval: Interval | null;
   scores: Record<string, { before: number; after: number; healed: number | null }>;
   facts: Record<string, number>;
   seconds: number;

@@ -1,5 +1,5 @@
 /** Readings of an examination, by head and along depth. */
-import type { Exam, Kind, Pin, Reading, Value } from "./contract";
+import type { Exam, Interval, Kind, Pin, Reading, Value } from "./contract";
 
 export const KINDS: readonly Kind[] = ["encoder", "decoder", "cross"];
 export const SHORT: Record<Kind, string> = { encoder: "enc", decoder: "dec", cross: "cross" };
@@ -152,6 +152,11 @@ export function signed(x: number): string {
 
 export function whole(x: number): string {
   return Math.round(x).toLocaleString("en-US");
+}
+
+/** A time ratio with such an interval cannot be told from 1. */
+export function containsOne([low, high]: Interval): boolean {
+  return low <= 1 && high >= 1;
 }
 
 export function percent(x: number): string {

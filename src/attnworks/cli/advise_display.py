@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnworks.cli.console import console, print_json
-from attnworks.cli.receipt_display import percent, times
+from attnworks.cli.receipt_display import SPEED, percent, speed, times
 from attnworks.cli.reshape_run import texts_of, watching
 from attnworks.reports.advice import draw_advice
 from attnworks.reports.times import check_picture
@@ -22,8 +22,14 @@ from attnworks.reshape.history import Place
 from attnworks.reshape.swap_trials import Present, Trial
 from attnworks.reshape.swapping import Swap, pairs_of
 from attnworks.reshape.texts import HELD_OUT, LEARN
+from attnworks.timing import CONFIDENCE, Interval, contains_one
 from attnworks.traces.examinee import open_examinee
 
+INTERVAL = f"{100 * CONFIDENCE:.0f} % intervals"
+KEEP = (
+    "Nothing makes the whole model measurably faster: keep what is there, try a larger --n, or measure again on an "
+    "idle machine."
+)
 KINDS = {"enc": "Encoder", "dec": "Decoder", "cross": "Cross-attention"}
 
 
@@ -63,7 +69,7 @@ def _show(advice: Advice, max_error: float, command: str | None) -> None:
     screen = console()
     now = {layer.slot: layer for layer in advice.present}
     lengths = f"up to {advice.tried_at:,} tokens; times and FLOPs at {advice.length:,} positions"
-    screen.print(f"Errors on texts of {lengths}; * chosen.", style="dim")
+    screen.print(f"Errors on texts of {lengths}; * chosen. In brackets {INTERVAL} of times.", style="dim")
     for kind, title in KINDS.items():
         usable = [trial for trial in advice.trials if trial.slot.startswith(f"{kind}.") and trial.reason is None]
         if usable:
@@ -75,7 +81,7 @@ def _show(advice: Advice, max_error: float, command: str | None) -> None:
         screen.print(note, markup=False)
     screen.print(f"\n{in_a_sentence(advice, max_error)}", markup=False)
     if command is not None:
-        screen.print(f"Do it  {command}", markup=False, soft_wrap=True)
+        screen.print(f"{'Do it' if _pays(advice) else 'Do it all the same'}  {command}", markup=False, soft_wrap=True)
 
 
 def _table(trials: Sequence[Trial], now: Mapping[str, Present], chosen: Mapping[str, str]) -> Table:
@@ -93,12 +99,21 @@ def _table(trials: Sequence[Trial], now: Mapping[str, Present], chosen: Mapping[
                 slot if number == 0 else "",
                 Text(trial.spec),
                 percent(trial.error),
-                times(now[slot].seconds / trial.seconds, "faster", "slower"),
+                _speed_cell(trial.seconds / now[slot].seconds, trial.time_interval),
                 times(now[slot].flops / max(1, trial.flops), "fewer", "more"),
                 "*" if picked else "",
                 style="bold" if picked else None,
             )
     return table
+
+
+def _speed_cell(time_ratio: float, interval: Interval | None) -> str:
+    """4.1x faster (4-4.2), or no gain."""
+    if interval is None:
+        return times(1 / time_ratio, *SPEED)
+    if contains_one(interval):
+        return f"no gain ({1 / interval[1]:.3g}-{1 / interval[0]:.3g})"
+    return speed(time_ratio, interval).replace(" to ", "-")
 
 
 def _not_usable(trials: Iterable[Trial]) -> list[str]:
@@ -117,21 +132,49 @@ def in_a_sentence(advice: Advice, max_error: float) -> str:
     """The mix, its error, and what it saves."""
     if not advice.trials:
         return f"Nothing takes fewer FLOPs than what is there at {advice.length:,} positions: try a larger --n."
-    if not advice.chosen and advice.forbidden is not None:
+    refused = advice.refused
+    if not advice.chosen and refused is not None:
         return (
-            f"Keep what is there: the fastest mix within an error of {percent(max_error)} would raise the loss from "
-            f"{advice.loss:.4g} to {advice.forbidden:.4g}, by more than that share."
+            f"Keep what is there: the fastest mix within an error of {percent(max_error)} would raise the loss on "
+            f"texts of up to {refused.tokens:,} tokens from {refused.before:.4g} to {refused.after:.4g}, by more than "
+            "that share."
         )
     if not advice.chosen:
-        return f"Nothing saves time within an error of {percent(max_error)}: keep what is there."
+        return f"Nothing is measurably faster within an error of {percent(max_error)}: keep what is there."
     by_spec: dict[str, list[str]] = {}
     for slot, spec in advice.chosen.items():
         by_spec.setdefault(spec, []).append(slot)
     mix = "; ".join(f"{spec} in {', '.join(slots)}" for spec, slots in by_spec.items())
-    whole = advice.model_time_ratio
-    model = "" if whole is None else f", the whole model {times(1 / whole, 'faster', 'slower')}"
+    attention = speed(advice.time_ratio, advice.time_interval)
+    told = f"Take {mix}" if _pays(advice) else f"{KEEP} The fastest mix is {mix}"
     return (
-        f"Take {mix}: attention gets {times(1 / advice.time_ratio, 'faster', 'slower')}{model}, its error is "
-        f"{percent(advice.error)} (root mean square over {len(advice.present)} layers), and the loss goes from "
-        f"{advice.loss:.4g} to {advice.loss + advice.rise:.4g}."
+        f"{told}. Attention: {attention}{_model_speed(advice)}; in brackets {INTERVAL}. The error of attention is "
+        f"{percent(advice.error)} (root mean square over {len(advice.present)} layers). {_loss(advice)}"
     )
+
+
+def _pays(advice: Advice) -> bool:
+    """Whether the whole model gets measurably faster, as far as it was timed."""
+    return advice.model_time_interval is None or advice.model_time_interval[1] < 1
+
+
+def _model_speed(advice: Advice) -> str:
+    """What the whole model gains; the interval alone if the measured ratio is more than attention accounts for."""
+    ratio, interval, least = advice.model_time_ratio, advice.model_time_interval, advice.model_time_least
+    if ratio is None or interval is None:
+        return ""
+    if contains_one(interval) or least is None or ratio >= least:
+        return f"; whole model: {speed(ratio, interval)}"
+    return f"; whole model: between {1 / interval[1]:.3g} and {1 / interval[0]:.3g} times as fast"
+
+
+def _loss(advice: Advice) -> str:
+    """From before to after, at the length asked for and on sentences as they are."""
+    told = f"On texts of up to {advice.tried_at:,} tokens the loss goes {_from_to(advice.loss, advice.rise)}"
+    if advice.sentence_loss is None or advice.sentence_rise is None:
+        return f"{told}."
+    return f"{told}; on single sentences {_from_to(advice.sentence_loss, advice.sentence_rise)}."
+
+
+def _from_to(loss: float, rise: float) -> str:
+    return f"from {loss:.4g} to {loss + rise:.4g} ({rise:+.2g})"

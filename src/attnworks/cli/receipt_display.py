@@ -11,6 +11,10 @@ from attnworks.receipt import Receipt
 from attnworks.reshape.growth_methods import METHODS
 from attnworks.reshape.pruning import LEVELS
 from attnworks.reshape.ranking import RANKINGS
+from attnworks.timing import CONFIDENCE, Interval, contains_one
+
+SPEED = ("faster", "slower")
+NO_GAIN = "no measurable gain"
 
 
 def receipt_shown(receipt: Receipt, number: int | None = None) -> Group:
@@ -24,6 +28,10 @@ def receipt_shown(receipt: Receipt, number: int | None = None) -> Group:
     losses = _columns("", "before", "predicted", "after", *(("healed",) if loss.healed is not None else ()))
     found = (loss.before, loss.predicted, loss.after, *((loss.healed,) if loss.healed is not None else ()))
     losses.add_row(f"loss ({receipt.objective})", *(f"{value:.4g}" for value in found))
+    long = receipt.loss_at_length
+    if long is not None:
+        found = (long.before, long.predicted, long.after, *((long.healed,) if long.healed is not None else ()))
+        losses.add_row(f"loss on texts of up to {long.tokens:,} tokens", *(f"{value:.4g}" for value in found))
     for name, score in receipt.scores.items():
         after = (score.after, *((score.healed,) if score.healed is not None else ()))
         losses.add_row(name, f"{score.before:.4g}", "", *(f"{value:.4g}" for value in after))
@@ -34,7 +42,7 @@ def receipt_shown(receipt: Receipt, number: int | None = None) -> Group:
         share = f"{change.after - change.before:+,} ({-100 * change.saved or 0:+.3g} %)"
         sizes.add_row(name, f"{change.before:,}", f"{change.after:,}", share)
     if receipt.time is not None:
-        sizes.add_row("time of a forward pass", "1", f"{receipt.time:.2f}", "")
+        sizes.add_row("time of a forward pass", "1", f"{receipt.time:.3g}", _time_change(receipt.time_interval))
     title = Text(f"{'' if number is None else f'{number}. '}{receipt.title}", "bold")
     more: list[Table] = []
     if receipt.reshape == "prune":
@@ -57,7 +65,9 @@ def _swapped(receipt: Receipt) -> Table:
     table, facts = _columns("", ""), receipt.facts
     for name, words in (("attention_time_ratio", "attention cores"), ("model_time_ratio", "whole model")):
         if name in facts:
-            table.add_row(f"{words} at {receipt.length:,} positions", times(1 / facts[name], "faster", "slower"))
+            ends = [facts[end] for end in (f"{name}_low", f"{name}_high") if end in facts]
+            told = speed(facts[name], (ends[0], ends[1])) if len(ends) > 1 else times(1 / facts[name], *SPEED)
+            table.add_row(f"{words} at {receipt.length:,} positions", told)
     table.add_row("error of attention, root mean square", percent(facts.get("error", 0.0)))
     for name, value in facts.items():
         if name.startswith("error_"):
@@ -72,6 +82,22 @@ def percent(share: float) -> str:
 def times(ratio: float, more: str, less: str) -> str:
     """4.1x faster."""
     return f"{ratio:.3g}x {more}" if ratio >= 1 else f"{1 / ratio:.3g}x {less}"
+
+
+def speed(time_ratio: float, interval: Interval) -> str:
+    """4.1x faster (4 to 4.2), or that there is no measurable gain."""
+    slow, fast = 1 / interval[1], 1 / interval[0]
+    if contains_one(interval):
+        return f"{NO_GAIN} ({slow:.3g} to {fast:.3g} times as fast)"
+    low, high = (slow, fast) if time_ratio <= 1 else interval
+    return f"{times(1 / time_ratio, *SPEED)} ({low:.3g} to {high:.3g})"
+
+
+def _time_change(interval: Interval | None) -> str:
+    if interval is None:
+        return ""
+    told = f"{100 * CONFIDENCE:.0f} % interval {interval[0]:.3g} to {interval[1]:.3g}"
+    return f"no measurable change ({told})" if contains_one(interval) else told
 
 
 def _facts(receipt: Receipt) -> Table:

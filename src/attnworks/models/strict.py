@@ -62,6 +62,8 @@ def _value(hint: Any, value: object, where: str) -> Any:
             raise _wrong(where, f"one of {', '.join(map(repr, arguments))}", _shown(value))
         return value
     if origin is tuple and isinstance(value, list | tuple):
+        if arguments[-1] is not Ellipsis and len(value) != len(arguments):
+            raise _wrong(where, f"{len(arguments)} values", f"{len(value)}")
         return tuple(_value(arguments[0], item, f"{where}[{index}]") for index, item in enumerate(value))
     if origin is dict and isinstance(value, dict):
         return {str(key): _value(arguments[1], item, f"{where}.{key}") for key, item in value.items()}

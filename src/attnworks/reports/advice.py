@@ -15,7 +15,10 @@ SMALLEST = 1e-6
 
 
 def draw_advice(advice: Advice, path: Path, *, max_error: float) -> None:
-    """A colour per mechanism, a shape per kind of layer, the layer's number beside it, rings around the chosen."""
+    """A colour per mechanism, a shape per kind of layer, the layer's number beside it, rings around the chosen.
+
+    Vertical lines are 95 % intervals of speed.
+    """
     check_picture(path)
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -34,6 +37,9 @@ def draw_advice(advice: Advice, path: Path, *, max_error: float) -> None:
         label = None if trial.spec in named else trial.spec
         named.add(trial.spec)
         axis.scatter(x, y, s=26, marker=shape, color=colours[trial.spec], label=label, zorder=3)
+        if trial.time_interval is not None:
+            slowest, fastest = (1 / share for share in reversed(trial.time_interval))
+            axis.plot([x, x], [slowest, fastest], color=colours[trial.spec], linewidth=1.2, zorder=2)
         axis.annotate(number, (x, y), xytext=(4, 3), textcoords="offset points", fontsize=6, color="#555555")
         if advice.chosen.get(trial.slot) == trial.spec:
             axis.scatter(x, y, s=120, marker="o", facecolors="none", edgecolors="#000000", linewidths=1.2, zorder=4)

@@ -20,13 +20,14 @@ from attnworks.reshape.contract import Bench
 from attnworks.reshape.long_texts import TrialText
 from attnworks.reshape.mixes import Mix, Option, best_mixes
 from attnworks.reshape.swap_trials import ByHead, Layer, Present, Trial, layers_of, try_out
-from attnworks.timing import interleave
+from attnworks.timing import Interval, interleave_within
 from attnworks.traces.foreign import ForeignSubject
 from attnworks.traces.record import OwnSubject
 from attnworks.traces.subject import Subject
 
 LONGEST = 2**15
 """Beyond it dense attention, which is timed beside the others, takes minutes."""
+OLD, NEW = "old", "new"
 KEPT = ""
 """Among the options of a layer, what it has."""
 WORTH = 0.95
@@ -37,18 +38,35 @@ SEEN_BLOCKS = 8
 
 
 @dataclass(frozen=True)
+class Refused:
+    """The losses that kept the fastest mix from being chosen: on texts of at most `tokens` tokens, before and after."""
+
+    tokens: int
+    before: float
+    after: float
+
+
+@dataclass(frozen=True)
 class Advice:
     """What could be in each layer, and the mix that is cheapest within the bounds.
 
     length      positions at which time was measured, and FLOPs predicted
-    tried_at    tokens of the longest text on which errors were measured
+    tried_at    tokens of the longest text on which errors and `loss` were measured
     chosen      layer -> mechanism, of layers that change
     error       root mean square over the layers of the model of the relative error of attention
-    rise        of the loss on the text as it is, from `loss` without any change
+    loss        of the model without any change, on the texts of at most `tried_at` tokens
+    rise        of that loss with the mix
     time_ratio  seconds of all attention cores after / before
-    model_time_ratio  the same of the whole model, on a text of about that length; None if there is no such text, or
-                      nothing changes
-    forbidden   the loss that the fastest mix within the error would have, if that is too much
+    time_interval  95 % interval of it: the ends of the layers' intervals, weighted by their times. Layers are measured
+                   apart, so that it is wider than it needs to be
+    sentence_loss, sentence_rise  the same on sentences as they are, where `loss` is that of sentences joined into
+                                  longer texts; None elsewhere
+    model_time_ratio  seconds of the whole model after / before, on a text of about that length; None if there is no
+                      such text, or nothing changes
+    model_time_interval  95 % interval of it
+    model_time_least  the least that model_time_ratio can be if the model saves only what its attention cores save, at
+                      the lower end of time_interval; a smaller ratio is an error of measurement
+    refused     the losses of the fastest mix within the error, if they rise too much
     notes       what to know about these numbers, in sentences
     """
 
@@ -61,8 +79,13 @@ class Advice:
     loss: float
     rise: float
     time_ratio: float
+    time_interval: Interval
+    sentence_loss: float | None = None
+    sentence_rise: float | None = None
     model_time_ratio: float | None = None
-    forbidden: float | None = None
+    model_time_interval: Interval | None = None
+    model_time_least: float | None = None
+    refused: Refused | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -88,24 +111,11 @@ def advise(bench: Bench, to: Sequence[str] = (), *, max_error: float = 0.02, len
     mixes = [mix for mix in best_mixes(_options(present, trials)) if mix.error <= len(present) * max_error**2]
     nothing = Mix(sum(layer.seconds for layer in present), 0.0, {})
     before = text.losses(bench.examinee.subject)
-    found, forbidden = _cheapest_that_holds(bench, text, mixes, before, max_error)
-    mix, rises = found or (nothing, [0.0])
-    chosen = _changes(mix)
-    whole = _model_time_ratio(bench, text, whole_layers(bench.model, chosen))
-    untimed = ["No text is long enough to time the whole model."] if chosen and whole is None else []
-    notes = (*text.notes, *untimed, *_untrained(trials))
-    return _advice(
-        text,
-        present,
-        trials,
-        mix,
-        chosen,
-        before[0],
-        rises[0],
-        model_time_ratio=whole,
-        forbidden=forbidden,
-        notes=notes,
-    )
+    found, refused = _cheapest_that_holds(bench, text, mixes, before, max_error)
+    mix, rises = found or (nothing, [0.0] * len(before))
+    advice = _advice(text, present, trials, mix, _changes(mix), before, rises)
+    advice = replace(advice, refused=refused, notes=(*text.notes, *_untrained(trials)))
+    return _with_model_time(advice, bench, text) if advice.chosen else advice
 
 
 def trial_of(bench: Bench, wanted: Mapping[str, ByHead], length: int | None = None) -> Advice:
@@ -125,7 +135,7 @@ def trial_of(bench: Bench, wanted: Mapping[str, ByHead], length: int | None = No
     mix = Mix(sum(seconds.values()), sum((trial.error or 0.0) ** 2 for trial in trials), names)
     before = text.losses(bench.examinee.subject)
     rises = _rises(bench, text, before, wanted)
-    return _advice(text, present, trials, mix, names, before[0], rises[0])
+    return _advice(text, present, trials, mix, names, before, rises)
 
 
 def _text(bench: Bench, length: int | None) -> TrialText:
@@ -144,10 +154,10 @@ def _advice(
     trials: Sequence[Trial],
     mix: Mix,
     chosen: dict[str, str],
-    loss: float,
-    rise: float,
-    **others: Any,
+    before: Sequence[float],
+    rises: Sequence[float],
 ) -> Advice:
+    joined = len(before) > 1
     return Advice(
         length=text.asked,
         tried_at=text.longest,
@@ -155,38 +165,61 @@ def _advice(
         trials=tuple(trials),
         chosen=chosen,
         error=math.sqrt(mix.error / max(1, len(present))),
-        loss=loss,
-        rise=rise,
+        loss=before[-1],
+        rise=rises[-1],
         time_ratio=mix.cost / sum(layer.seconds for layer in present) if present else 1.0,
-        **others,
+        time_interval=_time_interval(present, trials, chosen),
+        sentence_loss=before[0] if joined else None,
+        sentence_rise=rises[0] if joined else None,
     )
 
 
+def _time_interval(present: Sequence[Present], trials: Sequence[Trial], chosen: Mapping[str, str]) -> Interval:
+    """Of the time of all attention cores after / before: the ends of each layer's, weighted by its time."""
+    intervals = {
+        trial.slot: trial.time_interval
+        for trial in trials
+        if trial.time_interval is not None and chosen.get(trial.slot) == trial.spec
+    }
+    whole = sum(layer.seconds for layer in present)
+    low, high = (
+        sum(layer.seconds * intervals.get(layer.slot, (1.0, 1.0))[end] for layer in present) / whole if present else 1.0
+        for end in (0, 1)
+    )
+    return low, high
+
+
 def _options(present: Sequence[Present], trials: Sequence[Trial]) -> dict[str, list[Option]]:
-    """What each layer may have: what it has, and what is faster."""
+    """What each layer may have: what it has, and what is measurably faster."""
     options = {layer.slot: [Option(KEPT, layer.seconds, 0.0)] for layer in present}
     for trial in trials:
         now = options[trial.slot][0].cost
-        if trial.error is not None and trial.seconds is not None and trial.seconds <= WORTH * now:
+        if trial.error is None or trial.seconds is None or trial.time_interval is None:
+            continue
+        if trial.seconds <= WORTH * now and trial.time_interval[1] < 1:
             options[trial.slot].append(Option(trial.spec, trial.seconds, trial.error**2))
     return options
 
 
 def _cheapest_that_holds(
     bench: Bench, text: TrialText, mixes: Sequence[Mix], before: Sequence[float], max_error: float
-) -> tuple[tuple[Mix, list[float]] | None, float | None]:
+) -> tuple[tuple[Mix, list[float]] | None, Refused | None]:
     """The first mix, in the steps of `advise`, whose losses rise by no more than they may, and by how much they do.
 
-    And the loss of the very first, if it does not hold.
+    And the loss of the very first that rises by more, if one does: that of long texts rather than that of sentences.
     """
-    relative, forbidden = bench.looked_at.objective.relative, None
+    relative, refused = bench.looked_at.objective.relative, None
+    may_rise = [max_error * (1 if relative else abs(loss)) for loss in before]
     for mix in _by_halves(mixes):
         bench.watch("measuring a mix", 0, 1)
         rises = _rises(bench, text, before, whole_layers(bench.model, _changes(mix)))
-        if all(rise <= max_error * (1 if relative else abs(loss)) for rise, loss in zip(rises, before, strict=True)):
-            return (mix, rises), forbidden
-        forbidden = before[0] + rises[0] if forbidden is None else forbidden
-    return None, forbidden
+        # written so that a loss that is not a number is refused
+        over = [place for place, rise in enumerate(rises) if not rise <= may_rise[place]]
+        if not over:
+            return (mix, rises), refused
+        worst = over[-1]
+        refused = refused or Refused(text.lengths[worst], before[worst], before[worst] + rises[worst])
+    return None, refused
 
 
 def _changes(mix: Mix) -> dict[str, str]:
@@ -215,17 +248,30 @@ def _subject(bench: Bench, wanted: Mapping[str, ByHead]) -> Subject:
     return subject.again(swapped(bench.model, wanted).eval())
 
 
-def _model_time_ratio(bench: Bench, text: TrialText, wanted: Mapping[str, ByHead]) -> float | None:
-    """Seconds of the whole model after / before, on one text; None if none is long enough, or nothing changes."""
-    if not wanted or not text.long_enough:
-        return None
-    old, new, longest = bench.examinee.subject, _subject(bench, wanted), text.judge.text
+def _with_model_time(advice: Advice, bench: Bench, text: TrialText) -> Advice:
+    """The time of the whole model too, on one text; a note if no text is long enough, or if it cannot be right."""
+    if not text.long_enough:
+        return replace(advice, notes=(*advice.notes, "No text is long enough to time the whole model."))
+    old, new = bench.examinee.subject, _subject(bench, whole_layers(bench.model, advice.chosen))
+    longest = text.judge.text
     place = max((place for batch in longest.batches for place in batch), key=lambda place: len(longest.sides[0][place]))
     batch, _ = replace(longest, batches=[[place]]).batch(0)
     batch = batch.to(next(bench.model.parameters()).device)
     with evaluating(bench.model):
-        race = interleave({"old": lambda: old.run(batch), "new": lambda: new.run(batch)}, rounds=3, warmup=1)
-    return race.speedup("old", over="new")
+        race = interleave_within({OLD: lambda: old.run(batch), NEW: lambda: new.run(batch)})
+    attention = min(1.0, sum(layer.seconds for layer in advice.present) / race.median(OLD))
+    ratio, least = race.time_ratio(NEW, to=OLD), 1 - attention * (1 - advice.time_interval[0])
+    doubt = (
+        f"The whole model was measured to save {100 * (1 - ratio):.2g} % of its time, but its attention accounts for "
+        f"at most {100 * (1 - least):.2g} %: go by the interval, or measure again on an idle machine."
+    )
+    return replace(
+        advice,
+        model_time_ratio=ratio,
+        model_time_interval=race.time_interval(NEW, to=OLD),
+        model_time_least=least,
+        notes=(*advice.notes, *([doubt] if ratio < least else [])),
+    )
 
 
 def _untrained(trials: Sequence[Trial]) -> list[str]:

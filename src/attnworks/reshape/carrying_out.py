@@ -19,11 +19,12 @@ from attnworks.models.folder import fingerprint
 from attnworks.objectives.choosing import choose
 from attnworks.objectives.own_callable import OwnFunction
 from attnworks.objectives.text import TextObjective
-from attnworks.receipt import Change, Figures, Healing, Losses, Receipt
+from attnworks.receipt import Change, Figures, Healing, Losses, LossesAtLength, Receipt
 from attnworks.registry import unknown_name
 from attnworks.reshape.contract import Bench, Reshape
 from attnworks.reshape.events import Watch, silently
 from attnworks.reshape.healing import LESSONS, OBJECTIVE, check_rate, heal, not_healed
+from attnworks.reshape.long_texts import TrialText, longest
 from attnworks.reshape.scoring import scores_of, time_ratio, weight_bytes
 from attnworks.reshape.texts import Texts
 from attnworks.traces.examinee import Examinee
@@ -90,19 +91,22 @@ def _carry_out(reshape: Reshape, examinee: Examinee, texts: Texts, care: Care, w
     looked_at, objective = bench.looked_at, bench.looked_at.objective
     held_out = judge_on(examinee, objective, texts.held_out, care)
     watch("measuring before", 0, 1)
+    long = _joined(held_out, reshape.counted_at)
     before, scores_before = held_out.mean(subject), scores_of(examinee, held_out, subject)
+    long_before = None if long is None else long.mean(subject)
     made = reshape.make(bench)
     length = reshape.counted_at or bench.length
     made.model.eval()
     new = subject.again(made.model)
     watch("measuring after", 0, 1)
     after, scores_after = held_out.mean(new), scores_of(examinee, held_out, new)
+    long_after = None if long is None else long.mean(new)
     facts = dict(made.facts)
     for number, (name, other) in enumerate(made.others.items()):
         watch("measuring others", number, len(made.others))
         spectator = other if isinstance(other, Spectator) else None
         facts[name] = held_out.mean(subject.again(other) if isinstance(other, nn.Module) else subject, spectator)
-    healed, scores_healed = None, {}
+    healed, long_healed, scores_healed = None, None, {}
     if care.steps:
         watch("reading text to heal with", 0, 1)
         healing = judge_on(examinee, objective, texts.learn, care)
@@ -112,6 +116,17 @@ def _carry_out(reshape: Reshape, examinee: Examinee, texts: Texts, care: Care, w
         if not math.isfinite(healed):
             raise not_healed("after the last step", f"loss {healed:g}")
         scores_healed = scores_of(examinee, held_out, new)
+        long_healed = None if long is None else long.mean(new)
+    at_length = None
+    if long is not None and long_before is not None and long_after is not None:
+        at_length = LossesAtLength(
+            tokens=longest(long.text),
+            before=long_before,
+            predicted=long_before + (made.rise if made.rise_at_length is None else made.rise_at_length),
+            after=long_after,
+            healed=long_healed,
+        )
+    time_share, time_interval = time_ratio(held_out, new)
     return made.model, Receipt(
         reshape=reshape.name,
         asked=_as_stored(asdict(reshape)),  # pyright: ignore[reportArgumentType]
@@ -131,8 +146,10 @@ def _carry_out(reshape: Reshape, examinee: Examinee, texts: Texts, care: Care, w
         length=length,
         facts=facts,
         loss=Losses(before=before, predicted=before + made.rise, after=after, healed=healed),
+        loss_at_length=at_length,
         bytes=Change(before=weight_bytes(subject.model), after=weight_bytes(made.model)),
-        time=time_ratio(held_out, new),
+        time=time_share,
+        time_interval=time_interval,
         scores={
             name: Figures(before=value, after=scores_after[name], healed=scores_healed.get(name))
             for name, value in scores_before.items()
@@ -149,6 +166,11 @@ def bench_for(reshape: Reshape, examinee: Examinee, texts: Texts, care: Care, wa
     objective = choose(care.objective, examinee.subject.abilities, seed=care.seed)
     looked_at = judge_on(examinee, objective, texts.learn[: reshape.looks_at], care)
     return Bench(examinee, looked_at, mean_length(looked_at.text), watch, care.seed)
+
+
+def _joined(judge: Judge, tokens: int | None) -> Judge | None:
+    """The same passages joined into texts of `tokens` tokens; None without a number, or if passages are as long."""
+    return None if tokens is None else TrialText.of(judge, mean_length(judge.text), tokens).long
 
 
 def mean_length(text: ExamText) -> int:

@@ -37,6 +37,7 @@ class Bench:
 class Made(NamedTuple):
     """A new model, what was done where, and by how much the loss should rise.
 
+    rise_at_length  the same on texts joined to `counted_at` tokens, if it is known
     facts     further numbers for the receipt, by name
     others    models, or ways to run the old one, to measure beside it, by the names of their losses in the receipt
     left_out  places that could have been changed and were not, with the reason
@@ -50,6 +51,7 @@ class Made(NamedTuple):
     others: Mapping[str, nn.Module | Spectator] = {}
     left_out: Mapping[str, str] = {}
     heads: Mapping[str, HeadMap] = {}
+    rise_at_length: float | None = None
 
 
 class Reshape:
@@ -66,7 +68,10 @@ class Reshape:
 
     @property
     def counted_at(self) -> int | None:
-        """Positions for which the receipt counts FLOPs, if not the mean number of tokens of a sentence."""
+        """Tokens for which the receipt counts FLOPs, and to which held-out sentences are joined for a second loss.
+
+        None: the mean number of tokens of a sentence, and no second loss.
+        """
         return None
 
     def check(self, model: nn.Module) -> None:

@@ -39,14 +39,13 @@ class TrialText:
         some = slice(None, None, max(1, len(text.kept) // SENTENCES))
         if asked <= mean:
             return cls(judge, some, None, asked)
-        long = joined(text, asked if positions is None else min(asked, positions))
-        long = long.part(slice(max(LONG_TEXTS, SENTENCES * mean // asked)))
-        longest = _longest(long)
         most = asked if positions is None else min(asked, positions)
-        why = "there is no more text" if longest < NEARLY * most else ""
+        long = joined(text, most).part(slice(max(LONG_TEXTS, SENTENCES * mean // asked)))
+        tokens = longest(long)
+        why = "there is no more text" if tokens < NEARLY * most else ""
         if not why and most < asked:
             why = f"the model has {positions:,} positions"
-        told = f"Time is measured at {asked:,} positions, errors on texts of at most {longest:,} tokens: {why}."
+        told = f"Times are for {asked:,} positions, errors and losses for texts of at most {tokens:,} tokens: {why}."
         return cls(judge, some, replace(judge, text=long), asked, (told,) if why else ())
 
     @property
@@ -57,19 +56,28 @@ class TrialText:
     @property
     def longest(self) -> int:
         """Tokens of the longest text that errors are measured on."""
-        return _longest(self.judge.text)
+        return longest(self.judge.text)
 
     @property
     def long_enough(self) -> bool:
         return self.longest >= NEARLY * self.asked
 
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens of the longest of the texts that each of the `losses` is measured on."""
+        short = self.short.text.part(self.some)
+        return [longest(short), *([] if self.long is None else [self.longest])]
+
     def losses(self, subject: Subject) -> list[float]:
-        """The mean loss of sentences as they are, and that of long texts if there are some."""
+        """The mean loss of sentences as they are, and that of long texts if there are some.
+
+        The first is that of sentences; the last that of texts of the length asked for, or as near to it as they come.
+        """
         return [self.short.mean(subject, some=self.some), *([] if self.long is None else [self.long.mean(subject)])]
 
 
-def _longest(text: ExamText) -> int:
-    """Of the texts that are in batches."""
+def longest(text: ExamText) -> int:
+    """Tokens of the longest of the texts that are in batches, on either side."""
     return max(len(rows[place]) for batch in text.batches for rows in text.sides for place in batch)
 
 

@@ -7,7 +7,7 @@ from torch import nn
 
 from attnworks.decoding.evaluating import evaluating
 from attnworks.objectives.embedding import SentenceEmbedding
-from attnworks.timing.interleaved import interleave
+from attnworks.timing import Interval, interleave_within
 from attnworks.traces.examinee import Examinee
 from attnworks.traces.judging import Judge
 from attnworks.traces.subject import Subject
@@ -17,7 +17,6 @@ from attnworks.training.evaluate import translation_scores
 BLEU, DRIFT = "BLEU", "embedding drift"
 TRANSLATED = 256
 """At most so many held-out sentences are translated."""
-ROUNDS = 7
 
 
 def scores_of(examinee: Examinee, held_out: Judge, subject: Subject) -> dict[str, float]:
@@ -42,8 +41,8 @@ def _bleu(examinee: Examinee, text: ExamText, model: nn.Module) -> float | None:
     return None if scores is None else scores.bleu
 
 
-def time_ratio(held_out: Judge, subject: Subject) -> float:
-    """Time of a forward pass over the batch with most tokens, as a share of the original's: median of the rounds."""
+def time_ratio(held_out: Judge, subject: Subject) -> tuple[float, Interval]:
+    """Time of a forward pass over the batch with most tokens, as a share of the original's, and its 95 % interval."""
     text = held_out.text
     largest = max(range(len(text.batches)), key=lambda number: text.batch(number)[0].source.ids.numel())
     batch = text.batch(largest)[0].to(next(subject.model.parameters()).device)
@@ -52,8 +51,8 @@ def time_ratio(held_out: Judge, subject: Subject) -> float:
         with evaluating(model.model), torch.inference_mode():
             model.run(batch)
 
-    race = interleave({"before": lambda: run(held_out.original), "after": lambda: run(subject)}, rounds=ROUNDS)
-    return 1 / race.speedup("after", over="before")
+    race = interleave_within({"before": lambda: run(held_out.original), "after": lambda: run(subject)})
+    return race.time_ratio("after", to="before"), race.time_interval("after", to="before")
 
 
 def weight_bytes(model: nn.Module) -> int:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -19,15 +19,13 @@ from attnworks.models.head_groups import HeadGroups
 from attnworks.models.multihead import MultiHead
 from attnworks.models.remaking import attention_parts, carry_over, grouped, groups_in, mechanisms_of
 from attnworks.reshape.events import Watch, silently
-from attnworks.timing import interleave
+from attnworks.timing import Interval, interleave_within
 from attnworks.traces.judging import Judge
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.subject import Spectator
 
 SEED = 0
 """Parameters of new mechanisms are drawn by it, in trials and in the model that comes of them."""
-ROUNDS, FEWEST_ROUNDS, SECONDS = 15, 3, 10.0
-"""Rounds of timing: as many as fit into so many seconds."""
 NOW = ""
 """Among the times of a layer, that of what it has."""
 
@@ -49,6 +47,7 @@ class Trial:
     seconds   of its core, (Q, K, V) -> Y, on one sequence
     flops     of the same, as the mechanism counts them
     reason    why it cannot be in the layer, in words; then there are no numbers
+    time_interval  95 % interval of its seconds as a share of those of what the layer has
     """
 
     slot: str
@@ -57,6 +56,7 @@ class Trial:
     seconds: float | None = None
     flops: int | None = None
     reason: str | None = None
+    time_interval: Interval | None = None
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,13 @@ class Present:
     by_head: ByHead
     seconds: float
     flops: int
+
+
+class Timed(NamedTuple):
+    """Seconds of a core, and the 95 % interval of their ratio to those of what the layer has."""
+
+    seconds: float
+    interval: Interval = (1.0, 1.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,9 +194,9 @@ def try_out(judge: Judge, wanted: Wanted, length: int, *, watch: Watch = silentl
             watch("trying mechanisms", number, len(text.batches))
             judge.original.run(text.batch(number)[0].to(like.device), tried)
         errors = tried.errors()
-        seconds = measure_times(tried, length, like, watch)
+        times = measure_times(tried, length, like, watch)
     present = [
-        Present(slot, layer.now, seconds[slot, NOW], layer.flops(layer.present(), length))
+        Present(slot, layer.now, times[slot, NOW].seconds, layer.flops(layer.present(), length))
         for slot, layer in layers.items()
         if slot in tried.seen
     ]
@@ -199,7 +206,8 @@ def try_out(judge: Judge, wanted: Wanted, length: int, *, watch: Watch = silentl
             trials.append(Trial(*place, reason=tried.reasons[place]))
         else:
             flops = layers[place[0]].flops(tried.groups[place], length)
-            trials.append(Trial(*place, errors[place], seconds[place], flops))
+            seconds, interval = times[place]
+            trials.append(Trial(*place, errors[place], seconds, flops, time_interval=interval))
     return present, trials
 
 
@@ -302,16 +310,16 @@ def mask_of(trace: LayerTrace) -> Mask | None:
     return plain if added is None or not added.any() else Mask(plain.padding, plain.causal, added)
 
 
-def measure_times(tried: Trying, n: int, like: Tensor, watch: Watch = silently) -> dict[Place, float]:
-    """Seconds of the core of what each layer has (`NOW`), and of all candidates against it, on n positions.
+def measure_times(tried: Trying, n: int, like: Tensor, watch: Watch = silently) -> dict[Place, Timed]:
+    """Time of the core of what each layer has (`NOW`), and of all candidates against it, on n positions.
 
-    Candidates take turns, and a candidate's time is the present one's divided by the median of the ratios of each
-    round. Layers that are alike are timed once. What cannot run on n positions gets a reason instead.
+    Candidates take turns, and a candidate's seconds are the present one's times the median of the ratios of each round.
+    Layers that are alike are timed once. What cannot run on n positions gets a reason instead.
     """
     alike: dict[object, list[str]] = {}
     for slot, layer in tried.layers.items():
         alike.setdefault((layer.geometry, layer.causal, layer.now, layer.scale, slot in tried.biased), []).append(slot)
-    seconds: dict[Place, float] = {}
+    times: dict[Place, Timed] = {}
     for number, slots in enumerate(alike.values()):
         watch("timing mechanisms", number, len(alike))
         layer = tried.layers[slots[0]]
@@ -320,9 +328,9 @@ def measure_times(tried: Trying, n: int, like: Tensor, watch: Watch = silently) 
         modules = {name: tried.groups[slot, name] for slot, name in reversed(places)}
         found, failed = _race({NOW: run(layer.present()), **{name: run(modules[name]) for name in modules}})
         tried.reasons.update({place: failed[place[1]] for place in places if place[1] in failed})
-        seconds.update({(slot, NOW): found[NOW] for slot in slots})
-        seconds.update({place: found[place[1]] for place in places if place[1] in found})
-    return seconds
+        times.update({(slot, NOW): found[NOW] for slot in slots})
+        times.update({place: found[place[1]] for place in places if place[1] in found})
+    return times
 
 
 def _runner(layer: Layer, n: int, like: Tensor, biased: bool) -> Callable[[HeadGroups], Callable[[], object]]:
@@ -341,11 +349,10 @@ def _runner(layer: Layer, n: int, like: Tensor, biased: bool) -> Callable[[HeadG
     return runner
 
 
-def _race(candidates: Mapping[str, Callable[[], object]]) -> tuple[dict[str, float], dict[str, str]]:
-    """Seconds of those that run, and why others do not."""
+def _race(candidates: Mapping[str, Callable[[], object]]) -> tuple[dict[str, Timed], dict[str, str]]:
+    """Times of those that run, and why others do not."""
     able: dict[str, Callable[[], object]] = {}
     failed: dict[str, str] = {}
-    began = time.perf_counter()
     for name, run in candidates.items():
         try:
             run()
@@ -355,6 +362,7 @@ def _race(candidates: Mapping[str, Callable[[], object]]) -> tuple[dict[str, flo
             failed[name] = _in_words(error)
         else:
             able[name] = run
-    once = time.perf_counter() - began
-    race = interleave(able, rounds=max(FEWEST_ROUNDS, min(ROUNDS, int(SECONDS / once))), warmup=1)
-    return {name: race.median(NOW) / race.speedup(name, over=NOW) for name in able}, failed
+    race = interleave_within(able)
+    return {
+        name: Timed(race.median(NOW) * race.time_ratio(name, to=NOW), race.time_interval(name, to=NOW)) for name in able
+    }, failed

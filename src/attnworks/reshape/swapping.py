@@ -18,6 +18,7 @@ from attnworks.reshape.advising import advise, check_length, check_max_error, sw
 from attnworks.reshape.contract import RESHAPES, Bench, Made, Reshape
 from attnworks.reshape.heads import NONE, Head, choose_heads
 from attnworks.reshape.swap_trials import ByHead
+from attnworks.timing import Interval
 
 AUTO, PAIR = "auto", "="
 
@@ -108,13 +109,14 @@ class Swap(Reshape):
         else:
             wanted, done = self.named(bench.model)
             advice = trial_of(bench, wanted, self.length)
-        facts = {"attention_time_ratio": advice.time_ratio, "error": advice.error}
-        if advice.model_time_ratio is not None:
-            facts["model_time_ratio"] = advice.model_time_ratio
+        facts = {"error": advice.error, **_with_interval("attention", advice.time_ratio, advice.time_interval)}
+        if advice.model_time_ratio is not None and advice.model_time_interval is not None:
+            facts |= _with_interval("model", advice.model_time_ratio, advice.model_time_interval)
         for trial in advice.trials:
             if trial.error is not None and advice.chosen.get(trial.slot) == trial.spec:
                 facts[f"error_{trial.slot}"] = trial.error
-        return Made(swapped(bench.model, wanted), done, advice.rise, facts)
+        rise = advice.rise if advice.sentence_rise is None else advice.sentence_rise
+        return Made(swapped(bench.model, wanted), done, rise, facts, rise_at_length=advice.rise)
 
     def named(self, model: nn.Module) -> tuple[dict[str, ByHead], dict[str, str]]:
         """The mechanisms of the layers in which something changes, and what is done where: a layer, or some heads."""
@@ -128,6 +130,12 @@ class Swap(Reshape):
                 changed = {f"{slot}.{head}": new[head] for head, before in enumerate(now) if new[head] != before}
                 done |= {slot: new[0]} if len({*new}) == 1 else changed
         return wanted, done
+
+
+def _with_interval(of: str, ratio: float, interval: Interval) -> dict[str, float]:
+    """As facts of a receipt, which are single numbers."""
+    name = f"{of}_time_ratio"
+    return {name: ratio, f"{name}_low": interval[0], f"{name}_high": interval[1]}
 
 
 def pairs_of(chosen: Mapping[str, str]) -> str:

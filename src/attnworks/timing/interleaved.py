@@ -2,10 +2,44 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+
+CONFIDENCE = 0.95
+"""Of the intervals of time ratios."""
+ROUNDS, FEWEST_ROUNDS, SECONDS = 101, 6, 10.0
+"""Rounds of `interleave_within`, and their total time. A busy machine needs many for a narrow interval; fewer than 6
+give no interval of the median at 95 %."""
+
+Interval = tuple[float, float]
+"""Lower and upper end."""
+
+
+def contains_one(interval: Interval) -> bool:
+    """Whether a time ratio with this interval cannot be told from 1: there is no measurable gain, and no loss."""
+    return interval[0] <= 1 <= interval[1]
+
+
+def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
+    """Confidence interval of the median, of any distribution: two order statistics, as the sign test gives them.
+
+    The median is below the k-th smallest of n independent values with probability P(Bin(n, 1/2) < k). The k-th smallest
+    and the k-th largest are returned, with the largest k whose coverage is at least `confidence`.
+
+    >>> median_interval([5.0, 1.0, 4.0, 2.0, 3.0, 9.0])
+    (1.0, 9.0)
+    """
+    n, ordered, outside = len(values), sorted(values), 0.0
+    k = 0
+    while outside + math.comb(n, k) / 2**n <= (1 - confidence) / 2:
+        outside += math.comb(n, k) / 2**n
+        k += 1
+    if k == 0:
+        raise ValueError(f"{n} values give no interval of the median with confidence {confidence}")
+    return ordered[k - 1], ordered[n - k]
 
 
 @dataclass(frozen=True)
@@ -21,6 +55,17 @@ class Race:
         """How many times faster `name` is than `over`: the median of the ratios of each round."""
         pairs = zip(self.seconds[over], self.seconds[name], strict=True)
         return statistics.median(slow / fast for slow, fast in pairs)
+
+    def time_ratio(self, name: str, to: str) -> float:
+        """Time of `name` as a share of the time of `to`: the median of the ratios of each round."""
+        return statistics.median(self._time_ratios(name, to))
+
+    def time_interval(self, name: str, to: str) -> Interval:
+        """Confidence interval of that median, at CONFIDENCE."""
+        return median_interval(self._time_ratios(name, to))
+
+    def _time_ratios(self, name: str, to: str) -> list[float]:
+        return [one / other for one, other in zip(self.seconds[name], self.seconds[to], strict=True)]
 
     def spread(self, name: str, over: str) -> tuple[float, float]:
         """First and third quartile of those ratios."""
@@ -45,3 +90,18 @@ def interleave(
             candidates[name]()
             seconds[name].append(clock() - began)
     return Race({name: tuple(values[warmup:]) for name, values in seconds.items()})
+
+
+def interleave_within(
+    candidates: Mapping[str, Callable[[], object]], *, clock: Callable[[], float] = time.perf_counter
+) -> Race:
+    """`interleave` with as many rounds as fit into SECONDS: at most ROUNDS, at least FEWEST_ROUNDS for an interval.
+
+    A round before them warms up and shows how long a round takes.
+    """
+    began = clock()
+    for run in candidates.values():
+        run()
+    once = clock() - began
+    fitting = ROUNDS if once * ROUNDS <= SECONDS else int(SECONDS / once)
+    return interleave(candidates, rounds=max(FEWEST_ROUNDS, fitting), warmup=0, clock=clock)

@@ -1,13 +1,13 @@
 /** Loss before, predicted, after and healed on one line, with the gap between prediction and measurement. */
 import type { JSX } from "preact";
 import { axis, tickText } from "../axis";
-import type { Receipt } from "../contract";
+import type { LossSteps } from "../contract";
 import { digits } from "../readings";
 
 const SIZE = { width: 440, row: 24, left: 80, right: 66, bottom: 22 };
 
-export function LossDots({ receipt }: { receipt: Receipt }): JSX.Element {
-  const { before, predicted, after, healed } = receipt.loss;
+export function LossDots({ loss, name }: { loss: LossSteps; name: string }): JSX.Element {
+  const { before, predicted, after, healed } = loss;
   const rows = [
     { name: "before", value: before, colour: "var(--ink-soft)", hollow: false },
     { name: "predicted", value: predicted, colour: "var(--c1)", hollow: true },
@@ -24,7 +24,7 @@ export function LossDots({ receipt }: { receipt: Receipt }): JSX.Element {
       class="plot loss-dots"
       viewBox={`0 0 ${SIZE.width} ${bottom + SIZE.bottom}`}
       role="img"
-      aria-label={`Loss: ${told}`}
+      aria-label={`${name}: ${told}`}
     >
       <g class="plot-grid">
         {ticks.map((tick) => (

@@ -2,10 +2,10 @@
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import { Choice } from "../controls";
-import type { Advice } from "../contract";
+import type { Advice, Interval } from "../contract";
 import { Figure } from "../figure";
 import { Scatter } from "../plot";
-import { digits, percent } from "../readings";
+import { containsOne, digits, percent, signed, whole } from "../readings";
 import { DataTable } from "../table";
 
 type Trial = Advice["trials"][number];
@@ -46,12 +46,24 @@ function Advised({ advice }: { advice: Advice }): JSX.Element {
     return error === null || speed === null ? [] : [{ ...trial, error, speed }];
   });
   const table = () => ({
-    columns: ["layer", "mechanism", "error", "times faster", "seconds", "FLOPs", "chosen", "why not"],
+    columns: [
+      "layer",
+      "mechanism",
+      "error",
+      "times faster",
+      "95 % from",
+      "95 % to",
+      "seconds",
+      "FLOPs",
+      "chosen",
+      "why not",
+    ],
     rows: trials.map((trial) => [
       trial.slot,
       trial.spec,
       trial.error,
       faster(trial),
+      ...(speeds(trial.time_interval) ?? [null, null]),
       trial.seconds,
       trial.flops,
       isChosen(advice, trial) ? "yes" : "",
@@ -70,7 +82,7 @@ function Advised({ advice }: { advice: Advice }): JSX.Element {
               A point is a mechanism in a layer: good ones are to the left and high. Rings mark the mix that is advised.
               The line is the error that a mix may have over all layers, as root mean square:{" "}
               {percent(advice.max_error)}; one layer may be to the right of it if others keep what they have. Errors are
-              relative ones of attention, measured on text of {advice.tried_at} tokens.
+              relative ones of attention, measured on text of up to {whole(advice.tried_at)} tokens.
             </>
           }
           table={table}
@@ -80,7 +92,7 @@ function Advised({ advice }: { advice: Advice }): JSX.Element {
             points={tried.map((trial) => ({
               x: Math.max(SMALLEST, trial.error),
               y: trial.speed,
-              name: `${trial.spec} in ${trial.slot}: error ${digits(trial.error)}, ${digits(trial.speed)} x as fast`,
+              name: `${trial.spec} in ${trial.slot}: error ${digits(trial.error)}, ${digits(trial.speed)} x as fast${between(trial.time_interval)}`,
               group: trial.spec.split(":")[0] ?? trial.spec,
               ring: isChosen(advice, trial),
             }))}
@@ -100,11 +112,19 @@ function Advised({ advice }: { advice: Advice }): JSX.Element {
               { name: "mechanism" },
               { name: "error", numeric: true, words: "relative error of the output of attention" },
               { name: "times faster", numeric: true },
+              { name: "95 % interval", words: "of times faster, over the rounds in which both took turns" },
               { name: "verdict" },
             ]}
             rows={trials.map((trial) => ({
               key: `${trial.slot} ${trial.spec}`,
-              cells: [trial.slot, trial.spec, trial.error, faster(trial), verdict(advice, trial, faster(trial))],
+              cells: [
+                trial.slot,
+                trial.spec,
+                trial.error,
+                faster(trial),
+                speeds(trial.time_interval)?.map(digits).join(" to ") ?? "",
+                verdict(advice, trial),
+              ],
             }))}
             limit={16}
           />
@@ -120,19 +140,20 @@ function Verdict({ advice }: { advice: Advice }): JSX.Element {
     <div class="card">
       {mix.length === 0 ? (
         <p>
-          <strong>Leave {advice.model} as it is.</strong> No mix of these mechanisms saves time and keeps the error over
-          all layers, and the rise of the loss, within {percent(advice.max_error)}.
+          <strong>Leave {advice.model} as it is.</strong> No mix of these mechanisms is measurably faster and keeps the
+          error over all layers, and the rise of the loss, within {percent(advice.max_error)}.
         </p>
       ) : (
         <>
           <p>
             <strong>
-              {mix.length === 1 ? "One layer" : `${mix.length} layers`} can be swapped: attention takes{" "}
-              {percent(advice.time_ratio)} of its time
-              {advice.model_time_ratio !== null && `, the whole model ${percent(advice.model_time_ratio)}`}.
+              {pays(advice)
+                ? ""
+                : "Nothing makes the whole model measurably faster: leave it as it is, or ask for longer texts. "}
+              {mix.length === 1 ? "One layer" : `${mix.length} layers`} can be swapped: {times(advice)}.
             </strong>{" "}
-            The error over all layers is {percent(advice.error)}, of at most {percent(advice.max_error)}; the loss goes
-            from {digits(advice.loss)} to {digits(advice.loss + advice.rise)} before any healing.
+            Brackets hold 95 % intervals. The error over all layers is {percent(advice.error)}, of at most{" "}
+            {percent(advice.max_error)}. {losses(advice)}
           </p>
           <ul class="reshape-done">
             {mix.map(([slot, spec]) => (
@@ -143,7 +164,7 @@ function Verdict({ advice }: { advice: Advice }): JSX.Element {
           </ul>
           {advice.command && (
             <p>
-              To do it: <code>{advice.command}</code>
+              {pays(advice) ? "To do it" : "To do it all the same"}: <code>{advice.command}</code>
             </p>
           )}
         </>
@@ -157,15 +178,65 @@ function Verdict({ advice }: { advice: Advice }): JSX.Element {
   );
 }
 
+/** Whether the whole model gets measurably faster, as far as it was timed. */
+function pays({ model_time_interval: interval }: Advice): boolean {
+  return interval === null || interval[1] < 1;
+}
+
+/** What attention and the whole model gain; a gain that cannot be measured is called so. */
+function times(advice: Advice): string {
+  const { model_time_ratio: model, model_time_interval: interval, model_time_least: least } = advice;
+  const attention = `attention ${timeShare(advice.time_ratio, advice.time_interval)}`;
+  if (model === null || interval === null) return attention;
+  const doubted = least !== null && model < least && !containsOne(interval);
+  const told = doubted ? `takes ${ends(interval)} of its time` : timeShare(model, interval);
+  return `${attention}; the whole model ${told}`;
+}
+
+function timeShare(ratio: number, interval: Interval): string {
+  return containsOne(interval)
+    ? `has no measurable gain (it takes ${ends(interval)} of its time)`
+    : `takes ${percent(ratio)} of its time (${ends(interval)})`;
+}
+
+function ends([low, high]: Interval): string {
+  return `${percent(low)} to ${percent(high)}`;
+}
+
+/** The loss at the length asked for, and on sentences as they are where that is another. */
+function losses({ loss, rise, tried_at, sentence_loss, sentence_rise }: Advice): string {
+  const sentences =
+    sentence_loss === null || sentence_rise === null
+      ? ""
+      : `; on single sentences ${fromTo(sentence_loss, sentence_rise)}`;
+  return `On texts of up to ${whole(tried_at)} tokens the loss goes ${fromTo(loss, rise)}${sentences}, before any healing.`;
+}
+
+function fromTo(loss: number, rise: number): string {
+  return `from ${digits(loss)} to ${digits(loss + rise)} (${signed(rise)})`;
+}
+
+/** How many times faster, from the slow end to the fast end. */
+function speeds(interval: Interval | null): Interval | null {
+  return interval === null ? null : [1 / interval[1], 1 / interval[0]];
+}
+
+function between(interval: Interval | null): string {
+  const speed = speeds(interval);
+  return speed === null ? "" : ` (95 % interval ${digits(speed[0])} to ${digits(speed[1])})`;
+}
+
 function isChosen(advice: Advice, { slot, spec }: Trial): boolean {
   return advice.chosen[slot] === spec;
 }
 
 /** Errors are limited as the root mean square of all layers, so one layer alone may have more than the limit. */
-function verdict(advice: Advice, trial: Trial, faster: number | null): string {
+function verdict(advice: Advice, trial: Trial): string {
   if (trial.reason !== null) return `cannot be: ${trial.reason}`;
   if (isChosen(advice, trial)) return "advised";
   const mostAlone = advice.max_error * Math.sqrt(advice.present.length);
   if (trial.error !== null && trial.error > mostAlone) return "error too large, even alone";
-  return faster !== null && faster < 1 ? "slower" : "not in the mix";
+  if (trial.time_interval === null) return "not in the mix";
+  if (containsOne(trial.time_interval)) return "no measurable gain";
+  return trial.time_interval[0] > 1 ? "slower" : "not in the mix";
 }

@@ -1,8 +1,8 @@
 /** What was done to the model: what was predicted, and what was measured. */
 import type { JSX } from "preact";
-import type { Receipt } from "../contract";
+import type { Interval, Receipt } from "../contract";
 import { Figure, type Table } from "../figure";
-import { digits, percent, whole, signed } from "../readings";
+import { containsOne, digits, percent, whole, signed } from "../readings";
 import { exam, page } from "../store";
 import { LossDots } from "./loss_dots";
 
@@ -56,7 +56,14 @@ function ReceiptCard({ receipt, place }: { receipt: Receipt; place: number }): J
       words={said(receipt)}
       table={() => tableOf(receipt)}
     >
-      <LossDots receipt={receipt} />
+      {receipt.loss_at_length !== null && (
+        <>
+          <p class="small">Loss on {textsOf(receipt.loss_at_length.tokens)}</p>
+          <LossDots loss={receipt.loss_at_length} name={`Loss on ${textsOf(receipt.loss_at_length.tokens)}`} />
+          <p class="small">Loss on single sentences</p>
+        </>
+      )}
+      <LossDots loss={receipt.loss} name="Loss" />
       <Sizes receipt={receipt} />
       <details open={done.length <= 8}>
         <summary>
@@ -80,11 +87,18 @@ function ReceiptCard({ receipt, place }: { receipt: Receipt; place: number }): J
   );
 }
 
-function tableOf({ loss, parameters, flops, bytes, time, scores }: Receipt): Table {
+function textsOf(tokens: number): string {
+  return `texts of up to ${whole(tokens)} tokens`;
+}
+
+function tableOf({ loss, loss_at_length: long, parameters, flops, bytes, time, scores }: Receipt): Table {
   return {
     columns: ["number", "before", "predicted", "after", "healed"],
     rows: [
       ["loss", loss.before, loss.predicted, loss.after, loss.healed],
+      ...(long === null
+        ? []
+        : [[`loss on ${textsOf(long.tokens)}`, long.before, long.predicted, long.after, long.healed]]),
       ["parameters", parameters.before, null, parameters.after, null],
       ["attention FLOPs", flops.before, null, flops.after, null],
       ...(bytes === null ? [] : [["bytes", bytes.before, null, bytes.after, null]]),
@@ -100,15 +114,17 @@ function inModel(one: string, other: string): number {
   return kind(one) - kind(other) || one.localeCompare(other, "en", { numeric: true });
 }
 
-/** The loss in words: what was expected and what came. */
-function said({ loss, objective }: Receipt): string {
+/** The loss in words, at the length asked for if there is one: what was expected and what came. */
+function said({ loss: ofSentences, loss_at_length: long, objective }: Receipt): string {
+  const loss = long ?? ofSentences;
+  const where = long === null ? "" : ` on ${textsOf(long.tokens)}`;
   const [expected, came] = [loss.predicted - loss.before, loss.after - loss.before];
   const healed =
     loss.healed === null
       ? ""
       : ` Healing brought it to ${digits(loss.healed)}, ${loss.healed <= loss.before ? "below" : "above"} the start.`;
   return (
-    `The loss (${objective}) was expected to ${moves(expected)} and did ${came === expected ? "so" : moves(came)}: ` +
+    `The loss (${objective})${where} was expected to ${moves(expected)} and did ${came === expected ? "so" : moves(came)}: ` +
     `the prediction was off by ${digits(Math.abs(loss.after - loss.predicted))}.${healed}`
   );
 }
@@ -149,7 +165,7 @@ function Sizes({ receipt }: { receipt: Receipt }): JSX.Element {
             name="time of a forward pass"
             before="1"
             after={digits(receipt.time)}
-            change={share(1, receipt.time)}
+            change={timeChange(receipt.time, receipt.time_interval)}
           />
         )}
         {Object.entries(receipt.scores).map(([name, { before, after, healed }]) => (
@@ -205,6 +221,13 @@ function Facts({ facts }: { facts: Record<string, number> }): JSX.Element | null
       </table>
     </details>
   );
+}
+
+/** Within the interval of measurement there is no change to speak of. */
+function timeChange(time: number, interval: Interval | null): string {
+  if (interval === null) return share(1, time);
+  const ends = `95 % interval ${digits(interval[0])} to ${digits(interval[1])}`;
+  return containsOne(interval) ? `no measurable change (${ends})` : `${share(1, time)} (${ends})`;
 }
 
 function share(before: number, after: number): string {

@@ -64,7 +64,7 @@ class Advised:
             }
             for now in self.advice.present
         ]
-        del told["forbidden"]
+        del told["refused"]
         return {
             "model": self.model, "max_error": self.max_error, **told, "present": present, "command": self.command,
         }  # fmt: skip
@@ -179,7 +179,8 @@ def receipt_contents(receipt: Receipt) -> dict[str, Any]:
     """The `Receipt` of a page."""
     told = asdict(receipt)
     kept = ("reshape", "objective", "done", "loss", "parameters", "flops", "bytes", "time", "scores", "facts")
-    return {"title": receipt.title, **{key: told[key] for key in (*kept, "seconds", "length")}}
+    more = ("time_interval", "loss_at_length", "seconds", "length")
+    return {"title": receipt.title, **{key: told[key] for key in (*kept, *more)}}
 
 
 def label_of(exam: Examination) -> str:
