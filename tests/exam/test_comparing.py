@@ -266,7 +266,7 @@ def test_enormous_spreads_say_nothing_of_certainty() -> None:
 def test_json_is_plain() -> None:
     found = compare(examined(), examined(seed=5))
     data = json.loads(json.dumps(found.to_json(), allow_nan=False))
-    assert data["format"] == 1 and data["compared"] == found.compared == 3 * LAYERS * HEADS + 3 * (LAYERS + 1)
+    assert data["format"] == 2 and data["compared"] == found.compared == 3 * LAYERS * HEADS + 3 * (LAYERS + 1)
     assert len(data["changes"]) == len(found.changes) and data["changes"][0].keys() == {
         "reading", "where", "before", "after", "difference", "margin", "chance", "certain",
     }  # fmt: skip
