@@ -333,6 +333,12 @@ def test_groups_come_in_order_and_in_each_the_largest_effect_first() -> None:
     assert [finding.group for finding in found] == sorted((finding.group for finding in found), key=list(FINDERS).index)
 
 
+def test_what_many_heads_do_comes_before_what_one_does() -> None:
+    labels = [["first"] * 7 + ["previous"]]
+    texts = said(by_head("roles.label", labels), by_head("roles.score", [[0.6] * 8]))
+    assert ["first" in text for text in texts] == [True, False]
+
+
 def test_findings_are_short() -> None:
     """With two stacks, each with every role."""
     exam = examined("encoder", "decoder")

@@ -203,7 +203,8 @@ def _role(look: _Look, group: str, heads: list[Head]) -> Finding:
     best = heads[0].value
     score = f" ({most}{_score(group, best)})" if math.isfinite(best) else ""
     telling = 1 - TELLING.index(group) / len(TELLING) if group in TELLING else 0.5
-    weight = 0.25 + 0.2 * telling + 0.25 * (best if 0 <= best <= 1 else 0.5)
+    share = len(heads) / len(look.labels("roles.label"))
+    weight = 0.2 + 0.4 * share + 0.2 * telling + 0.2 * (best if 0 <= best <= 1 else 0.5)
     text = f"{_who(look, heads)} {_verb(verb, heads)} {what}{_advice(group, heads)}{score}"
     return Finding(text, weight, ("roles.label", "roles.score"), _names(heads))
 
