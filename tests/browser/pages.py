@@ -155,7 +155,11 @@ def hostile_exam(exam: Examination, words: tuple[str, ...]) -> Examination:
         readings=Readings([_hostile_reading(reading, text) for reading in exam.readings.values()]),
         findings=tuple(
             replace(
-                finding, text=next(text), readings=(*finding.readings, next(text)), heads=(*finding.heads, next(text))
+                finding,
+                text=next(text),
+                readings=(*finding.readings, next(text)),
+                heads=(*finding.heads, next(text)),
+                group=next(text),
             )
             for finding in exam.findings
         ),

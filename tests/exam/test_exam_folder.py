@@ -231,7 +231,7 @@ def test_control_characters_are_dropped(tmp_path: Path) -> None:
 
     def exam(text: str) -> Examination:
         reading = Reading("x.y", "encoder", ("layer", "head"), ((text,),), text, text)
-        finding, pin = Finding(text, 0.5, (text,), (text,)), Pin((text,), {}, (text, text))
+        finding, pin = Finding(text, 0.5, (text,), (text,), text), Pin((text,), {}, (text, text))
         model = {"name": text, text: [{"deep": text}]}
         return Examination(model, {"spec": text}, Readings([reading]), (finding,), (text,), (pin,))
 
@@ -240,10 +240,10 @@ def test_control_characters_are_dropped(tmp_path: Path) -> None:
     assert "\x1b" not in refused(tmp_path / "exam")
 
 
-@pytest.mark.parametrize("number", [0, 2, "1", None, [1]])
+@pytest.mark.parametrize("number", [1, 3, "2", None, [2]])
 def test_another_format_is_refused(number: Any, place: Path) -> None:
     forge(place, format=number)
-    assert "exam format 1" in refused(place) and "version of attnworks" in refused(place)
+    assert "exam format 2" in refused(place) and "version of attnworks" in refused(place)
 
 
 def test_another_exam_json_is_refused(place: Path) -> None:

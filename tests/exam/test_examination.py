@@ -122,7 +122,7 @@ def test_json_is_plain_and_complete() -> None:
     exam = examined("encoder", "decoder", "cross")
     data = json.loads(json.dumps(exam.to_json(), allow_nan=False))
     assert data.keys() == {"format", "model", "corpus", "readings", "findings", "notes"}
-    assert data["format"] == 1 and data["model"] == exam.model and data["notes"] == list(exam.notes)
+    assert data["format"] == 2 and data["model"] == exam.model and data["notes"] == list(exam.notes)
     assert set(data["readings"]) == set(exam.readings)
     entropy = data["readings"]["saturation.entropy@cross"]
     assert entropy["axes"] == ["layer", "head"] and entropy["kind"] == "cross" and entropy["source"] == "S0.14"
@@ -211,8 +211,9 @@ def test_every_kind_of_reading_makes_a_table(name: str) -> None:
 
 
 def test_findings_are_plain_data() -> None:
-    finding = Finding("head 3.7 saturates", 0.5, ("saturation.jacobian",), ("enc.3.7",))
-    assert json.loads(json.dumps(finding.to_json()))["heads"] == ["enc.3.7"]
+    finding = Finding("head 3.7 is saturated", 0.5, ("saturation.jacobian",), ("enc.3.7",), "Health")
+    plain = json.loads(json.dumps(finding.to_json()))
+    assert plain["heads"] == ["enc.3.7"] and plain["group"] == "Health"
 
 
 # --- in a terminal ----------------------------------------------------------------------------------------------------
@@ -236,6 +237,18 @@ def test_the_summary_fits_the_width(kinds: tuple[Kind, ...], width: int) -> None
     assert "attnworks compare runs/exam OTHER" in text
     assert all(name in text for name in ("encoder", "cross-attention")) == (len(kinds) > 1)
     assert " ".join(exam.findings[0].text.split()) in " ".join(text.split())
+
+
+def test_findings_stand_under_the_headings_of_their_groups() -> None:
+    found = (
+        *(Finding(f"about heads {n}", 0.5, (), (), "What heads do") for n in range(6)),
+        Finding("thin", 0.9, (), (), "Health"),
+    )
+    text = screen(Examination({}, {}, Readings([]), found))
+    lines = [line.strip(" •") for line in text[text.index("Findings") :].splitlines()]
+    assert lines == [
+        "Findings", "What heads do", *(f"about heads {n}" for n in range(4)), "and 2 more", "Health", "thin",
+    ]  # fmt: skip
 
 
 def test_heads_carry_the_letters_of_their_roles() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.exam.test_examination import examined, stated
+from tests.exam.test_examination import examined, screen, stated
 
-from attnworks.exam.examination import Finding
+from attnworks.exam.examination import Examination, Finding
 from attnworks.exam.findings import FINDERS, FORMS, find
 from attnworks.measures.reading import Reading, Readings
 from attnworks.measures.structure_fit import BASELINES, FAMILIES
@@ -51,56 +52,67 @@ def test_nothing_is_said_of_nothing() -> None:
 
 
 def test_tokens_that_became_alike() -> None:
-    assert said(by_depth("rank.cosine", [0.1, 0.5, 0.95, 0.97])) == ["layers 1-2: tokens are 0.970 alike (mean cosine)"]
-    assert said(by_depth("rank.cosine", [0.1, 0.5, 0.95])) == ["layer 1: tokens are 0.950 alike (mean cosine)"]
-    assert said(by_depth("rank.cosine", [0.95, 0.5])) == ["at the embeddings tokens are 0.950 alike (mean cosine)"]
-    assert said(by_depth("rank.cosine", [0.95, 0.99])) == [
-        "from the embeddings to layer 0 tokens are 0.990 alike (mean cosine)"
+    def places(*curve: float) -> str:
+        (text,) = said(by_depth("rank.cosine", list(curve)))
+        return text.partition(":")[0].removeprefix("tokens are nearly the same ")
+
+    assert said(by_depth("rank.cosine", [0.1, 0.5, 0.95, 0.97])) == [
+        "tokens are nearly the same after layers 1-2: attention can hardly tell them apart there (mean cosine 0.970)"
     ]
+    assert places(0.1, 0.5, 0.95) == "after layer 1"
+    assert places(0.95, 0.5) == "at the embeddings"
+    assert places(0.95, 0.99) == "from the embeddings to layer 0"
+    assert places(0.1, 0.95, 0.2, 0.99, NAN) == "after layer 0 and after layer 2"
     assert said(by_depth("rank.cosine", [0.1, 0.8])) == []
-    apart = said(by_depth("rank.cosine", [0.1, 0.95, 0.2, 0.99, NAN]))
-    assert [text.partition(":")[0] for text in apart] == ["layer 2", "layer 0"]
 
 
 def test_a_falling_residual() -> None:
     (text,) = said(by_depth("rank.residual", [0.8, 0.5, 0.2]))
-    assert text == "what tells tokens apart falls from 0.800 to 0.200 of the stream between depth 0 and 2"
+    assert text == (
+        "tokens become alike with depth: later layers can hardly tell them apart, check skip connections and norms "
+        "(0.800 of the stream differs at depth 0, 0.200 at depth 2)"
+    )
     (text,) = said(by_depth("rank.residual", [0.8, 0.5, 0.7]))
     assert text.startswith("no rank collapse") and "0.500" in text and "depth 1" in text
-    (text,) = said(by_depth("rank.residual", [0.8, 0.1, 0.2]))
-    assert text.endswith(
-        "falls from 0.800 to 0.100 of the stream between depth 0 and 1, then grows to 0.200 at depth 2"
-    )
     assert said(by_depth("rank.residual", [0.8])) == said(by_depth("rank.residual", [NAN, NAN, 0.3])) == []
 
 
 def test_a_collapse_on_the_way_is_told_though_the_end_is_better() -> None:
     (text,) = said(by_depth("rank.residual", [0.02, 0.001, 0.011]))
-    assert text == (
-        "what tells tokens apart falls from 0.020 to 0.001 of the stream between depth 0 and 1, "
-        "then grows to 0.011 at depth 2"
-    )
+    assert text.endswith("(0.020 of the stream differs at depth 0, 0.001 at depth 1, 0.011 at depth 2)")
     assert said(by_depth("rank.residual", [0.002, 0.0018, 0.0019])) == []
     assert "no rank collapse" in said(by_depth("rank.residual", [0.2, 0.11, 0.15]))[0]
+
+
+def test_no_collapse_is_not_told_beside_tokens_that_are_alike() -> None:
+    kept = by_depth("rank.residual", [0.3, 0.25])
+    assert len(said(kept, by_depth("rank.cosine", [0.9, 0.95]))) == 1
+    assert len(said(kept, by_depth("rank.cosine", [0.1, 0.95], "decoder"))) == 1
 
 
 def test_short_paths_that_carry_most() -> None:
     def path(*share: float) -> list[str]:
         return said(stated("paths.share", ("length",), [list(share)]))
 
-    assert path(0.5, 0.3, 0.2) == ["paths of length 0-1 carry 80 % of the output"]
-    assert path(0.9, 0.1) == ["paths of length 0 (no attention at all) carry 90 % of the output"]
-    assert path(1.5, -0.7, 0.2) == ["paths of length 1 work against the others (-70 % of the output)"]
-    assert path(0.6, 0.4, -1e-8) == path(0.6, 0.4, -0.009) == ["paths of length 0-1 carry 100 % of the output"]
-    assert path(0.6, 0.42, -0.02) == ["paths of length 2 work against the others (-2 % of the output)"]
+    few = "most of the output passes few attention layers: they hardly build on one another"
+    assert path(0.5, 0.3, 0.2) == [f"{few} (80 % through at most 1 of 2)"]
+    assert path(0.9, 0.1) == [f"{few} (90 % through at most 0 of 1)"]
+    assert path(0.1, 0.2, 0.7) == [
+        "much of the output passes many attention layers: they build on one another (100 % through at most 2 of 2)"
+    ]
+    assert path(1.5, -0.7, 0.2) == [
+        "some paths work against the others: those through 1 attention layer take away 70 % of the output"
+    ]
+    assert path(0.6, 0.4, -1e-8) == path(0.6, 0.4, -0.009) == [f"{few} (100 % through at most 1 of 2)"]
+    assert "2 attention layers take away 2 % of the output" in path(0.6, 0.42, -0.02)[0]
     assert path(1.0) == path(NAN, NAN) == []
 
 
 def test_bounds() -> None:
     assert said(stated("bounds.ratio", ("layer",), [30.0, 3.0, NAN])) == [
-        "layer 1 comes within a factor 3.00 of the diameter bound"
+        "the diameter bound nearly tells how far apart tokens stay in layer 1 (3.00 times what was measured)"
     ]
-    assert "says little: 30.0 times what layer 0 does" in said(stated("bounds.ratio", ("layer",), [30.0, 300.0]))[0]
+    assert "too loose" in said(stated("bounds.ratio", ("layer",), [30.0, 300.0]))[0]
 
 
 # --- heads ------------------------------------------------------------------------------------------------------------
@@ -111,42 +123,86 @@ def test_roles_are_grouped_and_the_best_is_named() -> None:
     scores = [[0.3, NAN, 0.94], [0.7, 0.5, 0.6]]
     texts = said(by_head("roles.label", labels), by_head("roles.score", scores))
     assert set(texts) == {
-        "3 heads look at the previous token, 0.2 most (0.940)",
-        "head 1.0 continues patterns seen before (induction) (0.700)",
-        "head 1.2 looks 2 tokens back (0.600)",
+        "3 heads attend to the previous token: content matters little, so a fixed form may replace them; "
+        "try reshape project (0.2 most, 0.940 of the attention)",
+        "head 1.0 attends to what followed the same token before (induction): content decides, "
+        "so no fixed form can replace it (0.700 of the attention)",
+        "head 1.2 attends 2 tokens back: content matters little, so a fixed form may replace it; "
+        "try reshape project (0.600 of the attention)",
     }
 
 
 @pytest.mark.parametrize(
     ("label", "words"),
-    [("offset 1", "looks 1 token ahead"), ("offset 0", "looks at the same position"), ("odd", "is labelled 'odd'")],
-)
+    [("offset 1", "attends 1 token ahead"), ("offset 0", "attends to the same position"),
+     ("odd", "has the label 'odd'"), ("{odd}", "has the label '{odd}'"), ("offset {}", "attends at offset {}")],
+)  # fmt: skip
 def test_labels_that_are_not_in_the_list(label: str, words: str) -> None:
-    assert said(by_head("roles.label", [[label]])) == [f"head 0.0 {words}"]
+    (text,) = said(by_head("roles.label", [[label]]))
+    assert text.partition(":")[0] == f"head 0.0 {words}"
+
+
+def test_offsets_are_counted_together_as_in_the_legend() -> None:
+    (text,) = said(by_head("roles.label", [["offset -2", "offset 3", "offset -2"]]))
+    assert text.startswith("3 heads attend at a fixed offset (2 tokens back: 2, 3 tokens ahead: 1)")
+
+
+def test_fixed_forms_are_not_offered_for_cross_attention() -> None:
+    (text,) = said(by_head("roles.label", [["offset 0"]], "cross"))
+    assert "reshape" not in text
 
 
 def test_sinks() -> None:
     few = said(by_head("sinks.first", [[0.6, 0.1], [0.7, NAN]]))
-    assert few == ["2 of 3 heads give more than half of their attention to the first token"]
-    assert said(by_head("sinks.first", [[0.6, 0.1]])) == [
-        "head 0.0 gives more than half of its attention to the first token"
+    assert few == [
+        "2 of 3 heads give more than half of their attention to the first token: "
+        "such heads often have no other task; ablation shows which can be removed"
     ]
+    (one,) = said(by_head("sinks.first", [[0.6, 0.1]]))
+    assert one.startswith("head 0.0 gives more than half of its attention to the first token")
     assert said(by_head("sinks.first", [[0.5]])) == []
 
 
-def test_sinks_are_told_once() -> None:
-    first = by_head("roles.label", [["first", "first"]])
-    assert said(first) == ["2 heads look at the first token, 0.0 most"]
-    assert len(said(first, by_head("sinks.first", [[0.6, 0.7]]))) == 1
+def test_the_first_token_is_told_of_once_and_counted_as_in_the_grid() -> None:
+    """Not every head with the label gives the first token more than half."""
+    first = by_head("roles.label", [["first", "first", "none"]])
+    assert said(first)[0].startswith("2 heads attend to the first token")
+    (text,) = said(first, by_head("sinks.first", [[0.6, 0.4, 0.1]]))
+    assert text.startswith("2 heads attend to the first token") and text.endswith(
+        "; 1 of 3 heads give it more than half"
+    )
+
+
+ROLE = st.sampled_from(["none", "first", "previous", "offset -2", "offset 3", "uniform"])
+LABELS = st.lists(st.lists(ROLE, min_size=4, max_size=4), min_size=1, max_size=3)
+SAID = {
+    "to the first token": "first", "to the previous token": "previous", "nearly evenly": "uniform",
+    "at a fixed offset": "offset", "tokens back": "offset", "tokens ahead": "offset",
+}  # fmt: skip
+
+
+@given(LABELS, LABELS, LABELS)
+def test_counts_are_those_of_the_legend(encoder: list[Any], decoder: list[Any], cross: list[Any]) -> None:
+    stacks: dict[Kind, list[Any]] = {"encoder": encoder, "decoder": decoder, "cross": cross}
+    readings = [by_head("roles.label", rows, kind) for kind, rows in stacks.items()]
+    readings += [by_head("sinks.first", [[0.9] * 4 for _ in rows], kind) for kind, rows in stacks.items()]
+    exam = Examination({}, {}, Readings(readings), find(Readings(readings)))
+    legend = dict(re.findall(r"(first|previous|offset|uniform) (\d+)", screen(exam, 200)))
+    labelled = [finding for finding in exam.findings if "roles.label" in finding.readings]
+    told = {words: finding for finding in labelled for words in SAID if words in finding.text}
+    assert {SAID[words]: str(len(finding.heads)) for words, finding in told.items()} == legend
+    assert all(finding.text.startswith((f"{len(finding.heads)} heads", "head ")) for finding in told.values())
 
 
 def test_saturation_is_no_spreading() -> None:
     jacobian = by_head("saturation.jacobian", [[0.003, 0.02, 0.01]])
     assert said(jacobian, by_head("saturation.max_weight", [[0.99, 0.95, 0.02]])) == [
-        "2 heads saturate, 0.0 most: mean Jacobian norm 0.003"
+        "2 heads are saturated: each query attends to almost one key, so little gradient reaches their scores "
+        "(0.0 most, mean Jacobian norm 0.003)"
     ]
     assert said(jacobian, by_head("saturation.max_weight", [[0.99, 0.5, 0.02]])) == [
-        "head 0.0 saturates: mean Jacobian norm 0.003"
+        "head 0.0 is saturated: each query attends to almost one key, so little gradient reaches its scores "
+        "(mean Jacobian norm 0.003)"
     ]
     assert said(jacobian) == []
 
@@ -160,9 +216,11 @@ def test_heads_that_see_the_same() -> None:
         return Reading("redundancy.distance", "encoder", ("layer", "head", "other"), tuple(D), "", "")
 
     assert said(distances()) == []
-    assert said(distances((0, 2))) == ["heads 1.0 and 1.2 see the same (distance 0.020)"]
-    assert said(distances((0, 2), (0, 1)))[0].endswith(", and so does one more pair")
-    assert said(distances((1, 2), (0, 1), (0, 2)))[0].endswith(", and so do 2 more pairs")
+    assert said(distances((0, 2))) == [
+        "heads 1.0 and 1.2 attend to the same keys: one of them may be enough, try reshape prune (distance 0.020)"
+    ]
+    assert said(distances((0, 2), (0, 1)))[0].endswith("; so does one more pair")
+    assert said(distances((1, 2), (0, 1), (0, 2)))[0].endswith("; so do 2 more pairs")
     (finding,) = find(Readings([distances((0, 2), (0, 1))]))
     assert finding.heads == ("enc.1.0", "enc.1.2", "enc.1.1")
 
@@ -172,8 +230,7 @@ def test_structured_forms() -> None:
     explained = by_head("structure.explained", [[0.625, 0.9], [0.75, 0.5]])
     assert said(forms, explained) == [
         "3 of 4 heads have a structured form that explains at least half of the attention "
-        "(2 one column, 1 blocks of columns): blocks of columns explains 75 % of 1.0; "
-        "attnworks reshape project can put fixed forms in their place"
+        "(2 one column, 1 blocks of columns): blocks of columns explains 75 % of 1.0; try reshape project"
     ]
     (finding,) = find(Readings([forms, explained]))
     assert finding.heads == ("enc.1.0", "enc.0.0", "enc.1.1")
@@ -196,29 +253,30 @@ def test_forms_are_called_as_on_the_page() -> None:
 
 def test_heads_that_can_go_do_harm_or_matter() -> None:
     assert said(ablated([[0.0001, -0.0004, 0.5], [-0.03, NAN, 0.2]])) == [
-        "head 1.0 does harm: the objective is 0.030 better without it",
-        "2 of 5 heads (0.0, 0.1) can probably go, one at a time: "
-        "removing any of them changes the objective by less than 0.001",
-        "head 0.2 matters most: the objective is 0.500 worse without it",
+        "head 1.0 does harm on this text: try reshape prune; the loss is 0.030 lower without it",
+        "2 of 5 heads (0.0, 0.1) can probably be removed, one at a time: try reshape prune; "
+        "the loss changes by less than 0.001 without any of them",
+        "head 0.2 matters most: keep it; the loss is 0.500 higher without it",
     ]
     assert said(ablated([[-0.03, -0.02]])) == [
-        "2 heads do harm, most of all 0.0: the objective is 0.030 better without it"
+        "2 heads do harm on this text: try reshape prune; the loss is 0.030 lower without 0.0, the worst"
     ]
+
+
+IDLE = "can probably be removed: try reshape prune; the loss changes by less than 0.001 without it"
 
 
 def test_what_is_uncertain_is_not_called_dispensable() -> None:
     ends = ((torch.tensor([-0.5, -1e-4, -1e-4]),), (torch.tensor([1e-4, 0.5, 1e-4]),))
     change = Reading("ablation.change", "encoder", ("layer", "head"), (torch.zeros(3),), "", "", interval=ends)
-    assert said(change) == ["head 0.2 can probably go: removing it changes the objective by less than 0.001"]
+    assert said(change) == [f"head 0.2 {IDLE}"]
 
 
 def test_without_an_interval_no_head_is_judged() -> None:
     """One sentence has a change, but no interval."""
     rows = [[0.0001, -0.03, 0.5]]
     assert said(by_head("ablation.change", rows)) == said(ablated(rows, [[NAN] * 3])) == []
-    assert said(ablated(rows, [[1e-5, NAN, NAN]])) == [
-        "head 0.0 can probably go: removing it changes the objective by less than 0.001"
-    ]
+    assert said(ablated(rows, [[1e-5, NAN, NAN]])) == [f"head 0.0 {IDLE}"]
     change = ablated(rows)
     assert change.interval is not None
     half = replace(change, interval=(change.interval[0], (torch.full((3,), NAN),)))
@@ -227,8 +285,13 @@ def test_without_an_interval_no_head_is_judged() -> None:
 
 def test_gradients_speak_where_nothing_was_ablated() -> None:
     gradient = by_head("importance.gradient", [[1.0, 0.001, 0.5], [0.002, 0.3, NAN]])
-    assert said(gradient) == ["the loss hardly feels 2 of 5 heads (0.1, 1.0): gradient below 1 % of that of 0.0"]
-    assert said(by_head("importance.gradient", [[0.4, 0.7]])) == ["the loss depends most on head 0.1 (gradient 0.700)"]
+    assert said(gradient) == [
+        "2 of 5 heads (0.1, 1.0) hardly affect the loss: measure ablation to see what can be removed "
+        "(gradient below 1 % of that of 0.0)"
+    ]
+    assert said(by_head("importance.gradient", [[0.4, 0.7]])) == [
+        "the loss depends most on head 0.1: keep it (gradient 0.700)"
+    ]
     assert not any("gradient" in text for text in said(gradient, by_head("ablation.change", [[0.0, 0.0]])))
 
 
@@ -241,22 +304,61 @@ def test_several_kinds_are_told_apart() -> None:
         by_head("roles.label", [["rare"]], "cross"),
         by_depth("rank.cosine", [0.1, 0.95], "encoder"),
     ]
-    assert set(said(*readings)) == {
-        "head dec.0.0 looks at the previous token",
-        "head cross.0.0 looks at the rarest token",
-        "encoder: layer 0: tokens are 0.950 alike (mean cosine)",
+    assert {text.partition(":")[0] for text in said(*readings)} == {
+        "head dec.0.0 attends to the previous token",
+        "head cross.0.0 attends to the rarest token",
+        "tokens are nearly the same after encoder layer 0",
     }
 
 
-def test_the_weightiest_comes_first_and_nothing_crowds_out_the_rest() -> None:
-    found = find(examined("encoder", "decoder", "cross").readings)
-    weights = [finding.weight for finding in found]
-    assert weights == sorted(weights, reverse=True) and all(0 < weight <= 1 for weight in weights)
-    labels = [["previous", "induction", "syntactic", "next", "duplicate", "rare"]]
-    crowd = (by_head("roles.label", labels), by_head("roles.score", [[0.9] * 6]))
-    assert any("residual" in " ".join(finding.readings) for finding in find(
-        Readings([*crowd, by_depth("rank.residual", [0.9, 0.8])])
-    )[:4])  # fmt: skip
+def test_one_statement_for_each_question_about_the_model() -> None:
+    """Where stacks differ, the finding names the stack; no two findings answer the same question."""
+
+    def of_all(*readings: Reading) -> list[str]:
+        return said(*readings, by_head("saturation.entropy", [[0.1]], "cross"))
+
+    needed = [replace(ablated([[change, 0.0]]), kind=kind) for change, kind in ((0.1, "encoder"), (0.3, "decoder"))]
+    most = [text for text in of_all(*needed) if "matters most" in text]
+    assert most == ["head dec.0.0 matters most: keep it; the loss is 0.300 higher without it"]
+    enough, lacking = by_head("bottleneck.keys", [[0.0, 0.0]]), by_head("bottleneck.keys", [[0.2, 0.0]], "decoder")
+    assert of_all(enough, lacking) == [
+        "head dec.0.0 would gain from wider keys: try reshape grow; the loss should fall by 0.200 per 1000 parameters"
+    ]
+    (none,) = of_all(enough, replace(enough, kind="decoder"))
+    assert none.startswith("no head needs wider keys")
+    falls = by_depth("rank.residual", [0.8, 0.2], "decoder")
+    (text,) = of_all(by_depth("rank.residual", [0.8, 0.7]), falls)
+    assert text.startswith("tokens become alike with depth in the decoder:")
+    (text,) = of_all(by_depth("rank.residual", [0.8, 0.3]), falls)
+    assert text.startswith("tokens become alike with depth in the decoder and the encoder:")
+    assert "0.200 at decoder depth 1" in text
+    ratio, share = stated("bounds.ratio", ("layer",), [2.0]), stated("paths.share", ("length",), [[0.9, 0.1]])
+    (text,) = of_all(ratio, stated("bounds.ratio", ("layer",), [3.0], "decoder"))
+    assert "encoder layer 0" in text
+    (text,) = of_all(share, replace(share, kind="decoder"))
+    assert "(encoder 90 % through at most 0 of 1, decoder 90 % through at most 0 of 1)" in text
+
+
+def test_groups_come_in_order_and_in_each_the_largest_effect_first() -> None:
+    exam = examined("encoder", "decoder", "cross")
+    found = find(Readings([*exam.readings.values(), ablated([[0.0001, 0.5]])]))
+    assert list(dict.fromkeys(finding.group for finding in found)) == list(FINDERS)
+    for group in FINDERS:
+        weights = [finding.weight for finding in found if finding.group == group]
+        assert weights == sorted(weights, reverse=True) and all(0 < weight <= 1 for weight in weights)
+    assert [finding.group for finding in found] == sorted((finding.group for finding in found), key=list(FINDERS).index)
+
+
+def test_what_many_heads_do_comes_before_what_one_does() -> None:
+    labels = [["first"] * 7 + ["previous"]]
+    texts = said(by_head("roles.label", labels), by_head("roles.score", [[0.6] * 8]))
+    assert ["first" in text for text in texts] == [True, False]
+
+
+def test_findings_are_short() -> None:
+    """With two stacks, each with every role."""
+    exam = examined("encoder", "decoder")
+    assert all(len(finding.text) <= 200 for finding in exam.findings)
 
 
 KINDS = st.sampled_from(["encoder", "decoder", "cross"])
@@ -277,8 +379,9 @@ def test_odd_numbers_never_break_it(heads: dict[Any, Any], depths: dict[Any, Any
         assert finding.text and "\n" not in finding.text and set(finding.readings)
 
 
-def test_every_finder_has_a_say() -> None:
-    assert len(FINDERS) == len(set(FINDERS)) == 12
+def test_every_finder_is_in_one_group() -> None:
+    finders = [finder for group in FINDERS.values() for finder in group]
+    assert len(finders) == len(set(finders)) == 11
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def made_exam(text: str = "", **more: Any) -> Examination:
                 ),
             ]
         ),
-        "findings": (Finding(f"finding{text}", 0.5, ("roles.label",), (f"enc.0.1{text}",)),),
+        "findings": (Finding(f"finding{text}", 0.5, ("roles.label",), (f"enc.0.1{text}",), f"group{text}"),),
         "notes": (f"note{text}",),
         "pins": (Pin.of(tokens(QUERIES, text), maps, tokens(KEYS, text)),),
     }

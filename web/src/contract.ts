@@ -77,6 +77,8 @@ export interface Finding {
   weight: number;
   readings: string[];
   heads: string[];
+  /** Heading under which it is shown; the findings of a group follow each other. */
+  group: string;
 }
 
 /** A sentence with its attention maps. */

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from attnworks.cli.console import console
 from attnworks.exam.examination import Examination
-from attnworks.exam.findings import NO_ROLE
+from attnworks.exam.findings import NO_ROLE, role_group
 from attnworks.measures.reading import Reading
 from attnworks.measures.table import number
 from attnworks.traces.layer import SHORT, Kind
@@ -57,7 +57,8 @@ TITLES = {"encoder": "encoder", "decoder": "decoder", "cross": "cross-attention"
 GAP = 3
 BARS = (6, 3)
 """Cells of a full bar, and of one where space is short."""
-FINDINGS_SHOWN = 6
+FINDINGS_SHOWN = 4
+"""Findings of each group."""
 PLAIN_EVERY_SECONDS = 10.0
 TOLD_FROM = 0.1
 """Before this share of the work is done, the time that is left is anyone's guess."""
@@ -78,10 +79,12 @@ def show(exam: Examination, screen: Console, folder: Path | None = None, tables:
         screen.print(Text(table), soft_wrap=True)
     if exam.findings:
         screen.print("\n[bold]Findings[/]")
-        for finding in exam.findings[:FINDINGS_SHOWN]:
-            screen.print(_bullet("•", finding.text))
-        if (more := len(exam.findings) - FINDINGS_SHOWN) > 0:
-            screen.print(_bullet("", f"and {more} more{' in the folder' if folder else ''}", "dim"))
+        for group, findings in exam.grouped_findings().items():
+            screen.print(Text(group, "bold dim"))
+            for finding in findings[:FINDINGS_SHOWN]:
+                screen.print(_bullet("•", finding.text))
+            if (more := len(findings) - FINDINGS_SHOWN) > 0:
+                screen.print(_bullet("", f"and {more} more{' in the folder' if folder else ''}", "dim"))
     if exam.notes:
         screen.print("\n[bold]Notes[/]")
         for note in exam.notes:
@@ -246,13 +249,8 @@ def _tick(head: int, cell: int) -> str:
 def _role(label: str, strong: bool) -> tuple[str, str]:
     if label == NO_ROLE:
         return "·", "dim"
-    sign, colour = ROLE_SIGNS.get(_group(label), ("?", "white"))
+    sign, colour = ROLE_SIGNS.get(role_group(label), ("?", "white"))
     return sign, f"bold {INK} on {colour}" if strong else colour
-
-
-def _group(label: str) -> str:
-    """All offsets share one sign."""
-    return "offset" if label.startswith("offset ") else label
 
 
 def _shade(value: float, low: float, high: float) -> tuple[str, str]:
@@ -271,7 +269,7 @@ def _range(reading: Reading) -> tuple[float, float]:
 def _legends(exam: Examination, width: int) -> list[Text]:
     readings = _coloured(exam)
     rows = [row for reading in readings for row in reading.value if isinstance(row, tuple)]
-    labels = Counter(_group(label) for row in rows for label in row)
+    labels = Counter(role_group(label) for row in rows for label in row)
     items = []
     for label in sorted(labels.keys() - {NO_ROLE}, key=lambda label: (*ROLE_SIGNS, label).index(label)):
         sign, style = _role(label, strong=True)

@@ -14,22 +14,24 @@ from torch import Tensor
 from attnworks.measures.reading import Reading, Readings
 from attnworks.traces.layer import Kind, Slot
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
 class Finding:
     """One sentence for people.
 
-    weight     how much it matters, from 0 to 1; findings are told in this order
+    weight     how large the effect is, from 0 to 1; the findings of a group come in this order
     readings   names of the readings it follows from
     heads      heads it is about, as enc.3.7
+    group      heading under which it is shown
     """
 
     text: str
     weight: float
     readings: tuple[str, ...]
     heads: tuple[str, ...] = ()
+    group: str = ""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -37,6 +39,7 @@ class Finding:
             "weight": self.weight,
             "readings": list(self.readings),
             "heads": list(self.heads),
+            "group": self.group,
         }
 
 
@@ -75,7 +78,7 @@ class Examination:
     model       name, family, kinds, layers, heads of every slot, parameters, dtype; of a reshaped model its lineage
     corpus      where the text is from, sentences, tokens, the longest sentence, how many were dropped
     readings    every quantity that was measured
-    findings    what stands out, the weightiest first
+    findings    what stands out, group after group, in each the largest effect first
     notes       what could not be measured, and why
     pins        sentences with their attention maps
     """
@@ -92,6 +95,13 @@ class Examination:
 
     def __contains__(self, name: object) -> bool:
         return name in self.readings
+
+    def grouped_findings(self) -> dict[str, list[Finding]]:
+        """Heading -> its findings, in their order."""
+        groups: dict[str, list[Finding]] = {}
+        for finding in self.findings:
+            groups.setdefault(finding.group, []).append(finding)
+        return groups
 
     def _ipython_key_completions_(self) -> list[str]:
         return list(self.readings)

@@ -1,4 +1,8 @@
-"""What stands out in the readings, said in plain words."""
+"""What stands out in the readings, said in plain words.
+
+Each finder answers one question about the whole model, so that no two findings contradict each other. A finding says
+what it means and what to do about it, then the number.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from torch import Tensor
 from attnworks.exam.examination import Finding
 from attnworks.measures.reading import Reading, Readings
 from attnworks.measures.table import number
-from attnworks.traces.layer import SHORT, Kind
+from attnworks.traces.layer import Kind, Slot
 
 ALIKE = 0.9
 """Tokens are alike where their mean cosine is above this."""
@@ -26,7 +30,7 @@ SINK = 0.5
 SATURATED, ONE_KEY = 0.05, 0.9
 """Mean Jacobian norm below, and mean largest weight above, which a head is saturated."""
 SAME = 0.1
-"""Heads nearer than this look at the same places."""
+"""Heads nearer than this attend to the same keys."""
 LITTLE = 1e-3
 """A change of the objective that does not matter."""
 FAINT = 0.01
@@ -34,23 +38,28 @@ FAINT = 0.01
 MOST = 0.8
 AGAINST = 0.01
 """Paths work against the others if they take more than this part of the output away."""
+FEW_LAYERS = 0.5
+"""Paths through at most this part of the attention layers are short."""
 LOOSE = 10.0
-AGAIN = 0.8
 NAMED = 4
 """Heads that one finding names."""
 
 ROLES = {
-    "previous": "{looks} at the previous token",
-    "next": "{looks} at the next token",
-    "self": "{looks} at the token itself",
-    "first": "{looks} at the first token",
-    "delimiter": "{looks} at delimiters",
-    "syntactic": "{looks} at the syntactic head",
-    "rare": "{looks} at the rarest token",
-    "uniform": "{looks} everywhere nearly alike",
-    "induction": "{continues} patterns seen before (induction)",
-    "duplicate": "{looks} at the same token elsewhere",
+    "previous": "attends to the previous token",
+    "next": "attends to the next token",
+    "self": "attends to the token itself",
+    "offset": "attends at another fixed offset",
+    "first": "attends to the first token",
+    "delimiter": "attends to delimiters",
+    "syntactic": "attends to the syntactic head",
+    "rare": "attends to the rarest token",
+    "uniform": "attends to all tokens nearly evenly",
+    "induction": "attends to what followed the same token before (induction)",
+    "duplicate": "attends to the same token elsewhere",
 }
+BY_POSITION = ("previous", "next", "self", "offset", "uniform")
+BY_CONTENT = ("syntactic", "rare", "induction", "duplicate")
+SINK_ADVICE = "such heads often have no other task; ablation shows which can be removed"
 FORMS = {
     "identity": "diagonal",
     "offset": "shifted diagonal",
@@ -61,6 +70,7 @@ FORMS = {
 }
 """Structured forms, as the page calls them."""
 NO_ROLE = "none"
+STACKS = {"encoder": "encoder", "decoder": "decoder", "cross": "cross-attention"}
 TELLING = ("induction", "syntactic", "previous", "next", "duplicate", "rare", "self", "delimiter", "uniform", "first")
 """Roles from the most to the least telling."""
 
@@ -68,193 +78,207 @@ TELLING = ("induction", "syntactic", "previous", "next", "duplicate", "rare", "s
 class Head(NamedTuple):
     """A head and its value in some reading."""
 
-    kind: Kind
-    layer: int
+    slot: Slot
     head: int
     value: float
 
     @property
+    def at(self) -> tuple[Slot, int]:
+        return self.slot, self.head
+
+    @property
     def full_name(self) -> str:
-        return f"{SHORT[self.kind]}.{self.layer}.{self.head}"
+        return f"{self.slot}.{self.head}"
 
 
 def find(readings: Readings) -> tuple[Finding, ...]:
-    """All findings, the weightiest first. Readings that are absent, or hold no number, are passed over."""
+    """All findings, group after group; in a group the largest effect first.
+
+    Readings that are absent, or hold no number, are passed over.
+    """
+    look = _Look(readings)
     found: list[Finding] = []
-    for kind in readings.kinds():
-        of_kind = {reading.name: reading for reading in (readings[name] for name in readings) if reading.kind == kind}
-        prefix = f"{SHORT[kind]}." if len(readings.kinds()) > 1 else ""
-        for finder in FINDERS:
-            found += finder(_Look(of_kind, prefix))
-    return _varied(found)
+    for group, finders in FINDERS.items():
+        of_group = [replace(finding, group=group) for finder in finders for finding in finder(look)]
+        found += sorted(of_group, key=lambda finding: -finding.weight)
+    return tuple(found)
 
 
-def _varied(found: list[Finding]) -> tuple[Finding, ...]:
-    """By weight; what follows from the same readings as a weightier finding weighs less, each time more so."""
-    told: Counter[tuple[str, ...]] = Counter()
-    damped = []
-    for finding in sorted(found, key=lambda finding: -finding.weight):
-        damped.append(replace(finding, weight=finding.weight * AGAIN ** told[finding.readings]))
-        told[finding.readings] += 1
-    return tuple(sorted(damped, key=lambda finding: -finding.weight))
+def role_group(label: str) -> str:
+    """Labels that are told and counted together: all offsets are `offset`."""
+    return "offset" if label.startswith("offset ") else label
 
 
 class _Look:
-    """The readings of one kind of attention, and how its heads are called."""
+    """The readings of a model, and how its heads are called."""
 
-    def __init__(self, readings: dict[str, Reading], prefix: str) -> None:
-        self.readings, self.prefix = readings, prefix
+    def __init__(self, readings: Readings) -> None:
+        self.readings, self.several = readings, len(readings.kinds()) > 1
 
     def heads(self, name: str, end: int | None = None) -> list[Head]:
         """Every head that has a number in this reading, or (0, 1) at this end of its interval."""
-        reading = self.readings.get(name)
-        if reading is None or (end is not None and reading.interval is None):
-            return []
-        values = reading.value if end is None or reading.interval is None else reading.interval[end]
-        rows = [(layer, row) for layer, row in enumerate(values) if isinstance(row, Tensor)]
         return [
-            Head(reading.kind, layer, head, value)
-            for layer, row in rows
+            Head(Slot(reading.kind, layer), head, value)
+            for reading in self.readings.of(name)
+            for layer, row in enumerate(_values(reading, end))
+            if isinstance(row, Tensor)
             for head, value in enumerate(row.tolist())
             if math.isfinite(value)
         ]
 
-    def at(self, name: str, end: int | None = None) -> dict[tuple[int, int], float]:
-        """(layer, head) -> value, or one end of its interval."""
-        return {(head.layer, head.head): head.value for head in self.heads(name, end)}
+    def at(self, name: str, end: int | None = None) -> dict[tuple[Slot, int], float]:
+        """(slot, head) -> value, or one end of its interval."""
+        return {head.at: head.value for head in self.heads(name, end)}
 
-    def curve(self, name: str) -> dict[int, float]:
-        """Depth (or length) -> value, where there is a number."""
-        reading = self.readings.get(name)
-        if reading is None or len(reading.axes) != 1:
-            return {}
-        rows = [row for row in reading.value if isinstance(row, Tensor)]
-        values = torch.stack(rows).flatten() if reading.layered and rows else rows[0] if rows else torch.empty(0)
-        return {place: value for place, value in enumerate(values.tolist()) if math.isfinite(value)}
+    def curves(self, name: str) -> dict[Kind, dict[int, float]]:
+        """Of every stack: depth (or layer, or length) -> value, where there is a number."""
+        found: dict[Kind, dict[int, float]] = {}
+        for reading in self.readings.of(name):
+            rows = [row for row in reading.value if isinstance(row, Tensor)]
+            if len(reading.axes) == 1 and rows:
+                values = torch.stack(rows).flatten() if reading.layered else rows[0]
+                found[reading.kind] = {at: value for at, value in enumerate(values.tolist()) if math.isfinite(value)}
+        return found
 
-    def labels(self, name: str) -> list[tuple[int, int, str]]:
-        reading = self.readings.get(name)
-        rows = () if reading is None else reading.value
+    def labels(self, name: str) -> list[tuple[Slot, int, str]]:
         return [
-            (layer, head, label)
-            for layer, row in enumerate(rows)
+            (Slot(reading.kind, layer), head, label)
+            for reading in self.readings.of(name)
+            for layer, row in enumerate(reading.value)
             if isinstance(row, tuple)
             for head, label in enumerate(row)
         ]
 
     def say(self, head: Head) -> str:
-        return f"{self.prefix}{head.layer}.{head.head}"
+        return head.full_name if self.several else f"{head.slot.layer}.{head.head}"
 
-    def of_stack(self) -> str:
-        return {"enc.": "encoder: ", "dec.": "decoder: ", "cross.": "cross-attention: "}.get(self.prefix, "")
+    def stack(self, kind: Kind) -> str:
+        """The name of a stack before "layer 3" or "depth 3"; nothing where there is only one."""
+        return f"{STACKS[kind]} " if self.several else ""
 
-
-def _alike(look: _Look) -> Iterator[Finding]:
-    curve = look.curve("rank.cosine")
-    for first, last in _runs(depth for depth, value in curve.items() if value >= ALIKE):
-        most = max(curve[depth] for depth in range(first, last + 1))
-        text = f"{look.of_stack()}{_after(first, last)} tokens are {number(most)} alike (mean cosine)"
-        yield Finding(text, 0.8 + 0.2 * min(1.0, (most - ALIKE) / (1 - ALIKE)), ("rank.cosine",))
+    def in_stacks(self, kinds: Iterable[Kind]) -> str:
+        """ " in the encoder and the decoder"; nothing where there is only one stack."""
+        return f" in {_and([f'the {STACKS[kind]}' for kind in kinds])}" if self.several else ""
 
 
-def _falling(look: _Look) -> Iterator[Finding]:
-    """Judged by the depth where least is left, wherever it lies."""
-    curve = look.curve("rank.residual")
-    if len(curve) < 2:
-        return
-    first, last, lowest = min(curve), max(curve), min(curve, key=lambda depth: curve[depth])
-    before, least, after = curve[first], curve[lowest], curve[last]
-    if before <= 0:
-        return
-    if least < APART * before:
-        text = f"{look.of_stack()}what tells tokens apart falls from {number(before)} to {number(least)} of the stream"
-        again = f", then grows to {number(after)} at depth {last}" if after > least else ""
-        weight = 0.9 - 0.2 * min(1.0, after / before)
-        yield Finding(f"{text} between depth {first} and {lowest}{again}", weight, ("rank.residual",))
-    elif least >= KEPT:
-        text = f"{look.of_stack()}no rank collapse: tokens keep {number(least)} of the stream apart or more"
-        yield Finding(f"{text} (least at depth {lowest})", 0.35, ("rank.residual",))
+def _values(reading: Reading, end: int | None) -> tuple[Tensor | tuple[str, ...], ...]:
+    if end is None:
+        return reading.value
+    return () if reading.interval is None else reading.interval[end]
+
+
+# What heads do -------------------------------------------------------------------------------------------------------
 
 
 def _roles(look: _Look) -> Iterator[Finding]:
-    scores, kind = look.at("roles.score"), _kind_of(look, "roles.label")
+    """Every label but `first`, for which `_first_token` speaks; counts are those of the grid of heads."""
+    for group, heads in _by_role(look).items():
+        if group != "first":
+            yield _role(look, group, heads)
+
+
+def _first_token(look: _Look) -> Iterator[Finding]:
+    """Heads labelled `first`, and heads that give the first token more than half."""
+    heads = look.heads("sinks.first")
+    sinks = [head for head in heads if head.value > SINK]
+    if labelled := _by_role(look).get("first"):
+        found = _role(look, "first", labelled)
+        more = f"; {len(sinks)} of {len(heads)} heads give it more than half" if sinks else ""
+        yield replace(found, text=found.text + more, readings=(*found.readings, *["sinks.first"] * bool(sinks)))
+    elif sinks:
+        gives = f"{_who(look, sinks, len(heads))} {_verb('gives', sinks)} more than half of {_their(sinks)}"
+        text = f"{gives} attention to the first token"
+        yield Finding(f"{text}: {SINK_ADVICE}", 0.3 + 0.35 * len(sinks) / len(heads), ("sinks.first",), _names(sinks))
+
+
+def _by_role(look: _Look) -> dict[str, list[Head]]:
+    """The heads of each role, the highest score first."""
+    scores = look.at("roles.score")
     groups: dict[str, list[Head]] = defaultdict(list)
-    for layer, head, label in look.labels("roles.label"):
-        if label != NO_ROLE and not (label == "first" and _gathering(look)):
-            groups[label].append(Head(kind, layer, head, scores.get((layer, head), math.nan)))
-    for label, heads in groups.items():
+    for slot, head, label in look.labels("roles.label"):
+        if label != NO_ROLE:
+            groups[role_group(label)].append(Head(slot, head, scores.get((slot, head), math.nan)))
+    for heads in groups.values():
         heads.sort(key=lambda head: -head.value if math.isfinite(head.value) else math.inf)
-        best = heads[0]
-        does = ROLES.get(label) or _looks_at_offset(label)
-        score = f" ({number(best.value)})" if math.isfinite(best.value) else ""
-        if len(heads) == 1:
-            text = f"head {look.say(best)} {_verb(does, 1)}{score}"
-        else:
-            text = f"{len(heads)} heads {_verb(does, 2)}, {look.say(best)} most{score}"
-        telling = 1 - TELLING.index(label) / len(TELLING) if label in TELLING else 0.5
-        strength = best.value if 0 <= best.value <= 1 else 0.5
-        yield Finding(text, 0.25 + 0.2 * telling + 0.25 * strength, ("roles.label", "roles.score"), _names(heads))
+    return groups
 
 
-def _sinks(look: _Look) -> Iterator[Finding]:
-    heads, sinks = look.heads("sinks.first"), _gathering(look)
-    if sinks:
-        many = f"{len(sinks)} of {len(heads)} heads give more than half of their attention to the first token"
-        one = f"head {look.say(sinks[0])} gives more than half of its attention to the first token"
-        text = look.of_stack() + many if len(sinks) > 1 else one
-        yield Finding(text, 0.4 + 0.35 * len(sinks) / len(heads), ("sinks.first",), _names(sinks))
+def _role(look: _Look, group: str, heads: list[Head]) -> Finding:
+    does = _offsets(look, heads) if group == "offset" else ROLES.get(group, f"has the label {group!r}")
+    verb, _, what = does.partition(" ")
+    most = f"{look.say(heads[0])} most, " if len(heads) > 1 else ""
+    best = heads[0].value
+    score = f" ({most}{_score(group, best)})" if math.isfinite(best) else ""
+    telling = 1 - TELLING.index(group) / len(TELLING) if group in TELLING else 0.5
+    share = len(heads) / len(look.labels("roles.label"))
+    weight = 0.2 + 0.4 * share + 0.2 * telling + 0.2 * (best if 0 <= best <= 1 else 0.5)
+    text = f"{_who(look, heads)} {_verb(verb, heads)} {what}{_advice(group, heads)}{score}"
+    return Finding(text, weight, ("roles.label", "roles.score"), _names(heads))
 
 
-def _gathering(look: _Look) -> list[Head]:
-    return [head for head in look.heads("sinks.first") if head.value > SINK]
+def _advice(group: str, heads: list[Head]) -> str:
+    """What a role means and what can be done about it; fixed forms are for self-attention."""
+    them = "it" if len(heads) == 1 else "them"
+    if group in BY_POSITION:
+        fixed = f", so a fixed form may replace {them}; try reshape project"
+        return f": content matters little{fixed if any(head.slot.kind != 'cross' for head in heads) else ''}"
+    if group in BY_CONTENT:
+        return f": content decides, so no fixed form can replace {them}"
+    return f": {SINK_ADVICE}" if group in ("first", "delimiter") else ""
 
 
-def _saturated(look: _Look) -> Iterator[Finding]:
-    """A small Jacobian alone could also mean attention spread over many keys: the largest weight tells them apart."""
-    top = look.at("saturation.max_weight")
-    flat = [head for head in look.heads("saturation.jacobian") if head.value < SATURATED]
-    found = sorted((head for head in flat if top.get(head[1:3], 0.0) > ONE_KEY), key=lambda head: head.value)
-    if found:
-        least = f"mean Jacobian norm {number(found[0].value)}"
-        many = f"{len(found)} heads saturate, {look.say(found[0])} most: {least}"
-        text = many if len(found) > 1 else f"head {look.say(found[0])} saturates: {least}"
-        weight = 0.5 + 0.2 * (1 - found[0].value / SATURATED)
-        yield Finding(text, weight, ("saturation.jacobian",), _names(found))
+def _score(group: str, value: float) -> str:
+    if group == "syntactic":
+        return f"right for {number(value)} of the tokens"
+    return f"{number(value)} of {'the tokens' if group == 'uniform' else 'the attention'}"
 
 
-def _redundant(look: _Look) -> Iterator[Finding]:
-    reading = look.readings.get("redundancy.distance")
-    pairs: list[tuple[float, Head, Head]] = []
-    kind = _kind_of(look, "redundancy.distance")
-    for layer, row in enumerate(() if reading is None else reading.value):
-        assert isinstance(row, Tensor)
-        for one, other in torch.triu_indices(*row.shape, offset=1).T.tolist():
-            if (distance := float(row[one, other])) < SAME:
-                pairs.append((distance, Head(kind, layer, one, distance), Head(kind, layer, other, distance)))
-    if pairs:
-        distance, one, other = min(pairs)
-        more = {1: "", 2: ", and so does one more pair"}.get(len(pairs), f", and so do {len(pairs) - 1} more pairs")
-        text = f"heads {look.say(one)} and {look.say(other)} see the same (distance {number(distance)}){more}"
-        names = dict.fromkeys(head.full_name for pair in sorted(pairs) for head in pair[1:])
-        yield Finding(text, 0.6 + 0.1 * (1 - distance / SAME), ("redundancy.distance",), tuple(names))
+def _offsets(look: _Look, heads: list[Head]) -> str:
+    """attends 2 tokens back; of several offsets: attends at a fixed offset (2 tokens back: 3, ...)."""
+    own = {head.at for head in heads}
+    counts = Counter(_offset_words(label) for slot, at, label in look.labels("roles.label") if (slot, at) in own)
+    if len(counts) == 1:
+        return f"attends {next(iter(counts))}"
+    return f"attends at a fixed offset ({', '.join(f'{words}: {count}' for words, count in counts.most_common())})"
 
 
 def _structured(look: _Look) -> Iterator[Finding]:
     """How many heads have a structured form, and the head that its form explains best."""
     labels, explained = look.labels("structure.form"), look.at("structure.explained")
-    forms = {(layer, head): form for layer, head, form in labels if form in FORMS and (layer, head) in explained}
+    forms = {(slot, head): form for slot, head, form in labels if form in FORMS and (slot, head) in explained}
     if not forms:
         return
-    kind = _kind_of(look, "structure.form")
-    heads = [Head(kind, *at, explained[at]) for at in sorted(forms, key=lambda at: -explained[at])]
+    heads = [Head(*at, explained[at]) for at in sorted(forms, key=lambda at: -explained[at])]
     best, counts = heads[0], Counter(forms.values()).most_common()
     have = "heads have" if len(heads) > 1 else "heads has"
-    text = f"{look.of_stack()}{len(heads)} of {len(labels)} {have} a structured form that explains at least half of "
-    text += f"the attention ({', '.join(f'{count} {FORMS[form]}' for form, count in counts)}): "
-    text += f"{FORMS[forms[best.layer, best.head]]} explains {_percent(best.value)} of {look.say(best)}"
-    text += "" if kind == "cross" else "; attnworks reshape project can put fixed forms in their place"
+    text = f"{len(heads)} of {len(labels)} {have} a structured form that explains at least half of the attention "
+    text += f"({', '.join(f'{count} {FORMS[form]}' for form, count in counts)}): "
+    text += f"{FORMS[forms[best.at]]} explains {_percent(best.value)} of {look.say(best)}"
+    if any(head.slot.kind != "cross" for head in heads):
+        text += "; try reshape project"
     weight = 0.45 + 0.2 * len(heads) / len(labels)
     yield Finding(text, weight, ("structure.form", "structure.explained"), _names(heads))
+
+
+# What can be removed or is missing ------------------------------------------------------------------------------------
+
+
+def _redundant(look: _Look) -> Iterator[Finding]:
+    pairs: list[tuple[float, Head, Head]] = []
+    for reading in look.readings.of("redundancy.distance"):
+        for layer, row in enumerate(reading.value):
+            assert isinstance(row, Tensor)
+            slot = Slot(reading.kind, layer)
+            for one, other in torch.triu_indices(*row.shape, offset=1).T.tolist():
+                if (distance := float(row[one, other])) < SAME:
+                    pairs.append((distance, Head(slot, one, distance), Head(slot, other, distance)))
+    if pairs:
+        distance, one, other = min(pairs)
+        more = {1: "", 2: "; so does one more pair"}.get(len(pairs), f"; so do {len(pairs) - 1} more pairs")
+        text = f"heads {look.say(one)} and {look.say(other)} attend to the same keys: one of them may be enough, try "
+        text += f"reshape prune (distance {number(distance)}){more}"
+        names = dict.fromkeys(head.full_name for pair in sorted(pairs) for head in pair[1:])
+        yield Finding(text, 0.6 + 0.1 * (1 - distance / SAME), ("redundancy.distance",), tuple(names))
 
 
 def _ablated(look: _Look) -> Iterator[Finding]:
@@ -262,93 +286,175 @@ def _ablated(look: _Look) -> Iterator[Finding]:
     name = "ablation.change"
     heads = look.heads(name)
     low, high = (look.at(name, end) for end in (0, 1))
-    judged = [(head, low[at], high[at]) for head in heads if (at := head[1:3]) in low and at in high]
+    judged = [(head, low[head.at], high[head.at]) for head in heads if head.at in low and head.at in high]
     idle = [head for head, least, most in judged if max(abs(least), abs(most)) < LITTLE]
     harmful = [head for head, _, most in judged if most < -LITTLE]
     needed = [head for head, least, _ in judged if least > LITTLE]
     idle.sort(key=lambda head: abs(head.value))
     if idle:
-        who = f"{len(idle)} of {len(heads)} heads ({_listed(look, idle)})"
-        all_of_them = f"{who} can probably go, one at a time: removing any of them"
-        text = all_of_them if len(idle) > 1 else f"head {look.say(idle[0])} can probably go: removing it"
-        text = f"{text} changes the objective by less than {number(LITTLE)}"
+        one_by_one = ", one at a time" if len(idle) > 1 else ""
+        listed = f" ({_listed(look, idle)})" if len(idle) > 1 else ""
+        text = f"{_who(look, idle, len(heads))}{listed} can probably be removed{one_by_one}: try reshape prune; "
+        text += f"the loss changes by less than {number(LITTLE)} without {'any of them' if len(idle) > 1 else 'it'}"
         yield Finding(text, 0.65 + 0.2 * len(idle) / len(heads), (name,), _names(idle))
     if harmful:
         worst = min(harmful, key=lambda head: head.value)
-        others = f"{len(harmful)} heads do harm, most of all {look.say(worst)}" if len(harmful) > 1 else ""
-        who = others or f"head {look.say(worst)} does harm"
-        text = f"{who}: the objective is {number(-worst.value)} better without it"
+        without = f"{look.say(worst)}, the worst" if len(harmful) > 1 else "it"
+        text = f"{_who(look, harmful)} {_verb('does', harmful)} harm on this text: try reshape prune; "
+        text += f"the loss is {number(-worst.value)} lower without {without}"
         yield Finding(text, 0.75, (name,), _names(harmful))
     if needed and len(heads) > 1:
         most = max(needed, key=lambda head: head.value)
-        worse = f"the objective is {number(most.value)} worse without it"
-        text = f"{look.of_stack()}head {look.say(most)} matters most: {worse}"
+        text = f"head {look.say(most)} matters most: keep it; the loss is {number(most.value)} higher without it"
         yield Finding(text, 0.6, (name,), (most.full_name,))
 
 
 def _faint(look: _Look) -> Iterator[Finding]:
     heads = look.heads("importance.gradient")
-    if len(heads) < 2 or "ablation.change" in look.readings:
+    if len(heads) < 2 or look.readings.of("ablation.change"):
         return
     loudest = max(heads, key=lambda head: head.value)
     faint = sorted((head for head in heads if head.value < FAINT * loudest.value), key=lambda head: head.value)
     if faint:
-        who = f"{len(faint)} of {len(heads)} heads" if len(faint) > 1 else f"head {look.say(faint[0])}"
-        text = f"the loss hardly feels {who}{f' ({_listed(look, faint)})' if len(faint) > 1 else ''}: "
-        text += f"gradient below {FAINT:.0%} of that of {look.say(loudest)}".replace("%", " %")
+        listed = f" ({_listed(look, faint)})" if len(faint) > 1 else ""
+        text = f"{_who(look, faint, len(heads))}{listed} hardly {_verb('affects', faint)} the loss: measure "
+        text += f"ablation to see what can be removed (gradient below {_percent(FAINT)} of that of {look.say(loudest)})"
     else:
-        text = f"the loss depends most on head {look.say(loudest)} (gradient {number(loudest.value)})"
+        text = f"the loss depends most on head {look.say(loudest)}: keep it (gradient {number(loudest.value)})"
     yield Finding(text, 0.55, ("importance.gradient",), _names(faint or [loudest]))
 
 
 def _narrow(look: _Look) -> Iterator[Finding]:
-    for kind in ("keys", "values"):
-        name = f"bottleneck.{kind}"
-        heads = [head for head in look.heads(name) if head.value > 0]
+    for what in ("keys", "values"):
+        name = f"bottleneck.{what}"
+        all_heads = look.heads(name)
+        heads = [head for head in all_heads if head.value > 0]
         if heads:
             most = max(heads, key=lambda head: head.value)
-            text = f"{look.of_stack()}more {kind} would pay in {len(heads)} of {len(look.heads(name))} heads, most "
-            text += f"of all in {look.say(most)}: the loss should fall by {number(most.value)} per 1000 parameters"
+            text = f"{_who(look, heads, len(all_heads))} would gain from wider {what}: try reshape grow; "
+            text += f"the loss should fall by {number(most.value)} per 1000 parameters"
+            text += f" in {look.say(most)}, the most" if len(heads) > 1 else ""
             yield Finding(text, 0.7, (name,), _names(heads))
-        elif look.heads(name):
-            yield Finding(f"no head lacks {kind}: other sentences confirm no direction of growth", 0.5, (name,), ())
+        elif all_heads:
+            text = f"no head needs wider {what}: growth in no direction lowers the loss on other sentences"
+            yield Finding(text, 0.5, (name,), ())
+
+
+# Health of gradients and the residual stream --------------------------------------------------------------------------
+
+
+def _saturated(look: _Look) -> Iterator[Finding]:
+    """A small Jacobian alone could also mean attention spread over many keys: the largest weight tells them apart."""
+    top = look.at("saturation.max_weight")
+    flat = [head for head in look.heads("saturation.jacobian") if head.value < SATURATED]
+    found = sorted((head for head in flat if top.get(head.at, 0.0) > ONE_KEY), key=lambda head: head.value)
+    if found:
+        most = f"{look.say(found[0])} most, " if len(found) > 1 else ""
+        text = f"{_who(look, found)} {_verb('is', found)} saturated: each query attends to almost one key, so little "
+        text += f"gradient reaches {_their(found)} scores ({most}mean Jacobian norm {number(found[0].value)})"
+        weight = 0.5 + 0.2 * (1 - found[0].value / SATURATED)
+        yield Finding(text, weight, ("saturation.jacobian", "saturation.max_weight"), _names(found))
+
+
+def _collapse(look: _Look) -> Iterator[Finding]:
+    """Whether tokens become alike, by cosine and by residual; that there is no collapse only if both agree.
+
+    The residual is judged by the depth where least is left, wherever it lies.
+    """
+    alike, falls, kept = list(_alike(look)), [], []
+    for kind, curve in look.curves("rank.residual").items():
+        if len(curve) < 2 or curve[min(curve)] <= 0:
+            continue
+        lowest = min(curve, key=lambda depth: curve[depth])
+        left = curve[lowest] / curve[min(curve)]
+        if left < APART:
+            falls.append((left, kind, lowest))
+        else:
+            kept.append((curve[lowest], kind, lowest))
+    yield from alike
+    if falls:
+        yield _falling(look, sorted(falls))
+    elif kept and min(kept)[0] >= KEPT and not alike:
+        least, kind, lowest = min(kept)
+        text = "no rank collapse: tokens stay apart at every depth "
+        text += f"(they differ in {number(least)} of the stream or more, least at {look.stack(kind)}depth {lowest})"
+        yield Finding(text, 0.35, ("rank.residual",))
+
+
+def _alike(look: _Look) -> Iterator[Finding]:
+    places, most = [], 0.0
+    for kind, curve in look.curves("rank.cosine").items():
+        for first, last in _runs(depth for depth, value in curve.items() if value >= ALIKE):
+            places.append(_after(first, last, look.stack(kind)))
+            most = max(most, *(curve[depth] for depth in range(first, last + 1)))
+    if places:
+        text = f"tokens are nearly the same {_and(places)}: attention can hardly tell them apart there "
+        text += f"(mean cosine{' up to' if len(places) > 1 else ''} {number(most)})"
+        yield Finding(text, 0.8 + 0.2 * min(1.0, (most - ALIKE) / (1 - ALIKE)), ("rank.cosine",))
+
+
+def _falling(look: _Look, falls: list[tuple[float, Kind, int]]) -> Finding:
+    """About all stacks where tokens come together, with the numbers of the one where they do most."""
+    _, kind, lowest = falls[0]
+    curve = look.curves("rank.residual")[kind]
+    first, last = min(curve), max(curve)
+    before, least, after = curve[first], curve[lowest], curve[last]
+    where = look.in_stacks(kind for _, kind, _ in falls)
+    text = f"tokens become alike with depth{where}: later layers can hardly tell them apart, check skip connections "
+    text += f"and norms ({number(before)} of the stream differs at depth {first}, "
+    text += f"{number(least)} at {look.stack(kind) if len(falls) > 1 else ''}depth {lowest}"
+    text += f", {number(after)} at depth {last})" if after > least else ")"
+    return Finding(text, 0.9 - 0.2 * min(1.0, after / before), ("rank.residual",))
 
 
 def _paths(look: _Look) -> Iterator[Finding]:
-    share = look.curve("paths.share")
-    if len(share) < 2:
-        return
-    if min(share.values()) < -AGAINST:
+    """How many attention layers the output passes; of every stack in one finding."""
+    carried: list[tuple[float, str]] = []
+    against: list[tuple[float, str]] = []
+    for kind, share in look.curves("paths.share").items():
+        if len(share) < 2:
+            continue
+        longest = max(share)
         least = min(share, key=lambda length: share[length])
-        part = f"{_percent(share[least])} of the output"
-        text = f"{look.of_stack()}paths of length {least} work against the others ({part})"
-        yield Finding(text, 0.45, ("paths.share",))
-        return
-    carried = 0.0
-    for length in sorted(share):
-        carried += share[length]
-        if carried >= MOST:
-            span = f"length 0-{length}" if length else "length 0 (no attention at all)"
-            text = f"{look.of_stack()}paths of {span} carry {_percent(carried)} of the output"
-            yield Finding(text, 0.3 + 0.3 * (1 - length / max(share)), ("paths.share",))
-            return
+        enough = next((n for n in sorted(share) if sum(share[m] for m in share if m <= n) >= MOST), longest)
+        if share[least] < -AGAINST:
+            lost = f"{_percent(-share[least])} of the output{look.in_stacks([kind])}"
+            against.append((-share[least], f"those through {_layers(least)} take away {lost}"))
+        else:
+            part = _percent(sum(share[length] for length in share if length <= enough))
+            carried.append((enough / longest, f"{look.stack(kind)}{part} through at most {enough} of {longest}"))
+    if against:
+        text = f"some paths work against the others: {'; '.join(text for _, text in against)}"
+        yield Finding(text, 0.45 + 0.1 * min(1.0, max(against)[0]), ("paths.share",))
+    if carried:
+        most = max(carried)[0]
+        few = "most of the output passes few attention layers: they hardly build on one another"
+        many = "much of the output passes many attention layers: they build on one another"
+        text = f"{few if most <= FEW_LAYERS else many} ({', '.join(text for _, text in carried)})"
+        yield Finding(text, 0.3 + 0.3 * (1 - min(carried)[0]), ("paths.share",))
 
 
 def _bounds(look: _Look) -> Iterator[Finding]:
-    ratio = look.curve("bounds.ratio")
-    if ratio:
-        nearest = min(ratio, key=lambda layer: ratio[layer])
-        times = number(ratio[nearest])
-        if ratio[nearest] < LOOSE:
-            text = f"{look.of_stack()}layer {nearest} comes within a factor {times} of the diameter bound"
+    curves = look.curves("bounds.ratio")
+    ratios = [(ratio, look.stack(kind), layer) for kind, curve in curves.items() for layer, ratio in curve.items()]
+    if ratios:
+        ratio, stack, layer = min(ratios)
+        where = f"{stack}layer {layer}"
+        if ratio < LOOSE:
+            text = f"the diameter bound nearly tells how far apart tokens stay in {where} "
+            text += f"({number(ratio)} times what was measured)"
         else:
-            text = f"{look.of_stack()}the diameter bound says little: {times} times what layer {nearest} does, or more"
-        yield Finding(text, 0.5 if ratio[nearest] < LOOSE else 0.3, ("bounds.ratio",))
+            text = "the diameter bound is too loose to tell how far apart tokens stay "
+            text += f"({number(ratio)} times what was measured in {where}, more in others)"
+        yield Finding(text, 0.5 if ratio < LOOSE else 0.3, ("bounds.ratio",))
 
 
-FINDERS: tuple[Callable[[_Look], Iterable[Finding]], ...] = (
-    _alike, _falling, _roles, _sinks, _saturated, _redundant, _structured, _narrow, _ablated, _faint, _paths, _bounds,
-)  # fmt: skip
+FINDERS: dict[str, tuple[Callable[[_Look], Iterable[Finding]], ...]] = {
+    "What heads do": (_roles, _first_token, _structured),
+    "What can be removed or is missing": (_ablated, _faint, _redundant, _narrow),
+    "Health of gradients and the residual stream": (_saturated, _collapse, _paths, _bounds),
+}
+"""Group -> its finders, in the order in which groups are shown."""
 
 
 def _percent(share: float) -> str:
@@ -368,33 +474,49 @@ def _runs(depths: Iterable[int]) -> Iterator[tuple[int, int]]:
         yield first, last
 
 
-def _after(first: int, last: int) -> str:
+def _after(first: int, last: int, stack: str) -> str:
     """Depth d is what block d - 1 leaves; depth 0 are the embeddings."""
     if last == 0:
-        return "at the embeddings"
+        return f"at the {stack}embeddings"
     if first == 0:
-        return f"from the embeddings to layer {last - 1}"
-    return f"layer {first - 1}:" if first == last else f"layers {first - 1}-{last - 1}:"
+        return f"from the {stack}embeddings to layer {last - 1}"
+    return f"after {stack}layer {first - 1}" if first == last else f"after {stack}layers {first - 1}-{last - 1}"
 
 
-def _kind_of(look: _Look, name: str) -> Kind:
-    return look.readings[name].kind if name in look.readings else "encoder"
-
-
-def _looks_at_offset(label: str) -> str:
-    """offset -2: two tokens back."""
-    words, _, offset = label.partition(" ")
-    if words != "offset" or not offset.lstrip("-").isdigit():
-        return f"{{is}} labelled {label!r}"
+def _offset_words(label: str) -> str:
+    """offset -2: 2 tokens back."""
+    offset = label.removeprefix("offset ")
+    if not offset.lstrip("-").isdigit():
+        return f"at {label}"
     if offset == "0":
-        return "{looks} at the same position"
+        return "to the same position"
     away = abs(int(offset))
-    return f"{{looks}} {away} token{'s' if away > 1 else ''} {'back' if offset[0] == '-' else 'ahead'}"
+    return f"{away} token{'s' if away > 1 else ''} {'back' if offset[0] == '-' else 'ahead'}"
 
 
-def _verb(text: str, heads: int) -> str:
-    forms = {"looks": "look", "continues": "continue", "is": "are"}
-    return text.format(**{word: word if heads == 1 else many for word, many in forms.items()})
+def _who(look: _Look, heads: list[Head], of: int | None = None) -> str:
+    """head 0.2; 3 heads; 3 of 8 heads."""
+    if len(heads) == 1:
+        return f"head {look.say(heads[0])}"
+    return f"{len(heads)} heads" if of is None else f"{len(heads)} of {of} heads"
+
+
+def _verb(verb: str, heads: list[Head]) -> str:
+    """As one head, or as several do it."""
+    return verb if len(heads) == 1 else {"has": "have", "is": "are", "does": "do"}.get(verb, verb.removesuffix("s"))
+
+
+def _their(heads: list[Head]) -> str:
+    return "its" if len(heads) == 1 else "their"
+
+
+def _layers(layers: int) -> str:
+    return f"{layers} attention layer{'s' if layers != 1 else ''}"
+
+
+def _and(parts: list[str]) -> str:
+    """a, b and c."""
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
 def _names(heads: list[Head]) -> tuple[str, ...]:

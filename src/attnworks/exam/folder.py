@@ -205,9 +205,9 @@ def _pin(index: int, made: dict[str, Any], maps: dict[str, Tensor]) -> Pin:
 
 
 def _finding(made: dict[str, Any]) -> Finding:
-    _only(made, {"text", "weight", "readings", "heads"})
-    (text,), (weight,) = _list([made["text"]], str), _list([made["weight"]], int | float)
-    return Finding(text, weight, tuple(_list(made["readings"], str)), tuple(_list(made["heads"], str)))
+    _only(made, {"text", "weight", "readings", "heads", "group"})
+    (text, group), (weight,) = _list([made["text"], made["group"]], str), _list([made["weight"]], int | float)
+    return Finding(text, weight, tuple(_list(made["readings"], str)), tuple(_list(made["heads"], str)), group)
 
 
 def _printable(made: Any) -> Any:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attnworks.data.tokens import NONE, Tokens
 from attnworks.measures.contract import MEASURES, Declared, Measure, Sample, Samples, Setting
-from attnworks.measures.labels import best_fixed_offset, label_heads
+from attnworks.measures.labels import FAMILY_WISE_ERROR, best_fixed_offset, label_heads
 from attnworks.measures.pointers import OffsetSight, Sight, after_same, forced, rarest, same_before, same_nearest
 from attnworks.measures.reading import Reading, Readings
 from attnworks.traces.layer import Kind, Slot
@@ -19,6 +19,8 @@ from attnworks.traces.rows import LayerRows
 
 COPIES = 0.9
 """A row whose largest weight is at least this gives one value almost unchanged."""
+
+ERROR = f"a model gets any wrong label with probability {FAMILY_WISE_ERROR:.0%} at most".replace("%", " %")
 
 VOITA, CLARK, OLSSON = "Voita et al. 2019", "Clark et al. 2019", "Olsson et al. 2022"
 HEADS, LAYERS = ("layer", "head"), ("layer",)
@@ -70,6 +72,7 @@ class Roles(Measure):
     def declares(self) -> tuple[Declared, ...]:
         by_offset = {"offset": tuple(float(offset) for offset in range(-self.setting.span, self.setting.span + 1))}
         each, all_heads, even = (*HEADS, "offset"), (*LAYERS, "offset"), "what even attention gives to"
+        label = "what the head does most above its baseline, or none; " + ERROR
         return (
             Declared("roles.offset", each, "mean attention at key - query", VOITA, ticks=by_offset),
             Declared("roles.offset_argmax", each, "share of largest weights at key - query", VOITA, ticks=by_offset),
@@ -88,7 +91,7 @@ class Roles(Measure):
             Declared("roles.copy", HEADS, "mean largest weight; near 1 a head copies single values", "S2.3-S2.5"),
             Declared("roles.copy_share", HEADS, f"share of rows with a weight of {COPIES} or more", "S2.3-S2.5"),
             Declared("roles.uniform", HEADS, "exp(entropy) / visible keys; 1 averages all values", "S2.8"),
-            Declared("roles.label", HEADS, "what the head does most above its baseline, or none", VOITA, "constant"),
+            Declared("roles.label", HEADS, label, VOITA, "constant"),
             Declared("roles.score", HEADS, "how much: mean attention, for syntax accuracy", VOITA, "constant"),
             Declared("roles.baseline", HEADS, "the same of even attention, or of a fixed offset", VOITA, "constant"),
         )
@@ -162,13 +165,11 @@ class Roles(Measure):
 
     def conclude(self, readings: Readings) -> Iterable[Reading]:
         declared = {reading.name: reading for reading in self.declares()}
-        for found in readings.of("roles.offset"):
-            kind = found.kind
-            bases = None
-            if f"roles.syntactic_offset@{kind}" in readings:
-                bases = best_fixed_offset(readings[f"roles.syntactic_offset@{kind}"])
-                yield _concluded(declared["roles.syntactic_baseline"], kind, bases)
-            labelled = label_heads(readings, kind, bases)
+        shares = readings.of("roles.syntactic_offset")
+        bases: dict[Kind, tuple[Tensor, ...]] = {found.kind: best_fixed_offset(found) for found in shares}
+        for kind, baseline in bases.items():
+            yield _concluded(declared["roles.syntactic_baseline"], kind, baseline)
+        for kind, labelled in label_heads(readings, bases).items():
             without = "" if f"sinks.first@{kind}" in readings else "; sinks were not measured and are not considered"
             for name, value in labelled._asdict().items():
                 yield _concluded(declared[f"roles.{name}"], kind, value, without)

@@ -1,5 +1,6 @@
 /** What stands out in the model, in words, with links to the heads and reasons. */
 import type { ComponentChildren, JSX } from "preact";
+import { Fragment } from "preact";
 import { useState } from "preact/hooks";
 import type { Exam, Finding, Reading } from "../contract";
 import type { HeadName } from "../readings";
@@ -8,30 +9,45 @@ import { exam, linkTo } from "../store";
 import { Says } from "./says";
 import "./findings.css";
 
-const FIRST = 8;
+/** Findings of each group that are shown at first. */
+const FIRST = 3;
 const NAMED = 6;
 
 export function Findings(): JSX.Element {
   const [all, setAll] = useState(false);
-  const found = [...exam.value.findings].sort((a, b) => b.weight - a.weight);
+  const found = exam.value.findings;
+  const groups = grouped(found);
+  const hidden = groups.reduce((sum, [, findings]) => sum + Math.max(0, findings.length - FIRST), 0);
   return (
     <section class="card findings" aria-labelledby="findings-title">
       <h3 id="findings-title">What stands out</h3>
       {found.length === 0 && <p class="muted">Nothing stands out in what was measured.</p>}
-      <ol>
-        {(all ? found : found.slice(0, FIRST)).map((finding) => (
-          <li key={finding.text}>
-            <FindingLine finding={finding} />
-          </li>
-        ))}
-      </ol>
-      {found.length > FIRST && (
+      {groups.map(([group, findings]) => (
+        <Fragment key={group}>
+          {group !== "" && <h4>{group}</h4>}
+          <ol>
+            {(all ? findings : findings.slice(0, FIRST)).map((finding) => (
+              <li key={finding.text}>
+                <FindingLine finding={finding} />
+              </li>
+            ))}
+          </ol>
+        </Fragment>
+      ))}
+      {hidden > 0 && (
         <button type="button" class="quiet" onClick={() => setAll(!all)}>
-          {all ? "Only the weightiest" : `All ${found.length} findings`}
+          {all ? "Only the largest effects" : `All ${found.length} findings`}
         </button>
       )}
     </section>
   );
+}
+
+/** Groups with their findings, in the order in which they come. */
+function grouped(findings: Finding[]): [string, Finding[]][] {
+  const groups = new Map<string, Finding[]>();
+  for (const finding of findings) groups.set(finding.group, [...(groups.get(finding.group) ?? []), finding]);
+  return [...groups];
 }
 
 function FindingLine({ finding }: { finding: Finding }): JSX.Element {
