@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NamedTuple
 
@@ -97,6 +97,8 @@ class Measure:
     surveyed  where the model could grow, once over the whole text
     conclude  readings that follow from the folded ones
 
+    `reasons` has layers that the measure does not apply to, and why; `why_missing` says why else a reading is empty.
+
     Promises, tested for every registered name: padding never counts; batches fold to the same numbers in any order;
     every declared reading is given, and no other.
     """
@@ -112,6 +114,7 @@ class Measure:
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
+        self.reasons: dict[Slot, str] = {}
 
     def declares(self) -> tuple[Declared, ...]:
         raise NotImplementedError
@@ -148,6 +151,11 @@ class Measure:
 
     def conclude(self, readings: Readings) -> Iterable[Reading]:
         return ()
+
+    def why_missing(self, name: str, slots: Sequence[Slot], readings: Readings) -> str | None:
+        """Why no sentence counted for this reading in these layers, where that is known; a clause for people."""
+        del name, slots, readings
+        return None
 
 
 MEASURES: Registry[type[Measure]] = Registry("measure")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -159,6 +159,12 @@ class Roles(Measure):
                 tokens = counted.sum(-1, keepdim=True)
                 samples["roles.syntactic_offset"] = Sample(here / tokens.clamp_min(1), tokens > 0)
         return _Known(sight, offsets, where, samples)
+
+    def why_missing(self, name: str, slots: Sequence[Slot], readings: Readings) -> str | None:
+        del slots, readings
+        if "syntactic" in name:
+            return "the syntax of the text is not known; give --parses, or use the embedded corpus"
+        return "no sentence has a token twice" if name.startswith(("roles.duplicate", "roles.induction")) else None
 
     def conclude(self, readings: Readings) -> Iterable[Reading]:
         declared = {reading.name: reading for reading in self.declares()}

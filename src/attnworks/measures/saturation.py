@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnworks.measures.contract import MEASURES, Declared, Measure, Sample, Samples
+from attnworks.measures.reading import Readings
 from attnworks.models.head_groups import Scoring
-from attnworks.traces.layer import LayerTrace
+from attnworks.traces.layer import LayerTrace, Slot
 from attnworks.traces.rows import LayerRows
 
 BY_HEAD = ("layer", "head")
@@ -65,6 +68,12 @@ class Saturation(Measure):
             rms = (square / rows.keys.lengths[:, None].clamp_min(1)).sqrt()
             samples["saturation.score_rms"] = Sample(rms, counted & rms.new_tensor(by_product).bool())
         return samples
+
+    def why_missing(self, name: str, slots: Sequence[Slot], readings: Readings) -> str | None:
+        del slots, readings
+        if name == "saturation.score_range":
+            return "its heads have no scores, because their weights are not a softmax"
+        return "its heads do not score by a factor of Q K^T" if "score" in name else None
 
     def layer(self, trace: LayerTrace) -> Samples:
         """scale sqrt(k) rms(q) rms(k), over the entries of the real queries and keys of a sentence."""
