@@ -18,6 +18,7 @@ from attnworks.measures.cost import block_cost, measured_flops
 from attnworks.measures.growth_statistic import FEWEST
 from attnworks.measures.growth_survey import Survey
 from attnworks.measures.reading import Reading, Readings
+from attnworks.measures.table import are
 from attnworks.objectives.choosing import choose
 from attnworks.objectives.own_callable import OwnFunction
 from attnworks.objectives.text import TextObjective
@@ -34,7 +35,7 @@ from attnworks.training.distributed import Team
 TOKENS_PER_BATCH = 4096
 
 FEW = 3
-"""Sentences that say nothing of roles, intervals and comparisons."""
+"""Sentences without which intervals and comparisons say nothing."""
 
 SURVEY_PASSES = 3
 """How often a survey of growth goes over the text."""
@@ -149,8 +150,9 @@ class Examiner:
             if not any(readings.of(declared.name) for declared in measure.declares()) and measure not in self.deep:
                 self.notes.append(f"{measure.name}: not applicable to this model")
             self.notes.extend(missing_notes(measure, readings))
+            self.notes.extend(measure.remarks(readings))
         if len(self.text.kept) < FEW:
-            self.notes.append(f"{_sentences(len(self.text.kept))} too few for roles, intervals and comparisons")
+            self.notes.append(f"{are(len(self.text.kept))} too few for intervals and comparisons")
         return readings
 
     def _objective(self) -> TextObjective:
@@ -305,7 +307,3 @@ def _largest(tables: Iterable[dict[Kind, float]]) -> dict[Kind, float]:
 
 def _names(measures: Sequence[Measure]) -> str:
     return ", ".join(measure.name for measure in measures)
-
-
-def _sentences(count: int) -> str:
-    return "1 sentence is" if count == 1 else f"{count} sentences are"

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from attnworks.data.tokens import NONE, Tokens
 from attnworks.measures.contract import MEASURES, Declared, Measure, Sample, Samples, Setting
-from attnworks.measures.labels import best_fixed_offset, label_heads
+from attnworks.measures.labels import FEWEST_SENTENCES, RELIABLE_SENTENCES, best_fixed_offset, label_heads
 from attnworks.measures.pointers import OffsetSight, Sight, after_same, forced, rarest, same_before, same_nearest
 from attnworks.measures.reading import Reading, Readings
+from attnworks.measures.table import are
 from attnworks.traces.layer import Kind, Slot
 from attnworks.traces.rows import LayerRows
 
@@ -166,6 +167,15 @@ class Roles(Measure):
             return "the syntax of the text is not known; give --parses, or use the embedded corpus"
         return "no sentence has a token twice" if name.startswith(("roles.duplicate", "roles.induction")) else None
 
+    def remarks(self, readings: Readings) -> Iterable[str]:
+        counts = [found.sentences for found in readings.of("roles.offset")]
+        sentences = min(counts, default=RELIABLE_SENTENCES)
+        if sentences < FEWEST_SENTENCES:
+            yield f"no role labels: {are(sentences)} too few, because labels need {FEWEST_SENTENCES} or more"
+        elif sentences < RELIABLE_SENTENCES:
+            few = f"role labels are unreliable: they come from {sentences} sentences"
+            yield f"{few}; examine {RELIABLE_SENTENCES} or more"
+
     def conclude(self, readings: Readings) -> Iterable[Reading]:
         declared = {reading.name: reading for reading in self.declares()}
         for found in readings.of("roles.offset"):
@@ -174,6 +184,8 @@ class Roles(Measure):
             if f"roles.syntactic_offset@{kind}" in readings:
                 bases = best_fixed_offset(readings[f"roles.syntactic_offset@{kind}"])
                 yield _concluded(declared["roles.syntactic_baseline"], kind, bases)
+            if found.sentences < FEWEST_SENTENCES:
+                continue
             labelled = label_heads(readings, kind, bases)
             without = "" if f"sinks.first@{kind}" in readings else "; sinks were not measured and are not considered"
             for name, value in labelled._asdict().items():
