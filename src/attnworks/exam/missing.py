@@ -48,5 +48,5 @@ def _were(names: Sequence[str]) -> str:
 
 
 def _listed(slots: Sequence[Slot]) -> str:
-    more = f" and {len(slots) - NAMED} more layers" if len(slots) > NAMED else ""
-    return ", ".join(map(str, slots[:NAMED])) + more
+    more = len(slots) - NAMED
+    return ", ".join(map(str, slots[:NAMED])) + (f" and {more} more layer{'s' * (more > 1)}" if more > 0 else "")
