@@ -140,6 +140,16 @@ def test_what_could_not_be_measured_stays_told(look: Open, live_page: str) -> No
     expect(shown.root.get_by_text("too few").first).to_be_attached()
 
 
+def test_one_sentence_has_no_list_of_roles(look: Open, live_page: str) -> None:
+    """Only the statement that there are none; heads are coloured by the measure."""
+    shown = look(live_page)
+    wait(shown)
+    expect(shown.root.locator(".grid-controls").get_by_text("no role labels: 1 sentence is too few")).to_be_visible()
+    expect(shown.root.get_by_role("group", name="Show only heads of these roles")).to_have_count(0)
+    expect(shown.root.get_by_role("group", name="Colour")).to_have_count(0)
+    expect(shown.root.locator(".grid-controls .scale")).to_be_visible()
+
+
 def test_readings_of_the_sentence_before_are_gone(look: Open, live_page: str) -> None:
     """What is cheap comes with the maps; the rest is not there until it is measured."""
     shown = look(live_page)

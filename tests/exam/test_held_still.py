@@ -115,5 +115,5 @@ def test_measures_that_were_asked_for_are_shown_and_pins_drawn(tmp_path: Path) -
     extra = ["--objective", "mlm", "--pin", "the red dog", "--report", str(page)]
     result = CliRunner().invoke(main, [*arguments, *extra])
     assert result.exit_code == 0, result.output
-    assert "ranks.effective" in result.output and "syntax comes from --parses" in result.output
+    assert "ranks.effective" in result.output and "the syntax of the text is not known" in result.output
     assert 'id="blob-exam0-0-enc.0-maps"' in page.read_text() and "only importance and ablation" in result.output

@@ -19,6 +19,7 @@ from attnworks.measures.bounds import Bounds, why_not
 from attnworks.measures.contract import MEASURES, Samples, Setting
 from attnworks.mechanisms import Mask
 from attnworks.models.anatomy import HeadWeights
+from attnworks.models.head_groups import Scoring
 from attnworks.traces.layer import LayerTrace, Slot
 
 H, E, K, V, N = 3, 5, 2, 7, 11
@@ -95,6 +96,7 @@ def test_by_loops(spread: float) -> None:
         E_ = scale * (R @ W_QK @ R.mT)
         holds = (E_.amax(-1) - E_.amin(-1)).max() <= 4.22929
         assert got["bounds.composite_holds"].values[at] == float(holds)
+        assert_close(got["bounds.row_range"].values[at], (E_.amax(-1) - E_.amin(-1)).max())
         beta = max(A.abs().sum(0).max() * composite(B) for A, B in zip(W_QK, W_VO, strict=True))
         assert_close(got["bounds.published"].values[at], 4 * beta * H * scale * composite(R) ** 3)
         converges = 4 * beta * H * scale * composite(R) ** 2 < 1
@@ -181,8 +183,13 @@ def test_why_not() -> None:
         "projected from": replace(trace, Z=None),
         "softmax": replace(trace, scale=None),
         "different sequences": replace(trace, slot=Slot("cross", 0)),
-        "positions": replace(trace, bilinear=False),
-        "before it": replace(trace, mask=Mask(padding=tokens.real, causal=True)),
+        "learned sink logits": replace(trace, sink=torch.zeros(H), bilinear=False),
+        "capped at 30": replace(trace, softcap=30.0, bilinear=False),
+        "bias for positions": replace(trace, mask=dense(torch.randn(N, N)), bilinear=False),
+        "rotary positions": replace(trace, bilinear=False),
+        "1 of its 3 heads": replace(trace, scale=None, scoring=Scoring((1.0, None, 1.0), (True,) * H)),
+        "different factors": replace(trace, scale=None, scoring=Scoring((1.0, 2.0, 1.0), (True,) * H)),
+        "as with causal attention": replace(trace, mask=Mask(padding=tokens.real, causal=True)),
         "not the same for all queries": replace(trace, mask=dense(torch.ones(N, N, dtype=torch.bool).tril())),
     }
     other = replace(trace, Z=X + 1)

@@ -26,6 +26,7 @@ from tests.measures.handmade_heads import (
 from torch import Tensor
 
 from attnworks.data.tokens import TokenRow, collate_tokens, count_rarity
+from attnworks.errors import UnknownNameError
 from attnworks.measures.contract import MEASURES, Sample, Setting
 from attnworks.measures.pointers import after_same, rarest, same_before, same_nearest
 from attnworks.measures.reading import Readings
@@ -113,7 +114,9 @@ def test_few_sentences_give_no_label() -> None:
             )
         )
 
-    assert labels(2) == labels(4) == ["none"] and labels(7) == ["first"]
+    with pytest.raises(UnknownNameError, match=r"roles\.label"):
+        labels(2)
+    assert labels(4) == ["none"] and labels(7) == ["first"]
 
 
 def test_without_sinks_the_label_says_so() -> None:

@@ -188,8 +188,7 @@ def test_where_nothing_is_left_to_explain_there_is_no_share() -> None:
 def test_a_head_of_which_nothing_is_known() -> None:
     n = LONGEST + 1
     found = concluded(maps(torch.full((1, 2, n, n), 1 / n)))
-    assert found["form"] == found["closest"] == ("none", "none")
-    assert all(found[name].isnan().all() for name in ("shift", "distance", "explained"))
+    assert not {"form", "closest", "shift", "distance", "explained"} & found.keys()
 
 
 # --- errors and samples ----------------------------------------------------------------------------------------------

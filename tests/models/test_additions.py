@@ -131,7 +131,7 @@ def test_several_steps_at_once() -> None:
     Columns that come twice to the same head lie side by side.
     """
     model, slot = transformer(), "enc.0"
-    scale = the(layer(model, slot).dot_scale)
+    scale = the(layer(model, slot).scoring.scale)
     steps = [
         Step(Place(slot, 0), keys(True), 0.3, scale),
         Step(Place(slot, 0), values(), -0.4, scale),
@@ -233,7 +233,7 @@ def test_models_of_hugging_face(name: str, slot: str, length: float) -> None:
 
 def every_kind(model: Transformer, slot: str, length: float) -> list[Step]:
     observed = layer(model, slot)
-    scale, bias = the(observed.dot_scale), observed.b_Q is not None
+    scale, bias = the(observed.scoring.scale), observed.b_Q is not None
     return [
         Step(Place(slot, 0), keys(bias), length, scale),
         Step(Place(slot, 1), values(), length, scale),

@@ -320,6 +320,16 @@ def test_the_document_on_one_sentence(t: float, bias: bool) -> None:
         assert not bias or not the(new.b_K).any()
 
 
+@pytest.mark.parametrize("by", ["document", "document-descending"])
+def test_the_document_needs_one_factor_of_all_scores(by: str) -> None:
+    """Where heads use different mechanisms, there is no S of the whole layer to fit."""
+    mixed = AttentionConfig(heads=2, d_k=D_K, d_v=D_V, mechanism=("dense", "structured"))
+    model, one = growing_model(slots={"enc.0": mixed}), [PASSAGES[0]]
+    survey = survey_of(growing_bench(model, Texts(one, one, {})), "keys")
+    with pytest.raises(UsageError, match=r"enc\.0 by document.*same factor of Q K\^T"):
+        METHODS[by](survey, {Spot(At("enc.0", 0), "keys"): 1}, 0)
+
+
 def test_fisher_beats_the_others(survey: Survey) -> None:
     """At once, on the sentences that check."""
     widths = read_places("cross.0.0:values=1,enc.0.0:values=1", survey.every)

@@ -24,7 +24,7 @@ from attnworks.reports.page.blobs import Coding, decode, unpack
 from attnworks.reports.page.contents import page_contents
 from attnworks.reshape.projecting import Project
 from attnworks.serve import looking
-from attnworks.serve.changing import KEPT, SAMPLE, ChangedModels, silence_heads
+from attnworks.serve.changing import KEPT, ChangedModels, silence_heads
 from attnworks.serve.live import LiveModel
 from attnworks.serve.questions import Changes, Question
 from attnworks.serve.saying import Output, _classes
@@ -68,13 +68,14 @@ def test_examine_has_default_readings_and_no_pin(bert: LiveModel) -> None:
     json.dumps(answer, allow_nan=False)
 
 
-def test_roles_are_those_of_a_sample_of_text(bert: LiveModel) -> None:
-    """A head that is given the form of the token before plays that role; a single sentence could not tell."""
-    answer = bert.examine(Question(TEXT, Changes(project=(("enc.1.1", "previous"),))))
-    label = answer["exam"]["readings"]["roles.label@encoder"]
-    assert label["value"][1][1] == "previous" and f"{SAMPLE} sentences" in label["words"]
-    (found,) = [finding for finding in answer["exam"]["findings"] if "previous token" in finding["text"]]
-    assert found["heads"] == ["enc.1.1"]
+def test_one_sentence_gives_no_role_labels_and_says_so(bert: LiveModel) -> None:
+    for changes in (Changes(), Changes(project=(("enc.1.1", "previous"),))):
+        exam = bert.examine(Question(TEXT, changes))["exam"]
+        shown = {**exam["readings"], **bert.look(Question(TEXT, changes))["exam"]["readings"]}
+        assert not [name for name in shown if name.startswith(("roles.label", "roles.score", "roles.baseline"))]
+        assert not [finding for finding in exam["findings"] if "roles.label" in finding["readings"]]
+        assert "no role labels: 1 sentence is too few, because labels need 3 or more" in exam["notes"]
+        assert not [note for note in exam["notes"] if note.startswith("roles.")], "which are no news of one sentence"
 
 
 @pytest.mark.parametrize(

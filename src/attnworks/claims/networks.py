@@ -51,7 +51,7 @@ class Network:
 
     @property
     def scale(self) -> float:
-        scale = self.layers[0].dot_scale
+        scale = self.layers[0].scoring.scale
         assert scale is not None
         return scale
 

@@ -11,12 +11,14 @@ from torch import Tensor
 
 from attnworks.data.text_batch import Kind, TextBatch
 from attnworks.exam.folds import Folds
+from attnworks.exam.missing import missing_notes
 from attnworks.exam.walk import Walk, overrides
 from attnworks.measures.contract import Measure, Placed
 from attnworks.measures.cost import block_cost, measured_flops
 from attnworks.measures.growth_statistic import FEWEST
 from attnworks.measures.growth_survey import Survey
 from attnworks.measures.reading import Reading, Readings
+from attnworks.measures.table import are
 from attnworks.objectives.choosing import choose
 from attnworks.objectives.own_callable import OwnFunction
 from attnworks.objectives.text import TextObjective
@@ -33,7 +35,7 @@ from attnworks.training.distributed import Team
 TOKENS_PER_BATCH = 4096
 
 FEW = 3
-"""Sentences that say nothing of roles, intervals and comparisons."""
+"""Sentences without which intervals and comparisons say nothing."""
 
 SURVEY_PASSES = 3
 """How often a survey of growth goes over the text."""
@@ -116,6 +118,8 @@ class Examiner:
         for rank, state in enumerate(states):
             if rank != self.team.rank:
                 self.folds.merge(state)
+        for measure, found in zip(self.measures, self._reasons(), strict=True):
+            measure.reasons = found
         self.unsound = _largest(self.team.gather(self.unsound))
         for kind, worst in sorted(self.unsound.items()):
             self.notes.append(
@@ -123,6 +127,12 @@ class Examiner:
                 f"(relative error {worst:.1e})"
             )
         self.notes = list(dict.fromkeys(self.notes))
+
+    def _reasons(self) -> list[dict[Slot, str]]:
+        """`reasons` of every measure, from the first process that has one for a layer."""
+        gathered = self.team.gather([measure.reasons for measure in self.measures])
+        by_measure = zip(*reversed(gathered), strict=True)
+        return [dict(item for reasons in found for item in reasons.items()) for found in by_measure]
 
     def readings(self) -> Readings:
         """All that was folded and what follows from it, without what must not be reported."""
@@ -139,15 +149,10 @@ class Examiner:
         for measure in self.measures:
             if not any(readings.of(declared.name) for declared in measure.declares()) and measure not in self.deep:
                 self.notes.append(f"{measure.name}: not applicable to this model")
-            silent = [
-                declared.name
-                for declared in measure.declares()
-                if readings.of(declared.name) and all(_nobody(reading) for reading in readings.of(declared.name))
-            ]
-            if silent:
-                self.notes.append(f"{', '.join(silent)}: no sentence had a say{_remedy(silent)}")
+            self.notes.extend(missing_notes(measure, readings))
+            self.notes.extend(measure.remarks(readings))
         if len(self.text.kept) < FEW:
-            self.notes.append(f"{_sentences(len(self.text.kept))} too few for roles, intervals and comparisons")
+            self.notes.append(f"{are(len(self.text.kept))} too few for intervals and comparisons")
         return readings
 
     def _objective(self) -> TextObjective:
@@ -286,16 +291,6 @@ class Examiner:
         }
 
 
-def _nobody(reading: Reading) -> bool:
-    return reading.count is not None and not any(bool(row.any()) for row in reading.count)
-
-
-def _remedy(silent: Sequence[str]) -> str:
-    if "roles.syntactic" in silent:
-        return "; syntax comes from --parses or from the embedded corpus"
-    return "; the bounds do not apply to this attention" if silent[0].startswith("bounds.") else ""
-
-
 def _small(batch: TextBatch) -> Iterable[TextBatch]:
     longest = max(side.ids.shape[1] for side in batch if side is not None)
     step = max(1, TOKENS_IN_DEPTH // longest)
@@ -312,7 +307,3 @@ def _largest(tables: Iterable[dict[Kind, float]]) -> dict[Kind, float]:
 
 def _names(measures: Sequence[Measure]) -> str:
     return ", ".join(measure.name for measure in measures)
-
-
-def _sentences(count: int) -> str:
-    return "1 sentence is" if count == 1 else f"{count} sentences are"

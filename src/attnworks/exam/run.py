@@ -98,7 +98,7 @@ def run_examination(
             if request.pin is None
             else [read_text(examinee, from_texts([line])[0], request.tokens_per_batch) for line in request.pin]
         )
-        chosen = choose_measures(request.measures, Setting(text.longest, request.seed, len(text.kept)))
+        chosen = choose_measures(request.measures, Setting(text.longest, request.seed, len(text.kept), text.lengths))
         weightless = without_weights(examinee.subject.model)
         measures = fit_to_maps(chosen, request.measures, weightless)
         exam = Examiner(examinee, text, measures, request, team, advance)

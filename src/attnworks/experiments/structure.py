@@ -155,17 +155,21 @@ def _shown(run: Run) -> Pair:
 
 
 def _named(run: Run, trained: Trained, settings: Settings) -> list[dict[str, Any]]:
-    """Role and closest structured form of every encoder head, over the test split."""
+    """Role and closest form of every encoder head, over the test split; none from too few or too long sentences."""
     passages = [from_pair(pair) for pair in run.corpus.test[: settings.sentences]]
     request = Request(measures=("roles", "structure"), seed=settings.seed)
     readings = run_examination(_examinee(trained), passages, request).readings
     columns = {
         "role": "roles.label", "score": "roles.score", "form": "structure.closest", "distance": "structure.distance",
     }  # fmt: skip
-    rows = {column: readings[f"{name}@encoder"].value[0] for column, name in columns.items()}
-    plain = {column: _plain(row) for column, row in rows.items()}
-    heads = range(len(plain["form"]))
-    return [{"head": f"{SLOT}.{head}", **{column: plain[column][head] for column in columns}} for head in heads]
+    found = {column: readings.of(name) for column, name in columns.items()}
+    rows = {column: next((one.value[0] for one in of if one.kind == "encoder"), None) for column, of in found.items()}
+    nothing = {"role": "none", "score": None, "form": "none", "distance": None}
+    plain = {column: _plain(row) for column, row in rows.items() if row is not None}
+    return [
+        {"head": f"{SLOT}.{head}", **nothing, **{column: values[head] for column, values in plain.items()}}
+        for head in range(len(readings["roles.offset@encoder"].value[0]))
+    ]
 
 
 def _plain(row: torch.Tensor | tuple[str, ...]) -> list[Any]:

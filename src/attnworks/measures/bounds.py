@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -22,6 +24,8 @@ from attnworks.linalg.bounds import (
 from attnworks.linalg.norms import composite
 from attnworks.linalg.residual import residual
 from attnworks.measures.contract import MEASURES, Declared, Measure, Sample, Samples, Setting
+from attnworks.measures.reading import Readings
+from attnworks.measures.table import number
 from attnworks.mechanisms.mask import as_four_axes
 from attnworks.models.anatomy import HeadWeights
 from attnworks.traces.layer import LayerTrace, Slot
@@ -36,7 +40,7 @@ class Bounds(Measure):
 
     Source: D5, D6; the published forms S0.17 and S1.14.
     Holds when: `why_not` finds nothing; where it does, no sentence counts. X is what the layer projects queries and
-    keys from, after a norm that comes first.
+    keys from, after a norm that comes first. The composite bound also needs row_range <= 4.229 (D5).
     """
 
     name = "bounds"
@@ -56,6 +60,7 @@ class Bounds(Measure):
             of_layer("measured", "how far apart the two most distant rows of the attention output are", "D6"),
             of_layer("ratio", "bound over measured diameter: 1 is attained, large says little", "D6"),
             of_layer("composite", "bound on the composite residual of the attention output, where it holds", "D5"),
+            of_layer("row_range", "largest range of scores in a row, less what all rows have in common", "S0.31, D5"),
             of_layer("composite_holds", "share of sentences whose scores vary little enough for that bound", "D5"),
             of_layer("residual", "composite residual of the attention output from its mean row", "S0.13, S0.14"),
             of_layer("published", "bound on that residual as printed, which is not true of all input", "S0.17, S1.14"),
@@ -63,7 +68,8 @@ class Bounds(Measure):
         )
 
     def layer(self, trace: LayerTrace) -> Samples:
-        if why_not(trace) is not None:
+        if (reason := why_not(trace)) is not None:
+            self.reasons.setdefault(trace.slot, reason)
             nothing = trace.Q.new_zeros(len(trace.Q), dtype=torch.float64)
             return {declared.name: Sample(nothing, nothing > 0) for declared in self.declares()}
         assert trace.X is not None and trace.weights is not None and trace.scale is not None
@@ -77,7 +83,8 @@ class Bounds(Measure):
 
         R = residual(X, real)
         rho, left = composite(R), composite(residual(output, real)).double()
-        holds = logit_row_range(R, _wide(W.W_Q), _wide(W.W_K), scale, real) <= LARGEST_ROW_RANGE
+        row_range = logit_row_range(R, _wide(W.W_Q), _wide(W.W_K), scale, real)
+        holds = row_range <= LARGEST_ROW_RANGE
         repaired = composite_bound(rho, sizes, scale, mean_factor(real.sum(-1).double()))
         across = (output.shape[1] * output.shape[2]) ** 0.5
         _refuse_violation(trace.slot, "composite (D5)", left.where(holds, 0.0), repaired, across * slack)
@@ -89,6 +96,7 @@ class Bounds(Measure):
             "measured": measured,
             "ratio": bound / measured,
             "composite": repaired,
+            "row_range": row_range.double(),
             "composite_holds": holds.double(),
             "residual": left,
             "published": published_bound(rho, c),
@@ -96,6 +104,19 @@ class Bounds(Measure):
         }
         apart = {"ratio": measured > 0, "composite": several & holds}
         return {f"bounds.{name}": Sample(value, apart.get(name, several)) for name, value in found.items()}
+
+    def why_missing(self, name: str, slots: Sequence[Slot], readings: Readings) -> str | None:
+        ranges = [readings[f"bounds.row_range@{slot.kind}"].value[slot.layer] for slot in slots]
+        means = [float(value) for value in ranges if isinstance(value, Tensor) and not bool(value.isnan())]
+        if len(means) < len(slots):
+            return "every text has a single token, and a bound compares two rows or more"
+        if name == "bounds.composite":
+            shown = " to ".join(dict.fromkeys(number(end) for end in (min(means), max(means))))
+            return (
+                f"in every sentence the range of scores in a row is above {LARGEST_ROW_RANGE:.3f}, up to which the "
+                f"bound holds (mean of the largest range in a sentence: {shown})"
+            )
+        return "all rows of the attention output are the same" if name == "bounds.ratio" else None
 
     def _sizes_of(self, slot: Slot, weights: HeadWeights) -> HeadSizes:
         if slot not in self._sizes:
@@ -110,16 +131,29 @@ def why_not(trace: LayerTrace) -> str | None:
     if trace.X is None or trace.Z is None:
         return "what its queries and keys are projected from is not known"
     if trace.scale is None:
-        return "its weights are no softmax of scaled dot products"
+        return _other_scores(trace)
+    if trace.sink is not None:
+        return "it has learned sink logits, so that the weights of the keys sum to less than one"
+    if trace.softcap is not None:
+        return f"its scores are capped at {trace.softcap:g}, and so are not bilinear in X"
     if trace.slot.kind == "cross" or not _same(trace.X, trace.Z):
         return "its queries and keys come from different sequences"
+    if not trace.bilinear and trace.mask.additive() is not None:
+        return "a bias for positions is added to its scores, which then depend on more than X"
     if not trace.bilinear:
-        return "its scores depend on positions as well, not on X alone"
-    if trace.mask.causal and trace.Q.shape[2] > 1:
-        return "a query sees only what came before it, so that queries see different keys"
-    if trace.mask.dense is not None and not _rows_agree(trace):
-        return "its mask is not the same for all queries"
+        return "its queries are not linear in X, as with rotary positions or a norm of queries"
+    if (trace.mask.causal and trace.Q.shape[2] > 1) or (trace.mask.dense is not None and not _rows_agree(trace)):
+        return "its mask is not the same for all queries, as with causal attention"
     return None
+
+
+def _other_scores(trace: LayerTrace) -> str:
+    scales = trace.head_scoring.scales
+    others = sum(scale is None for scale in scales)
+    if not others:
+        return "its heads score by different factors of Q K^T"
+    which = "its weights are" if others == len(scales) else f"the weights of {others} of its {len(scales)} heads are"
+    return f"{which} no softmax of scaled dot products"
 
 
 def _same(X: Tensor, Z: Tensor) -> bool:

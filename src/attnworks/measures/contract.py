@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NamedTuple
 
@@ -70,16 +70,22 @@ class Setting:
     longest    real tokens of the longest sequence
     seed       of anything drawn at random
     sentences  how many there are in all
+    lengths    real tokens of the longer side of every sentence, where they are known
     """
 
     longest: int
     seed: int = 0
     sentences: int = 1
+    lengths: Sequence[int] = ()
 
     @property
     def span(self) -> int:
         """The largest offset between query and key that is told apart."""
         return min(self.longest - 1, WIDEST_SPAN)
+
+    def up_to(self, tokens: int) -> int:
+        """How many sentences have at most this many tokens."""
+        return sum(length <= tokens for length in self.lengths) if self.lengths else self.sentences
 
 
 class Measure:
@@ -97,6 +103,9 @@ class Measure:
     surveyed  where the model could grow, once over the whole text
     conclude  readings that follow from the folded ones
 
+    `remarks` says how far its readings can be trusted, in notes of the examination.
+    `reasons` has layers that the measure does not apply to, and why; `why_missing` says why else a reading is empty.
+
     Promises, tested for every registered name: padding never counts; batches fold to the same numbers in any order;
     every declared reading is given, and no other.
     """
@@ -112,6 +121,7 @@ class Measure:
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
+        self.reasons: dict[Slot, str] = {}
 
     def declares(self) -> tuple[Declared, ...]:
         raise NotImplementedError
@@ -148,6 +158,16 @@ class Measure:
 
     def conclude(self, readings: Readings) -> Iterable[Reading]:
         return ()
+
+    def remarks(self, readings: Readings) -> Iterable[str]:
+        """What its readings rest on, where that is little; sentences for people."""
+        del readings
+        return ()
+
+    def why_missing(self, name: str, slots: Sequence[Slot], readings: Readings) -> str | None:
+        """Why no sentence counted for this reading in these layers, where that is known; a clause for people."""
+        del name, slots, readings
+        return None
 
 
 MEASURES: Registry[type[Measure]] = Registry("measure")

@@ -37,6 +37,11 @@ LEAST_SYNTACTIC_GAIN = 0.1
 NEARLY_EVEN = 0.9
 FAMILY_WISE_ERROR = 0.05
 """Probability, at most, that a model gets any wrong label."""
+FEWEST_SENTENCES = 3
+"""Below this number of sentences the interval of a gain says nothing."""
+RELIABLE_SENTENCES = 30
+"""Below this number labels are called unreliable. A score with a standard deviation of 0.25 over sentences has a 95 %
+interval of +-0.09 with 30 of them, less than half of the least gain; with 8 it is +-0.21, as large as that."""
 
 NEAR = {-1: "previous", 0: "self", 1: "next"}
 AGAINST_CHANCE = {

@@ -50,6 +50,11 @@ class Reading:
         """enc.3 for a layer, 3 for a depth."""
         return f"{SHORT[self.kind]}.{row}" if self.axes[0] == "layer" else str(row)
 
+    @property
+    def sentences(self) -> int:
+        """The most sentences that counted for any of its numbers."""
+        return max((int(row.max()) for row in self.count or () if row.numel()), default=0)
+
     def table(self) -> TextTable:
         """The reading in aligned columns: layers down and heads across."""
         return reading_table(self)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -11,9 +11,16 @@ from torch import Tensor
 
 from attnworks.data.tokens import NONE, Tokens
 from attnworks.measures.contract import MEASURES, Declared, Measure, Sample, Samples, Setting
-from attnworks.measures.labels import FAMILY_WISE_ERROR, best_fixed_offset, label_heads
+from attnworks.measures.labels import (
+    FAMILY_WISE_ERROR,
+    FEWEST_SENTENCES,
+    RELIABLE_SENTENCES,
+    best_fixed_offset,
+    label_heads,
+)
 from attnworks.measures.pointers import OffsetSight, Sight, after_same, forced, rarest, same_before, same_nearest
 from attnworks.measures.reading import Reading, Readings
+from attnworks.measures.table import are
 from attnworks.traces.layer import Kind, Slot
 from attnworks.traces.rows import LayerRows
 
@@ -163,13 +170,31 @@ class Roles(Measure):
                 samples["roles.syntactic_offset"] = Sample(here / tokens.clamp_min(1), tokens > 0)
         return _Known(sight, offsets, where, samples)
 
+    def why_missing(self, name: str, slots: Sequence[Slot], readings: Readings) -> str | None:
+        del slots, readings
+        if "syntactic" in name:
+            return "the syntax of the text is not known; give --parses, or use the embedded corpus"
+        return "no sentence has a token twice" if name.startswith(("roles.duplicate", "roles.induction")) else None
+
+    def remarks(self, readings: Readings) -> Iterable[str]:
+        counts = [found.sentences for found in readings.of("roles.offset")]
+        sentences = min(counts, default=RELIABLE_SENTENCES)
+        if sentences < FEWEST_SENTENCES:
+            yield f"no role labels: {are(sentences)} too few, because labels need {FEWEST_SENTENCES} or more"
+        elif sentences < RELIABLE_SENTENCES:
+            few = f"role labels are unreliable: they come from {sentences} sentences"
+            yield f"{few}; examine {RELIABLE_SENTENCES} or more"
+
     def conclude(self, readings: Readings) -> Iterable[Reading]:
         declared = {reading.name: reading for reading in self.declares()}
         shares = readings.of("roles.syntactic_offset")
         bases: dict[Kind, tuple[Tensor, ...]] = {found.kind: best_fixed_offset(found) for found in shares}
         for kind, baseline in bases.items():
             yield _concluded(declared["roles.syntactic_baseline"], kind, baseline)
+        enough = {found.kind for found in readings.of("roles.offset") if found.sentences >= FEWEST_SENTENCES}
         for kind, labelled in label_heads(readings, bases).items():
+            if kind not in enough:
+                continue
             without = "" if f"sinks.first@{kind}" in readings else "; sinks were not measured and are not considered"
             for name, value in labelled._asdict().items():
                 yield _concluded(declared[f"roles.{name}"], kind, value, without)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from attnworks.measures.contract import MEASURES, Declared, Measure, Sample, Samples, Setting
 from attnworks.measures.pointers import Sight, forced
-from attnworks.traces.layer import Kind
+from attnworks.measures.reading import Readings
+from attnworks.traces.layer import Kind, Slot
 from attnworks.traces.rows import LayerRows
 
 SINK = 0.3
@@ -61,6 +64,10 @@ class Sinks(Measure):
         ]
         words = "mean weight of the learned sink logit; what the weights of keys lack to one"
         return (*found, *chance, Declared("sinks.learned", ("layer", "head"), words, OPENAI))
+
+    def why_missing(self, name: str, slots: Sequence[Slot], readings: Readings) -> str | None:
+        del slots, readings
+        return "its heads have no learned sink logits" if name == "sinks.learned" else None
 
     def rows(self, rows: LayerRows) -> Samples:
         sight = self._sight(rows)

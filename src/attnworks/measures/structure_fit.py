@@ -14,7 +14,7 @@ from attnworks.linalg.structure import fit, offset_duels, winner
 from attnworks.measures.contract import MEASURES, Declared, Measure, Sample, Samples
 from attnworks.measures.drawing import drawn
 from attnworks.measures.reading import Reading, Readings, Row
-from attnworks.traces.layer import Kind
+from attnworks.traces.layer import Kind, Slot
 from attnworks.traces.maps import Maps
 
 HEADS = ("layer", "head")
@@ -22,6 +22,8 @@ SOURCE = "Conti 2024, section 3.1.1 (S4.133), D12"
 EPS = 0.02
 SENTENCES = 16
 """About so many of a corpus are fitted."""
+RELIABLE = SENTENCES // 2
+"""Forms from fewer sentences are called unreliable: that is less than half of what the measure aims at."""
 LONGEST = 64
 """Maps of more tokens are left out: the search for blocks of columns grows with their cube."""
 FAMILIES = {
@@ -100,7 +102,7 @@ class Structure(Measure):
 
     def maps(self, maps: Maps) -> Samples:
         P, names, offsets = maps.P.detach(), families_of(maps.slot.kind), self.offsets.to(maps.P.device)
-        chosen = drawn(maps.queries, max(1, self.setting.sentences // SENTENCES), self.setting.seed)
+        chosen = drawn(maps.queries, max(1, self.setting.up_to(LONGEST) // SENTENCES), self.setting.seed)
         chosen = chosen & (max(P.shape[-2:]) <= LONGEST)
         duels, by_offset = (P.new_zeros(*P.shape[:2], rows, len(names)) for rows in (len(names), len(offsets)))
         if chosen.any():
@@ -116,9 +118,28 @@ class Structure(Measure):
             for name, values in samples.items()
         }
 
+    def remarks(self, readings: Readings) -> Iterable[str]:
+        """One for all kinds of attention, of the one with the fewest sentences."""
+        used = min((duel.sentences for duel in readings.of("structure.duel")), default=0)
+        texts = self.setting.sentences
+        longer = texts - self.setting.up_to(LONGEST)
+        source, remedy = f"come from {used} sentence{'s' * (used != 1)}", f"examine {RELIABLE} or more"
+        if longer:
+            are = "is" if longer == 1 else "are"
+            source = f"come from {used} of {texts} texts, of which {longer} {are} longer than {LONGEST} tokens"
+            remedy = f"cut texts with --max-tokens {LONGEST}"
+        if 0 < used < RELIABLE:
+            yield f"structured forms are unreliable: they {source}; {remedy}"
+        elif used and longer:
+            yield f"structured forms {source}; {remedy} to use more"
+
+    def why_missing(self, name: str, slots: Sequence[Slot], readings: Readings) -> str | None:
+        del name, slots, readings
+        return f"no text has {LONGEST} tokens or fewer; cut texts with --max-tokens {LONGEST}"
+
     def conclude(self, readings: Readings) -> Iterable[Reading]:
         declared = {reading.name: reading for reading in self.declares()}
-        for duel in readings.of("structure.duel"):
+        for duel in (duel for duel in readings.of("structure.duel") if duel.sentences):
             kind, names, found = duel.kind, families_of(duel.kind), duel
             if "offset" in names:
                 by_offset, tokens = (readings[f"structure.{name}@{kind}"] for name in ("offset_duel", "tokens"))

@@ -12,6 +12,11 @@ if TYPE_CHECKING:
     from attnworks.measures.reading import Reading, Row
 
 
+def are(sentences: int) -> str:
+    """1 sentence is, 2 sentences are."""
+    return "1 sentence is" if sentences == 1 else f"{sentences} sentences are"
+
+
 def number(value: float) -> str:
     """About three digits, for people; - for what is no number."""
     if math.isnan(value):

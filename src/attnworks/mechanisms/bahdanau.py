@@ -22,6 +22,7 @@ class Bahdanau(Mechanism):
     """
 
     name = "bahdanau-additive"
+    softmax = True
 
     def __init__(self, *, heads: int = 1, d_k: int, d_a: int | None = None) -> None:
         super().__init__()

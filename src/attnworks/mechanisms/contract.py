@@ -75,6 +75,8 @@ class Mechanism(nn.Module):
     """Fields of Mask that the mechanism can obey; it refuses the others."""
     stochastic: ClassVar[bool] = True
     """Whether the rows of P are weights: not negative, and of sum one (or zero, where no key is seen)."""
+    softmax: ClassVar[bool] = False
+    """Whether each row of P is the softmax of one score per key that it sees, so that ln P has their differences."""
     projects_twice: ClassVar[bool] = False
     """Whether it uses Context.second, so that encoder layers have a second set of projections for it."""
     crosses: ClassVar[bool] = True

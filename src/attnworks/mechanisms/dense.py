@@ -23,6 +23,7 @@ class Dense(Mechanism):
     """
 
     name = "dense"
+    softmax = True
 
     def attend(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, context: Context, weights: bool) -> Attended:
         scale = self.scale(Q.shape[-1], context)

@@ -38,6 +38,7 @@ class Graph(Mechanism):
     """
 
     name = "graph"
+    softmax = True
 
     def __init__(self, *, graph: Given | None = None) -> None:
         super().__init__()

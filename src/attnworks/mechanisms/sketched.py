@@ -37,6 +37,7 @@ class Sketched(Dense):
 
     name = "sketched"
     stochastic: ClassVar[bool] = False
+    softmax: ClassVar[bool] = False
 
     def __init__(self, *, rank: int = 128, seed: int | None = None) -> None:
         super().__init__()

@@ -30,6 +30,7 @@ class Sparse(Mechanism):
     Second derivatives need `weights=True`.
     """
 
+    softmax: ClassVar[bool] = True
     crosses: ClassVar[bool] = False
     pattern: Pattern
 

@@ -31,6 +31,7 @@ class Truncated(Dense):
 
     name = "truncated"
     stochastic: ClassVar[bool] = False
+    softmax: ClassVar[bool] = False
     masks = frozenset({"padding"})
     crosses = False
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 from jaxtyping import Float
@@ -13,6 +13,28 @@ from torch import Tensor, nn
 from attnworks.mechanisms import Attended, Context, Geometry, Mask, Mechanism, MechanismSpec
 
 Group = tuple[MechanismSpec, tuple[int, ...]]
+
+
+class Scoring(NamedTuple):
+    """How each head of a layer gets its weights.
+
+    scales    s of a head whose weights are softmax(s Q K^T + mask); None for any other head
+    softmax   whether its weights are a softmax of scores at all (`Mechanism.softmax`)
+    """
+
+    scales: tuple[float | None, ...]
+    softmax: tuple[bool, ...]
+
+    @classmethod
+    def of(cls, by_head: Sequence[Mechanism], d_k: int, context: Context) -> Scoring:
+        """Of heads that use these mechanisms, with keys of this width."""
+        scales = tuple(mechanism.dot_scale(d_k, context) for mechanism in by_head)
+        return cls(scales, tuple(mechanism.softmax for mechanism in by_head))
+
+    @property
+    def scale(self) -> float | None:
+        """The one factor of Q K^T in all heads, if all of them score by it."""
+        return self.scales[0] if len({*self.scales}) == 1 else None
 
 
 class HeadGroups(nn.ModuleList):
@@ -39,6 +61,11 @@ class HeadGroups(nn.ModuleList):
         """The mechanism of each head."""
         found = {head: str(spec) for spec, heads in zip(self.specs, self.heads, strict=True) for head in heads}
         return tuple(found[head] for head in range(self.count))
+
+    def scoring(self, d_k: int, context: Context) -> Scoring:
+        """How each head scores with keys of this width."""
+        found = {head: own for own, heads in zip(self.mechanisms, self.heads, strict=True) for head in heads}
+        return Scoring.of([found[head] for head in range(self.count)], d_k, context)
 
     def forward(
         self,

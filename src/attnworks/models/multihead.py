@@ -14,7 +14,7 @@ from attnworks.errors import UsageError
 from attnworks.linalg.heads import fold_scores, fold_values
 from attnworks.mechanisms import Attended, Context, Mask, Mechanism
 from attnworks.models.config import AttentionConfig
-from attnworks.models.head_groups import HeadGroups
+from attnworks.models.head_groups import HeadGroups, Scoring
 from attnworks.models.observe import Observation, Observer
 from attnworks.models.widths import Widths
 
@@ -81,7 +81,7 @@ class MultiHead(nn.Module):
         if observe is not None and self.config.heads:
             weigh = partial(self._weigh, Q, K, V, mask, second)
             Q, K = self.mechanisms.every_head(Q), self.mechanisms.every_head(K)
-            edited = observe(Observation(self.slot, X, Z, Q, K, V, mask, Y, self.dot_scale, weigh))
+            edited = observe(Observation(self.slot, X, Z, Q, K, V, mask, Y, self.scoring, weigh))
             Y = Y if edited is None else edited
         return self.output(Y)
 
@@ -111,11 +111,8 @@ class MultiHead(nn.Module):
         return F.linear(self.value_widths.join(Y.transpose(1, 2)), self.W_O.flatten(0, -2).mT, self.b_O)
 
     @property
-    def dot_scale(self) -> float | None:
-        """The one factor of Q K^T in all heads, if that is how all of them score."""
-        d_k = self.config.geometry.d_k
-        scales = {mechanism.dot_scale(d_k, self.context) for mechanism in self.mechanisms.mechanisms}
-        return scales.pop() if len(scales) == 1 else None
+    def scoring(self) -> Scoring:
+        return self.mechanisms.scoring(self.config.geometry.d_k, self.context)
 
     def folded(self) -> tuple[Float[Tensor, "h e f"], Float[Tensor, "h f e"], Float[Tensor, " e"]]:
         """W_QK, W_VO and the one bias that is left of b_V and b_O (S0.6, S0.17); W_QK = 0 of heads that do not look."""

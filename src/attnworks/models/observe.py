@@ -10,16 +10,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnworks.mechanisms import Mask
+from attnworks.models.head_groups import Scoring
 
 
 @dataclass(frozen=True, eq=False)
 class Observation:
     """What one attention layer computed.
 
-    slot    enc.0, dec.1 (self-attention) or cross.1
-    X, Z    what queries, and what keys and values, were projected from
-    scale   of the scores scale Q K^T, or None if the layer scores otherwise
-    weigh   computes the weights, which the fused kernel never forms
+    slot      enc.0, dec.1 (self-attention) or cross.1
+    X, Z      what queries, and what keys and values, were projected from
+    scoring   how each head gets its weights
+    weigh     computes the weights, which the fused kernel never forms
     """
 
     slot: str
@@ -30,8 +31,13 @@ class Observation:
     V: Float[Tensor, "b h j v"]
     mask: Mask
     Y: Float[Tensor, "b h i v"]
-    scale: float | None
+    scoring: Scoring
     weigh: Callable[[], Tensor]
+
+    @property
+    def scale(self) -> float | None:
+        """Of the scores scale Q K^T, or None if not all heads score by the same factor."""
+        return self.scoring.scale
 
     @cached_property
     def P(self) -> Float[Tensor, "b h i j"]:

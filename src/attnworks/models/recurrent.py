@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from attnworks.errors import UsageError
 from attnworks.mechanisms import Context, Geometry, Mask, MechanismSpec
 from attnworks.models.config import RecurrentConfig
+from attnworks.models.head_groups import Scoring
 from attnworks.models.observe import Observation, Observer
 from attnworks.models.parts import Dropout, Embedding, Output
 from attnworks.models.stepping import RecurrentState
@@ -114,9 +115,9 @@ class Recurrent(nn.Module):
         attend, Q, K, mask = self.attention, H.unsqueeze(1), states.unsqueeze(1), Mask(source_padding)
         Y = attend(Q, K, K, mask).Y
         if observe is not None:
-            scale = attend.dot_scale(Q.shape[-1], Context())
+            scoring = Scoring.of([attend], Q.shape[-1], Context())
             weigh = lambda: attend(Q, K, K, mask, weights=True).P  # noqa: E731
-            edited = observe(Observation("cross.0", H, states, Q, K, K, mask, Y, scale, weigh))
+            edited = observe(Observation("cross.0", H, states, Q, K, K, mask, Y, scoring, weigh))
             Y = Y if edited is None else edited
         return self.dropout(self.combine(torch.cat([Y.squeeze(1), H], -1)).tanh())
 

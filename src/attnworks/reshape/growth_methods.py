@@ -279,6 +279,13 @@ def _refits(survey: Survey, widths: Widths) -> Callable[[float], list[Step]]:
     if any(spot.kind != "keys" for spot, _ in spots):
         raise _only_columns("document", "keys")
     slots = dict.fromkeys(spot.place.slot for spot, _ in spots)
+    for slot in (slot for slot in slots if survey.sums[slot].scale is None):
+        raise UsageError(
+            asked=f"growing {slot} by document",
+            expected="a layer whose heads all score by the same factor of Q K^T",
+            got="heads that score in other ways",
+            remedy="choose another layer, or another method",
+        )
     targets = {slot: _targets(survey, slot) for slot in slots}
 
     def steps(t: float) -> list[Step]:

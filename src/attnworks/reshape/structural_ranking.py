@@ -15,6 +15,7 @@ from attnworks.measures.folding import Moments
 from attnworks.measures.growth_score import Kind, Score
 from attnworks.measures.growth_statistic import FEWEST
 from attnworks.measures.growth_survey import Survey
+from attnworks.measures.labels import FEWEST_SENTENCES
 from attnworks.measures.redundancy import Redundancy
 from attnworks.measures.roles import Roles
 from attnworks.mechanisms import MECHANISMS
@@ -27,8 +28,6 @@ from attnworks.traces.layer import LayerTrace
 from attnworks.traces.rows import rows_of
 from attnworks.traces.subject import Spectator
 
-FEWEST_SENTENCES = 3
-"""Below this number of sentences the interval of a gain says nothing."""
 APART = 1.0
 """The distance of heads that have nothing in common."""
 WIDER: tuple[Kind, ...] = ("keys", "values")

@@ -47,7 +47,7 @@ MECHANISMS = (
 KEPT, KEPT_BYTES = 4, 2**30
 """Changed models that are kept: so many, of so many bytes in all, but one at least."""
 SAMPLE = 32
-"""Sentences to which forms are fitted, and from which roles are told."""
+"""Sentences to which forms are fitted."""
 TOKENS_AT_ONCE = 1024
 
 

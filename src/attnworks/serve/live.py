@@ -16,15 +16,12 @@ from attnworks.decoding.evaluating import evaluating
 from attnworks.errors import UsageError
 from attnworks.exam.examination import Examination
 from attnworks.exam.examiner import Request
-from attnworks.exam.findings import find
-from attnworks.exam.plan import without_weights
 from attnworks.exam.run import run_examination
-from attnworks.measures.reading import Reading, Readings
 from attnworks.receipt import Receipt
 from attnworks.reports.page.contents import Contents, Exam, exam_contents, label_of, page_contents
 from attnworks.reports.page.numbers import rounded
 from attnworks.reports.page.sentences import Coded
-from attnworks.serve.changing import SAMPLE, ChangedModels, cutting, sample
+from attnworks.serve.changing import ChangedModels
 from attnworks.serve.looking import Looked, Read, as_written, has_scores, look, read_sentence
 from attnworks.serve.questions import Changes, Question
 from attnworks.serve.recent import Recent
@@ -33,8 +30,7 @@ from attnworks.traces.examinee import Examinee
 from attnworks.traces.foreign import ForeignSubject
 
 REMEMBERED = 8
-"""Sentences for which it is known what the untouched model says, and changes for which the roles of heads are."""
-ROLES = ("roles.label", "roles.score", "roles.baseline")
+"""Sentences for which it is known what the untouched model says."""
 UNCHANGED = Changes()
 TOO_SHORT = "too short for all but a few measures, which need two tokens of text"
 
@@ -68,7 +64,6 @@ class LiveModel:
         self.text = self._beginning(first_sentence(examinee)) if text is None else text
         self._heard: Recent[str, Heard] = Recent(REMEMBERED)
         self._reads: Recent[tuple[str, Changes], Read] = Recent(REMEMBERED)
-        self._roles: Recent[Changes, list[Reading]] = Recent(REMEMBERED)
         self.first = self._first()
 
     def page(self) -> Contents:
@@ -89,9 +84,8 @@ class LiveModel:
         began = time.perf_counter()
         passage = self._passage(question.text)
         heard, looked = self._look(passage, question.changes)
-        exam = _with_roles(looked.exam, self._roles.known(question.changes) or [])
-        pin, blobs = Coded(looked.sentence, exam, "live").contents()
-        shown = Exam(exam, self.first.label, (looked.sentence,))
+        pin, blobs = Coded(looked.sentence, looked.exam, "live").contents()
+        shown = Exam(looked.exam, self.first.label, (looked.sentence,))
         return self._answer(exam_contents(shown, [pin]), heard, blobs, began)
 
     def examine(self, question: Question) -> dict[str, Any]:
@@ -139,11 +133,14 @@ class LiveModel:
         return {**self.first.exam.model, "parameters": sum(p.numel() for p in examinee.subject.model.parameters())}
 
     def _examined(self, passage: Passage, changes: Changes = UNCHANGED) -> Examination:
-        """The default readings of a sentence; roles, which a single one cannot tell, are those of a sample of text."""
+        """The default readings of a sentence, without role labels, for which one sentence is too few.
+
+        That a sentence has no syntax, or no token twice, is no news here.
+        """
         examinee, read = self.models.examinee(changes), self._read(passage, changes)
         about = {"name": "this sentence"}
         exam = run_examination(as_written(examinee, read), [passage], Request(), about=about, receipts=self.receipts)
-        return _with_roles(exam, self._roles.get(changes, lambda: _roles(self.models.examinee(changes))))
+        return replace(exam, notes=tuple(note for note in exam.notes if not note.startswith("roles.")))
 
     def _passage(self, text: str) -> Passage:
         if not _is_text(text):
@@ -197,25 +194,6 @@ def first_sentence(examinee: Examinee) -> str:
     if able.kind == "encoder" and able.vocabulary and able.mask_id is not None:
         return f"The capital of France is {examinee.spell[0](able.mask_id)} ."
     return "The animal did not cross the street because it was too tired ."
-
-
-def _roles(examinee: Examinee) -> list[Reading]:
-    """What every head does over the sample; nothing where maps are no weights."""
-    if without_weights(examinee.subject.model):
-        return []
-    found = run_examination(cutting(examinee), sample(), Request(("roles", "sinks"))).readings
-    return [
-        replace(reading, words=f"{reading.words} (over {SAMPLE} sentences of the embedded corpus)")
-        for reading in found.values()
-        if reading.name in ROLES
-    ]
-
-
-def _with_roles(exam: Examination, roles: Sequence[Reading]) -> Examination:
-    """Roles from elsewhere, in the place of what the examination says about its own."""
-    readings = Readings([*exam.readings.values(), *roles])
-    notes = tuple(note for note in exam.notes if not (roles and note.startswith("roles.")))
-    return replace(exam, readings=readings, findings=find(readings), notes=notes)
 
 
 def _is_text(text: str) -> bool:

@@ -29,10 +29,6 @@ class Recent(Generic[K, V]):
         self._kept.move_to_end(key)
         return self._kept[key]
 
-    def known(self, key: K) -> V | None:
-        """What was made for this key, if it was."""
-        return self._kept.get(key)
-
     def put(self, key: K, value: V) -> None:
         self._kept[key] = value
         self._kept.move_to_end(key)

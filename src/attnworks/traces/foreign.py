@@ -196,21 +196,22 @@ class _Turn:
                 remedy="examine a model whose sequence is its tokens",
             )
         X, Z = self.inputs.pop(module, (None, None))
-        groups, weigh = groups_of(module), None
+        groups, weigh, scoring = groups_of(module), None, None
         sink, softcap = options.get("s_aux"), options.get("softcap")
         scale = options.get("scaling")
         scale = Q.shape[-1] ** -0.5 if scale is None else scale
         if groups is not None:
-            weigh = partial(_weigh, module, Q, K, V, mask, context_given(Q, options))
-            mask = Mask(mask.padding, mask.causal)  # what is added for positions is in these weights already
+            context = context_given(Q, options)
+            weigh, scoring = partial(_weigh, module, Q, K, V, mask, context), groups.scoring(Q.shape[-1], context)
+            scale = scoring.scale
             if Q.shape[1] < groups.count:
                 Q, K = groups.every_head(Q), groups.every_head(K)
-            scale = None
         plain = scale is not None and sink is None and softcap is None
         return self.spectator.attention(
             LayerTrace(
                 slot, Q, K, V, Y, mask, scale, queries, keys,
-                X=X, Z=Z, read_weights=self.subject._readers.get(slot), weigh=weigh, sink=sink, softcap=softcap,
+                X=X, Z=Z, read_weights=self.subject._readers.get(slot), weigh=weigh, scoring=scoring, sink=sink,
+                softcap=softcap,
                 bilinear=plain and _added(options) is None and self.subject.bilinear(slot, X, Q),
             )
         )  # fmt: skip

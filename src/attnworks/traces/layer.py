@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import InitVar, dataclass, field
 from functools import cached_property
+from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -16,6 +17,7 @@ from attnworks.data.tokens import Tokens
 from attnworks.linalg.scratch import FRESH, Scratch
 from attnworks.mechanisms import Mask
 from attnworks.models.anatomy import HeadWeights
+from attnworks.models.head_groups import Scoring
 
 SHORT: dict[str, str] = {"encoder": "enc", "decoder": "dec", "cross": "cross"}
 
@@ -49,7 +51,10 @@ class LayerTrace:
     """One attention layer of one forward pass.
 
     K, V       may have fewer heads (groups) than Q, each shared by as many consecutive query heads
-    scale      S = scale Q K^T + what `mask` adds; None if the layer weighs otherwise, then `weigh` gives P
+    scale      S = scale Q K^T + what `mask` adds in all heads; None if not all heads score by the same factor
+    scoring    how each head scores, for layers without one scale; if not given, the weights of all heads are a softmax
+               of scores that are not products of Q and K
+    weigh      P of all heads, for those that do not score by a factor of Q K^T
     mask       which keys may be seen, and what is added to the scores
     softcap    c, where scores are c tanh(S / c) before the mask
     sink       a logit of each head that takes part in the softmax of every row and has no key and no value: the weights
@@ -73,6 +78,7 @@ class LayerTrace:
     weights: HeadWeights | None = field(default_factory=lambda: None)
     bilinear: bool = False
     weigh: Callable[[], Tensor] | None = field(default=None, repr=False)
+    scoring: Scoring | None = None
     sink: Float[Tensor, " h"] | None = None
     softcap: float | None = None
     read_weights: InitVar[Callable[[], HeadWeights] | None] = None
@@ -94,15 +100,33 @@ class LayerTrace:
     def heads(self) -> int:
         return self.Q.shape[1]
 
+    @property
+    def head_scoring(self) -> Scoring:
+        """How each head scores."""
+        if self.scale is None and self.scoring is not None:
+            return self.scoring
+        return Scoring((self.scale,) * self.heads, (True,) * self.heads)
+
+    def alike(self) -> Iterator[tuple[slice, float | None]]:
+        """Runs of consecutive heads that have the same factor of Q K^T, or none, with that factor."""
+        start = 0
+        for scale, run in groupby(self.head_scoring.scales):
+            stop = start + len(list(run))
+            yield slice(start, stop), scale
+            start = stop
+
     def scores(
         self, sentences: slice, heads: slice, i: int, j: int, scratch: Scratch = FRESH
     ) -> Float[Tensor, "b h i j"]:
-        """S for some sentences and heads, their first i queries and j keys, before any mask."""
+        """S for some sentences and heads, their first i queries and j keys, before any mask.
+
+        The heads must be part of one run of `alike`. Without a factor of Q K^T, S is ln P, which is after the mask.
+        """
         wide = torch.promote_types(self.Q.dtype, torch.float32)
-        if self.scale is None:
-            assert self.weigh is not None
-            P = self.weigh()[sentences, heads, :i, :j].to(wide)
-            return P.log().clamp_min_(LOWEST_LOG)
+        scales = {*self.head_scoring.scales[heads]}
+        assert len(scales) == 1, "heads that score in different ways"
+        if scales == {None}:
+            return self._weighed[sentences, heads, :i, :j].to(wide).log().clamp_min_(LOWEST_LOG)
         Q = self._scaled_queries[sentences, heads, :i]
         K = self.shared(self._wide_keys, heads)[sentences, :, :j]
         S = torch.matmul(Q, K.mT, out=scratch.empty("S", (*Q.shape[:3], j), wide, Q.device))
@@ -110,9 +134,16 @@ class LayerTrace:
 
     @cached_property
     def _scaled_queries(self) -> Float[Tensor, "b h i k"]:
-        """Laid out head by head, so that products of some of them need no copy."""
-        assert self.scale is not None
-        return self.Q.to(torch.promote_types(self.Q.dtype, torch.float32)).mul(self.scale).contiguous()
+        """Laid out head by head, so that products of some of them need no copy; zero for heads without a factor."""
+        wide = self.Q.to(torch.promote_types(self.Q.dtype, torch.float32))
+        if self.scale is not None:
+            return wide.mul(self.scale).contiguous()
+        return wide.mul(wide.new_tensor([scale or 0.0 for scale in self.head_scoring.scales])[:, None, None])
+
+    @cached_property
+    def _weighed(self) -> Float[Tensor, "b h i j"]:
+        assert self.weigh is not None
+        return self.weigh()
 
     @cached_property
     def _wide_keys(self) -> Float[Tensor, "b g j k"]:

@@ -52,16 +52,18 @@ def maps_of(
     at_once = WEIGHTS_AT_ONCE * torch.get_num_threads()
     for sentences, i, j in same_lengths(trace.queries, trace.keys, at_once // trace.heads):
         queries = trace.queries.part(sentences, slice(i))
-        for heads in _head_slices(trace.heads, at_once // max(1, (sentences.stop - sentences.start) * i * j)):
+        for heads, scale in _head_slices(trace, at_once // max(1, (sentences.stop - sentences.start) * i * j)):
             S = trace.scores(sentences, heads, i, j, scratch)
-            if norms is not None and trace.scale is not None:
-                torch.linalg.vector_norm(S, dim=-1, out=norms[sentences, heads, :i])
             added, allowed = _masked(trace, sentences, heads, i, j)
-            if trace.scale is None:
+            if scale is None:  # what the mask adds is in the weights that S was read off
                 allowed = _without_empty_rows(S, allowed)
-            scored = _with_scores(S, allowed) if trace.scale is None else allowed
-            if added is not None:
-                S += added
+                scored = _with_scores(S, allowed)
+            else:
+                scored = allowed
+                if norms is not None:
+                    torch.linalg.vector_norm(S, dim=-1, out=norms[sentences, heads, :i])
+                if added is not None:
+                    S += added
             own = None if sums is None else sums[:, sentences, heads, :i]
             sink = None if trace.sink is None else trace.sink.detach()[heads, None].to(S.dtype)
             P = attend_rows(S, scored, own, scratch, sink)
@@ -81,9 +83,11 @@ def same_lengths(queries: Tokens, keys: Tokens, pairs: int) -> Iterator[tuple[sl
             start = end
 
 
-def _head_slices(heads: int, at_once: int) -> Iterator[slice]:
-    for start in range(0, heads, max(1, at_once)):
-        yield slice(start, min(start + max(1, at_once), heads))
+def _head_slices(trace: LayerTrace, at_once: int) -> Iterator[tuple[slice, float | None]]:
+    """At most this many heads at a time that score alike, with their factor of Q K^T."""
+    for run, scale in trace.alike():
+        for start in range(run.start, run.stop, max(1, at_once)):
+            yield slice(start, min(start + max(1, at_once), run.stop)), scale
 
 
 def _masked(trace: LayerTrace, sentences: slice, heads: slice, i: int, j: int) -> tuple[Tensor | None, Tensor | None]:

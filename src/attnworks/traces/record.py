@@ -65,6 +65,7 @@ def own_trace(seen: Observation, batch: TextBatch, read_weights: Callable[[], He
     return LayerTrace(
         slot, seen.Q, seen.K, seen.V, seen.Y, seen.mask, seen.scale, queries, keys,
         X=seen.X, Z=seen.Z, read_weights=read_weights, bilinear=seen.scale is not None, weigh=lambda: seen.P,
+        scoring=seen.scoring,
     )  # fmt: skip
 
 

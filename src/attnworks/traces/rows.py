@@ -12,6 +12,7 @@ from torch import Tensor
 from attnworks.data.tokens import Tokens
 from attnworks.linalg.rows import Row, diagonal_sums, row_statistics
 from attnworks.linalg.scratch import FRESH, Scratch
+from attnworks.models.head_groups import Scoring
 from attnworks.traces.layer import LayerTrace, Slot
 from attnworks.traces.maps import Maps, maps_of
 
@@ -26,7 +27,9 @@ class LayerRows:
     sink_weight  the weight of the sink; zero where the layer has none
     has_sink    whether the layer has one
     visible     keys that each query may see, in the head that sees most
-    score_norm  |S_i|, the Euclidean norm of each row of scores, before any mask; 0 where the layer has no such scores
+    scoring     how each head scores
+    score_range of heads whose weights are a softmax of scores; of others it is the range of ln P
+    score_norm  |S_i|, the Euclidean norm of each row of scores, before any mask; 0 for heads without s Q K^T
     received    attention that each key gets, averaged over the queries
     diagonal    sum_i P[i, i + o] over the queries, for offsets o from -span to span
     pointed     name -> P[i, pointer(i)] for each pointer asked for, zero where it points nowhere
@@ -48,6 +51,7 @@ class LayerRows:
     received: Float[Tensor, "b h j"]
     diagonal: Float[Tensor, "b h o"]
     pointed: Mapping[str, Float[Tensor, "b h i"]]
+    scoring: Scoring
     has_sink: bool = False
 
     def mean(
@@ -96,5 +100,5 @@ def rows_of(
     statistics = row_statistics(sums)
     return LayerRows(
         trace.slot, trace.queries, trace.keys, span, visible, *statistics, score_norm, received, diagonal,
-        dict(zip(names, pointed.unbind(-1), strict=True)), trace.sink is not None,
+        dict(zip(names, pointed.unbind(-1), strict=True)), trace.head_scoring, trace.sink is not None,
     )  # fmt: skip

@@ -39,8 +39,13 @@ class ExamText:
         return self.passages - len(self.kept)
 
     @property
+    def lengths(self) -> list[int]:
+        """Tokens of the longer side of every text."""
+        return [max(map(len, sides)) for sides in zip(*self.sides, strict=True)]
+
+    @property
     def longest(self) -> int:
-        return max(len(row) for rows in self.sides for row in rows)
+        return max(self.lengths)
 
     def batch(self, number: int) -> tuple[TextBatch, Tensor]:
         """One batch, and the numbers of its passages."""

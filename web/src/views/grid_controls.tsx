@@ -8,6 +8,7 @@ import { digits, headMeasures, headsOf, kindsOf, measureWords, reading } from ".
 import { exam } from "../store";
 import {
   chooseMeasure,
+  chosenColouring,
   colouring,
   extent,
   filtered,
@@ -22,7 +23,7 @@ import {
   visible,
 } from "./grid_state";
 import { RoleDot } from "./role_dot";
-import { formName, formOf, labelOf, roleName } from "./roles";
+import { formName, formOf, hasRoles, labelOf, roleName, roleNotes } from "./roles";
 import { Says } from "./says";
 
 export function GridControls(): JSX.Element {
@@ -46,12 +47,14 @@ export function GridControls(): JSX.Element {
               value={order.value}
               onChange={(value) => (order.value = value)}
             />
-            <Choice
-              label="Colour"
-              options={["role", "measure"]}
-              value={colouring.value}
-              onChange={(value) => (colouring.value = value)}
-            />
+            {hasRoles(exam.value) && (
+              <Choice
+                label="Colour"
+                options={["role", "measure"]}
+                value={colouring.value}
+                onChange={(value) => (chosenColouring.value = value)}
+              />
+            )}
           </>
         )}
       </div>
@@ -77,6 +80,11 @@ export function GridControls(): JSX.Element {
         )}
       </div>
       <RoleLegend />
+      {roleNotes(exam.value).map((note) => (
+        <p key={note} class="small muted">
+          {note}
+        </p>
+      ))}
       <p class="small muted grid-count" role="status">
         {filtered.value ? `${visible.value.length} of ${headsOf(exam.value).length} heads. ` : ""}
         {filtered.value && (

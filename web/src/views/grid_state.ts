@@ -4,7 +4,7 @@ import type { Exam } from "../contract";
 import type { HeadName } from "../readings";
 import { headMeasures, headsOf, ofHead, shown } from "../readings";
 import { exam } from "../store";
-import { formOf, labelOf, roleName } from "./roles";
+import { formOf, hasRoles, labelOf, roleName } from "./roles";
 
 export type Order = "layers" | "rising" | "falling";
 type Colouring = "role" | "measure";
@@ -13,7 +13,7 @@ const FIRST_CHOICE = "saturation.entropy";
 
 const chosen = signal<string | null>(null);
 export const order = signal<Order>("layers");
-export const colouring = signal<Colouring>("role");
+export const chosenColouring = signal<Colouring>("role");
 export const roles = signal<ReadonlySet<string>>(new Set());
 export const form = signal("");
 export const least = signal("");
@@ -26,6 +26,9 @@ export const measure = computed(() => {
   const wanted = chosen.value ?? FIRST_CHOICE;
   return names.includes(wanted) ? wanted : (names[0] ?? "");
 });
+
+/** What tiles are coloured by; the measure where heads have no role labels. */
+export const colouring = computed<Colouring>(() => (hasRoles(exam.value) ? chosenColouring.value : "measure"));
 
 export function chooseMeasure(name: string): void {
   chosen.value = name;

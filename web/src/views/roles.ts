@@ -47,6 +47,15 @@ export function labelOf(exam: Exam, head: HeadName): string {
   return String(ofHead(exam, "roles.label", head) ?? "");
 }
 
+export function hasRoles(exam: Exam): boolean {
+  return Object.keys(exam.readings).some((name) => name.startsWith("roles.label@"));
+}
+
+/** Notes of the examination on how far labels can be trusted, or why there are none. */
+export function roleNotes(exam: Exam): string[] {
+  return exam.notes.filter((note) => /^(no )?role labels\b/.test(note));
+}
+
 export function roleName(label: string, kind: Kind): string {
   return roleOf(label, kind).name;
 }

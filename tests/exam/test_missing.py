@@ -1,0 +1,84 @@
+"""Readings without a value say which condition failed, in which layers, and by how much."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import torch
+from tests.exam_helpers import LINES, tiny_tokenizer
+from tests.tiny_models import TINY
+from torch import Tensor
+
+from attnworks.exam.run import examine
+from attnworks.models.remaking import with_mechanisms
+
+TWICE = ["the cat sees the cat .", "the bird sees the bird in the sea ."]
+
+
+def notes_of(name: str, measure: str, texts: list[str] = LINES, model: Any = None) -> list[str]:
+    model = TINY[name].build(dtype=torch.float32) if model is None else model
+    exam = examine(model, tiny_tokenizer(name.partition("-")[0]), texts, measures=[measure], pin=())
+    return [note for note in exam.notes if "not computed" in note]
+
+
+@pytest.mark.parametrize(
+    ("name", "note"),
+    [
+        ("gpt2", "bounds was not computed: its mask is not the same for all queries, as with causal attention"),
+        ("llama", "bounds was not computed: its queries are not linear in X, as with rotary positions"),
+    ],
+)
+def test_a_theorem_that_does_not_apply(name: str, note: str) -> None:
+    (found,) = notes_of(name, "bounds")
+    assert found.startswith(note)
+
+
+def test_layers_that_it_does_not_apply_to_are_named() -> None:
+    """BART's encoder sees all tokens; its decoder does not."""
+    found = notes_of("bart", "bounds")
+    assert len(found) == 2 and not any("enc." in note for note in found)
+    assert found[0].startswith("bounds was not computed in dec.0, dec.1, dec.2: its mask is not the same")
+    assert found[1].startswith("bounds was not computed in cross.0, cross.1, cross.2: its queries and keys come from")
+
+
+def test_scores_whose_range_is_too_large() -> None:
+    model = TINY["bert"].build(dtype=torch.float32)
+    assert not notes_of("bert", "bounds", model=model), "as long as ranges are small, nothing is missing"
+    for layer in model.bert.encoder.layer:
+        layer.attention.self.query.weight.data *= 300
+    exam = examine(model, tiny_tokenizer("bert"), LINES, measures=["bounds"], pin=())
+    (note,) = exam.notes
+    said = (
+        "bounds.composite was not computed: in every sentence the range of scores in a row is above 4.229, up to which"
+    )
+    assert note.startswith(said)
+    told = re.findall(r"[\d.]+", note.partition("mean of")[2])
+    assert [float(end) for end in told] == pytest.approx(
+        sorted(float(row) for row in exam["bounds.row_range"].value if isinstance(row, Tensor)), rel=5e-3
+    )
+    assert not any("not apply" in note for note in exam.notes)
+
+
+def test_heads_of_another_mechanism() -> None:
+    model = with_mechanisms(TINY["bert"].build(dtype=torch.float32), {"enc.1": ["dense", "structured", "dense"]})
+    assert notes_of("bert", "bounds", model=model) == [
+        "bounds was not computed in enc.1: the weights of 1 of its 3 heads are no softmax of scaled dot products"
+    ]
+    whole = with_mechanisms(model, {"enc.1": ["structured"] * 3})
+    assert notes_of("bert", "saturation", model=whole) == [
+        "saturation.score_range was not computed in enc.1: its heads have no scores, because their weights are not a "
+        "softmax",
+        "saturation.score_rms, saturation.score_expected were not computed in enc.1: its heads do not score by a "
+        "factor of Q K^T",
+    ]
+
+
+def test_what_a_text_does_not_have() -> None:
+    syntax, repeats = notes_of("bert", "roles", ["it is very red .", "the sea loves it ."])[:2]
+    assert syntax.startswith("roles.syntactic, ") and syntax.endswith("give --parses, or use the embedded corpus")
+    assert repeats.startswith("roles.duplicate, ") and repeats.endswith(
+        "were not computed: no sentence has a token twice"
+    )
+    assert not any("twice" in note for note in notes_of("bert", "roles", TWICE))
