@@ -149,7 +149,8 @@ def test_the_model_from_scratch_is_trained_for_the_same_total_steps(
             return train(*given)
 
         monkeypatch.setattr(study, "train", counted)
-        study._Shared(0, TINY, silently).once(1, way)
+        run = study._Shared(0, TINY, silently).once(1, way)
+        assert run.points[-1].d_k == 2
         steps[way] = len(rates)
     assert steps == dict.fromkeys(("zero", "from-scratch"), TINY.train_steps + TINY.steps)
 
