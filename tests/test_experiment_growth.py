@@ -6,6 +6,7 @@ import json
 import shlex
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -33,6 +34,7 @@ from attnworks.experiments.recall_study import (
 )
 from attnworks.measures import growth_score
 from attnworks.objectives.text import Outputs
+from attnworks.reshape.events import silently
 from helpers import assert_close
 
 pytestmark = pytest.mark.slow
@@ -98,26 +100,59 @@ def test_all_ways_start_from_the_same_narrow_model_and_each_run_is_kept_at_once(
 
     runs = growth(tmp_path, TINY, [0], (1,), ALL, watch=watch)
     once = {run.way: run for run in runs if run.part == "once"}
-    assert [*once] == [*WAYS, "wide", "none"] and max(kept) == len(runs) - 1
-    assert len({run.points[0].loss for way, run in once.items() if way != "wide"}) == 1
+    assert [*once] == [*WAYS, "from-scratch", "none"] and max(kept) == len(runs) - 1
+    assert len({run.points[0].loss for way, run in once.items() if way != "from-scratch"}) == 1
     assert [point.step for point in once["none"].points] == [0, 2]
     for way in ("zero", "split", "gradmax"):  # which change nothing at once
         assert once[way].loss(0) == pytest.approx(once["none"].loss(0), abs=1e-4)
-    grown, wide = once["zero"].points[-1], once["wide"].points[-1]
-    assert (grown.d_k, grown.parameters) == (wide.d_k, wide.parameters) and grown.d_k == 2
+    grown, scratch = once["zero"].points[-1], once["from-scratch"].points[-1]
+    assert (grown.d_k, grown.parameters) == (scratch.d_k, scratch.parameters) and grown.d_k == 2
     along = [run for run in runs if run.part == "along"]
     assert [(run.way, run.add) for run in along] == [
-        *((way, 3) for way in ALONG if way != "wide"),
-        *(("wide", add) for add in (1, 2, 3)),
+        *((way, 3) for way in ALONG if way != "from-scratch"),
+        *(("from-scratch", add) for add in (1, 2, 3)),
     ]
     zero = next(run for run in along if run.way == "zero")
     assert [(point.step, point.d_k) for point in zero.points if point.step % 2 == 0] == [
         (0, 1), (2, 1), (2, 2), (4, 2), (4, 3), (6, 3), (6, 4), (8, 4),
     ]  # fmt: skip
     for run in along:
-        if run.way == "wide":
+        if run.way == "from-scratch":
             assert {point.d_k for point in run.points} == {1 + run.add} and run.points[-1].step == 2 * (1 + run.add)
     assert all(left.seconds <= right.seconds for left, right in zip(zero.points, zero.points[1:], strict=False))
+
+
+def test_the_model_from_scratch_is_always_there_with_the_same_size(tmp_path: Path) -> None:
+    runs = growth(tmp_path, TINY, [0], (1,), ("zero",))
+    found = {(run.part, run.add, run.way): run for run in runs}
+    assert [*found] == [
+        ("once", 1, "zero"), ("once", 1, "from-scratch"),
+        ("along", 3, "zero"), *(("along", add, "from-scratch") for add in (1, 2, 3)),
+    ]  # fmt: skip
+    for part, add in (("once", 1), ("along", 3)):
+        grown, scratch = (found[part, add, way].points[-1] for way in ("zero", "from-scratch"))
+        assert (grown.step, grown.d_k, grown.parameters) == (scratch.step, scratch.d_k, scratch.parameters)
+    label = "same final size, trained from scratch for the same total steps"
+    assert json.loads((tmp_path / RESULTS).read_text())["controls"]["from-scratch"] == label
+
+
+def test_the_model_from_scratch_is_trained_for_the_same_total_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: dict[str, int] = {}
+    train = study.train
+    for way in ("zero", "from-scratch"):
+        rates: list[float] = []
+
+        def counted(*given: Any, rates: list[float] = rates) -> float:
+            rates += given[3]
+            return train(*given)
+
+        monkeypatch.setattr(study, "train", counted)
+        run = study._Shared(0, TINY, silently).once(1, way)
+        assert run.points[-1].d_k == 2
+        steps[way] = len(rates)
+    assert steps == dict.fromkeys(("zero", "from-scratch"), TINY.train_steps + TINY.steps)
 
 
 def test_it_goes_on_where_it_was_stopped_and_adds_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +163,7 @@ def test_it_goes_on_where_it_was_stopped_and_adds_what_is_new(tmp_path: Path, mo
         tmp_path / "some", TINY, [0], (1,), ways,
         watch=lambda stage, done, total: told.append(stage), should_stop=lambda: "no growth" in "".join(told),
     )  # fmt: skip
-    assert [run.key for run in some] == [whole[0].key]
+    assert [run.key for run in some] == [run.key for run in whole[:2]]
     every = growth(tmp_path / "some", TINY, [0], (1,), ways)
     assert [_timeless(run) for run in every] == [_timeless(run) for run in whole]
     assert every[0] == some[0]
@@ -150,7 +185,8 @@ def test_a_direction_without_hope_is_refused_recorded_and_training_goes_on(
     monkeypatch.setattr(growth_score, "BELIEVED", 2.0)  # no slope is confirmed by twice its own
     code, stdout, stderr = command(*OPTIONS, "--ways", "fisher,none", "--out", tmp_path / "out")
     assert code == 0, stderr
-    once, none, along = study.read_runs(tmp_path / "out", TINY)
+    once, scratch, none, along, *others = study.read_runs(tmp_path / "out", TINY)
+    assert {run.way for run in (scratch, *others)} == {"from-scratch"}
     assert once.growths[0].refused is not None and "other sentences confirm" in once.growths[0].refused
     assert once.growths[0].fall is None and {point.d_k for point in once.points} == {1}
     assert once.loss(2) == none.loss(2)
@@ -164,10 +200,10 @@ def test_a_direction_without_hope_is_refused_recorded_and_training_goes_on(
 
 
 def test_the_command_prints_tables_or_json_and_draws(tmp_path: Path) -> None:
-    options = (*OPTIONS, "--ways", "zero,gradmax,none,wide", "--out", tmp_path / "out")
+    options = (*OPTIONS, "--ways", "zero,gradmax,none", "--out", tmp_path / "out")
     code, stdout, stderr = command(*options)
     assert code == 0, stderr
-    for words in ("d_k 1 -> 2", "at once", "+2 steps", "no growth", "wide from the start", "d_k = 4", "Ahead: at once"):
+    for words in ("d_k 1 -> 2", "at once", "+2 steps", "no growth", "same final size", "d_k = 4", "Ahead: at once"):
         assert words in stdout
     for name in ("growth", "parameters", "time"):
         picture = (tmp_path / "out" / f"{name}.svg").read_text()

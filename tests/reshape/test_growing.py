@@ -600,8 +600,11 @@ def test_models_of_hugging_face(name: str, objective: str, where: str, by: str, 
 
 
 def test_from_python() -> None:
-    model = growing_model(torch.float32)
-    new, receipt = attnworks.reshape.grow(model, PASSAGES, tokenizer=WORDS, where="cross.0.1:values=2", heal=1)
+    model, told = growing_model(torch.float32), []
+    new, receipt = attnworks.reshape.grow(
+        model, PASSAGES, tokenizer=WORDS, where="cross.0.1:values=2", heal=1, watch=lambda *event: told.append(event)
+    )
+    assert any(stage.startswith("Growing reads") and not total for stage, _, total in told)
     assert isinstance(new, Transformer) and receipt.done == {"cross.0.1": "5 -> 7 values"}
     assert receipt.loss.healed is not None and receipt.text["texts"] == len(PASSAGES)
     assert model.config.slots == {}
@@ -624,6 +627,7 @@ def test_the_command(chain: Chain, tmp_path: Path) -> None:
     result = shell(*words)
     assert result.exit_code == 0, result.output
     (receipt,) = receipts(out)
+    assert "Growing reads" in result.stderr and "Growing reads" not in result.stdout
     lines = result.stdout.splitlines()
     assert lines[0] == "grow 2 places (enc.0.*:keys=1)" and f"Saved  {out}" in lines
     assert "3 -> 4 keys" in result.stdout and "difference at zero" in result.stdout and "change" in result.stdout

@@ -196,7 +196,9 @@ def structure(out: Path, as_json: bool, **options: Any) -> None:
 @click.option("--seeds", type=click.IntRange(1), default=5, show_default=True, help="Runs of everything.")
 @click.option("--seed", type=click.IntRange(0, 2**60), default=0, show_default=True, help="The first of them.")
 @click.option("--add", default="1,2", show_default=True, help="Columns of keys to grow by at once.")
-@click.option("--ways", help="Of filling them, as in fisher,zero,none,wide.  [default: all ten]")
+@click.option(
+    "--ways", help="Of filling them, as in fisher,zero,none. The model from scratch is always added.  [default: all]"
+)
 @click.option("--steps", type=click.IntRange(1), default=600, show_default=True, help="Of training after growth.")
 @click.option("--train-steps", type=click.IntRange(1), default=2700, show_default=True, help="Of training before it.")
 @click.option(
@@ -221,9 +223,10 @@ def growth(
 
     The task is to recall the value of a key among 16 pairs; one head with d_k = 1 gets stuck on it. Then its keys grow,
     by the direction that lowers the loss most (fisher), and by others: whitened, random, zero, split, gradmax, document
-    and document-descending; beside them a model that does not grow (none), and one that was wide from the start (wide).
-    A second part grows d_k from 1 to 4 while the model learns, at equal parameters and steps. Leaves OUT/results.json
-    and pictures. Every run is kept: run the same command again to go on, or with more seeds or ways to add runs.
+    and document-descending; beside them a model that does not grow (none), and always the fair control: a model of the
+    same final size, trained from scratch for the same total steps (from-scratch). A second part grows d_k from 1 to 4
+    while the model learns, at equal parameters and steps. Leaves OUT/results.json and pictures. Every run is kept: run
+    the same command again to go on, or with more seeds or ways to add runs.
 
     \b
     Examples:

@@ -18,10 +18,11 @@ from attnworks.cli.train_display import stop_on_signal
 from attnworks.experiments.growth import (
     ALL,
     ALONG,
+    CONTROLS,
     NARROW,
     PREDICTING,
+    SCRATCH,
     WAYS,
-    WIDE,
     WIDEST,
     Run,
     Settings,
@@ -31,7 +32,7 @@ from attnworks.experiments.growth import (
     report,
     runs_of,
 )
-from attnworks.reports.growth import NAMES, draw_growth, draw_parameters, draw_time
+from attnworks.reports.growth import draw_growth, draw_parameters, draw_time
 
 
 def run_growth(
@@ -154,7 +155,7 @@ def along_table(runs: Sequence[Run], settings: Settings) -> Table:
         if found:
             widths = [_at_width(runs, settings, way, width) for width in range(NARROW + 1, WIDEST + 1)]
             last = [run.points[-1] for run in found]
-            growing = _mean(sum(grown.seconds for grown in run.growths) for run in found) if way != WIDE else ""
+            growing = _mean(sum(grown.seconds for grown in run.growths) for run in found) if way != SCRATCH else ""
             table.add_row(
                 _name(way, found), *map(_spread, widths), f"{fmean(point.parameters for point in last):,.0f}",
                 f"{last[0].step:,}", _mean(point.seconds for point in last), growing,
@@ -163,8 +164,8 @@ def along_table(runs: Sequence[Run], settings: Settings) -> Table:
 
 
 def _at_width(runs: Sequence[Run], settings: Settings, way: str, width: int) -> list[float]:
-    """At the end of a width, before growing further; wide models are those that had it from the start."""
-    add = (width if way == WIDE else WIDEST) - NARROW
+    """At the end of a width, before growing further; models from scratch had it from the start."""
+    add = (width if way == SCRATCH else WIDEST) - NARROW
     end = settings.every * width
     return [next(point.loss for point in run.points if point.step == end) for run in runs_of(runs, "along", add, way)]
 
@@ -177,7 +178,7 @@ def along_told(runs: Sequence[Run], settings: Settings) -> list[str]:
         first = min(losses, key=lambda way: fmean(losses[way]))
         seeds = list(zip(*losses.values(), strict=False))
         lowest = sum(min(found) == own for found, own in zip(seeds, losses[first], strict=False))
-        told.append(f"at d_k = {width} {NAMES.get(first, first)}, lowest in {lowest} of {len(seeds)} seeds")
+        told.append(f"at d_k = {width} {CONTROLS.get(first, first)}, lowest in {lowest} of {len(seeds)} seeds")
     refusals = [
         f"{way}, seed {run.seed}, step {grown.step}: not grown, {grown.refused}."
         for way in ALONG
@@ -191,7 +192,7 @@ def along_told(runs: Sequence[Run], settings: Settings) -> list[str]:
 def _name(way: str, runs: Sequence[Run]) -> str:
     refused = sum(grown.refused is not None for run in runs for grown in run.growths)
     times = sum(len(run.growths) for run in runs)
-    return NAMES.get(way, way) + (f" (refused {refused} of {times} times)" if refused else "")
+    return CONTROLS.get(way, way) + (f" (refused {refused} of {times} times)" if refused else "")
 
 
 def _spread(numbers: Iterable[float], digits: int = 3) -> str:

@@ -141,7 +141,7 @@ def texts_of(place: Place, options: dict[str, Any], *, pairs: int, held_out: int
 
 @contextmanager
 def watching(what: str, *, quiet: bool) -> Iterator[Watch]:
-    """A bar that says what is being done."""
+    """A bar that says what is being done; messages, which have a total of 0, stay above it."""
     screen: Console = progress_console()
     with progress_bar(what, screen, shown=not quiet and screen.is_terminal) as bar:
         task = bar.add_task("", total=1)
@@ -149,6 +149,10 @@ def watching(what: str, *, quiet: bool) -> Iterator[Watch]:
         told: list[str] = []
 
         def watch(stage: str, done: int, total: int) -> None:
+            if not total:
+                if not quiet:
+                    screen.print(stage, markup=False)
+                return
             bar.update(task, description=stage, completed=done, total=total)
             if not quiet and not screen.is_terminal and stage not in told[-1:]:
                 told.append(stage)

@@ -16,7 +16,7 @@ from attnworks.exam.walk import Walk, overrides
 from attnworks.measures.contract import Measure, Placed
 from attnworks.measures.cost import block_cost, measured_flops
 from attnworks.measures.growth_statistic import FEWEST
-from attnworks.measures.growth_survey import Survey
+from attnworks.measures.growth_survey import PASSES, Survey
 from attnworks.measures.reading import Reading, Readings
 from attnworks.measures.table import are
 from attnworks.objectives.choosing import choose
@@ -36,9 +36,6 @@ TOKENS_PER_BATCH = 4096
 
 FEW = 3
 """Sentences without which intervals and comparisons say nothing."""
-
-SURVEY_PASSES = 3
-"""How often a survey of growth goes over the text."""
 
 TOKENS_IN_DEPTH = 1024
 """Whole forward passes are kept for about so many tokens at a time."""
@@ -92,7 +89,7 @@ class Examiner:
 
     def _passes(self) -> int:
         heads = sum(self._count_heads().values()) if self.probing else 0
-        surveys = SURVEY_PASSES * bool(self.surveying)
+        surveys = len(PASSES) * bool(self.surveying)
         return 1 + bool(self.deep) + bool(self.graded) + surveys + (heads + 1 if self.probing else 0)
 
     def run(self) -> None:
@@ -223,8 +220,9 @@ class Examiner:
             return []
 
         def watch(stage: str, done: int, total: int) -> None:
-            del stage, total
-            self.advance(len(self.text.batches[done]))
+            del total
+            if stage in PASSES:
+                self.advance(len(self.text.batches[done]))
 
         survey = Survey(Judge(self.subject, objective, self.text), watch)
         self.notes.extend(f"{slot} cannot grow: {reason}" for slot, reason in survey.refused.items())

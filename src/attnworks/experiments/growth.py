@@ -1,7 +1,8 @@
 """The study of growth: what wider keys are worth, by the way in which the new columns are filled.
 
 Two parts. "once": a model whose keys are too narrow is trained until it is stuck, then grows and trains on. "along": a
-narrow model grows by one width again and again while it learns.
+narrow model grows by one width again and again while it learns. Both always carry the fair control: a model of the same
+final size, trained from scratch for the same total steps.
 Source: Burgund (S3.13-S3.30); the task is that of `recall_study`.
 """
 
@@ -34,12 +35,14 @@ from attnworks.reshape.growth_methods import METHODS
 from attnworks.reshape.growth_places import NoBottleneckError, Spot
 from attnworks.storage.disk import write_file
 
-RESULTS, FORMAT = "results.json", 1
-NONE, WIDE = "none", "wide"
+RESULTS, FORMAT = "results.json", 2
+NONE, SCRATCH = "none", "from-scratch"
 WAYS = ("fisher", "whitened", "random", "zero", "split", "gradmax", "document", "document-descending")
 """Of filling new columns."""
-ALL = (*WAYS, NONE, WIDE)
-ALONG = ("fisher", "random", "zero", "gradmax", WIDE)
+ALL = (*WAYS, NONE, SCRATCH)
+ALONG = ("fisher", "random", "zero", "gradmax", SCRATCH)
+CONTROLS = {NONE: "no growth", SCRATCH: "same final size, trained from scratch for the same total steps"}
+"""Models that do not grow, to compare with."""
 PREDICTING = ("fisher", "whitened")
 WITHOUT_TEXT = ("zero", "split")
 """Ways that need no survey, whose time they are not charged."""
@@ -149,7 +152,8 @@ def growth(
 ) -> list[Run]:
     """Both parts for every seed; runs that `folder` has already are not made again, and each new one is kept at once.
 
-    The same seed gives all ways the same narrow model, survey and batches.
+    The same seed gives all ways the same narrow model, survey and batches. The model from scratch is always among the
+    runs, also where `ways` does not name it.
     """
     check(adds, ways)
     known = {run.key: run for run in read_runs(folder, settings)}
@@ -185,11 +189,15 @@ def check(adds: Sequence[int], ways: Sequence[str]) -> None:
 
 
 def _wanted(seeds: Sequence[int], adds: Sequence[int], ways: Sequence[str]) -> list[Key]:
+    growing = [way for way in ways if way in WAYS]
+    along = [way for way in ALONG if way in growing]
+    widths = range(NARROW + 1, WIDEST + 1) if along else ()
+
     def keys(seed: int) -> Iterator[Key]:
-        yield from (("once", seed, add, way) for add in adds for way in ways if way != NONE)
+        yield from (("once", seed, add, way) for add in adds for way in (*growing, SCRATCH))
         yield from (("once", seed, 0, NONE) for way in ways if way == NONE)
-        yield from (("along", seed, WIDEST - NARROW, way) for way in ALONG if way in ways and way != WIDE)
-        yield from (("along", seed, width - NARROW, WIDE) for width in range(NARROW + 1, WIDEST + 1) if WIDE in ways)
+        yield from (("along", seed, WIDEST - NARROW, way) for way in along)
+        yield from (("along", seed, width - NARROW, SCRATCH) for width in widths)
 
     return [key for seed in seeds for key in keys(seed)]
 
@@ -201,18 +209,18 @@ class _Shared:
         self.seed, self.settings, self.tell = seed, settings, tell
 
     def once(self, add: int, way: str) -> Run:
-        """From the narrow model that is stuck, or from a wide one that had as many steps."""
-        start = self._trained(NARROW + add) if way == WIDE else self.narrow
+        """From the narrow model that is stuck, or from one of the final size that was trained for as many steps."""
+        start = self._trained(NARROW + add) if way == SCRATCH else self.narrow
         added = {0: add} if way in WAYS else {}
         run = Run("once", self.seed, add, way, (), ())
         return self._follow(run, start, added, _dense_marks(self.settings.steps), AFTER, lambda model: self._survey)
 
     def along(self, add: int, way: str) -> Run:
-        """From a new model, which grows by one column every so many steps, or is as wide as it will be."""
+        """From a new model, which grows by one column every so many steps, or has its final width from the start."""
         every = self.settings.every
         run = Run("along", self.seed, add, way, (), ())
-        start = new_model(NARROW + add if way == WIDE else NARROW, self.seed)
-        added = {} if way == WIDE else dict.fromkeys(range(every, every * (add + 1), every), 1)
+        start = new_model(NARROW + add if way == SCRATCH else NARROW, self.seed)
+        added = {} if way == SCRATCH else dict.fromkeys(range(every, every * (add + 1), every), 1)
         end = every * (NARROW + add)
         marks = sorted({*range(0, end, max(1, every // 3)), *added, end})
         return self._follow(run, start, added, marks, LEARNING, self._look)
@@ -354,8 +362,9 @@ def _write(folder: Path, settings: Settings, runs: Iterable[Run]) -> None:
 
 
 def report(settings: Settings, runs: Iterable[Run]) -> dict[str, Any]:
-    """The study as JSON."""
-    return {"format": FORMAT, "settings": asdict(settings), "runs": [asdict(run) for run in runs]}
+    """The study as JSON; `controls` has the ways of `runs` that do not grow, in words."""
+    told = [asdict(run) for run in runs]
+    return {"format": FORMAT, "settings": asdict(settings), "controls": CONTROLS, "runs": told}
 
 
 # --- what follows ---

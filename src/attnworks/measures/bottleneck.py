@@ -38,7 +38,7 @@ class Bottleneck(Measure):
 
     name = "bottleneck"
     words = "how much the loss would fall for more keys, values or heads, per parameter"
-    cost = "3 backward passes, and about 10 forward passes of 128 sentences for every head and kind"
+    cost = "3 backward passes, and about 6 forward passes over 128 sentences for every head and kind"
 
     def declares(self) -> tuple[Declared, ...]:
         return tuple(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnworks.linalg.growing import Reservoir, whitened_direction
 from attnworks.linalg.lowrank import shortened
@@ -26,6 +26,7 @@ from attnworks.measures.growth_score import (
 )
 from attnworks.measures.growth_statistic import Progress, Sums, gather_sample, gather_sums
 from attnworks.models.additions import NewHead, Place, Step, Values
+from attnworks.models.anatomy import Part
 from attnworks.models.attention_layers import attention_layers, every_layer
 from attnworks.models.head_parts import Head, heads_of, why_not
 from attnworks.traces.graded import GradedLayer
@@ -33,6 +34,10 @@ from attnworks.traces.judging import Judge
 
 Watch = Callable[[str, int, int], None]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+PASSES = ("looking for bottlenecks", "looking for keys of new heads", "looking for values of new heads")
+"""Stages that are backward passes over the whole text; the last two only where new heads are asked for."""
+COPIES, TURNS = "trying copies of heads", "fitting keys of new heads"
+"""Stages of the search for new heads, before the second pass and before the third."""
 AHEAD = 8
 """At most so many columns of one place are weighed against those of others."""
 
@@ -43,6 +48,13 @@ class _Copy(NamedTuple):
     parent: int
     new: NewHead
     step: float
+
+
+def growable_layers(model: nn.Module) -> tuple[dict[str, Part], dict[str, str]]:
+    """Attention layers that can grow, and for the others the reason why they cannot, in words."""
+    reasons = {slot: why_not(model, slot) for slot in every_layer(model)}
+    refused = {slot: reason for slot, reason in reasons.items() if reason is not None}
+    return {slot: part for slot, part in attention_layers(model).items() if slot not in refused}, refused
 
 
 class Survey:
@@ -56,14 +68,11 @@ class Survey:
     def __init__(self, judge: Judge, watch: Watch, kinds: Collection[Kind] = KINDS) -> None:
         self.judge, self.watch = judge, watch
         model = judge.original.model
-        layers = attention_layers(model)
-        self.every = {slot: len(heads_of(part)) for slot, part in layers.items()}
-        reasons = {slot: why_not(model, slot) for slot in every_layer(model)}
-        self.refused = {slot: reason for slot, reason in reasons.items() if reason is not None}
-        self.layers = {slot: part for slot, part in layers.items() if slot not in self.refused}
+        self.every = {slot: len(heads_of(part)) for slot, part in attention_layers(model).items()}
+        self.layers, self.refused = growable_layers(model)
         self.branches = {slot: part.branch for slot, part in self.layers.items()}
         self.heads = {slot: heads_of(part) for slot, part in self.layers.items()}
-        self.sums = gather_sums(judge, self.branches, self._passing("looking for bottlenecks"))
+        self.sums = gather_sums(judge, self.branches, self._passing(PASSES[0]))
         self.trial = Trial(judge, some_checks(judge))
         self._sample: tuple[str, Reservoir] | None = None
         self._scores: dict[tuple[str, Kind, int, tuple[int, ...] | None], list[Score]] = {}
@@ -148,10 +157,17 @@ class Survey:
         values again. A head from nothing, tried first, fits noise.
         """
         slots = [slot for slot, sums in self.sums.items() if sums.scale is not None]
-        copies = {slot: found for slot in slots if (found := self._copied_head(slot)) is not None}
-        sums = self._sums_of(copies, "looking for keys of new heads")
-        turned = {slot: self._turned(slot, copies[slot], sums[slot]) for slot in copies}
-        sums = self._sums_of(turned, "looking for values of new heads")
+        copies: dict[str, _Copy] = {}
+        for done, slot in enumerate(slots):
+            self.watch(COPIES, done, len(slots))
+            if (found := self._copied_head(slot)) is not None:
+                copies[slot] = found
+        sums = self._sums_of(copies, PASSES[1])
+        turned: dict[str, _Copy] = {}
+        for done, slot in enumerate(copies):
+            self.watch(TURNS, done, len(copies))
+            turned[slot] = self._turned(slot, copies[slot], sums[slot])
+        sums = self._sums_of(turned, PASSES[2])
         return {slot: head_score(slot, new, sums[slot]) for slot, (_, new, _) in turned.items()}
 
     def _sums_of(self, news: dict[str, _Copy], stage: str) -> dict[str, Sums]:

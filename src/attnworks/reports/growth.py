@@ -7,11 +7,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from attnworks.experiments.growth import ALL, ALONG, NARROW, NONE, WIDE, WIDEST, Run, Settings, runs_of
+from attnworks.experiments.growth import ALL, ALONG, NARROW, NONE, SCRATCH, WIDEST, Run, Settings, runs_of
 from attnworks.reports.plotting import need_matplotlib
 from attnworks.storage.disk import disk_errors
 
-NAMES = {NONE: "no growth", WIDE: "wide from the start"}
+NAMES = {NONE: "no growth", SCRATCH: "from scratch, same size and steps"}
+"""Of models that do not grow: short, beside the ends of lines."""
 STYLES: dict[str, dict[str, Any]] = {
     "fisher": {"color": "#0072b2", "linewidth": 2.4},
     "whitened": {"color": "#56b4e9", "linewidth": 1.8},
@@ -22,7 +23,7 @@ STYLES: dict[str, dict[str, Any]] = {
     "document": {"color": "#d55e00", "linestyle": (0, (1, 1.2))},
     "document-descending": {"color": "#d55e00", "linestyle": (0, (4, 1.5))},
     NONE: {"color": "#888888", "linestyle": (0, (1, 1.2))},
-    WIDE: {"color": "#333333", "linestyle": (0, (4, 1.5))},
+    SCRATCH: {"color": "#333333", "linestyle": (0, (4, 1.5))},
 }
 LINE: dict[str, Any] = {"linewidth": 1.5}
 BAND: dict[str, Any] = {"alpha": 0.13, "linewidth": 0}
@@ -61,7 +62,7 @@ def draw_parameters(runs: Sequence[Run], settings: Settings, path: Path) -> None
     for way in (way for way in ALONG if any(run.part == "along" and run.way == way for run in runs)):
         ends = []
         for width in range(NARROW, WIDEST + 1):
-            add = width - NARROW if way == WIDE else WIDEST - NARROW
+            add = width - NARROW if way == SCRATCH else WIDEST - NARROW
             points = [
                 next(point for point in run.points if point.step == settings.every * width)
                 for run in runs_of(runs, "along", add, way)

@@ -22,15 +22,14 @@ from attnworks.models.head_parts import check_can_grow, heads_of
 from attnworks.receipt import HeadMap
 from attnworks.registry import unknown_name
 from attnworks.reshape.contract import RESHAPES, Bench, Made, Reshape
-from attnworks.reshape.events import Watch
+from attnworks.reshape.events import Watch, on_one_scale, silently
+from attnworks.reshape.growth_cost import COMPARING, SEARCHED_ON, SEARCHING, measured_cost
 from attnworks.reshape.growth_methods import METHODS, Method
 from attnworks.reshape.growth_places import NoBottleneckError, Spot, Widths, no_bottleneck, read_places, spread
 from attnworks.traces.judging import Judge
 
 REFITTING = ("document", "document-descending")
 """Methods that write queries and keys anew."""
-SEARCHED_ON = 512
-"""About so many sentences are used to search for the final step."""
 
 
 @RESHAPES.register("grow")
@@ -116,7 +115,8 @@ class Grow(Reshape):
         asked = self.asked(bench.model)
         if not asked and not self.add:
             return Made(grown(bench.model, ()), {}, 0.0)
-        survey = look_around(bench.looked_at, bench.watch, self.kinds if asked is None else {at.kind for at in asked})
+        kinds = {*self.kinds} if asked is None else {at.kind for at in asked}
+        survey = look_around(bench.looked_at, self._telling(bench, kinds, asked), kinds)
         widths = spread(survey, [kind for kind in KINDS if kind in self.kinds], self.add) if asked is None else asked
         chosen = settle(survey, METHODS[self.by], widths, bench.seed)
         if asked is not None and chosen.left_out:
@@ -124,8 +124,9 @@ class Grow(Reshape):
             raise no_bottleneck(f"at {spot}, {reason}")
         widths = {spot: width for spot, width in widths.items() if spot not in chosen.left_out}
         others: dict[str, nn.Module] = {}
-        for name in (name for name in METHODS if self.compare and name != self.by):
-            bench.watch(f"growing by {name}", len(others), len(METHODS))
+        ways = [name for name in METHODS if self.compare and name != self.by]
+        for number, name in enumerate(ways):
+            survey.watch(COMPARING, number, len(ways))
             with contextlib.suppress(UsageError, NoBottleneckError):
                 steps = settle(survey, METHODS[name], widths, bench.seed, refuse=False).steps
                 others[f"loss_by_{name}"] = grown(bench.model, steps)
@@ -135,6 +136,16 @@ class Grow(Reshape):
         left_out = {str(spot): reason for spot, reason in chosen.left_out.items()}
         new, done, heads = grown(bench.model, chosen.steps), said(survey, widths), with_new_heads(survey, widths)
         return Made(new, done, -chosen.fall, facts, others, left_out, heads)
+
+    def _telling(self, bench: Bench, kinds: Collection[str], asked: Widths | None) -> Watch:
+        """Tell what growing will cost, and then how much of it is done; nothing is timed where nobody listens."""
+        if bench.watch is silently:
+            return silently
+        check_judge(bench.looked_at)
+        compared = len(METHODS) - 1 if self.compare else 0
+        cost = measured_cost(bench.looked_at, kinds, add=self.add, given=len(asked or ()), compared=compared)
+        bench.watch(str(cost), 0, 0)
+        return on_one_scale(bench.watch, cost.stages)
 
 
 class Settled(NamedTuple):
@@ -150,6 +161,12 @@ class Settled(NamedTuple):
 
 def look_around(judge: Judge, watch: Watch, kinds: Collection[str]) -> Survey:
     """A survey of a model by an objective that tells how good it is."""
+    check_judge(judge)
+    return Survey(judge, watch, [kind for kind in KINDS if kind in kinds])
+
+
+def check_judge(judge: Judge) -> None:
+    """Refuse an objective that cannot say whether growing pays, and too few sentences."""
     if judge.objective.relative:
         raise UsageError(
             asked=f"to grow by the objective {judge.objective.name!r}",
@@ -165,7 +182,6 @@ def look_around(judge: Judge, watch: Watch, kinds: Collection[str]) -> Survey:
             got=str(sentences),
             remedy="give more text",
         )
-    return Survey(judge, watch, [kind for kind in KINDS if kind in kinds])
 
 
 def settle(survey: Survey, method: Method, widths: Widths, seed: int, *, refuse: bool = True) -> Settled:
@@ -178,12 +194,14 @@ def settle(survey: Survey, method: Method, widths: Widths, seed: int, *, refuse:
     if line.start is None:
         steps = line.steps(1.0)
         return Settled(steps, at_zero, survey.trial.loss - survey.trial.with_steps(steps), *line[2:])
+    survey.watch(SEARCHING, 0, 2)
     expected = line_search(
         lambda t: survey.trial.with_steps(line.steps(t)), line.start, survey.trial.with_steps(at_zero)
     )
-    survey.watch("searching for the step", 0, 1)
+    survey.watch(SEARCHING, 1, 2)
     search = Trial(survey.judge, _some_to_search(survey.judge))
     found = line_search(lambda t: search.with_steps(line.steps(t)), line.start, search.with_steps(at_zero))
+    survey.watch(SEARCHING, 2, 2)
     if refuse and line.scores and not found.step:
         raise no_bottleneck("on the sentences to search on, the best step is zero")
     step = found.step or line.start  # columns of zeros on both sides would never learn

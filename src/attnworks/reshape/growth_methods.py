@@ -17,6 +17,7 @@ from attnworks.measures.growth_survey import Survey
 from attnworks.models.additions import Addition, Keys, NewHead, Place, Rewritten, Step, Values
 from attnworks.models.head_parts import Head
 from attnworks.registry import Registry
+from attnworks.reshape.growth_cost import FITTING
 from attnworks.reshape.growth_places import Spot, Widths, no_bottleneck
 from attnworks.traces.graded import graded_layers
 
@@ -153,7 +154,10 @@ def _why(spot: Spot) -> str:
 
 def _along(survey: Survey, widths: Widths, solve: Solve) -> Line:
     """All directions that are confirmed at once, each as long as it would be alone."""
-    found = {spot: _believed(survey, spot, width, solve) for spot, width in widths.items()}
+    found: dict[Spot, Score | str] = {}
+    for done, (spot, width) in enumerate(widths.items()):
+        survey.watch(FITTING, done, len(widths))
+        found[spot] = _believed(survey, spot, width, solve)
     scores = [score for score in found.values() if isinstance(score, Score)]
     left_out = {spot: reason for spot, reason in found.items() if isinstance(reason, str)}
     if not scores:

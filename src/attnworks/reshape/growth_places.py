@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from attnworks.errors import AttnworksError, UsageError
@@ -13,6 +13,8 @@ from attnworks.models.additions import NewHead, Place
 from attnworks.models.config import LARGEST_WIDTH
 from attnworks.reshape.heads import choose_heads
 
+TRYING = "trying places"
+"""The stage in which the places to grow at are chosen."""
 LONGEST = 10
 """Digits of a number that can be a width."""
 
@@ -81,14 +83,9 @@ def spread(survey: Survey, kinds: Sequence[Kind], add: int, most: Mapping[Spot, 
     The first column of a place is tried; what further ones add is taken from the metric of the direction. A new head
     takes as many widths as it has keys and values.
     """
-    scores = {
-        Spot(score.place, kind): survey.tried(score)
-        for slot in survey.layers
-        for kind in kinds
-        for score in survey.scores(slot, kind)
-    }
+    scores = dict(_tried(survey, kinds))
     paying = {spot: score for spot, score in scores.items() if score.refusal is None}
-    queue = [(-_per_parameter(survey, score, 0), spot) for spot, score in paying.items()]
+    queue = [(-score.gain / score.parameters, spot) for spot, score in paying.items()]
     heapq.heapify(queue)
     widths: Widths = {}
     while queue and add:
@@ -105,6 +102,18 @@ def spread(survey: Survey, kinds: Sequence[Kind], add: int, most: Mapping[Spot, 
     if not widths:
         raise _nowhere(survey, scores)
     return {spot: widths[spot] for spot in scores if spot in widths}
+
+
+def _tried(survey: Survey, kinds: Sequence[Kind]) -> Iterator[tuple[Spot, Score]]:
+    """Every place with its direction and the best step, layer by layer."""
+    places = sum(1 if kind == "heads" else len(heads) for heads in survey.heads.values() for kind in kinds)
+    done = 0
+    for slot in survey.layers:
+        for kind in kinds:
+            for score in survey.scores(slot, kind):
+                survey.watch(TRYING, done, places)
+                yield Spot(score.place, kind), survey.tried(score)
+                done += 1
 
 
 def _per_parameter(survey: Survey, score: Score, taken: int) -> float:

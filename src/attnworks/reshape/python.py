@@ -12,6 +12,7 @@ from attnworks.reshape.advising import Advice
 from attnworks.reshape.advising import advise as advise_on
 from attnworks.reshape.carrying_out import Care, bench_for, carry_out
 from attnworks.reshape.contract import Reshape
+from attnworks.reshape.events import Watch, silently
 from attnworks.reshape.growing import KINDS, Grow
 from attnworks.reshape.projecting import Project
 from attnworks.reshape.pruning import Prune
@@ -37,6 +38,7 @@ def project(
     heal_by: str = "objective",
     rate: float | None = None,
     seed: int = 0,
+    watch: Watch = silently,
 ) -> tuple[Any, Receipt]:
     """A copy of the model with these heads in structured forms, and the receipt; see `Project` for the options.
 
@@ -45,9 +47,10 @@ def project(
     objective  as of `attnworks.examine`
     heal       steps of training after the change, with Adam at `rate` (by default 3e-4; 5e-5 for Hugging Face models)
     heal_by    what healing lowers: "objective", or "distil", the distance to the model before after every block
+    watch      called with what is being done, how many steps of it are done, and of how many
     """
     asked = Project(heads=heads, form=form, window=window, eps=eps, sparsity=sparsity)
-    return _reshape(asked, model, tokenizer, texts, Care(objective, heal, rate, seed=seed, by=heal_by))
+    return _reshape(asked, model, tokenizer, texts, Care(objective, heal, rate, seed=seed, by=heal_by), watch)
 
 
 def grow(
@@ -65,13 +68,16 @@ def grow(
     heal_by: str = "objective",
     rate: float | None = None,
     seed: int = 0,
+    watch: Watch = silently,
 ) -> tuple[Any, Receipt]:
     """A copy of the model with wider or more heads where that lowers the loss, and the receipt; see `Grow`.
 
-    NoBottleneckError where growing would not pay. The other options are those of `project`.
+    NoBottleneckError where growing would not pay. Before the long work, `watch` gets a message with a total of 0: how
+    many sentences and passes growing takes, and about how long. After that it gets the percentage that is done. The
+    other options are those of `project`.
     """
     asked = Grow(add=add, where=where, kinds=tuple(kinds), by=by, compare=compare)
-    return _reshape(asked, model, tokenizer, texts, Care(objective, heal, rate, seed=seed, by=heal_by))
+    return _reshape(asked, model, tokenizer, texts, Care(objective, heal, rate, seed=seed, by=heal_by), watch)
 
 
 def prune(
@@ -89,13 +95,14 @@ def prune(
     heal_by: str = "objective",
     rate: float | None = None,
     seed: int = 0,
+    watch: Watch = silently,
 ) -> tuple[Any, Receipt]:
     """A copy of the model with fewer heads, truly smaller, and the receipt; see `Prune`.
 
     The other options are those of `project`.
     """
     asked = Prune(keep=keep, heads=heads, by=by, evenly=evenly, compare=compare)
-    return _reshape(asked, model, tokenizer, texts, Care(objective, heal, rate, seed=seed, by=heal_by))
+    return _reshape(asked, model, tokenizer, texts, Care(objective, heal, rate, seed=seed, by=heal_by), watch)
 
 
 def swap(
@@ -112,13 +119,14 @@ def swap(
     heal_by: str = "objective",
     rate: float | None = None,
     seed: int = 0,
+    watch: Watch = silently,
 ) -> tuple[Any, Receipt]:
     """A copy of the model with other attention mechanisms in some layers, and the receipt; see `Swap`.
 
     The other options are those of `project`.
     """
     asked = Swap(to=(to,) if isinstance(to, str) else tuple(to), layers=layers, max_error=max_error, length=length)
-    return _reshape(asked, model, tokenizer, texts, Care(objective, heal, rate, seed=seed, by=heal_by))
+    return _reshape(asked, model, tokenizer, texts, Care(objective, heal, rate, seed=seed, by=heal_by), watch)
 
 
 def advise(
@@ -131,11 +139,12 @@ def advise(
     length: int | None = None,
     objective: str | OwnFunction | None = None,
     seed: int = 0,
+    watch: Watch = silently,
 ) -> Advice:
     """What other mechanisms would do in each layer, and the mix that `swap` would make; the model stays as it is."""
     asked = Swap(to=(to,) if isinstance(to, str) else tuple(to), max_error=max_error, length=length)
     care = Care(objective, seed=seed)
-    bench = bench_for(asked, examinee_of(model, tokenizer), _texts(texts, seed), care)
+    bench = bench_for(asked, examinee_of(model, tokenizer), _texts(texts, seed), care, watch)
     return advise_on(bench, asked.to, max_error=max_error, length=length)
 
 
@@ -143,5 +152,5 @@ def _texts(texts: Any, seed: int) -> Texts:
     return from_corpus(texts, seed=seed) if isinstance(texts, str) else from_texts(texts)
 
 
-def _reshape(asked: Reshape, model: Any, tokenizer: Any, texts: Any, care: Care) -> tuple[Any, Receipt]:
-    return carry_out(asked, examinee_of(model, tokenizer), _texts(texts, care.seed), care)
+def _reshape(asked: Reshape, model: Any, tokenizer: Any, texts: Any, care: Care, watch: Watch) -> tuple[Any, Receipt]:
+    return carry_out(asked, examinee_of(model, tokenizer), _texts(texts, care.seed), care, watch)

@@ -1,0 +1,151 @@
+"""What growing will cost: counted, and timed on one pass of each kind, before the long work starts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from attnworks.measures.growth_score import Trial, key_scores, some_checks
+from attnworks.measures.growth_statistic import Sums, gather_sample
+from attnworks.measures.growth_survey import COPIES, PASSES, TURNS, growable_layers
+from attnworks.models.head_parts import heads_of
+from attnworks.reshape.growth_places import TRYING
+from attnworks.traces.graded import graded_layers
+from attnworks.traces.judging import Judge
+
+FITTING, SEARCHING, COMPARING = "fitting the chosen columns", "searching for the step", "comparing ways to grow"
+"""Stages after places are chosen. Those before it: PASSES, COPIES, TURNS and TRYING."""
+EVALUATIONS = 6
+"""Forward passes that a search for the best step takes on average."""
+SEARCHED_ON = 512
+"""About so many sentences are used to search for the final step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """Counts of the work, and the seconds that one unit of each kind took.
+
+    sentences    that are read, in `batches`
+    layers       that can grow
+    keys         of these, layers in which columns of keys are to be found
+    copies       layers in which a new head is to be found
+    places       directions that are tried to choose from; 0 where places are given
+    chosen       places that get more than one column, or that are given, at most
+    tried_on     sentences that a direction is tried on, and `searched_on` the final step
+    compared     other ways to grow, where they are compared
+    batch        seconds of a backward pass over one batch
+    trial        seconds of a forward pass over the sentences that directions are tried on
+    fit          seconds to fit one column of keys for every head of a layer
+    """
+
+    sentences: int
+    batches: int
+    layers: int
+    keys: int
+    copies: int
+    places: int
+    chosen: int
+    tried_on: int
+    searched_on: int
+    compared: int
+    batch: float
+    trial: float
+    fit: float
+
+    @property
+    def passes(self) -> int:
+        """Backward passes over all sentences."""
+        return len(PASSES) if self.copies else 1
+
+    @property
+    def stages(self) -> dict[str, float]:
+        """The seconds that each stage should take, in the order of the stages."""
+        search = EVALUATIONS * self.trial
+        whole = self.batches * self.batch
+        final = search * (1 + self.searched_on / max(1, self.tried_on))
+        heads = {
+            COPIES: self.copies * search,
+            PASSES[1]: whole,
+            TURNS: self.copies * (search + self.fit),
+            PASSES[2]: whole,
+        }
+        return {
+            PASSES[0]: whole,
+            **(heads if self.copies else {}),
+            TRYING: self.places * search + (self.keys * self.fit if self.places else 0.0),
+            FITTING: self.chosen * (search + (self.fit if self.keys else 0.0)),
+            SEARCHING: final,
+            COMPARING: self.compared * final,
+        }
+
+    @property
+    def seconds(self) -> float:
+        """What all stages should take together."""
+        return sum(self.stages.values())
+
+    def __str__(self) -> str:
+        passes = "1 backward pass" if self.passes == 1 else f"{self.passes} backward passes"
+        directions = self.places + self.copies + self.chosen
+        return (
+            f"Growing reads {self.sentences:,} sentences: {passes} over all of them, then about {EVALUATIONS} forward "
+            f"passes over {self.tried_on:,} of them for each of up to {directions:,} directions. "
+            f"Estimated time: {in_words(self.seconds)}."
+        )
+
+
+def in_words(seconds: float) -> str:
+    """About how long, in the unit that suits it.
+
+    >>> in_words(0.2), in_words(41), in_words(200), in_words(9000)
+    ('less than 1 s', '41 s', '3.3 min', '2.5 h')
+    """
+    if seconds < 1:
+        return "less than 1 s"
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def measured_cost(judge: Judge, kinds: Collection[str], *, add: int = 0, given: int = 0, compared: int = 0) -> Cost:
+    """The cost of growing by `add` widths where they pay, or at `given` places.
+
+    One batch in the middle is run backward, the sentences that directions are tried on run forward once, and one layer
+    has its keys fitted to that batch.
+    """
+    layers, _ = growable_layers(judge.original.model)
+    heads = sum(len(heads_of(part)) for part in layers.values())
+    places = 0 if given else heads * len({*kinds} - {"heads"}) + len(layers) * ("heads" in kinds)
+    sentences = sum(map(len, judge.text.batches))
+    tried_on = len(range(sentences)[some_checks(judge)])
+    batch = trial = fit = 0.0
+    if layers:
+        began = time.perf_counter()
+        Trial(judge, some_checks(judge))
+        trial = time.perf_counter() - began
+        began = time.perf_counter()
+        sums: dict[str, Sums] = {slot: Sums() for slot in layers}
+        middle = judge.text.batch(len(judge.text.batches) // 2)
+        for layer in graded_layers(judge, *middle, {slot: part.branch for slot, part in layers.items()}):
+            sums[str(layer.trace.slot)].add(layer)
+        batch = time.perf_counter() - began
+        slot = next((slot for slot in layers if sums[slot].scale is not None), None)
+        if slot is not None and {*kinds} & {"keys", "heads"}:
+            began = time.perf_counter()
+            key_scores(slot, sums[slot], gather_sample(judge, slot), heads_of(layers[slot])[0].b_Q is not None, 1)
+            fit = time.perf_counter() - began
+    return Cost(
+        sentences=sentences,
+        batches=len(judge.text.batches),
+        layers=len(layers),
+        keys=len(layers) if "keys" in kinds else 0,
+        copies=len(layers) if "heads" in kinds else 0,
+        places=places,
+        chosen=given or min(add // 2, places),
+        tried_on=tried_on,
+        searched_on=min(len(range(sentences)[3::4]), SEARCHED_ON),
+        compared=compared,
+        batch=batch,
+        trial=trial,
+        fit=fit,
+    )

@@ -1,0 +1,136 @@
+"""What growing costs is told before the long work, and its progress is one percentage that never falls."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from tests.reshape.growing_helpers import examinee_of, growing_bench, growing_model, growing_texts
+
+from attnworks.cli.reshape_run import watching
+from attnworks.errors import UsageError
+from attnworks.measures import growth_statistic
+from attnworks.measures.growth_survey import COPIES, KINDS, PASSES, TURNS
+from attnworks.models import Transformer
+from attnworks.models.folder import fingerprint
+from attnworks.reshape import growing
+from attnworks.reshape.carrying_out import Care, carry_out
+from attnworks.reshape.contract import Bench
+from attnworks.reshape.events import PERCENT, on_one_scale
+from attnworks.reshape.growing import Grow
+from attnworks.reshape.growth_cost import COMPARING, EVALUATIONS, FITTING, SEARCHING, Cost, measured_cost
+from attnworks.reshape.growth_places import TRYING
+
+Told = list[tuple[str, int, int]]
+
+
+def model() -> Transformer:
+    """One layer."""
+    return growing_model(encoder_layers=0)
+
+
+def told_by(asked: Grow, care: Care | None = None) -> tuple[Told, Any]:
+    """All that is told while a model grows, and the new model."""
+    events: Told = []
+    new, _ = carry_out(asked, examinee_of(model()), growing_texts(), care, lambda *told: events.append(told))
+    return events, new
+
+
+def test_stages_that_come_again_or_are_not_known_do_not_move_the_scale_back() -> None:
+    events: Told = []
+    watch = on_one_scale(lambda *told: events.append(told), {"one": 1.0, "two": 0.0, "three": 3.0})
+    for event in (("one", 1, 2), ("two", 1, 1), ("three", 1, 2), ("one", 0, 1), ("other", 3, 4), ("three", 2, 2)):
+        watch(*event)
+    assert [done for _, done, _ in events] == [12, 25, 62, 62, 62, 100]
+    assert [stage for stage, _, _ in events] == ["one", "two", "three", "one", "other", "three"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "stages"),
+    [
+        (Grow(add=3), [*PASSES[:1], COPIES, PASSES[1], TURNS, PASSES[2], TRYING, FITTING, SEARCHING]),
+        (Grow(where="dec.0.1:values=2"), [PASSES[0], FITTING, SEARCHING]),
+        (Grow(where="dec.0.1:values=1", compare=True), [PASSES[0], FITTING, SEARCHING, COMPARING]),
+    ],
+)
+def test_a_message_comes_first_and_then_one_percentage(asked: Grow, stages: list[str]) -> None:
+    events, _ = told_by(asked)
+    messages = [number for number, (_, _, total) in enumerate(events) if not total]
+    assert len(messages) == 1
+    message, passes = (
+        events[messages[0]][0],
+        stages.count(PASSES[0]) + stages.count(PASSES[1]) + stages.count(PASSES[2]),
+    )
+    assert message.startswith(f"Growing reads 72 sentences: {passes} backward pass")
+    assert "Estimated time: " in message
+    growing_now = [event for event in events[messages[0] + 1 :] if event[0] in (*stages, COMPARING)]
+    assert not any(stage in stages for stage, _, _ in events[: messages[0]])
+    assert list(dict.fromkeys(stage for stage, _, _ in growing_now)) == stages
+    assert {total for _, _, total in growing_now} == {PERCENT}
+    done = [done for _, done, _ in growing_now]
+    assert done == sorted(done) and done[0] == 0 and 0 < done[-1] <= PERCENT
+    assert asked.compare or done[-1] == PERCENT
+
+
+def test_the_counts_are_those_of_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    backward: Counter[str] = Counter()
+    graded = growth_statistic.graded_layers
+    monkeypatch.setattr(growth_statistic, "graded_layers", lambda *given: backward.update(["batch"]) or graded(*given))
+    events: Told = []
+    bench = growing_bench(model())
+    bench = Bench(bench.examinee, bench.looked_at, bench.length, lambda *told: events.append(told))
+    cost = measured_cost(bench.looked_at, KINDS, add=4)
+    assert not backward  # one batch is run, but not to be summed up
+    monkeypatch.setattr(growing, "measured_cost", lambda *given, **options: cost)
+    monkeypatch.setattr(growing, "on_one_scale", lambda watch, stages: watch)
+    Grow(add=4).make(bench)
+    assert backward["batch"] == cost.passes * cost.batches
+    totals = {stage: total for stage, _, total in events}
+    assert totals[TRYING] == cost.places == 2 + 2 + 1  # keys and values of two heads, and a new head
+    assert totals[COPIES] == cost.copies == cost.layers == 1
+    assert totals[FITTING] <= 4 and cost.chosen == 2
+
+
+def test_the_estimate_adds_up_what_was_timed() -> None:
+    cost = Cost(
+        sentences=4096, batches=20, layers=2, keys=2, copies=2, places=10, chosen=3, tried_on=128, searched_on=512,
+        compared=0, batch=2.0, trial=0.5, fit=4.0,
+    )  # fmt: skip
+    search = EVALUATIONS * 0.5
+    passes, new_heads = 3 * 20 * 2.0, 2 * search + 2 * (search + 4.0)
+    assert cost.seconds == pytest.approx(passes + new_heads + 10 * search + 2 * 4.0 + 3 * (search + 4.0) + search * 5)
+    assert str(cost).endswith("for each of up to 15 directions. Estimated time: 3.6 min.")
+
+
+def test_time_is_taken_of_one_pass_of_each_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = iter(range(100))
+    monkeypatch.setattr("attnworks.reshape.growth_cost.time.perf_counter", lambda: float(next(ticks) ** 2))
+    cost = measured_cost(growing_bench(model()).looked_at, ("keys",), given=1)
+    assert (cost.trial, cost.batch, cost.fit) == (1.0, 5.0, 9.0)
+    assert (cost.places, cost.chosen, cost.passes) == (0, 1, 1)
+    assert measured_cost(growing_bench(model()).looked_at, ("values",), given=1).fit == 0.0
+
+
+def test_telling_changes_nothing_and_nothing_is_timed_where_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Grow(where="dec.0.1:values=2")
+    _, heard = told_by(asked)
+    monkeypatch.setattr(growing, "measured_cost", lambda *_, **__: pytest.fail("timed"))
+    alone, _ = carry_out(asked, examinee_of(model()), growing_texts())
+    assert fingerprint(alone) == fingerprint(heard)
+
+
+def test_what_cannot_grow_is_refused_before_anything_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(growing, "measured_cost", lambda *_, **__: pytest.fail("timed"))
+    with pytest.raises(UsageError, match="an objective that says how good the model is"):
+        told_by(Grow(add=2), Care("embedding"))
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_the_message_is_a_line_on_standard_error(quiet: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    with watching("reshape", quiet=quiet) as watch:
+        watch("Growing reads 4 sentences", 0, 0)
+        watch("looking", 1, 2)
+    out, err = capsys.readouterr()
+    assert not out
+    assert err.splitlines() == ([] if quiet else ["Growing reads 4 sentences", "looking"])
