@@ -86,6 +86,16 @@ def test_attention_takes_most_from_twice_the_width_on() -> None:
     assert 0.5 < finding.left < 0.51
 
 
+@pytest.mark.parametrize(
+    ("seed", "n", "longer", "d"), [(3265297479, 24, 4, 4), (2345102693, 8, 4, 5), (2345102693, 8, 8, 5), (0, 24, 8, 7)]
+)
+def test_gradients_with_an_index_grow_for_every_draw(seed: int, n: int, longer: int, d: int) -> None:
+    """S4.157, at the ends of its ranges: chance moves the growth by far less than its distance from the length."""
+    finding = claim("S4.157").check(seed, n=n, longer=longer, d=d)
+    assert finding.without is not None
+    assert finding.without.left < longer / 2 and finding.left > 2 * longer
+
+
 def test_the_printed_bound_fails_at_nine_thousand_rows() -> None:
     """S0.17 shows the number that `published_bound` speaks of."""
     assert claim("S0.17").check().figures["least residual over its printed bound, 9000 rows"] == pytest.approx(
