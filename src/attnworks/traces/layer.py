@@ -49,9 +49,9 @@ class LayerTrace:
     """One attention layer of one forward pass.
 
     K, V       may have fewer heads (groups) than Q, each shared by as many consecutive query heads
-    scale      S = scale Q K^T + what `mask` adds; None if the layer weighs otherwise, then `weigh` gives P
-    mask       which keys may be seen, and what is added to the scores
-    softcap    c, where scores are c tanh(S / c) before the mask
+    scale      S = scale Q K^T; None if the layer weighs otherwise, then `weigh` gives P
+    softcap    c, where S becomes c tanh(S / c)
+    mask       which keys may be seen, and what is added to S then
     sink       a logit of each head that takes part in the softmax of every row and has no key and no value: the weights
                of the keys then sum to less than one
     X, Z       what queries, and keys and values, were projected from, where that is known
