@@ -16,6 +16,7 @@ from tests.serve.serving import TOKEN, serving
 
 from attnworks.exam.examination import Examination
 from attnworks.serve.live import LiveModel
+from attnworks.serve.work import Worker
 from attnworks.traces.examinee import open_examinee
 
 REQUIRED = os.environ.get("BROWSER_TESTS") == "required"
@@ -131,8 +132,8 @@ TYPED = [word for word in HOSTILE if word.isprintable() and word == " ".join(wor
 
 @pytest.fixture(scope="session")
 def live_page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a live page, whose server stops at the end."""
+    """The address of a live page, whose server stops at the end. It refuses no question on a busy machine."""
     folder = live_model(tmp_path_factory.mktemp("live") / "bert", TYPED)
     model = LiveModel(open_examinee(str(folder)), longest=128, text="the cat sees a bird .")
-    with serving(model.page(), model) as client:
+    with serving(model.page(), model, Worker(patience=600.0)) as client:
         yield f"http://127.0.0.1:{client.port}/{TOKEN}/"

@@ -105,6 +105,24 @@ def test_an_output_that_is_not_of_its_softmax_is_told() -> None:
     assert isinstance(found, Sides) and not found.holds
 
 
+@pytest.mark.parametrize("id", ["S0.1", "S1.5", "S4.47"])
+def test_a_sink_logit_is_the_reason_that_a_law_of_softmax_does_not_apply(id: str) -> None:
+    """The weights of keys sum to less than one, whether they are computed from scores or given by the layer."""
+
+    def with_sink(trace: LayerTrace) -> LayerTrace:
+        return replace(trace, sink=torch.zeros(trace.heads, dtype=torch.float64))
+
+    def given(trace: LayerTrace) -> LayerTrace:
+        P = Layer(with_sink(trace)).P.unsqueeze(0)
+        return replace(with_sink(trace), scale=None, weigh=lambda: P)
+
+    scored = first_layer(examinee(0.4), with_sink)
+    assert float(scored.P.sum(-1).max()) < 1
+    assert OF_LAYERS[id].looks(scored) == "its softmax has a sink logit"
+    if id == "S1.5":
+        assert OF_LAYERS[id].looks(first_layer(examinee(0.4), given)) == "its softmax has a sink logit"
+
+
 def test_weights_that_do_not_sum_to_one_are_told() -> None:
     layer = first_layer(
         examinee(0.4), lambda trace: replace(trace, scale=None, weigh=lambda: 1.01 * Layer(trace).P.unsqueeze(0))

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
-import torch
 
 from attnworks.claims import Verdict, claim
 from attnworks.claims.conti.softmax import median_gradients
 from attnworks.claims.drawing import Draw
-from attnworks.linalg.bounds import LARGEST_ROW_RANGE, composite_factor
 from attnworks.models.positions import least_distance
 
 SAME_SLIP = ("S0.2", "S0.9", "S0.23", "S4.40", "S4.44", "S4.111", "S4.120")
@@ -90,12 +86,14 @@ def test_attention_takes_most_from_twice_the_width_on() -> None:
     assert 0.5 < finding.left < 0.51
 
 
-def test_the_factor_four_holds_far() -> None:
-    """D5: sqrt(2 (e^D - 1) / D) reaches 4 at 3.3148, and sqrt((e^D - 1) / D) later."""
-    D = torch.tensor(3.3148, dtype=torch.float64)
-    assert composite_factor(D) <= math.sqrt(2 * math.expm1(3.3148) / 3.3148) <= 4
-    assert LARGEST_ROW_RANGE > 3.3148
-    assert "4.22929" in claim("D5").statement
+@pytest.mark.parametrize(
+    ("seed", "n", "longer", "d"), [(3265297479, 24, 4, 4), (2345102693, 8, 4, 5), (2345102693, 8, 8, 5), (0, 24, 8, 7)]
+)
+def test_gradients_with_an_index_grow_for_every_draw(seed: int, n: int, longer: int, d: int) -> None:
+    """S4.157, at the ends of its ranges: chance moves the growth by far less than its distance from the length."""
+    finding = claim("S4.157").check(seed, n=n, longer=longer, d=d)
+    assert finding.without is not None
+    assert finding.without.left < longer / 2 and finding.left > 2 * longer
 
 
 def test_the_printed_bound_fails_at_nine_thousand_rows() -> None:

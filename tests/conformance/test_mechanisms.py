@@ -560,7 +560,7 @@ def test_hidden_keys_have_no_influence(name: str, rows: list[Row]) -> None:
             "padding": Mask(real),
             "causal-padding": Mask(real, causal=True),
             "bool-b1ij": Mask(dense=table),
-            "additive-bhij": Mask(dense=torch.zeros(B, 1, 7, 7, dtype=dtype).masked_fill(~table, -torch.inf)),
+            "additive-bhij": Mask(dense=torch.zeros(B, H, 7, 7, dtype=dtype).masked_fill(~table, -torch.inf)),
         }[kind]
         context = context_for(mechanism)
         with noted(weights, dtype, kind):

@@ -267,7 +267,7 @@ def test_the_factor_reaches_four_at_the_largest_row_range() -> None:
     assert factor[0] == 1 and (factor.diff() >= 0).all()
     assert factor[3] <= 4 < factor[4]
     assert_close(factor[2], number(math.sqrt(math.e - 1)))
-    assert math.exp(LARGEST_ROW_RANGE) < 1 + 16 * LARGEST_ROW_RANGE and LARGEST_ROW_RANGE > 3.3148
+    assert math.exp(LARGEST_ROW_RANGE) < 1 + 16 * LARGEST_ROW_RANGE
 
 
 def test_row_range_by_loops() -> None:

@@ -38,10 +38,14 @@ def objective(B: Tensor, X: Tensor, Z: Tensor, Y: Tensor) -> float:
 def searched(B: Tensor, X: Tensor, k: int, Y: Tensor, starts: int = 3, rounds: int = 100) -> float:
     """The best of a search from several starts, in which each factor in turn is the best for the other."""
     right = drawn(starts, Y.shape[1], k, seed=100)
-    left, from_X, from_Y = right, torch.linalg.pinv(X), torch.linalg.pinv(Y)
+    from_X, from_Y = torch.linalg.pinv(X), torch.linalg.pinv(Y)
+
+    def best_left() -> Tensor:
+        return from_X @ B @ torch.linalg.pinv(Y @ right).mT
+
     for _ in range(rounds):
-        left = from_X @ B @ torch.linalg.pinv(Y @ right).mT
-        right = from_Y @ B.mT @ torch.linalg.pinv(X @ left).mT
+        right = from_Y @ B.mT @ torch.linalg.pinv(X @ best_left()).mT
+    left = best_left()
     return min(objective(B, X, one @ other.mT, Y) for one, other in zip(left, right, strict=True))
 
 

@@ -281,3 +281,21 @@ def test_what_is_declared_is_given() -> None:
     measure = MEASURES["redundancy"](SETTING)
     given_names = {"redundancy.distance", *(reading.name for reading in measure.conclude(Readings([folded([[0.0]])])))}
     assert {declared.name for declared in measure.declares()} == given_names and not measure.default
+
+
+# --- a sink logit -----------------------------------------------------------------------------------------------------
+
+
+def test_a_sink_of_little_weight_keeps_similar_heads_near() -> None:
+    """In float32, to the distance in float64. With 1 - sum_j P_ij as its weight it would read 9e-6."""
+    first = layer()
+    Q, K = (torch.cat([T[:, :1], T[:, :1] + change * T[:, 1:2]], 1) for T, change in ((first.Q, 1e-7), (first.K, 0.0)))
+    V, Y, sink = first.V[:, :2], first.Y[:, :2], torch.full((2,), -9.0, dtype=torch.float64)
+    wide = replace(first, Q=Q, K=K, V=V, Y=Y, sink=sink)
+    narrow = replace(wide, Q=Q.float(), K=K.float(), V=V.float(), Y=Y.float(), sink=sink.float())
+    got, want = (distances(trace)[:, 0, 1] for trace in (narrow, wide))
+    assert (got - want).abs().max() < 1e-6
+    ((_, P), *_) = all_heads(wide)
+    assert P.shape[-1] == LENGTHS[0] + 1
+    assert_close(P.sum(-1), torch.ones(P.shape[:-1], dtype=torch.float64))
+    assert (P[..., -1] > 0).all() and (P[..., -1] < 1e-3).all()

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from rich.console import Console
-from tests.reshape.growing_helpers import examinee_of, growing_model, growing_texts
+from tests.reshape.growing_helpers import examinee_of, growing_bench, growing_model, growing_texts, survey_of
+from tests.training.training_helpers import SMALL, recipe, write_pairs
 
 from attnworks.cli.receipt_display import receipt_shown
+from attnworks.cli.train_display import _grown
+from attnworks.linalg.growing import whitened_direction
+from attnworks.measures import growth_score
 from attnworks.measures.growth_survey import Survey
-from attnworks.reshape import growth_methods
+from attnworks.models.presets import PRESETS
+from attnworks.reshape import grow_in_training, growing, growth_methods
 from attnworks.reshape.carrying_out import Care, carry_out
-from attnworks.reshape.growing import Grow
-from attnworks.reshape.growth_places import NoBottleneckError, Spot
+from attnworks.reshape.growing import Grow, settle
+from attnworks.reshape.growth_methods import METHODS
+from attnworks.reshape.growth_places import NoBottleneckError, Spot, read_places
+from attnworks.training.run import Run
 
 REASON = "other sentences confirm 46% of the slope: more data, or no bottleneck"
 
@@ -53,3 +62,52 @@ def test_nothing_is_left_to_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(growth_methods, "_believed", lambda *_: REASON)
     with pytest.raises(NoBottleneckError, match="confirm 46%"):
         carry_out(Grow(add=2, kinds=("values",)), examinee_of(growing_model()), growing_texts(), Care())
+
+
+TWO = "enc.0.1:values=1,cross.0.1:values=1"
+
+
+def test_a_place_of_low_trust_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a threshold between the trust of two places, one grows and the other says how little is confirmed."""
+    survey = survey_of(growing_bench(), "values")
+    widths = read_places(TWO, survey.every)
+    trust = {spot: survey.scores(spot.place.slot, "values")[1].trust for spot in widths}
+    low, high = sorted(widths, key=trust.__getitem__)
+    assert trust[low] < trust[high]
+    monkeypatch.setattr(growth_score, "BELIEVED", (trust[low] + trust[high]) / 2)
+    settled = settle(survey, METHODS["fisher"], widths, 0)
+    assert settled.left_out == {
+        low: f"other sentences confirm {trust[low]:.0%} of the slope: more data, or no bottleneck"
+    }
+    assert [step.place for step in settled.steps] == [score.place for score in settled.scores] == [high.place]
+
+
+def test_a_named_place_is_refused_before_any_search(left_out: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(growing, "line_search", lambda *_: pytest.fail("a step was searched for"))
+    with pytest.raises(NoBottleneckError, match="confirm 46%"):
+        Grow(where=TWO).make(growing_bench())
+    assert left_out == ["enc.0.1:values"]
+
+
+def test_a_baseline_that_leaves_out_a_place_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    believed = growth_methods._believed
+
+    def doubt(survey: Survey, spot: Spot, width: int, solve: object) -> object:
+        doubted = solve is whitened_direction and str(spot) == "enc.0.1:values"
+        return REASON if doubted else believed(survey, spot, width, solve)  # pyright: ignore[reportArgumentType]
+
+    monkeypatch.setattr(growth_methods, "_believed", doubt)
+    monkeypatch.setattr(growing, "METHODS", {name: METHODS[name] for name in ("fisher", "whitened", "zero")})
+    assert Grow(where=TWO, compare=True).make(growing_bench()).others.keys() == {"loss_by_zero"}
+
+
+def test_growth_in_training_says_what_it_left_out(
+    left_out: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(PRESETS, "small", SMALL["small"])
+    made = recipe(write_pairs(tmp_path / "pairs.tsv"), grow_until="d_v=9", grow_by=4)
+    grown = grow_in_training(Run.create(made, tmp_path / "run"))
+    assert grown is not None and grown.reason is None and grown.done
+    assert grown.left_out == {left_out[0]: REASON}
+    assert left_out[0].partition(":")[0] not in grown.done
+    assert _grown(grown).endswith(f"; left out {left_out[0]}: {REASON}")

@@ -6,6 +6,7 @@ a model runs with scores to which zeros E are added in the open, and dL/dE is as
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,10 +18,12 @@ from tests.reshape.reshape_helpers import D_E, D_V, bench_of, examinee_of, model
 from tests.traces.trace_helpers import dense_map
 from torch import Tensor
 
+from attnworks.errors import UsageError
 from attnworks.models import AttentionConfig
 from attnworks.models.additions import NewHead, Place, Step, grown
 from attnworks.models.attention_layers import attention_layers
 from attnworks.models.head_parts import Head, heads_of
+from attnworks.traces.frozen import whole_maps
 from attnworks.traces.graded import GradedLayer, graded_layers, softmax_back
 from attnworks.traces.judging import Judge
 from attnworks.traces.layer import LayerTrace
@@ -178,3 +181,22 @@ def test_a_copy_of_a_head_sees_what_the_head_sees() -> None:
         assert_close(alone.by_heads, layer.by_heads[:, 1:])
         if head.b_V is not None:  # a row of P (Z W_V + 1 b^T) has b added, which the softmax does not notice
             assert_close(alone.by_scores(), layer.by_scores()[:, 1:])
+
+
+@torch.no_grad()
+def test_a_copy_of_a_head_has_the_sink_logit_of_that_head() -> None:
+    own = judge()
+    plain = graded(own, "enc.0")
+    trace = replace(plain.trace, sink=torch.tensor([-1.0, 2.0], dtype=torch.float64))
+    layer = GradedLayer(trace, whole_maps(trace), plain.by_heads, plain.by_output)
+    head = heads_of(attention_layers(own.original.model)["enc.0"])[1].each(torch.detach)
+    alone = layer.as_head(head, head.W_V, head.W_O, 1)
+    assert_close(alone.P, layer.P[:, 1:])
+    assert layer.P[:, 1].sum(-1).max() < 1 and alone.trace.sink is not None and alone.trace.sink.shape == (1,)
+
+
+def test_the_gradient_by_capped_scores_is_refused() -> None:
+    layer = graded(judge(), "enc.0")
+    capped = replace(layer, trace=replace(layer.trace, softcap=2.5))
+    with pytest.raises(UsageError, match=r"enc\.0: expected scores that are not capped, got .* capped at 2\.5"):
+        capped.by_scores()

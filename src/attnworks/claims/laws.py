@@ -43,6 +43,8 @@ Look = TypeVar("Look", bound=Callable[..., Sides | str])
 
 EPS = 0.5
 """The relative error that a random projection is asked for."""
+SINK = "its softmax has a sink logit"
+"""Why a claim about softmax over keys says nothing of a layer: the weights of its keys sum to less than one."""
 NEAR = 2
 """So many tokens to each side are near the diagonal."""
 FIRST = 8
@@ -245,19 +247,25 @@ def output_of_softmax(layer: Layer) -> Sides | str:
         return "its weights are no softmax of scaled dot products"
     if layer.trace.heads == 0:
         return "it has no heads"
+    if layer.trace.sink is not None:
+        return SINK
     Y = layer.trace.Y[0]
     return same(layer.P @ layer.V, Y, slack=ROUNDED * float(layer.V.abs().max()))
 
 
 @of_layer("S1.5", "sum of a row of the attention map, and one")
 def rows_sum_to_one(layer: Layer) -> Sides | str:
+    if layer.trace.sink is not None:
+        return SINK
     if layer.trace.scale is not None:
         return "it is a softmax, which sums to one by itself"
     return same(layer.P.sum(-1), 1.0)
 
 
 @of_maps("S4.47", "norm of the softmax Jacobian of a row, and one half")
-def jacobian_at_most_half(layer: Layer) -> Sides:
+def jacobian_at_most_half(layer: Layer) -> Sides | str:
+    if layer.trace.sink is not None:
+        return SINK
     return at_most(jacobian_norm(layer.P), 0.5)
 
 

@@ -159,7 +159,10 @@ def _grown(event: Grown) -> str:
     if event.reason is not None:
         return f"step {event.step:,}: did not grow, {event.reason}"
     what = "; ".join(f"{place} {widths}" for place, widths in event.done.items())
-    return f"step {event.step:,}: grew to {event.parameters:,} parameters, loss -{event.fall:.3g} expected: {what}"
+    missed = "".join(f"; left out {place}: {reason}" for place, reason in event.left_out.items())
+    return (
+        f"step {event.step:,}: grew to {event.parameters:,} parameters, loss -{event.fall:.3g} expected: {what}{missed}"
+    )
 
 
 def _refuse_changes(given: dict[str, Any], resume: Path) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -80,13 +79,13 @@ def translate_lines(
         )
 
     traces: list[dict[str, Any]] = []
-    unknown: Counter[str] = Counter()
+    unknown: dict[str, None] = {}  # each word once, in the order of the text
     for some in _batches(lines, batch):
         sentences = [words(line) for line in some]
         results = decode_sentences(decode, trained.source, sentences, empty=[NOTHING], device=device, batch=batch)
         for line, sentence, hypotheses in zip(some, sentences, results, strict=True):
             strange = [word for word in sentence if UNK in trained.source.encode([word])]
-            unknown.update(strange)
+            unknown |= dict.fromkeys(strange)
             _write(trained, line, strange, hypotheses, n_best, as_json)
             if trace is not None and sentence:
                 traces.append(trained.trace(sentence, hypotheses[0], beams=None if sample else beams, alpha=alpha))
@@ -96,7 +95,7 @@ def translate_lines(
         click.echo(_about_unknown(unknown, trained.source.token(UNK)), err=True)
 
 
-def _about_unknown(unknown: Counter[str], read_as: str) -> str:
+def _about_unknown(unknown: Collection[str], read_as: str) -> str:
     """Which words the model does not know, and what it read instead; in quotes, with control characters escaped."""
     named = ", ".join(repr(word) for word in islice(unknown, UNKNOWN_WORDS))
     more = f" and {len(unknown) - UNKNOWN_WORDS} others" if len(unknown) > UNKNOWN_WORDS else ""

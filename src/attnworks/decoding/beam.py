@@ -35,8 +35,8 @@ def beam(
     Each step ranks all one-token extensions of the hypotheses by log-probability. Those among the first `beams` that
     write eos have finished; the first `beams` that do not write eos are extended further. The search of a sentence
     stops when no hypothesis on the beam can still reach the n best (`best_reachable`), or after `longest` tokens, eos
-    included. So stopping early never changes the result. With one beam it stops at the first eos, as greedy decoding
-    does. Only if fewer than n_best finished are unfinished ones returned after them; there are fewer
+    included. With more than one beam, stopping early never changes the result. With one beam the search is greedy and
+    ends at the first eos. Only if fewer than n_best finished are unfinished ones returned after them; there are fewer
     than n_best only where the model allows no more. Equal candidates: lower beam first, then lower token; equal
     scores: what finished first.
     Source: Conti 2024, section 1.1 (S4.12); length penalty GNMT (`length_penalty`).

@@ -163,8 +163,9 @@ def composite_factor(row_range: Float[Tensor, "*a"]) -> Float[Tensor, "*a"]:
 
     With p = softmax(r), q = ||W_QK||_1 scale and M = (P - 1 p^T) R: ||M||_{1,inf} <= f(D) q ||R||_{1,inf}^3. Proof:
 
-    - |E_ik| <= q max_a |R_ia| ||R_k||_1, hence D <= 2 q ||R||_1 ||R||_inf. Sums over i give sum_i |E_ik| <=
-      q ||R||_1 ||R_k||_1 <= q ||R||_1 ||R||_inf.
+    - |E_ik| <= scale sum_ab |R_ia| |W_ab| |R_kb| with W = W_QK. As sum_i |R_ia| <= ||R||_1, summing over i first gives
+      sum_i |E_ik| <= q ||R||_1 ||R_k||_1 <= q ||R||_1 ||R||_inf. As |R_ia| <= ||R||_1, one entry has the same bound:
+      |E_ik| <= q ||R||_1 ||R_k||_1 <= q ||R||_1 ||R||_inf, hence D <= 2 q ||R||_1 ||R||_inf.
     - Rows: P_i and p differ by tanh(D_i / 4) <= D / 4 in total variation, and two rows of R by at most 2 ||R||_inf.
       So ||M||_inf <= D ||R||_inf / 2 <= q ||R||_1 ||R||_inf^2.
     - Columns: let P^s = softmax(1 r^T + s E). By its derivative, M_ij = int_0^1 sum_k P^s_ik E_ik (R_kj - m_ij) ds with

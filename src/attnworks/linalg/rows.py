@@ -106,8 +106,9 @@ def row_statistics(sums: Float[Tensor, "r *a i"]) -> RowStatistics:
 
         Z = c + r_1,   H = ln Z - sum_j d_j exp(d_j) / Z,   max P = 1 / Z,
         ||diag(p) - p p^T||_F^2 = sum p^2 - 2 sum p^3 + (sum p^2)^2
-    A sink with logit t above the largest score is one more entry: Z becomes c + r_1 + exp(t), its weight is
-    exp(t) / (c + r_1 + exp(t)), and H = h + (1 - sink weight) H(keys), h being the entropy of sink against keys.
+    Let t be the sink logit minus the largest score (t may be negative). The sink is one more entry: Z becomes
+    c + r_1 + exp(t), its weight is exp(t) / (c + r_1 + exp(t)), and H = h + (1 - sink weight) H(keys), h being the
+    entropy of sink against keys.
     Source: S4.46-S4.50 and S0.34; the same numbers as `linalg.softmax`.
     Rows that see no key read zero, and so do those whose sums are all zero; a sink has all weight where no key is seen.
     """

@@ -45,7 +45,12 @@ class Solve(Protocol):
 
 
 def best_direction(T: Tensor, sample: Reservoir, p: int, *, cutoff: float) -> Direction:
-    """`score_direction`; for heads in which its solver does not converge, the closed form `whitened_direction`."""
+    """`score_direction`; for heads in which its solver does not converge, the closed form `whitened_direction`.
+
+    A solver that does not converge usually meets a direction in which T has a part and the sample shows no curvature:
+    there is no optimum, and where it stops is arbitrary. The closed form replaces that curvature by second moments of
+    the states, which are positive in every direction that `cutoff` keeps, so that it always has an optimum.
+    """
     solved = score_direction(T, sample, p, sweeps=SWEEPS, tolerance=TOLERANCE, cutoff=cutoff)
     stuck = solved.residual > CONVERGED
     if not bool(stuck.any()):
@@ -61,7 +66,8 @@ class Score:
     addition    what to add, for a step of one
     taught      how fast the loss falls along it on the sentences that the direction was fitted to
     checked     the same on others
-    residual    how far the direction is from a local optimum: 0 at one; above 0.1 for the closed form
+    residual    how far the direction is from a local optimum: 0 at one. At most 0.1 by the solver (`CONVERGED`); any
+                number by the closed form, which `whitened` always uses and `fisher` where its solver stays above 0.1
     parameters  that it adds
     shares      what each of its columns adds to the gain, in the metric of the solver
     step, gain  the best step on the sentences that check, and by how much their loss falls there; 0 before it is tried

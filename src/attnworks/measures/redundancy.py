@@ -10,11 +10,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attnworks.linalg.rows import Row, row_statistics
 from attnworks.measures.contract import MEASURES, Declared, Measure, Sample, Samples
 from attnworks.measures.reading import Reading, Readings
 from attnworks.mechanisms import Mask
 from attnworks.traces.layer import LayerTrace, Slot
-from attnworks.traces.maps import WEIGHTS_AT_ONCE, maps_of, same_lengths
+from attnworks.traces.maps import WEIGHTS_AT_ONCE, Maps, maps_of, same_lengths
 
 BY_HEAD = ("layer", "head")
 LIN = "Lin 1991"
@@ -129,8 +130,22 @@ def all_heads(trace: LayerTrace) -> Iterator[tuple[slice, Float[Tensor, "b h i j
         step = max(1, WEIGHTS_AT_ONCE // max(1, (sentences.stop - sentences.start) * trace.heads * j))
         for start in range(0, i, step):
             part = _part(trace, sentences, slice(start, min(start + step, i)), known)
-            P = torch.cat([piece.P for piece in maps_of(part)], dim=1)
-            yield sentences, P if trace.sink is None else torch.cat([P, (1 - P.sum(-1, keepdim=True)).clamp_min(0)], -1)
+            yield sentences, _with_sink(part) if trace.sink is not None else _joined(maps_of(part))
+
+
+def _with_sink(trace: LayerTrace) -> Float[Tensor, "b h i j"]:
+    """P with the weight of the sink as the last key.
+
+    It is computed from the scores: 1 - sum_j P_ij would lose a small weight by cancellation.
+    """
+    wide = torch.promote_types(trace.Q.dtype, torch.float32)
+    sums = torch.zeros(len(Row), *trace.Q.shape[:3], dtype=wide, device=trace.Q.device)
+    P = _joined(maps_of(trace, sums))
+    return torch.cat([P, row_statistics(sums).sink_weight.unsqueeze(-1)], -1)
+
+
+def _joined(pieces: Iterable[Maps]) -> Float[Tensor, "b h i j"]:
+    return torch.cat([piece.P for piece in pieces], dim=1)
 
 
 def _part(trace: LayerTrace, sentences: slice, rows: slice, known: Tensor | None) -> LayerTrace:

@@ -32,7 +32,7 @@ class Sinks(Measure):
     strongest  max_j 1/|I| sum of P[i, j] over all queries I with a choice
     Each has the level that attention spread evenly over the visible keys would give.
     learned    1/|I| sum of exp(s) / (sum_j exp(S_ij) + exp(s)) over all queries I: the weight of the learned sink logit
-               s of the head, which has no key. No sentence counts where a layer has none.
+               s of the head, which has no key. NaN, with count 0, in layers without a sink logit.
 
     Source: Gu et al. 2024 for `first` and `share`.
     Departs: queries that may see one key only are left out: in causal attention the first query has no choice.

@@ -42,7 +42,7 @@ class Grow(Reshape):
     kinds    that "auto" may choose from
     by       "fisher", or a baseline to compare with: "whitened", "random", "zero", "split", "gradmax", "document",
              "document-descending"
-    compare  measure every baseline at the same places too
+    compare  measure every baseline at the same places too; one that cannot grow all of them is not measured
 
     Directions come from half of the text, and are tried on a quarter of it, which gives the prediction; the step to be
     taken is searched on the last quarter. The factor of the scores stays what it was, so that a step of zero changes
@@ -118,18 +118,15 @@ class Grow(Reshape):
         kinds = {*self.kinds} if asked is None else {at.kind for at in asked}
         survey = look_around(bench.looked_at, self._telling(bench, kinds, asked), kinds)
         widths = spread(survey, [kind for kind in KINDS if kind in self.kinds], self.add) if asked is None else asked
-        chosen = settle(survey, METHODS[self.by], widths, bench.seed)
-        if asked is not None and chosen.left_out:
-            spot, reason = next(iter(chosen.left_out.items()))
-            raise no_bottleneck(f"at {spot}, {reason}")
+        chosen = settle(survey, METHODS[self.by], widths, bench.seed, every_place=asked is not None)
         widths = {spot: width for spot, width in widths.items() if spot not in chosen.left_out}
         others: dict[str, nn.Module] = {}
         ways = [name for name in METHODS if self.compare and name != self.by]
         for number, name in enumerate(ways):
             survey.watch(COMPARING, number, len(ways))
             with contextlib.suppress(UsageError, NoBottleneckError):
-                steps = settle(survey, METHODS[name], widths, bench.seed, refuse=False).steps
-                others[f"loss_by_{name}"] = grown(bench.model, steps)
+                other = settle(survey, METHODS[name], widths, bench.seed, refuse=False, every_place=True)
+                others[f"loss_by_{name}"] = grown(bench.model, other.steps)
         facts = {} if self.by in REFITTING else {"difference_at_zero": difference(bench.looked_at, chosen.at_zero)}
         for score in chosen.scores:
             facts |= {f"{name}_{score.place}:{score.kind}": getattr(score, name) for name in ("trust", "residual")}
@@ -184,16 +181,25 @@ def check_judge(judge: Judge) -> None:
         )
 
 
-def settle(survey: Survey, method: Method, widths: Widths, seed: int, *, refuse: bool = True) -> Settled:
+def settle(
+    survey: Survey, method: Method, widths: Widths, seed: int, *, refuse: bool = True, every_place: bool = False
+) -> Settled:
     """The columns of a method, how far to go with them, and what that should do.
+
+    refuse       raise NoBottleneckError if the best step is zero
+    every_place  raise NoBottleneckError if the method leaves out a place, before any step is searched for
 
     The prediction is what the sentences that check say; the step is the best of those that are there to search on.
     """
     line = method(survey, widths, seed)
+    if every_place and line.left_out:
+        spot, reason = next(iter(line.left_out.items()))
+        raise no_bottleneck(f"at {spot}, {reason}")
     at_zero = line.steps(0.0)
     if line.start is None:
         steps = line.steps(1.0)
-        return Settled(steps, at_zero, survey.trial.loss - survey.trial.with_steps(steps), *line[2:])
+        fall = survey.trial.loss - survey.trial.with_steps(steps)
+        return Settled(steps, at_zero, fall, line.scores, line.left_out)
     survey.watch(SEARCHING, 0, 2)
     expected = line_search(
         lambda t: survey.trial.with_steps(line.steps(t)), line.start, survey.trial.with_steps(at_zero)
@@ -205,7 +211,7 @@ def settle(survey: Survey, method: Method, widths: Widths, seed: int, *, refuse:
     if refuse and line.scores and not found.step:
         raise no_bottleneck("on the sentences to search on, the best step is zero")
     step = found.step or line.start  # columns of zeros on both sides would never learn
-    return Settled(line.steps(step), at_zero, survey.trial.loss - expected.value, *line[2:])
+    return Settled(line.steps(step), at_zero, survey.trial.loss - expected.value, line.scores, line.left_out)
 
 
 def difference(judge: Judge, steps: Sequence[Step]) -> float:

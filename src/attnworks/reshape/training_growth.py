@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -37,8 +37,9 @@ NAMED: dict[str, Kind] = {"d_k": "keys", "d_v": "values", "heads": "heads"}
 class _Found(NamedTuple):
     steps: Sequence[Step]
     done: dict[str, str]
-    fall: float
-    reason: str | None
+    fall: float = 0.0
+    reason: str | None = None
+    left_out: Mapping[str, str] = {}
 
 
 def grow_in_training(run: Run) -> Grown | None:
@@ -51,13 +52,12 @@ def grow_in_training(run: Run) -> Grown | None:
         return None
     found = run.team.gather(_find(run, missing) if run.team.leads else None)[0]
     assert found is not None
-    steps, done, fall, reason = found
-    if steps:
+    if found.steps:
         old, state = copy.deepcopy(run.model), optimiser_tensors(run.model, run.optimiser)
-        grow_in_place(run.model, steps)
+        grow_in_place(run.model, found.steps)
         run.go_on_with(stretched_state(state, old, run.model))
     parameters = sum(parameter.numel() for parameter in run.model.parameters())
-    return Grown(run.progress.step, done, parameters, fall, reason)
+    return Grown(run.progress.step, found.done, parameters, found.fall, found.reason, left_out=dict(found.left_out))
 
 
 def _missing(run: Run) -> dict[Spot, int]:
@@ -89,9 +89,10 @@ def _find(run: Run, missing: dict[Spot, int]) -> _Found:
         widths = spread(survey, kinds, _each_time(run), missing)
         settled = settle(survey, METHODS["fisher"], widths, recipe.seed)
     except NoBottleneckError as error:
-        return _Found((), {}, 0.0, error.got)
+        return _Found((), {}, reason=error.got)
     grown = {spot: width for spot, width in widths.items() if spot not in settled.left_out}
-    return _Found(settled.steps, said(survey, grown), settled.fall, None)
+    left_out = {str(spot): reason for spot, reason in settled.left_out.items()}
+    return _Found(settled.steps, said(survey, grown), settled.fall, left_out=left_out)
 
 
 def _each_time(run: Run) -> int:

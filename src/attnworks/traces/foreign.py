@@ -395,6 +395,7 @@ def _bypassed(model: nn.Module) -> UsageError:
     return UsageError(
         asked=f"attention of {type(model).__name__}",
         expected="a model that computes attention through transformers' attention interface",
-        got="one that does not (block-sparse BigBird, XLNet and some others)",
+        got="one that does not (block-sparse BigBird, XLNet, code that reads ALL_ATTENTION_FUNCTIONS[...] itself, as "
+        "models written for transformers 4 do, and some others)",
         remedy="examine another model, or show its Q, K and V through attnworks.traces.adapter",
     )

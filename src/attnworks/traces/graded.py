@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from attnworks.data.text_batch import TextBatch
 from attnworks.decoding.evaluating import held_still
+from attnworks.errors import UsageError
 from attnworks.models.anatomy import first
 from attnworks.models.head_groups import mask_of_heads
 from attnworks.models.head_parts import Head
@@ -37,14 +38,24 @@ class GradedLayer:
     by_output: Float[Tensor, "b i e"]
 
     def by_scores(self) -> Float[Tensor, "b h i j"]:
-        """dL / dS = P o (dP - 1 (P . dP)) with dP = dL/dY V^T; its rows sum to zero (S3.10)."""
+        """dL / dS = P o (dP - 1 (P . dP)) with dP = dL/dY V^T; its rows sum to zero (S3.10), or with a sink logit to
+        the opposite of what the sink would get. Where scores are capped, this is not their gradient, and is refused.
+        """
+        if self.trace.softcap is not None:
+            raise UsageError(
+                asked=f"the gradient by the scores of {self.trace.slot}",
+                expected="scores that are not capped",
+                got=f"scores capped at {self.trace.softcap:g}",
+                remedy="leave out this layer, or choose another model",
+            )
         V = self.trace.shared(self.trace.V, slice(None)).detach()
         return softmax_back(self.P, self.by_heads.to(self.P.dtype) @ V.to(self.P.dtype).mT)
 
     def as_head(self, keys: Head, a: Float[Tensor, "f p"], b: Float[Tensor, "p e"], parent: int) -> GradedLayer:
         """As if the layer had one head, with these queries and keys, values Z a and outputs b.
 
-        It sees what its parent sees; what a model adds to scores for positions, a new head does without.
+        It sees what its parent sees and has the sink logit of its parent; what a model adds to scores for positions, a
+        new head does without.
         """
         trace, wide = self.trace, self.P.dtype
         assert trace.X is not None and trace.Z is not None
@@ -57,7 +68,8 @@ class GradedLayer:
         if trace.scale and (scale := score_scale(trace)) is not None:
             Q = Q * (scale / trace.scale)
         mask = mask_of_heads(trace.mask.hiding(), (parent,))
-        alone = replace(trace, Q=Q, K=K, V=V, Y=V.new_zeros(*Q.shape[:3], V.shape[-1]), mask=mask)
+        sink = None if trace.sink is None else trace.sink[parent : parent + 1]
+        alone = replace(trace, Q=Q, K=K, V=V, Y=V.new_zeros(*Q.shape[:3], V.shape[-1]), mask=mask, sink=sink)
         by_heads = (self.by_output.to(wide) @ b.to(wide).mT).unsqueeze(1)
         return GradedLayer(alone, whole_maps(alone), by_heads, self.by_output)
 

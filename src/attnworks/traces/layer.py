@@ -51,12 +51,12 @@ class LayerTrace:
     """One attention layer of one forward pass.
 
     K, V       may have fewer heads (groups) than Q, each shared by as many consecutive query heads
-    scale      S = scale Q K^T + what `mask` adds in all heads; None if not all heads score by the same factor
+    scale      S = scale Q K^T in all heads; None if not all heads score by the same factor
     scoring    how each head scores, for layers without one scale; if not given, the weights of all heads are a softmax
                of scores that are not products of Q and K
     weigh      P of all heads, for those that do not score by a factor of Q K^T
-    mask       which keys may be seen, and what is added to the scores
-    softcap    c, where scores are c tanh(S / c) before the mask
+    softcap    c, where S becomes c tanh(S / c)
+    mask       which keys may be seen, and what is added to S then
     sink       a logit of each head that takes part in the softmax of every row and has no key and no value: the weights
                of the keys then sum to less than one
     X, Z       what queries, and keys and values, were projected from, where that is known

@@ -24,15 +24,16 @@ class LayerRows:
     Weights are those of P: where a layer has a sink logit, `received`, `diagonal` and `pointed` are not divided by what
     the sink leaves. `linalg.rows.RowStatistics` says what each statistic of a row is then.
 
+    visible      keys that each query may see, in the head that sees most
     sink_weight  the weight of the sink; zero where the layer has none
-    has_sink    whether the layer has one
-    visible     keys that each query may see, in the head that sees most
-    scoring     how each head scores
-    score_range of heads whose weights are a softmax of scores; of others it is the range of ln P
-    score_norm  |S_i|, the Euclidean norm of each row of scores, before any mask; 0 for heads without s Q K^T
-    received    attention that each key gets, averaged over the queries
-    diagonal    sum_i P[i, i + o] over the queries, for offsets o from -span to span
-    pointed     name -> P[i, pointer(i)] for each pointer asked for, zero where it points nowhere
+    key_entropy  entropy of the weights of the keys divided by their sum; `entropy` where the layer has no sink
+    scoring      how each head scores
+    score_range  of heads whose weights are a softmax of scores; of others it is the range of ln P
+    score_norm   |S_i|, the Euclidean norm of each row of scores, before any mask; 0 for heads without s Q K^T
+    received     attention that each key gets, averaged over the queries
+    diagonal     sum_i P[i, i + o] over the queries, for offsets o from -span to span
+    pointed      name -> P[i, pointer(i)] for each pointer asked for, zero where it points nowhere
+    has_sink     whether the layer has a sink logit
     """
 
     slot: Slot

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -47,6 +47,7 @@ class Grown:
     done      where -> what, in words
     fall      by how much the loss should fall
     reason    why it did not grow, in words
+    left_out  where -> why nothing grew there, for places that were considered
     """
 
     step: int
@@ -55,6 +56,7 @@ class Grown:
     fall: float = 0.0
     reason: str | None = None
     seconds: float = 0.0
+    left_out: dict[str, str] = field(default_factory=dict)
 
 
 Event = StepDone | Validated | Saved | Grown

@@ -230,16 +230,19 @@ LINEAR_PROGRAM = 1e-6
     verdict=Verdict.HOLDS,
     compares="largest share of a bound that is used (or of 4 that the factor reaches at its ends), and 1",
     proof=r"Write $p = \operatorname{softmax}(r)$, $q = \lVert W_{QK}\rVert_1/\sqrt{d_{qk}}$ and $M = (P - \mathbf "
-    r"1p^\top)R$, so that $PX - \mathbf 1(x+y)^\top = M$. From $\lvert E_{ik}\rvert \le q\max_a\lvert "
-    r"R_{ia}\rvert\lVert R_k\rVert_1$ follow $D \le 2q\lVert R\rVert_1\lVert R\rVert_\infty$ and $\sum_i\lvert "
-    r"E_{ik}\rvert \le q\lVert R\rVert_1\lVert R\rVert_\infty$. Rows: $P_i$ and $p$ are at most $\tanh(D/4) \le D/4$ "
+    r"1p^\top)R$, so that $PX - \mathbf 1(x+y)^\top = M$. Start from $\lvert E_{ik}\rvert \le "
+    r"\frac{1}{\sqrt{d_{qk}}}\sum_{ab}\lvert R_{ia}\rvert\lvert (W_{QK})_{ab}\rvert\lvert R_{kb}\rvert$. As "
+    r"$\sum_i\lvert R_{ia}\rvert \le \lVert R\rVert_1$, summing over $i$ first gives $\sum_i\lvert E_{ik}\rvert \le "
+    r"q\lVert R\rVert_1\lVert R_k\rVert_1 \le q\lVert R\rVert_1\lVert R\rVert_\infty$. As $\lvert R_{ia}\rvert \le "
+    r"\lVert R\rVert_1$, one entry has the same bound, and $D \le 2q\lVert R\rVert_1\lVert R\rVert_\infty$. Rows: "
+    r"$P_i$ and $p$ are at most $\tanh(D/4) \le D/4$ "
     r"apart in total variation (S0.34), and two rows of $R$ at most $2\lVert R\rVert_\infty$, so that $\lVert "
     r"M\rVert_\infty \le \frac{D}{2}\lVert R\rVert_\infty \le q\lVert R\rVert_1\lVert R\rVert_\infty^2$. Columns: with "
     r"$P^s = \operatorname{softmax}(\mathbf 1r^\top + sE)$, $M_{ij} = \int_0^1\sum_kP^s_{ik}E_{ik}(R_{kj} - "
     r"m_{ij})ds$, where $m_{ij} = \sum_lP^s_{il}R_{lj}$ lies between the entries of column $j$, so that $\lvert "
     r"R_{kj} - m_{ij}\rvert \le \lVert R\rVert_1$; and $P^s_{ik} \le e^{sD}p_k$. Sum over $i$, then over $k$, then "
     r"integrate: $\lVert M\rVert_1 \le \frac{e^D - 1}{D}q\lVert R\rVert_1^2\lVert R\rVert_\infty$. Multiply both. For "
-    r"$L$ layers, $2q\rho^2 \le 4.2293$ bounds $D$ in the first and $c\rho^2 \le 1$ keeps $\rho$ from growing.",
+    r"$L$ layers, $2q\rho^2 \le 4.2292$ bounds $D$ in the first and $c\rho^2 \le 1$ keeps $\rho$ from growing.",
     heavy=True,
 )
 def composite_theorem(
