@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable
 from functools import partial
+
+JOINERS = "\u200c\u200d"
+"""Format characters that words of some languages, and emoji, are written with."""
 
 
 class AttnworksError(Exception):
@@ -44,5 +48,24 @@ class MissingExtraError(AttnworksError, ImportError):
     """An optional dependency that is not installed."""
 
 
+def printable(text: str, keep: str = "") -> str:
+    """The text with every character escaped that could steer a terminal or hide other text, except those of `keep`.
+
+    Escaped are control characters (categories Cc, Zl, Zp), format characters such as marks that turn the direction of
+    writing (Cf, without the joiners of words) and half of a surrogate pair (Cs).
+
+    >>> printable("a\\x1b[31mb")
+    'a\\\\x1b[31mb'
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c in keep or not _steers(c) else c.encode("unicode_escape").decode() for c in text)
+
+
+def _steers(character: str) -> bool:
+    category = unicodedata.category(character)
+    return category in ("Cc", "Cs", "Zl", "Zp") or (category == "Cf" and character not in JOINERS)
+
+
 def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    return printable(" ".join(text.split()))

@@ -1,17 +1,21 @@
-"""The command line. Modules of this room import click at the top and everything heavier inside the command."""
+"""The command line. Modules of this package import click at the top and everything heavier inside the command."""
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import io
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
 
 from attnworks import __version__
-from attnworks.errors import AttnworksError, UnknownNameError, UsageError
+from attnworks.cli.console import echo
+from attnworks.errors import AttnworksError, UnknownNameError, UsageError, printable
 
 _COMMANDS = (
     "advise",
@@ -31,7 +35,7 @@ _COMMANDS = (
 
 
 class Verbs(click.Group):
-    """Loads each command's module when it is asked for, and tells errors meant for people in one line."""
+    """Loads each command's module when it is asked for, and prints errors meant for people in one line."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(_COMMANDS)
@@ -41,18 +45,48 @@ class Verbs(click.Group):
             return None
         return getattr(importlib.import_module(f"attnworks.cli.{cmd_name}"), cmd_name)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in _COMMANDS and not args[0].startswith("-"):
+            close = difflib.get_close_matches(args[0], _COMMANDS, n=1)
+            known = f"Did you mean {close[0]!r}?" if close else f"Commands: {', '.join(sorted(_COMMANDS))}."
+            ctx.fail(f"No such command {args[0]!r}. {known}")
+        return super().resolve_command(ctx, args)
+
+    def make_context(self, *given: Any, **extra: Any) -> click.Context:
+        with _escaped():
+            return super().make_context(*given, **extra)
+
     def invoke(self, ctx: click.Context) -> Any:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="replace")
         try:
-            return super().invoke(ctx)
+            with _escaped():
+                return super().invoke(ctx)
         except AttnworksError as error:
-            click.echo(f"attnworks: {error}", err=True)
+            echo(f"attnworks: {error}", err=True)
             ctx.exit(2 if isinstance(error, UsageError | UnknownNameError) else 1)
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(141)
+        except OSError as error:
+            from attnworks.storage.disk import disk_error
+
+            asked = "use the file system" if error.filename is None else f"use {os.fsdecode(error.filename)}"
+            echo(f"attnworks: {disk_error(error, asked, 'check the path')}", err=True)
+            ctx.exit(1)
+
+
+@contextmanager
+def _escaped() -> Iterator[None]:
+    """click repeats what was typed; control characters in it are escaped."""
+    try:
+        yield
+    except click.ClickException as error:
+        error.message = printable(error.message, keep="\n")
+        raise
 
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

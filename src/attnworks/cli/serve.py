@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from attnworks.cli.console import echo
 from attnworks.cli.options import compute_options, prepare
 from attnworks.errors import MissingExtraError
 
@@ -55,5 +56,5 @@ def serve(model: str, **options: Any) -> None:
         opens=options["opens"],
         device=options["device"],
         dtype=options["dtype"],
-        tell=click.echo,
+        tell=echo,
     )

@@ -19,12 +19,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress, TaskID
 
-from attnworks.cli.console import print_json, progress_bar, progress_console
+from attnworks.cli.console import echo, print_json, progress_bar, progress_console
 from attnworks.errors import UsageError
 from attnworks.models.config import ModelConfig, TransformerConfig
 from attnworks.models.counting import count_parameters
 from attnworks.training.distributed import join_team
-from attnworks.training.events import Event, Grown, Saved, StepDone, Validated
+from attnworks.training.events import Event, Grown, Remark, Saved, StepDone, Validated
 from attnworks.training.recipe import Recipe
 from attnworks.training.run import Run
 
@@ -113,6 +113,9 @@ class Display:
     def __call__(self, event: Event) -> None:
         if self.quiet or isinstance(event, Saved):
             return
+        if isinstance(event, Remark):
+            self.screen.print(event.text, style="yellow", markup=False)
+            return
         if isinstance(event, Validated):
             scores = "" if event.bleu is None else f", BLEU {event.bleu:.1f}, chrF {event.chrf:.1f}"
             star = "  [green]best so far[/]" if event.best else ""
@@ -195,7 +198,7 @@ def _conclude(run: Run, screen: Console, *, stopped: bool, as_json: bool) -> Non
         sentence = (run.corpus.valid or run.corpus.train)[0].source
         command = shlex.join(["attnworks", "translate", str(run.folder), " ".join(sentence)])
         screen.print(f"Done. Try: {command}", markup=False)
-        sys.stdout.write(f"{run.folder}\n")
+        echo(str(run.folder))
     sys.stdout.flush()
     if stopped:
         sys.exit(130)

@@ -9,11 +9,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-import click
 import torch
 from torch import Tensor
 
 from attnworks import decoding
+from attnworks.cli.console import echo, print_json_line
 from attnworks.data.vocabulary import BOS, EOS, UNK
 from attnworks.data.words import words
 from attnworks.decoding import Hypothesis
@@ -92,7 +92,7 @@ def translate_lines(
     if trace is not None:
         write_file(trace, json.dumps({"format": 1, "run": str(run), "sentences": traces}).encode())
     if unknown and not as_json:
-        click.echo(_about_unknown(unknown, trained.source.token(UNK)), err=True)
+        echo(_about_unknown(unknown, trained.source.token(UNK)), err=True)
 
 
 def _about_unknown(unknown: Collection[str], read_as: str) -> str:
@@ -142,10 +142,9 @@ def _write(
             {"text": text, "score": h.score, "logprob": h.logprob, "finished": h.finished}
             for text, h in zip(texts, hypotheses, strict=True)
         ]
-        sys.stdout.write(json.dumps({"source": line, "unknown": unknown, "hypotheses": shown}, ensure_ascii=False))
-        sys.stdout.write("\n")
+        print_json_line({"source": line, "unknown": unknown, "hypotheses": shown})
     else:
-        sys.stdout.writelines(f"{text}\n" for text in [*texts, *[""] * (n_best - len(texts))])
+        echo("\n".join([*texts, *[""] * (n_best - len(texts))]))
     sys.stdout.flush()
 
 

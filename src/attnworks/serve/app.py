@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from attnworks.errors import AttnworksError
+from attnworks.errors import AttnworksError, printable
 from attnworks.reports.page.contents import Contents
 from attnworks.reports.page.html import page_html, policy
 from attnworks.serve.guarding import Guard, refusal
@@ -132,5 +132,5 @@ async def _refuse(request: Request, error: Exception) -> Response:
 async def _fail(request: Request, error: Exception) -> Response:
     """What went wrong here is told here, in one line, and not to the other side."""
     del request
-    sys.stderr.write(f"attnworks: {type(error).__name__}: {' '.join(str(error).split())[:500]}\n")
+    sys.stderr.write(f"attnworks: {type(error).__name__}: {printable(' '.join(str(error).split())[:500])}\n")
     return refusal(500, "the server could not answer; its terminal says why")
