@@ -15,6 +15,7 @@ from tests.training.training_helpers import SMALL, metrics_of, recipe, state_of,
 from attnworks.models import load
 from attnworks.models.presets import PRESETS
 from attnworks.storage.pointer import LAST, pointed_at
+from attnworks.training.checkpoint import checkpoints
 from attnworks.training.run import Run
 from attnworks.training.trained import open_run
 
@@ -23,12 +24,14 @@ def step_of(folder: Path) -> int:
     """Whatever moment it was: the folder loads and resumes, and so does what a user would open."""
     if not folder.exists():
         return 0
+    named, newest = pointed_at(folder, LAST), max(checkpoints(folder), default=0)
     run = Run.resume(folder)
     last = pointed_at(folder, LAST)
     if last is not None:
         load(folder)
         open_run(folder)
-    assert run.progress.step == (0 if last is None else int(last.name[5:]))
+    assert run.progress.step == newest == (0 if last is None else int(last.name[5:]))
+    assert named == last or run.remarks
     return run.progress.step
 
 

@@ -26,11 +26,11 @@ from attnworks.errors import FolderError, UnknownNameError, UsageError
 from attnworks.models import Recurrent, Transformer, load
 from attnworks.models.presets import PRESETS
 from attnworks.objectives import Seq2Seq
-from attnworks.storage.pointer import BEST, LAST, best_of, pointed_at
+from attnworks.storage.pointer import BEST, LAST, best_of, point, pointed_at
 from attnworks.training import checkpoint, run
 from attnworks.training.checkpoint import forget_others
 from attnworks.training.evaluate import mean_loss
-from attnworks.training.events import Event, Saved, StepDone, Validated
+from attnworks.training.events import Event, Remark, Saved, StepDone, Validated
 from attnworks.training.run import Run
 
 
@@ -262,17 +262,67 @@ def test_forgetting_spares_last_and_best_and_clears_leftovers(corpus: str, tmp_p
     folder = tmp_path / "run"
     done = straight(corpus, folder, validate_every=3)
     checkpoints = folder / "checkpoints"
-    before = steps_saved(folder)
-    for name in (".step-00000003.abc.partial", ".step-00000003.abc.old", "step-00000003", "step-99999999"):
+    kept = ("step-99999999", "mine", "step-0000000²", "step-00000003.damaged-1")
+    for name in (".step-00000003.abc.partial", ".step-00000003.abc.old", "step-00000003", *kept):
         (checkpoints / name).mkdir(exist_ok=True)
         (checkpoints / name / "junk").write_text("x")
-    wanted = {pointed_at(folder, LAST), pointed_at(folder, BEST)}
+    wanted = {pointed_at(folder, LAST), pointed_at(folder, BEST), *(checkpoints / name for name in kept)}
     forget_others(folder, None)
     assert set(checkpoints.iterdir()) == wanted
-    assert set(steps_saved(folder)) <= set(before)
     forget_others(folder, 7)
     assert set(checkpoints.iterdir()) == wanted
     assert state_of(Run.resume(folder)) == state_of(done)
+
+
+def remarks_of(run: Run) -> list[str]:
+    heard: list[Event] = []
+    run.train([heard.append])
+    return [event.text for event in heard if isinstance(event, Remark)]
+
+
+def test_without_last_json_the_newest_whole_checkpoint_is_taken(corpus: str, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    done = straight(corpus, folder, validate_every=4, keep_every=4)
+    (folder / LAST).unlink()
+    files = {path: path.read_bytes() for path in (folder / "checkpoints").rglob("*") if path.is_file()}
+    run = Run.resume(folder)
+    assert run.progress.step == done.progress.step and state_of(run) == state_of(done)
+    newest = f"step-{done.progress.step:08d}"
+    assert remarks_of(run) == [f"last.json is missing; resuming from {newest}, the newest whole checkpoint"]
+    assert pointed_at(folder, LAST) == folder / "checkpoints" / newest
+    assert {path: path.read_bytes() for path in files} == files
+    assert remarks_of(Run.resume(folder)) == []
+
+
+def test_a_newer_checkpoint_that_is_damaged_is_named_and_never_overwritten(corpus: str, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    done = straight(corpus, folder, validate_every=4, keep_every=4)
+    checkpoints, last = folder / "checkpoints", pointed_at(folder, LAST)
+    assert last is not None
+    before = checkpoints / "step-00000004"
+    (last / "model.safetensors").write_bytes(b"damaged")
+    (folder / LAST).unlink()
+    run = Run.resume(folder)
+    assert run.progress.step == int(sorted(checkpoints.iterdir())[-2].name[5:]) < done.progress.step
+    (folder / LAST).unlink()
+    point(folder, LAST, before)
+    for other in checkpoints.iterdir():
+        if other not in (before, last):
+            shutil.rmtree(other)
+    run = Run.resume(folder)
+    assert remarks_of(run) == [f"{last.name} is damaged; resuming from the checkpoint before it"]
+    assert (checkpoints / f"{last.name}.damaged-1" / "model.safetensors").read_bytes() == b"damaged"
+    assert state_of(Run.resume(folder)) == state_of(done)
+
+
+def test_only_damaged_checkpoints_are_refused(corpus: str, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    straight(corpus, folder)
+    (folder / LAST).unlink()
+    for path in (folder / "checkpoints").glob("*/training.json"):
+        path.unlink()
+    with pytest.raises(FolderError, match="expected last.json or a whole checkpoint in checkpoints, got no last.json"):
+        Run.resume(folder)
 
 
 def test_killed_between_its_two_pointers_the_best_is_not_lost(

@@ -1,11 +1,13 @@
-"""Folders and files that appear in one step, synced to disk."""
+"""Folders and files that appear in one step, synced to disk; files that are read only if they are regular files."""
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import secrets
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +16,30 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from attnworks.errors import AttnworksError, FolderError
+
+
+LARGEST_FILE = 2**40
+"""Bytes of the largest file that is opened at all."""
+CAUSES = {
+    errno.ENAMETOOLONG: "a shorter file name",
+    errno.ENOENT: "a file or folder that exists",
+    errno.EACCES: "permission to read or write there",
+    errno.EPERM: "permission to read or write there",
+    errno.EROFS: "a disk that can be written to",
+    errno.ENOSPC: "free space on the disk",
+    errno.EDQUOT: "free space within your quota",
+    errno.ENOTDIR: "a folder",
+    errno.EISDIR: "a file",
+    errno.ELOOP: "links that lead somewhere",
+}
+"""What was missing when the system answers with this error number."""
+KINDS = {
+    stat.S_ISDIR: "a folder",
+    stat.S_ISFIFO: "a named pipe",
+    stat.S_ISSOCK: "a socket",
+    stat.S_ISCHR: "a device",
+    stat.S_ISBLK: "a device",
+}
 
 
 @contextmanager
@@ -56,6 +82,14 @@ def write_file(path: Path, data: bytes) -> None:
         sync(place.parent)
 
 
+def set_aside(path: Path) -> Path:
+    """Give a damaged file or folder another name beside its place, so that nothing overwrites it."""
+    number = 1
+    while (place := path.with_name(f"{path.name}.damaged-{number}")).exists():
+        number += 1
+    return path.rename(place)
+
+
 def sync(path: Path) -> None:
     """Wait until a file, or the names in a folder, are on disk."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -65,15 +99,50 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def read_file(path: Path, largest: int = LARGEST_FILE, remedy: str = "copy it again from where it was whole") -> bytes:
+    """The bytes of a regular file. A pipe, a device or a file of more than `largest` bytes is refused, not read."""
+    check_regular(path, largest, remedy)
+    return path.read_bytes()
+
+
+def check_regular(
+    path: Path, largest: int = LARGEST_FILE, remedy: str = "copy it again from where it was whole"
+) -> None:
+    """Refuse what could block or never end when it is read: only regular files pass, or links to one."""
+    with disk_errors(f"read {path}", remedy):
+        found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        got = next((name for is_kind, name in KINDS.items() if is_kind(found.st_mode)), "something else")
+        raise FolderError(asked=f"read {path}", expected="a regular file", got=got, remedy=remedy)
+    if found.st_size > largest:
+        got = f"{found.st_size:,} bytes"
+        raise FolderError(asked=f"read {path}", expected=f"at most {largest:,} bytes", got=got, remedy=remedy)
+
+
+def check_regular_files(folder: Path) -> None:
+    """The same for everything in a folder, for libraries that open its files themselves."""
+    with disk_errors(f"read {folder}", "check the path"):
+        paths = [path for path in folder.rglob("*") if not path.is_dir()]
+    for path in paths:
+        check_regular(path)
+
+
 @contextmanager
 def disk_errors(asked: str, remedy: str) -> Iterator[None]:
-    """What the system says about disks and permissions, as one line with a remedy."""
+    """What the system says about files, disks and permissions, as one line with a remedy."""
     try:
         yield
     except AttnworksError:
         raise
     except (OSError, SafetensorError) as error:
-        raise FolderError(asked=asked, expected="a disk that plays along", got=str(error), remedy=remedy) from error
+        raise disk_error(error, asked, remedy) from error
+
+
+def disk_error(error: OSError | SafetensorError, asked: str, remedy: str) -> FolderError:
+    """An error of the system in plain words: what was missing, and what the system said."""
+    number, said = getattr(error, "errno", None), getattr(error, "strerror", None)
+    expected = CAUSES.get(number, "a file or folder that the system can use") if number else "a readable file"
+    return FolderError(asked=asked, expected=expected, got=said or str(error), remedy=remedy)
 
 
 def _put_in_place(scratch: Path, folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from attnworks.storage.disk import write_file
@@ -17,7 +18,7 @@ def point(run: Path, pointer: str, checkpoint: Path) -> None:
 
 def pointed_at(run: Path, pointer: str) -> Path | None:
     """The checkpoint that `last.json` or `best.json` names, if there is one."""
-    if not (run / pointer).is_file():
+    if not os.path.lexists(run / pointer):
         return None
     name = read_sealed(run / pointer).get("checkpoint")
     if not isinstance(name, str) or Path(name).name != name or name in ("", ".."):

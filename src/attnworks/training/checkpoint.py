@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,14 +11,16 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from attnworks.errors import AttnworksError, FolderError
 from attnworks.models import Model
 from attnworks.models.folder import load, parameters_of, tensors_of, write_model
 from attnworks.models.strict import parse
-from attnworks.storage.disk import disk_errors, new_folder
+from attnworks.storage.disk import disk_errors, new_folder, set_aside
 from attnworks.storage.pointer import BEST, CHECKPOINTS, LAST, point, pointed_at
 from attnworks.storage.sealed import changed, is_table, read_sealed, read_tensors, seal, write_tensors
 
 OPTIMISER, TRAINING = "optimiser.safetensors", "training.json"
+NAME = re.compile(r"step-([0-9]{8,})")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,9 +39,12 @@ def save_checkpoint(
 ) -> Path:
     """Write the checkpoint of this step, then point `last` (before it `best`) at it.
 
-    Killed in between, the run goes on from the last checkpoint of before and makes this one again.
+    Killed in between, the run resumes from this checkpoint all the same (`resume_point`). A damaged folder of the same
+    name is renamed, not replaced.
     """
     folder = run / CHECKPOINTS / f"step-{progress.step:08d}"
+    if folder.exists() and not is_whole(folder):
+        set_aside(folder)
     with new_folder(folder) as scratch:
         write_model(model, scratch)
         table = write_tensors(scratch / OPTIMISER, optimiser_tensors(model, optimiser))
@@ -76,13 +82,56 @@ def read_optimiser(folder: Path) -> dict[str, Tensor]:
         return read_tensors(folder / OPTIMISER, saved["tensors"])
 
 
+def checkpoints(run: Path) -> dict[int, Path]:
+    """The checkpoints of a run by their step, the newest first."""
+    home = run / CHECKPOINTS
+    named = [(NAME.fullmatch(folder.name), folder) for folder in home.iterdir()] if home.is_dir() else []
+    return dict(sorted(((int(name[1]), folder) for name, folder in named if name), reverse=True))
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether everything in a checkpoint can be read and is what was saved."""
+    try:
+        read_progress(folder), read_optimiser(folder), load(folder)
+    except AttnworksError:
+        return False
+    return True
+
+
+def resume_point(run: Path) -> tuple[Path | None, str | None]:
+    """The checkpoint to resume from (None before the first), and a remark if it is not the one that last.json names.
+
+    A checkpoint that is newer than the one of last.json is never lost: the newest whole one is taken.
+    """
+    last = pointed_at(run, LAST)
+    step = -1 if last is None or (name := NAME.fullmatch(last.name)) is None else int(name[1])
+    newer = [folder for number, folder in checkpoints(run).items() if number > step]
+    named = "last.json is missing" if last is None else f"last.json names {last.name}"
+    for folder in newer:
+        if is_whole(folder):
+            return folder, f"{named}; resuming from {folder.name}, the newest whole checkpoint"
+    if newer and last is None:
+        raise FolderError(
+            asked=f"resume {run}",
+            expected=f"last.json or a whole checkpoint in {CHECKPOINTS}",
+            got=f"no last.json, and {newer[0].name} is damaged",
+            remedy="copy the run folder again from where it was whole",
+        )
+    return last, f"{newer[0].name} is damaged; resuming from the checkpoint before it" if newer else None
+
+
 def forget_others(run: Path, keep_every: int | None) -> None:
-    """Delete checkpoints that are neither last nor best nor to be kept, and what interrupted saves left behind."""
-    wanted = {folder for pointer in (LAST, BEST) if (folder := pointed_at(run, pointer)) is not None}
-    for folder in (run / CHECKPOINTS).iterdir():
-        kept = keep_every is not None and folder.name[5:].isdigit() and int(folder.name[5:]) % keep_every == 0
-        if folder not in wanted and not kept:
+    """Delete checkpoints older than the last that are neither best nor to be kept, and what interrupted saves left.
+
+    Newer checkpoints and folders with other names stay.
+    """
+    last, best = pointed_at(run, LAST), pointed_at(run, BEST)
+    for step, folder in checkpoints(run).items():
+        older = last is not None and folder.name < last.name
+        if older and folder != best and not (keep_every and step % keep_every == 0):
             shutil.rmtree(folder, ignore_errors=True)
+    for scratch in (*(run / CHECKPOINTS).glob(".step-*.partial"), *(run / CHECKPOINTS).glob(".step-*.old")):
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def optimiser_tensors(model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:

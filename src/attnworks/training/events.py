@@ -59,7 +59,14 @@ class Grown:
     left_out: dict[str, str] = field(default_factory=dict)
 
 
-Event = StepDone | Validated | Saved | Grown
+@dataclass(frozen=True)
+class Remark:
+    """Something about the run folder that its user should know."""
+
+    text: str
+
+
+Event = StepDone | Validated | Saved | Grown | Remark
 
 
 @runtime_checkable

@@ -3,43 +3,57 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict
 from pathlib import Path
 
-from attnworks.storage.disk import disk_errors, write_file
-from attnworks.training.events import Event, Grown, Saved, Validated
+from attnworks.storage.disk import disk_errors, read_file, set_aside, write_file
+from attnworks.training.events import Event, Grown, Remark, Saved, Validated
 
 METRICS = "metrics.jsonl"
+LARGEST_METRICS = 2**34
 
 
 class Metrics:
-    """Appends what happens. Lines that a lost stretch of a run left behind are dropped first."""
+    """Appends what happens. Lines of steps after `after`, which will be done again, are dropped first.
+
+    Lines that cannot be read are moved to a file beside it; `remark` says so.
+    """
 
     def __init__(self, run: Path, after: int) -> None:
-        self.path = run / METRICS
-        kept = [line for line in read_lines(self.path) if line["step"] <= after]
-        write_file(self.path, b"".join(_line(line) for line in kept))
+        self.path, self.remark = run / METRICS, None
+        lines, damaged = read_lines(self.path)
+        if damaged:
+            aside = set_aside(self.path)
+            write_file(aside, b"".join(line + b"\n" for line in damaged))
+            number = f"{len(damaged)} damaged line{'s' * (len(damaged) > 1)}"
+            self.remark = f"{number} of {METRICS}: moved to {aside.name}; all others were kept"
+        write_file(self.path, b"".join(_line(line) for line in lines if line["step"] <= after))
 
     def __call__(self, event: Event) -> None:
-        if isinstance(event, Saved):
+        if isinstance(event, Saved | Remark):
             return
         kind = {Validated: "validation", Grown: "growth"}.get(type(event), "training")
         with disk_errors(f"write {self.path}", remedy="free space, then resume"), self.path.open("ab") as file:
             file.write(_line({"kind": kind, **asdict(event)}))
 
 
-def read_lines(path: Path) -> list[dict]:
-    """All whole lines; what a crash left behind them is left out."""
-    lines = []
-    for text in path.read_bytes().splitlines() if path.is_file() else ():
+def read_lines(path: Path) -> tuple[list[dict], list[bytes]]:
+    """All lines that can be read, and those that cannot; the half line that a crash leaves at the end is neither."""
+    if not os.path.lexists(path):
+        return [], []
+    lines, damaged = [], []
+    texts = read_file(path, LARGEST_METRICS).split(b"\n")
+    for number, text in enumerate(texts, 1):
         try:
             line = json.loads(text)
         except (ValueError, RecursionError):
-            break
-        if not isinstance(line, dict) or not isinstance(line.get("step"), int):
-            break
-        lines.append(line)
-    return lines
+            line = None
+        if isinstance(line, dict) and type(line.get("step")) is int:
+            lines.append(line)
+        elif text and number < len(texts):
+            damaged.append(text)
+    return lines, damaged
 
 
 def _line(data: dict) -> bytes:

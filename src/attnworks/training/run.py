@@ -32,18 +32,19 @@ from attnworks.models.folder import read_config, read_manifest
 from attnworks.models.strict import config_from_json, parse
 from attnworks.objectives import Seq2Seq
 from attnworks.storage.disk import disk_errors, new_folder, write_file
-from attnworks.storage.pointer import LAST, pointed_at
+from attnworks.storage.pointer import BEST, LAST, point, pointed_at
 from attnworks.storage.sealed import changed, read_json_bytes, read_sealed, seal, sha256
 from attnworks.training.checkpoint import (
     Progress,
     forget_others,
     load_checkpoint,
     restore_optimiser,
+    resume_point,
     save_checkpoint,
 )
 from attnworks.training.distributed import Team
 from attnworks.training.evaluate import Scores, mean_loss, translation_scores
-from attnworks.training.events import Event, Grown, Saved, Validated, Watcher
+from attnworks.training.events import Event, Grown, Remark, Saved, Validated, Watcher
 from attnworks.training.loop import DivergedError, Loop
 from attnworks.training.metrics import Metrics
 from attnworks.training.recipe import Recipe
@@ -91,6 +92,7 @@ class Run:
             team=self.team,
         )
         self.progress = Progress()
+        self.remarks: list[str] = []
 
     def _adam(self) -> torch.optim.Adam:
         return torch.optim.Adam(self.model.parameters(), betas=(0.9, 0.98), eps=1e-9, fused=True)
@@ -162,11 +164,16 @@ class Run:
                 got="other sentences under that name",
                 remedy="put the old corpus back, or start a new run",
             )
-        last = pointed_at(folder, LAST)
+        with disk_errors(f"resume {folder}", remedy="check that you may read it"):
+            last, remark = resume_point(folder)
         config = None if last is None else _config_of(last, recipe)
         run = cls(folder, recipe, corpus, *load_vocabularies(folder), team, config)
         if last is not None:
             run.progress = load_checkpoint(last, run.model, run.optimiser)
+        run.remarks = [] if remark is None else [remark]
+        if remark is not None and last is not None and run.team.leads:
+            for pointer in (BEST, LAST) if run.progress.best_step == run.progress.step else (LAST,):
+                point(folder, pointer, last)
         if recipe != old and run.team.leads:
             write_file(folder / RECIPE, seal(read_sealed(folder / RECIPE) | {"recipe": asdict(recipe)}))
         return run
@@ -190,6 +197,9 @@ class Run:
                 for watcher in everyone:
                     watcher(event)
 
+        remarks = [*self.remarks, metrics.remark if metrics is not None else None]
+        for remark in filter(None, remarks):
+            tell(Remark(remark))
         saved_at = self.progress.step if pointed_at(self.folder, LAST) else -1
         while not self.done() and not self.team.any(should_stop()):
             event = self.loop.step(self.progress.step)
