@@ -352,7 +352,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing_behind(
     with pytest.raises(FolderError) as caught:
         save(model_of(seed=1), place, overwrite=True)
     assert str(caught.value) == (
-        f"save to {place}: expected a disk that plays along, got [Errno 28] No space left on device; "
+        f"save to {place}: expected free space on the disk, got No space left on device; "
         "free space or choose another disk"
     )
     assert snapshot(tmp_path) == before and entries(tmp_path) == ({"model"} if existing else set())

@@ -96,7 +96,7 @@ def test_a_new_folder_that_fails_leaves_the_old_one(tmp_path: Path) -> None:
 
 
 def test_errors_of_the_disk_are_one_line_and_ours_pass() -> None:
-    with pytest.raises(FolderError, match="a b: expected a disk that plays along, got x y; try again"):  # noqa: SIM117
+    with pytest.raises(FolderError, match="a b: expected a readable file, got x y; try again"):  # noqa: SIM117
         with disk_errors("a\nb", remedy="try again"):
             raise OSError("x\ny")
     ours = UsageError(asked="a", expected="b", got="c", remedy="d")

@@ -15,9 +15,11 @@ from torch import Tensor
 
 from attnworks.errors import AttnworksError, FolderError
 from attnworks.notation import DTYPES
+from attnworks.storage.disk import check_regular, read_file
 
 LARGEST_JSON = 64 * 2**20
 STORABLE = (*DTYPES, "bool", "int32", "int64")
+COPY_AGAIN = "copy the folder again from where it was whole"
 
 Table = dict[str, dict[str, Any]]
 """Name of a tensor -> its shape, dtype and SHA-256."""
@@ -31,16 +33,24 @@ def seal(data: dict[str, Any]) -> bytes:
 def read_sealed(path: Path) -> dict[str, Any]:
     """What was sealed, byte for byte, without the seal."""
     text = read_json_bytes(path)
-    data = parse_json(path, text)
+    inner = unsealed(path, text)
+    if text != seal(inner):
+        raise changed(path, "the file that was saved", "one that was changed since")
+    return inner
+
+
+def unsealed(path: Path, text: bytes, remedy: str = COPY_AGAIN) -> dict[str, Any]:
+    """What a sealed text says, without the seal. White space and the order of keys may differ from `seal`."""
+    data = parse_json(path, text, remedy)
     if not isinstance(data, dict) or "sha256" not in data:
-        raise changed(path, "JSON with its own sha256", "something else")
+        raise changed(path, "JSON with its own sha256", "something else", remedy)
     inner = {key: value for key, value in data.items() if key != "sha256"}
     try:
-        same = text == seal(inner)
+        same = data["sha256"] == sha256(canonical(inner))
     except (ValueError, RecursionError):
         same = False
     if not same:
-        raise changed(path, "the file that was saved", "one that was changed since")
+        raise changed(path, "the content that was saved", "content that was changed since", remedy)
     return inner
 
 
@@ -54,6 +64,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> Table:
 def read_tensors(path: Path, table: Table) -> dict[str, Tensor]:
     """Just the tensors of the table, each with the shape, dtype and bytes that it says."""
     tensors: dict[str, Tensor] = {}
+    check_regular(path)
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             if odd := sorted(set(file.keys()) ^ table.keys()):
@@ -89,14 +100,8 @@ def is_table(table: object) -> bool:
     )
 
 
-COPY_AGAIN = "copy the folder again from where it was whole"
-
-
 def read_json_bytes(path: Path, largest: int | None = None, remedy: str = COPY_AGAIN) -> bytes:
-    largest = LARGEST_JSON if largest is None else largest
-    if (size := path.stat().st_size) > largest:
-        raise changed(path, f"at most {largest:,} bytes", f"{size:,} bytes", remedy)
-    return path.read_bytes()
+    return read_file(path, LARGEST_JSON if largest is None else largest, remedy)
 
 
 def parse_json(path: Path, text: bytes, remedy: str = COPY_AGAIN) -> object:
