@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -125,6 +126,19 @@ class Receipt:
     time_interval: tuple[float, float] | None = None
     loss_at_length: LossesAtLength | None = None
     scores: dict[str, Figures] = field(default_factory=dict)
+
+    def out_of_range(self) -> str | None:
+        """The first number that no reshape can have given, in words; None if there is none."""
+        counts = {"length": self.length, "healing.steps": self.healing.steps, "healing.tokens": self.healing.tokens}
+        for name, change in (("parameters", self.parameters), ("flops", self.flops), ("bytes", self.bytes)):
+            counts |= {} if change is None else {f"{name}.before": change.before, f"{name}.after": change.after}
+        positive = {name: value for name, value in self.facts.items() if name.endswith("time_ratio")}
+        positive |= {} if self.time is None else {"time": self.time}
+        finite = {name: self.facts[name] for name in ("heads_before", "heads_cut") if name in self.facts}
+        for name, value in {**counts, **positive, **finite, "seconds": self.seconds}.items():
+            if not 0 <= value < math.inf or (name in positive and not value):
+                return f"{name} {value}"
+        return None
 
     @property
     def title(self) -> str:

@@ -150,5 +150,5 @@ def test_a_broken_gzip_file(tmp_path: Path, content: bytes) -> None:
 
 def test_a_name_that_no_file_can_have() -> None:
     assert error_of("tsv:a\0b") == (
-        "read a\0b: expected a text file, got embedded null byte; choose a file that can be read"
+        "read a\\x00b: expected a text file, got embedded null byte; choose a file that can be read"
     )

@@ -133,8 +133,8 @@ def test_a_file_that_is_no_vocabulary(content: bytes, tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    assert "cannot be read" in refused(tmp_path / "v.json")
-    assert "cannot be read" in refused(tmp_path)
+    assert "No such file" in refused(tmp_path / "v.json")
+    assert "expected a regular file, got a folder" in refused(tmp_path)
 
 
 def test_a_tokenizer_without_our_specials(tmp_path: Path) -> None:

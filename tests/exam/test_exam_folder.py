@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from tests.covering import thorough
 from tests.exam.test_examination import examined
-from tests.faults.test_folder_mutations import MUTATIONS, edit
+from tests.faults.mutants import MUTATIONS, edit
 from torch import Tensor
 
 from attnworks.errors import AttnworksError, FolderError

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.covering import thorough
-from tests.faults.test_folder_mutations import MUTATIONS
+from tests.faults.mutants import MUTATIONS
 from tests.training.training_helpers import SMALL, recipe, state_of, tensor_sha256, weights_of, write_pairs
 
 from attnworks.data.vocabulary import Vocabulary

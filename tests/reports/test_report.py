@@ -20,6 +20,7 @@ from attnworks.exam.folder import write_exam
 from attnworks.reports.page import writing
 from attnworks.reports.page.given import read_advice, read_trace
 from attnworks.storage import disk
+from attnworks.storage.sealed import with_sha256
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def trace(**changes: Any) -> dict[str, Any]:
 
 
 def written(path: Path, data: object) -> Path:
-    path.write_text(json.dumps(data))
+    path.write_text(json.dumps(with_sha256(data) if isinstance(data, dict) else data))
     return path
 
 
@@ -158,7 +159,7 @@ ODD = [
 
 @pytest.mark.parametrize("number", range(len(ODD)))
 def test_odd_traces_are_refused_in_one_line(number: int, tmp_path: Path) -> None:
-    with pytest.raises(FolderError, match="expected a trace, got something else"):
+    with pytest.raises(FolderError, match=r"expected (a trace|JSON with its own sha256), got something else"):
         read_trace(written(tmp_path / "trace.json", ODD[number]))
 
 
@@ -177,7 +178,7 @@ def test_odd_advice_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
     whole = {"model": "m", "max_error": 0.02, **asdict(advised().advice), "command": None}
     assert read_advice(written(tmp_path / "advice.json", whole)).advice == advised().advice
     for odd in (whole | change, [], {key: whole[key] for key in whole if key not in change}):
-        with pytest.raises(FolderError, match="expected advice, got something else"):
+        with pytest.raises(FolderError, match=r"expected (advice|JSON with its own sha256), got something else"):
             read_advice(written(tmp_path / "advice.json", odd))
 
 

@@ -321,7 +321,7 @@ def test_only_damaged_checkpoints_are_refused(corpus: str, tmp_path: Path) -> No
     (folder / LAST).unlink()
     for path in (folder / "checkpoints").glob("*/training.json"):
         path.unlink()
-    with pytest.raises(FolderError, match="expected last.json or a whole checkpoint in checkpoints, got no last.json"):
+    with pytest.raises(FolderError, match="a whole checkpoint in checkpoints, got no last"):
         Run.resume(folder)
 
 

@@ -34,6 +34,10 @@ _COMMANDS = (
 )
 
 
+_OUT_OF_MEMORY = ("allocate memory", "out of memory", "Storage size calculation overflowed")
+"""What torch says when it gets no memory."""
+
+
 class Verbs(click.Group):
     """Loads each command's module when it is asked for, and prints errors meant for people in one line."""
 
@@ -76,6 +80,11 @@ class Verbs(click.Group):
 
             asked = "use the file system" if error.filename is None else f"use {os.fsdecode(error.filename)}"
             echo(f"attnworks: {disk_error(error, asked, 'check the path')}", err=True)
+            ctx.exit(1)
+        except (MemoryError, RuntimeError) as error:
+            if not isinstance(error, MemoryError) and not any(words in str(error) for words in _OUT_OF_MEMORY):
+                raise
+            echo("attnworks: not enough memory for this model, text or option; choose smaller sizes", err=True)
             ctx.exit(1)
 
 

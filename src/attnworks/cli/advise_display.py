@@ -22,6 +22,7 @@ from attnworks.reshape.history import Place
 from attnworks.reshape.swap_trials import Present, Trial
 from attnworks.reshape.swapping import Swap, pairs_of
 from attnworks.reshape.texts import HELD_OUT, LEARN
+from attnworks.storage.sealed import with_sha256
 from attnworks.timing import CONFIDENCE, Interval, contains_one
 from attnworks.traces.examinee import open_examinee
 
@@ -48,7 +49,7 @@ def advise_and_show(model: str, options: dict[str, Any]) -> None:
         advice = advise(bench, asked.to, max_error=max_error, length=options["length"])
     command = _command(model, advice, options) if advice.chosen else None
     if options["as_json"]:
-        print_json({"model": model, "max_error": max_error, **asdict(advice), "command": command})
+        print_json(with_sha256({"model": model, "max_error": max_error, **asdict(advice), "command": command}))
     else:
         _show(advice, max_error, command)
     if plot is not None:

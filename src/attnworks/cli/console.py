@@ -34,7 +34,7 @@ def progress_console() -> Console:
 
 
 def _console(**options: Any) -> Console:
-    """A console that escapes control characters of all text; those that rich itself writes are segments of their own."""
+    """A console that escapes the control characters of all text; rich writes its own in segments of their own."""
     from rich.console import Console
     from rich.segment import Segment
 

@@ -54,10 +54,11 @@ def receipt_shown(receipt: Receipt, number: int | None = None) -> Group:
     return Group(title, said, *missed, Text(_judged(receipt), "dim"), losses, sizes, *more)
 
 
-def _in_model(placed: tuple[str, str]) -> tuple[bool, list[str | int]]:
+def _in_model(placed: tuple[str, str]) -> tuple[bool, list[int], bool, list[int], str]:
     """The encoder first, then the decoder layer by layer, each before its cross-attention."""
-    kind, *numbers = placed[0].split(".")
-    return kind != "enc", [*(int(number) for number in numbers[:1]), kind != "dec", *map(int, numbers[1:])]
+    kind, *rest = placed[0].split(".")
+    numbers = [int(part[:9]) if part.isascii() and part.isdigit() else -1 for part in rest]
+    return kind != "enc", numbers[:1], kind != "dec", [*numbers[1:]], placed[0]
 
 
 def _swapped(receipt: Receipt) -> Table:

@@ -17,7 +17,7 @@ from pathlib import Path
 from attnworks.data import grammar
 from attnworks.data.corpora import open_corpus
 from attnworks.data.pair import Pair
-from attnworks.data.readers.lines import LONGEST_LINE, numbered_lines
+from attnworks.data.readers.lines import LONGEST_LINE, Digest, numbered_lines
 from attnworks.data.readers.report import Report, Tally
 from attnworks.errors import UsageError
 
@@ -91,15 +91,15 @@ def from_texts(texts: Sequence[str]) -> tuple[list[Passage], PassageReport]:
     return passages, _counted(passages, tally, "the texts", "give a line of text")
 
 
-def from_file(path: Path | str) -> tuple[list[Passage], PassageReport]:
+def from_file(path: Path | str, digest: Digest | None = None) -> tuple[list[Passage], PassageReport]:
     """One passage for each line of a UTF-8 file; a tab separates source and target, further columns are ignored.
 
-    Either every line has a tab or none has: a model reads one side or two.
+    Either every line has a tab or none has: a model reads one side or two. `digest` is given the bytes of all lines.
     """
     path = Path(path).expanduser()
     tally = Tally("line")
     passages: list[Passage] = []
-    for number, line in numbered_lines(path):
+    for number, line in numbered_lines(path, digest):
         if line is None:
             tally.leave_out(f"more than {LONGEST_LINE:,} bytes", number)
             continue

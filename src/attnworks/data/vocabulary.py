@@ -8,7 +8,8 @@ from typing import Literal
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from attnworks.errors import FolderError, UsageError
+from attnworks.errors import AttnworksError, FolderError, UsageError
+from attnworks.storage.disk import read_file
 
 VocabularyKind = Literal["word", "bpe"]
 
@@ -16,6 +17,9 @@ PAD, UNK, BOS, EOS = range(4)
 SPECIALS = ["<pad>", "<unk>", "<bos>", "<eos>"]
 """The first four ids of every vocabulary: padding, unknown word, begin and end of sentence."""
 LARGEST = 2**26
+LARGEST_FILE = 2**31
+NEVER_SEEN = "\U000fffff"
+"""A word that no vocabulary has: encoding it fails in a tokenizer that has no token for unknown words."""
 
 
 class Vocabulary:
@@ -88,7 +92,10 @@ class Vocabulary:
     @classmethod
     def load(cls, path: Path) -> Vocabulary:
         try:
-            vocabulary = cls(Tokenizer.from_str(path.read_text(encoding="utf-8")))
+            vocabulary = cls(Tokenizer.from_str(read_file(path, LARGEST_FILE).decode()))
+            vocabulary.encode([NEVER_SEEN])
+        except AttnworksError:
+            raise
         except Exception as error:  # the tokenizers library raises bare Exception
             raise _no_vocabulary(path, f"a file that cannot be read ({error})") from error
         if [vocabulary.tokenizer.token_to_id(token) for token in SPECIALS] != list(range(len(SPECIALS))):

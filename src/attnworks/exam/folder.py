@@ -211,7 +211,7 @@ def _finding(made: dict[str, Any]) -> Finding:
 
 
 def _printable(made: Any) -> Any:
-    """Without control characters, which could speak to a terminal; lines and tabs, which tokens have, stay."""
+    """Without control characters, which could steer a terminal; lines and tabs, which tokens have, stay."""
     if isinstance(made, str):
         return "".join(letter for letter in made if letter in "\n\t" or unicodedata.category(letter) != "Cc")
     if isinstance(made, list):

@@ -11,6 +11,8 @@ from attnworks.errors import UsageError
 from attnworks.mechanisms.contract import MECHANISMS, Geometry, Mechanism
 from attnworks.registry import unknown_name
 
+LONGEST_WORD = 200
+
 
 @dataclass(frozen=True)
 class MechanismSpec:
@@ -42,11 +44,11 @@ class MechanismSpec:
         for option, value in self.options.items():
             if option not in known:
                 raise unknown_name(f"option of mechanism {self.name!r}", option, known)
-            if not isinstance(value, int | float | str | None) or "," in str(value):
+            if not _is_option(value):
                 raise UsageError(
-                    asked=f"mechanism {self.name!r} with {option}={value!r}",
-                    expected="a number, true, false, null or a word",
-                    got=repr(value),
+                    asked=f"mechanism {self.name!r} with {option}={_shown(value)}",
+                    expected=f"a number, true, false, null or a word (below 2^31, at most {LONGEST_WORD} letters)",
+                    got=type(value).__name__ if isinstance(value, list | dict) else _shown(value),
                     remedy="write it like window:window=64",
                 )
 
@@ -81,10 +83,24 @@ def _parse_option(part: str, text: str) -> tuple[str, object]:
     return key, _read(value)
 
 
+def _is_option(value: object) -> bool:
+    if isinstance(value, int | float):
+        return abs(value) < 2**31
+    return value is None or (isinstance(value, str) and "," not in value and len(value) <= LONGEST_WORD)
+
+
+def _shown(value: object) -> str:
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # an integer of thousands of digits, or brackets in brackets
+        text = f"a huge {type(value).__name__}"
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
 def _read(text: str) -> object:
     try:
         return json.loads(text)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):  # no JSON, a number of too many digits, or too many brackets
         return text
 
 

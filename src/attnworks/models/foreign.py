@@ -26,7 +26,7 @@ from attnworks.models.reshaped_folder import PREFIX, is_reshaped, open_reshaped
 from attnworks.models.transformer import Transformer
 from attnworks.notation import DTYPES
 from attnworks.registry import unknown_name
-from attnworks.storage.disk import disk_errors
+from attnworks.storage.disk import check_regular_files, disk_errors
 from attnworks.storage.sealed import changed, parse_json, read_json_bytes
 
 CONFIG, WEIGHTS, INDEX, ADAPTER = (
@@ -78,6 +78,7 @@ def open_pretrained(
     with quiet():
         folder = folder_of(path_or_id)
         with disk_errors(f"open {folder}", remedy="check that you may read it"):
+            check_regular_files(folder)
             described = _read_config(folder, transformers)
             _check_weights(folder)
         config = _config(folder, transformers, described)

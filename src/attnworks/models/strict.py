@@ -39,6 +39,8 @@ def config_from_json(data: object) -> ModelConfig:
 
 def parse(cls: type[T], data: Mapping[str, object], where: str) -> T:
     """An instance of dataclass `cls` from a mapping of exactly its fields; those with defaults may be left out."""
+    if not isinstance(data, Mapping):
+        raise _wrong(where, "a JSON object", _shown(data), "correct it")
     fields = {field.name: field for field in dataclasses.fields(cls)}  # pyright: ignore[reportArgumentType]
     hints = typing.get_type_hints(cls)
     for key in data:

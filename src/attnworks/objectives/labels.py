@@ -16,6 +16,8 @@ from attnworks.objectives.language import scores_of
 from attnworks.objectives.text import TEXT_OBJECTIVES, Outputs, TextObjective
 
 NAMED = 6
+LARGEST_LABELS = 2**30
+"""Bytes that are read of a file of labels."""
 """Names of classes that an error lists."""
 
 
@@ -69,7 +71,8 @@ def read_labels(
 
 def _lines(path: Path) -> list[str]:
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        with path.open("rb") as file:
+            text = file.read(LARGEST_LABELS).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as failure:
         raise UsageError(
             asked=f"labels from {path}",

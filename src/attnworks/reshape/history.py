@@ -28,11 +28,11 @@ from attnworks.models.strict import parse
 from attnworks.models.transformer import Transformer
 from attnworks.receipt import Receipt
 from attnworks.reshape.contract import RESHAPES
-from attnworks.storage.disk import disk_errors, new_folder
+from attnworks.storage.disk import check_regular, disk_errors, new_folder
 from attnworks.storage.pointer import BEST, CHECKPOINTS, LAST, best_of, point
 from attnworks.storage.sealed import changed, read_sealed, seal
 from attnworks.training.checkpoint import read_optimiser, read_progress, restore_optimiser, save_checkpoint
-from attnworks.training.run import RECIPE, SOURCE, TARGET
+from attnworks.training.run import RECIPE, SOURCE, TARGET, load_vocabularies, read_recipe
 from attnworks.training.stretching import stretched_state
 
 HISTORY, BEFORE, RECEIPT = "history", "before", "receipt.json"
@@ -87,6 +87,7 @@ def _stored_type(folder: Path) -> torch.dtype:
     """The type of most numbers in the weights of a model."""
     counts = dict.fromkeys(STORED, 0)
     for path in folder.glob("*.safetensors"):
+        check_regular(path)
         with safe_open(path, framework="pt") as file:
             for part in map(file.get_slice, file.keys()):
                 if part.get_dtype() in counts:
@@ -130,7 +131,7 @@ def write_outcome(model: Any, receipt: Receipt, before: Place, out: Path) -> Non
         _copy_steps(steps, scratch)
         _write_step(before, receipt, scratch / HISTORY / str(len(steps)))
         if before.is_run:
-            _copy(OF_A_RUN, before.folder, scratch)
+            _copy_run(before.folder, scratch)
             progress = replace(read_progress(before.model), best_loss=None, best_step=None, validations_since_best=0)
             assert isinstance(model, Transformer)
             optimiser = torch.optim.Adam(model.parameters())
@@ -159,17 +160,14 @@ def undo(path: str, out: Path) -> Receipt:
             remedy="choose a folder that attnworks reshape wrote",
         )
     receipt, hashes, checkpoint = _read(steps[-1])
+    _check_files(steps[-1], hashes)
     with new_folder(out) as scratch, disk_errors(f"undo {path}", remedy="check that you may read it"):
         _copy_steps(steps[:-1], scratch)
         target = scratch
         if place.is_run:
-            _copy(OF_A_RUN, place.folder, scratch)
+            _copy_run(place.folder, scratch)
             target = scratch / CHECKPOINTS / checkpoint
             target.mkdir(parents=True)
-        for name, expected in hashes.items():
-            file = steps[-1] / BEFORE / name
-            if not all(map(_plain_name, Path(name).parts)) or not file.is_file() or _hash(file) != expected:
-                raise changed(file, "the file that was kept", "another, or none")
         _copy(list(hashes), steps[-1] / BEFORE, target)
         if place.is_run:
             for pointer in (BEST, LAST):
@@ -193,7 +191,10 @@ def _read(step: Path) -> tuple[Receipt, dict[str, str], str]:
     saved, hashes, checkpoint = (sealed.get(key) for key in ("receipt", "files", "checkpoint"))
     if not isinstance(saved, dict) or not isinstance(hashes, dict) or not _plain_name(checkpoint):
         raise changed(step / RECEIPT, "a receipt, and the hashes of files", "something else")
-    return parse(Receipt, saved, "receipt"), {str(name): str(of) for name, of in hashes.items()}, str(checkpoint)
+    receipt = parse(Receipt, saved, "receipt")
+    if (odd := receipt.out_of_range()) is not None:
+        raise changed(step / RECEIPT, "numbers that a reshape can give", odd)
+    return receipt, {str(name): str(of) for name, of in hashes.items()}, str(checkpoint)
 
 
 def _plain_name(name: object) -> bool:
@@ -207,17 +208,43 @@ def _write_step(before: Place, receipt: Receipt, step: Path) -> None:
     (step / RECEIPT).write_bytes(seal(record))
 
 
+def _check_files(step: Path, hashes: dict[str, str]) -> None:
+    """The model before a step is just what its receipt lists, file by file."""
+    home = step / BEFORE
+    found = {str(path.relative_to(home)) for path in home.rglob("*") if not path.is_dir()}
+    if odd := sorted(found ^ hashes.keys()):
+        raise changed(home, "the files that were kept", f"{'an extra' if odd[0] in found else 'no'} file {odd[0]!r}")
+    for name, expected in hashes.items():
+        if not all(map(_plain_name, Path(name).parts)):
+            raise changed(step / RECEIPT, "names of files in the folder", repr(name))
+        check_regular(home / name)
+        if _hash(home / name) != expected:
+            raise changed(home / name, "the file that was kept", "one that was changed since")
+
+
 def _copy_steps(steps: Sequence[Path], scratch: Path) -> None:
-    """What is kept already is never written to again, so that a second name for it will do."""
+    """Every step is checked. What is kept is never written to again, so that a second name for each file will do."""
     for step in steps:
-        shutil.copytree(step, scratch / HISTORY / step.name, copy_function=_link)
+        _, hashes, _ = _read(step)
+        _check_files(step, hashes)
+        for name in (RECEIPT, *(f"{BEFORE}/{name}" for name in hashes)):
+            target = scratch / HISTORY / step.name / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _link(step / name, target)
 
 
-def _link(source: str, target: str) -> None:
+def _link(source: Path, target: Path) -> None:
     try:
         os.link(source, target)
     except OSError:
         shutil.copyfile(source, target)
+
+
+def _copy_run(source: Path, target: Path) -> None:
+    """The recipe and the vocabularies, if they are what was saved."""
+    read_recipe(source)
+    load_vocabularies(source)
+    _copy(OF_A_RUN, source, target)
 
 
 def _copy(names: Sequence[str], source: Path, target: Path) -> None:
@@ -227,5 +254,6 @@ def _copy(names: Sequence[str], source: Path, target: Path) -> None:
 
 
 def _hash(file: Path) -> str:
+    check_regular(file)
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()

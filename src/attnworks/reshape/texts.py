@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +11,6 @@ from typing import Any
 from attnworks.data.corpora import open_corpus
 from attnworks.data.passages import Passage, Side, from_file, from_pair
 from attnworks.errors import UsageError
-from attnworks.storage.sealed import sha256
 from attnworks.training.run import fingerprint
 
 LEARN, HELD_OUT = 10_000, 256
@@ -49,8 +49,9 @@ def from_passages(passages: Sequence[Passage], about: dict[str, Any]) -> Texts:
 
 def from_lines(path: Path, *, pairs: int = LEARN, held_out: int = HELD_OUT) -> Texts:
     """Lines of a file, every fourth held out; at most so many of either kind."""
-    passages, _ = from_file(path)
-    about = {"file": str(path.resolve()), "pairs": pairs, "held_out": held_out, "sha256": sha256(path.read_bytes())}
+    digest = hashlib.sha256()
+    passages, _ = from_file(path, digest)
+    about = {"file": str(path.resolve()), "pairs": pairs, "held_out": held_out, "sha256": digest.hexdigest()}
     texts = from_passages(passages, about)
     return replace(texts, learn=texts.learn[:pairs], held_out=texts.held_out[:held_out])
 

@@ -17,7 +17,6 @@ from safetensors import SafetensorError
 
 from attnworks.errors import AttnworksError, FolderError
 
-
 LARGEST_FILE = 2**40
 """Bytes of the largest file that is opened at all."""
 CAUSES = {

@@ -27,7 +27,12 @@ Table = dict[str, dict[str, Any]]
 
 def seal(data: dict[str, Any]) -> bytes:
     """Canonical JSON with one more key, the SHA-256 of the rest."""
-    return canonical(data | {"sha256": sha256(canonical(data))})
+    return canonical(with_sha256(data))
+
+
+def with_sha256(data: dict[str, Any]) -> dict[str, Any]:
+    """The data with one more key, the SHA-256 of its canonical JSON."""
+    return data | {"sha256": sha256(canonical(data))}
 
 
 def read_sealed(path: Path) -> dict[str, Any]:

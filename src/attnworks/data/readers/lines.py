@@ -8,19 +8,32 @@ import zlib
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
+from typing import Protocol
 
-from attnworks.errors import FolderError, UsageError
+from attnworks.errors import AttnworksError, FolderError, UsageError
+
+
+class Digest(Protocol):
+    """A hash that is being computed, such as hashlib.sha256()."""
+
+    def update(self, data: bytes, /) -> None: ...
+
 
 LONGEST_LINE = 2**20
-"""Bytes of the longest line that is looked at."""
+"""Bytes of the longest line that is read."""
+LARGEST_TEXT = 2**32
+"""Bytes of the longest text that is read, unpacked: a pipe or a device may have no end."""
 
 
-def numbered_lines(path: Path) -> Iterator[tuple[int, str | None]]:
+def numbered_lines(path: Path, digest: Digest | None = None) -> Iterator[tuple[int, str | None]]:
     """(number, text without its line end) of every line; the text of a line over LONGEST_LINE bytes is None.
 
-    A byte order mark and Windows line ends are taken off. Whatever is wrong with the file is a one-line error.
+    A byte order mark and Windows line ends are taken off. Whatever is wrong with the file is a one-line error. The
+    file may be a pipe, which can be read once: `digest`, such as hashlib.sha256(), is given every byte of the lines.
     """
     for number, offset, line in _raw_lines(path):
+        if digest is not None:
+            digest.update(line)
         if len(line) > LONGEST_LINE:
             yield number, None
             continue
@@ -49,9 +62,13 @@ def _raw_lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
                     break
                 yield number, offset, line
                 offset += len(line)
+                _check_size(path, offset)
                 while len(line) > LONGEST_LINE and not line.endswith(b"\n"):
                     line = stream.readline(LONGEST_LINE + 1)
                     offset += len(line)
+                    _check_size(path, offset)
+    except AttnworksError:
+        raise
     except FileNotFoundError:
         raise _unreadable(path, "nothing there", "check the name") from None
     except IsADirectoryError:
@@ -63,6 +80,16 @@ def _raw_lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
         raise _unreadable(path, got, "choose a file that can be read") from None
     if number == 1:
         raise _unreadable(path, "an empty file", "choose a file with text in it")
+
+
+def _check_size(path: Path, size: int) -> None:
+    if size > LARGEST_TEXT:
+        raise UsageError(
+            asked=f"read {path}",
+            expected=f"at most {LARGEST_TEXT:,} bytes of text",
+            got="more",
+            remedy="split the text into several files",
+        )
 
 
 def _unpacked(path: Path, file: io.BufferedReader) -> io.BufferedReader:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -17,7 +17,7 @@ from attnworks.reports.page.contents import Advised
 from attnworks.reports.page.sentences import Sentence
 from attnworks.reshape.advising import Advice
 from attnworks.storage.disk import disk_errors
-from attnworks.storage.sealed import changed, parse_json, read_json_bytes
+from attnworks.storage.sealed import changed, read_json_bytes, unsealed
 from attnworks.traces.layer import Slot
 
 LARGEST_TRACE = 2**30
@@ -61,7 +61,7 @@ def _read(path: Path, what: str, remedy: str, make: Callable[[Any], Any], larges
         if not path.is_file():
             got = "a folder" if path.is_dir() else "nothing there"
             raise changed(path, f"a file with {what}", got, remedy)
-        data = parse_json(path, read_json_bytes(path, largest, "take fewer sentences"), remedy)
+        data = unsealed(path, read_json_bytes(path, largest, "take fewer sentences"), remedy)
     try:
         return make(data)
     except (AttnworksError, AttributeError, KeyError, RuntimeError, TypeError, ValueError, OverflowError) as error:
@@ -69,8 +69,8 @@ def _read(path: Path, what: str, remedy: str, make: Callable[[Any], Any], larges
         raise changed(path, what, got, remedy) from error
 
 
-def _trace(data: Any) -> Trace:
-    if not isinstance(data, dict) or type(data.get("format")) is not int or data["format"] != 1:
+def _trace(data: dict[str, Any]) -> Trace:
+    if type(data.get("format")) is not int or data["format"] != 1:
         _odd("no format 1")
     if not isinstance(data["run"], str):
         _odd("a run that is no text")
@@ -109,9 +109,7 @@ def _candidate(made: dict[str, Any], parents: int) -> dict[str, Any]:
     return {"parent": parent, "token": token, "logprob": float(logprob)}
 
 
-def _advised(data: Any) -> Advised:
-    if not isinstance(data, dict):
-        _odd("no JSON object")
+def _advised(data: dict[str, Any]) -> Advised:
     asked = {key: data.pop(key) for key in ("model", "max_error", "command")}
     if not isinstance(asked["model"], str) or type(asked["max_error"]) not in (int, float):
         _odd("no model or no max_error")
@@ -119,7 +117,18 @@ def _advised(data: Any) -> Advised:
         _odd(f"max_error {asked['max_error']}")
     if not isinstance(asked["command"], str | None):
         _odd("a command that is no text")
+    if (odd := next((value for value in _numbers(data) if not 0 <= value < math.inf), None)) is not None:
+        _odd(f"the number {odd}")
     return Advised(asked["model"], float(asked["max_error"]), parse(Advice, data, "advice"), asked["command"])
+
+
+def _numbers(made: Any, name: str = "") -> Iterator[float]:
+    """All numbers that cannot be below zero."""
+    if isinstance(made, int | float) and not isinstance(made, bool) and name not in ("rise", "rises"):
+        yield made
+    items = made.items() if isinstance(made, dict) else enumerate(made) if isinstance(made, list) else ()
+    for key, item in items:
+        yield from _numbers(item, key if isinstance(key, str) else name)
 
 
 def _list(made: Any, kind: type) -> list[Any]:

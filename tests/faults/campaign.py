@@ -1,0 +1,232 @@
+"""Attacks on everything that attnworks reads: mutants of files, forgeries, special files, kills; counted in a table.
+
+    python -m tests.faults.campaign --seed 0 --minutes 20
+
+A mutant is a file with other bytes, or JSON with another value. A forgery is JSON with another value whose hashes were
+all made right again. A special file is a pipe, a device, a socket, a folder or a link where a file should be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from tests.faults.kills import Saves, kill_saves, kill_training, without_waiting
+from tests.faults.material import NOT_HASHED, Material, digest, materials
+from tests.faults.mutants import MUTATIONS, canonical, edit, sha256
+
+from attnworks.errors import AttnworksError
+
+SECONDS = 60.0
+"""After which reading counts as hung."""
+LONGEST_MESSAGE = 2000
+KINDS = ("bytes", "JSON", "forgery")
+OUTCOMES = ("refused", "no effect", "silent change", "forged", "traceback", "hang")
+BAD = ("silent change", "traceback", "hang")
+SPECIAL: dict[str, Callable[[Path], None]] = {
+    "pipe": os.mkfifo,
+    "endless device": lambda path: path.symlink_to("/dev/zero"),
+    "terminal": lambda path: path.symlink_to("/dev/tty"),
+    "folder": Path.mkdir,
+    "link to itself": lambda path: path.symlink_to(path.name),
+    "link to nothing": lambda path: path.symlink_to("nothing there"),
+    "socket": lambda path: _bind(path),
+    "missing": lambda path: None,
+}
+
+
+class HangError(Exception):
+    """Reading took too long."""
+
+
+class Campaign:
+    """Counts what became of every attack. Details of what should not be are kept, with the seed to repeat them."""
+
+    def __init__(self, home: Path, seed: int) -> None:
+        self.home, self.seed = home, seed
+        self.materials = materials(home)
+        self.whole = {material.name: digest(material.read(material.copy(home / "read"))) for material in self._each()}
+        self.counts: Counter[tuple[str, str, str]] = Counter()
+        self.bad: list[str] = []
+
+    def _each(self) -> Iterator[Material]:
+        for material in self.materials:
+            shutil.rmtree(self.home / "read", ignore_errors=True)
+            yield material
+
+    def mutants(self, material: Material, number: int) -> None:
+        """Some mutants of a material, in turn of bytes, of JSON, and forged."""
+        chance = random.Random(f"{self.seed} {material.name} {sum(self.counts.values())}")
+        place = self._fresh(material)
+        files = material.files()
+        texts = [name for name in files if name.endswith(".json")]
+        for turn in range(number):
+            kind = KINDS[turn % len(KINDS)]
+            name = chance.choice(files if kind == "bytes" else texts)
+            before = {path: path.read_bytes() for path in self._in(place) if kind == "forgery" or path == place / name}
+            self._mutate(place, name, kind, chance)
+            self._judge(material, place, kind, f"{material.name}/{name}, {kind}, turn {turn}")
+            for path, data in before.items():
+                path.write_bytes(data)
+
+    def _mutate(self, place: Path, name: str, kind: str, chance: random.Random) -> None:
+        path = place / name
+        data = bytearray(path.read_bytes())
+        if kind == "bytes":
+            chance.choice(MUTATIONS)(data, chance)
+            path.write_bytes(data)
+            return
+        made = json.loads(data)
+        edit(made, chance)
+        if kind == "JSON":
+            path.write_bytes(canonical(made))
+        else:
+            forge(place, path, made)
+
+    def special_files(self, material: Material) -> None:
+        for name in material.files():
+            for kind, make in SPECIAL.items():
+                place = self._fresh(material)
+                (place / name).unlink()
+                make(place / name)
+                self._judge(material, place, "special", f"{material.name}/{name}, {kind}")
+
+    def _judge(self, material: Material, place: Path, kind: str, what: str) -> None:
+        found = self._outcome(material, place, kind, what)
+        if found == "silent change" and any(name in what for name in NOT_HASHED):
+            found = "no effect"
+        self.counts[material.name, kind, found] += 1
+        if found in BAD:
+            self.bad.append(f"{found}: {what}")
+
+    def _outcome(self, material: Material, place: Path, kind: str, what: str) -> str:
+        try:
+            with warnings.catch_warnings(), time_limit(SECONDS):
+                warnings.simplefilter("ignore")
+                made = material.read(place)
+                if kind == "forgery":
+                    material.use(made)
+        except AttnworksError as error:
+            text = str(error)
+            return "refused" if text.isprintable() and len(text) < LONGEST_MESSAGE else "traceback"
+        except HangError:
+            return "hang"
+        except Exception:
+            self.bad.append(f"{what}: {traceback.format_exc(limit=-4)}")
+            return "traceback"
+        if digest(made) == self.whole[material.name]:
+            return "no effect"
+        return "forged" if kind == "forgery" else "silent change"
+
+    def _fresh(self, material: Material) -> Path:
+        shutil.rmtree(self.home / "attacked", ignore_errors=True)
+        return material.copy(self.home / "attacked")
+
+    @staticmethod
+    def _in(place: Path) -> list[Path]:
+        return [path for path in place.rglob("*") if path.is_file()]
+
+    def table(self) -> str:
+        """Rows of materials and attacks, columns of outcomes."""
+        rows = sorted({(name, kind) for name, kind, _ in self.counts})
+        lines = [f"{'attacked':<10}{'by':<10}" + "".join(f"{outcome:>15}" for outcome in OUTCOMES)]
+        for name, kind in rows:
+            cells = "".join(f"{self.counts[name, kind, outcome]:>15,}" for outcome in OUTCOMES)
+            lines.append(f"{name:<10}{kind:<10}{cells}")
+        return "\n".join(lines)
+
+
+def forge(place: Path, path: Path, made: object) -> None:
+    """Write an edited JSON file, and make right every hash in the folder that would give it away."""
+    changed = {path: canonical(_resealed(made))}
+    while changed:
+        file, text = changed.popitem()
+        old = sha256(file.read_bytes()) if file.is_file() else ""
+        file.write_bytes(text)
+        for other in place.rglob("*.json"):
+            if other != file and old and old.encode() in (data := other.read_bytes()):
+                changed[other] = canonical(_resealed(json.loads(data.replace(old.encode(), sha256(text).encode()))))
+
+
+def _resealed(made: object) -> object:
+    if not isinstance(made, dict) or "sha256" not in made:
+        return made
+    inner = {key: value for key, value in made.items() if key != "sha256"}
+    return inner | {"sha256": sha256(canonical(inner))}
+
+
+def _bind(path: Path) -> None:
+    """A socket; its path may be too long for the system, so that it is made where it stands."""
+    before = Path.cwd()
+    os.chdir(path.parent)
+    try:
+        socket.socket(socket.AF_UNIX).bind(path.name)
+    finally:
+        os.chdir(before)
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    def give_up(number: int, frame: FrameType | None) -> None:
+        raise HangError
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _first_save(home: Path) -> Saves:
+    saves = Saves(_new(home / "saves") / "model", exchange=True)
+    saves.save(1)
+    return saves
+
+
+def _new(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description="Attack everything that attnworks reads, and count what happens.")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=20.0)
+    asked = parser.parse_args(arguments)
+    end = time.monotonic() + 60 * asked.minutes
+    with tempfile.TemporaryDirectory() as home:
+        campaign = Campaign(Path(home), asked.seed)
+        with without_waiting():
+            for material in campaign.materials:
+                campaign.special_files(material)
+            saves = kill_saves(_first_save(Path(home)), asked.seed)
+            training = kill_training(_new(Path(home) / "training"), asked.seed, kills=25, steps=40)
+            while time.monotonic() < end:
+                for material in campaign.materials:
+                    campaign.mutants(material, 60)
+    sys.stdout.write(campaign.table() + f"\nkills: {saves} while saving, {training} while training; all resumed\n")
+    sys.stdout.write(
+        "\n".join(campaign.bad[:20]) + "\n" if campaign.bad else "no silent change, no traceback, no hang\n"
+    )
+    return 1 if campaign.bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
