@@ -83,6 +83,15 @@ def test_cancelled_work_is_not_begun_and_frees_its_place() -> None:
     assert not begun
 
 
+def test_close_does_not_wait_for_work_that_does_not_end() -> None:
+    worker, hold, began = Worker(), threading.Event(), threading.Event()
+    running = worker.offer("look", lambda: (began.set(), hold.wait()))
+    began.wait()
+    assert not worker.close(0.0) and not running.done()
+    hold.set()
+    assert worker.close(180.0) and running.done()
+
+
 def test_stop_finishes_what_runs_and_drops_what_waits() -> None:
     worker, hold, began = Worker(), threading.Event(), threading.Event()
     worker._expected["look"] = 0.1

@@ -40,10 +40,11 @@ def advise_and_show(model: str, options: dict[str, Any]) -> None:
     asked = Swap(to=options["to"], max_error=max_error, length=options["length"])
     if plot is not None:
         check_picture(plot)
+    examinee = open_examinee(model, device=options["device"], dtype=options["dtype"])
+    asked.check(examinee.subject.model)
     texts = texts_of(Place.of(model), options, pairs=LEARN, held_out=HELD_OUT)
     care = Care(options["objective"], tokens=options["batch_tokens"], seed=options["seed"])
     with watching("advise", quiet=options["as_json"]) as watch:
-        examinee = open_examinee(model, device=options["device"], dtype=options["dtype"])
         texts = replace(texts, learn=texts.learn[: options["sentences"]])
         bench = bench_for(asked, examinee, texts, care, watch)
         advice = advise(bench, asked.to, max_error=max_error, length=options["length"])

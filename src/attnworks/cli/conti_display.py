@@ -17,6 +17,7 @@ from attnworks.errors import FolderError
 from attnworks.experiments.conti import MAPS, RESULTS, conti
 from attnworks.models.presets import PRESETS, preset
 from attnworks.reports.heads import draw_heads
+from attnworks.storage.disk import entries
 from attnworks.training.events import Watcher
 from attnworks.training.recipe import Recipe
 from attnworks.training.run import Run
@@ -50,7 +51,7 @@ def run_conti(folder: Path, recipes: list[Recipe], as_json: bool) -> None:
 def check_place(folder: Path, runs: Iterable[str]) -> None:
     """New, empty, or where this experiment was before."""
     known = {*runs, MAPS, RESULTS}
-    if folder.exists() and (not folder.is_dir() or any(path.name not in known for path in folder.iterdir())):
+    if folder.exists() and (not folder.is_dir() or any(path.name not in known for path in entries(folder))):
         raise FolderError(
             asked=f"the experiment in {folder}",
             expected="a new folder, or one where it was begun",

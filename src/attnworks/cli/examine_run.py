@@ -56,13 +56,13 @@ def examine_and_show(model: str, options: dict[str, Any]) -> None:
     measures = choose_measures(request.measures, Setting(longest=2))
     with join_team(options["device"]) as team:
         quiet = quiet or not team.leads
-        passages, about, remark = passages_of(options)
-        if remark and not quiet:
-            screen.print(f"[yellow]{remark}")
         examinee = open_examinee(
             model, max_tokens=options["max_tokens"], device=options["device"], dtype=options["dtype"]
         )
         receipts = receipts_of(model)
+        passages, about, remark = passages_of(options)
+        if remark and not quiet:
+            screen.print(f"[yellow]{remark}")
         with examine_progress(screen, None, quiet) as advance:
 
             def begin(steps: int) -> None:

@@ -72,9 +72,10 @@ def _reshape_and_show(asked: Reshape, model: str, options: dict[str, Any]) -> No
         options["heal_by"],
     )
     place = Place.of(model)
+    examinee = open_examinee(model, device=options["device"], dtype=options["dtype"])
+    asked.check(examinee.subject.model)  # before any text is read, which may take long
     texts = texts_of(place, options, pairs=options["pairs"], held_out=options["sentences"])
     with watching("reshape", quiet=options["as_json"]) as watch:
-        examinee = open_examinee(model, device=options["device"], dtype=options["dtype"])
         new, receipt = carry_out(asked, examinee, texts, care, watch)
         write_outcome(new.to("cpu"), receipt, place, options["out"])
     if options["as_json"]:

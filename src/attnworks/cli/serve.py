@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import sys
 from typing import Any
 
 import click
@@ -26,7 +28,7 @@ def serve(model: str, **options: Any) -> None:
     """Look at a model live: type a sentence, see all heads change; cut, swap and project heads by click.
 
     MODEL is a run of attnworks train, a Hugging Face model as for attnworks examine, or the folder of an examination,
-    whose page is then served as it is (options of the model have no say in it). The model on disk is never changed.
+    whose page is then served as it is (options about the model do not matter then). The model on disk is never changed.
     Only this machine can reach the server, and only who knows the printed address, which is another one each time.
 
     \b
@@ -47,7 +49,7 @@ def serve(model: str, **options: Any) -> None:
     prepare(options["device"], options["threads"] or max(1, torch.get_num_threads() - 1), options["seed"])
     from attnworks.serve.starting import serve_page
 
-    serve_page(
+    ended = serve_page(
         model,
         host=options["host"],
         port=options["port"],
@@ -57,4 +59,8 @@ def serve(model: str, **options: Any) -> None:
         device=options["device"],
         dtype=options["dtype"],
         tell=echo,
+        ends_process=True,
     )
+    if not ended:  # Python would wait at its exit for the thread that still computes an answer
+        sys.stdout.flush()
+        os._exit(0)

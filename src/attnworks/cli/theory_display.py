@@ -20,7 +20,7 @@ from attnworks.experiments.collapse import ALONE, SKIP, WIRINGS
 from attnworks.experiments.conti import RESULTS
 from attnworks.reports.theory import FIGURES, draw_collapse, draw_paths
 from attnworks.reports.theory_weights import draw_context, draw_gradient, draw_projection, draw_two_keys
-from attnworks.storage.disk import new_folder
+from attnworks.storage.disk import entries, new_folder
 
 
 class Study(NamedTuple):
@@ -58,9 +58,9 @@ def run_theory(name: str, given: dict[str, Any], out: Path | None, as_json: bool
 
 def _check_place(name: str, folder: Path) -> None:
     """New, empty, or with the results of the same experiment, which are made again."""
-    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+    if not folder.exists() or (folder.is_dir() and not entries(folder)):
         return
-    ours = folder.is_dir() and all(path.name in (RESULTS, *FIGURES) for path in folder.iterdir())
+    ours = folder.is_dir() and all(path.name in (RESULTS, *FIGURES) for path in entries(folder))
     if not ours or _experiment_in(folder / RESULTS) != name:
         raise FolderError(
             asked=f"results of {name} in {folder}",

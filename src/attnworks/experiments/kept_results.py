@@ -8,16 +8,17 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from attnworks.errors import FolderError
+from attnworks.storage.disk import entries, read_file
 
 T = TypeVar("T")
 
 
 def read_kept(folder: Path, name: str, what: str, version: int, read: Callable[[dict[str, Any]], T]) -> T | None:
     """`read` of the JSON object in folder/name, of this format; None of a new or empty folder, else an error."""
-    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+    if not folder.exists() or (folder.is_dir() and not entries(folder)):
         return None
     try:
-        table = json.loads((folder / name).read_text())
+        table = json.loads(read_file(folder / name))
         if table["format"] != version:
             raise ValueError
         return read(table)

@@ -13,14 +13,14 @@ from starlette.types import ASGIApp
 
 from attnworks.serve.work import Worker
 
-SECONDS_TO_END = 2
-"""For answers that are on their way when the server is stopped."""
+SECONDS_TO_END, SECONDS_TO_WORK = 1, 0.5
+"""For answers that are being sent, and for work that runs, when the server is stopped."""
 
 
 class Server(uvicorn.Server):
-    """Ctrl-C and SIGTERM let it finish what runs, drop what waits, and end as a command that did what it should."""
+    """Ctrl-C and SIGTERM let it finish what runs within a second, drop what waits, and end with exit code 0."""
 
-    def __init__(self, app: ASGIApp, worker: Worker) -> None:
+    def __init__(self, app: ASGIApp, worker: Worker, *, ignore_later_signals: bool = False) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
@@ -35,7 +35,7 @@ class Server(uvicorn.Server):
                 timeout_graceful_shutdown=SECONDS_TO_END,
             )
         )
-        self.worker = worker
+        self.worker, self.ignore_later_signals = worker, ignore_later_signals
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self.worker.stop()
@@ -50,16 +50,20 @@ class Server(uvicorn.Server):
         before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
-            self.worker.close()
+            self.worker.close(SECONDS_TO_WORK)
         finally:
             for number, handler in before.items():
-                signal.signal(number, handler)
+                signal.signal(number, signal.SIG_IGN if self.ignore_later_signals else handler)
 
 
-def run(app: ASGIApp, worker: Worker, place: socket.socket) -> None:
-    """Serve until told to stop."""
+def run(app: ASGIApp, worker: Worker, place: socket.socket, *, ends_process: bool = False) -> bool:
+    """Serve until a signal comes; False if work still runs then, in a thread that nothing can end.
+
+    ends_process    whether the process ends afterwards: further signals are then ignored
+    """
     try:
-        Server(app, worker).run([place])
+        Server(app, worker, ignore_later_signals=ends_process).run([place])
     finally:
-        worker.close()
+        ended = worker.close(0.0)
         place.close()
+    return ended

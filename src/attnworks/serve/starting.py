@@ -32,12 +32,14 @@ def serve_page(
     device: str = "cpu",
     dtype: str = "float32",
     tell: Callable[[str], object] = print,
-) -> None:
-    """Serve the page of a model, live, or of an examination, until told to stop.
+    ends_process: bool = False,
+) -> bool:
+    """Serve the page of a model, live, or of an examination, until a signal comes; False if work still runs then.
 
     longest    most tokens of a sentence
     text       the sentence that is shown first
     opens      whether to open the page in the browser
+    ends_process  whether the process ends afterwards: further signals are then ignored
     """
     host = check_local(host)
     with listen(host, port) as place:
@@ -49,8 +51,9 @@ def serve_page(
         tell(f"Serving {name} at {url}")
         tell("Ctrl-C stops.")
         with opened(url) if opens else nullcontext():
-            run(app, worker, place)
+            ended = run(app, worker, place, ends_process=ends_process)
         tell("Stopped.")
+        return ended
 
 
 def _page(name: str, longest: int, text: str | None, device: str, dtype: str) -> tuple[Contents, LiveModel | None]:

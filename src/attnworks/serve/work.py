@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
 from attnworks.errors import AttnworksError
@@ -63,10 +63,13 @@ class Worker:
         for future in waiting:
             future.cancel()
 
-    def close(self) -> None:
-        """The same, and wait for the end."""
+    def close(self, seconds: float | None = None) -> bool:
+        """The same, and wait for the end, at most this many seconds; False if something still runs then."""
         self.stop()
-        self._thread.shutdown()
+        with self._lock:
+            running = list(self._open)
+        self._thread.shutdown(wait=seconds is None)
+        return not wait(running, seconds).not_done
 
     def _timed(self, kind: str, work: Callable[[], T]) -> T:
         """What is refused on the way is quick, and says nothing about the time that an answer takes."""

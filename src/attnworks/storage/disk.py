@@ -89,6 +89,11 @@ def set_aside(path: Path) -> Path:
     return path.rename(place)
 
 
+def entries(folder: Path) -> list[Path]:
+    """What is in a folder, without the scratch files and folders that a killed process left there."""
+    return [path for path in folder.iterdir() if not (path.name[0] == "." and path.suffix in (".partial", ".old"))]
+
+
 def sync(path: Path) -> None:
     """Wait until a file, or the names in a folder, are on disk."""
     descriptor = os.open(path, os.O_RDONLY)

@@ -115,6 +115,7 @@ class Run:
                 got="an existing file or folder",
                 remedy=f"choose another --out, or go on with: attnworks train --resume {folder}",
             )
+        _with_options(preset(recipe.preset), recipe)  # refuses unknown names before a corpus is read
         _check_goals(recipe)
         corpus = open_corpus(recipe.corpus, pairs=recipe.pairs, seed=recipe.seed)
         source, target = _vocabularies(recipe, corpus)
@@ -283,7 +284,11 @@ def _config_of(checkpoint: Path, recipe: Recipe) -> TransformerConfig | Recurren
 
 def model_config(recipe: Recipe, source: Vocabulary, target: Vocabulary) -> TransformerConfig | RecurrentConfig:
     """The preset with the corpus's vocabularies and the recipe's dropout and mechanism."""
-    config = preset(recipe.preset).with_vocabulary(len(source), len(target))
+    return _with_options(preset(recipe.preset).with_vocabulary(len(source), len(target)), recipe)
+
+
+def _with_options(config: TransformerConfig | RecurrentConfig, recipe: Recipe) -> TransformerConfig | RecurrentConfig:
+    """A config with the recipe's dropout and mechanism."""
     config = replace(config, dropout=recipe.dropout)
     if recipe.mechanism is None:
         return config
