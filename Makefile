@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Compiled modules are kept, also where the environment says otherwise: without them every process takes seconds longer.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo check test test-all pytest smoke style types types-src page-check web browser docs bench clean
+.PHONY: demo check test test-all faults pytest smoke style types types-src page-check web browser docs bench clean
 
 # A picture of rank collapse, then a small English-Italian transformer trained in about a minute, and what it says.
 demo: .venv/ready
@@ -37,6 +37,10 @@ test: .venv/ready web/node_modules/.package-lock.json browser
 
 test-all: .venv/ready style types page-check browser
 	THOROUGH=1 $(BIN)/python -m pytest -n 2 -q --check-shapes
+
+# Attacks on everything that is read: mutants, forgeries, special files, kills. A short version is part of make test.
+faults: .venv/ready
+	$(BIN)/python -m tests.faults.campaign --seed $(or $(SEED),0) --minutes $(or $(MINUTES),20)
 
 pytest: smoke
 	$(BIN)/python -m pytest -n 3 -q -m "not slow and not smoke"

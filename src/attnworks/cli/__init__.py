@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import io
 import os
@@ -15,6 +14,7 @@ import click
 
 from attnworks import __version__
 from attnworks.cli.console import echo
+from attnworks.cli.options import SuggestingGroup
 from attnworks.errors import AttnworksError, UnknownNameError, UsageError, printable
 
 _COMMANDS = (
@@ -38,7 +38,7 @@ _OUT_OF_MEMORY = ("allocate memory", "out of memory", "Storage size calculation 
 """What torch says when it gets no memory."""
 
 
-class Verbs(click.Group):
+class Verbs(SuggestingGroup):
     """Loads each command's module when it is asked for, and prints errors meant for people in one line."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -48,15 +48,6 @@ class Verbs(click.Group):
         if cmd_name not in _COMMANDS:
             return None
         return getattr(importlib.import_module(f"attnworks.cli.{cmd_name}"), cmd_name)
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in _COMMANDS and not args[0].startswith("-"):
-            close = difflib.get_close_matches(args[0], _COMMANDS, n=1)
-            known = f"Did you mean {close[0]!r}?" if close else f"Commands: {', '.join(sorted(_COMMANDS))}."
-            ctx.fail(f"No such command {args[0]!r}. {known}")
-        return super().resolve_command(ctx, args)
 
     def make_context(self, *given: Any, **extra: Any) -> click.Context:
         with _escaped():

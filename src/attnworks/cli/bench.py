@@ -6,8 +6,10 @@ from pathlib import Path
 
 import click
 
+from attnworks.cli.options import SuggestingGroup
 
-@click.group()
+
+@click.group(cls=SuggestingGroup)
 def bench() -> None:
     """Measure on this machine.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from attnworks.cli.options import F, compute_options, prepare
+from attnworks.cli.options import F, SuggestingGroup, compute_options, prepare
 from attnworks.cli.theory import COMMANDS as THEORY
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def _recipe(preset: str, options: dict[str, Any], mechanism: str | None = None) 
     return Recipe(preset=preset, mechanism=mechanism, schedule="cosine", **{name: options[name] for name in shared})
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def experiment() -> None:
     """Run a documented study from start to end.
 

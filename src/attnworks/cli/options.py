@@ -1,13 +1,28 @@
-"""Options that every computing command shares."""
+"""Options that every computing command shares, and groups of commands that suggest the nearest name."""
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class SuggestingGroup(click.Group):
+    """A group that answers a mistyped command with the nearest one."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        known = self.list_commands(ctx)
+        if args and args[0] not in known and not args[0].startswith("-"):
+            close = difflib.get_close_matches(args[0], known, n=1)
+            advice = f"Did you mean {close[0]!r}?" if close else f"Choose one of {', '.join(known)}."
+            ctx.fail(f"No such command {args[0]!r}. {advice}")
+        return super().resolve_command(ctx, args)
 
 
 def compute_options(

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from attnworks.cli.options import F, compute_options, prepare
+from attnworks.cli.options import F, SuggestingGroup, compute_options, prepare
 
 OUT = click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder; must not exist yet.")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
@@ -57,7 +57,7 @@ def text_options(command: F) -> F:
     return command
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def reshape() -> None:
     """Change the attention of a model, with a receipt of what was predicted and what was measured.
 

@@ -146,6 +146,7 @@ def disk_error(error: OSError | SafetensorError, asked: str, remedy: str) -> Fol
     """An error of the system in plain words: what was missing, and what the system said."""
     number, said = getattr(error, "errno", None), getattr(error, "strerror", None)
     expected = CAUSES.get(number, "a file or folder that the system can use") if number else "a readable file"
+    remedy = "choose a shorter name" if number == errno.ENAMETOOLONG else remedy
     return FolderError(asked=asked, expected=expected, got=said or str(error), remedy=remedy)
 
 

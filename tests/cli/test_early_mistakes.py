@@ -1,0 +1,103 @@
+"""Unknown names are refused before any text is read; commands that are mistyped get a suggestion."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from tests.exam_helpers import tiny_run
+
+from attnworks.cli import main
+
+
+@pytest.fixture(autouse=True)
+def no_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading text fails the test: it can take many seconds."""
+
+    def read(*arguments: object, **options: object) -> None:
+        pytest.fail("text was read")
+
+    tiny_run()
+    for name in ("training.run.open_corpus", "reshape.texts.open_corpus", "data.passages.open_corpus"):
+        monkeypatch.setattr(f"attnworks.{name}", read)
+    for name in ("cli.examine_run.from_corpus", "cli.examine_run.embedded", "cli.examine_run.from_file"):
+        monkeypatch.setattr(f"attnworks.{name}", read)
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("train nope --out OUT", "nope"),
+        ("train tiny --mechanism nope --out OUT", "nope"),
+        ("train tiny --mechanism window:wind=3 --out OUT", "wind"),
+        ("train lstm-dot --mechanism nope --out OUT", "nope"),
+        ("examine RUN --measures nope", "nope"),
+        ("examine OUT", "OUT"),
+        ("reshape prune RUN --heads enc.7.9 --out OUT", "enc.7.9"),
+        ("reshape prune RUN --keep 0.5 --by nope --out OUT", "nope"),
+        ("reshape project RUN --heads zz --out OUT", "zz"),
+        ("reshape swap RUN --to nope --out OUT", "nope"),
+        ("reshape swap RUN --to linear --layers enc.9 --out OUT", "enc.9"),
+        ("reshape grow RUN --where enc.9.9:keys=3 --out OUT", "enc.9.9"),
+        ("advise RUN --to nope", "nope"),
+    ],
+)
+def test_unknown_names_are_refused_before_text_is_read(line: str, name: str, tmp_path: Path) -> None:
+    places = {"RUN": str(tiny_run()), "OUT": str(tmp_path / "OUT")}
+    words = [places.get(word, word) for word in line.split()]
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code in (1, 2), result.output
+    assert name in result.stderr and "Traceback" not in result.output
+    assert isinstance(result.exception, SystemExit), result.exception
+    assert not (tmp_path / "OUT").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "nearest"),
+    [(["exmine"], "examine"), (["reshape", "prnue"], "prune"), (["experiment", "colapse"], "collapse")],
+)
+def test_a_mistyped_command_gets_the_nearest(words: list[str], nearest: str) -> None:
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 2 and f"Did you mean '{nearest}'?" in result.output
+
+
+def test_a_command_like_no_other_gets_the_list() -> None:
+    result = CliRunner().invoke(main, ["xyzzy"])
+    assert result.exit_code == 2 and "Choose one of advise, bench, claims" in result.output
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "train tiny --out LONG",
+        "train --resume LONG",
+        "train tiny --corpus tsv:LONG --out OUT",
+        "translate LONG word",
+        "translate RUN word --trace LONG",
+        "examine LONG",
+        "examine RUN --out LONG",
+        "examine RUN --text LONG",
+        "compare LONG LONG",
+        "report LONG --out OUT",
+        "report RUN --out LONG",
+        "reshape prune RUN --heads enc.0.0 --out LONG",
+        "reshape undo LONG --out OUT",
+        "reshape history LONG",
+        "serve LONG",
+        "count LONG",
+        "advise RUN --plot LONG.svg",
+        "experiment collapse --out LONG",
+        "claims --on LONG",
+    ],
+)
+def test_a_name_that_is_too_long_is_one_line(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()  # these mistakes may be found when text is read
+    long = "a" * 300
+    words = [
+        word.replace("RUN", str(tiny_run())).replace("OUT", str(tmp_path / "OUT")).replace("LONG", long)
+        for word in line.split()
+    ]
+    result = CliRunner().invoke(main, words)
+    assert isinstance(result.exception, SystemExit), result.exception
+    assert result.exit_code in (1, 2) and result.stderr.count("\n") == 1 and "File name too long" in result.stderr

@@ -1,0 +1,115 @@
+"""Only regular files are read from folders; text that a user names may be a pipe."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from tests.exam_helpers import LINES, save_tiny
+from tests.faults.campaign import SPECIAL, time_limit
+
+from attnworks.data.passages import from_file
+from attnworks.data.readers import lines
+from attnworks.errors import FolderError, UsageError, printable
+from attnworks.models.foreign import open_pretrained
+from attnworks.reshape.texts import from_lines
+from attnworks.storage.disk import disk_errors, read_file, set_aside
+
+NOT_REGULAR = [kind for kind in SPECIAL if kind != "missing"]
+
+
+@pytest.mark.parametrize("kind", NOT_REGULAR)
+def test_a_file_that_is_not_regular_is_refused(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    SPECIAL[kind](path)
+    with (
+        time_limit(180),
+        pytest.raises(FolderError, match=r"expected (a regular file|a file or|links that)"),
+    ):
+        read_file(path)
+
+
+def test_a_file_that_is_too_large(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_bytes(b"12345")
+    assert read_file(path, 5) == b"12345"
+    with pytest.raises(FolderError, match="expected at most 4 bytes, got 5 bytes; cut it"):
+        read_file(path, 4, "cut it")
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"])
+@pytest.mark.parametrize("kind", ["pipe", "endless device"])
+def test_folders_of_hugging_face(name: str, kind: str, tmp_path: Path) -> None:
+    folder = save_tiny("bert", tmp_path / "bert")
+    (folder / name).unlink()
+    SPECIAL[kind](folder / name)
+    with time_limit(180), pytest.raises(FolderError, match=f"{name}: expected a regular file, got a "):
+        open_pretrained(str(folder))
+
+
+def piped(path: Path, data: bytes) -> threading.Thread:
+    os.mkfifo(path)
+
+    def write() -> None:
+        with contextlib.suppress(BrokenPipeError):
+            path.write_bytes(data)
+
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
+    return writer
+
+
+def test_text_may_come_from_a_pipe_and_is_read_once(tmp_path: Path) -> None:
+    data = ("\n".join(LINES) + "\n").encode()
+    file, pipe = tmp_path / "lines.txt", tmp_path / "pipe"
+    file.write_bytes(data)
+    writer = piped(pipe, data)
+    with time_limit(180):
+        found = from_lines(pipe)
+    writer.join()
+    assert found.about["sha256"] == from_lines(file).about["sha256"]
+    assert found.learn == from_lines(file).learn
+
+
+@pytest.mark.parametrize("device", ["/dev/zero", "pipe"])
+def test_text_without_an_end_is_read_up_to_a_limit(
+    device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lines, "LARGEST_TEXT", 3 * lines.LONGEST_LINE)
+    if device == "pipe":
+        device = str(tmp_path / "pipe")
+        piped(Path(device), b"word word\n" * lines.LONGEST_LINE)
+    with time_limit(180), pytest.raises(UsageError, match=r"expected at most 3,145,728 bytes of text, got more"):
+        from_file(device)
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [(36, "a shorter file name"), (2, "a file or folder that exists"), (30, "a disk that can be written to")],
+)
+def test_errors_of_the_system_say_what_was_missing(number: int, expected: str) -> None:
+    with pytest.raises(FolderError, match=f"save x: expected {expected}, got {os.strerror(number)}; do y"):  # noqa: SIM117
+        with disk_errors("save x", "do y"):
+            raise OSError(number, os.strerror(number), "x")
+
+
+def test_set_aside_never_overwrites(tmp_path: Path) -> None:
+    for number in (1, 2, 3):
+        (tmp_path / "x").write_text(str(number))
+        assert set_aside(tmp_path / "x") == tmp_path / f"x.damaged-{number}"
+    assert [(tmp_path / f"x.damaged-{number}").read_text() for number in (1, 2, 3)] == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize("text", ["plain", "è ü 漢字 🙂", "👩\u200d👧", "a\tb"])
+def test_printable_keeps_letters(text: str) -> None:
+    assert printable(text, keep="\t") == text
+
+
+@pytest.mark.parametrize(
+    "text", ["\x1b[31m", "\x9b", "\u202e", "\u2066", "\u2028", "\x7f", "\ud800", "\0", "\n", "\ufeff"]
+)
+def test_printable_escapes_what_steers(text: str) -> None:
+    assert printable(f"a{text}b").isascii() and printable(f"a{text}b").isprintable()
