@@ -18,6 +18,7 @@ from rich.console import Console
 from tests.browser.pages import tiny_exam
 from tests.exam_helpers import tiny_run
 from tests.reports.page_helpers import made_exam
+from tests.reports.test_page_contents import advised
 from tests.reshape.reshape_helpers import project_folder
 from tests.training.training_helpers import SMALL, state_of
 from torch import Tensor, nn
@@ -28,11 +29,9 @@ from attnworks.cli.receipt_display import receipt_shown
 from attnworks.exam.folder import read_exam, write_exam
 from attnworks.models import AttentionConfig, PureConfig, build, load, save
 from attnworks.models.presets import PRESETS
-from attnworks.reports.page.contents import Advised, Exam, page_contents
+from attnworks.reports.page.contents import Exam, page_contents
 from attnworks.reports.page.given import read_advice, read_trace
-from attnworks.reshape.advising import Advice
 from attnworks.reshape.history import receipts, undo
-from attnworks.reshape.swap_trials import Present, Trial
 from attnworks.storage.sealed import with_sha256
 from attnworks.training.run import Run
 from attnworks.training.trained import open_run
@@ -147,13 +146,10 @@ def _trace(home: Path) -> Material:
 
 
 def _advice(home: Path) -> Material:
-    present = (Present("enc.0", ("dense", "dense"), 0.25, 19),)
-    trial = Trial("enc.0", "linear", reason="is of no use")
-    advice = Advice(11, 7, present, (trial,), {}, 0.0, 1.0, 0.0, 1.0)
-    advised = Advised("model", 0.02, advice, None)
+    made = advised()
     file = home / "advice" / "advice.json"
     file.parent.mkdir()
-    told = {"model": advised.model, "max_error": advised.max_error, **asdict(advice), "command": advised.command}
+    told = {"model": made.model, "max_error": made.max_error, **asdict(made.advice), "command": made.command}
     file.write_text(json.dumps(with_sha256(told), indent=2))
 
     def use(made: Any) -> None:

@@ -124,7 +124,7 @@ def _advised(data: dict[str, Any]) -> Advised:
 
 def _numbers(made: Any, name: str = "") -> Iterator[float]:
     """All numbers that cannot be below zero."""
-    if isinstance(made, int | float) and not isinstance(made, bool) and name not in ("rise", "rises"):
+    if isinstance(made, int | float) and not isinstance(made, bool) and not name.endswith("rise"):
         yield made
     items = made.items() if isinstance(made, dict) else enumerate(made) if isinstance(made, list) else ()
     for key, item in items:
