@@ -85,7 +85,7 @@ def _escaped() -> Iterator[None]:
     try:
         yield
     except click.ClickException as error:
-        error.message = printable(error.message, keep="\n")
+        vars(error)["message"] = printable(error.message, keep="\n")
         raise
 
 

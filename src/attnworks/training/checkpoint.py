@@ -92,7 +92,9 @@ def checkpoints(run: Path) -> dict[int, Path]:
 def is_whole(folder: Path) -> bool:
     """Whether everything in a checkpoint can be read and is what was saved."""
     try:
-        read_progress(folder), read_optimiser(folder), load(folder)
+        read_progress(folder)
+        read_optimiser(folder)
+        load(folder)
     except AttnworksError:
         return False
     return True

@@ -61,8 +61,9 @@ class Grown:
 
 @dataclass(frozen=True)
 class Remark:
-    """Something about the run folder that its user should know."""
+    """Something about the run folder that its user should know, at the step from which training continues."""
 
+    step: int
     text: str
 
 

@@ -200,7 +200,7 @@ class Run:
 
         remarks = [*self.remarks, metrics.remark if metrics is not None else None]
         for remark in filter(None, remarks):
-            tell(Remark(remark))
+            tell(Remark(self.progress.step, remark))
         saved_at = self.progress.step if pointed_at(self.folder, LAST) else -1
         while not self.done() and not self.team.any(should_stop()):
             event = self.loop.step(self.progress.step)
