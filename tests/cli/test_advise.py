@@ -84,7 +84,7 @@ def test_advice_on_a_run(run: Path) -> None:
     result = advise(run, "--to", WINDOW, "--to", LINEAR, "--n", 23, "--sentences", 12, "--max-error", 0.5, "--json")
     assert result.exit_code == 0 and result.stderr == "", result.output
     said = json.loads(result.stdout, parse_constant=lambda number: pytest.fail(f"{number} is no JSON"))
-    assert set(said) == {"model", "max_error", "command", *Advice.__dataclass_fields__}
+    assert set(said) == {"model", "max_error", "command", "sha256", *Advice.__dataclass_fields__}
     assert said["length"] == 23 and 0 < said["tried_at"] <= 23 and said["max_error"] == 0.5
     slots = [layer["slot"] for layer in said["present"]]
     assert [(trial["slot"], trial["spec"]) for trial in said["trials"]] == [

@@ -85,7 +85,7 @@ def _parse_option(part: str, text: str) -> tuple[str, object]:
 
 def _is_option(value: object) -> bool:
     if isinstance(value, int | float):
-        return abs(value) < 2**31
+        return not abs(value) >= 2**31  # whether NaN makes sense, the mechanism says
     return value is None or (isinstance(value, str) and "," not in value and len(value) <= LONGEST_WORD)
 
 
