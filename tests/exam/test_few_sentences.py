@@ -95,7 +95,7 @@ def test_no_text_is_short_enough(model: Any) -> None:
 
 
 def test_long_texts_do_not_thin_out_the_short_ones() -> None:
-    """One in so many is drawn of the texts that can be used, not of all."""
+    """The draw is among the texts that can be used, not among all."""
     assert Setting(9, sentences=5).up_to(LONGEST) == 5, "where lengths are not known, all count"
     assert Setting(99, sentences=3, lengths=(64, 65, 1)).up_to(LONGEST) == 2
 

@@ -1,4 +1,4 @@
-"""What advice and receipts say of losses at the length asked for, and of times, which are told here, not measured."""
+"""What advice and receipts say of losses at the length asked for, and of times, which are given here, not measured."""
 
 from __future__ import annotations
 

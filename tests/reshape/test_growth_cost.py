@@ -1,4 +1,4 @@
-"""What growing costs is told before the long work, and its progress is one percentage that never falls."""
+"""The cost of growing is printed before the long work, and its progress is one percentage that never falls."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def model() -> Transformer:
 
 
 def told_by(asked: Grow, care: Care | None = None) -> tuple[Told, Any]:
-    """All that is told while a model grows, and the new model."""
+    """All progress reports while a model grows, and the new model."""
     events: Told = []
     new, _ = carry_out(asked, examinee_of(model()), growing_texts(), care, lambda *told: events.append(told))
     return events, new

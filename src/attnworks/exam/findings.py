@@ -105,7 +105,7 @@ def find(readings: Readings) -> tuple[Finding, ...]:
 
 
 def role_group(label: str) -> str:
-    """Labels that are told and counted together: all offsets are `offset`."""
+    """The label under which heads are counted together: all offsets are `offset`."""
     return "offset" if label.startswith("offset ") else label
 
 

@@ -14,7 +14,7 @@ UNKNOWN = "no sentence has a value for it"
 
 
 def missing_notes(measure: Measure, readings: Readings) -> Iterator[str]:
-    """One note for each reason. What is missing in some layers only is told where the reason is known."""
+    """One note for each reason. Readings that only some layers lack are noted where the reason is known."""
     names = [declared.name for declared in measure.declares() if readings.of(declared.name)]
     by_reason: dict[tuple[str, tuple[Slot, ...]], list[str]] = {}
     layers: dict[str, list[Slot]] = {}

@@ -216,7 +216,7 @@ class _Shared:
         return self._follow(run, start, added, _dense_marks(self.settings.steps), AFTER, lambda model: self._survey)
 
     def along(self, add: int, way: str) -> Run:
-        """From a new model, which grows by one column every so many steps, or has its final width from the start."""
+        """From a new model, which grows by one column at regular steps, or has its final width from the start."""
         every = self.settings.every
         run = Run("along", self.seed, add, way, (), ())
         start = new_model(NARROW + add if way == SCRATCH else NARROW, self.seed)

@@ -19,7 +19,7 @@ FITTING, SEARCHING, COMPARING = "fitting the chosen columns", "searching for the
 EVALUATIONS = 6
 """Forward passes that a search for the best step takes on average."""
 SEARCHED_ON = 512
-"""About so many sentences are used to search for the final step."""
+"""About this many sentences are used to search for the final step."""
 
 
 @dataclass(frozen=True, kw_only=True)

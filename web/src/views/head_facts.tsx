@@ -36,7 +36,7 @@ function roleFact(head: HeadName): JSX.Element | null {
   );
 }
 
-/** "band (any weights up to two tokens away): explains 70 %; error 0.251 per token that looks, nothing at all has 0.832" */
+/** "band (any weights up to two tokens away): explains 70 %; error 0.251 per query, nothing at all has 0.832" */
 function formSentence(head: HeadName): string | null {
   const of = exam.value;
   const form = formOf(of, head);
@@ -46,7 +46,7 @@ function formSentence(head: HeadName): string | null {
   const share = explainedShare(of, head);
   const explains = share === null ? "" : `: explains ${share}`;
   const named = `${closestName(of, head, form)}${words ? ` (${words})` : ""}${explains}`;
-  const numbers = typeof error === "number" ? `; error ${digits(error)} per token that looks` : "";
+  const numbers = typeof error === "number" ? `; error ${digits(error)} per query` : "";
   const against = numbers !== "" && typeof nothing === "number" ? `, nothing at all has ${digits(nothing)}` : "";
   return `${noFormSentence(of, head) ?? named}${numbers}${against}`;
 }

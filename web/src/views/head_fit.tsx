@@ -34,7 +34,7 @@ export function HeadFit(props: { pin: Pin; head: HeadName; map: Float32Array; fi
       title={`Structure: nearest to ${name}${words ? ` (${words})` : ""}`}
       words={
         <>
-          The error on this sentence is {digits(error)} per token that looks: 0 is a perfect fit, 2 the worst.{" "}
+          The error on this sentence is {digits(error)} per query: 0 is a perfect fit, 2 the worst.{" "}
           {none !== null && `Over all sentences: ${none}. `}
           In the difference, violet is where the head looks more than the form and orange where it looks less; its scale
           ends at the largest difference.
@@ -83,7 +83,7 @@ export function HeadForms({ head }: { head: HeadName }): JSX.Element | null {
       title="Which structured form explains it"
       words={
         <>
-          Error per token that looks, mean of all sentences: 0 is a perfect fit, 2 the worst.{" "}
+          Error per query, mean of all sentences: 0 is a perfect fit, 2 the worst.{" "}
           {typeof nothing === "number" && `The dashed line is the error of nothing at all (${digits(nothing)}). `}A form
           that takes longer to describe always fits better.{" "}
           {none === null

@@ -26,7 +26,7 @@ FINEST = 2.0**-17
 
 @dataclass(frozen=True)
 class Terms:
-    """What all families are told: sizes of the map, errors forgiven, widths of the band, whether later keys are hidden,
+    """What all families know: sizes of the map, errors forgiven, widths of the band, whether later keys are hidden,
     and the offset of each head, or None for the best one of each map.
 
     Descriptions are in bits: log2 n for an index among n, and `value` for a weight from 0 to 1 on a grid of step 2 eps,
