@@ -29,8 +29,7 @@ class Fitted(NamedTuple):
 
 
 def fit_heads(H: Float[Tensor, "h i j"], kind: Kind, told: Told | None) -> Fitted:
-    """Each head by the form, and the offset, that are closest to it over an examination; without an examination, by what is
-    closest to it on this sentence."""
+    """Each head by the form and the offset that are closest to it over an examination, or else on this sentence."""
     names, H, causal = families_of(kind), H.float(), kind == "decoder"
     known = told is not None and len(told.forms) == len(H)
     forms = list(told.forms) if told is not None and known else [""] * len(H)
