@@ -6,8 +6,8 @@ import unicodedata
 from collections.abc import Callable
 from functools import partial
 
-JOINERS = "\u200c\u200d"
-"""Format characters that words of some languages, and emoji, are written with."""
+HARMLESS_FORMATS = "\u00ad\u200c\u200d\u200e\u200f"
+"""Format characters of ordinary text: soft hyphen, joiners of letters and emoji, marks of left and right."""
 
 
 class AttnworksError(Exception):
@@ -52,7 +52,7 @@ def printable(text: str, keep: str = "") -> str:
     """The text with every character escaped that could steer a terminal or hide other text, except those of `keep`.
 
     Escaped are control characters (categories Cc, Zl, Zp), format characters such as marks that turn the direction of
-    writing (Cf, without the joiners of words) and half of a surrogate pair (Cs).
+    writing (Cf, without `HARMLESS_FORMATS`) and half of a surrogate pair (Cs).
 
     >>> printable("a\\x1b[31mb")
     'a\\\\x1b[31mb'
@@ -64,7 +64,7 @@ def printable(text: str, keep: str = "") -> str:
 
 def _steers(character: str) -> bool:
     category = unicodedata.category(character)
-    return category in ("Cc", "Cs", "Zl", "Zp") or (category == "Cf" and character not in JOINERS)
+    return category in ("Cc", "Cs", "Zl", "Zp") or (category == "Cf" and character not in HARMLESS_FORMATS)
 
 
 def _one_line(text: str) -> str:

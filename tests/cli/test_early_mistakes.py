@@ -101,3 +101,9 @@ def test_a_name_that_is_too_long_is_one_line(line: str, tmp_path: Path, monkeypa
     result = CliRunner().invoke(main, words)
     assert isinstance(result.exception, SystemExit), result.exception
     assert result.exit_code in (1, 2) and result.stderr.count("\n") == 1 and "File name too long" in result.stderr
+
+
+def test_completion_after_a_mistyped_command_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = {"_ATTNWORKS_COMPLETE": "bash_complete", "COMP_WORDS": "attnworks trian x", "COMP_CWORD": "2"}
+    result = CliRunner().invoke(main, prog_name="attnworks", env=asked)
+    assert result.exit_code == 0 and result.output == ""

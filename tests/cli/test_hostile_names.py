@@ -24,8 +24,8 @@ EVIL = "\x1b]0;owned\x07\x1b[66;6H\x9b31m\u202edlo\u2028\x7f"
 RAW = ("\x1b]0", "\x07", "\x1b[66", "\x9b", "\u202e", "\u2028", "\x7f")
 
 
-def under_terminal(*words: object) -> str:
-    """What a command prints when its three streams are a terminal; run in a copy of this process."""
+def under_terminal(*words: object) -> tuple[str, int]:
+    """What a command prints when its three streams are a terminal, and its exit code; run in a copy of this process."""
     child, terminal = pty.fork()
     if child == 0:
         code = 1
@@ -49,7 +49,7 @@ def under_terminal(*words: object) -> str:
     _, status = os.waitpid(child, 0)
     shown = data.decode(errors="replace")
     assert os.WIFEXITED(status) and "Traceback" not in shown, shown
-    return shown
+    return shown, os.WEXITSTATUS(status)
 
 
 def check(shown: str) -> None:
@@ -112,7 +112,7 @@ def run(home: Path) -> Path:
 def test_typed(line: str, home: Path, run: Path) -> None:
     places = {"HOME": home, "RUN": run, "OUT": home / "out"}
     words = [str(places.get(word, word)).replace("EVIL", EVIL) for word in line.split()]
-    check(under_terminal(*words))
+    check(under_terminal(*words)[0])
 
 
 @needs_fork
@@ -128,8 +128,8 @@ def test_folders_that_work(home: Path, run: Path) -> None:
         ["reshape", "history", home / "pruned"],
         ["train", "--resume", run, "--steps", "4"],
     ):
-        shown = under_terminal(*words)
-        assert not [raw for raw in RAW if raw in shown], shown
+        shown, code = under_terminal(*words)
+        assert code == 0 and not [raw for raw in RAW if raw in shown], shown
 
 
 @needs_fork
@@ -164,5 +164,5 @@ def test_inside_files(where: str, home: Path, run: Path) -> None:
         words = ["train", "--resume", run, "--steps", "4"]
     else:
         (run / "source.json").write_text(EVIL)
-    shown = under_terminal(*words)
-    assert not [raw for raw in RAW if raw in shown], shown
+    shown, code = under_terminal(*words)
+    assert (code == 0) == (where == "metrics") and not [raw for raw in RAW if raw in shown], shown

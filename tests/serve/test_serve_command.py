@@ -62,7 +62,7 @@ def test_serves_an_examination_until_told_to_stop(exam_folder: Path) -> None:
 
 
 def test_stops_while_it_works_however_often_it_is_told() -> None:
-    """What runs is finished; after one more signal and another, the process still ends by itself."""
+    """After one more signal and another, the process still ends by itself, with exit code 0."""
     command = [sys.executable, "-u", "-m", "attnworks", "serve", str(tiny_folder("bert")), "--text", LINES[0]]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -78,6 +78,40 @@ def test_stops_while_it_works_however_often_it_is_told() -> None:
             connection.request("POST", f"{url.path}api/examine", body, {"Content-Type": "application/json"})
             for how in (signal.SIGINT, signal.SIGINT, signal.SIGTERM):
                 process.send_signal(how)
+            out, err = process.communicate(timeout=PATIENCE)
+        finally:
+            process.kill()
+    assert (process.returncode, out, err) == (0, "Stopped.\n", "")
+
+
+ENDLESS = """
+import sys, time
+from attnworks.cli import main
+from attnworks.serve.live import LiveModel
+
+def look(self, question):
+    print("working", flush=True)
+    time.sleep(100_000)
+
+LiveModel.look = look
+main(sys.argv[1:])
+"""
+
+
+def test_ends_while_it_computes_what_never_ends() -> None:
+    command = [sys.executable, "-u", "-c", ENDLESS, "serve", str(tiny_folder("bert")), "--text", LINES[0]]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            found = ADDRESS.search(process.stdout.readline())
+            assert found is not None, process.communicate()[1]
+            assert process.stdout.readline() == "Ctrl-C stops.\n"
+            url = urllib.parse.urlsplit(found[0])
+            connection = http.client.HTTPConnection(url.netloc, timeout=PATIENCE)
+            body = json.dumps({"text": LINES[0]})
+            connection.request("POST", f"{url.path}api/look", body, {"Content-Type": "application/json"})
+            assert process.stdout.readline() == "working\n"
+            process.send_signal(signal.SIGTERM)
             out, err = process.communicate(timeout=PATIENCE)
         finally:
             process.kill()

@@ -27,7 +27,7 @@ def test_a_file_that_is_not_regular_is_refused(kind: str, tmp_path: Path) -> Non
     SPECIAL[kind](path)
     with (
         time_limit(180),
-        pytest.raises(FolderError, match=r"expected (a regular file|a file or|links that)"),
+        pytest.raises(FolderError, match=r"expected (a regular file|a file or|a link that)"),
     ):
         read_file(path)
 

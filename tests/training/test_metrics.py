@@ -78,6 +78,25 @@ def test_a_damaged_line_is_set_aside_and_all_others_stay(tmp_path: Path) -> None
     assert Metrics(tmp_path, after=9).remark is None
 
 
+def test_interrupted_repairs_lose_no_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damaged lines are copied before the file is written without them."""
+    metrics, path = Metrics(tmp_path, after=0), tmp_path / "metrics.jsonl"
+    metrics(step(1))
+    path.write_bytes(damaged := b"\0bad\n" + path.read_bytes())
+    written: list[Path] = []
+
+    def write(place: Path, data: bytes) -> None:
+        if place == path:
+            raise KeyboardInterrupt
+        written.append(place)
+        place.write_bytes(data)
+
+    monkeypatch.setattr("attnworks.training.metrics.write_file", write)
+    with pytest.raises(KeyboardInterrupt):
+        Metrics(tmp_path, after=1)
+    assert path.read_bytes() == damaged and [one.read_bytes() for one in written] == [b"\0bad\n"]
+
+
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     assert read_lines(tmp_path / "metrics.jsonl") == ([], [])
 

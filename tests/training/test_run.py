@@ -27,6 +27,7 @@ from attnworks.models import Recurrent, Transformer, load
 from attnworks.models.presets import PRESETS
 from attnworks.objectives import Seq2Seq
 from attnworks.storage.pointer import BEST, LAST, best_of, point, pointed_at
+from attnworks.storage.sealed import read_sealed, seal
 from attnworks.training import checkpoint, run
 from attnworks.training.checkpoint import forget_others
 from attnworks.training.evaluate import mean_loss
@@ -303,16 +304,47 @@ def test_a_newer_checkpoint_that_is_damaged_is_named_and_never_overwritten(corpu
     (last / "model.safetensors").write_bytes(b"damaged")
     (folder / LAST).unlink()
     run = Run.resume(folder)
-    assert run.progress.step == int(sorted(checkpoints.iterdir())[-2].name[5:]) < done.progress.step
+    aside = checkpoints / f"{last.name}.damaged-1"
+    assert aside.is_dir() and not last.exists()
+    assert run.progress.step == max(int(one.name[5:]) for one in checkpoints.iterdir() if one != aside)
+    aside.rename(last)
     (folder / LAST).unlink()
     point(folder, LAST, before)
     for other in checkpoints.iterdir():
         if other not in (before, last):
             shutil.rmtree(other)
     run = Run.resume(folder)
-    assert remarks_of(run) == [f"{last.name} is damaged; resuming from the checkpoint before it"]
-    assert (checkpoints / f"{last.name}.damaged-1" / "model.safetensors").read_bytes() == b"damaged"
+    newest = f"resuming from {before.name}, the newest whole checkpoint"
+    assert run.remarks == [f"{last.name} is damaged; last.json names {before.name}; {newest}"]
+    kept = checkpoints / f"{last.name}.damaged-1" / "model.safetensors"
+    assert kept.read_bytes() == b"damaged", "renamed before training, which may never save at that step"
+    run.train()
+    assert kept.read_bytes() == b"damaged"
     assert state_of(Run.resume(folder)) == state_of(done)
+
+
+def test_without_best_json_the_best_model_is_opened_all_the_same(corpus: str, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    done = straight(corpus, folder, validate_every=4, keep_every=4)
+    last, best = pointed_at(folder, LAST), folder / "checkpoints" / "step-00000004"
+    assert last is not None and best.is_dir() and best != last
+    saved = read_sealed(last / "training.json")
+    saved["progress"]["best_step"] = 4
+    (last / "training.json").write_bytes(seal(saved))
+    (folder / BEST).unlink()
+    assert best_of(folder) == best
+    shutil.rmtree(best)
+    with pytest.raises(FolderError):
+        load(folder)
+    assert done.progress.step > 4
+
+
+def test_steps_of_more_digits_are_newer(tmp_path: Path) -> None:
+    for name in ("step-00000003", "step-99999999", "step-100000000"):
+        (tmp_path / "checkpoints" / name).mkdir(parents=True)
+    point(tmp_path, LAST, tmp_path / "checkpoints" / "step-99999999")
+    forget_others(tmp_path, None)
+    assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"step-99999999", "step-100000000"}
 
 
 def test_only_damaged_checkpoints_are_refused(corpus: str, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from attnworks.errors import FolderError
 from attnworks.experiments.conti import MAPS, RESULTS, conti
 from attnworks.models.presets import PRESETS, preset
 from attnworks.reports.heads import draw_heads
-from attnworks.storage.disk import entries
+from attnworks.storage.disk import entries, read_file
 from attnworks.training.events import Watcher
 from attnworks.training.recipe import Recipe
 from attnworks.training.run import Run
@@ -39,7 +39,7 @@ def run_conti(folder: Path, recipes: list[Recipe], as_json: bool) -> None:
     if stopped:
         screen.print("Stopped; run the same command again to go on.")
         return
-    report = json.loads((folder / RESULTS).read_text())
+    report = json.loads(read_file(folder / RESULTS))
     if as_json:
         print_json(report)
         return
@@ -87,7 +87,7 @@ def _draw(folder: Path, presets: list[str]) -> list[Path]:
         return []
     drawn: list[Path] = []
     for name in presets:
-        for number, trace in enumerate(json.loads((folder / MAPS / f"{name}.json").read_text())["sentences"]):
+        for number, trace in enumerate(json.loads(read_file(folder / MAPS / f"{name}.json"))["sentences"]):
             for layer in trace["attention"]:
                 path = folder / MAPS / f"{name}-sentence{number}-{layer['slot']}.png"
                 draw_heads(trace, layer["slot"], path)

@@ -18,7 +18,7 @@ class SuggestingGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         known = self.list_commands(ctx)
-        if args and args[0] not in known and not args[0].startswith("-"):
+        if args and not ctx.resilient_parsing and args[0] not in known and not args[0].startswith("-"):
             close = difflib.get_close_matches(args[0], known, n=1)
             advice = f"Did you mean {close[0]!r}?" if close else f"Choose one of {', '.join(known)}."
             ctx.fail(f"No such command {args[0]!r}. {advice}")

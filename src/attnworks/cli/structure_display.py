@@ -20,6 +20,7 @@ from attnworks.experiments.conti import MAPS
 from attnworks.experiments.structure import EIGHT, MODELS, ONE, SLOT, Settings, families, structure
 from attnworks.reports.heads import draw_heads
 from attnworks.reports.structure import draw_cost, draw_families, draw_forms
+from attnworks.storage.disk import read_file
 from attnworks.training.events import Watcher
 from attnworks.training.recipe import Recipe
 from attnworks.training.run import Run
@@ -90,7 +91,7 @@ def _draw(folder: Path, report: dict[str, Any]) -> list[Path]:
         return []
     home = folder / MAPS
     drawn = [home / f"{name}.png" for name in (ONE, EIGHT, "forms", "families", "cost")]
-    traces = {name: json.loads((home / f"{name}.json").read_text())["sentences"][0] for name in (ONE, EIGHT)}
+    traces = {name: json.loads(read_file(home / f"{name}.json"))["sentences"][0] for name in (ONE, EIGHT)}
     for name, path in zip((ONE, EIGHT), drawn, strict=False):
         draw_heads(traces[name], SLOT, path)
     layer = next(layer for layer in traces[EIGHT]["attention"] if layer["slot"] == SLOT)

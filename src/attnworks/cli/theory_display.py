@@ -20,7 +20,7 @@ from attnworks.experiments.collapse import ALONE, SKIP, WIRINGS
 from attnworks.experiments.conti import RESULTS
 from attnworks.reports.theory import FIGURES, draw_collapse, draw_paths
 from attnworks.reports.theory_weights import draw_context, draw_gradient, draw_projection, draw_two_keys
-from attnworks.storage.disk import entries, new_folder
+from attnworks.storage.disk import entries, new_folder, read_file
 
 
 class Study(NamedTuple):
@@ -73,7 +73,7 @@ def _check_place(name: str, folder: Path) -> None:
 def _experiment_in(path: Path) -> str | None:
     """Which experiment wrote a results file; None where there is no file."""
     try:
-        return str(json.loads(path.read_text())["experiment"]) if path.exists() else None
+        return str(json.loads(read_file(path))["experiment"]) if path.exists() else None
     except (OSError, ValueError, KeyError, TypeError):
         return "unknown"
 

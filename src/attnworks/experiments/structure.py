@@ -32,7 +32,7 @@ from attnworks.reshape.events import Watch, silently
 from attnworks.reshape.heads import Head, choose_heads
 from attnworks.reshape.healing import heal
 from attnworks.reshape.projecting import Project, rise_alone, with_forms
-from attnworks.storage.disk import write_file
+from attnworks.storage.disk import read_file, write_file
 from attnworks.traces.examinee import Examinee, own_examinee
 from attnworks.traces.judging import Judge
 from attnworks.training.evaluate import translation_scores
@@ -119,7 +119,7 @@ def _begun(folder: Path, settings: Settings, recipes: dict[str, Recipe]) -> dict
         begun = {**asked, "models": {}, "alone": {}, "projected": []}
         _keep(folder, begun)
         return begun
-    report = json.loads(path.read_text())
+    report = json.loads(read_file(path))
     for part, options in asked.items():
         if report.get(part) != options:
             raise FolderError(
@@ -181,7 +181,7 @@ def _plain(row: torch.Tensor | tuple[str, ...]) -> list[Any]:
 
 def _example(folder: Path) -> dict[str, Any]:
     """Each head on one sentence beside its nearest form and the error of at most eps, as in figure 13."""
-    trace = json.loads((folder / MAPS / f"{EIGHT}.json").read_text())["sentences"][0]
+    trace = json.loads(read_file(folder / MAPS / f"{EIGHT}.json"))["sentences"][0]
     layer = next(layer for layer in trace["attention"] if layer["slot"] == SLOT)
     H = torch.tensor(layer["weights"])
     found = forms.fit(H, [family for family in FAMILIES if family != "zero"], eps=EPS)

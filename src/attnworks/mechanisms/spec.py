@@ -44,7 +44,7 @@ class MechanismSpec:
         for option, value in self.options.items():
             if option not in known:
                 raise unknown_name(f"option of mechanism {self.name!r}", option, known)
-            if not _is_option(value):
+            if not _is_option(value, 2**63 if option == "seed" else 2**31):
                 raise UsageError(
                     asked=f"mechanism {self.name!r} with {option}={_shown(value)}",
                     expected=f"a number, true, false, null or a word (below 2^31, at most {LONGEST_WORD} letters)",
@@ -83,9 +83,9 @@ def _parse_option(part: str, text: str) -> tuple[str, object]:
     return key, _read(value)
 
 
-def _is_option(value: object) -> bool:
+def _is_option(value: object, limit: int) -> bool:
     if isinstance(value, int | float):
-        return not abs(value) >= 2**31  # whether NaN makes sense, the mechanism says
+        return not abs(value) >= limit  # whether NaN makes sense, the mechanism says
     return value is None or (isinstance(value, str) and "," not in value and len(value) <= LONGEST_WORD)
 
 

@@ -29,7 +29,7 @@ CAUSES = {
     errno.EDQUOT: "free space within your quota",
     errno.ENOTDIR: "a folder",
     errno.EISDIR: "a file",
-    errno.ELOOP: "links that lead somewhere",
+    errno.ELOOP: "a link that does not lead to itself",
 }
 """What was missing when the system answers with this error number."""
 KINDS = {
@@ -83,10 +83,15 @@ def write_file(path: Path, data: bytes) -> None:
 
 def set_aside(path: Path) -> Path:
     """Give a damaged file or folder another name beside its place, so that nothing overwrites it."""
+    return path.rename(free_name(path))
+
+
+def free_name(path: Path) -> Path:
+    """NAME.damaged-1 beside a path, or the next number that is not taken."""
     number = 1
-    while (place := path.with_name(f"{path.name}.damaged-{number}")).exists():
+    while os.path.lexists(place := path.with_name(f"{path.name}.damaged-{number}")):
         number += 1
-    return path.rename(place)
+    return place
 
 
 def entries(folder: Path) -> list[Path]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from attnworks.storage.disk import write_file
 from attnworks.storage.sealed import changed, read_sealed, seal
 
-CHECKPOINTS, LAST, BEST = "checkpoints", "last.json", "best.json"
+CHECKPOINTS, LAST, BEST, TRAINING = "checkpoints", "last.json", "best.json", "training.json"
 
 
 def point(run: Path, pointer: str, checkpoint: Path) -> None:
@@ -27,5 +27,13 @@ def pointed_at(run: Path, pointer: str) -> Path | None:
 
 
 def best_of(run: Path) -> Path | None:
-    """The best checkpoint of a run, or the last if none was ever compared."""
-    return pointed_at(run, BEST) or pointed_at(run, LAST)
+    """The best checkpoint of a run, or the last if none was ever compared.
+
+    Without best.json the last checkpoint says which one was best, so that no other model is opened in its place.
+    """
+    best, last = pointed_at(run, BEST), pointed_at(run, LAST)
+    if best is not None or last is None or not os.path.lexists(last / TRAINING):
+        return best or last
+    progress = read_sealed(last / TRAINING).get("progress")
+    step = progress.get("best_step") if isinstance(progress, dict) else None
+    return last if type(step) is not int else run / CHECKPOINTS / f"step-{step:08d}"

@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from attnworks.errors import AttnworksError, FolderError
+from attnworks.errors import AttnworksError, FolderError, UsageError
 from attnworks.notation import DTYPES
 from attnworks.storage.disk import check_regular, read_file
 
@@ -32,7 +32,13 @@ def seal(data: dict[str, Any]) -> bytes:
 
 def with_sha256(data: dict[str, Any]) -> dict[str, Any]:
     """The data with one more key, the SHA-256 of its canonical JSON."""
-    return data | {"sha256": sha256(canonical(data))}
+    try:
+        return data | {"sha256": sha256(canonical(data))}
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            asked="write JSON", expected="text in Unicode", got=repr(error.object[error.start : error.end]),
+            remedy="rename the file, or correct the text",
+        ) from None  # fmt: skip
 
 
 def read_sealed(path: Path) -> dict[str, Any]:

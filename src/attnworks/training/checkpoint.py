@@ -6,7 +6,7 @@ import re
 import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -16,10 +16,10 @@ from attnworks.models import Model
 from attnworks.models.folder import load, parameters_of, tensors_of, write_model
 from attnworks.models.strict import parse
 from attnworks.storage.disk import disk_errors, new_folder, set_aside
-from attnworks.storage.pointer import BEST, CHECKPOINTS, LAST, point, pointed_at
+from attnworks.storage.pointer import BEST, CHECKPOINTS, LAST, TRAINING, point, pointed_at
 from attnworks.storage.sealed import changed, is_table, read_sealed, read_tensors, seal, write_tensors
 
-OPTIMISER, TRAINING = "optimiser.safetensors", "training.json"
+OPTIMISER = "optimiser.safetensors"
 NAME = re.compile(r"step-([0-9]{8,})")
 
 
@@ -100,26 +100,40 @@ def is_whole(folder: Path) -> bool:
     return True
 
 
-def resume_point(run: Path) -> tuple[Path | None, str | None]:
-    """The checkpoint to resume from (None before the first), and a remark if it is not the one that last.json names.
+class ResumePoint(NamedTuple):
+    """The checkpoint to resume from (None before the first), newer ones that are damaged, and a remark about both."""
 
-    A checkpoint that is newer than the one of last.json is never lost: the newest whole one is taken.
+    checkpoint: Path | None
+    damaged: list[Path]
+    remark: str | None
+
+
+def resume_point(run: Path) -> ResumePoint:
+    """Where to resume: at the checkpoint that last.json names, or at the newest whole one that is newer.
+
+    A checkpoint that last.json names and that is damaged is not replaced by an older one: loading it is an error.
     """
     last = pointed_at(run, LAST)
     step = -1 if last is None or (name := NAME.fullmatch(last.name)) is None else int(name[1])
     newer = [folder for number, folder in checkpoints(run).items() if number > step]
     named = "last.json is missing" if last is None else f"last.json names {last.name}"
+    damaged: list[Path] = []
     for folder in newer:
         if is_whole(folder):
-            return folder, f"{named}; resuming from {folder.name}, the newest whole checkpoint"
-    if newer and last is None:
+            last = folder
+            break
+        damaged.append(folder)
+    if damaged and last is None:
         raise FolderError(
             asked=f"resume {run}",
             expected=f"last.json or a whole checkpoint in {CHECKPOINTS}",
-            got=f"no last.json, and {newer[0].name} is damaged",
+            got=f"no last.json, and {damaged[0].name} is damaged",
             remedy="copy the run folder again from where it was whole",
         )
-    return last, f"{newer[0].name} is damaged; resuming from the checkpoint before it" if newer else None
+    if last is None or not newer:
+        return ResumePoint(last, [], None)
+    names = "".join(f"{folder.name} is damaged; " for folder in damaged)
+    return ResumePoint(last, damaged, f"{names}{named}; resuming from {last.name}, the newest whole checkpoint")
 
 
 def forget_others(run: Path, keep_every: int | None) -> None:
@@ -128,9 +142,10 @@ def forget_others(run: Path, keep_every: int | None) -> None:
     Newer checkpoints and folders with other names stay.
     """
     last, best = pointed_at(run, LAST), pointed_at(run, BEST)
-    for step, folder in checkpoints(run).items():
-        older = last is not None and folder.name < last.name
-        if older and folder != best and not (keep_every and step % keep_every == 0):
+    found = checkpoints(run)
+    newest = next((step for step, folder in found.items() if folder == last), -1)
+    for step, folder in found.items():
+        if step < newest and folder != best and not (keep_every and step % keep_every == 0):
             shutil.rmtree(folder, ignore_errors=True)
     for scratch in (*(run / CHECKPOINTS).glob(".step-*.partial"), *(run / CHECKPOINTS).glob(".step-*.old")):
         shutil.rmtree(scratch, ignore_errors=True)

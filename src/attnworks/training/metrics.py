@@ -7,7 +7,7 @@ import os
 from dataclasses import asdict
 from pathlib import Path
 
-from attnworks.storage.disk import disk_errors, read_file, set_aside, write_file
+from attnworks.storage.disk import disk_errors, free_name, read_file, write_file
 from attnworks.training.events import Event, Grown, Remark, Saved, Validated
 
 METRICS = "metrics.jsonl"
@@ -17,14 +17,14 @@ LARGEST_METRICS = 2**34
 class Metrics:
     """Appends what happens. Lines of steps after `after`, which will be done again, are dropped first.
 
-    Lines that cannot be read are moved to a file beside it; `remark` says so.
+    Lines that cannot be read are first copied to a file beside it, so that none is lost; `remark` says so.
     """
 
     def __init__(self, run: Path, after: int) -> None:
         self.path, self.remark = run / METRICS, None
         lines, damaged = read_lines(self.path)
         if damaged:
-            aside = set_aside(self.path)
+            aside = free_name(self.path)
             write_file(aside, b"".join(line + b"\n" for line in damaged))
             number = f"{len(damaged)} damaged line{'s' * (len(damaged) > 1)}"
             self.remark = f"{number} of {METRICS}: moved to {aside.name}; all others were kept"

@@ -31,7 +31,7 @@ from attnworks.models import PureConfig, Recurrent, RecurrentConfig, Transformer
 from attnworks.models.folder import read_config, read_manifest
 from attnworks.models.strict import config_from_json, parse
 from attnworks.objectives import Seq2Seq
-from attnworks.storage.disk import disk_errors, new_folder, write_file
+from attnworks.storage.disk import disk_errors, new_folder, set_aside, write_file
 from attnworks.storage.pointer import BEST, LAST, point, pointed_at
 from attnworks.storage.sealed import changed, read_json_bytes, read_sealed, seal, sha256
 from attnworks.training.checkpoint import (
@@ -166,13 +166,15 @@ class Run:
                 remedy="put the old corpus back, or start a new run",
             )
         with disk_errors(f"resume {folder}", remedy="check that you may read it"):
-            last, remark = resume_point(folder)
+            last, damaged, remark = resume_point(folder)
         config = None if last is None else _config_of(last, recipe)
         run = cls(folder, recipe, corpus, *load_vocabularies(folder), team, config)
         if last is not None:
             run.progress = load_checkpoint(last, run.model, run.optimiser)
         run.remarks = [] if remark is None else [remark]
         if remark is not None and last is not None and run.team.leads:
+            for newer in damaged:
+                set_aside(newer)
             for pointer in (BEST, LAST) if run.progress.best_step == run.progress.step else (LAST,):
                 point(folder, pointer, last)
         if recipe != old and run.team.leads:

@@ -29,11 +29,9 @@ def numbered_lines(path: Path, digest: Digest | None = None) -> Iterator[tuple[i
     """(number, text without its line end) of every line; the text of a line over LONGEST_LINE bytes is None.
 
     A byte order mark and Windows line ends are taken off. Whatever is wrong with the file is a one-line error. The
-    file may be a pipe, which can be read once: `digest`, such as hashlib.sha256(), is given every byte of the lines.
+    file may be a pipe, which can be read once: `digest`, such as hashlib.sha256(), is given every byte, unpacked.
     """
-    for number, offset, line in _raw_lines(path):
-        if digest is not None:
-            digest.update(line)
+    for number, offset, line in _raw_lines(path, digest):
         if len(line) > LONGEST_LINE:
             yield number, None
             continue
@@ -51,7 +49,7 @@ def numbered_lines(path: Path, digest: Digest | None = None) -> Iterator[tuple[i
         yield number, text.rstrip("\r\n")
 
 
-def _raw_lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
+def _raw_lines(path: Path, digest: Digest | None) -> Iterator[tuple[int, int, bytes]]:
     """(number, offset, bytes) of every line; of an overlong one only its beginning."""
     number = offset = 0
     try:
@@ -61,12 +59,10 @@ def _raw_lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
                 if not line:
                     break
                 yield number, offset, line
-                offset += len(line)
-                _check_size(path, offset)
+                offset += _counted(path, offset, line, digest)
                 while len(line) > LONGEST_LINE and not line.endswith(b"\n"):
                     line = stream.readline(LONGEST_LINE + 1)
-                    offset += len(line)
-                    _check_size(path, offset)
+                    offset += _counted(path, offset, line, digest)
     except AttnworksError:
         raise
     except FileNotFoundError:
@@ -82,14 +78,18 @@ def _raw_lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
         raise _unreadable(path, "an empty file", "choose a file with text in it")
 
 
-def _check_size(path: Path, size: int) -> None:
-    if size > LARGEST_TEXT:
+def _counted(path: Path, offset: int, data: bytes, digest: Digest | None) -> int:
+    """The number of these bytes, which are given to the digest; an error if the text gets too long with them."""
+    if digest is not None:
+        digest.update(data)
+    if offset + len(data) > LARGEST_TEXT:
         raise UsageError(
             asked=f"read {path}",
             expected=f"at most {LARGEST_TEXT:,} bytes of text",
             got="more",
             remedy="split the text into several files",
         )
+    return len(data)
 
 
 def _unpacked(path: Path, file: io.BufferedReader) -> io.BufferedReader:
