@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.exam_helpers import LINES, tiny_tokenizer
+from tests.exam_helpers import LINES, tiny_folder, tiny_tokenizer
 from tests.tiny_models import TINY
 from torch import Tensor
 
@@ -82,3 +82,8 @@ def test_what_a_text_does_not_have() -> None:
         "were not computed: no sentence has a token twice"
     )
     assert not any("twice" in note for note in notes_of("bert", "roles", TWICE))
+
+
+def test_models_without_sink_logits_get_no_note_about_them() -> None:
+    exam = examine(str(tiny_folder("bert")), texts=LINES, measures=["sinks"])
+    assert "sinks.learned" in exam.readings and not [note for note in exam.notes if "learned" in note]

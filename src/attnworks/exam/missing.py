@@ -27,7 +27,7 @@ def missing_notes(measure: Measure, readings: Readings) -> Iterator[str]:
             words = measure.why_missing(name, slots, readings) if reason is None else reason
             if words is None and len(slots) == len(layers[name]):
                 words = UNKNOWN
-            if words is not None:
+            if words:
                 by_reason.setdefault((words, tuple(slots)), []).append(name)
     for (words, slots), found in by_reason.items():
         what = f"{measure.name} was" if found == names and len(names) > 1 else _were(found)

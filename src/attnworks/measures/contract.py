@@ -165,7 +165,7 @@ class Measure:
         return ()
 
     def why_missing(self, name: str, slots: Sequence[Slot], readings: Readings) -> str | None:
-        """Why no sentence counted for this reading in these layers, where that is known; a clause for people."""
+        """Why no sentence counted for this reading in these layers: a clause, "" without a note, None if unknown."""
         del name, slots, readings
         return None
 
