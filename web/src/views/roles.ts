@@ -135,7 +135,9 @@ export function noFormSentence(exam: Exam, head: HeadName): string | null {
   if (closest === "" || closest === "none" || share === null) return "no structured form";
   if (closest === "uniform") return `no structured form; even attention explains ${share}`;
   const name = closestName(exam, head, closest);
-  return `no structured form that is worth the length of its description explains half; the closest, ${name}, explains ${share}`;
+  const explained = Number(ofHead(exam, "structure.explained", head));
+  const reason = explained < 0.5 ? "no pattern explains half of it" : "no pattern is worth the length of its description";
+  return `${reason}; the closest, ${name}, explains ${share}`;
 }
 
 /** "each token to the one at a fixed offset", from the words of the reading. */
