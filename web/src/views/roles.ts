@@ -136,7 +136,8 @@ export function noFormSentence(exam: Exam, head: HeadName): string | null {
   if (closest === "uniform") return `no structured form; even attention explains ${share}`;
   const name = closestName(exam, head, closest);
   const explained = Number(ofHead(exam, "structure.explained", head));
-  const reason = explained < 0.5 ? "no pattern explains half of it" : "no pattern is worth the length of its description";
+  const reason =
+    explained < 0.5 ? "no pattern explains half of it" : "no pattern is worth the length of its description";
   return `${reason}; the closest, ${name}, explains ${share}`;
 }
 
