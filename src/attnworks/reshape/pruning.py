@@ -39,7 +39,7 @@ class Prune(Reshape):
     compare   measure the loss at every tenth of the heads, by every ranking; gates are trained for the share asked for
 
     Heads that share keys and values go together. A layer may end without heads: then it gives its output bias. The
-    prediction is the loss of the same cut on the text that is looked at, with the outputs of heads set to zero, which
+    prediction is the loss of the same cut on the text that is read, with the outputs of heads set to zero, which
     removing them is equal to.
     Source: Michel et al. 2019; Voita et al. 2019, whose gates are one of the rankings.
     """
