@@ -21,7 +21,7 @@ HEADS = ("layer", "head")
 SOURCE = "Conti 2024, section 3.1.1 (S4.133), D12"
 EPS = 0.02
 SENTENCES = 16
-"""About so many of a corpus are fitted."""
+"""About the number of sentences of a corpus that are fitted."""
 RELIABLE = SENTENCES // 2
 """Forms from fewer sentences are called unreliable: that is less than half of what the measure aims at."""
 LONGEST = 64

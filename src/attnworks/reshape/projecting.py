@@ -22,7 +22,7 @@ from attnworks.traces.layer import LayerTrace
 from attnworks.traces.subject import Spectator
 
 PREDICTED_ON = 64
-"""About so many sentences each head is tried on alone."""
+"""About the number of sentences on which each head is tried alone."""
 WIDEST = 64
 
 

@@ -132,7 +132,7 @@ class Prune(Reshape):
         return _first(order, keep)
 
     def ranked(self, bench: Bench, units: Sequence[Unit], by: str) -> list[Unit]:
-        """Greedy ablation goes on to the last head if every level is asked for, or each layer has its own share."""
+        """Greedy ablation continues to the last head if every level is asked for, or each layer has its own share."""
         assert self.keep is not None
         to_the_end = by == "ablation" and (self.compare or self.evenly)
         return rank(bench, units, len(units if to_the_end else self.first(units, self.keep, units)), by)
