@@ -100,7 +100,7 @@ def test_advice_on_a_model_of_hugging_face(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "Encoder" in result.stdout and "enc.1" in result.stdout and WINDOW in result.stdout
     assert result.stdout.splitlines()[-1] == "Nothing is measurably faster within an error of 0 %: keep what is there."
-    assert "Do it" not in result.stdout and "trying mechanisms" in result.stderr
+    assert "Command" not in result.stdout and "trying mechanisms" in result.stderr
 
 
 def test_the_tables(run: Path, told: dict[str, Any]) -> None:
@@ -126,11 +126,18 @@ def test_the_tables(run: Path, told: dict[str, Any]) -> None:
         "(+1e-08)." in flat
     )
     assert flat.endswith(
-        f"Do it attnworks reshape swap {shlex.quote(str(run))} --layers 'enc.0={WINDOW} dec.0={WINDOW}' --n 4096 "
+        f"Command: attnworks reshape swap {shlex.quote(str(run))} --layers 'enc.0={WINDOW} dec.0={WINDOW}' --n 4096 "
         "--objective embedding --out FOLDER"
     )
     tables = [line for line in result.stdout.splitlines() if line.startswith((" layer", " enc", " dec", "      "))]
     assert tables and all(len(line) <= 80 for line in tables)
+
+
+def test_a_mix_that_does_not_pay_has_its_command_too(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = replace(ADVICE, model_time_interval=(0.8, 1.04))
+    monkeypatch.setattr(advise_display, "advise", lambda bench, to, **options: slow)
+    last = advise(run, "--n", 4096).stdout.splitlines()[-1]
+    assert last.startswith("Command, if you want it anyway: attnworks reshape swap ")
 
 
 def test_a_gain_that_cannot_be_measured_is_not_told_as_one() -> None:

@@ -64,3 +64,26 @@ def test_completion_prints_a_script(shell: str) -> None:
 def test_unknown_attribute_of_the_package_names_what_there_is() -> None:
     with pytest.raises(AttributeError, match=r"it has .*build.*mechanisms"):
         attnworks.biuld  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_help_of_options_is_in_plain_sentences() -> None:
+    """No fragment whose noun is missing ("Of healing."), and no number left open ("At most so many.")."""
+    texts = {
+        f"{command.name} {option.opts[0]}": option.help or ""
+        for command in _commands(main)
+        for option in command.params
+        if isinstance(option, click.Option)
+    }
+    assert len(texts) > 100
+    bad = ("Of ", "To look", "To learn", "To judge", "To train")
+    assert [name for name, text in texts.items() if text.startswith(bad) or "so many" in text.lower()] == []
+    shown = [command.help or "" for command in _commands(main)] + list(texts.values())
+    assert [text for text in shown if "go on" in text.lower()] == []
+
+
+def _commands(command: click.Command) -> list[click.Command]:
+    if not isinstance(command, click.Group):
+        return [command]
+    context = click.Context(command)
+    inner = [command.get_command(context, name) for name in command.list_commands(context)]
+    return [command, *(one for group in inner if group is not None for one in _commands(group))]

@@ -14,7 +14,7 @@ from attnworks.exam.folds import Folds
 from attnworks.linalg import structure
 from attnworks.measures.contract import MEASURES, Placed, Sample, Setting
 from attnworks.measures.reading import Readings
-from attnworks.measures.structure_fit import ACROSS, EPS, FAMILIES, LONGEST, SENTENCES, Structure, judge
+from attnworks.measures.structure_fit import ACROSS, EPS, FAMILIES, LONGEST, SENTENCES, Structure, closest_forms
 from attnworks.traces.layer import Kind, Slot
 from attnworks.traces.maps import Maps
 
@@ -153,7 +153,7 @@ def test_a_form_explains_half_or_more() -> None:
     heads = torch.stack(
         [duels_of(zero=0.8, column=0.4), duels_of(zero=0.8, column=0.401), duels_of(zero=0.8, uniform=0)]
     )
-    closest, distance, explained, form = judge(heads, names)
+    closest, distance, explained, form = closest_forms(heads, names)
     assert closest == ("column", "column", "uniform") and form == ("column", "none", "none")
     assert_close(distance, torch.tensor([0.4, 0.401, 0.0], dtype=torch.float64))
     assert_close(explained, torch.tensor([0.5, 1 - 0.401 / 0.8, 1.0], dtype=torch.float64))
@@ -163,7 +163,7 @@ def test_a_winner_that_explains_less_than_half_is_not_called_closest() -> None:
     """Even attention wins every duel with a share of 0.1; the band, too long for its 0.4, has the least error."""
     duels = duels_of(zero=0.8, uniform=0.72, band=0.48)
     duels[tuple(FAMILIES).index("band")] += 0.4 - 0.4 * torch.eye(len(FAMILIES))[tuple(FAMILIES).index("band")]
-    closest, distance, explained, form = judge(duels[None], tuple(FAMILIES))
+    closest, distance, explained, form = closest_forms(duels[None], tuple(FAMILIES))
     assert closest == ("band",) and form == ("none",)
     assert distance.item() == pytest.approx(0.48) and explained.item() == pytest.approx(0.4)
 
@@ -175,7 +175,7 @@ def test_without_a_winner_the_closest_is_told_but_is_no_form(winner: str) -> Non
     place = tuple(FAMILIES).index(winner)
     duels[place] = 0.0
     duels[place, place] = 0.8 if winner == "zero" else 0.1
-    closest, _, explained, form = judge(duels[None], tuple(FAMILIES))
+    closest, _, explained, form = closest_forms(duels[None], tuple(FAMILIES))
     assert closest == ("band",) and form == ("none",)
     assert explained.item() == pytest.approx(1 - 0.27 / 0.8)
 

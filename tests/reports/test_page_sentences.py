@@ -13,7 +13,7 @@ from attnworks.linalg.structure import fit, shift_map
 from attnworks.linalg.structure.families import assignment
 from attnworks.measures.structure_fit import EPS
 from attnworks.reports.page.blobs import Coding, decode, unpack
-from attnworks.reports.page.fits import Told, fit_heads
+from attnworks.reports.page.fits import Closest, fit_heads
 from attnworks.reports.page.sentences import LONGEST, Coded, Sentence
 from attnworks.traces.layer import Slot
 
@@ -61,15 +61,15 @@ def test_spectra_are_singular_values() -> None:
     assert found.shape == (HEADS, min(QUERIES, KEYS))
 
 
-def test_a_head_is_fitted_by_the_form_that_the_examination_told() -> None:
-    """offset: the diagonal that it told, not the best of this sentence. none: what is closest on this sentence."""
+def test_a_head_is_fitted_by_the_closest_form_of_the_examination() -> None:
+    """offset: the diagonal of the examination, not the best of this one. none: what is closest on this sentence."""
     H = softmax_maps(3, 11, 11)
-    fitted = fit_heads(H, "encoder", Told(("offset", "none", "column"), torch.tensor([3.0, torch.nan, -1.0])))
+    fitted = fit_heads(H, "encoder", Closest(("offset", "none", "column"), torch.tensor([3.0, torch.nan, -1.0])))
     assert (
         fitted.forms[0] == "offset" and fitted.forms[2] == "column" and fitted.forms[1] not in ("none", "zero", "map")
     )
     assert_close(fitted.P[0], assignment(shift_map(11, torch.tensor(3)), 11))
-    assert_close(fit_heads(H[:1], "encoder", Told(("offset",))).P[0], fit(H[0], ("offset",)).form("offset"))
+    assert_close(fit_heads(H[:1], "encoder", Closest(("offset",))).P[0], fit(H[0], ("offset",)).form("offset"))
     assert_close(fitted.errors, ((H - fitted.P).abs() - EPS).clamp_min(0).sum((1, 2)) / 11)
 
 
@@ -82,7 +82,7 @@ def test_a_perfect_form_has_no_error() -> None:
 
 def test_forms_of_another_number_of_heads_are_not_believed() -> None:
     H = softmax_maps(2, 11, 7)
-    fitted = fit_heads(H, "cross", Told(("offset", "band", "offset")))
+    fitted = fit_heads(H, "cross", Closest(("offset", "band", "offset")))
     assert set(fitted.forms) <= {"uniform", "column"}
 
 

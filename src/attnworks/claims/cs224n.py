@@ -47,7 +47,7 @@ Draws = Annotated[int, Between(500, 2000)]
 Share = Annotated[float, Between(1e-6, 0.4)]
 
 ERRORS = 6.0
-"""So many standard errors a number that was drawn may be off."""
+"""Standard errors by which a number that was drawn may be off."""
 
 
 def _means(draw: Draw, n: int) -> Tensor:

@@ -46,9 +46,9 @@ EPS = 0.5
 SINK = "its softmax has a sink logit"
 """Why a claim about softmax over keys says nothing of a layer: the weights of its keys sum to less than one."""
 NEAR = 2
-"""So many tokens to each side are near the diagonal."""
+"""Tokens to each side that are near the diagonal."""
 FIRST = 8
-"""The first of so many parts of the singular values."""
+"""Singular values are split into this number of parts, of which the first counts."""
 
 
 @dataclass(frozen=True, eq=False)

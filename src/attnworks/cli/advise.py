@@ -13,17 +13,20 @@ from attnworks.cli.options import compute_options, prepare
 @click.command()
 @click.argument("model")
 @click.option(
-    "--n", "length", type=click.IntRange(2, 2**15), help="Length at which time counts.  [default: the text's]"
+    "--n", "length", type=click.IntRange(2, 2**15), help="Measure time at this length.  [default: the text's]"
 )
-@click.option("--max-error", type=click.FloatRange(0, 1), default=0.02, show_default=True, help="Root mean "
-              "square over the layers of the error of attention; and rise of the loss.")  # fmt: skip
+@click.option("--max-error", type=click.FloatRange(0, 1), default=0.02, show_default=True, help="Largest root mean "
+              "square over the layers of the error of attention; and largest rise of the loss.")  # fmt: skip
 @click.option("--to", multiple=True, metavar="SPEC", help="A mechanism to try, such as window:window=64; may be given "
               "several times.  [default: all that could pay]")  # fmt: skip
-@click.option("--corpus", help="As for attnworks train.  [default: that of the run, or grammar]")
-@click.option("--text", type=click.Path(path_type=Path), help="Plain lines instead.")
-@click.option("--sentences", type=click.IntRange(1), default=1024, show_default=True, help="To look at, at most.")
-@click.option("--objective", help="lm, mlm, seq2seq, embedding.  [default: that of the model]")
-@click.option("--batch-tokens", type=click.IntRange(1), default=2048, show_default=True, help="Padded size of a batch.")
+@click.option("--corpus", help="Read a corpus, as for attnworks train.  [default: that of the run, or grammar]")
+@click.option("--text", type=click.Path(path_type=Path), help="Read the lines of this file instead.")
+@click.option("--sentences", type=click.IntRange(1), metavar="N", default=1024, show_default=True, help="Read at most "
+              "N sentences.")  # fmt: skip
+@click.option("--objective", help="Loss: lm, mlm, seq2seq or embedding.  [default: that of the model]")
+@click.option(
+    "--batch-tokens", type=click.IntRange(1), default=2048, show_default=True, help="Padded tokens of a batch."
+)
 @click.option("--plot", type=click.Path(path_type=Path), metavar="FILE.svg", help="Draw error against speed.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 @compute_options()

@@ -83,7 +83,8 @@ def _show(advice: Advice, max_error: float, command: str | None) -> None:
         screen.print(note, markup=False)
     screen.print(f"\n{in_a_sentence(advice, max_error)}", markup=False)
     if command is not None:
-        screen.print(f"{'Do it' if _pays(advice) else 'Do it all the same'}  {command}", markup=False, soft_wrap=True)
+        lead = "Command:" if _pays(advice) else "Command, if you want it anyway:"
+        screen.print(f"{lead} {command}", markup=False, soft_wrap=True)
 
 
 def _table(trials: Sequence[Trial], now: Mapping[str, Present], chosen: Mapping[str, str]) -> Table:

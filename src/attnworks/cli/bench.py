@@ -21,19 +21,30 @@ def bench() -> None:
 
 
 @bench.command()
-@click.option("--n", "lengths", default="1024,4096", show_default=True, help="Lengths of the sequence.")
 @click.option(
-    "--mechanisms", default="all", show_default=True, help="Names, with options if need be; dense is always there."
+    "--n", "lengths", default="1024,4096", show_default=True, help="Lengths of the sequence, comma-separated."
 )
-@click.option("--heads", type=click.IntRange(1), default=8, show_default=True)
-@click.option("--width", type=click.IntRange(1), default=64, show_default=True, help="Of queries, keys and values.")
-@click.option("--causal", is_flag=True, help="No position sees a later one.")
+@click.option(
+    "--mechanisms",
+    default="all",
+    show_default=True,
+    help="Mechanisms to time, with options if needed; dense is always timed.",
+)
+@click.option("--heads", type=click.IntRange(1), default=8, show_default=True, help="Number of heads.")
+@click.option("--width", type=click.IntRange(1), default=64, show_default=True, help="Width of queries, keys, values.")
+@click.option("--causal", is_flag=True, help="Hide later positions from each position.")
 @click.option("--backward/--no-backward", default=True, show_default=True, help="Time the backward pass as well.")
-@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Turns that each one takes.")
+@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Times that each one is measured.")
 @click.option("--limit", type=float, default=20.0, show_default=True, help="Skip what would take longer, in seconds.")
-@click.option("--dtype", type=click.Choice(("float32", "float64", "bfloat16")), default="float32", show_default=True)
+@click.option(
+    "--dtype",
+    type=click.Choice(("float32", "float64", "bfloat16")),
+    default="float32",
+    show_default=True,
+    help="Number type.",
+)
 @click.option("--threads", type=click.IntRange(1), help="CPU threads.  [default: torch's own choice]")
-@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True)
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Random seed.")
 @click.option("--plot", type=click.Path(path_type=Path), metavar="FILE.svg", help="Draw time against length.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def attention(

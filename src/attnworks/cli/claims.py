@@ -14,16 +14,22 @@ VERDICTS = ("holds", "condition", "typo", "false", "not-checkable")
 
 @click.command()
 @click.argument("ids", nargs=-1, metavar="[ID]...")
-@click.option("--explain", is_flag=True, help="Everything about each: both sides, correction, figures, code.")
-@click.option("--verdict", type=click.Choice(VERDICTS), multiple=True, help="Only these; may be given several times.")
-@click.option("--on", metavar="MODEL", help="Those that can be checked on a model: a run, or a Hugging Face model.")
-@click.option("--corpus", help="With --on: the text, as for attnworks train.  [default: grammar]")
-@click.option("--text", type=click.Path(path_type=Path), help="With --on: plain lines instead.")
-@click.option("--sentences", type=click.IntRange(1), help="With --on: at most so many.  [default: 16]")
+@click.option("--explain", is_flag=True, help="Show both sides, correction, figures and code of each claim.")
+@click.option(
+    "--verdict", type=click.Choice(VERDICTS), multiple=True, help="Check claims of this verdict; may be repeated."
+)
+@click.option("--on", metavar="MODEL", help="Check claims about models on this one: a run, or a Hugging Face model.")
+@click.option("--corpus", help="With --on: read a corpus, as for attnworks train.  [default: grammar]")
+@click.option("--text", type=click.Path(path_type=Path), help="With --on: read the lines of this file instead.")
+@click.option(
+    "--sentences", type=click.IntRange(1), metavar="N", help="With --on: read at most N sentences.  [default: 16]"
+)
 @click.option("--max-tokens", type=click.IntRange(1), help="With --on: cut longer sentences.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON list, an object for each, and nothing else.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON list, with an object per claim, and nothing else."
+)
 @click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="CPU threads.")
-@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Of the numbers drawn.")
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Random seed.")
 def claims(ids: tuple[str, ...], **options: Any) -> None:
     """Check the statements of the five source documents, and say what was found.
 

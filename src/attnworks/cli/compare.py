@@ -12,7 +12,14 @@ from attnworks.cli.console import console, print_json
 @click.command()
 @click.argument("before", type=click.Path(path_type=Path))
 @click.argument("after", type=click.Path(path_type=Path))
-@click.option("--top", type=click.IntRange(1), default=10, show_default=True, help="Changes to show.")
+@click.option(
+    "--top",
+    type=click.IntRange(1),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="Show N changes, the most certain first.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print all changes as one JSON object and nothing else.")
 def compare(before: Path, after: Path, top: int, as_json: bool) -> None:
     """Say what changed between two examinations, head by head.

@@ -1,4 +1,7 @@
-"""Where commands print. Control characters of names, files and models are escaped here and nowhere else."""
+"""Where commands print. Control characters of names, files and models are escaped in everything that is printed.
+
+Error messages (`errors.py`) and the log of the server (`serve/app.py`) escape them as well, by the same `printable`.
+"""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def run_conti(folder: Path, recipes: list[Recipe], as_json: bool) -> None:
 
         conti(folder, recipes, watch=watch, should_stop=lambda: bool(stopped))
     if stopped:
-        screen.print("Stopped; run the same command again to go on.")
+        screen.print("Stopped; run the same command again to continue.")
         return
     report = json.loads(read_file(folder / RESULTS))
     if as_json:

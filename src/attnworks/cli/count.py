@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 @click.argument("name", required=False, metavar="[NAME|CONFIG]")
 @click.option("--vocabulary", type=click.IntRange(1), help="Token kinds of a preset, instead of 37,000.")
 @click.option("--mechanism", metavar="SPEC", help="Count a mechanism, like bigbird or window:window=64, against dense.")
-@click.option("--compare", is_flag=True, help="Every mechanism and a recurrent layer: growth, paths, numbers.")
+@click.option("--compare", is_flag=True, help="Compare every mechanism and a recurrent layer: growth, paths, numbers.")
 @click.option("--n", type=click.IntRange(1), help="Positions of the sequence.  [default: 4096]")
-@click.option("--heads", type=click.IntRange(1), help="Heads.  [default: 8]")
+@click.option("--heads", type=click.IntRange(1), help="Number of heads.  [default: 8]")
 @click.option("--width", type=click.IntRange(1), help="Width of keys and values in a head.  [default: 64]")
-@click.option("--causal", is_flag=True, help="With --mechanism: no position sees a later one.")
+@click.option("--causal", is_flag=True, help="With --mechanism: hide later positions from each position.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def count(
     name: str | None,

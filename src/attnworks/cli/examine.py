@@ -26,13 +26,20 @@ def _list(context: click.Context, parameter: click.Parameter, value: bool) -> No
 
 @click.command()
 @click.argument("model")
-@click.option("--text", type=click.Path(path_type=Path), help="Plain lines; a tab separates source and target.")
-@click.option("--corpus", help="A corpus with its truth, as for attnworks train.  [default: grammar]")
-@click.option("--parses", type=click.Path(path_type=Path), help="Text with syntax, as CoNLL-U; or syntax for --text.")
-@click.option("--sentences", type=click.IntRange(1), default=256, show_default=True, help="At most so many.")
+@click.option(
+    "--text", type=click.Path(path_type=Path), help="Read the lines of this file; a tab separates source and target."
+)
+@click.option("--corpus", help="Read a corpus, as for attnworks train.  [default: grammar]")
+@click.option(
+    "--parses", type=click.Path(path_type=Path), help="Read text with syntax (CoNLL-U); or syntax for --text."
+)
+@click.option("--sentences", type=click.IntRange(1), metavar="N", default=256, show_default=True, help="Read at most "
+              "N sentences.")  # fmt: skip
 @click.option("--max-tokens", type=click.IntRange(1), help="Cut longer texts.  [default: refuse what does not fit]")
-@click.option("--measures", callback=_names, help="Comma-separated; --list-measures shows them.")
-@click.option("--all", "everything", is_flag=True, help="Every measure; each states its cost beforehand.")
+@click.option(
+    "--measures", callback=_names, help="Compute these measures, comma-separated; --list-measures shows them."
+)
+@click.option("--all", "everything", is_flag=True, help="Compute every measure; each states its cost beforehand.")
 @click.option(
     "--list-measures",
     is_flag=True,
@@ -41,13 +48,15 @@ def _list(context: click.Context, parameter: click.Parameter, value: bool) -> No
     callback=_list,
     help="Show all measures with their costs, and stop.",
 )
-@click.option("--objective", help="lm, mlm, seq2seq, embedding or labels:FILE, for importance and ablation.")
+@click.option("--objective", help="Loss for importance and ablation: lm, mlm, seq2seq, embedding or labels:FILE.")
 @click.option("--without", callback=_names, help="Run without skip, mlp, norm (comma-separated), in float64.")
 @click.option("--pin", multiple=True, metavar="SENTENCE", help="Keep the attention maps of this "
               "sentence.  [default, with --out or --report: one of the text]")  # fmt: skip
-@click.option("--batch-tokens", type=click.IntRange(1), default=4096, show_default=True, help="Padded size of a batch.")
-@click.option("--out", type=click.Path(path_type=Path), help="Folder for all readings.")
-@click.option("--report", type=click.Path(path_type=Path), help="Also write all of it to look at, as one HTML file.")
+@click.option(
+    "--batch-tokens", type=click.IntRange(1), default=4096, show_default=True, help="Padded tokens of a batch."
+)
+@click.option("--out", type=click.Path(path_type=Path), help="Write all readings to this folder.")
+@click.option("--report", type=click.Path(path_type=Path), help="Also write everything as one HTML page.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 @compute_options()
 def examine(model: str, **options: Any) -> None:

@@ -65,7 +65,7 @@ TOLD_FROM = 0.1
 
 
 def show(exam: Examination, screen: Console, folder: Path | None = None, tables: Sequence[str] = ()) -> None:
-    """Model and text, heads by role, depth, tables that were asked for, findings, and where to go on."""
+    """Model and text, heads by role, depth, tables that were asked for, findings, and what to run next."""
     screen.print(_header(exam))
     depths = _depths(exam, screen.width)
     for line in _side_by_side([*_grids(exam, depths, screen.width), *depths], screen.width):

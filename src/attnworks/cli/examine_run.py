@@ -25,7 +25,7 @@ from attnworks.traces.examinee import open_examinee
 from attnworks.training.distributed import join_team
 
 MOST_AXES = 4
-"""Readings with so many axes are for other programs."""
+"""Readings with this number of axes are for other programs."""
 
 
 def examine_and_show(model: str, options: dict[str, Any]) -> None:

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from attnworks.training.recipe import Recipe
 
 
-OUT = click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder; run again to go on.")
+OUT = click.option(
+    "--out", type=click.Path(path_type=Path), required=True, help="Folder of the results; run again to continue."
+)
 JSON = click.option("--json", "as_json", is_flag=True, help="Print the results as JSON and nothing else.")
 
 
@@ -22,12 +24,21 @@ def recipe_options(command: F) -> F:
     """What decides how the models of a study are trained."""
     for option in reversed(
         (
-            click.option("--corpus", default="grammar", show_default=True, help="As for attnworks train."),
-            click.option("--pairs", type=click.IntRange(1), default=30_000, show_default=True, help="To train on."),
-            click.option("--epochs", type=float, default=20.0, show_default=True),
-            click.option("--minutes", type=float, help="At most so many minutes of training for each model."),
-            click.option("--batch-tokens", type=int, default=640, show_default=True),
-            click.option("--lr", "learning_rate", type=float, default=7e-4, show_default=True),
+            click.option("--corpus", default="grammar", show_default=True, help="Corpus, as for attnworks train."),
+            click.option(
+                "--pairs",
+                type=click.IntRange(1),
+                metavar="N",
+                default=30_000,
+                show_default=True,
+                help="Train on at most N pairs.",
+            ),
+            click.option("--epochs", type=float, default=20.0, show_default=True, help="Passes over the corpus."),
+            click.option("--minutes", type=float, metavar="N", help="Train each model for at most N minutes."),
+            click.option("--batch-tokens", type=int, default=640, show_default=True, help="Padded tokens of a batch."),
+            click.option(
+                "--lr", "learning_rate", type=float, default=7e-4, show_default=True, help="Peak learning rate."
+            ),
         )
     ):
         command = option(command)
@@ -63,7 +74,7 @@ def experiment() -> None:
       attnworks experiment long-range --out runs/lra
       attnworks experiment structure --out runs/structure
       attnworks experiment growth --out runs/growth
-      attnworks experiment collapse                       # theory that one can watch, in seconds
+      attnworks experiment collapse                       # pictures of the theory, in seconds
       attnworks experiment two-keys --out runs/two-keys   # with a figure
     """
 
@@ -74,7 +85,12 @@ for command in THEORY:
 
 @experiment.command()
 @recipe_options
-@click.option("--models", default="conti-1h,conti-8h", show_default=True, help="Presets, or: all (six of them).")
+@click.option(
+    "--models",
+    default="conti-1h,conti-8h",
+    show_default=True,
+    help="Presets to train, comma-separated; all trains six.",
+)
 @OUT
 @JSON
 @compute_options(dtypes=("float32", "bfloat16"))
@@ -98,16 +114,20 @@ def conti(models: str, out: Path, as_json: bool, **options: Any) -> None:
 
 
 @experiment.command("long-range")
-@click.option("--tasks", default="recall,listops,bytes", show_default=True)
-@click.option("--mechanisms", help="As in dense,window:window=32,linear.  [default: six of them]")
+@click.option("--tasks", default="recall,listops,bytes", show_default=True, help="Tasks to learn.")
+@click.option(
+    "--mechanisms", help="Mechanisms to compare, such as dense,window:window=32,linear.  [default: six of them]"
+)
 @click.option("--length", type=click.IntRange(1), default=512, show_default=True, help="Tokens of a sequence.")
-@click.option("--steps", type=click.IntRange(1), default=600, show_default=True, help="Of training, for each cell.")
-@click.option("--minutes", type=float, help="At most so many minutes of training for each cell.")
-@click.option("--batch", type=click.IntRange(1), default=16, show_default=True, help="Sequences of a step.")
-@click.option("--lr", "learning_rate", type=float, default=2e-3, show_default=True)
-@click.option("--held-out", type=click.IntRange(1), default=1024, show_default=True, help="Sequences of the test.")
-@click.option("--seeds", type=click.IntRange(1), default=1, show_default=True, help="Runs of each cell.")
-@click.option("--seed", type=click.IntRange(0, 2**62), default=0, show_default=True, help="The first of them.")
+@click.option("--steps", type=click.IntRange(1), default=600, show_default=True, help="Training steps of a cell.")
+@click.option("--minutes", type=float, metavar="N", help="Train each cell for at most N minutes.")
+@click.option("--batch", type=click.IntRange(1), default=16, show_default=True, help="Sequences of a training step.")
+@click.option("--lr", "learning_rate", type=float, default=2e-3, show_default=True, help="Peak learning rate.")
+@click.option("--held-out", type=click.IntRange(1), default=1024, show_default=True, help="Sequences to test on.")
+@click.option(
+    "--seeds", type=click.IntRange(1), default=1, show_default=True, help="Runs of each cell, with one seed each."
+)
+@click.option("--seed", type=click.IntRange(0, 2**62), default=0, show_default=True, help="The first seed.")
 @click.option("--threads", type=click.IntRange(1), help="CPU threads.  [default: torch's own choice]")
 @OUT
 @JSON
@@ -132,7 +152,7 @@ def long_range(
     shape of Long Range Arena, drawn by us. recall: the value of a key, among pairs in the first half. listops: nested
     MIN, MAX, MEDIAN and SUM of digits. bytes: whether the end of a text is in the language of its title. The default
     table takes about a quarter of an hour on two cores. Every cell is kept in OUT/results.json: run the same command
-    again to go on, or with other tasks, mechanisms or seeds to add cells.
+    again to continue, or with other tasks, mechanisms or seeds to add cells.
 
     \b
     Examples:
@@ -155,14 +175,28 @@ def long_range(
 
 @experiment.command()
 @recipe_options
-@click.option("--heal", type=click.IntRange(1), default=300, show_default=True, help="Steps after each projection.")
-@click.option("--heal-lr", "rate", type=click.FloatRange(0, min_open=True), default=3e-4, show_default=True)
-@click.option("--window", type=click.IntRange(0, 64), default=2, show_default=True, help="Offsets to each side.")
 @click.option(
-    "--eps", type=click.FloatRange(0, 1), default=0.02, show_default=True, help="Largest error outside of it."
+    "--heal", type=click.IntRange(1), default=300, show_default=True, help="Training steps after each projection."
 )
-@click.option("--sparsity", type=click.FloatRange(0, 1), default=0.05, show_default=True, help="Share of such offsets.")
-@click.option("--sentences", type=click.IntRange(1), default=500, show_default=True, help="Of the test split.")
+@click.option(
+    "--heal-lr",
+    "rate",
+    type=click.FloatRange(0, min_open=True),
+    default=3e-4,
+    show_default=True,
+    help="Learning rate while healing.",
+)
+@click.option(
+    "--window", type=click.IntRange(0, 64), default=2, show_default=True, help="Offsets of the band to each side."
+)
+@click.option(
+    "--eps", type=click.FloatRange(0, 1), default=0.02, show_default=True, help="Largest error outside of the band."
+)
+@click.option(
+    "--sparsity", type=click.FloatRange(0, 1), default=0.05, show_default=True, help="Share of offsets with an error."
+)
+@click.option("--sentences", type=click.IntRange(1), metavar="N", default=500, show_default=True, help="Translate at "
+              "most N sentences of the test split.")  # fmt: skip
 @OUT
 @JSON
 @compute_options(dtypes=("float32",))
@@ -193,19 +227,21 @@ def structure(out: Path, as_json: bool, **options: Any) -> None:
 
 
 @experiment.command()
-@click.option("--seeds", type=click.IntRange(1), default=5, show_default=True, help="Runs of everything.")
-@click.option("--seed", type=click.IntRange(0, 2**60), default=0, show_default=True, help="The first of them.")
+@click.option("--seeds", type=click.IntRange(1), default=5, show_default=True, help="Runs of the whole study.")
+@click.option("--seed", type=click.IntRange(0, 2**60), default=0, show_default=True, help="The first seed.")
 @click.option("--add", default="1,2", show_default=True, help="Columns of keys to grow by at once.")
 @click.option(
-    "--ways", help="Of filling them, as in fisher,zero,none. The model from scratch is always added.  [default: all]"
+    "--ways",
+    help="Ways to fill them, such as fisher,zero,none. The model from scratch is always added.  [default: all]",
 )
-@click.option("--steps", type=click.IntRange(1), default=600, show_default=True, help="Of training after growth.")
-@click.option("--train-steps", type=click.IntRange(1), default=2700, show_default=True, help="Of training before it.")
+@click.option("--steps", type=click.IntRange(1), default=600, show_default=True, help="Training steps after growth.")
+@click.option("--train-steps", type=click.IntRange(1), default=2700, show_default=True, help="Training steps before "
+              "growth.")  # fmt: skip
 @click.option(
-    "--every", type=click.IntRange(1), default=300, show_default=True, help="Steps between growths on the way."
+    "--every", type=click.IntRange(1), default=300, show_default=True, help="Steps between growths in the second part."
 )
-@click.option("--survey", type=click.IntRange(8), default=2048, show_default=True, help="Sequences growth looks at.")
-@click.option("--held-out", type=click.IntRange(1), default=4096, show_default=True, help="Sequences of the test.")
+@click.option("--survey", type=click.IntRange(8), default=2048, show_default=True, help="Sequences that growth reads.")
+@click.option("--held-out", type=click.IntRange(1), default=4096, show_default=True, help="Sequences to test on.")
 @click.option("--threads", type=click.IntRange(1), help="CPU threads.  [default: torch's own choice]")
 @OUT
 @JSON
@@ -226,7 +262,7 @@ def growth(
     and document-descending; beside them a model that does not grow (none), and always the fair control: a model of the
     same final size, trained from scratch for the same total steps (from-scratch). A second part grows d_k from 1 to 4
     while the model learns, at equal parameters and steps. Leaves OUT/results.json and pictures. Every run is kept: run
-    the same command again to go on, or with more seeds or ways to add runs.
+    the same command again to continue, or with more seeds or ways to add runs.
 
     \b
     Examples:

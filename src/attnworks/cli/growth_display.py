@@ -46,7 +46,7 @@ def run_growth(
     with stop_on_signal() as stopped, watching("study", quiet=as_json) as watch:
         runs = growth(folder, settings, seeds, adds, ways, watch=watch, should_stop=lambda: bool(stopped))
     if stopped:
-        progress_console().print("Stopped; run the same command again to go on.")
+        progress_console().print("Stopped; run the same command again to continue.")
         sys.exit(130)
     pictures = _draw(folder, settings, runs)
     if as_json:

@@ -35,7 +35,7 @@ def run_long_range(
     elif cells:
         _print_table(settings, cells)
     if stopped:
-        progress_console().print("Stopped; run the same command again to go on.")
+        progress_console().print("Stopped; run the same command again to continue.")
         sys.exit(130)
 
 

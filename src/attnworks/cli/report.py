@@ -12,16 +12,16 @@ PATH = click.Path(path_type=Path)
 @click.command()
 @click.argument("exam", type=PATH)
 @click.argument("after", type=PATH, required=False)
-@click.option("--out", type=PATH, required=True, metavar="FILE.html", help="Where to; a page there is replaced.")
+@click.option("--out", type=PATH, required=True, metavar="FILE.html", help="File to write; a page there is replaced.")
 @click.option(
     "--trace",
     type=PATH,
     multiple=True,
     metavar="FILE",
-    help="Translations, from attnworks translate --trace; again for more.",
+    help="Show translations from attnworks translate --trace; may be given several times.",
 )
-@click.option("--advice", type=PATH, metavar="FILE", help="What attnworks advise --json printed.")
-@click.option("--model", type=PATH, metavar="FOLDER", help="A reshaped model, whose receipts are shown.")
+@click.option("--advice", type=PATH, metavar="FILE", help="Show the output of attnworks advise --json.")
+@click.option("--model", type=PATH, metavar="FOLDER", help="Show the receipts of this reshaped model.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object about the file and nothing else.")
 def report(
     exam: Path,

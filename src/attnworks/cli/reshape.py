@@ -9,7 +9,9 @@ import click
 
 from attnworks.cli.options import F, SuggestingGroup, compute_options, prepare
 
-OUT = click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder; must not exist yet.")
+OUT = click.option(
+    "--out", type=click.Path(path_type=Path), required=True, help="Folder of the new model; must not exist yet."
+)
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 
 
@@ -18,7 +20,7 @@ def text_options(command: F) -> F:
     for option in reversed(
         (
             click.option(
-                "--heal", type=click.IntRange(0), default=0, show_default=True, help="Steps of training afterwards."
+                "--heal", type=click.IntRange(0), default=0, show_default=True, help="Training steps afterwards."
             ),
             click.option(
                 "--heal-by",
@@ -31,25 +33,39 @@ def text_options(command: F) -> F:
                 "--lr",
                 "rate",
                 type=click.FloatRange(0, min_open=True),
-                help="Of healing.  [default: 3e-4; Hugging Face: 5e-5]",
-            ),
-            click.option("--corpus", help="As for attnworks train.  [default: that of the run, or grammar]"),
-            click.option(
-                "--text", type=click.Path(path_type=Path), help="Plain lines instead; every fourth is held out."
+                help="Learning rate while healing.  [default: 3e-4; Hugging Face: 5e-5]",
             ),
             click.option(
-                "--pairs", type=click.IntRange(4), default=10_000, show_default=True, help="To learn from at most."
+                "--corpus", help="Read a corpus, as for attnworks train.  [default: that of the run, or grammar]"
             ),
             click.option(
-                "--sentences", type=click.IntRange(1), default=256, show_default=True, help="To judge by at most."
+                "--text",
+                type=click.Path(path_type=Path),
+                help="Read the lines of this file instead; every fourth is held out.",
             ),
-            click.option("--objective", help="lm, mlm, seq2seq, embedding.  [default: that of the model]"),
+            click.option(
+                "--pairs",
+                type=click.IntRange(4),
+                metavar="N",
+                default=10_000,
+                show_default=True,
+                help="Learn from at most N pairs.",
+            ),
+            click.option(
+                "--sentences",
+                type=click.IntRange(1),
+                metavar="N",
+                default=256,
+                show_default=True,
+                help="Measure on at most N other sentences.",
+            ),
+            click.option("--objective", help="Loss: lm, mlm, seq2seq or embedding.  [default: that of the model]"),
             click.option(
                 "--batch-tokens",
                 type=click.IntRange(1),
                 default=2048,
                 show_default=True,
-                help="Padded size of a batch.",
+                help="Padded tokens of a batch.",
             ),
         )
     ):
@@ -78,12 +94,14 @@ def reshape() -> None:
 
 @reshape.command()
 @click.argument("model")
-@click.option("--heads", required=True, help="layer.head, comma-separated, * for all: 3.2,4.* or enc.0.*")
-@click.option("--form", default="auto", show_default=True, help="auto, mix, band, previous, next, self, first, last, "
-              "mean, or members such as -2..2/first.")  # fmt: skip
-@click.option("--window", type=click.IntRange(0, 64), default=2, show_default=True, help="Offsets to each side.")
+@click.option("--heads", required=True, help="Heads to project, comma-separated, * for all: 3.2,4.* or enc.0.*")
+@click.option("--form", default="auto", show_default=True, help="Form of the heads: auto, mix, band, previous, next, "
+              "self, first, last, mean, or members such as -2..2/first.")  # fmt: skip
 @click.option(
-    "--eps", type=click.FloatRange(0, 1), default=0.02, show_default=True, help="Largest error outside of it."
+    "--window", type=click.IntRange(0, 64), default=2, show_default=True, help="Offsets of the band to each side."
+)
+@click.option(
+    "--eps", type=click.FloatRange(0, 1), default=0.02, show_default=True, help="Largest error outside of the band."
 )
 @click.option(
     "--sparsity",
@@ -118,11 +136,11 @@ def project(model: str, **options: Any) -> None:
 @reshape.command()
 @click.argument("model")
 @click.option("--add", type=click.IntRange(0), default=0, help="Widths to add in all, spread where they pay most.")
-@click.option("--where", default="auto", show_default=True, help="auto, or places and widths: "
-              "enc.0.3:keys=8,dec.0.*:values=2,enc.1:heads=1")  # fmt: skip
-@click.option("--kinds", default="keys,values,heads", show_default=True, help="What auto may choose from.")
-@click.option("--by", default="fisher", show_default=True, help="Or a baseline: whitened, random, zero, split, "
-              "gradmax, document, document-descending.")  # fmt: skip
+@click.option("--where", default="auto", show_default=True, help="Where to grow: auto, or places and widths such as "
+              "enc.0.3:keys=8,dec.0.*:values=2 or enc.1:heads=1.")  # fmt: skip
+@click.option("--kinds", default="keys,values,heads", show_default=True, help="What --where auto may add.")
+@click.option("--by", default="fisher", show_default=True, help="How new columns are filled: fisher, or a baseline: "
+              "whitened, random, zero, split, gradmax, document, document-descending.")  # fmt: skip
 @click.option("--compare", is_flag=True, help="Measure all baselines at the same places too.")
 @text_options
 @OUT
@@ -133,7 +151,7 @@ def grow(model: str, **options: Any) -> None:
 
     MODEL is a run of attnworks train, or a Hugging Face model. One backward pass over the text finds, for every head,
     the columns that lower the loss most; other sentences check them, and others again say how far to go. Where growing
-    would not pay, nothing is written and the reason is told. A run goes on training where it was, with its optimiser.
+    would not pay, nothing is written and the reason is shown. Training of a grown run continues with its optimiser.
 
     \b
     Examples:
@@ -150,11 +168,11 @@ def grow(model: str, **options: Any) -> None:
 
 @reshape.command()
 @click.argument("model")
-@click.option("--keep", type=click.FloatRange(0, 1), help="Share of all heads that stays: 0.5.")
-@click.option("--heads", default="auto", show_default=True, help="Or the heads to cut: 3.2,4.* or enc.0.*,cross.1.3")
-@click.option("--by", default="ablation", show_default=True, help="Ranking: ablation (greedy, measured), gradient, "
-              "gates, redundancy, role, bottleneck, random.")  # fmt: skip
-@click.option("--evenly", is_flag=True, help="The same share of every layer goes.")
+@click.option("--keep", type=click.FloatRange(0, 1), help="Share of all heads to keep, such as 0.5.")
+@click.option("--heads", default="auto", show_default=True, help="Heads to cut: auto, or 3.2,4.* or enc.0.*,cross.1.3")
+@click.option("--by", default="ablation", show_default=True, help="Ranking of the heads: ablation (greedy, "
+              "measured), gradient, gates, redundancy, role, bottleneck, random.")  # fmt: skip
+@click.option("--evenly", is_flag=True, help="Cut the same share of every layer.")
 @click.option("--compare", is_flag=True, help="Measure every ranking at every tenth of the heads.")
 @text_options
 @OUT
@@ -183,14 +201,14 @@ def prune(model: str, **options: Any) -> None:
 
 @reshape.command()
 @click.argument("model")
-@click.option("--to", multiple=True, help="A mechanism, window:window=64; may be given several times.  [default: all "
-              "that could pay]")  # fmt: skip
-@click.option("--layers", default="auto", show_default=True, help="auto; those that get the one mechanism: enc.0,enc.1 "
-              "or single heads enc.0.3; or pairs: \"enc.0=linear enc.1=window:window=8\"")  # fmt: skip
-@click.option("--max-error", type=click.FloatRange(0, 1), default=0.02, show_default=True, help="Of auto: root mean "
-              "square over the layers of the error of attention; and rise of the loss.")  # fmt: skip
-@click.option("--n", "length", type=click.IntRange(2, 2**15), help="Length to choose and measure for.  [default: that "
-              "of the text]")  # fmt: skip
+@click.option("--to", multiple=True, help="A mechanism to try, such as window:window=64; may be given several "
+              "times.  [default: all that could pay]")  # fmt: skip
+@click.option("--layers", default="auto", show_default=True, help="auto; layers that get the one mechanism: "
+              "enc.0,enc.1 or single heads enc.0.3; or pairs: \"enc.0=linear enc.1=window:window=8\"")  # fmt: skip
+@click.option("--max-error", type=click.FloatRange(0, 1), default=0.02, show_default=True, help="With auto: largest "
+              "root mean square over the layers of the error of attention; and largest rise of the loss.")  # fmt: skip
+@click.option("--n", "length", type=click.IntRange(2, 2**15), help="Choose and measure for this length.  [default: "
+              "that of the text]")  # fmt: skip
 @text_options
 @OUT
 @JSON
@@ -248,7 +266,7 @@ def undo(model: str, out: Path, as_json: bool) -> None:
 
 @reshape.command()
 @click.argument("model")
-@click.option("--on", required=True, help="The model to do it to: a run, or a Hugging Face model.")
+@click.option("--on", required=True, help="The model to reshape: a run, or a Hugging Face model.")
 @OUT
 @JSON
 @click.option("--threads", type=click.IntRange(1), help="CPU threads.  [default: torch's own choice]")

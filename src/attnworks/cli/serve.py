@@ -18,11 +18,14 @@ NEEDED = ("starlette", "uvicorn")
 
 @click.command()
 @click.argument("model")
-@click.option("--text", metavar="SENTENCE", help="Shown first.  [default: one that suits the model]")
-@click.option("--max-tokens", type=click.IntRange(4, 512), default=128, show_default=True, help="Of a sentence.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="An address of this machine alone.")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="[default: any that is free]")
-@click.option("--open", "opens", is_flag=True, help="Open it in the browser.")
+@click.option("--text", metavar="SENTENCE", help="Sentence to show first.  [default: one that suits the model]")
+@click.option("--max-tokens", type=click.IntRange(4, 512), default=128, show_default=True, help="Longest sentence "
+              "that is accepted, in tokens.")  # fmt: skip
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; one of this machine alone.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, help="Port to listen on.  [default: any that is free]"
+)
+@click.option("--open", "opens", is_flag=True, help="Open the page in the browser.")
 @compute_options(threads="torch's own choice less one, which answers")
 def serve(model: str, **options: Any) -> None:
     """Look at a model live: type a sentence, see all heads change; cut, swap and project heads by click.

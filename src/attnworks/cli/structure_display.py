@@ -47,7 +47,7 @@ def run_structure(folder: Path, recipes: dict[str, Recipe], settings: Settings, 
             folder, recipes, settings, watch_run=watch_run, watch=watch, should_stop=lambda: bool(stopped)
         )
     if stopped:
-        screen.print("Stopped; run the same command again to go on.")
+        screen.print("Stopped; run the same command again to continue.")
         sys.exit(130)
     if as_json:
         print_json(report)

@@ -1,4 +1,4 @@
-"""`attnworks experiment collapse, paths, two-keys, projection, gradient, context`: theory that one can watch."""
+"""`attnworks experiment collapse, paths, two-keys, projection, gradient, context`: pictures of the theory."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import click
 
 from attnworks.cli.options import F, prepare
 
-SEED = click.option("--seed", type=click.IntRange(0, 2**60), default=0, show_default=True, help="Of all that is drawn.")
-SEEDS = click.option("--seeds", type=int, default=5, show_default=True, help="So many draws of everything.")
+SEED = click.option("--seed", type=click.IntRange(0, 2**60), default=0, show_default=True, help="Random seed.")
+SEEDS = click.option(
+    "--seeds", type=int, metavar="N", default=5, show_default=True, help="Repeat everything with N draws."
+)
 
 
 def shared(command: F) -> F:
@@ -34,10 +36,12 @@ def network_options(layers: int, heads: int, weights: float) -> Any:
     def add(command: F) -> F:
         for option in reversed(
             (
-                click.option("--layers", type=int, default=layers, show_default=True),
-                click.option("--heads", type=int, default=heads, show_default=True, help="Of a layer; divides WIDTH."),
-                click.option("--width", type=int, default=32, show_default=True, help="Of a token vector."),
-                click.option("--tokens", type=int, default=24, show_default=True),
+                click.option("--layers", type=int, default=layers, show_default=True, help="Layers of the network."),
+                click.option(
+                    "--heads", type=int, default=heads, show_default=True, help="Heads of a layer; must divide --width."
+                ),
+                click.option("--width", type=int, default=32, show_default=True, help="Width of a token vector."),
+                click.option("--tokens", type=int, default=24, show_default=True, help="Tokens of the input."),
                 click.option(
                     "--weights",
                     type=float,
@@ -83,7 +87,7 @@ def paths(out: Path | None, as_json: bool, threads: int | None, **options: Any) 
     """Split the output of a network with skip connections into paths by length.
 
     How many paths of each length there are, how large their sum is, and how different it leaves the tokens. All sums
-    together are the output of the real forward pass; how far from it they are is told (D1, S0.12, S1.17). Means over
+    together are the output of the real forward pass; the distance from it is shown (D1, S0.12, S1.17). Means over
     the seeds.
 
     \b
@@ -95,11 +99,11 @@ def paths(out: Path | None, as_json: bool, threads: int | None, **options: Any) 
 
 
 @click.command("two-keys")
-@click.option("--betas", help="Lengths of the query, as in 2,10,50.  [default: 17 of them from 0.5 to 128]")
-@click.option("--keys", type=int, default=10, show_default=True, help="How many there are, with a and b.")
+@click.option("--betas", help="Lengths of the query, such as 2,10,50.  [default: 17 of them from 0.5 to 128]")
+@click.option("--keys", type=int, default=10, show_default=True, help="Number of keys, a and b included.")
 @click.option("--values", type=int, default=16, show_default=True, help="Width of a value.")
 @click.option("--noise", type=float, default=1e-6, show_default=True, help="Variance of the entries of all keys.")
-@click.option("--draws", type=int, default=4000, show_default=True, help="Of the keys, for each length.")
+@click.option("--draws", type=int, default=4000, show_default=True, help="Draws of the keys for each length.")
 @SEED
 @shared
 def two_keys(betas: str | None, out: Path | None, as_json: bool, threads: int | None, **options: Any) -> None:
@@ -119,10 +123,10 @@ def two_keys(betas: str | None, out: Path | None, as_json: bool, threads: int | 
 
 
 @click.command()
-@click.option("--tokens", type=int, default=128, show_default=True)
+@click.option("--tokens", type=int, default=128, show_default=True, help="Tokens of the sequence.")
 @click.option("--values", type=int, default=16, show_default=True, help="Columns of V.")
-@click.option("--epsilon", type=float, default=0.5, show_default=True, help="Relative error that is asked for.")
-@click.option("--draws", type=int, default=40, show_default=True, help="Of the projection, for each k.")
+@click.option("--epsilon", type=float, default=0.5, show_default=True, help="Relative error in the printed theorem.")
+@click.option("--draws", type=int, default=40, show_default=True, help="Draws of the projection for each k.")
 @SEED
 @shared
 def projection(out: Path | None, as_json: bool, threads: int | None, **options: Any) -> None:
@@ -140,8 +144,8 @@ def projection(out: Path | None, as_json: bool, threads: int | None, **options: 
 
 
 @click.command()
-@click.option("--widths", default="4,16,64,256,1024,4096", show_default=True, help="Of the keys.")
-@click.option("--tokens", type=int, default=128, show_default=True, help="So many queries and keys.")
+@click.option("--widths", default="4,16,64,256,1024,4096", show_default=True, help="Widths of the keys.")
+@click.option("--tokens", type=int, default=128, show_default=True, help="Number of queries and of keys.")
 @SEEDS
 @SEED
 @shared

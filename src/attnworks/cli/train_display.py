@@ -193,7 +193,7 @@ def _conclude(run: Run, screen: Console, *, stopped: bool, as_json: bool) -> Non
         )
     elif stopped:
         command = shlex.join(["attnworks", "train", "--resume", str(run.folder)])
-        screen.print(f"Stopped at step {progress.step:,}; go on with: {command}", markup=False)
+        screen.print(f"Stopped at step {progress.step:,}; continue with: {command}", markup=False)
     else:
         sentence = (run.corpus.valid or run.corpus.train)[0].source
         command = shlex.join(["attnworks", "translate", str(run.folder), " ".join(sentence)])

@@ -14,16 +14,22 @@ from attnworks.cli.options import compute_options, prepare
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
 @click.argument("text", nargs=-1)
-@click.option("--beam", "beams", type=click.IntRange(1), default=1, show_default=True, help="1 is greedy.")
+@click.option(
+    "--beam", "beams", type=click.IntRange(1), default=1, show_default=True, help="Beams of the search; 1 is greedy."
+)
 @click.option("--alpha", type=float, default=0.6, show_default=True, help="Length penalty of beam search.")
-@click.option("--n-best", type=click.IntRange(1), default=1, show_default=True, help="Hypotheses for each sentence.")
+@click.option("--n-best", type=click.IntRange(1), default=1, show_default=True, help="Translations of each sentence.")
 @click.option("--sample", is_flag=True, help="Draw words by their probability instead of taking the best.")
-@click.option("--temperature", type=float, default=1.0, show_default=True, help="With --sample.")
-@click.option("--top-k", type=click.IntRange(1), help="With --sample: only the k best words.")
-@click.option("--top-p", type=float, help="With --sample: only the best words that hold this mass together.")
-@click.option("--batch", type=click.IntRange(1), default=64, show_default=True, help="Sentences at a time.")
+@click.option("--temperature", type=float, default=1.0, show_default=True, help="With --sample: temperature.")
+@click.option("--top-k", type=click.IntRange(1), help="With --sample: draw from the k most probable words.")
+@click.option(
+    "--top-p", type=float, help="With --sample: draw from the most probable words with this total probability."
+)
+@click.option(
+    "--batch", type=click.IntRange(1), default=64, show_default=True, help="Sentences to translate at a time."
+)
 @click.option("--trace", type=click.Path(path_type=Path), help="Write attention and beam tree of each sentence (JSON).")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per sentence, with scores.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per sentence, with scores.")
 @compute_options()
 def translate(run: Path, text: tuple[str, ...], **options: object) -> None:
     """Translate with a trained run: the arguments, or the lines of standard input.

@@ -25,7 +25,7 @@ from attnworks.training.trained import Trained, open_run
 
 T = TypeVar("T")
 UNKNOWN_WORDS = 10
-"""As many words that the model does not know are listed."""
+"""Most words that are listed as unknown to the model."""
 
 
 def translate_lines(
@@ -151,7 +151,7 @@ def _write(
 
 
 def _batches(lines: Iterable[T], size: int) -> Iterator[list[T]]:
-    """So many at a time, so that a long file streams."""
+    """`size` at a time, so that a long file streams."""
     iterator = iter(lines)
     while some := list(islice(iterator, size)):
         yield some

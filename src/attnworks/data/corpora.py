@@ -34,7 +34,7 @@ class Corpus:
 def open_corpus(spec: str, *, pairs: int | None = None, seed: int = 0) -> Corpus:
     """The corpus that a spec `name` or `name:argument` describes.
 
-    pairs  at most so many training pairs: the first of those without a bound. Validation and test stay as they are.
+    pairs  most training pairs: the first of those without a bound. Validation and test stay as they are.
     seed   decides the splits and the order of the training pairs.
     """
     if pairs is not None and pairs < 1:

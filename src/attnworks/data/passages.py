@@ -111,7 +111,7 @@ def from_file(path: Path | str, digest: Digest | None = None) -> tuple[list[Pass
 
 
 def from_corpus(spec: str, passages: int, seed: int) -> tuple[list[Passage], PassageReport]:
-    """At most so many pairs of a corpus: those for test first, then validation, then training.
+    """At most `passages` pairs of a corpus: those for test first, then validation, then training.
 
     The report counts what is given as read, and as left out what the corpus left out.
     """

@@ -1,4 +1,4 @@
-"""Hypotheses with one token more: which are the most probable, which of them end, which go on."""
+"""Hypotheses with one token more: which are the most probable, which of them end, which continue."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def best_extensions(scores: Float[Tensor, "s beams w"], logprob: Float[Tensor, "
     """The 2 * count best, or all if there are fewer.
 
     Of at most `count` hypotheses each has one extension by eos, so that `count` others are among them. A hypothesis
-    contributes at most `count` that go on and one that ends: its count + 1 highest scores are enough, and softmax does
-    not change which these are.
+    contributes at most `count` that continue and one that ends: its count + 1 highest scores are enough, and softmax
+    does not change which these are.
     """
     highest, token = largest(scores, min(count + 1, scores.shape[-1]))
     totals = (logprob.unsqueeze(-1) + logprobs(highest, scores, highest[..., :1])).flatten(1)

@@ -24,7 +24,7 @@ class BeamStep:
     """One step of the search for one sentence.
 
     step    how many tokens the candidates have, from 1
-    kept    hypotheses that go on, the most probable first
+    kept    hypotheses that continue, the most probable first
     ended   hypotheses that wrote eos in this step, the most probable first
     """
 

@@ -47,7 +47,7 @@ class Change:
     where_after    the same in the second; heads have other numbers where some were cut
     margin         half of the 95 % interval of the difference; None where certainty is unknown
     chance         probability of so large a difference by chance; None where unknown
-    certain        whether it stands among all numbers compared, with 5 % false discoveries; None where unknown
+    certain        whether it is significant among all numbers compared, with 5 % false discoveries; None where unknown
     """
 
     reading: str
@@ -269,7 +269,7 @@ def _change(reading: str, where: tuple[str, str], before: Estimate, after: Estim
 
 
 def _kept(changes: list[Change], compared: int) -> list[Change]:
-    """With a verdict: the k-th smallest probability stands if it, or a later one, is at most 5 % of k / compared."""
+    """With `certain`: the k-th smallest chance is significant if it, or a later one, is at most 5 % of k / compared."""
     known = sorted((c for c in changes if c.chance is not None), key=lambda c: (c.chance, -_size_of(c)))
     last = 0
     for rank, change in enumerate(known, 1):

@@ -38,7 +38,7 @@ FEW = 3
 """Sentences without which intervals and comparisons say nothing."""
 
 TOKENS_IN_DEPTH = 1024
-"""Whole forward passes are kept for about so many tokens at a time."""
+"""About the number of tokens whose whole forward passes are kept at a time."""
 
 
 @dataclass(frozen=True)

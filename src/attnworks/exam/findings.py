@@ -171,7 +171,7 @@ def _values(reading: Reading, end: int | None) -> tuple[Tensor | tuple[str, ...]
 
 
 def _roles(look: _Look) -> Iterator[Finding]:
-    """Every label but `first`, for which `_first_token` speaks; counts are those of the grid of heads."""
+    """Every label but `first`, which `_first_token` covers; counts are those of the grid of heads."""
     for group, heads in _by_role(look).items():
         if group != "first":
             yield _role(look, group, heads)

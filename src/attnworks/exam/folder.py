@@ -65,7 +65,7 @@ def read_exam(folder: str | os.PathLike[str]) -> Examination:
         readings = read_tensors(folder / READINGS, manifest["readings"])
         pins = read_tensors(folder / PINS, manifest["pins"])
     try:
-        return _fill(_printable(outline), readings, pins)
+        return _fill(without_control_characters(outline), readings, pins)
     except AttnworksError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
@@ -210,14 +210,14 @@ def _finding(made: dict[str, Any]) -> Finding:
     return Finding(text, weight, tuple(_list(made["readings"], str)), tuple(_list(made["heads"], str)), group)
 
 
-def _printable(made: Any) -> Any:
-    """Without control characters, which could steer a terminal; lines and tabs, which tokens have, stay."""
+def without_control_characters(made: Any) -> Any:
+    """Drop control characters, which could steer a terminal. Line breaks and tabs, which tokens have, are kept."""
     if isinstance(made, str):
         return "".join(letter for letter in made if letter in "\n\t" or unicodedata.category(letter) != "Cc")
     if isinstance(made, list):
-        return [_printable(item) for item in made]
+        return [without_control_characters(item) for item in made]
     if isinstance(made, dict):
-        return {_printable(key): _printable(item) for key, item in made.items()}
+        return {without_control_characters(key): without_control_characters(item) for key, item in made.items()}
     return made
 
 
@@ -238,7 +238,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         raise FolderError(
             asked=f"load {folder}",
             expected=f"exam format {FORMAT}",
-            got=f"format {_printable(str(manifest.get('format')))[:20]}",
+            got=f"format {without_control_characters(str(manifest.get('format')))[:20]}",
             remedy="use the version of attnworks that wrote it",
         )
     if not isinstance(manifest.get("exam_sha256"), str) or not all(

@@ -48,7 +48,7 @@ class Options:
     """A random network on random input.
 
     weights    factor of all attention weights, which are Glorot-uniform at 1
-    seeds      so many networks and inputs; what is told is the median over them
+    seeds      number of networks and inputs; results are medians over them
     """
 
     layers: int = 8

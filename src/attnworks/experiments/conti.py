@@ -51,7 +51,7 @@ def conti(
     watch: Callable[[Run], Watcher] | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> list[Result]:
-    """Train each recipe in folder/PRESET (or go on where it was), score it on the test split, keep its attention maps.
+    """Train each recipe in folder/PRESET (or continue it), score it on the test split, keep its attention maps.
 
     `shown` held-out sentences are traced for the pictures. Results so far are written after every model, so that an
     interrupted experiment loses nothing.

@@ -132,7 +132,7 @@ class Run:
         return self.part, self.seed, self.add, self.way
 
     def loss(self, step: int) -> float:
-        """After so many steps, and after growth there."""
+        """The loss after `step` steps, and after growth there."""
         return next(point.loss for point in reversed(self.points) if point.step == step)
 
 

@@ -23,7 +23,7 @@ MEANS = {"around zero": 0.0, "around one": 1.0}
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Square attention matrices of so many tokens.
+    """Square attention matrices of `tokens` tokens.
 
     values     columns of V
     epsilon    relative error that the theorem is asked for

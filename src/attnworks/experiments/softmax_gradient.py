@@ -31,7 +31,7 @@ MOST = 2**25
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Standard normal queries and keys, so many of each, drawn `seeds` times for each width."""
+    """Standard normal queries and keys, `tokens` of each, drawn `seeds` times for each width."""
 
     widths: tuple[int, ...] = (4, 16, 64, 256, 1024, 4096)
     tokens: int = 128

@@ -86,7 +86,7 @@ def structure(
 ) -> dict[str, Any]:
     """Train the models, name their heads, project them one after the other; results are kept as they come.
 
-    An interrupted study goes on where it was: runs resume, and rows of the table that are there are not made again.
+    An interrupted study continues where it was: runs resume, and rows of the table that are there are not made again.
     """
     report = _begun(folder, settings, recipes)
     for name, recipe in recipes.items():

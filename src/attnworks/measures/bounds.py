@@ -31,7 +31,7 @@ from attnworks.models.anatomy import HeadWeights
 from attnworks.traces.layer import LayerTrace, Slot
 
 ROUNDINGS = 16
-"""A bound may be passed by so many roundings of the largest number that the output is made of."""
+"""Roundings, of the largest number that the output is made of, by which a bound may be passed."""
 
 
 @MEASURES.register("bounds")

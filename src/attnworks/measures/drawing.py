@@ -12,7 +12,7 @@ from attnworks.data.tokens import Tokens
 
 
 def drawn(tokens: Tokens, one_in: int, seed: int) -> Bool[Tensor, " b"]:
-    """One sentence in so many, by a checksum of its tokens and the seed: the same ones in whatever batches."""
+    """One sentence in `one_in`, by a checksum of its tokens and the seed: the same ones in whatever batches."""
     sums = [
         zlib.crc32(str((seed, row[: int(length)])).encode())
         for row, length in zip(tokens.ids.tolist(), tokens.lengths, strict=True)

@@ -24,7 +24,7 @@ from attnworks.traces.judging import Judge
 
 Kind = Literal["keys", "values", "heads"]
 TRIED_ON = 128
-"""About so many of the sentences that check are used to try steps on."""
+"""About the number of checking sentences on which steps are tried."""
 FIRST_STEP = 0.01
 """As a share of the loss, what the first step that is tried would win if the loss were linear."""
 TOLERANCE, CONVERGED = 1e-2, 0.1

@@ -21,7 +21,7 @@ LEARN, CHECK, SEARCH = slice(0, None, 2), slice(1, None, 4), slice(3, None, 4)
 FEWEST = 4
 """Sentences without which one of these would be nothing."""
 SAMPLE = 192
-"""At most so many sentences for the metric of the scores."""
+"""Most sentences for the metric of the scores."""
 
 Progress = Callable[[int, int], None]
 

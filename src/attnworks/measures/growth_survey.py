@@ -39,7 +39,7 @@ PASSES = ("looking for bottlenecks", "looking for keys of new heads", "looking f
 COPIES, TURNS = "trying copies of heads", "fitting keys of new heads"
 """Stages of the search for new heads, before the second pass and before the third."""
 AHEAD = 8
-"""At most so many columns of one place are weighed against those of others."""
+"""Most columns of one place that are weighed against those of others."""
 
 
 class _Copy(NamedTuple):

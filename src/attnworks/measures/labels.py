@@ -1,10 +1,10 @@
 """Heads -> one label each: the role that a head plays most above its baseline, if it plays any.
 
-A candidate of score s and baseline c gains (s - c) / (1 - c): 0 is chance and 1 is all attention. It stands if the
-sentences show that its gain is above g = 0.2 (0.1 for syntax, whose baseline is stronger and whose score is an
-accuracy; 0 for `uniform`, whose baseline is 0.9). The label is the candidate that stands with the largest gain; of
+A candidate of score s and baseline c gains (s - c) / (1 - c): 0 is chance and 1 is all attention. It is significant if
+the sentences show that its gain is above g = 0.2 (0.1 for syntax, whose baseline is stronger and whose score is an
+accuracy; 0 for `uniform`, whose baseline is 0.9). The label is the significant candidate with the largest gain; of
 equals, the one that positions explain. `uniform` comes last, because a head that points at something rare averages
-everything elsewhere. Where nothing stands the label is `none`.
+everything elsewhere. Where nothing is significant the label is `none`.
 
 A label is wrong if the gain over all sentences of this sort is g or less. The probability that a model gets any wrong
 label is at most 5 % (family-wise error, Bonferroni): with m pairs of a head and a candidate in the model, each is
@@ -108,14 +108,14 @@ def _candidates(
 
 
 def choose(groups: list[Candidates], level: float) -> tuple[tuple[str, ...], Tensor, Tensor]:
-    """For each head the name, score and baseline of the candidate that stands at this level with the largest gain.
+    """For each head the name, score and baseline of the candidate, significant at this level, with the largest gain.
 
-    The last group has a label only where no other stands.
+    The last group has a label only where no other is significant.
     """
     names = [name for group in groups for name in group.names]
     score = torch.cat([group.score for group in groups], -1)
     baseline = torch.cat([group.baseline for group in groups], -1)
-    *gains, last = (_standing_gain(group, level) for group in groups)
+    *gains, last = (_significant_gain(group, level) for group in groups)
     gain = torch.cat([*gains, last.clamp_max(0.0)], -1)
     which = gain.argmax(-1, keepdim=True)
     none = gain.gather(-1, which).isneginf()
@@ -127,11 +127,13 @@ def choose(groups: list[Candidates], level: float) -> tuple[tuple[str, ...], Ten
     return labels, score.squeeze(-1), baseline.squeeze(-1)
 
 
-def _standing_gain(group: Candidates, level: float) -> Tensor:
-    """The gain, or -inf where a candidate does not stand at this level; numbers that are not there (NaN) never do."""
+def _significant_gain(group: Candidates, level: float) -> Tensor:
+    """The gain, or -inf where it is not significant at this level. Missing numbers (NaN) never are."""
     gain = (group.score - group.baseline) / (1 - group.baseline)
-    stands = (gain > group.least_gain) & _tested(group) & (_t_statistic(group) > _t_quantile(group.sentences, level))
-    return torch.where(stands, gain, -torch.inf)
+    significant = (
+        (gain > group.least_gain) & _tested(group) & (_t_statistic(group) > _t_quantile(group.sentences, level))
+    )
+    return torch.where(significant, gain, -torch.inf)
 
 
 def _tested(group: Candidates) -> Tensor:

@@ -34,7 +34,7 @@ class Paths(Measure):
     def declares(self) -> tuple[Declared, ...]:
         length, head = ("length",), ("layer", "head")
         return (
-            Declared("paths.share", length, "share of the output that passed so many attention layers", "D1, S0.12"),
+            Declared("paths.share", length, "share of the output by number of attention layers passed", "D1, S0.12"),
             Declared("paths.norm", length, "size of all paths of a length, of that of the output", "D1, S1.17"),
             Declared("paths.residual", length, "what tells tokens apart in paths of a length; 0: collapsed", "S1.17"),
             Declared("paths.count", length, "paths of a length that begin at the embedding", "S0.12", "constant"),

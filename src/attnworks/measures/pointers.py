@@ -85,7 +85,7 @@ class Sight:
     def mean_even(
         self, where: Bool[Tensor, "b i"], keys: Int[Tensor, "b i"] | None = None
     ) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
-        """What even attention gives to one key, or to so many, averaged over the queries of `where`; and if any are."""
+        """What even attention gives to one key, or to `keys` keys: the mean over queries `where`; and if any are."""
         even = self.even if keys is None else self.even * keys
         number = where.sum(-1)
         return (even * where).sum(-1) / number.clamp_min(1), number > 0

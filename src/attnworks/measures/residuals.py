@@ -12,7 +12,7 @@ from attnworks.traces.layer import StreamTrace
 
 BY_LINEAR_PROGRAM = ("inf", "composite")
 ONE_IN = 16
-"""Linear programs are solved for one sentence in so many."""
+"""Linear programs are solved for one sentence in ONE_IN."""
 
 MINIMISER = {
     "frobenius": "mean row",

@@ -21,7 +21,7 @@ HEADS = ("layer", "head")
 SOURCE = "Conti 2024, section 3.1.1 (S4.133), D12"
 EPS = 0.02
 SENTENCES = 16
-"""About so many of a corpus are fitted."""
+"""About the number of sentences of a corpus that are fitted."""
 RELIABLE = SENTENCES // 2
 """Forms from fewer sentences are called unreliable: that is less than half of what the measure aims at."""
 LONGEST = 64
@@ -152,12 +152,12 @@ class Structure(Measure):
                 offset, found = _with_offsets(duel, by_offset, places, declared["structure.offset"])
                 yield offset
                 yield found
-            judged = [judge(row, names) for row in _tensors(found.value)]
+            by_layer = [closest_forms(row, names) for row in _tensors(found.value)]
             for part, name in enumerate(("closest", "distance", "explained", "form")):
-                yield _constant(declared[f"structure.{name}"], kind, (row[part] for row in judged))
+                yield _constant(declared[f"structure.{name}"], kind, (row[part] for row in by_layer))
 
 
-class Judged(NamedTuple):
+class ClosestForms(NamedTuple):
     """By head: the closest pattern, its error, the share of the head that it explains, and the form or none."""
 
     closest: tuple[str, ...]
@@ -170,7 +170,7 @@ def families_of(kind: Kind) -> tuple[str, ...]:
     return ACROSS if kind == "cross" else tuple(FAMILIES)
 
 
-def judge(duels: Float[Tensor, "h f f"], names: tuple[str, ...]) -> Judged:
+def closest_forms(duels: Float[Tensor, "h f f"], names: tuple[str, ...]) -> ClosestForms:
     """What the duels say about each head; "none" and NaN for a head of which nothing is known.
 
     Where nothing at all has no error, there is nothing to explain, and the share is NaN.
@@ -187,11 +187,11 @@ def judge(duels: Float[Tensor, "h f f"], names: tuple[str, ...]) -> Judged:
     distance, explained = (
         torch.where(known, values.gather(-1, closest[:, None])[:, 0], torch.nan) for values in (errors, shares)
     )
-    told = tuple(names[at] if sure else NONE for at, sure in zip(closest.tolist(), known.tolist(), strict=True))
+    nearest = tuple(names[at] if sure else NONE for at, sure in zip(closest.tolist(), known.tolist(), strict=True))
     form = tuple(
-        name if sure and name not in BASELINES else NONE for name, sure in zip(told, enough.tolist(), strict=True)
+        name if sure and name not in BASELINES else NONE for name, sure in zip(nearest, enough.tolist(), strict=True)
     )
-    return Judged(told, distance, explained, form)
+    return ClosestForms(nearest, distance, explained, form)
 
 
 def _nearest(

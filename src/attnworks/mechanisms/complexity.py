@@ -128,7 +128,7 @@ def longest_path(spec: MechanismSpec, n: int, heads: int, *, scale: int) -> Path
 
     `scale` is about how far one layer reaches: growth is read off the graphs of 4 and 16 times as many positions.
     Source: S4.78 (one global token: two layers), S4.85 (windows: layers in proportion to n).
-    Holds when: no layer reaches several times `MOST` positions without reaching all, and growth goes on as it began.
+    Holds when: no layer reaches several times `MOST` positions without reaching all, and growth continues as it began.
     """
     near, far = _two_graphs(spec, heads, max(LEAST, scale), MOST)
     first, second = diameter(near), diameter(far)

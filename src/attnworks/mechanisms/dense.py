@@ -43,7 +43,7 @@ class Dense(Mechanism):
 
 
 FEW_QUERIES = 128
-"""Up to so many queries at the end of a longer sequence, a table of them by all keys is cheap, and linear in length."""
+"""Most queries at the end of a longer sequence for which a table by all keys is cheap, and linear in length."""
 
 
 def explicit(S: Tensor, V: Tensor, mask: Mask) -> Attended:

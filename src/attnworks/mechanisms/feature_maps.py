@@ -47,7 +47,7 @@ class FeatureMap(nn.Module):
         raise NotImplementedError
 
     def flops(self, positions: int, geometry: Geometry) -> int:
-        """Of the matrix products that map so many positions of one head."""
+        """FLOPs of the matrix products that map these positions of one head."""
         del positions, geometry
         return 0
 

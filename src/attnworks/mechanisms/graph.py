@@ -21,7 +21,7 @@ from attnworks.mechanisms.sparse import attend_table, hidden_keys
 Checked = Pattern | Tensor | Sequence[Sequence[int]] | Callable[[int, int], bool]
 Given = Checked | np.ndarray
 PAIRS = 2**15
-"""So many are looked at together when edges are collected."""
+"""Pairs that are read together when edges are collected."""
 
 
 @MECHANISMS.register("graph")

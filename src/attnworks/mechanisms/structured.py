@@ -48,7 +48,7 @@ class Structured(Mechanism):
     crosses: ClassVar[bool] = False
     by_content: ClassVar[bool] = False
     few_pairs: ClassVar[int] = 64 * 64
-    """Up to so many pairs of a query and a key, one product with their table is quicker than many small steps."""
+    """Most pairs of a query and a key for which one product with their table is quicker than many small steps."""
 
     def __init__(
         self,

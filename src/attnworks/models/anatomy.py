@@ -85,7 +85,7 @@ class Part:
     norm         the layer norm that belongs to the part, before or after it as the block says
     attention    the module that computes attention: ours, or what transformers hands to its attention functions
     weights      reads the weights of the attention as they are now, as views wherever that is possible
-    shrinkable   linear maps to queries and keys that go on working with fewer heads, if there are such
+    shrinkable   linear maps to queries and keys that still work with fewer heads, if there are such
     place        a block of Hugging Face's, and where in it the projections of the attention are
     """
 

@@ -1,6 +1,6 @@
 """Models of Hugging Face, opened with suspicion: safetensors only, no code of theirs, and nothing made up.
 
-transformers warns about weights that are missing, draws them at random and goes on. Here that is an error.
+transformers warns about weights that are missing, draws them at random and continues. Here that is an error.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ def _crosses(module: nn.Module) -> bool:
 
 
 def for_each_head(heads: int, *grouped: Tensor) -> tuple[Tensor, ...]:
-    """Keys or values [b g j k] that heads share, repeated for each of so many heads."""
+    """Keys or values [b g j k] that heads share, repeated for each of `heads` heads."""
     return tuple(T if T.shape[1] == heads else T.repeat_interleave(heads // T.shape[1], 1) for T in grouped)
 
 

@@ -39,7 +39,7 @@ def load(folder: str | os.PathLike[str]) -> Any:
 
     A Transformer, Recurrent or PureAttention of attnworks, or a Hugging Face model, reshaped or as it came. The folder
     of a training run gives its best checkpoint. Like `from_pretrained`, this returns a model in evaluation mode; call
-    `.train()` to go on training it.
+    `.train()` to continue training it.
     """
     if is_pretrained(Path(folder)):
         from attnworks.models.foreign import open_pretrained

@@ -98,7 +98,7 @@ class Recurrent(nn.Module):
         source_padding: Bool[Tensor, "b i"] | None = None,
         observe: Observer | None = None,
     ) -> tuple[Float[Tensor, "b t e"], State]:
-        """What the output is read from at every target position, and the state to go on from."""
+        """What the output is read from at every target position, and the state to continue from."""
         H, last = _run(self.decoder, self.dropout(self.target_embedding(target)), last)
         return self.read(H, states, source_padding, observe), last
 

@@ -18,7 +18,7 @@ class State(Protocol):
     def sentences(self) -> int: ...
 
     def reorder(self, origin: Int[Tensor, "s beams"]) -> State:
-        """Hypothesis c of sentence s goes on from what was hypothesis origin[s, c] of the same sentence."""
+        """Hypothesis c of sentence s continues what was hypothesis origin[s, c] of the same sentence."""
         ...
 
     def keep(self, sentences: Int[Tensor, " kept"]) -> State:

@@ -87,7 +87,7 @@ def _places(group: Sequence[str], height: Callable[[str], float], gap: float) ->
 def note(
     axis: Any, text: str, x: float, y: float, colour: str, away: tuple[float, float] = (5, 3), **more: Any
 ) -> None:
-    """A word beside a line, so many points away from a point of the data."""
+    """A word beside a line, `away` points away from a point of the data."""
     from matplotlib.patheffects import withStroke
 
     style = {"path_effects": [withStroke(linewidth=2.5, foreground="white")], **more}
@@ -211,7 +211,7 @@ def _draw_skip(axis: Any, rows: Sequence[collapse.Row]) -> None:
 # --- paths ------------------------------------------------------------------------------------------------------------
 
 MOST_NAMED = 13
-"""Up to so many bars have their numbers above them, and no axis."""
+"""Most bars that have their numbers above them, and no axis."""
 
 
 def draw_paths(rows: Sequence[path_lengths.Row], options: path_lengths.Options, folder: Path) -> None:

@@ -93,7 +93,7 @@ def advise(bench: Bench, to: Sequence[str] = (), *, max_error: float = 0.02, len
     """Which mechanisms could be in which layers, and the mix of them that saves most time within the bounds.
 
     Every layer keeps what it has or gets one of `to`, by default `default_candidates`. Costs are measured seconds of
-    the attention cores at `length`, errors are relative ones of attention on the text that is looked at. Of the mixes
+    the attention cores at `length`, errors are relative ones of attention on the text that is read. Of the mixes
     that nothing beats in both (`best_mixes`), the cheapest is taken whose root mean square error over all layers is at
     most max_error; then the loss of the model with this mix may rise by at most the share max_error (by max_error
     itself, where losses are distances to the model before). If it rises more, the cheapest mix with at most half the
@@ -119,10 +119,10 @@ def advise(bench: Bench, to: Sequence[str] = (), *, max_error: float = 0.02, len
 
 
 def trial_of(bench: Bench, wanted: Mapping[str, ByHead], length: int | None = None) -> Advice:
-    """The same numbers for mechanisms that are told; UsageError where they cannot be."""
+    """The same numbers for given mechanisms; UsageError where a layer cannot have one."""
     text, names = _text(bench, length), {slot: _name(by_head) for slot, by_head in wanted.items()}
-    told = {slot: {names[slot]: by_head} for slot, by_head in wanted.items()}
-    present, trials = try_out(text.judge, told, text.asked, watch=bench.watch)
+    given = {slot: {names[slot]: by_head} for slot, by_head in wanted.items()}
+    present, trials = try_out(text.judge, given, text.asked, watch=bench.watch)
     for trial in trials:
         if trial.reason is not None:
             raise UsageError(

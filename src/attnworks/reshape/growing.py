@@ -116,7 +116,7 @@ class Grow(Reshape):
         if not asked and not self.add:
             return Made(grown(bench.model, ()), {}, 0.0)
         kinds = {*self.kinds} if asked is None else {at.kind for at in asked}
-        survey = look_around(bench.looked_at, self._telling(bench, kinds, asked), kinds)
+        survey = look_around(bench.looked_at, self._with_cost_estimate(bench, kinds, asked), kinds)
         widths = spread(survey, [kind for kind in KINDS if kind in self.kinds], self.add) if asked is None else asked
         chosen = settle(survey, METHODS[self.by], widths, bench.seed, every_place=asked is not None)
         widths = {spot: width for spot, width in widths.items() if spot not in chosen.left_out}
@@ -134,8 +134,8 @@ class Grow(Reshape):
         new, done, heads = grown(bench.model, chosen.steps), said(survey, widths), with_new_heads(survey, widths)
         return Made(new, done, -chosen.fall, facts, others, left_out, heads)
 
-    def _telling(self, bench: Bench, kinds: Collection[str], asked: Widths | None) -> Watch:
-        """Tell what growing will cost, and then how much of it is done; nothing is timed where nobody listens."""
+    def _with_cost_estimate(self, bench: Bench, kinds: Collection[str], asked: Widths | None) -> Watch:
+        """Report what growing will cost, then how much of it is done. Nothing is timed if no callback was given."""
         if bench.watch is silently:
             return silently
         check_judge(bench.looked_at)

@@ -117,7 +117,7 @@ def _tried(survey: Survey, kinds: Sequence[Kind]) -> Iterator[tuple[Spot, Score]
 
 
 def _per_parameter(survey: Survey, score: Score, taken: int) -> float:
-    """The gain of the next column where so many are taken."""
+    """The gain of the next column where `taken` are taken."""
     shares = (1.0,) if score.kind == "heads" else survey.shares(score.place, score.kind)
     share = shares[taken] / shares[0] if taken < len(shares) and shares[0] else 0.0
     return score.gain * share / score.parameters

@@ -23,7 +23,7 @@ OBJECTIVE, DISTIL = "objective", "distil"
 LESSONS = (OBJECTIVE, DISTIL)
 CLIP = 1.0
 WARM_UP = 10
-"""The full rate is reached after one step in so many."""
+"""The full rate is reached after one WARM_UP-th of the steps."""
 
 
 class NotHealedError(AttnworksError, ArithmeticError):

@@ -121,7 +121,7 @@ def check_new(out: Path) -> None:
 def write_outcome(model: Any, receipt: Receipt, before: Place, out: Path) -> None:
     """The new model, the history of the old one, and one step more; there whole or not at all.
 
-    Weights are stored in the type that they had before. Training goes on with what the optimiser remembered where the
+    Weights are stored in the type that they had before. Training continues with what the optimiser remembered where the
     model only grew, and with a fresh optimiser elsewhere.
     """
     check_new(out)

@@ -12,7 +12,7 @@ from attnworks.traces.subject import Subject
 from attnworks.traces.text import ExamText
 
 SENTENCES, LONG_TEXTS = 64, 8
-"""About so many sentences are looked at, or as many tokens in long texts, of which there are so many if possible."""
+"""About SENTENCES sentences are read, or long texts with as many tokens: LONG_TEXTS or more, if there are."""
 NEARLY = 0.8
 """A text with this share of the tokens that were asked for is as long as asked."""
 
@@ -34,7 +34,7 @@ class TrialText:
 
     @classmethod
     def of(cls, judge: Judge, mean: int, asked: int) -> TrialText:
-        """Texts of about so many tokens as asked, at most as many as the model has positions; `mean` is that of now."""
+        """Texts of about `asked` tokens, at most as many as the model has positions; `mean` is the mean length now."""
         text, positions = judge.text, longest_input(judge.original.model)
         some = slice(None, None, max(1, len(text.kept) // SENTENCES))
         if asked <= mean:
@@ -82,7 +82,7 @@ def longest(text: ExamText) -> int:
 
 
 def joined(text: ExamText, tokens: int) -> ExamText:
-    """Consecutive passages as one text, as many as have at most so many tokens on either side; one text to a batch.
+    """Consecutive passages as one text, as many as have at most `tokens` tokens on either side; one text to a batch.
 
     Special tokens are those before the first passage and after the last. A passage that is longer stays by itself. A
     text has the number of its first passage.

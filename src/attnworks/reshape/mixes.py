@@ -35,7 +35,7 @@ class _Front(NamedTuple):
     cost: np.ndarray
     error: np.ndarray
     before: np.ndarray
-    """Which mix of the layers before each goes on from."""
+    """Which mix of the layers before each one extends."""
     option: np.ndarray
 
 

@@ -22,7 +22,7 @@ from attnworks.traces.layer import LayerTrace
 from attnworks.traces.subject import Spectator
 
 PREDICTED_ON = 64
-"""About so many sentences each head is tried on alone."""
+"""About the number of sentences on which each head is tried alone."""
 WIDEST = 64
 
 
@@ -89,7 +89,7 @@ class Project(Reshape):
         return Made(with_forms(bench.model, forms), done, rise)
 
     def fit(self, bench: Bench, heads: Sequence[Head]) -> dict[Head, Form]:
-        """The form of every head, from the text that is looked at."""
+        """The form of every head, from the text that is read."""
         chosen = read_form(self.form, self.window)
         slots = dict.fromkeys(slot for slot, _ in heads)
         members = {slot: chosen or candidates(self.window, slot.startswith("dec")) for slot in slots}
@@ -104,7 +104,7 @@ class Project(Reshape):
 
 
 def rise_alone(bench: Bench, forms: Mapping[Head, Form]) -> dict[Head, float]:
-    """What the form of each head alone adds to the loss, on some of the text that is looked at."""
+    """What the form of each head alone adds to the loss, on some of the text that is read."""
     judge, subject = bench.looked_at, bench.examinee.subject
     some = slice(None, None, max(1, len(judge.text.kept) // PREDICTED_ON))
     whole = judge.mean(subject, some=some)

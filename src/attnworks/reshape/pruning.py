@@ -39,7 +39,7 @@ class Prune(Reshape):
     compare   measure the loss at every tenth of the heads, by every ranking; gates are trained for the share asked for
 
     Heads that share keys and values go together. A layer may end without heads: then it gives its output bias. The
-    prediction is the loss of the same cut on the text that is looked at, with the outputs of heads set to zero, which
+    prediction is the loss of the same cut on the text that is read, with the outputs of heads set to zero, which
     removing them is equal to.
     Source: Michel et al. 2019; Voita et al. 2019, whose gates are one of the rankings.
     """
@@ -132,7 +132,7 @@ class Prune(Reshape):
         return _first(order, keep)
 
     def ranked(self, bench: Bench, units: Sequence[Unit], by: str) -> list[Unit]:
-        """Greedy ablation goes on to the last head if every level is asked for, or each layer has its own share."""
+        """Greedy ablation continues to the last head if every level is asked for, or each layer has its own share."""
         assert self.keep is not None
         to_the_end = by == "ablation" and (self.compare or self.evenly)
         return rank(bench, units, len(units if to_the_end else self.first(units, self.keep, units)), by)

@@ -16,7 +16,7 @@ from attnworks.traces.gates import gate_gradients
 from attnworks.traces.layer import Slot
 
 TRIED_ON = 64
-"""About so many sentences heads are left out on."""
+"""About the number of sentences on which heads are left out."""
 
 Way = Callable[[Bench, Sequence[Unit], int], list[Unit]]
 """(bench, units, how many will be cut) -> all units, the first to go first."""

@@ -16,7 +16,7 @@ from attnworks.training.evaluate import translation_scores
 
 BLEU, DRIFT = "BLEU", "embedding drift"
 TRANSLATED = 256
-"""At most so many held-out sentences are translated."""
+"""Most held-out sentences that are translated."""
 
 
 def scores_of(examinee: Examinee, held_out: Judge, subject: Subject) -> dict[str, float]:

@@ -48,7 +48,7 @@ def from_passages(passages: Sequence[Passage], about: dict[str, Any]) -> Texts:
 
 
 def from_lines(path: Path, *, pairs: int = LEARN, held_out: int = HELD_OUT) -> Texts:
-    """Lines of a file, every fourth held out; at most so many of either kind."""
+    """Lines of a file, every fourth held out; at most `pairs` to learn from and `held_out` others."""
     digest = hashlib.sha256()
     passages, _ = from_file(path, digest)
     about = {"file": str(path.resolve()), "pairs": pairs, "held_out": held_out, "sha256": digest.hexdigest()}

@@ -28,7 +28,7 @@ from attnworks.training.run import Run
 from attnworks.training.stretching import stretched_state
 
 GROWTHS = 8
-"""After about so many the goal is reached, if all of them pay."""
+"""About the number of growths that reach the goal, if all of them pay."""
 LOOKED_AT = 1024
 """Sentences of the corpus, drawn anew each time."""
 NAMED: dict[str, Kind] = {"d_k": "keys", "d_v": "values", "heads": "heads"}

@@ -45,7 +45,7 @@ MECHANISMS = (
 )
 """What needs no training of its own, and whose maps are weights; with options for a sentence."""
 KEPT, KEPT_BYTES = 4, 2**30
-"""Changed models that are kept: so many, of so many bytes in all, but one at least."""
+"""Largest number and total bytes of changed models that are kept; one is kept in any case."""
 SAMPLE = 32
 """Sentences to which forms are fitted."""
 TOKENS_AT_ONCE = 1024

@@ -135,7 +135,7 @@ class LiveModel:
     def _examined(self, passage: Passage, changes: Changes = UNCHANGED) -> Examination:
         """The default readings of a sentence, without role labels, for which one sentence is too few.
 
-        That a sentence has no syntax, or no token twice, is no news here.
+        Notes about missing syntax or repeated tokens are removed.
         """
         examinee, read = self.models.examinee(changes), self._read(passage, changes)
         about = {"name": "this sentence"}

@@ -38,7 +38,7 @@ class AdaptedSubject:
     """Any torch module, and a function that runs it.
 
     forward      (batch, show) -> the last residual stream [b i e], or Outputs with scores; it calls
-                 `Y = show("enc.0", Q, K, V, Y=Y)` for every attention layer and goes on with what that returns
+                 `Y = show("enc.0", Q, K, V, Y=Y)` for every attention layer and continues with what that returns
     kind         "encoder", "decoder" (it reads left to right) or "encoder-decoder"
     vocabulary   whether forward gives Outputs whose scores are over a vocabulary at each position
     classes      over how many classes its scores are, if they are of whole texts

@@ -72,7 +72,7 @@ def maps_of(
 
 
 def same_lengths(queries: Tokens, keys: Tokens, pairs: int) -> Iterator[tuple[slice, int, int]]:
-    """Runs of consecutive sentences with the same numbers of real queries and keys, of about so many pairs of them."""
+    """Runs of consecutive sentences with the same numbers of real queries and keys, of about `pairs` pairs of them."""
     lengths = list(zip(queries.lengths.tolist(), keys.lengths.tolist(), strict=True))
     start = 0
     for end in range(1, len(lengths) + 1):

@@ -15,7 +15,7 @@ from attnworks.traces.layer import LayerTrace, StreamTrace
 
 
 class Spectator:
-    """Is shown one layer at a time while a model runs. This one looks away; others override what they care for."""
+    """Is shown one layer at a time while a model runs. This class ignores all; subclasses override what they need."""
 
     def attention(self, trace: LayerTrace) -> Tensor | None:
         """A tensor that is returned takes the place of Y."""

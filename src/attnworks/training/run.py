@@ -113,7 +113,7 @@ class Run:
                 asked=f"train to {folder}",
                 expected="a place where nothing is",
                 got="an existing file or folder",
-                remedy=f"choose another --out, or go on with: attnworks train --resume {folder}",
+                remedy=f"choose another --out, or continue with: attnworks train --resume {folder}",
             )
         _with_options(preset(recipe.preset), recipe)  # refuses unknown names before a corpus is read
         _check_goals(recipe)

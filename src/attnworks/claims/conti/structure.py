@@ -384,14 +384,14 @@ def no_order_is_diagonal(draw: Draw, n: Tokens = 7, w: Window = 3) -> Finding:
 
 
 def _member(draw: Draw, n: int, side: int, eps: float, errors: int) -> Tensor:
-    """A band, and errors of up to eps at so many places outside of it."""
+    """A band, and errors of up to eps at `errors` places outside of it."""
     outside = ~band_mask(n, side, side)
     B = draw.normal(n, n).masked_fill(outside, 0.0)
     return B + _errors(draw, outside, eps, errors)
 
 
 def _errors(draw: Draw, outside: Tensor, eps: float, count: int) -> Tensor:
-    """Numbers between eps / 2 and eps at so many places."""
+    """Numbers between eps / 2 and eps at `count` places."""
     places = outside.nonzero()
     chosen = places[draw.permutation(len(places))[:count]]
     E = torch.zeros(outside.shape, dtype=F64)

@@ -209,7 +209,7 @@ def sign_of_the_loss(draw: Draw, n: Positions = 5, words: Vocabulary = 7, d: Wid
 def number_of_texts(
     draw: Draw, words: Words = 3, length: Annotated[int, Between(1, 4)] = 3, longer: Annotated[int, Between(1, 5)] = 2
 ) -> Finding:
-    """An input with so many words more than the output; the search is asked for one text more than there are."""
+    """An input with `longer` words more than the output; the search is asked for one text more than there are."""
     toy, texts = Toy.endless(draw.normal(beginnings(words, length), words)), words**length
     found = {hypothesis.tokens for hypothesis in toy.beam(texts + 1, length, n_best=texts + 1)}
     n = length + longer

@@ -58,7 +58,7 @@ def closed_forms_of_retrieval(
 ) -> Finding:
     """How far each formula is from attention itself, over how far it may be: by rounding, or as follows.
 
-    Gamma runs over 2000 quantiles of its distribution. The mean of a function of variation t over so many is within
+    Gamma runs over 2000 quantiles of its distribution. The mean of a function of variation t over them is within
     t / 4000 of its expectation. Other keys move the output of one head by (n - 2) exp(-beta) of the largest distance.
     """
     mu, V = draw.orthonormal(n + 3, n).mT, draw.normal(n, 3)

@@ -25,8 +25,8 @@ class ListOps(Task):
     Expressions are written from the answer downwards: an operation whose value is given gets arguments that yield it.
     So all ten answers are equally frequent, and every length is met exactly.
 
-    arguments   at most so many in one operation, 4 or more
-    nested      at most so many of them are operations themselves
+    arguments   most arguments of one operation, 4 or more
+    nested      most of its arguments that are operations themselves
 
     Splits: expressions have an even number of tokens in training and an odd one in test.
     """

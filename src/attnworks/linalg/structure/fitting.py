@@ -145,7 +145,7 @@ def _corrections(own: Float[Tensor, "*a"], bits: Float[Tensor, "*a f"], terms: T
 
 
 def _errors(R: Tensor, eps: float, budget: int | None, corrections: Tensor) -> Tensor:
-    """sum |r - e| per row [*a g] with so many corrections [*a g]; only the largest entries are ever sorted."""
+    """sum |r - e| per row [*a g] with this number of corrections [*a g]; only the largest entries are sorted."""
     D = R.abs().flatten(-2)
     if budget is None:
         D, budget = (D - eps).clamp_min(0.0), 0

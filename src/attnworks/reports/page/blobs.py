@@ -19,7 +19,7 @@ MOST_FINE = 2**19
 THUMB = 24
 """Rows and columns of a thumbnail, at most."""
 SHADES = 17
-"""Of a thumbnail, besides zero; 255 is so many times 15."""
+"""Shades of a thumbnail besides zero; 255 is 15 times 17."""
 
 GZIP = 31
 """The window of zlib, and that it writes the head of gzip: without time and name."""
@@ -51,7 +51,7 @@ def unpack(text: str) -> bytes:
 
 
 def coding_of(P: Float[Tensor, "h i j"], weights: int) -> Coding:
-    """What the maps of a layer are coded in, if those of the sentence have so many weights in all."""
+    """What the maps of a layer are coded in, if those of the sentence have `weights` weights in all."""
     if not is_weights(P):
         return Coding("float16")
     return Coding("uint8", FINE if weights <= MOST_FINE else COARSE)

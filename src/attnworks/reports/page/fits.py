@@ -9,12 +9,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnworks.linalg.structure import best_offset, fit
-from attnworks.measures.structure_fit import EPS, families_of, judge
+from attnworks.measures.structure_fit import EPS, closest_forms, families_of
 from attnworks.traces.layer import Kind
 
 
-class Told(NamedTuple):
-    """What an examination told of the heads of a layer: structure.closest, and structure.shift where there is one."""
+class Closest(NamedTuple):
+    """The readings structure.closest of the heads of a layer, and structure.shift where there is one."""
 
     forms: tuple[str, ...]
     shifts: Float[Tensor, " h"] | None = None
@@ -28,17 +28,17 @@ class Fitted(NamedTuple):
     errors: Float[Tensor, " h"]
 
 
-def fit_heads(H: Float[Tensor, "h i j"], kind: Kind, told: Told | None) -> Fitted:
+def fit_heads(H: Float[Tensor, "h i j"], kind: Kind, closest: Closest | None) -> Fitted:
     """Each head by the form and the offset that are closest to it over an examination, or else on this sentence."""
     names, H, causal = families_of(kind), H.float(), kind == "decoder"
-    known = told is not None and len(told.forms) == len(H)
-    forms = list(told.forms) if told is not None and known else [""] * len(H)
+    known = closest is not None and len(closest.forms) == len(H)
+    forms = list(closest.forms) if closest is not None and known else [""] * len(H)
     offsets = best_offset(H, EPS) if "offset" in names else None
-    if offsets is not None and told is not None and known and told.shifts is not None:
-        offsets = torch.where(told.shifts.isfinite(), told.shifts.nan_to_num().long(), offsets)
+    if offsets is not None and closest is not None and known and closest.shifts is not None:
+        offsets = torch.where(closest.shifts.isfinite(), closest.shifts.nan_to_num().long(), offsets)
     if unknown := [head for head, form in enumerate(forms) if form not in names]:
-        closest = judge(fit(H[unknown], names, eps=EPS, causal=causal).duels, names).closest
-        for head, form in zip(unknown, closest, strict=True):
+        duels = fit(H[unknown], names, eps=EPS, causal=causal).duels
+        for head, form in zip(unknown, closest_forms(duels, names).closest, strict=True):
             forms[head] = form
     P, errors = torch.zeros_like(H), H.new_zeros(len(H))
     for form in sorted(set(forms)):

@@ -91,7 +91,7 @@ def _sentence(made: dict[str, Any]) -> Sentence:
 
 
 def _beam(made: Any) -> list[dict[str, Any]]:
-    """Every candidate goes on from one that was kept in the step before; the first ones from the empty hypothesis."""
+    """Every candidate extends one that was kept in the step before; the first ones extend the empty hypothesis."""
     steps, before = [], 1
     for step in _list(made, dict):
         found = {kind: [_candidate(one, before) for one in _list(step[kind], dict)] for kind in ("kept", "ended")}

@@ -10,7 +10,7 @@ DIGITS = 6
 
 
 def rounded(value: Any, digits: int = DIGITS) -> Any:
-    """Nested lists, tuples and mappings with every float to so many significant digits; None for what is not finite.
+    """Nested lists, tuples and mappings with every float to `digits` significant digits; None for what is not finite.
 
     >>> rounded({"a": [0.123456789, 12345678.9, 3], "b": float("nan")})
     {'a': [0.123457, 12345700.0, 3], 'b': None}

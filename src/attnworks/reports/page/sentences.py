@@ -14,7 +14,7 @@ from attnworks.exam.examination import Examination, Pin
 from attnworks.linalg.spectrum import gram_singular_values
 from attnworks.measures.reading import Row
 from attnworks.reports.page.blobs import coding_of, encode, is_weights, pack, thumbnails
-from attnworks.reports.page.fits import Fitted, Told, fit_heads
+from attnworks.reports.page.fits import Closest, Fitted, fit_heads
 from attnworks.reports.page.numbers import rounded
 from attnworks.traces.layer import Slot
 
@@ -40,13 +40,13 @@ class Sentence:
 class Layer:
     """The maps of one layer, coded; packed for all heads or some."""
 
-    def __init__(self, slot: Slot, P: Float[Tensor, "h i j"], weights: int, told: Told | None) -> None:
+    def __init__(self, slot: Slot, P: Float[Tensor, "h i j"], weights: int, closest: Closest | None) -> None:
         self.slot, self.P = slot, P.float().nan_to_num(0.0, LARGEST, -LARGEST).clamp(-LARGEST, LARGEST)
         self.coding = coding_of(self.P, weights)
         self.small, self.thumb = thumbnails(self.P)
         self.short = max(P.shape[1:]) <= LONGEST
         fitting = self.short and is_weights(self.P)
-        self.fitted: Fitted | None = fit_heads(self.P, slot.kind, told) if fitting else None
+        self.fitted: Fitted | None = fit_heads(self.P, slot.kind, closest) if fitting else None
 
     @property
     def name(self) -> str:
@@ -98,7 +98,7 @@ class Coded:
         self.sentence, self.prefix = sentence, prefix
         maps = sentence.pin.maps
         weights = sum(P.numel() for P in maps.values())
-        self.layers = [Layer(slot, P, weights, _told(exam, slot)) for slot, P in maps.items() if P.numel()]
+        self.layers = [Layer(slot, P, weights, _closest(exam, slot)) for slot, P in maps.items() if P.numel()]
 
     def contents(self, left_out: Collection[tuple[str, int]] = ()) -> tuple[dict[str, Any], dict[str, str]]:
         """The sentence as a page has it, and its blobs; without the whole maps of some heads, (slot, head)."""
@@ -120,10 +120,10 @@ class Coded:
         }, blobs
 
 
-def _told(exam: Examination, slot: Slot) -> Told | None:
+def _closest(exam: Examination, slot: Slot) -> Closest | None:
     """The forms that are closest to the heads of a layer over the examination."""
     forms, shifts = (_row(exam, f"structure.{name}", slot) for name in ("closest", "shift"))
-    return Told(forms, shifts if isinstance(shifts, Tensor) else None) if isinstance(forms, tuple) else None
+    return Closest(forms, shifts if isinstance(shifts, Tensor) else None) if isinstance(forms, tuple) else None
 
 
 def _row(exam: Examination, name: str, slot: Slot) -> Row | None:
