@@ -55,7 +55,12 @@ def test_unknown_names_are_refused_before_text_is_read(line: str, name: str, tmp
 
 @pytest.mark.parametrize(
     ("words", "nearest"),
-    [(["exmine"], "examine"), (["reshape", "prnue"], "prune"), (["experiment", "colapse"], "collapse")],
+    [
+        (["exmine"], "examine"),
+        (["reshape", "prnue"], "prune"),
+        (["experiment", "colapse"], "collapse"),
+        (["prune"], "reshape prune"),
+    ],
 )
 def test_a_mistyped_command_gets_the_nearest(words: list[str], nearest: str) -> None:
     result = CliRunner().invoke(main, words)

@@ -229,7 +229,7 @@ def test_structured_forms() -> None:
     forms = by_head("structure.form", [["column", "none"], ["columns", "column"]])
     explained = by_head("structure.explained", [[0.625, 0.9], [0.75, 0.5]])
     assert said(forms, explained) == [
-        "3 of 4 heads have a structured form that explains at least half of the attention "
+        "3 of 4 heads have a structured form, which explains at least half and is worth the length of its description "
         "(2 one column, 1 blocks of columns): blocks of columns explains 75 % of 1.0; try reshape project"
     ]
     (finding,) = find(Readings([forms, explained]))
@@ -391,3 +391,25 @@ def test_every_finder_is_in_one_group() -> None:
 )  # fmt: skip
 def test_numbers_for_people(value: float, text: str) -> None:
     assert number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("forms", "advice"),
+    [
+        (("offset", "offset"), "so a fixed form may replace them; try reshape project"),
+        (("offset", "none"), "so a fixed form may replace 1 of them; try reshape project"),
+        (("none", "none"), None),
+    ],
+)
+def test_fixed_forms_are_advised_for_heads_that_have_one(forms: tuple[str, str], advice: str | None) -> None:
+    labels = stated("roles.label", ("layer", "head"), [["previous", "previous"]])
+    form = stated("structure.form", ("layer", "head"), [list(forms)])
+    (found,) = [finding for finding in find(Readings([labels, form])) if "previous token" in finding.text]
+    assert "content matters little" in found.text
+    assert (advice in found.text) if advice is not None else ("fixed form" not in found.text)
+
+
+def test_cross_attention_along_the_diagonal_is_called_alignment() -> None:
+    labels = stated("roles.label", ("layer", "head"), [["offset 0", "offset 0"]], "cross")
+    (found,) = find(Readings([labels]))
+    assert "word-by-word alignment" in found.text and "content matters little" not in found.text

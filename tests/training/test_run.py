@@ -339,6 +339,19 @@ def test_without_best_json_the_best_model_is_opened_all_the_same(corpus: str, tm
     assert done.progress.step > 4
 
 
+def test_a_damaged_last_json_is_as_good_as_none(corpus: str, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    done = straight(corpus, folder)
+    (folder / LAST).write_text("null")
+    run = Run.resume(folder)
+    assert state_of(run) == state_of(done) and run.remarks[0].startswith("last.json is damaged; resuming from step-")
+    assert pointed_at(folder, LAST) is not None
+    shutil.rmtree(folder / "checkpoints")
+    (folder / LAST).write_text("null")
+    with pytest.raises(FolderError, match="damaged, and there is no checkpoint"):
+        Run.resume(folder)
+
+
 def test_steps_of_more_digits_are_newer(tmp_path: Path) -> None:
     for name in ("step-00000003", "step-99999999", "step-100000000"):
         (tmp_path / "checkpoints" / name).mkdir(parents=True)
@@ -353,7 +366,7 @@ def test_only_damaged_checkpoints_are_refused(corpus: str, tmp_path: Path) -> No
     (folder / LAST).unlink()
     for path in (folder / "checkpoints").glob("*/training.json"):
         path.unlink()
-    with pytest.raises(FolderError, match="a whole checkpoint in checkpoints, got no last"):
+    with pytest.raises(FolderError, match="a whole checkpoint in checkpoints, got last"):
         Run.resume(folder)
 
 

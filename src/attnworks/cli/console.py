@@ -60,8 +60,9 @@ def progress_bar(unit: str, screen: Console, *, shown: bool = True) -> Progress:
         progress.BarColumn(),
         progress.TextColumn("{task.description}"),
         progress.TimeElapsedColumn(),
-        progress.TextColumn("left"),
+        progress.TextColumn("elapsed,"),
         progress.TimeRemainingColumn(),
+        progress.TextColumn("left"),
         console=screen,
         disable=not shown,
     )

@@ -118,7 +118,7 @@ class Advance:
         self.started = self.told = time.monotonic()
         self.done = 0
         columns = (BarColumn(), TaskProgressColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-        left = (TextColumn("left"), TimeRemainingColumn())
+        left = (TextColumn("elapsed,"), TimeRemainingColumn(), TextColumn("left"))
         on = screen.is_terminal and not quiet
         self.bar = Progress(TextColumn("examining"), *columns, *left, console=screen, transient=True) if on else None
 

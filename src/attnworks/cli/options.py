@@ -19,10 +19,17 @@ class SuggestingGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         known = self.list_commands(ctx)
         if args and not ctx.resilient_parsing and args[0] not in known and not args[0].startswith("-"):
-            close = difflib.get_close_matches(args[0], known, n=1)
+            close = self._inside(ctx, args[0]) or difflib.get_close_matches(args[0], known, n=1)
             advice = f"Did you mean {close[0]!r}?" if close else f"Choose one of {', '.join(known)}."
             ctx.fail(f"No such command {args[0]!r}. {advice}")
         return super().resolve_command(ctx, args)
+
+    def _inside(self, ctx: click.Context, name: str) -> list[str]:
+        """The command of this name in one of the groups of this group: `reshape prune` for prune."""
+        groups = ((inner, self.get_command(ctx, inner)) for inner in self.list_commands(ctx))
+        return [
+            f"{inner} {name}" for inner, group in groups if isinstance(group, click.Group) and name in group.commands
+        ]
 
 
 def compute_options(

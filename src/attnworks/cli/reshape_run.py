@@ -38,7 +38,7 @@ def grow_and_show(model: str, options: dict[str, Any]) -> None:
     asked = Grow(kinds=kinds, **{name: options[name] for name in ("add", "where", "by", "compare")})
     if asked.where == "auto" and not asked.add:
         raise UsageError(
-            asked="to grow", expected="--add N, or --where with places", got="neither",
+            asked="to grow", expected="--add N with N of 1 or more, or --where with places", got="neither",
             remedy="for instance --add 16, or --where enc.0.3:keys=8",
         )  # fmt: skip
     _reshape_and_show(asked, model, options)

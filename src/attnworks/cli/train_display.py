@@ -128,7 +128,8 @@ class Display:
             return
         self.recent.append(event)
         if self.bar is not None and self.task is not None:
-            self.bar.update(self.task, completed=event.step, description=self._summary())
+            left = self._left() if self.run.last_step is None else ""  # the bar itself knows steps, not minutes
+            self.bar.update(self.task, completed=event.step, description=self._summary() + left)
         elif time.monotonic() - self.last_line > self.PLAIN_EVERY_SECONDS:
             self.last_line = time.monotonic()
             self.screen.print(f"step {event.step:,}{self._left()}: {self._summary()}")

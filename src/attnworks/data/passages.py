@@ -92,11 +92,13 @@ def from_texts(texts: Sequence[str]) -> tuple[list[Passage], PassageReport]:
 
 
 def from_file(path: Path | str, digest: Digest | None = None) -> tuple[list[Passage], PassageReport]:
-    """One passage for each line of a UTF-8 file; a tab separates source and target, further columns are ignored.
+    """One passage for each line of a UTF-8 file, or of standard input for -.
+
+    A tab separates source and target, further columns are ignored.
 
     Either every line has a tab or none has: a model reads one side or two. `digest` is given the bytes of all lines.
     """
-    path = Path(path).expanduser()
+    path = Path("/dev/stdin") if str(path) == "-" else Path(path).expanduser()
     tally = Tally("line")
     passages: list[Passage] = []
     for number, line in numbered_lines(path, digest):

@@ -212,16 +212,20 @@ def _role(look: _Look, group: str, heads: list[Head]) -> Finding:
     telling = 1 - TELLING.index(group) / len(TELLING) if group in TELLING else 0.5
     share = len(heads) / len(look.labels("roles.label"))
     weight = 0.2 + 0.4 * share + 0.2 * telling + 0.2 * (best if 0 <= best <= 1 else 0.5)
-    text = f"{_who(look, heads)} {_verb(verb, heads)} {what}{_advice(group, heads)}{score}"
+    text = f"{_who(look, heads)} {_verb(verb, heads)} {what}{_advice(look, group, heads)}{score}"
     return Finding(text, weight, ("roles.label", "roles.score"), _names(heads))
 
 
-def _advice(group: str, heads: list[Head]) -> str:
-    """What a role means and what can be done about it; fixed forms are for self-attention."""
+def _advice(look: _Look, group: str, heads: list[Head]) -> str:
+    """What a role means and what can be done about it; fixed forms are for self-attention heads that have a form."""
     them = "it" if len(heads) == 1 else "them"
     if group in BY_POSITION:
-        fixed = f", so a fixed form may replace {them}; try reshape project"
-        return f": content matters little{fixed if any(head.slot.kind != 'cross' for head in heads) else ''}"
+        if all(head.slot.kind == "cross" for head in heads):
+            return ": the order of the two texts decides, as in word-by-word alignment" if group == "offset" else ""
+        forms = {(slot, head): form for slot, head, form in look.labels("structure.form")}
+        fixed = [head for head in heads if head.slot.kind != "cross" and forms.get(head.at, group) != NO_ROLE]
+        which = them if len(fixed) == len(heads) else f"{len(fixed)} of them"
+        return f": content matters little{f', so a fixed form may replace {which}; try reshape project' * bool(fixed)}"
     if group in BY_CONTENT:
         return f": content decides, so no fixed form can replace {them}"
     return f": {SINK_ADVICE}" if group in ("first", "delimiter") else ""
@@ -251,8 +255,10 @@ def _structured(look: _Look) -> Iterator[Finding]:
     heads = [Head(*at, explained[at]) for at in sorted(forms, key=lambda at: -explained[at])]
     best, counts = heads[0], Counter(forms.values()).most_common()
     have = "heads have" if len(heads) > 1 else "heads has"
-    text = f"{len(heads)} of {len(labels)} {have} a structured form that explains at least half of the attention "
-    text += f"({', '.join(f'{count} {FORMS[form]}' for form, count in counts)}): "
+    text = (
+        f"{len(heads)} of {len(labels)} {have} a structured form, which explains at least half and is worth the length "
+    )
+    text += f"of its description ({', '.join(f'{count} {FORMS[form]}' for form, count in counts)}): "
     text += f"{FORMS[forms[best.at]]} explains {_percent(best.value)} of {look.say(best)}"
     if any(head.slot.kind != "cross" for head in heads):
         text += "; try reshape project"

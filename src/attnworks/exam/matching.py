@@ -56,16 +56,24 @@ def match_heads(before: Layers, after: Layers, models: tuple[Mapping[str, Any], 
     return [
         match
         for slot in sorted({*before, *after}, key=_order)
-        for match in _in_layer(slot, before.get(slot), after.get(slot), first, second)
+        for match in _in_layer(slot, before.get(slot), after.get(slot), first, second, models)
     ]
 
 
 def _in_layer(
-    slot: str, before: int | None, after: int | None, first: Lineage | None, second: Lineage | None
+    slot: str,
+    before: int | None,
+    after: int | None,
+    first: Lineage | None,
+    second: Lineage | None,
+    models: tuple[Mapping[str, Any], Mapping[str, Any]],
 ) -> Iterator[Match]:
     if before is None or after is None:
-        lacking = "first" if before is None else "second"
-        yield from _apart(slot, before or 0, after or 0, f"the {lacking} model has no such layer")
+        lacking, model = ("first", models[0]) if before is None else ("second", models[1])
+        heads = model.get("heads")
+        there = isinstance(heads, Mapping) and slot in heads
+        what = "examination has no readings of these heads" if there else "model has no such layer"
+        yield from _apart(slot, before or 0, after or 0, f"the {lacking} {what}")
         return
     if first == second and before == after:
         first = second = None  # one model twice: its heads have the names that they have

@@ -169,7 +169,7 @@ def check_judge(judge: Judge) -> None:
             asked=f"to grow by the objective {judge.objective.name!r}",
             expected="an objective that says how good the model is",
             got="one that only says how far it is from itself, and is 0 now",
-            remedy="choose lm, mlm or seq2seq, or give a function of your own",
+            remedy="take a model with an output layer for words (lm, mlm, seq2seq), or give a function in Python",
         )
     sentences = sum(map(len, judge.text.batches))
     if sentences < FEWEST:

@@ -113,21 +113,25 @@ def resume_point(run: Path) -> ResumePoint:
 
     A checkpoint that last.json names and that is damaged is not replaced by an older one: loading it is an error.
     """
-    last = pointed_at(run, LAST)
+    try:
+        last, damaged_pointer = pointed_at(run, LAST), False
+    except FolderError:
+        last, damaged_pointer = None, True
     step = -1 if last is None or (name := NAME.fullmatch(last.name)) is None else int(name[1])
     newer = [folder for number, folder in checkpoints(run).items() if number > step]
-    named = "last.json is missing" if last is None else f"last.json names {last.name}"
+    named = f"last.json is {'damaged' if damaged_pointer else 'missing'}"
+    named = named if last is None else f"last.json names {last.name}"
     damaged: list[Path] = []
     for folder in newer:
         if is_whole(folder):
             last = folder
             break
         damaged.append(folder)
-    if damaged and last is None:
+    if last is None and (damaged or damaged_pointer):
         raise FolderError(
             asked=f"resume {run}",
             expected=f"last.json or a whole checkpoint in {CHECKPOINTS}",
-            got=f"no last.json, and {damaged[0].name} is damaged",
+            got=f"{named}, and {f'{damaged[0].name} is damaged' if damaged else 'there is no checkpoint'}",
             remedy="copy the run folder again from where it was whole",
         )
     if last is None or not newer:

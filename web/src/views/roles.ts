@@ -133,9 +133,10 @@ export function noFormSentence(exam: Exam, head: HeadName): string | null {
   const closest = closestForm(exam, head);
   const share = explainedShare(exam, head);
   if (closest === "" || closest === "none" || share === null) return "no structured form";
+  const explained = Number(ofHead(exam, "structure.explained", head));
+  if (explained <= 0) return "no structured form comes near it: each is further away than nothing at all";
   if (closest === "uniform") return `no structured form; even attention explains ${share}`;
   const name = closestName(exam, head, closest);
-  const explained = Number(ofHead(exam, "structure.explained", head));
   const reason =
     explained < 0.5 ? "no pattern explains half of it" : "no pattern is worth the length of its description";
   return `${reason}; the closest, ${name}, explains ${share}`;
