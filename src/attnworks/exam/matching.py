@@ -67,8 +67,8 @@ def _in_layer(
         lacking = "first" if before is None else "second"
         yield from _apart(slot, before or 0, after or 0, f"the {lacking} model has no such layer")
         return
-    if first == second and before == after:
-        first = second = None  # one model twice: its heads have the names that they have
+    if first is not None and first == second and before == after and slot in first.unrecorded:
+        first = second = None  # one model twice: its heads are the same, although nothing says what they were before
     one, other = _layer(slot, before, first), _layer(slot, after, second)
     if one is None or other is None or one.original != other.original:
         yield from _apart(slot, before, after, _why_not(one, other, (before, after)))
