@@ -46,6 +46,14 @@ def test_stages_that_come_again_or_are_not_known_do_not_move_the_scale_back() ->
     assert [stage for stage, _, _ in events] == ["one", "two", "three", "one", "other", "three"]
 
 
+def test_a_message_stays_a_message() -> None:
+    events: Told = []
+    watch = on_one_scale(lambda *told: events.append(told), {"one": 1.0})
+    for event in (("one", 1, 2), ("read this", 0, 0), ("one", 2, 2)):
+        watch(*event)
+    assert events == [("one", 50, PERCENT), ("read this", 0, 0), ("one", 100, PERCENT)]
+
+
 @pytest.mark.parametrize(
     ("asked", "stages"),
     [
@@ -118,6 +126,9 @@ def test_telling_changes_nothing_and_nothing_is_timed_where_nobody_listens(monke
     monkeypatch.setattr(growing, "measured_cost", lambda *_, **__: pytest.fail("timed"))
     alone, _ = carry_out(asked, examinee_of(model()), growing_texts())
     assert fingerprint(alone) == fingerprint(heard)
+    with watching("reshape", quiet=True) as quiet:
+        unheard, _ = carry_out(asked, examinee_of(model()), growing_texts(), None, quiet)
+    assert fingerprint(unheard) == fingerprint(heard)
 
 
 def test_what_cannot_grow_is_refused_before_anything_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
