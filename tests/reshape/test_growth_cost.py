@@ -11,10 +11,12 @@ from tests.reshape.growing_helpers import examinee_of, growing_bench, growing_mo
 from attnworks.cli.reshape_run import watching
 from attnworks.errors import UsageError
 from attnworks.measures import growth_statistic
+from attnworks.measures.growth_score import Trial
+from attnworks.measures.growth_statistic import SEARCH
 from attnworks.measures.growth_survey import COPIES, KINDS, PASSES, TURNS
 from attnworks.models import Transformer
 from attnworks.models.folder import fingerprint
-from attnworks.reshape import growing
+from attnworks.reshape import growing, growth_cost
 from attnworks.reshape.carrying_out import Care, carry_out
 from attnworks.reshape.contract import Bench
 from attnworks.reshape.events import PERCENT, on_one_scale
@@ -118,6 +120,18 @@ def test_time_is_taken_of_one_pass_of_each_kind(monkeypatch: pytest.MonkeyPatch)
     assert (cost.trial, cost.batch, cost.fit) == (1.0, 5.0, 9.0)
     assert (cost.places, cost.chosen, cost.passes) == (0, 1, 1)
     assert measured_cost(growing_bench(model()).looked_at, ("values",), given=1).fit == 0.0
+
+
+def test_sentences_to_search_on_are_counted_as_they_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """About 7 of 18 are wanted, and every second one is taken."""
+    monkeypatch.setattr(growth_cost, "SEARCHED_ON", 7)
+    used: list[slice] = []
+    monkeypatch.setattr(growing, "Trial", lambda judge, some: used.append(some) or Trial(judge, some))
+    bench = growing_bench(model())
+    Grow(where="dec.0.1:values=2").make(bench)
+    (some,) = {(one.start, one.step) for one in used if one.start == SEARCH.start}
+    sentences = len(range(some[0], sum(map(len, bench.looked_at.text.batches)), some[1]))
+    assert measured_cost(bench.looked_at, ("values",), given=1).searched_on == sentences > 7
 
 
 def test_telling_changes_nothing_and_nothing_is_timed_where_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
