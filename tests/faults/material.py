@@ -114,7 +114,7 @@ def _run(home: Path) -> Material:
 
 
 def _history(home: Path) -> Material:
-    """A head cut, one added, and a layer swapped with times and losses at a length: receipts with all that they can say."""
+    """A head cut, a head added, and a layer swapped at a length: receipts with every field."""
     given = from_corpus(f"tsv:{tiny_run().parent / 'pairs.tsv'}", pairs=50, held_out=5, seed=11)
     steps = (
         Prune(heads="dec.0.1"),
@@ -168,9 +168,9 @@ def advised_mix() -> Advised:
         Trial("dec.0", "window:window=4", 0.5, 0.24, 17, time_interval=(0.9, 1.1)),
         Trial("dec.0", "linear", reason="is of no use"),
     )
+    present = tuple(Present(slot, ("dense", "dense"), 0.25, 19) for slot in ("enc.0", "dec.0"))
     advice = Advice(
-        length=11, tried_at=7, present=tuple(Present(slot, ("dense", "dense"), 0.25, 19) for slot in ("enc.0", "dec.0")),
-        trials=trials, chosen={"enc.0": "window:window=4"}, error=0.007, loss=2.0, rise=-0.01, time_ratio=0.75,
+        length=11, tried_at=7, present=present, trials=trials, chosen={"enc.0": "window:window=4"}, error=0.007, loss=2.0, rise=-0.01, time_ratio=0.75,
         time_interval=(0.7, 0.8), sentence_loss=1.5, sentence_rise=0.01, model_time_ratio=0.8,
         model_time_interval=(0.75, 0.85), model_time_least=0.7, refused=Refused(7, 2.0, 3.0), notes=("Two layers.",),
     )  # fmt: skip
