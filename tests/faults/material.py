@@ -170,7 +170,8 @@ def advised_mix() -> Advised:
     )
     present = tuple(Present(slot, ("dense", "dense"), 0.25, 19) for slot in ("enc.0", "dec.0"))
     advice = Advice(
-        length=11, tried_at=7, present=present, trials=trials, chosen={"enc.0": "window:window=4"}, error=0.007, loss=2.0, rise=-0.01, time_ratio=0.75,
+        length=11, tried_at=7, present=present, trials=trials,
+        chosen={"enc.0": "window:window=4"}, error=0.007, loss=2.0, rise=-0.01, time_ratio=0.75,
         time_interval=(0.7, 0.8), sentence_loss=1.5, sentence_rise=0.01, model_time_ratio=0.8,
         model_time_interval=(0.75, 0.85), model_time_least=0.7, refused=Refused(7, 2.0, 3.0), notes=("Two layers.",),
     )  # fmt: skip
