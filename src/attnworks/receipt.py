@@ -6,6 +6,12 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+TIME_RATIO = "time_ratio"
+"""In the names of facts that are seconds after / before."""
+LARGEST_COUNT = 2**63
+MOST_HEADS = 2**16
+"""Of one layer."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
@@ -78,6 +84,16 @@ class HeadMap:
     before: int
     after: tuple[int | None, ...]
 
+    def out_of_range(self) -> str | None:
+        """What no reshape can have given, in words; None if nothing is wrong."""
+        if not 0 <= self.before <= MOST_HEADS or len(self.after) > MOST_HEADS:
+            return f"{_short(self.before)} before and {len(self.after)} after, of at most {MOST_HEADS}"
+        kept = [head for head in self.after if head is not None]
+        odd = next((head for head in kept if not 0 <= head < self.before), None)
+        if odd is not None:
+            return f"head {_short(odd)} of {self.before}"
+        return None if len({*kept}) == len(kept) else "the same head twice"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Receipt:
@@ -129,16 +145,46 @@ class Receipt:
 
     def out_of_range(self) -> str | None:
         """The first number that no reshape can have given, in words; None if there is none."""
-        counts = {"length": self.length, "healing.steps": self.healing.steps, "healing.tokens": self.healing.tokens}
-        for name, change in (("parameters", self.parameters), ("flops", self.flops), ("bytes", self.bytes)):
-            counts |= {} if change is None else {f"{name}.before": change.before, f"{name}.after": change.after}
-        positive = {name: value for name, value in self.facts.items() if name.endswith("time_ratio")}
-        positive |= {} if self.time is None else {"time": self.time}
-        finite = {name: self.facts[name] for name in ("heads_before", "heads_cut") if name in self.facts}
-        for name, value in {**counts, **positive, **finite, "seconds": self.seconds}.items():
-            if not 0 <= value < math.inf or (name in positive and not value):
-                return f"{name} {value}"
-        return None
+        changes = {"parameters": self.parameters, "flops": self.flops, "bytes": self.bytes}
+        known = {name: change for name, change in changes.items() if change is not None}
+        counts: dict[str, float] = {
+            "length": self.length,
+            "seconds": self.seconds,
+            "healing.steps": self.healing.steps,
+            "healing.tokens": self.healing.tokens,
+            **{f"{name}.{end}": getattr(change, end) for name, change in known.items() for end in ("before", "after")},
+            **{name: self.facts[name] for name in ("heads_before", "heads_cut") if name in self.facts},
+        }
+        intervals = {"time_interval": self.time_interval, **self._fact_intervals()}
+        ends = {name: ends for name, ends in intervals.items() if ends is not None}
+        positive = {
+            "healing.rate": self.healing.rate,
+            **{name: value for name, value in self.facts.items() if TIME_RATIO in name},
+            **{f"{name}[{place}]": end for name, both in ends.items() for place, end in enumerate(both)},
+            **({} if self.time is None else {"time": self.time}),
+        }
+        losses: dict[str, float | None] = {f"loss.{name}": value for name, value in vars(self.loss).items()}
+        if self.loss_at_length is not None:
+            at_length = {f"loss_at_length.{name}": value for name, value in vars(self.loss_at_length).items()}
+            counts["loss_at_length.tokens"] = at_length.pop("loss_at_length.tokens")
+            losses |= at_length
+        odd = (
+            *(f"{name} {_short(value)}" for name, value in counts.items() if not 0 <= value <= LARGEST_COUNT),
+            *(f"{name} {value}" for name, value in positive.items() if not 0 < value < math.inf),
+            *(f"{name} from {low} to {high}" for name, (low, high) in ends.items() if not low <= high),
+            *(f"{name} {value}" for name, value in losses.items() if value is not None and math.isnan(value)),
+            *(f"heads of {slot}: {why}" for slot, heads in self.heads.items() if (why := heads.out_of_range())),
+        )
+        return next(iter(odd), None)
+
+    def _fact_intervals(self) -> dict[str, tuple[float, float]]:
+        """Intervals of time ratios among the facts, where both ends are there."""
+        names = {name.removesuffix("_low") for name in self.facts if TIME_RATIO in name and name.endswith("_low")}
+        return {
+            name: (self.facts[f"{name}_low"], self.facts[f"{name}_high"])
+            for name in names
+            if f"{name}_high" in self.facts
+        }
 
     @property
     def title(self) -> str:
@@ -152,3 +198,8 @@ class Receipt:
         by_head = self.reshape == "project" or any(place.count(".") > 1 for place in self.done)
         unit = "place" if self.reshape == "grow" else "head" if by_head else "layer"
         return f"{self.reshape} {count} {unit}{'s' * (count != 1)} ({where})"
+
+
+def _short(value: float) -> str:
+    """A number in at most 24 digits."""
+    return text if len(text := str(value)) <= 24 else f"{text[:24]}..."

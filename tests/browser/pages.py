@@ -51,6 +51,7 @@ ADVICE: dict[str, Any] = {
     "model_time_ratio": 0.9,
     "model_time_interval": [0.85, 1.05],
     "model_time_least": 0.8,
+    "refused": None,
     "notes": ["times are those of this machine"],
     "command": "attnworks swap tiny --layers enc.0=window:window=4",
 }  # fmt: skip
@@ -106,10 +107,16 @@ def with_sentence(exam: Examination) -> Exam:
     return Exam(exam, str(exam.model["name"]), (Sentence(pin, tuple(words), beam),))
 
 
-def page_file(file: Path, exams: Sequence[Examination], words: Sequence[str] = (), **options: Any) -> str:
+def page_file(
+    file: Path,
+    exams: Sequence[Examination],
+    words: Sequence[str] = (),
+    advice: dict[str, Any] = ADVICE,
+    **options: Any,
+) -> str:
     """Writes a page with all that there is to see, and gives its address. Words take the place of other texts."""
     contents = page_contents([with_sentence(exam) for exam in exams], receipts=[RECEIPT], **options)
-    told = {"advice": ADVICE, "receipts": contents.page["receipts"]}
+    told = {"advice": advice, "receipts": contents.page["receipts"]}
     if words:
         told = _with_words(told, cycle(words))
     file.write_text(page_html(replace(contents, page={**contents.page, **told})), encoding="utf-8")

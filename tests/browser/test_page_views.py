@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Locator, expect
 from tests.browser.conftest import Open
+from tests.browser.pages import ADVICE, page_file
 from tests.browser.watching import VIEWS, Shown, show
+from tests.reports.page_helpers import made_exam
 
 every_view = pytest.mark.parametrize("view", VIEWS)
 
@@ -235,3 +239,15 @@ def test_advice_and_receipts_tell_intervals_and_the_loss_at_length(look: Open, f
     ):
         expect(main).to_contain_text(told)
     expect(main.get_by_role("row", name="window:window=64").first).to_contain_text("no measurable gain")
+
+
+def test_a_mix_that_was_rejected_is_shown_with_the_reason(look: Open, tmp_path: Path) -> None:
+    def told(**changes: Any) -> Locator:
+        advice = {**ADVICE, "chosen": {}, "command": None, **changes}
+        return look(page_file(tmp_path / "page.html", [made_exam()], advice=advice), "#reshape").root.locator("main")
+
+    expect(told()).to_contain_text("Leave tiny as it is. No mix of these mechanisms is measurably faster")
+    refused = {"tokens": 1234, "before": 2.5, "after": 3.25}
+    words = "The fastest mix within an error of 10 % would raise the loss on texts of up to 1,234 tokens from 2.50 to"
+    expect(told(refused=refused)).to_contain_text(f"{words} 3.25, by more than that share.")
+    expect(told(refused={**refused, "after": None})).to_contain_text(f"{words} a value that is not a finite number")

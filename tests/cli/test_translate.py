@@ -179,7 +179,7 @@ def test_trace(beams: int, runs: dict[str, Path], run: Path, tmp_path: Path) -> 
     path = tmp_path / "trace.json"
     texts = lines_of(translate(run, *LINES, "--beam", beams, "--trace", path))
     trace = json.loads(path.read_text())
-    assert trace["format"] == 1 and trace["run"] == str(run)
+    assert trace["format"] == 2 and trace["run"] == str(run)
     told = [(line, text) for line, text in zip(LINES, texts, strict=True) if line.strip()]
     assert len(trace["sentences"]) == len(told)
     for sentence, (line, text) in zip(trace["sentences"], told, strict=True):

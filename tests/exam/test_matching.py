@@ -129,6 +129,8 @@ def test_one_model_on_two_texts() -> None:
     """Heads that changed without a receipt can be compared where both examinations are of the same model."""
     exam = exam_of([[0.1, 0.2]], {"unrecorded": ["enc.0"]})
     assert compare(exam, exam).nothing_changed and compare(CUT, CUT).nothing_changed
+    assert [match.head for match in compare(exam, exam).heads] == ["enc.0.0", "enc.0.1"]
+    assert [match.head for match in compare(CUT, CUT).heads[:2]] == ["enc.0.1", "enc.0.3"], "their first names"
     found = compare(exam, exam_of([[0.1, 0.2]]))
     assert states(found) == {"not compared": 4}
     assert {match.why for match in found.heads} == {

@@ -50,8 +50,8 @@ SPECIAL: dict[str, Callable[[Path], None]] = {
 }
 
 
-class HangError(Exception):
-    """Reading took too long."""
+class HangError(BaseException):
+    """Reading took too long. Code that is read by must not catch it as one of its own exceptions."""
 
 
 class Campaign:
@@ -62,6 +62,7 @@ class Campaign:
         self.materials = materials(home)
         self.whole = {material.name: digest(material.read(material.copy(home / "read"))) for material in self._each()}
         self.counts: Counter[tuple[str, str, str]] = Counter()
+        self.turns: Counter[str] = Counter()
         self.bad: list[str] = []
 
     def _each(self) -> Iterator[Material]:
@@ -70,33 +71,37 @@ class Campaign:
             yield material
 
     def mutants(self, material: Material, number: int) -> None:
-        """Some mutants of a material, in turn of bytes, of JSON, and forged."""
-        chance = random.Random(f"{self.seed} {material.name} {sum(self.counts.values())}")
-        place = self._fresh(material)
-        files = material.files()
-        texts = [name for name in files if name.endswith(".json")]
-        for turn in range(number):
-            kind = KINDS[turn % len(KINDS)]
-            name = chance.choice(files if kind == "bytes" else texts)
-            before = {path: path.read_bytes() for path in self._in(place) if kind == "forgery" or path == place / name}
-            self._mutate(place, name, kind, chance)
-            self._judge(material, place, kind, f"{material.name}/{name}, {kind}, turn {turn}")
-            for path, data in before.items():
-                path.write_bytes(data)
+        """The next mutants of a material, in turn of bytes, of JSON, and forged."""
+        for _ in range(number):
+            self.mutant(material, self.turns[material.name])
+            self.turns[material.name] += 1
 
-    def _mutate(self, place: Path, name: str, kind: str, chance: random.Random) -> None:
+    def mutant(self, material: Material, turn: int) -> str:
+        """One mutant, which depends on the seed, the material and the turn alone; what it was, in words."""
+        chance, kind = random.Random(f"{self.seed} {material.name} {turn}"), KINDS[turn % len(KINDS)]
+        place, files = self._fresh(material), material.files()
+        name = chance.choice(files if kind == "bytes" else [name for name in files if name.endswith(".json")])
+        mutation = self._mutate(place, name, kind, chance)
+        what = f"{material.name}/{name}, {kind}, seed {self.seed}, turn {turn}: {mutation}"
+        self._judge(material, place, kind, what, may_change=name in NOT_HASHED)
+        return what
+
+    def _mutate(self, place: Path, name: str, kind: str, chance: random.Random) -> str:
+        """Change a file; in words, how."""
         path = place / name
         data = bytearray(path.read_bytes())
         if kind == "bytes":
-            chance.choice(MUTATIONS)(data, chance)
+            mutation = chance.choice(MUTATIONS)
+            mutation(data, chance)
             path.write_bytes(data)
-            return
+            return mutation.__name__
         made = json.loads(data)
-        edit(made, chance)
+        done = edit(made, chance)
         if kind == "JSON":
             path.write_bytes(canonical(made))
         else:
             forge(place, path, made)
+        return done
 
     def special_files(self, material: Material) -> None:
         for name in material.files():
@@ -104,11 +109,12 @@ class Campaign:
                 place = self._fresh(material)
                 (place / name).unlink()
                 make(place / name)
-                self._judge(material, place, "special", f"{material.name}/{name}, {kind}")
+                what = f"{material.name}/{name}, {kind}"
+                self._judge(material, place, "special", what, may_change=name in NOT_HASHED)
 
-    def _judge(self, material: Material, place: Path, kind: str, what: str) -> None:
+    def _judge(self, material: Material, place: Path, kind: str, what: str, *, may_change: bool) -> None:
         found = self._outcome(material, place, kind, what)
-        if found == "silent change" and any(name in what for name in NOT_HASHED):
+        if found == "silent change" and may_change:
             found = "no effect"
         self.counts[material.name, kind, found] += 1
         if found in BAD:
@@ -136,10 +142,6 @@ class Campaign:
     def _fresh(self, material: Material) -> Path:
         shutil.rmtree(self.home / "attacked", ignore_errors=True)
         return material.copy(self.home / "attacked")
-
-    @staticmethod
-    def _in(place: Path) -> list[Path]:
-        return [path for path in place.rglob("*") if path.is_file()]
 
     def table(self) -> str:
         """Rows of materials and attacks, columns of outcomes."""
@@ -211,16 +213,15 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--minutes", type=float, default=20.0)
     asked = parser.parse_args(arguments)
     end = time.monotonic() + 60 * asked.minutes
-    with tempfile.TemporaryDirectory() as home:
+    with tempfile.TemporaryDirectory() as home, without_waiting():
         campaign = Campaign(Path(home), asked.seed)
-        with without_waiting():
+        for material in campaign.materials:
+            campaign.special_files(material)
+        saves = kill_saves(_first_save(Path(home)), asked.seed)
+        training = kill_training(_new(Path(home) / "training"), asked.seed, kills=25, steps=40)
+        while time.monotonic() < end:
             for material in campaign.materials:
-                campaign.special_files(material)
-            saves = kill_saves(_first_save(Path(home)), asked.seed)
-            training = kill_training(_new(Path(home) / "training"), asked.seed, kills=25, steps=40)
-            while time.monotonic() < end:
-                for material in campaign.materials:
-                    campaign.mutants(material, 60)
+                campaign.mutants(material, 60)
     sys.stdout.write(campaign.table() + f"\nkills: {saves} while saving, {training} while training; all resumed\n")
     sys.stdout.write(
         "\n".join(campaign.bad[:20]) + "\n" if campaign.bad else "no silent change, no traceback, no hang\n"

@@ -18,9 +18,7 @@ from rich.console import Console
 from tests.browser.pages import tiny_exam
 from tests.exam_helpers import tiny_run
 from tests.reports.page_helpers import made_exam
-from tests.reports.test_page_contents import advised
-from tests.reshape.reshape_helpers import project_folder
-from tests.training.training_helpers import SMALL, state_of
+from tests.training.training_helpers import state_of
 from torch import Tensor, nn
 
 from attnworks.cli import main
@@ -28,16 +26,25 @@ from attnworks.cli.advise_display import in_a_sentence
 from attnworks.cli.receipt_display import receipt_shown
 from attnworks.exam.folder import read_exam, write_exam
 from attnworks.models import AttentionConfig, PureConfig, build, load, save
-from attnworks.models.presets import PRESETS
-from attnworks.reports.page.contents import Exam, page_contents
+from attnworks.reports.page.contents import Advised, Exam, page_contents
 from attnworks.reports.page.given import read_advice, read_trace
-from attnworks.reshape.history import receipts, undo
+from attnworks.reshape.advising import Advice, Refused
+from attnworks.reshape.carrying_out import carry_out
+from attnworks.reshape.growing import Grow
+from attnworks.reshape.history import Place, receipts, undo, write_outcome
+from attnworks.reshape.lineage import lineage_of
+from attnworks.reshape.pruning import Prune
+from attnworks.reshape.swap_trials import Present, Trial
+from attnworks.reshape.swapping import Swap
+from attnworks.reshape.texts import from_corpus
 from attnworks.storage.sealed import with_sha256
+from attnworks.traces.examinee import open_examinee
+from attnworks.training.metrics import Metrics
 from attnworks.training.run import Run
 from attnworks.training.trained import open_run
 
 NOT_HASHED = ("metrics.jsonl",)
-"""Files that a user may edit: nothing else is made of them."""
+"""Files that a user may edit: other content is read without an error, and nothing else is made of it."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +71,6 @@ class Material:
 
 def materials(home: Path) -> list[Material]:
     """Every kind, made small in a folder."""
-    for name, config in SMALL.items():
-        PRESETS.setdefault(name, config)
     return [_model(home), _run(home), _history(home), _exam(home), _trace(home), _advice(home)]
 
 
@@ -102,16 +107,26 @@ def _run(home: Path) -> Material:
     def read(place: Path) -> object:
         trained, resumed = open_run(place), Run.resume(place)
         words = [vocabulary.tokenizer.to_str() for vocabulary in (trained.source, trained.target)]
-        return trained.model, words, resumed.recipe, resumed.progress, state_of(resumed)
+        metrics = Metrics(place, after=resumed.progress.step).path.read_bytes()
+        return trained.model, words, resumed.recipe, resumed.progress, state_of(resumed), metrics
 
     return Material("run", home / "run", read)
 
 
 def _history(home: Path) -> Material:
-    run, first, second = tiny_run(), home / "first", home / "history"
-    shutil.copy(run.parent / "pairs.tsv", home / "pairs.tsv")
-    project_folder(run, "enc.*", first)
-    project_folder(first, "dec.0.1", second)
+    """A head cut, a head added, and a layer swapped at a length: receipts with every field."""
+    given = from_corpus(f"tsv:{tiny_run().parent / 'pairs.tsv'}", pairs=50, held_out=5, seed=11)
+    steps = (
+        Prune(heads="dec.0.1"),
+        Grow(where="enc.0:heads=1"),
+        Swap(to=("window:window=2",), layers="dec.0", length=40),
+    )
+    place = tiny_run()
+    for number, step in enumerate(steps):
+        out = home / f"history {number}"
+        model, receipt = carry_out(step, open_examinee(str(place)), given)
+        write_outcome(model, receipt, Place.of(str(place)), out)
+        place = out
 
     def read(place: Path) -> object:
         done, out = receipts(place), place.with_name("undone")
@@ -123,9 +138,10 @@ def _history(home: Path) -> Material:
     def use(made: Any) -> None:
         for number, receipt in enumerate(made[0]):
             Console(file=io.StringIO()).print(receipt_shown(receipt, number))
+        lineage_of(made[0], {"enc.0": 3, "dec.0": 1})
         page_contents([Exam(made_exam(), "exam")], receipts=made[0])
 
-    return Material("history", second, read, use)
+    return Material("history", place, read, use)
 
 
 def _exam(home: Path) -> Material:
@@ -145,8 +161,25 @@ def _trace(home: Path) -> Material:
     return Material("trace", file.parent, lambda place: read_trace(place / file.name), use)
 
 
+def advised_mix() -> Advised:
+    """Advice with a mix to take, times with intervals, and a faster mix whose loss rose too much."""
+    trials = (
+        Trial("enc.0", "window:window=4", 0.01, 0.125, 7, time_interval=(0.45, 0.55)),
+        Trial("dec.0", "window:window=4", 0.5, 0.24, 17, time_interval=(0.9, 1.1)),
+        Trial("dec.0", "linear", reason="is of no use"),
+    )
+    present = tuple(Present(slot, ("dense", "dense"), 0.25, 19) for slot in ("enc.0", "dec.0"))
+    advice = Advice(
+        length=11, tried_at=7, present=present, trials=trials,
+        chosen={"enc.0": "window:window=4"}, error=0.007, loss=2.0, rise=-0.01, time_ratio=0.75,
+        time_interval=(0.7, 0.8), sentence_loss=1.5, sentence_rise=0.01, model_time_ratio=0.8,
+        model_time_interval=(0.75, 0.85), model_time_least=0.7, refused=Refused(7, 2.0, 3.0), notes=("Two layers.",),
+    )  # fmt: skip
+    return Advised("model", 0.02, advice, "attnworks reshape swap model --layers enc.0=window:window=4 --out FOLDER")
+
+
 def _advice(home: Path) -> Material:
-    made = advised()
+    made = advised_mix()
     file = home / "advice" / "advice.json"
     file.parent.mkdir()
     told = {"model": made.model, "max_error": made.max_error, **asdict(made.advice), "command": made.command}

@@ -75,8 +75,8 @@ def containers(data: Any) -> list[Any]:
     return found
 
 
-def edit(data: Any, chance: random.Random) -> None:
-    """One change somewhere inside a JSON document."""
+def edit(data: Any, chance: random.Random) -> str:
+    """One change somewhere inside a JSON document; what it was, in words."""
     inside = chance.choice(containers(data))
     key: Any = chance.choice(list(inside) if isinstance(inside, dict) else range(len(inside)))
     what = chance.choice(["drop", "odd", "number", "rename", "add", "swap"])
@@ -93,6 +93,8 @@ def edit(data: Any, chance: random.Random) -> None:
         inside[key], inside[other] = inside[other], inside[key]
     else:
         inside[key] = chance.choice(ODD_VALUES)
+    now = ascii(inside.get(key) if isinstance(inside, dict) else None)
+    return f"{what} {key!a}, now {now[:40]}"
 
 
 def canonical(data: object) -> bytes:

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.faults.campaign import BAD, Campaign
 from tests.faults.kills import without_waiting
+from tests.faults.material import Material
+
+from attnworks.cli.advise_display import in_a_sentence
+from attnworks.errors import FolderError
+from attnworks.reshape.history import receipts
 
 NAMES = ("model", "run", "history", "exam", "trace", "advice")
 
@@ -34,3 +44,54 @@ def test_special_files(campaign: Campaign, number: int) -> None:
     campaign.special_files(campaign.materials[number])
     assert not campaign.bad, "\n".join(campaign.bad)
     assert not any(campaign.counts[NAMES[number], "special", outcome] for outcome in BAD)
+
+
+# The campaign itself --------------------------------------------------------------------------------------------------
+
+
+def test_every_kind_of_receipt_is_attacked(campaign: Campaign) -> None:
+    found = receipts(campaign.materials[NAMES.index("history")].home)
+    assert [receipt.reshape for receipt in found] == ["prune", "grow", "swap"]
+    assert {head for receipt in found for heads in receipt.heads.values() for head in heads.after} >= {None, 0}
+    assert found[2].loss_at_length is not None and "attention_time_ratio_low" in found[2].facts
+
+
+def test_advice_that_is_attacked_has_a_mix(campaign: Campaign) -> None:
+    material = campaign.materials[NAMES.index("advice")]
+    made: Any = material.read(material.home)
+    assert "x faster (1.25 to 1.43)" in in_a_sentence(made.advice, made.max_error)
+
+
+def test_a_pipe_in_the_place_of_metrics_is_refused(campaign: Campaign, tmp_path: Path) -> None:
+    material = campaign.materials[NAMES.index("run")]
+    place = material.copy(tmp_path / "run")
+    (place / "metrics.jsonl").unlink()
+    os.mkfifo(place / "metrics.jsonl")
+    with pytest.raises(FolderError, match="a regular file"):
+        material.read(place)
+
+
+def test_a_mutant_is_the_same_whatever_was_attacked_before(campaign: Campaign) -> None:
+    model = campaign.materials[0]
+    first = [campaign.mutant(model, turn) for turn in range(6)]
+    campaign.mutants(model, 2)
+    again = [campaign.mutant(model, turn) for turn in range(6)]
+    assert first == again and len({*first}) == 6
+    assert first[4].startswith("model/") and ", JSON, seed 1, turn 4: " in first[4] and ", now " in first[4]
+
+
+def test_reading_that_hangs_is_counted_although_exceptions_are_caught(campaign: Campaign) -> None:
+    """As the clock would: the signal is raised while code runs that catches every exception."""
+
+    def read(place: Path) -> str:
+        with suppress(Exception):
+            signal.raise_signal(signal.SIGALRM)
+        return "read on"
+
+    material = Material("model", campaign.materials[0].home, read)
+    campaign.bad.clear()
+    campaign.mutant(material, 0)
+    assert campaign.counts["model", "bytes", "hang"] == 1
+    assert campaign.bad == [f"hang: {campaign.mutant(campaign.materials[0], 0)}"]
+    del campaign.counts["model", "bytes", "hang"]
+    campaign.bad.clear()

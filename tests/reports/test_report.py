@@ -17,7 +17,7 @@ import attnworks
 from attnworks.cli import main
 from attnworks.errors import FolderError, UsageError
 from attnworks.exam.folder import write_exam
-from attnworks.reports.page import writing
+from attnworks.reports.page import Exam, page_contents, writing
 from attnworks.reports.page.given import read_advice, read_trace
 from attnworks.storage import disk
 from attnworks.storage.sealed import with_sha256
@@ -38,7 +38,7 @@ def trace(**changes: Any) -> dict[str, Any]:
     one, two = ({"parent": parent, "token": f"t{parent}", "logprob": -0.25} for parent in (0, 1))
     beam = [{"kept": [one, one], "ended": []}, {"kept": [], "ended": [two]}]
     words = {"source": tokens(QUERIES), "read": tokens(KEYS), "translation": tokens(KEYS)}
-    return {"format": 1, "run": "r", "sentences": [{**words, "attention": attention, "beam": beam} | changes]}
+    return {"format": 2, "run": "r", "sentences": [{**words, "attention": attention, "beam": beam} | changes]}
 
 
 def written(path: Path, data: object) -> Path:
@@ -145,8 +145,8 @@ def test_places_that_will_not_do(folder: Path, tmp_path: Path) -> None:
 
 
 ODD = [
-    [], {}, {"format": 2, "sentences": []}, {"format": 1, "sentences": {}}, {"format": 1, "sentences": [7]},
-    {"format": 1, "sentences": []}, {"format": True, "sentences": [7]},
+    [], {}, {"format": 3, "sentences": []}, {"format": 2, "sentences": {}}, {"format": 2, "sentences": [7]},
+    {"format": 2, "sentences": []}, {"format": 2.0, "sentences": [7]}, {"format": 1}, {"sentences": [7]},
     trace(source=["a"]), trace(source=[3] * QUERIES), trace(attention=[{"slot": 5, "weights": []}]),
     trace(attention=[{"slot": "enc.x", "weights": [[[1.0]]]}]), trace(attention=[{"slot": "enc.0"}]),
     trace(attention=[{"slot": "enc.0", "weights": [[1.0], [1.0, 2.0]]}]),
@@ -161,6 +161,25 @@ ODD = [
 def test_odd_traces_are_refused_in_one_line(number: int, tmp_path: Path) -> None:
     with pytest.raises(FolderError, match=r"expected (a trace|JSON with its own sha256), got something else"):
         read_trace(written(tmp_path / "trace.json", ODD[number]))
+
+
+def test_files_of_older_versions_are_refused_with_the_command_that_writes_them_again(tmp_path: Path) -> None:
+    path, advice = tmp_path / "file.json", {"model": "m", "max_error": 0.02, **asdict(advised().advice)}
+    older = r"got a file of an older version of attnworks; write it again: "
+    written(path, trace() | {"format": 1})
+    with pytest.raises(FolderError, match=older + "attnworks translate RUN TEXT --trace FILE"):
+        read_trace(path)
+    for unsealed in (trace() | {"format": 1}, trace()):
+        path.write_text(json.dumps(unsealed))
+        with pytest.raises(FolderError, match=older + "attnworks translate RUN TEXT --trace FILE"):
+            read_trace(path)
+    path.write_text(json.dumps(advice | {"command": None}))
+    with pytest.raises(FolderError, match=older + "attnworks advise MODEL --json > FILE"):
+        read_advice(path)
+    path.write_text(json.dumps({"anything": "else"}))
+    for read in (read_trace, read_advice):
+        with pytest.raises(FolderError, match="expected JSON with its own sha256, got something else"):
+            read(path)
 
 
 def test_what_is_no_json_or_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,6 +199,30 @@ def test_odd_advice_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
     for odd in (whole | change, [], {key: whole[key] for key in whole if key not in change}):
         with pytest.raises(FolderError, match=r"expected (advice|JSON with its own sha256), got something else"):
             read_advice(written(tmp_path / "advice.json", odd))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"time_interval": [0.0, 0.5]}, {"time_interval": [0.5, 0.4]}, {"time_interval": [-1.0, 0.5]}, {"time_ratio": 0},
+        {"model_time_interval": [0.0, 1.0]}, {"model_time_interval": [1.0, 0.9]}, {"model_time_ratio": 0.0},
+        {"trials": [{"slot": "enc.0", "spec": "linear", "time_interval": [0.0, 1.0]}]},
+        {"trials": [{"slot": "enc.0", "spec": "linear", "time_interval": [2.0, 1.0]}]},
+        {"rise": float("nan")}, {"length": 10**400}, {"loss": float("inf")},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_advice_with_impossible_numbers_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
+    whole = {"model": "m", "max_error": 0.02, **asdict(advised().advice), "command": None}
+    with pytest.raises(FolderError, match="expected advice, got something else"):
+        read_advice(written(tmp_path / "advice.json", whole | change))
+
+
+def test_advice_with_a_mix_whose_loss_is_no_number_can_be_read(tmp_path: Path) -> None:
+    refused = {"tokens": 7, "before": 1.0, "after": float("nan")}
+    whole = {"model": "m", "max_error": 0.02, **asdict(advised().advice), "command": None, "refused": refused}
+    shown = page_contents([Exam(made_exam(), "a")], advice=read_advice(written(tmp_path / "advice.json", whole))).page
+    assert shown["advice"]["refused"] == {"tokens": 7, "before": 1.0, "after": None}
 
 
 def test_a_trace_of_another_model_is_refused(folder: Path, tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def times(monkeypatch: pytest.MonkeyPatch) -> Times:
         return {place: known.get(place, half) for place in (*tried.groups, *((slot, NOW) for slot in tried.layers))}
 
     monkeypatch.setattr(swap_trials, "measure_times", told)
-    known.update({(slot, NOW): Timed(1.0) for slot in mechanisms_of(model_of(), cross=True)})
+    known.update({(slot, NOW): Timed(1.0, (1.0, 1.0)) for slot in mechanisms_of(model_of(), cross=True)})
     told_race(monkeypatch, [0.9] * 9)
     return known
 
@@ -154,11 +154,11 @@ def test_only_what_is_measurably_faster_is_chosen(interval: Interval, taken: boo
 
 def test_the_interval_of_all_cores_weighs_layers_by_their_times(times: Times) -> None:
     """Six layers; that of enc.0 takes 5 seconds and falls to 2, those of others take 1 and two fall to a half."""
-    times["enc.0", NOW] = Timed(5.0)
+    times["enc.0", NOW] = Timed(5.0, (1.0, 1.0))
     times["enc.0", OTHER] = Timed(2.0, (0.3, 0.5))
     times.update({(slot, spec): Timed(3.0, (2.0, 4.0)) for slot in ("dec.0", "dec.1") for spec in (WINDOW, OTHER)})
     bench = bench_of(examinee_of(model_of()), texts(PASSAGES[:8]))
-    times.update({(slot, OTHER): Timed(2.0, (1.9, 2.1)) for slot in ("enc.1",)} | {("enc.0", WINDOW): Timed(9.0)})
+    times.update({("enc.1", OTHER): Timed(2.0, (1.9, 2.1)), ("enc.0", WINDOW): Timed(9.0, (1.8, 1.8))})
     advice = advise(bench, (WINDOW, OTHER), max_error=1.0)
     assert advice.chosen == {"enc.0": OTHER, "enc.1": WINDOW}
     assert advice.time_ratio == pytest.approx((2.0 + 0.5 + 4) / 10)

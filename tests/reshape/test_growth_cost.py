@@ -11,10 +11,12 @@ from tests.reshape.growing_helpers import examinee_of, growing_bench, growing_mo
 from attnworks.cli.reshape_run import watching
 from attnworks.errors import UsageError
 from attnworks.measures import growth_statistic
+from attnworks.measures.growth_score import Trial
+from attnworks.measures.growth_statistic import SEARCH
 from attnworks.measures.growth_survey import COPIES, KINDS, PASSES, TURNS
 from attnworks.models import Transformer
 from attnworks.models.folder import fingerprint
-from attnworks.reshape import growing
+from attnworks.reshape import growing, growth_cost
 from attnworks.reshape.carrying_out import Care, carry_out
 from attnworks.reshape.contract import Bench
 from attnworks.reshape.events import PERCENT, on_one_scale
@@ -44,6 +46,14 @@ def test_stages_that_come_again_or_are_not_known_do_not_move_the_scale_back() ->
         watch(*event)
     assert [done for _, done, _ in events] == [12, 25, 62, 62, 62, 100]
     assert [stage for stage, _, _ in events] == ["one", "two", "three", "one", "other", "three"]
+
+
+def test_a_message_stays_a_message() -> None:
+    events: Told = []
+    watch = on_one_scale(lambda *told: events.append(told), {"one": 1.0})
+    for event in (("one", 1, 2), ("read this", 0, 0), ("one", 2, 2)):
+        watch(*event)
+    assert events == [("one", 50, PERCENT), ("read this", 0, 0), ("one", 100, PERCENT)]
 
 
 @pytest.mark.parametrize(
@@ -112,12 +122,27 @@ def test_time_is_taken_of_one_pass_of_each_kind(monkeypatch: pytest.MonkeyPatch)
     assert measured_cost(growing_bench(model()).looked_at, ("values",), given=1).fit == 0.0
 
 
+def test_sentences_to_search_on_are_counted_as_they_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """About 7 of 18 are wanted, and every second one is taken."""
+    monkeypatch.setattr(growth_cost, "SEARCHED_ON", 7)
+    used: list[slice] = []
+    monkeypatch.setattr(growing, "Trial", lambda judge, some: used.append(some) or Trial(judge, some))
+    bench = growing_bench(model())
+    Grow(where="dec.0.1:values=2").make(bench)
+    (some,) = {(one.start, one.step) for one in used if one.start == SEARCH.start}
+    sentences = len(range(some[0], sum(map(len, bench.looked_at.text.batches)), some[1]))
+    assert measured_cost(bench.looked_at, ("values",), given=1).searched_on == sentences > 7
+
+
 def test_telling_changes_nothing_and_nothing_is_timed_where_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = Grow(where="dec.0.1:values=2")
     _, heard = told_by(asked)
     monkeypatch.setattr(growing, "measured_cost", lambda *_, **__: pytest.fail("timed"))
     alone, _ = carry_out(asked, examinee_of(model()), growing_texts())
     assert fingerprint(alone) == fingerprint(heard)
+    with watching("reshape", quiet=True) as quiet:
+        unheard, _ = carry_out(asked, examinee_of(model()), growing_texts(), None, quiet)
+    assert fingerprint(unheard) == fingerprint(heard)
 
 
 def test_what_cannot_grow_is_refused_before_anything_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:

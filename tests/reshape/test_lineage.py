@@ -48,12 +48,39 @@ def test_a_new_head_is_named_after_the_model_that_it_was_added_to() -> None:
     [
         ([receipt(0, enc_0=(4, (1, 2)))], 3),
         ([receipt(0, enc_0=(4, (1, 2))), receipt(1, enc_0=(3, (0, 1)))], 2),
-        ([receipt(0, enc_0=(2, (1, 2)))], 2),
+        ([receipt(0, enc_0=(4, (1, 2))), receipt(1, enc_0=(9, (0, 8)))], 2),
     ],
 )
 def test_heads_that_changed_without_a_receipt(done: list[Receipt], now: int) -> None:
     found = lineage_of(done, {"enc.0": now})
     assert found is not None and found.unrecorded == ("enc.0",) and not found.heads and not found.counts
+
+
+def test_the_work_does_not_depend_on_the_number_of_heads_that_a_receipt_claims() -> None:
+    """Only heads that are left are named: 2**62 names would never be done."""
+    found = lineage_of([receipt(0, enc_0=(2**62, (5, 0)))], {"enc.0": 2})
+    assert found is not None and found.heads == {"enc.0": ("enc.0.5", "enc.0.0")} and found.counts == {"enc.0": 2**62}
+
+
+def test_names_are_compared_once_each() -> None:
+    """Comparing every name with every other would take minutes for forged lists."""
+    names = tuple(CountedName(f"enc.0.{head}") for head in range(300))
+    CountedName.compared = 0
+    Lineage(original="f", reshapes=(), counts={"enc.0": 300}, heads={"enc.0": names})
+    assert CountedName.compared <= 300
+
+
+class CountedName(str):
+    """A name that counts how often it is compared."""
+
+    __slots__ = ()
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        CountedName.compared += 1
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
 
 
 def test_it_is_read_as_it_was_written() -> None:

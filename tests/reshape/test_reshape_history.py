@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 import torch
+from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 from tests.exam_helpers import LINES, save_tiny, write_lines
 from tests.reshape.reshape_helpers import files_of, project_folder, small_run, texts, without_time
 from tests.training.training_helpers import SMALL, recipe, write_pairs
 
 import attnworks
+from attnworks.cli import main
 from attnworks.data.vocabulary import Vocabulary
 from attnworks.errors import AttnworksError, FolderError, UsageError
 from attnworks.models import Transformer
@@ -270,6 +272,30 @@ def test_a_kept_file_that_was_changed(damaged: Path, file: str) -> None:
     assert file in not_undone(damaged) and "the file that was kept" in not_undone(damaged)
     path.unlink()
     assert f"no file '{file}'" in not_undone(damaged)
+
+
+@pytest.mark.parametrize("command", ["project", "replay"])
+def test_a_damaged_history_is_found_before_text_is_read(
+    chain: Chain, damaged: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("attnworks.reshape.texts.open_corpus", lambda *_, **__: pytest.fail("text was read"))
+    file = damaged / "history" / "0" / "before" / "model.safetensors"
+    file.write_bytes(file.read_bytes() + b" ")
+    out = damaged.parent / "out"
+    words = {
+        "project": ["project", str(damaged), "--heads", "enc.0.0"],
+        "replay": ["replay", str(chain.first), "--on", str(damaged)],
+    }
+    result = CliRunner().invoke(main, ["reshape", *words[command], "--out", str(out)])
+    assert isinstance(result.exception, SystemExit) and result.exit_code, result.output
+    assert "the file that was kept" in result.stderr and not out.exists()
+
+
+def test_a_receipt_that_could_not_be_read_again_is_not_written(chain: Chain, tmp_path: Path) -> None:
+    receipt = replace(chain.done[0], loss=replace(chain.done[0].loss, after=float("nan")))
+    with pytest.raises(FolderError, match=r"loss\.after nan") as error:
+        write_outcome(attnworks.load(chain.first), receipt, Place.of(str(chain.run)), tmp_path / "out")
+    assert refused(error) and not list(tmp_path.iterdir())
 
 
 def test_a_receipt_that_was_changed(damaged: Path) -> None:

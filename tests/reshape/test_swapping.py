@@ -101,7 +101,7 @@ def times(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     def told(tried: Trying, *given: Any) -> dict[tuple[str, str], Timed]:
         del given
         known = {place: timed(seconds.get(place[1], 0.5)) for place in tried.groups}
-        return known | {(slot, NOW): Timed(1.0) for slot in tried.layers}
+        return known | {(slot, NOW): Timed(1.0, (1.0, 1.0)) for slot in tried.layers}
 
     monkeypatch.setattr(swap_trials, "measure_times", told)
     return seconds

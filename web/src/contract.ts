@@ -188,6 +188,13 @@ export interface Change {
 /** Both ends of a 95 % interval. */
 export type Interval = [number, number];
 
+export interface Refused {
+  tokens: number;
+  before: number;
+  /** null if the loss is not a finite number. */
+  after: number | null;
+}
+
 /** As `attnworks advise --json`; `spec` of what is present names the mechanisms of its heads. */
 export interface Advice {
   model: string;
@@ -219,6 +226,8 @@ export interface Advice {
   model_time_interval: Interval | null;
   /** The least that the ratio of the whole model can be, by what its attention saves. */
   model_time_least: number | null;
+  /** The losses of the fastest mix, on texts of at most `tokens` tokens, if they rise by more than max_error allows. */
+  refused: Refused | null;
   notes: string[];
   /** What makes a model of the advice; null where nothing is to be changed. */
   command: string | null;

@@ -116,7 +116,7 @@ def _speed_cell(time_ratio: float, interval: Interval | None) -> str:
         return times(1 / time_ratio, *SPEED)
     if contains_one(interval):
         return f"no gain ({1 / interval[1]:.3g}-{1 / interval[0]:.3g})"
-    return speed(time_ratio, interval).replace(" to ", "-")
+    return speed(time_ratio, interval, "-")
 
 
 def _not_usable(trials: Iterable[Trial]) -> list[str]:

@@ -18,7 +18,6 @@ from attnworks.cli.train_display import stop_on_signal
 from attnworks.experiments.growth import (
     ALL,
     ALONG,
-    CONTROLS,
     NARROW,
     PREDICTING,
     SCRATCH,
@@ -28,6 +27,7 @@ from attnworks.experiments.growth import (
     Settings,
     growth,
     meeting,
+    name_of,
     order,
     report,
     runs_of,
@@ -178,7 +178,7 @@ def along_told(runs: Sequence[Run], settings: Settings) -> list[str]:
         first = min(losses, key=lambda way: fmean(losses[way]))
         seeds = list(zip(*losses.values(), strict=False))
         lowest = sum(min(found) == own for found, own in zip(seeds, losses[first], strict=False))
-        told.append(f"at d_k = {width} {CONTROLS.get(first, first)}, lowest in {lowest} of {len(seeds)} seeds")
+        told.append(f"at d_k = {width} {name_of(first)}, lowest in {lowest} of {len(seeds)} seeds")
     refusals = [
         f"{way}, seed {run.seed}, step {grown.step}: not grown, {grown.refused}."
         for way in ALONG
@@ -192,7 +192,7 @@ def along_told(runs: Sequence[Run], settings: Settings) -> list[str]:
 def _name(way: str, runs: Sequence[Run]) -> str:
     refused = sum(grown.refused is not None for run in runs for grown in run.growths)
     times = sum(len(run.growths) for run in runs)
-    return CONTROLS.get(way, way) + (f" (refused {refused} of {times} times)" if refused else "")
+    return name_of(way) + (f" (refused {refused} of {times} times)" if refused else "")
 
 
 def _spread(numbers: Iterable[float], digits: int = 3) -> str:

@@ -85,13 +85,13 @@ def times(ratio: float, more: str, less: str) -> str:
     return f"{ratio:.3g}x {more}" if ratio >= 1 else f"{1 / ratio:.3g}x {less}"
 
 
-def speed(time_ratio: float, interval: Interval) -> str:
+def speed(time_ratio: float, interval: Interval, separator: str = " to ") -> str:
     """4.1x faster (4 to 4.2), or that there is no measurable gain."""
     slow, fast = 1 / interval[1], 1 / interval[0]
     if contains_one(interval):
-        return f"{NO_GAIN} ({slow:.3g} to {fast:.3g} times as fast)"
+        return f"{NO_GAIN} ({slow:.3g}{separator}{fast:.3g} times as fast)"
     low, high = (slow, fast) if time_ratio <= 1 else interval
-    return f"{times(1 / time_ratio, *SPEED)} ({low:.3g} to {high:.3g})"
+    return f"{times(1 / time_ratio, *SPEED)} ({low:.3g}{separator}{high:.3g})"
 
 
 def _time_change(interval: Interval | None) -> str:

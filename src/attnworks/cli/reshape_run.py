@@ -16,9 +16,9 @@ from attnworks.cli.receipt_display import receipt_shown
 from attnworks.errors import UsageError
 from attnworks.reshape.carrying_out import Care, carry_out
 from attnworks.reshape.contract import Reshape
-from attnworks.reshape.events import Watch
+from attnworks.reshape.events import Watch, silently
 from attnworks.reshape.growing import Grow
-from attnworks.reshape.history import Place, check_new, receipts_of, undo, write_outcome
+from attnworks.reshape.history import Place, check_history, check_new, receipts_of, undo, write_outcome
 from attnworks.reshape.projecting import Project
 from attnworks.reshape.pruning import Prune
 from attnworks.reshape.replaying import replay
@@ -73,7 +73,8 @@ def _reshape_and_show(asked: Reshape, model: str, options: dict[str, Any]) -> No
     )
     place = Place.of(model)
     examinee = open_examinee(model, device=options["device"], dtype=options["dtype"])
-    asked.check(examinee.subject.model)  # before any text is read, which may take long
+    asked.check(examinee.subject.model)  # both before any text is read, which may take long
+    check_history(place)
     texts = texts_of(place, options, pairs=options["pairs"], held_out=options["sentences"])
     with watching("reshape", quiet=options["as_json"]) as watch:
         new, receipt = carry_out(asked, examinee, texts, care, watch)
@@ -142,20 +143,22 @@ def texts_of(place: Place, options: dict[str, Any], *, pairs: int, held_out: int
 
 @contextmanager
 def watching(what: str, *, quiet: bool) -> Iterator[Watch]:
-    """A bar that says what is being done; messages, which have a total of 0, stay above it."""
+    """A bar that says what is being done; messages, which have a total of 0, stay above it. Nothing at all if quiet."""
+    if quiet:
+        yield silently
+        return
     screen: Console = progress_console()
-    with progress_bar(what, screen, shown=not quiet and screen.is_terminal) as bar:
+    with progress_bar(what, screen, shown=screen.is_terminal) as bar:
         task = bar.add_task("", total=1)
 
         told: list[str] = []
 
         def watch(stage: str, done: int, total: int) -> None:
             if not total:
-                if not quiet:
-                    screen.print(stage, markup=False)
+                screen.print(stage, markup=False)
                 return
             bar.update(task, description=stage, completed=done, total=total)
-            if not quiet and not screen.is_terminal and stage not in told[-1:]:
+            if not screen.is_terminal and stage not in told[-1:]:
                 told.append(stage)
                 screen.print(stage, markup=False)
 

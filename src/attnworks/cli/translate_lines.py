@@ -21,7 +21,7 @@ from attnworks.decoding.translate import NOTHING, decode_sentences
 from attnworks.errors import UsageError
 from attnworks.storage.disk import write_file
 from attnworks.storage.sealed import with_sha256
-from attnworks.training.trained import Trained, open_run
+from attnworks.training.trained import TRACE_FORMAT, Trained, open_run
 
 T = TypeVar("T")
 UNKNOWN_WORDS = 10
@@ -91,7 +91,7 @@ def translate_lines(
             if trace is not None and sentence:
                 traces.append(trained.trace(sentence, hypotheses[0], beams=None if sample else beams, alpha=alpha))
     if trace is not None:
-        made = with_sha256({"format": 1, "run": str(run), "sentences": traces})
+        made = with_sha256({"format": TRACE_FORMAT, "run": str(run), "sentences": traces})
         write_file(trace, json.dumps(made).encode())
     if unknown and not as_json:
         echo(_about_unknown(unknown, trained.source.token(UNK)), err=True)

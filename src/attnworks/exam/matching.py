@@ -75,8 +75,8 @@ def _in_layer(
         what = "examination has no readings of these heads" if there else "model has no such layer"
         yield from _apart(slot, before or 0, after or 0, f"the {lacking} {what}")
         return
-    if first == second and before == after:
-        first = second = None  # one model twice: its heads have the names that they have
+    if first is not None and first == second and before == after and slot in first.unrecorded:
+        first = second = None  # one model twice: its heads are the same, although nothing says what they were before
     one, other = _layer(slot, before, first), _layer(slot, after, second)
     if one is None or other is None or one.original != other.original:
         yield from _apart(slot, before, after, _why_not(one, other, (before, after)))

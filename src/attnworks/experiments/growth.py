@@ -41,8 +41,14 @@ WAYS = ("fisher", "whitened", "random", "zero", "split", "gradmax", "document", 
 """Of filling new columns."""
 ALL = (*WAYS, NONE, SCRATCH)
 ALONG = ("fisher", "random", "zero", "gradmax", SCRATCH)
-CONTROLS = {NONE: "no growth", SCRATCH: "same final size, trained from scratch for the same total steps"}
-"""Models that do not grow, to compare with."""
+CONTROLS = {
+    NONE: ("no growth", "no growth"),
+    SCRATCH: (
+        "same final size, trained from scratch for the same total steps",
+        "from scratch, same size and steps",
+    ),
+}
+"""Models that do not grow, to compare with: the long name of each, and a short one for pictures."""
 PREDICTING = ("fisher", "whitened")
 WITHOUT_TEXT = ("zero", "split")
 """Ways that need no survey, whose time they are not charged."""
@@ -364,10 +370,16 @@ def _write(folder: Path, settings: Settings, runs: Iterable[Run]) -> None:
 def report(settings: Settings, runs: Iterable[Run]) -> dict[str, Any]:
     """The study as JSON; `controls` has the ways of `runs` that do not grow, in words."""
     told = [asdict(run) for run in runs]
-    return {"format": FORMAT, "settings": asdict(settings), "controls": CONTROLS, "runs": told}
+    controls = {way: name_of(way) for way in CONTROLS}
+    return {"format": FORMAT, "settings": asdict(settings), "controls": controls, "runs": told}
 
 
 # --- what follows ---
+
+
+def name_of(way: str, *, short: bool = False) -> str:
+    """What tables or, short, pictures call a way to grow, or a model that does not grow."""
+    return CONTROLS[way][short] if way in CONTROLS else way
 
 
 def runs_of(runs: Sequence[Run], part: str, add: int, way: str) -> list[Run]:

@@ -7,12 +7,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from attnworks.experiments.growth import ALL, ALONG, NARROW, NONE, SCRATCH, WIDEST, Run, Settings, runs_of
+from attnworks.experiments.growth import ALL, ALONG, NARROW, NONE, SCRATCH, WIDEST, Run, Settings, name_of, runs_of
 from attnworks.reports.plotting import need_matplotlib
 from attnworks.storage.disk import disk_errors
 
-NAMES = {NONE: "no growth", SCRATCH: "from scratch, same size and steps"}
-"""Of models that do not grow: short, beside the ends of lines."""
 STYLES: dict[str, dict[str, Any]] = {
     "fisher": {"color": "#0072b2", "linewidth": 2.4},
     "whitened": {"color": "#56b4e9", "linewidth": 1.8},
@@ -142,7 +140,7 @@ def _name_ends(axis: Any, curves: Mapping[str, Curve]) -> None:
     for way, place in zip(ranked, places, strict=True):
         colour = STYLES[way]["color"]
         axis.annotate(
-            NAMES.get(way, way), (curves[way].x[-1], curves[way].loss[-1]), (1.05, place), "data", "axes fraction",
+            name_of(way, short=True), (curves[way].x[-1], curves[way].loss[-1]), (1.05, place), "data", "axes fraction",
             color=colour, fontsize=8.5, va="center", annotation_clip=False,
             arrowprops={**LEADER, "color": colour},
         )  # fmt: skip

@@ -21,7 +21,7 @@ def on_one_scale(watch: Watch, stages: Mapping[str, float]) -> Watch:
 
     stages    what each is expected to cost, in the order in which they come; the others cost nothing
 
-    The percentage never falls, also where a stage is left out or comes again.
+    The percentage never falls, also where a stage is left out or comes again. Messages are told as they are.
 
     >>> whole = on_one_scale(lambda *told: print(*told), {"reading": 3.0, "solving": 1.0})
     >>> whole("reading", 1, 2), whole("solving", 0, 2), whole("reading", 0, 1)
@@ -35,7 +35,10 @@ def on_one_scale(watch: Watch, stages: Mapping[str, float]) -> Watch:
 
     def tell(stage: str, done: int, total: int) -> None:
         nonlocal furthest
-        if total and whole and stage in stages:
+        if not total:
+            watch(stage, done, total)
+            return
+        if whole and stage in stages:
             spent = ends[stage] - stages[stage] * (1 - done / total)
             furthest = max(furthest, min(PERCENT, int(PERCENT * spent / whole + 1e-9)))
         watch(stage, furthest, PERCENT)

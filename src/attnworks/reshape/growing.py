@@ -13,7 +13,7 @@ from attnworks.decoding.evaluating import evaluating
 from attnworks.errors import UsageError
 from attnworks.linalg.line_search import line_search
 from attnworks.measures.growth_score import Score, Trial
-from attnworks.measures.growth_statistic import FEWEST, SEARCH
+from attnworks.measures.growth_statistic import FEWEST
 from attnworks.measures.growth_survey import KINDS, Survey
 from attnworks.models.additions import Step, grown
 from attnworks.models.attention_layers import attention_layers
@@ -23,7 +23,7 @@ from attnworks.receipt import HeadMap
 from attnworks.registry import unknown_name
 from attnworks.reshape.contract import RESHAPES, Bench, Made, Reshape
 from attnworks.reshape.events import Watch, on_one_scale, silently
-from attnworks.reshape.growth_cost import COMPARING, SEARCHED_ON, SEARCHING, measured_cost
+from attnworks.reshape.growth_cost import COMPARING, SEARCHING, measured_cost, some_to_search
 from attnworks.reshape.growth_methods import METHODS, Method
 from attnworks.reshape.growth_places import NoBottleneckError, Spot, Widths, no_bottleneck, read_places, spread
 from attnworks.traces.judging import Judge
@@ -205,7 +205,7 @@ def settle(
         lambda t: survey.trial.with_steps(line.steps(t)), line.start, survey.trial.with_steps(at_zero)
     )
     survey.watch(SEARCHING, 1, 2)
-    search = Trial(survey.judge, _some_to_search(survey.judge))
+    search = Trial(survey.judge, some_to_search(survey.judge))
     found = line_search(lambda t: search.with_steps(line.steps(t)), line.start, search.with_steps(at_zero))
     survey.watch(SEARCHING, 2, 2)
     if refuse and line.scores and not found.step:
@@ -225,11 +225,6 @@ def difference(judge: Judge, steps: Sequence[Step]) -> float:
         after = new.run(batch).hidden
         real = batch.sides("encoder" if batch.target is None else "decoder")[0].real
         return float((after - before)[real].abs().max() / before[real].abs().max())
-
-
-def _some_to_search(judge: Judge) -> slice:
-    sentences = len(range(sum(map(len, judge.text.batches)))[SEARCH])
-    return slice(SEARCH.start, None, SEARCH.step * max(1, sentences // SEARCHED_ON))
 
 
 def with_new_heads(survey: Survey, widths: Widths) -> dict[str, HeadMap]:

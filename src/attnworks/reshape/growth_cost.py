@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from attnworks.measures.growth_score import Trial, key_scores, some_checks
-from attnworks.measures.growth_statistic import Sums, gather_sample
+from attnworks.measures.growth_statistic import SEARCH, Sums, gather_sample
 from attnworks.measures.growth_survey import COPIES, PASSES, TURNS, growable_layers
 from attnworks.models.head_parts import heads_of
 from attnworks.reshape.growth_places import TRYING
@@ -107,6 +107,12 @@ def in_words(seconds: float) -> str:
     return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
+def some_to_search(judge: Judge) -> slice:
+    """Of the sentences to search on, about as many as the final step is searched on."""
+    sentences = len(range(sum(map(len, judge.text.batches)))[SEARCH])
+    return slice(SEARCH.start, None, SEARCH.step * max(1, sentences // SEARCHED_ON))
+
+
 def measured_cost(judge: Judge, kinds: Collection[str], *, add: int = 0, given: int = 0, compared: int = 0) -> Cost:
     """The cost of growing by `add` widths where they pay, or at `given` places.
 
@@ -143,7 +149,7 @@ def measured_cost(judge: Judge, kinds: Collection[str], *, add: int = 0, given: 
         places=places,
         chosen=given or min(add // 2, places),
         tried_on=tried_on,
-        searched_on=min(len(range(sentences)[3::4]), SEARCHED_ON),
+        searched_on=len(range(sentences)[some_to_search(judge)]),
         compared=compared,
         batch=batch,
         trial=trial,

@@ -118,6 +118,13 @@ def check_new(out: Path) -> None:
         )
 
 
+def check_history(place: Place) -> None:
+    """Refuse a model whose history was damaged, before the work of a reshape begins."""
+    for step in _steps(place.folder):
+        _, hashes, _ = _read(step)
+        _check_files(step, hashes)
+
+
 def write_outcome(model: Any, receipt: Receipt, before: Place, out: Path) -> None:
     """The new model, the history of the old one, and one step more; there whole or not at all.
 
@@ -125,6 +132,13 @@ def write_outcome(model: Any, receipt: Receipt, before: Place, out: Path) -> Non
     model only grew, and with a fresh optimiser elsewhere.
     """
     check_new(out)
+    if (odd := receipt.out_of_range()) is not None:
+        raise FolderError(
+            asked=f"write to {out}",
+            expected="a receipt that can be read again",
+            got=odd,
+            remedy="check the model and the text: attnworks examine shows where numbers are lost",
+        )
     model = model.to(_stored_type(before.model))
     with new_folder(out) as scratch:
         steps = _steps(before.folder)
@@ -217,7 +231,6 @@ def _check_files(step: Path, hashes: dict[str, str]) -> None:
     for name, expected in hashes.items():
         if not all(map(_plain_name, Path(name).parts)):
             raise changed(step / RECEIPT, "names of files in the folder", repr(name))
-        check_regular(home / name)
         if _hash(home / name) != expected:
             raise changed(home / name, "the file that was kept", "one that was changed since")
 

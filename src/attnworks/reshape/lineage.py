@@ -39,9 +39,13 @@ class Lineage:
 
     def __post_init__(self) -> None:
         same_layers = self.counts.keys() == self.heads.keys() and not {*self.unrecorded} & self.heads.keys()
-        odd = [name for slot, names in self.heads.items() for name in names if not _is_name(name, slot, names)]
-        if not same_layers or odd:
-            raise _malformed(f"the name {odd[0]!r}" if odd else "numbers and names of heads for different layers")
+        if not same_layers:
+            raise _malformed("numbers and names of heads for different layers")
+        for slot, names in self.heads.items():
+            if (odd := next((name for name in names if not _is_name(name, slot)), None)) is not None:
+                raise _malformed(f"the name {odd!r}")
+            if len({*names}) != len(names):
+                raise _malformed(f"a name twice in {slot}")
 
     def to_json(self) -> dict[str, Any]:
         told = asdict(self)
@@ -64,9 +68,8 @@ def lineage_of(receipts: Sequence[Receipt], heads: Mapping[str, int]) -> Lineage
     names: dict[str, list[str]] = {}
     for receipt in receipts:
         for slot, became in receipt.heads.items():
-            if slot not in names:
-                counts[slot], names[slot] = became.before, [f"{slot}.{head}" for head in range(became.before)]
-            names[slot] = _after(slot, names[slot], became, receipt.fingerprint[1][:DIGITS])
+            counts.setdefault(slot, became.before)
+            names[slot] = _after(slot, names.get(slot), became, receipt.fingerprint[1][:DIGITS])
     known = [slot for slot in names if _unbroken(slot, receipts) and len(names[slot]) == heads.get(slot)]
     return Lineage(
         original=receipts[0].fingerprint[0],
@@ -99,23 +102,25 @@ def _malformed(got: str) -> UsageError:
     )
 
 
-def _is_name(name: str, slot: str, names: Sequence[str]) -> bool:
-    known = re.fullmatch(rf"{re.escape(slot)}\.\d{{1,6}}(\{ADDED}\w*)?", name) is not None
-    return known and names.count(name) == 1
+def _is_name(name: str, slot: str) -> bool:
+    return re.fullmatch(rf"{re.escape(slot)}\.\d{{1,6}}(\{ADDED}\w*)?", name) is not None
 
 
-def _after(slot: str, names: Sequence[str], became: HeadMap, model: str) -> list[str]:
-    """The first names of the heads after a reshape; a number that is not known gets none, and `_unbroken` tells."""
-    return [
-        f"{slot}.{number}{ADDED}{model}" if head is None or not 0 <= head < len(names) else names[head]
-        for number, head in enumerate(became.after)
-    ]
+def _after(slot: str, names: Sequence[str] | None, became: HeadMap, model: str) -> list[str]:
+    """The first names of the heads after a reshape, from those before it; None before the first reshape.
+
+    A head whose number is not among those before is named as a new one; `_unbroken` finds such layers.
+    """
+
+    def first_name(number: int, head: int | None) -> str:
+        if head is None or (names is not None and head >= len(names)):
+            return f"{slot}.{number}{ADDED}{model}"
+        return f"{slot}.{head}" if names is None else names[head]
+
+    return [first_name(number, head) for number, head in enumerate(became.after)]
 
 
 def _unbroken(slot: str, receipts: Sequence[Receipt]) -> bool:
     """Whether every receipt begins with as many heads of a layer as the one before ended with."""
     maps = [receipt.heads[slot] for receipt in receipts if slot in receipt.heads]
-    ends = [len(became.after) for became in maps]
-    starts = [became.before for became in maps]
-    fits = all(head is None or 0 <= head < became.before for became in maps for head in became.after)
-    return fits and starts[1:] == ends[:-1]
+    return [became.before for became in maps[1:]] == [len(became.after) for became in maps[:-1]]

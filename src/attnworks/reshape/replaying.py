@@ -13,7 +13,7 @@ from attnworks.registry import unknown_name
 from attnworks.reshape.carrying_out import Care, carry_out
 from attnworks.reshape.contract import RESHAPES
 from attnworks.reshape.events import Watch, silently
-from attnworks.reshape.history import Place, check_new, receipts_of, write_outcome
+from attnworks.reshape.history import Place, check_history, check_new, receipts_of, write_outcome
 from attnworks.reshape.texts import found_again
 from attnworks.traces.examinee import open_examinee
 
@@ -29,6 +29,7 @@ def replay(history: str, on: str, out: Path, *, watch: Watch = silently) -> list
             got="no history",
             remedy="choose a folder that attnworks reshape wrote",
         )
+    check_history(Place.of(on))
     pairs: list[tuple[Receipt, Receipt]] = []
     with tempfile.TemporaryDirectory(dir=out.absolute().parent if out.parent.is_dir() else None) as scratch:
         source = on

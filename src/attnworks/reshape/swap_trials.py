@@ -73,7 +73,7 @@ class Timed(NamedTuple):
     """Seconds of a core, and the 95 % interval of their ratio to those of what the layer has."""
 
     seconds: float
-    interval: Interval = (1.0, 1.0)
+    interval: Interval
 
 
 @dataclass(frozen=True, eq=False)

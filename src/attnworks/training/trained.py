@@ -20,6 +20,9 @@ from attnworks.models.folder import load
 from attnworks.storage.pointer import best_of
 from attnworks.training.run import load_vocabularies, read_recipe
 
+TRACE_FORMAT = 2
+"""Of files with what `Trained.trace` gives. Format 1 had no SHA-256 at first."""
+
 
 @dataclass(frozen=True)
 class Trained:

@@ -140,8 +140,7 @@ function Verdict({ advice }: { advice: Advice }): JSX.Element {
     <div class="card">
       {mix.length === 0 ? (
         <p>
-          <strong>Leave {advice.model} as it is.</strong> No mix of these mechanisms is measurably faster and keeps the
-          error over all layers, and the rise of the loss, within {percent(advice.max_error)}.
+          <strong>Leave {advice.model} as it is.</strong> {whyNot(advice)}
         </p>
       ) : (
         <>
@@ -164,7 +163,7 @@ function Verdict({ advice }: { advice: Advice }): JSX.Element {
           </ul>
           {advice.command && (
             <p>
-              {pays(advice) ? "To do it" : "To do it all the same"}: <code>{advice.command}</code>
+              {pays(advice) ? "Command" : "Command, if you want it anyway"}: <code>{advice.command}</code>
             </p>
           )}
         </>
@@ -176,6 +175,15 @@ function Verdict({ advice }: { advice: Advice }): JSX.Element {
       ))}
     </div>
   );
+}
+
+/** Why no mix is advised. */
+function whyNot({ refused, max_error }: Advice): string {
+  const most = percent(max_error);
+  if (refused === null)
+    return `No mix of these mechanisms is measurably faster and keeps the error over all layers within ${most}.`;
+  const after = refused.after === null ? "a value that is not a finite number" : digits(refused.after);
+  return `The fastest mix within an error of ${most} would raise the loss on texts of up to ${whole(refused.tokens)} tokens from ${digits(refused.before)} to ${after}, by more than that share.`;
 }
 
 /** Whether the whole model gets measurably faster, as far as it was timed. */

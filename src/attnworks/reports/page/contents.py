@@ -64,7 +64,6 @@ class Advised:
             }
             for now in self.advice.present
         ]
-        del told["refused"]
         return {
             "model": self.model, "max_error": self.max_error, **told, "present": present, "command": self.command,
         }  # fmt: skip

@@ -4,25 +4,41 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 import torch
 
-from attnworks.errors import AttnworksError
+from attnworks.errors import AttnworksError, FolderError
 from attnworks.exam.examination import Examination, Pin
 from attnworks.models.strict import parse
+from attnworks.receipt import LARGEST_COUNT
 from attnworks.reports.page.contents import Advised
 from attnworks.reports.page.sentences import Sentence
 from attnworks.reshape.advising import Advice
+from attnworks.reshape.swap_trials import Trial
 from attnworks.storage.disk import disk_errors
-from attnworks.storage.sealed import changed, read_json_bytes, unsealed
+from attnworks.storage.sealed import changed, parse_json, read_json_bytes, unsealed
+from attnworks.timing import Interval
 from attnworks.traces.layer import Slot
+from attnworks.training.trained import TRACE_FORMAT
 
 LARGEST_TRACE = 2**30
-TRACE = "attnworks translate RUN TEXT --trace FILE writes one"
-ADVICE = "attnworks advise MODEL --json > FILE writes one"
+RATIOS = ("time_ratio", "time_interval")
+"""Ends of the names of time ratios and their intervals in advice."""
+
+
+class Kind(NamedTuple):
+    """A kind of file: what it holds, the command that writes one, and keys that it has had in every version."""
+
+    what: str
+    command: str
+    keys: frozenset[str]
+
+
+TRACE = Kind("a trace", "attnworks translate RUN TEXT --trace FILE", frozenset({"sentences"}))
+ADVICE = Kind("advice", "attnworks advise MODEL --json > FILE", frozenset({"present", "trials", "chosen"}))
 
 
 class Trace(NamedTuple):
@@ -42,12 +58,12 @@ class Trace(NamedTuple):
 
 def read_trace(path: Path) -> Trace:
     """What `attnworks translate --trace` wrote."""
-    return _read(path, "a trace", TRACE, _trace, LARGEST_TRACE)
+    return _read(path, TRACE, _trace, LARGEST_TRACE)
 
 
 def read_advice(path: Path) -> Advised:
     """What `attnworks advise --json` printed."""
-    return _read(path, "advice", ADVICE, _advised)
+    return _read(path, ADVICE, _advised)
 
 
 def _belongs(sentence: Sentence, exam: Examination) -> bool:
@@ -56,12 +72,19 @@ def _belongs(sentence: Sentence, exam: Examination) -> bool:
     return not isinstance(heads, dict) or not heads or found == {slot: count for slot, count in heads.items() if count}
 
 
-def _read(path: Path, what: str, remedy: str, make: Callable[[Any], Any], largest: int | None = None) -> Any:
+def _read(path: Path, kind: Kind, make: Callable[[Any], Any], largest: int | None = None) -> Any:
+    what, remedy = kind.what, f"{kind.command} writes one"
     with disk_errors(f"read {path}", remedy="check the path"):
         if not path.is_file():
             got = "a folder" if path.is_dir() else "nothing there"
             raise changed(path, f"a file with {what}", got, remedy)
-        data = unsealed(path, read_json_bytes(path, largest, "take fewer sentences"), remedy)
+        text = read_json_bytes(path, largest, "take fewer sentences")
+    try:
+        data = unsealed(path, text, remedy)
+    except FolderError:
+        _check_version(path, kind, parse_json(path, text, remedy))
+        raise
+    _check_version(path, kind, data | {"sha256": None})
     try:
         return make(data)
     except (AttnworksError, AttributeError, KeyError, RuntimeError, TypeError, ValueError, OverflowError) as error:
@@ -69,9 +92,16 @@ def _read(path: Path, what: str, remedy: str, make: Callable[[Any], Any], larges
         raise changed(path, what, got, remedy) from error
 
 
+def _check_version(path: Path, kind: Kind, data: object) -> None:
+    """Refuse what older versions of attnworks wrote: format 1, or no SHA-256."""
+    if isinstance(data, dict) and data.keys() >= kind.keys and (data.get("format") == 1 or "sha256" not in data):
+        got = "a file of an older version of attnworks"
+        raise changed(path, f"{kind.what} of this version", got, f"write it again: {kind.command}")
+
+
 def _trace(data: dict[str, Any]) -> Trace:
-    if type(data.get("format")) is not int or data["format"] != 1:
-        _odd("no format 1")
+    if type(data.get("format")) is not int or data["format"] != TRACE_FORMAT:
+        _odd(f"no format {TRACE_FORMAT}")
     if not isinstance(data["run"], str):
         _odd("a run that is no text")
     return Trace(data["run"], [_sentence(made) for made in _list(data["sentences"], dict)] or _odd("no sentence"))
@@ -117,15 +147,34 @@ def _advised(data: dict[str, Any]) -> Advised:
         _odd(f"max_error {asked['max_error']}")
     if not isinstance(asked["command"], str | None):
         _odd("a command that is no text")
-    if (odd := next((value for value in _numbers(data) if not 0 <= value < math.inf), None)) is not None:
-        _odd(f"the number {odd}")
-    return Advised(asked["model"], float(asked["max_error"]), parse(Advice, data, "advice"), asked["command"])
+    for name, value in _numbers(data):
+        if not _possible(name, value):
+            _odd(f"{name} {str(value)[:24]}")
+    advice = parse(Advice, data, "advice")
+    for low, high in filter(None, (advice.time_interval, advice.model_time_interval, *_intervals(advice.trials))):
+        if low > high:
+            _odd(f"an interval from {low} to {high}")
+    return Advised(asked["model"], float(asked["max_error"]), advice, asked["command"])
 
 
-def _numbers(made: Any, name: str = "") -> Iterator[float]:
-    """All numbers that cannot be below zero."""
-    if isinstance(made, int | float) and not isinstance(made, bool) and not name.endswith("rise"):
-        yield made
+def _intervals(trials: Iterable[Trial]) -> Iterator[Interval | None]:
+    return (trial.time_interval for trial in trials)
+
+
+def _possible(name: str, value: float) -> bool:
+    """Whether advice can have this number under this name. The loss of a mix that was refused may be any, also NaN."""
+    if name == "after":
+        return True
+    if name.endswith("rise"):
+        return -math.inf < value < math.inf
+    least = value > 0 if name.endswith(RATIOS) else value >= 0
+    return least and (value <= LARGEST_COUNT if isinstance(value, int) else math.isfinite(value))
+
+
+def _numbers(made: Any, name: str = "") -> Iterator[tuple[str, float]]:
+    """All numbers with their keys."""
+    if isinstance(made, int | float) and not isinstance(made, bool):
+        yield name, made
     items = made.items() if isinstance(made, dict) else enumerate(made) if isinstance(made, list) else ()
     for key, item in items:
         yield from _numbers(item, key if isinstance(key, str) else name)
