@@ -11,6 +11,7 @@ from attnworks.receipt import Receipt
 from attnworks.reshape.growth_methods import METHODS
 from attnworks.reshape.pruning import LEVELS
 from attnworks.reshape.ranking import RANKINGS
+from attnworks.reshape.swapping import AUTO
 from attnworks.timing import CONFIDENCE, Interval, contains_one
 
 SPEED = ("faster", "slower")
@@ -49,9 +50,19 @@ def receipt_shown(receipt: Receipt, number: int | None = None) -> Group:
         more = [_levels(receipt)] if receipt.asked.get("compare") else []
     elif receipt.facts:
         more = [_swapped(receipt) if receipt.reshape == "swap" else _facts(receipt)]
-    said = heads if receipt.done else Text("Nothing was changed.")
+    said = heads if receipt.done else Text(_nothing(receipt))
     missed = [Text(f"Left out: {place}: {reason}.") for place, reason in receipt.left_out.items()]
     return Group(title, said, *missed, Text(_judged(receipt), "dim"), losses, sizes, *more)
+
+
+def _nothing(receipt: Receipt) -> str:
+    """Why a reshape changed nothing, where that is known."""
+    if receipt.reshape != "swap" or receipt.asked.get("layers") != AUTO:
+        return "Nothing was changed."
+    return (
+        f"Nothing was changed: at {receipt.length:,} positions no mechanism is measurably faster within the error. Try "
+        "a larger --n, or name the layers with --layers."
+    )
 
 
 def _in_model(placed: tuple[str, str]) -> tuple[bool, list[int], bool, list[int], str]:
