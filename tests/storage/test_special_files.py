@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import shutil
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.exam_helpers import LINES, save_tiny
+from tests.exam_helpers import LINES, save_tiny, tiny_run
 from tests.faults.campaign import SPECIAL, time_limit
 
+import attnworks
+from attnworks.data.corpora import open_corpus
 from attnworks.data.passages import from_file
 from attnworks.data.readers import lines
+from attnworks.data.vocabulary import Vocabulary
 from attnworks.errors import FolderError, UsageError, printable
+from attnworks.experiments.kept_results import read_kept
 from attnworks.models.foreign import open_pretrained
 from attnworks.reshape.texts import from_lines
 from attnworks.storage.disk import disk_errors, read_file, set_aside
@@ -48,6 +55,41 @@ def test_folders_of_hugging_face(name: str, kind: str, tmp_path: Path) -> None:
     SPECIAL[kind](folder / name)
     with time_limit(180), pytest.raises(FolderError, match=f"{name}: expected a regular file, got a "):
         open_pretrained(str(folder))
+
+
+def test_catalogs_that_are_no_files_are_passed_over(tmp_path: Path) -> None:
+    home = tmp_path / "it" / "LC_MESSAGES"
+    home.mkdir(parents=True)
+    os.mkfifo(home / "a.mo")
+    with time_limit(180), pytest.raises(FolderError, match="got none"):
+        open_corpus(f"gettext:{tmp_path}")
+
+
+def test_an_experiment_that_was_killed_before_its_first_result_can_be_started_again(tmp_path: Path) -> None:
+    (tmp_path / ".results.json.0f.partial").write_text("{")
+    assert read_kept(tmp_path, "results.json", "study", 1, dict) is None
+    (tmp_path / "mine").touch()
+    with pytest.raises(FolderError, match="expected a new folder"):
+        read_kept(tmp_path, "results.json", "study", 1, dict)
+
+
+def without_unknown(made: dict[str, Any]) -> str:
+    made["added_tokens"] = [token for token in made["added_tokens"] if token["content"] != "<unk>"]
+    made["model"]["vocab"] = {word: place for word, place in made["model"]["vocab"].items() if word != "<unk>"}
+    return json.dumps(made)
+
+
+def test_tokenizers_without_a_token_for_unknown_words(tmp_path: Path) -> None:
+    folder = save_tiny("bert", tmp_path / "bert")
+    path = folder / "tokenizer.json"
+    path.write_text(without_unknown(json.loads(path.read_text())))
+    with pytest.raises(UsageError, match=r"expected a tokenizer that can read any text.*token for unknown words"):
+        attnworks.examine(str(folder), texts=["the zebra sees a bird ."], measures=["rank"])
+    run = Path(shutil.copytree(tiny_run(), tmp_path / "run"))
+    path = run / "source.json"
+    path.write_text(without_unknown(json.loads(path.read_text())))
+    with pytest.raises(FolderError, match="expected a tokenizer that attnworks saved"):
+        Vocabulary.load(path)
 
 
 def piped(path: Path, data: bytes) -> threading.Thread:

@@ -116,9 +116,17 @@ class HuggingFaceReader(SideReader):
         self.knows_words = bool(tokenizer.is_fast)
 
     def _pieces(self, side: Side) -> Pieces:
-        read = self.tokenizer(
-            side.text, return_special_tokens_mask=True, return_offsets_mapping=self.knows_words, verbose=False
-        )
+        try:
+            read = self.tokenizer(
+                side.text, return_special_tokens_mask=True, return_offsets_mapping=self.knows_words, verbose=False
+            )
+        except Exception as error:  # the tokenizers library raises bare Exception
+            raise UsageError(
+                asked=f"read {side.name}",
+                expected="a tokenizer that can read any text",
+                got=f"one that fails ({error})",
+                remedy="give the tokenizer a token for unknown words, or text that it knows",
+            ) from error
         ids, special = read["input_ids"], [bool(added) for added in read["special_tokens_mask"]]
         if not self.knows_words:
             return Pieces(ids, special, [NONE] * len(ids), {})

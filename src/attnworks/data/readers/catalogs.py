@@ -33,7 +33,7 @@ _MARK_BEFORE_LETTER = {mark: re.compile(rf"{mark}(?=[^\W_])") for mark in "_&"}
 @split_by_source("entry")
 def catalogs(argument: str, tally: Tally) -> Iterator[Pair]:
     folder = Path(argument or DEFAULT_FOLDER).expanduser()
-    files = sorted(folder.glob("it/LC_MESSAGES/*.mo"))
+    files = sorted(file for file in folder.glob("it/LC_MESSAGES/*.mo") if file.is_file())
     if not files:
         raise FolderError(
             asked=f"corpus 'gettext:{argument}'",
