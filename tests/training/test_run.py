@@ -561,3 +561,10 @@ def test_sentences_too_long_for_the_mechanism_are_refused_before_anything_is_wri
     with pytest.raises(UsageError, match=r"at most 3; set length=\d+ or more in --mechanism"):
         Run.create(recipe(corpus, mechanism="linformer:length=3,rank=2"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("device", ["", "nowhere", "cuda:99", "cpu:x"])
+def test_a_device_that_is_not_there_is_refused(device: str, corpus: str, tmp_path: Path) -> None:
+    straight(corpus, tmp_path / "run", steps=1)
+    with pytest.raises(UsageError, match="expected one that torch can use"):
+        Run.resume(tmp_path / "run", device=device)

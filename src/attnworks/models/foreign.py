@@ -73,7 +73,7 @@ def open_pretrained(
     """
     if dtype is not None and dtype not in DTYPES:
         raise unknown_name("type of numbers", dtype, DTYPES)
-    _check_device(device)
+    check_device(device)
     transformers = _transformers(path_or_id)
     with quiet():
         folder = folder_of(path_or_id)
@@ -139,7 +139,8 @@ def _transformers(asked: str) -> ModuleType:
     return transformers
 
 
-def _check_device(device: str) -> None:
+def check_device(device: str) -> None:
+    """Refuse a device that this machine, or this torch, does not have."""
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:

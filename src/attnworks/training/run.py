@@ -29,6 +29,7 @@ from attnworks.errors import FolderError, UsageError
 from attnworks.mechanisms import Mechanism
 from attnworks.models import PureConfig, Recurrent, RecurrentConfig, Transformer, TransformerConfig, build, preset
 from attnworks.models.folder import read_config, read_manifest
+from attnworks.models.foreign import check_device
 from attnworks.models.strict import config_from_json, parse
 from attnworks.objectives import Seq2Seq
 from attnworks.storage.disk import disk_errors, new_folder, set_aside, write_file
@@ -71,6 +72,7 @@ class Run:
         self.team = team or Team()
         config = model_config(recipe, source, target) if config is None else config
         self.model: Transformer | Recurrent = build(config, seed=recipe.seed)
+        check_device(recipe.device)
         self.model.to(recipe.device)
         self.optimiser = self._adam()
         self.examples = encode(corpus.train, source, target)
