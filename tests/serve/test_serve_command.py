@@ -13,6 +13,8 @@ import sys
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -38,50 +40,52 @@ def exam_folder(bert: LiveModel, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return write_exam(exam, tmp_path_factory.mktemp("static") / "exam")
 
 
-def test_serves_an_examination_until_told_to_stop(exam_folder: Path) -> None:
-    """By SIGTERM; Ctrl-C is tested below."""
-    command = [sys.executable, "-u", "-m", "attnworks", "serve", str(exam_folder)]
+@contextmanager
+def served(command: list[str]) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The process of a command that serves, and the address that it printed; it is ended in any case."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
             found = ADDRESS.search(process.stdout.readline())
             assert found is not None, process.communicate()[1]
             assert process.stdout.readline() == "Ctrl-C stops.\n"
-            with urllib.request.urlopen(found[0], timeout=PATIENCE) as page:
-                assert page.status == 200 and b'id="page"' in page.read()
-            asked = urllib.request.Request(
-                f"{found[0]}api/look", b'{"text": "a b"}', {"Content-Type": "application/json"}
-            )
-            with pytest.raises(urllib.error.HTTPError, match="404"):
-                urllib.request.urlopen(asked, timeout=PATIENCE)
-            process.send_signal(signal.SIGTERM)
-            out, err = process.communicate(timeout=PATIENCE)
+            yield process, found[0]
         finally:
             process.kill()
+
+
+def check_stopped(process: subprocess.Popen[str]) -> None:
+    """It ends by itself, says so, and has the exit code 0."""
+    out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out, err) == (0, "Stopped.\n", "")
+
+
+def test_serves_an_examination_until_told_to_stop(exam_folder: Path) -> None:
+    """By SIGTERM; Ctrl-C is tested below."""
+    command = [sys.executable, "-u", "-m", "attnworks", "serve", str(exam_folder)]
+    with served(command) as (process, address):
+        with urllib.request.urlopen(address, timeout=PATIENCE) as page:
+            assert page.status == 200 and b'id="page"' in page.read()
+        asked = urllib.request.Request(f"{address}api/look", b'{"text": "a b"}', {"Content-Type": "application/json"})
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(asked, timeout=PATIENCE)
+        process.send_signal(signal.SIGTERM)
+        check_stopped(process)
 
 
 def test_stops_while_it_works_however_often_it_is_told() -> None:
     """After one more signal and another, the process still ends by itself, with exit code 0."""
     command = [sys.executable, "-u", "-m", "attnworks", "serve", str(tiny_folder("bert")), "--text", LINES[0]]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            found = ADDRESS.search(process.stdout.readline())
-            assert found is not None, process.communicate()[1]
-            assert process.stdout.readline() == "Ctrl-C stops.\n"
-            with urllib.request.urlopen(found[0], timeout=PATIENCE) as page:
-                assert page.status == 200, "it answers, and so it also hears signals"
-            url = urllib.parse.urlsplit(found[0])
-            body = json.dumps({"text": LINES[0], "changes": {"project": {"enc.0.0": "auto", "enc.1.1": "auto"}}})
-            connection = http.client.HTTPConnection(url.netloc, timeout=PATIENCE)
-            connection.request("POST", f"{url.path}api/examine", body, {"Content-Type": "application/json"})
-            for how in (signal.SIGINT, signal.SIGINT, signal.SIGTERM):
-                process.send_signal(how)
-            out, err = process.communicate(timeout=PATIENCE)
-        finally:
-            process.kill()
-    assert (process.returncode, out, err) == (0, "Stopped.\n", "")
+    with served(command) as (process, address):
+        with urllib.request.urlopen(address, timeout=PATIENCE) as page:
+            assert page.status == 200, "it answers, and so it also hears signals"
+        url = urllib.parse.urlsplit(address)
+        body = json.dumps({"text": LINES[0], "changes": {"project": {"enc.0.0": "auto", "enc.1.1": "auto"}}})
+        connection = http.client.HTTPConnection(url.netloc, timeout=PATIENCE)
+        connection.request("POST", f"{url.path}api/examine", body, {"Content-Type": "application/json"})
+        for how in (signal.SIGINT, signal.SIGINT, signal.SIGTERM):
+            process.send_signal(how)
+        check_stopped(process)
 
 
 ENDLESS = """
@@ -100,22 +104,14 @@ main(sys.argv[1:])
 
 def test_ends_while_it_computes_what_never_ends() -> None:
     command = [sys.executable, "-u", "-c", ENDLESS, "serve", str(tiny_folder("bert")), "--text", LINES[0]]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            found = ADDRESS.search(process.stdout.readline())
-            assert found is not None, process.communicate()[1]
-            assert process.stdout.readline() == "Ctrl-C stops.\n"
-            url = urllib.parse.urlsplit(found[0])
-            connection = http.client.HTTPConnection(url.netloc, timeout=PATIENCE)
-            body = json.dumps({"text": LINES[0]})
-            connection.request("POST", f"{url.path}api/look", body, {"Content-Type": "application/json"})
-            assert process.stdout.readline() == "working\n"
-            process.send_signal(signal.SIGTERM)
-            out, err = process.communicate(timeout=PATIENCE)
-        finally:
-            process.kill()
-    assert (process.returncode, out, err) == (0, "Stopped.\n", "")
+    with served(command) as (process, address):
+        url = urllib.parse.urlsplit(address)
+        connection = http.client.HTTPConnection(url.netloc, timeout=PATIENCE)
+        body = json.dumps({"text": LINES[0]})
+        connection.request("POST", f"{url.path}api/look", body, {"Content-Type": "application/json"})
+        assert process.stdout is not None and process.stdout.readline() == "working\n"
+        process.send_signal(signal.SIGTERM)
+        check_stopped(process)
 
 
 def test_port_in_use(exam_folder: Path) -> None:

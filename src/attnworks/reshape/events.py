@@ -21,7 +21,7 @@ def on_one_scale(watch: Watch, stages: Mapping[str, float]) -> Watch:
 
     stages    what each is expected to cost, in the order in which they come; the others cost nothing
 
-    The percentage never falls, also where a stage is left out or comes again. Messages are told as they are.
+    The percentage never falls, also where a stage is left out or comes again. Messages are passed on unchanged.
 
     >>> whole = on_one_scale(lambda *told: print(*told), {"reading": 3.0, "solving": 1.0})
     >>> whole("reading", 1, 2), whole("solving", 0, 2), whole("reading", 0, 1)

@@ -319,7 +319,7 @@ def _attention(
 def _own_heads(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
-    """The attention of a model with mechanisms of ours, shown to the observer of this thread."""
+    """The attention of a model with mechanisms of attnworks, shown to the observer of this thread."""
     Y, _ = own_heads(module, query, key, value, attention_mask, **options)
     mask = mask_given(module, query, key, attention_mask, options)
     return _shown(module, query, key, value, mask, Y, options), None
