@@ -90,9 +90,11 @@ class Cleaner:
     def page(self, html: str) -> dict[str, Any]:
         """The data of a page, and the hash of all around them."""
         data = {name: zlib.decompress(base64.b64decode(text), 31) for name, text in PAGE_DATA.findall(html)}
-        parts: dict[str, Any] = {name: sha256(blob) for name, blob in data.items() if name != "page"}
+        parts: dict[str, Any] = {name: sha256(blob) for name, blob in data.items()}
         if "page" in data:
             parts["page"] = self.data(json.loads(data["page"]))
+        if "blob-claims" in data:  # which are recorded in full elsewhere
+            parts["blob-claims"] = sha256(json.dumps(self.data(json.loads(data["blob-claims"]))).encode())
         return parts | {"rest": sha256(PAGE_DATA.sub("", html).encode())}
 
     def folder(self, folder: Path, root: Path) -> dict[str, Any]:
