@@ -15,20 +15,16 @@ from attnworks.exam.missing import missing_notes
 from attnworks.exam.walk import Walk, overrides
 from attnworks.measures.contract import Measure, Placed
 from attnworks.measures.cost import block_cost, measured_flops
-from attnworks.measures.growth_statistic import FEWEST
-from attnworks.measures.growth_survey import PASSES, Survey
 from attnworks.measures.reading import Reading, Readings
 from attnworks.measures.table import are
 from attnworks.objectives.choosing import choose
 from attnworks.objectives.own_callable import OwnFunction
 from attnworks.objectives.text import TextObjective
 from attnworks.traces.examinee import Examinee
-from attnworks.traces.foreign import ForeignSubject
 from attnworks.traces.forward import record_forward
 from attnworks.traces.gates import CountHeads, HeadsOff, gate_gradients
 from attnworks.traces.judging import Judge
 from attnworks.traces.layer import Slot
-from attnworks.traces.record import OwnSubject
 from attnworks.traces.text import ExamText
 from attnworks.training.distributed import Team
 
@@ -72,14 +68,14 @@ class Examiner:
         self.notes: list[str] = []
         self.unsound: dict[Kind, float] = {}
         self.heads: dict[Slot, int] = {}
-        self.surveys: list[Reading] = []
-        self.deep, self.graded, self.probing, self.surveying = (
+        self.loss_readings: list[Reading] = []
+        self.deep, self.graded, self.probing, self.on_loss = (
             [measure for measure in measures if overrides(measure, look)]
-            for look in ("forward", "gradient", "ablated", "surveyed")
+            for look in ("forward", "gradient", "ablated", "from_loss")
         )
         self.device = next(self.subject.model.parameters()).device
         self.batches = team.share(range(len(text.batches)))
-        wanted = self.graded or self.probing or self.surveying or request.objective is not None
+        wanted = self.graded or self.probing or self.on_loss or request.objective is not None
         self.objective = self._objective() if wanted else None
 
     def work(self) -> int:
@@ -89,8 +85,8 @@ class Examiner:
 
     def _passes(self) -> int:
         heads = sum(self._count_heads().values()) if self.probing else 0
-        surveys = len(PASSES) * bool(self.surveying)
-        return 1 + bool(self.deep) + bool(self.graded) + surveys + (heads + 1 if self.probing else 0)
+        on_loss = sum(measure.passes for measure in self.on_loss)
+        return 1 + bool(self.deep) + bool(self.graded) + on_loss + (heads + 1 if self.probing else 0)
 
     def run(self) -> None:
         objective = self.objective
@@ -107,8 +103,8 @@ class Examiner:
             if self.probing and objective is not None:
                 self._probe(batch, rows, objective)
             self.folds.settle()
-        if self.surveying and objective is not None:
-            self.surveys = self.team.gather(self._survey(objective) if self.team.leads else [])[0]
+        if self.on_loss and objective is not None:
+            self.loss_readings = self.team.gather(self._from_loss(objective) if self.team.leads else [])[0]
         if self.request.without:
             self.notes.append(f"run without {', '.join(self.request.without)}, in float64")
         states = self.team.gather(self.folds.state())
@@ -138,7 +134,7 @@ class Examiner:
         readings = Readings([
             reading for reading in readings.values() if reading.name not in deep or reading.kind not in self.unsound
         ])  # fmt: skip
-        for reading in self.surveys:
+        for reading in self.loss_readings:
             readings.add(reading)
         for measure in self.measures:
             for reading in measure.conclude(readings):
@@ -163,7 +159,7 @@ class Examiner:
         )
         judged = f"heads are judged by the objective {chosen.name!r}: {chosen.words}"
         unused = f"the objective {chosen.name!r} fits, but only importance and ablation judge heads by it"
-        self.notes.append(judged if self.graded or self.probing or self.surveying else unused)
+        self.notes.append(judged if self.graded or self.probing or self.on_loss else unused)
         return chosen
 
     def _look_deep(self, batch: TextBatch) -> None:
@@ -208,25 +204,14 @@ class Examiner:
                     for name, sample in measure.ablated(slot, torch.stack(changes, -1)).items()
                 )
 
-    def _survey(self, objective: TextObjective) -> list[Reading]:
-        """Where the model could grow, by the first process over the whole text."""
-        if len(self.text.kept) < FEWEST:
-            self.notes.append(f"{_names(self.surveying)}: needs {FEWEST} sentences or more")
-            return []
-        if objective.relative or not isinstance(self.subject, OwnSubject | ForeignSubject):
-            self.notes.append(
-                f"{_names(self.surveying)}: needs a known model, and an objective that says how good it is"
-            )
-            return []
-
-        def watch(stage: str, done: int, total: int) -> None:
-            del total
-            if stage in PASSES:
-                self.advance(len(self.text.batches[done]))
-
-        survey = Survey(Judge(self.subject, objective, self.text), watch)
-        self.notes.extend(f"{slot} cannot grow: {reason}" for slot, reason in survey.refused.items())
-        return [reading for measure in self.surveying for reading in measure.surveyed(survey)]
+    def _from_loss(self, objective: TextObjective) -> list[Reading]:
+        """What measures read off the loss over the whole text."""
+        loss, found = Judge(self.subject, objective, self.text), list[Reading]()
+        for measure in self.on_loss:
+            readings, notes = measure.from_loss(loss, self.advance)
+            found.extend(readings)
+            self.notes.extend(notes)
+        return found
 
     def _scores(self, objective: TextObjective) -> bool:
         able = self.subject.abilities
