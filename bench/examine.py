@@ -22,7 +22,6 @@ from typing import Any
 
 import torch
 
-import attnworks.measures.all  # noqa: F401  (registers every measure)
 from attnworks.data.passages import embedded
 from attnworks.data.text_batch import TextBatch
 from attnworks.data.tokens import TokenRow, collate_tokens

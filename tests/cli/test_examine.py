@@ -26,8 +26,9 @@ from tests.exam_helpers import (
 
 from attnworks.cli import main
 from attnworks.exam.folder import read_exam
-from attnworks.measures.contract import MEASURES
+from attnworks.measures.all import all_measures
 
+MEASURES = all_measures()
 BOTH_SIDES = ["t5", "bart", "marian"]
 ONE_SIDE = ["bert", "gpt2", "llama"]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -13,14 +15,14 @@ from tests.model_helpers import transformer
 from tests.tiny_models import TINY
 from torch import Tensor
 
-import attnworks.measures.all  # noqa: F401  (registers every measure)
 from attnworks.data.passages import Side
 from attnworks.data.tokenizing import Pieces, SideReader
 from attnworks.data.tokens import TokenRow, count_rarity, text_batches
 from attnworks.exam.examination import Examination
 from attnworks.exam.examiner import Request
 from attnworks.exam.run import run_examination
-from attnworks.measures.contract import MEASURES, Declared, Setting
+from attnworks.measures.all import all_measures
+from attnworks.measures.contract import Declared, Setting
 from attnworks.measures.reading import Reading
 from attnworks.traces.examinee import Examinee
 from attnworks.traces.foreign import ForeignSubject
@@ -28,6 +30,7 @@ from attnworks.traces.record import OwnSubject
 from attnworks.traces.text import ExamText
 
 SOURCE, TARGET, WORDS, MASK = (7, 3, 5, 11, 5, 7, 2), (5, 11, 3, 2, 5, 7, 3), 13, 4
+MEASURES = all_measures()
 MODELS = ("own", "bert")
 
 
@@ -160,3 +163,15 @@ def assert_same(one: Reading, other: Reading) -> None:
                 torch.testing.assert_close(left, right, rtol=1e-6, atol=1e-9, equal_nan=True, msg=message)
             else:
                 assert left == right, one.name
+
+
+def test_neither_the_contract_nor_the_examiner_needs_growth() -> None:
+    """Measures of packages above are named as text, and imported when measures are listed."""
+    code = """
+import sys
+import attnworks.exam.examiner, attnworks.measures.contract
+assert not [name for name in sys.modules if "growth" in name or "bottleneck" in name]
+from attnworks.measures.all import all_measures
+assert "bottleneck" in all_measures()
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -99,13 +99,14 @@ def show(exam: Examination, screen: Console, folder: Path | None = None, tables:
 
 def show_measures() -> None:
     """Every measure, what it tells and what it costs."""
-    from attnworks.exam.plan import MEASURES
+    from attnworks.measures.all import all_measures
 
     table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
     for heading in ("measure", "what it tells", "cost"):
         table.add_column(heading, no_wrap=heading == "measure")
-    for name in sorted(MEASURES, key=lambda name: (not MEASURES[name].default, name)):
-        measure = MEASURES[name]
+    measures = all_measures()
+    for name in sorted(measures, key=lambda name: (not measures[name].default, name)):
+        measure = measures[name]
         table.add_row(Text(name, "bold"), measure.words, f"{measure.cost}{' (default)' * measure.default}")
     console().print(table)
 

@@ -17,7 +17,8 @@ from attnworks.exam.examiner import Request
 from attnworks.exam.folder import check_place, write_exam
 from attnworks.exam.plan import EVERYTHING, choose_measures, costs
 from attnworks.exam.run import run_examination
-from attnworks.measures.contract import MEASURES, Setting
+from attnworks.measures.all import all_measures
+from attnworks.measures.contract import Setting
 from attnworks.reports.page.contents import Exam, label_of
 from attnworks.reports.page.writing import check_out, write_report
 from attnworks.reshape.history import receipts_of
@@ -97,7 +98,8 @@ def _hand_over(exam: Examination, options: dict[str, Any], reshaped: str | None)
 
 def tables_of(exam: Examination, measures: Sequence[str]) -> list[str]:
     """Every reading of these measures that the summary does not draw."""
-    drawn = {name for name in MEASURES if MEASURES[name].default} - {"structure"}
+    known = all_measures()
+    drawn = {name for name in known if known[name].default} - {"structure"}
     return [
         str(reading.table())
         for reading in exam.readings.values()

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from torch import nn
 
-import attnworks.measures.all  # noqa: F401  (registers every measure)
 from attnworks.errors import UsageError
 from attnworks.exam.walk import overrides
-from attnworks.measures.contract import MEASURES, Measure, Setting
+from attnworks.measures.all import all_measures
+from attnworks.measures.contract import Measure, Setting
 from attnworks.mechanisms import MECHANISMS
 from attnworks.models.multihead import MultiHead
 
@@ -22,13 +22,14 @@ def choose_measures(names: Sequence[str] | None, setting: Setting) -> list[Measu
         raise UsageError(
             asked="measures", expected="one name or more", got="none", remedy="--list-measures shows those there are"
         )
+    known = all_measures()
     if names is None:
-        chosen = [name for name in MEASURES if MEASURES[name].default]
+        chosen = [name for name in known if known[name].default]
     elif EVERYTHING in names:
-        chosen = list(MEASURES)
+        chosen = list(known)
     else:
-        chosen = list(dict.fromkeys(required for name in names for required in (name, *MEASURES[name].requires)))
-    return [MEASURES[name](setting) for name in chosen]
+        chosen = list(dict.fromkeys(required for name in names for required in (name, *known[name].requires)))
+    return [known[name](setting) for name in chosen]
 
 
 def without_weights(model: nn.Module) -> list[str]:

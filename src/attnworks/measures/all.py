@@ -1,8 +1,11 @@
-"""Every measure that comes with attnworks; importing this registers them."""
+"""Every measure that comes with attnworks; importing this registers those of this package."""
+
+from __future__ import annotations
+
+from importlib import import_module
 
 from attnworks.measures import (
     ablation,
-    bottleneck,
     bounds,
     cost,
     importance,
@@ -19,10 +22,13 @@ from attnworks.measures import (
     spectra,
     structure_fit,
 )
+from attnworks.measures.contract import MEASURES, Measure
+from attnworks.registry import Registry
 
 __all__ = [
+    "MEASURES_ABOVE",
     "ablation",
-    "bottleneck",
+    "all_measures",
     "bounds",
     "cost",
     "importance",
@@ -39,3 +45,13 @@ __all__ = [
     "spectra",
     "structure_fit",
 ]
+
+MEASURES_ABOVE = ("attnworks.measures.bottleneck",)
+"""Modules of measures that this package must not import, by name."""
+
+
+def all_measures() -> Registry[type[Measure]]:
+    """Every registered measure; the first call imports `MEASURES_ABOVE`."""
+    for module in MEASURES_ABOVE:
+        import_module(module)
+    return MEASURES
