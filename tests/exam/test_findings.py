@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from tests.exam.test_examination import examined, screen, stated
 
 from attnworks.exam.examination import Examination, Finding
-from attnworks.exam.findings import FINDERS, FORMS, find
+from attnworks.exam.findings import FINDERS, find
+from attnworks.exam.head_findings import FORMS
 from attnworks.measures.reading import Reading, Readings
 from attnworks.measures.structure_fit import BASELINES, FAMILIES
 from attnworks.measures.table import number

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from attnworks.cli.console import console
 from attnworks.exam.examination import Examination
-from attnworks.exam.findings import NO_ROLE, role_group
+from attnworks.exam.head_findings import NO_ROLE, role_group
 from attnworks.measures.reading import Reading
 from attnworks.measures.table import number
 from attnworks.traces.layer import SHORT, Kind
