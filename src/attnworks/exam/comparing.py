@@ -11,7 +11,7 @@ from scipy.stats import t as student
 from torch import Tensor
 
 from attnworks.exam.examination import Examination
-from attnworks.exam.matching import Match, State, match_heads
+from attnworks.exam.head_matches import Match, State, match_heads
 from attnworks.measures.folding import CONFIDENCE
 from attnworks.measures.reading import Reading, Row
 from attnworks.reshape.lineage import LINEAGE, Lineage, read_lineage

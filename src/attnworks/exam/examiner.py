@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attnworks.data.text_batch import Kind, TextBatch
 from attnworks.exam.folds import Folds
-from attnworks.exam.missing import missing_notes
+from attnworks.exam.missing_notes import missing_notes
 from attnworks.exam.walk import Walk, overrides
 from attnworks.measures.contract import Measure, Placed
 from attnworks.measures.cost import block_cost, measured_flops

@@ -24,7 +24,7 @@ from attnworks.errors import FolderError
 from attnworks.exam.comparing import Comparison, compare
 from attnworks.exam.examination import Examination
 from attnworks.exam.folder import EXAM, MANIFEST, read_exam, write_exam
-from attnworks.exam.matching import Match
+from attnworks.exam.head_matches import Match
 from attnworks.receipt import Receipt
 from attnworks.reshape.carrying_out import Care, carry_out
 from attnworks.reshape.contract import Reshape
