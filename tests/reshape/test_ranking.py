@@ -13,12 +13,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.exam_helpers import LINES, tiny_tokenizer
-from tests.reshape.growing_helpers import growing_bench, growing_model, survey_of
-from tests.reshape.reshape_helpers import D_K, D_V, bench_of, examinee_of, heads_of, model_of, texts
+from tests.reshape.growing_helpers import growing_bench
+from tests.reshape.reshape_helpers import D_K, D_V, bench_of, examinee_of, heads_of, model_of
 from tests.tiny_models import TINY
 
-from attnworks.errors import UsageError
-from attnworks.linalg import line_search
 from attnworks.models import AttentionConfig
 from attnworks.models.multihead import MultiHead
 from attnworks.reshape import ranking
@@ -60,18 +58,17 @@ def single(*heads: tuple[str, int]) -> list[Unit]:
 @pytest.mark.parametrize("by", RANKINGS)
 def test_every_unit_is_ranked_once_and_progress_is_told(by: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranking, "train_gates", partial(train_gates, steps=3))
-    monkeypatch.setattr(line_search, "DOUBLINGS", 1)
     told: list[tuple[str, int, int]] = []
     bench = replace(growing_bench(), watch=lambda *event: told.append(event))
     pairs: list[Unit] = [((slot, 0), (slot, 1)) for slot in ("enc.0", "dec.0", "cross.0")]
-    for units in (pairs,) if by == "bottleneck" else (pairs, units_of(bench)):
+    for units in (pairs, units_of(bench)):
         assert sorted(rank(bench, units, 2, by)) == sorted(units)
     assert all(0 <= done < total for _, done, total in told) and (bool(told) or by == "random")
     assert rank(bench, [], 0, by) == []
 
 
 def test_names_stand_in_their_order() -> None:
-    assert list(RANKINGS) == ["ablation", "gradient", "gates", "redundancy", "role", "bottleneck", "random"]
+    assert list(RANKINGS) == ["ablation", "gradient", "gates", "redundancy", "role", "random"]
 
 
 @pytest.mark.parametrize("by", ["ablation", "gradient", "gates"])
@@ -283,30 +280,3 @@ def test_heads_without_maps_go_last(by: str) -> None:
     order = rank(bench, units, 1, by)
     alone = 0 if by == "role" else 2  # the last heads of the two other layers have nobody left, either
     assert {*units[:3]} <= {*order[-3 - alone :]}
-
-
-# Bottlenecks ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_heads_go_first_that_more_width_helps_least() -> None:
-    bench = growing_bench()
-    survey = survey_of(bench, "keys", "values")
-    worth = dict.fromkeys(units := units_of(bench), 0.0)
-    for ((slot, head),) in units:
-        tried = [survey.tried(survey.scores(slot, kind)[head]) for kind in ("keys", "values")]
-        worth[(slot, head),] = sum(score.gain for score in tried if score.refusal is None)
-    order = rank(bench, units, 1, "bottleneck")
-    assert [worth[unit] for unit in order] == sorted(worth.values()) and len({*worth.values()}) > 3
-
-
-@pytest.mark.parametrize("case", ["relative", "few", "fixed"])
-def test_bottlenecks_that_cannot_be_known(case: str) -> None:
-    fixed = {"enc.0": heads_of("linformer:rank=3,length=40", "linformer:rank=3,length=40")}
-    model = growing_model(slots=fixed if case == "fixed" else {})
-    given = texts()
-    given = replace(given, learn=given.learn[:3]) if case == "few" else given
-    bench = bench_of(examinee_of(model), given, "embedding" if case == "relative" else None)
-    got = {"relative": "'embedding', which only says", "few": "3 sentences", "fixed": "linformer attention.* in enc.0"}
-    with pytest.raises(UsageError, match=f"ranked by bottleneck: .*got {got[case]}.*; choose ablation"):
-        rank(bench, units_of(bench), 1, "bottleneck")

@@ -171,7 +171,7 @@ def grow(model: str, **options: Any) -> None:
 @click.option("--keep", type=click.FloatRange(0, 1), help="Share of all heads to keep, such as 0.5.")
 @click.option("--heads", default="auto", show_default=True, help="Heads to cut: auto, or 3.2,4.* or enc.0.*,cross.1.3")
 @click.option("--by", default="ablation", show_default=True, help="Ranking of the heads: ablation (greedy, "
-              "measured), gradient, gates, redundancy, role, bottleneck, random.")  # fmt: skip
+              "measured), gradient, gates, redundancy, role, random.")  # fmt: skip
 @click.option("--evenly", is_flag=True, help="Cut the same share of every layer.")
 @click.option("--compare", is_flag=True, help="Measure every ranking at every tenth of the heads.")
 @text_options

@@ -34,7 +34,7 @@ class Prune(Reshape):
 
     keep      share of all heads that stay, encoder, decoder and cross-attention together
     heads     "auto", or the heads that go, by name: "3.2,4.*", with enc, dec or cross in front where there are several
-    by        how heads are ranked: "ablation", "gradient", "gates", "redundancy", "role", "bottleneck", "random"
+    by        how heads are ranked: "ablation", "gradient", "gates", "redundancy", "role", "random"
     evenly    the same share of every layer goes, which transformers itself can load in some families (Llama)
     compare   measure the loss at every tenth of the heads, by every ranking; gates are trained for the share asked for
 

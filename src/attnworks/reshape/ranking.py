@@ -11,7 +11,7 @@ import torch
 from attnworks.reshape.contract import Bench
 from attnworks.reshape.gates_training import train_gates
 from attnworks.reshape.heads import Head, Unit, without
-from attnworks.reshape.structural_ranking import APART, map_distances, role_gains, widening_gains
+from attnworks.reshape.structural_ranking import APART, map_distances, role_gains
 from attnworks.traces.gates import gate_gradients
 from attnworks.traces.layer import Slot
 
@@ -127,16 +127,6 @@ def role(bench: Bench, units: Sequence[Unit], cut: int) -> list[Unit]:
     return _by_sum(at_random(bench, units, cut), role_gains(bench))
 
 
-def bottleneck(bench: Bench, units: Sequence[Unit], cut: int) -> list[Unit]:
-    """Heads that would gain least by more width go first: by `widening_gains`, summed over the heads of a unit.
-
-    Equals, such as all that gain nothing, in an order that the seed decides.
-    """
-    return _by_sum(
-        at_random(bench, units, cut), widening_gains(bench, dict.fromkeys(slot for unit in units for slot, _ in unit))
-    )
-
-
 def at_random(bench: Bench, units: Sequence[Unit], cut: int) -> list[Unit]:
     """In an order that the seed decides: what any other way has to be better than."""
     del cut
@@ -149,7 +139,6 @@ RANKINGS: Mapping[str, Way] = {
     "gates": gates,
     "redundancy": redundancy,
     "role": role,
-    "bottleneck": bottleneck,
     "random": at_random,
 }
 

@@ -1,8 +1,8 @@
-"""What attention itself says of how much heads are needed: twins, roles, and places where more width would help."""
+"""What attention itself says of how much heads are needed: twins and roles."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import torch
 from jaxtyping import Float
@@ -12,15 +12,11 @@ from attnworks.decoding.evaluating import evaluating
 from attnworks.errors import UsageError
 from attnworks.measures.contract import Samples, Setting
 from attnworks.measures.folding import Moments
-from attnworks.measures.growth_score import Kind, Score
-from attnworks.measures.growth_statistic import FEWEST
-from attnworks.measures.growth_survey import Survey
 from attnworks.measures.labels import FEWEST_SENTENCES
 from attnworks.measures.redundancy import Redundancy
 from attnworks.measures.roles import Roles
 from attnworks.mechanisms import MECHANISMS
 from attnworks.models.attention_layers import every_layer
-from attnworks.models.head_parts import why_not
 from attnworks.models.remaking import groups_in
 from attnworks.reshape.contract import Bench
 from attnworks.reshape.heads import Head
@@ -30,7 +26,6 @@ from attnworks.traces.subject import Spectator
 
 APART = 1.0
 """The distance of heads that have nothing in common."""
-WIDER: tuple[Kind, ...] = ("keys", "values")
 ROLES = ("roles.offset", "roles.rare", "roles.duplicate", "roles.induction")
 """Against even attention; syntax is against the best fixed offset."""
 
@@ -75,49 +70,6 @@ def _check_enough(bench: Bench) -> None:
             expected=f"{FEWEST_SENTENCES} sentences or more",
             got=str(len(bench.looked_at.text.kept)),
             remedy="give more text, or choose ablation",
-        )
-
-
-def widening_gains(bench: Bench, slots: Iterable[str]) -> dict[Head, float]:
-    """By how much the loss would fall for one more column of keys, and one of values, of each head of these layers.
-
-    0 where growth is refused: other sentences do not confirm the direction, or no step lowers the loss.
-    Source: the measure `bottleneck`.
-    """
-    slots = list(slots)
-    _check_can_survey(bench, slots)
-    survey = Survey(bench.looked_at, bench.watch, WIDER)
-    gains: dict[Head, float] = {}
-    for done, slot in enumerate(slots):
-        bench.watch("trying wider heads", done, len(slots))
-        gains |= {(slot, head): 0.0 for head in range(survey.every[slot])}
-        for kind in WIDER:
-            for head, score in enumerate(survey.scores(slot, kind)):
-                gains[slot, head] += _gain(survey.tried(score))
-    return gains
-
-
-def _gain(score: Score) -> float:
-    return score.gain if score.refusal is None else 0.0
-
-
-def _check_can_survey(bench: Bench, slots: Iterable[str]) -> None:
-    judge = bench.looked_at
-    sentences = sum(map(len, judge.text.batches))
-    refused = [f"{reason} in {slot}" for slot in slots if (reason := why_not(bench.model, slot)) is not None]
-    got = None
-    if judge.objective.relative:
-        got = f"{judge.objective.name!r}, which only says how far a model is from itself"
-    elif sentences < FEWEST:
-        got = f"{sentences} sentences"
-    elif refused:
-        got = refused[0]
-    if got is not None:
-        raise UsageError(
-            asked="heads ranked by bottleneck",
-            expected=f"layers that can grow, {FEWEST} sentences or more, an objective that says how good a model is",
-            got=got,
-            remedy="choose ablation",
         )
 
 
