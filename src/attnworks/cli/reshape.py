@@ -140,7 +140,7 @@ def project(model: str, **options: Any) -> None:
               "enc.0.3:keys=8,dec.0.*:values=2 or enc.1:heads=1.")  # fmt: skip
 @click.option("--kinds", default="keys,values,heads", show_default=True, help="What --where auto may add.")
 @click.option("--by", default="fisher", show_default=True, help="How new columns are filled: fisher, or a baseline: "
-              "whitened, random, zero, split, gradmax, document, document-descending.")  # fmt: skip
+              "whitened, random, zero, gradmax, document.")  # fmt: skip
 @click.option("--compare", is_flag=True, help="Measure all baselines at the same places too.")
 @text_options
 @OUT

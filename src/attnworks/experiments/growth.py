@@ -21,6 +21,7 @@ from typing import Any, Literal
 import torch
 
 from attnworks.errors import FolderError, UsageError
+from attnworks.experiments.growth_baselines import method_of
 from attnworks.experiments.kept_results import read_kept
 from attnworks.experiments.recall_study import draw, judge, mean_loss, new_model, new_optimiser, train
 from attnworks.measures.growth_survey import Survey
@@ -31,7 +32,6 @@ from attnworks.models.head_parts import heads_of
 from attnworks.registry import unknown_name
 from attnworks.reshape.events import Watch, silently
 from attnworks.reshape.growing import look_around, settle
-from attnworks.reshape.growth_methods import METHODS
 from attnworks.reshape.growth_places import NoBottleneckError, Spot
 from attnworks.storage.disk import write_file
 
@@ -268,7 +268,7 @@ class _Shared:
         fall: float | None = None
         refused: str | None = None
         try:
-            settled = settle(survey, METHODS[run.way], {SPOT: add}, run.seed)
+            settled = settle(survey, method_of(run.way), {SPOT: add}, run.seed)
             fall, model = settled.fall, grown(model, settled.steps)  # pyright: ignore[reportAssignmentType]
         except NoBottleneckError as error:
             refused = error.got

@@ -28,8 +28,8 @@ from attnworks.reshape.growth_methods import METHODS, Method
 from attnworks.reshape.growth_places import NoBottleneckError, Spot, Widths, no_bottleneck, read_places, spread
 from attnworks.traces.judging import Judge
 
-REFITTING = ("document", "document-descending")
-"""Methods that write queries and keys anew."""
+REFITTING = "document"
+"""The method that writes queries and keys anew."""
 
 
 @RESHAPES.register("grow")
@@ -40,8 +40,7 @@ class Grow(Reshape):
     add      widths to add in all: columns of keys or of values; a new head counts as many as it has of both
     where    "auto": where they pay most for each parameter; or places: "enc.0.3:keys=8,dec.*:values=2,enc.1:heads=1"
     kinds    that "auto" may choose from
-    by       "fisher", or a baseline to compare with: "whitened", "random", "zero", "split", "gradmax", "document",
-             "document-descending"
+    by       "fisher", or a baseline to compare with: "whitened", "random", "zero", "gradmax", "document"
     compare  measure every baseline at the same places too; one that cannot grow all of them is not measured
 
     Directions come from half of the text, and are tried on a quarter of it, which gives the prediction; the step to be
@@ -90,7 +89,7 @@ class Grow(Reshape):
 
     @property
     def stretches(self) -> bool:
-        return self.by not in ("split", *REFITTING)
+        return self.by != REFITTING
 
     def check(self, model: nn.Module) -> None:
         layers = attention_layers(model)
@@ -127,7 +126,7 @@ class Grow(Reshape):
             with contextlib.suppress(UsageError, NoBottleneckError):
                 other = settle(survey, METHODS[name], widths, bench.seed, refuse=False, every_place=True)
                 others[f"loss_by_{name}"] = grown(bench.model, other.steps)
-        facts = {} if self.by in REFITTING else {"difference_at_zero": difference(bench.looked_at, chosen.at_zero)}
+        facts = {} if self.by == REFITTING else {"difference_at_zero": difference(bench.looked_at, chosen.at_zero)}
         for score in chosen.scores:
             facts |= {f"{name}_{score.place}:{score.kind}": getattr(score, name) for name in ("trust", "residual")}
         left_out = {str(spot): reason for spot, reason in chosen.left_out.items()}

@@ -11,11 +11,10 @@ from torch import Tensor
 
 from attnworks.errors import UsageError
 from attnworks.linalg.growing import whitened_direction
-from attnworks.measures.growth_score import FIRST_STEP, Kind, Score, Solve, best_direction
+from attnworks.measures.growth_score import FIRST_STEP, Score, Solve, best_direction
 from attnworks.measures.growth_statistic import query_states, sampled
 from attnworks.measures.growth_survey import Survey
-from attnworks.models.additions import Addition, Keys, NewHead, Place, Rewritten, Step, Values
-from attnworks.models.head_parts import Head
+from attnworks.models.additions import Addition, Keys, NewHead, Rewritten, Step, Values
 from attnworks.registry import Registry
 from attnworks.reshape.growth_cost import FITTING
 from attnworks.reshape.growth_places import Spot, Widths, no_bottleneck
@@ -73,45 +72,22 @@ def at_random(survey: Survey, widths: Widths, seed: int) -> Line:
 def zero(survey: Survey, widths: Widths, seed: int) -> Line:
     """Random queries (or values) and zero keys (or outputs), which change nothing until they are trained."""
     generator = torch.Generator().manual_seed(seed)
-    return _settled(survey, widths, lambda spot, width: _second_zero(_random(survey, spot, width, generator)))
+    return fixed_line(survey, widths, lambda spot, width: _second_zero(_random(survey, spot, width, generator)))
 
 
 @METHODS.register("gradmax")
 def gradmax(survey: Survey, widths: Widths, seed: int) -> Line:
     """Zero queries (or values) and the keys (or outputs) that make their gradient largest, as GradMax does for MLPs."""
     del seed
-    return _settled(survey, widths, lambda spot, width: _largest_gradient(survey, spot, width))
-
-
-@METHODS.register("split")
-def split(survey: Survey, widths: Widths, seed: int) -> Line:
-    """Columns split in two halves that differ by noise which cancels, as Net2Net does for neurons."""
-    generator = torch.Generator().manual_seed(seed)
-    heads = {Place(slot, at): head for slot, own in survey.heads.items() for at, head in enumerate(own)}
-
-    def halved(spot: Spot, width: int) -> Rewritten:
-        if spot.kind == "heads":
-            raise _only_columns("split", "keys and values")
-        heads[spot.place] = _halved(heads[spot.place], spot.kind, width, generator)
-        return Rewritten(heads[spot.place])
-
-    return _settled(survey, widths, halved)
+    return fixed_line(survey, widths, lambda spot, width: _largest_gradient(survey, spot, width))
 
 
 @METHODS.register("document")
 def document(survey: Survey, widths: Widths, seed: int) -> Line:
     """Burgund's, as printed: rank k + p of the pseudo-inverse of B = S + dL/dS (S3.13, S3.27); keys only."""
     del seed
-    refit = _refits(survey, widths)
+    refit = refit_steps(survey, widths)
     return Line(lambda t: refit(1.0), None)
-
-
-@METHODS.register("document-descending")
-def document_descending(survey: Survey, widths: Widths, seed: int) -> Line:
-    """The same with the sign that descends, B = S - t dL/dS, and the best t."""
-    del seed
-    refit = _refits(survey, widths)
-    return Line(lambda t: refit(-t), FIRST_STEP)
 
 
 # --- directions ---
@@ -174,7 +150,7 @@ def _along(survey: Survey, widths: Widths, solve: Solve) -> Line:
 # --- baselines ---
 
 
-def _settled(
+def fixed_line(
     survey: Survey, widths: Widths, addition: Callable[[Spot, int], Keys | Values | NewHead | Rewritten]
 ) -> Line:
     """Columns as they are given, of which no step is asked."""
@@ -243,45 +219,14 @@ def _largest_gradient(survey: Survey, spot: Spot, width: int) -> Keys | Values |
     return Values(a, b) if spot.kind == "values" else NewHead(like, a, b)
 
 
-NOISE = 0.3
-"""Of a half, as a share of its length."""
-
-
-def _halved(head: Head, kind: Kind, width: int, generator: torch.Generator) -> Head:
-    """q k^T = (q + n)(k/2)^T + (q - n)(k/2)^T, for the longest columns of all, one after the other."""
-    names = ("W_Q", "b_Q", "W_K", "b_K") if kind == "keys" else ("W_V", "b_V", "W_O", "")
-    first, bias, second, other = (getattr(head, name, None) for name in names)
-    assert first is not None and second is not None
-    columns, rows = first.T, second.T if kind == "keys" else second
-    for _ in range(width):
-        at = int((columns.norm(dim=1) * rows.norm(dim=1)).argmax())
-        noise = torch.randn(columns.shape[1], generator=generator, dtype=torch.float64).to(columns)
-        noise *= NOISE * columns[at].norm() / noise.norm()
-        columns = torch.cat([columns, columns[at : at + 1] - noise])
-        columns = _replaced(columns, at, columns[at] + noise)
-        rows = _replaced(torch.cat([rows, rows[at : at + 1] / 2]), at, rows[at] / 2)
-        bias, other = (None if b is None else torch.cat([b, b[at : at + 1]]) for b in (bias, other))
-        other = None if other is None else _replaced(_replaced(other, at, other[at] / 2), -1, other[at] / 2)
-    halves = {"W_Q": columns.T, "b_Q": bias, "W_K": rows.T, "b_K": other}
-    if kind == "values":
-        halves = {"W_V": columns.T, "b_V": bias, "W_O": rows}
-    return head._replace(**halves)
-
-
-def _replaced(rows: Tensor, at: int, row: Tensor) -> Tensor:
-    rows = rows.clone()
-    rows[at] = row
-    return rows
-
-
 # --- the document's truncation ---
 
 
-def _refits(survey: Survey, widths: Widths) -> Callable[[float], list[Step]]:
+def refit_steps(survey: Survey, widths: Widths) -> Callable[[float], list[Step]]:
     """t -> heads whose product W_Q W_K^T is [mean over sentences of X^+ (S + t dL/dS) Z^+T] cut to rank k + p."""
     spots = list(widths.items())
     if any(spot.kind != "keys" for spot, _ in spots):
-        raise _only_columns("document", "keys")
+        raise wrong_kind("document", "keys")
     slots = dict.fromkeys(spot.place.slot for spot, _ in spots)
     for slot in (slot for slot in slots if survey.sums[slot].scale is None):
         raise UsageError(
@@ -329,7 +274,7 @@ def _targets(survey: Survey, slot: str) -> tuple[Tensor, Tensor]:
     return S / sentences, G / sentences
 
 
-def _only_columns(method: str, kinds: str) -> UsageError:
+def wrong_kind(method: str, kinds: str) -> UsageError:
     return UsageError(
         asked=f"growing by {method}",
         expected=kinds,

@@ -1,0 +1,75 @@
+"""Ways to fill new columns that only the study of growth compares, beside the methods of `reshape grow`."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from attnworks.measures.growth_score import FIRST_STEP, Kind
+from attnworks.measures.growth_survey import Survey
+from attnworks.models.additions import Place, Rewritten
+from attnworks.models.head_parts import Head
+from attnworks.registry import Registry
+from attnworks.reshape.growth_methods import METHODS, Line, Method, fixed_line, refit_steps, wrong_kind
+from attnworks.reshape.growth_places import Spot, Widths
+
+BASELINES: Registry[Method] = Registry("way of growing")
+
+
+def method_of(way: str) -> Method:
+    """The method of this name, of the reshape or of the study alone."""
+    return BASELINES[way] if way in BASELINES else METHODS[way]
+
+
+@BASELINES.register("split")
+def split(survey: Survey, widths: Widths, seed: int) -> Line:
+    """Columns split in two halves that differ by noise which cancels, as Net2Net does for neurons."""
+    generator = torch.Generator().manual_seed(seed)
+    heads = {Place(slot, at): head for slot, own in survey.heads.items() for at, head in enumerate(own)}
+
+    def halved(spot: Spot, width: int) -> Rewritten:
+        if spot.kind == "heads":
+            raise wrong_kind("split", "keys and values")
+        heads[spot.place] = _halved(heads[spot.place], spot.kind, width, generator)
+        return Rewritten(heads[spot.place])
+
+    return fixed_line(survey, widths, halved)
+
+
+@BASELINES.register("document-descending")
+def document_descending(survey: Survey, widths: Widths, seed: int) -> Line:
+    """The method `document` with the sign that descends, B = S - t dL/dS, and the best t."""
+    del seed
+    refit = refit_steps(survey, widths)
+    return Line(lambda t: refit(-t), FIRST_STEP)
+
+
+NOISE = 0.3
+"""Of a half, as a share of its length."""
+
+
+def _halved(head: Head, kind: Kind, width: int, generator: torch.Generator) -> Head:
+    """q k^T = (q + n)(k/2)^T + (q - n)(k/2)^T, for the longest columns of all, one after the other."""
+    names = ("W_Q", "b_Q", "W_K", "b_K") if kind == "keys" else ("W_V", "b_V", "W_O", "")
+    first, bias, second, other = (getattr(head, name, None) for name in names)
+    assert first is not None and second is not None
+    columns, rows = first.T, second.T if kind == "keys" else second
+    for _ in range(width):
+        at = int((columns.norm(dim=1) * rows.norm(dim=1)).argmax())
+        noise = torch.randn(columns.shape[1], generator=generator, dtype=torch.float64).to(columns)
+        noise *= NOISE * columns[at].norm() / noise.norm()
+        columns = torch.cat([columns, columns[at : at + 1] - noise])
+        columns = _replaced(columns, at, columns[at] + noise)
+        rows = _replaced(torch.cat([rows, rows[at : at + 1] / 2]), at, rows[at] / 2)
+        bias, other = (None if b is None else torch.cat([b, b[at : at + 1]]) for b in (bias, other))
+        other = None if other is None else _replaced(_replaced(other, at, other[at] / 2), -1, other[at] / 2)
+    halves = {"W_Q": columns.T, "b_Q": bias, "W_K": rows.T, "b_K": other}
+    if kind == "values":
+        halves = {"W_V": columns.T, "b_V": bias, "W_O": rows}
+    return head._replace(**halves)
+
+
+def _replaced(rows: Tensor, at: int, row: Tensor) -> Tensor:
+    rows = rows.clone()
+    rows[at] = row
+    return rows
