@@ -646,7 +646,7 @@ def test_one_json_document(chain: Chain, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "told", "code"),
     [
-        ("", "expected --add N, or --where with places, got neither", 2),
+        ("", "expected --add N with N of 1 or more, or --where with places, got neither", 2),
         ("--add -1", "--add", 2),
         ("--add 2 --where enc.0.0:keys=1", "got both", 2),
         ("--where enc.0.0:wings=1", "growing at 'enc.0.0:wings=1'", 2),
