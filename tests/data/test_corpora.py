@@ -38,14 +38,14 @@ def error_of(spec: str, **bounds: int) -> str:
 
 
 def test_every_corpus_is_registered() -> None:
-    assert list(CORPORA) == ["debian-descriptions", "gettext", "grammar", "opus_books", "text", "tsv"]
+    assert list(CORPORA) == ["gettext", "grammar", "opus_books", "text", "tsv"]
 
 
 def test_an_unknown_name_lists_the_known() -> None:
     with pytest.raises(UnknownNameError) as caught:
         open_corpus("grammer")
     assert str(caught.value) == (
-        "corpus 'grammer': expected one of debian-descriptions, gettext, grammar, opus_books, text, tsv, "
+        "corpus 'grammer': expected one of gettext, grammar, opus_books, text, tsv, "
         "got an unknown name; did you mean 'grammar'?"
     )
 

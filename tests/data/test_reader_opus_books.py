@@ -14,7 +14,7 @@ from attnworks.data.readers import books
 from attnworks.errors import AttnworksError, MissingExtraError
 
 ROWS = [{"id": str(n), "translation": {"en": f"Sentence {n}.", "it": f"Frase {n}."}} for n in range(40)]
-ALTERNATIVES = "try again with a network, or choose grammar, tsv:FILE, gettext: or debian-descriptions:it"
+ALTERNATIVES = "try again with a network, or choose grammar, tsv:FILE or gettext:"
 
 
 class Hub:

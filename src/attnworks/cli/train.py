@@ -14,8 +14,7 @@ from attnworks.cli.options import compute_options, prepare
 @click.argument("preset", required=False)
 @click.option(
     "--corpus",
-    help="Train on grammar, tsv:FILE, text:SRC,TGT, gettext:DIR, debian-descriptions:it or opus_books.  "
-    "[default: grammar]",
+    help="Train on grammar, tsv:FILE, text:SRC,TGT, gettext:DIR or opus_books.  [default: grammar]",
 )
 @click.option("--pairs", type=click.IntRange(1), metavar="N", help="Train on at most N pairs.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the run; must not exist yet.")

@@ -1,6 +1,6 @@
 """Readers of corpora, one per file; importing this package registers them all."""
 
-from attnworks.data.readers import books, catalogs, descriptions, embedded, text, tsv
+from attnworks.data.readers import books, catalogs, embedded, text, tsv
 from attnworks.data.readers.contract import CORPORA, Bounds, Reader, Splits
 from attnworks.data.readers.report import Report, Tally
 
@@ -13,7 +13,6 @@ __all__ = [
     "Tally",
     "books",
     "catalogs",
-    "descriptions",
     "embedded",
     "text",
     "tsv",

@@ -61,7 +61,7 @@ def _rows() -> Any:
             asked="corpus 'opus_books'",
             expected="the Hugging Face Hub or an earlier download",
             got=str(wrong) if reachable else "no connection to the Hub, and nothing in the cache",
-            remedy="try again with a network, or choose grammar, tsv:FILE, gettext: or debian-descriptions:it",
+            remedy="try again with a network, or choose grammar, tsv:FILE or gettext:",
         ) from None
 
 
