@@ -192,20 +192,6 @@ def test_steps_equal_the_causal_form(feature: str, scale: float | None) -> None:
 
 
 @pytest.mark.parametrize("feature", EVERY_MAP)
-def test_steps_go_on_from_a_padded_beginning(feature: str) -> None:
-    mechanism, real = Linear(feature=feature, d_k=5).double(), holes(2, 67)
-    Q, K, V = inputs(3, 70)
-    shown = torch.cat([real, torch.ones(2, 3, dtype=torch.bool)], 1)
-    want = mechanism(Q, K, V, Mask(shown, causal=True)).Y
-    huge = K.detach().masked_fill(~shown[:, None, :, None], 1e4)
-    state = mechanism.absorb(huge[:, :, :31], V[:, :, :31], padding=real[:, :31])
-    state = mechanism.absorb(huge[:, :, 31:67], V[:, :, 31:67], state, real[:, 31:])
-    for n in range(3):
-        y, state = mechanism.step(Q[:, :, n : n + 1], K[:, :, 67 + n : 68 + n], V[:, :, 67 + n : 68 + n], state)
-        assert_close(y, want[:, :, n : n + 1])
-
-
-@pytest.mark.parametrize("feature", EVERY_MAP)
 def test_the_empty_state_is_none(feature: str) -> None:
     mechanism = Linear(feature=feature, features=256, d_k=5).double()
     q, k, v = inputs(1, 1)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from attnworks.errors import UsageError
@@ -104,22 +104,6 @@ class Linear(Mechanism):
         S = torch.zeros(b, h, self.phi.width(geometry), d_v, dtype=dtype, device=device)
         return State(S, torch.zeros_like(S[..., 0]))
 
-    def absorb(
-        self,
-        K: Float[Tensor, "b h j k"],
-        V: Float[Tensor, "b h j v"],
-        state: State | None = None,
-        padding: Bool[Tensor, "b j"] | None = None,
-        context: Context | None = None,
-    ) -> State:
-        """The state after these keys and values; None is the empty state."""
-        K = widened(K)
-        _, K = self.phi.scaled(K, K, self.scale(K.shape[-1], context or Context()))
-        keys = self._keys(K, padding)
-        if padding is not None:
-            keys = keys.masked_fill(~padding[:, None, :, None], 0.0)
-        return _extended(state, keys, widened(V))
-
     def step(
         self,
         q: Float[Tensor, "b h 1 k"],
@@ -186,11 +170,11 @@ class Linear(Mechanism):
 
 
 def _extended(state: State | None, keys: Tensor, V: Tensor) -> State:
+    """The state after one more position; None is the empty state."""
     if state is None:
         return State(keys.mT @ V, keys.sum(-2))
-    if keys.shape[-2] == 1:  # an outer product per head, for which a batched matrix product is slow
-        return State(torch.addcmul(state.S, keys.mT, V), state.z + keys.squeeze(-2))
-    return State(state.S + keys.mT @ V, state.z + keys.sum(-2))
+    # an outer product per head, for which a batched matrix product is slow
+    return State(torch.addcmul(state.S, keys.mT, V), state.z + keys.squeeze(-2))
 
 
 def _feature_map(feature: str | Callable[[Tensor], Tensor], features: int, seed: int, d_k: int | None) -> FeatureMap:
