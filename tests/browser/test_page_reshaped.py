@@ -19,7 +19,7 @@ from attnworks.reshape.carrying_out import carry_out
 from attnworks.reshape.history import Place, write_outcome
 from attnworks.reshape.pruning import Prune
 from attnworks.reshape.texts import from_texts as split
-from attnworks.serve.starting import _page
+from attnworks.serve.starting import open_live
 from attnworks.traces.examinee import open_examinee
 
 
@@ -76,8 +76,8 @@ def test_heads_that_nothing_matches_are_named(look: Open, pruned: Pruned, tmp_pa
 
 
 def test_receipts_of_a_live_model(look: Open, pruned: Pruned) -> None:
-    contents, model = _page(str(pruned.folder), 23, LINES[0], "cpu", "float32")
-    with serving(contents, model) as client:
+    model = open_live(str(pruned.folder), longest=23, text=LINES[0])
+    with serving(model.page(), model) as client:
         shown = look(f"http://127.0.0.1:{client.port}/{TOKEN}/", "#reshape")
         expect(shown.root.get_by_text("1. prune 3 of 6 heads (0.0,1.0,1.1)")).to_be_visible()
         expect(shown.root.get_by_text("was not reshaped")).to_have_count(0)

@@ -75,7 +75,7 @@ def live(name: str) -> LiveModel:
 
 
 @contextmanager
-def serving(contents: Contents, model: LiveModel | None, worker: Worker | None = None) -> Iterator[Client]:
+def serving(contents: Contents, model: LiveModel, worker: Worker | None = None) -> Iterator[Client]:
     worker = Worker() if worker is None else worker
     with listen("127.0.0.1", 0) as place:
         port = place.getsockname()[1]

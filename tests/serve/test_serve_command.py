@@ -33,13 +33,6 @@ PATIENCE = 180.0
 ADDRESS = re.compile(r"http://127\.0\.0\.1:\d+/[\w-]{32,}/")
 
 
-@pytest.fixture(scope="module")
-def exam_folder(bert: LiveModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    request = Request(("rank",), pin=(LINES[0],))
-    exam = run_examination(bert.base, from_texts(LINES)[0], request)
-    return write_exam(exam, tmp_path_factory.mktemp("static") / "exam")
-
-
 @contextmanager
 def served(command: list[str]) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """The process of a command that serves, and the address that it printed; it is ended in any case."""
@@ -60,13 +53,13 @@ def check_stopped(process: subprocess.Popen[str]) -> None:
     assert (process.returncode, out, err) == (0, "Stopped.\n", "")
 
 
-def test_serves_an_examination_until_told_to_stop(exam_folder: Path) -> None:
+def test_serves_until_told_to_stop() -> None:
     """By SIGTERM; Ctrl-C is tested below."""
-    command = [sys.executable, "-u", "-m", "attnworks", "serve", str(exam_folder)]
+    command = [sys.executable, "-u", "-m", "attnworks", "serve", str(tiny_folder("bert")), "--text", LINES[0]]
     with served(command) as (process, address):
         with urllib.request.urlopen(address, timeout=PATIENCE) as page:
             assert page.status == 200 and b'id="page"' in page.read()
-        asked = urllib.request.Request(f"{address}api/look", b'{"text": "a b"}', {"Content-Type": "application/json"})
+        asked = urllib.request.Request(f"{address}api/leak", b'{"text": "a b"}', {"Content-Type": "application/json"})
         with pytest.raises(urllib.error.HTTPError, match="404"):
             urllib.request.urlopen(asked, timeout=PATIENCE)
         process.send_signal(signal.SIGTERM)
@@ -114,24 +107,29 @@ def test_ends_while_it_computes_what_never_ends() -> None:
         check_stopped(process)
 
 
-def test_port_in_use(exam_folder: Path) -> None:
+def test_port_in_use() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        result = CliRunner().invoke(main, ["serve", str(exam_folder), "--port", str(port)])
+        result = CliRunner().invoke(main, ["serve", str(tiny_folder("bert")), "--port", str(port)])
     assert result.exit_code == 1
     assert result.output.startswith(f"attnworks: serve at 127.0.0.1 port {port}: expected a port that is free")
     assert result.output.count("\n") == 1
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "::1%lo", "192.168.0.1", "example.org", ""])
-def test_only_this_machine(exam_folder: Path, host: str) -> None:
-    result = CliRunner().invoke(main, ["serve", str(exam_folder), "--host", host])
+def test_only_this_machine(host: str) -> None:
+    result = CliRunner().invoke(main, ["serve", str(tiny_folder("bert")), "--host", host])
     assert result.exit_code == 2 and "only this machine can reach" in result.output
 
 
-def test_an_examination_reads_no_sentence(exam_folder: Path) -> None:
-    result = CliRunner().invoke(main, ["serve", str(exam_folder), "--text", "the cat ."])
-    assert result.exit_code == 2 and "serve the model itself" in result.output and "Traceback" not in result.output
+def test_the_folder_of_an_examination_is_refused(bert: LiveModel, tmp_path: Path) -> None:
+    folder = write_exam(run_examination(bert.base, from_texts(LINES)[0], Request(("rank",))), tmp_path / "exam")
+    result = CliRunner().invoke(main, ["serve", str(folder)])
+    assert result.exit_code == 2 and result.output.count("\n") == 1
+    assert result.output == (
+        f"attnworks: serve {folder}: expected a model, got the folder of an examination; "
+        f"attnworks report {folder} --out report.html writes its page\n"
+    )
 
 
 def test_names_of_this_machine() -> None:

@@ -13,7 +13,7 @@ from attnworks.reshape.carrying_out import carry_out
 from attnworks.reshape.history import Place, write_outcome
 from attnworks.reshape.pruning import Prune
 from attnworks.reshape.texts import from_texts as split
-from attnworks.serve.starting import _page
+from attnworks.serve.starting import open_live
 from attnworks.traces.examinee import open_examinee
 
 
@@ -37,13 +37,12 @@ def reshaped(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest
     indirect=["reshaped"],
 )
 def test_receipts_are_on_the_page(reshaped: Path, title: str) -> None:
-    contents, live = _page(str(reshaped), 23, LINES[0], "cpu", "float32")
+    contents = open_live(str(reshaped), longest=23, text=LINES[0]).page()
     assert [receipt["title"] for receipt in contents.page["receipts"]] == [title]
     (exam,) = contents.page["exams"]
     assert exam["model"]["lineage"]["reshapes"] == [title]
-    assert live is not None and live.page().page["receipts"] == contents.page["receipts"]
 
 
 def test_a_model_that_was_not_reshaped() -> None:
-    contents, _ = _page(str(tiny_folder("bert")), 23, LINES[0], "cpu", "float32")
+    contents = open_live(str(tiny_folder("bert")), longest=23, text=LINES[0]).page()
     assert contents.page["receipts"] == [] and "lineage" not in contents.page["exams"][0]["model"]

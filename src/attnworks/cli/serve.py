@@ -30,15 +30,15 @@ NEEDED = ("starlette", "uvicorn")
 def serve(model: str, **options: Any) -> None:
     """Look at a model live: type a sentence, see all heads change; cut, swap and project heads by click.
 
-    MODEL is a run of attnworks train, a Hugging Face model as for attnworks examine, or the folder of an examination,
-    whose page is then served as it is (options about the model do not matter then). The model on disk is never changed.
-    Only this machine can reach the server, and only who knows the printed address, which is another one each time.
+    MODEL is a run of attnworks train, or a Hugging Face model as for attnworks examine. The model on disk is never
+    changed. Only this machine can reach the server, and only who knows the printed address, which is another one each
+    time. For the page of an examination use attnworks report.
 
     \b
     Examples:
       attnworks serve runs/first
       attnworks serve bert-folder --text "The capital of France is [MASK] ." --open
-      attnworks serve exam/ --port 8765
+      attnworks serve runs/first --port 8765
     """
     if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
         raise MissingExtraError(

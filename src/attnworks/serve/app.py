@@ -32,22 +32,21 @@ SECONDS_BEFORE_NO = 1.0
 """Who is refused hears it after this time: clients that ask again at once would take the time of answers."""
 
 
-def application(
-    contents: Contents, model: LiveModel | None, worker: Worker, *, hosts: Collection[str], token: str
-) -> ASGIApp:
-    """The page under /TOKEN/, and with a model what it may ask under /TOKEN/api/."""
+def application(contents: Contents, model: LiveModel, worker: Worker, *, hosts: Collection[str], token: str) -> ASGIApp:
+    """The page under /TOKEN/, and what it may ask under /TOKEN/api/."""
     html = page_html(contents).encode()
 
     async def page(request: Request) -> Response:
         del request
         return Response(html, media_type="text/html")
 
-    routes = [Route("/", page)]
-    if model is not None:
-        routes += [
+    routes = [
+        Route("/", page),
+        *(
             Route(f"/api/{name}", _answering(name, answer, worker), methods=["POST"])
             for name, answer in (("look", model.look), ("examine", model.examine))
-        ]
+        ),
+    ]
     app = Starlette(routes=routes, exception_handlers={HTTPException: _refuse, Exception: _fail})
     app.router.redirect_slashes = False
     return Guard(app, hosts=hosts, token=token, policy=policy(live=True))

@@ -1,15 +1,15 @@
-"""From the name of a model or of an examination to a server that runs."""
+"""From the name of a model to a server that runs."""
 
 from __future__ import annotations
 
 import secrets
+import shlex
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
 from attnworks.errors import UsageError
-from attnworks.exam.folder import EXAM, read_exam
-from attnworks.reports.page.contents import Contents, Exam, page_contents
+from attnworks.exam.folder import EXAM
 from attnworks.reshape.history import receipts_of
 from attnworks.serve.addresses import check_local, listen, local_hosts, shown
 from attnworks.serve.app import application
@@ -34,7 +34,7 @@ def serve_page(
     tell: Callable[[str], object] = print,
     ends_process: bool = False,
 ) -> bool:
-    """Serve the page of a model, live, or of an examination, until a signal comes; False if work still runs then.
+    """Serve the page of a model, live, until a signal comes; False if work still runs then.
 
     longest    most tokens of a sentence
     text       the sentence that is shown first
@@ -42,11 +42,12 @@ def serve_page(
     ends_process  whether the process ends afterwards: further signals are then ignored
     """
     host = check_local(host)
+    _check_model(name)
     with listen(host, port) as place:
         number = place.getsockname()[1]
-        contents, model = _page(name, longest, text, device, dtype)
+        model = open_live(name, longest=longest, text=text, device=device, dtype=dtype)
         token, worker = secrets.token_urlsafe(), Worker()
-        app = application(contents, model, worker, hosts=local_hosts(host, number), token=token)
+        app = application(model.page(), model, worker, hosts=local_hosts(host, number), token=token)
         url = f"http://{shown(host)}:{number}/{token}/"
         tell(f"Serving {name} at {url}")
         tell("Ctrl-C stops.")
@@ -56,20 +57,22 @@ def serve_page(
         return ended
 
 
-def _page(name: str, longest: int, text: str | None, device: str, dtype: str) -> tuple[Contents, LiveModel | None]:
-    """The page of a model that answers, or of an examination, which does not."""
-    folder = Path(name)
-    with disk_errors(f"open {name}", remedy="check the path"):
-        is_exam = (folder / EXAM).is_file()
-    if is_exam:
-        if text is not None:
-            raise UsageError(
-                asked=f"the sentence {text[:40]!r}",
-                expected="a model that can read it",
-                got=f"an examination, {name}",
-                remedy="leave --text out, or serve the model itself",
-            )
-        return page_contents([Exam(read_exam(folder), folder.resolve().name)], host="live"), None
+def open_live(
+    name: str, *, longest: int = 128, text: str | None = None, device: str = "cpu", dtype: str = "float32"
+) -> LiveModel:
+    """The model of this name, with the receipts of its folder."""
     examinee = open_examinee(name, device=device, dtype=dtype)
-    model = LiveModel(examinee, longest=longest, text=text, receipts=receipts_of(name))
-    return model.page(), model
+    return LiveModel(examinee, longest=longest, text=text, receipts=receipts_of(name))
+
+
+def _check_model(name: str) -> None:
+    """Refuse the folder of an examination: its page asks nothing, and `attnworks report` writes it."""
+    with disk_errors(f"open {name}", remedy="check the path"):
+        is_exam = (Path(name) / EXAM).is_file()
+    if is_exam:
+        raise UsageError(
+            asked=f"serve {name}",
+            expected="a model",
+            got="the folder of an examination",
+            remedy=shlex.join(["attnworks", "report", name, "--out", "report.html"]) + " writes its page",
+        )
