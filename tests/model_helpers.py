@@ -18,6 +18,7 @@ from attnworks.models import (
     RecurrentConfig,
     Transformer,
     TransformerConfig,
+    anatomy,
     build,
 )
 from attnworks.models.block import Block
@@ -31,6 +32,16 @@ M = TypeVar("M", bound=nn.Module)
 
 FLOATS = (torch.float64, torch.float32)
 VOCABULARY, TARGET_VOCABULARY, D_E, D_FF, BATCH, SOURCE, TARGET = 17, 19, 14, 11, 3, 7, 5
+
+
+def stream_errors(model: nn.Module, run: Callable[[], object]) -> dict[tuple[str, int], float]:
+    """The `stream_identity_error` of every block that takes part in `run()`, one forward pass of the model."""
+    return {
+        (block.kind, block.layer): anatomy.stream_identity_error(
+            block, passage.entry, passage.exit, [passage.output(part.branch) for part in block.parts]
+        )
+        for block, passage in anatomy.run_watched(anatomy.anatomy_of(model) or (), run)
+    }
 
 
 def close(got: Tensor, expected: Tensor, *, scale: float = 1.0) -> None:

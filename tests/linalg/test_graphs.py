@@ -14,9 +14,7 @@ from attnworks.linalg.graphs import (
     diameter,
     edge_count,
     layers_needed,
-    reach_counts,
     reached,
-    reached_through,
     receptive_field,
     spectral_gap,
 )
@@ -68,8 +66,6 @@ def test_reach_and_diameter_by_breadth_first_search(A: Tensor) -> None:
     away = torch.tensor(distances(A))
     for layers in range(15):
         assert torch.equal(reached(A, layers), away <= layers)
-    counts = reach_counts(A, 5)
-    assert counts.tolist() == [(away <= layers).sum(-1).tolist() for layers in range(1, 6)]
     assert diameter(A) == (None if away.max() == math.inf else int(away.max()))
 
 
@@ -78,27 +74,14 @@ def test_without_a_skip_the_walks_have_exactly_that_length() -> None:
     for layers in range(7):
         walks = torch.linalg.matrix_power(A.double(), layers)
         assert torch.equal(reached(A, layers, skip=False), walks > 0)
-    assert reach_counts(cycle(13), 7, skip=False).eq(1).all()
-
-
-def test_layers_of_different_patterns_are_passed_in_their_order() -> None:
-    n = 11
-    first, second = torch.zeros(2, n, n, dtype=torch.bool)
-    first[5, 2] = second[7, 5] = True
-    assert reached_through([first, second])[7, 2] and not reached_through([second, first])[7, 2]
-    assert reached_through([first, second], skip=False).nonzero().tolist() == [[7, 2]]
-    A = scattered(n, 0.1)
-    assert torch.equal(reached_through([A] * 3), reached(A, 3))
 
 
 def test_tables_come_in_batches() -> None:
     A = torch.stack([scattered(19, 0.1, seed) for seed in range(6)]).view(2, 3, 19, 19)
-    together, counts, gaps, edges = reached(A, 3), reach_counts(A, 3), spectral_gap(A), edge_count(A)
-    assert counts.shape == (3, 2, 3, 19)
+    together, gaps, edges = reached(A, 3), spectral_gap(A), edge_count(A)
     for b in range(2):
         for h in range(3):
             assert torch.equal(together[b, h], reached(A[b, h], 3))
-            assert torch.equal(counts[:, b, h], reach_counts(A[b, h], 3))
             assert_close(gaps[b, h], spectral_gap(A[b, h]))
             assert edges[b, h] == len(A[b, h].nonzero())
 

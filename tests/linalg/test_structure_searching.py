@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import permutations, product
 
 import pytest
@@ -23,7 +23,6 @@ from attnworks.linalg.structure import (
     block_count,
     gain,
     is_permutation,
-    sample_blocks,
     shift_map,
 )
 
@@ -40,6 +39,16 @@ def error(H: Tensor, tau: Tensor, eps: float) -> Tensor:
 def least(H: Tensor, taus: Tensor, eps: float) -> Tensor:
     """The least error of each head over all candidates [t n]."""
     return error(H.unsqueeze(1), taus, eps).amin(-1)
+
+
+def random_blocks(n: int, widths: Sequence[int], source: torch.Generator) -> Iterator[tuple[int, int, int]]:
+    """Disjoint blocks of these widths, in random order and places: first row, width and column of each."""
+    widths = [widths[which] for which in torch.randperm(len(widths), generator=source).tolist()]
+    slots = sorted(torch.randperm(n - sum(widths) + len(widths), generator=source)[: len(widths)].tolist())
+    shift = 0
+    for slot, width in zip(slots, widths, strict=True):
+        yield slot + shift, width, slot + shift + int(torch.randint(width, (), generator=source))
+        shift += width - 1
 
 
 def block_maps(n: int) -> Iterator[tuple[int, ...]]:
@@ -157,7 +166,7 @@ def test_many_others_at_thirty_two(eps: float) -> None:
     i, k = torch.triu_indices(n, n, 1)
     blocks = torch.arange(n).repeat(count, 1)
     for which, tau in enumerate(blocks):
-        for start, width, column in sample_blocks(n, (2, 5, 11, 7)[: which % 5], source):
+        for start, width, column in random_blocks(n, (2, 5, 11, 7)[: which % 5], source):
             tau[start : start + width] = column
     for H in heads(n)[[KINDS.index("soft"), KINDS.index("sharp")]]:
         G, drawn = gain(H, eps), torch.rand(count, n, generator=source).argsort(-1)

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from tests.model_helpers import close, the
+from tests.model_helpers import close, stream_errors, the
 from tests.tiny_models import HEADS, LAYERS, TINY, inputs, shared
 from torch import Tensor, nn
 
 from attnworks.models import anatomy
-from attnworks.models.anatomy import BlockAnatomy, Part, anatomy_of, check_streams
+from attnworks.models.anatomy import BlockAnatomy, Part, anatomy_of
 from attnworks.models.families import FAMILIES
 from attnworks.notation import tolerance
 
@@ -146,7 +146,7 @@ def test_streams_are_sums_of_their_parts(name: str, dtype: torch.dtype) -> None:
     model = shared(name) if dtype == torch.float64 else TINY[name].build(dtype=dtype)
     read = {key: T.to(dtype) if T.is_floating_point() else T for key, T in inputs(model).items()}
     with torch.no_grad():
-        errors = check_streams(model, lambda: model(**read))
+        errors = stream_errors(model, lambda: model(**read))
     assert set(errors) == {(block.kind, block.layer) for block in the(anatomy_of(model))}
     assert max(errors.values()) <= 10 * tolerance(dtype).atol
 
@@ -162,7 +162,7 @@ def test_a_wrong_anatomy_shows(name: str, monkeypatch: pytest.MonkeyPatch) -> No
     for wrong in (without_last, without_first, other_order):
         monkeypatch.setattr(anatomy, "anatomy_of", lambda _, wrong=wrong: wrong)
         with torch.no_grad():
-            assert min(check_streams(model, lambda: model(**inputs(model))).values()) > 1e-3
+            assert min(stream_errors(model, lambda: model(**inputs(model))).values()) > 1e-3
 
 
 @pytest.mark.parametrize("name", UNROTATED)
@@ -276,7 +276,7 @@ def test_any_head_will_do(name: str, classes: tuple[str, ...]) -> None:
 def test_decoder_without_anything_to_look_at() -> None:
     model = TINY["bart"]._replace(model="BartForCausalLM").build()
     words = inputs(model)["input_ids"]
-    errors = check_streams(model, lambda: model(input_ids=words, use_cache=False))
+    errors = stream_errors(model, lambda: model(input_ids=words, use_cache=False))
     assert {kind for kind, _ in errors} == {"decoder"} and max(errors.values()) <= 1e-11
 
 

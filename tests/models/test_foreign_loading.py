@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.model_helpers import the, transformer
+from tests.model_helpers import stream_errors, the, transformer
 from tests.tiny_models import POSITIONS, TINY, WORDS, inputs, unknown_causal
 from torch import Tensor
 
@@ -25,7 +25,7 @@ from attnworks.errors import (
     UnsafeFileError,
     UsageError,
 )
-from attnworks.models.anatomy import anatomy_of, check_streams
+from attnworks.models.anatomy import anatomy_of
 from attnworks.models.foreign import longest_input, open_pretrained
 
 transformers: Any = pytest.importorskip("transformers")
@@ -96,7 +96,7 @@ def test_what_was_saved_is_opened(name: str, kind: str, tmp_path: Path) -> None:
     model.save_pretrained(tmp_path / "saved")
     opened = open_pretrained(str(tmp_path / "saved"))
     assert type(opened.model) is type(model) and not opened.model.training
-    assert (opened.name, opened.kind, opened.tokenizer, opened.untrained) == ("saved", kind, None, ())
+    assert (opened.name, opened.kind, opened.tokenizer) == ("saved", kind, None)
     theirs = opened.model.state_dict()
     assert theirs.keys() == model.state_dict().keys()
     for key, tensor in model.state_dict().items():
@@ -113,7 +113,6 @@ def test_the_kind_of_an_unknown_family(tmp_path: Path, head: bool) -> None:
 def test_without_the_output_layer(folder: Path) -> None:
     opened = open_pretrained(str(folder), head=False, dtype="float64")
     assert type(opened.model).__name__ == "BertModel" and opened.model.dtype == torch.float64
-    assert opened.untrained == ("pooler.dense.bias", "pooler.dense.weight")
 
 
 @pytest.mark.parametrize("architectures", [None, [], ["NoSuchModel"], ["pipeline"], ["GPT2LMHeadModel"], [3], "Bert"])
@@ -128,7 +127,7 @@ def test_real_model() -> None:
     assert (opened.kind, len(the(anatomy_of(opened.model))), longest_input(opened.model)) == ("encoder", 6, 512)
     words = opened.tokenizer("The cat sat on the mat.", return_tensors="pt")
     with torch.no_grad():
-        assert max(check_streams(opened.model, lambda: opened.model(**words)).values()) <= 1e-4
+        assert max(stream_errors(opened.model, lambda: opened.model(**words)).values()) <= 1e-4
     weights = the(the(anatomy_of(opened.model))[5].parts[0].weights)()
     assert weights.W_Q.shape == (12, 384, 32) and weights.groups == 12
 

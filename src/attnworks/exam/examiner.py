@@ -253,7 +253,6 @@ class Examiner:
             "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
             **({"without": list(self.request.without)} if self.request.without else {}),
             **({"cost": self._cost()} if any(measure.name == "cost" for measure in self.measures) else {}),
-            **self.examinee.about,
         }
 
     def _cost(self) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
-from itertools import accumulate
 from operator import or_
 from typing import NamedTuple
 
@@ -42,17 +41,6 @@ def reached(A: Bool[Tensor, "*a n n"], layers: int, *, skip: bool = True) -> Boo
         layers //= 2
         power = _then(power, power) if layers else power
     return result
-
-
-def reached_through(tables: Sequence[Bool[Tensor, "*a n n"]], *, skip: bool = True) -> Bool[Tensor, "*a n n"]:
-    """A_L .. A_2 A_1 in boolean algebra, for layers of different patterns, the first layer first."""
-    return list(accumulate((_with_skip(A, skip) for A in tables), _after))[-1]
-
-
-def reach_counts(A: Bool[Tensor, "*a n n"], layers: int, *, skip: bool = True) -> Int[Tensor, "l *a n"]:
-    """On how many positions each one can depend after 1, 2, .. L layers."""
-    tables = accumulate([_with_skip(A, skip)] * layers, _after)
-    return torch.stack([table.sum(-1) for table in tables])
 
 
 def diameter(A: Bool[Tensor, "n n"]) -> int | None:
@@ -145,7 +133,3 @@ def _with_skip(A: Tensor, skip: bool) -> Tensor:
 def _then(A: Tensor, B: Tensor) -> Tensor:
     """A B in boolean algebra. Products of floats are an order of magnitude faster than those of integers."""
     return A.float() @ B.float() > 0
-
-
-def _after(below: Tensor, above: Tensor) -> Tensor:
-    return _then(above, below)

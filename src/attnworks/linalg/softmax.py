@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -39,7 +37,8 @@ def jacobian_norm(s: Float[Tensor, "*a j"]) -> Float[Tensor, "*a"]:
     """||diag(s) - s s^T||_F = sqrt(m^2 (sum r)^2 + 2 m^2 sum r^2 + sum r^2 (1 - 2 r) + (sum r^2)^2),
     without forming the matrix; m is the largest entry of s, and r runs over the others.
 
-    Source: expanded from S4.47. It is zero exactly at the unit vectors (S4.48) and at s = 0 (a fully masked row).
+    Source: expanded from S4.47. It is zero exactly at the unit vectors (S4.48), to which large scores drive rows
+    (S4.49, S4.50), and at s = 0 (a fully masked row).
     Holds when: s is a probability vector or zero. No term is negative, so rows near a unit vector keep their digits.
     """
     top, where = s.max(-1, keepdim=True)
@@ -53,22 +52,6 @@ def jacobian_norm(s: Float[Tensor, "*a j"]) -> Float[Tensor, "*a"]:
 def entropy(P: Float[Tensor, "*a j"]) -> Float[Tensor, "*a"]:
     """H = -sum_j P_j ln P_j in nats, with 0 ln 0 = 0."""
     return torch.special.entr(P).sum(-1)
-
-
-class Saturation(NamedTuple):
-    """How near each row of an attention matrix is to a unit vector, where softmax passes no gradient."""
-
-    entropy: Float[Tensor, "*a"]
-    max_weight: Float[Tensor, "*a"]
-    jacobian_norm: Float[Tensor, "*a"]
-
-
-def saturation(P: Float[Tensor, "*a j"]) -> Saturation:
-    """Entropy, largest weight and Jacobian norm of every row of P.
-
-    Source: Conti 2024, section 1.2.3 (S4.46-S4.50): large logits drive rows to unit vectors, and the Jacobian to zero.
-    """
-    return Saturation(entropy(P), P.amax(-1), jacobian_norm(P))
 
 
 def score_range(S: Float[Tensor, "*a i j"], allowed: Bool[Tensor, "*#a #i #j"] | None = None) -> Float[Tensor, "*a i"]:

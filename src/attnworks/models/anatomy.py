@@ -189,24 +189,6 @@ def stream_identity_error(
     return error / size if size else error
 
 
-def check_streams(model: nn.Module, run: Callable[[], object]) -> dict[tuple[Kind, int], float]:
-    """The `stream_identity_error` of every block that takes part in `run()`, one forward pass of the model."""
-    blocks = anatomy_of(model)
-    if blocks is None:
-        raise UsageError(
-            asked=f"the residual stream of {type(model).__name__}",
-            expected=f"a model of attnworks, or one of {', '.join(FAMILIES)}",
-            got="a model whose parts are not known",
-            remedy="use a model of one of these families",
-        )
-    return {
-        (block.kind, block.layer): stream_identity_error(
-            block, passage.entry, passage.exit, [passage.output(part.branch) for part in block.parts]
-        )
-        for block, passage in run_watched(blocks, run)
-    }
-
-
 def run_watched(blocks: Sequence[BlockAnatomy], run: Callable[[], object]) -> list[tuple[BlockAnatomy, Passage]]:
     """Every block that takes part in `run()`, one forward pass, with what passed through it."""
     passages: dict[nn.Module, list[Passage]] = {block.module: [] for block in blocks}

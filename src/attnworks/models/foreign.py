@@ -50,16 +50,12 @@ RUNS_CODE = (
 
 @dataclass(frozen=True, eq=False)
 class Pretrained:
-    """A model in evaluation mode, and its tokenizer if there is one.
-
-    untrained    tensors that the weights do not have and that are random: parts of a pooler, which no layer depends on
-    """
+    """A model in evaluation mode, and its tokenizer if there is one."""
 
     model: Any
     tokenizer: Any
     name: str
     kind: ModelKind
-    untrained: tuple[str, ...] = ()
 
 
 def open_pretrained(
@@ -106,9 +102,7 @@ def open_pretrained(
         _check_finite(folder, model, dtype)
         tokenizer = _tokenizer(folder, config, transformers)
     name = (Path(path_or_id).name or folder.resolve().name) if Path(path_or_id).is_dir() else path_or_id
-    return Pretrained(
-        model.to(device).eval(), tokenizer, name, model_kind(model), tuple(sorted(report["missing_keys"]))
-    )
+    return Pretrained(model.to(device).eval(), tokenizer, name, model_kind(model))
 
 
 def longest_input(model: nn.Module) -> int | None:

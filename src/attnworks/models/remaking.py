@@ -171,13 +171,11 @@ def _check_held(held: Sequence[int], kept: Sequence[int], slot: str) -> None:
         )
 
 
-def self_attention(model: nn.Module) -> dict[str, Part]:
-    """Every self-attention layer whose module is its own."""
-    return attention_parts(model)
-
-
 def attention_parts(model: nn.Module, *, cross: bool = False) -> dict[str, Part]:
-    """The same; with `cross`, those of cross-attention too. Refused for models whose parts are not known."""
+    """Every self-attention layer whose module is its own; with `cross`, those of cross-attention too.
+
+    Refused for models whose parts are not known.
+    """
     if isinstance(model, Recurrent):
         raise UsageError(
             asked="other heads in a recurrent model",

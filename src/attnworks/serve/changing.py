@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from attnworks.data.passages import Passage, embedded
+from attnworks.data.passages import embedded
 from attnworks.data.tokenizing import SideReader
 from attnworks.errors import UsageError
 from attnworks.models.head_parts import heads_of, put_heads
@@ -174,7 +174,7 @@ class ChangedModels:
     def _bench(self) -> Bench:
         """The untouched model, and text that forms are fitted to."""
         base = self.base
-        text = read_text(cutting(base), sample(), TOKENS_AT_ONCE)
+        text = read_text(cutting(base), embedded(SAMPLE), TOKENS_AT_ONCE)
         judge = Judge(base.subject, choose(None, base.subject.abilities), text)
         return Bench(base, judge, text.longest)
 
@@ -193,11 +193,6 @@ def silence_heads(model: nn.Module, slot: str, silent: Collection[int]) -> None:
         for number, head in enumerate(heads_of(part))
     ]
     put_heads(model, slot, heads)
-
-
-def sample() -> list[Passage]:
-    """Sentences of the embedded corpus that stand for all text."""
-    return embedded(SAMPLE)
 
 
 def cutting(examinee: Examinee) -> Examinee:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,6 @@ class Examinee:
     write: Write | None = None
     spell: tuple[Callable[[int], str], Callable[[int], str]] = (str, str)
     words: tuple[int | None, int | None] = (None, None)
-    about: dict[str, Any] = field(default_factory=dict)
 
 
 def open_examinee(path: str, *, max_tokens: int | None = None, device: str = "cpu", dtype: str = "float32") -> Examinee:

@@ -23,10 +23,8 @@ from attnworks.linalg.structure.families import (
     identity,
     is_assignment,
     is_band,
-    is_identity,
     is_permutation,
     sample_band,
-    sample_blocks,
     shift_map,
 )
 from attnworks.linalg.structure.fitting import Fit, fit, offset_duels, winner
@@ -76,7 +74,6 @@ __all__ = [
     "identity",
     "is_assignment",
     "is_band",
-    "is_identity",
     "is_permutation",
     "largest",
     "offset_duels",
@@ -84,7 +81,6 @@ __all__ = [
     "renormalised",
     "row_report",
     "sample_band",
-    "sample_blocks",
     "shift_map",
     "small_errors",
     "winner",

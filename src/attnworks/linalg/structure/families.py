@@ -60,10 +60,6 @@ def identity(n: int, *, dtype: torch.dtype | None = None) -> Float[Tensor, "{n} 
     return torch.eye(n, dtype=dtype)
 
 
-def is_identity(P: Float[Tensor, "*a n n"]) -> Bool[Tensor, "*a"]:
-    return (torch.eye(P.shape[-1], dtype=P.dtype, device=P.device) == P).all(-1).all(-1)
-
-
 # --- Sigma_2 ----------------------------------------------------------------------------------------------------------
 
 
@@ -160,26 +156,6 @@ def blocks_around(
         )
     before = [(window - 1) // 2 if place == "centre" else 0 for window in windows]
     return _disjoint(n, map(Block, (t - w for t, w in zip(tokens, before, strict=True)), windows, tokens))
-
-
-def sample_blocks(n: int, widths: Sequence[int], generator: Generator | None = None) -> tuple[Block, ...]:
-    """Blocks of these widths in random order and places, every placement as likely as another, each with any column."""
-    count, free = len(widths), n - sum(widths)
-    if free < 0 or min(widths, default=1) < 1:
-        raise UsageError(
-            asked=f"blocks of widths {tuple(widths)}",
-            expected=f"widths of 1 or more, of sum at most {n}",
-            got=f"sum {sum(widths)}",
-            remedy="take fewer or narrower blocks",
-        )
-    widths = [widths[which] for which in torch.randperm(count, generator=generator).tolist()]
-    slots = sorted(torch.randperm(free + count, generator=generator)[:count].tolist())
-    blocks, shift = [], 0
-    for slot, width in zip(slots, widths, strict=True):
-        column = int(torch.randint(width, (), generator=generator))
-        blocks.append(Block(slot + shift, width, slot + shift + column))
-        shift += width - 1
-    return tuple(blocks)
 
 
 def blocks_of(P: Float[Tensor, "n n"]) -> tuple[Block, ...] | None:
