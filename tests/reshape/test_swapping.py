@@ -16,6 +16,7 @@ from tests.reshape.reshape_helpers import PASSAGES, bench_of, examinee_of, heads
 from tests.tiny_models import TINY
 from torch import Tensor, nn
 
+from attnworks.api import load, save
 from attnworks.data.passages import Passage, Side
 from attnworks.data.tokens import TokenRow
 from attnworks.decoding.evaluating import evaluating
@@ -24,7 +25,6 @@ from attnworks.mechanisms import Geometry, MechanismSpec
 from attnworks.models import AttentionConfig
 from attnworks.models.anatomy import first
 from attnworks.models.folder import fingerprint
-from attnworks.models.opening import load, save
 from attnworks.models.remaking import attention_groups, attention_parts, mechanisms_of, with_mechanisms
 from attnworks.models.strict import parse
 from attnworks.objectives.choosing import choose

@@ -1,4 +1,4 @@
-"""Saving a model to a folder and loading it again, whoever's it was first."""
+"""The public functions that put several packages together: save and load any model."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from attnworks.errors import UsageError
 from attnworks.models import folder as own
 from attnworks.models.build import Model
+from attnworks.models.foreign import open_pretrained
 from attnworks.models.reshaped_folder import is_pretrained, write_foreign
 from attnworks.storage.disk import new_folder
 
@@ -42,7 +43,5 @@ def load(folder: str | os.PathLike[str]) -> Any:
     `.train()` to continue training it.
     """
     if is_pretrained(Path(folder)):
-        from attnworks.models.foreign import open_pretrained
-
         return open_pretrained(str(folder), dtype=None).model
     return own.load(folder)
