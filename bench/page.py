@@ -26,7 +26,7 @@ from playwright.sync_api import Browser, sync_playwright
 
 from attnworks.data.passages import embedded
 from attnworks.exam.run import examine
-from attnworks.models.foreign import open_pretrained
+from attnworks.hf.open import open_pretrained
 from attnworks.reports.page.contents import Exam
 from attnworks.reports.page.writing import write_report
 

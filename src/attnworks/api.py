@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from attnworks.errors import UsageError
+from attnworks.hf.folder import is_pretrained, write_foreign
+from attnworks.hf.open import open_pretrained
 from attnworks.models import folder as own
 from attnworks.models.build import Model
-from attnworks.models.foreign import open_pretrained
-from attnworks.models.reshaped_folder import is_pretrained, write_foreign
 from attnworks.storage.disk import new_folder
 
 

@@ -20,10 +20,10 @@ from attnworks.data.tokens import TokenRow, count_rarity, text_batches
 from attnworks.exam.examination import Examination
 from attnworks.exam.examiner import Request
 from attnworks.exam.run import run_examination
+from attnworks.hf.subject import ForeignSubject
 from attnworks.measures.contract import MEASURES, Declared, Setting
 from attnworks.measures.reading import Reading
 from attnworks.traces.examinee import Examinee
-from attnworks.traces.foreign import ForeignSubject
 from attnworks.traces.record import OwnSubject
 from attnworks.traces.text import ExamText
 

@@ -21,12 +21,12 @@ from tests.tiny_models import TINY
 from tests.traces.trace_helpers import Keep, random_batch
 from torch import Tensor
 
+from attnworks.hf.subject import ForeignSubject
 from attnworks.models import MultiHead, Observation, Transformer
 from attnworks.models.additions import Keys, NewHead, Place, Rewritten, Step, Values, grow_in_place, grown, grown_heads
 from attnworks.models.attention_layers import attention_layers
 from attnworks.models.folder import fingerprint
 from attnworks.models.head_parts import Head, heads_of
-from attnworks.traces.foreign import ForeignSubject
 from attnworks.traces.layer import LayerTrace
 from helpers import assert_close
 

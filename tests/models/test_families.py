@@ -13,9 +13,9 @@ from tests.model_helpers import close, the
 from tests.tiny_models import HEADS, LAYERS, TINY, inputs, shared
 from torch import Tensor, nn
 
+from attnworks.hf.families import FAMILIES
 from attnworks.models import anatomy
 from attnworks.models.anatomy import BlockAnatomy, Part, anatomy_of, check_streams
-from attnworks.models.families import FAMILIES
 from attnworks.notation import tolerance
 
 transformers: Any = pytest.importorskip("transformers")

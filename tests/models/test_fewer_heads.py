@@ -19,12 +19,12 @@ from torch import Tensor, nn
 import attnworks
 from attnworks.decoding import greedy
 from attnworks.errors import AttnworksError, UsageError
+from attnworks.hf.anatomy import HeadsIn
+from attnworks.hf.open import open_pretrained
 from attnworks.models import AttentionConfig, TransformerConfig, build
 from attnworks.models.attention_layers import attention_layers
 from attnworks.models.counting import attention_flops
 from attnworks.models.folder import fingerprint
-from attnworks.models.foreign import open_pretrained
-from attnworks.models.head_linear import HeadsIn
 from attnworks.models.head_parts import heads_of, keep_heads, why_not_fewer
 from attnworks.models.multihead import MultiHead
 from attnworks.models.plain import as_plain

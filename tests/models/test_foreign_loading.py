@@ -25,8 +25,8 @@ from attnworks.errors import (
     UnsafeFileError,
     UsageError,
 )
+from attnworks.hf.open import longest_input, open_pretrained
 from attnworks.models.anatomy import anatomy_of, check_streams
-from attnworks.models.foreign import longest_input, open_pretrained
 
 transformers: Any = pytest.importorskip("transformers")
 

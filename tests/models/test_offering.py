@@ -12,7 +12,7 @@ from tests.tiny_models import TINY, inputs
 from torch import Tensor
 
 from attnworks.errors import UsageError
-from attnworks.models.offering import offer
+from attnworks.hf.attention import offer
 
 
 def outputs(model: Any, given: dict[str, Tensor]) -> Tensor:

@@ -25,13 +25,13 @@ from torch import Tensor
 
 from attnworks.data.text_batch import TextBatch
 from attnworks.errors import UnknownNameError, UsageError
+from attnworks.hf.subject import ForeignSubject
 from attnworks.mechanisms.structured import Structured
 from attnworks.models import MultiHead, Transformer, build
 from attnworks.models.folder import fingerprint
 from attnworks.models.remaking import attention_groups, mechanisms_of, self_attention, with_mechanisms
 from attnworks.reshape.forms import Form
 from attnworks.reshape.projecting import InForm, with_forms
-from attnworks.traces.foreign import ForeignSubject
 
 BAND, ENDS = "structured:members=-1..0/first,error=none", "structured:members=first/mean,error=2,eps=0.3"
 FORM = Form((-1, 0, "first"), (0.5, 0.2, 0.3), (), (), 0.02, 0.0)

@@ -13,9 +13,9 @@ from trace_helpers import Keep, dense_map, random_batch, random_tokens
 
 from attnworks.data.text_batch import TextBatch
 from attnworks.errors import UsageError
+from attnworks.hf.subject import ForeignSubject
 from attnworks.models import anatomy
 from attnworks.models.anatomy import attention_kinds, model_kind
-from attnworks.traces.foreign import ForeignSubject
 from attnworks.traces.layer import LayerTrace, Slot
 from attnworks.traces.subject import Spectator
 

@@ -25,6 +25,7 @@ from trace_helpers import Keep, random_batch
 
 from attnworks.data.text_batch import TextBatch
 from attnworks.errors import UnknownNameError, UsageError
+from attnworks.hf.subject import ForeignSubject
 from attnworks.linalg.residual import relative_residual
 from attnworks.measures.contract import Setting
 from attnworks.measures.paths import Paths
@@ -32,7 +33,6 @@ from attnworks.models import PureAttention, Recurrent, build
 from attnworks.models.anatomy import BlockAnatomy, Part, anatomy_of, first
 from attnworks.models.block import Block, Residual
 from attnworks.objectives.text import Abilities, Outputs
-from attnworks.traces.foreign import ForeignSubject
 from attnworks.traces.forward import record_forward
 from attnworks.traces.record import OwnSubject
 from attnworks.traces.removing import REMOVABLE, without

@@ -12,8 +12,8 @@ from torch import Tensor
 from trace_helpers import Keep, random_batch
 
 from attnworks.errors import UsageError
-from attnworks.models.offering import offer
-from attnworks.traces.foreign import ForeignSubject
+from attnworks.hf.attention import offer
+from attnworks.hf.subject import ForeignSubject
 from attnworks.traces.layer import LayerTrace
 
 transformers: Any = pytest.importorskip("transformers")

@@ -15,12 +15,12 @@ from torch.special import entr
 from trace_helpers import Keep, dense_map, random_batch, random_tokens
 
 from attnworks.data.text_batch import TextBatch
+from attnworks.hf.subject import ForeignSubject
 from attnworks.measures.contract import Setting
 from attnworks.measures.redundancy import Redundancy
 from attnworks.measures.roles import Roles
 from attnworks.measures.sinks import Sinks
 from attnworks.mechanisms import Mask
-from attnworks.traces.foreign import ForeignSubject
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.rows import rows_of
 

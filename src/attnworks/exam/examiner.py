@@ -13,6 +13,7 @@ from attnworks.data.text_batch import Kind, TextBatch
 from attnworks.exam.folds import Folds
 from attnworks.exam.missing import missing_notes
 from attnworks.exam.walk import Walk, overrides
+from attnworks.hf.subject import ForeignSubject
 from attnworks.measures.contract import Measure, Placed
 from attnworks.measures.cost import block_cost, measured_flops
 from attnworks.measures.growth_statistic import FEWEST
@@ -23,7 +24,6 @@ from attnworks.objectives.choosing import choose
 from attnworks.objectives.own_callable import OwnFunction
 from attnworks.objectives.text import TextObjective
 from attnworks.traces.examinee import Examinee
-from attnworks.traces.foreign import ForeignSubject
 from attnworks.traces.forward import record_forward
 from attnworks.traces.gates import CountHeads, HeadsOff, gate_gradients
 from attnworks.traces.judging import Judge

@@ -17,12 +17,12 @@ from torch import Tensor, nn
 
 from attnworks.data.text_batch import Kind as AttentionKind
 from attnworks.errors import UsageError
+from attnworks.hf.anatomy import HeadsIn, HeadsOut
+from attnworks.hf.attention import groups_of
+from attnworks.hf.families import FAMILIES, Family, Kind, PartPlace, Projection, Projections, Role, Stack
 from attnworks.models.block import Block, Residual
 from attnworks.models.config import NormOrder
-from attnworks.models.families import FAMILIES, Family, Kind, PartPlace, Projection, Projections, Role, Stack
-from attnworks.models.head_linear import HeadsIn, HeadsOut
 from attnworks.models.multihead import MultiHead
-from attnworks.models.offering import groups_of
 from attnworks.models.pure import PureAttention
 from attnworks.models.transformer import Transformer
 

@@ -9,15 +9,15 @@ import torch
 from torch import nn
 
 from attnworks.errors import UsageError
-from attnworks.models.anatomy import Head, HeadWeights, Part
-from attnworks.models.attention_layers import attention_layers, every_layer
-from attnworks.models.config import AttentionConfig
-from attnworks.models.foreign_heads import (
+from attnworks.hf.heads import (
     keep_foreign_heads,
     put_foreign_heads,
     why_not_fewer_foreign,
     why_not_foreign,
 )
+from attnworks.models.anatomy import Head, HeadWeights, Part
+from attnworks.models.attention_layers import attention_layers, every_layer
+from attnworks.models.config import AttentionConfig
 from attnworks.models.multihead import MultiHead, tie_layers
 from attnworks.models.remaking import carry_over
 from attnworks.models.transformer import Transformer

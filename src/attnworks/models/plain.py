@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from attnworks.hf.heads import HEADS, WIDTHS
 from attnworks.models.attention_layers import attention_layers
 from attnworks.models.folder import fill, tensors_of
-from attnworks.models.foreign_heads import HEADS, WIDTHS
 from attnworks.models.remaking import ENTRY
 
 BY_COUNT = ("llama", "mistral", "qwen2")

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from attnworks.errors import UsageError
+from attnworks.hf.attention import ATTRIBUTE, groups_of, offer_own_heads
 from attnworks.mechanisms import MechanismSpec
 from attnworks.models.anatomy import Part, anatomy_of
 from attnworks.models.attention_layers import attention_layers
@@ -19,7 +20,6 @@ from attnworks.models.config import AttentionConfig, check_serves
 from attnworks.models.folder import tensors_of
 from attnworks.models.head_groups import Group, HeadGroups
 from attnworks.models.multihead import MultiHead
-from attnworks.models.offering import ATTRIBUTE, groups_of, offer_own_heads
 from attnworks.models.recurrent import Recurrent
 from attnworks.models.transformer import Transformer
 
@@ -190,7 +190,7 @@ def attention_parts(model: nn.Module, *, cross: bool = False) -> dict[str, Part]
             asked=f"other heads in {type(model).__name__}",
             expected="a model of attnworks, or of a family whose parts are known",
             got="a model whose parts are not known",
-            remedy="attnworks.models.families.FAMILIES lists those that are",
+            remedy="attnworks.hf.families.FAMILIES lists those that are",
         )
     return {slot: part for slot, part in attention_layers(model).items() if cross or part.role == "self"}
 

@@ -14,6 +14,7 @@ from torch import nn
 
 from attnworks.data.passages import Passage
 from attnworks.errors import UsageError
+from attnworks.hf.subject import ForeignSubject
 from attnworks.models.counting import attention_flops
 from attnworks.models.folder import fingerprint
 from attnworks.objectives.choosing import choose
@@ -28,7 +29,6 @@ from attnworks.reshape.long_texts import TrialText, longest
 from attnworks.reshape.scoring import scores_of, time_ratio, weight_bytes
 from attnworks.reshape.texts import Texts
 from attnworks.traces.examinee import Examinee
-from attnworks.traces.foreign import ForeignSubject
 from attnworks.traces.judging import Judge
 from attnworks.traces.record import OwnSubject
 from attnworks.traces.subject import Spectator

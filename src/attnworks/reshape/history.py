@@ -21,9 +21,9 @@ import torch
 from safetensors import safe_open
 
 from attnworks.errors import FolderError
+from attnworks.hf.folder import README, is_reshaped, write_foreign
+from attnworks.hf.open import WANTED, folder_of
 from attnworks.models.folder import CONFIG, MANIFEST, load
-from attnworks.models.foreign import WANTED, folder_of
-from attnworks.models.reshaped_folder import README, is_reshaped, write_foreign
 from attnworks.models.strict import parse
 from attnworks.models.transformer import Transformer
 from attnworks.receipt import Receipt

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from attnworks.data.tokens import NONE, TokenRow
-from attnworks.models.foreign import longest_input
+from attnworks.hf.open import longest_input
 from attnworks.traces.judging import Judge
 from attnworks.traces.subject import Subject
 from attnworks.traces.text import ExamText

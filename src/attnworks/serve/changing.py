@@ -14,6 +14,7 @@ from torch import nn
 from attnworks.data.passages import Passage, embedded
 from attnworks.data.tokenizing import SideReader
 from attnworks.errors import UsageError
+from attnworks.hf.subject import ForeignSubject
 from attnworks.models.head_parts import heads_of, put_heads
 from attnworks.models.remaking import attention_parts, mechanisms_of
 from attnworks.objectives.choosing import choose
@@ -27,7 +28,6 @@ from attnworks.reshape.swap_trials import layers_of
 from attnworks.serve.questions import Changes
 from attnworks.serve.recent import Recent
 from attnworks.traces.examinee import Examinee
-from attnworks.traces.foreign import ForeignSubject
 from attnworks.traces.judging import Judge
 from attnworks.traces.record import OwnSubject
 from attnworks.traces.text import read_text

@@ -14,13 +14,13 @@ from attnworks.data.tokenizing import HuggingFaceReader, SideReader, VocabularyR
 from attnworks.data.tokens import TokenRow
 from attnworks.data.vocabulary import Vocabulary
 from attnworks.errors import UsageError
+from attnworks.hf.subject import linear_queries
 from attnworks.mechanisms import Mask
 from attnworks.mechanisms.dense import fused
 from attnworks.models.anatomy import BlockAnatomy, HeadWeights
 from attnworks.notation import tolerance
 from attnworks.objectives.text import Abilities, Outputs
 from attnworks.registry import unknown_name
-from attnworks.traces.foreign import linear_queries
 from attnworks.traces.layer import SHORT, LayerTrace, Slot, StreamTrace
 from attnworks.traces.subject import Spectator
 

@@ -15,11 +15,11 @@ from attnworks.data.vocabulary import BOS, EOS, PAD, Vocabulary
 from attnworks.decoding import greedy
 from attnworks.decoding.translate import longest_target
 from attnworks.errors import UsageError
+from attnworks.hf.open import longest_input, open_pretrained
+from attnworks.hf.subject import ForeignSubject
 from attnworks.models import Recurrent, Transformer
-from attnworks.models.foreign import longest_input, open_pretrained
 from attnworks.storage.pointer import best_of
 from attnworks.traces.adapter import AdaptedSubject, readers_of, unwritten
-from attnworks.traces.foreign import ForeignSubject
 from attnworks.traces.record import OwnSubject
 from attnworks.traces.subject import Subject
 from attnworks.training.trained import open_run

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from attnworks.data.text_batch import Kind, TextBatch
 from attnworks.data.tokens import Tokens
+from attnworks.hf.families import Role
 from attnworks.models.anatomy import BlockAnatomy, Passage, run_watched, stream_identity_error
-from attnworks.models.families import Role
 from attnworks.notation import tolerance
 from attnworks.traces.layer import LayerTrace, Slot
 from attnworks.traces.subject import Spectator, Subject

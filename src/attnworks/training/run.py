@@ -26,10 +26,10 @@ from attnworks.data.corpora import Corpus, open_corpus
 from attnworks.data.vocabulary import Vocabulary
 from attnworks.decoding.translate import translations
 from attnworks.errors import FolderError, UsageError
+from attnworks.hf.open import check_device
 from attnworks.mechanisms import Mechanism
 from attnworks.models import PureConfig, Recurrent, RecurrentConfig, Transformer, TransformerConfig, build, preset
 from attnworks.models.folder import read_config, read_manifest
-from attnworks.models.foreign import check_device
 from attnworks.models.strict import config_from_json, parse
 from attnworks.objectives import Seq2Seq
 from attnworks.storage.disk import disk_errors, new_folder, set_aside, write_file

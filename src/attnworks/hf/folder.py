@@ -15,6 +15,8 @@ import torch
 from torch import nn
 
 from attnworks.errors import AttnworksError
+from attnworks.hf import quiet
+from attnworks.hf.heads import HEADS, WIDTHS, restore_heads
 from attnworks.models.attention_layers import attention_layers
 from attnworks.models.folder import (
     CONFIG,
@@ -26,9 +28,7 @@ from attnworks.models.folder import (
     read_weights,
     write_parts,
 )
-from attnworks.models.foreign_heads import HEADS, WIDTHS, restore_heads
 from attnworks.models.head_parts import check_can_grow, check_can_keep
-from attnworks.models.quiet import quiet
 from attnworks.models.remaking import ENTRY, equip
 from attnworks.storage.disk import disk_errors
 from attnworks.storage.sealed import changed, parse_json, read_json_bytes

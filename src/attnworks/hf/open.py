@@ -17,12 +17,12 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from attnworks.errors import FolderError, MissingExtraError, UnsafeFileError, UsageError
+from attnworks.hf import quiet
+from attnworks.hf.families import FAMILIES
+from attnworks.hf.folder import PREFIX, is_reshaped, open_reshaped
 from attnworks.models.anatomy import ModelKind, model_kind
-from attnworks.models.families import FAMILIES
 from attnworks.models.folder import PICKLES, cast
-from attnworks.models.quiet import quiet
 from attnworks.models.remaking import ENTRY
-from attnworks.models.reshaped_folder import PREFIX, is_reshaped, open_reshaped
 from attnworks.models.transformer import Transformer
 from attnworks.notation import DTYPES
 from attnworks.registry import unknown_name

@@ -20,9 +20,7 @@ from torch import Tensor, nn
 
 from attnworks.data.text_batch import Kind, TextBatch
 from attnworks.errors import UsageError
-from attnworks.mechanisms import Context, Mask
-from attnworks.models.anatomy import BlockAnatomy, HeadWeights, anatomy_of, attention_kinds, is_empty, model_kind
-from attnworks.models.offering import (
+from attnworks.hf.attention import (
     attend_own_heads,
     context_given,
     groups_of,
@@ -30,6 +28,8 @@ from attnworks.models.offering import (
     own_heads,
     register,
 )
+from attnworks.mechanisms import Context, Mask
+from attnworks.models.anatomy import BlockAnatomy, HeadWeights, anatomy_of, attention_kinds, is_empty, model_kind
 from attnworks.notation import tolerance
 from attnworks.objectives.text import Abilities, Outputs
 from attnworks.traces.layer import LayerTrace, Slot

@@ -15,11 +15,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from attnworks.hf.anatomy import HeadsIn, HeadsOut
+from attnworks.hf.attention import ATTRIBUTE, groups_of
 from attnworks.models.anatomy import Head, HeadWeights, Part
 from attnworks.models.config import AttentionConfig
 from attnworks.models.head_groups import HeadGroups
-from attnworks.models.head_linear import HeadsIn, HeadsOut
-from attnworks.models.offering import ATTRIBUTE, groups_of
 from attnworks.models.remaking import ENTRY, carry_over, grouped, rows_held
 
 WIDTHS = "attnworks_widths"
