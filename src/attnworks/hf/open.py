@@ -16,7 +16,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
-from attnworks.errors import FolderError, MissingExtraError, UnsafeFileError, UsageError
+from attnworks.errors import FolderError, MissingExtraError, UnsafeFileError, short_message
 from attnworks.hf import quiet
 from attnworks.hf.families import FAMILIES
 from attnworks.hf.folder import PREFIX, is_reshaped, open_reshaped
@@ -28,6 +28,7 @@ from attnworks.notation import DTYPES
 from attnworks.registry import unknown_name
 from attnworks.storage.disk import check_regular_files, disk_errors
 from attnworks.storage.sealed import changed, parse_json, read_json_bytes
+from attnworks.storage.tensors import check_device
 
 CONFIG, WEIGHTS, INDEX, ADAPTER = (
     "config.json",
@@ -101,7 +102,9 @@ def open_pretrained(
                 output_loading_info=True,
             )
         except Exception as error:
-            raise changed(folder, "a model that transformers can load", _short(error), "check its files") from error
+            raise changed(
+                folder, "a model that transformers can load", short_message(error), "check its files"
+            ) from error
         _check_report(folder, model, report)
         _check_finite(folder, model, dtype)
         tokenizer = _tokenizer(folder, config, transformers)
@@ -139,16 +142,6 @@ def _transformers(asked: str) -> ModuleType:
     return transformers
 
 
-def check_device(device: str) -> None:
-    """Refuse a device that this machine, or this torch, does not have."""
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise UsageError(
-            asked=f"device {device!r}", expected="one that torch can use", got=_short(error), remedy="use cpu"
-        ) from None
-
-
 def folder_of(path_or_id: str) -> Path:
     """The folder itself, or the copy that an earlier download left in the cache. The Hub is not asked."""
     folder = Path(path_or_id)
@@ -171,7 +164,7 @@ def folder_of(path_or_id: str) -> Path:
         except LocalEntryNotFoundError:
             got = "no such folder, and nothing in the cache under this name"
         except Exception as error:
-            got = f"no such folder, and a cache that cannot be read: {_short(error)}"
+            got = f"no such folder, and a cache that cannot be read: {short_message(error)}"
     raise FolderError(
         asked=f"open {path_or_id}",
         expected="a model folder, or the id of a model that was downloaded from the Hugging Face Hub",
@@ -216,7 +209,9 @@ def _config(folder: Path, transformers: ModuleType, described: dict[str, Any]) -
     try:
         return transformers.CONFIG_MAPPING[described["model_type"]].from_dict(_harmless(described))
     except Exception as error:
-        raise changed(folder / CONFIG, "a config that transformers can read", _short(error), "check it") from error
+        raise changed(
+            folder / CONFIG, "a config that transformers can read", short_message(error), "check it"
+        ) from error
 
 
 def _harmless(config: Any) -> Any:
@@ -247,7 +242,9 @@ def _check_weights(folder: Path) -> None:
             with safe_open(path, framework="pt") as file:
                 file.keys()
         except (SafetensorError, OSError) as error:
-            raise changed(path, "a whole safetensors file", f"one that cannot be read ({_short(error)})") from error
+            raise changed(
+                path, "a whole safetensors file", f"one that cannot be read ({short_message(error)})"
+            ) from error
 
 
 def _shards(folder: Path) -> list[Path]:
@@ -293,7 +290,7 @@ def _check_report(folder: Path, model: nn.Module, report: dict[str, Any]) -> Non
     if extra := sorted(name for name in report["unexpected_keys"] if _numberless(name).endswith(layers)):
         raise changed(folder, "as many layers as the config says", f"also {_some(extra)}", remedy)
     if report["error_msgs"]:
-        raise changed(folder, "weights that fit", _short(report["error_msgs"][0]), remedy)
+        raise changed(folder, "weights that fit", short_message(report["error_msgs"][0]), remedy)
 
 
 def _check_finite(folder: Path, model: nn.Module, dtype: str | None) -> None:
@@ -311,7 +308,7 @@ def _tokenizer(folder: Path, config: Any, transformers: ModuleType) -> Any:
             folder, config=config, trust_remote_code=False, local_files_only=True
         )
     except Exception as error:
-        got = f"one that fails: {_short(error)}"
+        got = f"one that fails: {short_message(error)}"
         raise changed(folder, "a tokenizer that transformers can load", got, "check its files") from error
 
 
@@ -321,8 +318,3 @@ def _numberless(name: str) -> str:
 
 def _some(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} others"
-
-
-def _short(error: object) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 200 else f"{text[:197]}..."

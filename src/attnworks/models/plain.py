@@ -14,8 +14,9 @@ from torch import nn
 
 from attnworks.hf.heads import HEADS, WIDTHS
 from attnworks.models.attention_layers import attention_layers
-from attnworks.models.folder import fill, tensors_of
+from attnworks.models.folder import fill
 from attnworks.models.remaking import ENTRY
+from attnworks.storage.tensors import tensors_of
 
 BY_COUNT = ("llama", "mistral", "qwen2")
 BY_NUMBER = ("t5", "mt5")

@@ -17,11 +17,11 @@ from attnworks.models.anatomy import Part, anatomy_of
 from attnworks.models.attention_layers import attention_layers
 from attnworks.models.build import build
 from attnworks.models.config import AttentionConfig, check_serves
-from attnworks.models.folder import tensors_of
 from attnworks.models.head_groups import Group, HeadGroups
 from attnworks.models.multihead import MultiHead
 from attnworks.models.recurrent import Recurrent
 from attnworks.models.transformer import Transformer
+from attnworks.storage.tensors import tensors_of
 
 ENTRY = "attnworks"
 """Under this name the config of a Hugging Face model says which of its heads use which mechanism."""

@@ -26,7 +26,6 @@ from attnworks.data.corpora import Corpus, open_corpus
 from attnworks.data.vocabulary import Vocabulary
 from attnworks.decoding.translate import translations
 from attnworks.errors import FolderError, UsageError
-from attnworks.hf.open import check_device
 from attnworks.mechanisms import Mechanism
 from attnworks.models import PureConfig, Recurrent, RecurrentConfig, Transformer, TransformerConfig, build, preset
 from attnworks.models.folder import read_config, read_manifest
@@ -35,6 +34,7 @@ from attnworks.objectives import Seq2Seq
 from attnworks.storage.disk import disk_errors, new_folder, set_aside, write_file
 from attnworks.storage.pointer import BEST, LAST, point, pointed_at
 from attnworks.storage.sealed import changed, read_json_bytes, read_sealed, seal, sha256
+from attnworks.storage.tensors import check_device
 from attnworks.training.checkpoint import (
     Progress,
     forget_others,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from attnworks.models.additions import stretched
-from attnworks.models.folder import parameters_of
+from attnworks.storage.tensors import parameters_of
 
 
 def stretched_state(state: Mapping[str, Tensor], old: nn.Module, new: nn.Module) -> dict[str, Tensor]:
