@@ -26,7 +26,8 @@ from attnworks.models import MultiHead, Observation, Transformer
 from attnworks.models.additions import Keys, NewHead, Place, Rewritten, Step, Values, grow_in_place, grown, grown_heads
 from attnworks.models.attention_layers import attention_layers
 from attnworks.models.folder import fingerprint
-from attnworks.models.head_parts import Head, heads_of
+from attnworks.models.head_groups import Head
+from attnworks.models.head_parts import heads_of
 from attnworks.traces.layer import LayerTrace
 from helpers import assert_close
 

@@ -31,10 +31,10 @@ from attnworks.errors import AttnworksError, UsageError
 from attnworks.hf.anatomy import HeadsIn, HeadsOut
 from attnworks.hf.subject import ForeignSubject
 from attnworks.models import build
-from attnworks.models.anatomy import Head
 from attnworks.models.attention_layers import attention_layers
 from attnworks.models.counting import attention_flops
 from attnworks.models.folder import CONFIG, MANIFEST, WEIGHTS, fingerprint
+from attnworks.models.head_groups import Head
 from attnworks.models.head_parts import heads_of, put_heads, why_not
 from attnworks.models.remaking import mechanisms_of, with_mechanisms
 from helpers import assert_close

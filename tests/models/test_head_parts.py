@@ -19,9 +19,9 @@ from attnworks.errors import UsageError
 from attnworks.mechanisms import Mask
 from attnworks.models import AttentionConfig, MultiHead, Transformer
 from attnworks.models.additions import stretched
-from attnworks.models.anatomy import Head
 from attnworks.models.attention_layers import attention_layers
 from attnworks.models.folder import fingerprint
+from attnworks.models.head_groups import Head
 from attnworks.models.head_parts import heads_of, put_heads, why_not
 from attnworks.models.remaking import mechanisms_of, with_mechanisms
 from attnworks.models.widths import Widths

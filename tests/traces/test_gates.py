@@ -13,7 +13,7 @@ from trace_helpers import random_batch
 
 from attnworks.data.text_batch import TextBatch
 from attnworks.hf.subject import ForeignSubject
-from attnworks.models.anatomy import HeadWeights
+from attnworks.models.head_groups import HeadWeights
 from attnworks.traces.gates import CountHeads, HeadsOff, OpenGates
 from attnworks.traces.layer import LayerTrace, Slot
 from attnworks.traces.record import OwnSubject

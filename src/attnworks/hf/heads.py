@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 from attnworks.hf.anatomy import HeadsIn, HeadsOut
 from attnworks.hf.attention import ATTRIBUTE, groups_of
-from attnworks.models.anatomy import Head, HeadWeights, Part
+from attnworks.models.anatomy import Part
 from attnworks.models.config import AttentionConfig
-from attnworks.models.head_groups import HeadGroups
-from attnworks.models.remaking import ENTRY, carry_over, grouped, rows_held
+from attnworks.models.head_groups import Head, HeadGroups, HeadWeights, carry_over, grouped
+from attnworks.models.remaking import ENTRY, rows_held
 
 WIDTHS = "attnworks_widths"
 """Under this name the config of a Hugging Face model says how wide the heads of its changed layers are."""

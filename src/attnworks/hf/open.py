@@ -16,7 +16,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
-from attnworks.errors import FolderError, MissingExtraError, UnsafeFileError, short_message
+from attnworks.errors import FolderError, MissingExtraError, UnsafeFileError, in_short
 from attnworks.hf import quiet
 from attnworks.hf.families import FAMILIES
 from attnworks.hf.folder import PREFIX, is_reshaped, open_reshaped
@@ -102,9 +102,7 @@ def open_pretrained(
                 output_loading_info=True,
             )
         except Exception as error:
-            raise changed(
-                folder, "a model that transformers can load", short_message(error), "check its files"
-            ) from error
+            raise changed(folder, "a model that transformers can load", in_short(error), "check its files") from error
         _check_report(folder, model, report)
         _check_finite(folder, model, dtype)
         tokenizer = _tokenizer(folder, config, transformers)
@@ -164,7 +162,7 @@ def folder_of(path_or_id: str) -> Path:
         except LocalEntryNotFoundError:
             got = "no such folder, and nothing in the cache under this name"
         except Exception as error:
-            got = f"no such folder, and a cache that cannot be read: {short_message(error)}"
+            got = f"no such folder, and a cache that cannot be read: {in_short(error)}"
     raise FolderError(
         asked=f"open {path_or_id}",
         expected="a model folder, or the id of a model that was downloaded from the Hugging Face Hub",
@@ -209,9 +207,7 @@ def _config(folder: Path, transformers: ModuleType, described: dict[str, Any]) -
     try:
         return transformers.CONFIG_MAPPING[described["model_type"]].from_dict(_harmless(described))
     except Exception as error:
-        raise changed(
-            folder / CONFIG, "a config that transformers can read", short_message(error), "check it"
-        ) from error
+        raise changed(folder / CONFIG, "a config that transformers can read", in_short(error), "check it") from error
 
 
 def _harmless(config: Any) -> Any:
@@ -242,9 +238,7 @@ def _check_weights(folder: Path) -> None:
             with safe_open(path, framework="pt") as file:
                 file.keys()
         except (SafetensorError, OSError) as error:
-            raise changed(
-                path, "a whole safetensors file", f"one that cannot be read ({short_message(error)})"
-            ) from error
+            raise changed(path, "a whole safetensors file", f"one that cannot be read ({in_short(error)})") from error
 
 
 def _shards(folder: Path) -> list[Path]:
@@ -290,7 +284,7 @@ def _check_report(folder: Path, model: nn.Module, report: dict[str, Any]) -> Non
     if extra := sorted(name for name in report["unexpected_keys"] if _numberless(name).endswith(layers)):
         raise changed(folder, "as many layers as the config says", f"also {_some(extra)}", remedy)
     if report["error_msgs"]:
-        raise changed(folder, "weights that fit", short_message(report["error_msgs"][0]), remedy)
+        raise changed(folder, "weights that fit", in_short(report["error_msgs"][0]), remedy)
 
 
 def _check_finite(folder: Path, model: nn.Module, dtype: str | None) -> None:
@@ -308,7 +302,7 @@ def _tokenizer(folder: Path, config: Any, transformers: ModuleType) -> Any:
             folder, config=config, trust_remote_code=False, local_files_only=True
         )
     except Exception as error:
-        got = f"one that fails: {short_message(error)}"
+        got = f"one that fails: {in_short(error)}"
         raise changed(folder, "a tokenizer that transformers can load", got, "check its files") from error
 
 

@@ -29,7 +29,8 @@ from attnworks.hf.attention import (
     register,
 )
 from attnworks.mechanisms import Context, Mask
-from attnworks.models.anatomy import BlockAnatomy, HeadWeights, anatomy_of, attention_kinds, is_empty, model_kind
+from attnworks.models.anatomy import BlockAnatomy, anatomy_of, attention_kinds, is_empty, model_kind
+from attnworks.models.head_groups import HeadWeights
 from attnworks.notation import tolerance
 from attnworks.objectives.text import Abilities, Outputs
 from attnworks.traces.layer import LayerTrace, Slot

@@ -12,7 +12,7 @@ from torch import Tensor
 from attnworks.data.tokens import Tokens
 from attnworks.measures.growth_survey import Survey
 from attnworks.measures.reading import Reading, Readings
-from attnworks.models.anatomy import HeadWeights
+from attnworks.models.head_groups import HeadWeights
 from attnworks.registry import Registry
 from attnworks.traces.forward import ForwardTrace
 from attnworks.traces.layer import Kind, LayerTrace, Slot, StreamTrace

@@ -12,7 +12,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attnworks.models.attention_layers import attention_layers
-from attnworks.models.head_parts import Head, heads_of, put_heads
+from attnworks.models.head_groups import Head
+from attnworks.models.head_parts import heads_of, put_heads
 
 
 class Keys(NamedTuple):

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, cast
 
 import torch
 from jaxtyping import Float
@@ -22,6 +22,7 @@ from attnworks.hf.attention import groups_of
 from attnworks.hf.families import FAMILIES, Family, Kind, PartPlace, Projection, Projections, Role, Stack
 from attnworks.models.block import Block, Residual
 from attnworks.models.config import NormOrder
+from attnworks.models.head_groups import HeadWeights
 from attnworks.models.multihead import MultiHead
 from attnworks.models.pure import PureAttention
 from attnworks.models.transformer import Transformer
@@ -29,52 +30,6 @@ from attnworks.models.transformer import Transformer
 ModelKind = Literal["encoder", "decoder", "encoder-decoder"]
 CROSS = ("cross", "encoder_attn", "encdec")
 """Parts of the names that transformers gives to cross-attention."""
-
-
-@dataclass(frozen=True, eq=False)
-class HeadWeights:
-    """The weights of one attention layer as the mathematics has them: head first, multiplied from the right.
-
-    groups    how many distinct keys and values there are; where heads share them, they are repeated for each head
-    scale     S = scale Q K^T (+ what the model adds for positions); None where the mechanism itself decides
-    *_widths  of each head, where they are less than those of the tensors, which are padded with zeros
-    """
-
-    W_Q: Float[Tensor, "h e k"]
-    W_K: Float[Tensor, "h f k"]
-    W_V: Float[Tensor, "h f v"]
-    W_O: Float[Tensor, "h v e"]
-    b_Q: Float[Tensor, "h k"] | None  # noqa: N815
-    b_K: Float[Tensor, "h k"] | None  # noqa: N815
-    b_V: Float[Tensor, "h v"] | None  # noqa: N815
-    b_O: Float[Tensor, " e"] | None  # noqa: N815
-    groups: int
-    scale: float | None
-    key_widths: tuple[int, ...] | None = None
-    value_widths: tuple[int, ...] | None = None
-
-    def columns(self) -> tuple[int, int]:
-        """Of all queries, and of all outputs of heads: the widths of all heads together."""
-        h, k, v = len(self.W_Q), self.W_Q.shape[-1], self.W_V.shape[-1]
-        return h * k if self.key_widths is None else sum(self.key_widths), (
-            h * v if self.value_widths is None else sum(self.value_widths)
-        )
-
-
-class Head(NamedTuple):
-    """The weights of one head, multiplied from the right; k = 0 for a head that attends by position alone."""
-
-    W_Q: Float[Tensor, "e k"]
-    W_K: Float[Tensor, "f k"]
-    W_V: Float[Tensor, "f v"]
-    W_O: Float[Tensor, "v e"]
-    b_Q: Float[Tensor, " k"] | None = None  # noqa: N815
-    b_K: Float[Tensor, " k"] | None = None  # noqa: N815
-    b_V: Float[Tensor, " v"] | None = None  # noqa: N815
-
-    def each(self, change: Callable[[Tensor], Tensor]) -> Head:
-        """The head with all its tensors changed."""
-        return Head(*(None if tensor is None else change(tensor) for tensor in self))  # pyright: ignore[reportArgumentType]
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,11 +15,11 @@ from attnworks.hf.heads import (
     why_not_fewer_foreign,
     why_not_foreign,
 )
-from attnworks.models.anatomy import Head, HeadWeights, Part
+from attnworks.models.anatomy import Part
 from attnworks.models.attention_layers import attention_layers, every_layer
 from attnworks.models.config import AttentionConfig
+from attnworks.models.head_groups import Head, HeadWeights, carry_over
 from attnworks.models.multihead import MultiHead, tie_layers
-from attnworks.models.remaking import carry_over
 from attnworks.models.transformer import Transformer
 from attnworks.models.widths import Widths
 

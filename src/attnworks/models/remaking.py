@@ -16,8 +16,8 @@ from attnworks.mechanisms import MechanismSpec
 from attnworks.models.anatomy import Part, anatomy_of
 from attnworks.models.attention_layers import attention_layers
 from attnworks.models.build import build
-from attnworks.models.config import AttentionConfig, check_serves
-from attnworks.models.head_groups import Group, HeadGroups
+from attnworks.models.config import check_serves
+from attnworks.models.head_groups import HeadGroups, carry_over, check_held, grouped
 from attnworks.models.multihead import MultiHead
 from attnworks.models.recurrent import Recurrent
 from attnworks.models.transformer import Transformer
@@ -75,7 +75,7 @@ def equip(model: Any, wanted: Mechanisms) -> None:
             carry_over(old, groups)
         if part.shrinkable is not None:
             held = range(groups.count) if old is None else old.looking
-            _check_held(held, groups.looking, slot)
+            check_held(held, groups.looking, slot)
             _shrink(part.shrinkable, rows_held(held, groups.looking, slot), W.W_Q.shape[-1])
         setattr(part.attention, ATTRIBUTE, groups)
     model.config.attnworks = {
@@ -107,39 +107,13 @@ def _remade(model: Transformer, wanted: Mechanisms) -> Transformer:
 def _carry_layer(old: MultiHead, new: MultiHead) -> None:
     """W_Q and W_K of the heads that look, and the parameters of mechanisms that are in both."""
     held = old.mechanisms.looking
-    _check_held(held, new.mechanisms.looking, new.slot)
+    check_held(held, new.mechanisms.looking, new.slot)
     for name in ("W_Q", "W_K", "b_Q", "b_K"):
         theirs, mine = getattr(old, name), getattr(new, name)
         if theirs is not None:
             parts = old.key_widths.split(theirs)
             new.key_widths.fill(mine, [parts[held.index(head)] for head in new.mechanisms.looking])
     carry_over(old.mechanisms, new.mechanisms)
-
-
-@torch.no_grad()
-def carry_over(old: HeadGroups, new: HeadGroups, origins: Sequence[int | None] | None = None) -> None:
-    """Parameters of mechanisms that stay: what a mechanism holds for each head goes with the head.
-
-    origins    the old number of each new head, None for one that was not there; the same numbers unless given
-    """
-    for spec, heads, mechanism in zip(new.specs, new.heads, new.mechanisms, strict=True):
-        came_from = heads if origins is None else [origins[head] for head in heads]
-        for before, held, theirs in zip(old.specs, old.heads, old.mechanisms, strict=True):
-            if before == spec and not {*held}.isdisjoint(came_from):
-                _carry_tensors(tensors_of(theirs), held, tensors_of(mechanism), came_from)
-
-
-def _carry_tensors(
-    theirs: Mapping[str, Tensor], held: Sequence[int], own: Mapping[str, Tensor], heads: Sequence[int | None]
-) -> None:
-    for name, tensor in own.items():
-        tensor.requires_grad_(theirs[name].requires_grad)
-        if (len(tensor), len(theirs[name])) == (len(heads), len(held)):
-            for row, head in enumerate(heads):
-                if head in held:
-                    tensor[row] = theirs[name][held.index(head)]
-        elif tensor.shape == theirs[name].shape:
-            tensor.copy_(theirs[name])
 
 
 def rows_held(held: Sequence[int], kept: Sequence[int], slot: str) -> list[int]:
@@ -159,16 +133,6 @@ def _shrink(linears: Sequence[nn.Linear], heads: Sequence[int], width: int) -> N
                 rows = tensor.detach().unflatten(0, (len(tensor) // width, width))[list(heads)]
                 setattr(linear, name, nn.Parameter(rows.flatten(0, 1), requires_grad=tensor.requires_grad))
         linear.out_features = linear.weight.shape[0]
-
-
-def _check_held(held: Sequence[int], kept: Sequence[int], slot: str) -> None:
-    if lost := sorted({*kept} - {*held}):
-        raise UsageError(
-            asked=f"attention by queries and keys in head {slot}.{lost[0]}",
-            expected="a head that has them",
-            got="one that attends by position alone",
-            remedy="undo the reshape that took them: attnworks reshape undo",
-        )
 
 
 def self_attention(model: nn.Module) -> dict[str, Part]:
@@ -209,10 +173,6 @@ def groups_in(part: Part) -> HeadGroups | None:
 def _count(part: Part) -> int:
     assert part.weights is not None
     return len(part.weights().W_O)
-
-
-def grouped(specs: Sequence[str]) -> list[Group]:
-    return list(AttentionConfig(heads=len(specs), d_k=1, d_v=1, mechanism=tuple(specs)).mechanism_groups())
 
 
 def _check(slot: str, specs: Sequence[str], now: Mapping[str, Sequence[str]]) -> None:

@@ -15,7 +15,7 @@ from attnworks.measures.growth_score import FIRST_STEP, Kind, Score, Solve, best
 from attnworks.measures.growth_statistic import query_states, sampled
 from attnworks.measures.growth_survey import Survey
 from attnworks.models.additions import Addition, Keys, NewHead, Place, Rewritten, Step, Values
-from attnworks.models.head_parts import Head
+from attnworks.models.head_groups import Head
 from attnworks.registry import Registry
 from attnworks.reshape.growth_cost import FITTING
 from attnworks.reshape.growth_places import Spot, Widths, no_bottleneck

@@ -15,9 +15,9 @@ from attnworks.decoding.evaluating import evaluating
 from attnworks.errors import UsageError
 from attnworks.mechanisms import MECHANISMS, Context, Geometry, Mask, MechanismSpec
 from attnworks.models.anatomy import Part
-from attnworks.models.head_groups import HeadGroups
+from attnworks.models.head_groups import HeadGroups, carry_over, grouped
 from attnworks.models.multihead import MultiHead
-from attnworks.models.remaking import attention_parts, carry_over, grouped, groups_in, mechanisms_of
+from attnworks.models.remaking import attention_parts, groups_in, mechanisms_of
 from attnworks.reshape.events import Watch, silently
 from attnworks.timing import Interval, interleave_within
 from attnworks.traces.judging import Judge

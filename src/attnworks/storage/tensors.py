@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from attnworks.errors import UsageError, short_message
+from attnworks.errors import UsageError, in_short
 
 
 def parameters_of(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -26,5 +26,5 @@ def check_device(device: str) -> None:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         raise UsageError(
-            asked=f"device {device!r}", expected="one that torch can use", got=short_message(error), remedy="use cpu"
+            asked=f"device {device!r}", expected="one that torch can use", got=in_short(error), remedy="use cpu"
         ) from None

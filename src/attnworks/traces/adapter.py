@@ -17,7 +17,8 @@ from attnworks.errors import UsageError
 from attnworks.hf.subject import linear_queries
 from attnworks.mechanisms import Mask
 from attnworks.mechanisms.dense import fused
-from attnworks.models.anatomy import BlockAnatomy, HeadWeights
+from attnworks.models.anatomy import BlockAnatomy
+from attnworks.models.head_groups import HeadWeights
 from attnworks.notation import tolerance
 from attnworks.objectives.text import Abilities, Outputs
 from attnworks.registry import unknown_name

@@ -16,8 +16,7 @@ from attnworks.data.text_batch import Kind
 from attnworks.data.tokens import Tokens
 from attnworks.linalg.scratch import FRESH, Scratch
 from attnworks.mechanisms import Mask
-from attnworks.models.anatomy import HeadWeights
-from attnworks.models.head_groups import Scoring
+from attnworks.models.head_groups import HeadWeights, Scoring
 
 SHORT: dict[str, str] = {"encoder": "enc", "decoder": "dec", "cross": "cross"}
 

@@ -11,7 +11,8 @@ from attnworks.data.text_batch import Kind, TextBatch
 from attnworks.data.vocabulary import EOS
 from attnworks.errors import UsageError
 from attnworks.models import Observation, Recurrent, Transformer
-from attnworks.models.anatomy import BlockAnatomy, HeadWeights, anatomy_of
+from attnworks.models.anatomy import BlockAnatomy, anatomy_of
+from attnworks.models.head_groups import HeadWeights
 from attnworks.objectives.text import Abilities, Outputs
 from attnworks.traces.layer import LayerTrace, Slot
 from attnworks.traces.subject import Spectator, Stacks, watching_streams
