@@ -29,7 +29,7 @@ from attnworks.models import AttentionConfig
 from attnworks.models.additions import Addition, Keys, Place, Step, Values, grown
 from attnworks.models.attention_layers import attention_layers
 from attnworks.models.head_groups import Head
-from attnworks.models.head_parts import heads_of
+from attnworks.models.surgery import heads_of
 from attnworks.reshape.texts import Texts
 from attnworks.traces.examinee import examinee_of as any_examinee
 from attnworks.traces.graded import graded_layers

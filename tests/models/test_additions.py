@@ -27,7 +27,7 @@ from attnworks.models.additions import Keys, NewHead, Place, Rewritten, Step, Va
 from attnworks.models.attention_layers import attention_layers
 from attnworks.models.folder import fingerprint
 from attnworks.models.head_groups import Head
-from attnworks.models.head_parts import heads_of
+from attnworks.models.surgery import heads_of
 from attnworks.traces.layer import LayerTrace
 from helpers import assert_close
 

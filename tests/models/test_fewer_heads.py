@@ -25,10 +25,10 @@ from attnworks.models import AttentionConfig, TransformerConfig, build
 from attnworks.models.attention_layers import attention_layers
 from attnworks.models.counting import attention_flops
 from attnworks.models.folder import fingerprint
-from attnworks.models.head_parts import heads_of, keep_heads, why_not_fewer
 from attnworks.models.multihead import MultiHead
 from attnworks.models.plain import as_plain
 from attnworks.models.remaking import with_mechanisms
+from attnworks.models.surgery import heads_of, keep_heads, why_not_fewer
 from helpers import assert_close
 
 CUTTABLE = tuple(name for name in TINY if not name.startswith("albert"))

@@ -35,8 +35,8 @@ from attnworks.models.attention_layers import attention_layers
 from attnworks.models.counting import attention_flops
 from attnworks.models.folder import CONFIG, MANIFEST, WEIGHTS, fingerprint
 from attnworks.models.head_groups import Head
-from attnworks.models.head_parts import heads_of, put_heads, why_not
 from attnworks.models.remaking import mechanisms_of, with_mechanisms
+from attnworks.models.surgery import heads_of, put_heads, why_not
 from helpers import assert_close
 
 PLAIN = (

@@ -22,8 +22,8 @@ from attnworks.models.additions import stretched
 from attnworks.models.attention_layers import attention_layers
 from attnworks.models.folder import fingerprint
 from attnworks.models.head_groups import Head
-from attnworks.models.head_parts import heads_of, put_heads, why_not
 from attnworks.models.remaking import mechanisms_of, with_mechanisms
+from attnworks.models.surgery import heads_of, put_heads, why_not
 from attnworks.models.widths import Widths
 from attnworks.training.stretching import stretched_state
 

@@ -31,9 +31,9 @@ from attnworks.models.additions import Place as At
 from attnworks.models.additions import grown
 from attnworks.models.attention_layers import attention_layers
 from attnworks.models.folder import fingerprint
-from attnworks.models.head_parts import heads_of
 from attnworks.models.presets import PRESETS
 from attnworks.models.strict import parse
+from attnworks.models.surgery import heads_of
 from attnworks.receipt import Receipt
 from attnworks.reshape import NoBottleneckError
 from attnworks.reshape.carrying_out import Care, carry_out

@@ -130,8 +130,8 @@ def test_cut_heads_of_unequal_widths(translator: LiveModel) -> None:
     """Heads of several widths lie one above the other in W_O."""
     import copy
 
-    from attnworks.models.head_parts import heads_of, put_heads
     from attnworks.models.remaking import attention_parts
+    from attnworks.models.surgery import heads_of, put_heads
 
     model = copy.deepcopy(translator.base.subject.model)
     heads = heads_of(attention_parts(model)["enc.0"])

@@ -23,7 +23,7 @@ from attnworks.models import AttentionConfig
 from attnworks.models.additions import NewHead, Place, Step, grown
 from attnworks.models.attention_layers import attention_layers
 from attnworks.models.head_groups import Head
-from attnworks.models.head_parts import heads_of
+from attnworks.models.surgery import heads_of
 from attnworks.traces.frozen import whole_maps
 from attnworks.traces.graded import GradedLayer, graded_layers, softmax_back
 from attnworks.traces.judging import Judge

@@ -27,7 +27,7 @@ from attnworks.measures.growth_survey import Survey
 from attnworks.models import Transformer
 from attnworks.models.additions import Place, grown
 from attnworks.models.attention_layers import attention_layers
-from attnworks.models.head_parts import heads_of
+from attnworks.models.surgery import heads_of
 from attnworks.registry import unknown_name
 from attnworks.reshape.events import Watch, silently
 from attnworks.reshape.growing import look_around, settle

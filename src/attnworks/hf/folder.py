@@ -28,8 +28,8 @@ from attnworks.models.folder import (
     read_weights,
     write_parts,
 )
-from attnworks.models.head_parts import check_can_grow, check_can_keep
 from attnworks.models.remaking import ENTRY, equip
+from attnworks.models.surgery import check_can_grow, check_can_keep
 from attnworks.storage.disk import disk_errors
 from attnworks.storage.sealed import changed, parse_json, read_json_bytes
 

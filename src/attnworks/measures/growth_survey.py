@@ -29,7 +29,7 @@ from attnworks.models.additions import NewHead, Place, Step, Values
 from attnworks.models.anatomy import Part
 from attnworks.models.attention_layers import attention_layers, every_layer
 from attnworks.models.head_groups import Head
-from attnworks.models.head_parts import heads_of, why_not
+from attnworks.models.surgery import heads_of, why_not
 from attnworks.traces.graded import GradedLayer
 from attnworks.traces.judging import Judge
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from attnworks.models.attention_layers import attention_layers
 from attnworks.models.head_groups import Head
-from attnworks.models.head_parts import heads_of, put_heads
+from attnworks.models.surgery import heads_of, put_heads
 
 
 class Keys(NamedTuple):

@@ -18,7 +18,7 @@ from attnworks.measures.growth_survey import KINDS, Survey
 from attnworks.models.additions import Step, grown
 from attnworks.models.attention_layers import attention_layers
 from attnworks.models.config import LARGEST_WIDTH
-from attnworks.models.head_parts import check_can_grow, heads_of
+from attnworks.models.surgery import check_can_grow, heads_of
 from attnworks.receipt import HeadMap
 from attnworks.registry import unknown_name
 from attnworks.reshape.contract import RESHAPES, Bench, Made, Reshape

@@ -12,8 +12,8 @@ from torch import nn
 from attnworks.decoding.evaluating import evaluating
 from attnworks.errors import AttnworksError, UsageError
 from attnworks.models.attention_layers import attention_layers
-from attnworks.models.head_parts import check_can_keep, keep_heads, why_not_fewer
 from attnworks.models.plain import as_plain
+from attnworks.models.surgery import check_can_keep, keep_heads, why_not_fewer
 from attnworks.receipt import HeadMap
 from attnworks.registry import unknown_name
 from attnworks.reshape.contract import RESHAPES, Bench, Made, Reshape

@@ -20,8 +20,8 @@ from attnworks.measures.redundancy import Redundancy
 from attnworks.measures.roles import Roles
 from attnworks.mechanisms import MECHANISMS
 from attnworks.models.attention_layers import every_layer
-from attnworks.models.head_parts import why_not
 from attnworks.models.remaking import groups_in
+from attnworks.models.surgery import why_not
 from attnworks.reshape.contract import Bench
 from attnworks.reshape.heads import Head
 from attnworks.traces.layer import LayerTrace

@@ -14,7 +14,7 @@ from attnworks.measures.growth_score import Kind
 from attnworks.models import TransformerConfig, preset
 from attnworks.models.additions import Place, Step, grow_in_place
 from attnworks.models.attention_layers import attention_layers
-from attnworks.models.head_parts import heads_of
+from attnworks.models.surgery import heads_of
 from attnworks.objectives.choosing import choose
 from attnworks.reshape.carrying_out import Care, judge_on
 from attnworks.reshape.events import silently

@@ -15,8 +15,8 @@ from attnworks.data.passages import Passage, embedded
 from attnworks.data.tokenizing import SideReader
 from attnworks.errors import UsageError
 from attnworks.hf.subject import ForeignSubject
-from attnworks.models.head_parts import heads_of, put_heads
 from attnworks.models.remaking import attention_parts, mechanisms_of
+from attnworks.models.surgery import heads_of, put_heads
 from attnworks.objectives.choosing import choose
 from attnworks.reshape.advising import swapped, whole_layers
 from attnworks.reshape.contract import Bench
