@@ -18,7 +18,7 @@ from attnworks.hf.subject import ForeignSubject
 from attnworks.measures.contract import Sample, Setting
 from attnworks.measures.saturation import Saturation
 from attnworks.mechanisms import Mask
-from attnworks.models.remaking import mechanisms_of, with_mechanisms
+from attnworks.reshape.surgery import mechanisms_of, with_mechanisms
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.record import OwnSubject
 from attnworks.traces.rows import rows_of

@@ -13,11 +13,8 @@ from attnworks.data.text_batch import Kind, TextBatch
 from attnworks.exam.folds import Folds
 from attnworks.exam.missing import missing_notes
 from attnworks.exam.walk import Walk, overrides
-from attnworks.hf.subject import ForeignSubject
 from attnworks.measures.contract import Measure, Placed
 from attnworks.measures.cost import block_cost, measured_flops
-from attnworks.measures.growth_statistic import FEWEST
-from attnworks.measures.growth_survey import PASSES, Survey
 from attnworks.measures.reading import Reading, Readings
 from attnworks.measures.table import are
 from attnworks.objectives.choosing import choose
@@ -28,7 +25,6 @@ from attnworks.traces.forward import record_forward
 from attnworks.traces.gates import CountHeads, HeadsOff, gate_gradients
 from attnworks.traces.judging import Judge
 from attnworks.traces.layer import Slot
-from attnworks.traces.record import OwnSubject
 from attnworks.traces.text import ExamText
 from attnworks.training.distributed import Team
 
@@ -72,14 +68,14 @@ class Examiner:
         self.notes: list[str] = []
         self.unsound: dict[Kind, float] = {}
         self.heads: dict[Slot, int] = {}
-        self.surveys: list[Reading] = []
-        self.deep, self.graded, self.probing, self.surveying = (
+        self.of_loss: list[Reading] = []
+        self.deep, self.graded, self.probing, self.judging = (
             [measure for measure in measures if overrides(measure, look)]
-            for look in ("forward", "gradient", "ablated", "surveyed")
+            for look in ("forward", "gradient", "ablated", "judged")
         )
         self.device = next(self.subject.model.parameters()).device
         self.batches = team.share(range(len(text.batches)))
-        wanted = self.graded or self.probing or self.surveying or request.objective is not None
+        wanted = self.graded or self.probing or self.judging or request.objective is not None
         self.objective = self._objective() if wanted else None
 
     def work(self) -> int:
@@ -89,8 +85,8 @@ class Examiner:
 
     def _passes(self) -> int:
         heads = sum(self._count_heads().values()) if self.probing else 0
-        surveys = len(PASSES) * bool(self.surveying)
-        return 1 + bool(self.deep) + bool(self.graded) + surveys + (heads + 1 if self.probing else 0)
+        judged = sum(measure.passes for measure in self.judging)
+        return 1 + bool(self.deep) + bool(self.graded) + judged + (heads + 1 if self.probing else 0)
 
     def run(self) -> None:
         objective = self.objective
@@ -107,8 +103,8 @@ class Examiner:
             if self.probing and objective is not None:
                 self._probe(batch, rows, objective)
             self.folds.settle()
-        if self.surveying and objective is not None:
-            self.surveys = self.team.gather(self._survey(objective) if self.team.leads else [])[0]
+        if self.judging and objective is not None:
+            self.of_loss = self.team.gather(self._judge(objective) if self.team.leads else [])[0]
         if self.request.without:
             self.notes.append(f"run without {', '.join(self.request.without)}, in float64")
         states = self.team.gather(self.folds.state())
@@ -138,7 +134,7 @@ class Examiner:
         readings = Readings([
             reading for reading in readings.values() if reading.name not in deep or reading.kind not in self.unsound
         ])  # fmt: skip
-        for reading in self.surveys:
+        for reading in self.of_loss:
             readings.add(reading)
         for measure in self.measures:
             for reading in measure.conclude(readings):
@@ -163,7 +159,7 @@ class Examiner:
         )
         judged = f"heads are judged by the objective {chosen.name!r}: {chosen.words}"
         unused = f"the objective {chosen.name!r} fits, but only importance and ablation judge heads by it"
-        self.notes.append(judged if self.graded or self.probing or self.surveying else unused)
+        self.notes.append(judged if self.graded or self.probing or self.judging else unused)
         return chosen
 
     def _look_deep(self, batch: TextBatch) -> None:
@@ -208,25 +204,14 @@ class Examiner:
                     for name, sample in measure.ablated(slot, torch.stack(changes, -1)).items()
                 )
 
-    def _survey(self, objective: TextObjective) -> list[Reading]:
-        """Where the model could grow, by the first process over the whole text."""
-        if len(self.text.kept) < FEWEST:
-            self.notes.append(f"{_names(self.surveying)}: needs {FEWEST} sentences or more")
-            return []
-        if objective.relative or not isinstance(self.subject, OwnSubject | ForeignSubject):
-            self.notes.append(
-                f"{_names(self.surveying)}: needs a known model, and an objective that says how good it is"
-            )
-            return []
-
-        def watch(stage: str, done: int, total: int) -> None:
-            del total
-            if stage in PASSES:
-                self.advance(len(self.text.batches[done]))
-
-        survey = Survey(Judge(self.subject, objective, self.text), watch)
-        self.notes.extend(f"{slot} cannot grow: {reason}" for slot, reason in survey.refused.items())
-        return [reading for measure in self.surveying for reading in measure.surveyed(survey)]
+    def _judge(self, objective: TextObjective) -> list[Reading]:
+        """What measures say of the model's loss, by the first process over the whole text."""
+        judge, readings = Judge(self.subject, objective, self.text), []
+        for measure in self.judging:
+            found, notes = measure.judged(judge, self.advance)
+            readings += found
+            self.notes += notes
+        return readings
 
     def _scores(self, objective: TextObjective) -> bool:
         able = self.subject.abilities

@@ -1,4 +1,4 @@
-"""Our mechanisms as attention implementations of transformers.
+"""Our mechanisms in models of transformers: as attention implementations for any model, or built into layers.
 
 >>> name = offer("window:window=64")
 >>> model = AutoModel.from_pretrained(folder, attn_implementation=name)    # or model.set_attn_implementation(name)
@@ -7,17 +7,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
 
 from attnworks.errors import UsageError
+from attnworks.hf.anatomy import ATTRIBUTE, foreign_anatomy, groups_of, parts_unknown
+from attnworks.hf.heads import ENTRY, foreign_layers, rows_held
 from attnworks.mechanisms import Attended, Context, Geometry, Mask, Mechanism, MechanismSpec
 from attnworks.mechanisms.dense import Dense
-from attnworks.models.head_groups import HeadGroups
+from attnworks.models.head_groups import HeadGroups, carry_over, check_held, grouped
+from attnworks.models.surgery import Mechanisms
 
 OWN_HEADS = "attnworks-heads"
-ATTRIBUTE = "attnworks_mechanisms"
 
 
 def offer(mechanism: str) -> str:
@@ -74,9 +77,41 @@ def attend_own_heads(
     return groups(Q, K, V, mask, context, weights=weights)
 
 
-def groups_of(module: nn.Module) -> HeadGroups | None:
-    """The mechanisms that a layer of Hugging Face's was given, if it was."""
-    return getattr(module, ATTRIBUTE, None)
+def equip(model: Any, wanted: Mechanisms) -> None:
+    """Give layers of a Hugging Face model these mechanisms, in place, and write that into its config."""
+    if foreign_anatomy(model) is None:
+        raise parts_unknown(model)
+    layers = foreign_layers(model)
+    for slot, specs in wanted.items():
+        part = layers[slot]
+        assert part.attention is not None and part.weights is not None
+        W, old = part.weights(), groups_of(part.attention)
+        groups = HeadGroups(grouped(specs), W.W_Q.shape[-1], W.W_V.shape[-1]).to(W.W_V)
+        groups.train(part.attention.training)
+        if old is not None:
+            carry_over(old, groups)
+        if part.shrinkable is not None:
+            held = range(groups.count) if old is None else old.looking
+            check_held(held, groups.looking, slot)
+            _shrink(part.shrinkable, rows_held(held, groups.looking, slot), W.W_Q.shape[-1])
+        setattr(part.attention, ATTRIBUTE, groups)
+    model.config.attnworks = {
+        **getattr(model.config, ENTRY, {}),
+        **{slot: list(specs) for slot, specs in wanted.items()},
+    }
+    if model.config.attnworks:
+        model.set_attn_implementation(offer_own_heads())
+
+
+def _shrink(linears: Sequence[nn.Linear], heads: Sequence[int], width: int) -> None:
+    """Keep the outputs of these heads."""
+    for linear in linears:
+        for name in ("weight", "bias"):
+            tensor: Tensor | None = getattr(linear, name)
+            if tensor is not None:
+                rows = tensor.detach().unflatten(0, (len(tensor) // width, width))[list(heads)]
+                setattr(linear, name, nn.Parameter(rows.flatten(0, 1), requires_grad=tensor.requires_grad))
+        linear.out_features = linear.weight.shape[0]
 
 
 class _Implementation:

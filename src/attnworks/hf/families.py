@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
+from attnworks.models.anatomy import Kind, Role
 from attnworks.models.config import NormOrder
-
-Role = Literal["self", "cross", "mlp"]
-Kind = Literal["encoder", "decoder"]
 
 
 class Projection(NamedTuple):

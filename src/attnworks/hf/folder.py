@@ -1,13 +1,13 @@
 """Folders of Hugging Face models with heads of ours: the same three files as an own model's, and no other name for it.
 
 transformers alone cannot run such a model. Its config therefore names a model_type that transformers does not know.
+Where transformers can represent the model after all, `as_plain` gives it back without a word of ours.
 """
 
 from __future__ import annotations
 
 import copy
 import json
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,16 @@ from torch import nn
 
 from attnworks.errors import AttnworksError
 from attnworks.hf import quiet
-from attnworks.hf.heads import HEADS, WIDTHS, restore_heads
-from attnworks.models.attention_layers import attention_layers
+from attnworks.hf.attention import equip
+from attnworks.hf.heads import (
+    ENTRY,
+    HEADS,
+    WIDTHS,
+    foreign_layers,
+    restore_heads,
+    why_not_fewer_foreign,
+    why_not_foreign,
+)
 from attnworks.models.folder import (
     CONFIG,
     WEIGHTS,
@@ -28,13 +36,16 @@ from attnworks.models.folder import (
     read_weights,
     write_parts,
 )
-from attnworks.models.remaking import ENTRY, equip
-from attnworks.models.surgery import check_can_grow, check_can_keep
+from attnworks.models.surgery import cannot_grow, cannot_keep
 from attnworks.storage.disk import disk_errors
 from attnworks.storage.sealed import changed, parse_json, read_json_bytes
+from attnworks.storage.tensors import tensors_of
 
 PREFIX = "attnworks-"
 README = "README.md"
+BY_COUNT = ("llama", "mistral", "qwen2")
+BY_NUMBER = ("t5", "mt5")
+POSITIONS = "relative_attention_bias.weight"
 
 
 def write_foreign(model: Any, folder: Path) -> None:
@@ -84,13 +95,20 @@ def _config(folder: Path) -> dict[str, Any]:
 def _equipped(model_class: Any, config: Any, mechanisms: Any, widths: Any, heads: Any) -> Any:
     model = model_class(copy.deepcopy(config))
     for slot in {**heads, **widths}:
-        check = partial(check_can_keep, kept=heads[slot]) if slot not in widths else check_can_grow
-        check(model, slot)
-        restore_heads(model, attention_layers(model)[slot], slot, widths.get(slot), heads.get(slot))
+        _check_heads(model, slot, widths, heads)
+        restore_heads(model, foreign_layers(model)[slot], slot, widths.get(slot), heads.get(slot))
     if heads:
         model.config.attnworks_heads = heads
     equip(model, mechanisms)
     return model
+
+
+def _check_heads(model: nn.Module, slot: str, widths: Any, heads: Any) -> None:
+    if slot in widths:
+        if reason := why_not_foreign(model, slot):
+            raise cannot_grow(slot, reason)
+    elif reason := why_not_fewer_foreign(model, slot, heads[slot]):
+        raise cannot_keep(slot, reason)
 
 
 def open_reshaped(folder: Path, model_class: Any, config: Any) -> nn.Module:
@@ -112,3 +130,62 @@ def open_reshaped(folder: Path, model_class: Any, config: Any) -> nn.Module:
         raise changed(folder / CONFIG, "mechanisms, widths and heads that fit the model", str(error)[:100]) from error
     fill(model, read_weights(folder, manifest, model))
     return model
+
+
+# Families whose config has the width of a head beside their number (Llama, T5) need no word of ours for fewer heads, as
+# long as every layer has as many; T5, whose heads know positions by their number, as long as they are the same ones.
+
+
+def as_plain(model: nn.Module) -> nn.Module:
+    """The same model without a word of ours in its config, where transformers can represent it; else `model` itself."""
+    config: Any = getattr(model, "config", None)
+    kept: dict[str, list[int]] = getattr(config, HEADS, {})
+    if not kept or getattr(config, ENTRY, None) or getattr(config, WIDTHS, None):
+        return model
+    slots = {*foreign_layers(model)}
+    changes = _changes(config, kept, model) if {*kept} == slots and all(kept.values()) else None
+    plain = None if changes is None else _changed(config, changes)
+    return model if plain is None else _rebuilt(model, plain, next(iter(kept.values())))
+
+
+def _changes(config: Any, kept: dict[str, list[int]], model: nn.Module) -> dict[str, int] | None:
+    """Entries of the config that say how many heads there are, if they can."""
+    if config.model_type in BY_NUMBER:
+        same = len({tuple(heads) for heads in kept.values()}) == 1
+        return {"num_heads": len(next(iter(kept.values())))} if same else None
+    if config.model_type not in BY_COUNT:
+        return None
+    weights = [part.weights() for part in foreign_layers(model).values() if part.weights is not None]
+    sizes = {(*W.W_Q.shape[::2], W.groups) for W in weights}
+    if len(sizes) > 1:
+        return None
+    ((heads, width, groups),) = sizes
+    return {"num_attention_heads": heads, "num_key_value_heads": groups, "head_dim": width}
+
+
+def _changed(config: Any, changes: dict[str, int]) -> Any:
+    """The config with these entries and without ours; None if transformers would refuse it."""
+    from huggingface_hub.errors import StrictDataclassError
+
+    new = copy.deepcopy(config)
+    for name in (ENTRY, WIDTHS, HEADS):
+        vars(new).pop(name, None)
+    try:
+        for name, value in changes.items():
+            setattr(new, name, value)
+        type(config).from_dict(new.to_dict())
+    except (StrictDataclassError, ValueError):
+        return None
+    return new
+
+
+def _rebuilt(model: Any, config: Any, heads: list[int]) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        new = type(model)(config).to(next(model.parameters()).device).train(model.training)
+    if getattr(model, "generation_config", None) is not None:
+        new.generation_config = copy.deepcopy(model.generation_config)
+    theirs = tensors_of(model)
+    fill(new, {name: T.detach()[:, heads] if name.endswith(POSITIONS) else T.detach() for name, T in theirs.items()})
+    for name, tensor in tensors_of(new).items():
+        tensor.requires_grad_(theirs[name].requires_grad)
+    return new

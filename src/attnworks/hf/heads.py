@@ -1,7 +1,7 @@
 """Wider heads, more or fewer of them, in the attention layers of Hugging Face models.
 
 The modules of transformers cut queries, keys and values by one width. Projections therefore give all heads padded with
-zeros to the width of the widest (`head_linear`), and store the true columns alone. Where heads only go, projections
+zeros to the width of the widest (`HeadsOut`), and store the true columns alone. Where heads only go, projections
 stay what they are, with fewer columns. A layer that loses all heads keeps one of width zero, which gives nothing.
 """
 
@@ -15,15 +15,17 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from attnworks.hf.anatomy import HeadsIn, HeadsOut
-from attnworks.hf.attention import ATTRIBUTE, groups_of
-from attnworks.models.anatomy import Part
+from attnworks.hf.anatomy import ATTRIBUTE, HeadsIn, HeadsOut, HFPart, foreign_anatomy, groups_of
+from attnworks.models.anatomy import attention_layers, heads_of
 from attnworks.models.config import AttentionConfig
 from attnworks.models.head_groups import Head, HeadGroups, HeadWeights, carry_over, grouped
-from attnworks.models.remaking import ENTRY, rows_held
+from attnworks.models.surgery import why_no_heads, why_not_these
+
+ENTRY = "attnworks"
+"""Under this name the config of a Hugging Face model says which of its heads use which mechanism."""
 
 WIDTHS = "attnworks_widths"
-"""Under this name the config of a Hugging Face model says how wide the heads of its changed layers are."""
+"""Under this name it says how wide the heads of its changed layers are."""
 
 HEADS = "attnworks_heads"
 """Under this name it says which heads its changed layers have, by their first numbers; -1 for a new one."""
@@ -32,9 +34,20 @@ _COUNTS = ("num_attention_heads", "num_heads", "n_heads")
 _TOTALS = ("all_head_size", "inner_dim", "split_size")
 
 
-def why_not_foreign(model: nn.Module, part: Part) -> str | None:
-    """The reason for which heads of this layer cannot be changed, in words; None if they can."""
+def foreign_layers(model: nn.Module) -> dict[str, HFPart]:
+    """Every attention layer of a Hugging Face model whose module and weights are known and its own."""
+    parts = attention_layers(foreign_anatomy(model))
+    return {slot: part for slot, part in parts.items() if isinstance(part, HFPart)}
+
+
+def why_not_foreign(model: nn.Module, slot: str) -> str | None:
+    """The reason for which heads of a layer cannot be wider or more, in words; None if they can."""
+    if reason := why_no_heads(model, foreign_anatomy(model), slot):
+        return reason
+    part = foreign_layers(model)[slot]
     assert part.place is not None and part.weights is not None and part.attention is not None
+    if not heads_of(part):
+        return "no heads at all"
     block, at = part.place
     query, key, value = at.query, at.key, at.value
     W, groups = part.weights(), groups_of(part.attention)
@@ -61,8 +74,13 @@ def _grows(groups: HeadGroups) -> bool:
     return all(usual) and not groups.bound_to_width()
 
 
-def why_not_fewer_foreign(part: Part, kept: Sequence[int]) -> str | None:
+def why_not_fewer_foreign(model: nn.Module, slot: str, kept: Sequence[int]) -> str | None:
     """The reason for which a layer cannot be cut down to these heads, in words; None if it can."""
+    if reason := why_no_heads(model, foreign_anatomy(model), slot):
+        return reason
+    part = foreign_layers(model)[slot]
+    if reason := why_not_these(len(heads_of(part)), kept):
+        return reason
     assert part.place is not None and part.weights is not None
     block, at = part.place
     paths = (at.query.path, at.key.path, at.value.path, at.output)
@@ -74,7 +92,7 @@ def why_not_fewer_foreign(part: Part, kept: Sequence[int]) -> str | None:
 
 
 @torch.no_grad()
-def keep_foreign_heads(model: Any, part: Part, slot: str, kept: Sequence[int], heads: Sequence[Head]) -> None:
+def keep_foreign_heads(model: Any, part: HFPart, slot: str, kept: Sequence[int], heads: Sequence[Head]) -> None:
     """Cut a layer of a Hugging Face model down to these of its heads, in place, and write that into its config."""
     assert part.attention is not None and part.weights is not None
     widths = getattr(model.config, WIDTHS, {})
@@ -90,7 +108,7 @@ def keep_foreign_heads(model: Any, part: Part, slot: str, kept: Sequence[int], h
     _regroup(model, part, slot, kept)
 
 
-def _cut(part: Part, slot: str, kept: Sequence[int], W: HeadWeights) -> None:
+def _cut(part: HFPart, slot: str, kept: Sequence[int], W: HeadWeights) -> None:
     """Columns of the projections, and rows of the output, of these heads alone."""
     assert part.place is not None and part.attention is not None
     (block, at), attention = part.place, cast("Any", part.attention)
@@ -115,7 +133,15 @@ def _cut(part: Part, slot: str, kept: Sequence[int], W: HeadWeights) -> None:
     _tell_sizes(attention, len(kept), width, len(kept) // len(shared))
 
 
-def _empty(part: Part) -> None:
+def rows_held(held: Sequence[int], kept: Sequence[int], slot: str) -> list[int]:
+    """Where queries and keys of these heads are, in a layer that holds them for some heads only.
+
+    transformers reads the length of a cache off its keys, so that a decoder keeps some, used or not.
+    """
+    return [held.index(head) for head in kept if head in held] or [0] * slot.startswith("dec")
+
+
+def _empty(part: HFPart) -> None:
     """One head without columns in the place of all, since transformers' modules need one."""
     assert part.place is not None and part.attention is not None
     (block, at), attention = part.place, cast("Any", part.attention)
@@ -165,7 +191,9 @@ def _choose(module: Any, numbers: Tensor, *, outputs: bool) -> None:
 
 
 @torch.no_grad()
-def put_foreign_heads(model: Any, part: Part, slot: str, heads: Sequence[Head], origins: Sequence[int | None]) -> None:
+def put_foreign_heads(
+    model: Any, part: HFPart, slot: str, heads: Sequence[Head], origins: Sequence[int | None]
+) -> None:
     """Put a layer of a Hugging Face model together from these heads, in place, and write that into its config.
 
     origins    the number that each head had in the layer before; None for a new one
@@ -186,7 +214,7 @@ def put_foreign_heads(model: Any, part: Part, slot: str, heads: Sequence[Head], 
     _regroup(model, part, slot, origins)
 
 
-def _regroup(model: Any, part: Part, slot: str, origins: Sequence[int | None]) -> None:
+def _regroup(model: Any, part: HFPart, slot: str, origins: Sequence[int | None]) -> None:
     """The mechanisms of a layer, if it has some of ours, for the heads that it has now."""
     attention, old = part.attention, groups_of(part.attention)  # pyright: ignore[reportArgumentType]
     assert attention is not None and part.place is not None
@@ -219,7 +247,7 @@ def _write_origins(model: Any, attention: Any, slot: str, origins: Sequence[int 
 
 
 def restore_heads(
-    model: Any, part: Part, slot: str, widths: dict[str, Any] | None, first: Sequence[int] | None
+    model: Any, part: HFPart, slot: str, widths: dict[str, Any] | None, first: Sequence[int] | None
 ) -> None:
     """Give a layer that is as its family has it the heads that the config of a folder speaks of, still without values.
 
@@ -238,7 +266,7 @@ def restore_heads(
 
 
 @torch.no_grad()
-def resize(model: Any, part: Part, slot: str, keys: Sequence[int], values: Sequence[int]) -> None:
+def resize(model: Any, part: HFPart, slot: str, keys: Sequence[int], values: Sequence[int]) -> None:
     """Give a layer heads of these widths, in place; what they hold is yet to be written. The output bias stays."""
     assert part.place is not None and part.attention is not None
     (block, at), attention = part.place, part.attention

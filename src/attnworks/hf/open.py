@@ -18,11 +18,11 @@ from torch import nn
 
 from attnworks.errors import FolderError, MissingExtraError, UnsafeFileError, in_short
 from attnworks.hf import quiet
+from attnworks.hf.anatomy import ModelKind, model_kind
 from attnworks.hf.families import FAMILIES
 from attnworks.hf.folder import PREFIX, is_reshaped, open_reshaped
-from attnworks.models.anatomy import ModelKind, model_kind
+from attnworks.hf.heads import ENTRY
 from attnworks.models.folder import PICKLES, cast
-from attnworks.models.remaking import ENTRY
 from attnworks.models.transformer import Transformer
 from attnworks.notation import DTYPES
 from attnworks.registry import unknown_name

@@ -20,16 +20,10 @@ from torch import Tensor, nn
 
 from attnworks.data.text_batch import Kind, TextBatch
 from attnworks.errors import UsageError
-from attnworks.hf.attention import (
-    attend_own_heads,
-    context_given,
-    groups_of,
-    mask_given,
-    own_heads,
-    register,
-)
+from attnworks.hf.anatomy import attention_kinds, foreign_anatomy, groups_of, is_empty, model_kind
+from attnworks.hf.attention import attend_own_heads, context_given, mask_given, own_heads, register
 from attnworks.mechanisms import Context, Mask
-from attnworks.models.anatomy import BlockAnatomy, anatomy_of, attention_kinds, is_empty, model_kind
+from attnworks.models.anatomy import BlockAnatomy
 from attnworks.models.head_groups import HeadWeights
 from attnworks.notation import tolerance
 from attnworks.objectives.text import Abilities, Outputs
@@ -61,7 +55,7 @@ class ForeignSubject:
         self.name, self.model = name, model
         self.given = self._token_ids if given is None else given
         self.base: nn.Module = getattr(model, "base_model", model)
-        self.blocks: Sequence[BlockAnatomy] | None = anatomy_of(model)
+        self.blocks: Sequence[BlockAnatomy] | None = foreign_anatomy(model)
         self.abilities = _abilities(model, mask_id)
         self._kinds = attention_kinds(model)
         self._stacks = stacks_of(self.blocks) or _guess_stacks(self.base, self._kinds)

@@ -1,8 +1,9 @@
 """Every measure that comes with attnworks; importing this registers them."""
 
+import importlib
+
 from attnworks.measures import (
     ablation,
-    bottleneck,
     bounds,
     cost,
     importance,
@@ -22,7 +23,6 @@ from attnworks.measures import (
 
 __all__ = [
     "ablation",
-    "bottleneck",
     "bounds",
     "cost",
     "importance",
@@ -39,3 +39,9 @@ __all__ = [
     "spectra",
     "structure_fit",
 ]
+
+ABOVE = ("attnworks.reshape.growth.bottleneck",)
+"""Measures of packages that stand above this one, by name."""
+
+for name in ABOVE:
+    importlib.import_module(name)

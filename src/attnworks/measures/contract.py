@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NamedTuple
 
@@ -10,11 +10,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attnworks.data.tokens import Tokens
-from attnworks.measures.growth_survey import Survey
 from attnworks.measures.reading import Reading, Readings
 from attnworks.models.head_groups import HeadWeights
 from attnworks.registry import Registry
 from attnworks.traces.forward import ForwardTrace
+from attnworks.traces.judging import Judge
 from attnworks.traces.layer import Kind, LayerTrace, Slot, StreamTrace
 from attnworks.traces.maps import Maps
 from attnworks.traces.rows import LayerRows
@@ -100,7 +100,7 @@ class Measure:
     forward   all layers of one stack together, with attention to be frozen; only where the stream adds up
     gradient  dL / d gate of every head, per sentence, at gates of one
     ablated   L with a head off minus L, per sentence
-    surveyed  where the model could grow, once over the whole text
+    judged    the model itself, judged by its loss, once over the whole text
     conclude  readings that follow from the folded ones
 
     `remarks` says how far its readings can be trusted, in notes of the examination.
@@ -116,6 +116,8 @@ class Measure:
     cost: ClassVar[str]
     """What it costs beside a forward pass, stated beforehand."""
     default: ClassVar[bool] = False
+    passes: ClassVar[int] = 0
+    """How often `judged` goes over the text."""
     requires: ClassVar[tuple[str, ...]] = ()
     """Measures whose readings its conclusions rest on, and that are taken along."""
 
@@ -153,8 +155,10 @@ class Measure:
     def ablated(self, slot: Slot, change: Float[Tensor, "b h"]) -> Samples:
         return {}
 
-    def surveyed(self, survey: Survey) -> Iterable[Reading]:
-        return ()
+    def judged(self, judge: Judge, advance: Callable[[int], None]) -> tuple[list[Reading], list[str]]:
+        """Readings and notes; `advance` is told the sentences of every batch, once for each of the `passes`."""
+        del judge, advance
+        return [], []
 
     def conclude(self, readings: Readings) -> Iterable[Reading]:
         return ()

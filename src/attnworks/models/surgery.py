@@ -1,61 +1,52 @@
-"""Attention layers taken apart into heads, and put together again with wider heads, more or fewer of them."""
+"""An own Transformer with other heads or other mechanisms; weights are carried over."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
 from torch import nn
 
 from attnworks.errors import UsageError
-from attnworks.hf.heads import (
-    keep_foreign_heads,
-    put_foreign_heads,
-    why_not_fewer_foreign,
-    why_not_foreign,
-)
-from attnworks.models.anatomy import Part
-from attnworks.models.attention_layers import attention_layers, every_layer
+from attnworks.models.anatomy import BlockAnatomy, attention_layers, every_layer, heads_of, own_anatomy
+from attnworks.models.build import build
 from attnworks.models.config import AttentionConfig
-from attnworks.models.head_groups import Head, HeadWeights, carry_over
+from attnworks.models.head_groups import Head, carry_over, check_held
 from attnworks.models.multihead import MultiHead, tie_layers
 from attnworks.models.transformer import Transformer
 from attnworks.models.widths import Widths
+from attnworks.storage.tensors import tensors_of
+
+Mechanisms = Mapping[str, Sequence[str]]
+"""Layer (enc.0, dec.1, cross.1) -> the mechanism of each of its heads."""
 
 
-def heads_of(part: Part) -> list[Head]:
-    """The heads of a layer, each in its own width; views of the weights wherever that is possible."""
-    assert part.weights is not None
-    W = part.weights()
-    keys = W.key_widths or (W.W_Q.shape[-1],) * len(W.W_Q)
-    values = W.value_widths or (W.W_V.shape[-1],) * len(W.W_V)
-    return [_head(W, head, *widths) for head, widths in enumerate(zip(keys, values, strict=True))]
+def why_no_heads(model: nn.Module, blocks: Sequence[BlockAnatomy] | None, slot: str) -> str | None:
+    """Why a layer of a model with these blocks has no heads of its own that could be taken out; None if it has."""
+    known = every_layer(blocks)
+    if not known:
+        return f"{type(model).__name__}, a model whose parts are not known"
+    if slot not in known:
+        return f"no such layer among {', '.join(known)}"
+    return None if slot in attention_layers(blocks) else "weights that several layers share"
 
 
-def _head(W: HeadWeights, head: int, k: int, v: int) -> Head:
-    b_Q, b_K, b_V = (None if b is None else b[head] for b in (W.b_Q, W.b_K, W.b_V))
-    return Head(
-        W.W_Q[head, :, :k],
-        W.W_K[head, :, :k],
-        W.W_V[head, :, :v],
-        W.W_O[head, :v],
-        None if b_Q is None else b_Q[:k],
-        None if b_K is None else b_K[:k],
-        None if b_V is None else b_V[:v],
-    )
+def why_not_these(heads: int, kept: Sequence[int]) -> str | None:
+    """Why these cannot be numbers of some of a layer's heads, in words; None if they can."""
+    known = {*kept} <= {*range(heads)} and len({*kept}) == len(kept)
+    return None if known else "numbers that are not those of its heads, or twice the same"
 
 
-def why_not(model: nn.Module, slot: str) -> str | None:
-    """The reason for which `put_heads` cannot change a layer, in words; None if it can."""
-    if reason := _why_no_heads(model, slot):
+def why_not_own(model: nn.Module, slot: str) -> str | None:
+    """The reason for which heads of a layer of an own model cannot be wider or more, in words; None if they can."""
+    if reason := _why_none_of_its_own(model, slot):
         return reason
-    part = attention_layers(model)[slot]
+    part = attention_layers(own_anatomy(model))[slot]
     attention = part.attention
+    assert isinstance(attention, MultiHead)
     if not heads_of(part):
         return "no heads at all"
-    if not isinstance(attention, MultiHead):
-        return why_not_foreign(model, part)
     if attention.twice:
         return "global tokens with projections of their own"
     if otherwise := [mechanism.name for mechanism in attention.mechanisms.mechanisms if not mechanism.stochastic]:
@@ -63,92 +54,48 @@ def why_not(model: nn.Module, slot: str) -> str | None:
     return "mechanisms that depend on the width of a head" if attention.mechanisms.bound_to_width() else None
 
 
-def check_can_grow(model: nn.Module, slot: str) -> None:
-    """Refuse layers that `put_heads` cannot change."""
-    if reason := why_not(model, slot):
-        raise UsageError(
-            asked=f"wider or more heads in {slot}",
-            expected="dense heads with projections of their own",
-            got=reason,
-            remedy="choose another layer, or a model of another family",
-        )
-
-
-def put_heads(model: nn.Module, slot: str, heads: Sequence[Head]) -> None:
-    """Put a layer together from these heads, in place: those it has, maybe wider, then new ones, which are dense.
-
-    Scores keep the factor that they had. The same heads give the same model bit for bit. A `Part` or subject that was
-    made of the model before does not know of it.
-    """
-    layers = attention_layers(model)
-    if isinstance(model, Transformer) and slot in layers:
-        _put_own_heads(model, layers[slot], slot, heads, _then_new(len(heads_of(layers[slot])), len(heads)))
-    else:
-        check_can_grow(model, slot)
-        put_foreign_heads(model, layers[slot], slot, heads, _then_new(len(heads_of(layers[slot])), len(heads)))
-
-
-def _then_new(before: int, now: int) -> list[int | None]:
-    return [head if head < before else None for head in range(now)]
-
-
-def why_not_fewer(model: nn.Module, slot: str, kept: Sequence[int]) -> str | None:
-    """The reason for which `keep_heads` cannot cut a layer down to these heads, in words; None if it can."""
-    if reason := _why_no_heads(model, slot):
+def why_not_fewer_own(model: nn.Module, slot: str, kept: Sequence[int]) -> str | None:
+    """The reason for which a layer of an own model cannot be cut down to these heads, in words; None if it can."""
+    if reason := _why_none_of_its_own(model, slot):
         return reason
-    part = attention_layers(model)[slot]
-    if not {*kept} <= {*range(len(heads_of(part)))} or len({*kept}) < len(kept):
-        return "numbers that are not those of its heads, or twice the same"
-    return None if isinstance(model, Transformer) else why_not_fewer_foreign(part, kept)
+    return why_not_these(len(heads_of(attention_layers(own_anatomy(model))[slot])), kept)
 
 
-def _why_no_heads(model: nn.Module, slot: str) -> str | None:
-    """Why a layer has no heads of its own that could be taken out of it; None if it has."""
-    known, own = every_layer(model), attention_layers(model)
-    if not known:
-        return f"{type(model).__name__}, a model whose parts are not known"
-    if slot not in known:
-        return f"no such layer among {', '.join(known)}"
-    if slot not in own:
-        return "weights that several layers share"
-    alike = isinstance(own[slot].attention, MultiHead) and not isinstance(model, Transformer)
-    return f"{type(model).__name__}, whose layers are all alike" if alike else None
+def _why_none_of_its_own(model: nn.Module, slot: str) -> str | None:
+    reason = why_no_heads(model, own_anatomy(model), slot)
+    if reason is None and not isinstance(model, Transformer):
+        return f"{type(model).__name__}, whose layers are all alike"
+    return reason
 
 
-def check_can_keep(model: nn.Module, slot: str, kept: Sequence[int]) -> None:
-    """Refuse what `keep_heads` cannot do."""
-    if reason := why_not_fewer(model, slot, kept):
-        raise UsageError(
-            asked=f"fewer heads in {slot}",
-            expected="heads with projections of their own, or as many of each group that shares keys and values",
-            got=reason,
-            remedy="choose other heads, another layer, or a model of another family",
-        )
+def cannot_grow(slot: str, reason: str) -> UsageError:
+    """The error for a layer whose heads cannot be wider or more."""
+    return UsageError(
+        asked=f"wider or more heads in {slot}",
+        expected="dense heads with projections of their own",
+        got=reason,
+        remedy="choose another layer, or a model of another family",
+    )
 
 
-def keep_heads(model: nn.Module, slot: str, kept: Sequence[int]) -> None:
-    """Cut a layer down to these of its heads, in place: the others lose their rows and columns of all four maps.
-
-    The output is that of the layer with the outputs of the others set to zero; a layer without heads gives its output
-    bias. All heads, in their order, leave the model as it is. Heads that share keys and values keep them together.
-    """
-    check_can_keep(model, slot, kept)
-    part = attention_layers(model)[slot]
-    heads = heads_of(part)
-    if list(kept) == list(range(len(heads))):
-        return
-    if isinstance(model, Transformer):
-        _put_own_heads(model, part, slot, [heads[head] for head in kept], kept)
-    else:
-        keep_foreign_heads(model, part, slot, kept, heads)
+def cannot_keep(slot: str, reason: str) -> UsageError:
+    """The error for a layer that cannot be cut down to some of its heads."""
+    return UsageError(
+        asked=f"fewer heads in {slot}",
+        expected="heads with projections of their own, or as many of each group that shares keys and values",
+        got=reason,
+        remedy="choose other heads, another layer, or a model of another family",
+    )
 
 
 @torch.no_grad()
-def _put_own_heads(
-    model: Transformer, part: Part, slot: str, heads: Sequence[Head], origins: Sequence[int | None]
-) -> None:
-    assert isinstance(part.attention, MultiHead)
-    old = part.attention
+def put_own_heads(model: Transformer, slot: str, heads: Sequence[Head], origins: Sequence[int | None]) -> None:
+    """Put a layer of an own model together from these heads, in place.
+
+    origins    the number that each head had in the layer before; None for a new one
+    """
+    old = attention_layers(own_anatomy(model))[slot].attention
+    assert isinstance(old, MultiHead)
     with torch.random.fork_rng(devices=[]):
         new = MultiHead(old.W_O.shape[-1], _config(old, heads, origins), slot).to(old.W_O).train(old.training)
     looking = [heads[head] for head in new.mechanisms.looking]
@@ -224,3 +171,38 @@ def _check_carried(old: MultiHead, new: MultiHead) -> None:
             got=str(old.config.mechanism),
             remedy="grow layers of dense heads",
         )
+
+
+def with_own_mechanisms(model: Transformer, wanted: Mechanisms) -> Transformer:
+    """A copy of an own model whose named layers use these mechanisms, with all weights carried over."""
+    config = model.config
+    slots = {slot: replace(config.slot(slot), mechanism=tuple(specs)) for slot, specs in wanted.items()}
+    first = next(model.parameters())
+    new = build(replace(config, slots={**config.slots, **slots}), seed=0).to(first).train(model.training)
+    theirs = tensors_of(model)
+    with torch.no_grad():
+        for name, tensor in tensors_of(new).items():
+            if name in theirs:
+                tensor.requires_grad_(theirs[name].requires_grad)
+                if theirs[name].shape == tensor.shape:
+                    tensor.copy_(theirs[name])
+        for old_layer, layer in zip(_multiheads(model), _multiheads(new), strict=True):
+            if layer.slot in wanted:
+                _carry_layer(old_layer, layer)
+    return new
+
+
+def _carry_layer(old: MultiHead, new: MultiHead) -> None:
+    """W_Q and W_K of the heads that look, and the parameters of mechanisms that are in both."""
+    held = old.mechanisms.looking
+    check_held(held, new.mechanisms.looking, new.slot)
+    for name in ("W_Q", "W_K", "b_Q", "b_K"):
+        theirs, mine = getattr(old, name), getattr(new, name)
+        if theirs is not None:
+            parts = old.key_widths.split(theirs)
+            new.key_widths.fill(mine, [parts[held.index(head)] for head in new.mechanisms.looking])
+    carry_over(old.mechanisms, new.mechanisms)
+
+
+def _multiheads(model: nn.Module) -> list[MultiHead]:
+    return [layer for layer in model.modules() if isinstance(layer, MultiHead)]

@@ -16,10 +16,10 @@ from attnworks.hf.subject import ForeignSubject
 from attnworks.mechanisms import MECHANISMS, Geometry, MechanismSpec
 from attnworks.mechanisms.spec import option_names
 from attnworks.models.multihead import MultiHead
-from attnworks.models.remaking import attention_parts, groups_in, mechanisms_of, with_mechanisms
 from attnworks.reshape.contract import Bench
 from attnworks.reshape.long_texts import TrialText
 from attnworks.reshape.mixes import Mix, Option, best_mixes
+from attnworks.reshape.surgery import attention_parts, groups_in, mechanisms_of, with_mechanisms
 from attnworks.reshape.swap_trials import ByHead, Layer, Present, Trial, layers_of, try_out
 from attnworks.timing import Interval, interleave_within
 from attnworks.traces.record import OwnSubject

@@ -15,7 +15,6 @@ from torch import nn
 from attnworks.data.passages import Passage
 from attnworks.errors import UsageError
 from attnworks.hf.subject import ForeignSubject
-from attnworks.models.counting import attention_flops
 from attnworks.models.folder import fingerprint
 from attnworks.objectives.choosing import choose
 from attnworks.objectives.own_callable import OwnFunction
@@ -26,7 +25,7 @@ from attnworks.reshape.contract import Bench, Reshape
 from attnworks.reshape.events import Watch, silently
 from attnworks.reshape.healing import LESSONS, OBJECTIVE, check_rate, heal, not_healed
 from attnworks.reshape.long_texts import TrialText, longest
-from attnworks.reshape.scoring import scores_of, time_ratio, weight_bytes
+from attnworks.reshape.scoring import attention_flops, scores_of, time_ratio, weight_bytes
 from attnworks.reshape.texts import Texts
 from attnworks.traces.examinee import Examinee
 from attnworks.traces.judging import Judge

@@ -17,8 +17,8 @@ from attnworks.mechanisms import MECHANISMS, Context, Geometry, Mask, MechanismS
 from attnworks.models.anatomy import Part
 from attnworks.models.head_groups import HeadGroups, carry_over, grouped
 from attnworks.models.multihead import MultiHead
-from attnworks.models.remaking import attention_parts, groups_in, mechanisms_of
 from attnworks.reshape.events import Watch, silently
+from attnworks.reshape.surgery import attention_parts, groups_in, mechanisms_of
 from attnworks.timing import Interval, interleave_within
 from attnworks.traces.judging import Judge
 from attnworks.traces.layer import LayerTrace

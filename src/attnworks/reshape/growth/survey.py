@@ -11,7 +11,11 @@ from torch import Tensor, nn
 
 from attnworks.linalg.growing import Reservoir, whitened_direction
 from attnworks.linalg.lowrank import shortened
-from attnworks.measures.growth_score import (
+from attnworks.measures.growth_statistic import Progress, Sums, gather_sample, gather_sums
+from attnworks.models.anatomy import Part, attention_layers, every_layer, heads_of
+from attnworks.models.head_groups import Head
+from attnworks.reshape.growth.apply import NewHead, Place, Step, Values
+from attnworks.reshape.growth.score import (
     BELIEVED,
     CUTOFFS,
     Kind,
@@ -24,12 +28,7 @@ from attnworks.measures.growth_score import (
     some_checks,
     value_scores,
 )
-from attnworks.measures.growth_statistic import Progress, Sums, gather_sample, gather_sums
-from attnworks.models.additions import NewHead, Place, Step, Values
-from attnworks.models.anatomy import Part
-from attnworks.models.attention_layers import attention_layers, every_layer
-from attnworks.models.head_groups import Head
-from attnworks.models.surgery import heads_of, why_not
+from attnworks.reshape.surgery import anatomy_of, why_not
 from attnworks.traces.graded import GradedLayer
 from attnworks.traces.judging import Judge
 
@@ -53,9 +52,9 @@ class _Copy(NamedTuple):
 
 def growable_layers(model: nn.Module) -> tuple[dict[str, Part], dict[str, str]]:
     """Attention layers that can grow, and for the others the reason why they cannot, in words."""
-    reasons = {slot: why_not(model, slot) for slot in every_layer(model)}
+    reasons = {slot: why_not(model, slot) for slot in every_layer(anatomy_of(model))}
     refused = {slot: reason for slot, reason in reasons.items() if reason is not None}
-    return {slot: part for slot, part in attention_layers(model).items() if slot not in refused}, refused
+    return {slot: part for slot, part in attention_layers(anatomy_of(model)).items() if slot not in refused}, refused
 
 
 class Survey:
@@ -69,7 +68,7 @@ class Survey:
     def __init__(self, judge: Judge, watch: Watch, kinds: Collection[Kind] = KINDS) -> None:
         self.judge, self.watch = judge, watch
         model = judge.original.model
-        self.every = {slot: len(heads_of(part)) for slot, part in attention_layers(model).items()}
+        self.every = {slot: len(heads_of(part)) for slot, part in attention_layers(anatomy_of(model)).items()}
         self.layers, self.refused = growable_layers(model)
         self.branches = {slot: part.branch for slot, part in self.layers.items()}
         self.heads = {slot: heads_of(part) for slot, part in self.layers.items()}

@@ -10,9 +10,9 @@ import pytest
 import torch
 from tests.model_helpers import filled
 from tests.tiny_models import TINY
+from tests.traces.trace_helpers import Keep, dense_map, random_batch, random_tokens
 from torch import Tensor, nn
 from torch.special import entr
-from trace_helpers import Keep, dense_map, random_batch, random_tokens
 
 from attnworks.data.text_batch import TextBatch
 from attnworks.hf.subject import ForeignSubject

@@ -18,14 +18,12 @@ import attnworks
 from attnworks.errors import UsageError
 from attnworks.mechanisms import Mask
 from attnworks.models import AttentionConfig, MultiHead, Transformer
-from attnworks.models.additions import stretched
-from attnworks.models.attention_layers import attention_layers
+from attnworks.models.anatomy import attention_layers, heads_of
 from attnworks.models.folder import fingerprint
 from attnworks.models.head_groups import Head
-from attnworks.models.remaking import mechanisms_of, with_mechanisms
-from attnworks.models.surgery import heads_of, put_heads, why_not
 from attnworks.models.widths import Widths
-from attnworks.training.stretching import stretched_state
+from attnworks.reshape.growth.apply import stretched, stretched_state
+from attnworks.reshape.surgery import anatomy_of, mechanisms_of, put_heads, why_not, with_mechanisms
 
 K_WIDTHS, V_WIDTHS = (5, 2, 3), (1, 7, 4)
 B, N, J = 2, 5, 7
@@ -166,7 +164,7 @@ def test_unequal_heads_one_by_one(case: str, bias: bool) -> None:
 
 def heads_of_layer(layer: MultiHead) -> list[Head]:
     model = transformer(attention=layer.config)
-    part = attention_layers(model)["enc.0"]
+    part = attention_layers(anatomy_of(model))["enc.0"]
     assert isinstance(part.attention, MultiHead)
     part.attention.load_state_dict(layer.state_dict())
     return heads_of(part)
@@ -191,7 +189,7 @@ def scores(model: Transformer) -> Tensor:
 def test_the_same_heads_are_the_same_model(attention: AttentionConfig) -> None:
     model = transformer(attention=attention)
     before, expected = fingerprint(model), scores(model)
-    for slot, part in attention_layers(model).items():
+    for slot, part in attention_layers(anatomy_of(model)).items():
         put_heads(model, slot, [head.each(torch.clone) for head in heads_of(part)])
         assert model.config.slot(slot) == attention
     assert fingerprint(model) == before and torch.equal(scores(model), expected)
@@ -218,7 +216,7 @@ def wider(head: Head, keys: int, values: int, seed: int) -> Head:
 def widened(model: Transformer) -> Transformer:
     """Every layer with a wider first head, a second one with other values, and a new one whose outputs are zero."""
     new = copy.deepcopy(model)
-    for number, (slot, part) in enumerate(attention_layers(new).items()):
+    for number, (slot, part) in enumerate(attention_layers(anatomy_of(new)).items()):
         first, second, *others = heads_of(part)
         fresh = second.each(torch.clone)._replace(W_O=torch.zeros_like(second.W_O))
         put_heads(new, slot, [wider(first, 3, 0, number), wider(second, 0, 2, number + 50), *others, fresh])
@@ -261,14 +259,14 @@ def test_heads_of_grown_layers_get_other_mechanisms() -> None:
     form = "structured:members=-1/first,error=none"
     new = with_mechanisms(model, {"enc.0": (form, "dense", "dense", "dense")})
     assert mechanisms_of(new)["enc.0"][0].startswith("structured")
-    before, after = (heads_of(attention_layers(of)["enc.0"]) for of in (model, new))
+    before, after = (heads_of(attention_layers(anatomy_of(of))["enc.0"]) for of in (model, new))
     for one, other in zip(before[1:], after[1:], strict=True):
         assert torch.equal(one.W_Q, other.W_Q) and torch.equal(one.W_O, other.W_O)
     count = [sum(parameter.numel() for parameter in of.parameters()) for of in (model, new)]
     assert count[0] - count[1] == 2 * (D_E + 1) * 8 - 2, "W_Q, W_K and biases of 8 columns, for a mix of two"
     assert scores(new).isfinite().all()
     grown = copy.deepcopy(new)
-    heads = heads_of(attention_layers(grown)["enc.0"])
+    heads = heads_of(attention_layers(anatomy_of(grown))["enc.0"])
     put_heads(grown, "enc.0", heads)
     assert torch.equal(scores(grown), scores(new))
 
@@ -278,7 +276,7 @@ def test_layers_that_cannot_grow(mechanism: str) -> None:
     model = transformer(slots={"enc.0": attention_config(mechanism=mechanism)})
     assert why_not(model, "enc.0") == "mechanisms that depend on the width of a head"
     before = fingerprint(model)
-    heads = heads_of(attention_layers(model)["enc.0"])
+    heads = heads_of(attention_layers(anatomy_of(model))["enc.0"])
     with pytest.raises(UsageError) as error:
         put_heads(model, "enc.0", [wider(heads[0], 2, 0, 0), *heads[1:]])
     assert fingerprint(model) == before and "\n" not in str(error.value)
@@ -294,8 +292,8 @@ def test_moments_are_padded_with_zeros() -> None:
     assert [(name, p.shape) for name, p in padded.named_parameters()] == [
         (name, p.shape) for name, p in new.named_parameters()
     ]
-    for slot, part in attention_layers(model).items():
-        old, wide = heads_of(part), heads_of(attention_layers(padded)[slot])
+    for slot, part in attention_layers(anatomy_of(model)).items():
+        old, wide = heads_of(part), heads_of(attention_layers(anatomy_of(padded))[slot])
         assert not any(tensor.any() for tensor in wide[3] if tensor is not None), "the new head"
         for one, other in zip(old, wide[:3], strict=True):
             for before, after in zip(one, other, strict=True):

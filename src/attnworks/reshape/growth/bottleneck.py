@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
+from attnworks.hf.subject import ForeignSubject
 from attnworks.measures.contract import MEASURES, Declared, Measure
-from attnworks.measures.growth_score import Kind, Score
-from attnworks.measures.growth_survey import KINDS, Survey
+from attnworks.measures.growth_statistic import FEWEST
 from attnworks.measures.reading import Reading
+from attnworks.reshape.growth.score import Kind, Score
+from attnworks.reshape.growth.survey import KINDS, PASSES, Survey
+from attnworks.traces.judging import Judge
 from attnworks.traces.layer import Kind as AttentionKind
 from attnworks.traces.layer import Slot
+from attnworks.traces.record import OwnSubject
 
 SOURCE = "Burgund, section 2 (S3.9-S3.30), D10"
 PER = 1000
@@ -38,6 +42,7 @@ class Bottleneck(Measure):
 
     name = "bottleneck"
     words = "how much the loss would fall for more keys, values or heads, per parameter"
+    passes = len(PASSES)
     cost = "3 backward passes, and about 6 forward passes over 128 sentences for every head and kind"
 
     def declares(self) -> tuple[Declared, ...]:
@@ -50,7 +55,22 @@ class Bottleneck(Measure):
             )
         )
 
-    def surveyed(self, survey: Survey) -> Iterable[Reading]:
+    def judged(self, judge: Judge, advance: Callable[[int], None]) -> tuple[list[Reading], list[str]]:
+        if len(judge.text.kept) < FEWEST:
+            return [], [f"{self.name}: needs {FEWEST} sentences or more"]
+        if judge.objective.relative or not isinstance(judge.original, OwnSubject | ForeignSubject):
+            return [], [f"{self.name}: needs a known model, and an objective that says how good it is"]
+
+        def watch(stage: str, done: int, total: int) -> None:
+            del total
+            if stage in PASSES:
+                advance(len(judge.text.batches[done]))
+
+        survey = Survey(judge, watch)
+        refused = [f"{slot} cannot grow: {reason}" for slot, reason in survey.refused.items()]
+        return list(self._readings(survey)), refused
+
+    def _readings(self, survey: Survey) -> Iterator[Reading]:
         slots = [Slot.parse(slot) for slot in survey.every]
         for kind in KINDS:
             found = {slot: _scores(survey, str(slot), kind) for slot in slots}

@@ -1,19 +1,23 @@
-"""Columns added to heads, and heads added to layers, by a step that may be zero: then nothing changes."""
+"""Columns added to heads, and heads added to layers, by a step that may be zero: then nothing changes.
+
+What an optimiser remembers of each weight is stretched in the same way.
+"""
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attnworks.models.attention_layers import attention_layers
+from attnworks.models.anatomy import attention_layers, heads_of
 from attnworks.models.head_groups import Head
-from attnworks.models.surgery import heads_of, put_heads
+from attnworks.reshape.surgery import anatomy_of, put_heads
+from attnworks.storage.tensors import parameters_of
 
 
 class Keys(NamedTuple):
@@ -75,7 +79,7 @@ def grown(model: nn.Module, steps: Sequence[Step]) -> nn.Module:
 
 
 def grow_in_place(model: nn.Module, steps: Sequence[Step]) -> None:
-    layers = attention_layers(model)
+    layers = attention_layers(anatomy_of(model))
     for slot in dict.fromkeys(step.place.slot for step in steps):
         heads = heads_of(layers[slot])
         put_heads(model, slot, grown_heads(heads, [step for step in steps if step.place.slot == slot]))
@@ -105,8 +109,8 @@ def stretched(model: nn.Module, like: nn.Module) -> nn.Module:
 
     Made for what an optimiser remembers of each weight, put into the place of the weights.
     """
-    new, wanted = copy.deepcopy(model), attention_layers(like)
-    for slot, part in attention_layers(new).items():
+    new, wanted = copy.deepcopy(model), attention_layers(anatomy_of(like))
+    for slot, part in attention_layers(anatomy_of(new)).items():
         heads, others = heads_of(part), heads_of(wanted[slot])
         wider = [_padded(head, other) for head, other in zip(heads, others, strict=False)]
         put_heads(new, slot, [*wider, *(other.each(torch.zeros_like) for other in others[len(heads) :])])
@@ -154,3 +158,20 @@ def _new_head(new: NewHead, length: float) -> Head:
 
 def _beside(old: Tensor, new: Tensor, axis: int = -1) -> Tensor:
     return torch.cat([old, new.to(old)], axis)
+
+
+def stretched_state(state: Mapping[str, Tensor], old: nn.Module, new: nn.Module) -> dict[str, Tensor]:
+    """`optimiser_tensors` of the old model with zeros for every weight that is new; counters stay as they are.
+
+    Adam's moments lie as the weights do, so that they are put in the place of the weights and grow as these did.
+    """
+    moments = {key.rpartition("/")[2] for key, value in state.items() if value.dim()}
+    grown = {key: value for key, value in state.items() if key.rpartition("/")[2] not in moments}
+    for moment in moments:
+        holder = copy.deepcopy(old)
+        with torch.no_grad():
+            for name, parameter in parameters_of(holder).items():
+                parameter.copy_(state.get(f"{name}/{moment}", torch.zeros_like(parameter)))
+        stretched_names = parameters_of(stretched(holder, new)).items()
+        grown |= {f"{name}/{moment}": value.detach() for name, value in stretched_names if f"{name}/{moment}" in state}
+    return grown

@@ -29,9 +29,9 @@ from attnworks.hf.subject import ForeignSubject
 from attnworks.mechanisms.structured import Structured
 from attnworks.models import MultiHead, Transformer, build
 from attnworks.models.folder import fingerprint
-from attnworks.models.remaking import attention_groups, mechanisms_of, self_attention, with_mechanisms
 from attnworks.reshape.forms import Form
 from attnworks.reshape.projecting import InForm, with_forms
+from attnworks.reshape.surgery import attention_groups, attention_parts, mechanisms_of, with_mechanisms
 
 BAND, ENDS = "structured:members=-1..0/first,error=none", "structured:members=first/mean,error=2,eps=0.3"
 FORM = Form((-1, 0, "first"), (0.5, 0.2, 0.3), (), (), 0.02, 0.0)
@@ -210,7 +210,7 @@ def test_a_head_is_what_its_form_says(name: str) -> None:
 @pytest.mark.parametrize("name", LAYERED)
 def test_queries_and_keys_that_are_not_needed_go(name: str) -> None:
     model = shared(name)
-    slot, part = next(iter(self_attention(model).items()))
+    slot, part = next(iter(attention_parts(model).items()))
     W = the(part.weights)()
     heads, e, k = W.W_Q.shape
     new = with_mechanisms(model, {slot: (BAND, *("dense",) * (heads - 1))})
@@ -220,7 +220,7 @@ def test_queries_and_keys_that_are_not_needed_go(name: str) -> None:
     family = name.partition("-")[0]
     kept = family in ("gpt2", "gpt_neox", "opt", "llama", "mistral", "qwen2")
     assert (part.shrinkable is None) == kept
-    again = the(self_attention(new)[slot].weights)()
+    again = the(attention_parts(new)[slot].weights)()
     assert torch.equal(again.W_Q[1:], W.W_Q[1:]) and torch.equal(again.W_V, W.W_V)
     assert bool(again.W_Q[0].any()) == kept
 
@@ -257,11 +257,11 @@ def test_decoding_with_a_cache_where_no_head_of_a_layer_looks(name: str) -> None
 
 def test_queries_and_keys_of_llama_go_where_no_group_shares_them() -> None:
     model = TINY["llama"].build(num_key_value_heads=6)
-    part = self_attention(model)["dec.1"]
+    part = attention_parts(model)["dec.1"]
     assert part.shrinkable is not None
     head = ("dec.1", 4)
     new = with_forms(model, {head: FORM})
-    assert the(self_attention(new)["dec.1"].shrinkable)[0].out_features == 30
+    assert the(attention_parts(new)["dec.1"].shrinkable)[0].out_features == 30
     torch.testing.assert_close(run(new, "llama"), run(model, "llama", InForm(head, FORM)), rtol=1e-10, atol=1e-10)
 
 

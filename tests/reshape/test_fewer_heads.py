@@ -11,8 +11,8 @@ import pytest
 import torch
 import transformers
 from tests.covering import covering
+from tests.hf.test_foreign_heads import grow, read
 from tests.model_helpers import change_config, filled, pure_config
-from tests.models.test_foreign_heads import grow, read
 from tests.tiny_models import TINY, inputs, shared
 from torch import Tensor, nn
 
@@ -20,15 +20,14 @@ import attnworks
 from attnworks.decoding import greedy
 from attnworks.errors import AttnworksError, UsageError
 from attnworks.hf.anatomy import HeadsIn
+from attnworks.hf.folder import as_plain
 from attnworks.hf.open import open_pretrained
 from attnworks.models import AttentionConfig, TransformerConfig, build
-from attnworks.models.attention_layers import attention_layers
-from attnworks.models.counting import attention_flops
+from attnworks.models.anatomy import attention_layers, heads_of
 from attnworks.models.folder import fingerprint
 from attnworks.models.multihead import MultiHead
-from attnworks.models.plain import as_plain
-from attnworks.models.remaking import with_mechanisms
-from attnworks.models.surgery import heads_of, keep_heads, why_not_fewer
+from attnworks.reshape.scoring import attention_flops
+from attnworks.reshape.surgery import anatomy_of, keep_heads, why_not_fewer, with_mechanisms
 from helpers import assert_close
 
 CUTTABLE = tuple(name for name in TINY if not name.startswith("albert"))
@@ -43,7 +42,7 @@ Kept = dict[str, list[int]]
 def groups(model: nn.Module) -> dict[str, tuple[int, int]]:
     """Heads, and heads that share keys and values, of every layer."""
     found = {}
-    for slot, part in attention_layers(model).items():
+    for slot, part in attention_layers(anatomy_of(model)).items():
         assert part.weights is not None
         W = part.weights()
         found[slot] = len(W.W_O), len(W.W_O) // max(W.groups, 1)
@@ -73,7 +72,7 @@ def cut(model: Any, kept: Mapping[str, Sequence[int]]) -> Any:
 def silenced(model: Any, kept: Mapping[str, Sequence[int]]) -> Any:
     """The model with W_O = 0 in the heads that are not kept."""
     new = copy.deepcopy(model)
-    for slot, part in attention_layers(new).items():
+    for slot, part in attention_layers(anatomy_of(new)).items():
         assert part.place is not None
         output = part.place[0].get_submodule(part.place[1].output)
         rows = [head.W_O for head in heads_of(part)]
@@ -153,7 +152,7 @@ def graded(model: nn.Module, slot: str) -> list[list[Tensor]]:
     with torch.no_grad():
         for parameter, grad in zip(of_grads.parameters(), (p.grad for p in model.parameters()), strict=True):
             parameter.copy_(torch.zeros_like(parameter) if grad is None else grad)
-    return [[head.W_Q, head.W_V, head.W_O] for head in heads_of(attention_layers(of_grads)[slot])]
+    return [[head.W_Q, head.W_V, head.W_O] for head in heads_of(attention_layers(anatomy_of(of_grads))[slot])]
 
 
 def test_counted() -> None:
@@ -298,7 +297,7 @@ def own(slots: dict[str, AttentionConfig]) -> Any:
 def silenced_own(model: Any, kept: Mapping[str, Sequence[int]]) -> Any:
     new = copy.deepcopy(model)
     for slot, heads in kept.items():
-        attention: Any = attention_layers(new)[slot].attention
+        attention: Any = attention_layers(anatomy_of(new))[slot].attention
         for number, rows in enumerate(attention.value_widths.split(attention.W_O, 0)):
             if number not in heads:
                 rows.zero_()
@@ -331,7 +330,7 @@ def test_training_without_heads() -> None:
     model = cut(own({}), {"enc.0": [], "cross.1": []}).train()
     ids = torch.randint(4, 23, (2, 7))
     model(ids, ids).square().mean().backward()
-    attention: Any = attention_layers(model)["enc.0"].attention
+    attention: Any = attention_layers(anatomy_of(model))["enc.0"].attention
     assert isinstance(attention, MultiHead) and attention.W_Q.numel() == attention.W_O.numel() == 0
     assert attention.b_O is not None and attention.b_O.grad is not None and bool(attention.b_O.grad.any())
     assert bool(model.source_embedding.weight.grad.any())

@@ -8,14 +8,14 @@ import pytest
 import torch
 from tests.model_helpers import the
 from tests.tiny_models import TINY, inputs, unknown_causal
+from tests.traces.trace_helpers import Keep, dense_map, random_batch, random_tokens
 from torch import Tensor
-from trace_helpers import Keep, dense_map, random_batch, random_tokens
 
 from attnworks.data.text_batch import TextBatch
 from attnworks.errors import UsageError
+from attnworks.hf import anatomy
+from attnworks.hf.anatomy import attention_kinds, model_kind
 from attnworks.hf.subject import ForeignSubject
-from attnworks.models import anatomy
-from attnworks.models.anatomy import attention_kinds, model_kind
 from attnworks.traces.layer import LayerTrace, Slot
 from attnworks.traces.subject import Spectator
 

@@ -19,7 +19,7 @@ from attnworks.errors import FolderError, UnsafeFileError
 from attnworks.hf.folder import is_reshaped, write_foreign
 from attnworks.hf.open import open_pretrained
 from attnworks.models.folder import CONFIG, MANIFEST, WEIGHTS, fingerprint
-from attnworks.models.remaking import mechanisms_of, with_mechanisms
+from attnworks.reshape.surgery import mechanisms_of, with_mechanisms
 from attnworks.storage.sealed import canonical, seal, sha256
 from attnworks.traces.examinee import open_examinee
 from attnworks.traces.text import read_text

@@ -32,8 +32,15 @@ from attnworks.experiments.recall_study import (
 )
 from attnworks.linalg.growing import Reservoir, whitened_direction
 from attnworks.linalg.line_search import Found
-from attnworks.measures import growth_score
-from attnworks.measures.growth_score import (
+from attnworks.measures.growth_statistic import CHECK, LEARN, SEARCH
+from attnworks.models import AttentionConfig, Transformer, TransformerConfig, build
+from attnworks.models.parts import Output
+from attnworks.objectives.own_callable import OwnCallable
+from attnworks.objectives.text import Outputs
+from attnworks.reshape.events import silently
+from attnworks.reshape.growth import score as growth_score
+from attnworks.reshape.growth.apply import Keys, Place, Step, Values, grown
+from attnworks.reshape.growth.score import (
     BELIEVED,
     CONVERGED,
     Score,
@@ -43,14 +50,7 @@ from attnworks.measures.growth_score import (
     some_checks,
     value_scores,
 )
-from attnworks.measures.growth_statistic import CHECK, LEARN, SEARCH
-from attnworks.measures.growth_survey import Survey
-from attnworks.models import AttentionConfig, Transformer, TransformerConfig, build
-from attnworks.models.additions import Keys, Place, Step, Values, grown
-from attnworks.models.parts import Output
-from attnworks.objectives.own_callable import OwnCallable
-from attnworks.objectives.text import Outputs
-from attnworks.reshape.events import silently
+from attnworks.reshape.growth.survey import Survey
 from attnworks.traces.judging import Judge
 
 pytestmark = pytest.mark.slow
@@ -115,7 +115,7 @@ def test_heads_in_which_the_solver_does_not_converge_get_the_closed_form(monkeyp
     assert (solved.residual < CONVERGED).all() and (closed.residual > CONVERGED).all()
     assert (solved.gain > closed.gain).all()
     limit = solved.residual.sort().values[1].item()
-    monkeypatch.setattr("attnworks.measures.growth_score.CONVERGED", limit)
+    monkeypatch.setattr("attnworks.reshape.growth.score.CONVERGED", limit)
     mixed = best_direction(T, sample, 2, cutoff=1e-4)
     stuck = int(solved.residual.argmax())
     for head in range(3):

@@ -15,12 +15,12 @@ from tests.tiny_models import TINY
 
 import attnworks
 from attnworks.exam.examiner import TOKENS_PER_BATCH
-from attnworks.measures.bottleneck import PER, Bottleneck
 from attnworks.measures.contract import MEASURES, Setting
-from attnworks.measures.growth_survey import KINDS, Survey
 from attnworks.models import AttentionConfig
 from attnworks.objectives.choosing import choose
 from attnworks.reshape.events import silently
+from attnworks.reshape.growth.bottleneck import PER, Bottleneck
+from attnworks.reshape.growth.survey import KINDS, Survey
 from attnworks.traces.judging import Judge
 from attnworks.traces.text import read_text
 
