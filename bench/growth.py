@@ -20,7 +20,7 @@ from attnworks.objectives.own_callable import OwnCallable
 from attnworks.reshape.growth.score import key_scores, value_scores
 from attnworks.reshape.surgery import anatomy_of
 from attnworks.traces.judging import Judge
-from attnworks.traces.record import OwnSubject
+from attnworks.traces.own import OwnSubject
 from attnworks.traces.text import ExamText
 
 LAYERS, HEADS, D_E, TOKENS, WORDS, AT_ONCE = 6, 8, 512, 32, 2000, 64

@@ -40,7 +40,7 @@ from attnworks.reshape.texts import Texts, from_corpus, from_lines
 from attnworks.timing import interleave
 from attnworks.traces.examinee import Examinee, open_examinee
 from attnworks.traces.judging import Judge
-from attnworks.traces.record import OwnSubject
+from attnworks.traces.own import OwnSubject
 from attnworks.traces.text import ExamText
 from attnworks.training.run import read_recipe
 

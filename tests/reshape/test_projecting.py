@@ -36,7 +36,7 @@ from attnworks.reshape.projecting import Project, rise_alone, with_forms
 from attnworks.reshape.scoring import attention_flops
 from attnworks.reshape.surgery import attention_groups, mechanisms_of, with_mechanisms
 from attnworks.reshape.texts import Texts, from_lines, from_texts
-from attnworks.traces.record import OwnSubject
+from attnworks.traces.own import OwnSubject
 
 PREVIOUS, ENDS, SELF = (f"structured:members={members},error=none" for members in ("-1", "first/mean", "0/first"))
 

@@ -16,7 +16,7 @@ from attnworks.hf.subject import ForeignSubject
 from attnworks.models.head_groups import HeadWeights
 from attnworks.traces.gates import CountHeads, HeadsOff, OpenGates
 from attnworks.traces.layer import LayerTrace, Slot
-from attnworks.traces.record import OwnSubject
+from attnworks.traces.own import OwnSubject
 from attnworks.traces.subject import Spectator, Subject
 
 SOURCE, TARGET = (7, 5, 3), (5, 11, 2)

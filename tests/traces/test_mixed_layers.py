@@ -20,7 +20,7 @@ from attnworks.measures.saturation import Saturation
 from attnworks.mechanisms import Mask
 from attnworks.reshape.surgery import mechanisms_of, with_mechanisms
 from attnworks.traces.layer import LayerTrace
-from attnworks.traces.record import OwnSubject
+from attnworks.traces.own import OwnSubject
 from attnworks.traces.rows import rows_of
 
 SOURCE, TARGET = (7, 4), (5, 3)

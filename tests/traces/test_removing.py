@@ -35,7 +35,7 @@ from attnworks.models.block import Block, Residual
 from attnworks.objectives.text import Abilities, Outputs
 from attnworks.reshape.surgery import anatomy_of
 from attnworks.traces.forward import record_forward
-from attnworks.traces.record import OwnSubject
+from attnworks.traces.own import OwnSubject
 from attnworks.traces.removing import REMOVABLE, without
 from attnworks.traces.subject import Spectator, first, watching_streams
 

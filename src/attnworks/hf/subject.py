@@ -28,7 +28,7 @@ from attnworks.models.head_groups import HeadWeights
 from attnworks.notation import tolerance
 from attnworks.objectives.text import Abilities, Outputs
 from attnworks.traces.layer import LayerTrace, Slot
-from attnworks.traces.record import stacks_of, weight_readers
+from attnworks.traces.own import stacks_of, weight_readers
 from attnworks.traces.subject import Spectator, Stacks, watching_streams
 
 OWN_HEADS_SHOWN = "attnworks-heads-shown"
@@ -392,5 +392,5 @@ def _bypassed(model: nn.Module) -> UsageError:
         expected="a model that computes attention through transformers' attention interface",
         got="one that does not (block-sparse BigBird, XLNet, code that reads ALL_ATTENTION_FUNCTIONS[...] itself, as "
         "models written for transformers 4 do, and some others)",
-        remedy="examine another model, or show its Q, K and V through attnworks.traces.adapter",
+        remedy="examine another model, or show its Q, K and V through attnworks.traces.adapted",
     )

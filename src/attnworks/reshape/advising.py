@@ -22,7 +22,7 @@ from attnworks.reshape.mixes import Mix, Option, best_mixes
 from attnworks.reshape.surgery import attention_parts, groups_in, mechanisms_of, with_mechanisms
 from attnworks.reshape.swap_trials import ByHead, Layer, Present, Trial, layers_of, try_out
 from attnworks.timing import Interval, interleave_within
-from attnworks.traces.record import OwnSubject
+from attnworks.traces.own import OwnSubject
 from attnworks.traces.subject import Subject
 
 LONGEST = 2**15

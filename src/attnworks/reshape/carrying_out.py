@@ -29,7 +29,7 @@ from attnworks.reshape.scoring import attention_flops, scores_of, time_ratio, we
 from attnworks.reshape.texts import Texts
 from attnworks.traces.examinee import Examinee
 from attnworks.traces.judging import Judge
-from attnworks.traces.record import OwnSubject
+from attnworks.traces.own import OwnSubject
 from attnworks.traces.subject import Spectator
 from attnworks.traces.text import ExamText, read_text
 

@@ -27,7 +27,7 @@ from attnworks.serve.questions import Changes
 from attnworks.serve.recent import Recent
 from attnworks.traces.examinee import Examinee
 from attnworks.traces.judging import Judge
-from attnworks.traces.record import OwnSubject
+from attnworks.traces.own import OwnSubject
 from attnworks.traces.text import read_text
 
 FORMS = ("auto", "mix", "previous", "self", "next", "first", "last", "mean", "band")

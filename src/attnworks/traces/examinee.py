@@ -19,8 +19,8 @@ from attnworks.hf.open import longest_input, open_pretrained
 from attnworks.hf.subject import ForeignSubject
 from attnworks.models import Recurrent, Transformer
 from attnworks.storage.pointer import best_of
-from attnworks.traces.adapter import AdaptedSubject, readers_of, unwritten
-from attnworks.traces.record import OwnSubject
+from attnworks.traces.adapted import AdaptedSubject, readers_of, unwritten
+from attnworks.traces.own import OwnSubject
 from attnworks.traces.subject import Subject
 from attnworks.training.trained import open_run
 
@@ -73,7 +73,7 @@ def examinee_of(model: Any, tokenizer: Any, name: str | None = None, max_tokens:
         asked="an examination",
         expected="a path, a Transformer or Recurrent of attnworks, or a Hugging Face model",
         got=type(model).__name__,
-        remedy="show a module of your own through attnworks.traces.adapter",
+        remedy="show a module of your own through attnworks.traces.adapted",
     )
 
 
@@ -129,7 +129,7 @@ def foreign_examinee(model: Any, tokenizer: Any, name: str, max_tokens: int | No
             asked=f"an examination of {name}",
             expected="a model that reads text",
             got=f"one that reads {reads}",
-            remedy="choose another model, or show it through attnworks.traces.adapter",
+            remedy="choose another model, or show it through attnworks.traces.adapted",
         )
     mask_id = tokenizer.mask_token_id if isinstance(tokenizer.mask_token_id, int) else None
     subject, longest = ForeignSubject(model, name, mask_id), longest_input(model)

@@ -16,7 +16,7 @@ from attnworks.reshape.growth.survey import KINDS, PASSES, Survey
 from attnworks.traces.judging import Judge
 from attnworks.traces.layer import Kind as AttentionKind
 from attnworks.traces.layer import Slot
-from attnworks.traces.record import OwnSubject
+from attnworks.traces.own import OwnSubject
 
 SOURCE = "Burgund, section 2 (S3.9-S3.30), D10"
 PER = 1000

@@ -21,11 +21,11 @@ from attnworks.errors import AttnworksError, UnknownNameError, UsageError
 from attnworks.mechanisms import Mask
 from attnworks.models import Observation, Transformer
 from attnworks.objectives.text import Outputs
-from attnworks.traces.adapter import AdaptedSubject, Show, readers_of
+from attnworks.traces.adapted import AdaptedSubject, Show, readers_of
 from attnworks.traces.examinee import Examinee, examinee_of
 from attnworks.traces.gates import HeadsOff, OpenGates
 from attnworks.traces.layer import Slot
-from attnworks.traces.record import OwnSubject
+from attnworks.traces.own import OwnSubject
 from attnworks.traces.rows import rows_of
 
 B, HEADS, WIDTH, VALUE = 4, 6, 5, 3
