@@ -38,9 +38,9 @@ from attnworks.reshape.ranking import rank
 from attnworks.reshape.swapping import advise, swapped, whole_layers
 from attnworks.reshape.texts import Texts, from_corpus, from_lines
 from attnworks.timing import interleave
-from attnworks.traces.examinee import Examinee, open_examinee
 from attnworks.traces.judging import Judge
 from attnworks.traces.own import OwnSubject
+from attnworks.traces.subject import Examinee, open_examinee
 from attnworks.traces.text import ExamText
 from attnworks.training.run import read_recipe
 

@@ -20,7 +20,7 @@ from attnworks.reshape.history import Place, write_outcome
 from attnworks.reshape.pruning import Prune
 from attnworks.reshape.texts import from_texts as split
 from attnworks.serve.starting import _page
-from attnworks.traces.examinee import open_examinee
+from attnworks.traces.subject import open_examinee
 
 
 class Pruned:

@@ -23,8 +23,8 @@ from attnworks.exam.run import run_examination
 from attnworks.hf.subject import ForeignSubject
 from attnworks.measures.contract import MEASURES, Declared, Setting
 from attnworks.measures.reading import Reading
-from attnworks.traces.examinee import Examinee
 from attnworks.traces.own import OwnSubject
+from attnworks.traces.subject import Examinee
 from attnworks.traces.text import ExamText
 
 SOURCE, TARGET, WORDS, MASK = (7, 3, 5, 11, 5, 7, 2), (5, 11, 3, 2, 5, 7, 3), 13, 4

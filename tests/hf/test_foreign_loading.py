@@ -26,7 +26,8 @@ from attnworks.errors import (
     UsageError,
 )
 from attnworks.hf.anatomy import foreign_anatomy
-from attnworks.hf.open import longest_input, open_pretrained
+from attnworks.hf.open import open_pretrained
+from attnworks.hf.subject import longest_input
 from attnworks.traces.forward import check_streams
 
 transformers: Any = pytest.importorskip("transformers")

@@ -21,7 +21,7 @@ from attnworks.hf.open import open_pretrained
 from attnworks.models.folder import CONFIG, MANIFEST, WEIGHTS, fingerprint
 from attnworks.reshape.surgery import mechanisms_of, with_mechanisms
 from attnworks.storage.sealed import canonical, seal, sha256
-from attnworks.traces.examinee import open_examinee
+from attnworks.traces.subject import open_examinee
 from attnworks.traces.text import read_text
 
 BAND, ENDS = "structured:members=-1..0/first,error=none", "structured:members=first/mean,error=2,eps=0.3"

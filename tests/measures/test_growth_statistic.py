@@ -31,9 +31,9 @@ from attnworks.models.head_groups import Head
 from attnworks.reshape.growth.apply import Addition, Keys, Place, Step, Values, grown
 from attnworks.reshape.surgery import anatomy_of
 from attnworks.reshape.texts import Texts
-from attnworks.traces.examinee import examinee_of as any_examinee
 from attnworks.traces.graded import graded_layers
 from attnworks.traces.judging import Judge
+from attnworks.traces.subject import examinee_of as any_examinee
 from helpers import assert_close
 
 P_ = 2

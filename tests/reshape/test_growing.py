@@ -44,8 +44,8 @@ from attnworks.reshape.history import Place, receipts, undo, write_outcome
 from attnworks.reshape.replaying import replay
 from attnworks.reshape.surgery import anatomy_of
 from attnworks.reshape.texts import Texts, from_corpus
-from attnworks.traces.examinee import open_examinee
 from attnworks.traces.graded import graded_layers
+from attnworks.traces.subject import open_examinee
 from attnworks.training.run import Run
 from helpers import assert_close, unchecked
 

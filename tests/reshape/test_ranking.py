@@ -28,11 +28,11 @@ from attnworks.reshape.heads import Unit, without
 from attnworks.reshape.ranking import RANKINGS, rank
 from attnworks.reshape.structural_ranking import role_gains
 from attnworks.reshape.texts import from_texts
-from attnworks.traces.examinee import examinee_of as any_examinee
 from attnworks.traces.gates import CountHeads, HeadsOff
 from attnworks.traces.judging import Judge
 from attnworks.traces.layer import Slot
 from attnworks.traces.subject import Spectator, Subject
+from attnworks.traces.subject import examinee_of as any_examinee
 
 THREE = AttentionConfig(heads=3, d_k=D_K, d_v=D_V)
 ONE_LAYER: dict[str, Any] = {"encoder_layers": 1, "decoder_layers": 1}

@@ -21,6 +21,7 @@ from attnworks.data.passages import Passage, Side
 from attnworks.data.tokens import TokenRow
 from attnworks.decoding.evaluating import evaluating
 from attnworks.errors import UnknownNameError, UsageError
+from attnworks.hf.subject import foreign_examinee
 from attnworks.mechanisms import Geometry, MechanismSpec
 from attnworks.models import AttentionConfig
 from attnworks.models.folder import fingerprint
@@ -34,7 +35,6 @@ from attnworks.reshape.long_texts import TrialText, join, joined
 from attnworks.reshape.surgery import attention_groups, attention_parts, mechanisms_of, with_mechanisms
 from attnworks.reshape.swap_trials import NOW, Present, Timed, Trial, Trying, layers_of, try_out
 from attnworks.reshape.swapping import Swap, heads_of_layers
-from attnworks.traces.examinee import foreign_examinee
 from attnworks.traces.subject import first
 
 NARROW, WIDE = "window:window=1", "window:window=64"

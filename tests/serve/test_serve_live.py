@@ -29,9 +29,9 @@ from attnworks.serve.changing import KEPT, ChangedModels
 from attnworks.serve.live import LiveModel
 from attnworks.serve.questions import Changes, Question
 from attnworks.serve.saying import Output, _classes
-from attnworks.traces.examinee import open_examinee
 from attnworks.traces.gates import HeadsOff
 from attnworks.traces.layer import Slot
+from attnworks.traces.subject import open_examinee
 from attnworks.traces.text import read_text
 
 TEXT, SHORT = LINES[1], LINES[3]

@@ -15,18 +15,18 @@ from trace_helpers import Keep, dense_map, random_batch
 import attnworks
 from attnworks.data.passages import embedded, from_texts
 from attnworks.data.text_batch import TextBatch
-from attnworks.data.tokenizing import VocabularyReader
+from attnworks.data.tokenizing import VocabularyReader, readers_of
 from attnworks.data.vocabulary import Vocabulary
 from attnworks.errors import AttnworksError, UnknownNameError, UsageError
 from attnworks.mechanisms import Mask
 from attnworks.models import Observation, Transformer
 from attnworks.objectives.text import Outputs
-from attnworks.traces.adapted import AdaptedSubject, Show, readers_of
-from attnworks.traces.examinee import Examinee, examinee_of
+from attnworks.traces.adapted import AdaptedSubject, Show
 from attnworks.traces.gates import HeadsOff, OpenGates
 from attnworks.traces.layer import Slot
 from attnworks.traces.own import OwnSubject
 from attnworks.traces.rows import rows_of
+from attnworks.traces.subject import Examinee, examinee_of
 
 B, HEADS, WIDTH, VALUE = 4, 6, 5, 3
 SOURCE, TARGET = (7, 7, 5, 3), (5, 11, 3, 2)

@@ -20,8 +20,8 @@ from attnworks.objectives.own_callable import OwnFunction
 from attnworks.receipt import Receipt
 from attnworks.reshape.history import receipts_of
 from attnworks.reshape.lineage import LINEAGE, lineage_of
-from attnworks.traces.examinee import Examinee, examinee_of
 from attnworks.traces.removing import without
+from attnworks.traces.subject import Examinee, examinee_of
 from attnworks.traces.text import read_text
 from attnworks.training.distributed import Team
 

@@ -19,11 +19,9 @@ from torch import nn
 from attnworks.errors import FolderError, MissingExtraError, UnsafeFileError, in_short
 from attnworks.hf import quiet
 from attnworks.hf.anatomy import ModelKind, model_kind
-from attnworks.hf.families import FAMILIES
 from attnworks.hf.folder import PREFIX, is_reshaped, open_reshaped
 from attnworks.hf.heads import ENTRY
 from attnworks.models.folder import PICKLES, cast
-from attnworks.models.transformer import Transformer
 from attnworks.notation import DTYPES
 from attnworks.registry import unknown_name
 from attnworks.storage.disk import check_regular_files, disk_errors
@@ -110,21 +108,6 @@ def open_pretrained(
     return Pretrained(
         model.to(device).eval(), tokenizer, name, model_kind(model), tuple(sorted(report["missing_keys"]))
     )
-
-
-def longest_input(model: nn.Module) -> int | None:
-    """How many positions the model has; None if nothing limits them, as with T5's relative positions.
-
-    RoBERTa numbers positions from the one after the padding token's id, and so has fewer than its config says.
-    """
-    config: Any = getattr(model, "config", None)
-    if isinstance(model, Transformer):
-        return model.config.max_length if model.config.positions == "learned" else None
-    positions = getattr(config, "max_position_embeddings", None)
-    if not isinstance(positions, int) or positions <= 0:
-        return None
-    family = FAMILIES.get(config.model_type)
-    return positions - config.pad_token_id - 1 if family is not None and family.counts_from_padding else positions
 
 
 def _transformers(asked: str) -> ModuleType:

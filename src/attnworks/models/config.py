@@ -111,6 +111,11 @@ class TokenConfig:
     def target_size(self) -> int:
         return self.vocabulary if self.target_vocabulary is None else self.target_vocabulary
 
+    @property
+    def longest(self) -> int | None:
+        """How many positions a model has; None if nothing limits them."""
+        return None
+
     def with_vocabulary(self: C, vocabulary: int, target_vocabulary: int | None = None) -> C:
         return replace(self, vocabulary=vocabulary, target_vocabulary=target_vocabulary)
 
@@ -210,6 +215,10 @@ class TransformerConfig(TokenConfig):
     @property
     def has_final_norm(self) -> bool:
         return self.norm == "pre" if self.final_norm is None else self.final_norm
+
+    @property
+    def longest(self) -> int | None:
+        return self.max_length if self.positions == "learned" else None
 
     def slot_names(self) -> tuple[str, ...]:
         """Every attention layer, in the order in which data meets them."""

@@ -27,10 +27,9 @@ from attnworks.reshape.healing import LESSONS, OBJECTIVE, check_rate, heal, not_
 from attnworks.reshape.long_texts import TrialText, longest
 from attnworks.reshape.scoring import attention_flops, scores_of, time_ratio, weight_bytes
 from attnworks.reshape.texts import Texts
-from attnworks.traces.examinee import Examinee
 from attnworks.traces.judging import Judge
 from attnworks.traces.own import OwnSubject
-from attnworks.traces.subject import Spectator
+from attnworks.traces.subject import Examinee, Spectator
 from attnworks.traces.text import ExamText, read_text
 
 OWN_RATE, FOREIGN_RATE = 3e-4, 5e-5

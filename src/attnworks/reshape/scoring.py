@@ -14,9 +14,8 @@ from attnworks.mechanisms.dense import Dense
 from attnworks.objectives.embedding import SentenceEmbedding
 from attnworks.reshape.surgery import attention_parts, groups_in
 from attnworks.timing import Interval, interleave_within
-from attnworks.traces.examinee import Examinee
 from attnworks.traces.judging import Judge
-from attnworks.traces.subject import Subject
+from attnworks.traces.subject import Examinee, Subject
 from attnworks.traces.text import WRITTEN_AT_ONCE, ExamText
 from attnworks.training.evaluate import translation_scores
 

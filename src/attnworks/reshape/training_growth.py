@@ -21,7 +21,7 @@ from attnworks.reshape.growth.score import Kind
 from attnworks.reshape.growth_methods import METHODS
 from attnworks.reshape.growth_places import NoBottleneckError, Spot, spread
 from attnworks.reshape.surgery import anatomy_of
-from attnworks.traces.examinee import own_examinee
+from attnworks.traces.own import own_examinee
 from attnworks.training.checkpoint import optimiser_tensors
 from attnworks.training.events import Grown
 from attnworks.training.run import Run

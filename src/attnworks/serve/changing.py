@@ -25,9 +25,9 @@ from attnworks.reshape.surgery import attention_parts, mechanisms_of, silence_he
 from attnworks.reshape.swap_trials import layers_of
 from attnworks.serve.questions import Changes
 from attnworks.serve.recent import Recent
-from attnworks.traces.examinee import Examinee
 from attnworks.traces.judging import Judge
 from attnworks.traces.own import OwnSubject
+from attnworks.traces.subject import Examinee
 from attnworks.traces.text import read_text
 
 FORMS = ("auto", "mix", "previous", "self", "next", "first", "last", "mean", "band")

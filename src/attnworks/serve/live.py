@@ -27,7 +27,7 @@ from attnworks.serve.looking import Looked, Read, as_written, has_scores, look, 
 from attnworks.serve.questions import Changes, Question
 from attnworks.serve.recent import Recent
 from attnworks.serve.saying import Said, moved, say
-from attnworks.traces.examinee import Examinee
+from attnworks.traces.subject import Examinee
 
 REMEMBERED = 8
 """Sentences for which it is known what the untouched model says."""

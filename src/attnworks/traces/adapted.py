@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from attnworks.data.text_batch import Kind, TextBatch
-from attnworks.data.tokenizing import HuggingFaceReader, SideReader, VocabularyReader
+from attnworks.data.tokenizing import readers_of
 from attnworks.data.tokens import TokenRow
-from attnworks.data.vocabulary import Vocabulary
 from attnworks.errors import UsageError
-from attnworks.hf.subject import linear_queries
 from attnworks.mechanisms import Mask
 from attnworks.mechanisms.dense import fused
 from attnworks.models.anatomy import BlockAnatomy
@@ -22,8 +20,8 @@ from attnworks.models.head_groups import HeadWeights
 from attnworks.notation import tolerance
 from attnworks.objectives.text import Abilities, Outputs
 from attnworks.registry import unknown_name
-from attnworks.traces.layer import SHORT, LayerTrace, Slot, StreamTrace
-from attnworks.traces.subject import Spectator
+from attnworks.traces.layer import SHORT, LayerTrace, Slot, StreamTrace, linear_queries
+from attnworks.traces.subject import Examinee, Spectator
 
 KINDS: dict[str, tuple[Kind, ...]] = {
     "encoder": ("encoder",),
@@ -31,8 +29,6 @@ KINDS: dict[str, tuple[Kind, ...]] = {
     "encoder-decoder": ("encoder", "decoder", "cross"),
 }
 """What a model is, and the attention that it has."""
-
-Spell = Callable[[int], str]
 
 
 class AdaptedSubject:
@@ -225,22 +221,18 @@ class Show:
             )
 
 
-class Readers(NamedTuple):
-    """What reads the source (or only side) and the target of a text, and what spells their tokens."""
-
-    source: SideReader
-    target: SideReader | None
-    spell: tuple[Spell, Spell]
+def examinee_at(path: str, *, max_tokens: int | None, device: str, dtype: str) -> None:
+    """No path leads to a module of one's own."""
+    del path, max_tokens, device, dtype
 
 
-def readers_of(kind: str, given: Any, max_tokens: int | None = None) -> Readers:
-    """The readers of a model of this kind, of a Vocabulary, a tokenizer, a SideReader, or a pair of them."""
-    source, target = given if isinstance(given, tuple) else (given, given)
-    reader, spell = _reader(source, "target" if kind == "decoder" else "source", max_tokens)
-    if kind != "encoder-decoder":
-        return Readers(reader, None, (spell, spell))
-    other, spell_target = _reader(target, "target", max_tokens)
-    return Readers(reader, other, (spell, spell_target))
+def examinee_with(model: Any, tokenizer: Any, name: str | None, max_tokens: int | None) -> Examinee | None:
+    """An `AdaptedSubject`, which has a name already; None for another model."""
+    del name
+    if not isinstance(model, AdaptedSubject):
+        return None
+    source, target, spell = readers_of(model.abilities.kind, tokenizer, max_tokens)
+    return Examinee(model, source, target, unwritten, spell)
 
 
 def unwritten(model: Any, sources: Sequence[TokenRow]) -> list[TokenRow]:
@@ -251,21 +243,6 @@ def unwritten(model: Any, sources: Sequence[TokenRow]) -> list[TokenRow]:
         expected="passages with a target each",
         got="sources alone",
         remedy="give pairs of texts; a module of your own is not asked to translate",
-    )
-
-
-def _reader(given: Any, side: Literal["source", "target"], max_tokens: int | None) -> tuple[SideReader, Spell]:
-    if isinstance(given, Vocabulary):
-        return VocabularyReader(given, side, max_tokens=max_tokens), given.token
-    if hasattr(given, "num_special_tokens_to_add"):
-        return HuggingFaceReader(given, max_tokens=max_tokens), given.convert_ids_to_tokens
-    if isinstance(given, SideReader):
-        return given, str
-    raise UsageError(
-        asked=f"what reads the {side}",
-        expected="a Vocabulary, a tokenizer of Hugging Face or a SideReader",
-        got=type(given).__name__,
-        remedy="pass one beside the model, or a pair of them for an encoder-decoder",
     )
 
 

@@ -1,21 +1,28 @@
-"""attnworks's own models under examination."""
+"""attnworks's own models, with their vocabularies."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
-from attnworks.data.text_batch import Kind, TextBatch
-from attnworks.data.vocabulary import EOS
+from attnworks.data.text_batch import TextBatch
+from attnworks.data.tokenizing import VocabularyReader, decoder_row
+from attnworks.data.tokens import TokenRow, collate_tokens
+from attnworks.data.vocabulary import BOS, EOS, PAD, Vocabulary
+from attnworks.decoding import greedy
+from attnworks.decoding.translate import longest_target
 from attnworks.errors import UsageError
 from attnworks.models import Observation, Recurrent, Transformer
 from attnworks.models.anatomy import BlockAnatomy, own_anatomy
 from attnworks.models.head_groups import HeadWeights
 from attnworks.objectives.text import Abilities, Outputs
+from attnworks.storage.pointer import best_of
 from attnworks.traces.layer import LayerTrace, Slot
-from attnworks.traces.subject import Spectator, Stacks, watching_streams
+from attnworks.traces.subject import Examinee, Spectator, stacks_of, watching_streams, weight_readers
+from attnworks.training.trained import open_run
 
 
 class OwnSubject:
@@ -70,29 +77,64 @@ def own_trace(seen: Observation, batch: TextBatch, read_weights: Callable[[], He
     )  # fmt: skip
 
 
-def weight_readers(blocks: Sequence[BlockAnatomy] | None) -> dict[Slot, Callable[[], HeadWeights]]:
-    """What reads the weights of each attention layer as they are when it is called."""
-    return {
-        Slot("cross" if part.role == "cross" else block.kind, block.layer): part.weights
-        for block in blocks or ()
-        for part in block.parts
-        if part.weights is not None
-    }
-
-
-def stacks_of(blocks: Sequence[BlockAnatomy] | None) -> Stacks:
-    if blocks is None:
-        return {}
-    kinds: tuple[Kind, ...] = ("encoder", "decoder")
-    by_kind: dict[Kind, list[nn.Module]] = {
-        kind: [block.module for block in blocks if block.kind == kind] for kind in kinds
-    }
-    return {kind: modules for kind, modules in by_kind.items() if modules}
-
-
 def _kind(model: nn.Module) -> str:
     if isinstance(model, Recurrent):
         return "encoder-decoder"
     assert isinstance(model, Transformer)
     sides = [name for name, stack in (("encoder", model.encoder), ("decoder", model.decoder)) if len(stack)]
     return "-".join(sides)
+
+
+def examinee_at(path: str, *, max_tokens: int | None, device: str, dtype: str) -> Examinee | None:
+    """A training run; None for another path."""
+    folder = Path(path)
+    if not folder.is_dir() or best_of(folder) is None:
+        return None
+    trained = open_run(folder, device=device, dtype=dtype)
+    return own_examinee(trained.model, (trained.source, trained.target), str(folder), max_tokens)
+
+
+def examinee_with(model: Any, tokenizer: Any, name: str | None, max_tokens: int | None) -> Examinee | None:
+    """A Transformer or a recurrent encoder-decoder; None for another model."""
+    if not isinstance(model, Transformer | Recurrent):
+        return None
+    return own_examinee(model, tokenizer, name or type(model).__name__, max_tokens)
+
+
+def own_examinee(
+    model: Transformer | Recurrent,
+    vocabularies: Vocabulary | tuple[Vocabulary, Vocabulary],
+    name: str,
+    max_tokens: int | None = None,
+) -> Examinee:
+    """A model of attnworks with one vocabulary, or one for each side."""
+    if isinstance(vocabularies, Vocabulary):
+        vocabularies = vocabularies, vocabularies
+    if not isinstance(vocabularies, tuple):
+        raise UsageError(
+            asked=f"an examination of {name}",
+            expected="the vocabulary of the model, or those of source and target",
+            got=type(vocabularies).__name__,
+            remedy="pass the Vocabulary, or the pair of them, that the model was trained with",
+        )
+    subject, longest = OwnSubject(model, name), model.config.longest
+    source, target = vocabularies
+    if subject.abilities.kind != "encoder-decoder":
+        side = "target" if subject.abilities.kind == "decoder" else "source"
+        own = target if side == "target" else source
+        return Examinee(subject, VocabularyReader(own, side, longest, max_tokens), spell=(own.token, own.token))
+
+    def write(model: Transformer | Recurrent, sources: Sequence[TokenRow]) -> list[TokenRow]:
+        read = collate_tokens(sources, PAD).to(next(model.parameters()).device)
+        cut = longest_target(read.ids.shape[1])
+        cut = cut if longest is None else min(cut, longest - 1)
+        written = greedy(model, read.ids, read.real, bos=BOS, eos=EOS, longest=cut)
+        return [decoder_row(BOS, [token for token in found.tokens if token != EOS]) for found in written]
+
+    return Examinee(
+        subject,
+        VocabularyReader(source, "source", longest, max_tokens),
+        VocabularyReader(target, "target", longest, max_tokens),
+        write,
+        (source.token, target.token),
+    )
