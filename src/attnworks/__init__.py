@@ -24,10 +24,9 @@ if TYPE_CHECKING:
         traces,
         training,
     )
-    from attnworks.api import load, save
+    from attnworks.api import examine, load, save
     from attnworks.exam.comparing import compare
     from attnworks.exam.folder import read_exam
-    from attnworks.exam.run import examine
     from attnworks.models import build, preset
     from attnworks.reports.page import report
 
@@ -60,7 +59,7 @@ __all__ = [
 _HOME = {
     "build": "models",
     "compare": "exam.comparing",
-    "examine": "exam.run",
+    "examine": "api",
     "load": "api",
     "preset": "models",
     "read_exam": "exam.folder",

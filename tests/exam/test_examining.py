@@ -10,10 +10,11 @@ from tests.exam_helpers import LINES, TINY, tiny_run, tiny_tokenizer
 from tests.training.training_helpers import SMALL
 from torch import Tensor, nn
 
+from attnworks.api import examine
 from attnworks.data.passages import Passage, Side, embedded
 from attnworks.errors import UnknownNameError, UsageError
 from attnworks.exam.examiner import Request
-from attnworks.exam.run import examine, run_examination
+from attnworks.exam.run import run_examination
 from attnworks.measures.reading import Reading
 from attnworks.models.presets import PRESETS
 from attnworks.traces.subject import examinee_of

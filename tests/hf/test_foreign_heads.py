@@ -29,6 +29,7 @@ from torch import Tensor, nn
 import attnworks
 from attnworks.errors import AttnworksError, UsageError
 from attnworks.hf.anatomy import HeadsIn, HeadsOut
+from attnworks.hf.heads import foreign_layers
 from attnworks.hf.subject import ForeignSubject
 from attnworks.models import build
 from attnworks.models.anatomy import attention_layers, heads_of
@@ -164,7 +165,7 @@ def test_growth_that_is_silent_at_first(name: str) -> None:
     grow(model, silent=True)
     assert_silent(read(model), expected)
     model(**inputs(model))[0].square().sum().backward()
-    for slot, part in attention_layers(anatomy_of(model)).items():
+    for slot, part in foreign_layers(model).items():
         block, at = the(part.place)
         k, (key, output) = widths[slot], (gradient_in(block, path) for path in (at.key.path, at.output))
         assert key[k : k + KEYS].any(1).all(), "W_K of the columns that are new in head 0"

@@ -21,6 +21,7 @@ from attnworks.decoding import greedy
 from attnworks.errors import AttnworksError, UsageError
 from attnworks.hf.anatomy import HeadsIn
 from attnworks.hf.folder import as_plain
+from attnworks.hf.heads import foreign_layers
 from attnworks.hf.open import open_pretrained
 from attnworks.models import AttentionConfig, TransformerConfig, build
 from attnworks.models.anatomy import attention_layers, heads_of
@@ -72,7 +73,7 @@ def cut(model: Any, kept: Mapping[str, Sequence[int]]) -> Any:
 def silenced(model: Any, kept: Mapping[str, Sequence[int]]) -> Any:
     """The model with W_O = 0 in the heads that are not kept."""
     new = copy.deepcopy(model)
-    for slot, part in attention_layers(anatomy_of(new)).items():
+    for slot, part in foreign_layers(new).items():
         assert part.place is not None
         output = part.place[0].get_submodule(part.place[1].output)
         rows = [head.W_O for head in heads_of(part)]

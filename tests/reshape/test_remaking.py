@@ -25,6 +25,7 @@ from torch import Tensor
 
 from attnworks.data.text_batch import TextBatch
 from attnworks.errors import UnknownNameError, UsageError
+from attnworks.hf.heads import foreign_layers
 from attnworks.hf.subject import ForeignSubject
 from attnworks.mechanisms.structured import Structured
 from attnworks.models import MultiHead, Transformer, build
@@ -210,7 +211,7 @@ def test_a_head_is_what_its_form_says(name: str) -> None:
 @pytest.mark.parametrize("name", LAYERED)
 def test_queries_and_keys_that_are_not_needed_go(name: str) -> None:
     model = shared(name)
-    slot, part = next(iter(attention_parts(model).items()))
+    slot, part = next(iter(foreign_layers(model).items()))
     W = the(part.weights)()
     heads, e, k = W.W_Q.shape
     new = with_mechanisms(model, {slot: (BAND, *("dense",) * (heads - 1))})
@@ -257,11 +258,11 @@ def test_decoding_with_a_cache_where_no_head_of_a_layer_looks(name: str) -> None
 
 def test_queries_and_keys_of_llama_go_where_no_group_shares_them() -> None:
     model = TINY["llama"].build(num_key_value_heads=6)
-    part = attention_parts(model)["dec.1"]
+    part = foreign_layers(model)["dec.1"]
     assert part.shrinkable is not None
     head = ("dec.1", 4)
     new = with_forms(model, {head: FORM})
-    assert the(attention_parts(new)["dec.1"].shrinkable)[0].out_features == 30
+    assert the(foreign_layers(new)["dec.1"].shrinkable)[0].out_features == 30
     torch.testing.assert_close(run(new, "llama"), run(model, "llama", InForm(head, FORM)), rtol=1e-10, atol=1e-10)
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from attnworks.errors import AttnworksError, UsageError
+from attnworks.exam.lineage import Lineage, lineage_of, read_lineage
 from attnworks.receipt import Change, HeadMap, Healing, Losses, Receipt
-from attnworks.reshape.lineage import Lineage, lineage_of, read_lineage
 
 
 def receipt(step: int, **heads: tuple[int, tuple[int | None, ...]]) -> Receipt:
