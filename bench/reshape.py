@@ -31,10 +31,10 @@ from attnworks.objectives.choosing import choose
 from attnworks.objectives.text import Outputs, TextObjective
 from attnworks.reshape.carrying_out import Care, carry_out, judge_on, mean_length
 from attnworks.reshape.contract import Bench
-from attnworks.reshape.heads import without
 from attnworks.reshape.healing import heal
 from attnworks.reshape.pruning import LEVELS, Prune, units_of
 from attnworks.reshape.ranking import rank
+from attnworks.reshape.surgery import without
 from attnworks.reshape.swapping import advise, swapped, whole_layers
 from attnworks.reshape.texts import Texts, from_corpus, from_lines
 from attnworks.timing import interleave

@@ -31,13 +31,13 @@ from attnworks.receipt import Receipt
 from attnworks.reshape import ranking
 from attnworks.reshape.carrying_out import Care, carry_out
 from attnworks.reshape.gates_training import train_gates
-from attnworks.reshape.heads import Head, without
+from attnworks.reshape.heads import Head
 from attnworks.reshape.healing import stream_distance
 from attnworks.reshape.history import receipts, undo
 from attnworks.reshape.pruning import LEVELS, Prune, units_of
 from attnworks.reshape.ranking import RANKINGS
 from attnworks.reshape.replaying import replay
-from attnworks.reshape.surgery import anatomy_of
+from attnworks.reshape.surgery import anatomy_of, without
 from attnworks.reshape.swapping import Swap
 from attnworks.traces.gates import HeadsOff
 from attnworks.traces.layer import Slot

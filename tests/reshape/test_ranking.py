@@ -24,9 +24,10 @@ from attnworks.models.multihead import MultiHead
 from attnworks.reshape import ranking
 from attnworks.reshape.contract import Bench
 from attnworks.reshape.gates_training import train_gates
-from attnworks.reshape.heads import Unit, without
+from attnworks.reshape.heads import Unit
 from attnworks.reshape.ranking import RANKINGS, rank
 from attnworks.reshape.structural_ranking import role_gains
+from attnworks.reshape.surgery import without
 from attnworks.reshape.texts import from_texts
 from attnworks.traces.gates import CountHeads, HeadsOff
 from attnworks.traces.judging import Judge

@@ -1,4 +1,4 @@
-"""transformers without its progress bars and warnings."""
+"""Models of Hugging Face: opening, anatomy, observed passes, mechanisms and heads of ours in them, folders."""
 
 from __future__ import annotations
 

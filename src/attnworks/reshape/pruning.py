@@ -16,9 +16,9 @@ from attnworks.models.anatomy import attention_layers
 from attnworks.receipt import HeadMap
 from attnworks.registry import unknown_name
 from attnworks.reshape.contract import RESHAPES, Bench, Made, Reshape
-from attnworks.reshape.heads import Head, Unit, choose_heads, without
+from attnworks.reshape.heads import Head, Unit, choose_heads
 from attnworks.reshape.ranking import RANKINGS, rank
-from attnworks.reshape.surgery import anatomy_of, check_can_keep, keep_heads, why_not_fewer
+from attnworks.reshape.surgery import anatomy_of, check_can_keep, keep_heads, why_not_fewer, without
 from attnworks.traces.gates import CountHeads
 from attnworks.traces.subject import Spectator
 

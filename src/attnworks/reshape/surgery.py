@@ -7,7 +7,7 @@ What is done to an own model is in `models/surgery.py`, what is done to one of H
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -39,6 +39,9 @@ from attnworks.models.surgery import (
     with_own_mechanisms,
 )
 from attnworks.models.transformer import Transformer
+from attnworks.reshape.heads import Unit
+from attnworks.traces.gates import HeadsOff
+from attnworks.traces.layer import Slot
 
 
 def anatomy_of(model: nn.Module) -> tuple[BlockAnatomy, ...] | None:
@@ -144,6 +147,11 @@ def silence_heads(model: nn.Module, slot: str, silent: Collection[int]) -> None:
         for number, head in enumerate(heads_of(part))
     ]
     put_heads(model, slot, heads)
+
+
+def without(units: Iterable[Unit]) -> HeadsOff:
+    """Runs a model without these heads."""
+    return HeadsOff((Slot.parse(slot), head) for unit in units for slot, head in unit)
 
 
 # --- mechanisms ---
