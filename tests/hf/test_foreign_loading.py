@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.model_helpers import the, transformer
+from tests.model_helpers import the
 from tests.tiny_models import POSITIONS, TINY, WORDS, inputs, unknown_causal
 from torch import Tensor
 
@@ -379,6 +379,4 @@ def test_positions_without_limit() -> None:
     assert longest_input(TINY["t5"].build()) is None
     assert longest_input(TINY["vit"].build()) is None
     assert longest_input(torch.nn.Linear(2, 3)) is None
-    assert longest_input(transformer()) is None
-    assert longest_input(transformer(positions="learned", max_length=23)) == 23
     assert longest_input(TINY["llama"].build()) == POSITIONS

@@ -22,10 +22,11 @@ from attnworks.measures.paths import Paths
 from attnworks.measures.rollout import Rollout
 from attnworks.mechanisms import Mask
 from attnworks.models import PureAttention
-from attnworks.models.anatomy import BlockAnatomy, Part, own_anatomy
+from attnworks.models.anatomy import BlockAnatomy, Part
 from attnworks.models.observe import Observation
 from attnworks.models.parts import LayerNorm
 from attnworks.notation import tolerance
+from attnworks.reshape.surgery import anatomy_of
 from attnworks.traces.forward import BlockTrace, ForwardTrace, PartTrace
 from attnworks.traces.frozen import frozen_norm, frozen_steps, whole_maps
 from attnworks.traces.layer import LayerTrace, Slot
@@ -57,7 +58,7 @@ class Watched:
     """One forward pass, seen through hooks: blocks and branches in the order of their calls."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.blocks: tuple[BlockAnatomy, ...] = the(own_anatomy(model))
+        self.blocks: tuple[BlockAnatomy, ...] = the(anatomy_of(model))
         self.calls: dict[nn.Module, list[tuple[Tensor, Tensor]]] = {}
         self.handed: dict[nn.Module, list[Handed]] = {}
 
