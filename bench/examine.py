@@ -28,10 +28,10 @@ from attnworks.data.tokens import TokenRow, collate_tokens
 from attnworks.exam.folds import Folds
 from attnworks.exam.plan import choose_measures
 from attnworks.exam.walk import Walk
+from attnworks.hf.open import open_pretrained
+from attnworks.hf.subject import ForeignSubject
 from attnworks.measures.contract import Setting
-from attnworks.models.foreign import open_pretrained
 from attnworks.timing import interleave
-from attnworks.traces.foreign import ForeignSubject
 from attnworks.traces.forward import record_forward
 
 DEFAULT = ("rank", "roles", "saturation", "sinks")

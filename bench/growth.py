@@ -12,14 +12,15 @@ from time import perf_counter
 import torch
 
 from attnworks.data.tokens import TokenRow, count_rarity
-from attnworks.measures.growth_score import key_scores, value_scores
 from attnworks.measures.growth_statistic import gather_sample, gather_sums
 from attnworks.models import AttentionConfig, TransformerConfig, build
-from attnworks.models.attention_layers import attention_layers
+from attnworks.models.anatomy import attention_layers
 from attnworks.objectives.language import mean_cross_entropy, scores_of
 from attnworks.objectives.own_callable import OwnCallable
+from attnworks.reshape.growth.score import key_scores, value_scores
+from attnworks.reshape.surgery import anatomy_of
 from attnworks.traces.judging import Judge
-from attnworks.traces.record import OwnSubject
+from attnworks.traces.own import OwnSubject
 from attnworks.traces.text import ExamText
 
 LAYERS, HEADS, D_E, TOKENS, WORDS, AT_ONCE = 6, 8, 512, 32, 2000, 64
@@ -42,7 +43,7 @@ def main() -> None:
     own = OwnCallable(lambda out, batch: mean_cross_entropy(scores_of(out), batch.source.ids, batch.source.real))
     judge = Judge(OwnSubject(model), own, text(sequences))
     began = perf_counter()
-    branches = {slot: part.branch for slot, part in attention_layers(model).items()}
+    branches = {slot: part.branch for slot, part in attention_layers(anatomy_of(model)).items()}
     sums = gather_sums(judge, branches, lambda done, total: None)
     took = perf_counter() - began
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20

@@ -24,9 +24,9 @@ from typing import Any, Literal
 
 from playwright.sync_api import Browser, sync_playwright
 
+from attnworks.api import examine
 from attnworks.data.passages import embedded
-from attnworks.exam.run import examine
-from attnworks.models.foreign import open_pretrained
+from attnworks.hf.open import open_pretrained
 from attnworks.reports.page.contents import Exam
 from attnworks.reports.page.writing import write_report
 

@@ -31,16 +31,16 @@ from attnworks.objectives.choosing import choose
 from attnworks.objectives.text import Outputs, TextObjective
 from attnworks.reshape.carrying_out import Care, carry_out, judge_on, mean_length
 from attnworks.reshape.contract import Bench
-from attnworks.reshape.heads import without
 from attnworks.reshape.healing import heal
 from attnworks.reshape.pruning import LEVELS, Prune, units_of
 from attnworks.reshape.ranking import rank
+from attnworks.reshape.surgery import without
 from attnworks.reshape.swapping import advise, swapped, whole_layers
 from attnworks.reshape.texts import Texts, from_corpus, from_lines
 from attnworks.timing import interleave
-from attnworks.traces.examinee import Examinee, open_examinee
 from attnworks.traces.judging import Judge
-from attnworks.traces.record import OwnSubject
+from attnworks.traces.own import OwnSubject
+from attnworks.traces.subject import Examinee, open_examinee
 from attnworks.traces.text import ExamText
 from attnworks.training.run import read_recipe
 

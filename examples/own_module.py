@@ -17,8 +17,8 @@ from attnworks.data.tokenizing import VocabularyReader
 from attnworks.data.tokens import collate_tokens
 from attnworks.data.vocabulary import Vocabulary
 from attnworks.data.words import words
-from attnworks.models.anatomy import HeadWeights
-from attnworks.traces.adapter import AdaptedSubject, Show
+from attnworks.models.head_groups import HeadWeights
+from attnworks.traces.adapted import AdaptedSubject, Show
 
 WIDTH, HEADS, LAYERS, SENTENCES = 32, 4, 2, 61
 console = Console(width=112, highlight=False)

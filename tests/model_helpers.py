@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,14 +18,15 @@ from attnworks.models import (
     RecurrentConfig,
     Transformer,
     TransformerConfig,
-    anatomy,
     build,
 )
+from attnworks.models.anatomy import BlockAnatomy
 from attnworks.models.block import Block
 from attnworks.models.folder import CONFIG, MANIFEST
 from attnworks.models.parts import FeedForward, LayerNorm
 from attnworks.notation import tolerance
 from attnworks.storage.sealed import canonical, seal, sha256
+from attnworks.traces.forward import run_watched, stream_identity_error
 
 T = TypeVar("T")
 M = TypeVar("M", bound=nn.Module)
@@ -34,13 +35,13 @@ FLOATS = (torch.float64, torch.float32)
 VOCABULARY, TARGET_VOCABULARY, D_E, D_FF, BATCH, SOURCE, TARGET = 17, 19, 14, 11, 3, 7, 5
 
 
-def stream_errors(model: nn.Module, run: Callable[[], object]) -> dict[tuple[str, int], float]:
+def stream_errors(blocks: Sequence[BlockAnatomy], run: Callable[[], object]) -> dict[tuple[str, int], float]:
     """The `stream_identity_error` of every block that takes part in `run()`, one forward pass of the model."""
     return {
-        (block.kind, block.layer): anatomy.stream_identity_error(
+        (block.kind, block.layer): stream_identity_error(
             block, passage.entry, passage.exit, [passage.output(part.branch) for part in block.parts]
         )
-        for block, passage in anatomy.run_watched(anatomy.anatomy_of(model) or (), run)
+        for block, passage in run_watched(blocks, run)
     }
 
 

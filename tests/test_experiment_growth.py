@@ -32,9 +32,9 @@ from attnworks.experiments.recall_study import (
     new_optimiser,
     train,
 )
-from attnworks.measures import growth_score
 from attnworks.objectives.text import Outputs
 from attnworks.reshape.events import silently
+from attnworks.reshape.growth import score as growth_score
 from helpers import assert_close
 
 pytestmark = pytest.mark.slow

@@ -7,10 +7,10 @@ import pytest
 from attnworks.errors import UnknownNameError, UsageError
 from attnworks.experiments.growth import WAYS
 from attnworks.experiments.growth_baselines import BASELINES, method_of
-from attnworks.measures.growth_survey import Survey
-from attnworks.models.additions import Rewritten, grown
 from attnworks.models.folder import fingerprint
 from attnworks.reshape.growing import Grow, difference, settle
+from attnworks.reshape.growth.apply import Rewritten, grown
+from attnworks.reshape.growth.survey import Survey
 from attnworks.reshape.growth_methods import METHODS, refit_steps
 from attnworks.reshape.growth_places import read_places
 from helpers import assert_close

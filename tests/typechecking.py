@@ -15,8 +15,8 @@ from beartype import BeartypeConf, beartype
 CHECKED_PACKAGES = [
     f"attnworks.{name}"
     for name in (
-        *("linalg", "mechanisms", "models", "decoding", "objectives", "training", "traces", "measures", "reshape"),
-        *("exam", "data.batches", "data.tasks", "data.tokens"),
+        *("linalg", "mechanisms", "models", "decoding", "objectives", "training", "traces", "hf", "measures"),
+        *("exam", "reshape", "data.batches", "data.tasks", "data.tokens"),
     )
 ]
 typechecked = beartype(conf=BeartypeConf(is_pep484_tower=True))

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
         traces,
         training,
     )
+    from attnworks.api import examine, load, save
     from attnworks.exam.comparing import compare
     from attnworks.exam.folder import read_exam
-    from attnworks.exam.run import examine
-    from attnworks.models import build, load, preset, save
+    from attnworks.models import build, preset
     from attnworks.reports.page import report
 
 __all__ = [
@@ -59,12 +59,12 @@ __all__ = [
 _HOME = {
     "build": "models",
     "compare": "exam.comparing",
-    "examine": "exam.run",
-    "load": "models",
+    "examine": "api",
+    "load": "api",
     "preset": "models",
     "read_exam": "exam.folder",
     "report": "reports.page",
-    "save": "models",
+    "save": "api",
 }
 
 

@@ -69,3 +69,9 @@ def _steers(character: str) -> bool:
 
 def _one_line(text: str) -> str:
     return printable(" ".join(text.split()))
+
+
+def in_short(error: object) -> str:
+    """The message of an error of another package, in one line of at most 200 characters."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 200 else f"{text[:197]}..."

@@ -17,7 +17,7 @@ from tests.serve.serving import TOKEN, serving
 from attnworks.exam.examination import Examination
 from attnworks.serve.live import LiveModel
 from attnworks.serve.work import Worker
-from attnworks.traces.examinee import open_examinee
+from attnworks.traces.subject import open_examinee
 
 REQUIRED = os.environ.get("BROWSER_TESTS") == "required"
 HERE = Path(__file__).parent

@@ -11,16 +11,16 @@ from tests.browser.pages import tiny_exam
 from tests.exam_helpers import LINES
 from tests.serve.serving import TOKEN, serving
 
+from attnworks.api import examine
 from attnworks.data.passages import from_texts
 from attnworks.exam.examination import Examination
-from attnworks.exam.run import examine
 from attnworks.reports.page.writing import write_report
 from attnworks.reshape.carrying_out import carry_out
 from attnworks.reshape.history import Place, write_outcome
 from attnworks.reshape.pruning import Prune
 from attnworks.reshape.texts import from_texts as split
 from attnworks.serve.starting import open_live
-from attnworks.traces.examinee import open_examinee
+from attnworks.traces.subject import open_examinee
 
 
 class Pruned:

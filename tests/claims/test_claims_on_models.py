@@ -20,9 +20,9 @@ from attnworks.claims.sides import Sides, at_most, same
 from attnworks.data.passages import Passage, Side
 from attnworks.data.vocabulary import Vocabulary
 from attnworks.models import Transformer, build
-from attnworks.traces.examinee import Examinee, open_examinee, own_examinee
 from attnworks.traces.layer import LayerTrace
-from attnworks.traces.subject import Spectator
+from attnworks.traces.own import own_examinee
+from attnworks.traces.subject import Examinee, Spectator, open_examinee
 from attnworks.traces.text import read_text
 
 THEOREMS = ("D1", "D5", "D6", "S0.1", "S1.5", "S4.130", "S4.47")

@@ -21,12 +21,12 @@ from attnworks.data.tokens import TokenRow, count_rarity, text_batches
 from attnworks.exam.examination import Examination
 from attnworks.exam.examiner import Request
 from attnworks.exam.run import run_examination
+from attnworks.hf.subject import ForeignSubject
 from attnworks.measures.all import all_measures
 from attnworks.measures.contract import Declared, Setting
 from attnworks.measures.reading import Reading
-from attnworks.traces.examinee import Examinee
-from attnworks.traces.foreign import ForeignSubject
-from attnworks.traces.record import OwnSubject
+from attnworks.traces.own import OwnSubject
+from attnworks.traces.subject import Examinee
 from attnworks.traces.text import ExamText
 
 SOURCE, TARGET, WORDS, MASK = (7, 3, 5, 11, 5, 7, 2), (5, 11, 3, 2, 5, 7, 3), 13, 4

@@ -10,13 +10,14 @@ from tests.exam_helpers import LINES, TINY, tiny_run, tiny_tokenizer
 from tests.training.training_helpers import SMALL
 from torch import Tensor, nn
 
+from attnworks.api import examine
 from attnworks.data.passages import Passage, Side, embedded
 from attnworks.errors import UnknownNameError, UsageError
 from attnworks.exam.examiner import Request
-from attnworks.exam.run import examine, run_examination
+from attnworks.exam.run import run_examination
 from attnworks.measures.reading import Reading
 from attnworks.models.presets import PRESETS
-from attnworks.traces.examinee import examinee_of
+from attnworks.traces.subject import examinee_of
 from attnworks.training.distributed import Team
 from attnworks.training.trained import open_run
 from helpers import unchecked
@@ -155,7 +156,7 @@ def test_measures_that_are_none(measures: list[str]) -> None:
 
 def test_things_that_are_no_model() -> None:
     for thing in (nn.Linear(2, 3), 7):
-        with pytest.raises(UsageError, match=r"attnworks\.traces\.adapter"):
+        with pytest.raises(UsageError, match=r"attnworks\.traces\.adapted"):
             examine(thing, None, LINES)
     with pytest.raises(UsageError, match="tokenizer"):
         examine(TINY["bert"].build(), None, LINES)

@@ -13,9 +13,9 @@ from scipy.stats import t
 from tests.exam_helpers import LINES, tiny_folder, tiny_tokenizer, write_lines
 from tests.tiny_models import TINY
 
+from attnworks.api import examine
 from attnworks.cli import main
 from attnworks.exam.examination import Examination
-from attnworks.exam.run import examine
 from attnworks.measures.contract import Setting
 from attnworks.measures.labels import FEWEST_SENTENCES, LEAST_GAIN, RELIABLE_SENTENCES
 from attnworks.measures.structure_fit import LONGEST, RELIABLE

@@ -33,7 +33,7 @@ from attnworks.reshape.history import Place, undo, write_outcome
 from attnworks.reshape.pruning import Prune
 from attnworks.reshape.swapping import Swap
 from attnworks.storage.sealed import read_sealed, seal, sha256
-from attnworks.traces.examinee import open_examinee
+from attnworks.traces.subject import open_examinee
 
 MEASURES = ["saturation", "sinks", "roles"]
 
@@ -41,7 +41,7 @@ MEASURES = ["saturation", "sinks", "roles"]
 @pytest.fixture(autouse=True, scope="module")
 def short_translations() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("attnworks.traces.examinee.longest_target", lambda _: 5)
+        patch.setattr("attnworks.traces.own.longest_target", lambda _: 5)
         yield
 
 

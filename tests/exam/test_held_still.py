@@ -79,7 +79,7 @@ def test_half_precision_does_not_overflow() -> None:
 
 
 def test_labels_count_the_lines_of_the_text() -> None:
-    from attnworks.traces.examinee import own_examinee
+    from attnworks.traces.own import own_examinee
     from attnworks.traces.text import read_text
 
     model, vocabulary = encoder()

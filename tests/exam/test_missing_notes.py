@@ -11,8 +11,8 @@ from tests.exam_helpers import LINES, tiny_folder, tiny_tokenizer
 from tests.tiny_models import TINY
 from torch import Tensor
 
-from attnworks.exam.run import examine
-from attnworks.models.remaking import with_mechanisms
+from attnworks.api import examine
+from attnworks.reshape.surgery import with_mechanisms
 
 TWICE = ["the cat sees the cat .", "the bird sees the bird in the sea ."]
 

@@ -18,7 +18,7 @@ from attnworks.data.passages import Passage, Side
 from attnworks.exam.examiner import Request
 from attnworks.exam.folder import FILES, read_exam, write_exam
 from attnworks.exam.run import run_examination
-from attnworks.traces.examinee import open_examinee
+from attnworks.traces.subject import open_examinee
 from attnworks.training.distributed import join_team
 
 

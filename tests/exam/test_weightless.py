@@ -13,8 +13,8 @@ import attnworks
 from attnworks.data.vocabulary import Vocabulary
 from attnworks.errors import UsageError
 from attnworks.models import TransformerConfig
-from attnworks.models.remaking import mechanisms_of
 from attnworks.models.transformer import Transformer
+from attnworks.reshape.surgery import mechanisms_of
 
 WORDS = Vocabulary.train("word", [line.split() for line in LINES])
 

@@ -25,6 +25,7 @@ from attnworks.cli import main
 from attnworks.cli.advise_display import in_a_sentence
 from attnworks.cli.receipt_display import receipt_shown
 from attnworks.exam.folder import read_exam, write_exam
+from attnworks.exam.lineage import lineage_of
 from attnworks.models import AttentionConfig, PureConfig, build, load, save
 from attnworks.reports.page.contents import Advised, Exam, page_contents
 from attnworks.reports.page.given import read_advice, read_trace
@@ -32,13 +33,12 @@ from attnworks.reshape.advising import Advice, Refused
 from attnworks.reshape.carrying_out import carry_out
 from attnworks.reshape.growing import Grow
 from attnworks.reshape.history import Place, receipts, undo, write_outcome
-from attnworks.reshape.lineage import lineage_of
 from attnworks.reshape.pruning import Prune
 from attnworks.reshape.swap_trials import Present, Trial
 from attnworks.reshape.swapping import Swap
 from attnworks.reshape.texts import from_corpus
 from attnworks.storage.sealed import with_sha256
-from attnworks.traces.examinee import open_examinee
+from attnworks.traces.subject import open_examinee
 from attnworks.training.metrics import Metrics
 from attnworks.training.run import Run
 from attnworks.training.trained import open_run

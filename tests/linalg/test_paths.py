@@ -32,7 +32,7 @@ from attnworks.linalg.paths import (
 from attnworks.linalg.residual import relative_residual
 from attnworks.linalg.softmax import entropy
 from attnworks.models import PureAttention
-from attnworks.models.anatomy import anatomy_of
+from attnworks.models.anatomy import own_anatomy
 from attnworks.models.observe import Observation
 
 B, N, D_E, D_V, HEADS = 2, 5, 7, 2, 3
@@ -251,7 +251,7 @@ class Seen:
 def frozen(model: PureAttention, X: Tensor) -> list[Step]:
     seen = Seen()
     model(X, observe=seen)
-    weights = [the(block.parts[0].weights)() for block in the(anatomy_of(model))]
+    weights = [the(block.parts[0].weights)() for block in the(own_anatomy(model))]
     return [
         Step((Hop(lambda P=P: P, own.W_V, own.W_O, own.b_V, own.b_O),), model.config.skip)
         for P, own in zip(seen.P, weights, strict=True)

@@ -18,8 +18,7 @@ from attnworks.linalg.residual import residual
 from attnworks.measures.bounds import Bounds, why_not
 from attnworks.measures.contract import MEASURES, Samples, Setting
 from attnworks.mechanisms import Mask
-from attnworks.models.anatomy import HeadWeights
-from attnworks.models.head_groups import Scoring
+from attnworks.models.head_groups import HeadWeights, Scoring
 from attnworks.traces.layer import LayerTrace, Slot
 
 H, E, K, V, N = 3, 5, 2, 7, 11

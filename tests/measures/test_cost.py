@@ -23,7 +23,8 @@ from torch import nn
 from attnworks.errors import UsageError
 from attnworks.measures.contract import MEASURES, Setting
 from attnworks.measures.cost import AttentionCost, attention_cost, block_cost, measured_flops
-from attnworks.models.anatomy import HeadWeights, anatomy_of
+from attnworks.models.head_groups import HeadWeights
+from attnworks.reshape.surgery import anatomy_of
 from attnworks.traces.layer import Slot
 
 H, G, E, F, K, V, QUERIES, KEYS = 6, 2, 11, 13, 3, 5, 7, 17

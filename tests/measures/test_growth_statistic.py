@@ -26,13 +26,14 @@ from torch import Tensor
 from attnworks.data.passages import Passage, Side
 from attnworks.measures.growth_statistic import CHECK, LEARN, SAMPLE, SEARCH, Sums, gather_sample, gather_sums
 from attnworks.models import AttentionConfig
-from attnworks.models.additions import Addition, Keys, Place, Step, Values, grown
-from attnworks.models.attention_layers import attention_layers
-from attnworks.models.head_parts import Head, heads_of
+from attnworks.models.anatomy import attention_layers, heads_of
+from attnworks.models.head_groups import Head
+from attnworks.reshape.growth.apply import Addition, Keys, Place, Step, Values, grown
+from attnworks.reshape.surgery import anatomy_of
 from attnworks.reshape.texts import Texts
-from attnworks.traces.examinee import examinee_of as any_examinee
 from attnworks.traces.graded import graded_layers
 from attnworks.traces.judging import Judge
+from attnworks.traces.subject import examinee_of as any_examinee
 from helpers import assert_close
 
 P_ = 2
@@ -66,7 +67,9 @@ def judge(case: str) -> Judge:
 @cache
 def sums(case: str) -> dict[str, Sums]:
     model = judge(case).original.model
-    return gather_sums(judge(case), {slot: part.branch for slot, part in attention_layers(model).items()}, silent)
+    return gather_sums(
+        judge(case), {slot: part.branch for slot, part in attention_layers(anatomy_of(model)).items()}, silent
+    )
 
 
 def head_gradient(case: str, place: Place, addition: Addition, some: slice) -> Head:
@@ -86,7 +89,7 @@ def head_gradient(case: str, place: Place, addition: Addition, some: slice) -> H
         for parameter in model.parameters():
             parameter.copy_(torch.zeros_like(parameter) if parameter.grad is None else parameter.grad / sentences)
     assert place.head is not None
-    return heads_of(attention_layers(model)[place.slot])[place.head]
+    return heads_of(attention_layers(anatomy_of(model))[place.slot])[place.head]
 
 
 def batched(own: Judge, batches: list[list[int]]) -> Judge:
@@ -164,7 +167,7 @@ def test_a_bias_of_the_keys_would_change_nothing(case: str) -> None:
     own, slot = judge(case), "dec.1"
     keys = sums(case)[slot].means()[0]
     assert keys.shape[-1] == D_E
-    branch = {slot: attention_layers(own.original.model)[slot].branch}
+    branch = {slot: attention_layers(anatomy_of(own.original.model))[slot].branch}
     for graded in graded_layers(own, *own.text.batch(0), branch):
         assert_close(graded.by_scores().sum(-1), torch.zeros_like(graded.by_scores()[..., 0]))
 
@@ -196,7 +199,7 @@ def one_batch(own: Judge) -> list[int]:
 
 
 def gathered(own: Judge, batches: list[list[int]]) -> dict[str, Sums]:
-    layers = attention_layers(own.original.model)
+    layers = attention_layers(anatomy_of(own.original.model))
     return gather_sums(batched(own, batches), {slot: part.branch for slot, part in layers.items()}, silent)
 
 

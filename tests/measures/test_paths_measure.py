@@ -22,10 +22,11 @@ from attnworks.measures.paths import Paths
 from attnworks.measures.rollout import Rollout
 from attnworks.mechanisms import Mask
 from attnworks.models import PureAttention
-from attnworks.models.anatomy import BlockAnatomy, Part, anatomy_of
+from attnworks.models.anatomy import BlockAnatomy, Part
 from attnworks.models.observe import Observation
 from attnworks.models.parts import LayerNorm
 from attnworks.notation import tolerance
+from attnworks.reshape.surgery import anatomy_of
 from attnworks.traces.forward import BlockTrace, ForwardTrace, PartTrace
 from attnworks.traces.frozen import frozen_norm, frozen_steps, whole_maps
 from attnworks.traces.layer import LayerTrace, Slot

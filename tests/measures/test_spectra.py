@@ -16,7 +16,7 @@ from attnworks.linalg.rows import attend_rows
 from attnworks.measures.contract import MEASURES, Setting
 from attnworks.measures.sketch import WIDTHS, Sketch
 from attnworks.measures.spectra import SHARES, WHOLE_BELOW, Spectra
-from attnworks.models.anatomy import HeadWeights
+from attnworks.models.head_groups import HeadWeights
 from attnworks.traces.layer import Slot
 from attnworks.traces.maps import Maps
 

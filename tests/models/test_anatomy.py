@@ -30,8 +30,9 @@ from torch import nn
 
 from attnworks.errors import UsageError
 from attnworks.models import PureAttention, Transformer, build
-from attnworks.models.anatomy import BlockAnatomy, Part, anatomy_of, stream_identity_error
+from attnworks.models.anatomy import BlockAnatomy, Part, own_anatomy
 from attnworks.notation import tolerance
+from attnworks.traces.forward import stream_identity_error
 
 
 def forward(model: Transformer) -> Any:
@@ -51,7 +52,7 @@ def hooks_of(model: nn.Module) -> int:
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_own_transformers(norm: str, dtype: torch.dtype) -> None:
     model = transformer(dtype, norm=norm, decoder_layers=3).eval()
-    blocks = the(anatomy_of(model))
+    blocks = the(own_anatomy(model))
     assert [(block.kind, block.layer) for block in blocks] == [
         *(("encoder", layer) for layer in range(2)),
         *(("decoder", layer) for layer in range(3)),
@@ -59,7 +60,7 @@ def test_own_transformers(norm: str, dtype: torch.dtype) -> None:
     assert [part.role for part in blocks[0].parts] == ["self", "mlp"]
     assert [part.role for part in blocks[2].parts] == ["self", "cross", "mlp"]
     assert {(block.norm, block.parallel, block.skip) for block in blocks} == {(norm, False, True)}
-    errors = stream_errors(model, lambda: forward(model))
+    errors = stream_errors(the(own_anatomy(model)), lambda: forward(model))
     assert list(errors) == [(block.kind, block.layer) for block in blocks]
     assert max(errors.values()) <= 10 * tolerance(dtype).atol
 
@@ -69,14 +70,14 @@ def test_own_transformers(norm: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("skip", [False, True])
 def test_own_attention_only_networks(skip: bool, mlp: bool, norm: bool) -> None:
     model, X = pure(skip=skip, mlp=mlp, norm=norm), randn(2, 5, 7)
-    blocks = the(anatomy_of(model))
+    blocks = the(own_anatomy(model))
     assert all(block.skip == skip and block.norm == ("post" if norm else None) for block in blocks)
-    assert max(stream_errors(model, lambda: model(X)).values()) <= 1e-11
+    assert max(stream_errors(the(own_anatomy(model)), lambda: model(X)).values()) <= 1e-11
 
 
 def test_own_weights_are_the_parameters() -> None:
     model = transformer(attention=attention_config(bias=False, scale=0.5))
-    part = the(anatomy_of(model))[0].parts[0]
+    part = the(own_anatomy(model))[0].parts[0]
     weights = the(part.weights)()
     own = the(part.attention)
     assert weights.W_Q is own.W_Q and weights.W_O is own.W_O and weights.b_O is None
@@ -87,20 +88,22 @@ def test_a_side_may_be_left_out() -> None:
     model = transformer()
     source, target = tokens(VOCABULARY, BATCH, SOURCE), tokens(TARGET_VOCABULARY, BATCH, TARGET)
     Z = model.encode(source)
-    assert set(stream_errors(model, lambda: model.decode(target, Z))) == {("decoder", 0), ("decoder", 1)}
+    assert set(stream_errors(the(own_anatomy(model)), lambda: model.decode(target, Z))) == {
+        ("decoder", 0),
+        ("decoder", 1),
+    }
 
 
-def test_unknown_models_are_none() -> None:
-    assert anatomy_of(nn.Linear(2, 3)) is None
-    recurrent = build(recurrent_config())
-    assert anatomy_of(recurrent) is None
+def test_other_models_have_no_anatomy() -> None:
+    assert own_anatomy(nn.Linear(2, 3)) is None
+    assert own_anatomy(build(recurrent_config())) is None
 
 
 @pytest.mark.parametrize(("times", "got"), [(0, "got none"), (2, "got 2")])
 def test_one_forward_pass_is_asked_for(times: int, got: str) -> None:
     model = transformer()
     with pytest.raises(UsageError, match=got):
-        stream_errors(model, lambda: [forward(model) for _ in range(times)])
+        stream_errors(the(own_anatomy(model)), lambda: [forward(model) for _ in range(times)])
     assert hooks_of(model) == 0
 
 
@@ -113,13 +116,13 @@ def test_hooks_go_even_if_the_run_fails() -> None:
         raise RuntimeError("broken")
 
     with pytest.raises(RuntimeError, match="broken"):
-        stream_errors(model, run)
+        stream_errors(the(own_anatomy(model)), run)
     assert during[0] > 0 and hooks_of(model) == 0
 
 
 def test_dropout_breaks_the_identity() -> None:
     model = transformer(dropout=0.5).train()
-    assert max(stream_errors(model, lambda: forward(model)).values()) > 1e-3
+    assert max(stream_errors(the(own_anatomy(model)), lambda: forward(model)).values()) > 1e-3
 
 
 def block_of(order: Any, *, skip: bool = True, parts: int = 2, norm: nn.Module | None = None) -> BlockAnatomy:

@@ -149,6 +149,11 @@ def test_unknown_mechanism_suggests_the_closest(mechanism: str | tuple[str, ...]
         recurrent_config(mechanism="luong-do")
 
 
+def test_positions_that_are_learned_limit_the_length() -> None:
+    assert transformer_config().longest is None and recurrent_config().longest is None
+    assert transformer_config(positions="learned", max_length=23).longest == 23
+
+
 def test_slot_names() -> None:
     assert transformer_config().slot_names() == ("enc.0", "enc.1", "dec.0", "cross.0", "dec.1", "cross.1")
     assert transformer_config(decoder_layers=0).slot_names() == ("enc.0", "enc.1")

@@ -11,12 +11,12 @@ from tests.exam_helpers import NOUNS
 from tests.reshape.reshape_helpers import examinee_of, model_of, texts
 
 from attnworks.data.passages import Passage, Side
-from attnworks.measures.growth_score import Kind
-from attnworks.measures.growth_survey import Survey
 from attnworks.models import Transformer
 from attnworks.objectives.choosing import choose
 from attnworks.reshape.contract import Bench
 from attnworks.reshape.events import silently
+from attnworks.reshape.growth.score import Kind
+from attnworks.reshape.growth.survey import Survey
 from attnworks.reshape.texts import Texts
 from attnworks.traces.judging import Judge
 from attnworks.traces.text import read_text

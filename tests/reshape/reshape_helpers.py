@@ -23,8 +23,9 @@ from attnworks.reshape.contract import Bench
 from attnworks.reshape.history import Place, write_outcome
 from attnworks.reshape.projecting import Project
 from attnworks.reshape.texts import Texts, from_corpus, from_texts
-from attnworks.traces.examinee import Examinee, open_examinee, own_examinee
 from attnworks.traces.judging import Judge
+from attnworks.traces.own import own_examinee
+from attnworks.traces.subject import Examinee, open_examinee
 from attnworks.traces.text import read_text
 
 D_E, D_K, D_V, D_FF = 14, 3, 5, 11

@@ -14,7 +14,6 @@ from tests.reshape.reshape_helpers import PASSAGES, bench_of, examinee_of, model
 from attnworks.cli.console import console
 from attnworks.cli.receipt_display import receipt_shown
 from attnworks.errors import UsageError
-from attnworks.models.remaking import mechanisms_of
 from attnworks.models.strict import parse
 from attnworks.receipt import Change, Healing, Losses, LossesAtLength, Receipt
 from attnworks.reshape import advising, scoring, swap_trials
@@ -22,6 +21,7 @@ from attnworks.reshape.advising import Advice, advise, swapped, whole_layers
 from attnworks.reshape.carrying_out import Care, carry_out, judge_on, mean_length
 from attnworks.reshape.contract import Bench
 from attnworks.reshape.long_texts import TrialText
+from attnworks.reshape.surgery import mechanisms_of
 from attnworks.reshape.swap_trials import NOW, Present, Timed, Trial, Trying
 from attnworks.reshape.swapping import Swap
 from attnworks.timing import Race

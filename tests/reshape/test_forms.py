@@ -13,8 +13,8 @@ from torch import Tensor
 from attnworks.errors import UsageError
 from attnworks.mechanisms import MechanismSpec
 from attnworks.mechanisms.members import Member, member_tables
-from attnworks.models.remaking import attention_groups
 from attnworks.reshape.forms import SPAN, Form, Overlaps, Sums, candidates, read_form
+from attnworks.reshape.surgery import attention_groups
 from attnworks.traces import maps
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.subject import Spectator

@@ -25,13 +25,9 @@ import attnworks
 from attnworks.cli import main
 from attnworks.data.passages import Passage, Side
 from attnworks.errors import UsageError
-from attnworks.measures.growth_survey import KINDS, Survey
 from attnworks.models import AttentionConfig, MultiHead, Transformer
-from attnworks.models.additions import Place as At
-from attnworks.models.additions import grown
-from attnworks.models.attention_layers import attention_layers
+from attnworks.models.anatomy import attention_layers, heads_of
 from attnworks.models.folder import fingerprint
-from attnworks.models.head_parts import heads_of
 from attnworks.models.presets import PRESETS
 from attnworks.models.strict import parse
 from attnworks.receipt import Receipt
@@ -39,13 +35,17 @@ from attnworks.reshape import NoBottleneckError
 from attnworks.reshape.carrying_out import Care, carry_out
 from attnworks.reshape.contract import RESHAPES
 from attnworks.reshape.growing import Grow, difference, look_around, settle
+from attnworks.reshape.growth.apply import Place as At
+from attnworks.reshape.growth.apply import grown
+from attnworks.reshape.growth.survey import KINDS, Survey
 from attnworks.reshape.growth_methods import METHODS, refit_steps
 from attnworks.reshape.growth_places import Spot, Widths, read_places, spread
 from attnworks.reshape.history import Place, receipts, undo, write_outcome
 from attnworks.reshape.replaying import replay
+from attnworks.reshape.surgery import anatomy_of
 from attnworks.reshape.texts import Texts, from_corpus
-from attnworks.traces.examinee import open_examinee
 from attnworks.traces.graded import graded_layers
+from attnworks.traces.subject import open_examinee
 from attnworks.training.run import Run
 from helpers import assert_close, unchecked
 
@@ -243,7 +243,7 @@ def gradients(survey: Survey, steps: Any, slot: str) -> dict[str, Tensor]:
     original: Any = survey.judge.original
     subject = original.again(grown(original.model, steps))
     survey.judge.losses(subject, *survey.judge.text.batch(0)).sum().backward()
-    layer = attention_layers(subject.model)[slot].attention
+    layer = attention_layers(anatomy_of(subject.model))[slot].attention
     assert isinstance(layer, MultiHead)
     return {name: the(parameter.grad) for name, parameter in layer.named_parameters()}
 
@@ -264,7 +264,7 @@ def test_gradmax_makes_the_gradient_largest(survey: Survey) -> None:
     addition: Any = step.addition
     T = survey.sums["enc.0"].means()[0][0, 1]
     s = torch.linalg.svdvals(T)
-    length = heads_of(attention_layers(survey.judge.original.model)["enc.0"])[1].W_K.norm(dim=0).mean()
+    length = heads_of(attention_layers(anatomy_of(survey.judge.original.model))["enc.0"])[1].W_K.norm(dim=0).mean()
     assert_close((T @ addition.beta).norm(dim=0), length * s[:2])
 
 
@@ -308,7 +308,7 @@ def test_the_document_on_one_sentence(t: float, bias: bool) -> None:
     U, s, Vh = torch.linalg.svd(torch.linalg.pinv(X) @ B @ torch.linalg.pinv(Z).mT / scale, full_matrices=False)
     rank, widths = D_K + 2, {Spot(At(slot, head), "keys"): 2}
     (step,) = METHODS["document"](survey, widths, 0).steps(0.7) if t == 1.0 else refit_steps(survey, widths)(t)
-    new = heads_of(attention_layers(grown(model, [step]))[slot])[head]
+    new = heads_of(attention_layers(anatomy_of(grown(model, [step])))[slot])[head]
     assert new.W_Q.shape == (D_E, rank) and new.W_V is not None
     W_Q = torch.cat([new.W_Q, the(new.b_Q).unsqueeze(0)]) if bias else new.W_Q
     assert_close(W_Q @ new.W_K.mT, U[:, :rank] * s[:rank] @ Vh[:rank])
@@ -356,7 +356,9 @@ def test_the_receipt(where: str, done: dict[str, str], added: int) -> None:
     assert receipt.flops.after > receipt.flops.before or where.startswith("cross"), "which they do not count"
     assert receipt.facts["difference_at_zero"] <= 1e-12
     trusts = {name: value for name, value in receipt.facts.items() if name.startswith("trust_")}
-    assert trusts.keys() == {f"trust_{spot}" for spot in spots(where, dict.fromkeys(attention_layers(model), 2))}
+    assert trusts.keys() == {
+        f"trust_{spot}" for spot in spots(where, dict.fromkeys(attention_layers(anatomy_of(model)), 2))
+    }
     assert all(value >= 0.5 for value in trusts.values())
     assert receipt.loss.predicted < receipt.loss.before and receipt.loss.after < receipt.loss.before
     fall, predicted = (receipt.loss.before - loss for loss in (receipt.loss.after, receipt.loss.predicted))
@@ -667,7 +669,7 @@ def test_mistakes(chain: Chain, tmp_path: Path, options: str, told: str, code: i
 
 def test_a_refusal_writes_nothing(chain: Chain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a share that nothing confirms."""
-    monkeypatch.setattr("attnworks.measures.growth_score.BELIEVED", 1e9)
+    monkeypatch.setattr("attnworks.reshape.growth.score.BELIEVED", 1e9)
     for where in (("--where", "enc.0.0:keys=2"), ("--add", 2)):
         result = shell("grow", chain.run, *where, *FEW, "--out", tmp_path / "out")
         assert result.exit_code == 1 and result.stdout == ""

@@ -11,9 +11,7 @@ from tests.reshape.growing_helpers import examinee_of, growing_bench, growing_mo
 from attnworks.cli.reshape_run import watching
 from attnworks.errors import UsageError
 from attnworks.measures import growth_statistic
-from attnworks.measures.growth_score import Trial
 from attnworks.measures.growth_statistic import SEARCH
-from attnworks.measures.growth_survey import COPIES, KINDS, PASSES, TURNS
 from attnworks.models import Transformer
 from attnworks.models.folder import fingerprint
 from attnworks.reshape import growing, growth_cost
@@ -21,6 +19,8 @@ from attnworks.reshape.carrying_out import Care, carry_out
 from attnworks.reshape.contract import Bench
 from attnworks.reshape.events import PERCENT, on_one_scale
 from attnworks.reshape.growing import Grow
+from attnworks.reshape.growth.score import Trial
+from attnworks.reshape.growth.survey import COPIES, KINDS, PASSES, TURNS
 from attnworks.reshape.growth_cost import COMPARING, EVALUATIONS, FITTING, SEARCHING, Cost, measured_cost
 from attnworks.reshape.growth_places import TRYING
 

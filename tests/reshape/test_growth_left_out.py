@@ -12,12 +12,12 @@ from tests.training.training_helpers import SMALL, recipe, write_pairs
 from attnworks.cli.receipt_display import receipt_shown
 from attnworks.cli.train_display import _grown
 from attnworks.linalg.growing import whitened_direction
-from attnworks.measures import growth_score
-from attnworks.measures.growth_survey import Survey
 from attnworks.models.presets import PRESETS
 from attnworks.reshape import grow_in_training, growing, growth_methods
 from attnworks.reshape.carrying_out import Care, carry_out
 from attnworks.reshape.growing import Grow, settle
+from attnworks.reshape.growth import score as growth_score
+from attnworks.reshape.growth.survey import Survey
 from attnworks.reshape.growth_methods import METHODS
 from attnworks.reshape.growth_places import NoBottleneckError, Spot, read_places
 from attnworks.training.run import Run

@@ -13,11 +13,11 @@ from attnworks.errors import AttnworksError, UsageError
 from attnworks.mechanisms.structured import Structured
 from attnworks.models import Transformer
 from attnworks.models.folder import fingerprint
-from attnworks.models.remaking import attention_groups, mechanisms_of
 from attnworks.receipt import Healing, Receipt
 from attnworks.reshape.carrying_out import Care, carry_out
 from attnworks.reshape.healing import NotHealedError, heal
 from attnworks.reshape.projecting import Project
+from attnworks.reshape.surgery import attention_groups, mechanisms_of
 
 ENDS = "structured:members=first/mean,error=none"
 MIX = Project(heads="enc.0.*", form="first/mean", eps=0.5, sparsity=0.2)

@@ -27,16 +27,16 @@ from attnworks.data.passages import Passage, Side
 from attnworks.errors import UsageError
 from attnworks.mechanisms.structured import Structured
 from attnworks.models import Transformer
-from attnworks.models.counting import attention_flops
 from attnworks.models.folder import fingerprint
-from attnworks.models.remaking import attention_groups, mechanisms_of, with_mechanisms
 from attnworks.receipt import Healing
 from attnworks.reshape import projecting
 from attnworks.reshape.carrying_out import carry_out
 from attnworks.reshape.contract import RESHAPES
 from attnworks.reshape.projecting import Project, rise_alone, with_forms
+from attnworks.reshape.scoring import attention_flops
+from attnworks.reshape.surgery import attention_groups, mechanisms_of, with_mechanisms
 from attnworks.reshape.texts import Texts, from_lines, from_texts
-from attnworks.traces.record import OwnSubject
+from attnworks.traces.own import OwnSubject
 
 PREVIOUS, ENDS, SELF = (f"structured:members={members},error=none" for members in ("-1", "first/mean", "0/first"))
 

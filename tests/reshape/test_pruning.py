@@ -24,19 +24,20 @@ from attnworks.cli import main
 from attnworks.errors import AttnworksError, UsageError
 from attnworks.linalg import line_search
 from attnworks.models import build
-from attnworks.models.attention_layers import attention_layers
+from attnworks.models.anatomy import attention_layers
 from attnworks.models.folder import fingerprint
 from attnworks.models.presets import PRESETS
 from attnworks.receipt import Receipt
 from attnworks.reshape import ranking
 from attnworks.reshape.carrying_out import Care, carry_out
 from attnworks.reshape.gates_training import train_gates
-from attnworks.reshape.heads import Head, without
+from attnworks.reshape.heads import Head
 from attnworks.reshape.healing import stream_distance
 from attnworks.reshape.history import receipts, undo
 from attnworks.reshape.pruning import LEVELS, Prune, units_of
 from attnworks.reshape.ranking import RANKINGS
 from attnworks.reshape.replaying import replay
+from attnworks.reshape.surgery import anatomy_of, without
 from attnworks.reshape.swapping import Swap
 from attnworks.traces.gates import HeadsOff
 from attnworks.traces.layer import Slot
@@ -56,7 +57,7 @@ def prune(model: Any, care: Care | None = None, **options: Any) -> tuple[Any, Re
 
 def heads_left(model: Any) -> dict[str, int]:
     found = {}
-    for slot, part in attention_layers(model).items():
+    for slot, part in attention_layers(anatomy_of(model)).items():
         assert part.weights is not None
         found[slot] = len(part.weights().W_O)
     return found
@@ -125,7 +126,7 @@ def test_every_ranking(by: str) -> None:
 def test_a_head_that_does_nothing_goes_first() -> None:
     model = model_of()
     with torch.no_grad():
-        attention: Any = attention_layers(model)["dec.1"].attention
+        attention: Any = attention_layers(anatomy_of(model))["dec.1"].attention
         attention.W_O[1] = 0.0
     new, receipt = prune(model, keep=11 / 12, by="gradient")
     assert heads_left(new)["dec.1"] == 1 and receipt.done == {"dec.1": "2 -> 1 head (0)"}

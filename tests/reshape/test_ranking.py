@@ -22,15 +22,16 @@ from attnworks.models.multihead import MultiHead
 from attnworks.reshape import ranking
 from attnworks.reshape.contract import Bench
 from attnworks.reshape.gates_training import train_gates
-from attnworks.reshape.heads import Unit, without
+from attnworks.reshape.heads import Unit
 from attnworks.reshape.ranking import RANKINGS, rank
 from attnworks.reshape.structural_ranking import role_gains
+from attnworks.reshape.surgery import without
 from attnworks.reshape.texts import from_texts
-from attnworks.traces.examinee import examinee_of as any_examinee
 from attnworks.traces.gates import CountHeads, HeadsOff
 from attnworks.traces.judging import Judge
 from attnworks.traces.layer import Slot
 from attnworks.traces.subject import Spectator, Subject
+from attnworks.traces.subject import examinee_of as any_examinee
 
 THREE = AttentionConfig(heads=3, d_k=D_K, d_v=D_V)
 ONE_LAYER: dict[str, Any] = {"encoder_layers": 1, "decoder_layers": 1}

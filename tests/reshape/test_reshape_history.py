@@ -22,11 +22,11 @@ from attnworks.errors import AttnworksError, FolderError, UsageError
 from attnworks.models import Transformer
 from attnworks.models.folder import fingerprint
 from attnworks.models.presets import PRESETS
-from attnworks.models.remaking import mechanisms_of
 from attnworks.receipt import Receipt
 from attnworks.reshape.carrying_out import Care
 from attnworks.reshape.history import Place, receipts, undo, write_outcome
 from attnworks.reshape.replaying import replay
+from attnworks.reshape.surgery import mechanisms_of
 from attnworks.reshape.texts import from_lines
 from attnworks.storage.pointer import BEST, LAST, best_of, pointed_at
 from attnworks.storage.sealed import seal, sha256

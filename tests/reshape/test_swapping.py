@@ -16,16 +16,15 @@ from tests.reshape.reshape_helpers import PASSAGES, bench_of, examinee_of, heads
 from tests.tiny_models import TINY
 from torch import Tensor, nn
 
+from attnworks.api import load, save
 from attnworks.data.passages import Passage, Side
 from attnworks.data.tokens import TokenRow
 from attnworks.decoding.evaluating import evaluating
 from attnworks.errors import UnknownNameError, UsageError
+from attnworks.hf.subject import foreign_examinee
 from attnworks.mechanisms import Geometry, MechanismSpec
 from attnworks.models import AttentionConfig
-from attnworks.models.anatomy import first
 from attnworks.models.folder import fingerprint
-from attnworks.models.opening import load, save
-from attnworks.models.remaking import attention_groups, attention_parts, mechanisms_of, with_mechanisms
 from attnworks.models.strict import parse
 from attnworks.objectives.choosing import choose
 from attnworks.reshape import advising, swap_trials
@@ -33,9 +32,10 @@ from attnworks.reshape.advising import advise, default_candidates, swapped
 from attnworks.reshape.carrying_out import Care, carry_out, judge_on
 from attnworks.reshape.contract import RESHAPES, Bench
 from attnworks.reshape.long_texts import TrialText, join, joined
+from attnworks.reshape.surgery import attention_groups, attention_parts, mechanisms_of, with_mechanisms
 from attnworks.reshape.swap_trials import NOW, Present, Timed, Trial, Trying, layers_of, try_out
 from attnworks.reshape.swapping import Swap, heads_of_layers
-from attnworks.traces.examinee import foreign_examinee
+from attnworks.traces.subject import first
 
 NARROW, WIDE = "window:window=1", "window:window=64"
 LINEAR, LINFORMER, BIGBIRD = "linear", "linformer:rank=3,length=37", "bigbird:window=1,block=1,n_global=1,n_random=1"

@@ -9,7 +9,7 @@ from tests.exam_helpers import LINES, tiny_run
 from tests.serve.serving import Client, live, serving
 
 from attnworks.serve.live import LiveModel
-from attnworks.traces.examinee import open_examinee
+from attnworks.traces.subject import open_examinee
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,7 @@ from attnworks.serve.app import application
 from attnworks.serve.live import LiveModel
 from attnworks.serve.running import Server
 from attnworks.serve.work import Worker
-from attnworks.traces.examinee import open_examinee
+from attnworks.traces.subject import open_examinee
 
 PATIENCE = 180.0
 TOKEN = "a-token-of-the-tests"

@@ -23,14 +23,15 @@ from attnworks.exam.run import run_examination
 from attnworks.reports.page.blobs import Coding, decode, unpack
 from attnworks.reports.page.contents import page_contents
 from attnworks.reshape.projecting import Project
+from attnworks.reshape.surgery import silence_heads
 from attnworks.serve import looking
-from attnworks.serve.changing import KEPT, ChangedModels, silence_heads
+from attnworks.serve.changing import KEPT, ChangedModels
 from attnworks.serve.live import LiveModel
 from attnworks.serve.questions import Changes, Question
 from attnworks.serve.saying import Output, _classes
-from attnworks.traces.examinee import open_examinee
 from attnworks.traces.gates import HeadsOff
 from attnworks.traces.layer import Slot
+from attnworks.traces.subject import open_examinee
 from attnworks.traces.text import read_text
 
 TEXT, SHORT = LINES[1], LINES[3]
@@ -130,8 +131,8 @@ def test_cut_heads_of_unequal_widths(translator: LiveModel) -> None:
     """Heads of several widths lie one above the other in W_O."""
     import copy
 
-    from attnworks.models.head_parts import heads_of, put_heads
-    from attnworks.models.remaking import attention_parts
+    from attnworks.models.anatomy import heads_of
+    from attnworks.reshape.surgery import attention_parts, put_heads
 
     model = copy.deepcopy(translator.base.subject.model)
     heads = heads_of(attention_parts(model)["enc.0"])

@@ -14,13 +14,13 @@ from attnworks.reshape.history import Place, write_outcome
 from attnworks.reshape.pruning import Prune
 from attnworks.reshape.texts import from_texts as split
 from attnworks.serve.starting import open_live
-from attnworks.traces.examinee import open_examinee
+from attnworks.traces.subject import open_examinee
 
 
 @pytest.fixture
 def reshaped(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run whose heads were projected, or a Hugging Face model of which a head was cut."""
-    monkeypatch.setattr("attnworks.traces.examinee.longest_target", lambda _: 5)
+    monkeypatch.setattr("attnworks.traces.own.longest_target", lambda _: 5)
     out = tmp_path / "new"
     if request.param == "run":
         project_folder(small_run(tmp_path / "home"), "enc.0.1", out)

@@ -21,7 +21,7 @@ from attnworks.data.readers import lines
 from attnworks.data.vocabulary import Vocabulary
 from attnworks.errors import FolderError, UsageError, printable
 from attnworks.experiments.kept_results import read_kept
-from attnworks.models.foreign import open_pretrained
+from attnworks.hf.open import open_pretrained
 from attnworks.reshape.texts import from_lines
 from attnworks.storage.disk import disk_errors, read_file, set_aside
 

@@ -12,11 +12,11 @@ from torch import Tensor
 from trace_helpers import random_batch
 
 from attnworks.data.text_batch import TextBatch
-from attnworks.models.anatomy import HeadWeights
-from attnworks.traces.foreign import ForeignSubject
+from attnworks.hf.subject import ForeignSubject
+from attnworks.models.head_groups import HeadWeights
 from attnworks.traces.gates import CountHeads, HeadsOff, OpenGates
 from attnworks.traces.layer import LayerTrace, Slot
-from attnworks.traces.record import OwnSubject
+from attnworks.traces.own import OwnSubject
 from attnworks.traces.subject import Spectator, Subject
 
 SOURCE, TARGET = (7, 5, 3), (5, 11, 2)

@@ -20,9 +20,10 @@ from torch import Tensor
 
 from attnworks.errors import UsageError
 from attnworks.models import AttentionConfig
-from attnworks.models.additions import NewHead, Place, Step, grown
-from attnworks.models.attention_layers import attention_layers
-from attnworks.models.head_parts import Head, heads_of
+from attnworks.models.anatomy import attention_layers, heads_of
+from attnworks.models.head_groups import Head
+from attnworks.reshape.growth.apply import NewHead, Place, Step, grown
+from attnworks.reshape.surgery import anatomy_of
 from attnworks.traces.frozen import whole_maps
 from attnworks.traces.graded import GradedLayer, graded_layers, softmax_back
 from attnworks.traces.judging import Judge
@@ -59,7 +60,7 @@ def judge(**changes: Any) -> Judge:
 def graded(own: Judge, slot: str) -> GradedLayer:
     """Of the last batch, whose sentences are of several lengths."""
     number = len(own.text.batches) - 1
-    branches = {slot: attention_layers(own.original.model)[slot].branch}
+    branches = {slot: attention_layers(anatomy_of(own.original.model))[slot].branch}
     (layer,) = graded_layers(own, *own.text.batch(number), branches)
     return layer
 
@@ -90,7 +91,7 @@ def test_by_output(slot: str) -> None:
     """The gradient of what a layer adds to the stream: that of its bias b_O, position by position."""
     own = judge()
     layer, model = graded(own, slot), own.original.model
-    branch: Any = attention_layers(model)[slot].branch
+    branch: Any = attention_layers(anatomy_of(model))[slot].branch
     U: list[Tensor] = []
 
     def plus_zeros(_: Any, __: Any, output: Tensor) -> Tensor:
@@ -101,7 +102,7 @@ def test_by_output(slot: str) -> None:
     own.losses(own.original, *own.text.batch(len(own.text.batches) - 1)).sum().backward()
     hook.remove()
     assert_close(layer.by_output, the(U[0].grad))
-    attention: Any = attention_layers(model)[slot].attention
+    attention: Any = attention_layers(anatomy_of(model))[slot].attention
     assert_close(layer.by_output.sum((0, 1)), the(attention.b_O.grad))
     model.zero_grad()
 
@@ -110,7 +111,7 @@ def test_all_layers_at_once_and_nothing_is_left_behind() -> None:
     own = judge()
     model = own.original.model
     model.train()
-    parts = attention_layers(model)
+    parts = attention_layers(anatomy_of(model))
     branches = {slot: part.branch for slot, part in parts.items()}
     together = {str(layer.trace.slot): layer for layer in graded_layers(own, *own.text.batch(0), branches)}
     assert list(together) == list(branches)
@@ -144,7 +145,7 @@ def test_as_a_model_that_has_the_head(slot: str, bias: bool) -> None:
     """
     own = judge(attention=AttentionConfig(heads=2, d_k=3, d_v=D_V, bias=bias))
     model, parent = own.original.model, 1
-    like = heads_of(attention_layers(model)[slot])[parent].each(lambda tensor: 1.2 * tensor.detach() + 0.05)
+    like = heads_of(attention_layers(anatomy_of(model))[slot])[parent].each(lambda tensor: 1.2 * tensor.detach() + 0.05)
     a, b, alpha, beta = randn(D_E, 2), randn(2, D_E, seed=1), randn(D_E, 1, seed=2), randn(D_E, 1, seed=3)
     layer = graded(own, slot).as_head(like, a, b, parent)
     assert layer.P.shape[1] == layer.by_heads.shape[1] == 1
@@ -163,7 +164,7 @@ def test_as_a_model_that_has_the_head(slot: str, bias: bool) -> None:
         )
         new = grown(model, [Step(Place(slot, None), NewHead(head, a, b), t, scale)])
         own.losses(original.again(new), batch, rows).sum().backward()
-        attention: Any = attention_layers(new)[slot].attention
+        attention: Any = attention_layers(anatomy_of(new))[slot].attention
         by_keys = attention.key_widths.split(attention.W_K.grad)[-1][:, -1]
         return float(by_keys @ beta[:, 0]) / scale
 
@@ -175,7 +176,7 @@ def test_a_copy_of_a_head_sees_what_the_head_sees() -> None:
     own = judge()
     for slot in SLOTS:
         layer = graded(own, slot)
-        head = heads_of(attention_layers(own.original.model)[slot])[1].each(torch.detach)
+        head = heads_of(attention_layers(anatomy_of(own.original.model))[slot])[1].each(torch.detach)
         alone = layer.as_head(head, head.W_V, head.W_O, 1)
         assert_close(alone.P, layer.P[:, 1:])
         assert_close(alone.by_heads, layer.by_heads[:, 1:])
@@ -189,7 +190,7 @@ def test_a_copy_of_a_head_has_the_sink_logit_of_that_head() -> None:
     plain = graded(own, "enc.0")
     trace = replace(plain.trace, sink=torch.tensor([-1.0, 2.0], dtype=torch.float64))
     layer = GradedLayer(trace, whole_maps(trace), plain.by_heads, plain.by_output)
-    head = heads_of(attention_layers(own.original.model)["enc.0"])[1].each(torch.detach)
+    head = heads_of(attention_layers(anatomy_of(own.original.model))["enc.0"])[1].each(torch.detach)
     alone = layer.as_head(head, head.W_V, head.W_O, 1)
     assert_close(alone.P, layer.P[:, 1:])
     assert layer.P[:, 1].sum(-1).max() < 1 and alone.trace.sink is not None and alone.trace.sink.shape == (1,)

@@ -14,13 +14,13 @@ from tests.tiny_models import shared
 from tests.traces.trace_helpers import Keep, dense_map, random_batch
 from torch import Tensor
 
+from attnworks.hf.subject import ForeignSubject
 from attnworks.measures.contract import Sample, Setting
 from attnworks.measures.saturation import Saturation
 from attnworks.mechanisms import Mask
-from attnworks.models.remaking import mechanisms_of, with_mechanisms
-from attnworks.traces.foreign import ForeignSubject
+from attnworks.reshape.surgery import mechanisms_of, with_mechanisms
 from attnworks.traces.layer import LayerTrace
-from attnworks.traces.record import OwnSubject
+from attnworks.traces.own import OwnSubject
 from attnworks.traces.rows import rows_of
 
 SOURCE, TARGET = (7, 4), (5, 3)

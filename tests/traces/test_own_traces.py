@@ -26,9 +26,9 @@ from attnworks.data.text_batch import Kind, TextBatch
 from attnworks.data.vocabulary import Vocabulary
 from attnworks.errors import UsageError
 from attnworks.models import Recurrent, build
-from attnworks.models.anatomy import HeadWeights
+from attnworks.models.head_groups import HeadWeights
 from attnworks.traces.layer import LayerTrace
-from attnworks.traces.record import OwnSubject
+from attnworks.traces.own import OwnSubject
 from attnworks.traces.rows import rows_of
 
 SOURCE, TARGET = (7, 7, 5, 3), (5, 11, 3, 2)

@@ -25,18 +25,19 @@ from trace_helpers import Keep, random_batch
 
 from attnworks.data.text_batch import TextBatch
 from attnworks.errors import UnknownNameError, UsageError
+from attnworks.hf.subject import ForeignSubject
 from attnworks.linalg.residual import relative_residual
 from attnworks.measures.contract import Setting
 from attnworks.measures.paths import Paths
 from attnworks.models import PureAttention, Recurrent, build
-from attnworks.models.anatomy import BlockAnatomy, Part, anatomy_of, first
+from attnworks.models.anatomy import BlockAnatomy, Part
 from attnworks.models.block import Block, Residual
 from attnworks.objectives.text import Abilities, Outputs
-from attnworks.traces.foreign import ForeignSubject
+from attnworks.reshape.surgery import anatomy_of
 from attnworks.traces.forward import record_forward
-from attnworks.traces.record import OwnSubject
+from attnworks.traces.own import OwnSubject
 from attnworks.traces.removing import REMOVABLE, without
-from attnworks.traces.subject import Spectator, watching_streams
+from attnworks.traces.subject import Spectator, first, watching_streams
 
 SOURCE, TARGET = (7, 5, 3), (5, 11, 2)
 COMBINATIONS = [chosen for n in (1, 2, 3) for chosen in combinations(REMOVABLE, n)]

@@ -10,7 +10,7 @@ from tests.exam_helpers import LINES, TINY, tiny_tokenizer
 
 from attnworks.data.passages import Passage, Side
 from attnworks.errors import UsageError
-from attnworks.traces.examinee import Examinee, examinee_of
+from attnworks.traces.subject import Examinee, examinee_of
 from attnworks.traces.text import WRITTEN_AT_ONCE, read_text
 
 TARGETS = ["a bird sees the cat .", "it reads .", "the dog wants it ."]

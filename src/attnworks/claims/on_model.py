@@ -18,10 +18,9 @@ from attnworks.data.passages import Passage
 from attnworks.data.text_batch import TextBatch
 from attnworks.decoding.evaluating import evaluating
 from attnworks.exam.widened import InFloat64
-from attnworks.traces.examinee import Examinee
 from attnworks.traces.forward import record_forward
 from attnworks.traces.layer import LayerTrace
-from attnworks.traces.subject import Spectator, Subject
+from attnworks.traces.subject import Examinee, Spectator, Subject
 from attnworks.traces.text import read_text
 
 

@@ -24,7 +24,7 @@ from attnworks.reshape.swapping import Swap, pairs_of
 from attnworks.reshape.texts import HELD_OUT, LEARN
 from attnworks.storage.sealed import with_sha256
 from attnworks.timing import CONFIDENCE, Interval, contains_one
-from attnworks.traces.examinee import open_examinee
+from attnworks.traces.subject import open_examinee
 
 INTERVAL = f"{100 * CONFIDENCE:.0f} % intervals"
 KEEP = (

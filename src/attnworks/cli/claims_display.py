@@ -25,7 +25,7 @@ from attnworks.cli.claims import VERDICTS
 from attnworks.cli.console import console, print_json, progress_bar, progress_console
 from attnworks.cli.examine_run import passages_of
 from attnworks.errors import UsageError
-from attnworks.traces.examinee import open_examinee
+from attnworks.traces.subject import open_examinee
 
 SENTENCES = 16
 STYLES = {

@@ -22,7 +22,7 @@ from attnworks.measures.contract import Setting
 from attnworks.reports.page.contents import Exam, label_of
 from attnworks.reports.page.writing import check_out, write_report
 from attnworks.reshape.history import receipts_of
-from attnworks.traces.examinee import open_examinee
+from attnworks.traces.subject import open_examinee
 from attnworks.training.distributed import join_team
 
 MOST_AXES = 4

@@ -24,7 +24,7 @@ from attnworks.reshape.pruning import Prune
 from attnworks.reshape.replaying import replay
 from attnworks.reshape.swapping import Swap
 from attnworks.reshape.texts import Texts, from_corpus, from_lines
-from attnworks.traces.examinee import open_examinee
+from attnworks.traces.subject import open_examinee
 from attnworks.training.run import read_recipe
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from attnworks.data.passages import Side, without_blanks
 from attnworks.data.tokens import NONE, TokenRow
@@ -26,6 +27,7 @@ FEWEST = 2
 """A row with fewer tokens of text leaves attention no choice."""
 
 Span = tuple[int, int]
+Spell = Callable[[int], str]
 
 
 class Pieces(NamedTuple):
@@ -221,3 +223,82 @@ def _written(side: Side) -> tuple[str, ...]:
         return side.words
     ruled = words(side.text)
     return ruled if len("".join(ruled)) == len(without_blanks(side.text)) else side.words
+
+
+class DecoderReader(HuggingFaceReader):
+    """Targets as a decoder of Hugging Face reads them: its start token, then the text without closing tokens."""
+
+    def __init__(self, tokenizer: Any, start: int, longest: int | None, max_tokens: int | None) -> None:
+        super().__init__(tokenizer, longest, max_tokens)
+        self.start = start
+
+    def read(self, side: Any) -> TokenRow:
+        tokenizer: Any = self.tokenizer
+        switch = getattr(tokenizer, "_switch_to_target_mode", None)
+        if switch is None:
+            return self._as_read(super().read(side))
+        switch()
+        try:
+            return self._as_read(super().read(side))
+        finally:
+            tokenizer._switch_to_input_mode()
+
+    def _as_read(self, row: TokenRow) -> TokenRow:
+        closing = next((place for place, special in enumerate(reversed(row.special)) if not special), 0)
+        kept = range(len(row) - closing)
+        moved = {place: new for new, place in enumerate(kept, start=1)}
+        head = None
+        if row.head is not None:
+            head = (-1, *(moved.get(row.head[place], -1) for place in kept))
+        return replace(
+            decoder_row(self.start, [row.ids[place] for place in kept]),
+            special=(True, *(row.special[place] for place in kept)),
+            word=(-1, *(row.word[place] for place in kept)),
+            head=head,
+        )
+
+
+def decoder_row(start: int, ids: Sequence[int], special: Collection[int] = ()) -> TokenRow:
+    """What a decoder reads: its start token, then tokens that are words of their own unless they are `special`."""
+    added = [token in special for token in ids]
+    words = [-1 if here else place for place, here in enumerate(added)]
+    return TokenRow((start, *ids), (True, *added), (-1, *words))
+
+
+def ended(ids: Sequence[int], endings: Collection[int]) -> Sequence[int]:
+    """What was written before the end, or the padding after it."""
+    length = next((len(ids) - place for place, token in enumerate(reversed(ids)) if token not in endings), 0)
+    return ids[:length]
+
+
+class Readers(NamedTuple):
+    """What reads the source (or only side) and the target of a text, and what spells their tokens."""
+
+    source: SideReader
+    target: SideReader | None
+    spell: tuple[Spell, Spell]
+
+
+def readers_of(kind: str, given: Any, max_tokens: int | None = None) -> Readers:
+    """The readers of a model of this kind, of a Vocabulary, a tokenizer, a SideReader, or a pair of them."""
+    source, target = given if isinstance(given, tuple) else (given, given)
+    reader, spell = _reader(source, "target" if kind == "decoder" else "source", max_tokens)
+    if kind != "encoder-decoder":
+        return Readers(reader, None, (spell, spell))
+    other, spell_target = _reader(target, "target", max_tokens)
+    return Readers(reader, other, (spell, spell_target))
+
+
+def _reader(given: Any, side: Literal["source", "target"], max_tokens: int | None) -> tuple[SideReader, Spell]:
+    if isinstance(given, Vocabulary):
+        return VocabularyReader(given, side, max_tokens=max_tokens), given.token
+    if hasattr(given, "num_special_tokens_to_add"):
+        return HuggingFaceReader(given, max_tokens=max_tokens), given.convert_ids_to_tokens
+    if isinstance(given, SideReader):
+        return given, str
+    raise UsageError(
+        asked=f"what reads the {side}",
+        expected="a Vocabulary, a tokenizer of Hugging Face or a SideReader",
+        got=type(given).__name__,
+        remedy="pass one beside the model, or a pair of them for an encoder-decoder",
+    )

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from attnworks.exam.examination import Examination
 from attnworks.exam.head_matches import Match, State, match_heads
+from attnworks.exam.lineage import LINEAGE, Lineage, read_lineage
 from attnworks.measures.folding import CONFIDENCE
 from attnworks.measures.reading import Reading, Row
-from attnworks.reshape.lineage import LINEAGE, Lineage, read_lineage
 
 FORMAT = 2
 FALSE_DISCOVERIES = 0.05

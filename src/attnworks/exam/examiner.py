@@ -20,11 +20,11 @@ from attnworks.measures.table import are
 from attnworks.objectives.choosing import choose
 from attnworks.objectives.own_callable import OwnFunction
 from attnworks.objectives.text import TextObjective
-from attnworks.traces.examinee import Examinee
 from attnworks.traces.forward import record_forward
 from attnworks.traces.gates import CountHeads, HeadsOff, gate_gradients
 from attnworks.traces.judging import Judge
 from attnworks.traces.layer import Slot
+from attnworks.traces.subject import Examinee
 from attnworks.traces.text import ExamText
 from attnworks.training.distributed import Team
 

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from attnworks.errors import AttnworksError, FolderError
 from attnworks.exam.examination import FORMAT, Examination, Finding, Pin
+from attnworks.exam.lineage import read_lineage
 from attnworks.measures.reading import Reading, Readings
-from attnworks.reshape.lineage import read_lineage
 from attnworks.storage.disk import disk_errors, new_folder
 from attnworks.storage.sealed import (
     changed,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
-from attnworks.reshape.lineage import ADDED, Lineage, read_lineage
+from attnworks.exam.lineage import ADDED, Lineage, read_lineage
 from attnworks.traces.layer import SHORT
 
 State = Literal["compared", "cut", "new", "not compared"]

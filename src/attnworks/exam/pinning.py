@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from attnworks.exam.examination import Pin
-from attnworks.traces.examinee import Examinee
 from attnworks.traces.layer import LayerTrace, Slot
 from attnworks.traces.maps import maps_of
-from attnworks.traces.subject import Spectator
+from attnworks.traces.subject import Examinee, Spectator
 from attnworks.traces.text import ExamText
 
 EASY, MOST = 32, 128

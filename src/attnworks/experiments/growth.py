@@ -24,15 +24,15 @@ from attnworks.errors import FolderError, UsageError
 from attnworks.experiments.growth_baselines import method_of
 from attnworks.experiments.kept_results import read_kept
 from attnworks.experiments.recall_study import draw, judge, mean_loss, new_model, new_optimiser, train
-from attnworks.measures.growth_survey import Survey
 from attnworks.models import Transformer
-from attnworks.models.additions import Place, grown
-from attnworks.models.attention_layers import attention_layers
-from attnworks.models.head_parts import heads_of
+from attnworks.models.anatomy import attention_layers, heads_of
 from attnworks.registry import unknown_name
 from attnworks.reshape.events import Watch, silently
 from attnworks.reshape.growing import look_around, settle
+from attnworks.reshape.growth.apply import Place, grown
+from attnworks.reshape.growth.survey import Survey
 from attnworks.reshape.growth_places import NoBottleneckError, Spot
+from attnworks.reshape.surgery import anatomy_of
 from attnworks.storage.disk import write_file
 
 RESULTS, FORMAT = "results.json", 2
@@ -276,7 +276,7 @@ class _Shared:
         return model, Growth(now.step, now.loss, fall, refused, seconds)
 
     def _point(self, model: Transformer, step: int, seconds: float) -> Point:
-        (head,) = heads_of(attention_layers(model)["enc.0"])
+        (head,) = heads_of(attention_layers(anatomy_of(model))["enc.0"])
         size = sum(parameter.numel() for parameter in model.parameters())
         return Point(step, head.W_Q.shape[1], size, mean_loss(model, self._held_out), seconds)
 

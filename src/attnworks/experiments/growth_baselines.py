@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from attnworks.measures.growth_score import FIRST_STEP, Kind
-from attnworks.measures.growth_survey import Survey
-from attnworks.models.additions import Place, Rewritten
-from attnworks.models.head_parts import Head
+from attnworks.models.head_groups import Head
 from attnworks.registry import Registry
+from attnworks.reshape.growth.apply import Place, Rewritten
+from attnworks.reshape.growth.score import FIRST_STEP, Kind
+from attnworks.reshape.growth.survey import Survey
 from attnworks.reshape.growth_methods import METHODS, Line, Method, fixed_line, refit_steps, wrong_kind
 from attnworks.reshape.growth_places import Spot, Widths
 

@@ -21,7 +21,7 @@ from attnworks.models.parts import Embedding, Output
 from attnworks.objectives.own_callable import OwnCallable
 from attnworks.objectives.text import Outputs
 from attnworks.traces.judging import Judge
-from attnworks.traces.record import OwnSubject
+from attnworks.traces.own import OwnSubject
 from attnworks.traces.text import ExamText
 
 KEYS, VALUES, PAIRS, QUERIES = 32, 16, 16, 8

@@ -33,8 +33,9 @@ from attnworks.reshape.heads import Head, choose_heads
 from attnworks.reshape.healing import heal
 from attnworks.reshape.projecting import Project, rise_alone, with_forms
 from attnworks.storage.disk import read_file, write_file
-from attnworks.traces.examinee import Examinee, own_examinee
 from attnworks.traces.judging import Judge
+from attnworks.traces.own import own_examinee
+from attnworks.traces.subject import Examinee
 from attnworks.training.evaluate import translation_scores
 from attnworks.training.events import Watcher
 from attnworks.training.recipe import Recipe

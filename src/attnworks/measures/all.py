@@ -46,7 +46,7 @@ __all__ = [
     "structure_fit",
 ]
 
-MEASURES_ABOVE = ("attnworks.measures.bottleneck",)
+MEASURES_ABOVE = ("attnworks.reshape.growth.bottleneck",)
 """Modules of measures that this package must not import, by name."""
 
 

@@ -27,7 +27,7 @@ from attnworks.measures.contract import MEASURES, Declared, Measure, Sample, Sam
 from attnworks.measures.reading import Readings
 from attnworks.measures.table import number
 from attnworks.mechanisms.mask import as_four_axes
-from attnworks.models.anatomy import HeadWeights
+from attnworks.models.head_groups import HeadWeights
 from attnworks.traces.layer import LayerTrace, Slot
 
 ROUNDINGS = 16

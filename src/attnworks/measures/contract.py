@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attnworks.data.tokens import Tokens
 from attnworks.measures.reading import Reading, Readings
-from attnworks.models.anatomy import HeadWeights
+from attnworks.models.head_groups import HeadWeights
 from attnworks.registry import Registry
 from attnworks.traces.forward import ForwardTrace
 from attnworks.traces.judging import Judge

@@ -11,7 +11,8 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from attnworks.errors import UsageError
 from attnworks.measures.contract import MEASURES, Declared, Measure, Sample, Samples
-from attnworks.models.anatomy import BlockAnatomy, HeadWeights
+from attnworks.models.anatomy import BlockAnatomy
+from attnworks.models.head_groups import HeadWeights
 from attnworks.traces.layer import Slot
 
 

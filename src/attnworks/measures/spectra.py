@@ -15,7 +15,7 @@ from attnworks.linalg.spectrum import (
     stable_rank,
 )
 from attnworks.measures.contract import MEASURES, Declared, Measure, Sample, Samples
-from attnworks.models.anatomy import HeadWeights
+from attnworks.models.head_groups import HeadWeights
 from attnworks.traces.layer import Slot
 from attnworks.traces.maps import Maps
 

@@ -2,9 +2,9 @@
 
 from attnworks.models.build import Model, build
 from attnworks.models.config import AttentionConfig, ModelConfig, PureConfig, RecurrentConfig, TransformerConfig
+from attnworks.models.folder import load, save
 from attnworks.models.multihead import MultiHead
 from attnworks.models.observe import Observation, Observer
-from attnworks.models.opening import load, save
 from attnworks.models.presets import PRESETS, preset
 from attnworks.models.pure import PureAttention
 from attnworks.models.recurrent import Recurrent

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 from attnworks.errors import UsageError
 from attnworks.mechanisms import Geometry, MechanismSpec
+from attnworks.models.head_groups import Group, grouped
 from attnworks.registry import unknown_name
 
 LARGEST_WIDTH = 2**20
@@ -56,8 +56,7 @@ class AttentionConfig:
                 got=str(len(self.mechanism)),
                 remedy="give one for all heads, or as many as there are heads",
             )
-        for _ in self.mechanism_groups():
-            pass
+        self.mechanism_groups()
 
     def _settle_widths(self, name: str) -> None:
         """Widths that are all the same are one number, so that equal layers have equal configs."""
@@ -90,11 +89,9 @@ class AttentionConfig:
         d_k, d_v = (width if isinstance(width, int) else max(width) for width in (self.d_k, self.d_v))
         return Geometry(self.heads, d_k, d_v)
 
-    def mechanism_groups(self) -> Iterator[tuple[MechanismSpec, tuple[int, ...]]]:
+    def mechanism_groups(self) -> list[Group]:
         """Each distinct mechanism with the heads that use it, in order of their first head."""
-        specs = (self.mechanism,) * self.heads if isinstance(self.mechanism, str) else self.mechanism
-        for text in dict.fromkeys(specs):
-            yield MechanismSpec.parse(text), tuple(head for head, spec in enumerate(specs) if spec == text)
+        return grouped((self.mechanism,) * self.heads if isinstance(self.mechanism, str) else self.mechanism)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +110,11 @@ class TokenConfig:
     @property
     def target_size(self) -> int:
         return self.vocabulary if self.target_vocabulary is None else self.target_vocabulary
+
+    @property
+    def longest(self) -> int | None:
+        """How many positions a model has; None if nothing limits them."""
+        return None
 
     def with_vocabulary(self: C, vocabulary: int, target_vocabulary: int | None = None) -> C:
         return replace(self, vocabulary=vocabulary, target_vocabulary=target_vocabulary)
@@ -213,6 +215,10 @@ class TransformerConfig(TokenConfig):
     @property
     def has_final_norm(self) -> bool:
         return self.norm == "pre" if self.final_norm is None else self.final_norm
+
+    @property
+    def longest(self) -> int | None:
+        return self.max_length if self.positions == "learned" else None
 
     def slot_names(self) -> tuple[str, ...]:
         """Every attention layer, in the order in which data meets them."""

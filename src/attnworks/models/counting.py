@@ -6,11 +6,8 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from attnworks.mechanisms import Geometry
-from attnworks.mechanisms.dense import Dense
 from attnworks.models.build import skeleton
 from attnworks.models.config import ModelConfig
-from attnworks.models.remaking import attention_parts, groups_in
 
 _PART_OF = {
     "source_embedding": "source embedding",
@@ -45,26 +42,6 @@ def _part(name: str) -> str:
     if pieces[0] in {"encoder", "decoder", "layers"} and pieces[1].isdigit():
         return _PART_OF[pieces[2]]
     return "attention score" if pieces[0] == "attention" else _PART_OF[pieces[0]]
-
-
-def attention_flops(model: nn.Module, n: int) -> int:
-    """FLOPs of all attention of a model over n positions: four projections, and what each mechanism says.
-
-    Cross-attention is counted for n queries and n keys.
-    Holds when: the model's parts are known. Heads without W_Q and W_K are not charged for them.
-    """
-    total = 0
-    for slot, part in attention_parts(model, cross=True).items():
-        assert part.weights is not None
-        W, groups = part.weights(), groups_in(part)
-        (heads, e, k), (_, f, v), (hk, hv) = W.W_Q.shape, W.W_V.shape, W.columns()
-        total += 2 * n * (e * (hk + hv) + f * (min(hk, W.groups * k) + min(hv, W.groups * v)))
-        mechanisms = (
-            [(Dense(), heads)] if groups is None else zip(groups.mechanisms, map(len, groups.heads), strict=True)
-        )
-        for mechanism, count in mechanisms:
-            total += mechanism.cost(n, n, Geometry(count, k, v), causal=slot.startswith("dec")).flops
-    return total
 
 
 def layer_flops(n: int, d_e: int, d_ff: int | None = None) -> dict[str, int]:

@@ -35,6 +35,7 @@ from attnworks.storage.sealed import (
     sha256,
     write_tensors,
 )
+from attnworks.storage.tensors import tensors_of
 
 CONFIG, WEIGHTS, MANIFEST = "config.json", "model.safetensors", "manifest.json"
 FORMAT = 1
@@ -103,18 +104,6 @@ def cast(model: nn.Module, dtype: torch.dtype) -> None:
 def fingerprint(model: nn.Module) -> str:
     """A hash of all tensors of a model, by name: equal for models that are equal bit for bit."""
     return sha256(canonical({name: describe(tensor) for name, tensor in tensors_of(model).items()}))
-
-
-def parameters_of(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Every parameter once, under its first name: tied ones are stored a single time."""
-    return dict(model.named_parameters(remove_duplicate=True))
-
-
-def tensors_of(model: nn.Module) -> dict[str, Tensor]:
-    """All that a folder stores: parameters, and buffers that belong to the state."""
-    state = model.state_dict(keep_vars=True)
-    buffers = {name: buffer for name, buffer in model.named_buffers() if name in state}
-    return {**parameters_of(model), **buffers}
 
 
 def read_config_file(path: Path) -> ModelConfig:

@@ -1,18 +1,66 @@
-"""Which mechanism each head of an attention layer uses, in own models and in those of Hugging Face."""
+"""The weights of an attention layer head by head, and which mechanism each head uses."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple, cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from attnworks.errors import UsageError
 from attnworks.mechanisms import Attended, Context, Geometry, Mask, Mechanism, MechanismSpec
+from attnworks.storage.tensors import tensors_of
 
 Group = tuple[MechanismSpec, tuple[int, ...]]
+
+
+@dataclass(frozen=True, eq=False)
+class HeadWeights:
+    """The weights of one attention layer as the mathematics has them: head first, multiplied from the right.
+
+    groups    how many distinct keys and values there are; where heads share them, they are repeated for each head
+    scale     S = scale Q K^T (+ what the model adds for positions); None where the mechanism itself decides
+    *_widths  of each head, where they are less than those of the tensors, which are padded with zeros
+    """
+
+    W_Q: Float[Tensor, "h e k"]
+    W_K: Float[Tensor, "h f k"]
+    W_V: Float[Tensor, "h f v"]
+    W_O: Float[Tensor, "h v e"]
+    b_Q: Float[Tensor, "h k"] | None  # noqa: N815
+    b_K: Float[Tensor, "h k"] | None  # noqa: N815
+    b_V: Float[Tensor, "h v"] | None  # noqa: N815
+    b_O: Float[Tensor, " e"] | None  # noqa: N815
+    groups: int
+    scale: float | None
+    key_widths: tuple[int, ...] | None = None
+    value_widths: tuple[int, ...] | None = None
+
+    def columns(self) -> tuple[int, int]:
+        """Of all queries, and of all outputs of heads: the widths of all heads together."""
+        h, k, v = len(self.W_Q), self.W_Q.shape[-1], self.W_V.shape[-1]
+        return h * k if self.key_widths is None else sum(self.key_widths), (
+            h * v if self.value_widths is None else sum(self.value_widths)
+        )
+
+
+class Head(NamedTuple):
+    """The weights of one head, multiplied from the right; k = 0 for a head that attends by position alone."""
+
+    W_Q: Float[Tensor, "e k"]
+    W_K: Float[Tensor, "f k"]
+    W_V: Float[Tensor, "f v"]
+    W_O: Float[Tensor, "v e"]
+    b_Q: Float[Tensor, " k"] | None = None  # noqa: N815
+    b_K: Float[Tensor, " k"] | None = None  # noqa: N815
+    b_V: Float[Tensor, " v"] | None = None  # noqa: N815
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> Head:
+        """The head with all its tensors changed."""
+        return Head(*(None if tensor is None else change(tensor) for tensor in self))  # pyright: ignore[reportArgumentType]
 
 
 class Scoring(NamedTuple):
@@ -145,3 +193,48 @@ def mask_of_heads(mask: Mask, heads: tuple[int, ...]) -> Mask:
     if dense is None or dense.dim() < 3 or dense.shape[-3] == 1:
         return mask
     return Mask(mask.padding, mask.causal, dense[..., list(heads), :, :])
+
+
+@torch.no_grad()
+def carry_over(old: HeadGroups, new: HeadGroups, origins: Sequence[int | None] | None = None) -> None:
+    """Parameters of mechanisms that stay: what a mechanism holds for each head goes with the head.
+
+    origins    the old number of each new head, None for one that was not there; the same numbers unless given
+    """
+    for spec, heads, mechanism in zip(new.specs, new.heads, new.mechanisms, strict=True):
+        came_from = heads if origins is None else [origins[head] for head in heads]
+        for before, held, theirs in zip(old.specs, old.heads, old.mechanisms, strict=True):
+            if before == spec and not {*held}.isdisjoint(came_from):
+                _carry_tensors(tensors_of(theirs), held, tensors_of(mechanism), came_from)
+
+
+def _carry_tensors(
+    theirs: Mapping[str, Tensor], held: Sequence[int], own: Mapping[str, Tensor], heads: Sequence[int | None]
+) -> None:
+    for name, tensor in own.items():
+        tensor.requires_grad_(theirs[name].requires_grad)
+        if (len(tensor), len(theirs[name])) == (len(heads), len(held)):
+            for row, head in enumerate(heads):
+                if head in held:
+                    tensor[row] = theirs[name][held.index(head)]
+        elif tensor.shape == theirs[name].shape:
+            tensor.copy_(theirs[name])
+
+
+def check_held(held: Sequence[int], kept: Sequence[int], slot: str) -> None:
+    """Refuse heads that would need queries and keys which they lost."""
+    if lost := sorted({*kept} - {*held}):
+        raise UsageError(
+            asked=f"attention by queries and keys in head {slot}.{lost[0]}",
+            expected="a head that has them",
+            got="one that attends by position alone",
+            remedy="undo the reshape that took them: attnworks reshape undo",
+        )
+
+
+def grouped(specs: Sequence[str]) -> list[Group]:
+    """Each distinct mechanism with the heads that use it, in order of their first head."""
+    return [
+        (MechanismSpec.parse(text), tuple(head for head, spec in enumerate(specs) if spec == text))
+        for text in dict.fromkeys(specs)
+    ]

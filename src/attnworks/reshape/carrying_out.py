@@ -14,7 +14,7 @@ from torch import nn
 
 from attnworks.data.passages import Passage
 from attnworks.errors import UsageError
-from attnworks.models.counting import attention_flops
+from attnworks.hf.subject import ForeignSubject
 from attnworks.models.folder import fingerprint
 from attnworks.objectives.choosing import choose
 from attnworks.objectives.own_callable import OwnFunction
@@ -25,13 +25,11 @@ from attnworks.reshape.contract import Bench, Reshape
 from attnworks.reshape.events import Watch, silently
 from attnworks.reshape.healing import LESSONS, OBJECTIVE, check_rate, heal, not_healed
 from attnworks.reshape.long_texts import TrialText, longest
-from attnworks.reshape.scoring import scores_of, time_ratio, weight_bytes
+from attnworks.reshape.scoring import attention_flops, scores_of, time_ratio, weight_bytes
 from attnworks.reshape.texts import Texts
-from attnworks.traces.examinee import Examinee
-from attnworks.traces.foreign import ForeignSubject
 from attnworks.traces.judging import Judge
-from attnworks.traces.record import OwnSubject
-from attnworks.traces.subject import Spectator
+from attnworks.traces.own import OwnSubject
+from attnworks.traces.subject import Examinee, Spectator
 from attnworks.traces.text import ExamText, read_text
 
 OWN_RATE, FOREIGN_RATE = 3e-4, 5e-5

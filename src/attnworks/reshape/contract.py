@@ -11,9 +11,8 @@ from torch import nn
 from attnworks.receipt import HeadMap
 from attnworks.registry import Registry
 from attnworks.reshape.events import Watch, silently
-from attnworks.traces.examinee import Examinee
 from attnworks.traces.judging import Judge
-from attnworks.traces.subject import Spectator
+from attnworks.traces.subject import Examinee, Spectator
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from attnworks.decoding.evaluating import held_still
 from attnworks.reshape.contract import Bench
-from attnworks.reshape.heads import Unit, without
+from attnworks.reshape.heads import Unit
+from attnworks.reshape.surgery import without
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.subject import Spectator
 

@@ -12,20 +12,20 @@ from torch import nn
 from attnworks.decoding.evaluating import evaluating
 from attnworks.errors import UsageError
 from attnworks.linalg.line_search import line_search
-from attnworks.measures.growth_score import Score, Trial
 from attnworks.measures.growth_statistic import FEWEST
-from attnworks.measures.growth_survey import KINDS, Survey
-from attnworks.models.additions import Step, grown
-from attnworks.models.attention_layers import attention_layers
+from attnworks.models.anatomy import attention_layers, heads_of
 from attnworks.models.config import LARGEST_WIDTH
-from attnworks.models.head_parts import check_can_grow, heads_of
 from attnworks.receipt import HeadMap
 from attnworks.registry import unknown_name
 from attnworks.reshape.contract import RESHAPES, Bench, Made, Reshape
 from attnworks.reshape.events import Watch, on_one_scale, silently
+from attnworks.reshape.growth.apply import Step, grown
+from attnworks.reshape.growth.score import Score, Trial
+from attnworks.reshape.growth.survey import KINDS, Survey
 from attnworks.reshape.growth_cost import COMPARING, SEARCHING, measured_cost, some_to_search
 from attnworks.reshape.growth_methods import METHODS, Method
 from attnworks.reshape.growth_places import NoBottleneckError, Spot, Widths, no_bottleneck, read_places, spread
+from attnworks.reshape.surgery import anatomy_of, check_can_grow
 from attnworks.traces.judging import Judge
 
 REFITTING = "document"
@@ -92,7 +92,7 @@ class Grow(Reshape):
         return self.by != REFITTING
 
     def check(self, model: nn.Module) -> None:
-        layers = attention_layers(model)
+        layers = attention_layers(anatomy_of(model))
         for (place, kind), width in (self.asked(model) or {}).items():
             check_can_grow(model, place.slot)
             widest = len(heads_of(layers[place.slot])[0].W_Q)
@@ -108,7 +108,9 @@ class Grow(Reshape):
         """Places, kinds and widths; None where they are to be found."""
         if self.where == "auto":
             return None
-        return read_places(self.where, {slot: len(heads_of(part)) for slot, part in attention_layers(model).items()})
+        return read_places(
+            self.where, {slot: len(heads_of(part)) for slot, part in attention_layers(anatomy_of(model)).items()}
+        )
 
     def make(self, bench: Bench) -> Made:
         asked = self.asked(bench.model)

@@ -6,10 +6,10 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from attnworks.measures.growth_score import Trial, key_scores, some_checks
 from attnworks.measures.growth_statistic import SEARCH, Sums, gather_sample
-from attnworks.measures.growth_survey import COPIES, PASSES, TURNS, growable_layers
-from attnworks.models.head_parts import heads_of
+from attnworks.models.anatomy import heads_of
+from attnworks.reshape.growth.score import Trial, key_scores, some_checks
+from attnworks.reshape.growth.survey import COPIES, PASSES, TURNS, growable_layers
 from attnworks.reshape.growth_places import TRYING
 from attnworks.traces.graded import graded_layers
 from attnworks.traces.judging import Judge

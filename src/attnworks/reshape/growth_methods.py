@@ -11,11 +11,11 @@ from torch import Tensor
 
 from attnworks.errors import UsageError
 from attnworks.linalg.growing import whitened_direction
-from attnworks.measures.growth_score import FIRST_STEP, Score, Solve, best_direction
 from attnworks.measures.growth_statistic import query_states, sampled
-from attnworks.measures.growth_survey import Survey
-from attnworks.models.additions import Addition, Keys, NewHead, Rewritten, Step, Values
 from attnworks.registry import Registry
+from attnworks.reshape.growth.apply import Addition, Keys, NewHead, Rewritten, Step, Values
+from attnworks.reshape.growth.score import FIRST_STEP, Score, Solve, best_direction
+from attnworks.reshape.growth.survey import Survey
 from attnworks.reshape.growth_cost import FITTING
 from attnworks.reshape.growth_places import Spot, Widths, no_bottleneck
 from attnworks.traces.graded import graded_layers

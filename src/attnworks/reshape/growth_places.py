@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from attnworks.errors import AttnworksError, UsageError
-from attnworks.measures.growth_score import Kind, Score
-from attnworks.measures.growth_survey import KINDS, Survey
-from attnworks.models.additions import NewHead, Place
 from attnworks.models.config import LARGEST_WIDTH
+from attnworks.reshape.growth.apply import NewHead, Place
+from attnworks.reshape.growth.score import Kind, Score
+from attnworks.reshape.growth.survey import KINDS, Survey
 from attnworks.reshape.heads import choose_heads
 
 TRYING = "trying places"

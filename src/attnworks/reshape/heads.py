@@ -1,13 +1,11 @@
-"""Which heads are meant: 3.2, 4.*, enc.0.1, *; and the model without some of them."""
+"""Which heads are meant: 3.2, 4.*, enc.0.1, *."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from attnworks.errors import UsageError
-from attnworks.traces.gates import HeadsOff
-from attnworks.traces.layer import Slot
 
 NONE = "none"
 
@@ -51,11 +49,6 @@ def choose_heads(asked: str, layers: Mapping[str, int]) -> list[Head]:
             )
         chosen.update(found)
     return [head for head in every if head in chosen]
-
-
-def without(units: Iterable[Unit]) -> HeadsOff:
-    """Runs a model without these heads."""
-    return HeadsOff((Slot.parse(slot), head) for unit in units for slot, head in unit)
 
 
 def _matches(pattern: str, head: Head, kinds: set[str]) -> bool:

@@ -21,19 +21,19 @@ import torch
 from safetensors import safe_open
 
 from attnworks.errors import FolderError
+from attnworks.hf.folder import README, is_reshaped, write_foreign
+from attnworks.hf.open import WANTED, folder_of
 from attnworks.models.folder import CONFIG, MANIFEST, load
-from attnworks.models.foreign import WANTED, folder_of
-from attnworks.models.reshaped_folder import README, is_reshaped, write_foreign
 from attnworks.models.strict import parse
 from attnworks.models.transformer import Transformer
 from attnworks.receipt import Receipt
 from attnworks.reshape.contract import RESHAPES
+from attnworks.reshape.growth.apply import stretched_state
 from attnworks.storage.disk import check_regular, disk_errors, new_folder
 from attnworks.storage.pointer import BEST, CHECKPOINTS, LAST, best_of, point
 from attnworks.storage.sealed import changed, read_sealed, seal
 from attnworks.training.checkpoint import read_optimiser, read_progress, restore_optimiser, save_checkpoint
 from attnworks.training.run import RECIPE, SOURCE, TARGET, load_vocabularies, read_recipe
-from attnworks.training.stretching import stretched_state
 
 HISTORY, BEFORE, RECEIPT = "history", "before", "receipt.json"
 STORED = {"F32": torch.float32, "F64": torch.float64, "BF16": torch.bfloat16, "F16": torch.float16}

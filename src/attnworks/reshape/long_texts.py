@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from attnworks.data.tokens import NONE, TokenRow
-from attnworks.models.foreign import longest_input
+from attnworks.hf.subject import longest_input
+from attnworks.models import Recurrent, Transformer
 from attnworks.traces.judging import Judge
 from attnworks.traces.subject import Subject
 from attnworks.traces.text import ExamText
@@ -35,7 +36,9 @@ class TrialText:
     @classmethod
     def of(cls, judge: Judge, mean: int, asked: int) -> TrialText:
         """Texts of about `asked` tokens, at most as many as the model has positions; `mean` is the mean length now."""
-        text, positions = judge.text, longest_input(judge.original.model)
+        text, model = judge.text, judge.original.model
+        own = isinstance(model, Transformer | Recurrent)
+        positions = model.config.longest if own else longest_input(model)
         some = slice(None, None, max(1, len(text.kept) // SENTENCES))
         if asked <= mean:
             return cls(judge, some, None, asked)

@@ -14,10 +14,10 @@ from attnworks.errors import UsageError
 from attnworks.mechanisms import Geometry, Mechanism, MechanismSpec
 from attnworks.mechanisms.structured import Structured
 from attnworks.models.head_groups import HeadGroups, mask_of_heads
-from attnworks.models.remaking import attention_groups, mechanisms_of, with_mechanisms
 from attnworks.reshape.contract import RESHAPES, Bench, Made, Reshape
 from attnworks.reshape.forms import Form, Overlaps, candidates, read_form
 from attnworks.reshape.heads import Head, choose_heads
+from attnworks.reshape.surgery import attention_groups, mechanisms_of, with_mechanisms
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.subject import Spectator
 

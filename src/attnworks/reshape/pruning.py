@@ -11,14 +11,14 @@ from torch import nn
 
 from attnworks.decoding.evaluating import evaluating
 from attnworks.errors import AttnworksError, UsageError
-from attnworks.models.attention_layers import attention_layers
-from attnworks.models.head_parts import check_can_keep, keep_heads, why_not_fewer
-from attnworks.models.plain import as_plain
+from attnworks.hf.folder import as_plain
+from attnworks.models.anatomy import attention_layers
 from attnworks.receipt import HeadMap
 from attnworks.registry import unknown_name
 from attnworks.reshape.contract import RESHAPES, Bench, Made, Reshape
-from attnworks.reshape.heads import Head, Unit, choose_heads, without
+from attnworks.reshape.heads import Head, Unit, choose_heads
 from attnworks.reshape.ranking import RANKINGS, rank
+from attnworks.reshape.surgery import anatomy_of, check_can_keep, keep_heads, why_not_fewer, without
 from attnworks.traces.gates import CountHeads
 from attnworks.traces.subject import Spectator
 
@@ -164,7 +164,7 @@ def _first(order: Sequence[Unit], keep: float) -> list[Unit]:
 def heads_by_layer(model: nn.Module) -> dict[str, list[int]]:
     """The number of the group, for keys and values, of every head of every layer that heads can go from."""
     found: dict[str, list[int]] = {}
-    for slot, part in attention_layers(model).items():
+    for slot, part in attention_layers(anatomy_of(model)).items():
         assert part.weights is not None
         W = part.weights()
         if why_not_fewer(model, slot, []) is None:

@@ -18,7 +18,7 @@ from attnworks.reshape.projecting import Project
 from attnworks.reshape.pruning import Prune
 from attnworks.reshape.swapping import Swap
 from attnworks.reshape.texts import Texts, from_corpus, from_texts
-from attnworks.traces.examinee import examinee_of
+from attnworks.traces.subject import examinee_of
 
 Given = Sequence[str] | Sequence[Passage] | str
 

@@ -10,8 +10,9 @@ import torch
 
 from attnworks.reshape.contract import Bench
 from attnworks.reshape.gates_training import train_gates
-from attnworks.reshape.heads import Head, Unit, without
+from attnworks.reshape.heads import Head, Unit
 from attnworks.reshape.structural_ranking import APART, map_distances, role_gains
+from attnworks.reshape.surgery import without
 from attnworks.traces.gates import gate_gradients
 from attnworks.traces.layer import Slot
 

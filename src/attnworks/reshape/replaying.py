@@ -15,7 +15,7 @@ from attnworks.reshape.contract import RESHAPES
 from attnworks.reshape.events import Watch, silently
 from attnworks.reshape.history import Place, check_history, check_new, receipts_of, write_outcome
 from attnworks.reshape.texts import found_again
-from attnworks.traces.examinee import open_examinee
+from attnworks.traces.subject import open_examinee
 
 
 def replay(history: str, on: str, out: Path, *, watch: Watch = silently) -> list[tuple[Receipt, Receipt]]:

@@ -1,4 +1,7 @@
-"""What a receipt says of a model besides its loss: how it translates, where its embeddings went, how fast it is."""
+"""What a receipt says of a model besides its loss: how it translates, where its embeddings went, how fast it is.
+
+And the FLOPs of its attention.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,13 @@ import torch
 from torch import nn
 
 from attnworks.decoding.evaluating import evaluating
+from attnworks.mechanisms import Geometry
+from attnworks.mechanisms.dense import Dense
 from attnworks.objectives.embedding import SentenceEmbedding
+from attnworks.reshape.surgery import attention_parts, groups_in
 from attnworks.timing import Interval, interleave_within
-from attnworks.traces.examinee import Examinee
 from attnworks.traces.judging import Judge
-from attnworks.traces.subject import Subject
+from attnworks.traces.subject import Examinee, Subject
 from attnworks.traces.text import WRITTEN_AT_ONCE, ExamText
 from attnworks.training.evaluate import translation_scores
 
@@ -57,3 +62,23 @@ def time_ratio(held_out: Judge, subject: Subject) -> tuple[float, Interval]:
 
 def weight_bytes(model: nn.Module) -> int:
     return sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+
+
+def attention_flops(model: nn.Module, n: int) -> int:
+    """FLOPs of all attention of a model over n positions: four projections, and what each mechanism says.
+
+    Cross-attention is counted for n queries and n keys.
+    Holds when: the model's parts are known. Heads without W_Q and W_K are not charged for them.
+    """
+    total = 0
+    for slot, part in attention_parts(model, cross=True).items():
+        assert part.weights is not None
+        W, groups = part.weights(), groups_in(part)
+        (heads, e, k), (_, f, v), (hk, hv) = W.W_Q.shape, W.W_V.shape, W.columns()
+        total += 2 * n * (e * (hk + hv) + f * (min(hk, W.groups * k) + min(hv, W.groups * v)))
+        mechanisms = (
+            [(Dense(), heads)] if groups is None else zip(groups.mechanisms, map(len, groups.heads), strict=True)
+        )
+        for mechanism, count in mechanisms:
+            total += mechanism.cost(n, n, Geometry(count, k, v), causal=slot.startswith("dec")).flops
+    return total

@@ -16,10 +16,10 @@ from attnworks.measures.labels import FEWEST_SENTENCES
 from attnworks.measures.redundancy import Redundancy
 from attnworks.measures.roles import Roles
 from attnworks.mechanisms import MECHANISMS
-from attnworks.models.attention_layers import every_layer
-from attnworks.models.remaking import groups_in
+from attnworks.models.anatomy import every_layer
 from attnworks.reshape.contract import Bench
 from attnworks.reshape.heads import Head
+from attnworks.reshape.surgery import anatomy_of, groups_in
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.rows import rows_of
 from attnworks.traces.subject import Spectator
@@ -116,7 +116,7 @@ def _gains(found: Moments, chance: Float[Tensor, "*c"]) -> Float[Tensor, "h c"]:
 
 def _without_maps(bench: Bench) -> list[Head]:
     """Heads whose maps are mixtures of any sign."""
-    groups = {slot: groups_in(part) for slot, part in every_layer(bench.model).items()}
+    groups = {slot: groups_in(part) for slot, part in every_layer(anatomy_of(bench.model)).items()}
     return [
         (slot, head)
         for slot, own in groups.items()

@@ -13,12 +13,13 @@ from torch import Tensor, nn
 
 from attnworks.decoding.evaluating import evaluating
 from attnworks.errors import UsageError
+from attnworks.hf.anatomy import HFPart
 from attnworks.mechanisms import MECHANISMS, Context, Geometry, Mask, MechanismSpec
 from attnworks.models.anatomy import Part
-from attnworks.models.head_groups import HeadGroups
+from attnworks.models.head_groups import HeadGroups, carry_over, grouped
 from attnworks.models.multihead import MultiHead
-from attnworks.models.remaking import attention_parts, carry_over, grouped, groups_in, mechanisms_of
 from attnworks.reshape.events import Watch, silently
+from attnworks.reshape.surgery import attention_parts, groups_in, mechanisms_of
 from attnworks.timing import Interval, interleave_within
 from attnworks.traces.judging import Judge
 from attnworks.traces.layer import LayerTrace
@@ -127,6 +128,7 @@ class Layer:
         groups, attention = groups_in(self.part), self.part.attention
         own = isinstance(attention, MultiHead)
         looking = range(len(self.now)) if groups is None else groups.looking
+        lost = own or (isinstance(self.part, HFPart) and self.part.shrinkable is not None)
         positions = self.part.role == "self" and hasattr(attention, "relative_attention_num_buckets")
         for head, spec in enumerate(map(MechanismSpec.parse, by_head)):
             kind = MECHANISMS[spec.name]
@@ -134,7 +136,7 @@ class Layer:
                 return "has no causal form" if self.causal else "is not defined from one sequence to another"
             if kind.needs:
                 return f"needs {' and '.join(sorted(kind.needs)).replace('_', ' ')}"
-            if kind.by_content and head not in looking and (own or self.part.shrinkable is not None):
+            if kind.by_content and head not in looking and lost:
                 return "needs queries and keys, which heads of the layer have lost"
             if positions and "dense" not in kind.masks:
                 return NO_SCORES

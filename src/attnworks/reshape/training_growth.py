@@ -10,22 +10,21 @@ from typing import NamedTuple
 import numpy as np
 
 from attnworks.data.passages import from_pair
-from attnworks.measures.growth_score import Kind
 from attnworks.models import TransformerConfig, preset
-from attnworks.models.additions import Place, Step, grow_in_place
-from attnworks.models.attention_layers import attention_layers
-from attnworks.models.head_parts import heads_of
+from attnworks.models.anatomy import attention_layers, heads_of
 from attnworks.objectives.choosing import choose
 from attnworks.reshape.carrying_out import Care, judge_on
 from attnworks.reshape.events import silently
 from attnworks.reshape.growing import look_around, said, settle
+from attnworks.reshape.growth.apply import Place, Step, grow_in_place, stretched_state
+from attnworks.reshape.growth.score import Kind
 from attnworks.reshape.growth_methods import METHODS
 from attnworks.reshape.growth_places import NoBottleneckError, Spot, spread
-from attnworks.traces.examinee import own_examinee
+from attnworks.reshape.surgery import anatomy_of
+from attnworks.traces.own import own_examinee
 from attnworks.training.checkpoint import optimiser_tensors
 from attnworks.training.events import Grown
 from attnworks.training.run import Run
-from attnworks.training.stretching import stretched_state
 
 GROWTHS = 8
 """About the number of growths that reach the goal, if all of them pay."""
@@ -63,7 +62,7 @@ def grow_in_training(run: Run) -> Grown | None:
 def _missing(run: Run) -> dict[Spot, int]:
     """Columns and heads from here to the goals."""
     missing: dict[Spot, int] = {}
-    for slot, part in attention_layers(run.model).items():
+    for slot, part in attention_layers(anatomy_of(run.model)).items():
         heads = heads_of(part)
         for name, goal in run.recipe.goals().items():
             if name == "heads":

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-import torch
 from torch import nn
 
 from attnworks.data.passages import embedded
 from attnworks.data.tokenizing import SideReader
 from attnworks.errors import UsageError
-from attnworks.models.head_parts import heads_of, put_heads
-from attnworks.models.remaking import attention_parts, mechanisms_of
+from attnworks.hf.subject import ForeignSubject
 from attnworks.objectives.choosing import choose
 from attnworks.reshape.advising import swapped, whole_layers
 from attnworks.reshape.contract import Bench
@@ -23,13 +21,13 @@ from attnworks.reshape.forms import Form
 from attnworks.reshape.heads import Head
 from attnworks.reshape.projecting import Project, with_forms
 from attnworks.reshape.scoring import weight_bytes
+from attnworks.reshape.surgery import attention_parts, mechanisms_of, silence_heads
 from attnworks.reshape.swap_trials import layers_of
 from attnworks.serve.questions import Changes
 from attnworks.serve.recent import Recent
-from attnworks.traces.examinee import Examinee
-from attnworks.traces.foreign import ForeignSubject
 from attnworks.traces.judging import Judge
-from attnworks.traces.record import OwnSubject
+from attnworks.traces.own import OwnSubject
+from attnworks.traces.subject import Examinee
 from attnworks.traces.text import read_text
 
 FORMS = ("auto", "mix", "previous", "self", "next", "first", "last", "mean", "band")
@@ -177,22 +175,6 @@ class ChangedModels:
         text = read_text(cutting(base), embedded(SAMPLE), TOKENS_AT_ONCE)
         judge = Judge(base.subject, choose(None, base.subject.abilities), text)
         return Bench(base, judge, text.longest)
-
-
-@torch.no_grad()
-def silence_heads(model: nn.Module, slot: str, silent: Collection[int]) -> None:
-    """W_O,h = 0 for these heads of a layer, in place: the layer without them, in which all keep numbers and maps."""
-    part = attention_parts(model, cross=True)[slot]
-    assert part.weights is not None
-    W = part.weights()
-    if W.value_widths is None:
-        W.W_O[list(silent)] = 0.0
-        return
-    heads = [
-        head._replace(W_O=torch.zeros_like(head.W_O)) if number in silent else head
-        for number, head in enumerate(heads_of(part))
-    ]
-    put_heads(model, slot, heads)
 
 
 def cutting(examinee: Examinee) -> Examinee:

@@ -17,6 +17,7 @@ from attnworks.errors import UsageError
 from attnworks.exam.examination import Examination
 from attnworks.exam.examiner import Request
 from attnworks.exam.run import run_examination
+from attnworks.hf.subject import ForeignSubject
 from attnworks.receipt import Receipt
 from attnworks.reports.page.contents import Contents, Exam, exam_contents, label_of, page_contents
 from attnworks.reports.page.numbers import rounded
@@ -26,8 +27,7 @@ from attnworks.serve.looking import Looked, Read, as_written, has_scores, look, 
 from attnworks.serve.questions import Changes, Question
 from attnworks.serve.recent import Recent
 from attnworks.serve.saying import Said, moved, say
-from attnworks.traces.examinee import Examinee
-from attnworks.traces.foreign import ForeignSubject
+from attnworks.traces.subject import Examinee
 
 REMEMBERED = 8
 """Sentences for which it is known what the untouched model says."""

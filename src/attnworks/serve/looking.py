@@ -25,9 +25,8 @@ from attnworks.exam.walk import Walk
 from attnworks.measures.contract import Setting
 from attnworks.objectives.text import Outputs
 from attnworks.reports.page.sentences import Sentence
-from attnworks.traces.examinee import Examinee
 from attnworks.traces.layer import LayerTrace, Slot, StreamTrace
-from attnworks.traces.subject import Spectator, Subject
+from attnworks.traces.subject import Examinee, Spectator, Subject
 from attnworks.traces.text import ExamText, check_ids
 
 MEASURES = ("rank", "saturation")

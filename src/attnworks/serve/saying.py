@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attnworks.objectives.text import Outputs
 from attnworks.serve.looking import Read
-from attnworks.traces.examinee import Examinee
+from attnworks.traces.subject import Examinee
 
 SHOWN = 5
 

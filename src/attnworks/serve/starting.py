@@ -18,7 +18,7 @@ from attnworks.serve.live import LiveModel
 from attnworks.serve.running import run
 from attnworks.serve.work import Worker
 from attnworks.storage.disk import disk_errors
-from attnworks.traces.examinee import open_examinee
+from attnworks.traces.subject import open_examinee
 
 
 def serve_page(

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnworks.data.text_batch import Kind, TextBatch
 from attnworks.data.tokens import Tokens
-from attnworks.models.anatomy import BlockAnatomy, Passage, run_watched, stream_identity_error
-from attnworks.models.families import Role
+from attnworks.errors import UsageError
+from attnworks.models.anatomy import BlockAnatomy, Role
 from attnworks.notation import tolerance
 from attnworks.traces.layer import LayerTrace, Slot
-from attnworks.traces.subject import Spectator, Subject
+from attnworks.traces.subject import Spectator, Subject, first
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,3 +100,94 @@ def _block_trace(
         if block.norm == "post" and part.norm is not None:
             x = part.norm(x)
     return BlockTrace(block, passage.entry, passage.exit, tuple(parts))
+
+
+def run_watched(blocks: Sequence[BlockAnatomy], run: Callable[[], object]) -> list[tuple[BlockAnatomy, Passage]]:
+    """Every block that takes part in `run()`, one forward pass, with what passed through it."""
+    passages: dict[nn.Module, list[Passage]] = {block.module: [] for block in blocks}
+    hooks: list[Any] = []
+    try:
+        for module in passages:
+            parts = next(block.parts for block in blocks if block.module is module)
+            hooks += _watch(module, [part.branch for part in parts], passages[module])
+        run()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    _check_one_pass(blocks, passages)
+    in_order = {module: iter(ran) for module, ran in passages.items()}
+    return [(block, next(in_order[block.module])) for block in blocks if passages[block.module]]
+
+
+class Passage:
+    """One run of a block: the stream at its entry and exit, and what its branches gave."""
+
+    def __init__(self, entry: Tensor) -> None:
+        self.entry = self.exit = entry
+        self.pieces: dict[nn.Module, list[Tensor]] = {}
+
+    def output(self, branch: nn.Module) -> Tensor | None:
+        """A branch may run on one piece of the sequence after the other; None if it did not run at all."""
+        pieces = self.pieces.get(branch)
+        return None if pieces is None else torch.cat(pieces, -2)
+
+
+def _watch(module: nn.Module, branches: list[nn.Module], passages: list[Passage]) -> list[Any]:
+    def entered(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        stream = args[0] if args else kwargs["hidden_states"]
+        passages.append(Passage(stream.detach()))
+
+    def gave(branch: nn.Module, _: Any, output: Any) -> None:
+        passages[-1].pieces.setdefault(branch, []).append(first(output).detach())
+
+    def left(_: nn.Module, __: Any, output: Any) -> None:
+        passages[-1].exit = first(output).detach()
+
+    return [
+        module.register_forward_pre_hook(entered, with_kwargs=True),
+        *(branch.register_forward_hook(gave) for branch in branches),
+        module.register_forward_hook(left),
+    ]
+
+
+def _check_one_pass(blocks: Sequence[BlockAnatomy], passages: dict[nn.Module, list[Passage]]) -> None:
+    """A side of the model may be left out, such as an encoder whose output is given, but nothing may run twice."""
+    for module, times in Counter(block.module for block in blocks).items():
+        if len(passages[module]) not in (0, times):
+            raise UsageError(
+                asked="the residual stream of one forward pass",
+                expected=f"{times} run(s) of each {type(module).__name__}",
+                got=str(len(passages[module])),
+                remedy="let run() call the model once, without generating",
+            )
+    if not any(passages.values()):
+        raise UsageError(
+            asked="the residual stream of one forward pass",
+            expected="a forward pass of the model",
+            got="none",
+            remedy="let run() call the very model that is checked",
+        )
+
+
+def stream_identity_error(
+    block: BlockAnatomy,
+    entry: Float[Tensor, "*a e"],
+    exit: Float[Tensor, "*a e"],
+    branch_outputs: Sequence[Tensor | None],
+) -> float:
+    """max |exit - recomposed| / max |exit|, with x_0 = entry, x_p = norm_p(x_{p-1} + f_p) ("post") or x_{p-1} + f_p.
+
+    Without skip x_p = f_p takes the place of the sum, or sum_p f_p where the parts are parallel.
+    Source: S4.33 (post) and S3.6 (without norm). One output f_p per part; None for a part that did not run, such as
+    cross-attention without anything to look at.
+    Holds when: dropout is off, and nothing is clamped, as some models of Hugging Face do in float16.
+    """
+    x, adds = entry, block.skip
+    for part, output in zip(block.parts, branch_outputs, strict=True):
+        if output is None:
+            continue
+        x, adds = x + output.reshape(x.shape) if adds else output.reshape(x.shape), block.skip or block.parallel
+        if block.norm == "post" and part.norm is not None:
+            x = part.norm(x)
+    error, size = (exit - x).detach().abs().max().item(), exit.detach().abs().max().item()
+    return error / size if size else error

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from attnworks.errors import UsageError
 from attnworks.linalg.paths import FrozenNorm, Hop, Source, Step
-from attnworks.models.anatomy import HeadWeights, Part
+from attnworks.models.anatomy import Part
+from attnworks.models.head_groups import HeadWeights
 from attnworks.notation import tolerance
 from attnworks.traces.forward import BlockTrace, ForwardTrace, PartTrace
 from attnworks.traces.layer import LayerTrace

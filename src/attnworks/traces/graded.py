@@ -14,13 +14,11 @@ from torch import Tensor, nn
 from attnworks.data.text_batch import TextBatch
 from attnworks.decoding.evaluating import held_still
 from attnworks.errors import UsageError
-from attnworks.models.anatomy import first
-from attnworks.models.head_groups import mask_of_heads
-from attnworks.models.head_parts import Head
+from attnworks.models.head_groups import Head, mask_of_heads
 from attnworks.traces.frozen import whole_maps
 from attnworks.traces.judging import Judge
 from attnworks.traces.layer import LayerTrace
-from attnworks.traces.subject import Spectator
+from attnworks.traces.subject import Spectator, first
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,12 +16,10 @@ from attnworks.data.text_batch import Kind
 from attnworks.data.tokens import Tokens
 from attnworks.linalg.scratch import FRESH, Scratch
 from attnworks.mechanisms import Mask
-from attnworks.models.anatomy import HeadWeights
-from attnworks.models.head_groups import Scoring
+from attnworks.models.head_groups import HeadWeights, Scoring
+from attnworks.notation import tolerance
 
 SHORT: dict[str, str] = {"encoder": "enc", "decoder": "dec", "cross": "cross"}
-
-
 LOWEST_LOG = -1e4
 """Stands for ln 0 where scores are read off weights."""
 
@@ -165,3 +163,13 @@ class StreamTrace:
     depth: int
     X: Float[Tensor, "b i e"]
     tokens: Tokens
+
+
+def linear_queries(X: Tensor, Q: Tensor, weights: HeadWeights) -> bool:
+    """Whether queries are X W_Q + b_Q up to a factor, seen on the last position, which rotary positions turn."""
+    at = torch.einsum("be,hek->bhk", X[:, -1], weights.W_Q)
+    at = at if weights.b_Q is None else at + weights.b_Q
+    tiny = torch.finfo(Q.dtype).tiny
+    factor = (at * Q[:, :, -1]).sum() / at.square().sum().clamp_min(tiny)
+    error = (factor * at - Q[:, :, -1]).abs().max() / Q[:, :, -1].abs().max().clamp_min(tiny)
+    return bool(error < tolerance(Q.dtype).rtol)

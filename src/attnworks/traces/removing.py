@@ -10,9 +10,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from attnworks.errors import UsageError
-from attnworks.models.anatomy import BlockAnatomy, Part, first
+from attnworks.models.anatomy import BlockAnatomy, Part
 from attnworks.registry import unknown_name
-from attnworks.traces.subject import Subject
+from attnworks.traces.subject import Subject, first
 
 REMOVABLE = ("skip", "mlp", "norm")
 

@@ -14,7 +14,7 @@ from attnworks.data.text_batch import TextBatch
 from attnworks.data.tokenizing import usable
 from attnworks.data.tokens import TokenRow, collate_tokens, count_rarity, text_batches
 from attnworks.errors import UsageError
-from attnworks.traces.examinee import Examinee
+from attnworks.traces.subject import Examinee
 
 WRITTEN_AT_ONCE = 32
 

@@ -29,12 +29,12 @@ from attnworks.errors import FolderError, UsageError
 from attnworks.mechanisms import Mechanism
 from attnworks.models import PureConfig, Recurrent, RecurrentConfig, Transformer, TransformerConfig, build, preset
 from attnworks.models.folder import read_config, read_manifest
-from attnworks.models.foreign import check_device
 from attnworks.models.strict import config_from_json, parse
 from attnworks.objectives import Seq2Seq
 from attnworks.storage.disk import disk_errors, new_folder, set_aside, write_file
 from attnworks.storage.pointer import BEST, LAST, point, pointed_at
 from attnworks.storage.sealed import changed, read_json_bytes, read_sealed, seal, sha256
+from attnworks.storage.tensors import check_device
 from attnworks.training.checkpoint import (
     Progress,
     forget_others,

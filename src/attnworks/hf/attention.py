@@ -1,0 +1,185 @@
+"""Our mechanisms in models of transformers: as attention implementations for any model, or built into layers.
+
+>>> name = offer("window:window=64")
+>>> model = AutoModel.from_pretrained(folder, attn_implementation=name)    # or model.set_attn_implementation(name)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from attnworks.errors import UsageError
+from attnworks.hf.anatomy import ATTRIBUTE, foreign_anatomy, groups_of, parts_unknown
+from attnworks.hf.heads import ENTRY, foreign_layers, rows_held
+from attnworks.mechanisms import Attended, Context, Geometry, Mask, Mechanism, MechanismSpec
+from attnworks.mechanisms.dense import Dense
+from attnworks.models.head_groups import HeadGroups, carry_over, check_held, grouped
+from attnworks.models.surgery import Mechanisms
+
+OWN_HEADS = "attnworks-heads"
+
+
+def offer(mechanism: str) -> str:
+    """Register a mechanism with transformers; the name under which a model can be told to use it.
+
+    Layers in which the mechanism is not defined (a window across sequences) compute dense attention. Padding arrives as
+    one row per sentence, so that no table of all pairs is built; a scale of the model's own, other than 1/sqrt(k),
+    takes the place of the mechanism's. Weights are neither dropped in training nor returned by `output_attentions`.
+    Mechanisms with parameters of their own are refused: they belong into the model, not beside it.
+    """
+    spec = MechanismSpec.parse(mechanism)
+    if any(True for _ in spec.build(Geometry(1, 8, 8)).parameters()):
+        raise UsageError(
+            asked=f"{spec.name} attention for any model of transformers",
+            expected="a mechanism without parameters of its own",
+            got=f"{spec.name}, which has some",
+            remedy="choose window, bigbird, longformer or linear",
+        )
+    return register(f"attnworks-{spec}", _Implementation(spec))
+
+
+def offer_own_heads() -> str:
+    """The name of the implementation that lets each layer attend by the mechanisms it was given, and others densely."""
+    return register(OWN_HEADS, own_heads)
+
+
+def register(name: str, implementation: Any) -> str:
+    """Tell transformers of an implementation that takes padding as one row per sentence."""
+    from transformers import AttentionInterface
+    from transformers.masking_utils import AttentionMaskInterface, flash_attention_mask
+
+    AttentionInterface.register(name, implementation)
+    AttentionMaskInterface.register(name, flash_attention_mask)
+    return name
+
+
+def own_heads(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
+) -> tuple[Tensor, None]:
+    """Attention by the HeadGroups of a layer; in a layer without, dense attention."""
+    _check_options("attention by own mechanisms", key.shape[2], options)
+    mask = mask_given(module, query, key, attention_mask, options)
+    Y = attend_own_heads(module, query, key, value, mask, context_given(query, options)).Y
+    return Y.transpose(1, 2).contiguous(), None
+
+
+def attend_own_heads(
+    module: nn.Module, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, context: Context, *, weights: bool = False
+) -> Attended:
+    groups = groups_of(module)
+    if groups is None:
+        return Dense()(Q, *for_each_head(Q.shape[1], K, V), mask, context, weights=weights)
+    (K,), (V,) = for_each_head(Q.shape[1], K), for_each_head(groups.count, V)
+    return groups(Q, K, V, mask, context, weights=weights)
+
+
+def equip(model: Any, wanted: Mechanisms) -> None:
+    """Give layers of a Hugging Face model these mechanisms, in place, and write that into its config."""
+    if foreign_anatomy(model) is None:
+        raise parts_unknown(model)
+    layers = foreign_layers(model)
+    for slot, specs in wanted.items():
+        part = layers[slot]
+        assert part.attention is not None and part.weights is not None
+        W, old = part.weights(), groups_of(part.attention)
+        groups = HeadGroups(grouped(specs), W.W_Q.shape[-1], W.W_V.shape[-1]).to(W.W_V)
+        groups.train(part.attention.training)
+        if old is not None:
+            carry_over(old, groups)
+        if part.shrinkable is not None:
+            held = range(groups.count) if old is None else old.looking
+            check_held(held, groups.looking, slot)
+            _shrink(part.shrinkable, rows_held(held, groups.looking, slot), W.W_Q.shape[-1])
+        setattr(part.attention, ATTRIBUTE, groups)
+    model.config.attnworks = {
+        **getattr(model.config, ENTRY, {}),
+        **{slot: list(specs) for slot, specs in wanted.items()},
+    }
+    if model.config.attnworks:
+        model.set_attn_implementation(offer_own_heads())
+
+
+def _shrink(linears: Sequence[nn.Linear], heads: Sequence[int], width: int) -> None:
+    """Keep the outputs of these heads."""
+    for linear in linears:
+        for name in ("weight", "bias"):
+            tensor: Tensor | None = getattr(linear, name)
+            if tensor is not None:
+                rows = tensor.detach().unflatten(0, (len(tensor) // width, width))[list(heads)]
+                setattr(linear, name, nn.Parameter(rows.flatten(0, 1), requires_grad=tensor.requires_grad))
+        linear.out_features = linear.weight.shape[0]
+
+
+class _Implementation:
+    """What transformers calls in the place of sdpa: Q [b h i k], K, V, a padding mask [b j] -> Y [b i h v]."""
+
+    def __init__(self, spec: MechanismSpec) -> None:
+        self.spec = spec
+        self.built: dict[Geometry, Mechanism] = {}
+
+    def __call__(
+        self,
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        **options: Any,
+    ) -> tuple[Tensor, None]:
+        _check_options(str(self.spec), key.shape[2], options)
+        mask = mask_given(module, query, key, attention_mask, options)
+        crosses = _crosses(module) or query.shape[2] != key.shape[2]
+        slot = "dec" if mask.causal else "cross" if crosses else "enc"
+        K, V = for_each_head(query.shape[1], key, value)
+        geometry = Geometry(query.shape[1], query.shape[3], V.shape[3])
+        attend = self._mechanism(geometry) if self.spec.serves(slot) else Dense()
+        Y = attend(query, K, V, mask, context_given(query, options)).Y
+        return Y.transpose(1, 2).contiguous(), None
+
+    def _mechanism(self, geometry: Geometry) -> Mechanism:
+        if geometry not in self.built:
+            self.built[geometry] = self.spec.build(geometry)
+        return self.built[geometry]
+
+
+def _crosses(module: nn.Module) -> bool:
+    """Whether a layer that is not causal reads another sequence, as its family marks it."""
+    marked = getattr(module, "is_cross_attention", False) or getattr(module, "is_decoder", False)
+    return bool(marked) or "Cross" in type(module).__name__
+
+
+def for_each_head(heads: int, *grouped: Tensor) -> tuple[Tensor, ...]:
+    """Keys or values [b g j k] that heads share, repeated for each of `heads` heads."""
+    return tuple(T if T.shape[1] == heads else T.repeat_interleave(heads // T.shape[1], 1) for T in grouped)
+
+
+def context_given(Q: Tensor, options: dict[str, Any]) -> Context:
+    """A scale of the model's own, where it is not 1/sqrt(k)."""
+    scale = options.get("scaling")
+    usual = scale is None or math.isclose(scale, Q.shape[3] ** -0.5)
+    return Context(scale=None if usual else scale)
+
+
+def _check_options(spec: str, keys: int, options: dict[str, Any]) -> None:
+    window = options.get("sliding_window")
+    unknown = {"sliding_window": window is not None and window < keys}
+    unknown |= {name: options.get(name) is not None for name in ("softcap", "s_aux")}
+    for name in (name for name, present in unknown.items() if present):
+        raise UsageError(
+            asked=f"{spec} in a model with {name}",
+            expected="attention that is a softmax over all keys, or all earlier ones",
+            got=f"{name}={options[name]!r:.40}",
+            remedy=f"set {name} to None in the model's config if it can do without",
+        )
+
+
+def mask_given(module: nn.Module, Q: Tensor, K: Tensor, given: Tensor | None, options: dict[str, Any]) -> Mask:
+    flag = options.get("is_causal")
+    causal = bool(getattr(module, "is_causal", True) if flag is None else flag) and Q.shape[2] <= K.shape[2]
+    padding = None if given is None else given[:, -K.shape[2] :].bool()
+    added = options.get("position_bias")
+    return Mask(padding, causal, None if added is None or not added.any() else added)

@@ -1,0 +1,191 @@
+"""Folders of Hugging Face models with heads of ours: the same three files as an own model's, and no other name for it.
+
+transformers alone cannot run such a model. Its config therefore names a model_type that transformers does not know.
+Where transformers can represent the model after all, `as_plain` gives it back without a word of ours.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from attnworks.errors import AttnworksError
+from attnworks.hf import quiet
+from attnworks.hf.attention import equip
+from attnworks.hf.heads import (
+    ENTRY,
+    HEADS,
+    WIDTHS,
+    foreign_layers,
+    restore_heads,
+    why_not_fewer_foreign,
+    why_not_foreign,
+)
+from attnworks.models.folder import (
+    CONFIG,
+    WEIGHTS,
+    check_expected,
+    fill,
+    read_config,
+    read_manifest,
+    read_weights,
+    write_parts,
+)
+from attnworks.models.surgery import cannot_grow, cannot_keep
+from attnworks.storage.disk import disk_errors
+from attnworks.storage.sealed import changed, parse_json, read_json_bytes
+from attnworks.storage.tensors import tensors_of
+
+PREFIX = "attnworks-"
+README = "README.md"
+BY_COUNT = ("llama", "mistral", "qwen2")
+BY_NUMBER = ("t5", "mt5")
+POSITIONS = "relative_attention_bias.weight"
+
+
+def write_foreign(model: Any, folder: Path) -> None:
+    """A model of Hugging Face, into a folder that is being filled: as transformers does it, unless heads are ours."""
+    if hasattr(model.config, ENTRY):
+        _write_reshaped(model, folder)
+    else:
+        with quiet():
+            model.save_pretrained(folder)
+
+
+def _write_reshaped(model: Any, folder: Path) -> None:
+    """Config, weights and manifest."""
+    config = json.loads(model.config.to_json_string(use_diff=False))
+    config = {key: value for key, value in config.items() if not key.startswith("_")}
+    config |= {"model_type": PREFIX + config["model_type"], "architectures": [type(model).__name__]}
+    write_parts(config, model, folder)
+    (folder / README).write_text(
+        f"# {type(model).__name__}, reshaped by attnworks\n\n"
+        "Some attention heads are not what transformers knows, so that `from_pretrained` alone refuses this folder. "
+        "Open it with attnworks:\n\n"
+        "```python\nimport attnworks\n\nmodel = attnworks.load('this-folder')\n```\n"
+    )
+
+
+def is_reshaped(folder: Path) -> bool:
+    """Whether the config speaks of mechanisms of ours."""
+    config = _config(folder)
+    return str(config.get("model_type")).startswith(PREFIX) and ENTRY in config
+
+
+def is_pretrained(folder: Path) -> bool:
+    """Whether the config is one of transformers, or was before a reshape."""
+    return "model_type" in _config(folder)
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    if not all((folder / name).is_file() for name in (CONFIG, WEIGHTS)):
+        return {}
+    try:
+        config = parse_json(folder / CONFIG, read_json_bytes(folder / CONFIG))
+    except (AttnworksError, OSError):
+        return {}
+    return config if isinstance(config, dict) else {}
+
+
+def _equipped(model_class: Any, config: Any, mechanisms: Any, widths: Any, heads: Any) -> Any:
+    model = model_class(copy.deepcopy(config))
+    for slot in {**heads, **widths}:
+        _check_heads(model, slot, widths, heads)
+        restore_heads(model, foreign_layers(model)[slot], slot, widths.get(slot), heads.get(slot))
+    if heads:
+        model.config.attnworks_heads = heads
+    equip(model, mechanisms)
+    return model
+
+
+def _check_heads(model: nn.Module, slot: str, widths: Any, heads: Any) -> None:
+    if slot in widths:
+        if reason := why_not_foreign(model, slot):
+            raise cannot_grow(slot, reason)
+    elif reason := why_not_fewer_foreign(model, slot, heads[slot]):
+        raise cannot_keep(slot, reason)
+
+
+def open_reshaped(folder: Path, model_class: Any, config: Any) -> nn.Module:
+    """The model of such a folder, checked against its manifest."""
+    with disk_errors(f"open {folder}", remedy="copy the folder again from where it was whole"):
+        manifest = read_manifest(folder)
+        read_config(folder, manifest)
+    if model_class is None:
+        raise changed(folder / CONFIG, "the class of a model of transformers", repr(config.architectures)[:60])
+    described = [vars(config).pop(name, {}) for name in (ENTRY, WIDTHS, HEADS)]
+    try:
+        with torch.device("meta"):
+            skeleton = _equipped(model_class, config, *described)
+        check_expected(folder, skeleton, manifest["tensors"])
+        model = _equipped(model_class, config, *described)
+    except AttnworksError:
+        raise
+    except Exception as error:
+        raise changed(folder / CONFIG, "mechanisms, widths and heads that fit the model", str(error)[:100]) from error
+    fill(model, read_weights(folder, manifest, model))
+    return model
+
+
+# Families whose config has the width of a head beside their number (Llama, T5) need no word of ours for fewer heads, as
+# long as every layer has as many; T5, whose heads know positions by their number, as long as they are the same ones.
+
+
+def as_plain(model: nn.Module) -> nn.Module:
+    """The same model without a word of ours in its config, where transformers can represent it; else `model` itself."""
+    config: Any = getattr(model, "config", None)
+    kept: dict[str, list[int]] = getattr(config, HEADS, {})
+    if not kept or getattr(config, ENTRY, None) or getattr(config, WIDTHS, None):
+        return model
+    slots = {*foreign_layers(model)}
+    changes = _changes(config, kept, model) if {*kept} == slots and all(kept.values()) else None
+    plain = None if changes is None else _changed(config, changes)
+    return model if plain is None else _rebuilt(model, plain, next(iter(kept.values())))
+
+
+def _changes(config: Any, kept: dict[str, list[int]], model: nn.Module) -> dict[str, int] | None:
+    """Entries of the config that say how many heads there are, if they can."""
+    if config.model_type in BY_NUMBER:
+        same = len({tuple(heads) for heads in kept.values()}) == 1
+        return {"num_heads": len(next(iter(kept.values())))} if same else None
+    if config.model_type not in BY_COUNT:
+        return None
+    weights = [part.weights() for part in foreign_layers(model).values() if part.weights is not None]
+    sizes = {(*W.W_Q.shape[::2], W.groups) for W in weights}
+    if len(sizes) > 1:
+        return None
+    ((heads, width, groups),) = sizes
+    return {"num_attention_heads": heads, "num_key_value_heads": groups, "head_dim": width}
+
+
+def _changed(config: Any, changes: dict[str, int]) -> Any:
+    """The config with these entries and without ours; None if transformers would refuse it."""
+    from huggingface_hub.errors import StrictDataclassError
+
+    new = copy.deepcopy(config)
+    for name in (ENTRY, WIDTHS, HEADS):
+        vars(new).pop(name, None)
+    try:
+        for name, value in changes.items():
+            setattr(new, name, value)
+        type(config).from_dict(new.to_dict())
+    except (StrictDataclassError, ValueError):
+        return None
+    return new
+
+
+def _rebuilt(model: Any, config: Any, heads: list[int]) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        new = type(model)(config).to(next(model.parameters()).device).train(model.training)
+    if getattr(model, "generation_config", None) is not None:
+        new.generation_config = copy.deepcopy(model.generation_config)
+    theirs = tensors_of(model)
+    fill(new, {name: T.detach()[:, heads] if name.endswith(POSITIONS) else T.detach() for name, T in theirs.items()})
+    for name, tensor in tensors_of(new).items():
+        tensor.requires_grad_(theirs[name].requires_grad)
+    return new

@@ -1,0 +1,337 @@
+"""Wider heads, more or fewer of them, in the attention layers of Hugging Face models.
+
+The modules of transformers cut queries, keys and values by one width. Projections therefore give all heads padded with
+zeros to the width of the widest (`HeadsOut`), and store the true columns alone. Where heads only go, projections
+stay what they are, with fewer columns. A layer that loses all heads keeps one of width zero, which gives nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from attnworks.hf.anatomy import ATTRIBUTE, HeadsIn, HeadsOut, HFPart, foreign_anatomy, groups_of
+from attnworks.models.anatomy import attention_layers, heads_of
+from attnworks.models.config import AttentionConfig
+from attnworks.models.head_groups import Head, HeadGroups, HeadWeights, carry_over, grouped
+from attnworks.models.surgery import why_no_heads, why_not_these
+
+ENTRY = "attnworks"
+"""Under this name the config of a Hugging Face model says which of its heads use which mechanism."""
+
+WIDTHS = "attnworks_widths"
+"""Under this name it says how wide the heads of its changed layers are."""
+
+HEADS = "attnworks_heads"
+"""Under this name it says which heads its changed layers have, by their first numbers; -1 for a new one."""
+
+_COUNTS = ("num_attention_heads", "num_heads", "n_heads")
+_TOTALS = ("all_head_size", "inner_dim", "split_size")
+
+
+def foreign_layers(model: nn.Module) -> dict[str, HFPart]:
+    """Every attention layer of a Hugging Face model whose module and weights are known and its own."""
+    parts = attention_layers(foreign_anatomy(model))
+    return {slot: part for slot, part in parts.items() if isinstance(part, HFPart)}
+
+
+def why_not_foreign(model: nn.Module, slot: str) -> str | None:
+    """The reason for which heads of a layer cannot be wider or more, in words; None if they can."""
+    if reason := why_no_heads(model, foreign_anatomy(model), slot):
+        return reason
+    part = foreign_layers(model)[slot]
+    assert part.place is not None and part.weights is not None and part.attention is not None
+    if not heads_of(part):
+        return "no heads at all"
+    block, at = part.place
+    query, key, value = at.query, at.key, at.value
+    W, groups = part.weights(), groups_of(part.attention)
+    if max(query.of, key.of, value.of) > 1:
+        return "queries, keys and values that are one projection"
+    if not all(_is_linear(block.get_submodule(path)) for path in (query.path, key.path, value.path, at.output)):
+        return "projections that are not linear layers of torch"
+    if W.groups < len(W.W_Q):
+        return "keys and values that several heads share"
+    if any("rotary" in name for name, _ in model.named_modules()):
+        return "queries and keys that are turned by position (rotary)"
+    if part.shrinkable is not None and groups is not None and len(groups.looking) < groups.count:
+        return "heads that attend by position alone, and have neither queries nor keys"
+    return None if groups is None or _grows(groups) else "mechanisms that depend on the width of a head"
+
+
+def _is_linear(module: nn.Module) -> bool:
+    return isinstance(module, nn.Linear | HeadsOut | HeadsIn)
+
+
+def _grows(groups: HeadGroups) -> bool:
+    """Scores whose factor is 1/sqrt(k) are given that of the layer where k is another; others must not be."""
+    usual = (mechanism.default_scale(4) == 0.5 for mechanism in groups.mechanisms if mechanism.by_content)
+    return all(usual) and not groups.bound_to_width()
+
+
+def why_not_fewer_foreign(model: nn.Module, slot: str, kept: Sequence[int]) -> str | None:
+    """The reason for which a layer cannot be cut down to these heads, in words; None if it can."""
+    if reason := why_no_heads(model, foreign_anatomy(model), slot):
+        return reason
+    part = foreign_layers(model)[slot]
+    if reason := why_not_these(len(heads_of(part)), kept):
+        return reason
+    assert part.place is not None and part.weights is not None
+    block, at = part.place
+    paths = (at.query.path, at.key.path, at.value.path, at.output)
+    if not all(_is_linear(block.get_submodule(path)) or _is_conv1d(block.get_submodule(path)) for path in paths):
+        return "projections that are not linear"
+    W = part.weights()
+    left = Counter(head * W.groups // len(W.W_Q) for head in kept)
+    return "groups with different numbers of heads left" if len({*left.values()}) > 1 else None
+
+
+@torch.no_grad()
+def keep_foreign_heads(model: Any, part: HFPart, slot: str, kept: Sequence[int], heads: Sequence[Head]) -> None:
+    """Cut a layer of a Hugging Face model down to these of its heads, in place, and write that into its config."""
+    assert part.attention is not None and part.weights is not None
+    widths = getattr(model.config, WIDTHS, {})
+    if not kept:
+        _empty(part)
+        model.config.attnworks_widths = {other: widths[other] for other in widths if other != slot}
+    elif slot in widths:
+        put_foreign_heads(model, part, slot, [heads[head] for head in kept], kept)
+        return
+    else:
+        _cut(part, slot, kept, part.weights())
+    _write_origins(model, part.attention, slot, kept)
+    _regroup(model, part, slot, kept)
+
+
+def _cut(part: HFPart, slot: str, kept: Sequence[int], W: HeadWeights) -> None:
+    """Columns of the projections, and rows of the output, of these heads alone."""
+    assert part.place is not None and part.attention is not None
+    (block, at), attention = part.place, cast("Any", part.attention)
+    groups = groups_of(attention)
+    width, count = getattr(attention, at.width), len(W.W_O)
+    shared = list(dict.fromkeys(head * W.groups // count for head in kept))
+    keys = held = kept if groups is None or part.shrinkable is None else rows_held(groups.looking, kept, slot)
+    values = kept
+    if W.groups < count:
+        keys = values = shared
+    left = {at.query.path: (at.query, held), at.key.path: (at.key, keys), at.value.path: (at.value, values)}
+    for path, (place, chosen) in left.items():
+        module: Any = block.get_submodule(path)
+        columns = torch.arange(_outputs(module))
+        if place.per_head:
+            columns = columns.unflatten(0, (-1, place.of * width))[list(chosen)]
+        else:
+            columns = columns.unflatten(0, (place.of, -1, width))[:, list(chosen)]
+        _choose(module, columns.flatten(), outputs=True)
+    rows = torch.arange(count * W.W_V.shape[-1]).unflatten(0, (count, -1))[list(kept)].flatten()
+    _choose(block.get_submodule(at.output), rows, outputs=False)
+    _tell_sizes(attention, len(kept), width, len(kept) // len(shared))
+
+
+def rows_held(held: Sequence[int], kept: Sequence[int], slot: str) -> list[int]:
+    """Where queries and keys of these heads are, in a layer that holds them for some heads only.
+
+    transformers reads the length of a cache off its keys, so that a decoder keeps some, used or not.
+    """
+    return [held.index(head) for head in kept if head in held] or [0] * slot.startswith("dec")
+
+
+def _empty(part: HFPart) -> None:
+    """One head without columns in the place of all, since transformers' modules need one."""
+    assert part.place is not None and part.attention is not None
+    (block, at), attention = part.place, cast("Any", part.attention)
+    for place in (at.query, at.key, at.value):
+        old: Any = block.get_submodule(place.path)
+        if not isinstance(old, HeadsOut) or old.weight.numel():
+            inputs = old.weight.shape[0] if _is_conv1d(old) else old.weight.shape[1]
+            block.set_submodule(place.path, _like(old, HeadsOut(inputs, [0] * place.of, 1, bias=old.bias is not None)))
+    old = block.get_submodule(at.output)
+    outputs = old.weight.shape[1] if _is_conv1d(old) else old.weight.shape[0]
+    new = HeadsIn(outputs, [0], 1, bias=old.bias is not None)
+    block.set_submodule(at.output, _like(old, new))
+    if new.bias is not None:
+        new.bias.copy_(old.bias)
+    setattr(attention, at.width, 1)
+    _tell_sizes(attention, 1, 1)
+    attention.attnworks_empty = True
+
+
+def _tell_sizes(attention: Any, heads: int, width: int, per_group: int = 1) -> None:
+    for names, number in ((_COUNTS, heads), (_TOTALS, heads * width), (("num_key_value_groups",), per_group)):
+        for name in names:
+            if hasattr(attention, name):
+                setattr(attention, name, number)
+
+
+def _is_conv1d(module: nn.Module) -> bool:
+    """GPT-2's linear map, whose weight is the other way around."""
+    return type(module).__name__ == "Conv1D"
+
+
+def _outputs(module: Any) -> int:
+    return module.weight.shape[1] if _is_conv1d(module) else module.weight.shape[0]
+
+
+def _choose(module: Any, numbers: Tensor, *, outputs: bool) -> None:
+    """Keep these outputs, or these inputs, of a linear map."""
+    weight = module.weight
+    axis = int(outputs) if _is_conv1d(module) else int(not outputs)
+    numbers = numbers.to(weight.device)
+    module.weight = nn.Parameter(weight.index_select(axis, numbers), requires_grad=weight.requires_grad)
+    if outputs and module.bias is not None:
+        bias = module.bias
+        module.bias = nn.Parameter(bias.index_select(0, numbers), requires_grad=bias.requires_grad)
+    names = ("nf", "nx") if _is_conv1d(module) else ("out_features", "in_features")
+    setattr(module, names[int(not outputs)], len(numbers))
+
+
+@torch.no_grad()
+def put_foreign_heads(
+    model: Any, part: HFPart, slot: str, heads: Sequence[Head], origins: Sequence[int | None]
+) -> None:
+    """Put a layer of a Hugging Face model together from these heads, in place, and write that into its config.
+
+    origins    the number that each head had in the layer before; None for a new one
+    """
+    assert part.place is not None and part.attention is not None
+    block, at = part.place
+    _write_origins(model, part.attention, slot, origins)
+    resize(model, part, slot, [head.W_Q.shape[1] for head in heads], [head.W_V.shape[1] for head in heads])
+    for place, weight, bias in ((at.query, "W_Q", "b_Q"), (at.key, "W_K", "b_K"), (at.value, "W_V", "b_V")):
+        projection = block.get_submodule(place.path)
+        assert isinstance(projection, HeadsOut)
+        projection.weight.copy_(torch.cat([getattr(head, weight).T for head in heads]))
+        if projection.bias is not None:
+            projection.bias.copy_(torch.cat([getattr(head, bias) for head in heads]))
+    output = block.get_submodule(at.output)
+    assert isinstance(output, HeadsIn)
+    output.weight.copy_(torch.cat([head.W_O for head in heads]).T)
+    _regroup(model, part, slot, origins)
+
+
+def _regroup(model: Any, part: HFPart, slot: str, origins: Sequence[int | None]) -> None:
+    """The mechanisms of a layer, if it has some of ours, for the heads that it has now."""
+    attention, old = part.attention, groups_of(part.attention)  # pyright: ignore[reportArgumentType]
+    assert attention is not None and part.place is not None
+    if old is None:
+        return
+    block, at = part.place
+    by_head = old.by_head()
+    specs = tuple("dense" if origin is None else by_head[origin] for origin in origins)
+    described = {other: of for other, of in model.config.attnworks.items() if other != slot}
+    if not specs:
+        delattr(attention, ATTRIBUTE)
+    else:
+        width, output = getattr(attention, at.width), cast("Any", block.get_submodule(at.output))
+        new = HeadGroups(grouped(specs), width, width).to(output.weight).train(attention.training)
+        carry_over(old, new, origins)
+        setattr(attention, ATTRIBUTE, new)
+        described[slot] = list(specs)
+    model.config.attnworks = described
+
+
+def _write_origins(model: Any, attention: Any, slot: str, origins: Sequence[int | None]) -> None:
+    """Into the config, by the numbers that heads had at first; T5 knows positions by them."""
+    model.config.attnworks = getattr(model.config, ENTRY, {})
+    known: dict[str, list[int]] = getattr(model.config, HEADS, {})
+    before = known.get(slot)
+    first = [-1 if origin is None else before[origin] if before else origin for origin in origins]
+    model.config.attnworks_heads = {**known, slot: first}
+    if hasattr(attention, "relative_attention_num_buckets"):
+        _keep_positions(attention, first)
+
+
+def restore_heads(
+    model: Any, part: HFPart, slot: str, widths: dict[str, Any] | None, first: Sequence[int] | None
+) -> None:
+    """Give a layer that is as its family has it the heads that the config of a folder speaks of, still without values.
+
+    widths    of keys and values of each head, if they are written there
+    first     numbers of the heads that are left, -1 for new ones, if some went
+    """
+    assert part.weights is not None and part.attention is not None
+    origins = None if first is None else [None if head < 0 else head for head in first]
+    if widths is None:
+        assert origins is not None and None not in origins
+        keep_foreign_heads(model, part, slot, [head for head in origins if head is not None], ())
+        return
+    before, now = len(part.weights().W_O), len(widths["keys"])
+    _write_origins(model, part.attention, slot, origins or [head if head < before else None for head in range(now)])
+    resize(model, part, slot, widths["keys"], widths["values"])
+
+
+@torch.no_grad()
+def resize(model: Any, part: HFPart, slot: str, keys: Sequence[int], values: Sequence[int]) -> None:
+    """Give a layer heads of these widths, in place; what they hold is yet to be written. The output bias stays."""
+    assert part.place is not None and part.attention is not None
+    (block, at), attention = part.place, part.attention
+    widths = AttentionConfig(heads=len(keys), d_k=tuple(keys), d_v=tuple(values))
+    widest = max(*widths.key_widths, *widths.value_widths)
+    for path, columns in ((at.query.path, keys), (at.key.path, keys), (at.value.path, values)):
+        old: Any = block.get_submodule(path)
+        new = HeadsOut(old.weight.shape[1], columns, widest, bias=old.bias is not None)
+        block.set_submodule(path, _like(old, new))
+    old = block.get_submodule(at.output)
+    new = HeadsIn(old.weight.shape[0], values, widest, bias=old.bias is not None)
+    block.set_submodule(at.output, _like(old, new))
+    if new.bias is not None:
+        new.bias.copy_(old.bias)
+    setattr(attention, at.width, widest)
+    _tell_sizes(attention, len(keys), widest)
+    model.config.attnworks = getattr(model.config, ENTRY, {})
+    described = {slot: {"keys": list(keys), "values": list(values)}}
+    model.config.attnworks_widths = {**getattr(model.config, WIDTHS, {}), **described}
+
+
+def _like(old: Any, new: HeadsOut | HeadsIn) -> nn.Module:
+    """In the type and place of the module that it stands for; trained if that was."""
+    for name, parameter in new.named_parameters():
+        parameter.requires_grad_(getattr(old, name).requires_grad)
+    return new.to(old.weight).train(old.training)
+
+
+# T5 computes what positions add to scores [1 h i j] in its first layer, and hands it on from layer to layer. Each layer
+# that lost heads, or has new ones, takes the part of its heads, with zeros for new ones, and hands on the whole.
+
+
+def _keep_positions(attention: Any, origins: Sequence[int]) -> None:
+    hooked = hasattr(attention, "attnworks_origins")
+    attention.attnworks_origins = list(origins)
+    if not hooked:
+        attention.register_forward_pre_hook(_enter, with_kwargs=True)
+        attention.register_forward_hook(_leave)
+        if attention.has_relative_attention_bias:
+            attention.relative_attention_bias.register_forward_hook(partial(_make, attention))
+
+
+def _enter(attention: Any, args: tuple[Any, ...], given: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    added = attention.attnworks_handed_on = given.get("position_bias")
+    if added is None:
+        return args, given
+    return args, {**given, "position_bias": _of_heads(added, attention.attnworks_origins, 1)}
+
+
+def _make(attention: Any, table: nn.Module, places: Any, added: Tensor) -> Tensor:
+    del table, places
+    attention.attnworks_handed_on = added.permute(2, 0, 1).unsqueeze(0)
+    return _of_heads(added, attention.attnworks_origins, 2)
+
+
+def _leave(attention: Any, args: tuple[Any, ...], output: tuple[Any, ...]) -> tuple[Any, ...]:
+    del args
+    attended, added, *others = output
+    whole, attention.attnworks_handed_on = attention.attnworks_handed_on, None
+    if whole is None:
+        whole = added.new_zeros(1, attention.config.num_heads, *added.shape[2:])
+    return attended, whole, *others
+
+
+def _of_heads(added: Tensor, origins: Sequence[int], axis: int) -> Tensor:
+    """The slices of these heads; of new ones, and of the head that stands for none, zeros."""
+    nothing = added.new_zeros(*added.shape[:axis], 1, *added.shape[axis + 1 :])
+    return torch.cat([nothing if head < 0 else added.narrow(axis, head, 1) for head in origins or (-1,)], axis)

@@ -1,0 +1,289 @@
+"""One forward pass of a Hugging Face model, observed through transformers' own attention interface.
+
+The interface hands over the true Q, K, V, mask, scale and sink logits of any architecture, after rotary positions and
+all. The model keeps its own implementation of attention, `eager` or `sdpa`, and its output is the same, bit for bit. A
+model with another implementation is examined with `sdpa`, or with `eager` where it does not support that.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from functools import partial
+from threading import Lock
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnworks.data.text_batch import Kind, TextBatch
+from attnworks.errors import UsageError
+from attnworks.hf.anatomy import groups_of, is_empty
+from attnworks.hf.attention import attend_own_heads, context_given, mask_given, own_heads, register
+from attnworks.mechanisms import Context, Mask
+from attnworks.models.head_groups import HeadWeights
+from attnworks.traces.layer import LayerTrace, Slot
+from attnworks.traces.subject import Spectator
+
+OWN_HEADS_SHOWN = "attnworks-heads-shown"
+UNDERSTOOD = ("eager", "sdpa")
+"""Implementations whose masks and options are understood here."""
+
+Look = Callable[[nn.Module, Tensor, Tensor, Tensor, Mask, Tensor, dict[str, Any]], Tensor | None]
+_LOOK: ContextVar[Look | None] = ContextVar("attnworks_look", default=None)
+
+
+class Turn:
+    """One forward pass: which layer comes next, and what its attention was given.
+
+    kinds           attention modules and their kinds
+    read_weights    of each layer whose weights are known
+    bilinear        (slot, X, Q) -> whether the queries of a layer are linear in X
+    """
+
+    def __init__(
+        self,
+        kinds: Mapping[nn.Module, Kind],
+        read_weights: Mapping[Slot, Callable[[], HeadWeights]],
+        bilinear: Callable[[Slot, Tensor | None, Tensor], bool],
+        batch: TextBatch,
+        spectator: Spectator,
+    ) -> None:
+        self.kinds, self.read_weights, self.bilinear = kinds, read_weights, bilinear
+        self.batch, self.spectator = batch, spectator
+        self.seen: Counter[Kind] = Counter()
+        self.inputs: dict[nn.Module, tuple[Tensor, Tensor]] = {}
+
+    @contextmanager
+    def watching_inputs(self, modules: Iterable[nn.Module]) -> Iterator[None]:
+        """Remember what each of these attention modules reads until its attention is computed."""
+        with ExitStack() as hooks:
+            for module in modules:
+                handle = module.register_forward_pre_hook(self._given, with_kwargs=True)
+                hooks.callback(handle.remove)
+            yield
+
+    def _given(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        X = args[0] if args else kwargs["hidden_states"]
+        others = (kwargs.get(name) for name in ("key_value_states", "encoder_hidden_states"))
+        Z = next((other for other in others if other is not None), X)
+        self.inputs[module] = X, Z
+
+    def look(
+        self,
+        module: nn.Module,
+        Q: Tensor,
+        K: Tensor,
+        V: Tensor,
+        mask: Mask,
+        Y: Tensor,
+        options: dict[str, Any],
+    ) -> Tensor | None:
+        kind = self.kinds.get(module, "encoder")
+        slot = Slot(kind, self.seen[kind])
+        self.seen[kind] += 1
+        if is_empty(module):
+            return None
+        queries, keys = self.batch.sides(kind)
+        if (Q.shape[2], K.shape[2]) != (queries.ids.shape[1], keys.ids.shape[1]):
+            raise UsageError(
+                asked=f"attention of {slot}",
+                expected=f"{queries.ids.shape[1]} queries and {keys.ids.shape[1]} keys, one per token",
+                got=f"{Q.shape[2]} and {K.shape[2]}",
+                remedy="examine a model whose sequence is its tokens",
+            )
+        X, Z = self.inputs.pop(module, (None, None))
+        groups, weigh, scoring = groups_of(module), None, None
+        sink, softcap = options.get("s_aux"), options.get("softcap")
+        scale = options.get("scaling")
+        scale = Q.shape[-1] ** -0.5 if scale is None else scale
+        if groups is not None:
+            context = context_given(Q, options)
+            weigh, scoring = partial(_weigh, module, Q, K, V, mask, context), groups.scoring(Q.shape[-1], context)
+            scale = scoring.scale
+            if Q.shape[1] < groups.count:
+                Q, K = groups.every_head(Q), groups.every_head(K)
+        plain = scale is not None and sink is None and softcap is None
+        return self.spectator.attention(
+            LayerTrace(
+                slot, Q, K, V, Y, mask, scale, queries, keys,
+                X=X, Z=Z, read_weights=self.read_weights.get(slot), weigh=weigh, scoring=scoring, sink=sink,
+                softcap=softcap,
+                bilinear=plain and _added(options) is None and self.bilinear(slot, X, Q),
+            )
+        )  # fmt: skip
+
+
+@contextmanager
+def _implementation(model: Any, name: str) -> Iterator[None]:
+    """Let the model compute attention by this implementation for a while."""
+    before = {id(part.config): (part.config, part.config._attn_implementation) for part in _configured(model)}
+    try:
+        try:
+            model.set_attn_implementation(name)
+        except ValueError as error:
+            raise bypassed(model) from error
+        yield
+    finally:
+        for config, old in before.values():
+            config._attn_implementation = old
+
+
+def _configured(model: nn.Module) -> Iterator[Any]:
+    for module in model.modules():
+        if hasattr(getattr(module, "config", None), "_attn_implementation"):
+            yield module
+
+
+@contextmanager
+def interface_shown(model: nn.Module) -> Iterator[None]:
+    """Show what the attention interface of transformers returns to the observer of this thread, for a while.
+
+    The name of the model's implementation stays: some models, such as A.X-K2, fold the keys that they choose into the
+    mask for `eager` and `sdpa` alone. Masks of other implementations are not tables, so that those become `sdpa`, or
+    `eager` in a model that sdpa cannot compute.
+    """
+    with ExitStack() as stack:
+        if any(part.config._attn_implementation not in UNDERSTOOD for part in _configured(model)):
+            stack.enter_context(_implementation(model, "sdpa" if getattr(model, "_supports_sdpa", True) else "eager"))
+        stack.enter_context(_SHOWING)
+        yield
+
+
+@contextmanager
+def own_heads_shown(model: nn.Module) -> Iterator[None]:
+    """The same for a model with mechanisms of attnworks."""
+    register(OWN_HEADS_SHOWN, _own_heads)
+    with _implementation(model, OWN_HEADS_SHOWN):
+        yield
+
+
+@contextmanager
+def observed_by(look: Look) -> Iterator[None]:
+    """Let attention that is computed in this context be shown to `look`."""
+    token = _LOOK.set(look)
+    try:
+        yield
+    finally:
+        _LOOK.reset(token)
+
+
+class _Showing:
+    """Wraps AttentionInterface.get_interface while any thread examines a model; threads that do not see no change."""
+
+    def __init__(self) -> None:
+        self._lock, self._open = Lock(), 0
+        self._plain: Callable[..., Callable[..., Any]] | None = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._open += 1
+            if self._plain is None:
+                interface = _interface()
+                plain = self._plain = interface.get_interface
+                interface.get_interface = _shown_interface(plain)
+
+    def __exit__(self, *raised: object) -> None:
+        with self._lock:
+            self._open -= 1
+            if self._open == 0:
+                _interface().get_interface, self._plain = self._plain, None
+
+
+def _interface() -> Any:
+    from transformers import AttentionInterface
+
+    return AttentionInterface
+
+
+def _shown_interface(plain: Callable[..., Callable[..., Any]]) -> Callable[..., Callable[..., Any]]:
+    def get_interface(self: Any, attn_implementation: str, default: Callable[..., Any]) -> Callable[..., Any]:
+        found = plain(self, attn_implementation, default)
+        watched = _LOOK.get() is not None and attn_implementation in UNDERSTOOD
+        return partial(_attention, found, attn_implementation) if watched else found
+
+    return get_interface
+
+
+_SHOWING = _Showing()
+
+
+def _attention(
+    attend: Callable[..., tuple[Tensor, Any]],
+    name: str,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    **options: Any,
+) -> tuple[Tensor, Any]:
+    """The model's own attention, shown to the observer of this thread."""
+    Y, P = attend(module, query, key, value, attention_mask, **options)
+    read_mask = _eager_mask if name == "eager" else _sdpa_mask
+    return _shown(module, query, key, value, read_mask(module, query, attention_mask, options), Y, options), P
+
+
+def _own_heads(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
+) -> tuple[Tensor, None]:
+    """The attention of a model with mechanisms of attnworks, shown to the observer of this thread."""
+    Y, _ = own_heads(module, query, key, value, attention_mask, **options)
+    mask = mask_given(module, query, key, attention_mask, options)
+    return _shown(module, query, key, value, mask, Y, options), None
+
+
+def _shown(
+    module: nn.Module, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, Y: Tensor, options: dict[str, Any]
+) -> Tensor:
+    look = _LOOK.get()
+    edited = None if look is None else look(module, Q, K, V, mask, Y.transpose(1, 2), options)
+    return Y if edited is None else edited.transpose(1, 2).contiguous()
+
+
+def _weigh(module: nn.Module, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, context: Context) -> Tensor:
+    P = attend_own_heads(module, Q, K, V, mask, context, weights=True).P
+    assert P is not None
+    return P
+
+
+def _added(options: dict[str, Any]) -> Tensor | None:
+    added = options.get("position_bias")
+    return None if added is None or not added.any() else added
+
+
+def _sdpa_mask(module: nn.Module, Q: Tensor, given: Tensor | None, options: dict[str, Any]) -> Mask:
+    """The mask as sdpa understands it: a table of booleans or of summands, or causal where there is none."""
+    added, flag = _added(options), options.get("is_causal")
+    causal = given is None and Q.shape[2] > 1 and bool(getattr(module, "is_causal", True) if flag is None else flag)
+    if added is None:
+        return Mask(dense=given, causal=causal)
+    added = added.to(Q.dtype)
+    if given is None:
+        return Mask(dense=added, causal=causal)
+    return Mask(dense=added.masked_fill(~given, -torch.inf) if given.dtype == torch.bool else added + given)
+
+
+def _eager_mask(module: nn.Module, Q: Tensor, given: Tensor | None, options: dict[str, Any]) -> Mask:
+    """The mask as eager attention understands it: a table of summands, the least number where a key is hidden."""
+    added = _added(options)
+    if given is None:
+        return Mask(dense=None if added is None else added.to(Q.dtype))
+    hidden = ~given if given.dtype == torch.bool else given <= torch.finfo(given.dtype).min / 2
+    table = torch.zeros_like(given, dtype=Q.dtype) if given.dtype == torch.bool else given.masked_fill(hidden, 0.0)
+    if added is None and not bool(table.any()):
+        return Mask(dense=~hidden)
+    return Mask(dense=(table if added is None else table + added.to(Q.dtype)).masked_fill(hidden, -torch.inf))
+
+
+def bypassed(model: nn.Module) -> UsageError:
+    """The error for a model whose attention could not be observed."""
+    return UsageError(
+        asked=f"attention of {type(model).__name__}",
+        expected="a model that computes attention through transformers' attention interface",
+        got="one that does not (block-sparse BigBird, XLNet, code that reads ALL_ATTENTION_FUNCTIONS[...] itself, as "
+        "models written for transformers 4 do, and some others)",
+        remedy="examine another model, or show its Q, K and V through attnworks.traces.adapted",
+    )

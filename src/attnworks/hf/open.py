@@ -1,0 +1,291 @@
+"""Models of Hugging Face, opened with suspicion: safetensors only, no code of theirs, and nothing made up.
+
+transformers warns about weights that are missing, draws them at random and continues. Here that is an error.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import nn
+
+from attnworks.errors import FolderError, MissingExtraError, UnsafeFileError, in_short
+from attnworks.hf import quiet
+from attnworks.hf.anatomy import ModelKind, model_kind
+from attnworks.hf.folder import PREFIX, is_reshaped, open_reshaped
+from attnworks.hf.heads import ENTRY
+from attnworks.models.folder import PICKLES, cast
+from attnworks.notation import DTYPES
+from attnworks.registry import unknown_name
+from attnworks.storage.disk import check_regular_files, disk_errors
+from attnworks.storage.sealed import changed, parse_json, read_json_bytes
+from attnworks.storage.tensors import check_device
+
+CONFIG, WEIGHTS, INDEX, ADAPTER = (
+    "config.json",
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "adapter_config.json",
+)
+WANTED = ("*.json", "model*.safetensors", "*.txt", "*.model", "*.spm", "*.jinja")
+TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "*.model", "*.spm")
+HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+MAY_BE_MISSING = re.compile(r"(^|\.)(position_ids$|pooler\.)")
+RUNS_CODE = (
+    "auto_map",
+    "attn_implementation",
+    "_attn_implementation",
+    "experts_implementation",
+    "fusion_config",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Pretrained:
+    """A model in evaluation mode, and its tokenizer if there is one."""
+
+    model: Any
+    tokenizer: Any
+    name: str
+    kind: ModelKind
+
+
+def open_pretrained(
+    path_or_id: str, *, dtype: str | None = "float32", device: str = "cpu", head: bool = True
+) -> Pretrained:
+    """The model in a folder, or with this id in the local cache of Hugging Face; nothing is ever downloaded.
+
+    On any doubt there is an error, and nothing half-loaded. The model is built by the class of transformers that
+    config.json names, with its output layer; with `head=False`, or if there is no such class, by the one without.
+    Without a dtype, weights keep that in which they are stored.
+    """
+    if dtype is not None and dtype not in DTYPES:
+        raise unknown_name("type of numbers", dtype, DTYPES)
+    check_device(device)
+    transformers = _transformers(path_or_id)
+    with quiet():
+        folder = folder_of(path_or_id)
+        with disk_errors(f"open {folder}", remedy="check that you may read it"):
+            check_regular_files(folder)
+            described = _read_config(folder, transformers)
+            _check_weights(folder)
+        config = _config(folder, transformers, described)
+        named = _named_class(transformers, config)
+        if is_reshaped(folder):
+            model = open_reshaped(folder, named, config).to(device)
+            if dtype is not None:
+                cast(model, getattr(torch, dtype))
+            return Pretrained(model.eval(), _tokenizer(folder, config, transformers), folder.name, model_kind(model))
+        try:
+            model_class = (named if head else None) or transformers.AutoModel
+            model, report = model_class.from_pretrained(
+                folder,
+                config=config,
+                dtype="auto" if dtype is None else getattr(torch, dtype),
+                trust_remote_code=False,
+                use_safetensors=True,
+                local_files_only=True,
+                ignore_mismatched_sizes=True,
+                output_loading_info=True,
+            )
+        except Exception as error:
+            raise changed(folder, "a model that transformers can load", in_short(error), "check its files") from error
+        _check_report(folder, model, report)
+        _check_finite(folder, model, dtype)
+        tokenizer = _tokenizer(folder, config, transformers)
+    name = (Path(path_or_id).name or folder.resolve().name) if Path(path_or_id).is_dir() else path_or_id
+    return Pretrained(model.to(device).eval(), tokenizer, name, model_kind(model))
+
+
+def _transformers(asked: str) -> ModuleType:
+    if importlib.util.find_spec("transformers") is None:
+        raise MissingExtraError(
+            asked=f"open {asked}",
+            expected="the package transformers",
+            got="an environment without it",
+            remedy="pip install 'attnworks[hf]'",
+        )
+    import transformers
+
+    return transformers
+
+
+def folder_of(path_or_id: str) -> Path:
+    """The folder itself, or the copy that an earlier download left in the cache. The Hub is not asked."""
+    folder = Path(path_or_id)
+    if folder.is_file():
+        if folder.suffix in PICKLES:
+            raise _pickle(folder)
+        raise changed(folder, "a model folder", "a file", "give the folder that it is in")
+    if folder.is_dir():
+        return folder
+    got, remedy = "nothing at this path", "check the path"
+    if HUB_ID.fullmatch(path_or_id):
+        import huggingface_hub
+        from huggingface_hub.errors import LocalEntryNotFoundError
+
+        remedy = f"check the path, or download the model beforehand (hf download {path_or_id})"
+        try:
+            return Path(
+                huggingface_hub.snapshot_download(path_or_id, allow_patterns=list(WANTED), local_files_only=True)
+            )
+        except LocalEntryNotFoundError:
+            got = "no such folder, and nothing in the cache under this name"
+        except Exception as error:
+            got = f"no such folder, and a cache that cannot be read: {in_short(error)}"
+    raise FolderError(
+        asked=f"open {path_or_id}",
+        expected="a model folder, or the id of a model that was downloaded from the Hugging Face Hub",
+        got=got,
+        remedy=remedy,
+    )
+
+
+def _read_config(folder: Path, transformers: ModuleType) -> dict[str, Any]:
+    path = folder / CONFIG
+    if not path.is_file():
+        inner = sorted(found.parent for found in folder.glob(f"*/{CONFIG}") if (found.parent / WEIGHTS).is_file())
+        remedy = f"open {inner[0]}" if inner else "check the path"
+        raise changed(folder, f"a model folder, with {CONFIG}", "none in it", remedy)
+    if (folder / ADAPTER).is_file():
+        raise changed(folder, "a whole model", "an adapter of another model", "merge the adapter into its model first")
+    config = parse_json(path, read_json_bytes(path))
+    if isinstance(config, dict) and isinstance(config.get("model_type"), str) and ENTRY in config:
+        config["model_type"] = config["model_type"].removeprefix(PREFIX)
+    if isinstance(config, dict) and "kind" in config:
+        raise changed(
+            folder, "a training run, or a Hugging Face model", "a model of attnworks without its vocabulary",
+            "give the run that it came from, or pass model and vocabulary in Python",
+        )  # fmt: skip
+    if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
+        raise changed(path, "a config that says its model_type", "none", "check that this is a Hugging Face model")
+    if config["model_type"] not in transformers.CONFIG_MAPPING:
+        if "auto_map" in config:
+            raise UnsafeFileError(
+                asked=f"open {folder}",
+                expected="a model that transformers itself knows",
+                got=f"{config['model_type']!r}, which brings code of its own",
+                remedy="such code is never run; choose another model",
+            )
+        raise unknown_name(f"model_type in {path}", config["model_type"], sorted(transformers.CONFIG_MAPPING.keys()))
+    if "quantization_config" in config:
+        raise changed(path, "weights as plain numbers", "quantised ones", "open the model before it was quantised")
+    return config
+
+
+def _config(folder: Path, transformers: ModuleType, described: dict[str, Any]) -> Any:
+    try:
+        return transformers.CONFIG_MAPPING[described["model_type"]].from_dict(_harmless(described))
+    except Exception as error:
+        raise changed(folder / CONFIG, "a config that transformers can read", in_short(error), "check it") from error
+
+
+def _harmless(config: Any) -> Any:
+    """The config without what would load code or kernels, at any depth."""
+    if not isinstance(config, dict):
+        return config
+    return {key: _harmless(value) for key, value in config.items() if key not in RUNS_CODE}
+
+
+def _named_class(transformers: ModuleType, config: Any) -> Any:
+    """The class that config.json asks for, if transformers has it as a model for this very kind of config."""
+    names = config.architectures
+    if not isinstance(names, list) or not names or not isinstance(names[0], str):
+        return None
+    found: Any = getattr(transformers, names[0], None)
+    if not isinstance(found, type) or not issubclass(found, transformers.PreTrainedModel):
+        return None
+    return found if getattr(found, "config_class", None) is type(config) else None
+
+
+def _check_weights(folder: Path) -> None:
+    """All that transformers will read is safetensors, there, and whole."""
+    files = [folder / WEIGHTS]
+    if not files[0].is_file():
+        files = _shards(folder)
+    for path in files:
+        try:
+            with safe_open(path, framework="pt") as file:
+                file.keys()
+        except (SafetensorError, OSError) as error:
+            raise changed(path, "a whole safetensors file", f"one that cannot be read ({in_short(error)})") from error
+
+
+def _shards(folder: Path) -> list[Path]:
+    index = folder / INDEX
+    if not index.is_file():
+        if pickles := sorted(path for path in folder.iterdir() if path.suffix in PICKLES):
+            raise _pickle(pickles[0])
+        raise changed(folder, f"{WEIGHTS} or {INDEX}", "neither", "copy the weights into the folder")
+    table = parse_json(index, read_json_bytes(index))
+    where = table.get("weight_map") if isinstance(table, dict) else None
+    if not isinstance(where, dict) or not where:
+        raise changed(index, "a weight_map", "none")
+    names = sorted({str(name) for name in where.values()})
+    for name in names:
+        if not name.endswith(".safetensors") or Path(name).name != name:
+            raise UnsafeFileError(
+                asked=f"open {folder}",
+                expected=f"safetensors files of this folder in {INDEX}",
+                got=repr(name),
+                remedy="convert the weights to safetensors where you trust them",
+            )
+    return [folder / name for name in names]
+
+
+def _pickle(path: Path) -> UnsafeFileError:
+    return UnsafeFileError(
+        asked=f"open {path}",
+        expected="safetensors",
+        got="a pickle, which can run any code when opened",
+        remedy="convert it to safetensors where you trust it, then open that",
+    )
+
+
+def _check_report(folder: Path, model: nn.Module, report: dict[str, Any]) -> None:
+    """The weights are those of the config: none of another shape, none missing, no layer left over."""
+    remedy = "use the config.json and the weights that belong together"
+    for name, stored, expected in sorted(report["mismatched_keys"]):
+        raise changed(folder, f"{name} of shape {list(expected)}", f"shape {list(stored)}", remedy)
+    if missing := sorted(name for name in report["missing_keys"] if not MAY_BE_MISSING.search(name)):
+        raise changed(folder, "every tensor that the config calls for", f"no {_some(missing)}", remedy)
+    own = {_numberless(name) for name in model.state_dict()}
+    layers = tuple(name for name in own if "#" in name)
+    if extra := sorted(name for name in report["unexpected_keys"] if _numberless(name).endswith(layers)):
+        raise changed(folder, "as many layers as the config says", f"also {_some(extra)}", remedy)
+    if report["error_msgs"]:
+        raise changed(folder, "weights that fit", in_short(report["error_msgs"][0]), remedy)
+
+
+def _check_finite(folder: Path, model: nn.Module, dtype: str | None) -> None:
+    for name, tensor in model.state_dict().items():
+        if tensor.is_floating_point() and not tensor.isfinite().all():
+            bad = "NaN" if tensor.isnan().any() else f"infinite numbers in {dtype or 'its own type'}"
+            raise changed(folder, "finite weights", f"{bad} in {name}", "get the weights anew, or use a wider dtype")
+
+
+def _tokenizer(folder: Path, config: Any, transformers: ModuleType) -> Any:
+    if not any(next(folder.glob(name), None) for name in TOKENIZERS):
+        return None
+    try:
+        return transformers.AutoTokenizer.from_pretrained(
+            folder, config=config, trust_remote_code=False, local_files_only=True
+        )
+    except Exception as error:
+        got = f"one that fails: {in_short(error)}"
+        raise changed(folder, "a tokenizer that transformers can load", got, "check its files") from error
+
+
+def _numberless(name: str) -> str:
+    return re.sub(r"\d+", "#", f".{name}")
+
+
+def _some(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} others"

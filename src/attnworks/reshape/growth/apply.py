@@ -1,0 +1,177 @@
+"""Columns added to heads, and heads added to layers, by a step that may be zero: then nothing changes.
+
+What an optimiser remembers of each weight is stretched in the same way.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from attnworks.models.anatomy import attention_layers, heads_of
+from attnworks.models.head_groups import Head
+from attnworks.reshape.surgery import anatomy_of, put_heads
+from attnworks.storage.tensors import parameters_of
+
+
+class Keys(NamedTuple):
+    """S + step (X alpha + 1 bias^T) (Z beta)^T: p more columns of W_Q, b_Q and W_K."""
+
+    alpha: Float[Tensor, "e p"]
+    beta: Float[Tensor, "f p"]
+    bias: Float[Tensor, " p"] | None = None
+
+
+class Values(NamedTuple):
+    """u + step P Z a b: p more columns of W_V, and rows of W_O."""
+
+    a: Float[Tensor, "f p"]
+    b: Float[Tensor, "p e"]
+
+
+class NewHead(NamedTuple):
+    """u + step P' Z a b: one more head. P' comes from the queries and keys of `like`, which no step changes."""
+
+    like: Head
+    a: Float[Tensor, "f p"]
+    b: Float[Tensor, "p e"]
+
+
+class Rewritten(NamedTuple):
+    """A head in the place of the one that is there, whatever the step."""
+
+    head: Head
+
+
+Addition = Keys | Values | NewHead | Rewritten
+
+
+class Place(NamedTuple):
+    """Where something can be added; `head` is None for a new head of the layer."""
+
+    slot: str
+    head: int | None
+
+    def __str__(self) -> str:
+        return self.slot if self.head is None else f"{self.slot}.{self.head}"
+
+
+class Step(NamedTuple):
+    """An addition, and how far to go; `scale` is the factor of the layer's scores."""
+
+    place: Place
+    addition: Addition
+    length: float
+    scale: float = 1.0
+
+
+def grown(model: nn.Module, steps: Sequence[Step]) -> nn.Module:
+    """A copy of the model with all these additions. Steps of length zero leave its function as it is."""
+    new = copy.deepcopy(model)
+    grow_in_place(new, steps)
+    return new
+
+
+def grow_in_place(model: nn.Module, steps: Sequence[Step]) -> None:
+    layers = attention_layers(anatomy_of(model))
+    for slot in dict.fromkeys(step.place.slot for step in steps):
+        heads = heads_of(layers[slot])
+        put_heads(model, slot, grown_heads(heads, [step for step in steps if step.place.slot == slot]))
+
+
+def grown_heads(heads: Sequence[Head], steps: Sequence[Step]) -> list[Head]:
+    """The heads of one layer, with what these steps add."""
+    new = list(heads)
+    for place, addition, length, scale in steps:
+        match addition:
+            case Keys():
+                assert place.head is not None
+                new[place.head] = _wider_keys(new[place.head], addition, length, scale)
+            case Values():
+                assert place.head is not None
+                new[place.head] = _wider_values(new[place.head], addition.a, addition.b, length)
+            case Rewritten():
+                assert place.head is not None
+                new[place.head] = addition.head
+            case NewHead():
+                new.append(_new_head(addition, length))
+    return new
+
+
+def stretched(model: nn.Module, like: nn.Module) -> nn.Module:
+    """A copy of the model with the widths and heads of a grown one, all that is new being zero.
+
+    Made for what an optimiser remembers of each weight, put into the place of the weights.
+    """
+    new, wanted = copy.deepcopy(model), attention_layers(anatomy_of(like))
+    for slot, part in attention_layers(anatomy_of(new)).items():
+        heads, others = heads_of(part), heads_of(wanted[slot])
+        wider = [_padded(head, other) for head, other in zip(heads, others, strict=False)]
+        put_heads(new, slot, [*wider, *(other.each(torch.zeros_like) for other in others[len(heads) :])])
+    return new
+
+
+def _padded(head: Head, like: Head) -> Head:
+    sizes = iter(tensor.shape for tensor in like if tensor is not None)
+    return head.each(lambda tensor: _into(tensor.new_zeros(next(sizes)), tensor))
+
+
+def _into(zeros: Tensor, corner: Tensor) -> Tensor:
+    zeros[tuple(slice(size) for size in corner.shape)] = corner
+    return zeros
+
+
+def _wider_keys(head: Head, keys: Keys, length: float, scale: float) -> Head:
+    root = math.sqrt(abs(length / scale))
+    sign = math.copysign(1.0, length * scale)
+    p = keys.alpha.shape[1]
+    bias = keys.alpha.new_zeros(p) if keys.bias is None else sign * root * keys.bias
+    return head._replace(
+        W_Q=_beside(head.W_Q, sign * root * keys.alpha),
+        W_K=_beside(head.W_K, root * keys.beta),
+        b_Q=None if head.b_Q is None else _beside(head.b_Q, bias),
+        b_K=None if head.b_K is None else _beside(head.b_K, keys.alpha.new_zeros(p)),
+    )
+
+
+def _wider_values(head: Head, a: Tensor, b: Tensor, length: float) -> Head:
+    root = math.sqrt(abs(length))
+    return head._replace(
+        W_V=_beside(head.W_V, math.copysign(root, length) * a),
+        W_O=_beside(head.W_O, root * b, 0),
+        b_V=None if head.b_V is None else _beside(head.b_V, a.new_zeros(a.shape[1])),
+    )
+
+
+def _new_head(new: NewHead, length: float) -> Head:
+    like = new.like
+    b_V = None if like.b_V is None else like.b_V[:0]
+    bare = like._replace(W_V=like.W_V[:, :0], W_O=like.W_O[:0], b_V=b_V)
+    return _wider_values(bare, new.a, new.b, length)
+
+
+def _beside(old: Tensor, new: Tensor, axis: int = -1) -> Tensor:
+    return torch.cat([old, new.to(old)], axis)
+
+
+def stretched_state(state: Mapping[str, Tensor], old: nn.Module, new: nn.Module) -> dict[str, Tensor]:
+    """`optimiser_tensors` of the old model with zeros for every weight that is new; counters stay as they are.
+
+    Adam's moments lie as the weights do, so that they are put in the place of the weights and grow as these did.
+    """
+    moments = {key.rpartition("/")[2] for key, value in state.items() if value.dim()}
+    grown = {key: value for key, value in state.items() if key.rpartition("/")[2] not in moments}
+    for moment in moments:
+        holder = copy.deepcopy(old)
+        with torch.no_grad():
+            for name, parameter in parameters_of(holder).items():
+                parameter.copy_(state.get(f"{name}/{moment}", torch.zeros_like(parameter)))
+        stretched_names = parameters_of(stretched(holder, new)).items()
+        grown |= {f"{name}/{moment}": value.detach() for name, value in stretched_names if f"{name}/{moment}" in state}
+    return grown

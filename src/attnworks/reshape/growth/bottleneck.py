@@ -1,0 +1,102 @@
+"""Where capacity is missing: how much the loss would fall for more keys, more values, or one more head."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from attnworks.hf.subject import ForeignSubject
+from attnworks.measures.contract import MEASURES, Declared, Measure
+from attnworks.measures.growth_statistic import FEWEST
+from attnworks.measures.reading import Reading
+from attnworks.reshape.growth.score import Kind, Score
+from attnworks.reshape.growth.survey import KINDS, PASSES, Survey
+from attnworks.traces.judging import Judge
+from attnworks.traces.layer import Kind as AttentionKind
+from attnworks.traces.layer import Slot
+from attnworks.traces.own import OwnSubject
+
+SOURCE = "Burgund, section 2 (S3.9-S3.30), D10"
+PER = 1000
+GAINS: dict[Kind, str] = {
+    "keys": "predicted fall of the loss for one more column of keys and queries, per 1000 parameters",
+    "values": "predicted fall of the loss for one more column of values and row of outputs, per 1000 parameters",
+    "heads": "predicted fall of the loss for one more head in the layer, per 1000 parameters",
+}
+TRUST = "how much of the slope other sentences confirm: about 1 all of it; below 0.5 growth is refused"
+
+
+@MEASURES.register("bottleneck")
+class Bottleneck(Measure):
+    """The loss along the best direction of growth at every place, on sentences that the direction was not fitted to.
+
+    bottleneck.keys, .values    fall of the loss at the best step, per 1000 parameters; 0 where growth is refused
+    bottleneck.heads            the same for one more head of the layer
+    bottleneck.*_trust          slope on sentences that check / slope on sentences that teach
+
+    Half of the sentences teach directions, a quarter checks them. Layers that cannot grow say nothing.
+    Source: Burgund, section 2 (S3.9-S3.30), D10; directions in the metric of the softmax.
+    """
+
+    name = "bottleneck"
+    words = "how much the loss would fall for more keys, values or heads, per parameter"
+    cost = "3 backward passes, and about 6 forward passes over 128 sentences for every head and kind"
+    passes = len(PASSES)
+
+    def declares(self) -> tuple[Declared, ...]:
+        return tuple(
+            declared
+            for kind in KINDS
+            for declared in (
+                Declared(f"bottleneck.{kind}", _axes(kind), GAINS[kind], SOURCE, "constant"),
+                Declared(f"bottleneck.{kind}_trust", _axes(kind), TRUST, SOURCE, "constant"),
+            )
+        )
+
+    def from_loss(self, loss: Judge, advance: Callable[[int], None]) -> tuple[list[Reading], list[str]]:
+        if len(loss.text.kept) < FEWEST:
+            return [], [f"{self.name}: needs {FEWEST} sentences or more"]
+        if loss.objective.relative or not isinstance(loss.original, OwnSubject | ForeignSubject):
+            return [], [f"{self.name}: needs a known model, and an objective that says how good it is"]
+
+        def watch(stage: str, done: int, total: int) -> None:
+            del total
+            if stage in PASSES:
+                advance(len(loss.text.batches[done]))
+
+        survey = Survey(loss, watch)
+        notes = [f"{slot} cannot grow: {reason}" for slot, reason in survey.refused.items()]
+        return list(self._readings(survey)), notes
+
+    def _readings(self, survey: Survey) -> Iterator[Reading]:
+        slots = [Slot.parse(slot) for slot in survey.every]
+        for kind in KINDS:
+            found = {slot: _scores(survey, str(slot), kind) for slot in slots}
+            kinds: list[AttentionKind] = list(dict.fromkeys(slot.kind for slot in slots))
+            for attention in kinds:
+                rows = [found[slot] for slot in slots if slot.kind == attention]
+                for name, number in (("", 0), ("_trust", 1)):
+                    value = tuple(row[number] for row in rows)
+                    declared = next(one for one in self.declares() if one.name == f"bottleneck.{kind}{name}")
+                    yield Reading(declared.name, attention, declared.axes, value, declared.words, SOURCE)
+
+
+def _axes(kind: Kind) -> tuple[str, ...]:
+    return ("layer",) if kind == "heads" else ("layer", "head")
+
+
+def _scores(survey: Survey, slot: str, kind: Kind) -> tuple[Tensor, Tensor]:
+    """Gain and trust of every head of a layer, or of a new one; NaN where there is no direction."""
+    scores = [survey.tried(score) for score in survey.scores(slot, kind)] if slot in survey.layers else []
+    shape = () if kind == "heads" else (survey.every[slot],)
+    if not scores:
+        return torch.full(shape, torch.nan), torch.full(shape, torch.nan)
+    return torch.tensor([_gain(score) for score in scores]).reshape(shape), torch.tensor(
+        [score.trust for score in scores]
+    ).reshape(shape)
+
+
+def _gain(score: Score) -> float:
+    return PER * score.gain / score.parameters if score.refusal is None else 0.0

@@ -1,0 +1,206 @@
+"""How much the loss would fall for more keys or values in every head: predicted, and checked on other sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from attnworks.linalg.growing import (
+    Direction,
+    Reservoir,
+    marginal_gains,
+    score_direction,
+    value_direction,
+    whitened_direction,
+)
+from attnworks.linalg.line_search import Found, line_search
+from attnworks.measures.growth_statistic import CHECK, Sums
+from attnworks.reshape.growth.apply import Addition, Keys, NewHead, Place, Step, Values, grown
+from attnworks.traces.judging import Judge
+
+Kind = Literal["keys", "values", "heads"]
+TRIED_ON = 128
+"""About the number of checking sentences on which steps are tried."""
+FIRST_STEP = 0.01
+"""As a share of the loss, what the first step that is tried would win if the loss were linear."""
+TOLERANCE, CONVERGED = 1e-2, 0.1
+"""The residual that the solver aims at, and that above which the closed form is used instead."""
+SWEEPS = 20
+CUTOFFS = (1e-4, 0.01, 0.03)
+"""Directions in which states vary less, as a share of the largest variance, are left out. The more are left out, the
+less is won where all is signal, and the less is noise where it is not: the first that convinces is taken."""
+CONVINCING = 0.8
+"""The share of a slope that other sentences confirm above which no larger cutoff is asked."""
+BELIEVED = 0.5
+"""A direction must fall at least by this share on sentences that check of what it falls on those that taught it."""
+
+
+@runtime_checkable
+class Solve(Protocol):
+    def __call__(self, T: Tensor, sample: Reservoir, p: int, *, cutoff: float) -> Direction: ...
+
+
+def best_direction(T: Tensor, sample: Reservoir, p: int, *, cutoff: float) -> Direction:
+    """`score_direction`; for heads in which its solver does not converge, the closed form `whitened_direction`.
+
+    A solver that does not converge usually meets a direction in which T has a part and the sample shows no curvature:
+    there is no optimum, and where it stops is arbitrary. The closed form replaces that curvature by second moments of
+    the states, which are positive in every direction that `cutoff` keeps, so that it always has an optimum.
+    """
+    solved = score_direction(T, sample, p, sweeps=SWEEPS, tolerance=TOLERANCE, cutoff=cutoff)
+    stuck = solved.residual > CONVERGED
+    if not bool(stuck.any()):
+        return solved
+    pairs = zip(solved, whitened_direction(T, sample, p, cutoff=cutoff), strict=True)
+    return Direction(*(torch.where(stuck.view(-1, *[1] * (one.dim() - 1)), closed, one) for one, closed in pairs))
+
+
+@dataclass(frozen=True, eq=False)
+class Score:
+    """A direction of growth at one place, and what it is worth.
+
+    addition    what to add, for a step of one
+    taught      how fast the loss falls along it on the sentences that the direction was fitted to
+    checked     the same on others
+    residual    how far the direction is from a local optimum: 0 at one. At most 0.1 by the solver (`CONVERGED`); any
+                number by the closed form, which `whitened` always uses and `fisher` where its solver stays above 0.1
+    parameters  that it adds
+    shares      what each of its columns adds to the gain, in the metric of the solver
+    step, gain  the best step on the sentences that check, and by how much their loss falls there; 0 before it is tried
+    """
+
+    place: Place
+    kind: Kind
+    addition: Addition
+    taught: float
+    checked: float
+    residual: float
+    parameters: int
+    shares: tuple[float, ...]
+    step: float = 0.0
+    gain: float = 0.0
+
+    @property
+    def trust(self) -> float:
+        """checked / taught: 1 for a direction that serves other sentences as well, about 0 for noise."""
+        return self.checked / self.taught if self.taught > 0 else 0.0
+
+    @property
+    def refusal(self) -> str | None:
+        """Why nothing should grow here, in words."""
+        if self.trust < BELIEVED:
+            return f"other sentences confirm {self.trust:.0%} of the slope: more data, or no bottleneck"
+        return None if self.gain > 0 else "no step lowers the loss"
+
+    def tried(self, trial: Trial, scale: float) -> Score:
+        """With the best step. Nothing is tried where other sentences do not confirm the direction."""
+        if self.trust < BELIEVED:
+            return self
+        found = trial.search(self.checked, lambda length: [Step(self.place, self.addition, length, scale)])
+        return replace(self, step=found.step, gain=trial.loss - found.value)
+
+
+class Trial:
+    """What steps of growth do to the loss, on some of the sentences of a judge."""
+
+    def __init__(self, judge: Judge, some: slice) -> None:
+        self.judge, self.some = judge, some
+        self.loss = judge.mean(some=some)
+
+    def with_steps(self, steps: Sequence[Step]) -> float:
+        """The mean loss of the model with these additions."""
+        original: Any = self.judge.original
+        return self.judge.mean(original.again(grown(original.model, steps)), some=self.some)
+
+    def search(self, slope: float, steps: Callable[[float], Sequence[Step]], whole: float | None = None) -> Found:
+        """The best length along a direction that falls with this slope from `whole`, by default the model's loss."""
+        whole = self.loss if whole is None else whole
+        if slope <= 0:
+            return Found(0.0, whole)
+        return line_search(lambda t: self.with_steps(steps(t)), FIRST_STEP * abs(whole) / slope, whole)
+
+
+def some_checks(judge: Judge) -> slice:
+    """Of the sentences that check, about as many as steps are tried on."""
+    checks = len(range(sum(map(len, judge.text.batches)))[CHECK])
+    return slice(CHECK.start, None, CHECK.step * max(1, checks // TRIED_ON))
+
+
+def key_scores(
+    slot: str, sums: Sums, sample: Reservoir, biased: bool, p: int, solve: Solve = best_direction
+) -> list[Score]:
+    """The best p columns of keys for every head of a layer."""
+    (taught, checked), _, _ = sums.means()
+
+    def found(cutoff: float) -> list[Score]:
+        direction = solve(taught, sample, p, cutoff=cutoff)
+        slopes = (direction.slope, -(checked @ direction.beta * direction.alpha).sum((-2, -1)))
+        shares = marginal_gains(direction, taught, sample)
+        additions = [
+            Keys(alpha[:-1], beta, alpha[-1]) if biased else Keys(alpha, beta)
+            for alpha, beta in zip(direction.alpha, direction.beta, strict=True)
+        ]
+        parameters = p * (taught.shape[1] + taught.shape[2] + biased)
+        return _scores(slot, "keys", additions, slopes, parameters, shares, direction.residual)
+
+    return _convincing(found)
+
+
+def value_scores(slot: str, sums: Sums, biased: bool, p: int) -> list[Score]:
+    """The best p columns of values, with their rows of outputs, for every head of a layer."""
+    _, (taught, checked), spread = sums.means()
+
+    def found(cutoff: float) -> list[Score]:
+        direction = value_direction(taught, spread, p, cutoff=cutoff)
+        products = direction.a @ direction.b
+        slopes = (-(taught * products).sum((-2, -1)), -(checked * products).sum((-2, -1)))
+        additions = [Values(a, b) for a, b in zip(direction.a, direction.b, strict=True)]
+        parameters = p * (taught.shape[1] + taught.shape[2] + biased)
+        exact = torch.zeros_like(slopes[0])
+        return _scores(slot, "values", additions, slopes, parameters, direction.captured, exact)
+
+    return _convincing(found)
+
+
+def _convincing(found: Callable[[float], list[Score]]) -> list[Score]:
+    """Of every head the direction of the first cutoff that convinces, or of the one that does so most."""
+    best = found(CUTOFFS[0])
+    for cutoff in CUTOFFS[1:]:
+        if all(score.trust >= CONVINCING for score in best):
+            break
+        best = [
+            old if old.trust >= min(new.trust, CONVINCING) else new
+            for old, new in zip(best, found(cutoff), strict=True)
+        ]
+    return best
+
+
+def _scores(
+    slot: str,
+    kind: Kind,
+    additions: Sequence[Addition],
+    slopes: tuple[Tensor, Tensor],
+    parameters: int,
+    shares: Tensor,
+    residuals: Tensor,
+) -> list[Score]:
+    """One for every head; slopes are those on the sentences that teach, and that check."""
+    numbers = zip(additions, *(side.tolist() for side in (*slopes, residuals, shares)), strict=True)
+    return [
+        Score(Place(slot, head), kind, addition, taught, checked, residual, parameters, tuple(share))
+        for head, (addition, taught, checked, residual, share) in enumerate(numbers)
+    ]
+
+
+def head_score(slot: str, new: NewHead, sums: Sums) -> Score:
+    """A new head whose queries and keys are settled, with the best values for its attention."""
+    p = new.a.shape[1]
+    found = value_scores(slot, sums, new.like.b_V is not None, p)[0]
+    assert isinstance(found.addition, Values)
+    addition = NewHead(new.like, found.addition.a, found.addition.b)
+    keys = sum(part.numel() for part in (new.like.W_Q, new.like.W_K, new.like.b_Q, new.like.b_K) if part is not None)
+    return replace(found, place=Place(slot, None), kind="heads", addition=addition, parameters=found.parameters + keys)

@@ -1,0 +1,226 @@
+"""All places where a model could grow, each with the best direction and what that is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from typing import NamedTuple, get_args
+
+import torch
+from torch import Tensor, nn
+
+from attnworks.linalg.growing import Reservoir, whitened_direction
+from attnworks.linalg.lowrank import shortened
+from attnworks.measures.growth_statistic import Progress, Sums, gather_sample, gather_sums
+from attnworks.models.anatomy import Part, attention_layers, every_layer, heads_of
+from attnworks.models.head_groups import Head
+from attnworks.reshape.growth.apply import NewHead, Place, Step, Values
+from attnworks.reshape.growth.score import (
+    BELIEVED,
+    CUTOFFS,
+    Kind,
+    Score,
+    Solve,
+    Trial,
+    best_direction,
+    head_score,
+    key_scores,
+    some_checks,
+    value_scores,
+)
+from attnworks.reshape.surgery import anatomy_of, why_not
+from attnworks.traces.graded import GradedLayer
+from attnworks.traces.judging import Judge
+
+Watch = Callable[[str, int, int], None]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+PASSES = ("looking for bottlenecks", "looking for keys of new heads", "looking for values of new heads")
+"""Stages that are backward passes over the whole text; the last two only where new heads are asked for."""
+COPIES, TURNS = "trying copies of heads", "fitting keys of new heads"
+"""Stages of the search for new heads, before the second pass and before the third."""
+AHEAD = 8
+"""Most columns of one place that are weighed against those of others."""
+
+
+class _Copy(NamedTuple):
+    """A new head, the head that it was copied from, and how far to go with its values."""
+
+    parent: int
+    new: NewHead
+    step: float
+
+
+def growable_layers(model: nn.Module) -> tuple[dict[str, Part], dict[str, str]]:
+    """Attention layers that can grow, and for the others the reason why they cannot, in words."""
+    reasons = {slot: why_not(model, slot) for slot in every_layer(anatomy_of(model))}
+    refused = {slot: reason for slot, reason in reasons.items() if reason is not None}
+    return {slot: part for slot, part in attention_layers(anatomy_of(model)).items() if slot not in refused}, refused
+
+
+class Survey:
+    """Directions of growth, from one backward pass over a text (three where new heads are asked for).
+
+    every      how many heads each layer has
+    refused    layers that cannot grow, with the reason in words
+    trial      tries steps on the sentences that check
+    """
+
+    def __init__(self, judge: Judge, watch: Watch, kinds: Collection[Kind] = KINDS) -> None:
+        self.judge, self.watch = judge, watch
+        model = judge.original.model
+        self.every = {slot: len(heads_of(part)) for slot, part in attention_layers(anatomy_of(model)).items()}
+        self.layers, self.refused = growable_layers(model)
+        self.branches = {slot: part.branch for slot, part in self.layers.items()}
+        self.heads = {slot: heads_of(part) for slot, part in self.layers.items()}
+        self.sums = gather_sums(judge, self.branches, self._passing(PASSES[0]))
+        self.trial = Trial(judge, some_checks(judge))
+        self._sample: tuple[str, Reservoir] | None = None
+        self._scores: dict[tuple[str, Kind, int, tuple[int, ...] | None], list[Score]] = {}
+        self._shares: dict[tuple[str, Kind], list[tuple[float, ...]]] = {}
+        self._tried: dict[Score, Score] = {}
+        self._new_heads = self._find_new_heads() if "heads" in kinds else {}
+
+    def scale(self, slot: str) -> float:
+        """The factor of a layer's scores; a layer without one has no scores that keys could change."""
+        scale = self.sums[slot].scale
+        return 1.0 if scale is None else scale
+
+    def scores(self, slot: str, kind: Kind, p: int = 1, heads: Sequence[int] | None = None) -> list[Score]:
+        """The best p columns for some heads of a layer, or for all; not tried yet. A new head has widths of its own."""
+        key = (slot, kind, p, None if heads is None else tuple(heads))
+        if key not in self._scores:
+            self._scores[key] = self._solve(slot, kind, p, heads)
+        return self._scores[key]
+
+    def _solve(self, slot: str, kind: Kind, p: int, heads: Sequence[int] | None) -> list[Score]:
+        sums = self.sums[slot] if heads is None else self.sums[slot].of_heads(heads)
+        biased = self._biased(slot)
+        match kind:
+            case "keys" if sums.scale is None:
+                return []
+            case "keys":
+                sample = self.sample(slot)
+                sample = sample if heads is None else sample._replace(P=sample.P[:, list(heads)])
+                found = key_scores(slot, sums, sample, biased, p)
+            case "values":
+                found = value_scores(slot, sums, biased, p)
+            case "heads":
+                return [self._new_heads[slot]] if slot in self._new_heads else []
+        return found if heads is None else [_of_head(score, heads) for score in found]
+
+    def tried(self, score: Score) -> Score:
+        """With its best step; the same score is tried once."""
+        if score not in self._tried:
+            self._tried[score] = score.tried(self.trial, self.scale(score.place.slot))
+        return self._tried[score]
+
+    def shares(self, place: Place, kind: Kind) -> tuple[float, ...]:
+        """What each of the first columns adds to the gain, by a direction that takes no search."""
+        slot, head = place
+        if (slot, kind) not in self._shares:
+            found = (
+                key_scores(slot, self.sums[slot], self.sample(slot), self._biased(slot), AHEAD, whitened_direction)
+                if kind == "keys"
+                else self.scores(slot, kind, AHEAD)
+            )
+            self._shares[slot, kind] = [score.shares for score in found]
+        assert head is not None
+        return self._shares[slot, kind][head]
+
+    def keys_by(self, solve: Solve, place: Place, p: int) -> Score:
+        """p columns of keys of one head by another solver, which need not be the best ones."""
+        assert place.head is not None
+        sample = self.sample(place.slot)
+        sample = sample._replace(P=sample.P[:, place.head : place.head + 1])
+        sums = self.sums[place.slot].of_heads((place.head,))
+        found = key_scores(place.slot, sums, sample, self._biased(place.slot), p, solve)[0]
+        return replace(found, place=place)
+
+    def _biased(self, slot: str) -> bool:
+        return self.heads[slot][0].b_Q is not None
+
+    def sample(self, slot: str) -> Reservoir:
+        """Kept for one layer at a time."""
+        if self._sample is None or self._sample[0] != slot:
+            self._sample = (slot, gather_sample(self.judge, slot))
+        return self._sample[1]
+
+    def _passing(self, stage: str) -> Progress:
+        return lambda done, total: self.watch(stage, done, total)
+
+    # --- new heads ---
+
+    def _find_new_heads(self) -> dict[str, Score]:
+        """One for each layer: the head whose attention serves more values best, with values and then keys of its own.
+
+        From a copy of that head the values are solved for, then its keys by the gradient of its own scores, then the
+        values again. A head from nothing, tried first, fits noise.
+        """
+        slots = [slot for slot, sums in self.sums.items() if sums.scale is not None]
+        copies: dict[str, _Copy] = {}
+        for done, slot in enumerate(slots):
+            self.watch(COPIES, done, len(slots))
+            if (found := self._copied_head(slot)) is not None:
+                copies[slot] = found
+        sums = self._sums_of(copies, PASSES[1])
+        turned: dict[str, _Copy] = {}
+        for done, slot in enumerate(copies):
+            self.watch(TURNS, done, len(copies))
+            turned[slot] = self._turned(slot, copies[slot], sums[slot])
+        sums = self._sums_of(turned, PASSES[2])
+        return {slot: head_score(slot, new, sums[slot]) for slot, (_, new, _) in turned.items()}
+
+    def _sums_of(self, news: dict[str, _Copy], stage: str) -> dict[str, Sums]:
+        branches = {slot: self.branches[slot] for slot in news}
+
+        def alone(layer: GradedLayer) -> GradedLayer:
+            parent, new, _ = news[str(layer.trace.slot)]
+            return layer.as_head(new.like, new.a, new.b, parent)
+
+        return gather_sums(self.judge, branches, self._passing(stage), alone)
+
+    def _copied_head(self, slot: str) -> _Copy | None:
+        """The head to start from, with as many values as it has, and the best step; None where none is believed."""
+        width = max(head.W_V.shape[1] for head in self.heads[slot])
+        scores = [score for score in self.scores(slot, "values", width) if score.trust >= BELIEVED]
+        if not scores:
+            return None
+        score = max(scores, key=lambda score: score.checked)
+        tried = self.tried(score)
+        assert score.place.head is not None and isinstance(score.addition, Values)
+        return _Copy(score.place.head, NewHead(self.heads[slot][score.place.head], *score.addition), tried.step)
+
+    def _turned(self, slot: str, copy: _Copy, sums: Sums) -> _Copy:
+        """The copied head with keys that serve its values, as far as the loss falls."""
+        parent, new, step = copy
+        sample, scale = self.sample(slot), self.scale(slot)
+        (taught, checked), _, _ = sums.means()
+        k = new.like.W_Q.shape[1]
+        alone = sample._replace(P=sample.P[:, parent : parent + 1])
+        direction = best_direction(taught, alone, k, cutoff=CUTOFFS[-1])
+        slope = step * float(-(checked @ direction.beta * direction.alpha).sum())
+
+        def turned(t: float) -> NewHead:
+            return new._replace(like=_with_keys(new.like, direction.alpha[0], direction.beta[0], t / scale, sample))
+
+        def steps(new: NewHead) -> list[Step]:
+            return [Step(Place(slot, None), new, step)]
+
+        found = self.trial.search(slope, lambda t: steps(turned(t)), whole=self.trial.with_steps(steps(new)))
+        return copy._replace(new=turned(found.step)) if found.step else copy
+
+
+def _with_keys(like: Head, alpha: Tensor, beta: Tensor, t: float, sample: Reservoir) -> Head:
+    """W_Q W_K^T + t alpha beta^T in as many columns as before, as near as can be on the sample."""
+    W_Q = like.W_Q if like.b_Q is None else torch.cat([like.W_Q, like.b_Q.unsqueeze(0)])
+    left, right = torch.cat([W_Q.to(alpha), t * alpha], 1), torch.cat([like.W_K.to(beta), beta], 1)
+    left, right = shortened(left, right, W_Q.shape[1], sample.X.flatten(0, 1), sample.Y.flatten(0, 1))
+    if like.b_Q is None:
+        return like._replace(W_Q=left, W_K=right)
+    b_K = None if like.b_K is None else torch.zeros_like(left[-1])
+    return like._replace(W_Q=left[:-1], W_K=right, b_Q=left[-1], b_K=b_K)
+
+
+def _of_head(score: Score, heads: Sequence[int]) -> Score:
+    assert score.place.head is not None
+    return replace(score, place=score.place._replace(head=heads[score.place.head]))

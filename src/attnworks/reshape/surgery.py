@@ -1,0 +1,213 @@
+"""Any model with other heads or other mechanisms: the choice between own models and those of Hugging Face.
+
+What is done to an own model is in `models/surgery.py`, what is done to one of Hugging Face in `hf/heads.py` and
+`hf/attention.py`.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from attnworks.errors import UsageError
+from attnworks.hf.anatomy import foreign_anatomy, groups_of, parts_unknown
+from attnworks.hf.attention import equip
+from attnworks.hf.heads import (
+    foreign_layers,
+    keep_foreign_heads,
+    put_foreign_heads,
+    why_not_fewer_foreign,
+    why_not_foreign,
+)
+from attnworks.mechanisms import MechanismSpec
+from attnworks.models.anatomy import BlockAnatomy, Part, attention_layers, heads_of, own_anatomy
+from attnworks.models.config import check_serves
+from attnworks.models.head_groups import Head, HeadGroups
+from attnworks.models.multihead import MultiHead
+from attnworks.models.recurrent import Recurrent
+from attnworks.models.surgery import (
+    Mechanisms,
+    cannot_grow,
+    cannot_keep,
+    put_own_heads,
+    why_not_fewer_own,
+    why_not_own,
+    with_own_mechanisms,
+)
+from attnworks.models.transformer import Transformer
+from attnworks.reshape.heads import Unit
+from attnworks.traces.gates import HeadsOff
+from attnworks.traces.layer import Slot
+
+
+def anatomy_of(model: nn.Module) -> tuple[BlockAnatomy, ...] | None:
+    """The blocks of a model, encoder before decoder; None for a model whose parts are not known."""
+    own = own_anatomy(model)
+    return foreign_anatomy(model) if own is None else own
+
+
+def attention_parts(model: nn.Module, *, cross: bool = False) -> dict[str, Part]:
+    """Every self-attention layer whose module is its own; with `cross`, those of cross-attention too.
+
+    Refused for models whose parts are not known.
+    """
+    if isinstance(model, Recurrent):
+        raise UsageError(
+            asked="other heads in a recurrent model",
+            expected="a transformer, with heads of self-attention",
+            got="none in a recurrent model",
+            remedy="choose another model",
+        )
+    blocks = anatomy_of(model)
+    if blocks is None:
+        raise parts_unknown(model)
+    return {slot: part for slot, part in attention_layers(blocks).items() if cross or part.role == "self"}
+
+
+def groups_in(part: Part) -> HeadGroups | None:
+    """The mechanisms of a layer; None for a layer of Hugging Face's as it came."""
+    attention = part.attention
+    assert attention is not None
+    return attention.mechanisms if isinstance(attention, MultiHead) else groups_of(attention)
+
+
+# --- heads ---
+
+
+def why_not(model: nn.Module, slot: str) -> str | None:
+    """The reason for which `put_heads` cannot change a layer, in words; None if it can."""
+    return why_not_foreign(model, slot) if own_anatomy(model) is None else why_not_own(model, slot)
+
+
+def check_can_grow(model: nn.Module, slot: str) -> None:
+    """Refuse layers that `put_heads` cannot change."""
+    if reason := why_not(model, slot):
+        raise cannot_grow(slot, reason)
+
+
+def put_heads(model: nn.Module, slot: str, heads: Sequence[Head]) -> None:
+    """Put a layer together from these heads, in place: those it has, maybe wider, then new ones, which are dense.
+
+    Scores keep the factor that they had. The same heads give the same model bit for bit. A `Part` or subject that was
+    made of the model before does not know of it.
+    """
+    layers = attention_layers(anatomy_of(model))
+    if not isinstance(model, Transformer) or slot not in layers:
+        check_can_grow(model, slot)
+    before = len(heads_of(layers[slot]))
+    origins = [head if head < before else None for head in range(len(heads))]
+    if isinstance(model, Transformer):
+        put_own_heads(model, slot, heads, origins)
+    else:
+        put_foreign_heads(model, foreign_layers(model)[slot], slot, heads, origins)
+
+
+def why_not_fewer(model: nn.Module, slot: str, kept: Sequence[int]) -> str | None:
+    """The reason for which `keep_heads` cannot cut a layer down to these heads, in words; None if it can."""
+    return (why_not_fewer_foreign if own_anatomy(model) is None else why_not_fewer_own)(model, slot, kept)
+
+
+def check_can_keep(model: nn.Module, slot: str, kept: Sequence[int]) -> None:
+    """Refuse what `keep_heads` cannot do."""
+    if reason := why_not_fewer(model, slot, kept):
+        raise cannot_keep(slot, reason)
+
+
+def keep_heads(model: nn.Module, slot: str, kept: Sequence[int]) -> None:
+    """Cut a layer down to these of its heads, in place: the others lose their rows and columns of all four maps.
+
+    The output is that of the layer with the outputs of the others set to zero; a layer without heads gives its output
+    bias. All heads, in their order, leave the model as it is. Heads that share keys and values keep them together.
+    """
+    check_can_keep(model, slot, kept)
+    heads = heads_of(attention_layers(anatomy_of(model))[slot])
+    if list(kept) == list(range(len(heads))):
+        return
+    if isinstance(model, Transformer):
+        put_own_heads(model, slot, [heads[head] for head in kept], kept)
+    else:
+        keep_foreign_heads(model, foreign_layers(model)[slot], slot, kept, heads)
+
+
+@torch.no_grad()
+def silence_heads(model: nn.Module, slot: str, silent: Collection[int]) -> None:
+    """W_O,h = 0 for these heads of a layer, in place: the layer without them, in which all keep numbers and maps."""
+    part = attention_parts(model, cross=True)[slot]
+    assert part.weights is not None
+    W = part.weights()
+    if W.value_widths is None:
+        W.W_O[list(silent)] = 0.0
+        return
+    heads = [
+        head._replace(W_O=torch.zeros_like(head.W_O)) if number in silent else head
+        for number, head in enumerate(heads_of(part))
+    ]
+    put_heads(model, slot, heads)
+
+
+def without(units: Iterable[Unit]) -> HeadsOff:
+    """Runs a model without these heads."""
+    return HeadsOff((Slot.parse(slot), head) for unit in units for slot, head in unit)
+
+
+# --- mechanisms ---
+
+
+def mechanisms_of(model: nn.Module, *, cross: bool = False) -> dict[str, tuple[str, ...]]:
+    """What each head of each self-attention layer uses; with `cross`, of cross-attention too."""
+    found: dict[str, tuple[str, ...]] = {}
+    for slot, part in attention_parts(model, cross=cross).items():
+        groups = groups_in(part)
+        found[slot] = ("dense",) * _count(part) if groups is None else groups.by_head()
+    return found
+
+
+def attention_groups(model: nn.Module, *, cross: bool = False) -> dict[str, HeadGroups]:
+    """The mechanisms of every self-attention layer that has some of ours; with `cross`, of cross-attention too."""
+    found = {slot: groups_in(part) for slot, part in attention_parts(model, cross=cross).items()}
+    return {slot: groups for slot, groups in found.items() if groups is not None}
+
+
+def with_mechanisms(model: nn.Module, wanted: Mechanisms) -> Any:
+    """A copy of the model whose named layers use these mechanisms, one for each head; `model` itself stays as it is.
+
+    Weights are carried over. Heads that no longer look at queries and keys lose W_Q and W_K: always in own models, in
+    those of Hugging Face where the layer can do with fewer (`HFPart.shrinkable`). The model must be one of attnworks,
+    or of a family whose parts are known.
+    """
+    now = mechanisms_of(model, cross=True)
+    for slot, specs in wanted.items():
+        _check(slot, specs, now)
+    if isinstance(model, Transformer):
+        return with_own_mechanisms(model, wanted)
+    new = copy.deepcopy(model)
+    equip(new, wanted)
+    return new
+
+
+def _count(part: Part) -> int:
+    assert part.weights is not None
+    return len(part.weights().W_O)
+
+
+def _check(slot: str, specs: Sequence[str], now: Mapping[str, Sequence[str]]) -> None:
+    if slot not in now:
+        raise UsageError(
+            asked=f"other heads in {slot}",
+            expected=f"one of {', '.join(now) or 'no layer: all of them share their weights'}",
+            got="a layer this model does not have, or whose weights several layers share",
+            remedy="name layers enc.L, dec.L or cross.L, from zero",
+        )
+    if len(specs) != len(now[slot]):
+        raise UsageError(
+            asked=f"other heads in {slot}",
+            expected=f"{len(now[slot])} mechanisms, one for each head",
+            got=str(len(specs)),
+            remedy="repeat those of the heads that stay",
+        )
+    for text in specs:
+        check_serves(MechanismSpec.parse(text), slot)

@@ -1,0 +1,117 @@
+"""Our mechanisms inside models of Hugging Face, through transformers' own attention interface."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tests.covering import noted
+from tests.helpers import assert_close
+from tests.tiny_models import TINY, inputs
+from torch import Tensor
+
+from attnworks.errors import UsageError
+from attnworks.hf.attention import offer
+
+
+def outputs(model: Any, given: dict[str, Tensor]) -> Tensor:
+    with torch.no_grad():
+        result = model(**given)
+    return result[0]
+
+
+def with_attention(model: Any, name: str) -> Any:
+    model.set_attn_implementation(name)
+    return model
+
+
+@pytest.mark.parametrize("family", TINY)
+def test_mechanisms_that_see_everything_change_nothing(family: str) -> None:
+    model = TINY[family].build()
+    given = inputs(model)
+    want = outputs(model, given)
+    masked = want.dim() == 3 and "attention_mask" in given and want.shape[1] == given["attention_mask"].shape[1]
+    real = given["attention_mask"].bool() if masked else slice(None)
+    for mechanism in ("dense", "window:window=40", "longformer:window=1,n_global=40", "graph"):
+        with noted(mechanism):
+            name = offer(mechanism)
+            got = outputs(with_attention(model, name), given)
+            assert model.config._attn_implementation == name
+            assert_close(got[real], want[real])
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2", "llama", "bart", "t5"])
+def test_mechanisms_that_see_less_change_something(family: str) -> None:
+    model = TINY[family].build()
+    given = inputs(model)
+    want = outputs(model, given)
+    for mechanism in ("window:window=1", "bigbird:window=2,block=2,n_global=1,n_random=0", "linear"):
+        if family == "t5" and mechanism == "linear":
+            continue  # positions are added to the scores, which linear attention does not have
+        with noted(mechanism):
+            got = outputs(with_attention(model, offer(mechanism)), given)
+            assert got.shape == want.shape and got.isfinite().all() and (got - want).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("mechanism", ["window:window=2", "linear", "bigbird:window=2,block=2,n_global=1,n_random=1"])
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_writing_with_a_cache_is_writing_without(family: str, mechanism: str) -> None:
+    model = with_attention(TINY[family].build(), offer(mechanism))
+    prompt = inputs(model, padded=False)["input_ids"]
+    settings = {"max_new_tokens": 9, "do_sample": False, "pad_token_id": 1, "eos_token_id": None}
+    cached, again = (model.generate(prompt, use_cache=cache, **settings) for cache in (True, False))
+    assert torch.equal(cached, again)
+
+
+@pytest.mark.parametrize("family", ["bart", "t5", "gpt2-cross", "bert-decoder"])
+def test_a_window_is_never_laid_across_two_sequences(family: str) -> None:
+    """Even where source and target are of one length: what is padded by one token must give the same."""
+    model = TINY[family].build()
+    given = inputs(model, padded=False)
+    n = given["input_ids"].shape[1]
+    equal = {name: part[:, :n].contiguous() for name, part in given.items()}
+    longer = {**equal}
+    if "encoder_hidden_states" in given:
+        states = given["encoder_hidden_states"][:, : n + 1].contiguous()
+        longer["encoder_hidden_states"] = states
+        longer["encoder_attention_mask"] = (torch.arange(n + 1) < n).long().expand(len(states), -1)
+    else:
+        pad = torch.full_like(given["input_ids"][:, :1], 1)
+        longer["input_ids"] = torch.cat([given["input_ids"], pad], 1)
+        longer["attention_mask"] = torch.cat([given["attention_mask"], torch.zeros_like(pad)], 1)
+    want = outputs(model, equal)
+    model = with_attention(model, offer("window:window=0"))
+    got = outputs(model, equal)
+    assert_close(got, outputs(model, longer))
+    assert (got - want).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("option", [{"sliding_window": 3}, {"softcap": 30.0}])
+def test_what_an_implementation_would_leave_out_is_refused(option: dict[str, Any]) -> None:
+    from transformers import AttentionInterface
+
+    attend = AttentionInterface()[offer("dense")]
+    Q = torch.randn(1, 2, 7, 4)
+    with pytest.raises(UsageError, match=f"dense in a model with {next(iter(option))}"):
+        attend(torch.nn.Module(), Q, Q, Q, None, **option)
+    attend(torch.nn.Module(), Q, Q, Q, None, sliding_window=7, softcap=None)
+
+
+def test_a_mechanism_keeps_its_own_scale() -> None:
+    """Luong's dot score has none, whatever is usual in the model; a scale that is not usual belongs to the model."""
+    model = TINY["bert"].build()
+    given = inputs(model)
+    want = outputs(model, given)
+    assert (outputs(with_attention(model, offer("luong-dot")), given) - want).abs().max() > 1e-3
+
+
+def test_a_mechanism_with_parameters_is_refused() -> None:
+    with pytest.raises(UsageError, match="a mechanism without parameters of its own, got linformer, which has some"):
+        offer("linformer")
+
+
+def test_scores_with_positions_added_are_refused_where_there_are_no_scores() -> None:
+    model = with_attention(TINY["t5"].build(), offer("linear"))
+    with pytest.raises(UsageError, match="linear attention with a dense mask"):
+        outputs(model, inputs(model))

@@ -1,0 +1,213 @@
+"""Folders of reshaped models of Hugging Face: every bit comes back, and nothing that was changed is believed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tests.exam_helpers import LINES, tiny_tokenizer
+from tests.tiny_models import TINY, inputs, transformers
+
+import attnworks
+from attnworks.data.passages import Passage, Side
+from attnworks.errors import FolderError, UnsafeFileError
+from attnworks.hf.folder import is_reshaped, write_foreign
+from attnworks.hf.open import open_pretrained
+from attnworks.models.folder import CONFIG, MANIFEST, WEIGHTS, fingerprint
+from attnworks.reshape.surgery import mechanisms_of, with_mechanisms
+from attnworks.storage.sealed import canonical, seal, sha256
+from attnworks.traces.subject import open_examinee
+from attnworks.traces.text import read_text
+
+BAND, ENDS = "structured:members=-1..0/first,error=none", "structured:members=first/mean,error=2,eps=0.3"
+FAMILIES = ("bert", "gpt2", "bart", "t5")
+
+
+def reshaped(name: str, dtype: torch.dtype = torch.float32) -> Any:
+    """A tiny model; in each layer the last head is structured, in the last layer all are."""
+    model = TINY[name].build(dtype=dtype)
+    now = mechanisms_of(model)
+    wanted = {slot: ("dense",) * (len(specs) - 1) + (BAND,) for slot, specs in now.items()}
+    last = list(now)[-1]
+    return with_mechanisms(model, wanted | {last: (ENDS,) * len(now[last])}).eval()
+
+
+def written(model: Any, folder: Path) -> Path:
+    folder.mkdir()
+    write_foreign(model, folder)
+    tiny_tokenizer(model.config.model_type).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(reshaped("bert"), tmp_path_factory.mktemp("reshaped") / "bert")
+
+
+@pytest.fixture
+def copied(bert: Path, tmp_path: Path) -> Path:
+    """A folder of its own to damage."""
+    folder = tmp_path / "copy"
+    folder.mkdir()
+    for file in bert.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    return folder
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_bit_comes_back(name: str, tmp_path: Path) -> None:
+    model = reshaped(name)
+    folder = written(model, tmp_path / name)
+    opened = attnworks.load(folder)
+    assert type(opened) is type(model) and not opened.training
+    assert is_reshaped(folder) and fingerprint(opened) == fingerprint(model)
+    assert mechanisms_of(opened) == mechanisms_of(model)
+    given = inputs(model)
+    with torch.no_grad():
+        assert torch.equal(opened(**given).logits, model(**given).logits)
+    once_more = written(opened, tmp_path / "again")
+    for file in (CONFIG, WEIGHTS, MANIFEST):
+        assert (once_more / file).read_bytes() == (folder / file).read_bytes(), file
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_transformers_alone_refuses_it(name: str, tmp_path: Path) -> None:
+    folder = written(reshaped(name), tmp_path / name)
+    for auto in (transformers.AutoModel, transformers.AutoConfig):
+        with pytest.raises(ValueError, match=f"attnworks-{name}"):
+            auto.from_pretrained(folder)
+    assert "attnworks.load" in (folder / "README.md").read_text()
+
+
+def test_types_are_kept(tmp_path: Path) -> None:
+    model = reshaped("bert", torch.bfloat16)
+    assert fingerprint(attnworks.load(written(model, tmp_path / "bert"))) == fingerprint(model)
+
+
+def test_the_type_that_is_asked_for(bert: Path) -> None:
+    opened = open_pretrained(str(bert), dtype="float64").model
+    assert {parameter.dtype for parameter in opened.parameters()} == {torch.float64}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_it_reads_text(name: str, tmp_path: Path) -> None:
+    folder = written(reshaped(name), tmp_path / name)
+    examinee = open_examinee(str(folder))
+    passages = [Passage(Side(line), Side(line)) for line in LINES[:3]]
+    text = read_text(examinee, passages, 100)
+    assert examinee.subject.name == name and examinee.subject.run(text.batch(0)[0]).hidden.isfinite().all()
+
+
+def test_a_folder_as_it_came_is_none(tmp_path: Path) -> None:
+    TINY["bert"].build(dtype=torch.float32).save_pretrained(tmp_path / "bert")
+    assert not is_reshaped(tmp_path / "bert") and not is_reshaped(tmp_path) and not is_reshaped(tmp_path / "nowhere")
+    (tmp_path / CONFIG).write_text("[1")
+    assert not is_reshaped(tmp_path)
+
+
+# Damage --------------------------------------------------------------------------------------------------------------
+
+
+def refused(folder: Path, error: type[Exception] = FolderError) -> str:
+    """Nothing is opened; the one line that says why."""
+    with pytest.raises(error) as found:
+        attnworks.load(folder)
+    assert "\n" not in str(found.value)
+    return str(found.value)
+
+
+def change_config(folder: Path, change: Callable[[dict[str, Any]], None], *, sealed: bool) -> None:
+    """Change the config; with `sealed`, in the manifest too, as somebody would who knows how."""
+    config = json.loads((folder / CONFIG).read_bytes())
+    change(config)
+    (folder / CONFIG).write_bytes(canonical(config))
+    if sealed:
+        manifest = json.loads((folder / MANIFEST).read_bytes())
+        del manifest["sha256"]
+        (folder / MANIFEST).write_bytes(seal(manifest | {"config_sha256": sha256((folder / CONFIG).read_bytes())}))
+
+
+def test_another_config(copied: Path) -> None:
+    change_config(copied, lambda config: config.update(hidden_dropout_prob=0.3), sealed=False)
+    assert "one that was changed since" in refused(copied)
+
+
+@pytest.mark.parametrize(
+    ("entry", "told"),
+    [
+        ({"enc.0": ["dense"] * 3}, "manifest.json"),
+        ({"enc.9": ["dense"] * 3}, "config.json"),
+        ({"enc.0": ["danse"] * 3}, "danse"),
+        ({"enc.0": ["dense"] * 2}, ""),
+        ({"enc.0": 3}, "config.json"),
+        ([1], "config.json"),
+        ("heads", "config.json"),
+        (None, "config.json"),
+    ],
+    ids=str,
+)
+def test_other_heads(copied: Path, entry: object, told: str) -> None:
+    change_config(copied, lambda config: config.update(attnworks=entry), sealed=True)
+    assert told in refused(copied, attnworks.errors.AttnworksError)
+
+
+@pytest.mark.parametrize("architectures", [["BertNoModel"], [], None, ["BertForMaskedLM'); import os"]], ids=str)
+def test_other_classes(copied: Path, architectures: object) -> None:
+    change_config(copied, lambda config: config.update(architectures=architectures), sealed=True)
+    assert "config.json" in refused(copied)
+
+
+def test_another_model_type(copied: Path) -> None:
+    change_config(copied, lambda config: config.update(model_type="attnworks-nothing"), sealed=True)
+    refused(copied, attnworks.errors.AttnworksError)
+
+
+def test_other_weights(copied: Path) -> None:
+    tensors = load_file(copied / WEIGHTS)
+    name = next(name for name in tensors if name.endswith("log_mix"))
+    save_file(tensors | {name: tensors[name] + 1}, copied / WEIGHTS)
+    assert "model.safetensors" in refused(copied) and name in refused(copied)
+    save_file({key: tensor for key, tensor in tensors.items() if key != name}, copied / WEIGHTS)
+    assert f"missing tensor {name!r}" in refused(copied)
+    save_file(tensors | {"more": torch.ones(2)}, copied / WEIGHTS)
+    assert "extra tensor 'more'" in refused(copied)
+    (copied / WEIGHTS).write_bytes(b"nothing")
+    assert "model.safetensors" in refused(copied)
+
+
+def test_another_manifest(copied: Path) -> None:
+    text = (copied / MANIFEST).read_text()
+    (copied / MANIFEST).write_text(text.replace("float32", "float64", 1))
+    assert "manifest.json" in refused(copied)
+    (copied / MANIFEST).unlink()
+    assert "manifest.json" in refused(copied)
+
+
+def test_pickles_are_not_opened(copied: Path) -> None:
+    (copied / WEIGHTS).unlink()
+    torch.save({}, copied / "pytorch_model.bin")
+    assert "pytorch_model.bin" in refused(copied, UnsafeFileError)
+
+
+def test_saving_from_python(bert: Path, tmp_path: Path) -> None:
+    model = attnworks.load(bert)
+    attnworks.save(model, tmp_path / "copy")
+    assert fingerprint(attnworks.load(tmp_path / "copy")) == fingerprint(model)
+    with pytest.raises(FolderError, match="a place where nothing is"):
+        attnworks.save(model, tmp_path / "copy")
+    attnworks.save(model, tmp_path / "copy", overwrite=True)
+    as_it_came = TINY["bert"].build()
+    attnworks.save(as_it_came, tmp_path / "other")
+    assert fingerprint(type(as_it_came).from_pretrained(tmp_path / "other", dtype="auto")) == fingerprint(as_it_came)
+    with pytest.raises(attnworks.errors.UsageError, match="save its state_dict"):
+        attnworks.save(torch.nn.Linear(2, 3), tmp_path / "none")
+
+
+def test_a_small_folder_that_asks_for_a_huge_model(copied: Path) -> None:
+    change_config(copied, lambda config: config.update(intermediate_size=10**12), sealed=True)
+    refused(copied, attnworks.errors.AttnworksError)

@@ -1,0 +1,309 @@
+"""What more keys or values are worth: the logic of trust and refusal, and predictions against held-out sentences.
+
+The task is recall: with d_k = 1 a head cannot tell 32 keys apart, so that one more column of keys must help.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tests.reshape.growing_helpers import growing_bench, survey_of
+from torch import Tensor
+
+from attnworks.data.text_batch import TextBatch
+from attnworks.experiments.recall_study import (
+    D_E,
+    D_FF,
+    D_V,
+    KEYS,
+    PAIRS,
+    VALUES,
+    PairEmbedding,
+    draw,
+    judge,
+    mean_loss,
+    new_model,
+    new_optimiser,
+    train,
+)
+from attnworks.linalg.growing import Reservoir, whitened_direction
+from attnworks.linalg.line_search import Found
+from attnworks.measures.growth_statistic import CHECK, LEARN, SEARCH
+from attnworks.models import AttentionConfig, Transformer, TransformerConfig, build
+from attnworks.models.parts import Output
+from attnworks.objectives.own_callable import OwnCallable
+from attnworks.objectives.text import Outputs
+from attnworks.reshape.events import silently
+from attnworks.reshape.growth import score as growth_score
+from attnworks.reshape.growth.apply import Keys, Place, Step, Values, grown
+from attnworks.reshape.growth.score import (
+    BELIEVED,
+    CONVERGED,
+    Score,
+    Trial,
+    best_direction,
+    key_scores,
+    some_checks,
+    value_scores,
+)
+from attnworks.reshape.growth.survey import Survey
+from attnworks.traces.judging import Judge
+
+pytestmark = pytest.mark.slow
+
+STEPS = 250
+SCORE = Score(
+    place=Place("enc.0", 0), kind="values", addition=Values(torch.ones(14, 1).double(), torch.ones(1, 14).double()),
+    taught=2.0, checked=1.5, residual=0.0, parameters=29, shares=(0.1,),
+)  # fmt: skip
+
+
+def trained(model: Transformer, steps: int = STEPS) -> Transformer:
+    rates = [3e-3 * (1 - step / steps) + 1e-4 for step in range(steps)]
+    train(model, new_optimiser(model), torch.Generator().manual_seed(1), rates)
+    return model.eval()
+
+
+def sequences(size: int, seed: int) -> Tensor:
+    return draw(size, torch.Generator().manual_seed(seed))
+
+
+@pytest.fixture(scope="module")
+def narrow() -> Transformer:
+    return trained(new_model(1, 0))
+
+
+@pytest.fixture(scope="module")
+def survey(narrow: Transformer) -> Survey:
+    return Survey(judge(narrow, sequences(1024, 7)), silently, ("keys", "values"))
+
+
+# Trust and refusal ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "trust", "told"),
+    [
+        ({"gain": 0.1}, 0.75, None),
+        ({"gain": 0.1, "checked": 2.5}, 1.25, None),
+        ({"gain": 0.1, "checked": 2 * BELIEVED}, 0.5, None),
+        ({"gain": 0.1, "checked": 0.9}, 0.45, "other sentences confirm 45% of the slope: more data, or no bottleneck"),
+        ({"gain": 0.1, "checked": -1.0}, -0.5, "other sentences confirm -50% of the slope"),
+        ({"gain": 0.1, "taught": 0.0}, 0.0, "other sentences confirm 0% of the slope"),
+        ({"gain": 0.0}, 0.75, "no step lowers the loss"),
+    ],
+    ids=str,
+)
+def test_refusals_in_words(changes: dict[str, Any], trust: float, told: str | None) -> None:
+    score = replace(SCORE, **changes)
+    assert score.trust == pytest.approx(trust)
+    assert score.refusal is None if told is None else told in str(score.refusal)
+
+
+def test_heads_in_which_the_solver_does_not_converge_get_the_closed_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    def drawn(*shape: int, seed: int) -> Tensor:
+        return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+    X = drawn(3, 7, 5, seed=1)
+    T, sample = drawn(3, 5, 5, seed=2), Reservoir(X, X, (3 * drawn(3, 3, 7, 7, seed=3)).softmax(-1))
+    closed = whitened_direction(T, sample, 2, cutoff=1e-4)
+    solved = best_direction(T, sample, 2, cutoff=1e-4)
+    assert (solved.residual < CONVERGED).all() and (closed.residual > CONVERGED).all()
+    assert (solved.gain > closed.gain).all()
+    limit = solved.residual.sort().values[1].item()
+    monkeypatch.setattr("attnworks.reshape.growth.score.CONVERGED", limit)
+    mixed = best_direction(T, sample, 2, cutoff=1e-4)
+    stuck = int(solved.residual.argmax())
+    for head in range(3):
+        expected = closed if head == stuck else solved
+        for got, want in zip(mixed, expected, strict=True):
+            assert torch.equal(got[head], want[head])
+
+
+class Watched(Trial):
+    """Counts how often a step is tried."""
+
+    tried = 0
+
+    def with_steps(self, steps: Any) -> float:
+        self.tried += 1
+        return super().with_steps(steps)
+
+
+def test_what_is_not_believed_is_not_tried() -> None:
+    trial = Watched(growing_bench().looked_at, CHECK)
+    for changes in ({"checked": 0.1}, {"taught": 0.0}):
+        score = replace(SCORE, **changes)
+        assert score.tried(trial, 1.0) is score
+    assert trial.tried == 0
+    score = SCORE.tried(trial, 1.0)
+    assert trial.tried > 0 and (score.gain > 0) == (score.step > 0)
+    assert (score.taught, score.checked, score.addition) == (SCORE.taught, SCORE.checked, SCORE.addition)
+
+
+def test_a_trial_is_the_loss_of_the_grown_model() -> None:
+    own = growing_bench().looked_at
+    trial = Trial(own, CHECK)
+    assert trial.loss == own.mean(some=CHECK)
+    step = Step(SCORE.place, SCORE.addition, 0.3)
+    original: Any = own.original
+    assert trial.with_steps([step]) == own.mean(original.again(grown(original.model, [step])), some=CHECK)
+    assert trial.with_steps([]) == trial.loss
+    assert trial.search(-1.0, lambda t: [step]) == Found(0.0, trial.loss)
+    assert trial.search(0.0, lambda t: [step], whole=5.0) == Found(0.0, 5.0)
+    found = trial.search(1.0, lambda t: [step._replace(length=t)])
+    assert found.value == pytest.approx(trial.with_steps([step._replace(length=found.step)]), rel=1e-12)
+
+
+def test_about_so_many_sentences_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = growing_bench().looked_at
+    assert some_checks(own) == CHECK
+    checks = sum(len(range(len(batch))[CHECK]) for batch in own.text.batches)
+    monkeypatch.setattr(growth_score, "TRIED_ON", checks // 3)
+    some = some_checks(own)
+    assert some.start == CHECK.start and some.step == 3 * CHECK.step
+    chosen, all_of_them = ({int(row) for _, rows in own.batches(part) for row in rows} for part in (some, CHECK))
+    assert chosen < all_of_them
+
+
+# Slopes --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("slot", ["enc.0", "cross.0"])
+def test_slopes_are_those_of_the_loss(slot: str) -> None:
+    """taught and checked are how fast the loss falls along the addition, on either half of the sentences."""
+    bench = growing_bench()
+    own, original = bench.looked_at, bench.looked_at.original
+    survey = survey_of(bench, "keys", "values")
+    again: Any = original
+    for score in (*survey.scores(slot, "keys", 2), *survey.scores(slot, "values", 2)):
+        for some, told in ((LEARN, score.taught), (CHECK, score.checked)):
+            up, down = (
+                own.mean(again.again(grown(original.model, [Step(score.place, score.addition, t, 3**-0.5)])), some=some)
+                for t in (1e-6, -1e-6)
+            )
+            assert (down - up) / 2e-6 == pytest.approx(told, rel=1e-3, abs=1e-7)
+        assert score.taught > 0 and len(score.shares) == 2
+        assert isinstance(score.addition, Keys if score.kind == "keys" else Values)
+        steps = [Step(score.place, score.addition, 0.1, 3**-0.5)]
+        new, old = (
+            sum(parameter.numel() for parameter in model.parameters())
+            for model in (grown(original.model, steps), original.model)
+        )
+        assert score.parameters == new - old
+
+
+def test_some_heads_are_scored_as_among_all() -> None:
+    survey = survey_of(growing_bench(), "keys", "values")
+    for kind in ("keys", "values"):
+        every, (one,) = survey.scores("enc.0", kind, 2), survey.scores("enc.0", kind, 2, (1,))
+        assert one.place == every[1].place == Place("enc.0", 1)
+        assert one.taught == pytest.approx(every[1].taught, rel=0.05)
+
+
+# A bottleneck that is known ------------------------------------------------------------------------------------------
+
+
+def actual_fall(model: Transformer, score: Score, scale: float, seed: int = 99) -> float:
+    """On sentences that nobody has seen."""
+    held_out = sequences(1024, seed)
+    new = grown(model, [Step(score.place, score.addition, score.step, scale)])
+    assert isinstance(new, Transformer)
+    return mean_loss(model, held_out) - mean_loss(new, held_out)
+
+
+@pytest.mark.parametrize("p", [1, 2])
+def test_more_keys_are_believed_and_do_what_is_predicted(narrow: Transformer, survey: Survey, p: int) -> None:
+    (score,) = survey.scores("enc.0", "keys", p)
+    score = survey.tried(score)
+    assert score.refusal is None and score.trust > 0.7
+    fall = actual_fall(narrow, score, survey.scale("enc.0"))
+    assert fall > 0.05 and score.gain / 1.5 < fall < 1.5 * score.gain
+
+
+def test_keys_pay_more_than_values(survey: Survey) -> None:
+    (keys,), (values,) = (survey.scores("enc.0", kind) for kind in ("keys", "values"))
+    keys, values = survey.tried(keys), survey.tried(values)
+    assert keys.gain / keys.parameters > 3 * values.gain / values.parameters
+
+
+def test_the_same_score_is_tried_once(survey: Survey) -> None:
+    (score,) = survey.scores("enc.0", "keys")
+    assert survey.tried(score) is survey.tried(score)
+
+
+def test_sums_can_be_scored_alone(survey: Survey) -> None:
+    sums, sample = survey.sums["enc.0"], survey.sample("enc.0")
+    (keys,), (values,) = key_scores("enc.0", sums, sample, True, 1), value_scores("enc.0", sums, True, 1)
+    (again,), (once_more,) = survey.scores("enc.0", "keys"), survey.scores("enc.0", "values")
+    assert (keys.taught, keys.checked) == (again.taught, again.checked)
+    assert (values.taught, values.checked) == (once_more.taught, once_more.checked)
+
+
+# No bottleneck -------------------------------------------------------------------------------------------------------
+
+
+def by_chance(outputs: Outputs, batch: TextBatch) -> Tensor:
+    """Cross-entropy with answers that have nothing to do with the sequence: a hash of all its tokens."""
+    assert outputs.scores is not None
+    ids = batch.source.ids
+    labels = ((ids * torch.arange(1, 2 * ids.shape[1], 2)).sum(1, keepdim=True) * 7919 + ids[:, PAIRS:] * 31) % VALUES
+    flat = F.cross_entropy(outputs.scores[:, PAIRS:].flatten(0, 1), labels.flatten(), reduction="none")
+    return flat.view(len(ids), -1).mean(1)
+
+
+def test_noise_is_refused(narrow: Transformer) -> None:
+    """Once the answers are evenly guessed, nothing that half of the sentences teach holds for the others."""
+    even = grown(narrow, ())
+    assert isinstance(even, Transformer)
+    with torch.no_grad():
+        for parameter in even.output.parameters():
+            parameter *= 1e-3
+    own = judge(even, sequences(256, 11))
+    survey = Survey(Judge(own.original, OwnCallable(by_chance), own.text), silently, ("keys", "values"))
+    for kind in ("keys", "values"):
+        for score in survey.scores("enc.0", kind, 2):
+            tried = survey.tried(score)
+            assert tried.refusal is not None and "more data, or no bottleneck" in tried.refusal and tried.gain == 0
+
+
+def test_every_sentence_is_used_once(survey: Survey) -> None:
+    own = survey.judge
+    parts = [{int(row) for _, rows in own.batches(some) for row in rows} for some in (LEARN, CHECK, SEARCH)]
+    assert sum(map(len, parts)) == len(set().union(*parts)) == 1024
+
+
+# Ranks ---------------------------------------------------------------------------------------------------------------
+
+
+def two_layers(seed: int) -> Transformer:
+    config = TransformerConfig(
+        vocabulary=KEYS * VALUES + KEYS, d_e=D_E, d_ff=D_FF, attention=AttentionConfig(heads=2, d_k=1, d_v=D_V // 4),
+        encoder_layers=2, decoder_layers=0, norm="pre", positions="none", dropout=0.0,
+    )  # fmt: skip
+    model = build(config, seed=seed)
+    assert isinstance(model, Transformer)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model.source_embedding, model.output = PairEmbedding(), Output(VALUES, D_E)
+    return model
+
+
+@pytest.mark.slow
+def test_places_are_ranked_by_what_they_give() -> None:
+    model = trained(two_layers(3), 400)
+    survey = Survey(judge(model, sequences(2048, 5)), silently, ("keys", "values"))
+    tried = [
+        survey.tried(score)
+        for slot in survey.layers
+        for kind in ("keys", "values")
+        for score in survey.scores(slot, kind)
+    ]
+    assert len(tried) == 8
+    falls = torch.tensor([actual_fall(model, score, survey.scale(score.place.slot)) for score in tried])
+    ranks = torch.stack([falls, torch.tensor([score.gain for score in tried])]).argsort(1).argsort(1).double()
+    assert torch.corrcoef(ranks)[0, 1] >= 0.8
