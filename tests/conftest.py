@@ -17,7 +17,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-import typechecking
+from tests import typechecking
 from tests.covering import thorough
 
 torch.set_num_threads(1)

@@ -35,7 +35,7 @@ from attnworks.experiments.recall_study import (
 from attnworks.objectives.text import Outputs
 from attnworks.reshape.events import silently
 from attnworks.reshape.growth import score as growth_score
-from helpers import assert_close
+from tests.helpers import assert_close
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ from attnworks.reshape.growth.apply import Rewritten, grown
 from attnworks.reshape.growth.survey import Survey
 from attnworks.reshape.growth_methods import METHODS, refit_steps
 from attnworks.reshape.growth_places import read_places
-from helpers import assert_close
+from tests.helpers import assert_close
 from tests.reshape.growing_helpers import growing_bench, survey_of
 from tests.reshape.reshape_helpers import D_E
 

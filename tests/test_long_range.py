@@ -20,7 +20,7 @@ from attnworks.experiments.classifying import Cell, Progress, Settings, classifi
 from attnworks.experiments.long_range import RESULTS, default_mechanisms, long_range, read_cells
 from attnworks.experiments.step_memory import peak_bytes, peak_of
 from attnworks.models.classifier import Classifier, last_real, mean_real
-from helpers import assert_close
+from tests.helpers import assert_close
 
 TINY = Settings(steps=3, length=37, batch=2, held_out=5)
 

@@ -27,4 +27,4 @@ def install() -> None:
     """Check every call of a function in `CHECKED_PACKAGES`. What was imported before would not be checked."""
     if "attnworks" in sys.modules:
         raise pytest.UsageError("--check-shapes: a conftest.py of the given paths imports attnworks; use -k or -m")
-    jaxtyping.install_import_hook(CHECKED_PACKAGES, "typechecking.typechecked")
+    jaxtyping.install_import_hook(CHECKED_PACKAGES, "tests.typechecking.typechecked")

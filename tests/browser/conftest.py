@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser
-from tests.browser.hostile import HOSTILE
-from tests.browser.pages import live_model, notebook_file, page_file, tiny_exam
-from tests.browser.watching import AXE, NAMES, Shown, browsing, chromium, show
-from tests.serve.serving import TOKEN, serving
 
 from attnworks.exam.examination import Examination
 from attnworks.serve.live import LiveModel
 from attnworks.serve.work import Worker
 from attnworks.traces.subject import open_examinee
+from tests.browser.hostile import HOSTILE
+from tests.browser.pages import live_model, notebook_file, page_file, tiny_exam
+from tests.browser.watching import AXE, NAMES, Shown, browsing, chromium, show
+from tests.serve.serving import TOKEN, serving
 
 REQUIRED = os.environ.get("BROWSER_TESTS") == "required"
 HERE = Path(__file__).parent

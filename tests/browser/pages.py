@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tests.exam_helpers import LINES, PAIRS, save_model, tiny_tokenizer
-from tests.tiny_models import TINY
 from tokenizers import AddedToken
 
 from attnworks.api import examine
@@ -19,6 +17,8 @@ from attnworks.exam.examination import Examination, Pin
 from attnworks.measures.reading import Reading, Readings
 from attnworks.receipt import Change, Figures, Healing, Losses, LossesAtLength, Receipt
 from attnworks.reports.page import Exam, Sentence, page_contents, page_html
+from tests.exam_helpers import LINES, PAIRS, save_model, tiny_tokenizer
+from tests.tiny_models import TINY
 
 ADVICE: dict[str, Any] = {
     "model": "tiny",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from tests.browser.conftest import Open
 from tests.browser.watching import VIEWS
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 from playwright.sync_api import expect
-from tests.browser.conftest import Open
-from tests.browser.pages import page_file
-from tests.browser.watching import Shown
 from torch import Tensor
 
 from attnworks.exam.examination import Examination, Pin
 from attnworks.measures.reading import Readings
+from tests.browser.conftest import Open
+from tests.browser.pages import page_file
+from tests.browser.watching import Shown
 
 
 def with_maps(exam: Examination, tokens: int, make: Callable[[tuple[int, ...]], Tensor]) -> Examination:

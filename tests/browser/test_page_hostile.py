@@ -7,12 +7,12 @@ from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import expect
+
+from attnworks.exam.examination import Examination
 from tests.browser.conftest import TYPED, Open
 from tests.browser.hostile import HOSTILE, in_pages
 from tests.browser.pages import hostile_exam, notebook_file, page_file
 from tests.browser.watching import VIEWS, Shown
-
-from attnworks.exam.examination import Examination
 
 PAGES = 2
 TYPED_AT_ONCE = 90

@@ -6,6 +6,7 @@ import re
 
 import pytest
 from playwright.sync_api import expect
+
 from tests.browser.conftest import Open
 from tests.browser.watching import VIEWS, Shown
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Locator, Route, expect
+
 from tests.browser.conftest import Open
 from tests.browser.watching import Shown
 

@@ -6,10 +6,6 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
-from tests.browser.conftest import Open
-from tests.browser.pages import tiny_exam
-from tests.exam_helpers import LINES
-from tests.serve.serving import TOKEN, serving
 
 from attnworks.api import examine
 from attnworks.data.passages import from_texts
@@ -21,6 +17,10 @@ from attnworks.reshape.pruning import Prune
 from attnworks.reshape.texts import from_texts as split
 from attnworks.serve.starting import open_live
 from attnworks.traces.subject import open_examinee
+from tests.browser.conftest import Open
+from tests.browser.pages import tiny_exam
+from tests.exam_helpers import LINES
+from tests.serve.serving import TOKEN, serving
 
 
 class Pruned:

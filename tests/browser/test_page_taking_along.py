@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Locator, expect
+
 from tests.browser.conftest import Open
 from tests.browser.watching import Shown
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Locator, expect
+
 from tests.browser.conftest import Open
 from tests.browser.pages import ADVICE, page_file
 from tests.browser.watching import VIEWS, Shown, show

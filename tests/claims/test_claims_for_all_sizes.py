@@ -7,10 +7,10 @@ import random
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.covering import covering, noted
 
 from attnworks.claims import Claim, in_order
 from attnworks.claims.contract import Between
+from tests.covering import covering, noted
 
 COMPUTED = [claim for claim in in_order() if claim.function is not None]
 SEEDS = 2**32

@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.exam_helpers import LINES, save_tiny
-from tests.model_helpers import attention_config, filled, recurrent_config, transformer_config
 
 from attnworks.claims.laws import OF_LAYERS, Layer
 from attnworks.claims.on_model import Tally, check_on
@@ -24,6 +22,8 @@ from attnworks.traces.layer import LayerTrace
 from attnworks.traces.own import own_examinee
 from attnworks.traces.subject import Examinee, Spectator, open_examinee
 from attnworks.traces.text import read_text
+from tests.exam_helpers import LINES, save_tiny
+from tests.model_helpers import attention_config, filled, recurrent_config, transformer_config
 
 THEOREMS = ("D1", "D5", "D6", "S0.1", "S1.5", "S4.130", "S4.47")
 """These hold on any model; the others tell of the model."""

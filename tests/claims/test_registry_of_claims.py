@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from pylatexenc.latexwalker import LatexWalker
-from tests.covering import noted
 
 from attnworks.claims import Claim, Finding, Verdict, claim, in_order, matching
 from attnworks.claims.checking import check_claims
@@ -22,6 +21,7 @@ from attnworks.claims.plain import plain
 from attnworks.claims.sides import same
 from attnworks.claims.table import markdown
 from attnworks.errors import UnknownNameError, UsageError
+from tests.covering import noted
 
 ROOT = Path(__file__).parents[2]
 CLAIMS = list(in_order())

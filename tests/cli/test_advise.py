@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from tests.exam_helpers import LINES, tiny_folder, tiny_run, write_lines
-from tests.reshape.reshape_helpers import files_of
-from tests.training.training_helpers import SMALL
 
 from attnworks.cli import advise_display, main
 from attnworks.cli.advise_display import in_a_sentence
 from attnworks.models.presets import PRESETS
 from attnworks.reshape.advising import Advice, Refused
 from attnworks.reshape.swap_trials import Present, Trial
+from tests.exam_helpers import LINES, tiny_folder, tiny_run, write_lines
+from tests.reshape.reshape_helpers import files_of
+from tests.training.training_helpers import SMALL
 
 WINDOW, LINEAR = "window:window=2", "linear"
 PRESENT = tuple(Present(slot, ("dense",) * 2, 0.004, 8_000_000) for slot in ("enc.0", "enc.1", "dec.0", "cross.0"))

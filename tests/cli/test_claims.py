@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from tests.exam_helpers import LINES, tiny_folder, write_lines
 
 from attnworks.claims import Verdict, claim, in_order
 from attnworks.claims.contract import CLAIMS
 from attnworks.claims.documents import DOCUMENTS
 from attnworks.cli import main
+from tests.exam_helpers import LINES, tiny_folder, write_lines
 
 
 def claims(*arguments: object) -> Result:

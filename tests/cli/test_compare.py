@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from tests.exam.test_examination import examined, stated
 
 from attnworks.cli.compare import compare
 from attnworks.errors import FolderError
 from attnworks.exam.examination import Examination
 from attnworks.exam.folder import write_exam
 from attnworks.measures.reading import Readings
+from tests.exam.test_examination import examined, stated
 
 
 def run(*arguments: object) -> Result:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from tests.exam_helpers import tiny_run
 
 from attnworks.cli import main
+from tests.exam_helpers import tiny_run
 
 
 @pytest.fixture(autouse=True)

@@ -11,6 +11,10 @@ import pytest
 import torch
 from click.testing import CliRunner, Result
 from safetensors.torch import load_file, save_file
+
+from attnworks.cli import main
+from attnworks.exam.folder import read_exam
+from attnworks.measures.all import all_measures
 from tests.exam_helpers import (
     LINES,
     PAIRS,
@@ -23,10 +27,6 @@ from tests.exam_helpers import (
     transformers,
     write_lines,
 )
-
-from attnworks.cli import main
-from attnworks.exam.folder import read_exam
-from attnworks.measures.all import all_measures
 
 MEASURES = all_measures()
 BOTH_SIDES = ["t5", "bart", "marian"]

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from tests.cli.test_experiment import SMALL
 
 from attnworks.cli import main
 from attnworks.experiments.structure import families
 from attnworks.models.presets import PRESETS
+from tests.cli.test_experiment import SMALL
 
 
 @pytest.fixture

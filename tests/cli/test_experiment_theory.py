@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from matplotlib.figure import Figure
-from tests.covering import thorough
 
 from attnworks.cli import main
 from attnworks.cli.theory_display import STUDIES
+from tests.covering import thorough
 
 SMALL = {
     "collapse": "--layers 3 --heads 2 --width 6 --tokens 5 --seeds 2",

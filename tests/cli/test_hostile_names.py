@@ -14,11 +14,11 @@ import traceback
 from pathlib import Path
 
 import pytest
-from tests.exam_helpers import LINES, tiny_folder, tiny_run, write_lines
-from tests.training.processes import needs_fork
 
 from attnworks.cli import main
 from attnworks.storage.sealed import seal
+from tests.exam_helpers import LINES, tiny_folder, tiny_run, write_lines
+from tests.training.processes import needs_fork
 
 EVIL = "\x1b]0;owned\x07\x1b[66;6H\x9b31m\u202edlo\u2028\x7f"
 RAW = ("\x1b]0", "\x07", "\x1b[66", "\x9b", "\u202e", "\u2028", "\x7f")

@@ -10,9 +10,6 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from tests.exam_helpers import LINES, tiny_folder, tiny_run, write_lines
-from tests.reshape.reshape_helpers import files_of
-from tests.training.training_helpers import SMALL
 
 import attnworks
 from attnworks.cli import main
@@ -20,6 +17,9 @@ from attnworks.models.folder import fingerprint
 from attnworks.models.presets import PRESETS
 from attnworks.receipt import Healing, Receipt
 from attnworks.reshape.history import receipts
+from tests.exam_helpers import LINES, tiny_folder, tiny_run, write_lines
+from tests.reshape.reshape_helpers import files_of
+from tests.training.training_helpers import SMALL
 
 FEW = ("--pairs", 50, "--sentences", 5, "--threads", 1)
 

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 import torch
 from click.testing import CliRunner, Result
-from tests.training.training_helpers import SMALL, metrics_of, state_of, write_pairs
 
 from attnworks.cli import main
 from attnworks.models.presets import PRESETS
 from attnworks.storage.pointer import LAST, pointed_at
 from attnworks.training.run import Run, read_recipe
+from tests.training.training_helpers import SMALL, metrics_of, state_of, write_pairs
 
 
 @pytest.fixture(autouse=True)

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from tests.training.training_helpers import SMALL, recipe, write_pairs
 
 from attnworks.cli import main
 from attnworks.data.vocabulary import Vocabulary
 from attnworks.models.presets import PRESETS
 from attnworks.training.run import Run
+from tests.training.training_helpers import SMALL, recipe, write_pairs
 
 KNOWN = "Luca sees bread ."
 LINES = ["Luca sees bread .", "", "my friend wants a house in Spain .", "   ", "she eats the red apple .", "Maria !"]

@@ -10,9 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.covering import thorough
-from tests.model_helpers import transformer
-from tests.tiny_models import TINY
 from torch import Tensor
 
 from attnworks.data.passages import Side
@@ -28,6 +25,9 @@ from attnworks.measures.reading import Reading
 from attnworks.traces.own import OwnSubject
 from attnworks.traces.subject import Examinee
 from attnworks.traces.text import ExamText
+from tests.covering import thorough
+from tests.model_helpers import transformer
+from tests.tiny_models import TINY
 
 SOURCE, TARGET, WORDS, MASK = (7, 3, 5, 11, 5, 7, 2), (5, 11, 3, 2, 5, 7, 3), 13, 4
 MEASURES = all_measures()

@@ -17,9 +17,6 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from tests.covering import Row, covering, noted, thorough
-from tests.helpers import QKV, B, H, assert_close, qkv
-from tests.helpers import build as built
 from torch import Tensor
 from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -34,6 +31,9 @@ from attnworks.mechanisms.linear import Linear
 from attnworks.mechanisms.patterns import Global, Random, Window
 from attnworks.mechanisms.pooling import Pooling
 from attnworks.mechanisms.structured import Structured
+from tests.covering import Row, covering, noted, thorough
+from tests.helpers import QKV, B, H, assert_close, qkv
+from tests.helpers import build as built
 
 
 class InBlocks(BigBird):

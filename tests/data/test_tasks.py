@@ -14,7 +14,7 @@ from attnworks.data.tasks import TASKS, Batch, ByteText, ListOps, Recall, Split,
 from attnworks.data.tasks.contract import draw_lengths
 from attnworks.data.tasks.listops import evaluate, read
 from attnworks.errors import UnknownNameError, UsageError
-from helpers import unchecked
+from tests.helpers import unchecked
 
 SIZE = 13
 EVERY = pytest.mark.parametrize("name", list(TASKS))

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from decoding_helpers import BOS, EOS, Toy, beam_by_lists, same
 from hypothesis import given
 from hypothesis import strategies as st
 
 from attnworks.decoding import BeamStep, beam, best_reachable, greedy, length_penalty
+from tests.decoding.decoding_helpers import BOS, EOS, Toy, beam_by_lists, same
 
 SEEDS = st.integers(0, 10_000)
 ALPHAS = st.sampled_from([0.0, 0.6, 1.0, 2.5])

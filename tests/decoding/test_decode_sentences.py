@@ -6,13 +6,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.model_helpers import filled
 from torch import Tensor
 
 from attnworks.data.vocabulary import BOS, EOS, PAD, Vocabulary
 from attnworks.decoding import Hypothesis, greedy
 from attnworks.decoding.translate import NOTHING, decode_sentences, longest_target
 from attnworks.models import AttentionConfig, TransformerConfig, build
+from tests.model_helpers import filled
 
 WORDS = list("abcdefgh")
 VOCABULARY = Vocabulary.train("word", [WORDS])

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from decoding_helpers import BOS, EOS, Toy
 
 from attnworks.decoding import Writer, beam, greedy, sample
 from attnworks.errors import UsageError
 from attnworks.models import Recurrent, Transformer
+from tests.decoding.decoding_helpers import BOS, EOS, Toy
 
 TOY = Toy.random(2, 3, 2)
 

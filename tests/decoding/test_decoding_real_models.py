@@ -6,9 +6,19 @@ from typing import Any
 
 import pytest
 import torch
-from decoding_helpers import BOS, EOS, MODELS, VOCABULARY, Uncached, recurrent, same, sources, transformer
 
 from attnworks.decoding import Hypothesis, beam, greedy, length_penalty, sample
+from tests.decoding.decoding_helpers import (
+    BOS,
+    EOS,
+    MODELS,
+    VOCABULARY,
+    Uncached,
+    recurrent,
+    same,
+    sources,
+    transformer,
+)
 
 LONGEST = 11
 ASKED: dict[str, Any] = {"bos": BOS, "eos": EOS, "longest": LONGEST}

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 from scipy.stats import ttest_ind
-from tests.exam.test_examination import HEADS, LAYERS, examined, stated
 
 from attnworks.exam.comparing import Comparison, compare
 from attnworks.exam.examination import Examination
 from attnworks.measures.folding import Moments
 from attnworks.measures.reading import Reading, Readings
 from attnworks.traces.layer import Kind
+from tests.exam.test_examination import HEADS, LAYERS, examined, stated
 
 
 def holding(*readings: Reading, **model: Any) -> Examination:

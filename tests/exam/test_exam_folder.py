@@ -13,9 +13,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.covering import thorough
-from tests.exam.test_examination import examined
-from tests.faults.mutants import MUTATIONS, edit
 from torch import Tensor
 
 from attnworks.errors import AttnworksError, FolderError
@@ -23,6 +20,9 @@ from attnworks.exam.examination import Examination, Finding, Pin
 from attnworks.exam.folder import EXAM, FILES, MANIFEST, PINS, READINGS, read_exam, write_exam
 from attnworks.measures.reading import Reading, Readings
 from attnworks.storage.sealed import canonical, describe, seal, sha256
+from tests.covering import thorough
+from tests.exam.test_examination import examined
+from tests.faults.mutants import MUTATIONS, edit
 
 ROUNDS = 54 if thorough else 27
 

@@ -6,8 +6,6 @@ from typing import Any, TypeVar
 
 import pytest
 import torch
-from tests.exam_helpers import LINES, TINY, tiny_run, tiny_tokenizer
-from tests.training.training_helpers import SMALL
 from torch import Tensor, nn
 
 from attnworks.api import examine
@@ -20,7 +18,9 @@ from attnworks.models.presets import PRESETS
 from attnworks.traces.subject import examinee_of
 from attnworks.training.distributed import Team
 from attnworks.training.trained import open_run
-from helpers import unchecked
+from tests.exam_helpers import LINES, TINY, tiny_run, tiny_tokenizer
+from tests.helpers import unchecked
+from tests.training.training_helpers import SMALL
 
 T = TypeVar("T")
 MEASURED = ("rank", "roles", "saturation")

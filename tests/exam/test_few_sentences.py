@@ -10,8 +10,6 @@ import pytest
 import torch
 from click.testing import CliRunner
 from scipy.stats import t
-from tests.exam_helpers import LINES, tiny_folder, tiny_tokenizer, write_lines
-from tests.tiny_models import TINY
 
 from attnworks.api import examine
 from attnworks.cli import main
@@ -20,6 +18,8 @@ from attnworks.measures.contract import Setting
 from attnworks.measures.labels import FEWEST_SENTENCES, LEAST_GAIN, RELIABLE_SENTENCES
 from attnworks.measures.structure_fit import LONGEST, RELIABLE
 from attnworks.reports.page.contents import Exam, page_contents
+from tests.exam_helpers import LINES, tiny_folder, tiny_tokenizer, write_lines
+from tests.tiny_models import TINY
 
 LONG = "the cat sees a bird and " * 12
 LABELS = ("roles.label", "roles.score", "roles.baseline")

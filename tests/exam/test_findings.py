@@ -12,7 +12,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.exam.test_examination import examined, screen, stated
 
 from attnworks.exam.examination import Examination, Finding
 from attnworks.exam.findings import FINDERS, find
@@ -21,6 +20,7 @@ from attnworks.measures.reading import Reading, Readings
 from attnworks.measures.structure_fit import BASELINES, FAMILIES
 from attnworks.measures.table import number
 from attnworks.traces.layer import Kind
+from tests.exam.test_examination import examined, screen, stated
 
 NAN = math.nan
 

@@ -10,12 +10,6 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner
-from tests.exam.test_comparing import holding
-from tests.exam.test_examination import stated
-from tests.exam_helpers import LINES, tiny_folder
-from tests.reports.page_helpers import Seen
-from tests.reshape.growing_helpers import growing_model, growing_texts
-from tests.reshape.reshape_helpers import SENTENCES, WORDS, examinee_of, texts
 
 import attnworks
 from attnworks.cli.examine import examine
@@ -34,6 +28,12 @@ from attnworks.reshape.pruning import Prune
 from attnworks.reshape.swapping import Swap
 from attnworks.storage.sealed import read_sealed, seal, sha256
 from attnworks.traces.subject import open_examinee
+from tests.exam.test_comparing import holding
+from tests.exam.test_examination import stated
+from tests.exam_helpers import LINES, tiny_folder
+from tests.reports.page_helpers import Seen
+from tests.reshape.growing_helpers import growing_model, growing_texts
+from tests.reshape.reshape_helpers import SENTENCES, WORDS, examinee_of, texts
 
 MEASURES = ["saturation", "sinks", "roles"]
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 from click.testing import CliRunner
-from tests.exam_helpers import tiny_folder, write_lines
 
 import attnworks
 from attnworks.cli import main
@@ -21,6 +20,7 @@ from attnworks.measures.saturation import Saturation
 from attnworks.mechanisms import Mask
 from attnworks.models import AttentionConfig, TransformerConfig
 from attnworks.traces.layer import LayerTrace, Slot, StreamTrace
+from tests.exam_helpers import tiny_folder, write_lines
 
 TEXTS = ["the red dog sleeps here", "a cat sees the old dog", "dogs and cats sleep"]
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from tests.exam_helpers import LINES, tiny_folder, tiny_tokenizer
-from tests.tiny_models import TINY
 from torch import Tensor
 
 from attnworks.api import examine
 from attnworks.reshape.surgery import with_mechanisms
+from tests.exam_helpers import LINES, tiny_folder, tiny_tokenizer
+from tests.tiny_models import TINY
 
 TWICE = ["the cat sees the cat .", "the bird sees the bird in the sea ."]
 

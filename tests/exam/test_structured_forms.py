@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from tests.exam_helpers import LINES, tiny_tokenizer
-from tests.tiny_models import TINY, transformers
 
 import attnworks
+from tests.exam_helpers import LINES, tiny_tokenizer
+from tests.tiny_models import TINY, transformers
 
 SIZES = ((16, 2, 2), (48, 6, 1), (96, 4, 2))
 """Width, heads and layers."""

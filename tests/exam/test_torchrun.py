@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from tests.exam_helpers import LINES, tiny_folder, tiny_run, write_lines
-from tests.training.processes import in_processes, needs_fork
 
 from attnworks.cli import main
 from attnworks.data.passages import Passage, Side
@@ -20,6 +18,8 @@ from attnworks.exam.folder import FILES, read_exam, write_exam
 from attnworks.exam.run import run_examination
 from attnworks.traces.subject import open_examinee
 from attnworks.training.distributed import join_team
+from tests.exam_helpers import LINES, tiny_folder, tiny_run, write_lines
+from tests.training.processes import in_processes, needs_fork
 
 
 @needs_fork

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.exam_helpers import LINES
-from tests.training.training_helpers import SMALL
 from torch import Tensor
 
 import attnworks
@@ -15,6 +13,8 @@ from attnworks.errors import UsageError
 from attnworks.models import TransformerConfig
 from attnworks.models.transformer import Transformer
 from attnworks.reshape.surgery import mechanisms_of
+from tests.exam_helpers import LINES
+from tests.training.training_helpers import SMALL
 
 WORDS = Vocabulary.train("word", [line.split() for line in LINES])
 

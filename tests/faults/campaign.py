@@ -26,11 +26,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from attnworks.errors import AttnworksError
 from tests.faults.kills import Saves, kill_saves, kill_training, without_waiting
 from tests.faults.material import NOT_HASHED, Material, digest, materials
 from tests.faults.mutants import MUTATIONS, canonical, edit, sha256
-
-from attnworks.errors import AttnworksError
 
 SECONDS = 60.0
 """After which reading counts as hung."""

@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.training.processes import killed, moments_in
-from tests.training.training_helpers import SMALL, metrics_of, recipe, state_of, write_pairs
 
 from attnworks.errors import FolderError
 from attnworks.models import AttentionConfig, PureConfig, build, load, save
@@ -22,6 +20,8 @@ from attnworks.storage.pointer import LAST, pointed_at
 from attnworks.training.checkpoint import checkpoints
 from attnworks.training.run import Run
 from attnworks.training.trained import open_run
+from tests.training.processes import killed, moments_in
+from tests.training.training_helpers import SMALL, metrics_of, recipe, state_of, write_pairs
 
 
 @contextmanager

@@ -15,10 +15,6 @@ from typing import Any
 import torch
 from click.testing import CliRunner
 from rich.console import Console
-from tests.browser.pages import tiny_exam
-from tests.exam_helpers import tiny_run
-from tests.reports.page_helpers import made_exam
-from tests.training.training_helpers import state_of
 from torch import Tensor, nn
 
 from attnworks.cli import main
@@ -42,6 +38,10 @@ from attnworks.traces.subject import open_examinee
 from attnworks.training.metrics import Metrics
 from attnworks.training.run import Run
 from attnworks.training.trained import open_run
+from tests.browser.pages import tiny_exam
+from tests.exam_helpers import tiny_run
+from tests.reports.page_helpers import made_exam
+from tests.training.training_helpers import state_of
 
 NOT_HASHED = ("metrics.jsonl",)
 """Files that a user may edit: other content is read without an error, and nothing else is made of it."""

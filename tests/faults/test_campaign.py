@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.faults.campaign import BAD, Campaign
-from tests.faults.kills import without_waiting
-from tests.faults.material import Material
 
 from attnworks.cli.advise_display import in_a_sentence
 from attnworks.errors import FolderError
 from attnworks.reshape.history import receipts
+from tests.faults.campaign import BAD, Campaign
+from tests.faults.kills import without_waiting
+from tests.faults.material import Material
 
 NAMES = ("model", "run", "history", "exam", "trace", "advice")
 

@@ -10,15 +10,15 @@ import warnings
 from pathlib import Path
 
 import pytest
-from tests.covering import thorough
-from tests.faults.kills import Saves, kill_saves
-from tests.faults.mutants import MUTATIONS, canonical, edit, sha256
-from tests.training.processes import killed, needs_fork
 
 from attnworks.errors import AttnworksError
 from attnworks.models import AttentionConfig, Model, PureConfig, build, load, save
 from attnworks.models.folder import CONFIG, MANIFEST, WEIGHTS
 from attnworks.storage import disk
+from tests.covering import thorough
+from tests.faults.kills import Saves, kill_saves
+from tests.faults.mutants import MUTATIONS, canonical, edit, sha256
+from tests.training.processes import killed, needs_fork
 
 NAMES = (CONFIG, MANIFEST, WEIGHTS)
 ROUNDS = 300 if thorough else 90

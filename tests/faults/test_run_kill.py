@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from tests.faults.kills import kill_training, without_waiting
 from tests.training.processes import needs_fork
 

@@ -10,15 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.covering import thorough
-from tests.faults.mutants import MUTATIONS
-from tests.training.training_helpers import SMALL, recipe, state_of, tensor_sha256, weights_of, write_pairs
 
 from attnworks.data.vocabulary import Vocabulary
 from attnworks.errors import AttnworksError
 from attnworks.models.presets import PRESETS
 from attnworks.training.run import Run
 from attnworks.training.trained import open_run
+from tests.covering import thorough
+from tests.faults.mutants import MUTATIONS
+from tests.training.training_helpers import SMALL, recipe, state_of, tensor_sha256, weights_of, write_pairs
 
 CHECKPOINT = "checkpoints/step-00000004"
 FILES = [

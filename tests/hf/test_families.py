@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from tests.model_helpers import close, stream_errors, the
-from tests.tiny_models import HEADS, LAYERS, TINY, inputs, shared
 from torch import Tensor, nn
 
 from attnworks.hf.anatomy import foreign_anatomy
 from attnworks.hf.families import FAMILIES
 from attnworks.models.anatomy import BlockAnatomy, Part
 from attnworks.notation import tolerance
+from tests.model_helpers import close, stream_errors, the
+from tests.tiny_models import HEADS, LAYERS, TINY, inputs, shared
 
 transformers: Any = pytest.importorskip("transformers")
 

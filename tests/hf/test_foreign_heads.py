@@ -11,19 +11,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.exam_helpers import LINES, tiny_tokenizer
-from tests.model_helpers import (
-    attention_config,
-    change_config,
-    filled,
-    pure_config,
-    randn,
-    recurrent_config,
-    the,
-    transformer,
-)
-from tests.tiny_models import TINY, inputs, unknown_causal
-from tests.traces.trace_helpers import Keep, dense_map, random_batch
 from torch import Tensor, nn
 
 import attnworks
@@ -37,7 +24,20 @@ from attnworks.models.folder import CONFIG, MANIFEST, WEIGHTS, fingerprint
 from attnworks.models.head_groups import Head
 from attnworks.reshape.scoring import attention_flops
 from attnworks.reshape.surgery import anatomy_of, mechanisms_of, put_heads, why_not, with_mechanisms
-from helpers import assert_close
+from tests.exam_helpers import LINES, tiny_tokenizer
+from tests.helpers import assert_close
+from tests.model_helpers import (
+    attention_config,
+    change_config,
+    filled,
+    pure_config,
+    randn,
+    recurrent_config,
+    the,
+    transformer,
+)
+from tests.tiny_models import TINY, inputs, unknown_causal
+from tests.traces.trace_helpers import Keep, dense_map, random_batch
 
 PLAIN = (
     *("bart", "bert", "bert-chunked", "bert-decoder", "camembert", "distilbert", "electra", "m2m_100", "marian"),

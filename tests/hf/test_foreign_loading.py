@@ -13,8 +13,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.model_helpers import stream_errors, the
-from tests.tiny_models import POSITIONS, TINY, WORDS, inputs, unknown_causal
 from torch import Tensor
 
 from attnworks.errors import (
@@ -28,6 +26,8 @@ from attnworks.errors import (
 from attnworks.hf.anatomy import foreign_anatomy
 from attnworks.hf.open import open_pretrained
 from attnworks.hf.subject import longest_input
+from tests.model_helpers import stream_errors, the
+from tests.tiny_models import POSITIONS, TINY, WORDS, inputs, unknown_causal
 
 transformers: Any = pytest.importorskip("transformers")
 

@@ -6,9 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.model_helpers import the
-from tests.tiny_models import TINY, inputs, unknown_causal
-from tests.traces.trace_helpers import Keep, dense_map, random_batch, random_tokens
 from torch import Tensor
 
 from attnworks.data.text_batch import TextBatch
@@ -18,6 +15,9 @@ from attnworks.hf.anatomy import attention_kinds, model_kind
 from attnworks.hf.subject import ForeignSubject
 from attnworks.traces.layer import LayerTrace, Slot
 from attnworks.traces.subject import Spectator
+from tests.model_helpers import the
+from tests.tiny_models import TINY, inputs, unknown_causal
+from tests.traces.trace_helpers import Keep, dense_map, random_batch, random_tokens
 
 transformers: Any = pytest.importorskip("transformers")
 

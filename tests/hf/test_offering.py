@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from tests.covering import noted
-from tests.helpers import assert_close
-from tests.tiny_models import TINY, inputs
 from torch import Tensor
 
 from attnworks.errors import UsageError
 from attnworks.hf.attention import offer
+from tests.covering import noted
+from tests.helpers import assert_close
+from tests.tiny_models import TINY, inputs
 
 
 def outputs(model: Any, given: dict[str, Tensor]) -> Tensor:

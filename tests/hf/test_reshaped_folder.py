@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.exam_helpers import LINES, tiny_tokenizer
-from tests.tiny_models import TINY, inputs, transformers
 
 import attnworks
 from attnworks.data.passages import Passage, Side
@@ -23,6 +21,8 @@ from attnworks.reshape.surgery import mechanisms_of, with_mechanisms
 from attnworks.storage.sealed import canonical, seal, sha256
 from attnworks.traces.subject import open_examinee
 from attnworks.traces.text import read_text
+from tests.exam_helpers import LINES, tiny_tokenizer
+from tests.tiny_models import TINY, inputs, transformers
 
 BAND, ENDS = "structured:members=-1..0/first,error=none", "structured:members=first/mean,error=2,eps=0.3"
 FAMILIES = ("bert", "gpt2", "bart", "t5")

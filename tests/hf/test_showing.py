@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from tests.tiny_models import TINY
-from tests.traces.trace_helpers import Keep, random_batch
 from torch import Tensor
 
 from attnworks.errors import UsageError
 from attnworks.hf.attention import offer
 from attnworks.hf.subject import ForeignSubject
 from attnworks.traces.layer import LayerTrace
+from tests.tiny_models import TINY
+from tests.traces.trace_helpers import Keep, random_batch
 
 transformers: Any = pytest.importorskip("transformers")
 

@@ -8,9 +8,6 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from tests.model_helpers import filled
-from tests.tiny_models import TINY
-from tests.traces.trace_helpers import Keep, dense_map, random_batch, random_tokens
 from torch import Tensor, nn
 from torch.special import entr
 
@@ -23,6 +20,9 @@ from attnworks.measures.sinks import Sinks
 from attnworks.mechanisms import Mask
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.rows import rows_of
+from tests.model_helpers import filled
+from tests.tiny_models import TINY
+from tests.traces.trace_helpers import Keep, dense_map, random_batch, random_tokens
 
 transformers: Any = pytest.importorskip("transformers")
 

@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.helpers import assert_close
 from torch import Tensor
 
 from attnworks.linalg.bounds import (
@@ -32,6 +31,7 @@ from attnworks.linalg.bounds import (
 )
 from attnworks.linalg.norms import composite, induced_inf, induced_one
 from attnworks.linalg.residual import best_row, residual, residual_norm
+from tests.helpers import assert_close
 
 LP = 1e-6
 """Linear programs are solved to 1e-7 of the largest entry."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.helpers import assert_close
 
 from attnworks.linalg import cross_entropy
 from attnworks.linalg.cross_entropy import linear_cross_entropy, reference
+from tests.helpers import assert_close
 
 
 @pytest.fixture(params=[1, 7, 53, 10_000], ids=lambda rows: f"{rows} rows at a time")

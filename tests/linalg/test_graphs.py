@@ -6,7 +6,6 @@ import math
 
 import pytest
 import torch
-from tests.helpers import assert_close
 from torch import Tensor
 
 from attnworks.errors import UsageError
@@ -18,6 +17,7 @@ from attnworks.linalg.graphs import (
     receptive_field,
     spectral_gap,
 )
+from tests.helpers import assert_close
 
 
 def windowed(n: int, window: int, dilation: int = 1) -> Tensor:

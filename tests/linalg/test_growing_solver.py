@@ -17,7 +17,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.helpers import assert_close
 from torch import Tensor
 
 from attnworks.errors import UsageError
@@ -29,6 +28,7 @@ from attnworks.linalg.growing import (
     value_direction,
     whitened_direction,
 )
+from tests.helpers import assert_close
 
 H, N, QUERIES, KEYS, E, F = 2, 23, 13, 11, 5, 7
 EXACT = {"sweeps": 2000, "iterations": 100, "tolerance": 1e-11}

@@ -6,7 +6,6 @@ import math
 
 import pytest
 import torch
-from tests.helpers import assert_close
 from torch import Tensor
 
 from attnworks.errors import UsageError
@@ -25,6 +24,7 @@ from attnworks.linalg.hub import (
 )
 from attnworks.linalg.norms import composite, induced_inf
 from attnworks.linalg.residual import residual, residual_norm
+from tests.helpers import assert_close
 
 
 def attention(case: Hub) -> Tensor:

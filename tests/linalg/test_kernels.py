@@ -8,7 +8,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.helpers import assert_close
 
 from attnworks.linalg.kernels import (
     circle,
@@ -22,6 +21,7 @@ from attnworks.linalg.kernels import (
     trigonometric_features,
     trigonometric_kernel,
 )
+from tests.helpers import assert_close
 
 
 def _normal(*shape: int) -> torch.Tensor:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.helpers import assert_close
 from torch import Tensor
 
 from attnworks.linalg.krylov import leading_singular_value, leading_spectrum
+from tests.helpers import assert_close
 
 N = 149
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.helpers import assert_close
 from torch import Tensor
 
 from attnworks.linalg.leading import leading
+from tests.helpers import assert_close
 
 SHAPES = [(5, 7), (7, 5), (5, 5), (3, 2, 7, 5)]
 

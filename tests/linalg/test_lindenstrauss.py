@@ -8,7 +8,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.helpers import assert_close
 
 from attnworks.errors import UsageError
 from attnworks.linalg.lindenstrauss import (
@@ -19,6 +18,7 @@ from attnworks.linalg.lindenstrauss import (
     tail_exponent,
     union_failure,
 )
+from tests.helpers import assert_close
 
 SHARES = st.floats(1e-3, 0.999)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from attnworks.linalg.line_search import DOUBLINGS, REFINEMENTS, SHRINKINGS, Found, line_search
 from attnworks.linalg.lowrank import shortened
-from helpers import assert_close
+from tests.helpers import assert_close
 
 
 class Asked:

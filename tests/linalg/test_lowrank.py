@@ -14,11 +14,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.helpers import assert_close
 from torch import Tensor
 
 from attnworks.errors import UsageError
 from attnworks.linalg.lowrank import LowRank, balanced, lowrank_fit, truncated_fit
+from tests.helpers import assert_close
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:

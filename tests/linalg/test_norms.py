@@ -6,10 +6,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.helpers import assert_close
 
 from attnworks.errors import UnknownNameError
 from attnworks.linalg.norms import NORMS, composite, quasi_norm_constant
+from tests.helpers import assert_close
 
 
 def test_each_on_a_matrix_done_by_hand() -> None:

@@ -11,8 +11,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.helpers import assert_close
-from tests.model_helpers import attention_config, filled, pure_config, the
 from torch import Tensor
 
 from attnworks.linalg.paths import (
@@ -34,6 +32,8 @@ from attnworks.linalg.softmax import entropy
 from attnworks.models import PureAttention
 from attnworks.models.anatomy import own_anatomy
 from attnworks.models.observe import Observation
+from tests.helpers import assert_close
+from tests.model_helpers import attention_config, filled, pure_config, the
 
 B, N, D_E, D_V, HEADS = 2, 5, 7, 2, 3
 

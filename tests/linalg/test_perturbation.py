@@ -8,11 +8,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.helpers import assert_close
 from torch import Tensor
 
 from attnworks.linalg.perturbation import LARGEST_LEMMA_RANGE, entrywise_gap, row_change, split_logits
 from attnworks.linalg.softmax import score_range
+from tests.helpers import assert_close
 
 ROUNDING = 1e-9
 

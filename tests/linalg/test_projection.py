@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.helpers import assert_close
 
 from attnworks.errors import UsageError
 from attnworks.linalg.projection import (
@@ -15,6 +14,7 @@ from attnworks.linalg.projection import (
     sketch_error,
     sketch_error_formula,
 )
+from tests.helpers import assert_close
 
 
 @pytest.mark.parametrize("k", [3, 11])

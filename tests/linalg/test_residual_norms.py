@@ -6,7 +6,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.helpers import assert_close
 from torch import Tensor
 
 from attnworks.errors import UnknownNameError
@@ -18,6 +17,7 @@ from attnworks.linalg.residual import (
     residual,
     residual_norm,
 )
+from tests.helpers import assert_close
 
 names = pytest.mark.parametrize("norm", list(NORMS))
 LP = 1e-6

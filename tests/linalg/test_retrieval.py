@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.stats import norm
-from tests.helpers import assert_close
 from torch import Tensor
 
 from attnworks.errors import UsageError
 from attnworks.linalg import retrieval
+from tests.helpers import assert_close
 
 SEEDS = st.integers(0, 2**31)
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.helpers import assert_close
 from torch import Tensor
 
 from attnworks.linalg.rows import Row, RowStatistics, attend_rows, diagonal_sums, row_statistics
 from attnworks.linalg.scratch import Scratch
 from attnworks.linalg.softmax import entropy, jacobian_norm, masked_softmax, score_range
+from tests.helpers import assert_close
 
 B, H, QUERIES, KEYS = 2, 3, 5, 7
 SCRATCH = Scratch()

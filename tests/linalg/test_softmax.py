@@ -7,7 +7,6 @@ from itertools import pairwise
 
 import pytest
 import torch
-from tests.helpers import assert_close
 from torch import Tensor
 
 from attnworks.linalg.softmax import (
@@ -17,6 +16,7 @@ from attnworks.linalg.softmax import (
     score_range,
     softmax_jacobian,
 )
+from tests.helpers import assert_close
 
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 

@@ -6,7 +6,6 @@ import math
 
 import pytest
 import torch
-from tests.helpers import assert_close
 from torch import Tensor
 
 from attnworks.linalg.spectrum import (
@@ -22,6 +21,7 @@ from attnworks.linalg.spectrum import (
     stable_rank,
     torch_threads,
 )
+from tests.helpers import assert_close
 
 MEASURES = (stable_rank, effective_rank, numerical_rank, rank_for_energy)
 

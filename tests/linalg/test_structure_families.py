@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.helpers import unchecked
 
 import attnworks
 from attnworks.errors import UsageError
 from attnworks.linalg import structure
 from attnworks.linalg.structure import Block
+from tests.helpers import unchecked
 
 
 def test_it_is_reached_from_the_package() -> None:

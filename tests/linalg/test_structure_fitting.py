@@ -7,8 +7,6 @@ from math import factorial, log2
 import numpy as np
 import pytest
 import torch
-from structure_heads import KINDS, heads
-from tests.helpers import assert_close, unchecked
 from torch import Tensor
 
 from attnworks.errors import UnknownNameError, UsageError
@@ -26,6 +24,8 @@ from attnworks.linalg.structure import (
     shift_map,
 )
 from attnworks.linalg.structure.fitting import winner
+from tests.helpers import assert_close, unchecked
+from tests.linalg.structure_heads import KINDS, heads
 
 RECTANGULAR = ("zero", "uniform", "column", "map")
 

@@ -11,8 +11,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
-from structure_heads import KINDS, heads
-from tests.helpers import assert_close
 from torch import Tensor
 
 from attnworks.errors import UsageError
@@ -24,6 +22,8 @@ from attnworks.linalg.structure import (
     row_report,
     small_errors,
 )
+from tests.helpers import assert_close
+from tests.linalg.structure_heads import KINDS, heads
 
 EPSILONS = (0.0, 0.02, 0.3)
 

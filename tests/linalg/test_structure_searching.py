@@ -7,8 +7,6 @@ from itertools import permutations, product
 
 import pytest
 import torch
-from structure_heads import KINDS, heads, l1_beyond
-from tests.helpers import assert_close
 from torch import Tensor
 
 from attnworks.linalg.structure import (
@@ -25,6 +23,8 @@ from attnworks.linalg.structure import (
     is_permutation,
     shift_map,
 )
+from tests.helpers import assert_close
+from tests.linalg.structure_heads import KINDS, heads, l1_beyond
 
 every_size = pytest.mark.parametrize("n", [1, 2, 3, 4, 5])
 every_eps = pytest.mark.parametrize("eps", [0.0, 0.02, 0.3])

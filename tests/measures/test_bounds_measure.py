@@ -8,7 +8,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.helpers import assert_close
 from torch import Tensor
 
 from attnworks.data.tokens import Tokens
@@ -20,6 +19,7 @@ from attnworks.measures.contract import MEASURES, Samples, Setting
 from attnworks.mechanisms import Mask
 from attnworks.models.head_groups import HeadWeights, Scoring
 from attnworks.traces.layer import LayerTrace, Slot
+from tests.helpers import assert_close
 
 H, E, K, V, N = 3, 5, 2, 7, 11
 LENGTHS = (11, 4, 1)

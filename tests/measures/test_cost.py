@@ -7,6 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
+
+from attnworks.errors import UsageError
+from attnworks.measures.contract import MEASURES, Setting
+from attnworks.measures.cost import AttentionCost, attention_cost, block_cost, measured_flops
+from attnworks.models.head_groups import HeadWeights
+from attnworks.reshape.surgery import anatomy_of
+from attnworks.traces.layer import Slot
 from tests.model_helpers import (
     BATCH,
     SOURCE,
@@ -18,14 +26,6 @@ from tests.model_helpers import (
     tokens,
     transformer,
 )
-from torch import nn
-
-from attnworks.errors import UsageError
-from attnworks.measures.contract import MEASURES, Setting
-from attnworks.measures.cost import AttentionCost, attention_cost, block_cost, measured_flops
-from attnworks.models.head_groups import HeadWeights
-from attnworks.reshape.surgery import anatomy_of
-from attnworks.traces.layer import Slot
 
 H, G, E, F, K, V, QUERIES, KEYS = 6, 2, 11, 13, 3, 5, 7, 17
 

@@ -16,11 +16,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.exam_helpers import LINES, tiny_tokenizer
-from tests.model_helpers import randn, the
-from tests.reshape.reshape_helpers import D_E, SENTENCES, bench_of, examinee_of, model_of
-from tests.tiny_models import TINY
-from tests.traces.trace_helpers import Keep, dense_map
 from torch import Tensor
 
 from attnworks.data.passages import Passage, Side
@@ -34,7 +29,12 @@ from attnworks.reshape.texts import Texts
 from attnworks.traces.graded import graded_layers
 from attnworks.traces.judging import Judge
 from attnworks.traces.subject import examinee_of as any_examinee
-from helpers import assert_close
+from tests.exam_helpers import LINES, tiny_tokenizer
+from tests.helpers import assert_close
+from tests.model_helpers import randn, the
+from tests.reshape.reshape_helpers import D_E, SENTENCES, bench_of, examinee_of, model_of
+from tests.tiny_models import TINY
+from tests.traces.trace_helpers import Keep, dense_map
 
 P_ = 2
 UNEQUAL = AttentionConfig(heads=2, d_k=(3, 5), d_v=(4, 2))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import torch
-from tests.helpers import assert_close
 
 from attnworks.measures.ablation import Ablation
 from attnworks.measures.contract import MEASURES, Setting
 from attnworks.measures.folding import Moments
 from attnworks.measures.importance import Importance
 from attnworks.traces.layer import Slot
+from tests.helpers import assert_close
 
 SENTENCES, HEADS = 11, 5
 SLOT = Slot("encoder", 1)

@@ -9,10 +9,6 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import ttest_1samp
-from tests.exam_helpers import NOUNS, OTHERS, tiny_tokenizer
-from tests.measures.handmade_heads import Form, batched, examine, handmade_maps, padded_batches, trace_of, written_rows
-from tests.model_helpers import filled
-from tests.tiny_models import TINY
 from torch import Tensor
 
 import attnworks
@@ -23,6 +19,10 @@ from attnworks.measures.reading import Readings
 from attnworks.measures.roles import Roles
 from attnworks.measures.sinks import Sinks
 from attnworks.traces.layer import Kind, Slot
+from tests.exam_helpers import NOUNS, OTHERS, tiny_tokenizer
+from tests.measures.handmade_heads import Form, batched, examine, handmade_maps, padded_batches, trace_of, written_rows
+from tests.model_helpers import filled
+from tests.tiny_models import TINY
 
 BASELINE = 0.1
 LEAST = BASELINE + LEAST_GAIN * (1 - BASELINE)

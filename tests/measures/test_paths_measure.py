@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from tests.helpers import assert_close
-from tests.model_helpers import D_E, filled, pure_config, randn, the, transformer
 from torch import Tensor, nn
 
 from attnworks.data.tokens import Tokens
@@ -30,6 +28,8 @@ from attnworks.reshape.surgery import anatomy_of
 from attnworks.traces.forward import BlockTrace, ForwardTrace, PartTrace
 from attnworks.traces.frozen import frozen_norm, frozen_steps, whole_maps
 from attnworks.traces.layer import LayerTrace, Slot
+from tests.helpers import assert_close
+from tests.model_helpers import D_E, filled, pure_config, randn, the, transformer
 
 BATCH, N, SOURCE = 3, 7, 5
 LENGTHS, SOURCE_LENGTHS = (7, 4, 1), (5, 5, 2)
@@ -332,9 +332,10 @@ def test_unknown_weights_are_refused() -> None:
 def foreign(name: str) -> Iterator[ForwardTrace]:
     """Every stack of a tiny model of Hugging Face, whose attention is computed here and handed over."""
     transformers: Any = pytest.importorskip("transformers")
-    from tests.tiny_models import SOURCE, TARGET, TINY, inputs
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    from tests.tiny_models import SOURCE, TARGET, TINY, inputs
 
     model: Any = TINY[name].build()
     watched, implementation = Watched(model), "attnworks-paths-test"

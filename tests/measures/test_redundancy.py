@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.helpers import assert_close
 from torch import Tensor
 
 from attnworks.data.tokens import TokenRow, Tokens, collate_tokens
@@ -21,6 +20,7 @@ from attnworks.measures.redundancy import Redundancy, all_heads, divergences
 from attnworks.mechanisms import Mask
 from attnworks.traces import maps
 from attnworks.traces.layer import LayerTrace, Slot
+from tests.helpers import assert_close
 
 HEADS, GROUPS, D_K, D_V = 6, 3, 11, 13
 LENGTHS = (5, 5, 3, 1, 7)

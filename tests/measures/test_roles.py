@@ -10,6 +10,16 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
+
+from attnworks.data.tokens import TokenRow, collate_tokens, count_rarity
+from attnworks.errors import UnknownNameError
+from attnworks.measures.contract import MEASURES, Sample, Setting
+from attnworks.measures.pointers import after_same, rarest, same_before, same_nearest
+from attnworks.measures.reading import Readings
+from attnworks.measures.roles import Roles
+from attnworks.measures.sinks import Sinks
+from attnworks.traces.layer import Kind, LayerTrace, Slot
 from tests.helpers import assert_close
 from tests.measures.handmade_heads import (
     PAD_ID,
@@ -23,16 +33,6 @@ from tests.measures.handmade_heads import (
     trace_of,
     written_rows,
 )
-from torch import Tensor
-
-from attnworks.data.tokens import TokenRow, collate_tokens, count_rarity
-from attnworks.errors import UnknownNameError
-from attnworks.measures.contract import MEASURES, Sample, Setting
-from attnworks.measures.pointers import after_same, rarest, same_before, same_nearest
-from attnworks.measures.reading import Readings
-from attnworks.measures.roles import Roles
-from attnworks.measures.sinks import Sinks
-from attnworks.traces.layer import Kind, LayerTrace, Slot
 
 SENTENCES, AT_ONCE = 199, 67
 EVERYWHERE = ["rare", "first", "uniform", "random 1", "random 2", "random 5"]

@@ -6,8 +6,6 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from tests.helpers import assert_close
-from tests.measures.handmade_heads import PAD_ID, batched, examine, handmade_maps, look, trace_of
 from torch import Tensor
 
 from attnworks.data.tokens import TokenRow, collate_tokens, count_rarity
@@ -15,6 +13,8 @@ from attnworks.measures.contract import Sample, Setting
 from attnworks.measures.sinks import Sinks
 from attnworks.mechanisms import Mask
 from attnworks.traces.layer import Kind, LayerTrace, Slot
+from tests.helpers import assert_close
+from tests.measures.handmade_heads import PAD_ID, batched, examine, handmade_maps, look, trace_of
 
 H, LONGEST = 3, 7
 

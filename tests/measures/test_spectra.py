@@ -8,7 +8,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.helpers import assert_close
 from torch import Tensor
 
 from attnworks.data.tokens import TokenRow, collate_tokens
@@ -19,6 +18,7 @@ from attnworks.measures.spectra import SHARES, WHOLE_BELOW, Spectra
 from attnworks.models.head_groups import HeadWeights
 from attnworks.traces.layer import Slot
 from attnworks.traces.maps import Maps
+from tests.helpers import assert_close
 
 B, H, V = 2, 3, 5
 SETTING = Setting(11)

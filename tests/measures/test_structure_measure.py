@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.helpers import assert_close
 from torch import Tensor
 
 from attnworks.data.tokens import TokenRow, collate_tokens
@@ -17,6 +16,7 @@ from attnworks.measures.reading import Readings
 from attnworks.measures.structure_fit import ACROSS, EPS, FAMILIES, LONGEST, SENTENCES, Structure, closest_forms
 from attnworks.traces.layer import Kind, Slot
 from attnworks.traces.maps import Maps
+from tests.helpers import assert_close
 
 SETTING = Setting(17)
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from tests.helpers import qkv
 from torch import Tensor, nn
 
 from attnworks import mechanisms
@@ -26,6 +25,7 @@ from attnworks.mechanisms.complexity import (
     support,
 )
 from attnworks.mechanisms.dense import Dense
+from tests.helpers import qkv
 
 GEOMETRY = Geometry(2, 32, 32)
 every_mechanism = pytest.mark.parametrize("name", mechanisms.names())

@@ -7,7 +7,6 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.helpers import QKV, B, H, assert_close, build, qkv, unchecked
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -19,6 +18,7 @@ from attnworks.mechanisms.contract import dense_edges
 from attnworks.mechanisms.dense import Dense
 from attnworks.mechanisms.luong import LuongDot, LuongMultiplicative
 from attnworks.mechanisms.scores import bahdanau_additive, scaled_dot
+from tests.helpers import QKV, B, H, assert_close, build, qkv, unchecked
 
 FAMILY = ["dense", "luong-dot", "luong-multiplicative", "bahdanau-additive"]
 

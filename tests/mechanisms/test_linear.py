@@ -9,9 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.covering import covering
-from tests.helpers import QKV, assert_close, qkv, unchecked
-from tests.model_helpers import attention_config, transformer_config
 from torch import Tensor, nn
 from torch.library import opcheck
 from torch.utils.flop_counter import FlopCounterMode
@@ -25,6 +22,9 @@ from attnworks.mechanisms.feature_maps import RandomFeatures, Taylor, orthogonal
 from attnworks.mechanisms.linear import Linear, State
 from attnworks.models import build as build_model
 from attnworks.models import load, save
+from tests.covering import covering
+from tests.helpers import QKV, assert_close, qkv, unchecked
+from tests.model_helpers import attention_config, transformer_config
 
 MAPS: dict[str, Callable[[Tensor], Tensor]] = {
     "elu": lambda X: F.elu(X) + 1,

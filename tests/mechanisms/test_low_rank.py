@@ -11,8 +11,6 @@ from typing import cast
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.helpers import B, H, assert_close, build, qkv, unchecked
-from tests.model_helpers import attention_config, pure_config, tokens, transformer_config
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
@@ -26,6 +24,8 @@ from attnworks.mechanisms.truncated import Truncated
 from attnworks.models import Transformer, load, save
 from attnworks.models import build as build_model
 from attnworks.models.counting import count_parameters
+from tests.helpers import B, H, assert_close, build, qkv, unchecked
+from tests.model_helpers import attention_config, pure_config, tokens, transformer_config
 
 GEOMETRY = Geometry(H, 11, 13)
 REAL = torch.tensor([[1, 1, 1, 1, 1, 0, 0], [0, 1, 1, 0, 1, 1, 1], [1, 1, 1, 1, 1, 1, 1]]).bool()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.helpers import assert_close, build, qkv, unchecked
 from torch import Tensor
 
 from attnworks.errors import UsageError
 from attnworks.mechanisms import Geometry, Mask
 from attnworks.mechanisms.mask import as_four_axes
+from tests.helpers import assert_close, build, qkv, unchecked
 
 INF = torch.inf
 

@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.helpers import unchecked
 
 from attnworks.errors import UsageError
 from attnworks.linalg.graphs import diameter
@@ -17,6 +16,7 @@ from attnworks.mechanisms.bigbird import BigBird, blocks_seen
 from attnworks.mechanisms.longformer import Longformer
 from attnworks.mechanisms.patterns import Blocks, Full, Global, Pattern, Random, Where, Window, picture
 from attnworks.mechanisms.window import WindowAttention, window_edges
+from tests.helpers import unchecked
 
 PATTERNS = {
     "full": Full(),

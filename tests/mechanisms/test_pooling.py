@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from tests.helpers import B, H, assert_close, qkv, unchecked
 from torch import Tensor, nn
 
 from attnworks.errors import UnknownNameError, UsageError
@@ -16,6 +15,7 @@ from attnworks.mechanisms.dense import Dense
 from attnworks.mechanisms.linear import Linear
 from attnworks.mechanisms.luong import LuongDot
 from attnworks.mechanisms.pooling import Pooling
+from tests.helpers import B, H, assert_close, qkv, unchecked
 
 REAL = torch.tensor([[1, 1, 1, 1, 1, 0, 0], [0, 0, 0, 1, 1, 1, 1], [0, 0, 0, 0, 0, 0, 0]]).bool()
 ADDED = torch.linspace(-2, 2, 35, dtype=torch.float64).reshape(5, 7).masked_fill(torch.eye(5, 7).bool(), -torch.inf)

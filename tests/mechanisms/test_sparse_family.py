@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.helpers import assert_close, qkv, unchecked
 from torch import Tensor
 
 from attnworks.errors import UsageError
@@ -23,6 +22,7 @@ from attnworks.mechanisms.longformer import Longformer
 from attnworks.mechanisms.patterns import Global, Where, Window
 from attnworks.mechanisms.sparse import Sparse
 from attnworks.mechanisms.window import WindowAttention
+from tests.helpers import assert_close, qkv, unchecked
 
 SPARSE: dict[str, Sparse] = {
     "window-0": WindowAttention(window=0),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.helpers import unchecked
 
 from attnworks import mechanisms
 from attnworks.errors import UnknownNameError, UsageError
@@ -13,6 +12,7 @@ from attnworks.mechanisms.bahdanau import Bahdanau
 from attnworks.mechanisms.dense import Dense
 from attnworks.mechanisms.luong import LuongMultiplicative
 from attnworks.mechanisms.spec import option_names, parse_many
+from tests.helpers import unchecked
 
 
 class Optioned(Dense):

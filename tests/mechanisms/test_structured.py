@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.helpers import H, assert_close, build, qkv, unchecked
-from tests.model_helpers import SOURCE, TARGET, TARGET_VOCABULARY, VOCABULARY, tokens, transformer_config
 from torch import Tensor
 
 import attnworks
@@ -15,6 +13,8 @@ from attnworks.errors import UsageError
 from attnworks.mechanisms import Context, Cost, Geometry, Mask, MechanismSpec
 from attnworks.mechanisms.members import MOST, Member, Members, member_tables, read_members
 from attnworks.mechanisms.structured import Structured
+from tests.helpers import H, assert_close, build, qkv, unchecked
+from tests.model_helpers import SOURCE, TARGET, TARGET_VOCABULARY, VOCABULARY, tokens, transformer_config
 
 ALL = "structured:members=-1..2/first/last/mean/block3,error=-3/4,eps=0.1"
 GEOMETRY = Geometry(H, 11, 13)

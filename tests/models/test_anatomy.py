@@ -9,6 +9,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
+
+from attnworks.errors import UsageError
+from attnworks.models import PureAttention, Transformer, build
+from attnworks.models.anatomy import BlockAnatomy, Part, own_anatomy
+from attnworks.notation import tolerance
+from attnworks.traces.forward import stream_identity_error
 from tests.model_helpers import (
     BATCH,
     SOURCE,
@@ -26,13 +33,6 @@ from tests.model_helpers import (
     tokens,
     transformer,
 )
-from torch import nn
-
-from attnworks.errors import UsageError
-from attnworks.models import PureAttention, Transformer, build
-from attnworks.models.anatomy import BlockAnatomy, Part, own_anatomy
-from attnworks.notation import tolerance
-from attnworks.traces.forward import stream_identity_error
 
 
 def forward(model: Transformer) -> Any:

@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.helpers import unchecked
-from tests.model_helpers import attention_config, pure_config, recurrent_config, transformer_config
 
 from attnworks.errors import AttnworksError, UnknownNameError, UsageError
 from attnworks.mechanisms import MechanismSpec, names
@@ -19,6 +17,8 @@ from attnworks.models import PRESETS, AttentionConfig, ModelConfig, PureConfig, 
 from attnworks.models.build import skeleton
 from attnworks.models.config import LARGEST_VOCABULARY, LARGEST_WIDTH, MOST_LAYERS
 from attnworks.models.strict import config_from_json, config_to_json
+from tests.helpers import unchecked
+from tests.model_helpers import attention_config, pure_config, recurrent_config, transformer_config
 
 # Validation ----------------------------------------------------------------------------------------------------------
 

@@ -17,12 +17,12 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from tests.model_helpers import attention_config, filled, pure_config, recurrent_config, the, transformer_config
 
 from attnworks.errors import AttnworksError, FolderError, UnsafeFileError
 from attnworks.models import Model, ModelConfig, Transformer, build, folder, load, save
 from attnworks.models.folder import CONFIG, MANIFEST, WEIGHTS
 from attnworks.storage import disk, sealed
+from tests.model_helpers import attention_config, filled, pure_config, recurrent_config, the, transformer_config
 
 NAMES = {CONFIG, MANIFEST, WEIGHTS}
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)

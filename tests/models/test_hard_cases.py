@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.helpers import unchecked
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -20,6 +19,7 @@ from attnworks.mechanisms.dense import Dense
 from attnworks.models import AttentionConfig, PureConfig, TransformerConfig, build, load, preset, save
 from attnworks.models.counting import Blueprint, count_parameters
 from attnworks.models.parts import LayerNorm
+from tests.helpers import unchecked
 
 ATTENTION = AttentionConfig(heads=2, d_k=3, d_v=5)
 

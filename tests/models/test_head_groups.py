@@ -6,6 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+
+from attnworks.mechanisms import Context, Geometry, Mask, Mechanism, MechanismSpec
+from attnworks.models import MultiHead, Transformer
+from attnworks.models.head_groups import HeadGroups, mask_of_heads
 from tests.helpers import D_K, D_V, assert_close, qkv
 from tests.model_helpers import (
     BATCH,
@@ -23,11 +28,6 @@ from tests.model_helpers import (
     tokens,
     transformer,
 )
-from torch import Tensor
-
-from attnworks.mechanisms import Context, Geometry, Mask, Mechanism, MechanismSpec
-from attnworks.models import MultiHead, Transformer
-from attnworks.models.head_groups import HeadGroups, mask_of_heads
 
 MIXED = "structured:members=-1..1/first,error=-3/3,eps=0.1"
 MEAN = "structured:members=mean/last,error=none"

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.helpers import assert_close
 
 import attnworks
 from attnworks import mechanisms
@@ -18,6 +17,7 @@ from attnworks.models import AttentionConfig, RecurrentConfig, TransformerConfig
 from attnworks.models.counting import count_parameters
 from attnworks.models.folder import load, save
 from attnworks.models.multihead import MultiHead
+from tests.helpers import assert_close
 
 SMALL = {
     "bigbird": "bigbird:window=2,block=2,n_global=1,n_random=1",

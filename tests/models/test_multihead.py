@@ -7,6 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
+
+from attnworks.errors import UsageError
+from attnworks.linalg.heads import augment, augment_weight
+from attnworks.mechanisms import MECHANISMS, Geometry, Mask
+from attnworks.models import AttentionConfig, MultiHead
 from tests.model_helpers import (
     FLOATS,
     Recorder,
@@ -19,12 +25,6 @@ from tests.model_helpers import (
     the,
     value,
 )
-from torch import Tensor, nn
-
-from attnworks.errors import UsageError
-from attnworks.linalg.heads import augment, augment_weight
-from attnworks.mechanisms import MECHANISMS, Geometry, Mask
-from attnworks.models import AttentionConfig, MultiHead
 
 B, N, J, HEADS, WIDTH = 2, 5, 7, 3, 11
 D_E = HEADS * WIDTH

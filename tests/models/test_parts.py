@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.model_helpers import FLOATS, close, filled, gradient, randn, tokens
 from torch import nn
 
 from attnworks.models.config import NormKind
 from attnworks.models.parts import Embedding, FeedForward, LayerNorm
+from tests.model_helpers import FLOATS, close, filled, gradient, randn, tokens
 
 B, N, D_E, D_FF, VOCABULARY = 2, 5, 7, 11, 13
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.helpers import assert_close
 
 from attnworks.errors import UsageError
 from attnworks.models.positions import least_distance, longest_wavelength, sinusoid, sinusoid_complex
+from tests.helpers import assert_close
 
 PAIRS = st.integers(1, 11)
 BASES = st.sampled_from([1.0, 10.0, 1e4])

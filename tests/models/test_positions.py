@@ -9,12 +9,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.model_helpers import FLOATS, SOURCE, VOCABULARY, close, randn, tokens, transformer
 from torch import Tensor
 
 from attnworks.errors import UsageError
 from attnworks.models.config import PositionKind
 from attnworks.models.positions import Positions, frequencies, shift_matrix, sinusoid
+from tests.model_helpers import FLOATS, SOURCE, VOCABULARY, close, randn, tokens, transformer
 
 B, N, D = 3, 5, 14
 PADDING = torch.tensor([[True] * 5, [True] * 2 + [False] * 3, [True] + [False] * 4])

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.model_helpers import pure_config, recurrent_config, transformer_config
 from torch import nn
 
 from attnworks.errors import UnknownNameError
@@ -22,6 +21,7 @@ from attnworks.models import (
     preset,
 )
 from attnworks.models.build import skeleton
+from tests.model_helpers import pure_config, recurrent_config, transformer_config
 
 
 def count(model: nn.Module) -> int:

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from tests.model_helpers import Recorder, attention_config, close, filled, pure_config, randn, the
 from torch import Tensor
 
 from attnworks.mechanisms import Mask
 from attnworks.models import PureAttention, build
 from attnworks.models.block import Block
+from tests.model_helpers import Recorder, attention_config, close, filled, pure_config, randn, the
 
 B, N, D_E, HEADS = 2, 5, 7, 3
 

@@ -6,6 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+
+from attnworks.errors import UsageError
+from attnworks.models import Recurrent, build
 from tests.model_helpers import (
     BATCH,
     SOURCE,
@@ -20,10 +24,6 @@ from tests.model_helpers import (
     the,
     tokens,
 )
-from torch import Tensor
-
-from attnworks.errors import UsageError
-from attnworks.models import Recurrent, build
 
 CELLS = ("lstm", "gru")
 SCORES = ("luong-dot", "luong-multiplicative", "bahdanau-additive")

@@ -6,6 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+
+from attnworks.errors import UsageError
+from attnworks.models import Recurrent, Transformer, build
 from tests.model_helpers import (
     BATCH,
     SOURCE,
@@ -19,10 +23,6 @@ from tests.model_helpers import (
     tokens,
     transformer,
 )
-from torch import Tensor
-
-from attnworks.errors import UsageError
-from attnworks.models import Recurrent, Transformer, build
 
 BEAMS = 2
 PADDING = torch.tensor([[True] * 4 + [False] * 3, [True] * 7, [True] + [False] * 6])

@@ -8,6 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
+
+from attnworks.errors import UsageError
+from attnworks.models import Transformer, build
+from attnworks.models.block import Block
+from attnworks.models.parts import Dropout
+from attnworks.models.positions import sinusoid
 from tests.model_helpers import (
     BATCH,
     D_E,
@@ -29,13 +36,6 @@ from tests.model_helpers import (
     transformer_in_torch_layout,
     value,
 )
-from torch import Tensor, nn
-
-from attnworks.errors import UsageError
-from attnworks.models import Transformer, build
-from attnworks.models.block import Block
-from attnworks.models.parts import Dropout
-from attnworks.models.positions import sinusoid
 
 SOURCE_PADDING = torch.tensor([[True] * 4 + [False] * 3, [True] * 7, [True] + [False] * 6])
 TARGET_PADDING = torch.tensor([[True] * 5, [True] * 2 + [False] * 3, [True] * 4 + [False]])

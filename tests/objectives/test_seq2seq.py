@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.model_helpers import TARGET_VOCABULARY, filled, recurrent_config, transformer_config
-from tests.training.training_helpers import examples
 from torch import Tensor
 
 from attnworks.data.batches import collate
 from attnworks.models import Recurrent, Transformer, build
 from attnworks.objectives import OBJECTIVES, Seq2Seq
+from tests.model_helpers import TARGET_VOCABULARY, filled, recurrent_config, transformer_config
+from tests.training.training_helpers import examples
 
 MODELS = {
     "transformer": transformer_config(),

@@ -11,7 +11,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.helpers import assert_close, unchecked
 from torch import Tensor
 
 from attnworks.data.text_batch import TextBatch
@@ -24,6 +23,7 @@ from attnworks.objectives.language import NextTargetToken, NextToken
 from attnworks.objectives.masked import MaskedToken
 from attnworks.objectives.own_callable import OwnCallable
 from attnworks.objectives.text import TEXT_OBJECTIVES, Abilities, Outputs, TextObjective
+from tests.helpers import assert_close, unchecked
 
 WORDS, WIDTH, CLASSES, MASK, PAD = 29, 7, 3, 28, 0
 CLS, SEP = 1, 2

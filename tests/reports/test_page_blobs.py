@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.reports.page_helpers import softmax_maps
 
 from attnworks.reports.page.blobs import (
     COARSE,
@@ -23,6 +22,7 @@ from attnworks.reports.page.blobs import (
     thumbnails,
     unpack,
 )
+from tests.reports.page_helpers import softmax_maps
 
 
 @given(st.binary(max_size=997), st.booleans())

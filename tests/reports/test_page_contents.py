@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.reports.page_helpers import HEADS, LAYERS, made_exam, reading, translated
 
 from attnworks.errors import UsageError
 from attnworks.exam.examination import Examination
@@ -21,6 +20,7 @@ from attnworks.reports.page.numbers import rounded
 from attnworks.reports.page.telling import by_telling
 from attnworks.reshape.advising import Advice
 from attnworks.reshape.swap_trials import Present, Trial
+from tests.reports.page_helpers import HEADS, LAYERS, made_exam, reading, translated
 
 CONTRACT = Path(__file__).parents[2] / "web" / "src" / "contract.ts"
 

@@ -10,7 +10,6 @@ import time
 
 import pytest
 import torch
-from tests.reports.page_helpers import Seen, made_exam, reading, softmax_maps, tokens, translated
 
 from attnworks.exam.examination import Examination, Pin
 from attnworks.measures.reading import Readings
@@ -19,6 +18,7 @@ from attnworks.reports.page.blobs import unpack
 from attnworks.reports.page.contents import Exam
 from attnworks.reports.page.resources import CLAIMS, SCRIPT, STYLE, resource
 from attnworks.traces.layer import Slot
+from tests.reports.page_helpers import Seen, made_exam, reading, softmax_maps, tokens, translated
 
 HOSTILE = (
     "</script><script>alert(1)</script>",

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from tests.helpers import assert_close
-from tests.reports.page_helpers import HEADS, KEYS, QUERIES, made_exam, softmax_maps, tokens, translated
 
 from attnworks.exam.examination import Pin
 from attnworks.linalg.structure import fit, shift_map
@@ -16,6 +14,8 @@ from attnworks.reports.page.blobs import Coding, decode, unpack
 from attnworks.reports.page.fits import Closest, fit_heads
 from attnworks.reports.page.sentences import LONGEST, Coded, Sentence
 from attnworks.traces.layer import Slot
+from tests.helpers import assert_close
+from tests.reports.page_helpers import HEADS, KEYS, QUERIES, made_exam, softmax_maps, tokens, translated
 
 
 def map_of(slot: dict[str, Any], blob: str, coding: Coding) -> torch.Tensor:

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from tests.reports.page_helpers import KEYS, QUERIES, Seen, made_exam, tokens
-from tests.reports.test_page_contents import advised
 
 import attnworks
 from attnworks.cli import main
@@ -21,6 +19,8 @@ from attnworks.reports.page import Exam, page_contents, writing
 from attnworks.reports.page.given import read_advice, read_trace
 from attnworks.storage import disk
 from attnworks.storage.sealed import with_sha256
+from tests.reports.page_helpers import KEYS, QUERIES, Seen, made_exam, tokens
+from tests.reports.test_page_contents import advised
 
 
 @pytest.fixture

@@ -7,8 +7,6 @@ from random import Random
 from typing import Any
 
 import torch
-from tests.exam_helpers import NOUNS
-from tests.reshape.reshape_helpers import examinee_of, model_of, texts
 
 from attnworks.data.passages import Passage, Side
 from attnworks.models import Transformer
@@ -20,6 +18,8 @@ from attnworks.reshape.growth.survey import Survey
 from attnworks.reshape.texts import Texts
 from attnworks.traces.judging import Judge
 from attnworks.traces.text import read_text
+from tests.exam_helpers import NOUNS
+from tests.reshape.reshape_helpers import examinee_of, model_of, texts
 
 _SAID = [
     f"the {'very ' * much}{'tired ' * tired}{who} {does} {'the red ' * red}{what} ."

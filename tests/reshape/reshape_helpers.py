@@ -8,9 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tests.exam_helpers import NOUNS, train_run
-from tests.model_helpers import filled
-from tests.training.training_helpers import SMALL
 
 from attnworks.data.passages import Passage, Side
 from attnworks.data.vocabulary import Vocabulary
@@ -27,6 +24,9 @@ from attnworks.traces.judging import Judge
 from attnworks.traces.own import own_examinee
 from attnworks.traces.subject import Examinee, open_examinee
 from attnworks.traces.text import read_text
+from tests.exam_helpers import NOUNS, train_run
+from tests.model_helpers import filled
+from tests.training.training_helpers import SMALL
 
 D_E, D_K, D_V, D_FF = 14, 3, 5, 11
 SENTENCES = [

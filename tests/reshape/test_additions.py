@@ -16,9 +16,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.model_helpers import D_E, Recorder, attention_config, filled, randn, the, tokens, transformer
-from tests.tiny_models import TINY
-from tests.traces.trace_helpers import Keep, random_batch
 from torch import Tensor
 
 from attnworks.hf.subject import ForeignSubject
@@ -39,7 +36,10 @@ from attnworks.reshape.growth.apply import (
 )
 from attnworks.reshape.surgery import anatomy_of
 from attnworks.traces.layer import LayerTrace
-from helpers import assert_close
+from tests.helpers import assert_close
+from tests.model_helpers import D_E, Recorder, attention_config, filled, randn, the, tokens, transformer
+from tests.tiny_models import TINY
+from tests.traces.trace_helpers import Keep, random_batch
 
 P_ = 3
 LENGTHS = (0.7, -1.3)

@@ -8,8 +8,6 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
-from tests.model_helpers import the
-from tests.reshape.reshape_helpers import PASSAGES, bench_of, examinee_of, model_of, texts
 
 from attnworks.cli.console import console
 from attnworks.cli.receipt_display import receipt_shown
@@ -26,6 +24,8 @@ from attnworks.reshape.swap_trials import NOW, Present, Timed, Trial, Trying
 from attnworks.reshape.swapping import Swap
 from attnworks.timing import Race
 from attnworks.traces.subject import Subject
+from tests.model_helpers import the
+from tests.reshape.reshape_helpers import PASSAGES, bench_of, examinee_of, model_of, texts
 
 WINDOW, OTHER = "window:window=17", "window:window=9"
 LONG = 90

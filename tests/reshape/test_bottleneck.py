@@ -8,10 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.exam_helpers import LINES, tiny_tokenizer
-from tests.reshape.growing_helpers import PASSAGES, growing_model
-from tests.reshape.reshape_helpers import D_K, D_V, WORDS, examinee_of
-from tests.tiny_models import TINY
 
 import attnworks
 from attnworks.exam.examiner import TOKENS_PER_BATCH
@@ -23,6 +19,10 @@ from attnworks.reshape.growth.bottleneck import PER, Bottleneck
 from attnworks.reshape.growth.survey import KINDS, Survey
 from attnworks.traces.judging import Judge
 from attnworks.traces.text import read_text
+from tests.exam_helpers import LINES, tiny_tokenizer
+from tests.reshape.growing_helpers import PASSAGES, growing_model
+from tests.reshape.reshape_helpers import D_K, D_V, WORDS, examinee_of
+from tests.tiny_models import TINY
 
 pytestmark = pytest.mark.slow
 

@@ -10,10 +10,6 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from tests.covering import covering
-from tests.hf.test_foreign_heads import grow, read
-from tests.model_helpers import change_config, filled, pure_config
-from tests.tiny_models import TINY, inputs, shared
 from torch import Tensor, nn
 
 import attnworks
@@ -29,7 +25,11 @@ from attnworks.models.folder import fingerprint
 from attnworks.models.multihead import MultiHead
 from attnworks.reshape.scoring import attention_flops
 from attnworks.reshape.surgery import anatomy_of, keep_heads, why_not_fewer, with_mechanisms
-from helpers import assert_close
+from tests.covering import covering
+from tests.helpers import assert_close
+from tests.hf.test_foreign_heads import grow, read
+from tests.model_helpers import change_config, filled, pure_config
+from tests.tiny_models import TINY, inputs, shared
 
 CUTTABLE = tuple(name for name in TINY if not name.startswith("albert"))
 OTHERS = ("bert-decoder", "roberta", "distilbert", "gpt2-cross", "opt", "marian", "qwen2", "vit")

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.helpers import assert_close
-from tests.model_helpers import randn
-from tests.reshape.reshape_helpers import bench_of, examinee_of, heads_of, model_of
-from tests.traces.trace_helpers import dense_map
 from torch import Tensor
 
 from attnworks.errors import UsageError
@@ -18,6 +14,10 @@ from attnworks.reshape.surgery import attention_groups
 from attnworks.traces import maps
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.subject import Spectator
+from tests.helpers import assert_close
+from tests.model_helpers import randn
+from tests.reshape.reshape_helpers import bench_of, examinee_of, heads_of, model_of
+from tests.traces.trace_helpers import dense_map
 
 
 def test_candidates_look_left_only_under_causality() -> None:

@@ -8,14 +8,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.helpers import assert_close
-from tests.reshape.reshape_helpers import D_K, D_V, bench_of, examinee_of, model_of
 
 from attnworks.models import AttentionConfig
 from attnworks.models.folder import fingerprint
 from attnworks.models.multihead import MultiHead
 from attnworks.reshape.gates_training import Gated, chance_open, hard_concrete, train_gates
 from attnworks.reshape.surgery import without
+from tests.helpers import assert_close
+from tests.reshape.reshape_helpers import D_K, D_V, bench_of, examinee_of, model_of
 
 UNITS = [((slot, head),) for slot in ("enc.0", "enc.1", "dec.0", "cross.0", "dec.1", "cross.1") for head in range(2)]
 TOGETHER = [(("enc.0", 0), ("enc.0", 1)), (("cross.1", 1),)]

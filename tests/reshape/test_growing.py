@@ -12,13 +12,6 @@ import pytest
 import torch
 from click.testing import CliRunner, Result
 from safetensors.torch import load_file
-from tests.exam_helpers import LINES, save_model, tiny_tokenizer, write_lines
-from tests.model_helpers import the
-from tests.reshape.growing_helpers import PASSAGES, growing_bench, growing_model, growing_texts, survey_of
-from tests.reshape.reshape_helpers import D_E, D_K, D_V, WORDS, examinee_of, files_of, small_run, without_time
-from tests.tiny_models import TINY
-from tests.traces.trace_helpers import Keep
-from tests.training.training_helpers import SMALL
 from torch import Tensor, nn
 
 import attnworks
@@ -47,7 +40,14 @@ from attnworks.reshape.texts import Texts, from_corpus
 from attnworks.traces.graded import graded_layers
 from attnworks.traces.subject import open_examinee
 from attnworks.training.run import Run
-from helpers import assert_close, unchecked
+from tests.exam_helpers import LINES, save_model, tiny_tokenizer, write_lines
+from tests.helpers import assert_close, unchecked
+from tests.model_helpers import the
+from tests.reshape.growing_helpers import PASSAGES, growing_bench, growing_model, growing_texts, survey_of
+from tests.reshape.reshape_helpers import D_E, D_K, D_V, WORDS, examinee_of, files_of, small_run, without_time
+from tests.tiny_models import TINY
+from tests.traces.trace_helpers import Keep
+from tests.training.training_helpers import SMALL
 
 pytestmark = pytest.mark.slow
 

@@ -6,7 +6,6 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from tests.reshape.growing_helpers import examinee_of, growing_bench, growing_model, growing_texts
 
 from attnworks.cli.reshape_run import watching
 from attnworks.errors import UsageError
@@ -23,6 +22,7 @@ from attnworks.reshape.growth.score import Trial
 from attnworks.reshape.growth.survey import COPIES, KINDS, PASSES, TURNS
 from attnworks.reshape.growth_cost import COMPARING, EVALUATIONS, FITTING, SEARCHING, Cost, measured_cost
 from attnworks.reshape.growth_places import TRYING
+from tests.reshape.growing_helpers import examinee_of, growing_bench, growing_model, growing_texts
 
 Told = list[tuple[str, int, int]]
 

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from tests.reshape.growing_helpers import examinee_of, growing_bench, growing_model, growing_texts, survey_of
-from tests.training.training_helpers import SMALL, recipe, write_pairs
 
 from attnworks.cli.receipt_display import receipt_shown
 from attnworks.cli.train_display import _grown
@@ -21,6 +19,8 @@ from attnworks.reshape.growth.survey import Survey
 from attnworks.reshape.growth_methods import METHODS
 from attnworks.reshape.growth_places import NoBottleneckError, Spot, read_places
 from attnworks.training.run import Run
+from tests.reshape.growing_helpers import examinee_of, growing_bench, growing_model, growing_texts, survey_of
+from tests.training.training_helpers import SMALL, recipe, write_pairs
 
 REASON = "other sentences confirm 46% of the slope: more data, or no bottleneck"
 

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.reshape.growing_helpers import growing_bench, survey_of
 from torch import Tensor
 
 from attnworks.data.text_batch import TextBatch
@@ -52,6 +51,7 @@ from attnworks.reshape.growth.score import (
 )
 from attnworks.reshape.growth.survey import Survey
 from attnworks.traces.judging import Judge
+from tests.reshape.growing_helpers import growing_bench, survey_of
 
 pytestmark = pytest.mark.slow
 

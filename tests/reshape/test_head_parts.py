@@ -11,7 +11,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.model_helpers import D_E, attention_config, close, filled, randn, the, tokens, transformer
 from torch import Tensor
 
 import attnworks
@@ -24,6 +23,7 @@ from attnworks.models.head_groups import Head
 from attnworks.models.widths import Widths
 from attnworks.reshape.growth.apply import stretched, stretched_state
 from attnworks.reshape.surgery import anatomy_of, mechanisms_of, put_heads, why_not, with_mechanisms
+from tests.model_helpers import D_E, attention_config, close, filled, randn, the, tokens, transformer
 
 K_WIDTHS, V_WIDTHS = (5, 2, 3), (1, 7, 4)
 B, N, J = 2, 5, 7

@@ -6,7 +6,6 @@ import math
 
 import pytest
 import torch
-from tests.reshape.reshape_helpers import bench_of, examinee_of, heads_of, model_of, texts
 from torch import nn
 
 from attnworks.errors import AttnworksError, UsageError
@@ -18,6 +17,7 @@ from attnworks.reshape.carrying_out import Care, carry_out
 from attnworks.reshape.healing import NotHealedError, heal
 from attnworks.reshape.projecting import Project
 from attnworks.reshape.surgery import attention_groups, mechanisms_of
+from tests.reshape.reshape_helpers import bench_of, examinee_of, heads_of, model_of, texts
 
 ENDS = "structured:members=first/mean,error=none"
 MIX = Project(heads="enc.0.*", form="first/mean", eps=0.5, sparsity=0.2)

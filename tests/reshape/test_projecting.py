@@ -6,20 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.exam_helpers import LINES, tiny_tokenizer
-from tests.reshape.reshape_helpers import (
-    D_E,
-    D_K,
-    D_V,
-    PASSAGES,
-    WORDS,
-    bench_of,
-    examinee_of,
-    heads_of,
-    model_of,
-    texts,
-)
-from tests.tiny_models import TINY
 from torch import nn
 
 import attnworks
@@ -37,6 +23,20 @@ from attnworks.reshape.scoring import attention_flops
 from attnworks.reshape.surgery import attention_groups, mechanisms_of, with_mechanisms
 from attnworks.reshape.texts import Texts, from_lines, from_texts
 from attnworks.traces.own import OwnSubject
+from tests.exam_helpers import LINES, tiny_tokenizer
+from tests.reshape.reshape_helpers import (
+    D_E,
+    D_K,
+    D_V,
+    PASSAGES,
+    WORDS,
+    bench_of,
+    examinee_of,
+    heads_of,
+    model_of,
+    texts,
+)
+from tests.tiny_models import TINY
 
 PREVIOUS, ENDS, SELF = (f"structured:members={members},error=none" for members in ("-1", "first/mean", "0/first"))
 

@@ -13,11 +13,6 @@ import pytest
 import torch
 import transformers
 from click.testing import CliRunner
-from tests.exam_helpers import LINES, tiny_folder, tiny_run, tiny_tokenizer, write_lines
-from tests.model_helpers import recurrent_config
-from tests.reshape.reshape_helpers import WORDS, bench_of, examinee_of, files_of, model_of, texts
-from tests.tiny_models import TINY
-from tests.training.training_helpers import SMALL
 
 import attnworks
 from attnworks.cli import main
@@ -41,6 +36,11 @@ from attnworks.reshape.surgery import anatomy_of, without
 from attnworks.reshape.swapping import Swap
 from attnworks.traces.gates import HeadsOff
 from attnworks.traces.layer import Slot
+from tests.exam_helpers import LINES, tiny_folder, tiny_run, tiny_tokenizer, write_lines
+from tests.model_helpers import recurrent_config
+from tests.reshape.reshape_helpers import WORDS, bench_of, examinee_of, files_of, model_of, texts
+from tests.tiny_models import TINY
+from tests.training.training_helpers import SMALL
 
 HEADS = 12
 """Of the small model: two in each of two encoder, decoder and cross-attention layers."""

@@ -12,10 +12,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.exam_helpers import LINES, tiny_tokenizer
-from tests.reshape.growing_helpers import growing_bench
-from tests.reshape.reshape_helpers import D_K, D_V, bench_of, examinee_of, heads_of, model_of
-from tests.tiny_models import TINY
 
 from attnworks.models import AttentionConfig
 from attnworks.models.multihead import MultiHead
@@ -32,6 +28,10 @@ from attnworks.traces.judging import Judge
 from attnworks.traces.layer import Slot
 from attnworks.traces.subject import Spectator, Subject
 from attnworks.traces.subject import examinee_of as any_examinee
+from tests.exam_helpers import LINES, tiny_tokenizer
+from tests.reshape.growing_helpers import growing_bench
+from tests.reshape.reshape_helpers import D_K, D_V, bench_of, examinee_of, heads_of, model_of
+from tests.tiny_models import TINY
 
 THREE = AttentionConfig(heads=3, d_k=D_K, d_v=D_V)
 ONE_LAYER: dict[str, Any] = {"encoder_layers": 1, "decoder_layers": 1}

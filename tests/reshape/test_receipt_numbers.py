@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.reshape.test_advice_numbers import RECEIPT
 
 from attnworks.errors import FolderError
 from attnworks.models.strict import parse
 from attnworks.receipt import HeadMap, Receipt
 from attnworks.reshape.history import receipts
 from attnworks.storage.sealed import seal
+from tests.reshape.test_advice_numbers import RECEIPT
 
 NAN, INFINITE = float("nan"), float("inf")
 HEADS = {"enc.0": {"before": 4, "after": [3, None, 0]}}

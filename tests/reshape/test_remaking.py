@@ -7,6 +7,18 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+
+from attnworks.data.text_batch import TextBatch
+from attnworks.errors import UnknownNameError, UsageError
+from attnworks.hf.heads import foreign_layers
+from attnworks.hf.subject import ForeignSubject
+from attnworks.mechanisms.structured import Structured
+from attnworks.models import MultiHead, Transformer, build
+from attnworks.models.folder import fingerprint
+from attnworks.reshape.forms import Form
+from attnworks.reshape.projecting import InForm, with_forms
+from attnworks.reshape.surgery import attention_groups, attention_parts, mechanisms_of, with_mechanisms
 from tests.model_helpers import (
     BATCH,
     SOURCE,
@@ -21,18 +33,6 @@ from tests.model_helpers import (
 )
 from tests.tiny_models import TINY, inputs, shared, unknown_causal
 from tests.traces.trace_helpers import Keep, dense_map, random_batch, random_tokens
-from torch import Tensor
-
-from attnworks.data.text_batch import TextBatch
-from attnworks.errors import UnknownNameError, UsageError
-from attnworks.hf.heads import foreign_layers
-from attnworks.hf.subject import ForeignSubject
-from attnworks.mechanisms.structured import Structured
-from attnworks.models import MultiHead, Transformer, build
-from attnworks.models.folder import fingerprint
-from attnworks.reshape.forms import Form
-from attnworks.reshape.projecting import InForm, with_forms
-from attnworks.reshape.surgery import attention_groups, attention_parts, mechanisms_of, with_mechanisms
 
 BAND, ENDS = "structured:members=-1..0/first,error=none", "structured:members=first/mean,error=2,eps=0.3"
 FORM = Form((-1, 0, "first"), (0.5, 0.2, 0.3), (), (), 0.02, 0.0)

@@ -11,9 +11,6 @@ import pytest
 import torch
 from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
-from tests.exam_helpers import LINES, save_tiny, write_lines
-from tests.reshape.reshape_helpers import files_of, project_folder, small_run, texts, without_time
-from tests.training.training_helpers import SMALL, recipe, write_pairs
 
 import attnworks
 from attnworks.cli import main
@@ -32,6 +29,9 @@ from attnworks.storage.pointer import BEST, LAST, best_of, pointed_at
 from attnworks.storage.sealed import seal, sha256
 from attnworks.training.run import Run
 from attnworks.training.trained import open_run
+from tests.exam_helpers import LINES, save_tiny, write_lines
+from tests.reshape.reshape_helpers import files_of, project_folder, small_run, texts, without_time
+from tests.training.training_helpers import SMALL, recipe, write_pairs
 
 
 class Chain:

@@ -9,11 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.exam_helpers import LINES, tiny_tokenizer
-from tests.helpers import unchecked
-from tests.model_helpers import the
-from tests.reshape.reshape_helpers import PASSAGES, bench_of, examinee_of, heads_of, model_of, texts
-from tests.tiny_models import TINY
 from torch import Tensor, nn
 
 from attnworks.api import load, save
@@ -36,6 +31,11 @@ from attnworks.reshape.surgery import attention_groups, attention_parts, mechani
 from attnworks.reshape.swap_trials import NOW, Present, Timed, Trial, Trying, layers_of, try_out
 from attnworks.reshape.swapping import Swap, heads_of_layers
 from attnworks.traces.subject import first
+from tests.exam_helpers import LINES, tiny_tokenizer
+from tests.helpers import unchecked
+from tests.model_helpers import the
+from tests.reshape.reshape_helpers import PASSAGES, bench_of, examinee_of, heads_of, model_of, texts
+from tests.tiny_models import TINY
 
 NARROW, WIDE = "window:window=1", "window:window=64"
 LINEAR, LINFORMER, BIGBIRD = "linear", "linformer:rank=3,length=37", "bigbird:window=1,block=1,n_global=1,n_random=1"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.reshape.reshape_helpers import PASSAGES
 
 from attnworks.errors import UsageError
 from attnworks.reshape.texts import found_again, from_corpus, from_lines, from_texts
+from tests.reshape.reshape_helpers import PASSAGES
 
 LINES = [f"sentence number {number} ." for number in range(9)]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tests.exam_helpers import LINES, tiny_run
-from tests.serve.serving import Client, live, serving
 
 from attnworks.serve.live import LiveModel
 from attnworks.traces.subject import open_examinee
+from tests.exam_helpers import LINES, tiny_run
+from tests.serve.serving import Client, live, serving
 
 
 @pytest.fixture(scope="session")

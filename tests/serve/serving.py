@@ -12,8 +12,6 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any, NamedTuple
 
-from tests.exam_helpers import LINES, tiny_folder
-
 from attnworks.reports.page.contents import Contents
 from attnworks.serve.addresses import listen, local_hosts
 from attnworks.serve.app import application
@@ -21,6 +19,7 @@ from attnworks.serve.live import LiveModel
 from attnworks.serve.running import Server
 from attnworks.serve.work import Worker
 from attnworks.traces.subject import open_examinee
+from tests.exam_helpers import LINES, tiny_folder
 
 PATIENCE = 180.0
 TOKEN = "a-token-of-the-tests"

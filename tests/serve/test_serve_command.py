@@ -19,7 +19,6 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from tests.exam_helpers import LINES, tiny_folder
 
 from attnworks.cli import main
 from attnworks.data.passages import from_texts
@@ -28,6 +27,7 @@ from attnworks.exam.folder import write_exam
 from attnworks.exam.run import run_examination
 from attnworks.serve.addresses import check_local, local_hosts
 from attnworks.serve.live import LiveModel
+from tests.exam_helpers import LINES, tiny_folder
 
 PATIENCE = 180.0
 ADDRESS = re.compile(r"http://127\.0\.0\.1:\d+/[\w-]{32,}/")

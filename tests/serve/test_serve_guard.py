@@ -7,12 +7,12 @@ import json
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.exam_helpers import LINES
-from tests.serve.serving import JSON, TOKEN, Client, serving
 
 from attnworks.reports.page.html import policy
 from attnworks.serve.live import LiveModel
 from attnworks.serve.questions import LARGEST, MOST_CHANGES
+from tests.exam_helpers import LINES
+from tests.serve.serving import JSON, TOKEN, Client, serving
 
 ASKED = {"text": LINES[0], "changes": {"cut": [], "project": {}, "swap": {}}}
 

@@ -10,10 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.exam_helpers import LINES, save_model, tiny_folder, tiny_run
-from tests.helpers import assert_close
-from tests.serve.serving import live
-from tests.tiny_models import TINY
 
 from attnworks.data.passages import from_texts
 from attnworks.decoding import beam
@@ -33,6 +29,10 @@ from attnworks.traces.gates import HeadsOff
 from attnworks.traces.layer import Slot
 from attnworks.traces.subject import open_examinee
 from attnworks.traces.text import read_text
+from tests.exam_helpers import LINES, save_model, tiny_folder, tiny_run
+from tests.helpers import assert_close
+from tests.serve.serving import live
+from tests.tiny_models import TINY
 
 TEXT, SHORT = LINES[1], LINES[3]
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.exam_helpers import LINES, save_tiny, tiny_folder
-from tests.reshape.reshape_helpers import project_folder, small_run
 
 from attnworks.data.passages import from_texts
 from attnworks.reshape.carrying_out import carry_out
@@ -15,6 +13,8 @@ from attnworks.reshape.pruning import Prune
 from attnworks.reshape.texts import from_texts as split
 from attnworks.serve.starting import open_live
 from attnworks.traces.subject import open_examinee
+from tests.exam_helpers import LINES, save_tiny, tiny_folder
+from tests.reshape.reshape_helpers import project_folder, small_run
 
 
 @pytest.fixture

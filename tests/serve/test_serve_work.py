@@ -7,12 +7,12 @@ import time
 from concurrent.futures import CancelledError
 
 import pytest
-from tests.exam_helpers import LINES
-from tests.serve.serving import TOKEN, serving
 
 from attnworks.serve.app import SECONDS_BEFORE_NO
 from attnworks.serve.live import LiveModel
 from attnworks.serve.work import MOST_OPEN, BusyError, Worker
+from tests.exam_helpers import LINES
+from tests.serve.serving import TOKEN, serving
 
 
 def test_queue_is_as_long_as_patience() -> None:

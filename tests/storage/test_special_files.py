@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.exam_helpers import LINES, save_tiny, tiny_run
-from tests.faults.campaign import SPECIAL, time_limit
 
 import attnworks
 from attnworks.data.corpora import open_corpus
@@ -24,6 +22,8 @@ from attnworks.experiments.kept_results import read_kept
 from attnworks.hf.open import open_pretrained
 from attnworks.reshape.texts import from_lines
 from attnworks.storage.disk import disk_errors, read_file, set_aside
+from tests.exam_helpers import LINES, save_tiny, tiny_run
+from tests.faults.campaign import SPECIAL, time_limit
 
 NOT_REGULAR = [kind for kind in SPECIAL if kind != "missing"]
 

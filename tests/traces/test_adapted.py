@@ -7,10 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.helpers import unchecked
-from tests.model_helpers import attention_config, the, transformer
 from torch import Tensor, nn
-from trace_helpers import Keep, dense_map, random_batch
 
 import attnworks
 from attnworks.data.passages import embedded, from_texts
@@ -27,6 +24,9 @@ from attnworks.traces.layer import Slot
 from attnworks.traces.own import OwnSubject
 from attnworks.traces.rows import rows_of
 from attnworks.traces.subject import Examinee, examinee_of
+from tests.helpers import unchecked
+from tests.model_helpers import attention_config, the, transformer
+from tests.traces.trace_helpers import Keep, dense_map, random_batch
 
 B, HEADS, WIDTH, VALUE = 4, 6, 5, 3
 SOURCE, TARGET = (7, 7, 5, 3), (5, 11, 3, 2)

@@ -6,10 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.model_helpers import the, transformer
-from tests.tiny_models import TINY
 from torch import Tensor
-from trace_helpers import random_batch
 
 from attnworks.data.text_batch import TextBatch
 from attnworks.hf.subject import ForeignSubject
@@ -18,6 +15,9 @@ from attnworks.traces.gates import CountHeads, HeadsOff, OpenGates
 from attnworks.traces.layer import LayerTrace, Slot
 from attnworks.traces.own import OwnSubject
 from attnworks.traces.subject import Spectator, Subject
+from tests.model_helpers import the, transformer
+from tests.tiny_models import TINY
+from tests.traces.trace_helpers import random_batch
 
 SOURCE, TARGET = (7, 5, 3), (5, 11, 2)
 NAMES = ["own", "own-post", "bert", "gpt2", "bart"]

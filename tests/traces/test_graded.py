@@ -13,9 +13,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.model_helpers import randn, the
-from tests.reshape.reshape_helpers import D_E, D_V, bench_of, examinee_of, model_of
-from tests.traces.trace_helpers import dense_map
 from torch import Tensor
 
 from attnworks.errors import UsageError
@@ -29,7 +26,10 @@ from attnworks.traces.graded import GradedLayer, graded_layers, softmax_back
 from attnworks.traces.judging import Judge
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.subject import Spectator
-from helpers import assert_close
+from tests.helpers import assert_close
+from tests.model_helpers import randn, the
+from tests.reshape.reshape_helpers import D_E, D_V, bench_of, examinee_of, model_of
+from tests.traces.trace_helpers import dense_map
 
 SLOTS = ("enc.0", "enc.1", "dec.1", "cross.0")
 

@@ -9,9 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.model_helpers import VOCABULARY, filled, the, transformer
-from tests.tiny_models import shared
-from tests.traces.trace_helpers import Keep, dense_map, random_batch
 from torch import Tensor
 
 from attnworks.hf.subject import ForeignSubject
@@ -22,6 +19,9 @@ from attnworks.reshape.surgery import mechanisms_of, with_mechanisms
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.own import OwnSubject
 from attnworks.traces.rows import rows_of
+from tests.model_helpers import VOCABULARY, filled, the, transformer
+from tests.tiny_models import shared
+from tests.traces.trace_helpers import Keep, dense_map, random_batch
 
 SOURCE, TARGET = (7, 4), (5, 3)
 SCORES = ("saturation.score_range", "saturation.score_rms", "saturation.score_expected")

@@ -8,17 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.helpers import unchecked
-from tests.model_helpers import (
-    Recorder,
-    attention_config,
-    filled,
-    recurrent_config,
-    the,
-    transformer,
-)
 from torch import Tensor
-from trace_helpers import Keep, dense_map, random_batch
 
 import attnworks
 from attnworks.data.passages import embedded
@@ -30,6 +20,16 @@ from attnworks.models.head_groups import HeadWeights
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.own import OwnSubject
 from attnworks.traces.rows import rows_of
+from tests.helpers import unchecked
+from tests.model_helpers import (
+    Recorder,
+    attention_config,
+    filled,
+    recurrent_config,
+    the,
+    transformer,
+)
+from tests.traces.trace_helpers import Keep, dense_map, random_batch
 
 SOURCE, TARGET = (7, 7, 5, 3), (5, 11, 3, 2)
 ONE, BOTH = random_batch(SOURCE, words=17), random_batch(SOURCE, TARGET, words=17)

@@ -10,18 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.model_helpers import (
-    attention_config,
-    filled,
-    pure_config,
-    randn,
-    recurrent_config,
-    the,
-    transformer,
-)
-from tests.tiny_models import TINY
 from torch import Tensor, nn
-from trace_helpers import Keep, random_batch
 
 from attnworks.data.text_batch import TextBatch
 from attnworks.errors import UnknownNameError, UsageError
@@ -38,6 +27,17 @@ from attnworks.traces.forward import record_forward
 from attnworks.traces.own import OwnSubject
 from attnworks.traces.removing import REMOVABLE, without
 from attnworks.traces.subject import Spectator, first, watching_streams
+from tests.model_helpers import (
+    attention_config,
+    filled,
+    pure_config,
+    randn,
+    recurrent_config,
+    the,
+    transformer,
+)
+from tests.tiny_models import TINY
+from tests.traces.trace_helpers import Keep, random_batch
 
 SOURCE, TARGET = (7, 5, 3), (5, 11, 2)
 COMBINATIONS = [chosen for n in (1, 2, 3) for chosen in combinations(REMOVABLE, n)]

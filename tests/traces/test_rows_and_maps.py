@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from trace_helpers import random_tokens
 
 from attnworks.data.tokens import Tokens
 from attnworks.mechanisms import Mask
@@ -17,6 +16,7 @@ from attnworks.traces import maps as maps_module
 from attnworks.traces.layer import LayerTrace, Slot
 from attnworks.traces.maps import Maps, maps_of, same_lengths
 from attnworks.traces.rows import LayerRows, rows_of
+from tests.traces.trace_helpers import random_tokens
 
 HEADS, WIDTH, VALUE, SPAN = 6, 5, 3, 4
 LENGTHS, KEY_LENGTHS = (7, 7, 7, 5, 3, 3, 1), (11, 11, 2, 5, 7, 7, 13)

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from tests.exam_helpers import LINES, TINY, tiny_tokenizer
 
 from attnworks.data.passages import Passage, Side
 from attnworks.errors import UsageError
 from attnworks.traces.subject import Examinee, examinee_of
 from attnworks.traces.text import WRITTEN_AT_ONCE, read_text
+from tests.exam_helpers import LINES, TINY, tiny_tokenizer
 
 TARGETS = ["a bird sees the cat .", "it reads .", "the dog wants it ."]
 PAIRS = [Passage(Side(source), Side(target)) for source, target in zip(LINES, TARGETS, strict=False)]

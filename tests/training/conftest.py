@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.training.training_helpers import SMALL, write_pairs
 
 from attnworks.models.presets import PRESETS
+from tests.training.training_helpers import SMALL, write_pairs
 
 
 @pytest.fixture(autouse=True)

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.training.training_helpers import SMALL, tensor_sha256, weights_of
 from torch import nn
 
 from attnworks.errors import AttnworksError, FolderError
 from attnworks.models import Model, build, load
 from attnworks.storage.pointer import BEST, LAST, pointed_at
 from attnworks.training.checkpoint import Progress, load_checkpoint, optimiser_tensors, save_checkpoint
+from tests.training.training_helpers import SMALL, tensor_sha256, weights_of
 
 
 def trained(name: str, steps: int, seed: int = 1) -> tuple[Model, torch.optim.Adam]:

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 import torch
 from click.testing import CliRunner
-from tests.training.processes import in_processes, needs_fork
-from tests.training.training_helpers import metrics_of, state_of, weights_of, write_pairs
 
 from attnworks.cli import main
 from attnworks.training.distributed import Team, join_team
 from attnworks.training.run import Run, read_recipe
+from tests.training.processes import in_processes, needs_fork
+from tests.training.training_helpers import metrics_of, state_of, weights_of, write_pairs
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "attnworks"]
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}

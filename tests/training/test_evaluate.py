@@ -6,13 +6,13 @@ import importlib.util
 import math
 
 import pytest
-from tests.model_helpers import filled, transformer_config
-from tests.training.training_helpers import examples
 
 from attnworks.data.batches import collate
 from attnworks.models import build
 from attnworks.objectives import Seq2Seq
 from attnworks.training.evaluate import evaluating, mean_loss, translation_scores
+from tests.model_helpers import filled, transformer_config
+from tests.training.training_helpers import examples
 
 EXAMPLES = examples(*((n * 5 % 7 + 1, n % 6) for n in range(23)))
 

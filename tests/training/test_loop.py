@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.model_helpers import filled, recurrent_config, transformer_config
-from tests.training.training_helpers import examples, tensor_sha256, weights_of
 from torch import Tensor, nn
 
 from attnworks.data.batches import Batch, BatchOrder, Example, collate
 from attnworks.models import Recurrent, RecurrentConfig, Transformer, TransformerConfig, build
 from attnworks.objectives import Loss, Seq2Seq
 from attnworks.training.loop import DivergedError, Loop
+from tests.model_helpers import filled, recurrent_config, transformer_config
+from tests.training.training_helpers import examples, tensor_sha256, weights_of
 
 EXAMPLES = examples(*((n % 4 + 1, n % 5) for n in range(20)))
 CONFIGS = {

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from tests.training.processes import in_processes, killed, needs_fork
 
 pytestmark = needs_fork

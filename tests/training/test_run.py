@@ -10,16 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.training.training_helpers import (
-    SMALL,
-    StopAfter,
-    metrics_of,
-    recipe,
-    state_of,
-    tensor_sha256,
-    weights_of,
-    write_pairs,
-)
 
 from attnworks.data.vocabulary import Vocabulary
 from attnworks.errors import FolderError, UnknownNameError, UsageError
@@ -33,6 +23,16 @@ from attnworks.training.checkpoint import forget_others
 from attnworks.training.evaluate import mean_loss
 from attnworks.training.events import Event, Remark, Saved, StepDone, Validated
 from attnworks.training.run import Run
+from tests.training.training_helpers import (
+    SMALL,
+    StopAfter,
+    metrics_of,
+    recipe,
+    state_of,
+    tensor_sha256,
+    weights_of,
+    write_pairs,
+)
 
 
 def steps_saved(folder: Path) -> list[int]:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.training.training_helpers import StopAfter, recipe, tensor_sha256, weights_of
 
 from attnworks.data.vocabulary import BOS, EOS
 from attnworks.decoding import Hypothesis
@@ -15,6 +14,7 @@ from attnworks.storage.pointer import BEST, pointed_at
 from attnworks.training import run as run_module
 from attnworks.training.run import Run
 from attnworks.training.trained import open_run
+from tests.training.training_helpers import StopAfter, recipe, tensor_sha256, weights_of
 
 
 def test_the_best_is_opened(corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
