@@ -8,7 +8,7 @@ from typing import Any
 
 from attention_pairs import OURS, STEP, STEPS_PER_RUN
 
-from attnworks.reports.times import draw_times
+from attnworks.core.plotting import draw_times
 from attnworks.timing import BOTH, FORWARD, Race
 from attnworks.timing.attention import FLOPS
 

@@ -10,8 +10,8 @@ import jaxtyping
 import torch
 from torch import Tensor
 
+from attnworks.core.notation import tolerance
 from attnworks.mechanisms import Geometry, Mechanism, MechanismSpec
-from attnworks.notation import tolerance
 
 B, H, QUERIES, KEYS, D_K, D_V = 3, 2, 5, 7, 11, 13
 

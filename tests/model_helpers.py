@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from attnworks.core.notation import tolerance
+from attnworks.core.sealed import canonical, seal, sha256
 from attnworks.models import (
     AttentionConfig,
     MultiHead,
@@ -24,8 +26,6 @@ from attnworks.models.anatomy import BlockAnatomy
 from attnworks.models.block import Block
 from attnworks.models.folder import CONFIG, MANIFEST
 from attnworks.models.parts import FeedForward, LayerNorm
-from attnworks.notation import tolerance
-from attnworks.storage.sealed import canonical, seal, sha256
 from attnworks.traces.forward import run_watched, stream_identity_error
 
 T = TypeVar("T")

@@ -15,7 +15,8 @@ from click.testing import CliRunner
 
 from attnworks.cli import main
 from attnworks.cli.growth_display import once_told
-from attnworks.errors import FolderError, UnknownNameError, UsageError
+from attnworks.core.errors import FolderError, UnknownNameError, UsageError
+from attnworks.core.progress import silently
 from attnworks.experiments import growth as study
 from attnworks.experiments.growth import ALL, ALONG, RESULTS, WAYS, Point, Run, Settings, growth, meeting, order
 from attnworks.experiments.recall_study import (
@@ -33,7 +34,6 @@ from attnworks.experiments.recall_study import (
     train,
 )
 from attnworks.objectives.text import Outputs
-from attnworks.reshape.events import silently
 from attnworks.reshape.growth import score as growth_score
 from tests.helpers import assert_close
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from attnworks.errors import UnknownNameError, UsageError
+from attnworks.core.errors import UnknownNameError, UsageError
 from attnworks.experiments.growth import WAYS
 from attnworks.experiments.growth_baselines import BASELINES, method_of
 from attnworks.models.folder import fingerprint

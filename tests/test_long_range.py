@@ -13,8 +13,8 @@ import torch
 from click.testing import CliRunner
 
 from attnworks.cli import main
+from attnworks.core.errors import FolderError, UnknownNameError, UsageError
 from attnworks.data.tasks import TASKS, Batch, Readout, Recall
-from attnworks.errors import FolderError, UnknownNameError, UsageError
 from attnworks.experiments import classifying
 from attnworks.experiments.classifying import Cell, Progress, Settings, classifier, lengths, train_cell, wilson
 from attnworks.experiments.long_range import RESULTS, default_mechanisms, long_range, read_cells

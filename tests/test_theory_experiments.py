@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from attnworks.cli.experiment import experiment
 from attnworks.cli.theory import COMMANDS as THEORY
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 from attnworks.experiments import collapse, path_lengths, projection_error, softmax_gradient, two_keys, word_in_context
 from attnworks.experiments.collapse import ALONE, SKIP, WIRINGS
 from attnworks.linalg.softmax import softmax_jacobian

@@ -62,7 +62,7 @@ def prepare() -> None:
 
 def fake_clock() -> None:
     """Replace the measurement of times: the first candidate is the slowest, the others get fixed seconds by place."""
-    import attnworks.timing.interleaved as timing
+    import attnworks.core.timing as timing
 
     def interleave(candidates: Mapping[str, Callable[[], object]], **_: Any) -> timing.Race:
         for run in candidates.values():

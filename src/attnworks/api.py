@@ -7,8 +7,9 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
+from attnworks.core.errors import UsageError
+from attnworks.core.folders import new_folder
 from attnworks.data.passages import Passage, Side, embedded, from_texts
-from attnworks.errors import UsageError
 from attnworks.exam.examination import Examination
 from attnworks.exam.examiner import TOKENS_PER_BATCH, Request
 from attnworks.exam.run import run_examination
@@ -19,7 +20,6 @@ from attnworks.models.build import Model
 from attnworks.objectives.own_callable import OwnFunction
 from attnworks.receipt import Receipt
 from attnworks.reshape.history import receipts_of
-from attnworks.storage.disk import new_folder
 from attnworks.traces.subject import examinee_of
 
 SENTENCES = 256

@@ -20,7 +20,7 @@ from attnworks.claims.laws import OF_LAYERS, OF_STACKS
 from attnworks.claims.plain import plain
 from attnworks.claims.sides import same
 from attnworks.claims.table import markdown
-from attnworks.errors import UnknownNameError, UsageError
+from attnworks.core.errors import UnknownNameError, UsageError
 from tests.covering import noted
 
 ROOT = Path(__file__).parents[2]

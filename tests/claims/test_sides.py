@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnworks.claims.sides import Sides, at_least, at_most, both, less, more, same
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 
 NUMBERS = st.floats(-1e6, 1e6)
 

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from attnworks.cli.compare import compare
-from attnworks.errors import FolderError
+from attnworks.core.errors import FolderError
 from attnworks.exam.examination import Examination
 from attnworks.exam.folder import write_exam
 from attnworks.measures.reading import Readings

@@ -22,7 +22,7 @@ from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnworks import mechanisms
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 from attnworks.mechanisms import MECHANISMS, Attended, Context, Cost, Geometry, Mask, Mechanism
 from attnworks.mechanisms.bigbird import BigBird
 from attnworks.mechanisms.dense import Dense

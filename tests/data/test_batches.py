@@ -9,10 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attnworks.core.errors import UsageError
 from attnworks.data.batches import BatchOrder, Example, collate, encode, pad
 from attnworks.data.pair import Pair
 from attnworks.data.vocabulary import BOS, EOS, PAD, Vocabulary
-from attnworks.errors import UsageError
 
 
 def lengths_to_examples(lengths: list[tuple[int, int]]) -> list[Example]:

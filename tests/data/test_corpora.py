@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from attnworks.core.errors import AttnworksError, UnknownNameError, UsageError
 from attnworks.data.corpora import CORPORA, Corpus, Report, open_corpus
 from attnworks.data.pair import Pair
 from attnworks.data.readers import embedded
 from attnworks.data.readers.splitting import MOST_HELD_OUT, split
-from attnworks.errors import AttnworksError, UnknownNameError, UsageError
 
 
 def sentences(count: int, translations: int = 1) -> list[Pair]:

@@ -12,13 +12,13 @@ from itertools import islice
 
 import pytest
 
+from attnworks.core.errors import UsageError
 from attnworks.data.grammar import SPLITS, english, generate, italian, lexicon, pairs, texts
 from attnworks.data.grammar.entries import Noun
 from attnworks.data.grammar.italian import Gender
 from attnworks.data.grammar.sentences import render
 from attnworks.data.grammar.splits import Combination, clauses, combination, split_of
 from attnworks.data.pair import Pair, Truth
-from attnworks.errors import UsageError
 
 PEOPLE = {"name", "person", "kin"}
 ALL_NOUNS = [noun for nouns in lexicon.NOUNS_BY_KIND.values() for noun in nouns]

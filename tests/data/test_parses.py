@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attnworks.core.errors import AttnworksError
 from attnworks.data.parses import attach, read_parses
 from attnworks.data.passages import Passage, Side
-from attnworks.errors import AttnworksError
 
 
 def row(identity: int | str, form: str, head: int | str = "_") -> str:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from attnworks.core.errors import AttnworksError, UsageError
 from attnworks.data import grammar
 from attnworks.data.passages import Passage, Side, embedded, from_corpus, from_file, from_texts
 from attnworks.data.readers.lines import LONGEST_LINE
-from attnworks.errors import AttnworksError, UsageError
 
 
 def file(folder: Path, content: bytes | str) -> Path:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from attnworks.core.errors import FolderError
 from attnworks.data.corpora import Corpus, open_corpus
 from attnworks.data.readers.catalogs import has_letters, without_mnemonics
-from attnworks.errors import FolderError
 
 HEADER = "Content-Type: text/plain; charset=UTF-8\nPlural-Forms: nplurals=2; plural=(n != 1);\n"
 

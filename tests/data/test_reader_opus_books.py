@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from attnworks.core.errors import AttnworksError, MissingExtraError
 from attnworks.data.corpora import open_corpus
 from attnworks.data.readers import books
-from attnworks.errors import AttnworksError, MissingExtraError
 
 ROWS = [{"id": str(n), "translation": {"en": f"Sentence {n}.", "it": f"Frase {n}."}} for n in range(40)]
 ALTERNATIVES = "try again with a network, or choose grammar, tsv:FILE or gettext:"

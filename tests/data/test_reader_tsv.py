@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from attnworks.core.errors import AttnworksError
 from attnworks.data.corpora import Corpus, open_corpus
 from attnworks.data.readers.lines import LONGEST_LINE
-from attnworks.errors import AttnworksError
 
 
 def read(path: Path, content: bytes | str) -> Corpus:

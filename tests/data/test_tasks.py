@@ -10,10 +10,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attnworks.core.errors import UnknownNameError, UsageError
 from attnworks.data.tasks import TASKS, Batch, ByteText, ListOps, Recall, Split, Task
 from attnworks.data.tasks.contract import draw_lengths
 from attnworks.data.tasks.listops import evaluate, read
-from attnworks.errors import UnknownNameError, UsageError
 from tests.helpers import unchecked
 
 SIZE = 13

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, ByT5Tokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from attnworks.core.errors import UsageError
 from attnworks.data import grammar
 from attnworks.data.batches import collate, encode
 from attnworks.data.passages import Side, embedded, from_pair
 from attnworks.data.tokenizing import HuggingFaceReader, VocabularyReader, align, usable
 from attnworks.data.tokens import TokenRow
 from attnworks.data.vocabulary import BOS, EOS, PAD, Vocabulary, VocabularyKind
-from attnworks.errors import UsageError
 
 TEXTS = ["The cat sleeps on the mat .", "The dogs don't bark .", "Perché il gatto dorme ?"]
 CAT = Side("The cat sleeps.", ("The", "cat", "sleeps", "."), (1, 2, -1, 2))

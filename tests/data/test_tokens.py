@@ -10,9 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attnworks.core.errors import UsageError
+from attnworks.core.notation import tolerance
 from attnworks.data.tokens import TokenRow, collate_tokens, count_rarity, text_batches
-from attnworks.errors import UsageError
-from attnworks.notation import tolerance
 
 PAD_ID = 17
 CLS, SEP = 101, 102

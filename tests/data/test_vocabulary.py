@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
+from attnworks.core.errors import FolderError, UsageError
 from attnworks.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary, VocabularyKind
 from attnworks.data.words import words
-from attnworks.errors import FolderError, UsageError
 
 SENTENCES = [
     words(text)

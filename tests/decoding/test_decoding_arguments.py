@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from attnworks.core.errors import UsageError
 from attnworks.decoding import Writer, beam, greedy, sample
-from attnworks.errors import UsageError
 from attnworks.models import Recurrent, Transformer
 from tests.decoding.decoding_helpers import BOS, EOS, Toy
 

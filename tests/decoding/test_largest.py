@@ -7,10 +7,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attnworks.core.errors import UsageError
+from attnworks.core.notation import tolerance
 from attnworks.decoding.largest import WORTH_FOLDING, largest
 from attnworks.decoding.normaliser import logprobs
-from attnworks.errors import UsageError
-from attnworks.notation import tolerance
 
 
 def sorted_out(x: torch.Tensor, k: int) -> tuple[list[object], list[object]]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from attnworks.cli import examine_display
 from attnworks.cli.examine_display import show
-from attnworks.errors import UnknownNameError, UsageError
+from attnworks.core.errors import UnknownNameError, UsageError
 from attnworks.exam.examination import Examination, Finding, Pin
 from attnworks.exam.findings import find
 from attnworks.measures.folding import Moments

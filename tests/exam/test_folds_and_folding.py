@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 from attnworks.exam.folds import Folds
 from attnworks.measures.contract import Declared, Placed, Sample
 from attnworks.measures.folding import Exact, Largest, Moments

@@ -13,8 +13,9 @@ from click.testing import CliRunner
 
 import attnworks
 from attnworks.cli.examine import examine
+from attnworks.core.errors import FolderError
+from attnworks.core.sealed import read_sealed, seal, sha256
 from attnworks.data.passages import from_texts
-from attnworks.errors import FolderError
 from attnworks.exam.comparing import Comparison, compare
 from attnworks.exam.examination import Examination
 from attnworks.exam.folder import EXAM, MANIFEST, read_exam, write_exam
@@ -26,7 +27,6 @@ from attnworks.reshape.growing import Grow
 from attnworks.reshape.history import Place, undo, write_outcome
 from attnworks.reshape.pruning import Prune
 from attnworks.reshape.swapping import Swap
-from attnworks.storage.sealed import read_sealed, seal, sha256
 from attnworks.traces.subject import open_examinee
 from tests.exam.test_comparing import holding
 from tests.exam.test_examination import stated

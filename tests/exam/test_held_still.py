@@ -10,10 +10,10 @@ from click.testing import CliRunner
 
 import attnworks
 from attnworks.cli import main
+from attnworks.core.errors import UsageError
 from attnworks.data.passages import Passage, Side
 from attnworks.data.tokens import TokenRow, collate_tokens
 from attnworks.data.vocabulary import Vocabulary
-from attnworks.errors import UsageError
 from attnworks.measures.contract import Setting
 from attnworks.measures.rank import Rank
 from attnworks.measures.saturation import Saturation

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from attnworks.errors import AttnworksError, UsageError
+from attnworks.core.errors import AttnworksError, UsageError
 from attnworks.exam.lineage import Lineage, lineage_of, read_lineage
 from attnworks.receipt import Change, HeadMap, Healing, Losses, Receipt
 

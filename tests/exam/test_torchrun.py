@@ -12,12 +12,12 @@ import pytest
 from click.testing import CliRunner
 
 from attnworks.cli import main
+from attnworks.core.team import join_team
 from attnworks.data.passages import Passage, Side
 from attnworks.exam.examiner import Request
 from attnworks.exam.folder import FILES, read_exam, write_exam
 from attnworks.exam.run import run_examination
 from attnworks.traces.subject import open_examinee
-from attnworks.training.distributed import join_team
 from tests.exam_helpers import LINES, tiny_folder, tiny_run, write_lines
 from tests.training.processes import in_processes, needs_fork
 

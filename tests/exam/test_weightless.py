@@ -8,8 +8,8 @@ import pytest
 from torch import Tensor
 
 import attnworks
+from attnworks.core.errors import UsageError
 from attnworks.data.vocabulary import Vocabulary
-from attnworks.errors import UsageError
 from attnworks.models import TransformerConfig
 from attnworks.models.transformer import Transformer
 from attnworks.reshape.surgery import mechanisms_of

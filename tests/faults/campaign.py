@@ -26,7 +26,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from attnworks.errors import AttnworksError
+from attnworks.core.errors import AttnworksError
 from tests.faults.kills import Saves, kill_saves, kill_training, without_waiting
 from tests.faults.material import NOT_HASHED, Material, digest, materials
 from tests.faults.mutants import MUTATIONS, canonical, edit, sha256

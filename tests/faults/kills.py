@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from attnworks.errors import FolderError
+from attnworks.core.errors import FolderError
+from attnworks.core.pointer import LAST, pointed_at
 from attnworks.models import AttentionConfig, PureConfig, build, load, save
 from attnworks.models.presets import PRESETS
-from attnworks.storage.pointer import LAST, pointed_at
 from attnworks.training.checkpoint import checkpoints
 from attnworks.training.run import Run
 from attnworks.training.trained import open_run
@@ -111,7 +111,7 @@ def result_of(folder: Path) -> tuple[object, ...]:
     return state_of(Run.resume(folder)), metrics_of(folder)
 
 
-PARTS = ("", "attnworks/storage/disk.py")
+PARTS = ("", "attnworks/core/folders.py")
 """Where a run is killed: anywhere, or where files are written."""
 
 

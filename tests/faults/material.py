@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from attnworks.cli import main
 from attnworks.cli.advise_display import in_a_sentence
 from attnworks.cli.receipt_display import receipt_shown
+from attnworks.core.sealed import with_sha256
 from attnworks.exam.folder import read_exam, write_exam
 from attnworks.exam.lineage import lineage_of
 from attnworks.models import AttentionConfig, PureConfig, build, load, save
@@ -33,7 +34,6 @@ from attnworks.reshape.pruning import Prune
 from attnworks.reshape.swap_trials import Present, Trial
 from attnworks.reshape.swapping import Swap
 from attnworks.reshape.texts import from_corpus
-from attnworks.storage.sealed import with_sha256
 from attnworks.traces.subject import open_examinee
 from attnworks.training.metrics import Metrics
 from attnworks.training.run import Run

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from attnworks.cli.advise_display import in_a_sentence
-from attnworks.errors import FolderError
+from attnworks.core.errors import FolderError
 from attnworks.reshape.history import receipts
 from tests.faults.campaign import BAD, Campaign
 from tests.faults.kills import without_waiting

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from attnworks.errors import AttnworksError
+from attnworks.core import folders
+from attnworks.core.errors import AttnworksError
 from attnworks.models import AttentionConfig, Model, PureConfig, build, load, save
 from attnworks.models.folder import CONFIG, MANIFEST, WEIGHTS
-from attnworks.storage import disk
 from tests.covering import thorough
 from tests.faults.kills import Saves, kill_saves
 from tests.faults.mutants import MUTATIONS, canonical, edit, sha256
@@ -173,7 +173,7 @@ def saves(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     """With the system's exchange of two names, and without."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # what is written survives the process
     if request.param == "two renames":
-        monkeypatch.setattr(disk, "_exchange", lambda one, other: False)
+        monkeypatch.setattr(folders, "_exchange", lambda one, other: False)
     made = Saves(tmp_path / "model", request.param == "exchange")
     made.save(1)
     return made

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from safetensors import SafetensorError
 
-from attnworks.errors import AttnworksError, FolderError
+from attnworks.core import sealed
+from attnworks.core.errors import AttnworksError, FolderError
+from attnworks.core.pointer import LAST, pointed_at
 from attnworks.models.presets import PRESETS
-from attnworks.storage import sealed
-from attnworks.storage.pointer import LAST, pointed_at
 from attnworks.training.run import Run
 from tests.training.training_helpers import SMALL, StopAfter, metrics_of, recipe, state_of, write_pairs
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from attnworks.core.notation import tolerance
 from attnworks.hf.anatomy import foreign_anatomy
 from attnworks.hf.families import FAMILIES
 from attnworks.models.anatomy import BlockAnatomy, Part
-from attnworks.notation import tolerance
 from tests.model_helpers import close, stream_errors, the
 from tests.tiny_models import HEADS, LAYERS, TINY, inputs, shared
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import attnworks
-from attnworks.errors import AttnworksError, UsageError
+from attnworks.core.errors import AttnworksError, UsageError
 from attnworks.hf.anatomy import HeadsIn, HeadsOut
 from attnworks.hf.heads import foreign_layers
 from attnworks.hf.subject import ForeignSubject

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from attnworks.errors import (
+from attnworks.core.errors import (
     AttnworksError,
     FolderError,
     MissingExtraError,

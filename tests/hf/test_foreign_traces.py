@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from attnworks.core.errors import UsageError
 from attnworks.data.text_batch import TextBatch
-from attnworks.errors import UsageError
 from attnworks.hf import anatomy
 from attnworks.hf.anatomy import attention_kinds, model_kind
 from attnworks.hf.subject import ForeignSubject

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 from attnworks.hf.attention import offer
 from tests.covering import noted
 from tests.helpers import assert_close

@@ -12,13 +12,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import attnworks
+from attnworks.core.errors import AttnworksError, FolderError, UnsafeFileError, UsageError
+from attnworks.core.sealed import canonical, seal, sha256
 from attnworks.data.passages import Passage, Side
-from attnworks.errors import FolderError, UnsafeFileError
 from attnworks.hf.folder import is_reshaped, write_foreign
 from attnworks.hf.open import open_pretrained
 from attnworks.models.folder import CONFIG, MANIFEST, WEIGHTS, fingerprint
 from attnworks.reshape.surgery import mechanisms_of, with_mechanisms
-from attnworks.storage.sealed import canonical, seal, sha256
 from attnworks.traces.subject import open_examinee
 from attnworks.traces.text import read_text
 from tests.exam_helpers import LINES, tiny_tokenizer
@@ -153,7 +153,7 @@ def test_another_config(copied: Path) -> None:
 )
 def test_other_heads(copied: Path, entry: object, told: str) -> None:
     change_config(copied, lambda config: config.update(attnworks=entry), sealed=True)
-    assert told in refused(copied, attnworks.errors.AttnworksError)
+    assert told in refused(copied, AttnworksError)
 
 
 @pytest.mark.parametrize("architectures", [["BertNoModel"], [], None, ["BertForMaskedLM'); import os"]], ids=str)
@@ -164,7 +164,7 @@ def test_other_classes(copied: Path, architectures: object) -> None:
 
 def test_another_model_type(copied: Path) -> None:
     change_config(copied, lambda config: config.update(model_type="attnworks-nothing"), sealed=True)
-    refused(copied, attnworks.errors.AttnworksError)
+    refused(copied, AttnworksError)
 
 
 def test_other_weights(copied: Path) -> None:
@@ -204,10 +204,10 @@ def test_saving_from_python(bert: Path, tmp_path: Path) -> None:
     as_it_came = TINY["bert"].build()
     attnworks.save(as_it_came, tmp_path / "other")
     assert fingerprint(type(as_it_came).from_pretrained(tmp_path / "other", dtype="auto")) == fingerprint(as_it_came)
-    with pytest.raises(attnworks.errors.UsageError, match="save its state_dict"):
+    with pytest.raises(UsageError, match="save its state_dict"):
         attnworks.save(torch.nn.Linear(2, 3), tmp_path / "none")
 
 
 def test_a_small_folder_that_asks_for_a_huge_model(copied: Path) -> None:
     change_config(copied, lambda config: config.update(intermediate_size=10**12), sealed=True)
-    refused(copied, attnworks.errors.AttnworksError)
+    refused(copied, AttnworksError)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 from attnworks.hf.attention import offer
 from attnworks.hf.subject import ForeignSubject
 from attnworks.traces.layer import LayerTrace

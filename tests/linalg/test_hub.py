@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 from attnworks.linalg.bounds import published_bound
 from attnworks.linalg.hub import (
     Hub,

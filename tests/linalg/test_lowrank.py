@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 from attnworks.linalg.lowrank import LowRank, balanced, lowrank_fit, truncated_fit
 from tests.helpers import assert_close
 

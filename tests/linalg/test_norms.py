@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnworks.errors import UnknownNameError
+from attnworks.core.errors import UnknownNameError
 from attnworks.linalg.norms import NORMS, composite, quasi_norm_constant
 from tests.helpers import assert_close
 

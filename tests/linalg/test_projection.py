@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 from attnworks.linalg.projection import (
     exact_low_rank,
     jl_inner_dim,

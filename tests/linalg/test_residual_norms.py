@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from attnworks.errors import UnknownNameError
+from attnworks.core.errors import UnknownNameError
 from attnworks.linalg.norms import NORMS
 from attnworks.linalg.residual import (
     best_row,

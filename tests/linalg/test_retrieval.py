@@ -13,7 +13,7 @@ from scipy.integrate import quad
 from scipy.stats import norm
 from torch import Tensor
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 from attnworks.linalg import retrieval
 from tests.helpers import assert_close
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from attnworks.core.tensors import Scratch
 from attnworks.linalg.rows import Row, RowStatistics, attend_rows, diagonal_sums, row_statistics
-from attnworks.linalg.scratch import Scratch
 from attnworks.linalg.softmax import entropy, jacobian_norm, masked_softmax, score_range
 from tests.helpers import assert_close
 

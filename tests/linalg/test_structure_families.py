@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import attnworks
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 from attnworks.linalg import structure
 from attnworks.linalg.structure import Block
 from tests.helpers import unchecked

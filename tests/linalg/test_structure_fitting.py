@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnworks.errors import UnknownNameError, UsageError
+from attnworks.core.errors import UnknownNameError, UsageError
 from attnworks.linalg.structure import (
     FAMILIES,
     assignment,

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from attnworks.core.errors import UsageError
 from attnworks.data.tokens import Tokens
-from attnworks.errors import UsageError
 from attnworks.linalg.norms import composite
 from attnworks.linalg.residual import residual
 from attnworks.measures.bounds import Bounds, why_not

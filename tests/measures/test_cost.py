@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 from attnworks.measures.contract import MEASURES, Setting
 from attnworks.measures.cost import AttentionCost, attention_cost, block_cost, measured_flops
 from attnworks.models.head_groups import HeadWeights

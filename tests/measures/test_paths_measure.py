@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from attnworks.core.errors import UsageError
+from attnworks.core.notation import tolerance
 from attnworks.data.tokens import Tokens
-from attnworks.errors import UsageError
 from attnworks.linalg.paths import carried, forward_rounding, paths_by_length
 from attnworks.linalg.residual import relative_residual
 from attnworks.measures.contract import MEASURES, Measure, Placed, Setting
@@ -23,7 +24,6 @@ from attnworks.models import PureAttention
 from attnworks.models.anatomy import BlockAnatomy, Part
 from attnworks.models.observe import Observation
 from attnworks.models.parts import LayerNorm
-from attnworks.notation import tolerance
 from attnworks.reshape.surgery import anatomy_of
 from attnworks.traces.forward import BlockTrace, ForwardTrace, PartTrace
 from attnworks.traces.frozen import frozen_norm, frozen_steps, whole_maps

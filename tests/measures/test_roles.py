@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from attnworks.core.errors import UnknownNameError
 from attnworks.data.tokens import TokenRow, collate_tokens, count_rarity
-from attnworks.errors import UnknownNameError
 from attnworks.measures.contract import MEASURES, Sample, Setting
 from attnworks.measures.pointers import after_same, rarest, same_before, same_nearest
 from attnworks.measures.reading import Readings

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from attnworks import mechanisms
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 from attnworks.linalg.graphs import diameter, layers_needed
 from attnworks.mechanisms import MECHANISMS, Attended, Context, Cost, Geometry, Mask, MechanismSpec
 from attnworks.mechanisms.complexity import (

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 from attnworks.linalg.softmax import entropy
 from attnworks.mechanisms import Context, Cost, Geometry, Mask
 from attnworks.mechanisms.bahdanau import Bahdanau

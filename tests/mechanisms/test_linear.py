@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.library import opcheck
 from torch.utils.flop_counter import FlopCounterMode
 
-from attnworks.errors import AttnworksError, UsageError
-from attnworks.linalg.scratch import Scratch
+from attnworks.core.errors import AttnworksError, UsageError
+from attnworks.core.tensors import Scratch
 from attnworks.mechanisms import Context, Cost, Geometry, Mask, MechanismSpec
 from attnworks.mechanisms.engines import prefix
 from attnworks.mechanisms.engines.prefix import guarded, linear_attention

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from attnworks.errors import UnknownNameError, UsageError
+from attnworks.core.errors import UnknownNameError, UsageError
 from attnworks.mechanisms import Context, Cost, Geometry, Mask, MechanismSpec
 from attnworks.mechanisms.dense import Dense
 from attnworks.mechanisms.linformer import Linformer, Share

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 from attnworks.mechanisms import Geometry, Mask
 from attnworks.mechanisms.mask import as_four_axes
 from tests.helpers import assert_close, build, qkv, unchecked

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 from attnworks.linalg.graphs import diameter
 from attnworks.mechanisms.bigbird import BigBird, blocks_seen
 from attnworks.mechanisms.longformer import Longformer

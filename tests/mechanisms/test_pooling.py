@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attnworks.errors import UnknownNameError, UsageError
+from attnworks.core.errors import UnknownNameError, UsageError
 from attnworks.mechanisms import Context, Geometry, Mask, Mechanism, MechanismSpec
 from attnworks.mechanisms.dense import Dense
 from attnworks.mechanisms.linear import Linear

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 from attnworks.mechanisms import Context, Geometry, Mask, Mechanism, MechanismSpec
 from attnworks.mechanisms.bigbird import BigBird
 from attnworks.mechanisms.dense import Dense

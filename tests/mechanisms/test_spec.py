@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from attnworks import mechanisms
-from attnworks.errors import UnknownNameError, UsageError
+from attnworks.core.errors import UnknownNameError, UsageError
 from attnworks.mechanisms import MECHANISMS, Geometry, MechanismSpec
 from attnworks.mechanisms.bahdanau import Bahdanau
 from attnworks.mechanisms.dense import Dense

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import attnworks
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 from attnworks.mechanisms import Context, Cost, Geometry, Mask, MechanismSpec
 from attnworks.mechanisms.members import MOST, Member, Members, member_tables, read_members
 from attnworks.mechanisms.structured import Structured

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
+from attnworks.core.notation import tolerance
 from attnworks.models import PureAttention, Transformer, build
 from attnworks.models.anatomy import BlockAnatomy, Part, own_anatomy
-from attnworks.notation import tolerance
 from attnworks.traces.forward import stream_identity_error
 from tests.model_helpers import (
     BATCH,

@@ -18,10 +18,10 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from attnworks.errors import AttnworksError, FolderError, UnsafeFileError
+from attnworks.core import folders, sealed
+from attnworks.core.errors import AttnworksError, FolderError, UnsafeFileError
 from attnworks.models import Model, ModelConfig, Transformer, build, folder, load, save
 from attnworks.models.folder import CONFIG, MANIFEST, WEIGHTS
-from attnworks.storage import disk, sealed
 from tests.model_helpers import attention_config, filled, pure_config, recurrent_config, the, transformer_config
 
 NAMES = {CONFIG, MANIFEST, WEIGHTS}
@@ -78,7 +78,7 @@ def refused(place: Path, *texts: str, kind: type[AttnworksError] = FolderError) 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waiting for the disk is tested once, below; elsewhere it only takes time."""
-    monkeypatch.setattr(disk.os, "fsync", lambda descriptor: None)
+    monkeypatch.setattr(folders.os, "fsync", lambda descriptor: None)
 
 
 @pytest.fixture(scope="module")
@@ -208,7 +208,7 @@ def test_nothing_is_overwritten_unasked(saved: Path) -> None:
 @pytest.mark.parametrize("exchange", [True, False])
 def test_overwrite_replaces_the_whole_folder(saved: Path, monkeypatch: pytest.MonkeyPatch, exchange: bool) -> None:
     if not exchange:
-        monkeypatch.setattr(disk, "_exchange", lambda one, other: False)
+        monkeypatch.setattr(folders, "_exchange", lambda one, other: False)
     (saved / "notes.txt").write_text("of the old model")
     other = model_of("gru", seed=1)
     save(other, saved, overwrite=True)
@@ -277,7 +277,7 @@ def test_a_parent_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Mon
     def denied(*args: object, **options: object) -> str:
         raise PermissionError(13, "Permission denied", str(tmp_path))
 
-    monkeypatch.setattr(disk.tempfile, "mkdtemp", denied)
+    monkeypatch.setattr(folders.tempfile, "mkdtemp", denied)
     refused_to_save(tmp_path / "model", "Permission denied", "choose another disk")
     assert entries(tmp_path) == set()
 
@@ -295,11 +295,13 @@ def test_everything_is_on_disk_before_it_is_renamed_and_the_name_after(
     saved: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []
-    put, exchange = disk._put_in_place, disk._exchange
-    monkeypatch.setattr(disk, "sync", lambda path: done.append(f"sync {path.suffix if path.is_dir() else path.name}"))
-    monkeypatch.setattr(disk, "_exchange", lambda one, other: (done.append("swap"), exchange(one, other))[1])
-    monkeypatch.setattr(disk, "_put_in_place", lambda one, other: (done.append("put"), put(one, other))[1])
-    monkeypatch.setattr(disk.shutil, "rmtree", lambda path, **_: done.append(f"remove {path.suffix}"))
+    put, exchange = folders._put_in_place, folders._exchange
+    monkeypatch.setattr(
+        folders, "sync", lambda path: done.append(f"sync {path.suffix if path.is_dir() else path.name}")
+    )
+    monkeypatch.setattr(folders, "_exchange", lambda one, other: (done.append("swap"), exchange(one, other))[1])
+    monkeypatch.setattr(folders, "_put_in_place", lambda one, other: (done.append("put"), put(one, other))[1])
+    monkeypatch.setattr(folders.shutil, "rmtree", lambda path, **_: done.append(f"remove {path.suffix}"))
     save(model_of(seed=1), saved, overwrite=True)
     assert set(done[:3]) == {f"sync {name}" for name in NAMES}
     assert done[3:] == ["sync .partial", "put", "swap", "sync ", "remove .partial"]
@@ -307,9 +309,9 @@ def test_everything_is_on_disk_before_it_is_renamed_and_the_name_after(
 
 def test_sync_waits_for_the_disk(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[int] = []
-    monkeypatch.setattr(disk.os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_ino))
-    disk.sync(saved / CONFIG)
-    disk.sync(saved)
+    monkeypatch.setattr(folders.os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_ino))
+    folders.sync(saved / CONFIG)
+    folders.sync(saved)
     assert synced == [(saved / CONFIG).stat().st_ino, saved.stat().st_ino]
 
 
@@ -331,9 +333,9 @@ def breaking(monkeypatch: pytest.MonkeyPatch, what: str, error: BaseException) -
     elif what == "write_bytes":
         monkeypatch.setattr(Path, "write_bytes", anything)
     elif what == "fsync":
-        monkeypatch.setattr(disk.os, "fsync", anything)
+        monkeypatch.setattr(folders.os, "fsync", anything)
     else:
-        monkeypatch.setattr(disk, "_put_in_place", anything)
+        monkeypatch.setattr(folders, "_put_in_place", anything)
 
 
 STEPS = ("save_file", "write_bytes", "fsync", "rename")
@@ -373,7 +375,7 @@ def test_without_exchange_a_failed_second_rename_brings_the_old_folder_back(
     saved: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rename = Path.rename
-    monkeypatch.setattr(disk, "_exchange", lambda one, other: False)
+    monkeypatch.setattr(folders, "_exchange", lambda one, other: False)
 
     def stubborn(self: Path, target: Path) -> Path:
         if self.suffix == ".partial" and target == saved:
@@ -391,8 +393,8 @@ def test_exchange_swaps_or_says_that_it_cannot(tmp_path: Path) -> None:
     for path in (one, other):
         path.mkdir()
         (path / path.name).touch()
-    assert not disk._exchange(one, tmp_path / "missing")
-    if disk._exchange(one, other):
+    assert not folders._exchange(one, tmp_path / "missing")
+    if folders._exchange(one, other):
         assert entries(one) == {"other"} and entries(other) == {"one"}
 
 

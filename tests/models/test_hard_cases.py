@@ -11,7 +11,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import attnworks
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 from attnworks.linalg.residual import relative_residual
 from attnworks.linalg.softmax import jacobian_norm
 from attnworks.mechanisms import MECHANISMS, Attended, Context, Mask

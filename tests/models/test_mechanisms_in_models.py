@@ -9,8 +9,8 @@ import torch
 
 import attnworks
 from attnworks import mechanisms
+from attnworks.core.errors import UsageError
 from attnworks.decoding import greedy
-from attnworks.errors import UsageError
 from attnworks.mechanisms import Mask
 from attnworks.mechanisms.dense import Dense
 from attnworks.models import AttentionConfig, RecurrentConfig, TransformerConfig

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 from attnworks.linalg.heads import augment, augment_weight
 from attnworks.mechanisms import MECHANISMS, Geometry, Mask
 from attnworks.models import AttentionConfig, MultiHead

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 from attnworks.models.config import PositionKind
 from attnworks.models.positions import Positions, frequencies, shift_matrix, sinusoid
 from tests.model_helpers import FLOATS, SOURCE, VOCABULARY, close, randn, tokens, transformer

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from attnworks.errors import UnknownNameError
+from attnworks.core.errors import UnknownNameError
 from attnworks.models import (
     PRESETS,
     ModelConfig,

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 from attnworks.models import Recurrent, build
 from tests.model_helpers import (
     BATCH,

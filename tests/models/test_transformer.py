@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 from attnworks.models import Transformer, build
 from attnworks.models.block import Block
 from attnworks.models.parts import Dropout

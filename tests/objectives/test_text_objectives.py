@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from attnworks.core.errors import UnknownNameError, UsageError
 from attnworks.data.text_batch import TextBatch
 from attnworks.data.tokens import TokenRow, Tokens, collate_tokens
-from attnworks.errors import UnknownNameError, UsageError
 from attnworks.objectives.choosing import choose, that_fit
 from attnworks.objectives.embedding import SentenceEmbedding, embeddings
 from attnworks.objectives.labels import ClassLabels, read_labels

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 from attnworks.exam.examination import Examination
 from attnworks.measures.reading import Readings
 from attnworks.receipt import Change, Healing, Losses, Receipt

@@ -13,12 +13,12 @@ from click.testing import CliRunner, Result
 
 import attnworks
 from attnworks.cli import main
-from attnworks.errors import FolderError, UsageError
+from attnworks.core import folders
+from attnworks.core.errors import FolderError, UsageError
+from attnworks.core.sealed import with_sha256
 from attnworks.exam.folder import write_exam
 from attnworks.reports.page import Exam, page_contents, writing
 from attnworks.reports.page.given import read_advice, read_trace
-from attnworks.storage import disk
-from attnworks.storage.sealed import with_sha256
 from tests.reports.page_helpers import KEYS, QUERIES, Seen, made_exam, tokens
 from tests.reports.test_page_contents import advised
 
@@ -119,7 +119,7 @@ def test_a_file_is_there_whole_or_as_it_was(folder: Path, tmp_path: Path, monkey
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(disk.os, "fsync", full)
+    monkeypatch.setattr(folders.os, "fsync", full)
     assert "No space left" in mistake(folder, "--out", out)
     assert out.read_text() == "<!DOCTYPE html>as it was" and {path.name for path in tmp_path.iterdir()} == {
         "first",

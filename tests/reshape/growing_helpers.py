@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
+from attnworks.core.progress import silently
 from attnworks.data.passages import Passage, Side
 from attnworks.models import Transformer
 from attnworks.objectives.choosing import choose
 from attnworks.reshape.contract import Bench
-from attnworks.reshape.events import silently
 from attnworks.reshape.growth.score import Kind
 from attnworks.reshape.growth.survey import Survey
 from attnworks.reshape.texts import Texts

@@ -11,8 +11,8 @@ import pytest
 
 from attnworks.cli.console import console
 from attnworks.cli.receipt_display import receipt_shown
-from attnworks.errors import UsageError
-from attnworks.models.strict import parse
+from attnworks.core.errors import UsageError
+from attnworks.core.json_records import parse
 from attnworks.receipt import Change, Healing, Losses, LossesAtLength, Receipt
 from attnworks.reshape import advising, scoring, swap_trials
 from attnworks.reshape.advising import Advice, advise, swapped, whole_layers

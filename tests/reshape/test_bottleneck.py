@@ -10,11 +10,11 @@ import pytest
 import torch
 
 import attnworks
+from attnworks.core.progress import silently
 from attnworks.exam.examiner import TOKENS_PER_BATCH
 from attnworks.measures.contract import MEASURES, Setting
 from attnworks.models import AttentionConfig
 from attnworks.objectives.choosing import choose
-from attnworks.reshape.events import silently
 from attnworks.reshape.growth.bottleneck import PER, Bottleneck
 from attnworks.reshape.growth.survey import KINDS, Survey
 from attnworks.traces.judging import Judge

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 from attnworks.reshape.heads import Head, choose_heads
 
 ENCODER = {"enc.0": 3, "enc.1": 2, "enc.10": 1}

@@ -13,8 +13,8 @@ import transformers
 from torch import Tensor, nn
 
 import attnworks
+from attnworks.core.errors import AttnworksError, UsageError
 from attnworks.decoding import greedy
-from attnworks.errors import AttnworksError, UsageError
 from attnworks.hf.anatomy import HeadsIn
 from attnworks.hf.folder import as_plain
 from attnworks.hf.heads import foreign_layers

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 from attnworks.mechanisms import MechanismSpec
 from attnworks.mechanisms.members import Member, member_tables
 from attnworks.reshape.forms import SPAN, Form, Overlaps, Sums, candidates, read_form

@@ -16,13 +16,13 @@ from torch import Tensor, nn
 
 import attnworks
 from attnworks.cli import main
+from attnworks.core.errors import UsageError
+from attnworks.core.json_records import parse
 from attnworks.data.passages import Passage, Side
-from attnworks.errors import UsageError
 from attnworks.models import AttentionConfig, MultiHead, Transformer
 from attnworks.models.anatomy import attention_layers, heads_of
 from attnworks.models.folder import fingerprint
 from attnworks.models.presets import PRESETS
-from attnworks.models.strict import parse
 from attnworks.receipt import Receipt
 from attnworks.reshape import NoBottleneckError
 from attnworks.reshape.carrying_out import Care, carry_out

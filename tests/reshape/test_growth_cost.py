@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from attnworks.cli.reshape_run import watching
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
+from attnworks.core.progress import PERCENT, on_one_scale
 from attnworks.measures import growth_statistic
 from attnworks.measures.growth_statistic import SEARCH
 from attnworks.models import Transformer
@@ -16,7 +17,6 @@ from attnworks.models.folder import fingerprint
 from attnworks.reshape import growing, growth_cost
 from attnworks.reshape.carrying_out import Care, carry_out
 from attnworks.reshape.contract import Bench
-from attnworks.reshape.events import PERCENT, on_one_scale
 from attnworks.reshape.growing import Grow
 from attnworks.reshape.growth.score import Trial
 from attnworks.reshape.growth.survey import COPIES, KINDS, PASSES, TURNS

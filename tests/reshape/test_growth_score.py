@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from attnworks.core.progress import silently
 from attnworks.data.text_batch import TextBatch
 from attnworks.experiments.recall_study import (
     D_E,
@@ -36,7 +37,6 @@ from attnworks.models import AttentionConfig, Transformer, TransformerConfig, bu
 from attnworks.models.parts import Output
 from attnworks.objectives.own_callable import OwnCallable
 from attnworks.objectives.text import Outputs
-from attnworks.reshape.events import silently
 from attnworks.reshape.growth import score as growth_score
 from attnworks.reshape.growth.apply import Keys, Place, Step, Values, grown
 from attnworks.reshape.growth.score import (

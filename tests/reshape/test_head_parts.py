@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import attnworks
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 from attnworks.mechanisms import Mask
 from attnworks.models import AttentionConfig, MultiHead, Transformer
 from attnworks.models.anatomy import attention_layers, heads_of

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from attnworks.errors import AttnworksError, UsageError
+from attnworks.core.errors import AttnworksError, UsageError
 from attnworks.mechanisms.structured import Structured
 from attnworks.models import Transformer
 from attnworks.models.folder import fingerprint

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 import attnworks
 from attnworks.cli import main
-from attnworks.errors import AttnworksError, UsageError
+from attnworks.core.errors import AttnworksError, UsageError
 from attnworks.linalg import line_search
 from attnworks.models import build
 from attnworks.models.anatomy import attention_layers

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from attnworks.errors import FolderError
-from attnworks.models.strict import parse
+from attnworks.core.errors import FolderError
+from attnworks.core.json_records import parse
+from attnworks.core.sealed import seal
 from attnworks.receipt import HeadMap, Receipt
 from attnworks.reshape.history import receipts
-from attnworks.storage.sealed import seal
 from tests.reshape.test_advice_numbers import RECEIPT
 
 NAN, INFINITE = float("nan"), float("inf")

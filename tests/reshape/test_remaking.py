@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from attnworks.core.errors import UnknownNameError, UsageError
 from attnworks.data.text_batch import TextBatch
-from attnworks.errors import UnknownNameError, UsageError
 from attnworks.hf.heads import foreign_layers
 from attnworks.hf.subject import ForeignSubject
 from attnworks.mechanisms.structured import Structured

@@ -14,8 +14,10 @@ from safetensors.torch import load_file, save_file
 
 import attnworks
 from attnworks.cli import main
+from attnworks.core.errors import AttnworksError, FolderError, UsageError
+from attnworks.core.pointer import BEST, LAST, best_of, pointed_at
+from attnworks.core.sealed import seal, sha256
 from attnworks.data.vocabulary import Vocabulary
-from attnworks.errors import AttnworksError, FolderError, UsageError
 from attnworks.models import Transformer
 from attnworks.models.folder import fingerprint
 from attnworks.models.presets import PRESETS
@@ -25,8 +27,6 @@ from attnworks.reshape.history import Place, receipts, undo, write_outcome
 from attnworks.reshape.replaying import replay
 from attnworks.reshape.surgery import mechanisms_of
 from attnworks.reshape.texts import from_lines
-from attnworks.storage.pointer import BEST, LAST, best_of, pointed_at
-from attnworks.storage.sealed import seal, sha256
 from attnworks.training.run import Run
 from attnworks.training.trained import open_run
 from tests.exam_helpers import LINES, save_tiny, write_lines
@@ -367,7 +367,7 @@ def test_a_receipt_with_other_fields(damaged: Path) -> None:
     saved = json.loads(path.read_text())
     del saved["sha256"], saved["receipt"]["loss"]
     path.write_bytes(seal(saved))
-    with pytest.raises(attnworks.errors.AttnworksError) as error:
+    with pytest.raises(AttnworksError) as error:
         receipts(damaged)
     assert "loss" in refused(error)
 

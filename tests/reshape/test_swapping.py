@@ -12,15 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from attnworks.api import load, save
+from attnworks.core.errors import UnknownNameError, UsageError
+from attnworks.core.json_records import parse
 from attnworks.data.passages import Passage, Side
 from attnworks.data.tokens import TokenRow
 from attnworks.decoding.evaluating import evaluating
-from attnworks.errors import UnknownNameError, UsageError
 from attnworks.hf.subject import foreign_examinee
 from attnworks.mechanisms import Geometry, MechanismSpec
 from attnworks.models import AttentionConfig
 from attnworks.models.folder import fingerprint
-from attnworks.models.strict import parse
 from attnworks.objectives.choosing import choose
 from attnworks.reshape import advising, swap_trials
 from attnworks.reshape.advising import advise, default_candidates, swapped

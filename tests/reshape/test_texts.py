@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 from attnworks.reshape.texts import found_again, from_corpus, from_lines, from_texts
 from tests.reshape.reshape_helpers import PASSAGES
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
+from attnworks.core.errors import UsageError
 from attnworks.data.passages import from_texts
 from attnworks.decoding import beam
-from attnworks.errors import UsageError
 from attnworks.exam.examiner import Request
 from attnworks.exam.run import run_examination
 from attnworks.reports.page.blobs import Coding, decode, unpack

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 from attnworks.mechanisms import Attended, Context, Mask, Mechanism, MechanismSpec
 from attnworks.timing import BOTH, FORWARD, Core, Task, core_of, draw, passes_over, roofline
 from tests.helpers import assert_close

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 from attnworks.mechanisms import MechanismSpec
 from attnworks.timing import BOTH, FORWARD, Comparison, Peak, Race, Row, Task, compare, verdict, versus_dense
 from attnworks.timing.versus_dense import build, foretell, steps

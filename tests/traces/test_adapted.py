@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 import attnworks
+from attnworks.core.errors import AttnworksError, UnknownNameError, UsageError
 from attnworks.data.passages import embedded, from_texts
 from attnworks.data.text_batch import TextBatch
 from attnworks.data.tokenizing import VocabularyReader, readers_of
 from attnworks.data.vocabulary import Vocabulary
-from attnworks.errors import AttnworksError, UnknownNameError, UsageError
 from attnworks.mechanisms import Mask
 from attnworks.models import Observation, Transformer
 from attnworks.objectives.text import Outputs

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 import attnworks
+from attnworks.core.errors import UsageError
 from attnworks.data.passages import embedded
 from attnworks.data.text_batch import Kind, TextBatch
 from attnworks.data.vocabulary import Vocabulary
-from attnworks.errors import UsageError
 from attnworks.models import Recurrent, build
 from attnworks.models.head_groups import HeadWeights
 from attnworks.traces.layer import LayerTrace

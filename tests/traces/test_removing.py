@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from attnworks.core.errors import UnknownNameError, UsageError
 from attnworks.data.text_batch import TextBatch
-from attnworks.errors import UnknownNameError, UsageError
 from attnworks.hf.subject import ForeignSubject
 from attnworks.linalg.residual import relative_residual
 from attnworks.measures.contract import Setting

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from attnworks.core.notation import tolerance
 from attnworks.data.tokens import Tokens
 from attnworks.mechanisms import Mask
-from attnworks.notation import tolerance
 from attnworks.traces import maps as maps_module
 from attnworks.traces.layer import LayerTrace, Slot
 from attnworks.traces.maps import Maps, maps_of, same_lengths

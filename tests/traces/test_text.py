@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
+from attnworks.core.errors import UsageError
 from attnworks.data.passages import Passage, Side
-from attnworks.errors import UsageError
 from attnworks.traces.subject import Examinee, examinee_of
 from attnworks.traces.text import WRITTEN_AT_ONCE, read_text
 from tests.exam_helpers import LINES, TINY, tiny_tokenizer

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from attnworks.errors import FolderError
+from attnworks.core.errors import FolderError
 from attnworks.training.events import Event, Saved, StepDone, Validated
 from attnworks.training.metrics import Metrics, read_lines
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 from attnworks.training.recipe import Recipe
 
 NAN, INFINITY = float("nan"), float("inf")

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
+from attnworks.core.errors import FolderError, UnknownNameError, UsageError
+from attnworks.core.pointer import BEST, LAST, best_of, point, pointed_at
+from attnworks.core.sealed import read_sealed, seal
 from attnworks.data.vocabulary import Vocabulary
-from attnworks.errors import FolderError, UnknownNameError, UsageError
 from attnworks.models import Recurrent, Transformer, load
 from attnworks.models.presets import PRESETS
 from attnworks.objectives import Seq2Seq
-from attnworks.storage.pointer import BEST, LAST, best_of, point, pointed_at
-from attnworks.storage.sealed import read_sealed, seal
 from attnworks.training import checkpoint, run
 from attnworks.training.checkpoint import forget_others
 from attnworks.training.evaluate import mean_loss

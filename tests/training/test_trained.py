@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from attnworks.core.errors import FolderError
+from attnworks.core.pointer import BEST, pointed_at
 from attnworks.data.vocabulary import BOS, EOS
 from attnworks.decoding import Hypothesis
-from attnworks.errors import FolderError
-from attnworks.storage.pointer import BEST, pointed_at
 from attnworks.training import run as run_module
 from attnworks.training.run import Run
 from attnworks.training.trained import open_run

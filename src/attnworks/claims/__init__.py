@@ -2,7 +2,7 @@
 
 from attnworks.claims import burgund, conti, cs224n, derived, rank_post, xie  # noqa: F401
 from attnworks.claims.contract import CLAIMS, Claim, Finding, Verdict, in_order, matching
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 
 __all__ = ["CLAIMS", "Claim", "Finding", "Verdict", "claim", "in_order", "matching"]
 

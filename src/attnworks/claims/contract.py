@@ -15,8 +15,8 @@ from typing import Concatenate, ParamSpec, get_type_hints
 from attnworks.claims.documents import DOCUMENTS
 from attnworks.claims.drawing import Draw
 from attnworks.claims.sides import Sides
-from attnworks.errors import UnknownNameError, UsageError
-from attnworks.registry import Registry, unknown_name
+from attnworks.core.errors import UnknownNameError, UsageError
+from attnworks.core.registry import Registry, unknown_name
 
 P = ParamSpec("P")
 

@@ -13,7 +13,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnworks.claims.sides import Sides, at_most, less, more, same
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
+from attnworks.core.registry import Registry
 from attnworks.linalg.bounds import (
     LARGEST_ROW_RANGE,
     HeadSizes,
@@ -34,7 +35,6 @@ from attnworks.linalg.softmax import jacobian_norm
 from attnworks.linalg.spectrum import cumulative_energy, numerical_rank, singular_values
 from attnworks.measures.bounds import rounding, why_not
 from attnworks.models.counting import layer_flops
-from attnworks.registry import Registry
 from attnworks.traces.forward import ForwardTrace
 from attnworks.traces.frozen import ROUNDED, frozen_steps, whole_maps
 from attnworks.traces.layer import LayerTrace

@@ -11,8 +11,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from attnworks.errors import UsageError
-from attnworks.notation import tolerance
+from attnworks.core.errors import UsageError
+from attnworks.core.notation import tolerance
 
 Relation = Literal["=", "<=", ">=", "<", ">"]
 Number = float | int | bool | Tensor

@@ -15,7 +15,7 @@ import click
 from attnworks import __version__
 from attnworks.cli.console import echo
 from attnworks.cli.options import SuggestingGroup
-from attnworks.errors import AttnworksError, UnknownNameError, UsageError, printable
+from attnworks.core.errors import AttnworksError, UnknownNameError, UsageError, printable
 
 _COMMANDS = (
     "advise",
@@ -67,7 +67,7 @@ class Verbs(SuggestingGroup):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(141)
         except OSError as error:
-            from attnworks.storage.disk import disk_error
+            from attnworks.core.folders import disk_error
 
             asked = "use the file system" if error.filename is None else f"use {os.fsdecode(error.filename)}"
             echo(f"attnworks: {disk_error(error, asked, 'check the path')}", err=True)

@@ -14,15 +14,15 @@ from rich.text import Text
 from attnworks.cli.console import console, print_json
 from attnworks.cli.receipt_display import SPEED, percent, speed, times
 from attnworks.cli.reshape_run import texts_of, watching
+from attnworks.core.plotting import check_picture
+from attnworks.core.sealed import with_sha256
 from attnworks.reports.advice import draw_advice
-from attnworks.reports.times import check_picture
 from attnworks.reshape.advising import Advice, advise
 from attnworks.reshape.carrying_out import Care, bench_for
 from attnworks.reshape.history import Place
 from attnworks.reshape.swap_trials import Present, Trial
 from attnworks.reshape.swapping import Swap, pairs_of
 from attnworks.reshape.texts import HELD_OUT, LEARN
-from attnworks.storage.sealed import with_sha256
 from attnworks.timing import CONFIDENCE, Interval, contains_one
 from attnworks.traces.subject import open_examinee
 

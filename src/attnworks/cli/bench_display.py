@@ -17,10 +17,10 @@ from rich.text import Text
 
 from attnworks.cli.console import console, print_json, progress_console
 from attnworks.cli.count import readable
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
+from attnworks.core.plotting import check_picture, draw_times
 from attnworks.mechanisms import MECHANISMS, MechanismSpec
 from attnworks.mechanisms.spec import parse_many
-from attnworks.reports.times import check_picture, draw_times
 from attnworks.timing import BOTH, FORWARD, Comparison, Row, Task, compare, verdict
 from attnworks.timing.attention import FILLED
 from attnworks.timing.versus_dense import check_causal, steps

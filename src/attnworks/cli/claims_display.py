@@ -24,7 +24,7 @@ from attnworks.claims.sides import Sides
 from attnworks.cli.claims import VERDICTS
 from attnworks.cli.console import console, print_json, progress_bar, progress_console
 from attnworks.cli.examine_run import passages_of
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 from attnworks.traces.subject import open_examinee
 
 SENTENCES = 16

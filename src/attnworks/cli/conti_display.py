@@ -13,11 +13,11 @@ from rich.table import Table
 
 from attnworks.cli.console import console, print_json, progress_console
 from attnworks.cli.train_display import Display, stop_on_signal
-from attnworks.errors import FolderError
+from attnworks.core.errors import FolderError
+from attnworks.core.folders import entries, read_file
 from attnworks.experiments.conti import MAPS, RESULTS, conti
 from attnworks.models.presets import PRESETS, preset
 from attnworks.reports.heads import draw_heads
-from attnworks.storage.disk import entries, read_file
 from attnworks.training.events import Watcher
 from attnworks.training.recipe import Recipe
 from attnworks.training.run import Run

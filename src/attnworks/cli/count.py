@@ -85,7 +85,7 @@ _GOES_WITH = {
 
 def _refuse_strangers(given: list[str]) -> None:
     """One thing is counted at a time, and an option that has nothing to do with it would be overlooked in silence."""
-    from attnworks.errors import UsageError
+    from attnworks.core.errors import UsageError
 
     counted = [word for word in given if word in {"NAME", "--mechanism", "--compare"}]
     if len(counted) > 1:
@@ -106,7 +106,7 @@ def _refuse_strangers(given: list[str]) -> None:
 
 
 def _count(name: str, vocabulary: int | None) -> dict[str, int]:
-    from attnworks.errors import UsageError
+    from attnworks.core.errors import UsageError
     from attnworks.models.config import PureConfig
     from attnworks.models.counting import PUBLISHED, count_parameters
 
@@ -124,12 +124,12 @@ def _count(name: str, vocabulary: int | None) -> dict[str, int]:
 
 
 def _find_config(name: str) -> ModelConfig:
-    from attnworks.errors import FolderError
+    from attnworks.core.errors import FolderError
+    from attnworks.core.pointer import best_of
+    from attnworks.core.registry import unknown_name
     from attnworks.models.counting import PUBLISHED
     from attnworks.models.folder import CONFIG, read_config_file
     from attnworks.models.presets import PRESETS
-    from attnworks.registry import unknown_name
-    from attnworks.storage.pointer import best_of
 
     if name in PRESETS:
         return PRESETS[name]

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from attnworks.cli.console import console, print_json
 from attnworks.cli.count import readable
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 from attnworks.mechanisms import MECHANISMS, Geometry, MechanismSpec
 from attnworks.mechanisms.complexity import LONGEST, Complexity, complexity, pays_from, recurrent_complexity
 from attnworks.models.counting import quadratic_share

@@ -9,9 +9,10 @@ from typing import Any
 from attnworks.cli.console import console, print_json, progress_console
 from attnworks.cli.examine_display import examine_progress, show
 from attnworks.cli.report_display import show_remarks, show_written
+from attnworks.core.errors import UsageError
+from attnworks.core.team import join_team
 from attnworks.data.parses import attach, read_parses
 from attnworks.data.passages import Passage, embedded, from_corpus, from_file
-from attnworks.errors import UsageError
 from attnworks.exam.examination import Examination
 from attnworks.exam.examiner import Request
 from attnworks.exam.folder import check_place, write_exam
@@ -23,7 +24,6 @@ from attnworks.reports.page.contents import Exam, label_of
 from attnworks.reports.page.writing import check_out, write_report
 from attnworks.reshape.history import receipts_of
 from attnworks.traces.subject import open_examinee
-from attnworks.training.distributed import join_team
 
 MOST_AXES = 4
 """Readings with this number of axes are for other programs."""

@@ -56,7 +56,7 @@ def prepare(device: str, threads: int | None, seed: int) -> None:
     """Check the device, and set torch's threads and random state."""
     import torch
 
-    from attnworks.errors import UsageError
+    from attnworks.core.errors import UsageError
 
     if threads is not None:
         torch.set_num_threads(threads)

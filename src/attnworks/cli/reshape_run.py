@@ -13,10 +13,10 @@ from rich.console import Console
 
 from attnworks.cli.console import console, print_json, progress_bar, progress_console
 from attnworks.cli.receipt_display import receipt_shown
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
+from attnworks.core.progress import Watch, silently
 from attnworks.reshape.carrying_out import Care, carry_out
 from attnworks.reshape.contract import Reshape
-from attnworks.reshape.events import Watch, silently
 from attnworks.reshape.growing import Grow
 from attnworks.reshape.history import Place, check_history, check_new, receipts_of, undo, write_outcome
 from attnworks.reshape.projecting import Project

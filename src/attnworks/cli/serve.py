@@ -11,7 +11,7 @@ import click
 
 from attnworks.cli.console import echo
 from attnworks.cli.options import compute_options, prepare
-from attnworks.errors import MissingExtraError
+from attnworks.core.errors import MissingExtraError
 
 NEEDED = ("starlette", "uvicorn")
 

@@ -16,11 +16,11 @@ from attnworks.cli.console import console, print_json, progress_console
 from attnworks.cli.conti_display import NO_PICTURES, check_place
 from attnworks.cli.reshape_run import watching
 from attnworks.cli.train_display import Display, stop_on_signal
+from attnworks.core.folders import read_file
 from attnworks.experiments.conti import MAPS
 from attnworks.experiments.structure import EIGHT, MODELS, ONE, SLOT, Settings, families, structure
 from attnworks.reports.heads import draw_heads
 from attnworks.reports.structure import draw_cost, draw_families, draw_forms
-from attnworks.storage.disk import read_file
 from attnworks.training.events import Watcher
 from attnworks.training.recipe import Recipe
 from attnworks.training.run import Run

@@ -65,7 +65,7 @@ def train(preset: str | None, out: Path | None, resume: Path | None, as_json: bo
       attnworks train --resume runs/mine --epochs 40
       attnworks train tiny --grow-until d_k=48 --grow-every 500 --steps 5000 --out runs/growing
     """
-    from attnworks.errors import UsageError
+    from attnworks.core.errors import UsageError
 
     if (preset is None) == (resume is None) or (preset is None) != (out is None):
         raise UsageError(

@@ -20,10 +20,10 @@ from rich.markup import escape
 from rich.progress import Progress, TaskID
 
 from attnworks.cli.console import echo, print_json, progress_bar, progress_console
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
+from attnworks.core.team import join_team
 from attnworks.models.config import ModelConfig, TransformerConfig
 from attnworks.models.counting import count_parameters
-from attnworks.training.distributed import join_team
 from attnworks.training.events import Event, Grown, Remark, Saved, StepDone, Validated
 from attnworks.training.recipe import Recipe
 from attnworks.training.run import Run

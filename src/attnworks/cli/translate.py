@@ -53,7 +53,7 @@ def translate(run: Path, text: tuple[str, ...], **options: object) -> None:
 
 def _lines_of_input() -> Iterator[str]:
     """Lines as `wc -l` counts them."""
-    from attnworks.errors import FolderError
+    from attnworks.core.errors import FolderError
 
     for number, line in enumerate(sys.stdin.buffer, 1):
         try:

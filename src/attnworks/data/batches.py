@@ -11,9 +11,9 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from attnworks.core.errors import UsageError
 from attnworks.data.pair import Pair
 from attnworks.data.vocabulary import BOS, EOS, PAD, Vocabulary
-from attnworks.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from attnworks.core.errors import UsageError
 from attnworks.data.pair import Pair
 from attnworks.data.readers import CORPORA, Bounds, Reader, Report
-from attnworks.errors import UsageError
 
 __all__ = ["CORPORA", "Corpus", "Reader", "Report", "open_corpus"]
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
+from attnworks.core.errors import UsageError
 from attnworks.data.passages import ROOT, Passage, Side, without_blanks
 from attnworks.data.readers.lines import LONGEST_LINE, numbered_lines
-from attnworks.errors import UsageError
 
 COLUMNS = 10
 _TEXT = re.compile(r"#\s*text\s*=\s*(.*)")

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 
+from attnworks.core.errors import UsageError
 from attnworks.data import grammar
 from attnworks.data.corpora import open_corpus
 from attnworks.data.pair import Pair
 from attnworks.data.readers.lines import LONGEST_LINE, Digest, numbered_lines
 from attnworks.data.readers.report import Report, Tally
-from attnworks.errors import UsageError
 
 ROOT = -1
 """The head of a word that depends on none."""

@@ -14,11 +14,11 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from attnworks.core.errors import UsageError
 from attnworks.data.passages import Side, without_blanks
 from attnworks.data.tokens import NONE, TokenRow
 from attnworks.data.vocabulary import BOS, EOS, PAD, Vocabulary
 from attnworks.data.words import words
-from attnworks.errors import UsageError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

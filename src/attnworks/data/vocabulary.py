@@ -8,8 +8,8 @@ from typing import Literal
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from attnworks.errors import AttnworksError, FolderError, UsageError
-from attnworks.storage.disk import read_file
+from attnworks.core.errors import AttnworksError, FolderError, UsageError
+from attnworks.core.folders import read_file
 
 VocabularyKind = Literal["word", "bpe"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 
 
 def at_least_one(name: str, value: int, remedy: str) -> None:

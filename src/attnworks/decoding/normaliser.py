@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 
 ENTRIES_AT_ONCE = 2**17
 """Rows are exponentiated in blocks of about this size, which stay in the processor's cache."""

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attnworks.core.team import Team
 from attnworks.data.text_batch import Kind, TextBatch
 from attnworks.exam.folds import Folds
 from attnworks.exam.missing_notes import missing_notes
@@ -26,7 +27,6 @@ from attnworks.traces.judging import Judge
 from attnworks.traces.layer import Slot
 from attnworks.traces.subject import Examinee
 from attnworks.traces.text import ExamText
-from attnworks.training.distributed import Team
 
 TOKENS_PER_BATCH = 4096
 

@@ -13,12 +13,9 @@ from typing import Any, get_args
 
 from torch import Tensor
 
-from attnworks.errors import AttnworksError, FolderError
-from attnworks.exam.examination import FORMAT, Examination, Finding, Pin
-from attnworks.exam.lineage import read_lineage
-from attnworks.measures.reading import Reading, Readings
-from attnworks.storage.disk import disk_errors, new_folder
-from attnworks.storage.sealed import (
+from attnworks.core.errors import AttnworksError, FolderError
+from attnworks.core.folders import disk_errors, new_folder
+from attnworks.core.sealed import (
     changed,
     is_table,
     read_json_bytes,
@@ -28,6 +25,9 @@ from attnworks.storage.sealed import (
     sha256,
     write_tensors,
 )
+from attnworks.exam.examination import FORMAT, Examination, Finding, Pin
+from attnworks.exam.lineage import read_lineage
+from attnworks.measures.reading import Reading, Readings
 from attnworks.traces.layer import Kind, Slot
 
 EXAM, READINGS, PINS, MANIFEST = "exam.json", "readings.safetensors", "pins.safetensors", "manifest.json"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 from attnworks.measures.contract import Declared, Placed
 from attnworks.measures.folding import Largest, Moments
 from attnworks.measures.reading import Reading, Readings

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from attnworks.errors import UsageError
-from attnworks.models.strict import parse
+from attnworks.core.errors import UsageError
+from attnworks.core.json_records import parse
 from attnworks.receipt import HeadMap, Receipt
 
 LINEAGE = "lineage"

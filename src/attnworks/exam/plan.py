@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 from attnworks.exam.walk import overrides
 from attnworks.measures.all import all_measures
 from attnworks.measures.contract import Measure, Setting

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from attnworks.core.team import Team
 from attnworks.data.passages import Passage, from_texts
 from attnworks.decoding.evaluating import held_still
 from attnworks.exam.examination import Examination
@@ -19,7 +20,6 @@ from attnworks.receipt import Receipt
 from attnworks.traces.removing import without
 from attnworks.traces.subject import Examinee
 from attnworks.traces.text import read_text
-from attnworks.training.distributed import Team
 
 
 def run_examination(

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from attnworks.core.tensors import Scratch
 from attnworks.exam.folds import Folds, not_finite
-from attnworks.linalg.scratch import Scratch
 from attnworks.measures.contract import Measure, Placed, Samples
 from attnworks.traces.layer import Kind, LayerTrace, Slot, StreamTrace
 from attnworks.traces.maps import Maps

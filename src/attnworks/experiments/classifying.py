@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from attnworks.core.errors import UsageError
 from attnworks.data.tasks import TASKS, Batch, Task
-from attnworks.errors import UsageError
 from attnworks.experiments.step_memory import peak_bytes
 from attnworks.models import AttentionConfig, TransformerConfig
 from attnworks.models.classifier import Classifier

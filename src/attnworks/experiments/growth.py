@@ -20,20 +20,20 @@ from typing import Any, Literal
 
 import torch
 
-from attnworks.errors import FolderError, UsageError
+from attnworks.core.errors import FolderError, UsageError
+from attnworks.core.folders import write_file
+from attnworks.core.progress import Watch, silently
+from attnworks.core.registry import unknown_name
 from attnworks.experiments.growth_baselines import method_of
 from attnworks.experiments.kept_results import read_kept
 from attnworks.experiments.recall_study import draw, judge, mean_loss, new_model, new_optimiser, train
 from attnworks.models import Transformer
 from attnworks.models.anatomy import attention_layers, heads_of
-from attnworks.registry import unknown_name
-from attnworks.reshape.events import Watch, silently
 from attnworks.reshape.growing import look_around, settle
 from attnworks.reshape.growth.apply import Place, grown
 from attnworks.reshape.growth.survey import Survey
 from attnworks.reshape.growth_places import NoBottleneckError, Spot
 from attnworks.reshape.surgery import anatomy_of
-from attnworks.storage.disk import write_file
 
 RESULTS, FORMAT = "results.json", 2
 NONE, SCRATCH = "none", "from-scratch"

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from attnworks.errors import FolderError
-from attnworks.storage.disk import entries, read_file
+from attnworks.core.errors import FolderError
+from attnworks.core.folders import entries, read_file
 
 T = TypeVar("T")
 

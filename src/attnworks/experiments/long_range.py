@@ -12,11 +12,11 @@ from pathlib import Path
 
 import torch
 
+from attnworks.core.errors import UsageError
+from attnworks.core.folders import write_file
 from attnworks.data.tasks import TASKS
-from attnworks.errors import UsageError
 from attnworks.experiments.classifying import Cell, Progress, Settings, classifier, lengths, train_cell
 from attnworks.experiments.kept_results import read_kept
-from attnworks.storage.disk import write_file
 
 RESULTS, FORMAT = "results.json", 1
 Key = tuple[str, str, int]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 from attnworks.linalg.rows import Row as Sums
 from attnworks.linalg.rows import attend_rows, row_statistics
 from attnworks.models.config import whole

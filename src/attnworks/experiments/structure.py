@@ -16,10 +16,12 @@ from typing import Any
 
 import torch
 
+from attnworks.core.errors import FolderError
+from attnworks.core.folders import read_file, write_file
+from attnworks.core.progress import Watch, silently
 from attnworks.data.pair import Pair
 from attnworks.data.passages import from_pair
 from attnworks.decoding.translate import translations
-from attnworks.errors import FolderError
 from attnworks.exam.examiner import Request
 from attnworks.exam.run import run_examination
 from attnworks.experiments.conti import MAPS, RESULTS, train_in, write_maps
@@ -28,11 +30,9 @@ from attnworks.measures.structure_fit import EPS, FAMILIES
 from attnworks.objectives.choosing import choose
 from attnworks.reshape.carrying_out import Care, judge_on, mean_length
 from attnworks.reshape.contract import Bench
-from attnworks.reshape.events import Watch, silently
 from attnworks.reshape.heads import Head, choose_heads
 from attnworks.reshape.healing import heal
 from attnworks.reshape.projecting import Project, rise_alone, with_forms
-from attnworks.storage.disk import read_file, write_file
 from attnworks.traces.judging import Judge
 from attnworks.traces.own import own_examinee
 from attnworks.traces.subject import Examinee

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 from attnworks.linalg.retrieval import (
     one_head_variance_among,
     one_key_weight,

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from attnworks.core.errors import UsageError
 from attnworks.data.text_batch import Kind as AttentionKind
-from attnworks.errors import UsageError
 from attnworks.hf.families import FAMILIES, Family, PartPlace, Projection, Projections, Stack
 from attnworks.models.anatomy import BlockAnatomy, Kind, Part
 from attnworks.models.config import NormOrder

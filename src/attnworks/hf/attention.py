@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 from attnworks.hf.anatomy import ATTRIBUTE, foreign_anatomy, groups_of, parts_unknown
 from attnworks.hf.heads import ENTRY, foreign_layers, rows_held
 from attnworks.mechanisms import Attended, Context, Geometry, Mask, Mechanism, MechanismSpec

@@ -14,7 +14,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from attnworks.errors import AttnworksError
+from attnworks.core.errors import AttnworksError
+from attnworks.core.folders import disk_errors
+from attnworks.core.module_tensors import tensors_of
+from attnworks.core.sealed import changed, parse_json, read_json_bytes
 from attnworks.hf import quiet
 from attnworks.hf.attention import equip
 from attnworks.hf.heads import (
@@ -37,9 +40,6 @@ from attnworks.models.folder import (
     write_parts,
 )
 from attnworks.models.surgery import cannot_grow, cannot_keep
-from attnworks.storage.disk import disk_errors
-from attnworks.storage.sealed import changed, parse_json, read_json_bytes
-from attnworks.storage.tensors import tensors_of
 
 PREFIX = "attnworks-"
 README = "README.md"

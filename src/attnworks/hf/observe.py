@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnworks.core.errors import UsageError
 from attnworks.data.text_batch import Kind, TextBatch
-from attnworks.errors import UsageError
 from attnworks.hf.anatomy import groups_of, is_empty
 from attnworks.hf.attention import attend_own_heads, context_given, mask_given, own_heads, register
 from attnworks.mechanisms import Context, Mask

@@ -16,17 +16,17 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
-from attnworks.errors import FolderError, MissingExtraError, UnsafeFileError, in_short
+from attnworks.core.errors import FolderError, MissingExtraError, UnsafeFileError, in_short
+from attnworks.core.folders import check_regular_files, disk_errors
+from attnworks.core.module_tensors import check_device
+from attnworks.core.notation import DTYPES
+from attnworks.core.registry import unknown_name
+from attnworks.core.sealed import changed, parse_json, read_json_bytes
 from attnworks.hf import quiet
 from attnworks.hf.anatomy import ModelKind, model_kind
 from attnworks.hf.folder import PREFIX, is_reshaped, open_reshaped
 from attnworks.hf.heads import ENTRY
 from attnworks.models.folder import PICKLES, cast
-from attnworks.notation import DTYPES
-from attnworks.registry import unknown_name
-from attnworks.storage.disk import check_regular_files, disk_errors
-from attnworks.storage.sealed import changed, parse_json, read_json_bytes
-from attnworks.storage.tensors import check_device
 
 CONFIG, WEIGHTS, INDEX, ADAPTER = (
     "config.json",

@@ -8,10 +8,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from attnworks.core.errors import UsageError
 from attnworks.data.text_batch import Kind, TextBatch
 from attnworks.data.tokenizing import DecoderReader, HuggingFaceReader, decoder_row, ended
 from attnworks.data.tokens import TokenRow, collate_tokens
-from attnworks.errors import UsageError
 from attnworks.hf.anatomy import attention_kinds, foreign_anatomy, groups_of, model_kind
 from attnworks.hf.families import FAMILIES
 from attnworks.hf.observe import Turn, bypassed, interface_shown, observed_by, own_heads_shown

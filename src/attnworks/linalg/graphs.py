@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 
 
 def edge_count(A: Bool[Tensor, "*a i j"]) -> Int[Tensor, "*a"]:

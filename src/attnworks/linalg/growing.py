@@ -20,7 +20,7 @@ import torch.nn.functional as nn
 from jaxtyping import Float
 from torch import Tensor
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 from attnworks.linalg.lowrank import balanced
 
 ENOUGH = 0.3

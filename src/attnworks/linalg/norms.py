@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnworks.linalg.safe import safe_sqrt, widened
-from attnworks.registry import Registry
+from attnworks.core.registry import Registry
+from attnworks.core.safe import safe_sqrt, widened
 
 NORMS = Registry[Callable[[Tensor], Tensor]]("norm")
 

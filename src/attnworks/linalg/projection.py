@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 
 ROUNDING = 1e-9
 """A number of rows that is whole up to so much is not rounded up."""

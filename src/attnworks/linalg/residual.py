@@ -6,10 +6,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from attnworks.core.registry import unknown_name
+from attnworks.core.safe import widened
 from attnworks.linalg.centre import centre_composite, centre_inf
 from attnworks.linalg.norms import NORMS
-from attnworks.linalg.safe import widened
-from attnworks.registry import unknown_name
 
 
 def residual(X: Float[Tensor, "*a i e"], real: Bool[Tensor, "*a i"] | None = None) -> Float[Tensor, "*a i e"]:

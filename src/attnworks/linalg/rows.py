@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attnworks.linalg.scratch import FRESH, Scratch
+from attnworks.core.tensors import FRESH, Scratch
 
 HIDDEN = -1e30
 """The score of a key that may not be seen: far below all others, and finite, so that 0 times it is 0."""

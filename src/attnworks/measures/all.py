@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
+from attnworks.core.registry import Registry
 from attnworks.measures import (
     ablation,
     bounds,
@@ -23,7 +24,6 @@ from attnworks.measures import (
     structure_fit,
 )
 from attnworks.measures.contract import MEASURES, Measure
-from attnworks.registry import Registry
 
 __all__ = [
     "MEASURES_ABOVE",

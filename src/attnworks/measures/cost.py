@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 from attnworks.measures.contract import MEASURES, Declared, Measure, Sample, Samples
 from attnworks.models.anatomy import BlockAnatomy
 from attnworks.models.head_groups import HeadWeights

@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from attnworks.core.safe import widened
 from attnworks.linalg.krylov import SMALL, leading_singular_value
-from attnworks.linalg.safe import widened
 from attnworks.linalg.spectrum import over_threads
 from attnworks.measures.contract import MEASURES, Declared, Measure, Sample, Samples
 from attnworks.traces.layer import StreamTrace

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
+from attnworks.core.registry import unknown_name
 from attnworks.measures.table import TextTable, reading_table
-from attnworks.registry import unknown_name
 from attnworks.traces.layer import SHORT, Kind
 
 Row = Tensor | tuple[str, ...]

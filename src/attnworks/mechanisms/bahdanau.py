@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 from attnworks.mechanisms.contract import MECHANISMS, Attended, Context, Cost, Geometry, Mechanism, dense_edges
 from attnworks.mechanisms.dense import explicit
 from attnworks.mechanisms.mask import Mask

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from attnworks.core.checks import whole
 from attnworks.mechanisms.contract import MECHANISMS, Context
 from attnworks.mechanisms.dense import fused
 from attnworks.mechanisms.engines.blocks import attend_blocks
 from attnworks.mechanisms.engines.edges import Edges, attend_edges
 from attnworks.mechanisms.mask import Mask
-from attnworks.mechanisms.options import whole
 from attnworks.mechanisms.patterns import Blocks, Global, Random
 from attnworks.mechanisms.sparse import Sparse, hidden_keys
 

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 from attnworks.linalg.graphs import diameter
 from attnworks.mechanisms.contract import MECHANISMS, Context, Cost, Geometry, Mechanism
 from attnworks.mechanisms.mask import Mask

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
+from attnworks.core.registry import Registry
 from attnworks.mechanisms.mask import Mask
-from attnworks.registry import Registry
 
 MECHANISMS: Registry[type[Mechanism]] = Registry("mechanism")
 

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 from attnworks.mechanisms.contract import Geometry
 
 

@@ -9,14 +9,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnworks.errors import UsageError
-from attnworks.linalg.safe import widened
+from attnworks.core.errors import UsageError
+from attnworks.core.registry import unknown_name
+from attnworks.core.safe import widened
 from attnworks.mechanisms.contract import MECHANISMS, Attended, Context, Cost, Geometry, Mechanism
 from attnworks.mechanisms.engines.prefix import guarded, linear_attention
 from attnworks.mechanisms.feature_maps import Elu, Exp, FeatureMap, Given, RandomFeatures, Relu, Taylor
 from attnworks.mechanisms.mask import Mask
 from attnworks.mechanisms.reference import may_see
-from attnworks.registry import unknown_name
 
 FIXED: dict[str, type[FeatureMap]] = {"elu": Elu, "relu": Relu, "exp": Exp, "taylor": Taylor}
 

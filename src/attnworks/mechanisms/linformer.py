@@ -8,14 +8,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attnworks.errors import UsageError
+from attnworks.core.checks import whole
+from attnworks.core.errors import UsageError
+from attnworks.core.registry import unknown_name
 from attnworks.mechanisms.contract import MECHANISMS, Attended, Context, Cost, Geometry, Mechanism
 from attnworks.mechanisms.dense import fused
 from attnworks.mechanisms.mask import Mask
-from attnworks.mechanisms.options import whole
 from attnworks.mechanisms.reference import may_see
 from attnworks.mechanisms.scores import scaled_dot
-from attnworks.registry import unknown_name
 
 Share = Literal["none", "heads", "keys-values", "layers"]
 

@@ -9,11 +9,11 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from attnworks.core.checks import whole
 from attnworks.mechanisms.contract import MECHANISMS, Attended, Context
 from attnworks.mechanisms.dense import explicit, fused
 from attnworks.mechanisms.dilation import attend_dilated
 from attnworks.mechanisms.mask import Mask
-from attnworks.mechanisms.options import whole
 from attnworks.mechanisms.patterns import Global, Window
 from attnworks.mechanisms.reference import softmax_by_loops
 from attnworks.mechanisms.scores import scaled_dot

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 
 Member = int | str
 """An offset o (key i + o), "first", "last", "mean", or "block4"."""

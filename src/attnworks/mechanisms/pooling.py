@@ -7,8 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from attnworks.errors import UsageError
-from attnworks.linalg.safe import widened
+from attnworks.core.errors import UsageError
+from attnworks.core.registry import unknown_name
+from attnworks.core.safe import widened
 from attnworks.linalg.softmax import masked_softmax
 from attnworks.mechanisms.contract import MECHANISMS, Attended, Context, Cost, Geometry, Mechanism, dense_edges
 from attnworks.mechanisms.dense import explicit
@@ -16,7 +17,6 @@ from attnworks.mechanisms.feature_maps import Elu
 from attnworks.mechanisms.mask import Mask
 from attnworks.mechanisms.reference import softmax_by_loops
 from attnworks.mechanisms.scores import scaled_dot
-from attnworks.registry import unknown_name
 
 Similarity = Callable[[Tensor, Tensor], Tensor]
 """(Q [b h i k], K [b h j k]) -> f(q_i, k_j) >= 0 [b h i j]"""

@@ -9,12 +9,12 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from attnworks.core.checks import whole
+from attnworks.core.safe import widened
 from attnworks.linalg.projection import sketch_error_formula
-from attnworks.linalg.safe import widened
 from attnworks.mechanisms.contract import MECHANISMS, Attended, Context, Cost, Geometry
 from attnworks.mechanisms.dense import Dense, explicit, fused
 from attnworks.mechanisms.mask import Mask
-from attnworks.mechanisms.options import whole
 from attnworks.mechanisms.reference import may_see
 from attnworks.mechanisms.scores import scaled_dot
 

@@ -7,9 +7,9 @@ import json
 from collections import Counter
 from dataclasses import dataclass, field
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
+from attnworks.core.registry import unknown_name
 from attnworks.mechanisms.contract import MECHANISMS, Geometry, Mechanism
-from attnworks.registry import unknown_name
 
 LONGEST_WORD = 200
 

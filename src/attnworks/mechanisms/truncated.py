@@ -7,13 +7,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from attnworks.core.checks import whole
+from attnworks.core.safe import widened
 from attnworks.linalg.leading import leading
-from attnworks.linalg.safe import widened
 from attnworks.linalg.softmax import masked_softmax
 from attnworks.mechanisms.contract import MECHANISMS, Attended, Context, Cost, Geometry
 from attnworks.mechanisms.dense import Dense
 from attnworks.mechanisms.mask import Mask
-from attnworks.mechanisms.options import whole
 from attnworks.mechanisms.reference import softmax_by_loops
 from attnworks.mechanisms.scores import scaled_dot
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from attnworks.errors import UsageError
+from attnworks.core.checks import whole
+from attnworks.core.errors import UsageError
 from attnworks.mechanisms.contract import MECHANISMS, Context
 from attnworks.mechanisms.dilation import attend_dilated
 from attnworks.mechanisms.mask import Mask
-from attnworks.mechanisms.options import whole
 from attnworks.mechanisms.patterns import Window
 from attnworks.mechanisms.sparse import Sparse, hidden_keys
 

@@ -7,7 +7,7 @@ from typing import overload
 import torch
 from torch import nn
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 from attnworks.models.config import ModelConfig, PureConfig, RecurrentConfig, TransformerConfig
 from attnworks.models.pure import PureAttention
 from attnworks.models.recurrent import Recurrent

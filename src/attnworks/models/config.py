@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, TypeVar, get_args
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
+from attnworks.core.registry import unknown_name
 from attnworks.mechanisms import Geometry, MechanismSpec
 from attnworks.models.head_groups import Group, grouped
-from attnworks.registry import unknown_name
 
 LARGEST_WIDTH = 2**20
 LARGEST_VOCABULARY = 2**26

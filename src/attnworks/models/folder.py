@@ -14,14 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnworks.errors import FolderError, UnsafeFileError
-from attnworks.models.build import Model, build, skeleton
-from attnworks.models.config import ModelConfig
-from attnworks.models.strict import config_from_json, config_to_json
-from attnworks.notation import DTYPES
-from attnworks.storage.disk import disk_errors, new_folder
-from attnworks.storage.pointer import best_of
-from attnworks.storage.sealed import (
+from attnworks.core.errors import FolderError, UnsafeFileError
+from attnworks.core.folders import disk_errors, new_folder
+from attnworks.core.json_records import config_from_json, config_to_json
+from attnworks.core.module_tensors import tensors_of
+from attnworks.core.notation import DTYPES
+from attnworks.core.pointer import best_of
+from attnworks.core.sealed import (
     Table,
     canonical,
     changed,
@@ -35,7 +34,8 @@ from attnworks.storage.sealed import (
     sha256,
     write_tensors,
 )
-from attnworks.storage.tensors import tensors_of
+from attnworks.models.build import Model, build, skeleton
+from attnworks.models.config import ModelConfig
 
 CONFIG, WEIGHTS, MANIFEST = "config.json", "model.safetensors", "manifest.json"
 FORMAT = 1

@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
+from attnworks.core.module_tensors import tensors_of
 from attnworks.mechanisms import Attended, Context, Geometry, Mask, Mechanism, MechanismSpec
-from attnworks.storage.tensors import tensors_of
 
 Group = tuple[MechanismSpec, tuple[int, ...]]
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 from attnworks.linalg.heads import fold_scores, fold_values
 from attnworks.mechanisms import Attended, Context, Mask, Mechanism
 from attnworks.models.config import AttentionConfig

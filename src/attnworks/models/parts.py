@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from attnworks.core.safe import safe_sqrt, widened
 from attnworks.linalg.dropout import dropout
-from attnworks.linalg.safe import safe_sqrt, widened
 from attnworks.models.config import NormKind
 
 

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Complex128, Float, Int
 from torch import Tensor, nn
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 from attnworks.models.config import PositionKind
 
 

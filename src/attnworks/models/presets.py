@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from attnworks.core.registry import unknown_name
 from attnworks.models.config import AttentionConfig, RecurrentConfig, TransformerConfig
-from attnworks.registry import unknown_name
 
 BASE_VOCABULARY = 37_000
 """Byte-pair tokens shared by English and German in the 2017 paper; training replaces it by the corpus's own."""

@@ -8,7 +8,8 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
+from attnworks.core.module_tensors import tensors_of
 from attnworks.models.anatomy import BlockAnatomy, attention_layers, every_layer, heads_of, own_anatomy
 from attnworks.models.build import build
 from attnworks.models.config import AttentionConfig
@@ -16,7 +17,6 @@ from attnworks.models.head_groups import Head, carry_over, check_held
 from attnworks.models.multihead import MultiHead, tie_layers
 from attnworks.models.transformer import Transformer
 from attnworks.models.widths import Widths
-from attnworks.storage.tensors import tensors_of
 
 Mechanisms = Mapping[str, Sequence[str]]
 """Layer (enc.0, dec.1, cross.1) -> the mechanism of each of its heads."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 from attnworks.objectives.embedding import SentenceEmbedding
 from attnworks.objectives.labels import ClassLabels, read_labels
 from attnworks.objectives.language import NextTargetToken, NextToken

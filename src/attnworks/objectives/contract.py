@@ -7,8 +7,8 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from attnworks.core.registry import Registry
 from attnworks.data.batches import Batch
-from attnworks.registry import Registry
 
 
 class Loss(NamedTuple):

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from attnworks.core.errors import UsageError
 from attnworks.data.text_batch import TextBatch
-from attnworks.errors import UsageError
 from attnworks.objectives.language import scores_of
 from attnworks.objectives.text import TEXT_OBJECTIVES, Outputs, TextObjective
 

@@ -7,9 +7,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from attnworks.core.errors import UsageError
 from attnworks.data.text_batch import TextBatch
 from attnworks.data.tokens import Tokens
-from attnworks.errors import UsageError
 from attnworks.objectives.text import TEXT_OBJECTIVES, Outputs, TextObjective
 
 

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attnworks.core.errors import UsageError
 from attnworks.data.text_batch import TextBatch
-from attnworks.errors import UsageError
 from attnworks.objectives.text import Outputs, TextObjective
 
 OwnFunction = Callable[[Outputs, TextBatch], Tensor]

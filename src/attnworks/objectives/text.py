@@ -8,8 +8,8 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
+from attnworks.core.registry import Registry
 from attnworks.data.text_batch import TextBatch
-from attnworks.registry import Registry
 
 
 @dataclass(frozen=True, eq=False)

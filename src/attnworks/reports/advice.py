@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import cycle
 from pathlib import Path
 
-from attnworks.reports.times import COLOURS, check_picture
+from attnworks.core.folders import disk_errors
+from attnworks.core.plotting import COLOURS, check_picture
 from attnworks.reshape.advising import Advice
-from attnworks.storage.disk import disk_errors
 
 SHAPES = {"enc": ("o", "encoder"), "dec": ("s", "decoder"), "cross": ("^", "cross-attention")}
 SMALLEST = 1e-6

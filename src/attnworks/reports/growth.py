@@ -7,9 +7,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from attnworks.core.folders import disk_errors
+from attnworks.core.matplotlib import need_matplotlib
 from attnworks.experiments.growth import ALL, ALONG, NARROW, NONE, SCRATCH, WIDEST, Run, Settings, name_of, runs_of
-from attnworks.reports.plotting import need_matplotlib
-from attnworks.storage.disk import disk_errors
 
 STYLES: dict[str, dict[str, Any]] = {
     "fisher": {"color": "#0072b2", "linewidth": 2.4},

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from attnworks.core.matplotlib import need_matplotlib
 from attnworks.linalg import structure
-from attnworks.reports.plotting import need_matplotlib
 
 WEIGHTS: dict[str, Any] = {"cmap": "viridis", "vmin": 0.0, "vmax": 1.0}
 COLOURS = {"after": "#d55e00", "healed": "#0072b2"}

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from attnworks.core.errors import UsageError
 from attnworks.decoding.evaluating import evaluating
-from attnworks.errors import UsageError
 from attnworks.hf.subject import ForeignSubject
 from attnworks.mechanisms import MECHANISMS, Geometry, MechanismSpec
 from attnworks.mechanisms.spec import option_names

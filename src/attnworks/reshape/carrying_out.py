@@ -12,17 +12,17 @@ from typing import Any
 import torch
 from torch import nn
 
+from attnworks.core.errors import UsageError
+from attnworks.core.progress import Watch, silently
+from attnworks.core.registry import unknown_name
 from attnworks.data.passages import Passage
-from attnworks.errors import UsageError
 from attnworks.hf.subject import ForeignSubject
 from attnworks.models.folder import fingerprint
 from attnworks.objectives.choosing import choose
 from attnworks.objectives.own_callable import OwnFunction
 from attnworks.objectives.text import TextObjective
 from attnworks.receipt import Change, Figures, Healing, Losses, LossesAtLength, Receipt
-from attnworks.registry import unknown_name
 from attnworks.reshape.contract import Bench, Reshape
-from attnworks.reshape.events import Watch, silently
 from attnworks.reshape.healing import LESSONS, OBJECTIVE, check_rate, heal, not_healed
 from attnworks.reshape.long_texts import TrialText, longest
 from attnworks.reshape.scoring import attention_flops, scores_of, time_ratio, weight_bytes

@@ -8,9 +8,9 @@ from typing import ClassVar, NamedTuple
 
 from torch import nn
 
+from attnworks.core.progress import Watch, silently
+from attnworks.core.registry import Registry
 from attnworks.receipt import HeadMap
-from attnworks.registry import Registry
-from attnworks.reshape.events import Watch, silently
 from attnworks.traces.judging import Judge
 from attnworks.traces.subject import Examinee, Spectator
 

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 from attnworks.linalg.simplex import nearest_mix
 from attnworks.mechanisms.members import Member, member_tables, read_members
 from attnworks.reshape.heads import Head

@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
+from attnworks.core.registry import Registry
 from attnworks.linalg.growing import whitened_direction
 from attnworks.measures.growth_statistic import query_states, sampled
-from attnworks.registry import Registry
 from attnworks.reshape.growth.apply import Addition, Keys, NewHead, Rewritten, Step, Values
 from attnworks.reshape.growth.score import FIRST_STEP, Score, Solve, best_direction
 from attnworks.reshape.growth.survey import Survey

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from attnworks.errors import AttnworksError, UsageError
+from attnworks.core.errors import AttnworksError, UsageError
 from attnworks.models.config import LARGEST_WIDTH
 from attnworks.reshape.growth.apply import NewHead, Place
 from attnworks.reshape.growth.score import Kind, Score

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 
 NONE = "none"
 

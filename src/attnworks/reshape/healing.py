@@ -9,12 +9,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from attnworks.core.errors import AttnworksError, UsageError
+from attnworks.core.progress import Watch, silently
 from attnworks.data.text_batch import TextBatch
 from attnworks.decoding.evaluating import evaluating
-from attnworks.errors import AttnworksError, UsageError
 from attnworks.models.config import LARGEST_FLOAT
 from attnworks.models.folder import cast
-from attnworks.reshape.events import Watch, silently
 from attnworks.traces.judging import Judge
 from attnworks.traces.layer import StreamTrace
 from attnworks.traces.subject import Spectator, Subject

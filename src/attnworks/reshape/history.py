@@ -20,18 +20,18 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
-from attnworks.errors import FolderError
+from attnworks.core.errors import FolderError
+from attnworks.core.folders import check_regular, disk_errors, new_folder
+from attnworks.core.json_records import parse
+from attnworks.core.pointer import BEST, CHECKPOINTS, LAST, best_of, point
+from attnworks.core.sealed import changed, read_sealed, seal
 from attnworks.hf.folder import README, is_reshaped, write_foreign
 from attnworks.hf.open import WANTED, folder_of
 from attnworks.models.folder import CONFIG, MANIFEST, load
-from attnworks.models.strict import parse
 from attnworks.models.transformer import Transformer
 from attnworks.receipt import Receipt
 from attnworks.reshape.contract import RESHAPES
 from attnworks.reshape.growth.apply import stretched_state
-from attnworks.storage.disk import check_regular, disk_errors, new_folder
-from attnworks.storage.pointer import BEST, CHECKPOINTS, LAST, best_of, point
-from attnworks.storage.sealed import changed, read_sealed, seal
 from attnworks.training.checkpoint import read_optimiser, read_progress, restore_optimiser, save_checkpoint
 from attnworks.training.run import RECIPE, SOURCE, TARGET, load_vocabularies, read_recipe
 

@@ -9,8 +9,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from attnworks.core.errors import UsageError
 from attnworks.decoding.evaluating import evaluating
-from attnworks.errors import UsageError
 from attnworks.mechanisms import Geometry, Mechanism, MechanismSpec
 from attnworks.mechanisms.structured import Structured
 from attnworks.models.head_groups import HeadGroups, mask_of_heads

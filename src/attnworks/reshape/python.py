@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from attnworks.core.progress import Watch, silently
 from attnworks.data.passages import Passage
 from attnworks.objectives.own_callable import OwnFunction
 from attnworks.receipt import Receipt
@@ -12,7 +13,6 @@ from attnworks.reshape.advising import Advice
 from attnworks.reshape.advising import advise as advise_on
 from attnworks.reshape.carrying_out import Care, bench_for, carry_out
 from attnworks.reshape.contract import Reshape
-from attnworks.reshape.events import Watch, silently
 from attnworks.reshape.growing import KINDS, Grow
 from attnworks.reshape.projecting import Project
 from attnworks.reshape.pruning import Prune

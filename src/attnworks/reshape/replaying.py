@@ -5,14 +5,14 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from attnworks.errors import FolderError, UsageError
-from attnworks.models.strict import parse
-from attnworks.notation import DTYPES
+from attnworks.core.errors import FolderError, UsageError
+from attnworks.core.json_records import parse
+from attnworks.core.notation import DTYPES
+from attnworks.core.progress import Watch, silently
+from attnworks.core.registry import unknown_name
 from attnworks.receipt import Receipt
-from attnworks.registry import unknown_name
 from attnworks.reshape.carrying_out import Care, carry_out
 from attnworks.reshape.contract import RESHAPES
-from attnworks.reshape.events import Watch, silently
 from attnworks.reshape.history import Place, check_history, check_new, receipts_of, write_outcome
 from attnworks.reshape.texts import found_again
 from attnworks.traces.subject import open_examinee

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attnworks.core.errors import UsageError
 from attnworks.decoding.evaluating import evaluating
-from attnworks.errors import UsageError
 from attnworks.measures.contract import Samples, Setting
 from attnworks.measures.folding import Moments
 from attnworks.measures.labels import FEWEST_SENTENCES

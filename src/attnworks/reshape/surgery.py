@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 from attnworks.hf.anatomy import foreign_anatomy, groups_of, parts_unknown
 from attnworks.hf.attention import equip
 from attnworks.hf.heads import (

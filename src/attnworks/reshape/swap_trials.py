@@ -11,14 +11,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from attnworks.core.errors import UsageError
+from attnworks.core.progress import Watch, silently
 from attnworks.decoding.evaluating import evaluating
-from attnworks.errors import UsageError
 from attnworks.hf.anatomy import HFPart
 from attnworks.mechanisms import MECHANISMS, Context, Geometry, Mask, MechanismSpec
 from attnworks.models.anatomy import Part
 from attnworks.models.head_groups import HeadGroups, carry_over, grouped
 from attnworks.models.multihead import MultiHead
-from attnworks.reshape.events import Watch, silently
 from attnworks.reshape.surgery import attention_parts, groups_in, mechanisms_of
 from attnworks.timing import Interval, interleave_within
 from attnworks.traces.judging import Judge

@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import nn
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 from attnworks.mechanisms import Geometry, MechanismSpec
 from attnworks.models.config import check_serves
 from attnworks.reshape.advising import advise, check_length, check_max_error, swapped, trial_of, whole_layers

@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from attnworks.core.progress import silently
 from attnworks.data.passages import from_pair
 from attnworks.models import TransformerConfig, preset
 from attnworks.models.anatomy import attention_layers, heads_of
 from attnworks.objectives.choosing import choose
 from attnworks.reshape.carrying_out import Care, judge_on
-from attnworks.reshape.events import silently
 from attnworks.reshape.growing import look_around, said, settle
 from attnworks.reshape.growth.apply import Place, Step, grow_in_place, stretched_state
 from attnworks.reshape.growth.score import Kind

@@ -7,7 +7,7 @@ import ipaddress
 import socket
 from contextlib import suppress
 
-from attnworks.errors import AttnworksError, UsageError
+from attnworks.core.errors import AttnworksError, UsageError
 
 
 class NoPlaceError(AttnworksError):

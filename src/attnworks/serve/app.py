@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from attnworks.errors import AttnworksError, printable
+from attnworks.core.errors import AttnworksError, printable
 from attnworks.reports.page.contents import Contents
 from attnworks.reports.page.html import page_html, policy
 from attnworks.serve.guarding import Guard, refusal

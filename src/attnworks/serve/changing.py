@@ -10,9 +10,9 @@ from typing import Any
 
 from torch import nn
 
+from attnworks.core.errors import UsageError
 from attnworks.data.passages import embedded
 from attnworks.data.tokenizing import SideReader
-from attnworks.errors import UsageError
 from attnworks.hf.subject import ForeignSubject
 from attnworks.objectives.choosing import choose
 from attnworks.reshape.advising import swapped, whole_layers

@@ -11,9 +11,9 @@ from typing import Any
 
 from torch import Tensor
 
+from attnworks.core.errors import UsageError
 from attnworks.data.passages import Passage, embedded, from_texts
 from attnworks.decoding.evaluating import evaluating
-from attnworks.errors import UsageError
 from attnworks.exam.examination import Examination
 from attnworks.exam.examiner import Request
 from attnworks.exam.run import run_examination

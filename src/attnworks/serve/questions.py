@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 
 LARGEST = 64 * 1024
 """Bytes of a question."""

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
+from attnworks.core.folders import disk_errors
 from attnworks.exam.folder import EXAM
 from attnworks.reshape.history import receipts_of
 from attnworks.serve.addresses import check_local, listen, local_hosts, shown
@@ -17,7 +18,6 @@ from attnworks.serve.browser import opened
 from attnworks.serve.live import LiveModel
 from attnworks.serve.running import run
 from attnworks.serve.work import Worker
-from attnworks.storage.disk import disk_errors
 from attnworks.traces.subject import open_examinee
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
-from attnworks.errors import AttnworksError
+from attnworks.core.errors import AttnworksError
 
 T = TypeVar("T")
 

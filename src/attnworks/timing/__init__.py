@@ -1,7 +1,6 @@
 """Timing that survives a noisy machine: candidates take turns, and only ratios inside one round are compared."""
 
-from attnworks.timing.attention import BOTH, FORWARD, Core, Inputs, Task, core_of, draw, passes_over, roofline
-from attnworks.timing.interleaved import (
+from attnworks.core.timing import (
     CONFIDENCE,
     Interval,
     Race,
@@ -10,6 +9,7 @@ from attnworks.timing.interleaved import (
     interleave_within,
     median_interval,
 )
+from attnworks.timing.attention import BOTH, FORWARD, Core, Inputs, Task, core_of, draw, passes_over, roofline
 from attnworks.timing.memory import Peak, ask_child, peak_above
 from attnworks.timing.versus_dense import Comparison, Row, compare, verdict
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 from attnworks.mechanisms import Context, Geometry, Mask, Mechanism
 
 FORWARD, BOTH = "forward", "forward+backward"

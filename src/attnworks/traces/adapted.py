@@ -9,17 +9,17 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from attnworks.core.errors import UsageError
+from attnworks.core.notation import tolerance
+from attnworks.core.registry import unknown_name
 from attnworks.data.text_batch import Kind, TextBatch
 from attnworks.data.tokenizing import readers_of
 from attnworks.data.tokens import TokenRow
-from attnworks.errors import UsageError
 from attnworks.mechanisms import Mask
 from attnworks.mechanisms.dense import fused
 from attnworks.models.anatomy import BlockAnatomy
 from attnworks.models.head_groups import HeadWeights
-from attnworks.notation import tolerance
 from attnworks.objectives.text import Abilities, Outputs
-from attnworks.registry import unknown_name
 from attnworks.traces.layer import SHORT, LayerTrace, Slot, StreamTrace, linear_queries
 from attnworks.traces.subject import Examinee, Spectator
 

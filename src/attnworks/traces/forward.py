@@ -11,11 +11,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from attnworks.core.errors import UsageError
+from attnworks.core.notation import tolerance
 from attnworks.data.text_batch import Kind, TextBatch
 from attnworks.data.tokens import Tokens
-from attnworks.errors import UsageError
 from attnworks.models.anatomy import BlockAnatomy, Role
-from attnworks.notation import tolerance
 from attnworks.traces.layer import LayerTrace, Slot
 from attnworks.traces.subject import Spectator, Subject, first
 

@@ -12,12 +12,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attnworks.core.notation import tolerance
+from attnworks.core.tensors import FRESH, Scratch
 from attnworks.data.text_batch import Kind
 from attnworks.data.tokens import Tokens
-from attnworks.linalg.scratch import FRESH, Scratch
 from attnworks.mechanisms import Mask
 from attnworks.models.head_groups import HeadWeights, Scoring
-from attnworks.notation import tolerance
 
 SHORT: dict[str, str] = {"encoder": "enc", "decoder": "dec", "cross": "cross"}
 LOWEST_LOG = -1e4

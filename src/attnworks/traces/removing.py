@@ -9,9 +9,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
+from attnworks.core.registry import unknown_name
 from attnworks.models.anatomy import BlockAnatomy, Part
-from attnworks.registry import unknown_name
 from attnworks.traces.subject import Subject, first
 
 REMOVABLE = ("skip", "mlp", "norm")

@@ -11,10 +11,10 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
+from attnworks.core.errors import UsageError
 from attnworks.data.text_batch import Kind, TextBatch
 from attnworks.data.tokenizing import SideReader
 from attnworks.data.tokens import TokenRow
-from attnworks.errors import UsageError
 from attnworks.models.anatomy import BlockAnatomy
 from attnworks.models.head_groups import HeadWeights
 from attnworks.objectives.text import Abilities, Outputs

@@ -11,14 +11,14 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from attnworks.errors import AttnworksError, FolderError
+from attnworks.core.errors import AttnworksError, FolderError
+from attnworks.core.folders import disk_errors, new_folder, set_aside
+from attnworks.core.json_records import parse
+from attnworks.core.module_tensors import parameters_of, tensors_of
+from attnworks.core.pointer import BEST, CHECKPOINTS, LAST, TRAINING, point, pointed_at
+from attnworks.core.sealed import changed, is_table, read_sealed, read_tensors, seal, write_tensors
 from attnworks.models import Model
 from attnworks.models.folder import load, write_model
-from attnworks.models.strict import parse
-from attnworks.storage.disk import disk_errors, new_folder, set_aside
-from attnworks.storage.pointer import BEST, CHECKPOINTS, LAST, TRAINING, point, pointed_at
-from attnworks.storage.sealed import changed, is_table, read_sealed, read_tensors, seal, write_tensors
-from attnworks.storage.tensors import parameters_of, tensors_of
 
 OPTIMISER = "optimiser.safetensors"
 NAME = re.compile(r"step-([0-9]{8,})")

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import nn
 
+from attnworks.core.errors import AttnworksError
+from attnworks.core.team import Team
 from attnworks.data.batches import BatchOrder, Example, collate
-from attnworks.errors import AttnworksError
 from attnworks.objectives import Objective
-from attnworks.training.distributed import Team
 from attnworks.training.events import StepDone
 
 

@@ -7,7 +7,7 @@ import os
 from dataclasses import asdict
 from pathlib import Path
 
-from attnworks.storage.disk import disk_errors, free_name, read_file, write_file
+from attnworks.core.folders import disk_errors, free_name, read_file, write_file
 from attnworks.training.events import Event, Grown, Remark, Saved, Validated
 
 METRICS = "metrics.jsonl"

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from attnworks.core.errors import UsageError
 from attnworks.data.vocabulary import VocabularyKind
-from attnworks.errors import UsageError
 from attnworks.training.schedule import ScheduleKind
 
 

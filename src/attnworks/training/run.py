@@ -21,20 +21,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attnworks.core.errors import FolderError, UsageError
+from attnworks.core.folders import disk_errors, new_folder, set_aside, write_file
+from attnworks.core.json_records import config_from_json, parse
+from attnworks.core.module_tensors import check_device
+from attnworks.core.pointer import BEST, LAST, point, pointed_at
+from attnworks.core.sealed import changed, read_json_bytes, read_sealed, seal, sha256
+from attnworks.core.team import Team
 from attnworks.data.batches import BatchOrder, encode
 from attnworks.data.corpora import Corpus, open_corpus
 from attnworks.data.vocabulary import Vocabulary
 from attnworks.decoding.translate import translations
-from attnworks.errors import FolderError, UsageError
 from attnworks.mechanisms import Mechanism
 from attnworks.models import PureConfig, Recurrent, RecurrentConfig, Transformer, TransformerConfig, build, preset
 from attnworks.models.folder import read_config, read_manifest
-from attnworks.models.strict import config_from_json, parse
 from attnworks.objectives import Seq2Seq
-from attnworks.storage.disk import disk_errors, new_folder, set_aside, write_file
-from attnworks.storage.pointer import BEST, LAST, point, pointed_at
-from attnworks.storage.sealed import changed, read_json_bytes, read_sealed, seal, sha256
-from attnworks.storage.tensors import check_device
 from attnworks.training.checkpoint import (
     Progress,
     forget_others,
@@ -43,7 +44,6 @@ from attnworks.training.checkpoint import (
     resume_point,
     save_checkpoint,
 )
-from attnworks.training.distributed import Team
 from attnworks.training.evaluate import Scores, mean_loss, translation_scores
 from attnworks.training.events import Event, Grown, Remark, Saved, Validated, Watcher
 from attnworks.training.loop import DivergedError, Loop

@@ -9,15 +9,15 @@ from typing import Any
 
 import torch
 
+from attnworks.core.errors import FolderError
+from attnworks.core.pointer import best_of
 from attnworks.data.batches import Example, collate
 from attnworks.data.vocabulary import BOS, EOS, Vocabulary
 from attnworks.decoding import BeamStep, Hypothesis, beam
 from attnworks.decoding.evaluating import evaluating
 from attnworks.decoding.translate import longest_target
-from attnworks.errors import FolderError
 from attnworks.models import Observation, Recurrent, Transformer
 from attnworks.models.folder import load
-from attnworks.storage.pointer import best_of
 from attnworks.training.run import load_vocabularies, read_recipe
 
 TRACE_FORMAT = 2

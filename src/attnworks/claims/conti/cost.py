@@ -11,7 +11,7 @@ from attnworks.claims.contract import Between, Finding, Verdict, not_computed, s
 from attnworks.claims.drawing import Draw
 from attnworks.claims.sides import both, more, same
 from attnworks.claims.together import together
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 from attnworks.mechanisms import Geometry
 from attnworks.mechanisms.dense import Dense
 from attnworks.models.counting import PUBLISHED, layer_flops, quadratic_share

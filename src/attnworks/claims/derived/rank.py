@@ -25,6 +25,7 @@ from attnworks.claims.networks import collapsing, drawn_network, given_network
 from attnworks.claims.path_sums import every_path, folded, one_bias, sum_of_paths
 from attnworks.claims.sides import at_most, same
 from attnworks.claims.together import together
+from attnworks.core.notation import tolerance
 from attnworks.linalg.bounds import (
     LARGEST_ROW_RANGE,
     HeadSizes,
@@ -45,7 +46,6 @@ from attnworks.linalg.perturbation import entrywise_gap, split_logits
 from attnworks.linalg.projection import exact_low_rank, jl_inner_dim, rows_for_error, sketch_error, sketch_error_formula
 from attnworks.linalg.residual import best_row, residual_norm
 from attnworks.mechanisms import Mask
-from attnworks.notation import tolerance
 
 Rows = Annotated[int, Between(2, 13)]
 Width = Annotated[int, Between(1, 7)]

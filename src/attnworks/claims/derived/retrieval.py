@@ -11,6 +11,7 @@ from torch import Tensor
 from attnworks.claims.contract import Between, Finding, Verdict, statement
 from attnworks.claims.drawing import Draw
 from attnworks.claims.sides import at_most
+from attnworks.core.notation import tolerance
 from attnworks.linalg.retrieval import (
     attention_weights,
     even_covariances,
@@ -22,7 +23,6 @@ from attnworks.linalg.retrieval import (
     two_key_query,
     two_key_weight,
 )
-from attnworks.notation import tolerance
 
 
 @statement(

@@ -26,7 +26,7 @@ __all__ = ["SPLITS", "generate", "pairs", "texts"]
 def texts(seed: int, split: str = "train") -> Iterator[tuple[Sentence, ...]]:
     """The endless stream of texts of a seed and a split, before they are put into words."""
     if split not in SPLITS:
-        from attnworks.errors import UsageError
+        from attnworks.core.errors import UsageError
 
         raise UsageError(
             asked="a split of the grammar corpus",
@@ -54,7 +54,7 @@ def generate(seed: int, split: str = "train") -> Iterator[Pair]:
 def pairs(n: int, seed: int = 0, split: str = "train") -> list[Pair]:
     """The first n pairs of a seed and a split."""
     if n < 0:
-        from attnworks.errors import UsageError
+        from attnworks.core.errors import UsageError
 
         raise UsageError(
             asked="the number of pairs", expected="zero or more", got=str(n), remedy="ask for zero or more pairs"

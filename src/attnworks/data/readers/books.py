@@ -12,11 +12,11 @@ from threading import Thread
 from types import ModuleType
 from typing import Any
 
+from attnworks.core.errors import MissingExtraError, UsageError
 from attnworks.data.pair import Pair
 from attnworks.data.readers.contract import CORPORA
 from attnworks.data.readers.report import Tally
 from attnworks.data.readers.splitting import split_by_source
-from attnworks.errors import MissingExtraError, UsageError
 
 DATASET, CONFIG = "Helsinki-NLP/opus_books", "en-it"
 PATIENCE_IN_SECONDS = 4.0

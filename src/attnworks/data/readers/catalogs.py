@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from gettext import GNUTranslations
 from pathlib import Path
 
+from attnworks.core.errors import FolderError
 from attnworks.data.pair import Pair
 from attnworks.data.readers.contract import CORPORA
 from attnworks.data.readers.report import Tally
 from attnworks.data.readers.splitting import split_by_source
-from attnworks.errors import FolderError
 
 DEFAULT_FOLDER = "/usr/share/locale"
 

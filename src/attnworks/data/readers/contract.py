@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from attnworks.core.registry import Registry
 from attnworks.data.pair import Pair
 from attnworks.data.readers.report import Report
-from attnworks.registry import Registry
 
 
 class Bounds(NamedTuple):

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from attnworks.core.errors import UsageError
 from attnworks.data import grammar
 from attnworks.data.pair import Pair
 from attnworks.data.readers.contract import CORPORA, Bounds, Splits
 from attnworks.data.readers.report import Report
-from attnworks.errors import UsageError
 
 TRAINING_PAIRS = 30_000
 HELD_OUT_PAIRS = 1_000

@@ -10,7 +10,7 @@ from itertools import count
 from pathlib import Path
 from typing import Protocol
 
-from attnworks.errors import AttnworksError, FolderError, UsageError
+from attnworks.core.errors import AttnworksError, FolderError, UsageError
 
 
 class Digest(Protocol):

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
 
+from attnworks.core.errors import UsageError
 from attnworks.data.pair import Pair
 from attnworks.data.readers.contract import CORPORA
 from attnworks.data.readers.lines import LONGEST_LINE, numbered_lines
 from attnworks.data.readers.report import Tally
 from attnworks.data.readers.splitting import split_by_source
-from attnworks.errors import UsageError
 
 _ENDED = (0, "")
 

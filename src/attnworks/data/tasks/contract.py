@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from attnworks.errors import UsageError
-from attnworks.registry import Registry, unknown_name
+from attnworks.core.errors import UsageError
+from attnworks.core.registry import Registry, unknown_name
 
 Split = Literal["train", "test"]
 Readout = Literal["mean", "last"]

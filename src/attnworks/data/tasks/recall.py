@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from attnworks.core.errors import UsageError
 from attnworks.data.tasks.contract import TASKS, Split, Task
-from attnworks.errors import UsageError
 
 
 @dataclass(frozen=True)

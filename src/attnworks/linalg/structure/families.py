@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 
 # --- assignments ------------------------------------------------------------------------------------------------------
 

@@ -11,13 +11,13 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attnworks.errors import UsageError
-from attnworks.linalg.safe import widened
+from attnworks.core.errors import UsageError
+from attnworks.core.registry import unknown_name
+from attnworks.core.safe import widened
 from attnworks.linalg.structure.families import shift_map
 from attnworks.linalg.structure.members import FAMILIES, Member, Terms
 from attnworks.linalg.structure.projecting import small_errors
 from attnworks.linalg.structure.searching import beyond
-from attnworks.registry import unknown_name
 
 
 @dataclass(frozen=True)

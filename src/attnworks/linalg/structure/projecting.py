@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attnworks.errors import UsageError
-from attnworks.linalg.safe import widened
+from attnworks.core.errors import UsageError
+from attnworks.core.safe import widened
 from attnworks.linalg.structure.families import band_mask
 
 

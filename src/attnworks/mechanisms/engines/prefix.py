@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attnworks.linalg.scratch import Scratch
+from attnworks.core.tensors import Scratch
 
 ELEMENTWISE = ("identity", "elu", "relu", "exp")
 """Maps that the kernel applies itself, chunk by chunk, in both directions, so that features are never stored."""

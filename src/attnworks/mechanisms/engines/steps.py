@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnworks.linalg.scratch import Scratch
+from attnworks.core.tensors import Scratch
 
 CACHE = 2_621_440
 """Bytes of scores in one step: about what two cores hold near."""

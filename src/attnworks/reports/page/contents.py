@@ -10,7 +10,7 @@ from pathlib import PurePath
 from typing import Any, Literal
 
 from attnworks import __version__
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 from attnworks.exam.comparing import compare
 from attnworks.exam.examination import Examination
 from attnworks.measures.reading import Reading

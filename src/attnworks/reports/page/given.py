@@ -10,16 +10,16 @@ from typing import Any, NamedTuple, NoReturn
 
 import torch
 
-from attnworks.errors import AttnworksError, FolderError
+from attnworks.core.errors import AttnworksError, FolderError
+from attnworks.core.folders import disk_errors
+from attnworks.core.json_records import parse
+from attnworks.core.sealed import changed, parse_json, read_json_bytes, unsealed
 from attnworks.exam.examination import Examination, Pin
-from attnworks.models.strict import parse
 from attnworks.receipt import LARGEST_COUNT
 from attnworks.reports.page.contents import Advised
 from attnworks.reports.page.sentences import Sentence
 from attnworks.reshape.advising import Advice
 from attnworks.reshape.swap_trials import Trial
-from attnworks.storage.disk import disk_errors
-from attnworks.storage.sealed import changed, parse_json, read_json_bytes, unsealed
 from attnworks.timing import Interval
 from attnworks.traces.layer import Slot
 from attnworks.training.trained import TRACE_FORMAT

@@ -8,7 +8,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from attnworks.errors import FolderError, UsageError
+from attnworks.core.errors import FolderError, UsageError
+from attnworks.core.folders import disk_errors, write_file
 from attnworks.exam.examination import Examination
 from attnworks.exam.folder import read_exam
 from attnworks.receipt import Receipt
@@ -16,7 +17,6 @@ from attnworks.reports.page.contents import Advised, Contents, Exam, label_of, p
 from attnworks.reports.page.given import read_advice, read_trace
 from attnworks.reports.page.html import page_html
 from attnworks.reshape.history import receipts_of
-from attnworks.storage.disk import disk_errors, write_file
 
 AnyPath = str | os.PathLike[str]
 FRAME_HEIGHT = 720

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from attnworks.errors import UsageError, in_short
+from attnworks.core.errors import UsageError, in_short
 
 
 def parameters_of(model: nn.Module) -> dict[str, nn.Parameter]:

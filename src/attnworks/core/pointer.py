@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from attnworks.storage.disk import write_file
-from attnworks.storage.sealed import changed, read_sealed, seal
+from attnworks.core.folders import write_file
+from attnworks.core.sealed import changed, read_sealed, seal
 
 CHECKPOINTS, LAST, BEST, TRAINING = "checkpoints", "last.json", "best.json", "training.json"
 

@@ -15,7 +15,7 @@ import torch
 from click.testing import CliRunner
 
 from attnworks.cli import main
-from attnworks.training.distributed import Team, join_team
+from attnworks.core.team import Team, join_team
 from attnworks.training.run import Run, read_recipe
 from tests.training.processes import in_processes, needs_fork
 from tests.training.training_helpers import metrics_of, state_of, weights_of, write_pairs

@@ -8,9 +8,9 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from attnworks.errors import FolderError
-from attnworks.reports.plotting import need_matplotlib
-from attnworks.storage.disk import disk_errors
+from attnworks.core.errors import FolderError
+from attnworks.core.folders import disk_errors
+from attnworks.core.matplotlib import need_matplotlib
 
 Curve = Mapping[int, float]
 """Seconds by length."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
 
 
 def whole(name: str, option: str, value: object, least: int, remedy: str) -> int:

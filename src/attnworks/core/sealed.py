@@ -13,9 +13,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from attnworks.errors import AttnworksError, FolderError, UsageError
-from attnworks.notation import DTYPES
-from attnworks.storage.disk import check_regular, read_file
+from attnworks.core.errors import AttnworksError, FolderError, UsageError
+from attnworks.core.folders import check_regular, read_file
+from attnworks.core.notation import DTYPES
 
 LARGEST_JSON = 64 * 2**20
 STORABLE = (*DTYPES, "bool", "int32", "int64")

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, TypeVar, cast
 
-from attnworks.errors import UnknownNameError, UsageError
+from attnworks.core.errors import UnknownNameError, UsageError
 
 T = TypeVar("T")
 Entry = TypeVar("Entry")

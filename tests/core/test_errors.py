@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 
-from attnworks import errors
-from attnworks.errors import (
+from attnworks.core import errors
+from attnworks.core.errors import (
     AttnworksError,
     FolderError,
     MissingExtraError,

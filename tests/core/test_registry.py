@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from attnworks.errors import UnknownNameError, UsageError
-from attnworks.registry import Registry, unknown_name
+from attnworks.core.errors import UnknownNameError, UsageError
+from attnworks.core.registry import Registry, unknown_name
 
 
 @pytest.fixture

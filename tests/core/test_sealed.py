@@ -11,9 +11,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnworks.errors import FolderError
-from attnworks.storage import sealed
-from attnworks.storage.sealed import read_sealed, read_tensors, seal, write_tensors
+from attnworks.core import sealed
+from attnworks.core.errors import FolderError
+from attnworks.core.sealed import read_sealed, read_tensors, seal, write_tensors
 
 LETTERS = st.characters(exclude_categories=["Cs"])
 VALUES = st.recursive(

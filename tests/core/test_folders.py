@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from attnworks.errors import FolderError, UsageError
-from attnworks.storage import disk
-from attnworks.storage.disk import disk_errors, new_folder, write_file
-from attnworks.storage.pointer import BEST, LAST, best_of, point, pointed_at
-from attnworks.storage.sealed import seal
+from attnworks.core import folders
+from attnworks.core.errors import FolderError, UsageError
+from attnworks.core.folders import disk_errors, new_folder, write_file
+from attnworks.core.pointer import BEST, LAST, best_of, point, pointed_at
+from attnworks.core.sealed import seal
 
 
 def test_write_file_replaces(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_new_folder_takes_the_place_of_an_old_one(
     exchange: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not exchange:
-        monkeypatch.setattr(disk, "_exchange", lambda one, other: False)
+        monkeypatch.setattr(folders, "_exchange", lambda one, other: False)
     place = tmp_path / "x"
     for text in ("1", "2"):
         with new_folder(place) as scratch:

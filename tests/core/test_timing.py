@@ -4,7 +4,8 @@ from itertools import product
 
 import pytest
 
-from attnworks.timing import Race, contains_one, interleave, interleave_within, interleaved, median_interval
+from attnworks.core import timing
+from attnworks.timing import Race, contains_one, interleave, interleave_within, median_interval
 
 
 class Clock:
@@ -74,7 +75,7 @@ def test_a_ratio_is_measurable_if_its_interval_lies_to_one_side_of_one() -> None
 def test_as_many_rounds_as_fit_and_at_least_those_that_an_interval_needs(
     each: float, rounds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(interleaved, "ROUNDS", 101)
+    monkeypatch.setattr(timing, "ROUNDS", 101)
     clock = Clock()
 
     def work() -> None:

@@ -8,9 +8,9 @@ import typing
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
 
-from attnworks.errors import UsageError
+from attnworks.core.errors import UsageError
+from attnworks.core.registry import unknown_name
 from attnworks.models.config import LARGEST_FLOAT, ModelConfig
-from attnworks.registry import unknown_name
 
 T = TypeVar("T")
 

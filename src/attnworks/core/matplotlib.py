@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
-from attnworks.errors import MissingExtraError
+from attnworks.core.errors import MissingExtraError
 
 
 def need_matplotlib(path: Path) -> None:

@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 
 import attnworks
+from attnworks.core.errors import FolderError, UsageError, printable
+from attnworks.core.folders import disk_errors, read_file, set_aside
 from attnworks.data.corpora import open_corpus
 from attnworks.data.passages import from_file
 from attnworks.data.readers import lines
 from attnworks.data.vocabulary import Vocabulary
-from attnworks.errors import FolderError, UsageError, printable
 from attnworks.experiments.kept_results import read_kept
 from attnworks.hf.open import open_pretrained
 from attnworks.reshape.texts import from_lines
-from attnworks.storage.disk import disk_errors, read_file, set_aside
 from tests.exam_helpers import LINES, save_tiny, tiny_run
 from tests.faults.campaign import SPECIAL, time_limit
 

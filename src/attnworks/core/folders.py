@@ -15,7 +15,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from attnworks.errors import AttnworksError, FolderError
+from attnworks.core.errors import AttnworksError, FolderError
 
 LARGEST_FILE = 2**40
 """Bytes of the largest file that is opened at all."""
