@@ -16,7 +16,7 @@ import torch
 from click.testing import CliRunner, Result
 
 from attnworks.cli import main
-from attnworks.core.pointer import LAST, pointed_at
+from attnworks.core.sealed import LAST, pointed_at
 from attnworks.models.presets import PRESETS
 from attnworks.training.run import Run, read_recipe
 from tests.training.training_helpers import SMALL, metrics_of, state_of, write_pairs

@@ -11,8 +11,7 @@ import pytest
 from attnworks.core import folders
 from attnworks.core.errors import FolderError, UsageError
 from attnworks.core.folders import disk_errors, new_folder, write_file
-from attnworks.core.pointer import BEST, LAST, best_of, point, pointed_at
-from attnworks.core.sealed import seal
+from attnworks.core.sealed import BEST, LAST, best_of, point, pointed_at, seal
 
 
 def test_write_file_replaces(tmp_path: Path) -> None:

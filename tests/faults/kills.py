@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from attnworks.core.errors import FolderError
-from attnworks.core.pointer import LAST, pointed_at
+from attnworks.core.sealed import LAST, pointed_at
 from attnworks.models import AttentionConfig, PureConfig, build, load, save
 from attnworks.models.presets import PRESETS
 from attnworks.training.checkpoint import checkpoints

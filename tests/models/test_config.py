@@ -12,11 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnworks.core.errors import AttnworksError, UnknownNameError, UsageError
-from attnworks.core.json_records import config_from_json, config_to_json
 from attnworks.mechanisms import MechanismSpec, names
 from attnworks.models import PRESETS, AttentionConfig, ModelConfig, PureConfig, RecurrentConfig, TransformerConfig
 from attnworks.models.build import skeleton
-from attnworks.models.config import LARGEST_VOCABULARY, LARGEST_WIDTH, MOST_LAYERS
+from attnworks.models.config import LARGEST_VOCABULARY, LARGEST_WIDTH, MOST_LAYERS, config_from_json, config_to_json
 from tests.helpers import unchecked
 from tests.model_helpers import attention_config, pure_config, recurrent_config, transformer_config
 

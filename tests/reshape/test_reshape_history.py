@@ -15,8 +15,7 @@ from safetensors.torch import load_file, save_file
 import attnworks
 from attnworks.cli import main
 from attnworks.core.errors import AttnworksError, FolderError, UsageError
-from attnworks.core.pointer import BEST, LAST, best_of, pointed_at
-from attnworks.core.sealed import seal, sha256
+from attnworks.core.sealed import BEST, LAST, best_of, pointed_at, seal, sha256
 from attnworks.data.vocabulary import Vocabulary
 from attnworks.models import Transformer
 from attnworks.models.folder import fingerprint

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from attnworks.core.errors import AttnworksError, FolderError
-from attnworks.core.pointer import BEST, LAST, pointed_at
+from attnworks.core.sealed import BEST, LAST, pointed_at
 from attnworks.models import Model, build, load
 from attnworks.training.checkpoint import Progress, load_checkpoint, optimiser_tensors, save_checkpoint
 from tests.training.training_helpers import SMALL, tensor_sha256, weights_of

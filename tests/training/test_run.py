@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from attnworks.core.errors import FolderError, UnknownNameError, UsageError
-from attnworks.core.pointer import BEST, LAST, best_of, point, pointed_at
-from attnworks.core.sealed import read_sealed, seal
+from attnworks.core.sealed import BEST, LAST, best_of, point, pointed_at, read_sealed, seal
 from attnworks.data.vocabulary import Vocabulary
 from attnworks.models import Recurrent, Transformer, load
 from attnworks.models.presets import PRESETS

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from attnworks.core.errors import FolderError
-from attnworks.core.pointer import BEST, pointed_at
+from attnworks.core.sealed import BEST, pointed_at
 from attnworks.data.vocabulary import BOS, EOS
 from attnworks.decoding import Hypothesis
 from attnworks.training import run as run_module

@@ -125,8 +125,8 @@ def _count(name: str, vocabulary: int | None) -> dict[str, int]:
 
 def _find_config(name: str) -> ModelConfig:
     from attnworks.core.errors import FolderError
-    from attnworks.core.pointer import best_of
     from attnworks.core.registry import unknown_name
+    from attnworks.core.sealed import best_of
     from attnworks.models.counting import PUBLISHED
     from attnworks.models.folder import CONFIG, read_config_file
     from attnworks.models.presets import PRESETS

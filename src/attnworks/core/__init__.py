@@ -1,1 +1,1 @@
-"""Files that are there whole or not at all, and are read with suspicion."""
+"""Errors, checks, folders on disk, processes and timing: nothing about attention."""

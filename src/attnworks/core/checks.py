@@ -15,3 +15,6 @@ def whole(name: str, option: str, value: object, least: int, remedy: str) -> int
             remedy=remedy,
         )
     return value
+
+
+LARGEST_FLOAT = 1e30

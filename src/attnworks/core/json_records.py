@@ -8,33 +8,11 @@ import typing
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
 
+from attnworks.core.checks import LARGEST_FLOAT
 from attnworks.core.errors import UsageError
 from attnworks.core.registry import unknown_name
-from attnworks.models.config import LARGEST_FLOAT, ModelConfig
 
 T = TypeVar("T")
-
-_CONFIGS: dict[str, type[ModelConfig]] = {config.kind: config for config in typing.get_args(ModelConfig)}
-
-
-def config_to_json(config: ModelConfig) -> dict[str, Any]:
-    """A plain dictionary that `config_from_json` turns back into an equal config."""
-    return {"kind": config.kind, **dataclasses.asdict(config)}
-
-
-def config_from_json(data: object) -> ModelConfig:
-    """The config that a JSON document describes."""
-    if not isinstance(data, dict) or not isinstance(data.get("kind"), str):
-        raise UsageError(
-            asked="a model config",
-            expected='a JSON object with "kind"',
-            got=_shown(data),
-            remedy=f"set kind to one of {', '.join(sorted(_CONFIGS))}",
-        )
-    if data["kind"] not in _CONFIGS:
-        raise unknown_name("model kind", data["kind"], _CONFIGS)
-    fields = {key: value for key, value in data.items() if key != "kind"}
-    return parse(_CONFIGS[data["kind"]], fields, "config")
 
 
 def parse(cls: type[T], data: Mapping[str, object], where: str) -> T:

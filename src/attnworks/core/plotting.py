@@ -1,16 +1,31 @@
-"""Time against length, on logarithmic axes: what grows with n is a slope, and what is faster lies below."""
+"""Time against length, on logarithmic axes: what grows with n is a slope, and what is faster lies below.
+
+What every picture needs.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Mapping
 from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from attnworks.core.errors import FolderError
+from attnworks.core.errors import FolderError, MissingExtraError
 from attnworks.core.folders import disk_errors
-from attnworks.core.matplotlib import need_matplotlib
+
+
+def need_matplotlib(path: Path) -> None:
+    """Refuse to draw where the extra is not installed."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise MissingExtraError(
+            asked=f"draw {path.name}",
+            expected="matplotlib",
+            got="an environment without it",
+            remedy="pip install 'attnworks[plot]'",
+        )
+
 
 Curve = Mapping[int, float]
 """Seconds by length."""

@@ -1,9 +1,17 @@
-"""Memory that is used again and again, because asking the system for a megabyte costs as much as filling it."""
+"""Memory that is used again and again, because asking the system for a megabyte costs as much as filling it.
+
+Functions that keep their digits, and a finite gradient, where the plain ones do not.
+
+The tensors of a module, and the devices they can be on.
+"""
 
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from attnworks.core.errors import UsageError, in_short
 
 
 class Scratch:
@@ -42,3 +50,36 @@ class Fresh(Scratch):
 
 
 FRESH = Fresh()
+
+
+def safe_sqrt(x: Float[Tensor, "*a"]) -> Float[Tensor, "*a"]:
+    """sqrt(x), with gradient 0 instead of infinity where x = 0."""
+    positive = x > 0
+    return torch.where(positive, x, 1.0).sqrt() * positive
+
+
+def widened(X: Float[Tensor, "*a"]) -> Float[Tensor, "*a"]:
+    """In float32 at least: sums of squares overflow, and differences vanish, in half precision."""
+    return X.float() if X.dtype.itemsize < 4 else X
+
+
+def parameters_of(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Every parameter once, under its first name: tied ones are stored a single time."""
+    return dict(model.named_parameters(remove_duplicate=True))
+
+
+def tensors_of(model: nn.Module) -> dict[str, Tensor]:
+    """All that a folder stores: parameters, and buffers that belong to the state."""
+    state = model.state_dict(keep_vars=True)
+    buffers = {name: buffer for name, buffer in model.named_buffers() if name in state}
+    return {**parameters_of(model), **buffers}
+
+
+def check_device(device: str) -> None:
+    """Refuse a device that this machine, or this torch, does not have."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise UsageError(
+            asked=f"device {device!r}", expected="one that torch can use", got=in_short(error), remedy="use cpu"
+        ) from None

@@ -16,8 +16,8 @@ from torch import nn
 
 from attnworks.core.errors import AttnworksError
 from attnworks.core.folders import disk_errors
-from attnworks.core.module_tensors import tensors_of
 from attnworks.core.sealed import changed, parse_json, read_json_bytes
+from attnworks.core.tensors import tensors_of
 from attnworks.hf import quiet
 from attnworks.hf.attention import equip
 from attnworks.hf.heads import (

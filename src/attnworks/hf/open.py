@@ -18,10 +18,10 @@ from torch import nn
 
 from attnworks.core.errors import FolderError, MissingExtraError, UnsafeFileError, in_short
 from attnworks.core.folders import check_regular_files, disk_errors
-from attnworks.core.module_tensors import check_device
 from attnworks.core.notation import DTYPES
 from attnworks.core.registry import unknown_name
 from attnworks.core.sealed import changed, parse_json, read_json_bytes
+from attnworks.core.tensors import check_device
 from attnworks.hf import quiet
 from attnworks.hf.anatomy import ModelKind, model_kind
 from attnworks.hf.folder import PREFIX, is_reshaped, open_reshaped

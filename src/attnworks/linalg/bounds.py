@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attnworks.core.safe import widened
+from attnworks.core.tensors import widened
 from attnworks.linalg.norms import induced_inf, induced_one
 
 LARGEST_ROW_RANGE = 4.22929

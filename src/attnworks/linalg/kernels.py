@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnworks.core.safe import safe_sqrt
+from attnworks.core.tensors import safe_sqrt
 
 
 def gram(features: Float[Tensor, "*a n f"]) -> Float[Tensor, "*a n n"]:

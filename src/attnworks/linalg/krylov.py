@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attnworks.core.safe import widened
+from attnworks.core.tensors import widened
 from attnworks.linalg.spectrum import gram_singular_values, over_threads, rank_for_energy
 
 SEED = 20210503

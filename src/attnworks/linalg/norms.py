@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnworks.core.registry import Registry
-from attnworks.core.safe import safe_sqrt, widened
+from attnworks.core.tensors import safe_sqrt, widened
 
 NORMS = Registry[Callable[[Tensor], Tensor]]("norm")
 

@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnworks.core.registry import unknown_name
-from attnworks.core.safe import widened
+from attnworks.core.tensors import widened
 from attnworks.linalg.centre import centre_composite, centre_inf
 from attnworks.linalg.norms import NORMS
 

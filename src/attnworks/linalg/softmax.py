@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attnworks.core.safe import safe_sqrt
+from attnworks.core.tensors import safe_sqrt
 
 
 def masked_softmax(

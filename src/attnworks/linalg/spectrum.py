@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attnworks.core.safe import safe_sqrt, widened
+from attnworks.core.tensors import safe_sqrt, widened
 from attnworks.linalg.softmax import entropy
 
 LEAST_WORK = 2**17

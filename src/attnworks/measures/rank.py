@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attnworks.core.safe import widened
+from attnworks.core.tensors import widened
 from attnworks.linalg.krylov import SMALL, leading_singular_value
 from attnworks.linalg.spectrum import over_threads
 from attnworks.measures.contract import MEASURES, Declared, Measure, Sample, Samples

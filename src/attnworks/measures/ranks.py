@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from attnworks.core.safe import widened
+from attnworks.core.tensors import widened
 from attnworks.linalg.spectrum import effective_rank, rank_for_energy, second_ratio, singular_values
 from attnworks.measures.contract import MEASURES, Declared, Measure, Sample, Samples
 from attnworks.traces.layer import StreamTrace

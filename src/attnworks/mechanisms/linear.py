@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attnworks.core.errors import UsageError
 from attnworks.core.registry import unknown_name
-from attnworks.core.safe import widened
+from attnworks.core.tensors import widened
 from attnworks.mechanisms.contract import MECHANISMS, Attended, Context, Cost, Geometry, Mechanism
 from attnworks.mechanisms.engines.prefix import guarded, linear_attention
 from attnworks.mechanisms.feature_maps import Elu, Exp, FeatureMap, Given, RandomFeatures, Relu, Taylor

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attnworks.core.errors import UsageError
 from attnworks.core.registry import unknown_name
-from attnworks.core.safe import widened
+from attnworks.core.tensors import widened
 from attnworks.linalg.softmax import masked_softmax
 from attnworks.mechanisms.contract import MECHANISMS, Attended, Context, Cost, Geometry, Mechanism, dense_edges
 from attnworks.mechanisms.dense import explicit

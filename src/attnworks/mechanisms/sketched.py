@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnworks.core.checks import whole
-from attnworks.core.safe import widened
+from attnworks.core.tensors import widened
 from attnworks.linalg.projection import sketch_error_formula
 from attnworks.mechanisms.contract import MECHANISMS, Attended, Context, Cost, Geometry
 from attnworks.mechanisms.dense import Dense, explicit, fused

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from attnworks.core.errors import UsageError
-from attnworks.core.safe import widened
+from attnworks.core.tensors import widened
 from attnworks.linalg.softmax import masked_softmax
 from attnworks.mechanisms.contract import MECHANISMS, Attended, Context, Cost, Geometry, Mechanism
 from attnworks.mechanisms.engines.shifts import reach, shifted_sum

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from attnworks.core.checks import whole
-from attnworks.core.safe import widened
+from attnworks.core.tensors import widened
 from attnworks.linalg.leading import leading
 from attnworks.linalg.softmax import masked_softmax
 from attnworks.mechanisms.contract import MECHANISMS, Attended, Context, Cost, Geometry

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import typing
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, TypeVar, get_args
 
+from attnworks.core.checks import LARGEST_FLOAT
 from attnworks.core.errors import UsageError
+from attnworks.core.json_records import _shown, parse
 from attnworks.core.registry import unknown_name
 from attnworks.mechanisms import Geometry, MechanismSpec
 from attnworks.models.head_groups import Group, grouped
@@ -13,7 +17,6 @@ from attnworks.models.head_groups import Group, grouped
 LARGEST_WIDTH = 2**20
 LARGEST_VOCABULARY = 2**26
 MOST_LAYERS = 2**12
-LARGEST_FLOAT = 1e30
 
 NormOrder = Literal["post", "pre"]
 NormKind = Literal["standard", "documented"]
@@ -325,3 +328,26 @@ def one_of(name: str, value: str, choices: Any) -> None:
     """Refuse a word that is no choice of this Literal."""
     if value not in get_args(choices):
         raise unknown_name(name, value, get_args(choices))
+
+
+_CONFIGS: dict[str, type[ModelConfig]] = {config.kind: config for config in typing.get_args(ModelConfig)}
+
+
+def config_to_json(config: ModelConfig) -> dict[str, Any]:
+    """A plain dictionary that `config_from_json` turns back into an equal config."""
+    return {"kind": config.kind, **dataclasses.asdict(config)}
+
+
+def config_from_json(data: object) -> ModelConfig:
+    """The config that a JSON document describes."""
+    if not isinstance(data, dict) or not isinstance(data.get("kind"), str):
+        raise UsageError(
+            asked="a model config",
+            expected='a JSON object with "kind"',
+            got=_shown(data),
+            remedy=f"set kind to one of {', '.join(sorted(_CONFIGS))}",
+        )
+    if data["kind"] not in _CONFIGS:
+        raise unknown_name("model kind", data["kind"], _CONFIGS)
+    fields = {key: value for key, value in data.items() if key != "kind"}
+    return parse(_CONFIGS[data["kind"]], fields, "config")

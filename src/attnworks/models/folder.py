@@ -16,12 +16,10 @@ from torch import Tensor, nn
 
 from attnworks.core.errors import FolderError, UnsafeFileError
 from attnworks.core.folders import disk_errors, new_folder
-from attnworks.core.json_records import config_from_json, config_to_json
-from attnworks.core.module_tensors import tensors_of
 from attnworks.core.notation import DTYPES
-from attnworks.core.pointer import best_of
 from attnworks.core.sealed import (
     Table,
+    best_of,
     canonical,
     changed,
     describe,
@@ -34,8 +32,9 @@ from attnworks.core.sealed import (
     sha256,
     write_tensors,
 )
+from attnworks.core.tensors import tensors_of
 from attnworks.models.build import Model, build, skeleton
-from attnworks.models.config import ModelConfig
+from attnworks.models.config import ModelConfig, config_from_json, config_to_json
 
 CONFIG, WEIGHTS, MANIFEST = "config.json", "model.safetensors", "manifest.json"
 FORMAT = 1

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attnworks.core.errors import UsageError
-from attnworks.core.module_tensors import tensors_of
+from attnworks.core.tensors import tensors_of
 from attnworks.mechanisms import Attended, Context, Geometry, Mask, Mechanism, MechanismSpec
 
 Group = tuple[MechanismSpec, tuple[int, ...]]

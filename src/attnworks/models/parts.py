@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from attnworks.core.safe import safe_sqrt, widened
+from attnworks.core.tensors import safe_sqrt, widened
 from attnworks.linalg.dropout import dropout
 from attnworks.models.config import NormKind
 

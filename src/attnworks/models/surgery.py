@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from attnworks.core.errors import UsageError
-from attnworks.core.module_tensors import tensors_of
+from attnworks.core.tensors import tensors_of
 from attnworks.models.anatomy import BlockAnatomy, attention_layers, every_layer, heads_of, own_anatomy
 from attnworks.models.build import build
 from attnworks.models.config import AttentionConfig

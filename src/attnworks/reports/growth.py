@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from attnworks.core.folders import disk_errors
-from attnworks.core.matplotlib import need_matplotlib
+from attnworks.core.plotting import need_matplotlib
 from attnworks.experiments.growth import ALL, ALONG, NARROW, NONE, SCRATCH, WIDEST, Run, Settings, name_of, runs_of
 
 STYLES: dict[str, dict[str, Any]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from attnworks.core.matplotlib import need_matplotlib
+from attnworks.core.plotting import need_matplotlib
 
 
 def draw_heads(trace: dict[str, Any], slot: str, path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from attnworks.core.matplotlib import need_matplotlib
+from attnworks.core.plotting import need_matplotlib
 from attnworks.linalg import structure
 
 WEIGHTS: dict[str, Any] = {"cmap": "viridis", "vmin": 0.0, "vmax": 1.0}

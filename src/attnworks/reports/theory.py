@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from attnworks.core.folders import disk_errors
-from attnworks.core.matplotlib import need_matplotlib
+from attnworks.core.plotting import need_matplotlib
 from attnworks.experiments import collapse, path_lengths
 from attnworks.experiments.collapse import ALONE, SKIP, WIRINGS
 

@@ -9,11 +9,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from attnworks.core.checks import LARGEST_FLOAT
 from attnworks.core.errors import AttnworksError, UsageError
 from attnworks.core.progress import Watch, silently
 from attnworks.data.text_batch import TextBatch
 from attnworks.decoding.evaluating import evaluating
-from attnworks.models.config import LARGEST_FLOAT
 from attnworks.models.folder import cast
 from attnworks.traces.judging import Judge
 from attnworks.traces.layer import StreamTrace

@@ -23,8 +23,7 @@ from safetensors import safe_open
 from attnworks.core.errors import FolderError
 from attnworks.core.folders import check_regular, disk_errors, new_folder
 from attnworks.core.json_records import parse
-from attnworks.core.pointer import BEST, CHECKPOINTS, LAST, best_of, point
-from attnworks.core.sealed import changed, read_sealed, seal
+from attnworks.core.sealed import BEST, CHECKPOINTS, LAST, best_of, changed, point, read_sealed, seal
 from attnworks.hf.folder import README, is_reshaped, write_foreign
 from attnworks.hf.open import WANTED, folder_of
 from attnworks.models.folder import CONFIG, MANIFEST, load

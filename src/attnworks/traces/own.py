@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from attnworks.core.errors import UsageError
-from attnworks.core.pointer import best_of
+from attnworks.core.sealed import best_of
 from attnworks.data.text_batch import TextBatch
 from attnworks.data.tokenizing import VocabularyReader, decoder_row
 from attnworks.data.tokens import TokenRow, collate_tokens

@@ -14,9 +14,21 @@ from torch import Tensor, nn
 from attnworks.core.errors import AttnworksError, FolderError
 from attnworks.core.folders import disk_errors, new_folder, set_aside
 from attnworks.core.json_records import parse
-from attnworks.core.module_tensors import parameters_of, tensors_of
-from attnworks.core.pointer import BEST, CHECKPOINTS, LAST, TRAINING, point, pointed_at
-from attnworks.core.sealed import changed, is_table, read_sealed, read_tensors, seal, write_tensors
+from attnworks.core.sealed import (
+    BEST,
+    CHECKPOINTS,
+    LAST,
+    TRAINING,
+    changed,
+    is_table,
+    point,
+    pointed_at,
+    read_sealed,
+    read_tensors,
+    seal,
+    write_tensors,
+)
+from attnworks.core.tensors import parameters_of, tensors_of
 from attnworks.models import Model
 from attnworks.models.folder import load, write_model
 

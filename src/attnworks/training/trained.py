@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from attnworks.core.errors import FolderError
-from attnworks.core.pointer import best_of
+from attnworks.core.sealed import best_of
 from attnworks.data.batches import Example, collate
 from attnworks.data.vocabulary import BOS, EOS, Vocabulary
 from attnworks.decoding import BeamStep, Hypothesis, beam

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from attnworks.core.errors import UsageError
 from attnworks.core.registry import unknown_name
-from attnworks.core.safe import widened
+from attnworks.core.tensors import widened
 from attnworks.linalg.structure.families import shift_map
 from attnworks.linalg.structure.members import FAMILIES, Member, Terms
 from attnworks.linalg.structure.projecting import small_errors

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from attnworks.core.errors import UsageError
-from attnworks.core.safe import widened
+from attnworks.core.tensors import widened
 from attnworks.linalg.structure.families import band_mask
 
 

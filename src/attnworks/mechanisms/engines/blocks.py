@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from attnworks.core.safe import widened
+from attnworks.core.tensors import widened
 from attnworks.mechanisms.engines.steps import Step, Walk, operator
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from attnworks.core.safe import widened
+from attnworks.core.tensors import widened
 
 
 @dataclass(frozen=True, eq=False)
