@@ -17,12 +17,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import attnworks
-from attnworks.data.batches import Batch
-from attnworks.data.vocabulary import BOS, EOS, PAD
 from attnworks.decoding import beam
 from attnworks.models import AttentionConfig, TransformerConfig
 from attnworks.models.positions import sinusoid
 from attnworks.objectives import Seq2Seq
+from attnworks.text.batches import Batch
+from attnworks.text.vocabulary import BOS, EOS, PAD
 
 VOCABULARY, WIDTH, LAYERS, HEADS, HIDDEN = 8000, 256, 3, 4, 1024
 SENTENCES, LENGTH, BEAMS = 32, 24, 5

@@ -22,15 +22,15 @@ from typing import Any
 
 import torch
 
-from attnworks.data.passages import embedded
-from attnworks.data.text_batch import TextBatch
-from attnworks.data.tokens import TokenRow, collate_tokens
 from attnworks.exam.folds import Folds
 from attnworks.exam.plan import choose_measures
 from attnworks.exam.walk import Walk
 from attnworks.hf.open import open_pretrained
 from attnworks.hf.subject import ForeignSubject
 from attnworks.measures.contract import Setting
+from attnworks.text.passages import embedded
+from attnworks.text.text_batch import TextBatch
+from attnworks.text.tokens import TokenRow, collate_tokens
 from attnworks.timing import interleave
 from attnworks.traces.forward import record_forward
 

@@ -25,10 +25,10 @@ from typing import Any, Literal
 from playwright.sync_api import Browser, sync_playwright
 
 from attnworks.api import examine
-from attnworks.data.passages import embedded
 from attnworks.hf.open import open_pretrained
 from attnworks.reports.page.contents import Exam
 from attnworks.reports.page.writing import write_report
+from attnworks.text.passages import embedded
 
 QUIET = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update")
 PICTURES: dict[str, tuple[str, Literal["light", "dark"]]] = {

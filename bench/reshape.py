@@ -20,10 +20,6 @@ from safetensors.torch import load_model, save_model
 from torch import Tensor
 
 from attnworks.data.tasks import TASKS, Task
-from attnworks.data.text_batch import TextBatch
-from attnworks.data.tokenizing import VocabularyReader
-from attnworks.data.tokens import TokenRow, count_rarity
-from attnworks.data.vocabulary import Vocabulary
 from attnworks.experiments.classifying import Progress, Settings, count_right, train
 from attnworks.models import AttentionConfig, TransformerConfig
 from attnworks.models.classifier import Classifier, last_real, mean_real
@@ -37,6 +33,10 @@ from attnworks.reshape.ranking import rank
 from attnworks.reshape.surgery import without
 from attnworks.reshape.swapping import advise, swapped, whole_layers
 from attnworks.reshape.texts import Texts, from_corpus, from_lines
+from attnworks.text.text_batch import TextBatch
+from attnworks.text.tokenizers import VocabularyReader
+from attnworks.text.tokens import TokenRow, count_rarity
+from attnworks.text.vocabulary import Vocabulary
 from attnworks.timing import interleave
 from attnworks.traces.judging import Judge
 from attnworks.traces.own import OwnSubject

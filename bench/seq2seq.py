@@ -16,7 +16,7 @@ import torch
 from contestants import BEAMS, LENGTH, SENTENCES, VOCABULARY, build_contestants
 from torch import nn
 
-from attnworks.data.vocabulary import SPECIALS
+from attnworks.text.vocabulary import SPECIALS
 from attnworks.timing import interleave
 
 

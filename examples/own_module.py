@@ -11,13 +11,13 @@ from rich.table import Table
 from torch import Tensor, nn
 
 import attnworks
-from attnworks.data.passages import embedded
-from attnworks.data.text_batch import TextBatch
-from attnworks.data.tokenizing import VocabularyReader
-from attnworks.data.tokens import collate_tokens
-from attnworks.data.vocabulary import Vocabulary
-from attnworks.data.words import words
 from attnworks.models.head_groups import HeadWeights
+from attnworks.text.passages import embedded
+from attnworks.text.text_batch import TextBatch
+from attnworks.text.tokenizers import VocabularyReader
+from attnworks.text.tokens import collate_tokens
+from attnworks.text.vocabulary import Vocabulary
+from attnworks.text.words import words
 from attnworks.traces.adapted import AdaptedSubject, Show
 
 WIDTH, HEADS, LAYERS, SENTENCES = 32, 4, 2, 61

@@ -140,9 +140,9 @@ def _save_model(name: str, folder: Path) -> None:
 
 def batches(work: Path) -> dict[str, Any]:
     """Which pairs are in the batch of each step, and the hash of the training pairs, of every kind of corpus."""
-    from attnworks.data.batches import BatchOrder, encode
-    from attnworks.data.corpora import open_corpus
-    from attnworks.data.vocabulary import Vocabulary
+    from attnworks.text.batches import BatchOrder, encode
+    from attnworks.text.corpora import open_corpus
+    from attnworks.text.vocabulary import Vocabulary
     from attnworks.training.run import fingerprint
 
     os.chdir(work)

@@ -10,7 +10,6 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from attnworks import (
         core,
-        data,
         decoding,
         exam,
         hf,
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
         models,
         objectives,
         reshape,
+        text,
         timing,
         traces,
         training,
@@ -35,7 +35,6 @@ __all__ = [
     "build",
     "compare",
     "core",
-    "data",
     "decoding",
     "exam",
     "examine",
@@ -51,6 +50,7 @@ __all__ = [
     "report",
     "reshape",
     "save",
+    "text",
     "timing",
     "traces",
     "training",

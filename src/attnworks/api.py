@@ -9,7 +9,6 @@ from typing import Any
 
 from attnworks.core.errors import UsageError
 from attnworks.core.folders import new_folder
-from attnworks.data.passages import Passage, Side, embedded, from_texts
 from attnworks.exam.examination import Examination
 from attnworks.exam.examiner import TOKENS_PER_BATCH, Request
 from attnworks.exam.run import run_examination
@@ -20,6 +19,7 @@ from attnworks.models.build import Model
 from attnworks.objectives.own_callable import OwnFunction
 from attnworks.receipt import Receipt
 from attnworks.reshape.history import receipts_of
+from attnworks.text.passages import Passage, Side, embedded, from_texts
 from attnworks.traces.subject import examinee_of
 
 SENTENCES = 256

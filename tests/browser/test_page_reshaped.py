@@ -8,7 +8,6 @@ import pytest
 from playwright.sync_api import expect
 
 from attnworks.api import examine
-from attnworks.data.passages import from_texts
 from attnworks.exam.examination import Examination
 from attnworks.reports.page.writing import write_report
 from attnworks.reshape.carrying_out import carry_out
@@ -16,6 +15,7 @@ from attnworks.reshape.history import Place, write_outcome
 from attnworks.reshape.pruning import Prune
 from attnworks.reshape.texts import from_texts as split
 from attnworks.serve.starting import open_live
+from attnworks.text.passages import from_texts
 from attnworks.traces.subject import open_examinee
 from tests.browser.conftest import Open
 from tests.browser.pages import tiny_exam

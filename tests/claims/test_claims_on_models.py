@@ -15,9 +15,9 @@ import torch
 from attnworks.claims.laws import OF_LAYERS, Layer
 from attnworks.claims.on_model import Tally, check_on
 from attnworks.claims.sides import Sides, at_most, same
-from attnworks.data.passages import Passage, Side
-from attnworks.data.vocabulary import Vocabulary
 from attnworks.models import Transformer, build
+from attnworks.text.passages import Passage, Side
+from attnworks.text.vocabulary import Vocabulary
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.own import own_examinee
 from attnworks.traces.subject import Examinee, Spectator, open_examinee

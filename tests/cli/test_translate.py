@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from attnworks.cli import main
-from attnworks.data.vocabulary import Vocabulary
 from attnworks.models.presets import PRESETS
+from attnworks.text.vocabulary import Vocabulary
 from attnworks.training.run import Run
 from tests.training.training_helpers import SMALL, recipe, write_pairs
 

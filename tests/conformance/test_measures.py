@@ -12,9 +12,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnworks.data.passages import Side
-from attnworks.data.tokenizing import Pieces, SideReader
-from attnworks.data.tokens import TokenRow, count_rarity, text_batches
 from attnworks.exam.examination import Examination
 from attnworks.exam.examiner import Request
 from attnworks.exam.run import run_examination
@@ -22,6 +19,9 @@ from attnworks.hf.subject import ForeignSubject
 from attnworks.measures.all import all_measures
 from attnworks.measures.contract import Declared, Setting
 from attnworks.measures.reading import Reading
+from attnworks.text.passages import Side
+from attnworks.text.tokenizers import Pieces, SideReader
+from attnworks.text.tokens import TokenRow, count_rarity, text_batches
 from attnworks.traces.own import OwnSubject
 from attnworks.traces.subject import Examinee
 from attnworks.traces.text import ExamText

@@ -15,13 +15,13 @@ import pytest
 import attnworks
 from attnworks.core.errors import FolderError, UsageError, printable
 from attnworks.core.folders import disk_errors, read_file, set_aside
-from attnworks.data.corpora import open_corpus
-from attnworks.data.passages import from_file
-from attnworks.data.readers import lines
-from attnworks.data.vocabulary import Vocabulary
 from attnworks.experiments.kept_results import read_kept
 from attnworks.hf.open import open_pretrained
 from attnworks.reshape.texts import from_lines
+from attnworks.text import lines
+from attnworks.text.corpora import open_corpus
+from attnworks.text.passages import from_file
+from attnworks.text.vocabulary import Vocabulary
 from tests.exam_helpers import LINES, save_tiny, tiny_run
 from tests.faults.campaign import SPECIAL, time_limit
 

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from attnworks.api import examine
 from attnworks.core.errors import UnknownNameError, UsageError
 from attnworks.core.team import Team
-from attnworks.data.passages import Passage, Side, embedded
 from attnworks.exam.examiner import Request
 from attnworks.exam.run import run_examination
 from attnworks.measures.reading import Reading
 from attnworks.models.presets import PRESETS
+from attnworks.text.passages import Passage, Side, embedded
 from attnworks.traces.subject import examinee_of
 from attnworks.training.trained import open_run
 from tests.exam_helpers import LINES, TINY, tiny_run, tiny_tokenizer

@@ -15,7 +15,6 @@ import attnworks
 from attnworks.cli.examine import examine
 from attnworks.core.errors import FolderError
 from attnworks.core.sealed import read_sealed, seal, sha256
-from attnworks.data.passages import from_texts
 from attnworks.exam.comparing import Comparison, compare
 from attnworks.exam.examination import Examination
 from attnworks.exam.folder import EXAM, MANIFEST, read_exam, write_exam
@@ -27,6 +26,7 @@ from attnworks.reshape.growing import Grow
 from attnworks.reshape.history import Place, undo, write_outcome
 from attnworks.reshape.pruning import Prune
 from attnworks.reshape.swapping import Swap
+from attnworks.text.passages import from_texts
 from attnworks.traces.subject import open_examinee
 from tests.exam.test_comparing import holding
 from tests.exam.test_examination import stated

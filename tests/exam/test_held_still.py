@@ -11,14 +11,14 @@ from click.testing import CliRunner
 import attnworks
 from attnworks.cli import main
 from attnworks.core.errors import UsageError
-from attnworks.data.passages import Passage, Side
-from attnworks.data.tokens import TokenRow, collate_tokens
-from attnworks.data.vocabulary import Vocabulary
 from attnworks.measures.contract import Setting
 from attnworks.measures.rank import Rank
 from attnworks.measures.saturation import Saturation
 from attnworks.mechanisms import Mask
 from attnworks.models import AttentionConfig, TransformerConfig
+from attnworks.text.passages import Passage, Side
+from attnworks.text.tokens import TokenRow, collate_tokens
+from attnworks.text.vocabulary import Vocabulary
 from attnworks.traces.layer import LayerTrace, Slot, StreamTrace
 from tests.exam_helpers import tiny_folder, write_lines
 

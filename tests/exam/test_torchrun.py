@@ -13,10 +13,10 @@ from click.testing import CliRunner
 
 from attnworks.cli import main
 from attnworks.core.team import join_team
-from attnworks.data.passages import Passage, Side
 from attnworks.exam.examiner import Request
 from attnworks.exam.folder import FILES, read_exam, write_exam
 from attnworks.exam.run import run_examination
+from attnworks.text.passages import Passage, Side
 from attnworks.traces.subject import open_examinee
 from tests.exam_helpers import LINES, tiny_folder, tiny_run, write_lines
 from tests.training.processes import in_processes, needs_fork

@@ -9,10 +9,10 @@ from torch import Tensor
 
 import attnworks
 from attnworks.core.errors import UsageError
-from attnworks.data.vocabulary import Vocabulary
 from attnworks.models import TransformerConfig
 from attnworks.models.transformer import Transformer
 from attnworks.reshape.surgery import mechanisms_of
+from attnworks.text.vocabulary import Vocabulary
 from tests.exam_helpers import LINES
 from tests.training.training_helpers import SMALL
 

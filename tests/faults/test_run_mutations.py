@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from attnworks.core.errors import AttnworksError
-from attnworks.data.vocabulary import Vocabulary
 from attnworks.models.presets import PRESETS
+from attnworks.text.vocabulary import Vocabulary
 from attnworks.training.run import Run
 from attnworks.training.trained import open_run
 from tests.covering import thorough

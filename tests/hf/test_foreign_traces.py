@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from attnworks.core.errors import UsageError
-from attnworks.data.text_batch import TextBatch
 from attnworks.hf import anatomy
 from attnworks.hf.anatomy import attention_kinds, model_kind
 from attnworks.hf.subject import ForeignSubject
+from attnworks.text.text_batch import TextBatch
 from attnworks.traces.layer import LayerTrace, Slot
 from attnworks.traces.subject import Spectator
 from tests.model_helpers import the

@@ -14,11 +14,11 @@ from safetensors.torch import load_file, save_file
 import attnworks
 from attnworks.core.errors import AttnworksError, FolderError, UnsafeFileError, UsageError
 from attnworks.core.sealed import canonical, seal, sha256
-from attnworks.data.passages import Passage, Side
 from attnworks.hf.folder import is_reshaped, write_foreign
 from attnworks.hf.open import open_pretrained
 from attnworks.models.folder import CONFIG, MANIFEST, WEIGHTS, fingerprint
 from attnworks.reshape.surgery import mechanisms_of, with_mechanisms
+from attnworks.text.passages import Passage, Side
 from attnworks.traces.subject import open_examinee
 from attnworks.traces.text import read_text
 from tests.exam_helpers import LINES, tiny_tokenizer

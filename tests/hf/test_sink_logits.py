@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.special import entr
 
-from attnworks.data.text_batch import TextBatch
 from attnworks.hf.subject import ForeignSubject
 from attnworks.measures.contract import Setting
 from attnworks.measures.redundancy import Redundancy
 from attnworks.measures.roles import Roles
 from attnworks.measures.sinks import Sinks
 from attnworks.mechanisms import Mask
+from attnworks.text.text_batch import TextBatch
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.rows import rows_of
 from tests.model_helpers import filled

@@ -10,13 +10,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from attnworks.data import grammar
-from attnworks.data.pair import Pair
-from attnworks.data.tokens import TokenRow, Tokens, collate_tokens, count_rarity
 from attnworks.measures.contract import Declared, Measure, Sample, Setting
 from attnworks.measures.folding import Moments
 from attnworks.measures.reading import Reading, Readings
 from attnworks.mechanisms import Mask
+from attnworks.text import grammar
+from attnworks.text.pair import Pair
+from attnworks.text.tokens import TokenRow, Tokens, collate_tokens, count_rarity
 from attnworks.traces.layer import Kind, LayerTrace, Slot
 from attnworks.traces.rows import rows_of
 

@@ -18,7 +18,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnworks.data.passages import Passage, Side
 from attnworks.measures.growth_statistic import CHECK, LEARN, SAMPLE, SEARCH, Sums, gather_sample, gather_sums
 from attnworks.models import AttentionConfig
 from attnworks.models.anatomy import attention_layers, heads_of
@@ -26,6 +25,7 @@ from attnworks.models.head_groups import Head
 from attnworks.reshape.growth.apply import Addition, Keys, Place, Step, Values, grown
 from attnworks.reshape.surgery import anatomy_of
 from attnworks.reshape.texts import Texts
+from attnworks.text.passages import Passage, Side
 from attnworks.traces.graded import graded_layers
 from attnworks.traces.judging import Judge
 from attnworks.traces.subject import examinee_of as any_examinee

@@ -12,12 +12,12 @@ from scipy.stats import ttest_1samp
 from torch import Tensor
 
 import attnworks
-from attnworks.data.tokens import count_rarity
 from attnworks.measures.contract import Setting
 from attnworks.measures.labels import AGAINST_CHANCE, FAMILY_WISE_ERROR, LEAST_GAIN, Candidates, choose
 from attnworks.measures.reading import Readings
 from attnworks.measures.roles import Roles
 from attnworks.measures.sinks import Sinks
+from attnworks.text.tokens import count_rarity
 from attnworks.traces.layer import Kind, Slot
 from tests.exam_helpers import NOUNS, OTHERS, tiny_tokenizer
 from tests.measures.handmade_heads import Form, batched, examine, handmade_maps, padded_batches, trace_of, written_rows

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from attnworks.core.errors import UsageError
 from attnworks.core.notation import tolerance
-from attnworks.data.tokens import Tokens
 from attnworks.linalg.paths import carried, forward_rounding, paths_by_length
 from attnworks.linalg.residual import relative_residual
 from attnworks.measures.contract import MEASURES, Measure, Placed, Setting
@@ -25,6 +24,7 @@ from attnworks.models.anatomy import BlockAnatomy, Part
 from attnworks.models.observe import Observation
 from attnworks.models.parts import LayerNorm
 from attnworks.reshape.surgery import anatomy_of
+from attnworks.text.tokens import Tokens
 from attnworks.traces.forward import BlockTrace, ForwardTrace, PartTrace
 from attnworks.traces.frozen import frozen_norm, frozen_steps, whole_maps
 from attnworks.traces.layer import LayerTrace, Slot

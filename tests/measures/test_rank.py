@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnworks.data.tokens import TokenRow, Tokens, collate_tokens
 from attnworks.linalg.norms import NORMS
 from attnworks.linalg.residual import relative_residual_norm
 from attnworks.measures.contract import Samples, Setting
@@ -14,6 +13,7 @@ from attnworks.measures.drawing import drawn
 from attnworks.measures.rank import Rank
 from attnworks.measures.ranks import Ranks
 from attnworks.measures.residuals import BY_LINEAR_PROGRAM, ONE_IN, Residuals
+from attnworks.text.tokens import TokenRow, Tokens, collate_tokens
 from attnworks.traces.layer import StreamTrace
 
 LENGTHS, WIDTH = (7, 5, 2, 1), 11

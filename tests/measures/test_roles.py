@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from attnworks.core.errors import UnknownNameError
-from attnworks.data.tokens import TokenRow, collate_tokens, count_rarity
 from attnworks.measures.contract import MEASURES, Sample, Setting
 from attnworks.measures.pointers import after_same, rarest, same_before, same_nearest
 from attnworks.measures.reading import Readings
 from attnworks.measures.roles import Roles
 from attnworks.measures.sinks import Sinks
+from attnworks.text.tokens import TokenRow, collate_tokens, count_rarity
 from attnworks.traces.layer import Kind, LayerTrace, Slot
 from tests.helpers import assert_close
 from tests.measures.handmade_heads import (

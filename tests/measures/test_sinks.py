@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnworks.data.tokens import TokenRow, collate_tokens, count_rarity
 from attnworks.measures.contract import Sample, Setting
 from attnworks.measures.sinks import Sinks
 from attnworks.mechanisms import Mask
+from attnworks.text.tokens import TokenRow, collate_tokens, count_rarity
 from attnworks.traces.layer import Kind, LayerTrace, Slot
 from tests.helpers import assert_close
 from tests.measures.handmade_heads import PAD_ID, batched, examine, handmade_maps, look, trace_of

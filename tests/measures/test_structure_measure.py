@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnworks.data.tokens import TokenRow, collate_tokens
 from attnworks.exam.folds import Folds
 from attnworks.linalg import structure
 from attnworks.measures.contract import MEASURES, Placed, Sample, Setting
 from attnworks.measures.reading import Readings
 from attnworks.measures.structure_fit import ACROSS, EPS, FAMILIES, LONGEST, SENTENCES, Structure, closest_forms
+from attnworks.text.tokens import TokenRow, collate_tokens
 from attnworks.traces.layer import Kind, Slot
 from attnworks.traces.maps import Maps
 from tests.helpers import assert_close

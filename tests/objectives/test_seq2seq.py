@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attnworks.data.batches import collate
 from attnworks.models import Recurrent, Transformer, build
 from attnworks.objectives import OBJECTIVES, Seq2Seq
+from attnworks.text.batches import collate
 from tests.model_helpers import TARGET_VOCABULARY, filled, recurrent_config, transformer_config
 from tests.training.training_helpers import examples
 

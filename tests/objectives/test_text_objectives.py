@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from attnworks.core.errors import UnknownNameError, UsageError
-from attnworks.data.text_batch import TextBatch
-from attnworks.data.tokens import TokenRow, Tokens, collate_tokens
 from attnworks.objectives.choosing import choose, that_fit
 from attnworks.objectives.embedding import SentenceEmbedding, embeddings
 from attnworks.objectives.labels import ClassLabels, read_labels
@@ -23,6 +21,8 @@ from attnworks.objectives.language import NextTargetToken, NextToken
 from attnworks.objectives.masked import MaskedToken
 from attnworks.objectives.own_callable import OwnCallable
 from attnworks.objectives.text import TEXT_OBJECTIVES, Abilities, Outputs, TextObjective
+from attnworks.text.text_batch import TextBatch
+from attnworks.text.tokens import TokenRow, Tokens, collate_tokens
 from tests.helpers import assert_close, unchecked
 
 WORDS, WIDTH, CLASSES, MASK, PAD = 29, 7, 3, 28, 0

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 
 from attnworks.core.progress import silently
-from attnworks.data.passages import Passage, Side
 from attnworks.models import Transformer
 from attnworks.objectives.choosing import choose
 from attnworks.reshape.contract import Bench
 from attnworks.reshape.growth.score import Kind
 from attnworks.reshape.growth.survey import Survey
 from attnworks.reshape.texts import Texts
+from attnworks.text.passages import Passage, Side
 from attnworks.traces.judging import Judge
 from attnworks.traces.text import read_text
 from tests.exam_helpers import NOUNS

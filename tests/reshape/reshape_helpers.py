@@ -9,8 +9,6 @@ from typing import Any
 
 import torch
 
-from attnworks.data.passages import Passage, Side
-from attnworks.data.vocabulary import Vocabulary
 from attnworks.models import AttentionConfig, Transformer, TransformerConfig, build
 from attnworks.models.presets import PRESETS
 from attnworks.objectives.choosing import choose
@@ -20,6 +18,8 @@ from attnworks.reshape.contract import Bench
 from attnworks.reshape.history import Place, write_outcome
 from attnworks.reshape.projecting import Project
 from attnworks.reshape.texts import Texts, from_corpus, from_texts
+from attnworks.text.passages import Passage, Side
+from attnworks.text.vocabulary import Vocabulary
 from attnworks.traces.judging import Judge
 from attnworks.traces.own import own_examinee
 from attnworks.traces.subject import Examinee, open_examinee

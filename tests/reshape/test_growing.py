@@ -18,7 +18,6 @@ import attnworks
 from attnworks.cli import main
 from attnworks.core.errors import UsageError
 from attnworks.core.json_records import parse
-from attnworks.data.passages import Passage, Side
 from attnworks.models import AttentionConfig, MultiHead, Transformer
 from attnworks.models.anatomy import attention_layers, heads_of
 from attnworks.models.folder import fingerprint
@@ -37,6 +36,7 @@ from attnworks.reshape.history import Place, receipts, undo, write_outcome
 from attnworks.reshape.replaying import replay
 from attnworks.reshape.surgery import anatomy_of
 from attnworks.reshape.texts import Texts, from_corpus
+from attnworks.text.passages import Passage, Side
 from attnworks.traces.graded import graded_layers
 from attnworks.traces.subject import open_examinee
 from attnworks.training.run import Run

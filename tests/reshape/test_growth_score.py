@@ -14,7 +14,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attnworks.core.progress import silently
-from attnworks.data.text_batch import TextBatch
 from attnworks.experiments.recall_study import (
     D_E,
     D_FF,
@@ -50,6 +49,7 @@ from attnworks.reshape.growth.score import (
     value_scores,
 )
 from attnworks.reshape.growth.survey import Survey
+from attnworks.text.text_batch import TextBatch
 from attnworks.traces.judging import Judge
 from tests.reshape.growing_helpers import growing_bench, survey_of
 

@@ -10,7 +10,6 @@ from torch import nn
 
 import attnworks
 from attnworks.core.errors import UsageError
-from attnworks.data.passages import Passage, Side
 from attnworks.mechanisms.structured import Structured
 from attnworks.models import Transformer
 from attnworks.models.folder import fingerprint
@@ -22,6 +21,7 @@ from attnworks.reshape.projecting import Project, rise_alone, with_forms
 from attnworks.reshape.scoring import attention_flops
 from attnworks.reshape.surgery import attention_groups, mechanisms_of, with_mechanisms
 from attnworks.reshape.texts import Texts, from_lines, from_texts
+from attnworks.text.passages import Passage, Side
 from attnworks.traces.own import OwnSubject
 from tests.exam_helpers import LINES, tiny_tokenizer
 from tests.reshape.reshape_helpers import (

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from attnworks.core.errors import UnknownNameError, UsageError
-from attnworks.data.text_batch import TextBatch
 from attnworks.hf.heads import foreign_layers
 from attnworks.hf.subject import ForeignSubject
 from attnworks.mechanisms.structured import Structured
@@ -19,6 +18,7 @@ from attnworks.models.folder import fingerprint
 from attnworks.reshape.forms import Form
 from attnworks.reshape.projecting import InForm, with_forms
 from attnworks.reshape.surgery import attention_groups, attention_parts, mechanisms_of, with_mechanisms
+from attnworks.text.text_batch import TextBatch
 from tests.model_helpers import (
     BATCH,
     SOURCE,

@@ -16,7 +16,6 @@ import attnworks
 from attnworks.cli import main
 from attnworks.core.errors import AttnworksError, FolderError, UsageError
 from attnworks.core.sealed import BEST, LAST, best_of, pointed_at, seal, sha256
-from attnworks.data.vocabulary import Vocabulary
 from attnworks.models import Transformer
 from attnworks.models.folder import fingerprint
 from attnworks.models.presets import PRESETS
@@ -26,6 +25,7 @@ from attnworks.reshape.history import Place, receipts, undo, write_outcome
 from attnworks.reshape.replaying import replay
 from attnworks.reshape.surgery import mechanisms_of
 from attnworks.reshape.texts import from_lines
+from attnworks.text.vocabulary import Vocabulary
 from attnworks.training.run import Run
 from attnworks.training.trained import open_run
 from tests.exam_helpers import LINES, save_tiny, write_lines

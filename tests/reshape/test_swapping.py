@@ -14,8 +14,6 @@ from torch import Tensor, nn
 from attnworks.api import load, save
 from attnworks.core.errors import UnknownNameError, UsageError
 from attnworks.core.json_records import parse
-from attnworks.data.passages import Passage, Side
-from attnworks.data.tokens import TokenRow
 from attnworks.decoding.evaluating import evaluating
 from attnworks.hf.subject import foreign_examinee
 from attnworks.mechanisms import Geometry, MechanismSpec
@@ -30,6 +28,8 @@ from attnworks.reshape.long_texts import TrialText, join, joined
 from attnworks.reshape.surgery import attention_groups, attention_parts, mechanisms_of, with_mechanisms
 from attnworks.reshape.swap_trials import NOW, Present, Timed, Trial, Trying, layers_of, try_out
 from attnworks.reshape.swapping import Swap, heads_of_layers
+from attnworks.text.passages import Passage, Side
+from attnworks.text.tokens import TokenRow
 from attnworks.traces.subject import first
 from tests.exam_helpers import LINES, tiny_tokenizer
 from tests.helpers import unchecked

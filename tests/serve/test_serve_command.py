@@ -21,12 +21,12 @@ import pytest
 from click.testing import CliRunner
 
 from attnworks.cli import main
-from attnworks.data.passages import from_texts
 from attnworks.exam.examiner import Request
 from attnworks.exam.folder import write_exam
 from attnworks.exam.run import run_examination
 from attnworks.serve.addresses import check_local, local_hosts
 from attnworks.serve.live import LiveModel
+from attnworks.text.passages import from_texts
 from tests.exam_helpers import LINES, tiny_folder
 
 PATIENCE = 180.0

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from attnworks.core.errors import UsageError
-from attnworks.data.passages import from_texts
 from attnworks.decoding import beam
 from attnworks.exam.examiner import Request
 from attnworks.exam.run import run_examination
@@ -25,6 +24,7 @@ from attnworks.serve.changing import KEPT, ChangedModels
 from attnworks.serve.live import LiveModel
 from attnworks.serve.questions import Changes, Question
 from attnworks.serve.saying import Output, _classes
+from attnworks.text.passages import from_texts
 from attnworks.traces.gates import HeadsOff
 from attnworks.traces.layer import Slot
 from attnworks.traces.subject import open_examinee

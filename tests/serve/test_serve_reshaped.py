@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from attnworks.data.passages import from_texts
 from attnworks.reshape.carrying_out import carry_out
 from attnworks.reshape.history import Place, write_outcome
 from attnworks.reshape.pruning import Prune
 from attnworks.reshape.texts import from_texts as split
 from attnworks.serve.starting import open_live
+from attnworks.text.passages import from_texts
 from attnworks.traces.subject import open_examinee
 from tests.exam_helpers import LINES, save_tiny, tiny_folder
 from tests.reshape.reshape_helpers import project_folder, small_run

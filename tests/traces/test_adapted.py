@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 import attnworks
 from attnworks.core.errors import AttnworksError, UnknownNameError, UsageError
-from attnworks.data.passages import embedded, from_texts
-from attnworks.data.text_batch import TextBatch
-from attnworks.data.tokenizing import VocabularyReader, readers_of
-from attnworks.data.vocabulary import Vocabulary
 from attnworks.mechanisms import Mask
 from attnworks.models import Observation, Transformer
 from attnworks.objectives.text import Outputs
+from attnworks.text.passages import embedded, from_texts
+from attnworks.text.text_batch import TextBatch
+from attnworks.text.tokenizers import VocabularyReader, readers_of
+from attnworks.text.vocabulary import Vocabulary
 from attnworks.traces.adapted import AdaptedSubject, Show
 from attnworks.traces.gates import HeadsOff, OpenGates
 from attnworks.traces.layer import Slot

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnworks.data.text_batch import TextBatch
 from attnworks.hf.subject import ForeignSubject
 from attnworks.models.head_groups import HeadWeights
+from attnworks.text.text_batch import TextBatch
 from attnworks.traces.gates import CountHeads, HeadsOff, OpenGates
 from attnworks.traces.layer import LayerTrace, Slot
 from attnworks.traces.own import OwnSubject

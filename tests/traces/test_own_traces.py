@@ -12,11 +12,11 @@ from torch import Tensor
 
 import attnworks
 from attnworks.core.errors import UsageError
-from attnworks.data.passages import embedded
-from attnworks.data.text_batch import Kind, TextBatch
-from attnworks.data.vocabulary import Vocabulary
 from attnworks.models import Recurrent, build
 from attnworks.models.head_groups import HeadWeights
+from attnworks.text.passages import embedded
+from attnworks.text.text_batch import Kind, TextBatch
+from attnworks.text.vocabulary import Vocabulary
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.own import OwnSubject
 from attnworks.traces.rows import rows_of

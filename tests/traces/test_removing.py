@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from attnworks.core.errors import UnknownNameError, UsageError
-from attnworks.data.text_batch import TextBatch
 from attnworks.hf.subject import ForeignSubject
 from attnworks.linalg.residual import relative_residual
 from attnworks.measures.contract import Setting
@@ -23,6 +22,7 @@ from attnworks.models.anatomy import BlockAnatomy, Part
 from attnworks.models.block import Block, Residual
 from attnworks.objectives.text import Abilities, Outputs
 from attnworks.reshape.surgery import anatomy_of
+from attnworks.text.text_batch import TextBatch
 from attnworks.traces.forward import record_forward
 from attnworks.traces.own import OwnSubject
 from attnworks.traces.removing import REMOVABLE, without

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from attnworks.core.notation import tolerance
-from attnworks.data.tokens import Tokens
 from attnworks.mechanisms import Mask
+from attnworks.text.tokens import Tokens
 from attnworks.traces import maps as maps_module
 from attnworks.traces.layer import LayerTrace, Slot
 from attnworks.traces.maps import Maps, maps_of, same_lengths

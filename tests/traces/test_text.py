@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from attnworks.core.errors import UsageError
-from attnworks.data.passages import Passage, Side
+from attnworks.text.passages import Passage, Side
 from attnworks.traces.subject import Examinee, examinee_of
 from attnworks.traces.text import WRITTEN_AT_ONCE, read_text
 from tests.exam_helpers import LINES, TINY, tiny_tokenizer

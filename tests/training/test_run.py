@@ -13,10 +13,10 @@ import pytest
 
 from attnworks.core.errors import FolderError, UnknownNameError, UsageError
 from attnworks.core.sealed import BEST, LAST, best_of, point, pointed_at, read_sealed, seal
-from attnworks.data.vocabulary import Vocabulary
 from attnworks.models import Recurrent, Transformer, load
 from attnworks.models.presets import PRESETS
 from attnworks.objectives import Seq2Seq
+from attnworks.text.vocabulary import Vocabulary
 from attnworks.training import checkpoint, run
 from attnworks.training.checkpoint import forget_others
 from attnworks.training.evaluate import mean_loss

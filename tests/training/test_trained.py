@@ -9,8 +9,8 @@ import torch
 
 from attnworks.core.errors import FolderError
 from attnworks.core.sealed import BEST, pointed_at
-from attnworks.data.vocabulary import BOS, EOS
 from attnworks.decoding import Hypothesis
+from attnworks.text.vocabulary import BOS, EOS
 from attnworks.training import run as run_module
 from attnworks.training.run import Run
 from attnworks.training.trained import open_run

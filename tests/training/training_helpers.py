@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnworks.data.batches import Example
 from attnworks.models import AttentionConfig, RecurrentConfig, TransformerConfig
+from attnworks.text.batches import Example
 from attnworks.training.checkpoint import optimiser_tensors
 from attnworks.training.recipe import Recipe
 from attnworks.training.run import Run

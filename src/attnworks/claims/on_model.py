@@ -14,10 +14,10 @@ from torch import Tensor
 from attnworks.claims.contract import CLAIMS, Claim, in_order
 from attnworks.claims.laws import OF_LAYERS, OF_STACKS, Law, Layer
 from attnworks.claims.sides import Sides, number
-from attnworks.data.passages import Passage
-from attnworks.data.text_batch import TextBatch
 from attnworks.decoding.evaluating import evaluating
 from attnworks.exam.widened import InFloat64
+from attnworks.text.passages import Passage
+from attnworks.text.text_batch import TextBatch
 from attnworks.traces.forward import record_forward
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.subject import Examinee, Spectator, Subject

@@ -11,8 +11,6 @@ from attnworks.cli.examine_display import examine_progress, show
 from attnworks.cli.report_display import show_remarks, show_written
 from attnworks.core.errors import UsageError
 from attnworks.core.team import join_team
-from attnworks.data.parses import attach, read_parses
-from attnworks.data.passages import Passage, embedded, from_corpus, from_file
 from attnworks.exam.examination import Examination
 from attnworks.exam.examiner import Request
 from attnworks.exam.folder import check_place, write_exam
@@ -23,6 +21,8 @@ from attnworks.measures.contract import Setting
 from attnworks.reports.page.contents import Exam, label_of
 from attnworks.reports.page.writing import check_out, write_report
 from attnworks.reshape.history import receipts_of
+from attnworks.text.conllu import attach, read_parses
+from attnworks.text.passages import Passage, embedded, from_corpus, from_file
 from attnworks.traces.subject import open_examinee
 
 MOST_AXES = 4

@@ -17,10 +17,10 @@ from attnworks.cli.console import echo, print_json_line
 from attnworks.core.errors import UsageError
 from attnworks.core.folders import write_file
 from attnworks.core.sealed import with_sha256
-from attnworks.data.vocabulary import BOS, EOS, UNK
-from attnworks.data.words import words
 from attnworks.decoding import Hypothesis
 from attnworks.decoding.translate import NOTHING, decode_sentences
+from attnworks.text.vocabulary import BOS, EOS, UNK
+from attnworks.text.words import words
 from attnworks.training.trained import TRACE_FORMAT, Trained, open_run
 
 T = TypeVar("T")

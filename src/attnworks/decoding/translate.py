@@ -7,12 +7,12 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from attnworks.data.batches import pad
-from attnworks.data.vocabulary import BOS, EOS, Vocabulary
 from attnworks.decoding.beam import beam
 from attnworks.decoding.greedy import greedy
 from attnworks.decoding.hypothesis import Hypothesis
 from attnworks.decoding.writer import Writer
+from attnworks.text.batches import pad
+from attnworks.text.vocabulary import BOS, EOS, Vocabulary
 
 T = TypeVar("T")
 

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from attnworks.core.team import Team
-from attnworks.data.text_batch import Kind, TextBatch
 from attnworks.exam.folds import Folds
 from attnworks.exam.missing_notes import missing_notes
 from attnworks.exam.walk import Walk, overrides
@@ -21,6 +20,7 @@ from attnworks.measures.table import are
 from attnworks.objectives.choosing import choose
 from attnworks.objectives.own_callable import OwnFunction
 from attnworks.objectives.text import TextObjective
+from attnworks.text.text_batch import Kind, TextBatch
 from attnworks.traces.forward import record_forward
 from attnworks.traces.gates import CountHeads, HeadsOff, gate_gradients
 from attnworks.traces.judging import Judge

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from attnworks.core.team import Team
-from attnworks.data.passages import Passage, from_texts
 from attnworks.decoding.evaluating import held_still
 from attnworks.exam.examination import Examination
 from attnworks.exam.examiner import Examiner, Request
@@ -17,6 +16,7 @@ from attnworks.exam.plan import choose_measures, fit_to_maps, without_weights
 from attnworks.exam.widened import InFloat64
 from attnworks.measures.contract import Setting
 from attnworks.receipt import Receipt
+from attnworks.text.passages import Passage, from_texts
 from attnworks.traces.removing import without
 from attnworks.traces.subject import Examinee
 from attnworks.traces.text import read_text

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from attnworks.core.folders import write_file
-from attnworks.data.pair import Pair
-from attnworks.data.vocabulary import BOS, EOS
 from attnworks.decoding import beam
 from attnworks.decoding.translate import NOTHING, decode_sentences, translations
 from attnworks.models.counting import count_parameters
+from attnworks.text.pair import Pair
+from attnworks.text.vocabulary import BOS, EOS
 from attnworks.training.baseline import dictionary_translations
 from attnworks.training.evaluate import translation_scores
 from attnworks.training.events import Watcher

@@ -14,12 +14,12 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from attnworks.data.text_batch import TextBatch
-from attnworks.data.tokens import TokenRow, count_rarity
 from attnworks.models import AttentionConfig, Transformer, TransformerConfig, build
 from attnworks.models.parts import Embedding, Output
 from attnworks.objectives.own_callable import OwnCallable
 from attnworks.objectives.text import Outputs
+from attnworks.text.text_batch import TextBatch
+from attnworks.text.tokens import TokenRow, count_rarity
 from attnworks.traces.judging import Judge
 from attnworks.traces.own import OwnSubject
 from attnworks.traces.text import ExamText

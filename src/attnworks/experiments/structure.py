@@ -19,8 +19,6 @@ import torch
 from attnworks.core.errors import FolderError
 from attnworks.core.folders import read_file, write_file
 from attnworks.core.progress import Watch, silently
-from attnworks.data.pair import Pair
-from attnworks.data.passages import from_pair
 from attnworks.decoding.translate import translations
 from attnworks.exam.examiner import Request
 from attnworks.exam.run import run_examination
@@ -33,6 +31,8 @@ from attnworks.reshape.contract import Bench
 from attnworks.reshape.heads import Head, choose_heads
 from attnworks.reshape.healing import heal
 from attnworks.reshape.projecting import Project, rise_alone, with_forms
+from attnworks.text.pair import Pair
+from attnworks.text.passages import from_pair
 from attnworks.traces.judging import Judge
 from attnworks.traces.own import own_examinee
 from attnworks.traces.subject import Examinee

@@ -13,12 +13,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attnworks.core.errors import UsageError
-from attnworks.data.text_batch import Kind as AttentionKind
 from attnworks.hf.families import FAMILIES, Family, PartPlace, Projection, Projections, Stack
 from attnworks.models.anatomy import BlockAnatomy, Kind, Part
 from attnworks.models.config import NormOrder
 from attnworks.models.head_groups import HeadGroups, HeadWeights
 from attnworks.models.widths import Widths
+from attnworks.text.text_batch import Kind as AttentionKind
 
 ModelKind = Literal["encoder", "decoder", "encoder-decoder"]
 CROSS = ("cross", "encoder_attn", "encdec")

@@ -9,15 +9,15 @@ from typing import Any
 from torch import Tensor, nn
 
 from attnworks.core.errors import UsageError
-from attnworks.data.text_batch import Kind, TextBatch
-from attnworks.data.tokenizing import DecoderReader, HuggingFaceReader, decoder_row, ended
-from attnworks.data.tokens import TokenRow, collate_tokens
 from attnworks.hf.anatomy import attention_kinds, foreign_anatomy, groups_of, model_kind
 from attnworks.hf.families import FAMILIES
 from attnworks.hf.observe import Turn, bypassed, interface_shown, observed_by, own_heads_shown
 from attnworks.hf.open import open_pretrained
 from attnworks.models.anatomy import BlockAnatomy
 from attnworks.objectives.text import Abilities, Outputs
+from attnworks.text.text_batch import Kind, TextBatch
+from attnworks.text.tokenizers import DecoderReader, HuggingFaceReader, decoder_row, ended
+from attnworks.text.tokens import TokenRow, collate_tokens
 from attnworks.traces.layer import Slot, linear_queries
 from attnworks.traces.subject import Examinee, Spectator, Stacks, stacks_of, watching_streams, weight_readers
 

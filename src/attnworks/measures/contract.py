@@ -10,9 +10,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attnworks.core.registry import Registry
-from attnworks.data.tokens import Tokens
 from attnworks.measures.reading import Reading, Readings
 from attnworks.models.head_groups import HeadWeights
+from attnworks.text.tokens import Tokens
 from attnworks.traces.forward import ForwardTrace
 from attnworks.traces.judging import Judge
 from attnworks.traces.layer import Kind, LayerTrace, Slot, StreamTrace

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from attnworks.data.tokens import Tokens
+from attnworks.text.tokens import Tokens
 
 
 def drawn(tokens: Tokens, one_in: int, seed: int) -> Bool[Tensor, " b"]:

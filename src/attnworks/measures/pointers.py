@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attnworks.data.tokens import NONE, Tokens
+from attnworks.text.tokens import NONE, Tokens
 from attnworks.traces.rows import LayerRows
 
 

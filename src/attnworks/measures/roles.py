@@ -9,7 +9,6 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from attnworks.data.tokens import NONE, Tokens
 from attnworks.measures.contract import MEASURES, Declared, Measure, Sample, Samples, Setting
 from attnworks.measures.labels import (
     FAMILY_WISE_ERROR,
@@ -21,6 +20,7 @@ from attnworks.measures.labels import (
 from attnworks.measures.pointers import OffsetSight, Sight, after_same, forced, rarest, same_before, same_nearest
 from attnworks.measures.reading import Reading, Readings
 from attnworks.measures.table import are
+from attnworks.text.tokens import NONE, Tokens
 from attnworks.traces.layer import Kind, Slot
 from attnworks.traces.rows import LayerRows
 

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attnworks.core.registry import Registry
-from attnworks.data.batches import Batch
+from attnworks.text.batches import Batch
 
 
 class Loss(NamedTuple):

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attnworks.data.text_batch import TextBatch
 from attnworks.objectives.text import TEXT_OBJECTIVES, Outputs, TextObjective
+from attnworks.text.text_batch import TextBatch
 
 
 @TEXT_OBJECTIVES.register("embedding")

@@ -11,9 +11,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnworks.core.errors import UsageError
-from attnworks.data.text_batch import TextBatch
 from attnworks.objectives.language import scores_of
 from attnworks.objectives.text import TEXT_OBJECTIVES, Outputs, TextObjective
+from attnworks.text.text_batch import TextBatch
 
 NAMED = 6
 LARGEST_LABELS = 2**30

@@ -8,9 +8,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attnworks.core.errors import UsageError
-from attnworks.data.text_batch import TextBatch
-from attnworks.data.tokens import Tokens
 from attnworks.objectives.text import TEXT_OBJECTIVES, Outputs, TextObjective
+from attnworks.text.text_batch import TextBatch
+from attnworks.text.tokens import Tokens
 
 
 @TEXT_OBJECTIVES.register("lm")

@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attnworks.data.text_batch import TextBatch
-from attnworks.data.tokens import Tokens
 from attnworks.objectives.language import mean_cross_entropy, scores_of
 from attnworks.objectives.text import TEXT_OBJECTIVES, Outputs, TextObjective
+from attnworks.text.text_batch import TextBatch
+from attnworks.text.tokens import Tokens
 
 HIDDEN_SHARE = 0.15
 

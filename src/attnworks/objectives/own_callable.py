@@ -9,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnworks.core.errors import UsageError
-from attnworks.data.text_batch import TextBatch
 from attnworks.objectives.text import Outputs, TextObjective
+from attnworks.text.text_batch import TextBatch
 
 OwnFunction = Callable[[Outputs, TextBatch], Tensor]
 

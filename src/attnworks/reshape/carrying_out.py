@@ -15,7 +15,6 @@ from torch import nn
 from attnworks.core.errors import UsageError
 from attnworks.core.progress import Watch, silently
 from attnworks.core.registry import unknown_name
-from attnworks.data.passages import Passage
 from attnworks.hf.subject import ForeignSubject
 from attnworks.models.folder import fingerprint
 from attnworks.objectives.choosing import choose
@@ -27,6 +26,7 @@ from attnworks.reshape.healing import LESSONS, OBJECTIVE, check_rate, heal, not_
 from attnworks.reshape.long_texts import TrialText, longest
 from attnworks.reshape.scoring import attention_flops, scores_of, time_ratio, weight_bytes
 from attnworks.reshape.texts import Texts
+from attnworks.text.passages import Passage
 from attnworks.traces.judging import Judge
 from attnworks.traces.own import OwnSubject
 from attnworks.traces.subject import Examinee, Spectator

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from attnworks.core.checks import LARGEST_FLOAT
 from attnworks.core.errors import AttnworksError, UsageError
 from attnworks.core.progress import Watch, silently
-from attnworks.data.text_batch import TextBatch
 from attnworks.decoding.evaluating import evaluating
 from attnworks.models.folder import cast
+from attnworks.text.text_batch import TextBatch
 from attnworks.traces.judging import Judge
 from attnworks.traces.layer import StreamTrace
 from attnworks.traces.subject import Spectator, Subject

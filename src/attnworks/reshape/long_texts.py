@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from attnworks.data.tokens import NONE, TokenRow
 from attnworks.hf.subject import longest_input
 from attnworks.models import Recurrent, Transformer
+from attnworks.text.tokens import NONE, TokenRow
 from attnworks.traces.judging import Judge
 from attnworks.traces.subject import Subject
 from attnworks.traces.text import ExamText

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from attnworks.core.progress import Watch, silently
-from attnworks.data.passages import Passage
 from attnworks.objectives.own_callable import OwnFunction
 from attnworks.receipt import Receipt
 from attnworks.reshape.advising import Advice
@@ -18,6 +17,7 @@ from attnworks.reshape.projecting import Project
 from attnworks.reshape.pruning import Prune
 from attnworks.reshape.swapping import Swap
 from attnworks.reshape.texts import Texts, from_corpus, from_texts
+from attnworks.text.passages import Passage
 from attnworks.traces.subject import examinee_of
 
 Given = Sequence[str] | Sequence[Passage] | str

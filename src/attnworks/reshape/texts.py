@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from attnworks.core.errors import UsageError
-from attnworks.data.corpora import open_corpus
-from attnworks.data.passages import Passage, Side, from_file, from_pair
+from attnworks.text.corpora import open_corpus
+from attnworks.text.passages import Passage, Side, from_file, from_pair
 from attnworks.training.run import fingerprint
 
 LEARN, HELD_OUT = 10_000, 256

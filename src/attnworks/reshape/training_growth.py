@@ -10,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 
 from attnworks.core.progress import silently
-from attnworks.data.passages import from_pair
 from attnworks.models import TransformerConfig, preset
 from attnworks.models.anatomy import attention_layers, heads_of
 from attnworks.objectives.choosing import choose
@@ -21,6 +20,7 @@ from attnworks.reshape.growth.score import Kind
 from attnworks.reshape.growth_methods import METHODS
 from attnworks.reshape.growth_places import NoBottleneckError, Spot, spread
 from attnworks.reshape.surgery import anatomy_of
+from attnworks.text.passages import from_pair
 from attnworks.traces.own import own_examinee
 from attnworks.training.checkpoint import optimiser_tensors
 from attnworks.training.events import Grown

@@ -11,8 +11,6 @@ from typing import Any
 from torch import nn
 
 from attnworks.core.errors import UsageError
-from attnworks.data.passages import embedded
-from attnworks.data.tokenizing import SideReader
 from attnworks.hf.subject import ForeignSubject
 from attnworks.objectives.choosing import choose
 from attnworks.reshape.advising import swapped, whole_layers
@@ -25,6 +23,8 @@ from attnworks.reshape.surgery import attention_parts, mechanisms_of, silence_he
 from attnworks.reshape.swap_trials import layers_of
 from attnworks.serve.questions import Changes
 from attnworks.serve.recent import Recent
+from attnworks.text.passages import embedded
+from attnworks.text.tokenizers import SideReader
 from attnworks.traces.judging import Judge
 from attnworks.traces.own import OwnSubject
 from attnworks.traces.subject import Examinee

@@ -12,7 +12,6 @@ from typing import Any
 from torch import Tensor
 
 from attnworks.core.errors import UsageError
-from attnworks.data.passages import Passage, embedded, from_texts
 from attnworks.decoding.evaluating import evaluating
 from attnworks.exam.examination import Examination
 from attnworks.exam.examiner import Request
@@ -27,6 +26,7 @@ from attnworks.serve.looking import Looked, Read, as_written, has_scores, look, 
 from attnworks.serve.questions import Changes, Question
 from attnworks.serve.recent import Recent
 from attnworks.serve.saying import Said, moved, say
+from attnworks.text.passages import Passage, embedded, from_texts
 from attnworks.traces.subject import Examinee
 
 REMEMBERED = 8

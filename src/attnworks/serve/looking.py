@@ -8,11 +8,6 @@ from typing import Any
 
 from torch import Tensor
 
-from attnworks.data.passages import Passage
-from attnworks.data.text_batch import TextBatch
-from attnworks.data.tokenizing import FEWEST, HuggingFaceReader, VocabularyReader
-from attnworks.data.tokens import TokenRow, collate_tokens, count_rarity
-from attnworks.data.vocabulary import BOS, EOS, PAD
 from attnworks.decoding import BeamStep, beam
 from attnworks.decoding.evaluating import evaluating
 from attnworks.decoding.translate import longest_target
@@ -25,6 +20,11 @@ from attnworks.exam.walk import Walk
 from attnworks.measures.contract import Setting
 from attnworks.objectives.text import Outputs
 from attnworks.reports.page.sentences import Sentence
+from attnworks.text.passages import Passage
+from attnworks.text.text_batch import TextBatch
+from attnworks.text.tokenizers import FEWEST, HuggingFaceReader, VocabularyReader
+from attnworks.text.tokens import TokenRow, collate_tokens, count_rarity
+from attnworks.text.vocabulary import BOS, EOS, PAD
 from attnworks.traces.layer import LayerTrace, Slot, StreamTrace
 from attnworks.traces.subject import Examinee, Spectator, Subject
 from attnworks.traces.text import ExamText, check_ids

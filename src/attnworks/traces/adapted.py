@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from attnworks.core.errors import UsageError
 from attnworks.core.notation import tolerance
 from attnworks.core.registry import unknown_name
-from attnworks.data.text_batch import Kind, TextBatch
-from attnworks.data.tokenizing import readers_of
-from attnworks.data.tokens import TokenRow
 from attnworks.mechanisms import Mask
 from attnworks.mechanisms.dense import fused
 from attnworks.models.anatomy import BlockAnatomy
 from attnworks.models.head_groups import HeadWeights
 from attnworks.objectives.text import Abilities, Outputs
+from attnworks.text.text_batch import Kind, TextBatch
+from attnworks.text.tokenizers import readers_of
+from attnworks.text.tokens import TokenRow
 from attnworks.traces.layer import SHORT, LayerTrace, Slot, StreamTrace, linear_queries
 from attnworks.traces.subject import Examinee, Spectator
 

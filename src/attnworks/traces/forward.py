@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from attnworks.core.errors import UsageError
 from attnworks.core.notation import tolerance
-from attnworks.data.text_batch import Kind, TextBatch
-from attnworks.data.tokens import Tokens
 from attnworks.models.anatomy import BlockAnatomy, Role
+from attnworks.text.text_batch import Kind, TextBatch
+from attnworks.text.tokens import Tokens
 from attnworks.traces.layer import LayerTrace, Slot
 from attnworks.traces.subject import Spectator, Subject, first
 

@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnworks.data.text_batch import TextBatch
 from attnworks.decoding.evaluating import held_still
 from attnworks.objectives.text import TextObjective
+from attnworks.text.text_batch import TextBatch
 from attnworks.traces.layer import LayerTrace, Slot
 from attnworks.traces.subject import Spectator, Subject
 

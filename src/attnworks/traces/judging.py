@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
-from attnworks.data.text_batch import TextBatch
 from attnworks.decoding.evaluating import evaluating
 from attnworks.objectives.text import Outputs, TextObjective
+from attnworks.text.text_batch import TextBatch
 from attnworks.traces.subject import Spectator, Subject
 from attnworks.traces.text import ExamText
 

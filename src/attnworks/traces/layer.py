@@ -14,10 +14,10 @@ from torch import Tensor
 
 from attnworks.core.notation import tolerance
 from attnworks.core.tensors import FRESH, Scratch
-from attnworks.data.text_batch import Kind
-from attnworks.data.tokens import Tokens
 from attnworks.mechanisms import Mask
 from attnworks.models.head_groups import HeadWeights, Scoring
+from attnworks.text.text_batch import Kind
+from attnworks.text.tokens import Tokens
 
 SHORT: dict[str, str] = {"encoder": "enc", "decoder": "dec", "cross": "cross"}
 LOWEST_LOG = -1e4

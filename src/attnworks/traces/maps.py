@@ -10,9 +10,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from attnworks.core.tensors import FRESH, Scratch
-from attnworks.data.tokens import Tokens
 from attnworks.linalg.rows import attend_rows
 from attnworks.mechanisms.mask import as_four_axes
+from attnworks.text.tokens import Tokens
 from attnworks.traces.layer import LOWEST_LOG, LayerTrace, Slot
 
 WEIGHTS_AT_ONCE = 2**18

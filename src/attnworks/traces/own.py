@@ -10,16 +10,16 @@ from torch import Tensor, nn
 
 from attnworks.core.errors import UsageError
 from attnworks.core.sealed import best_of
-from attnworks.data.text_batch import TextBatch
-from attnworks.data.tokenizing import VocabularyReader, decoder_row
-from attnworks.data.tokens import TokenRow, collate_tokens
-from attnworks.data.vocabulary import BOS, EOS, PAD, Vocabulary
 from attnworks.decoding import greedy
 from attnworks.decoding.translate import longest_target
 from attnworks.models import Observation, Recurrent, Transformer
 from attnworks.models.anatomy import BlockAnatomy, own_anatomy
 from attnworks.models.head_groups import HeadWeights
 from attnworks.objectives.text import Abilities, Outputs
+from attnworks.text.text_batch import TextBatch
+from attnworks.text.tokenizers import VocabularyReader, decoder_row
+from attnworks.text.tokens import TokenRow, collate_tokens
+from attnworks.text.vocabulary import BOS, EOS, PAD, Vocabulary
 from attnworks.traces.layer import LayerTrace, Slot
 from attnworks.traces.subject import Examinee, Spectator, stacks_of, watching_streams, weight_readers
 from attnworks.training.trained import open_run

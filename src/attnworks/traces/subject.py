@@ -12,12 +12,12 @@ from typing import Any, Protocol, runtime_checkable
 from torch import Tensor, nn
 
 from attnworks.core.errors import UsageError
-from attnworks.data.text_batch import Kind, TextBatch
-from attnworks.data.tokenizing import SideReader
-from attnworks.data.tokens import TokenRow
 from attnworks.models.anatomy import BlockAnatomy
 from attnworks.models.head_groups import HeadWeights
 from attnworks.objectives.text import Abilities, Outputs
+from attnworks.text.text_batch import Kind, TextBatch
+from attnworks.text.tokenizers import SideReader
+from attnworks.text.tokens import TokenRow
 from attnworks.traces.layer import LayerTrace, Slot, StreamTrace
 
 

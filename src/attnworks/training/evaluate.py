@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from torch import nn
 
-from attnworks.data.batches import Example, collate
 from attnworks.decoding.evaluating import evaluating
 from attnworks.objectives import Objective
+from attnworks.text.batches import Example, collate
 
 
 class Scores(NamedTuple):

@@ -12,8 +12,8 @@ from torch import nn
 
 from attnworks.core.errors import AttnworksError
 from attnworks.core.team import Team
-from attnworks.data.batches import BatchOrder, Example, collate
 from attnworks.objectives import Objective
+from attnworks.text.batches import BatchOrder, Example, collate
 from attnworks.training.events import StepDone
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from attnworks.core.errors import UsageError
-from attnworks.data.vocabulary import VocabularyKind
+from attnworks.text.vocabulary import VocabularyKind
 from attnworks.training.schedule import ScheduleKind
 
 

@@ -7,8 +7,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from attnworks.data.grammar import pairs
 from attnworks.data.tasks.contract import TASKS, Split, Task, draw_lengths, padded
+from attnworks.text.grammar import pairs
 
 SENTENCES = {"train": 3000, "test": 500}
 LINE_BREAK = b"\n"

@@ -1,0 +1,215 @@
+"""Drawing noun phrases: which noun, in which number, with which determiner and adjectives."""
+
+from __future__ import annotations
+
+from random import Random
+
+from attnworks.text.grammar.entries import Adjective, Noun
+from attnworks.text.grammar.frequency import Choice, weighted
+from attnworks.text.grammar.italian import Gender
+from attnworks.text.grammar.lexicon import ADJECTIVE_CHOICE, CLASSIFYING, NOUN_CHOICE, NUMBERS
+from attnworks.text.grammar.nominals import PROPER_KINDS, Couple, Entity, Nominal, Pronoun, owner_word
+from attnworks.text.grammar.plans import Location
+
+OWN, POSSESSOR, NUMBER = "own", "possessor", "number"
+PLURAL_SHARE = 0.24
+PLURAL_SUBJECT_SHARE = 0.15
+ONLY_ONE = frozenset(("mother", "father", "wife", "husband"))
+CLOSE_PEOPLE = frozenset(
+    ("friend", "teacher", "student", "doctor", "neighbor", "colleague", "lawyer", "psychologist", "cook")
+)
+DISTANCING = {POSSESSOR: "the", "my": "the", "our": "the", "your": "the", OWN: "the"}
+
+SUBJECT_DETERMINERS = weighted({"the": 50, "my": 16, "this": 6, "that": 5, "a": 5, "our": 5, "your": 5, POSSESSOR: 8})
+SUBJECT_PLURAL_DETERMINERS = weighted(
+    {
+        "the": 50,
+        "my": 14,
+        NUMBER: 12,
+        "these": 6,
+        "those": 5,
+        "many": 4,
+        "our": 4,
+        "all the": 5,
+        "some": 3,
+        "several": 1,
+    }
+)
+KIN_DETERMINERS = weighted({"my": 48, "your": 14, "our": 12, POSSESSOR: 26})
+KIN_PLURAL_DETERMINERS = weighted({"my": 60, "your": 15, "our": 25})
+OBJECT_DETERMINERS = weighted({"a": 34, "the": 34, OWN: 10, "my": 5, "this": 6, "that": 4, "another": 3, POSSESSOR: 4})
+OBJECT_PLURAL_DETERMINERS = weighted(
+    {"the": 34, NUMBER: 20, "": 10, "some": 12, OWN: 6, "many": 5, "these": 5, "those": 3, "all the": 3, "few": 2}
+)
+LIKED_DETERMINERS = weighted({"the": 52, "this": 14, "that": 10, "my": 8, "your": 4, POSSESSOR: 12})
+LIKED_PLURAL_DETERMINERS = weighted({"the": 60, "these": 18, "those": 12, "my": 10})
+LIKED_MASS_DETERMINERS = weighted({"": 60, "the": 25, "this": 15})
+MASS_DETERMINERS = weighted({"": 38, "the": 36, "some": 22, "my": 4})
+HAD_DETERMINERS = weighted({"a": 80, "another": 10, "this": 10})
+HAD_PLURAL_DETERMINERS = weighted({NUMBER: 50, "many": 25, "some": 15, "few": 10})
+PLACE_DETERMINERS = weighted({"the": 86, "a": 6, "this": 4, "our": 4})
+NUMBER_CHOICE = weighted({number: 1 / (rank + 1.5) for rank, number in enumerate(NUMBERS)})
+
+SUBJECT_KINDS = weighted({"person": 74, "thing": 14, "animal": 8, "site": 4})
+PERSONS = weighted({"name": 46, "person": 22, "kin": 14, "couple": 5, "speaker": 11})
+SITES = weighted({"city": 40, "country": 25, "place": 35})
+THINGS = weighted({"ware": 28, "furniture": 22, "clothes": 18, "text": 14, "food": 12, "vehicle": 12, "dish": 5})
+SPEAKERS = weighted({(1, False): 60, (1, True): 20, (2, False): 20})
+DEICTIC: Choice[tuple[bool, Gender]] = weighted({(False, "m"): 40, (False, "f"): 40, (True, "m"): 20})
+
+SURFACES = frozenset(("chair", "table", "bed", "sofa", "desk", "shelf", "carpet", "armchair"))
+AROUND = weighted(
+    {
+        ("under", "sotto"): 30,
+        ("near", "vicino a"): 25,
+        ("behind", "dietro"): 20,
+        ("next to", "accanto a"): 15,
+        ("in front of", "davanti a"): 10,
+    }
+)
+
+
+class EntityDrawer:
+    """Draws entities from one stream of random numbers."""
+
+    def __init__(self, random: Random) -> None:
+        self.unit = random.random
+
+    def chance(self, probability: float) -> bool:
+        """True with the given probability."""
+        return self.unit() < probability
+
+    def noun(self, group: str) -> Noun:
+        """A noun of a kind or of a group of kinds."""
+        return NOUN_CHOICE[group].pick(self.unit())
+
+    def subject(self) -> Entity:
+        """Anything that a text can be about."""
+        kind = SUBJECT_KINDS.pick(self.unit())
+        if kind == "person":
+            return self.person()
+        if kind == "animal":
+            return self.described(Nominal(self.noun("animal")), 0.2)
+        group = (THINGS if kind == "thing" else SITES).pick(self.unit())
+        return self.described(Nominal(self.noun(group)), 0.2)
+
+    def person(self) -> Entity:
+        """A person, a couple, or the speaker and hearer."""
+        kind = PERSONS.pick(self.unit())
+        if kind == "speaker":
+            return self.speaker()
+        if kind != "couple":
+            return self.described(Nominal(self.noun(kind)), 0.12)
+        first = self.noun("name")
+        second = self.noun("name")
+        return Couple(first, second) if first is not second else Nominal(first)
+
+    def speaker(self) -> Pronoun:
+        """I, we or you."""
+        return Pronoun(*SPEAKERS.pick(self.unit()))
+
+    def stranger(self) -> Pronoun:
+        """He, she or they, seen but not named."""
+        return Pronoun(3, *DEICTIC.pick(self.unit()))
+
+    def described(self, nominal: Nominal, adjectives: float) -> Nominal:
+        """Chooses the number, determiner and adjectives of a subject."""
+        noun = nominal.noun
+        if noun.kind in PROPER_KINDS:
+            return nominal
+        nominal.plural = noun.countable and noun.lemma not in ONLY_ONE and self.chance(PLURAL_SUBJECT_SHARE)
+        if noun.kind == "kin":
+            choice = KIN_PLURAL_DETERMINERS if nominal.plural else KIN_DETERMINERS
+        else:
+            choice = SUBJECT_PLURAL_DETERMINERS if nominal.plural else SUBJECT_DETERMINERS
+        if noun.countable:
+            self.determine(nominal, choice, None)
+        else:
+            nominal.determiner = "the"
+        self.modify(nominal, adjectives)
+        return nominal
+
+    def detailed(self, nominal: Nominal, subject: Entity, verb: str = "") -> None:
+        """Chooses the number, determiner and adjectives of an object."""
+        noun = nominal.noun
+        if noun.kind in PROPER_KINDS:
+            return
+        nominal.plural = noun.countable and noun.lemma not in ONLY_ONE and self.chance(PLURAL_SHARE)
+        if noun.kind == "kin":
+            self.determine(nominal, KIN_PLURAL_DETERMINERS if nominal.plural else KIN_DETERMINERS, subject)
+            if self.chance(0.5):
+                self.own(nominal, subject)
+        elif not noun.countable:
+            self.determine(nominal, LIKED_MASS_DETERMINERS if verb == "like" else MASS_DETERMINERS, subject)
+        elif verb in ("like", "love"):
+            self.determine(nominal, LIKED_PLURAL_DETERMINERS if nominal.plural else LIKED_DETERMINERS, subject)
+        elif verb in ("have", "be"):
+            self.determine(nominal, HAD_PLURAL_DETERMINERS if nominal.plural else HAD_DETERMINERS, subject)
+        else:
+            self.determine(nominal, OBJECT_PLURAL_DETERMINERS if nominal.plural else OBJECT_DETERMINERS, subject)
+        self.modify(nominal, 0.24)
+
+    def determine(self, nominal: Nominal, choice: Choice[str], subject: Entity | None) -> None:
+        """Chooses a determiner, with its number, possessor or owner."""
+        determiner = choice.pick(self.unit())
+        if nominal.noun.kind == "person" and nominal.noun.lemma not in CLOSE_PEOPLE:
+            determiner = DISTANCING.get(determiner, determiner)
+        if determiner == NUMBER:
+            determiner = NUMBER_CHOICE.pick(self.unit())
+        elif determiner == OWN:
+            self.own(nominal, subject)
+            return
+        elif determiner == POSSESSOR:
+            nominal.possessor = self.possessor(subject)
+            determiner = "" if nominal.possessor is not None else "the"
+        nominal.determiner = determiner
+
+    def possessor(self, subject: Entity | None) -> Noun | None:
+        """A name other than the subject."""
+        name = self.noun("name")
+        if isinstance(subject, Pronoun):
+            subject = subject.antecedent
+        taken = isinstance(subject, Nominal) and subject.noun is name
+        taken = taken or (isinstance(subject, Couple) and name in (subject.first, subject.second))
+        return None if taken else name
+
+    def own(self, nominal: Nominal, subject: Entity | None) -> None:
+        """Makes the subject the owner: `Maria ... her book`."""
+        if subject is None or not subject.animate:
+            nominal.determiner, nominal.possessor = "the", None
+            return
+        nominal.determiner, nominal.possessor, nominal.owner = owner_word(subject), None, subject
+
+    def modify(self, nominal: Nominal, probability: float) -> None:
+        """Adds one adjective, or a prenominal one followed by a classifying one."""
+        if not self.chance(probability):
+            return
+        nominal.before = self.adjective(nominal.noun)
+        if nominal.before.prenominal and self.chance(0.2):
+            second = self.adjective(nominal.noun)
+            nominal.after = second if second.english in CLASSIFYING else None
+
+    def adjective(self, noun: Noun) -> Adjective:
+        """An adjective that suits a noun."""
+        return ADJECTIVE_CHOICE[noun.kind].pick(self.unit())
+
+    def location(self, direction: bool = False) -> Location:
+        """A city, a country or another place, where something happens or where somebody goes."""
+        noun = self.noun(SITES.pick(self.unit()))
+        nominal = Nominal(noun)
+        if noun.kind == "place":
+            nominal.determiner = PLACE_DETERMINERS.pick(self.unit())
+            self.modify(nominal, 0.12)
+        return Location(nominal, "to" if direction else noun.english_place, noun.italian_place)
+
+    def origin(self) -> Location:
+        """A city or a country that somebody comes from."""
+        return Location(Nominal(self.noun("city" if self.chance(0.5) else "country")), "from", "da")
+
+    def spot(self) -> Location:
+        """A spot on, under or near a piece of furniture."""
+        nominal = Nominal(self.noun("furniture"), "the")
+        self.modify(nominal, 0.15)
+        if nominal.noun.lemma in SURFACES and self.chance(0.5):
+            return Location(nominal, "on", "su")
+        return Location(nominal, *AROUND.pick(self.unit()))

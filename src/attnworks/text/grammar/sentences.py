@@ -1,0 +1,353 @@
+"""The parallel syntax: clauses, sentences and texts, built in both languages at once with their truth.
+
+Conventions that make the Italian a function of the English text: `you` is `tu`; I, you, we and they without antecedent
+are masculine; so are nouns whose English side has no gender, unless a feminine pronoun of the same text refers to them;
+a predicate noun agrees with its subject; the simple past is the passato prossimo, or the imperfect of stative verbs;
+subject pronouns are dropped except in a contrast of two subjects; clitics stand before the finite verb.
+"""
+
+from __future__ import annotations
+
+from attnworks.text.grammar import italian
+from attnworks.text.grammar.lexicon import COPULA, MANNERS, TIMES
+from attnworks.text.grammar.nominals import Entity, Features, Nominal, Pronoun, realise
+from attnworks.text.grammar.phrase import COMMA, FULL_STOP, QUESTION_MARK, Draft, Phrase, parallel
+from attnworks.text.grammar.plans import Clause, Gap, Sentence
+from attnworks.text.grammar.predicates import adjective_group, existential_group, liking_group, state_group, verb_group
+from attnworks.text.pair import Pair
+
+QUESTION_WORDS = {"who": "chi", "what": "che cosa", "where": "dove", "when": "quando", "why": "perché"}
+LINKERS = {"because": "perché", "when": "quando", "but": "ma", "while": "mentre", "if": "se", "that": "che", "and": "e"}
+EXPRESSIONS = {source: parallel(source, target) for source, target in {**TIMES, **MANNERS, **LINKERS}.items()}
+ASKING = {source: parallel(source, target) for source, target in QUESTION_WORDS.items()}
+ESSERE_WITH_E = ("è", "era", "ero", "eri", "eravamo", "erano")
+ASKING_WHERE_ELIDED = parallel("where", "dov'")
+
+
+def features(entity: Entity) -> Features:
+    """What a verb or a predicate agrees with."""
+    return Features(entity.person, entity.plural, entity.gender, entity.animate)
+
+
+def clitic_features(entity: Entity | None) -> Features | None:
+    """The features of a pronoun that becomes a clitic."""
+    return entity.features if isinstance(entity, Pronoun) else None
+
+
+def is_inverted(clause: Clause) -> bool:
+    """True of questions in which an English auxiliary stands before the subject."""
+    return clause.mood not in ("statement", "who")
+
+
+def render(*sentences: Sentence) -> Pair:
+    """The pair of a text, with its truth."""
+    draft = Draft()
+    for sentence in sentences:
+        render_sentence(draft, sentence)
+    return draft.finish()
+
+
+def render_sentence(draft: Draft, sentence: Sentence) -> None:
+    """Lays out one sentence with its final punctuation."""
+    draft.start_sentence()
+    if sentence.second is None:
+        root = render_clause(draft, sentence.clause)
+    elif sentence.second_first:
+        dependent = render_linked(draft, sentence.linker, sentence.second)
+        comma = draft.add(COMMA)
+        draft.lay(comma)
+        root = render_clause(draft, sentence.clause)
+        draft.govern(comma, dependent)
+        draft.govern(dependent, root)
+    else:
+        root = render_clause(draft, sentence.clause)
+        draft.govern(render_linked(draft, sentence.linker, sentence.second), root)
+    draft.lay(draft.add(FULL_STOP if sentence.clause.mood == "statement" else QUESTION_MARK, root))
+
+
+def render_linked(draft: Draft, linker: str, clause: Clause, gap: Gap = "") -> int:
+    """A clause after its conjunction or relative pronoun; returns its root."""
+    link = draft.add(EXPRESSIONS[linker])
+    draft.lay(link)
+    following = len(draft.target_order)
+    root = render_clause(draft, clause, gap)
+    draft.govern(link, root)
+    if linker == "and":
+        draft.phrases[link] = parallel("and", italian.conjunction(first_word(draft, following)))
+    return root
+
+
+def first_word(draft: Draft, step: int) -> str:
+    """The first target word laid out from a step on."""
+    laid = (draft.phrases[index].target for index, _, _ in draft.target_order[step:])
+    return next(words[0] for words in laid if words)
+
+
+def render_clause(draft: Draft, clause: Clause, gap: Gap = "") -> int:
+    """Lays out a clause and returns the index of its root phrase."""
+    return RENDERERS[clause.frame](draft, clause, gap)
+
+
+def render_verbal(draft: Draft, clause: Clause, gap: Gap) -> int:
+    """A verb with objects, recipient and circumstances."""
+    direct, recipient = clitic_features(clause.object), clitic_features(clause.recipient)
+    if clause.verb.addressing:
+        direct, recipient = None, direct
+    root = draft.add(
+        verb_group(
+            clause.verb,
+            clause.tense,
+            features(clause.subject),
+            clause.negative,
+            clause.modal,
+            clause.adverb,
+            is_inverted(clause),
+            direct,
+            recipient,
+        )
+    )
+    lay_nucleus(draft, clause, root, root, gap)
+    if clause.object is not None and gap != "object" and clause.mood not in ("what", "which"):
+        lay_object(draft, clause, root)
+    if isinstance(clause.recipient, Pronoun):
+        refer(draft, root, "recipient", clause.recipient)
+    elif clause.recipient is not None:
+        lay_entity(draft, clause.recipient, root, ("to", "a"))
+    lay_circumstances(draft, clause, root)
+    if clause.reported is not None:
+        draft.govern(render_linked(draft, "that", clause.reported), root)
+    return root
+
+
+def render_liking(draft: Draft, clause: Clause, gap: Gap) -> int:
+    """`Luca likes the chairs` as `A Luca piacciono le sedie`."""
+    subject, liked = clause.subject, clause.object
+    assert liked is not None
+    pronominal = isinstance(subject, Pronoun)
+    question = clause.mood == "whether"
+    group = liking_group(
+        clause.verb,
+        clause.tense,
+        features(subject),
+        pronominal,
+        features(liked),
+        clause.negative,
+        question,
+        isinstance(liked, Pronoun),
+    )
+    root = draft.add(group)
+    if pronominal:
+        refer(draft, root, "recipient", subject)
+        draft.lay(root)
+    else:
+        experiencer = add_entity(draft, subject, root, ("", "a"))
+        lay_around(draft, root, experiencer, question)
+        draft.lay_target(experiencer)
+        draft.lay_target(root)
+    if isinstance(liked, Pronoun):
+        refer(draft, root, "object", liked)
+    else:
+        lay_entity(draft, liked, root)
+    lay_circumstances(draft, clause, root)
+    return root
+
+
+def render_adjective(draft: Draft, clause: Clause, gap: Gap) -> int:
+    """A copula with an adjective, perhaps compared."""
+    assert clause.adjective is not None
+    group = adjective_group(
+        clause.adjective,
+        clause.tense,
+        features(clause.subject),
+        clause.negative,
+        clause.modal,
+        clause.adverb,
+        is_inverted(clause),
+        clause.degree,
+        clause.standard is not None,
+    )
+    root = draft.add(group)
+    lay_nucleus(draft, clause, root, root, gap)
+    if clause.standard is not None:
+        lay_entity(draft, clause.standard, root, ("than", "di"))
+    lay_circumstances(draft, clause, root)
+    return root
+
+
+def render_state(draft: Draft, clause: Clause, gap: Gap) -> int:
+    """`is hungry` as `ha fame`."""
+    assert clause.state is not None
+    question = is_inverted(clause)
+    group = state_group(
+        clause.state, clause.tense, features(clause.subject), clause.negative, clause.adverb, question, clause.degree
+    )
+    root = draft.add(group)
+    lay_nucleus(draft, clause, root, root, gap)
+    lay_circumstances(draft, clause, root)
+    return root
+
+
+def render_noun(draft: Draft, clause: Clause, gap: Gap) -> int:
+    """A copula with a predicate noun, which is the root."""
+    assert clause.predicate is not None
+    root = draft.add(realise(clause.predicate))
+    lay_nucleus(draft, clause, root, add_copula(draft, clause, root), gap)
+    draft.lay(root)
+    refer_owner(draft, root, clause.predicate)
+    return root
+
+
+def render_place(draft: Draft, clause: Clause, gap: Gap) -> int:
+    """A copula with a place, which is the root; asked for by `where`, the question word is."""
+    if clause.mood == "where":
+        copula = copula_group(clause, True)
+        elided = copula.target[0] in ESSERE_WITH_E
+        root = draft.add(ASKING_WHERE_ELIDED if elided else ASKING["where"])
+        draft.lay(root)
+        verb = draft.add(copula, root)
+        subject = add_entity(draft, clause.subject, root)
+        lay_around(draft, verb, subject, True)
+        draft.lay_target(verb)
+        draft.lay_target(subject)
+        return root
+    assert clause.place is not None
+    root = draft.add(realise(clause.place.nominal, (clause.place.english, clause.place.italian)))
+    draft.mention(clause.place.nominal, root)
+    lay_nucleus(draft, clause, root, add_copula(draft, clause, root), gap)
+    draft.lay(root)
+    refer_owner(draft, root, clause.place.nominal)
+    lay_circumstances(draft, clause, root, with_place=False)
+    return root
+
+
+def render_existential(draft: Draft, clause: Clause, gap: Gap) -> int:
+    """`There is a cat` as `C' è un gatto`."""
+    root = draft.add(existential_group(clause.tense, clause.subject.plural, clause.negative, clause.mood == "whether"))
+    draft.lay(root)
+    lay_entity(draft, clause.subject, root)
+    lay_circumstances(draft, clause, root)
+    return root
+
+
+def copula_group(clause: Clause, question: bool) -> Phrase:
+    """The copula alone, for predicates that are phrases of their own."""
+    return verb_group(
+        COPULA, clause.tense, features(clause.subject), clause.negative, clause.modal, clause.adverb, question
+    )
+
+
+def add_copula(draft: Draft, clause: Clause, root: int) -> int:
+    """Takes in a copula governed by the predicate."""
+    return draft.add(copula_group(clause, is_inverted(clause)), root)
+
+
+def lay_nucleus(draft: Draft, clause: Clause, root: int, verb: int, gap: Gap) -> None:
+    """Lays out subject and verb in the order of the mood; a relative pronoun has filled a gap already."""
+    if gap == "subject":
+        draft.lay(verb)
+        return
+    if clause.mood == "who":
+        draft.lay(draft.add(ASKING["who"], root))
+        draft.lay(verb)
+        return
+    fronted = add_fronted(draft, clause, root)
+    if fronted is not None:
+        draft.lay(fronted)
+    subject = add_entity(draft, clause.subject, root)
+    if clause.subject_relative is None:
+        lay_around(draft, verb, subject, is_inverted(clause))
+        inverted = clause.mood in ("what", "which", "where", "when")
+        for index in (verb, subject) if inverted else (subject, verb):
+            draft.lay_target(index)
+        return
+    draft.lay(subject)
+    draft.govern(render_linked(draft, "that", clause.subject_relative, "subject"), subject)
+    draft.lay(verb)
+
+
+def add_fronted(draft: Draft, clause: Clause, root: int) -> int | None:
+    """The question word, or the questioned object, that opens a question."""
+    if clause.mood in ("statement", "whether"):
+        return None
+    if clause.mood == "which":
+        assert clause.object is not None
+        return add_entity(draft, clause.object, root)
+    elided = clause.mood == "where" and draft.phrases[root].target[0] in ESSERE_WITH_E
+    return draft.add(ASKING_WHERE_ELIDED if elided else ASKING[clause.mood], root)
+
+
+def lay_around(draft: Draft, verb: int, subject: int, question: bool) -> None:
+    """The English order: the subject before the verb, or after its first word in a question."""
+    if question:
+        draft.lay_source_first_word(verb)
+        draft.lay_source(subject)
+        draft.lay_source_rest(verb)
+    else:
+        draft.lay_source(subject)
+        draft.lay_source(verb)
+
+
+def lay_object(draft: Draft, clause: Clause, root: int) -> None:
+    """The object: a clitic inside the verb group, or a phrase after it."""
+    assert clause.object is not None
+    if isinstance(clause.object, Pronoun):
+        refer(draft, root, "recipient" if clause.verb.addressing else "object", clause.object)
+        return
+    index = lay_entity(draft, clause.object, root, ("", "a") if clause.verb.addressing else ("", ""))
+    if clause.object_relative is not None:
+        draft.govern(render_linked(draft, "that", *clause.object_relative), index)
+
+
+def lay_circumstances(draft: Draft, clause: Clause, root: int, with_place: bool = True) -> None:
+    """Place, manner and time, in this order on both sides."""
+    if clause.manner:
+        draft.lay(draft.add(EXPRESSIONS[clause.manner], root))
+    if clause.place is not None and with_place:
+        lay_entity(draft, clause.place.nominal, root, (clause.place.english, clause.place.italian))
+    if clause.time:
+        draft.lay(draft.add(EXPRESSIONS[clause.time], root))
+
+
+def add_entity(draft: Draft, entity: Entity, governor: int, prepositions: tuple[str, str] = ("", "")) -> int:
+    """Takes in the phrase of an entity and notes what it mentions or refers to."""
+    index = draft.add(realise(entity, prepositions), governor)
+    if isinstance(entity, Pronoun):
+        refer(draft, index, "subject", entity)
+    else:
+        draft.mention(entity, index)
+        if isinstance(entity, Nominal):
+            refer_owner(draft, index, entity)
+    return index
+
+
+def lay_entity(draft: Draft, entity: Entity, governor: int, prepositions: tuple[str, str] = ("", "")) -> int:
+    """Takes in the phrase of an entity and puts it next on both sides."""
+    index = add_entity(draft, entity, governor, prepositions)
+    draft.lay(index)
+    return index
+
+
+def refer(draft: Draft, index: int, slot: str, pronoun: Pronoun) -> None:
+    """Notes the antecedent of a pronoun, if it has one."""
+    if pronoun.antecedent is not None:
+        draft.refer(index, slot, pronoun.antecedent)
+
+
+def refer_owner(draft: Draft, index: int, nominal: Nominal) -> None:
+    """Notes the antecedent of a possessive determiner, if it has one."""
+    owner = nominal.owner
+    if isinstance(owner, Pronoun):
+        owner = owner.antecedent
+    if owner is not None:
+        draft.refer(index, "owner", owner)
+
+
+RENDERERS = {
+    "verbal": render_verbal,
+    "adjective": render_adjective,
+    "state": render_state,
+    "noun": render_noun,
+    "place": render_place,
+    "existential": render_existential,
+    "liking": render_liking,
+}
