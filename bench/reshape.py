@@ -19,7 +19,6 @@ import torch.nn.functional as F
 from safetensors.torch import load_model, save_model
 from torch import Tensor
 
-from attnworks.data.tasks import TASKS, Task
 from attnworks.experiments.classifying import Progress, Settings, count_right, train
 from attnworks.models import AttentionConfig, TransformerConfig
 from attnworks.models.classifier import Classifier, last_real, mean_real
@@ -33,6 +32,7 @@ from attnworks.reshape.ranking import rank
 from attnworks.reshape.surgery import without
 from attnworks.reshape.swapping import advise, swapped, whole_layers
 from attnworks.reshape.texts import Texts, from_corpus, from_lines
+from attnworks.studies.tasks import TASKS, Task
 from attnworks.text.text_batch import TextBatch
 from attnworks.text.tokenizers import VocabularyReader
 from attnworks.text.tokens import TokenRow, count_rarity

@@ -14,12 +14,12 @@ from click.testing import CliRunner
 
 from attnworks.cli import main
 from attnworks.core.errors import FolderError, UnknownNameError, UsageError
-from attnworks.data.tasks import TASKS, Batch, Readout, Recall
 from attnworks.experiments import classifying
 from attnworks.experiments.classifying import Cell, Progress, Settings, classifier, lengths, train_cell, wilson
 from attnworks.experiments.long_range import RESULTS, default_mechanisms, long_range, read_cells
 from attnworks.experiments.step_memory import peak_bytes, peak_of
 from attnworks.models.classifier import Classifier, last_real, mean_real
+from attnworks.studies.tasks import TASKS, Batch, Readout, Recall
 from tests.helpers import assert_close
 
 TINY = Settings(steps=3, length=37, batch=2, held_out=5)

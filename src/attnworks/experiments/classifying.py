@@ -14,10 +14,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from attnworks.core.errors import UsageError
-from attnworks.data.tasks import TASKS, Batch, Task
 from attnworks.experiments.step_memory import peak_bytes
 from attnworks.models import AttentionConfig, TransformerConfig
 from attnworks.models.classifier import Classifier
+from attnworks.studies.tasks import TASKS, Batch, Task
 from attnworks.training.loop import DivergedError
 from attnworks.training.schedule import schedule
 

@@ -1,6 +1,6 @@
 """Attention mechanisms on long sequences: accuracy, time and memory of each on tasks in the shape of Long Range Arena.
 
-The three tasks (`attnworks.data.tasks`) are drawn by us, so that nothing is downloaded and a table takes minutes.
+The three tasks (`attnworks.studies.tasks`) are drawn by us, so that nothing is downloaded and a table takes minutes.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import torch
 
 from attnworks.core.errors import UsageError
 from attnworks.core.folders import write_file
-from attnworks.data.tasks import TASKS
 from attnworks.experiments.classifying import Cell, Progress, Settings, classifier, lengths, train_cell
 from attnworks.experiments.kept_results import read_kept
+from attnworks.studies.tasks import TASKS
 
 RESULTS, FORMAT = "results.json", 1
 Key = tuple[str, str, int]

@@ -6,10 +6,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from attnworks.data.tasks.contract import Readout
 from attnworks.models.config import TransformerConfig
 from attnworks.models.parts import Output
 from attnworks.models.transformer import Transformer
+from attnworks.studies.tasks.contract import Readout
 
 
 class Classifier(nn.Module):

@@ -10,7 +10,7 @@ from random import Random
 import numpy as np
 
 from attnworks.core.errors import UsageError
-from attnworks.data.tasks.contract import TASKS, Split, Task, draw_lengths, padded
+from attnworks.studies.tasks.contract import TASKS, Split, Task, draw_lengths, padded
 
 WORDS = (*"0123456789", "[MIN", "[MAX", "[MEDIAN", "[SUM", "]")
 MIN, MAX, MEDIAN, SUM, CLOSE = range(10, 15)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from attnworks.core.errors import UsageError
-from attnworks.data.tasks.contract import TASKS, Split, Task
+from attnworks.studies.tasks.contract import TASKS, Split, Task
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@
 torch.Size([2, 32])
 """
 
-from attnworks.data.tasks.contract import TASKS, Batch, Readout, Split, Task
-from attnworks.data.tasks.listops import ListOps
-from attnworks.data.tasks.recall import Recall
-from attnworks.data.tasks.text import ByteText
+from attnworks.studies.tasks.byte_text import ByteText
+from attnworks.studies.tasks.contract import TASKS, Batch, Readout, Split, Task
+from attnworks.studies.tasks.listops import ListOps
+from attnworks.studies.tasks.recall import Recall
 
 __all__ = ["TASKS", "Batch", "ByteText", "ListOps", "Readout", "Recall", "Split", "Task"]

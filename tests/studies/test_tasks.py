@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnworks.core.errors import UnknownNameError, UsageError
-from attnworks.data.tasks import TASKS, Batch, ByteText, ListOps, Recall, Split, Task
-from attnworks.data.tasks.contract import draw_lengths
-from attnworks.data.tasks.listops import evaluate, read
+from attnworks.studies.tasks import TASKS, Batch, ByteText, ListOps, Recall, Split, Task
+from attnworks.studies.tasks.contract import draw_lengths
+from attnworks.studies.tasks.listops import evaluate, read
 from tests.helpers import unchecked
 
 SIZE = 13

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from attnworks.data.tasks.contract import TASKS, Split, Task, draw_lengths, padded
+from attnworks.studies.tasks.contract import TASKS, Split, Task, draw_lengths, padded
 from attnworks.text.grammar import pairs
 
 SENTENCES = {"train": 3000, "test": 500}

@@ -1,0 +1,1 @@
+"""The documented studies: train models, resume, tables and pictures."""
