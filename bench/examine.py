@@ -28,9 +28,8 @@ from attnworks.exam.walk import Walk
 from attnworks.hf.open import open_pretrained
 from attnworks.hf.subject import ForeignSubject
 from attnworks.measures.contract import Setting
-from attnworks.text.passages import embedded
-from attnworks.text.text_batch import TextBatch
-from attnworks.text.tokens import TokenRow, collate_tokens
+from attnworks.text.readers.grammar import grammar_passages
+from attnworks.text.tokens import TextBatch, TokenRow, collate_tokens
 from attnworks.timing import interleave
 from attnworks.traces.forward import record_forward
 
@@ -54,7 +53,7 @@ def minilm() -> Any:
 
 def full_batch(tokenizer: Any, sentences: int, tokens: int) -> TextBatch:
     """Sentences of exactly so many tokens, cut from the embedded corpus."""
-    text = " ".join(passage.source.text for passage in embedded(4000))
+    text = " ".join(passage.source.text for passage in grammar_passages(4000))
     ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
     inner = tokens - 2
     rows = [

@@ -28,7 +28,7 @@ from attnworks.api import examine
 from attnworks.hf.open import open_pretrained
 from attnworks.reports.page.contents import Exam
 from attnworks.reports.page.writing import write_report
-from attnworks.text.passages import embedded
+from attnworks.text.readers.grammar import grammar_passages
 
 QUIET = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update")
 PICTURES: dict[str, tuple[str, Literal["light", "dark"]]] = {
@@ -69,7 +69,7 @@ def twice_as_deep() -> tuple[Any, Any]:
 
 def sentence_of(tokenizer: Any, tokens: int) -> str:
     """Text of exactly so many tokens, with those at both ends."""
-    text = " ".join(passage.source.text for passage in embedded(500))
+    text = " ".join(passage.source.text for passage in grammar_passages(500))
     ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
     return tokenizer.decode(ids[: tokens - 2])
 
@@ -90,7 +90,7 @@ def size(tokens: list[int], rounds: int) -> None:
     with tempfile.TemporaryDirectory() as home, browsing() as browser:
         for count in tokens:
             text = sentence_of(tokenizer, count)
-            exam = examine(model, tokenizer, embedded(64), pin=[text], max_tokens=512)
+            exam = examine(model, tokenizer, grammar_passages(64), pin=[text], max_tokens=512)
             began = time.perf_counter()
             written = write_report(exam, Path(home) / f"{count}.html")
             taken = time.perf_counter() - began
@@ -102,7 +102,7 @@ def size(tokens: list[int], rounds: int) -> None:
 
 
 def pictures(folder: Path) -> None:
-    exam = examine(minilm(), texts=embedded(64), measures="all", name="all-MiniLM-L6")
+    exam = examine(minilm(), texts=grammar_passages(64), measures="all", name="all-MiniLM-L6")
     with tempfile.TemporaryDirectory() as home, browsing() as browser:
         file = write_report(Exam(exam, "all-MiniLM-L6"), Path(home) / "report.html").path
         for name, (place, scheme) in PICTURES.items():

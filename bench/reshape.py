@@ -33,9 +33,8 @@ from attnworks.reshape.surgery import without
 from attnworks.reshape.swapping import advise, swapped, whole_layers
 from attnworks.reshape.texts import Texts, from_corpus, from_lines
 from attnworks.studies.tasks import TASKS, Task
-from attnworks.text.text_batch import TextBatch
 from attnworks.text.tokenizers import VocabularyReader
-from attnworks.text.tokens import TokenRow, count_rarity
+from attnworks.text.tokens import TextBatch, TokenRow, count_rarity
 from attnworks.text.vocabulary import Vocabulary
 from attnworks.timing import interleave
 from attnworks.traces.judging import Judge

@@ -12,10 +12,9 @@ from torch import Tensor, nn
 
 import attnworks
 from attnworks.models.head_groups import HeadWeights
-from attnworks.text.passages import embedded
-from attnworks.text.text_batch import TextBatch
+from attnworks.text.readers.grammar import grammar_passages
 from attnworks.text.tokenizers import VocabularyReader
-from attnworks.text.tokens import collate_tokens
+from attnworks.text.tokens import TextBatch, collate_tokens
 from attnworks.text.vocabulary import Vocabulary
 from attnworks.text.words import words
 from attnworks.traces.adapted import AdaptedSubject, Show
@@ -27,7 +26,7 @@ console = Console(width=112, highlight=False)
 # ## The module, as it might come from anywhere
 
 # %%
-passages = embedded(SENTENCES)
+passages = grammar_passages(SENTENCES)
 vocabulary = Vocabulary.train("word", [words(passage.source.text) for passage in passages])
 
 

@@ -19,7 +19,8 @@ from attnworks.models.build import Model
 from attnworks.objectives.own_callable import OwnFunction
 from attnworks.receipt import Receipt
 from attnworks.reshape.history import receipts_of
-from attnworks.text.passages import Passage, Side, embedded, from_texts
+from attnworks.text.passages import Passage, Side, from_texts
+from attnworks.text.readers.grammar import grammar_passages
 from attnworks.traces.subject import examinee_of
 
 SENTENCES = 256
@@ -54,7 +55,7 @@ def examine(
     if receipts is None:
         receipts = receipts_of(str(model)) if isinstance(model, str | Path) else ()
     if texts is None:
-        passages, spec = embedded(SENTENCES), "grammar"
+        passages, spec = grammar_passages(SENTENCES), "grammar"
     else:
         passages, spec = _as_passages(texts), "texts"
     measures = measures.split(",") if isinstance(measures, str) else measures

@@ -19,9 +19,9 @@ def no_text(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.fail("text was read")
 
     tiny_run()
-    for name in ("training.run.open_corpus", "reshape.texts.open_corpus", "data.passages.open_corpus"):
+    for name in ("training.run.open_corpus", "reshape.texts.open_corpus", "text.corpora.open_corpus"):
         monkeypatch.setattr(f"attnworks.{name}", read)
-    for name in ("cli.examine_run.from_corpus", "cli.examine_run.embedded", "cli.examine_run.from_file"):
+    for name in ("cli.examine_run.from_corpus", "cli.examine_run.grammar_passages", "cli.examine_run.from_file"):
         monkeypatch.setattr(f"attnworks.{name}", read)
 
 

@@ -15,7 +15,8 @@ from attnworks.exam.examiner import Request
 from attnworks.exam.run import run_examination
 from attnworks.measures.reading import Reading
 from attnworks.models.presets import PRESETS
-from attnworks.text.passages import Passage, Side, embedded
+from attnworks.text.passages import Passage, Side
+from attnworks.text.readers.grammar import grammar_passages
 from attnworks.traces.subject import examinee_of
 from attnworks.training.trained import open_run
 from tests.exam_helpers import LINES, TINY, tiny_run, tiny_tokenizer
@@ -52,11 +53,11 @@ def test_batches_of_any_size_give_the_same_readings(name: str) -> None:
 def test_a_run_of_attnworks_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PRESETS, "small", SMALL["small"])
     trained = open_run(tiny_run())
-    exam = examine(trained.model, (trained.source, trained.target), embedded(3), measures=["rank"], name="mine")
+    exam = examine(trained.model, (trained.source, trained.target), grammar_passages(3), measures=["rank"], name="mine")
     assert exam.model["name"] == "mine" and exam.model["family"] == "attnworks"
     assert exam.corpus["sentences"] == 3 and exam.corpus["written_by_the_model"] == 0
     with unchecked(), pytest.raises(UsageError, match="vocabulary"):
-        examine(trained.model, None, embedded(3))
+        examine(trained.model, None, grammar_passages(3))
 
 
 def test_the_embedded_corpus_by_default() -> None:

@@ -12,7 +12,7 @@ from attnworks.core.errors import UsageError
 from attnworks.hf import anatomy
 from attnworks.hf.anatomy import attention_kinds, model_kind
 from attnworks.hf.subject import ForeignSubject
-from attnworks.text.text_batch import TextBatch
+from attnworks.text.tokens import TextBatch
 from attnworks.traces.layer import LayerTrace, Slot
 from attnworks.traces.subject import Spectator
 from tests.model_helpers import the

@@ -17,7 +17,7 @@ from attnworks.measures.redundancy import Redundancy
 from attnworks.measures.roles import Roles
 from attnworks.measures.sinks import Sinks
 from attnworks.mechanisms import Mask
-from attnworks.text.text_batch import TextBatch
+from attnworks.text.tokens import TextBatch
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.rows import rows_of
 from tests.model_helpers import filled

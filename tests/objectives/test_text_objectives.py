@@ -21,8 +21,7 @@ from attnworks.objectives.language import NextTargetToken, NextToken
 from attnworks.objectives.masked import MaskedToken
 from attnworks.objectives.own_callable import OwnCallable
 from attnworks.objectives.text import TEXT_OBJECTIVES, Abilities, Outputs, TextObjective
-from attnworks.text.text_batch import TextBatch
-from attnworks.text.tokens import TokenRow, Tokens, collate_tokens
+from attnworks.text.tokens import TextBatch, TokenRow, Tokens, collate_tokens
 from tests.helpers import assert_close, unchecked
 
 WORDS, WIDTH, CLASSES, MASK, PAD = 29, 7, 3, 28, 0

@@ -49,7 +49,7 @@ from attnworks.reshape.growth.score import (
     value_scores,
 )
 from attnworks.reshape.growth.survey import Survey
-from attnworks.text.text_batch import TextBatch
+from attnworks.text.tokens import TextBatch
 from attnworks.traces.judging import Judge
 from tests.reshape.growing_helpers import growing_bench, survey_of
 

@@ -18,7 +18,7 @@ from attnworks.models.folder import fingerprint
 from attnworks.reshape.forms import Form
 from attnworks.reshape.projecting import InForm, with_forms
 from attnworks.reshape.surgery import attention_groups, attention_parts, mechanisms_of, with_mechanisms
-from attnworks.text.text_batch import TextBatch
+from attnworks.text.tokens import TextBatch
 from tests.model_helpers import (
     BATCH,
     SOURCE,

@@ -11,7 +11,7 @@ from attnworks.core.errors import AttnworksError, UnknownNameError, UsageError
 from attnworks.text.corpora import CORPORA, Corpus, Report, open_corpus
 from attnworks.text.pair import Pair
 from attnworks.text.readers import grammar
-from attnworks.text.readers.splitting import MOST_HELD_OUT, split
+from attnworks.text.readers.contract import MOST_HELD_OUT, split
 
 
 def sentences(count: int, translations: int = 1) -> list[Pair]:

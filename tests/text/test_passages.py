@@ -8,8 +8,10 @@ import pytest
 
 from attnworks.core.errors import AttnworksError, UsageError
 from attnworks.text import grammar
+from attnworks.text.corpora import from_corpus
 from attnworks.text.lines import LONGEST_LINE
-from attnworks.text.passages import Passage, Side, embedded, from_corpus, from_file, from_texts
+from attnworks.text.passages import Passage, Side, from_file, from_texts
+from attnworks.text.readers.grammar import grammar_passages
 
 
 def file(folder: Path, content: bytes | str) -> Path:
@@ -98,8 +100,8 @@ def test_a_small_corpus_gives_test_then_validation_then_training(tmp_path: Path)
 
 
 def test_the_embedded_text_is_always_the_same() -> None:
-    passages = embedded(5)
-    assert passages == embedded(7)[:5]
+    passages = grammar_passages(5)
+    assert passages == grammar_passages(7)[:5]
     pair = grammar.pairs(1, 0, "test")[0]
     assert passages[0].source.words == pair.source
     assert passages[0].target is not None and passages[0].target.words == pair.target
@@ -108,7 +110,7 @@ def test_the_embedded_text_is_always_the_same() -> None:
 @pytest.mark.parametrize("number", [0, -3])
 def test_one_passage_at_least(number: int) -> None:
     with pytest.raises(UsageError, match="passages: expected one or more"):
-        embedded(number)
+        grammar_passages(number)
     with pytest.raises(UsageError, match="passages: expected one or more"):
         from_corpus("grammar", number, 0)
 

@@ -14,7 +14,8 @@ from transformers import AutoTokenizer, ByT5Tokenizer, PreTrainedTokenizerBase, 
 from attnworks.core.errors import UsageError
 from attnworks.text import grammar
 from attnworks.text.batches import collate, encode
-from attnworks.text.passages import Side, embedded, from_pair
+from attnworks.text.passages import Side, from_pair
+from attnworks.text.readers.grammar import grammar_passages
 from attnworks.text.tokenizers import HuggingFaceReader, VocabularyReader, align, usable
 from attnworks.text.tokens import TokenRow
 from attnworks.text.vocabulary import BOS, EOS, PAD, Vocabulary, VocabularyKind
@@ -141,7 +142,7 @@ def test_a_slow_tokenizer_leaves_words_unknown() -> None:
 
 def test_mini_lm_reads_the_embedded_text() -> None:
     reader = HuggingFaceReader(mini_lm(), longest=512)
-    for passage in embedded(23):
+    for passage in grammar_passages(23):
         for side in (passage.source, passage.target):
             assert side is not None and side.words is not None and side.heads is not None
             row = reader.read(side)

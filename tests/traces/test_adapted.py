@@ -14,9 +14,10 @@ from attnworks.core.errors import AttnworksError, UnknownNameError, UsageError
 from attnworks.mechanisms import Mask
 from attnworks.models import Observation, Transformer
 from attnworks.objectives.text import Outputs
-from attnworks.text.passages import embedded, from_texts
-from attnworks.text.text_batch import TextBatch
+from attnworks.text.passages import from_texts
+from attnworks.text.readers.grammar import grammar_passages
 from attnworks.text.tokenizers import VocabularyReader, readers_of
+from attnworks.text.tokens import TextBatch
 from attnworks.text.vocabulary import Vocabulary
 from attnworks.traces.adapted import AdaptedSubject, Show
 from attnworks.traces.gates import HeadsOff, OpenGates
@@ -106,7 +107,7 @@ def test_gates_are_differentiable_also_where_no_output_is_given() -> None:
 
 
 def test_examining_an_adapted_model_reads_the_same() -> None:
-    passages = embedded(23)
+    passages = grammar_passages(23)
     vocabulary = Vocabulary.train("word", [passage.source.text.split() for passage in passages])
     model = transformer(torch.float32, vocabulary=len(vocabulary), decoder_layers=0).eval()
     measures = ["saturation", "sinks", "roles"]

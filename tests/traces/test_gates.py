@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attnworks.hf.subject import ForeignSubject
 from attnworks.models.head_groups import HeadWeights
-from attnworks.text.text_batch import TextBatch
+from attnworks.text.tokens import TextBatch
 from attnworks.traces.gates import CountHeads, HeadsOff, OpenGates
 from attnworks.traces.layer import LayerTrace, Slot
 from attnworks.traces.own import OwnSubject

@@ -14,8 +14,8 @@ import attnworks
 from attnworks.core.errors import UsageError
 from attnworks.models import Recurrent, build
 from attnworks.models.head_groups import HeadWeights
-from attnworks.text.passages import embedded
-from attnworks.text.text_batch import Kind, TextBatch
+from attnworks.text.readers.grammar import grammar_passages
+from attnworks.text.tokens import Kind, TextBatch
 from attnworks.text.vocabulary import Vocabulary
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.own import OwnSubject
@@ -227,7 +227,7 @@ def test_without_attention_there_is_nothing_to_examine() -> None:
         assert subject.run(BOTH).hidden.isfinite().all()
     with pytest.raises(UsageError, match="a model that attends, got a recurrent network without attention"):
         subject.run(BOTH, Keep())
-    passages = embedded(3)
+    passages = grammar_passages(3)
     english, italian = (
         Vocabulary.train("word", [the(getattr(passage, side)).text.split() for passage in passages])
         for side in ("source", "target")

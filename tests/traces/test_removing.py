@@ -22,7 +22,7 @@ from attnworks.models.anatomy import BlockAnatomy, Part
 from attnworks.models.block import Block, Residual
 from attnworks.objectives.text import Abilities, Outputs
 from attnworks.reshape.surgery import anatomy_of
-from attnworks.text.text_batch import TextBatch
+from attnworks.text.tokens import TextBatch
 from attnworks.traces.forward import record_forward
 from attnworks.traces.own import OwnSubject
 from attnworks.traces.removing import REMOVABLE, without

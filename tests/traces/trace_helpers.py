@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from attnworks.text.text_batch import TextBatch
-from attnworks.text.tokens import TokenRow, Tokens, collate_tokens
+from attnworks.text.tokens import TextBatch, TokenRow, Tokens, collate_tokens
 from attnworks.traces.layer import LayerTrace, StreamTrace
 from attnworks.traces.maps import maps_of
 from attnworks.traces.subject import Spectator

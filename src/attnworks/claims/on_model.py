@@ -17,7 +17,7 @@ from attnworks.claims.sides import Sides, number
 from attnworks.decoding.evaluating import evaluating
 from attnworks.exam.widened import InFloat64
 from attnworks.text.passages import Passage
-from attnworks.text.text_batch import TextBatch
+from attnworks.text.tokens import TextBatch
 from attnworks.traces.forward import record_forward
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.subject import Examinee, Spectator, Subject

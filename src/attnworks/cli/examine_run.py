@@ -22,7 +22,9 @@ from attnworks.reports.page.contents import Exam, label_of
 from attnworks.reports.page.writing import check_out, write_report
 from attnworks.reshape.history import receipts_of
 from attnworks.text.conllu import attach, read_parses
-from attnworks.text.passages import Passage, embedded, from_corpus, from_file
+from attnworks.text.corpora import from_corpus
+from attnworks.text.passages import Passage, from_file
+from attnworks.text.readers.grammar import grammar_passages
 from attnworks.traces.subject import open_examinee
 
 MOST_AXES = 4
@@ -130,7 +132,7 @@ def passages_of(options: dict[str, Any]) -> tuple[list[Passage], dict[str, Any],
     if corpus is not None:
         passages, report = from_corpus(corpus, number, options["seed"])
         return passages, {"name": corpus}, report.summary() if report.bad else None
-    return embedded(number), {"name": "grammar"}, None
+    return grammar_passages(number), {"name": "grammar"}, None
 
 
 def _named(text: Path) -> dict[str, Any]:

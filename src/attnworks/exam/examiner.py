@@ -20,7 +20,7 @@ from attnworks.measures.table import are
 from attnworks.objectives.choosing import choose
 from attnworks.objectives.own_callable import OwnFunction
 from attnworks.objectives.text import TextObjective
-from attnworks.text.text_batch import Kind, TextBatch
+from attnworks.text.tokens import Kind, TextBatch
 from attnworks.traces.forward import record_forward
 from attnworks.traces.gates import CountHeads, HeadsOff, gate_gradients
 from attnworks.traces.judging import Judge

@@ -18,8 +18,7 @@ from attnworks.models import AttentionConfig, Transformer, TransformerConfig, bu
 from attnworks.models.parts import Embedding, Output
 from attnworks.objectives.own_callable import OwnCallable
 from attnworks.objectives.text import Outputs
-from attnworks.text.text_batch import TextBatch
-from attnworks.text.tokens import TokenRow, count_rarity
+from attnworks.text.tokens import TextBatch, TokenRow, count_rarity
 from attnworks.traces.judging import Judge
 from attnworks.traces.own import OwnSubject
 from attnworks.traces.text import ExamText

@@ -18,7 +18,7 @@ from attnworks.models.anatomy import BlockAnatomy, Kind, Part
 from attnworks.models.config import NormOrder
 from attnworks.models.head_groups import HeadGroups, HeadWeights
 from attnworks.models.widths import Widths
-from attnworks.text.text_batch import Kind as AttentionKind
+from attnworks.text.tokens import Kind as AttentionKind
 
 ModelKind = Literal["encoder", "decoder", "encoder-decoder"]
 CROSS = ("cross", "encoder_attn", "encdec")

@@ -23,7 +23,7 @@ from attnworks.hf.anatomy import groups_of, is_empty
 from attnworks.hf.attention import attend_own_heads, context_given, mask_given, own_heads, register
 from attnworks.mechanisms import Context, Mask
 from attnworks.models.head_groups import HeadWeights
-from attnworks.text.text_batch import Kind, TextBatch
+from attnworks.text.tokens import Kind, TextBatch
 from attnworks.traces.layer import LayerTrace, Slot
 from attnworks.traces.subject import Spectator
 

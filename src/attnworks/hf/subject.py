@@ -15,9 +15,8 @@ from attnworks.hf.observe import Turn, bypassed, interface_shown, observed_by, o
 from attnworks.hf.open import open_pretrained
 from attnworks.models.anatomy import BlockAnatomy
 from attnworks.objectives.text import Abilities, Outputs
-from attnworks.text.text_batch import Kind, TextBatch
 from attnworks.text.tokenizers import DecoderReader, HuggingFaceReader, decoder_row, ended
-from attnworks.text.tokens import TokenRow, collate_tokens
+from attnworks.text.tokens import Kind, TextBatch, TokenRow, collate_tokens
 from attnworks.traces.layer import Slot, linear_queries
 from attnworks.traces.subject import Examinee, Spectator, Stacks, stacks_of, watching_streams, weight_readers
 

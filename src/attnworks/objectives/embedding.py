@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from attnworks.objectives.text import TEXT_OBJECTIVES, Outputs, TextObjective
-from attnworks.text.text_batch import TextBatch
+from attnworks.text.tokens import TextBatch
 
 
 @TEXT_OBJECTIVES.register("embedding")

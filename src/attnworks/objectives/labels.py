@@ -13,7 +13,7 @@ from torch import Tensor
 from attnworks.core.errors import UsageError
 from attnworks.objectives.language import scores_of
 from attnworks.objectives.text import TEXT_OBJECTIVES, Outputs, TextObjective
-from attnworks.text.text_batch import TextBatch
+from attnworks.text.tokens import TextBatch
 
 NAMED = 6
 LARGEST_LABELS = 2**30

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from attnworks.core.errors import UsageError
 from attnworks.objectives.text import TEXT_OBJECTIVES, Outputs, TextObjective
-from attnworks.text.text_batch import TextBatch
-from attnworks.text.tokens import Tokens
+from attnworks.text.tokens import TextBatch, Tokens
 
 
 @TEXT_OBJECTIVES.register("lm")

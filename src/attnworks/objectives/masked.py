@@ -11,8 +11,7 @@ from torch import Tensor
 
 from attnworks.objectives.language import mean_cross_entropy, scores_of
 from attnworks.objectives.text import TEXT_OBJECTIVES, Outputs, TextObjective
-from attnworks.text.text_batch import TextBatch
-from attnworks.text.tokens import Tokens
+from attnworks.text.tokens import TextBatch, Tokens
 
 HIDDEN_SHARE = 0.15
 

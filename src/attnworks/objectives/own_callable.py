@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attnworks.core.errors import UsageError
 from attnworks.objectives.text import Outputs, TextObjective
-from attnworks.text.text_batch import TextBatch
+from attnworks.text.tokens import TextBatch
 
 OwnFunction = Callable[[Outputs, TextBatch], Tensor]
 

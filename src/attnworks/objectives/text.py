@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnworks.core.registry import Registry
-from attnworks.text.text_batch import TextBatch
+from attnworks.text.tokens import TextBatch
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ from attnworks.core.errors import AttnworksError, UsageError
 from attnworks.core.progress import Watch, silently
 from attnworks.decoding.evaluating import evaluating
 from attnworks.models.folder import cast
-from attnworks.text.text_batch import TextBatch
+from attnworks.text.tokens import TextBatch
 from attnworks.traces.judging import Judge
 from attnworks.traces.layer import StreamTrace
 from attnworks.traces.subject import Spectator, Subject

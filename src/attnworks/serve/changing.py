@@ -23,7 +23,7 @@ from attnworks.reshape.surgery import attention_parts, mechanisms_of, silence_he
 from attnworks.reshape.swap_trials import layers_of
 from attnworks.serve.questions import Changes
 from attnworks.serve.recent import Recent
-from attnworks.text.passages import embedded
+from attnworks.text.readers.grammar import grammar_passages
 from attnworks.text.tokenizers import SideReader
 from attnworks.traces.judging import Judge
 from attnworks.traces.own import OwnSubject
@@ -172,7 +172,7 @@ class ChangedModels:
     def _bench(self) -> Bench:
         """The untouched model, and text that forms are fitted to."""
         base = self.base
-        text = read_text(cutting(base), embedded(SAMPLE), TOKENS_AT_ONCE)
+        text = read_text(cutting(base), grammar_passages(SAMPLE), TOKENS_AT_ONCE)
         judge = Judge(base.subject, choose(None, base.subject.abilities), text)
         return Bench(base, judge, text.longest)
 

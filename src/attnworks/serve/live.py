@@ -26,7 +26,8 @@ from attnworks.serve.looking import Looked, Read, as_written, has_scores, look, 
 from attnworks.serve.questions import Changes, Question
 from attnworks.serve.recent import Recent
 from attnworks.serve.saying import Said, moved, say
-from attnworks.text.passages import Passage, embedded, from_texts
+from attnworks.text.passages import Passage, from_texts
+from attnworks.text.readers.grammar import grammar_passages
 from attnworks.traces.subject import Examinee
 
 REMEMBERED = 8
@@ -189,7 +190,7 @@ def first_sentence(examinee: Examinee) -> str:
     """With a hidden word, where the model would say which; for a model of ours from the embedded corpus."""
     subject = examinee.subject
     if not isinstance(subject, ForeignSubject):
-        return embedded(1)[0].source.text
+        return grammar_passages(1)[0].source.text
     able = subject.abilities
     if able.kind == "encoder" and able.vocabulary and able.mask_id is not None:
         return f"The capital of France is {examinee.spell[0](able.mask_id)} ."

@@ -21,9 +21,8 @@ from attnworks.measures.contract import Setting
 from attnworks.objectives.text import Outputs
 from attnworks.reports.page.sentences import Sentence
 from attnworks.text.passages import Passage
-from attnworks.text.text_batch import TextBatch
 from attnworks.text.tokenizers import FEWEST, HuggingFaceReader, VocabularyReader
-from attnworks.text.tokens import TokenRow, collate_tokens, count_rarity
+from attnworks.text.tokens import TextBatch, TokenRow, collate_tokens, count_rarity
 from attnworks.text.vocabulary import BOS, EOS, PAD
 from attnworks.traces.layer import LayerTrace, Slot, StreamTrace
 from attnworks.traces.subject import Examinee, Spectator, Subject

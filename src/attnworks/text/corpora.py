@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 
 from attnworks.core.errors import UsageError
+from attnworks.text.lines import Report
 from attnworks.text.pair import Pair
+from attnworks.text.passages import Passage, PassageReport, _at_least_one, from_pair
 from attnworks.text.readers.contract import CORPORA, Bounds, Reader
-from attnworks.text.report import Report
 
 __all__ = ["CORPORA", "Corpus", "Reader", "Report", "open_corpus"]
 
@@ -52,3 +54,15 @@ def open_corpus(spec: str, *, pairs: int | None = None, seed: int = 0) -> Corpus
             remedy="check the format of the corpus",
         )
     return Corpus(spec, train, valid, test, report)
+
+
+def from_corpus(spec: str, passages: int, seed: int) -> tuple[list[Passage], PassageReport]:
+    """At most `passages` pairs of a corpus: those for test first, then validation, then training.
+
+    The report counts what is given as read, and as left out what the corpus left out.
+    """
+    _at_least_one(passages)
+    corpus = open_corpus(spec, pairs=passages, seed=seed)
+    given = [from_pair(pair) for pair in islice(chain(corpus.test, corpus.valid, corpus.train), passages)]
+    told = corpus.report
+    return given, PassageReport(len(given), told.bad, told.reasons, told.first_lines, told.unit)

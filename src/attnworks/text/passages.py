@@ -11,15 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice
 from pathlib import Path
 
 from attnworks.core.errors import UsageError
-from attnworks.text import grammar
-from attnworks.text.corpora import open_corpus
-from attnworks.text.lines import LONGEST_LINE, Digest, numbered_lines
+from attnworks.text.lines import LONGEST_LINE, Digest, Report, Tally, numbered_lines
 from attnworks.text.pair import Pair
-from attnworks.text.report import Report, Tally
 
 ROOT = -1
 """The head of a word that depends on none."""
@@ -110,24 +106,6 @@ def from_file(path: Path | str, digest: Digest | None = None) -> tuple[list[Pass
             passages.append(Passage(*(Side(column.strip(), line=number) for column in columns)))
     _all_or_none(passages, path)
     return passages, _counted(passages, tally, f"read {path}", "choose a file with a line of text")
-
-
-def from_corpus(spec: str, passages: int, seed: int) -> tuple[list[Passage], PassageReport]:
-    """At most `passages` pairs of a corpus: those for test first, then validation, then training.
-
-    The report counts what is given as read, and as left out what the corpus left out.
-    """
-    _at_least_one(passages)
-    corpus = open_corpus(spec, pairs=passages, seed=seed)
-    given = [from_pair(pair) for pair in islice(chain(corpus.test, corpus.valid, corpus.train), passages)]
-    told = corpus.report
-    return given, PassageReport(len(given), told.bad, told.reasons, told.first_lines, told.unit)
-
-
-def embedded(n: int) -> list[Passage]:
-    """The default text: the first n test pairs of the embedded grammar, English as source and Italian as target."""
-    _at_least_one(n)
-    return [from_pair(pair) for pair in grammar.pairs(n, 0, "test")]
 
 
 def from_pair(pair: Pair) -> Passage:

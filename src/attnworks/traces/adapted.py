@@ -17,9 +17,8 @@ from attnworks.mechanisms.dense import fused
 from attnworks.models.anatomy import BlockAnatomy
 from attnworks.models.head_groups import HeadWeights
 from attnworks.objectives.text import Abilities, Outputs
-from attnworks.text.text_batch import Kind, TextBatch
 from attnworks.text.tokenizers import readers_of
-from attnworks.text.tokens import TokenRow
+from attnworks.text.tokens import Kind, TextBatch, TokenRow
 from attnworks.traces.layer import SHORT, LayerTrace, Slot, StreamTrace, linear_queries
 from attnworks.traces.subject import Examinee, Spectator
 

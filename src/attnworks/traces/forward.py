@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from attnworks.core.errors import UsageError
 from attnworks.core.notation import tolerance
 from attnworks.models.anatomy import BlockAnatomy, Role
-from attnworks.text.text_batch import Kind, TextBatch
-from attnworks.text.tokens import Tokens
+from attnworks.text.tokens import Kind, TextBatch, Tokens
 from attnworks.traces.layer import LayerTrace, Slot
 from attnworks.traces.subject import Spectator, Subject, first
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attnworks.decoding.evaluating import held_still
 from attnworks.objectives.text import TextObjective
-from attnworks.text.text_batch import TextBatch
+from attnworks.text.tokens import TextBatch
 from attnworks.traces.layer import LayerTrace, Slot
 from attnworks.traces.subject import Spectator, Subject
 

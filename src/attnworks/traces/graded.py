@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from attnworks.core.errors import UsageError
 from attnworks.decoding.evaluating import held_still
 from attnworks.models.head_groups import Head, mask_of_heads
-from attnworks.text.text_batch import TextBatch
+from attnworks.text.tokens import TextBatch
 from attnworks.traces.frozen import whole_maps
 from attnworks.traces.judging import Judge
 from attnworks.traces.layer import LayerTrace

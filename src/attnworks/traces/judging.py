@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attnworks.decoding.evaluating import evaluating
 from attnworks.objectives.text import Outputs, TextObjective
-from attnworks.text.text_batch import TextBatch
+from attnworks.text.tokens import TextBatch
 from attnworks.traces.subject import Spectator, Subject
 from attnworks.traces.text import ExamText
 

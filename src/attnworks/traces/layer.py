@@ -16,8 +16,7 @@ from attnworks.core.notation import tolerance
 from attnworks.core.tensors import FRESH, Scratch
 from attnworks.mechanisms import Mask
 from attnworks.models.head_groups import HeadWeights, Scoring
-from attnworks.text.text_batch import Kind
-from attnworks.text.tokens import Tokens
+from attnworks.text.tokens import Kind, Tokens
 
 SHORT: dict[str, str] = {"encoder": "enc", "decoder": "dec", "cross": "cross"}
 LOWEST_LOG = -1e4

@@ -16,9 +16,8 @@ from attnworks.models import Observation, Recurrent, Transformer
 from attnworks.models.anatomy import BlockAnatomy, own_anatomy
 from attnworks.models.head_groups import HeadWeights
 from attnworks.objectives.text import Abilities, Outputs
-from attnworks.text.text_batch import TextBatch
 from attnworks.text.tokenizers import VocabularyReader, decoder_row
-from attnworks.text.tokens import TokenRow, collate_tokens
+from attnworks.text.tokens import TextBatch, TokenRow, collate_tokens
 from attnworks.text.vocabulary import BOS, EOS, PAD, Vocabulary
 from attnworks.traces.layer import LayerTrace, Slot
 from attnworks.traces.subject import Examinee, Spectator, stacks_of, watching_streams, weight_readers

@@ -15,9 +15,8 @@ from attnworks.core.errors import UsageError
 from attnworks.models.anatomy import BlockAnatomy
 from attnworks.models.head_groups import HeadWeights
 from attnworks.objectives.text import Abilities, Outputs
-from attnworks.text.text_batch import Kind, TextBatch
 from attnworks.text.tokenizers import SideReader
-from attnworks.text.tokens import TokenRow
+from attnworks.text.tokens import Kind, TextBatch, TokenRow
 from attnworks.traces.layer import LayerTrace, Slot, StreamTrace
 
 

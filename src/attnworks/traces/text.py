@@ -11,9 +11,8 @@ from torch import Tensor
 
 from attnworks.core.errors import UsageError
 from attnworks.text.passages import Passage
-from attnworks.text.text_batch import TextBatch
 from attnworks.text.tokenizers import usable
-from attnworks.text.tokens import TokenRow, collate_tokens, count_rarity, text_batches
+from attnworks.text.tokens import TextBatch, TokenRow, collate_tokens, count_rarity, text_batches
 from attnworks.traces.subject import Examinee
 
 WRITTEN_AT_ONCE = 32

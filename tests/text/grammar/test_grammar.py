@@ -16,8 +16,8 @@ from attnworks.core.errors import UsageError
 from attnworks.text.grammar import SPLITS, english, generate, italian, lexicon, pairs, texts
 from attnworks.text.grammar.entries import Noun
 from attnworks.text.grammar.italian import Gender
+from attnworks.text.grammar.plans import Combination, clauses, combination, split_of
 from attnworks.text.grammar.sentences import render
-from attnworks.text.grammar.splits import Combination, clauses, combination, split_of
 from attnworks.text.pair import Pair, Truth
 
 PEOPLE = {"name", "person", "kin"}

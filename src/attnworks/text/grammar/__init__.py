@@ -2,7 +2,7 @@
 
 Every pair is drawn from (seed, split, index) with a random stream of its own, so that `pairs(n)` is a prefix of
 `pairs(n + k)` and any seed gives an infinite stream. The Italian text is a function of the English text. Splits are
-disjoint across all seeds, by lemma combination (see `attnworks.text.grammar.splits`).
+disjoint across all seeds, by lemma combination (see `attnworks.text.grammar.plans`).
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from hashlib import blake2b
 from itertools import count, islice
 from random import Random
 
-from attnworks.text.grammar.plans import Sentence
+from attnworks.text.grammar.plans import SPLITS, Sentence
 from attnworks.text.grammar.sentences import render
-from attnworks.text.grammar.splits import SPLITS
 from attnworks.text.grammar.texts import TextDrawer
 from attnworks.text.pair import Pair
 

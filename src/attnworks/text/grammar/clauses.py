@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
-from attnworks.text.grammar.discourse import NothingFitsError
-from attnworks.text.grammar.entities import EntityDrawer
-from attnworks.text.grammar.entries import Verb
-from attnworks.text.grammar.frequency import Choice, ranked, weighted
+from attnworks.text.grammar.entities import EntityDrawer, NothingFitsError
+from attnworks.text.grammar.entries import Choice, Verb, ranked, weighted
 from attnworks.text.grammar.lexicon import (
     COMMON_VERBS,
     COPULA,
@@ -21,9 +19,8 @@ from attnworks.text.grammar.lexicon import (
     VERBS_BY_FRAME,
 )
 from attnworks.text.grammar.nominals import Couple, Entity, Nominal, Pronoun
-from attnworks.text.grammar.plans import Clause
+from attnworks.text.grammar.plans import Clause, combination, entity_lemma, split_of
 from attnworks.text.grammar.predicates import Tense
-from attnworks.text.grammar.splits import combination, entity_lemma, split_of
 
 ATTEMPTS = 300
 

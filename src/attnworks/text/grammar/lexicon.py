@@ -12,16 +12,18 @@ from __future__ import annotations
 
 from attnworks.text.grammar.entries import (
     Adjective,
+    Choice,
     Noun,
     Verb,
+    ranked,
     read_adjective,
     read_gender,
     read_noun,
     read_proper,
     read_verb,
     split_entries,
+    united,
 )
-from attnworks.text.grammar.frequency import Choice, ranked, united
 
 NAMES = {
     "m": "Luca, Marco, Paolo, Andrea, Pietro, Matteo, Stefano, Davide, Enrico, Franco, Carlo, Giorgio, Ivan, Ugo",

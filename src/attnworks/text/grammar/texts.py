@@ -5,10 +5,8 @@ from __future__ import annotations
 from random import Random
 
 from attnworks.text.grammar.clauses import WHAT_GROUPS, ClauseDrawer, selects
-from attnworks.text.grammar.discourse import NothingFitsError, confusable, referable, resolve, same_reference
-from attnworks.text.grammar.entities import ONLY_ONE
-from attnworks.text.grammar.entries import Verb
-from attnworks.text.grammar.frequency import Choice, ranked, weighted
+from attnworks.text.grammar.entities import ONLY_ONE, NothingFitsError, confusable, referable, resolve, same_reference
+from attnworks.text.grammar.entries import Choice, Verb, ranked, weighted
 from attnworks.text.grammar.lexicon import LIKING, VERB_CHOICE, VERBS_BY_FRAME
 from attnworks.text.grammar.nominals import Entity, Nominal, Pronoun, owner_word, pronoun_for
 from attnworks.text.grammar.plans import Clause, Mood, Sentence

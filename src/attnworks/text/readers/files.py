@@ -2,6 +2,11 @@
 
 Lines that are blank in both files are skipped; a line that is blank in one, has a NUL byte or is far too long is left
 out and reported by number. The files must have the same number of lines.
+
+`tsv:FILE` or `tsv:FILE.gz`: one pair per line, source TAB target, further columns ignored, UTF-8.
+
+Blank lines are skipped; lines without a tab, with an empty side, with a NUL byte or far too long are left out and
+reported by number.
 """
 
 from __future__ import annotations
@@ -11,11 +16,9 @@ from itertools import zip_longest
 from pathlib import Path
 
 from attnworks.core.errors import UsageError
-from attnworks.text.lines import LONGEST_LINE, numbered_lines
+from attnworks.text.lines import LONGEST_LINE, Tally, numbered_lines
 from attnworks.text.pair import Pair
-from attnworks.text.readers.contract import CORPORA
-from attnworks.text.readers.splitting import split_by_source
-from attnworks.text.report import Tally
+from attnworks.text.readers.contract import CORPORA, split_by_source
 
 _ENDED = (0, "")
 
@@ -46,3 +49,21 @@ def text(argument: str, tally: Tally) -> Iterator[Pair]:
             got=f"{counts[0]:,} and {counts[1]:,}",
             remedy="align the files line by line",
         )
+
+
+@CORPORA.register("tsv")
+@split_by_source("line")
+def tsv(argument: str, tally: Tally) -> Iterator[Pair]:
+    if not argument:
+        raise UsageError(
+            asked="corpus 'tsv:'", expected="tsv:FILE", got="no file", remedy="name a file of lines: source TAB target"
+        )
+    for number, line in numbered_lines(Path(argument).expanduser()):
+        if line is None:
+            tally.leave_out(f"more than {LONGEST_LINE:,} bytes", number)
+        elif "\t" in line:
+            source, target = line.split("\t", 2)[:2]
+            if pair := tally.pair(source, target, number):
+                yield pair
+        elif line.strip():
+            tally.leave_out("no tab", number)

@@ -16,10 +16,9 @@ from gettext import GNUTranslations
 from pathlib import Path
 
 from attnworks.core.errors import FolderError
+from attnworks.text.lines import Tally
 from attnworks.text.pair import Pair
-from attnworks.text.readers.contract import CORPORA
-from attnworks.text.readers.splitting import split_by_source
-from attnworks.text.report import Tally
+from attnworks.text.readers.contract import CORPORA, split_by_source
 
 DEFAULT_FOLDER = "/usr/share/locale"
 

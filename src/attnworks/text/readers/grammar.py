@@ -10,9 +10,10 @@ from functools import lru_cache
 
 from attnworks.core.errors import UsageError
 from attnworks.text import grammar
+from attnworks.text.lines import Report
 from attnworks.text.pair import Pair
+from attnworks.text.passages import Passage, _at_least_one, from_pair
 from attnworks.text.readers.contract import CORPORA, Bounds, Splits
-from attnworks.text.report import Report
 
 TRAINING_PAIRS = 30_000
 HELD_OUT_PAIRS = 1_000
@@ -42,3 +43,9 @@ def _seed(argument: str) -> int:
             got=f"a seed that is no whole number: {argument!r}",
             remedy="write for example grammar:7",
         ) from None
+
+
+def grammar_passages(n: int) -> list[Passage]:
+    """The default text: the first n test pairs of the grammar_passages grammar, English as source and Italian as target."""
+    _at_least_one(n)
+    return [from_pair(pair) for pair in grammar.pairs(n, 0, "test")]

@@ -13,10 +13,9 @@ from types import ModuleType
 from typing import Any
 
 from attnworks.core.errors import MissingExtraError, UsageError
+from attnworks.text.lines import Tally
 from attnworks.text.pair import Pair
-from attnworks.text.readers.contract import CORPORA
-from attnworks.text.readers.splitting import split_by_source
-from attnworks.text.report import Tally
+from attnworks.text.readers.contract import CORPORA, split_by_source
 
 DATASET, CONFIG = "Helsinki-NLP/opus_books", "en-it"
 PATIENCE_IN_SECONDS = 4.0
