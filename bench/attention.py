@@ -28,8 +28,9 @@ import torch
 from attention_pairs import OURS, Contestant, Pair, contestants, shaped_inputs
 from attention_report import write_report
 
-from attnworks.timing import Peak, Task, ask_child, interleave, roofline
-from attnworks.timing.memory import answer
+from attnworks.core.timing import interleave
+from attnworks.timing.attention import Task, roofline
+from attnworks.timing.memory import Peak, answer, ask_child
 
 ROOF = "matrix product"
 PLENTY = str(64 << 30)

@@ -29,9 +29,9 @@ from attention_peers import (
 )
 from torch import Tensor
 
-from attnworks.mechanisms import MECHANISMS, Mechanism, MechanismSpec
-from attnworks.mechanisms.patterns import Where
-from attnworks.timing import BOTH, FORWARD, Inputs, Task, core_of, draw, passes_over
+from attnworks.attention import MECHANISMS, Mechanism, MechanismSpec
+from attnworks.attention.patterns import Where
+from attnworks.timing.attention import BOTH, FORWARD, Inputs, Task, core_of, draw, passes_over
 
 OURS = "attnworks"
 STEP = "step"

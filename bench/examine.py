@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from attnworks.core.timing import interleave
 from attnworks.exam.folds import Folds
 from attnworks.exam.plan import choose_measures
 from attnworks.exam.walk import Walk
@@ -30,7 +31,6 @@ from attnworks.hf.subject import ForeignSubject
 from attnworks.measures.contract import Setting
 from attnworks.text.readers.grammar import grammar_passages
 from attnworks.text.tokens import TextBatch, TokenRow, collate_tokens
-from attnworks.timing import interleave
 from attnworks.traces.forward import record_forward
 
 DEFAULT = ("rank", "roles", "saturation", "sinks")

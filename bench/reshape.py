@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_model, save_model
 from torch import Tensor
 
+from attnworks.core.timing import interleave
 from attnworks.experiments.classifying import Progress, Settings, count_right, train
 from attnworks.models import AttentionConfig, TransformerConfig
 from attnworks.models.classifier import Classifier, last_real, mean_real
@@ -36,7 +37,6 @@ from attnworks.studies.tasks import TASKS, Task
 from attnworks.text.tokenizers import VocabularyReader
 from attnworks.text.tokens import TextBatch, TokenRow, count_rarity
 from attnworks.text.vocabulary import Vocabulary
-from attnworks.timing import interleave
 from attnworks.traces.judging import Judge
 from attnworks.traces.own import OwnSubject
 from attnworks.traces.subject import Examinee, open_examinee

@@ -16,8 +16,8 @@ import torch
 from contestants import BEAMS, LENGTH, SENTENCES, VOCABULARY, build_contestants
 from torch import nn
 
+from attnworks.core.timing import interleave
 from attnworks.text.vocabulary import SPECIALS
-from attnworks.timing import interleave
 
 
 def training_step(contestant: Any) -> Callable[[], None]:

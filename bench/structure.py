@@ -10,7 +10,8 @@ from time import process_time
 
 import torch
 
-from attnworks.linalg.structure import fit, project
+from attnworks.linalg.structure.fitting import fit
+from attnworks.linalg.structure.projecting import project
 
 
 def heads(count: int, n: int) -> torch.Tensor:

@@ -77,7 +77,7 @@ def keep_weights(observation: attnworks.models.Observation) -> None:
     maps.append(observation.P[0])
 
 
-causal = attnworks.mechanisms.Mask(causal=True)
+causal = attnworks.attention.Mask(causal=True)
 attnworks.build(config, seed=0)(torch.randn(1, len(words), WIDTH), causal, observe=keep_weights)
 shades = " ░▒▓█"
 console.print("\n[bold]Four heads of an untrained causal layer[/] (a row attends to the words left of it)\n")

@@ -14,9 +14,9 @@ from rich.columns import Columns
 from rich.console import Console
 from rich.panel import Panel
 
+from attnworks.attention.bigbird import BigBird
+from attnworks.attention.patterns import Blocks, Full, Global, Pattern, Random, Window, picture
 from attnworks.linalg.graphs import diameter, spectral_gap
-from attnworks.mechanisms.bigbird import BigBird
-from attnworks.mechanisms.patterns import Blocks, Full, Global, Pattern, Random, Window, picture
 
 TOKENS = 16
 console = Console(width=118, highlight=False, record=True)

@@ -10,8 +10,8 @@ import jaxtyping
 import torch
 from torch import Tensor
 
+from attnworks.attention import Geometry, Mechanism, MechanismSpec
 from attnworks.core.notation import tolerance
-from attnworks.mechanisms import Geometry, Mechanism, MechanismSpec
 
 B, H, QUERIES, KEYS, D_K, D_V = 3, 2, 5, 7, 11, 13
 

@@ -4,8 +4,8 @@ import jaxtyping
 import pytest
 import torch
 
+from attnworks.attention import Mask
 from attnworks.linalg.residual import residual
-from attnworks.mechanisms import Mask
 
 
 @pytest.fixture(autouse=True)

@@ -9,13 +9,13 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from attnworks import (
+        attention,
         core,
         decoding,
         exam,
         hf,
         linalg,
         measures,
-        mechanisms,
         models,
         objectives,
         reshape,
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "__version__",
+    "attention",
     "build",
     "compare",
     "core",
@@ -42,7 +43,6 @@ __all__ = [
     "linalg",
     "load",
     "measures",
-    "mechanisms",
     "models",
     "objectives",
     "preset",

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from attnworks.attention import MECHANISMS
 from attnworks.cli import bench_display, main
 from attnworks.cli.bench_display import read_specs
-from attnworks.mechanisms import MECHANISMS
-from attnworks.timing import BOTH, FORWARD, Comparison, Row, Task
+from attnworks.timing.attention import BOTH, FORWARD, Task
 from attnworks.timing.memory import Peak, ask_child
+from attnworks.timing.versus_dense import Comparison, Row
 
 
 def bench(*arguments: str) -> Result:

@@ -62,7 +62,7 @@ def test_completion_prints_a_script(shell: str) -> None:
 
 
 def test_unknown_attribute_of_the_package_names_what_there_is() -> None:
-    with pytest.raises(AttributeError, match=r"it has .*build.*mechanisms"):
+    with pytest.raises(AttributeError, match=r"it has .*attention.*build"):
         attnworks.biuld  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]
 
 

@@ -7,10 +7,10 @@ import json
 import pytest
 from click.testing import CliRunner, Result
 
-from attnworks import mechanisms
+from attnworks import attention
+from attnworks.attention import MECHANISMS, Cost, Geometry
+from attnworks.attention.dense import Dense
 from attnworks.cli import main
-from attnworks.mechanisms import MECHANISMS, Cost, Geometry
-from attnworks.mechanisms.dense import Dense
 
 
 class Thrifty(Dense):
@@ -75,7 +75,7 @@ def test_one_mechanism_as_json() -> None:
 def test_every_mechanism_and_the_recurrent_layer_are_compared() -> None:
     report = json.loads(count("--compare", "--n", "1009", "--heads", "2", "--width", "16", "--json"))
     rows = {row["mechanism"]: row for row in report["rows"]}
-    assert rows.keys() == {*mechanisms.names(), "recurrent (LSTM)"} and "thrifty" in rows
+    assert rows.keys() == {*attention.names(), "recurrent (LSTM)"} and "thrifty" in rows
     assert rows["dense"] == {
         "mechanism": "dense",
         "time": "O(n² d)",
@@ -100,7 +100,7 @@ def test_the_table_fits_and_explains_itself() -> None:
     lines = text.splitlines()
     table = lines[: next(number for number, line in enumerate(lines) if line.startswith("recurrent")) + 1]
     assert max(len(line.rstrip()) for line in table) <= 100
-    for name in mechanisms.names():
+    for name in attention.names():
         assert any(line.split()[:1] == [name] for line in table)
     assert next(line for line in table if line.startswith("dense")).rstrip().endswith("100 %")
     prose = " ".join(text.split())

@@ -21,16 +21,16 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from attnworks import mechanisms
+from attnworks import attention
+from attnworks.attention import MECHANISMS, Attended, Context, Cost, Geometry, Mask, Mechanism
+from attnworks.attention.bigbird import BigBird
+from attnworks.attention.dense import Dense
+from attnworks.attention.graph import Graph
+from attnworks.attention.linear import Linear
+from attnworks.attention.patterns import Global, Random, Window
+from attnworks.attention.pooling import Pooling
+from attnworks.attention.structured import Structured
 from attnworks.core.errors import UsageError
-from attnworks.mechanisms import MECHANISMS, Attended, Context, Cost, Geometry, Mask, Mechanism
-from attnworks.mechanisms.bigbird import BigBird
-from attnworks.mechanisms.dense import Dense
-from attnworks.mechanisms.graph import Graph
-from attnworks.mechanisms.linear import Linear
-from attnworks.mechanisms.patterns import Global, Random, Window
-from attnworks.mechanisms.pooling import Pooling
-from attnworks.mechanisms.structured import Structured
 from tests.covering import Row, covering, noted, thorough
 from tests.helpers import QKV, B, H, assert_close, qkv
 from tests.helpers import build as built
@@ -121,7 +121,7 @@ UNEQUAL_HEADS: dict[str, str] = {
 # Values for the fields of Context that a mechanism may declare in `needs`.
 CONTEXT_FIELDS: dict[str, object] = {}
 
-NAMES = (*(name for name in mechanisms.names() if name not in UNSEEDED), *VARIANTS, *BUILT)
+NAMES = (*(name for name in attention.names() if name not in UNSEEDED), *VARIANTS, *BUILT)
 LOW_PRECISION = (torch.bfloat16, torch.float16)
 FLOATS = (torch.float64, torch.float32, *LOW_PRECISION)
 # For each mechanism the subject that shows most at small sizes: it takes every test, all others the main ones, unless
@@ -136,7 +136,7 @@ TELLING = {
     "truncated": "truncated:rank=3",
     "window": "window:window=2",
 }
-MAIN = tuple(dict.fromkeys(TELLING.get(name, name) for name in mechanisms.names()))
+MAIN = tuple(dict.fromkeys(TELLING.get(name, name) for name in attention.names()))
 EVERY_MECHANISM = NAMES if thorough else MAIN
 PATHS = (False, True)
 """Values of `weights`: fused and explicit."""

@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 
 from attnworks.core import timing
-from attnworks.timing import Race, contains_one, interleave, interleave_within, median_interval
+from attnworks.core.timing import Race, contains_one, interleave, interleave_within, median_interval
 
 
 class Clock:

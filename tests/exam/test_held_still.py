@@ -9,12 +9,12 @@ import torch
 from click.testing import CliRunner
 
 import attnworks
+from attnworks.attention import Mask
 from attnworks.cli import main
 from attnworks.core.errors import UsageError
 from attnworks.measures.contract import Setting
 from attnworks.measures.rank import Rank
 from attnworks.measures.saturation import Saturation
-from attnworks.mechanisms import Mask
 from attnworks.models import AttentionConfig, TransformerConfig
 from attnworks.text.passages import Passage, Side
 from attnworks.text.tokens import TokenRow, collate_tokens

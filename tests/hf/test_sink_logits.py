@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.special import entr
 
+from attnworks.attention import Mask
 from attnworks.hf.subject import ForeignSubject
 from attnworks.measures.contract import Setting
 from attnworks.measures.redundancy import Redundancy
 from attnworks.measures.roles import Roles
 from attnworks.measures.sinks import Sinks
-from attnworks.mechanisms import Mask
 from attnworks.text.tokens import TextBatch
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.rows import rows_of

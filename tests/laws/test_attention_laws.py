@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from attnworks.attention import Attended, Geometry, Mask, Mechanism
 from attnworks.linalg.softmax import masked_softmax
-from attnworks.mechanisms import Attended, Geometry, Mask, Mechanism
 from tests.helpers import QKV, assert_close, build, qkv
 
 # Every query scores every key it may see, on equal terms: permutations commute with these, and no key is special.

@@ -10,20 +10,11 @@ import torch
 from torch import Tensor
 
 from attnworks.core.errors import UnknownNameError, UsageError
-from attnworks.linalg.structure import (
-    FAMILIES,
-    assignment,
-    best_blocks,
-    blocks_of,
-    column_blocks,
-    fit,
-    identity,
-    offset_duels,
-    project,
-    sample_band,
-    shift_map,
-)
-from attnworks.linalg.structure.fitting import winner
+from attnworks.linalg.structure.families import assignment, blocks_of, column_blocks, identity, sample_band, shift_map
+from attnworks.linalg.structure.fitting import fit, offset_duels, winner
+from attnworks.linalg.structure.members import FAMILIES
+from attnworks.linalg.structure.projecting import project
+from attnworks.linalg.structure.searching import best_blocks
 from tests.helpers import assert_close, unchecked
 from tests.linalg.structure_heads import KINDS, heads
 

@@ -14,14 +14,8 @@ from scipy.optimize import linprog
 from torch import Tensor
 
 from attnworks.core.errors import UsageError
-from attnworks.linalg.structure import (
-    band_mask,
-    largest,
-    project,
-    renormalised,
-    row_report,
-    small_errors,
-)
+from attnworks.linalg.structure.families import band_mask
+from attnworks.linalg.structure.projecting import largest, project, renormalised, row_report, small_errors
 from tests.helpers import assert_close
 from tests.linalg.structure_heads import KINDS, heads
 

@@ -9,19 +9,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnworks.linalg.structure import (
-    assignment,
-    band_mask,
+from attnworks.linalg.structure.families import assignment, band_mask, block_count, is_permutation, shift_map
+from attnworks.linalg.structure.searching import (
     best_blocks,
     best_column,
     best_map,
     best_offset,
     best_order,
     best_permutation,
-    block_count,
     gain,
-    is_permutation,
-    shift_map,
 )
 from tests.helpers import assert_close
 from tests.linalg.structure_heads import KINDS, heads, l1_beyond

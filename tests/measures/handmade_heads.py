@@ -10,10 +10,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from attnworks.attention import Mask
 from attnworks.measures.contract import Declared, Measure, Sample, Setting
 from attnworks.measures.folding import Moments
 from attnworks.measures.reading import Reading, Readings
-from attnworks.mechanisms import Mask
 from attnworks.text import grammar
 from attnworks.text.pair import Pair
 from attnworks.text.tokens import TokenRow, Tokens, collate_tokens, count_rarity

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from attnworks.attention import Mask
 from attnworks.core.errors import UsageError
 from attnworks.core.notation import tolerance
 from attnworks.linalg.paths import carried, forward_rounding, paths_by_length
@@ -18,7 +19,6 @@ from attnworks.linalg.residual import relative_residual
 from attnworks.measures.contract import MEASURES, Measure, Placed, Setting
 from attnworks.measures.paths import Paths
 from attnworks.measures.rollout import Rollout
-from attnworks.mechanisms import Mask
 from attnworks.models import PureAttention
 from attnworks.models.anatomy import BlockAnatomy, Part
 from attnworks.models.observe import Observation

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from attnworks.attention import Mask
 from attnworks.linalg.softmax import masked_softmax
 from attnworks.measures import redundancy
 from attnworks.measures.contract import MEASURES, Setting
 from attnworks.measures.reading import Reading, Readings
 from attnworks.measures.redundancy import Redundancy, all_heads, divergences
-from attnworks.mechanisms import Mask
 from attnworks.text.tokens import TokenRow, Tokens, collate_tokens
 from attnworks.traces import maps
 from attnworks.traces.layer import LayerTrace, Slot

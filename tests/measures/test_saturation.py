@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from attnworks.attention import Mask
 from attnworks.linalg.softmax import entropy, jacobian_norm
 from attnworks.measures.contract import Setting
 from attnworks.measures.saturation import Saturation
-from attnworks.mechanisms import Mask
 from attnworks.text.tokens import TokenRow, collate_tokens
 from attnworks.traces.layer import LayerTrace, Slot
 from attnworks.traces.rows import rows_of

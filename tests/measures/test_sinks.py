@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from attnworks.attention import Mask
 from attnworks.measures.contract import Sample, Setting
 from attnworks.measures.sinks import Sinks
-from attnworks.mechanisms import Mask
 from attnworks.text.tokens import TokenRow, collate_tokens, count_rarity
 from attnworks.traces.layer import Kind, LayerTrace, Slot
 from tests.helpers import assert_close

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attnworks.exam.folds import Folds
-from attnworks.linalg import structure
+from attnworks.linalg.structure import families, fitting
 from attnworks.measures.contract import MEASURES, Placed, Sample, Setting
 from attnworks.measures.reading import Readings
 from attnworks.measures.structure_fit import ACROSS, EPS, FAMILIES, LONGEST, SENTENCES, Structure, closest_forms
@@ -39,7 +39,7 @@ def planted(n: int, draw: torch.Generator) -> Tensor:
     previous = torch.eye(n).roll(1, 0).double()
     column = torch.zeros(n, n).double()
     column[:, 1] = 1
-    blocks = structure.column_blocks(n, structure.blocks_around(n, (2, 8), (5, 5))).double()
+    blocks = families.column_blocks(n, families.blocks_around(n, (2, 8), (5, 5))).double()
     return torch.stack([*(noisy(P, draw) for P in (previous, column, blocks)), torch.full((n, n), 1 / n).double()])
 
 
@@ -66,7 +66,7 @@ def concluded(*given: Maps) -> dict[str, Any]:
 
 def shifted(n: int, offset: int, weight: float = 1.0) -> Tensor:
     """Each token looks `offset` away; tokens without such a key look nowhere."""
-    return weight * structure.assignment(structure.shift_map(n, torch.tensor(offset)), n, dtype=torch.float64)
+    return weight * families.assignment(families.shift_map(n, torch.tensor(offset)), n, dtype=torch.float64)
 
 
 def test_it_belongs_to_the_default_set_and_gives_what_it_declares() -> None:
@@ -96,7 +96,7 @@ def test_a_head_has_one_offset_over_all_sentences() -> None:
     shift, error, duel = (found[f"structure.{name}"].value[0] for name in ("shift", "offset", "duel"))
     assert isinstance(shift, Tensor) and isinstance(error, Tensor) and isinstance(duel, Tensor)
     assert shift.tolist() == [-1.0]
-    by_hand = [structure.fit(one, ("offset",), eps=EPS, offset=torch.tensor(-1)).error[0].item() for one in P]
+    by_hand = [fitting.fit(one, ("offset",), eps=EPS, offset=torch.tensor(-1)).error[0].item() for one in P]
     assert by_hand[:2] == [0.0, 0.0] and by_hand[2] > 1
     count, own = found["structure.offset"].count, tuple(FAMILIES).index("offset")
     assert_close(error, torch.tensor([sum(by_hand) / 3], dtype=torch.float64))
@@ -201,7 +201,7 @@ def test_errors_are_those_of_the_fit(kind: Kind) -> None:
     samples = Structure(SETTING).maps(maps(P, kind))
     for b in range(2):
         for h in range(3):
-            alone = structure.fit(P[b, h], tuple(FAMILIES), eps=EPS, causal=kind == "decoder")
+            alone = fitting.fit(P[b, h], tuple(FAMILIES), eps=EPS, causal=kind == "decoder")
             for number, name in enumerate(FAMILIES):
                 if name != "offset":
                     sample = samples[f"structure.{name}"]

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attnworks.attention import MechanismSpec, names
 from attnworks.core.errors import AttnworksError, UnknownNameError, UsageError
-from attnworks.mechanisms import MechanismSpec, names
 from attnworks.models import PRESETS, AttentionConfig, ModelConfig, PureConfig, RecurrentConfig, TransformerConfig
 from attnworks.models.build import skeleton
 from attnworks.models.config import LARGEST_VOCABULARY, LARGEST_WIDTH, MOST_LAYERS, config_from_json, config_to_json

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnworks.mechanisms import Context, Geometry, Mask, Mechanism, MechanismSpec
+from attnworks.attention import Context, Geometry, Mask, Mechanism, MechanismSpec
 from attnworks.models import MultiHead, Transformer
 from attnworks.models.head_groups import HeadGroups, mask_of_heads
 from tests.helpers import D_K, D_V, assert_close, qkv

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 import attnworks
-from attnworks import mechanisms
+from attnworks import attention as mechanisms
+from attnworks.attention import Mask
+from attnworks.attention.dense import Dense
 from attnworks.core.errors import UsageError
 from attnworks.decoding import greedy
-from attnworks.mechanisms import Mask
-from attnworks.mechanisms.dense import Dense
 from attnworks.models import AttentionConfig, RecurrentConfig, TransformerConfig
 from attnworks.models.counting import count_parameters
 from attnworks.models.folder import load, save

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from attnworks.attention import MECHANISMS, Geometry, Mask
 from attnworks.core.errors import UsageError
 from attnworks.linalg.heads import augment, augment_weight
-from attnworks.mechanisms import MECHANISMS, Geometry, Mask
 from attnworks.models import AttentionConfig, MultiHead
 from tests.model_helpers import (
     FLOATS,

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnworks.mechanisms import Mask
+from attnworks.attention import Mask
 from attnworks.models import PureAttention, build
 from attnworks.models.block import Block
 from tests.model_helpers import Recorder, attention_config, close, filled, pure_config, randn, the

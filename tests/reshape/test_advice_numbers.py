@@ -13,6 +13,7 @@ from attnworks.cli.console import console
 from attnworks.cli.receipt_display import receipt_shown
 from attnworks.core.errors import UsageError
 from attnworks.core.json_records import parse
+from attnworks.core.timing import Race
 from attnworks.receipt import Change, Healing, Losses, LossesAtLength, Receipt
 from attnworks.reshape import advising, scoring, swap_trials
 from attnworks.reshape.advising import Advice, advise, swapped, whole_layers
@@ -22,7 +23,6 @@ from attnworks.reshape.long_texts import TrialText
 from attnworks.reshape.surgery import mechanisms_of
 from attnworks.reshape.swap_trials import NOW, Present, Timed, Trial, Trying
 from attnworks.reshape.swapping import Swap
-from attnworks.timing import Race
 from attnworks.traces.subject import Subject
 from tests.model_helpers import the
 from tests.reshape.reshape_helpers import PASSAGES, bench_of, examinee_of, model_of, texts

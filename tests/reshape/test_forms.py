@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from attnworks.attention import MechanismSpec
+from attnworks.attention.fixed_maps import Member, member_tables
 from attnworks.core.errors import UsageError
-from attnworks.mechanisms import MechanismSpec
-from attnworks.mechanisms.members import Member, member_tables
 from attnworks.reshape.forms import SPAN, Form, Overlaps, Sums, candidates, read_form
 from attnworks.reshape.surgery import attention_groups
 from attnworks.traces import maps

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import attnworks
+from attnworks.attention import Mask
 from attnworks.core.errors import UsageError
-from attnworks.mechanisms import Mask
 from attnworks.models import AttentionConfig, MultiHead, Transformer
 from attnworks.models.anatomy import attention_layers, heads_of
 from attnworks.models.folder import fingerprint

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
+from attnworks.attention.structured import Structured
 from attnworks.core.errors import AttnworksError, UsageError
-from attnworks.mechanisms.structured import Structured
 from attnworks.models import Transformer
 from attnworks.models.folder import fingerprint
 from attnworks.receipt import Healing, Receipt

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import attnworks
+from attnworks.attention.structured import Structured
 from attnworks.core.errors import UsageError
-from attnworks.mechanisms.structured import Structured
 from attnworks.models import Transformer
 from attnworks.models.folder import fingerprint
 from attnworks.receipt import Healing

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from attnworks.attention.structured import Structured
 from attnworks.core.errors import UnknownNameError, UsageError
 from attnworks.hf.heads import foreign_layers
 from attnworks.hf.subject import ForeignSubject
-from attnworks.mechanisms.structured import Structured
 from attnworks.models import MultiHead, Transformer, build
 from attnworks.models.folder import fingerprint
 from attnworks.reshape.forms import Form

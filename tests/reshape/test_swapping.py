@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from attnworks.api import load, save
+from attnworks.attention import Geometry, MechanismSpec
 from attnworks.core.errors import UnknownNameError, UsageError
 from attnworks.core.json_records import parse
 from attnworks.decoding.evaluating import evaluating
 from attnworks.hf.subject import foreign_examinee
-from attnworks.mechanisms import Geometry, MechanismSpec
 from attnworks.models import AttentionConfig
 from attnworks.models.folder import fingerprint
 from attnworks.objectives.choosing import choose

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from attnworks.attention import Attended, Context, Mask, Mechanism, MechanismSpec
 from attnworks.core.errors import UsageError
-from attnworks.mechanisms import Attended, Context, Mask, Mechanism, MechanismSpec
-from attnworks.timing import BOTH, FORWARD, Core, Task, core_of, draw, passes_over, roofline
+from attnworks.timing.attention import BOTH, FORWARD, Core, Task, core_of, draw, passes_over, roofline
 from tests.helpers import assert_close
 
 TASK = Task(n=13, heads=3, width=7, dtype="float64", causal=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from attnworks.timing import Peak
+from attnworks.timing.memory import Peak
 
 BENCH = Path(__file__).parents[2] / "bench"
 DENSE = "dense / attnworks"

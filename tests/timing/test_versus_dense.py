@@ -6,10 +6,13 @@ from dataclasses import replace
 import pytest
 import torch
 
+from attnworks.attention import MechanismSpec
 from attnworks.core.errors import UsageError
-from attnworks.mechanisms import MechanismSpec
-from attnworks.timing import BOTH, FORWARD, Comparison, Peak, Race, Row, Task, compare, verdict, versus_dense
-from attnworks.timing.versus_dense import build, foretell, steps
+from attnworks.core.timing import Race
+from attnworks.timing import versus_dense
+from attnworks.timing.attention import BOTH, FORWARD, Task
+from attnworks.timing.memory import Peak
+from attnworks.timing.versus_dense import Comparison, Row, build, compare, foretell, steps, verdict
 
 TASK = Task(n=0, heads=2, width=7)
 

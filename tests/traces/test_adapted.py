@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import attnworks
+from attnworks.attention import Mask
 from attnworks.core.errors import AttnworksError, UnknownNameError, UsageError
-from attnworks.mechanisms import Mask
 from attnworks.models import Observation, Transformer
 from attnworks.objectives.text import Outputs
 from attnworks.text.passages import from_texts

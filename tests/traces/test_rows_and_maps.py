@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from attnworks.attention import Mask
 from attnworks.core.notation import tolerance
-from attnworks.mechanisms import Mask
 from attnworks.text.tokens import Tokens
 from attnworks.traces import maps as maps_module
 from attnworks.traces.layer import LayerTrace, Slot

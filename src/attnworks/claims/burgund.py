@@ -10,6 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from attnworks.attention import Mask
+from attnworks.attention.scores import scaled_dot
 from attnworks.claims.adversary import highest
 from attnworks.claims.contract import Between, Finding, Verdict, statement
 from attnworks.claims.drawing import Draw
@@ -17,8 +19,6 @@ from attnworks.claims.filling import filled
 from attnworks.claims.sides import at_least, at_most, less, same
 from attnworks.linalg.heads import augment, augment_weight
 from attnworks.linalg.lowrank import LowRank, balanced, lowrank_fit, truncated_fit
-from attnworks.mechanisms import Mask
-from attnworks.mechanisms.scores import scaled_dot
 from attnworks.models.config import AttentionConfig, PureConfig
 from attnworks.models.multihead import MultiHead
 from attnworks.models.pure import PureAttention

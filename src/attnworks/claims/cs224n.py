@@ -8,6 +8,8 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
+from attnworks.attention import Context
+from attnworks.attention.dense import Dense
 from attnworks.claims.adversary import highest
 from attnworks.claims.contract import Between, Finding, Verdict, statement
 from attnworks.claims.drawing import Draw
@@ -36,8 +38,6 @@ from attnworks.linalg.retrieval import (
     two_way,
 )
 from attnworks.linalg.softmax import masked_softmax
-from attnworks.mechanisms import Context
-from attnworks.mechanisms.dense import Dense
 
 Keys = Annotated[int, Between(2, 13)]
 ThreeKeys = Annotated[int, Between(3, 13)]

@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attnworks.attention import Mask
 from attnworks.claims.drawing import Draw
 from attnworks.linalg.bounds import HeadSizes, diameter, head_sizes
 from attnworks.linalg.paths import Hop, Step
-from attnworks.mechanisms import Mask
 from attnworks.models.config import AttentionConfig, PureConfig
 from attnworks.models.multihead import MultiHead
 from attnworks.models.observe import Observation

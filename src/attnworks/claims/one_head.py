@@ -5,7 +5,7 @@ from __future__ import annotations
 from jaxtyping import Float
 from torch import Tensor
 
-from attnworks.mechanisms import Context, Mask, Mechanism
+from attnworks.attention import Context, Mask, Mechanism
 
 
 def outputs(

@@ -16,6 +16,7 @@ from attnworks.cli.receipt_display import SPEED, percent, speed, times
 from attnworks.cli.reshape_run import texts_of, watching
 from attnworks.core.plotting import check_picture
 from attnworks.core.sealed import with_sha256
+from attnworks.core.timing import CONFIDENCE, Interval, contains_one
 from attnworks.reports.advice import draw_advice
 from attnworks.reshape.advising import Advice, advise
 from attnworks.reshape.carrying_out import Care, bench_for
@@ -23,7 +24,6 @@ from attnworks.reshape.history import Place
 from attnworks.reshape.swap_trials import Present, Trial
 from attnworks.reshape.swapping import Swap, pairs_of
 from attnworks.reshape.texts import HELD_OUT, LEARN
-from attnworks.timing import CONFIDENCE, Interval, contains_one
 from attnworks.traces.subject import open_examinee
 
 INTERVAL = f"{100 * CONFIDENCE:.0f} % intervals"

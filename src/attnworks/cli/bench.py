@@ -77,7 +77,7 @@ def attention(
     """
     from attnworks.cli.bench_display import bench_attention
     from attnworks.cli.options import prepare
-    from attnworks.timing import BOTH, FORWARD, Task
+    from attnworks.timing.attention import BOTH, FORWARD, Task
 
     prepare("cpu", threads, seed)
     bench_attention(

@@ -15,15 +15,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from attnworks.attention import MECHANISMS, MechanismSpec
+from attnworks.attention.spec import parse_many
 from attnworks.cli.console import console, print_json, progress_console
 from attnworks.cli.count import readable
 from attnworks.core.errors import UsageError
 from attnworks.core.plotting import check_picture, draw_times
-from attnworks.mechanisms import MECHANISMS, MechanismSpec
-from attnworks.mechanisms.spec import parse_many
-from attnworks.timing import BOTH, FORWARD, Comparison, Row, Task, compare, verdict
-from attnworks.timing.attention import FILLED
-from attnworks.timing.versus_dense import check_causal, steps
+from attnworks.timing.attention import BOTH, FILLED, FORWARD, Task
+from attnworks.timing.versus_dense import Comparison, Row, check_causal, compare, steps, verdict
 
 ALL = "all"
 LEFT_OUT = {"graph"}

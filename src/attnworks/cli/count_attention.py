@@ -5,11 +5,11 @@ from __future__ import annotations
 from rich.table import Table
 from rich.text import Text
 
+from attnworks.attention import MECHANISMS, Geometry, MechanismSpec
+from attnworks.attention.complexity import LONGEST, Complexity, complexity, pays_from, recurrent_complexity
 from attnworks.cli.console import console, print_json
 from attnworks.cli.count import readable
 from attnworks.core.errors import UsageError
-from attnworks.mechanisms import MECHANISMS, Geometry, MechanismSpec
-from attnworks.mechanisms.complexity import LONGEST, Complexity, complexity, pays_from, recurrent_complexity
 from attnworks.models.counting import quadratic_share
 
 

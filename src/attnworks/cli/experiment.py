@@ -161,9 +161,9 @@ def long_range(
       attnworks experiment long-range --length 1024 --seeds 3 --minutes 5 --json --out runs/long
     """
     prepare("cpu", threads, seed)
+    from attnworks.attention.spec import parse_many
     from attnworks.cli.long_range_display import run_long_range
     from attnworks.experiments.classifying import Settings
-    from attnworks.mechanisms.spec import parse_many
 
     settings = Settings(
         steps=steps, minutes=minutes, length=length, batch=batch, learning_rate=learning_rate, held_out=held_out

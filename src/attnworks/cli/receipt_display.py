@@ -7,12 +7,12 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from attnworks.core.timing import CONFIDENCE, Interval, contains_one
 from attnworks.receipt import Receipt
 from attnworks.reshape.growth_methods import METHODS
 from attnworks.reshape.pruning import LEVELS
 from attnworks.reshape.ranking import RANKINGS
 from attnworks.reshape.swapping import AUTO
-from attnworks.timing import CONFIDENCE, Interval, contains_one
 
 SPEED = ("faster", "slower")
 NO_GAIN = "no measurable gain"

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from torch import nn
 
+from attnworks.attention import MECHANISMS
 from attnworks.core.errors import UsageError
 from attnworks.exam.walk import overrides
 from attnworks.measures.all import all_measures
 from attnworks.measures.contract import Measure, Setting
-from attnworks.mechanisms import MECHANISMS
 from attnworks.models.multihead import MultiHead
 
 EVERYTHING = "all"

@@ -23,7 +23,7 @@ from attnworks.decoding.translate import translations
 from attnworks.exam.examiner import Request
 from attnworks.exam.run import run_examination
 from attnworks.experiments.conti import MAPS, RESULTS, train_in, write_maps
-from attnworks.linalg import structure as forms
+from attnworks.linalg.structure import fitting as forms
 from attnworks.measures.structure_fit import EPS, FAMILIES
 from attnworks.objectives.choosing import choose
 from attnworks.reshape.carrying_out import Care, judge_on, mean_length

@@ -13,9 +13,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnworks.mechanisms.contract import Context
-from attnworks.mechanisms.dense import Dense
-from attnworks.mechanisms.mask import Mask
+from attnworks.attention.contract import Context
+from attnworks.attention.dense import Dense
+from attnworks.attention.mask import Mask
 from attnworks.models.config import within
 
 WORD = "bank"

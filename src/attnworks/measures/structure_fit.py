@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attnworks.linalg.structure import fit, offset_duels, winner
+from attnworks.linalg.structure.fitting import fit, offset_duels, winner
 from attnworks.measures.contract import MEASURES, Declared, Measure, Sample, Samples
 from attnworks.measures.drawing import drawn
 from attnworks.measures.reading import Reading, Readings, Row

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from attnworks.mechanisms import Mask
+from attnworks.attention import Mask
 from attnworks.models.config import AttentionConfig, NormKind, NormOrder
 from attnworks.models.multihead import MultiHead
 from attnworks.models.observe import Observer

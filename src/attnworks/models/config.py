@@ -7,11 +7,11 @@ import typing
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, TypeVar, get_args
 
+from attnworks.attention import Geometry, MechanismSpec
 from attnworks.core.checks import LARGEST_FLOAT
 from attnworks.core.errors import UsageError
 from attnworks.core.json_records import _shown, parse
 from attnworks.core.registry import unknown_name
-from attnworks.mechanisms import Geometry, MechanismSpec
 from attnworks.models.head_groups import Group, grouped
 
 LARGEST_WIDTH = 2**20

@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from attnworks.attention import Attended, Context, Geometry, Mask, Mechanism, MechanismSpec
 from attnworks.core.errors import UsageError
 from attnworks.core.tensors import tensors_of
-from attnworks.mechanisms import Attended, Context, Geometry, Mask, Mechanism, MechanismSpec
 
 Group = tuple[MechanismSpec, tuple[int, ...]]
 

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from attnworks.attention import Attended, Context, Mask, Mechanism
 from attnworks.core.errors import UsageError
 from attnworks.linalg.heads import fold_scores, fold_values
-from attnworks.mechanisms import Attended, Context, Mask, Mechanism
 from attnworks.models.config import AttentionConfig
 from attnworks.models.head_groups import HeadGroups, Scoring
 from attnworks.models.observe import Observation, Observer

@@ -9,7 +9,7 @@ from functools import cached_property
 from jaxtyping import Float
 from torch import Tensor
 
-from attnworks.mechanisms import Mask
+from attnworks.attention import Mask
 from attnworks.models.head_groups import Scoring
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attnworks.mechanisms import Mask
+from attnworks.attention import Mask
 from attnworks.models.block import Block, Wiring
 from attnworks.models.config import PureConfig
 from attnworks.models.multihead import MultiHead, tie_layers

@@ -10,8 +10,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from attnworks.attention import Context, Geometry, Mask, MechanismSpec
 from attnworks.core.errors import UsageError
-from attnworks.mechanisms import Context, Geometry, Mask, MechanismSpec
 from attnworks.models.config import RecurrentConfig
 from attnworks.models.head_groups import Scoring
 from attnworks.models.observe import Observation, Observer

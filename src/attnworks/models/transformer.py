@@ -8,8 +8,8 @@ from typing import cast
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from attnworks.attention import Mask
 from attnworks.core.errors import UsageError
-from attnworks.mechanisms import Mask
 from attnworks.models.block import Block, Wiring
 from attnworks.models.config import AttentionConfig, TransformerConfig
 from attnworks.models.multihead import tie_layers

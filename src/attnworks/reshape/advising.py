@@ -10,18 +10,18 @@ from typing import Any
 import torch
 from torch import nn
 
+from attnworks.attention import MECHANISMS, Geometry, MechanismSpec
+from attnworks.attention.spec import option_names
 from attnworks.core.errors import UsageError
+from attnworks.core.timing import Interval, interleave_within
 from attnworks.decoding.evaluating import evaluating
 from attnworks.hf.subject import ForeignSubject
-from attnworks.mechanisms import MECHANISMS, Geometry, MechanismSpec
-from attnworks.mechanisms.spec import option_names
 from attnworks.models.multihead import MultiHead
 from attnworks.reshape.contract import Bench
 from attnworks.reshape.long_texts import TrialText
 from attnworks.reshape.mixes import Mix, Option, best_mixes
 from attnworks.reshape.surgery import attention_parts, groups_in, mechanisms_of, with_mechanisms
 from attnworks.reshape.swap_trials import ByHead, Layer, Present, Trial, layers_of, try_out
-from attnworks.timing import Interval, interleave_within
 from attnworks.traces.own import OwnSubject
 from attnworks.traces.subject import Subject
 

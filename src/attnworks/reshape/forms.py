@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attnworks.attention.fixed_maps import Member, member_tables, read_members
 from attnworks.core.errors import UsageError
 from attnworks.linalg.simplex import nearest_mix
-from attnworks.mechanisms.members import Member, member_tables, read_members
 from attnworks.reshape.heads import Head
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.maps import Maps, maps_of

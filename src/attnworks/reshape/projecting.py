@@ -9,10 +9,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from attnworks.attention import Geometry, Mechanism, MechanismSpec
+from attnworks.attention.structured import Structured
 from attnworks.core.errors import UsageError
 from attnworks.decoding.evaluating import evaluating
-from attnworks.mechanisms import Geometry, Mechanism, MechanismSpec
-from attnworks.mechanisms.structured import Structured
 from attnworks.models.head_groups import HeadGroups, mask_of_heads
 from attnworks.reshape.contract import RESHAPES, Bench, Made, Reshape
 from attnworks.reshape.forms import Form, Overlaps, candidates, read_form

@@ -8,12 +8,12 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from attnworks.attention import Geometry
+from attnworks.attention.dense import Dense
+from attnworks.core.timing import Interval, interleave_within
 from attnworks.decoding.evaluating import evaluating
-from attnworks.mechanisms import Geometry
-from attnworks.mechanisms.dense import Dense
 from attnworks.objectives.embedding import SentenceEmbedding
 from attnworks.reshape.surgery import attention_parts, groups_in
-from attnworks.timing import Interval, interleave_within
 from attnworks.traces.judging import Judge
 from attnworks.traces.subject import Examinee, Subject
 from attnworks.traces.text import WRITTEN_AT_ONCE, ExamText

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attnworks.attention import MECHANISMS
 from attnworks.core.errors import UsageError
 from attnworks.decoding.evaluating import evaluating
 from attnworks.measures.contract import Samples, Setting
@@ -15,7 +16,6 @@ from attnworks.measures.folding import Moments
 from attnworks.measures.labels import FEWEST_SENTENCES
 from attnworks.measures.redundancy import Redundancy
 from attnworks.measures.roles import Roles
-from attnworks.mechanisms import MECHANISMS
 from attnworks.models.anatomy import every_layer
 from attnworks.reshape.contract import Bench
 from attnworks.reshape.heads import Head

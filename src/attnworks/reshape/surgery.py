@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from attnworks.attention import MechanismSpec
 from attnworks.core.errors import UsageError
 from attnworks.hf.anatomy import foreign_anatomy, groups_of, parts_unknown
 from attnworks.hf.attention import equip
@@ -23,7 +24,6 @@ from attnworks.hf.heads import (
     why_not_fewer_foreign,
     why_not_foreign,
 )
-from attnworks.mechanisms import MechanismSpec
 from attnworks.models.anatomy import BlockAnatomy, Part, attention_layers, heads_of, own_anatomy
 from attnworks.models.config import check_serves
 from attnworks.models.head_groups import Head, HeadGroups

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from attnworks.attention import Context, Geometry, Mask, Mechanism
 from attnworks.core.errors import UsageError
-from attnworks.mechanisms import Context, Geometry, Mask, Mechanism
 
 FORWARD, BOTH = "forward", "forward+backward"
 FLOPS = {FORWARD: 1, BOTH: 3}

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 import torch
 
+from attnworks.attention import MECHANISMS, Mechanism, MechanismSpec
+from attnworks.attention.spec import option_names
 from attnworks.core.errors import UsageError
 from attnworks.core.timing import Race, interleave
-from attnworks.mechanisms import MECHANISMS, Mechanism, MechanismSpec
-from attnworks.mechanisms.spec import option_names
 from attnworks.timing.attention import BOTH, FLOPS, FORWARD, Task, core_of, draw, passes_over, roofline
 from attnworks.timing.memory import Peak, ask_child
 

@@ -9,11 +9,11 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from attnworks.attention import Mask
+from attnworks.attention.dense import fused
 from attnworks.core.errors import UsageError
 from attnworks.core.notation import tolerance
 from attnworks.core.registry import unknown_name
-from attnworks.mechanisms import Mask
-from attnworks.mechanisms.dense import fused
 from attnworks.models.anatomy import BlockAnatomy
 from attnworks.models.head_groups import HeadWeights
 from attnworks.objectives.text import Abilities, Outputs

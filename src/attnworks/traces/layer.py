@@ -12,9 +12,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attnworks.attention import Mask
 from attnworks.core.notation import tolerance
 from attnworks.core.tensors import FRESH, Scratch
-from attnworks.mechanisms import Mask
 from attnworks.models.head_groups import HeadWeights, Scoring
 from attnworks.text.tokens import Kind, Tokens
 

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from attnworks.attention.mask import as_four_axes
 from attnworks.core.tensors import FRESH, Scratch
 from attnworks.linalg.rows import attend_rows
-from attnworks.mechanisms.mask import as_four_axes
 from attnworks.text.tokens import Tokens
 from attnworks.traces.layer import LOWEST_LOG, LayerTrace, Slot
 

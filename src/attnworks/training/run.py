@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attnworks.attention import Mechanism
 from attnworks.core.errors import FolderError, UsageError
 from attnworks.core.folders import disk_errors, new_folder, set_aside, write_file
 from attnworks.core.json_records import parse
@@ -28,7 +29,6 @@ from attnworks.core.sealed import BEST, LAST, changed, point, pointed_at, read_j
 from attnworks.core.team import Team
 from attnworks.core.tensors import check_device
 from attnworks.decoding.translate import translations
-from attnworks.mechanisms import Mechanism
 from attnworks.models import PureConfig, Recurrent, RecurrentConfig, Transformer, TransformerConfig, build, preset
 from attnworks.models.config import config_from_json
 from attnworks.models.folder import read_config, read_manifest

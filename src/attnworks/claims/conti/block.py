@@ -10,13 +10,13 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from attnworks.attention import Context, Mask
+from attnworks.attention.dense import Dense
 from attnworks.claims.contract import Between, Finding, Verdict, statement
 from attnworks.claims.drawing import Draw
 from attnworks.claims.filling import filled
 from attnworks.claims.sides import at_most, more, same
 from attnworks.linalg.softmax import entropy
-from attnworks.mechanisms import Context, Mask
-from attnworks.mechanisms.dense import Dense
 from attnworks.models import AttentionConfig, MultiHead, PureConfig, build
 from attnworks.models.block import Block, Wiring
 from attnworks.models.parts import FeedForward, LayerNorm

@@ -7,13 +7,13 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
+from attnworks.attention import Geometry
+from attnworks.attention.dense import Dense
 from attnworks.claims.contract import Between, Finding, Verdict, not_computed, statement
 from attnworks.claims.drawing import Draw
 from attnworks.claims.sides import both, more, same
 from attnworks.claims.together import together
 from attnworks.core.errors import UsageError
-from attnworks.mechanisms import Geometry
-from attnworks.mechanisms.dense import Dense
 from attnworks.models.counting import PUBLISHED, layer_flops, quadratic_share
 from attnworks.models.positions import Positions
 

@@ -9,6 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attnworks.attention import Mask
+from attnworks.attention.dense import Dense
 from attnworks.claims.conti.toy import Toy, beginnings, trap
 from attnworks.claims.contract import Between, Finding, Verdict, statement
 from attnworks.claims.drawing import Draw
@@ -16,8 +18,6 @@ from attnworks.claims.filling import filled
 from attnworks.claims.sides import same
 from attnworks.claims.together import together
 from attnworks.linalg.softmax import masked_softmax
-from attnworks.mechanisms import Mask
-from attnworks.mechanisms.dense import Dense
 from attnworks.models import AttentionConfig, MultiHead
 from attnworks.models.parts import Output
 

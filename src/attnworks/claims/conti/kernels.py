@@ -8,6 +8,11 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
+from attnworks.attention import Geometry, Mask
+from attnworks.attention.dense import Dense
+from attnworks.attention.feature_maps import Elu, FeatureMap, RandomFeatures, Relu, Taylor
+from attnworks.attention.linear import Linear, State
+from attnworks.attention.pooling import Pooling
 from attnworks.claims.adversary import highest
 from attnworks.claims.contract import Between, Finding, Verdict, statement
 from attnworks.claims.drawing import Draw
@@ -26,11 +31,6 @@ from attnworks.linalg.kernels import (
     trigonometric_features,
     trigonometric_kernel,
 )
-from attnworks.mechanisms import Geometry, Mask
-from attnworks.mechanisms.dense import Dense
-from attnworks.mechanisms.feature_maps import Elu, FeatureMap, RandomFeatures, Relu, Taylor
-from attnworks.mechanisms.linear import Linear, State
-from attnworks.mechanisms.pooling import Pooling
 
 Rows = Annotated[int, Between(1, 13)]
 Several = Annotated[int, Between(3, 13)]

@@ -8,6 +8,12 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
+from attnworks.attention import Context, Geometry, Mask
+from attnworks.attention.dense import Dense
+from attnworks.attention.linformer import Linformer
+from attnworks.attention.scores import scaled_dot
+from attnworks.attention.sketched import Sketched
+from attnworks.attention.truncated import Truncated
 from attnworks.claims.contract import Between, Finding, Verdict, not_computed, statement
 from attnworks.claims.drawing import Draw
 from attnworks.claims.filling import filled
@@ -26,12 +32,6 @@ from attnworks.linalg.lindenstrauss import (
 )
 from attnworks.linalg.projection import exact_low_rank, published_rows, sketch_error, sketch_error_formula
 from attnworks.linalg.spectrum import cumulative_energy, numerical_rank, rank_for_energy, singular_values
-from attnworks.mechanisms import Context, Geometry, Mask
-from attnworks.mechanisms.dense import Dense
-from attnworks.mechanisms.linformer import Linformer
-from attnworks.mechanisms.scores import scaled_dot
-from attnworks.mechanisms.sketched import Sketched
-from attnworks.mechanisms.truncated import Truncated
 
 Tokens = Annotated[int, Between(11, 31)]
 Rows = Annotated[int, Between(2, 13)]

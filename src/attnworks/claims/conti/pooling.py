@@ -8,14 +8,14 @@ import torch
 from tokenizers import trainers
 from torch import Tensor
 
+from attnworks.attention.dense import Dense
+from attnworks.attention.pooling import Pooling
+from attnworks.attention.scores import scaled_dot
 from attnworks.claims.adversary import highest
 from attnworks.claims.contract import Between, Finding, Verdict, not_computed, statement
 from attnworks.claims.drawing import Draw
 from attnworks.claims.one_head import outputs
 from attnworks.claims.sides import Sides, at_most, same
-from attnworks.mechanisms.dense import Dense
-from attnworks.mechanisms.pooling import Pooling
-from attnworks.mechanisms.scores import scaled_dot
 
 Rows = Annotated[int, Between(2, 13)]
 Width = Annotated[int, Between(1, 7)]

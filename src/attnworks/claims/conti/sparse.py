@@ -9,6 +9,13 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
+from attnworks.attention import Context, Geometry
+from attnworks.attention.bigbird import BigBird
+from attnworks.attention.dense import Dense
+from attnworks.attention.graph import Graph
+from attnworks.attention.longformer import Longformer
+from attnworks.attention.patterns import Global, Window
+from attnworks.attention.window import WindowAttention, window_edges
 from attnworks.claims.contract import Between, Finding, Verdict, not_computed, statement
 from attnworks.claims.drawing import Draw
 from attnworks.claims.one_head import outputs
@@ -16,13 +23,6 @@ from attnworks.claims.sides import at_least, at_most, less, more, same
 from attnworks.claims.together import together
 from attnworks.linalg.graphs import diameter, edge_count, layers_needed, reached, receptive_field, spectral_gap
 from attnworks.linalg.heads import fold_values
-from attnworks.mechanisms import Context, Geometry
-from attnworks.mechanisms.bigbird import BigBird
-from attnworks.mechanisms.dense import Dense
-from attnworks.mechanisms.graph import Graph
-from attnworks.mechanisms.longformer import Longformer
-from attnworks.mechanisms.patterns import Global, Window
-from attnworks.mechanisms.window import WindowAttention, window_edges
 
 Tokens = Annotated[int, Between(11, 31)]
 Side = Annotated[int, Between(0, 2)]

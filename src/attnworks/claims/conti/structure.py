@@ -8,6 +8,9 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
+from attnworks.attention import Mask
+from attnworks.attention.dense import Dense
+from attnworks.attention.scores import scaled_dot
 from attnworks.claims import trying
 from attnworks.claims.adversary import highest
 from attnworks.claims.contract import Between, Finding, Verdict, not_computed, statement
@@ -20,29 +23,21 @@ from attnworks.linalg.norms import spectral
 from attnworks.linalg.simplex import nearest_mix
 from attnworks.linalg.softmax import entropy, score_range
 from attnworks.linalg.spectrum import numerical_rank, singular_values
-from attnworks.linalg.structure import (
+from attnworks.linalg.structure.families import (
     Block,
-    Projection,
     assignment,
     band_mask,
-    best_order,
-    best_permutation,
     column_blocks,
     drop_band,
-    fit,
     identity,
     is_assignment,
     is_band,
     is_permutation,
-    project,
-    renormalised,
-    row_report,
     sample_band,
-    small_errors,
 )
-from attnworks.mechanisms import Mask
-from attnworks.mechanisms.dense import Dense
-from attnworks.mechanisms.scores import scaled_dot
+from attnworks.linalg.structure.fitting import fit
+from attnworks.linalg.structure.projecting import Projection, project, renormalised, row_report, small_errors
+from attnworks.linalg.structure.searching import best_order, best_permutation
 from attnworks.models.block import Block as DecoderBlock
 from attnworks.models.block import Residual, Wiring
 from attnworks.models.config import AttentionConfig

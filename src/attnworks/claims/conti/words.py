@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from attnworks.attention import Context, Geometry, Mask, MechanismSpec
+from attnworks.attention.scores import bahdanau_additive
 from attnworks.claims.conti.toy import Toy, beginnings, trap
 from attnworks.claims.contract import Between, Finding, Verdict, not_computed, statement
 from attnworks.claims.drawing import Draw
@@ -17,8 +19,6 @@ from attnworks.claims.filling import filled
 from attnworks.claims.sides import more, same
 from attnworks.claims.together import together
 from attnworks.linalg.cross_entropy import linear_cross_entropy
-from attnworks.mechanisms import Context, Geometry, Mask, MechanismSpec
-from attnworks.mechanisms.scores import bahdanau_additive
 from attnworks.models import AttentionConfig, RecurrentConfig, TransformerConfig, build
 from attnworks.models.parts import Embedding
 

@@ -8,13 +8,13 @@ from typing import Annotated, NamedTuple
 import torch
 from torch import Tensor
 
+from attnworks.attention.scores import scaled_dot
 from attnworks.claims.burgund import misfit, one_head, states
 from attnworks.claims.contract import Between, Finding, Verdict, statement
 from attnworks.claims.drawing import Draw
 from attnworks.claims.sides import same
 from attnworks.claims.together import together
 from attnworks.linalg.lowrank import lowrank_fit, truncated_fit
-from attnworks.mechanisms.scores import scaled_dot
 
 
 @statement(

@@ -7,6 +7,8 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
+from attnworks.attention.linear import Linear
+from attnworks.attention.patterns import Window
 from attnworks.claims.contract import Between, Finding, Verdict, statement
 from attnworks.claims.drawing import Draw
 from attnworks.claims.one_head import outputs
@@ -15,8 +17,6 @@ from attnworks.claims.together import together
 from attnworks.linalg.lowrank import lowrank_fit
 from attnworks.linalg.norms import composite, induced_inf, induced_one
 from attnworks.linalg.softmax import masked_softmax
-from attnworks.mechanisms.linear import Linear
-from attnworks.mechanisms.patterns import Window
 from attnworks.models.parts import LayerNorm
 
 Width = Annotated[int, Between(2, 11)]

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attnworks.attention import Mask
 from attnworks.claims.adversary import highest
 from attnworks.claims.collapse import (
     composite_share,
@@ -45,7 +46,6 @@ from attnworks.linalg.paths import Hop, Step, forward_rounding, paths_by_length
 from attnworks.linalg.perturbation import entrywise_gap, split_logits
 from attnworks.linalg.projection import exact_low_rank, jl_inner_dim, rows_for_error, sketch_error, sketch_error_formula
 from attnworks.linalg.residual import best_row, residual_norm
-from attnworks.mechanisms import Mask
 
 Rows = Annotated[int, Between(2, 13)]
 Width = Annotated[int, Between(1, 7)]

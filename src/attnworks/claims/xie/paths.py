@@ -8,7 +8,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from attnworks import mechanisms
+from attnworks import attention
 from attnworks.claims.contract import Between, Finding, Verdict, not_computed, statement
 from attnworks.claims.drawing import Draw
 from attnworks.claims.networks import drawn_network, given_network
@@ -38,7 +38,7 @@ def attention_of_one_head(
     draw: Draw, n: Width = 5, m: Width = 7, k: Width = 3, v: Width = 2, sharpness: Sharpness = 1.0
 ) -> Finding:
     Q, K, V = draw.normal(n, k, scale=sharpness), draw.normal(m, k), draw.normal(m, v)
-    attended = mechanisms.get("dense")()(*(T[None, None] for T in (Q, K, V)))
+    attended = attention.get("dense")()(*(T[None, None] for T in (Q, K, V)))
     figures = {"change with the width of the values under the root": _gap(_attend(Q, K, V, v), attended.Y)}
     return Finding(same(attended.Y[0, 0], _attend(Q, K, V, k)), figures=figures)
 

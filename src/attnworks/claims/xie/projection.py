@@ -9,6 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attnworks.attention import Cost, Geometry, MechanismSpec
+from attnworks.attention.complexity import Growth, growth
 from attnworks.claims.collapse import rank, rows_with_a_common_part
 from attnworks.claims.contract import Between, Finding, Verdict, not_computed, statement
 from attnworks.claims.drawing import Draw
@@ -24,8 +26,6 @@ from attnworks.linalg.projection import (
     sketch_error,
     sketch_error_formula,
 )
-from attnworks.mechanisms import Cost, Geometry, MechanismSpec
-from attnworks.mechanisms.complexity import Growth, growth
 
 Keys = Annotated[int, Between(127, 257)]
 Rows = Annotated[int, Between(2, 13)]

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attnworks.attention import Mask
 from attnworks.claims.adversary import highest
 from attnworks.claims.collapse import (
     composite_share,
@@ -32,7 +33,6 @@ from attnworks.linalg.bounds import (
 from attnworks.linalg.hub import hub, hub_least, hub_mean
 from attnworks.linalg.norms import composite, induced_one
 from attnworks.linalg.residual import relative_residual, residual
-from attnworks.mechanisms import Mask
 
 Rows = Annotated[int, Between(2, 13)]
 Width = Annotated[int, Between(1, 7)]

@@ -8,7 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnworks.linalg.structure import best_offset, fit
+from attnworks.linalg.structure.fitting import fit
+from attnworks.linalg.structure.searching import best_offset
 from attnworks.measures.structure_fit import EPS, closest_forms, families_of
 from attnworks.traces.layer import Kind
 

@@ -1,0 +1,103 @@
+"""Dense softmax attention: every query scores every key it may see."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from attnworks.attention.contract import MECHANISMS, Attended, Context, Cost, Geometry, Mechanism, dense_edges
+from attnworks.attention.mask import Mask, as_four_axes
+from attnworks.attention.reference import softmax_by_loops
+from attnworks.attention.scores import scaled_dot
+from attnworks.linalg.softmax import masked_softmax
+
+
+@MECHANISMS.register("dense")
+class Dense(Mechanism):
+    """Y = softmax(Q K^T / sqrt(k) + M) V.
+
+    Source: Conti 2024, eq. 5 and 10 (S4.42, S4.57); Xie 2021, section 1 (S0.1).
+    Departs: scale 1/sqrt(k) throughout; queries without keys give zero rows.
+    Without weights asked for, torch's fused kernel runs; second derivatives need `weights=True`.
+    """
+
+    name = "dense"
+    softmax = True
+
+    def attend(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, context: Context, weights: bool) -> Attended:
+        scale = self.scale(Q.shape[-1], context)
+        return explicit(scaled_dot(Q, K, scale), V, mask) if weights else Attended(fused(Q, K, V, mask, scale))
+
+    def reference(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, context: Context) -> Attended:
+        scale = self.scale(Q.shape[-1], context)
+        return softmax_by_loops(lambda _, q, k: scale * (q * k).sum(), Q, K, V, mask)
+
+    def dot_scale(self, d_k: int, context: Context) -> float | None:
+        return self.scale(d_k, context)
+
+    def cost(self, queries: int, keys: int, geometry: Geometry, *, causal: bool = False) -> Cost:
+        h, d_k, d_v = geometry
+        edges = h * dense_edges(queries, keys, causal)
+        return Cost(edges=edges, flops=2 * edges * (d_k + d_v), bytes=4 * h * queries * (d_v + 1))
+
+
+FEW_QUERIES = 128
+"""Most queries at the end of a longer sequence for which a table by all keys is cheap, and linear in length."""
+
+
+def explicit(S: Tensor, V: Tensor, mask: Mask) -> Attended:
+    """Masked softmax of given scores, with its weights P [b h i j]."""
+    added = mask.additive()
+    if added is not None:
+        S = S + added
+    P = masked_softmax(S, mask.allowed(*S.shape[-2:], device=S.device))
+    return Attended(P @ V, P)
+
+
+def fused(Q: Tensor, K: Tensor, V: Tensor, mask: Mask, scale: float) -> Tensor:
+    """The same outputs through torch's fused kernel, which stores no i x j table.
+
+    The kernel takes a causal flag or a table, never both, and one width for Q, K and V. So padding under causality
+    becomes one more coordinate of the keys, and a narrower tensor is widened with zeros; both leave Y as it is.
+    """
+    i, (j, d_v) = Q.shape[-2], V.shape[-2:]
+    causal = mask.causal and i > 1
+    if mask.dense is not None or (causal and i < j and i <= FEW_QUERIES):
+        Y = F.scaled_dot_product_attention(Q, K, V, attn_mask=_table(mask, Q, j), scale=scale)
+        return Y.masked_fill(~_allowed(mask, Q, j).any(-1, keepdim=True), 0.0)
+    if causal:
+        Q, scale = scale * Q, 1.0  # the kernel would multiply its hidden scores, -inf, too: NaN at 0, +inf below
+        if mask.padding is not None:
+            Q, K = _padding_as_coordinate(Q, K, mask.padding)
+    width = max(Q.shape[-1], d_v)
+    Q, K, V = (F.pad(T, (0, width - T.shape[-1])) if T.shape[-1] < width else T for T in (Q, K, V))
+    if not causal:
+        table = None if mask.padding is None else mask.padding[:, None, None, :]
+        return F.scaled_dot_product_attention(Q, K, V, attn_mask=table, scale=scale)[..., :d_v]
+    if i < j:
+        Q = F.pad(Q, (0, 0, j - i, 0))
+    Y = F.scaled_dot_product_attention(Q, K, V, is_causal=True, scale=scale)[..., j - i :, :d_v]
+    seeing = mask.rows_with_keys(i, j)
+    return Y if seeing is None else Y.masked_fill(~seeing[:, None, :, None], 0.0)
+
+
+def _padding_as_coordinate(Q: Tensor, K: Tensor, padding: Tensor) -> tuple[Tensor, Tensor]:
+    """Queries get the coordinate 1, padded keys a very negative one and zeros, so that q.k hides them exactly."""
+    K = K.masked_fill(~padding[:, None, :, None], 0.0)
+    penalty = torch.zeros_like(padding, dtype=K.dtype).masked_fill(~padding, torch.finfo(K.dtype).min / 4)
+    return F.pad(Q, (0, 1), value=1.0), torch.cat([K, penalty[:, None, :, None].expand(*K.shape[:3], 1)], -1)
+
+
+def _allowed(mask: Mask, Q: Tensor, j: int) -> Tensor:
+    allowed = mask.allowed(Q.shape[-2], j, device=Q.device)
+    assert allowed is not None
+    return allowed
+
+
+def _table(mask: Mask, Q: Tensor, j: int) -> Tensor:
+    """All conditions of a mask that carries a dense part, as the kernel wants them."""
+    added, allowed = mask.additive(), _allowed(mask, Q, j)
+    if added is None:
+        return allowed
+    return as_four_axes(added).masked_fill(~allowed, -torch.inf)

@@ -1,0 +1,135 @@
+"""Attention in a band around the diagonal, with a few shared keys that every query may see besides."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from attnworks.attention.engines.steps import Step, Walk, operator
+from attnworks.core.tensors import widened
+
+
+def attend_band(
+    Q: Tensor,
+    K: Tensor,
+    V: Tensor,
+    before: int,
+    after: int,
+    scale: float,
+    *,
+    hidden: Tensor | None = None,
+    shared: tuple[Tensor, Tensor, Tensor] | None = None,
+) -> Tensor:
+    """Y [b h i v]: each query over the keys from `before` positions before to `after` positions after its own.
+
+    hidden   [b j], True where a key of the band is not to be seen
+    shared   K [b h x k], V [b h x v], and [b x] the first query position that sees each of them
+    """
+    K_shared, V_shared, seen_from = shared or (None, None, None)
+    wide = (None if T is None else widened(T) for T in (Q, K, V, K_shared, V_shared))
+    return _attend(*wide, seen_from, hidden, before, after, scale).to(Q.dtype)
+
+
+class Band(Walk):
+    """Keys of a step are one slice, read in place; with shared keys, both are copied side by side."""
+
+    def __init__(
+        self,
+        Q: Tensor,
+        K: Tensor,
+        V: Tensor,
+        K_shared: Tensor | None,
+        V_shared: Tensor | None,
+        seen_from: Tensor | None,
+        hidden: Tensor | None,
+        before: int,
+        after: int,
+        scale: float,
+    ) -> None:
+        self.before, self.after = before, after
+        super().__init__(Q, K, V, hidden, queries_together(before + after), scale)
+        self.shared = tuple(T.flatten(0, 1) for T in (K_shared, V_shared) if T is not None)
+        self.seen_from = seen_from
+        self.latest = int(seen_from.max()) if seen_from is not None and seen_from.numel() else 0
+        self.hidden_before = [] if hidden is None else [0, *hidden.any(0).cumsum(0).tolist()]
+        self.corners = self._corners()
+        self.sums: list[Tensor] = []
+
+    def most_keys(self) -> int:
+        return min(self.j, self.before + self.block + self.after) + (self.shared[0].shape[1] if self.shared else 0)
+
+    def keys(self, step: Step) -> slice:
+        last = step.position + step.queries.stop - step.queries.start
+        return slice(max(0, step.position - self.before), min(self.j, last + self.after))
+
+    def fetch(self, step: Step) -> tuple[Tensor, Tensor]:
+        K, V = (T[step.heads, self.keys(step)] for T in (self.K, self.V))
+        if not self.shared:
+            return K, V
+        K_shared, V_shared = (T[step.heads] for T in self.shared)
+        return self._beside("K", K, K_shared), self._beside("V", V, V_shared)
+
+    def hide(self, S: Tensor, step: Step) -> None:
+        keys = self.keys(step)
+        width = keys.stop - keys.start
+        self._hide_corners(S, step, keys)
+        if self.shade is not None and self.hidden_before[keys.stop] > self.hidden_before[keys.start]:
+            by_sentence = S[..., :width].unflatten(0, (step.sentences.stop - step.sentences.start, -1))
+            by_sentence += self.shade[step.sentences, None, None, keys]
+        if self.shared and self.latest > step.position:
+            assert self.seen_from is not None
+            positions = torch.arange(step.position, step.position + S.shape[1], device=S.device)
+            unseen = self.seen_from[step.sentences, None, None] > positions[:, None]
+            S[..., width:].unflatten(0, (unseen.shape[0], -1)).masked_fill_(unseen, -torch.inf)
+
+    def give_back(self, step: Step, dS: Tensor, Q: Tensor, P: Tensor, dY: Tensor) -> None:
+        if not self.sums:
+            self.sums = [T.new_zeros(T.shape) for T in (self.K, self.V, *self.shared)]
+        keys = self.keys(step)
+        width = keys.stop - keys.start
+        for place, (weights, rows) in enumerate(((dS, Q), (P, dY))):
+            self.sums[place][step.heads, keys].baddbmm_(weights[..., :width].mT, rows)
+            if self.shared:
+                self.sums[2 + place][step.heads].baddbmm_(weights[..., width:].mT, rows)
+
+    def gradients(self) -> list[Tensor]:
+        return self.sums
+
+    def _beside(self, name: str, own: Tensor, shared: Tensor) -> Tensor:
+        out = self.buffer(name, len(own), own.shape[1] + shared.shape[1], own.shape[2])
+        return torch.cat([own, shared], 1, out=out)
+
+    def _corners(self) -> Tensor:
+        """0 where row r of a block sees the key at r - before + c of the block's first position, -inf where not."""
+        row = torch.arange(self.block, device=self.Q.device)[:, None]
+        away = torch.arange(self.before + self.block + self.after, device=self.Q.device) - self.before - row
+        seen = (away >= -self.before) & (away <= self.after)
+        return self.Q.new_zeros(seen.shape).masked_fill_(~seen, -torch.inf)
+
+    def _hide_corners(self, S: Tensor, step: Step, keys: slice) -> None:
+        """Only columns that some row of the block does not see are touched: the two ends of the band."""
+        start, rows = step.block * self.block, S.shape[1]
+        first = step.position - start
+        left = keys.start - start + self.before
+        width = keys.stop - keys.start
+        corners = self.corners[first : first + rows, left : left + width]
+        ahead = min(width, first + rows - 1 - left)
+        if ahead > 0:
+            S[..., :ahead] += corners[:, :ahead]
+        behind = max(0, first + self.before + self.after + 1 - left)
+        if behind < width:
+            S[..., behind:width] += corners[:, behind:]
+
+
+def queries_together(reach: int) -> int:
+    """Queries in a block: many make good matrix products, few compute less that is hidden anyway."""
+    return 128 if reach >= 256 else 64 if reach >= 64 else 32
+
+
+_attend = operator(
+    "band",
+    Band,
+    "Tensor Q, Tensor K, Tensor V, Tensor? K_shared, Tensor? V_shared, Tensor? seen_from, Tensor? hidden, "
+    "int before, int after, float scale",
+    differentiable=5,
+)

@@ -1,0 +1,110 @@
+"""What mechanisms over a fixed pattern of positions share: the table for pictures, the reference, the way to a GPU."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from attnworks.attention.contract import Attended, Context, Cost, Geometry, Mechanism
+from attnworks.attention.dense import explicit, fused
+from attnworks.attention.engines.flex import attend_flex
+from attnworks.attention.mask import Mask, as_four_axes
+from attnworks.attention.patterns import Pattern
+from attnworks.attention.reference import softmax_by_loops
+from attnworks.attention.scores import scaled_dot
+
+BatchRule = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+class Sparse(Mechanism):
+    """Y = softmax(Q K^T / sqrt(k) + M) V with M = -inf wherever the pattern has no edge.
+
+    Source: Conti 2024, eq. 11 (S4.74, S4.75).
+    Departs: scaled scores, and no residual: X + Y is the model's business.
+    A dense mask is a table of all pairs already, so attention under one is dense attention with the pattern in it.
+    Second derivatives need `weights=True`.
+    """
+
+    softmax: ClassVar[bool] = True
+    crosses: ClassVar[bool] = False
+    pattern: Pattern
+
+    @abstractmethod
+    def fast(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, scale: float, context: Context) -> Tensor:
+        """Y under padding and causality, in time and memory proportional to the edges."""
+
+    @abstractmethod
+    def edges(self, queries: int, keys: int, heads: int, causal: bool) -> int:
+        """Edges of all heads, counted without building the graph."""
+
+    def attend(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, context: Context, weights: bool) -> Attended:
+        scale = self.scale(Q.shape[-1], context)
+        if weights or mask.dense is not None:
+            return attend_table(Q, K, V, self.table(Q, K, mask, context), mask, scale, weights)
+        if Q.device.type == "cpu":
+            return Attended(self.fast(Q, K, V, mask, scale, context))
+        rule = self.rule(context, Q.shape[1], K.shape[2], mask.causal, Q.device)
+        alike = mask.padding is None and context.global_tokens is None
+        return Attended(attend_flex(Q, K, V, rule, mask, scale, alike=alike))
+
+    def rule(self, context: Context, heads: int, n: int, causal: bool, device: torch.device) -> BatchRule:
+        """Which pairs are edges: (batch, head, query, key) as index tensors -> booleans."""
+        del context
+        linked = self.pattern.links(heads, n, causal, device)
+        return lambda batch, head, query, key: linked(head, query, key)
+
+    def table(self, Q: Tensor, K: Tensor, mask: Mask, context: Context) -> Bool[Tensor, "#b h i j"]:
+        """All pairs of the pattern, without padding."""
+        (b, h, i, _), j = Q.shape, K.shape[2]
+        batch, head, key = (torch.arange(size, device=Q.device) for size in (b, h, j))
+        query = key[j - i :, None]
+        linked = self.rule(context, h, j, mask.causal, Q.device)
+        seen = linked(batch[:, None, None, None], head[:, None, None], query, key)
+        seen = seen & (key <= query) if mask.causal else seen
+        return as_four_axes(seen).expand(-1, h, i, j)
+
+    def linked(self, context: Context, batch: int, head: int, query: int, key: int, n: int, causal: bool) -> bool:
+        """One pair of positions, for the reference."""
+        del context, batch
+        return self.pattern.sees(head, query, key, n, causal)
+
+    def reference(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, context: Context) -> Attended:
+        scale = self.scale(Q.shape[-1], context)
+        n, offset = K.shape[2], K.shape[2] - Q.shape[2]
+
+        def linked(batch: int, head: int, query: int, key: int) -> bool:
+            return self.linked(context, batch, head, query + offset, key, n, mask.causal)
+
+        return softmax_by_loops(lambda _, q, k: scale * (q * k).sum(), Q, K, V, mask, linked)
+
+    def cost(self, queries: int, keys: int, geometry: Geometry, *, causal: bool = False) -> Cost:
+        h, d_k, d_v = geometry
+        edges = self.edges(queries, keys, h, causal)
+        return Cost(edges, flops=2 * edges * (d_k + d_v), bytes=4 * h * queries * (d_v + 1))
+
+
+def hidden_keys(mask: Mask, b: int) -> Bool[Tensor, "b j"] | None:
+    """True at padding, a row for every sentence."""
+    return None if mask.padding is None else ~mask.padding.expand(b, -1)
+
+
+def attend_table(Q: Tensor, K: Tensor, V: Tensor, table: Tensor, mask: Mask, scale: float, weights: bool) -> Attended:
+    """Dense attention over the pairs of a table [b h i j] that the mask allows as well."""
+    together = _with_pattern(mask, table)
+    if weights:
+        return explicit(scaled_dot(Q, K, scale), V, together)
+    return Attended(fused(Q, K, V, together, scale))
+
+
+def _with_pattern(mask: Mask, table: Tensor) -> Mask:
+    """The mask and the pattern as one mask."""
+    if mask.dense is None:
+        return Mask(mask.padding, mask.causal, table)
+    if mask.dense.is_floating_point():
+        return Mask(mask.padding, mask.causal, mask.dense.masked_fill(~table, -torch.inf))
+    return Mask(mask.padding, mask.causal, mask.dense & table)
