@@ -11,7 +11,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 import attnworks
-from attnworks.models.head_groups import HeadWeights
+from attnworks.attention.heads import HeadWeights
 from attnworks.text.readers.grammar import grammar_passages
 from attnworks.text.tokenizers import VocabularyReader
 from attnworks.text.tokens import TextBatch, collate_tokens

@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.panel import Panel
 
 from attnworks.attention.bigbird import BigBird
+from attnworks.attention.connectivity import diameter, spectral_gap
 from attnworks.attention.patterns import Blocks, Full, Global, Pattern, Random, Window, picture
-from attnworks.linalg.graphs import diameter, spectral_gap
 
 TOKENS = 16
 console = Console(width=118, highlight=False, record=True)

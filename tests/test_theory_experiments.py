@@ -13,12 +13,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from attnworks.attention.softmax import softmax_jacobian
 from attnworks.cli.experiment import experiment
 from attnworks.cli.theory import COMMANDS as THEORY
 from attnworks.core.errors import UsageError
 from attnworks.experiments import collapse, path_lengths, projection_error, softmax_gradient, two_keys, word_in_context
 from attnworks.experiments.collapse import ALONE, SKIP, WIRINGS
-from attnworks.linalg.softmax import softmax_jacobian
 from tests.test_readme import fenced
 
 GUIDE = "docs/theory.md"

@@ -22,9 +22,9 @@ from attnworks.attention.complexity import (
     recurrent_complexity,
     support,
 )
+from attnworks.attention.connectivity import diameter, layers_needed
 from attnworks.attention.dense import Dense
 from attnworks.core.errors import UsageError
-from attnworks.linalg.graphs import diameter, layers_needed
 from tests.helpers import qkv
 
 GEOMETRY = Geometry(2, 32, 32)

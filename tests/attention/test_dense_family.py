@@ -16,8 +16,8 @@ from attnworks.attention.contract import dense_edges
 from attnworks.attention.dense import Dense
 from attnworks.attention.luong import LuongDot, LuongMultiplicative
 from attnworks.attention.scores import bahdanau_additive, scaled_dot
+from attnworks.attention.softmax import entropy
 from attnworks.core.errors import UsageError
-from attnworks.linalg.softmax import entropy
 from tests.helpers import QKV, B, H, assert_close, build, qkv, unchecked
 
 FAMILY = ["dense", "luong-dot", "luong-multiplicative", "bahdanau-additive"]

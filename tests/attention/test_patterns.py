@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnworks.attention.bigbird import BigBird, blocks_seen
+from attnworks.attention.connectivity import diameter
 from attnworks.attention.longformer import Longformer
 from attnworks.attention.patterns import Blocks, Full, Global, Pattern, Random, Where, Window, picture
 from attnworks.attention.window import WindowAttention, window_edges
 from attnworks.core.errors import UsageError
-from attnworks.linalg.graphs import diameter
 from tests.helpers import unchecked
 
 PATTERNS = {

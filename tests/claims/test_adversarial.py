@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from attnworks.attention.softmax import jacobian_norm
 from attnworks.claims.adversary import highest
 from attnworks.claims.drawing import Draw
 from attnworks.linalg.bounds import (
@@ -22,7 +23,6 @@ from attnworks.linalg.bounds import (
 from attnworks.linalg.norms import composite, induced_inf, induced_one, quasi_norm_constant
 from attnworks.linalg.perturbation import split_logits
 from attnworks.linalg.residual import residual
-from attnworks.linalg.softmax import jacobian_norm
 
 HEADS, N, D, K, SCALE = 2, 5, 3, 2, 2**-0.5
 STEPS = 150

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import attnworks
+from attnworks.attention.heads import Head
 from attnworks.core.errors import AttnworksError, UsageError
 from attnworks.hf.anatomy import HeadsIn, HeadsOut
 from attnworks.hf.heads import foreign_layers
@@ -21,7 +22,6 @@ from attnworks.hf.subject import ForeignSubject
 from attnworks.models import build
 from attnworks.models.anatomy import attention_layers, heads_of
 from attnworks.models.folder import CONFIG, MANIFEST, WEIGHTS, fingerprint
-from attnworks.models.head_groups import Head
 from attnworks.reshape.scoring import attention_flops
 from attnworks.reshape.surgery import anatomy_of, mechanisms_of, put_heads, why_not, with_mechanisms
 from tests.exam_helpers import LINES, tiny_tokenizer

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from attnworks.attention import Attended, Geometry, Mask, Mechanism
-from attnworks.linalg.softmax import masked_softmax
+from attnworks.attention.softmax import masked_softmax
 from tests.helpers import QKV, assert_close, build, qkv
 
 # Every query scores every key it may see, on equal terms: permutations commute with these, and no key is special.

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from attnworks.attention.softmax import entropy
 from attnworks.linalg.paths import (
     FrozenNorm,
     Hop,
@@ -28,7 +29,6 @@ from attnworks.linalg.paths import (
     rollout_step,
 )
 from attnworks.linalg.residual import relative_residual
-from attnworks.linalg.softmax import entropy
 from attnworks.models import PureAttention
 from attnworks.models.anatomy import own_anatomy
 from attnworks.models.observe import Observation

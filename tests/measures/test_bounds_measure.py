@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from attnworks.attention import Mask
+from attnworks.attention.heads import HeadWeights, Scoring
 from attnworks.core.errors import UsageError
 from attnworks.linalg.norms import composite
 from attnworks.linalg.residual import residual
 from attnworks.measures.bounds import Bounds, why_not
 from attnworks.measures.contract import MEASURES, Samples, Setting
-from attnworks.models.head_groups import HeadWeights, Scoring
 from attnworks.text.tokens import Tokens
 from attnworks.traces.layer import LayerTrace, Slot
 from tests.helpers import assert_close

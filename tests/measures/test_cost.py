@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import nn
 
+from attnworks.attention.heads import HeadWeights
 from attnworks.core.errors import UsageError
 from attnworks.measures.contract import MEASURES, Setting
 from attnworks.measures.cost import AttentionCost, attention_cost, block_cost, measured_flops
-from attnworks.models.head_groups import HeadWeights
 from attnworks.reshape.surgery import anatomy_of
 from attnworks.traces.layer import Slot
 from tests.model_helpers import (

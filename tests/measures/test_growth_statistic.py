@@ -18,10 +18,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from attnworks.attention.heads import Head
 from attnworks.measures.growth_statistic import CHECK, LEARN, SAMPLE, SEARCH, Sums, gather_sample, gather_sums
 from attnworks.models import AttentionConfig
 from attnworks.models.anatomy import attention_layers, heads_of
-from attnworks.models.head_groups import Head
 from attnworks.reshape.growth.apply import Addition, Keys, Place, Step, Values, grown
 from attnworks.reshape.surgery import anatomy_of
 from attnworks.reshape.texts import Texts

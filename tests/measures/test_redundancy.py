@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from attnworks.attention import Mask
-from attnworks.linalg.softmax import masked_softmax
+from attnworks.attention.softmax import masked_softmax
 from attnworks.measures import redundancy
 from attnworks.measures.contract import MEASURES, Setting
 from attnworks.measures.reading import Reading, Readings

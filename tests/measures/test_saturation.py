@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from attnworks.attention import Mask
-from attnworks.linalg.softmax import entropy, jacobian_norm
+from attnworks.attention.softmax import entropy, jacobian_norm
 from attnworks.measures.contract import Setting
 from attnworks.measures.saturation import Saturation
 from attnworks.text.tokens import TokenRow, collate_tokens

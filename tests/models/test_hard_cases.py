@@ -13,9 +13,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import attnworks
 from attnworks.attention import MECHANISMS, Attended, Context, Mask
 from attnworks.attention.dense import Dense
+from attnworks.attention.softmax import jacobian_norm
 from attnworks.core.errors import UsageError
 from attnworks.linalg.residual import relative_residual
-from attnworks.linalg.softmax import jacobian_norm
 from attnworks.models import AttentionConfig, PureConfig, TransformerConfig, build, load, preset, save
 from attnworks.models.counting import Blueprint, count_parameters
 from attnworks.models.parts import LayerNorm

@@ -18,11 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from attnworks.attention.heads import Head
 from attnworks.hf.subject import ForeignSubject
 from attnworks.models import MultiHead, Observation, Transformer
 from attnworks.models.anatomy import attention_layers, heads_of
 from attnworks.models.folder import fingerprint
-from attnworks.models.head_groups import Head
 from attnworks.reshape.growth.apply import (
     Keys,
     NewHead,

@@ -15,12 +15,12 @@ from torch import Tensor
 
 import attnworks
 from attnworks.attention import Mask
+from attnworks.attention.heads import Head
+from attnworks.attention.widths import Widths
 from attnworks.core.errors import UsageError
 from attnworks.models import AttentionConfig, MultiHead, Transformer
 from attnworks.models.anatomy import attention_layers, heads_of
 from attnworks.models.folder import fingerprint
-from attnworks.models.head_groups import Head
-from attnworks.models.widths import Widths
 from attnworks.reshape.growth.apply import stretched, stretched_state
 from attnworks.reshape.surgery import anatomy_of, mechanisms_of, put_heads, why_not, with_mechanisms
 from tests.model_helpers import D_E, attention_config, close, filled, randn, the, tokens, transformer

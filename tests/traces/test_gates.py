@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from attnworks.attention.heads import HeadWeights
 from attnworks.hf.subject import ForeignSubject
-from attnworks.models.head_groups import HeadWeights
 from attnworks.text.tokens import TextBatch
 from attnworks.traces.gates import CountHeads, HeadsOff, OpenGates
 from attnworks.traces.layer import LayerTrace, Slot

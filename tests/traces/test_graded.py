@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from attnworks.attention.heads import Head
 from attnworks.core.errors import UsageError
 from attnworks.models import AttentionConfig
 from attnworks.models.anatomy import attention_layers, heads_of
-from attnworks.models.head_groups import Head
 from attnworks.reshape.growth.apply import NewHead, Place, Step, grown
 from attnworks.reshape.surgery import anatomy_of
 from attnworks.traces.frozen import whole_maps

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 import attnworks
+from attnworks.attention.heads import HeadWeights
 from attnworks.core.errors import UsageError
 from attnworks.models import Recurrent, build
-from attnworks.models.head_groups import HeadWeights
 from attnworks.text.readers.grammar import grammar_passages
 from attnworks.text.tokens import Kind, TextBatch
 from attnworks.text.vocabulary import Vocabulary

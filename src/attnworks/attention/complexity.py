@@ -17,11 +17,11 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
+from attnworks.attention.connectivity import diameter
 from attnworks.attention.contract import MECHANISMS, Context, Cost, Geometry, Mechanism
 from attnworks.attention.mask import Mask
 from attnworks.attention.spec import MechanismSpec, option_names
 from attnworks.core.errors import UsageError
-from attnworks.linalg.graphs import diameter
 
 LONG, WIDE = 2**17, 2**8
 """Where growth is read: many more positions than width, and enough of both for options not to matter."""

@@ -10,7 +10,7 @@ from attnworks.attention.contract import MECHANISMS, Attended, Context, Cost, Ge
 from attnworks.attention.mask import Mask, as_four_axes
 from attnworks.attention.reference import softmax_by_loops
 from attnworks.attention.scores import scaled_dot
-from attnworks.linalg.softmax import masked_softmax
+from attnworks.attention.softmax import masked_softmax
 
 
 @MECHANISMS.register("dense")

@@ -22,9 +22,9 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
+from attnworks.attention.hashing import hashed
 from attnworks.core.checks import whole
 from attnworks.core.errors import UsageError
-from attnworks.linalg.hashing import hashed
 
 Rule = Callable[[Tensor, Tensor, Tensor], Tensor]
 

@@ -13,10 +13,10 @@ from attnworks.attention.feature_maps import Elu
 from attnworks.attention.mask import Mask
 from attnworks.attention.reference import softmax_by_loops
 from attnworks.attention.scores import scaled_dot
+from attnworks.attention.softmax import masked_softmax
 from attnworks.core.errors import UsageError
 from attnworks.core.registry import unknown_name
 from attnworks.core.tensors import widened
-from attnworks.linalg.softmax import masked_softmax
 
 Similarity = Callable[[Tensor, Tensor], Tensor]
 """(Q [b h i k], K [b h j k]) -> f(q_i, k_j) >= 0 [b h i j]"""

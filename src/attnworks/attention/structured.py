@@ -17,9 +17,9 @@ from attnworks.attention.engines.shifts import reach, shifted_sum
 from attnworks.attention.fixed_maps import Member, Members, among, block_size, fixed, positions, read_members
 from attnworks.attention.mask import Mask, as_four_axes
 from attnworks.attention.reference import may_see, softmax_by_loops
+from attnworks.attention.softmax import masked_softmax
 from attnworks.core.errors import UsageError
 from attnworks.core.tensors import widened
-from attnworks.linalg.softmax import masked_softmax
 
 
 @MECHANISMS.register("structured")

@@ -9,13 +9,13 @@ from torch import Tensor
 
 from attnworks.attention.contract import MECHANISMS, Attended, Context, Cost, Geometry
 from attnworks.attention.dense import Dense
+from attnworks.attention.leading import leading
 from attnworks.attention.mask import Mask
 from attnworks.attention.reference import softmax_by_loops
 from attnworks.attention.scores import scaled_dot
+from attnworks.attention.softmax import masked_softmax
 from attnworks.core.checks import whole
 from attnworks.core.tensors import widened
-from attnworks.linalg.leading import leading
-from attnworks.linalg.softmax import masked_softmax
 
 
 @MECHANISMS.register("truncated")

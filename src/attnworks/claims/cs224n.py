@@ -10,6 +10,7 @@ from torch import Tensor
 
 from attnworks.attention import Context
 from attnworks.attention.dense import Dense
+from attnworks.attention.softmax import masked_softmax
 from attnworks.claims.adversary import highest
 from attnworks.claims.contract import Between, Finding, Verdict, statement
 from attnworks.claims.drawing import Draw
@@ -37,7 +38,6 @@ from attnworks.linalg.retrieval import (
     two_key_weight,
     two_way,
 )
-from attnworks.linalg.softmax import masked_softmax
 
 Keys = Annotated[int, Between(2, 13)]
 ThreeKeys = Annotated[int, Between(3, 13)]

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attnworks.attention.softmax import jacobian_norm
 from attnworks.claims.sides import Sides, at_most, less, more, same
 from attnworks.core.errors import UsageError
 from attnworks.core.registry import Registry
@@ -31,7 +32,6 @@ from attnworks.linalg.norms import composite
 from attnworks.linalg.paths import paths_by_length
 from attnworks.linalg.projection import published_rows, sketch_error_formula
 from attnworks.linalg.residual import relative_residual, residual
-from attnworks.linalg.softmax import jacobian_norm
 from attnworks.linalg.spectrum import cumulative_energy, numerical_rank, singular_values
 from attnworks.measures.bounds import rounding, why_not
 from attnworks.models.counting import layer_flops

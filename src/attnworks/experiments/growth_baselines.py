@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from attnworks.attention.heads import Head
 from attnworks.core.registry import Registry
-from attnworks.models.head_groups import Head
 from attnworks.reshape.growth.apply import Place, Rewritten
 from attnworks.reshape.growth.score import FIRST_STEP, Kind
 from attnworks.reshape.growth.survey import Survey

@@ -12,12 +12,12 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from attnworks.attention.heads import HeadGroups, HeadWeights
+from attnworks.attention.widths import Widths
 from attnworks.core.errors import UsageError
 from attnworks.hf.families import FAMILIES, Family, PartPlace, Projection, Projections, Stack
 from attnworks.models.anatomy import BlockAnatomy, Kind, Part
 from attnworks.models.config import NormOrder
-from attnworks.models.head_groups import HeadGroups, HeadWeights
-from attnworks.models.widths import Widths
 from attnworks.text.tokens import Kind as AttentionKind
 
 ModelKind = Literal["encoder", "decoder", "encoder-decoder"]

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from attnworks.attention import Attended, Context, Geometry, Mask, Mechanism, MechanismSpec
 from attnworks.attention.dense import Dense
+from attnworks.attention.heads import HeadGroups, carry_over, check_held, grouped
 from attnworks.core.errors import UsageError
 from attnworks.hf.anatomy import ATTRIBUTE, foreign_anatomy, groups_of, parts_unknown
 from attnworks.hf.heads import ENTRY, foreign_layers, rows_held
-from attnworks.models.head_groups import HeadGroups, carry_over, check_held, grouped
 from attnworks.models.surgery import Mechanisms
 
 OWN_HEADS = "attnworks-heads"

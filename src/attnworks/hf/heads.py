@@ -15,10 +15,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from attnworks.attention.heads import Head, HeadGroups, HeadWeights, carry_over, grouped
 from attnworks.hf.anatomy import ATTRIBUTE, HeadsIn, HeadsOut, HFPart, foreign_anatomy, groups_of
 from attnworks.models.anatomy import attention_layers, heads_of
 from attnworks.models.config import AttentionConfig
-from attnworks.models.head_groups import Head, HeadGroups, HeadWeights, carry_over, grouped
 from attnworks.models.surgery import why_no_heads, why_not_these
 
 ENTRY = "attnworks"

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from attnworks.attention import Context, Mask
+from attnworks.attention.heads import HeadWeights
 from attnworks.core.errors import UsageError
 from attnworks.hf.anatomy import groups_of, is_empty
 from attnworks.hf.attention import attend_own_heads, context_given, mask_given, own_heads, register
-from attnworks.models.head_groups import HeadWeights
 from attnworks.text.tokens import Kind, TextBatch
 from attnworks.traces.layer import LayerTrace, Slot
 from attnworks.traces.subject import Spectator

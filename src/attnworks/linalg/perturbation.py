@@ -7,7 +7,7 @@ from typing import NamedTuple
 from jaxtyping import Float
 from torch import Tensor
 
-from attnworks.linalg.softmax import score_range
+from attnworks.attention.softmax import score_range
 
 LARGEST_LEMMA_RANGE = 1.25643
 """The D with exp(D) = 1 + 2 D, rounded down: up to it lemma A.3 of Xie 2021 holds on its upper side (S0.34)."""

@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from attnworks.attention.softmax import entropy
 from attnworks.core.tensors import safe_sqrt, widened
-from attnworks.linalg.softmax import entropy
 
 LEAST_WORK = 2**17
 """Entries below which a second thread costs more than it brings."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from attnworks.attention.heads import HeadWeights
 from attnworks.attention.mask import as_four_axes
 from attnworks.core.errors import UsageError
 from attnworks.linalg.bounds import (
@@ -27,7 +28,6 @@ from attnworks.linalg.residual import residual
 from attnworks.measures.contract import MEASURES, Declared, Measure, Sample, Samples, Setting
 from attnworks.measures.reading import Readings
 from attnworks.measures.table import number
-from attnworks.models.head_groups import HeadWeights
 from attnworks.traces.layer import LayerTrace, Slot
 
 ROUNDINGS = 16

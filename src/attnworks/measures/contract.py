@@ -9,9 +9,9 @@ from typing import ClassVar, Literal, NamedTuple
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from attnworks.attention.heads import HeadWeights
 from attnworks.core.registry import Registry
 from attnworks.measures.reading import Reading, Readings
-from attnworks.models.head_groups import HeadWeights
 from attnworks.text.tokens import Tokens
 from attnworks.traces.forward import ForwardTrace
 from attnworks.traces.judging import Judge

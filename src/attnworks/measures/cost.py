@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
+from attnworks.attention.heads import HeadWeights
 from attnworks.core.errors import UsageError
 from attnworks.measures.contract import MEASURES, Declared, Measure, Sample, Samples
 from attnworks.models.anatomy import BlockAnatomy
-from attnworks.models.head_groups import HeadWeights
 from attnworks.traces.layer import Slot
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from attnworks.attention.softmax import entropy
 from attnworks.linalg.paths import rollout, rollout_step
-from attnworks.linalg.softmax import entropy
 from attnworks.measures.contract import MEASURES, Declared, Measure, Placed, Sample
 from attnworks.traces.forward import ForwardTrace
 from attnworks.traces.frozen import whole_maps

@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from attnworks.attention.heads import Scoring
 from attnworks.measures.contract import MEASURES, Declared, Measure, Sample, Samples
 from attnworks.measures.reading import Readings
-from attnworks.models.head_groups import Scoring
 from attnworks.traces.layer import LayerTrace, Slot
 from attnworks.traces.rows import LayerRows
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from attnworks.attention.heads import HeadWeights
 from attnworks.linalg.bounds import product_singular_values
 from attnworks.linalg.krylov import leading_spectrum
 from attnworks.linalg.spectrum import (
@@ -15,7 +16,6 @@ from attnworks.linalg.spectrum import (
     stable_rank,
 )
 from attnworks.measures.contract import MEASURES, Declared, Measure, Sample, Samples
-from attnworks.models.head_groups import HeadWeights
 from attnworks.traces.layer import Slot
 from attnworks.traces.maps import Maps
 

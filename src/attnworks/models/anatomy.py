@@ -13,9 +13,9 @@ from typing import Literal, cast
 
 from torch import nn
 
+from attnworks.attention.heads import Head, HeadWeights
 from attnworks.models.block import Block, Residual
 from attnworks.models.config import NormOrder
-from attnworks.models.head_groups import Head, HeadWeights
 from attnworks.models.multihead import MultiHead
 from attnworks.models.pure import PureAttention
 from attnworks.models.transformer import Transformer

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 from attnworks.attention import Geometry, MechanismSpec
+from attnworks.attention.heads import Group, grouped
 from attnworks.core.checks import LARGEST_FLOAT
 from attnworks.core.errors import UsageError
 from attnworks.core.json_records import _shown, parse
 from attnworks.core.registry import unknown_name
-from attnworks.models.head_groups import Group, grouped
 
 LARGEST_WIDTH = 2**20
 LARGEST_VOCABULARY = 2**26

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnworks.attention import Mask
-from attnworks.models.head_groups import Scoring
+from attnworks.attention.heads import Scoring
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from attnworks.attention import Context, Geometry, Mask, MechanismSpec
+from attnworks.attention.heads import Scoring
 from attnworks.core.errors import UsageError
 from attnworks.models.config import RecurrentConfig
-from attnworks.models.head_groups import Scoring
 from attnworks.models.observe import Observation, Observer
 from attnworks.models.parts import Dropout, Embedding, Output
 from attnworks.models.stepping import RecurrentState

@@ -8,15 +8,15 @@ from dataclasses import replace
 import torch
 from torch import nn
 
+from attnworks.attention.heads import Head, carry_over, check_held
+from attnworks.attention.widths import Widths
 from attnworks.core.errors import UsageError
 from attnworks.core.tensors import tensors_of
 from attnworks.models.anatomy import BlockAnatomy, attention_layers, every_layer, heads_of, own_anatomy
 from attnworks.models.build import build
 from attnworks.models.config import AttentionConfig
-from attnworks.models.head_groups import Head, carry_over, check_held
 from attnworks.models.multihead import MultiHead, tie_layers
 from attnworks.models.transformer import Transformer
-from attnworks.models.widths import Widths
 
 Mechanisms = Mapping[str, Sequence[str]]
 """Layer (enc.0, dec.1, cross.1) -> the mechanism of each of its heads."""

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from attnworks.attention import MechanismSpec
+from attnworks.attention.heads import Head, HeadGroups
 from attnworks.core.errors import UsageError
 from attnworks.hf.anatomy import foreign_anatomy, groups_of, parts_unknown
 from attnworks.hf.attention import equip
@@ -26,7 +27,6 @@ from attnworks.hf.heads import (
 )
 from attnworks.models.anatomy import BlockAnatomy, Part, attention_layers, heads_of, own_anatomy
 from attnworks.models.config import check_serves
-from attnworks.models.head_groups import Head, HeadGroups
 from attnworks.models.multihead import MultiHead
 from attnworks.models.recurrent import Recurrent
 from attnworks.models.surgery import (

@@ -12,13 +12,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attnworks.attention import MECHANISMS, Context, Geometry, Mask, MechanismSpec
+from attnworks.attention.heads import HeadGroups, carry_over, grouped
 from attnworks.core.errors import UsageError
 from attnworks.core.progress import Watch, silently
 from attnworks.core.timing import Interval, interleave_within
 from attnworks.decoding.evaluating import evaluating
 from attnworks.hf.anatomy import HFPart
 from attnworks.models.anatomy import Part
-from attnworks.models.head_groups import HeadGroups, carry_over, grouped
 from attnworks.models.multihead import MultiHead
 from attnworks.reshape.surgery import attention_parts, groups_in, mechanisms_of
 from attnworks.traces.judging import Judge

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from attnworks.attention import Mask
 from attnworks.attention.dense import fused
+from attnworks.attention.heads import HeadWeights
 from attnworks.core.errors import UsageError
 from attnworks.core.notation import tolerance
 from attnworks.core.registry import unknown_name
 from attnworks.models.anatomy import BlockAnatomy
-from attnworks.models.head_groups import HeadWeights
 from attnworks.objectives.text import Abilities, Outputs
 from attnworks.text.tokenizers import readers_of
 from attnworks.text.tokens import Kind, TextBatch, TokenRow

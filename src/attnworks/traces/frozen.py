@@ -9,11 +9,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from attnworks.attention.heads import HeadWeights
 from attnworks.core.errors import UsageError
 from attnworks.core.notation import tolerance
 from attnworks.linalg.paths import FrozenNorm, Hop, Source, Step
 from attnworks.models.anatomy import Part
-from attnworks.models.head_groups import HeadWeights
 from attnworks.traces.forward import BlockTrace, ForwardTrace, PartTrace
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.maps import maps_of

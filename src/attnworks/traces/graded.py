@@ -11,9 +11,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from attnworks.attention.heads import Head, mask_of_heads
 from attnworks.core.errors import UsageError
 from attnworks.decoding.evaluating import held_still
-from attnworks.models.head_groups import Head, mask_of_heads
 from attnworks.text.tokens import TextBatch
 from attnworks.traces.frozen import whole_maps
 from attnworks.traces.judging import Judge

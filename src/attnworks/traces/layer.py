@@ -13,9 +13,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnworks.attention import Mask
+from attnworks.attention.heads import HeadWeights, Scoring
 from attnworks.core.notation import tolerance
 from attnworks.core.tensors import FRESH, Scratch
-from attnworks.models.head_groups import HeadWeights, Scoring
 from attnworks.text.tokens import Kind, Tokens
 
 SHORT: dict[str, str] = {"encoder": "enc", "decoder": "dec", "cross": "cross"}

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from attnworks.attention.heads import Scoring
 from attnworks.core.tensors import FRESH, Scratch
 from attnworks.linalg.rows import Row, diagonal_sums, row_statistics
-from attnworks.models.head_groups import Scoring
 from attnworks.text.tokens import Tokens
 from attnworks.traces.layer import LayerTrace, Slot
 from attnworks.traces.maps import Maps, maps_of

@@ -11,9 +11,9 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
+from attnworks.attention.heads import HeadWeights
 from attnworks.core.errors import UsageError
 from attnworks.models.anatomy import BlockAnatomy
-from attnworks.models.head_groups import HeadWeights
 from attnworks.objectives.text import Abilities, Outputs
 from attnworks.text.tokenizers import SideReader
 from attnworks.text.tokens import Kind, TextBatch, TokenRow

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from attnworks.attention import Context, Mask
 from attnworks.attention.dense import Dense
+from attnworks.attention.softmax import entropy
 from attnworks.claims.contract import Between, Finding, Verdict, statement
 from attnworks.claims.drawing import Draw
 from attnworks.claims.filling import filled
 from attnworks.claims.sides import at_most, more, same
-from attnworks.linalg.softmax import entropy
 from attnworks.models import AttentionConfig, MultiHead, PureConfig, build
 from attnworks.models.block import Block, Wiring
 from attnworks.models.parts import FeedForward, LayerNorm

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from attnworks.attention import Mask
 from attnworks.attention.dense import Dense
+from attnworks.attention.softmax import masked_softmax
 from attnworks.claims.conti.toy import Toy, beginnings, trap
 from attnworks.claims.contract import Between, Finding, Verdict, statement
 from attnworks.claims.drawing import Draw
 from attnworks.claims.filling import filled
 from attnworks.claims.sides import same
 from attnworks.claims.together import together
-from attnworks.linalg.softmax import masked_softmax
 from attnworks.models import AttentionConfig, MultiHead
 from attnworks.models.parts import Output
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from attnworks.attention import Context, Geometry, Mask
 from attnworks.attention.dense import Dense
+from attnworks.attention.leading import leading
 from attnworks.attention.linformer import Linformer
 from attnworks.attention.scores import scaled_dot
 from attnworks.attention.sketched import Sketched
@@ -21,7 +22,6 @@ from attnworks.claims.one_head import outputs, weights
 from attnworks.claims.sides import at_most, both, less, more, same
 from attnworks.claims.together import together
 from attnworks.linalg.heads import fold_scores
-from attnworks.linalg.leading import leading
 from attnworks.linalg.lindenstrauss import (
     distortion,
     enough_rows,

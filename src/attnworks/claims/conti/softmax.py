@@ -9,12 +9,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attnworks.attention.softmax import jacobian_norm, softmax_jacobian
 from attnworks.claims.adversary import highest
 from attnworks.claims.contract import Between, Finding, Verdict, statement
 from attnworks.claims.drawing import Draw
 from attnworks.claims.sides import both, less, more, same
 from attnworks.claims.together import together
-from attnworks.linalg.softmax import jacobian_norm, softmax_jacobian
 
 Entries = Annotated[int, Between(2, 23)]
 Spread = Annotated[float, Between(0.01, 3.0)]

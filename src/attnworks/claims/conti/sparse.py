@@ -11,6 +11,7 @@ from torch import Tensor
 
 from attnworks.attention import Context, Geometry
 from attnworks.attention.bigbird import BigBird
+from attnworks.attention.connectivity import diameter, edge_count, layers_needed, reached, receptive_field, spectral_gap
 from attnworks.attention.dense import Dense
 from attnworks.attention.graph import Graph
 from attnworks.attention.longformer import Longformer
@@ -21,7 +22,6 @@ from attnworks.claims.drawing import Draw
 from attnworks.claims.one_head import outputs
 from attnworks.claims.sides import at_least, at_most, less, more, same
 from attnworks.claims.together import together
-from attnworks.linalg.graphs import diameter, edge_count, layers_needed, reached, receptive_field, spectral_gap
 from attnworks.linalg.heads import fold_values
 
 Tokens = Annotated[int, Between(11, 31)]

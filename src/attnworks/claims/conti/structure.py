@@ -11,6 +11,7 @@ from torch import Tensor
 from attnworks.attention import Mask
 from attnworks.attention.dense import Dense
 from attnworks.attention.scores import scaled_dot
+from attnworks.attention.softmax import entropy, score_range
 from attnworks.claims import trying
 from attnworks.claims.adversary import highest
 from attnworks.claims.contract import Between, Finding, Verdict, not_computed, statement
@@ -21,7 +22,6 @@ from attnworks.claims.sides import Sides, at_most, more, same
 from attnworks.claims.together import together
 from attnworks.linalg.norms import spectral
 from attnworks.linalg.simplex import nearest_mix
-from attnworks.linalg.softmax import entropy, score_range
 from attnworks.linalg.spectrum import numerical_rank, singular_values
 from attnworks.linalg.structure.families import (
     Block,

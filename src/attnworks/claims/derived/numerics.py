@@ -9,6 +9,7 @@ from torch import Tensor
 
 from attnworks.attention.linear import Linear
 from attnworks.attention.patterns import Window
+from attnworks.attention.softmax import masked_softmax
 from attnworks.claims.contract import Between, Finding, Verdict, statement
 from attnworks.claims.drawing import Draw
 from attnworks.claims.one_head import outputs
@@ -16,7 +17,6 @@ from attnworks.claims.sides import Number, same
 from attnworks.claims.together import together
 from attnworks.linalg.lowrank import lowrank_fit
 from attnworks.linalg.norms import composite, induced_inf, induced_one
-from attnworks.linalg.softmax import masked_softmax
 from attnworks.models.parts import LayerNorm
 
 Width = Annotated[int, Between(2, 11)]

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attnworks.attention.softmax import score_range
 from attnworks.claims.adversary import highest
 from attnworks.claims.contract import Between, Finding, Verdict, statement
 from attnworks.claims.drawing import Draw
@@ -15,7 +16,6 @@ from attnworks.claims.networks import drawn_network
 from attnworks.claims.sides import Sides, at_least, at_most, same
 from attnworks.linalg.perturbation import LARGEST_LEMMA_RANGE, entrywise_gap, row_change, split_logits
 from attnworks.linalg.residual import best_row
-from attnworks.linalg.softmax import score_range
 
 Rows = Annotated[int, Between(2, 13)]
 Width = Annotated[int, Between(1, 13)]

@@ -14,9 +14,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from attnworks.attention.heads import Head
 from attnworks.core.tensors import parameters_of
 from attnworks.models.anatomy import attention_layers, heads_of
-from attnworks.models.head_groups import Head
 from attnworks.reshape.surgery import anatomy_of, put_heads
 
 

@@ -9,11 +9,11 @@ from typing import NamedTuple, get_args
 import torch
 from torch import Tensor, nn
 
+from attnworks.attention.heads import Head
 from attnworks.linalg.growing import Reservoir, whitened_direction
 from attnworks.linalg.lowrank import shortened
 from attnworks.measures.growth_statistic import Progress, Sums, gather_sample, gather_sums
 from attnworks.models.anatomy import Part, attention_layers, every_layer, heads_of
-from attnworks.models.head_groups import Head
 from attnworks.reshape.growth.apply import NewHead, Place, Step, Values
 from attnworks.reshape.growth.score import (
     BELIEVED,

@@ -8,15 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from attnworks.attention.connectivity import diameter, edge_count, layers_needed, reached, receptive_field, spectral_gap
 from attnworks.core.errors import UsageError
-from attnworks.linalg.graphs import (
-    diameter,
-    edge_count,
-    layers_needed,
-    reached,
-    receptive_field,
-    spectral_gap,
-)
 from tests.helpers import assert_close
 
 

@@ -9,13 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnworks.linalg.softmax import (
-    entropy,
-    jacobian_norm,
-    masked_softmax,
-    score_range,
-    softmax_jacobian,
-)
+from attnworks.attention.softmax import entropy, jacobian_norm, masked_softmax, score_range, softmax_jacobian
 from tests.helpers import assert_close
 
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)

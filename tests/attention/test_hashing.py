@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from attnworks.linalg.hashing import hashed
+from attnworks.attention.hashing import hashed
 
 
 def test_the_first_numbers_never_change() -> None:

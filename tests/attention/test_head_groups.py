@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from attnworks.attention import Context, Geometry, Mask, Mechanism, MechanismSpec
+from attnworks.attention.heads import HeadGroups, mask_of_heads
 from attnworks.models import MultiHead, Transformer
-from attnworks.models.head_groups import HeadGroups, mask_of_heads
 from tests.helpers import D_K, D_V, assert_close, qkv
 from tests.model_helpers import (
     BATCH,
