@@ -28,9 +28,9 @@ import torch
 from attention_pairs import OURS, Contestant, Pair, contestants, shaped_inputs
 from attention_report import write_report
 
+from attnworks.attention.benchmark.cores import Task, roofline
+from attnworks.attention.benchmark.memory import Peak, answer, ask_child
 from attnworks.core.timing import interleave
-from attnworks.timing.attention import Task, roofline
-from attnworks.timing.memory import Peak, answer, ask_child
 
 ROOF = "matrix product"
 PLENTY = str(64 << 30)

@@ -30,8 +30,8 @@ from attention_peers import (
 from torch import Tensor
 
 from attnworks.attention import MECHANISMS, Mechanism, MechanismSpec
+from attnworks.attention.benchmark.cores import BOTH, FORWARD, Inputs, Task, core_of, draw, passes_over
 from attnworks.attention.patterns import Where
-from attnworks.timing.attention import BOTH, FORWARD, Inputs, Task, core_of, draw, passes_over
 
 OURS = "attnworks"
 STEP = "step"

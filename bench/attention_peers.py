@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attnworks.timing.attention import Core, Task
+from attnworks.attention.benchmark.cores import Core, Task
 
 WINDOW, BLOCK, RANDOM, RANK, DEGREE = 256, 64, 3, 256, 64
 """Keys to each side; positions of a BigBird block, and random blocks; Linformer's rank; neighbours in a graph."""

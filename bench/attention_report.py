@@ -8,9 +8,9 @@ from typing import Any
 
 from attention_pairs import OURS, STEP, STEPS_PER_RUN
 
+from attnworks.attention.benchmark.cores import BOTH, FLOPS, FORWARD
 from attnworks.core.plotting import draw_times
 from attnworks.core.timing import Race
-from attnworks.timing.attention import BOTH, FLOPS, FORWARD
 
 ROOF = "matrix product"
 YARDSTICK = "dense (SDPA)"

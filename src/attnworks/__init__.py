@@ -20,7 +20,6 @@ if TYPE_CHECKING:
         objectives,
         reshape,
         text,
-        timing,
         traces,
         training,
     )
@@ -51,7 +50,6 @@ __all__ = [
     "reshape",
     "save",
     "text",
-    "timing",
     "traces",
     "training",
 ]

@@ -11,11 +11,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from attnworks.attention import MECHANISMS
+from attnworks.attention.benchmark.cores import BOTH, FORWARD, Task
+from attnworks.attention.benchmark.memory import Peak, ask_child
+from attnworks.attention.benchmark.versus_dense import Comparison, Row
 from attnworks.cli import bench_display, main
 from attnworks.cli.bench_display import read_specs
-from attnworks.timing.attention import BOTH, FORWARD, Task
-from attnworks.timing.memory import Peak, ask_child
-from attnworks.timing.versus_dense import Comparison, Row
 
 
 def bench(*arguments: str) -> Result:
@@ -183,7 +183,7 @@ def test_a_real_run(monkeypatch: pytest.MonkeyPatch) -> None:
         asked.append(cells)
         return ask_child(command, cells) if len(asked) > 1 else {cell: Peak(0.5, 1000) for cell in cells}
 
-    monkeypatch.setattr("attnworks.timing.versus_dense.ask_child", ask)
+    monkeypatch.setattr("attnworks.attention.benchmark.versus_dense.ask_child", ask)
     result = bench("--n", "37", "--mechanisms", "luong-dot", "--heads", "2", "--width", "11", "--rounds", "1", "--json")
     assert result.exit_code == 0, result.output
     rows = json.loads(result.stdout)["rows"]

@@ -75,9 +75,9 @@ def attention(
       attnworks bench attention --n 1024,4096,16384 --mechanisms window:window=256,linear,bigbird
       attnworks bench attention --causal --no-backward --threads 1 --plot times.svg
     """
+    from attnworks.attention.benchmark.cores import BOTH, FORWARD, Task
     from attnworks.cli.bench_display import bench_attention
     from attnworks.cli.options import prepare
-    from attnworks.timing.attention import BOTH, FORWARD, Task
 
     prepare("cpu", threads, seed)
     bench_attention(

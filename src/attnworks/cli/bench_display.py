@@ -16,13 +16,13 @@ from rich.table import Table
 from rich.text import Text
 
 from attnworks.attention import MECHANISMS, MechanismSpec
+from attnworks.attention.benchmark.cores import BOTH, FILLED, FORWARD, Task
+from attnworks.attention.benchmark.versus_dense import Comparison, Row, check_causal, compare, steps, verdict
 from attnworks.attention.spec import parse_many
 from attnworks.cli.console import console, print_json, progress_console
 from attnworks.cli.count import readable
 from attnworks.core.errors import UsageError
 from attnworks.core.plotting import check_picture, draw_times
-from attnworks.timing.attention import BOTH, FILLED, FORWARD, Task
-from attnworks.timing.versus_dense import Comparison, Row, check_causal, compare, steps, verdict
 
 ALL = "all"
 LEFT_OUT = {"graph"}

@@ -18,7 +18,7 @@ def peak_bytes(run: Callable[[], object]) -> int:
 
     torch's profiler logs every block that its allocator gives out or takes back, also inside kernels; the highest
     running sum is the peak. Unlike the resident size of the process, it does not depend on what malloc keeps for later
-    or on what ran before. What libraries take besides torch's allocator is not seen: `attnworks.timing.memory` sees it,
+    or on what ran before. What libraries take besides torch's allocator is not seen: `attnworks.attention.benchmark.memory` sees it,
     as is due among rival libraries, but needs a process for each run and counts in pages; here cells repeat exactly.
     """
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or the profiler writes to standard error

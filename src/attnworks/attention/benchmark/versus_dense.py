@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 import torch
 
 from attnworks.attention import MECHANISMS, Mechanism, MechanismSpec
+from attnworks.attention.benchmark.cores import BOTH, FLOPS, FORWARD, Task, core_of, draw, passes_over, roofline
+from attnworks.attention.benchmark.memory import Peak, ask_child
 from attnworks.attention.spec import option_names
 from attnworks.core.errors import UsageError
 from attnworks.core.timing import Race, interleave
-from attnworks.timing.attention import BOTH, FLOPS, FORWARD, Task, core_of, draw, passes_over, roofline
-from attnworks.timing.memory import Peak, ask_child
 
 DENSE, ROOF = "dense", "matrix product"
 TRIAL = 512
@@ -142,7 +142,7 @@ def _peaks(text: str, task: Task, passes: Sequence[str], limit: float, seed: int
 
 
 def _child_command(job: Mapping[str, object]) -> list[str]:
-    return [sys.executable, "-m", "attnworks.timing", json.dumps(job)]
+    return [sys.executable, "-m", "attnworks.attention.benchmark", json.dumps(job)]
 
 
 def _race(peaks: Mapping[str, Mapping[str, Peak | str]], task: Task, rounds: int, seed: int) -> tuple[Race, int]:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from attnworks.timing import memory
-from attnworks.timing.memory import Peak, ask_child
+from attnworks.attention.benchmark import memory
+from attnworks.attention.benchmark.memory import Peak, ask_child
 
 MEGABYTE = 10**6
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

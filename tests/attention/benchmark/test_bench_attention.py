@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from attnworks.timing.memory import Peak
+from attnworks.attention.benchmark.memory import Peak
 
-BENCH = Path(__file__).parents[2] / "bench"
+BENCH = Path(__file__).parents[3] / "bench"
 DENSE = "dense / attnworks"
 
 

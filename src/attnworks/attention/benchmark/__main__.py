@@ -1,4 +1,4 @@
-"""The process that measures the memory of one mechanism at one length: `python -m attnworks.timing JSON`."""
+"""The process that measures the memory of one mechanism at one length: `python -m attnworks.attention.benchmark JSON`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import torch
 
-from attnworks.timing.attention import Task, core_of, draw, passes_over
-from attnworks.timing.memory import answer
-from attnworks.timing.versus_dense import build
+from attnworks.attention.benchmark.cores import Task, core_of, draw, passes_over
+from attnworks.attention.benchmark.memory import answer
+from attnworks.attention.benchmark.versus_dense import build
 
 FIRST = 512
 """Positions of a first run at most, which loads what every first run loads."""

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from attnworks.attention import Attended, Context, Mask, Mechanism, MechanismSpec
+from attnworks.attention.benchmark.cores import BOTH, FORWARD, Core, Task, core_of, draw, passes_over, roofline
 from attnworks.core.errors import UsageError
-from attnworks.timing.attention import BOTH, FORWARD, Core, Task, core_of, draw, passes_over, roofline
 from tests.helpers import assert_close
 
 TASK = Task(n=13, heads=3, width=7, dtype="float64", causal=True)

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from attnworks.attention import MechanismSpec
+from attnworks.attention.benchmark import versus_dense
+from attnworks.attention.benchmark.cores import BOTH, FORWARD, Task
+from attnworks.attention.benchmark.memory import Peak
+from attnworks.attention.benchmark.versus_dense import Comparison, Row, build, compare, foretell, steps, verdict
 from attnworks.core.errors import UsageError
 from attnworks.core.timing import Race
-from attnworks.timing import versus_dense
-from attnworks.timing.attention import BOTH, FORWARD, Task
-from attnworks.timing.memory import Peak
-from attnworks.timing.versus_dense import Comparison, Row, build, compare, foretell, steps, verdict
 
 TASK = Task(n=0, heads=2, width=7)
 
