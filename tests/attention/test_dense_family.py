@@ -15,8 +15,7 @@ from attnworks.attention.bahdanau import Bahdanau
 from attnworks.attention.contract import dense_edges
 from attnworks.attention.dense import Dense
 from attnworks.attention.luong import LuongDot, LuongMultiplicative
-from attnworks.attention.scores import bahdanau_additive, scaled_dot
-from attnworks.attention.softmax import entropy
+from attnworks.attention.softmax import bahdanau_additive, entropy, scaled_dot
 from attnworks.core.errors import UsageError
 from tests.helpers import QKV, B, H, assert_close, build, qkv, unchecked
 

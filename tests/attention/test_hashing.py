@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from attnworks.attention.hashing import hashed
+from attnworks.attention.patterns import hashed
 
 
 def test_the_first_numbers_never_change() -> None:

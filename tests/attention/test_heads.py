@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from attnworks.linalg.heads import augment, augment_weight, fold_scores, fold_values
+from attnworks.attention.heads import fold_scores, fold_values
+from attnworks.linalg.heads import augment, augment_weight
 
 H, N, M, E, F, K, V = 2, 3, 5, 7, 11, 13, 17
 

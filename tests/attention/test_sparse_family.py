@@ -15,11 +15,10 @@ from torch import Tensor
 from attnworks.attention import Context, Geometry, Mask, Mechanism, MechanismSpec
 from attnworks.attention.bigbird import BigBird
 from attnworks.attention.dense import Dense
-from attnworks.attention.engines.flex import attend_flex
 from attnworks.attention.graph import Graph
 from attnworks.attention.longformer import Longformer
 from attnworks.attention.patterns import Global, Where, Window
-from attnworks.attention.sparse import Sparse
+from attnworks.attention.sparse import Sparse, attend_flex
 from attnworks.attention.window import WindowAttention
 from attnworks.core.errors import UsageError
 from tests.helpers import assert_close, qkv, unchecked

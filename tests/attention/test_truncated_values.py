@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnworks.attention.leading import leading
+from attnworks.attention.truncated import leading
 from tests.helpers import assert_close
 
 SHAPES = [(5, 7), (7, 5), (5, 5), (3, 2, 7, 5)]

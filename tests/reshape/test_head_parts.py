@@ -15,8 +15,7 @@ from torch import Tensor
 
 import attnworks
 from attnworks.attention import Mask
-from attnworks.attention.heads import Head
-from attnworks.attention.widths import Widths
+from attnworks.attention.heads import Head, Widths
 from attnworks.core.errors import UsageError
 from attnworks.models import AttentionConfig, MultiHead, Transformer
 from attnworks.models.anatomy import attention_layers, heads_of

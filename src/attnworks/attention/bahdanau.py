@@ -9,7 +9,7 @@ from attnworks.attention.contract import MECHANISMS, Attended, Context, Cost, Ge
 from attnworks.attention.dense import explicit
 from attnworks.attention.mask import Mask
 from attnworks.attention.reference import softmax_by_loops
-from attnworks.attention.scores import bahdanau_additive
+from attnworks.attention.softmax import bahdanau_additive
 from attnworks.core.errors import UsageError
 
 

@@ -9,8 +9,7 @@ from torch import Tensor
 from attnworks.attention.contract import MECHANISMS, Attended, Context, Cost, Geometry, Mechanism, dense_edges
 from attnworks.attention.mask import Mask, as_four_axes
 from attnworks.attention.reference import softmax_by_loops
-from attnworks.attention.scores import scaled_dot
-from attnworks.attention.softmax import masked_softmax
+from attnworks.attention.softmax import masked_softmax, scaled_dot
 
 
 @MECHANISMS.register("dense")

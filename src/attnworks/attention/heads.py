@@ -1,4 +1,7 @@
-"""The weights of an attention layer head by head, and which mechanism each head uses."""
+"""The weights of an attention layer head by head, and which mechanism each head uses.
+
+Heads of equal or unequal widths, side by side in one matrix.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,60 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, cast
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from attnworks.attention import Attended, Context, Geometry, Mask, Mechanism, MechanismSpec
 from attnworks.core.errors import UsageError
 from attnworks.core.tensors import tensors_of
+
+
+class Widths(nn.Module):
+    """How the columns of a projection are cut into heads. Narrower heads are padded with zeros, which no score sees.
+
+    widths    one for all heads, or one for each of them
+    widest    of all heads of the layer, including those that have no columns here
+    shape     of a parameter with one number for every column: (h, k) where all widths are the same, else (w,)
+    """
+
+    places: Int[Tensor, " w"] | None
+
+    def __init__(self, heads: int, widths: int | Sequence[int], widest: int) -> None:
+        super().__init__()
+        self.heads, self.widest = heads, widest
+        self.unequal = None if isinstance(widths, int) or {*widths} <= {widest} else tuple(widths)
+        self.shape = (heads, widest) if self.unequal is None else (sum(self.unequal),)
+        self.register_buffer("places", None if self.unequal is None else self._places(self.unequal), persistent=False)
+
+    def _places(self, widths: Sequence[int]) -> Int[Tensor, " w"]:
+        """Where each column is in a row of heads that are all of the largest width."""
+        return torch.cat([head * self.widest + torch.arange(width) for head, width in enumerate(widths)])
+
+    def cut(self, joined: Float[Tensor, "*a w"]) -> Float[Tensor, "*a h k"]:
+        """Columns of all heads -> one row of columns for each head."""
+        if self.places is not None:
+            wide = joined.new_zeros(*joined.shape[:-1], self.heads * self.widest)
+            joined = wide.index_copy(-1, self.places, joined)
+        return joined.unflatten(-1, (self.heads, self.widest))
+
+    def join(self, heads: Float[Tensor, "*a h k"]) -> Float[Tensor, "*a w"]:
+        """The way back."""
+        joined = heads.flatten(-2)
+        return joined if self.places is None else joined.index_select(-1, self.places)
+
+    def split(self, W: Tensor, axis: int = -1) -> list[Tensor]:
+        """A parameter, cut along the axis of its columns: [e k] of each head, or [v e] for axis 0, or biases [k]."""
+        return list(W if self.unequal is None else W.split(self.unequal, axis))
+
+    def fill(self, W: Tensor, parts: Sequence[Tensor], axis: int = -1) -> None:
+        """The way back, in place."""
+        if parts:
+            W.copy_(torch.stack(list(parts)) if self.unequal is None else torch.cat(list(parts), axis))
+
+    def of_heads(self, W: Tensor) -> Float[Tensor, "h e k"]:
+        """A weight [h e k], or [e w] where widths differ, as [h e k]."""
+        return W if W.dim() == 3 else self.cut(W).movedim(-2, 0)
+
 
 Group = tuple[MechanismSpec, tuple[int, ...]]
 
@@ -238,3 +289,31 @@ def grouped(specs: Sequence[str]) -> list[Group]:
         (MechanismSpec.parse(text), tuple(head for head, spec in enumerate(specs) if spec == text))
         for text in dict.fromkeys(specs)
     ]
+
+
+def fold_scores(W_Q: Float[Tensor, "h e k"], W_K: Float[Tensor, "h f k"]) -> Float[Tensor, "h e f"]:
+    """W_QK,h = W_Q,h W_K,h^T: all that the scores of a head without biases depend on.
+
+    Source: Xie 2021, theorem 2.2 (S0.17).
+    """
+    return W_Q @ W_K.mT
+
+
+def fold_values(
+    W_V: Float[Tensor, "h f v"],
+    W_O: Float[Tensor, "h v e"],
+    b_V: Float[Tensor, "h v"] | None = None,
+    b_O: Float[Tensor, " e"] | None = None,
+) -> tuple[Float[Tensor, "h f e"], Float[Tensor, " e"]]:
+    """W_h = W_V,h W_O,h and b^T = b_O^T + sum_h b_V,h^T W_O,h, so that SA(X) = sum_h P_h X W_h + 1 b^T.
+
+    Source: Xie 2021, section 2 (S0.6, S0.8).
+    Holds when: the rows of every P_h sum to one.
+    Departs: the output bias b_O, missing in the document, is included.
+    """
+    bias = W_O.new_zeros(W_O.shape[-1])
+    if b_O is not None:
+        bias = bias + b_O
+    if b_V is not None:
+        bias = bias + torch.einsum("hv,hve->e", b_V, W_O)
+    return W_V @ W_O, bias

@@ -12,7 +12,7 @@ from attnworks.attention.contract import MECHANISMS, Attended, Context, Cost, Ge
 from attnworks.attention.dense import fused
 from attnworks.attention.mask import Mask
 from attnworks.attention.reference import may_see
-from attnworks.attention.scores import scaled_dot
+from attnworks.attention.softmax import scaled_dot
 from attnworks.core.checks import whole
 from attnworks.core.errors import UsageError
 from attnworks.core.registry import unknown_name

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from attnworks.attention.contract import MECHANISMS, Attended, Context
 from attnworks.attention.dense import explicit, fused
-from attnworks.attention.engines.dilation import attend_dilated
+from attnworks.attention.engines.band import attend_dilated
 from attnworks.attention.mask import Mask
 from attnworks.attention.patterns import Global, Window
 from attnworks.attention.reference import softmax_by_loops
-from attnworks.attention.scores import scaled_dot
+from attnworks.attention.softmax import scaled_dot
 from attnworks.attention.sparse import BatchRule, Sparse, hidden_keys
 from attnworks.attention.window import read_dilation, window_edges
 from attnworks.core.checks import whole

@@ -12,8 +12,7 @@ from attnworks.attention.dense import explicit
 from attnworks.attention.feature_maps import Elu
 from attnworks.attention.mask import Mask
 from attnworks.attention.reference import softmax_by_loops
-from attnworks.attention.scores import scaled_dot
-from attnworks.attention.softmax import masked_softmax
+from attnworks.attention.softmax import masked_softmax, scaled_dot
 from attnworks.core.errors import UsageError
 from attnworks.core.registry import unknown_name
 from attnworks.core.tensors import widened

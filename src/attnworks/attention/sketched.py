@@ -13,10 +13,20 @@ from attnworks.attention.contract import MECHANISMS, Attended, Context, Cost, Ge
 from attnworks.attention.dense import Dense, explicit, fused
 from attnworks.attention.mask import Mask
 from attnworks.attention.reference import may_see
-from attnworks.attention.scores import scaled_dot
+from attnworks.attention.softmax import scaled_dot
 from attnworks.core.checks import whole
 from attnworks.core.tensors import widened
-from attnworks.linalg.projection import sketch_error_formula
+
+
+def sketch_error_formula(P: Float[Tensor, "*a i j"], V: Float[Tensor, "*a j v"], k: int) -> Float[Tensor, "*a"]:
+    """sqrt(E ||P R^T R V - P V||_F^2) / ||P V||_F = sqrt((1 + ||P||_F^2 ||V||_F^2 / ||P V||_F^2) / k).
+
+    Source: D8 summed over the columns w of V: E ||P R^T R w - P w||^2 = (||P||_F^2 ||w||^2 + ||P w||^2) / k.
+    Departs: theorem 2.3 has the error relative to ||P w|| alone, which no k = O(log n) gives (S0.21).
+    """
+    ratio = torch.linalg.matrix_norm(P) * torch.linalg.matrix_norm(V) / torch.linalg.matrix_norm(P @ V)
+    return ((1 + ratio.square()) / k).sqrt()
+
 
 CHUNK = 64
 """Queries that are treated together under a causal mask."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from attnworks.attention.contract import MECHANISMS, Context
-from attnworks.attention.engines.dilation import attend_dilated
+from attnworks.attention.engines.band import attend_dilated
 from attnworks.attention.mask import Mask
 from attnworks.attention.patterns import Window
 from attnworks.attention.sparse import Sparse, hidden_keys

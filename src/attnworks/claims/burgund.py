@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attnworks.attention import Mask
-from attnworks.attention.scores import scaled_dot
+from attnworks.attention.softmax import scaled_dot
 from attnworks.claims.adversary import highest
 from attnworks.claims.contract import Between, Finding, Verdict, statement
 from attnworks.claims.drawing import Draw

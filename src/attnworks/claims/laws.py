@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attnworks.attention.sketched import sketch_error_formula
 from attnworks.attention.softmax import jacobian_norm
 from attnworks.claims.sides import Sides, at_most, less, more, same
 from attnworks.core.errors import UsageError
@@ -30,7 +31,7 @@ from attnworks.linalg.bounds import (
 )
 from attnworks.linalg.norms import composite
 from attnworks.linalg.paths import paths_by_length
-from attnworks.linalg.projection import published_rows, sketch_error_formula
+from attnworks.linalg.projection import published_rows
 from attnworks.linalg.residual import relative_residual, residual
 from attnworks.linalg.spectrum import cumulative_energy, numerical_rank, singular_values
 from attnworks.measures.bounds import rounding, why_not

@@ -11,7 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnworks.linalg.projection import published_rows, sketch_error, sketch_error_formula
+from attnworks.attention.sketched import sketch_error_formula
+from attnworks.linalg.projection import published_rows, sketch_error
 from attnworks.models.config import whole, within
 
 SHARP, DIFFUSE = 4.0, 1.0

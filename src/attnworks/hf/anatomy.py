@@ -12,8 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attnworks.attention.heads import HeadGroups, HeadWeights
-from attnworks.attention.widths import Widths
+from attnworks.attention.heads import HeadGroups, HeadWeights, Widths
 from attnworks.core.errors import UsageError
 from attnworks.hf.families import FAMILIES, Family, PartPlace, Projection, Projections, Stack
 from attnworks.models.anatomy import BlockAnatomy, Kind, Part

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor
 
+from attnworks.attention.sketched import sketch_error_formula
 from attnworks.core.errors import UsageError
 
 ROUNDING = 1e-9
@@ -26,16 +27,6 @@ def sketch_error(
     Y = P @ V
     error = (P @ R.mT) @ (R @ V) - Y
     return torch.linalg.matrix_norm(error) / torch.linalg.matrix_norm(Y)
-
-
-def sketch_error_formula(P: Float[Tensor, "*a i j"], V: Float[Tensor, "*a j v"], k: int) -> Float[Tensor, "*a"]:
-    """sqrt(E ||P R^T R V - P V||_F^2) / ||P V||_F = sqrt((1 + ||P||_F^2 ||V||_F^2 / ||P V||_F^2) / k).
-
-    Source: D8 summed over the columns w of V: E ||P R^T R w - P w||^2 = (||P||_F^2 ||w||^2 + ||P w||^2) / k.
-    Departs: theorem 2.3 has the error relative to ||P w|| alone, which no k = O(log n) gives (S0.21).
-    """
-    ratio = torch.linalg.matrix_norm(P) * torch.linalg.matrix_norm(V) / torch.linalg.matrix_norm(P @ V)
-    return ((1 + ratio.square()) / k).sqrt()
 
 
 def rows_for_error(P: Float[Tensor, "i j"], V: Float[Tensor, "j v"], eps: float) -> int:

@@ -7,7 +7,7 @@ import zlib
 import torch
 from torch import Tensor
 
-from attnworks.linalg.projection import sketch_error_formula
+from attnworks.attention.sketched import sketch_error_formula
 from attnworks.measures.contract import MEASURES, Declared, Measure, Sample, Samples
 from attnworks.traces.layer import Slot
 from attnworks.traces.maps import Maps

@@ -11,10 +11,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attnworks.attention import Attended, Context, Mask, Mechanism
-from attnworks.attention.heads import HeadGroups, Scoring
-from attnworks.attention.widths import Widths
+from attnworks.attention.heads import HeadGroups, Scoring, Widths, fold_scores, fold_values
 from attnworks.core.errors import UsageError
-from attnworks.linalg.heads import fold_scores, fold_values
 from attnworks.models.config import AttentionConfig
 from attnworks.models.observe import Observation, Observer
 

@@ -8,8 +8,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from attnworks.attention.heads import Head, carry_over, check_held
-from attnworks.attention.widths import Widths
+from attnworks.attention.heads import Head, Widths, carry_over, check_held
 from attnworks.core.errors import UsageError
 from attnworks.core.tensors import tensors_of
 from attnworks.models.anatomy import BlockAnatomy, attention_layers, every_layer, heads_of, own_anatomy

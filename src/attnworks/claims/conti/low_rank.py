@@ -10,18 +10,17 @@ from torch import Tensor
 
 from attnworks.attention import Context, Geometry, Mask
 from attnworks.attention.dense import Dense
-from attnworks.attention.leading import leading
+from attnworks.attention.heads import fold_scores
 from attnworks.attention.linformer import Linformer
-from attnworks.attention.scores import scaled_dot
-from attnworks.attention.sketched import Sketched
-from attnworks.attention.truncated import Truncated
+from attnworks.attention.sketched import Sketched, sketch_error_formula
+from attnworks.attention.softmax import scaled_dot
+from attnworks.attention.truncated import Truncated, leading
 from attnworks.claims.contract import Between, Finding, Verdict, not_computed, statement
 from attnworks.claims.drawing import Draw
 from attnworks.claims.filling import filled
 from attnworks.claims.one_head import outputs, weights
 from attnworks.claims.sides import at_most, both, less, more, same
 from attnworks.claims.together import together
-from attnworks.linalg.heads import fold_scores
 from attnworks.linalg.lindenstrauss import (
     distortion,
     enough_rows,
@@ -30,7 +29,7 @@ from attnworks.linalg.lindenstrauss import (
     tail_exponent,
     union_failure,
 )
-from attnworks.linalg.projection import exact_low_rank, published_rows, sketch_error, sketch_error_formula
+from attnworks.linalg.projection import exact_low_rank, published_rows, sketch_error
 from attnworks.linalg.spectrum import cumulative_energy, numerical_rank, rank_for_energy, singular_values
 
 Tokens = Annotated[int, Between(11, 31)]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attnworks.attention.dense import Dense
 from attnworks.attention.pooling import Pooling
-from attnworks.attention.scores import scaled_dot
+from attnworks.attention.softmax import scaled_dot
 from attnworks.claims.adversary import highest
 from attnworks.claims.contract import Between, Finding, Verdict, not_computed, statement
 from attnworks.claims.drawing import Draw

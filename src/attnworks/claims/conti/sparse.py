@@ -14,6 +14,7 @@ from attnworks.attention.bigbird import BigBird
 from attnworks.attention.connectivity import diameter, edge_count, layers_needed, reached, receptive_field, spectral_gap
 from attnworks.attention.dense import Dense
 from attnworks.attention.graph import Graph
+from attnworks.attention.heads import fold_values
 from attnworks.attention.longformer import Longformer
 from attnworks.attention.patterns import Global, Window
 from attnworks.attention.window import WindowAttention, window_edges
@@ -22,7 +23,6 @@ from attnworks.claims.drawing import Draw
 from attnworks.claims.one_head import outputs
 from attnworks.claims.sides import at_least, at_most, less, more, same
 from attnworks.claims.together import together
-from attnworks.linalg.heads import fold_values
 
 Tokens = Annotated[int, Between(11, 31)]
 Side = Annotated[int, Between(0, 2)]

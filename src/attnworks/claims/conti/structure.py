@@ -10,8 +10,7 @@ from torch import Tensor
 
 from attnworks.attention import Mask
 from attnworks.attention.dense import Dense
-from attnworks.attention.scores import scaled_dot
-from attnworks.attention.softmax import entropy, score_range
+from attnworks.attention.softmax import entropy, scaled_dot, score_range
 from attnworks.claims import trying
 from attnworks.claims.adversary import highest
 from attnworks.claims.contract import Between, Finding, Verdict, not_computed, statement

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnworks.attention import Context, Geometry, Mask, MechanismSpec
-from attnworks.attention.scores import bahdanau_additive
+from attnworks.attention.softmax import bahdanau_additive
 from attnworks.claims.conti.toy import Toy, beginnings, trap
 from attnworks.claims.contract import Between, Finding, Verdict, not_computed, statement
 from attnworks.claims.drawing import Draw

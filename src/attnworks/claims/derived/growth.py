@@ -8,7 +8,7 @@ from typing import Annotated, NamedTuple
 import torch
 from torch import Tensor
 
-from attnworks.attention.scores import scaled_dot
+from attnworks.attention.softmax import scaled_dot
 from attnworks.claims.burgund import misfit, one_head, states
 from attnworks.claims.contract import Between, Finding, Verdict, statement
 from attnworks.claims.drawing import Draw

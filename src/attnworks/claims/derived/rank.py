@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnworks.attention import Mask
+from attnworks.attention.sketched import sketch_error_formula
 from attnworks.claims.adversary import highest
 from attnworks.claims.collapse import (
     composite_share,
@@ -44,7 +45,7 @@ from attnworks.linalg.lindenstrauss import union_failure
 from attnworks.linalg.norms import NORMS, composite, quasi_norm_constant, spectral
 from attnworks.linalg.paths import Hop, Step, forward_rounding, paths_by_length
 from attnworks.linalg.perturbation import entrywise_gap, split_logits
-from attnworks.linalg.projection import exact_low_rank, jl_inner_dim, rows_for_error, sketch_error, sketch_error_formula
+from attnworks.linalg.projection import exact_low_rank, jl_inner_dim, rows_for_error, sketch_error
 from attnworks.linalg.residual import best_row, residual_norm
 
 Rows = Annotated[int, Between(2, 13)]

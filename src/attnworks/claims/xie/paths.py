@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from attnworks import attention
+from attnworks.attention.heads import fold_values
 from attnworks.claims.contract import Between, Finding, Verdict, not_computed, statement
 from attnworks.claims.drawing import Draw
 from attnworks.claims.networks import drawn_network, given_network
 from attnworks.claims.path_sums import every_path, folded, frozen_exit, one_bias, sum_of_paths, with_any_maps
 from attnworks.claims.sides import more, same
-from attnworks.linalg.heads import fold_values
 from attnworks.linalg.paths import path_counts
 from attnworks.models.observe import Observation
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from attnworks.attention import Cost, Geometry, MechanismSpec
 from attnworks.attention.complexity import Growth, growth
+from attnworks.attention.sketched import sketch_error_formula
 from attnworks.claims.collapse import rank, rows_with_a_common_part
 from attnworks.claims.contract import Between, Finding, Verdict, not_computed, statement
 from attnworks.claims.drawing import Draw
@@ -18,14 +19,7 @@ from attnworks.claims.networks import drawn_network
 from attnworks.claims.sides import Sides, at_least, at_most, both, same
 from attnworks.linalg.bounds import diameter, diameter_bound, rounding_of_rows
 from attnworks.linalg.lindenstrauss import union_failure
-from attnworks.linalg.projection import (
-    exact_low_rank,
-    jl_inner_dim,
-    published_rows,
-    rows_for_error,
-    sketch_error,
-    sketch_error_formula,
-)
+from attnworks.linalg.projection import exact_low_rank, jl_inner_dim, published_rows, rows_for_error, sketch_error
 
 Keys = Annotated[int, Between(127, 257)]
 Rows = Annotated[int, Between(2, 13)]
