@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import attnworks
-from attnworks.decoding import beam
 from attnworks.models import AttentionConfig, TransformerConfig
+from attnworks.models.decoding import beam
 from attnworks.models.positions import sinusoid
 from attnworks.objectives import Seq2Seq
 from attnworks.text.batches import Batch

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from attnworks import (
         attention,
         core,
-        decoding,
         exam,
         hf,
         linalg,
@@ -35,7 +34,6 @@ __all__ = [
     "build",
     "compare",
     "core",
-    "decoding",
     "exam",
     "examine",
     "hf",

@@ -12,9 +12,9 @@ from attnworks import attention as mechanisms
 from attnworks.attention import Mask
 from attnworks.attention.dense import Dense
 from attnworks.core.errors import UsageError
-from attnworks.decoding import greedy
 from attnworks.models import AttentionConfig, RecurrentConfig, TransformerConfig
 from attnworks.models.counting import count_parameters
+from attnworks.models.decoding import greedy
 from attnworks.models.folder import load, save
 from attnworks.models.multihead import MultiHead
 from tests.helpers import assert_close

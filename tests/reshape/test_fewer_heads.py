@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 import attnworks
 from attnworks.core.errors import AttnworksError, UsageError
-from attnworks.decoding import greedy
 from attnworks.hf.anatomy import HeadsIn
 from attnworks.hf.folder import as_plain
 from attnworks.hf.heads import foreign_layers
 from attnworks.hf.open import open_pretrained
 from attnworks.models import AttentionConfig, TransformerConfig, build
 from attnworks.models.anatomy import attention_layers, heads_of
+from attnworks.models.decoding import greedy
 from attnworks.models.folder import fingerprint
 from attnworks.models.multihead import MultiHead
 from attnworks.reshape.scoring import attention_flops

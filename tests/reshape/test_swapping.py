@@ -15,10 +15,10 @@ from attnworks.api import load, save
 from attnworks.attention import Geometry, MechanismSpec
 from attnworks.core.errors import UnknownNameError, UsageError
 from attnworks.core.json_records import parse
-from attnworks.decoding.evaluating import evaluating
 from attnworks.hf.subject import foreign_examinee
 from attnworks.models import AttentionConfig
 from attnworks.models.folder import fingerprint
+from attnworks.models.modes import evaluating
 from attnworks.objectives.choosing import choose
 from attnworks.reshape import advising, swap_trials
 from attnworks.reshape.advising import advise, default_candidates, swapped

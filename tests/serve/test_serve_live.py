@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from attnworks.core.errors import UsageError
-from attnworks.decoding import beam
 from attnworks.exam.examiner import Request
 from attnworks.exam.run import run_examination
+from attnworks.models.decoding import beam
 from attnworks.reports.page.blobs import Coding, decode, unpack
 from attnworks.reports.page.contents import page_contents
 from attnworks.reshape.projecting import Project

@@ -9,7 +9,7 @@ import torch
 
 from attnworks.core.errors import FolderError
 from attnworks.core.sealed import BEST, pointed_at
-from attnworks.decoding import Hypothesis
+from attnworks.models.decoding import Hypothesis
 from attnworks.text.vocabulary import BOS, EOS
 from attnworks.training import run as run_module
 from attnworks.training.run import Run

@@ -14,8 +14,8 @@ from torch import Tensor
 from attnworks.claims.contract import CLAIMS, Claim, in_order
 from attnworks.claims.laws import OF_LAYERS, OF_STACKS, Law, Layer
 from attnworks.claims.sides import Sides, number
-from attnworks.decoding.evaluating import evaluating
-from attnworks.exam.widened import InFloat64
+from attnworks.models.modes import evaluating
+from attnworks.models.widened import InFloat64
 from attnworks.text.passages import Passage
 from attnworks.text.tokens import TextBatch
 from attnworks.traces.forward import record_forward

@@ -12,13 +12,13 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from attnworks import decoding
 from attnworks.cli.console import echo, print_json_line
 from attnworks.core.errors import UsageError
 from attnworks.core.folders import write_file
 from attnworks.core.sealed import with_sha256
-from attnworks.decoding import Hypothesis
-from attnworks.decoding.translate import NOTHING, decode_sentences
+from attnworks.models import decoding
+from attnworks.models.decoding import Hypothesis
+from attnworks.models.decoding.translate import NOTHING, decode_sentences
 from attnworks.text.vocabulary import BOS, EOS, UNK
 from attnworks.text.words import words
 from attnworks.training.trained import TRACE_FORMAT, Trained, open_run

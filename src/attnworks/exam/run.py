@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from attnworks.core.team import Team
-from attnworks.decoding.evaluating import held_still
 from attnworks.exam.examination import Examination
 from attnworks.exam.examiner import Examiner, Request
 from attnworks.exam.findings import find
 from attnworks.exam.lineage import LINEAGE, lineage_of
 from attnworks.exam.pinning import one_sentence, pin_maps
 from attnworks.exam.plan import choose_measures, fit_to_maps, without_weights
-from attnworks.exam.widened import InFloat64
 from attnworks.measures.contract import Setting
+from attnworks.models.modes import held_still
+from attnworks.models.widened import InFloat64
 from attnworks.receipt import Receipt
 from attnworks.text.passages import Passage, from_texts
 from attnworks.traces.removing import without

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from attnworks.core.folders import write_file
-from attnworks.decoding import beam
-from attnworks.decoding.translate import NOTHING, decode_sentences, translations
 from attnworks.models.counting import count_parameters
+from attnworks.models.decoding import beam
+from attnworks.models.decoding.translate import NOTHING, decode_sentences, translations
 from attnworks.text.pair import Pair
 from attnworks.text.vocabulary import BOS, EOS
 from attnworks.training.baseline import dictionary_translations

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attnworks.decoding.evaluating import evaluating
 from attnworks.linalg.growing import Reservoir
+from attnworks.models.modes import evaluating
 from attnworks.traces.frozen import whole_maps
 from attnworks.traces.graded import GradedLayer, graded_layers, score_scale
 from attnworks.traces.judging import Judge

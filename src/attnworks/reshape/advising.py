@@ -14,8 +14,8 @@ from attnworks.attention import MECHANISMS, Geometry, MechanismSpec
 from attnworks.attention.spec import option_names
 from attnworks.core.errors import UsageError
 from attnworks.core.timing import Interval, interleave_within
-from attnworks.decoding.evaluating import evaluating
 from attnworks.hf.subject import ForeignSubject
+from attnworks.models.modes import evaluating
 from attnworks.models.multihead import MultiHead
 from attnworks.reshape.contract import Bench
 from attnworks.reshape.long_texts import TrialText

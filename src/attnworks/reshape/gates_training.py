@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnworks.decoding.evaluating import held_still
+from attnworks.models.modes import held_still
 from attnworks.reshape.contract import Bench
 from attnworks.reshape.heads import Unit
 from attnworks.reshape.surgery import without

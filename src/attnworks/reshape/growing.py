@@ -12,11 +12,11 @@ from torch import nn
 from attnworks.core.errors import UsageError
 from attnworks.core.progress import Watch, on_one_scale, silently
 from attnworks.core.registry import unknown_name
-from attnworks.decoding.evaluating import evaluating
 from attnworks.linalg.line_search import line_search
 from attnworks.measures.growth_statistic import FEWEST
 from attnworks.models.anatomy import attention_layers, heads_of
 from attnworks.models.config import LARGEST_WIDTH
+from attnworks.models.modes import evaluating
 from attnworks.receipt import HeadMap
 from attnworks.reshape.contract import RESHAPES, Bench, Made, Reshape
 from attnworks.reshape.growth.apply import Step, grown

@@ -13,7 +13,7 @@ from attnworks.attention import Geometry, Mechanism, MechanismSpec
 from attnworks.attention.heads import HeadGroups, mask_of_heads
 from attnworks.attention.structured import Structured
 from attnworks.core.errors import UsageError
-from attnworks.decoding.evaluating import evaluating
+from attnworks.models.modes import evaluating
 from attnworks.reshape.contract import RESHAPES, Bench, Made, Reshape
 from attnworks.reshape.forms import Form, Overlaps, candidates, read_form
 from attnworks.reshape.heads import Head, choose_heads

@@ -11,9 +11,9 @@ from torch import nn
 
 from attnworks.core.errors import AttnworksError, UsageError
 from attnworks.core.registry import unknown_name
-from attnworks.decoding.evaluating import evaluating
 from attnworks.hf.folder import as_plain
 from attnworks.models.anatomy import attention_layers
+from attnworks.models.modes import evaluating
 from attnworks.receipt import HeadMap
 from attnworks.reshape.contract import RESHAPES, Bench, Made, Reshape
 from attnworks.reshape.heads import Head, Unit, choose_heads

@@ -11,7 +11,7 @@ from torch import nn
 from attnworks.attention import Geometry
 from attnworks.attention.dense import Dense
 from attnworks.core.timing import Interval, interleave_within
-from attnworks.decoding.evaluating import evaluating
+from attnworks.models.modes import evaluating
 from attnworks.objectives.embedding import SentenceEmbedding
 from attnworks.reshape.surgery import attention_parts, groups_in
 from attnworks.traces.judging import Judge

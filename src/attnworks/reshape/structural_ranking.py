@@ -10,13 +10,13 @@ from torch import Tensor
 
 from attnworks.attention import MECHANISMS
 from attnworks.core.errors import UsageError
-from attnworks.decoding.evaluating import evaluating
 from attnworks.measures.contract import Samples, Setting
 from attnworks.measures.folding import Moments
 from attnworks.measures.labels import FEWEST_SENTENCES
 from attnworks.measures.redundancy import Redundancy
 from attnworks.measures.roles import Roles
 from attnworks.models.anatomy import every_layer
+from attnworks.models.modes import evaluating
 from attnworks.reshape.contract import Bench
 from attnworks.reshape.heads import Head
 from attnworks.reshape.surgery import anatomy_of, groups_in

@@ -16,9 +16,9 @@ from attnworks.attention.heads import HeadGroups, carry_over, grouped
 from attnworks.core.errors import UsageError
 from attnworks.core.progress import Watch, silently
 from attnworks.core.timing import Interval, interleave_within
-from attnworks.decoding.evaluating import evaluating
 from attnworks.hf.anatomy import HFPart
 from attnworks.models.anatomy import Part
+from attnworks.models.modes import evaluating
 from attnworks.models.multihead import MultiHead
 from attnworks.reshape.surgery import attention_parts, groups_in, mechanisms_of
 from attnworks.traces.judging import Judge

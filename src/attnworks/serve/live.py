@@ -12,11 +12,11 @@ from typing import Any
 from torch import Tensor
 
 from attnworks.core.errors import UsageError
-from attnworks.decoding.evaluating import evaluating
 from attnworks.exam.examination import Examination
 from attnworks.exam.examiner import Request
 from attnworks.exam.run import run_examination
 from attnworks.hf.subject import ForeignSubject
+from attnworks.models.modes import evaluating
 from attnworks.receipt import Receipt
 from attnworks.reports.page.contents import Contents, Exam, exam_contents, label_of, page_contents
 from attnworks.reports.page.numbers import rounded

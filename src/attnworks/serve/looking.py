@@ -8,9 +8,6 @@ from typing import Any
 
 from torch import Tensor
 
-from attnworks.decoding import BeamStep, beam
-from attnworks.decoding.evaluating import evaluating
-from attnworks.decoding.translate import longest_target
 from attnworks.exam.examination import Examination
 from attnworks.exam.findings import find
 from attnworks.exam.folds import Folds
@@ -18,6 +15,9 @@ from attnworks.exam.pinning import KeepMaps, pin_of
 from attnworks.exam.plan import choose_measures, without_weights
 from attnworks.exam.walk import Walk
 from attnworks.measures.contract import Setting
+from attnworks.models.decoding import BeamStep, beam
+from attnworks.models.decoding.translate import longest_target
+from attnworks.models.modes import evaluating
 from attnworks.objectives.text import Outputs
 from attnworks.reports.page.sentences import Sentence
 from attnworks.text.passages import Passage

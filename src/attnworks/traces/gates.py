@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnworks.decoding.evaluating import held_still
+from attnworks.models.modes import held_still
 from attnworks.objectives.text import TextObjective
 from attnworks.text.tokens import TextBatch
 from attnworks.traces.layer import LayerTrace, Slot

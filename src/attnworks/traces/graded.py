@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from attnworks.attention.heads import Head, mask_of_heads
 from attnworks.core.errors import UsageError
-from attnworks.decoding.evaluating import held_still
+from attnworks.models.modes import held_still
 from attnworks.text.tokens import TextBatch
 from attnworks.traces.frozen import whole_maps
 from attnworks.traces.judging import Judge

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
-from attnworks.decoding.evaluating import evaluating
+from attnworks.models.modes import evaluating
 from attnworks.objectives.text import Outputs, TextObjective
 from attnworks.text.tokens import TextBatch
 from attnworks.traces.subject import Spectator, Subject

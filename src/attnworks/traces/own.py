@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from attnworks.attention.heads import HeadWeights
 from attnworks.core.errors import UsageError
 from attnworks.core.sealed import best_of
-from attnworks.decoding import greedy
-from attnworks.decoding.translate import longest_target
 from attnworks.models import Observation, Recurrent, Transformer
 from attnworks.models.anatomy import BlockAnatomy, own_anatomy
+from attnworks.models.decoding import greedy
+from attnworks.models.decoding.translate import longest_target
 from attnworks.objectives.text import Abilities, Outputs
 from attnworks.text.tokenizers import VocabularyReader, decoder_row
 from attnworks.text.tokens import TextBatch, TokenRow, collate_tokens

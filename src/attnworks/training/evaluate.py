@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from torch import nn
 
-from attnworks.decoding.evaluating import evaluating
+from attnworks.models.modes import evaluating
 from attnworks.objectives import Objective
 from attnworks.text.batches import Example, collate
 

@@ -28,9 +28,9 @@ from attnworks.core.json_records import parse
 from attnworks.core.sealed import BEST, LAST, changed, point, pointed_at, read_json_bytes, read_sealed, seal, sha256
 from attnworks.core.team import Team
 from attnworks.core.tensors import check_device
-from attnworks.decoding.translate import translations
 from attnworks.models import PureConfig, Recurrent, RecurrentConfig, Transformer, TransformerConfig, build, preset
 from attnworks.models.config import config_from_json
+from attnworks.models.decoding.translate import translations
 from attnworks.models.folder import read_config, read_manifest
 from attnworks.objectives import Seq2Seq
 from attnworks.text.batches import BatchOrder, encode

@@ -11,11 +11,11 @@ import torch
 
 from attnworks.core.errors import FolderError
 from attnworks.core.sealed import best_of
-from attnworks.decoding import BeamStep, Hypothesis, beam
-from attnworks.decoding.evaluating import evaluating
-from attnworks.decoding.translate import longest_target
 from attnworks.models import Observation, Recurrent, Transformer
+from attnworks.models.decoding import BeamStep, Hypothesis, beam
+from attnworks.models.decoding.translate import longest_target
 from attnworks.models.folder import load
+from attnworks.models.modes import evaluating
 from attnworks.text.batches import Example, collate
 from attnworks.text.vocabulary import BOS, EOS, Vocabulary
 from attnworks.training.run import load_vocabularies, read_recipe

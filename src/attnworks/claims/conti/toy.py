@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attnworks import decoding
-from attnworks.decoding import Hypothesis
+from attnworks.models import decoding
+from attnworks.models.decoding import Hypothesis
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from attnworks.decoding import greedy, sample
-from tests.decoding.decoding_helpers import BOS, EOS, Toy, sources, transformer
+from attnworks.models.decoding import greedy, sample
+from tests.models.decoding.decoding_helpers import BOS, EOS, Toy, sources, transformer
 
 DRAWS = 20_011
 ASKED: dict[str, Any] = {"bos": BOS, "eos": EOS}

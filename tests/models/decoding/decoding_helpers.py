@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnworks.decoding import Hypothesis, length_penalty
 from attnworks.models import AttentionConfig, Recurrent, RecurrentConfig, Transformer, TransformerConfig, build
+from attnworks.models.decoding import Hypothesis, length_penalty
 
 BOS, EOS = 1, 2
 SENTENCES, SOURCE, SOURCE_VOCABULARY, VOCABULARY = 5, 7, 17, 11

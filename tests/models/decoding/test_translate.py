@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from attnworks.decoding import Hypothesis, greedy
-from attnworks.decoding.translate import NOTHING, decode_sentences, longest_target
 from attnworks.models import AttentionConfig, TransformerConfig, build
+from attnworks.models.decoding import Hypothesis, greedy
+from attnworks.models.decoding.translate import NOTHING, decode_sentences, longest_target
 from attnworks.text.vocabulary import BOS, EOS, PAD, Vocabulary
 from tests.model_helpers import filled
 

@@ -7,10 +7,10 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from attnworks.decoding.beam import beam
-from attnworks.decoding.greedy import greedy
-from attnworks.decoding.hypothesis import Hypothesis
-from attnworks.decoding.writer import Writer
+from attnworks.models.decoding.beam import beam
+from attnworks.models.decoding.candidates import Hypothesis
+from attnworks.models.decoding.greedy import greedy
+from attnworks.models.decoding.writer import Writer
 from attnworks.text.batches import pad
 from attnworks.text.vocabulary import BOS, EOS, Vocabulary
 

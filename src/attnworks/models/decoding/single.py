@@ -8,12 +8,12 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attnworks.decoding.arguments import check_eos, check_longest
-from attnworks.decoding.evaluating import evaluating
-from attnworks.decoding.frontier import Frontier
-from attnworks.decoding.hypothesis import Hypothesis
-from attnworks.decoding.normaliser import logprobs
-from attnworks.decoding.writer import Writer
+from attnworks.models.decoding.arguments import check_eos, check_longest
+from attnworks.models.decoding.candidates import Hypothesis
+from attnworks.models.decoding.frontier import Frontier
+from attnworks.models.decoding.normaliser import logprobs
+from attnworks.models.decoding.writer import Writer
+from attnworks.models.modes import evaluating
 
 Choose = Callable[[Float[Tensor, "s w"]], Int[Tensor, "s 1"]]
 """The next token of each sentence, given the scores of all tokens."""

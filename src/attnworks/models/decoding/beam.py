@@ -6,15 +6,15 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from attnworks.decoding.arguments import check_beam, check_eos, check_longest
-from attnworks.decoding.evaluating import evaluating
-from attnworks.decoding.extensions import Extensions, best_extensions, endings, going_on
-from attnworks.decoding.finished import Finished
-from attnworks.decoding.frontier import Frontier
-from attnworks.decoding.hypothesis import Hypothesis
-from attnworks.decoding.length import best_reachable, length_penalty
-from attnworks.decoding.tree import BeamObserver, BeamStep, Candidate
-from attnworks.decoding.writer import Writer
+from attnworks.models.decoding.arguments import check_beam, check_eos, check_longest
+from attnworks.models.decoding.candidates import Hypothesis
+from attnworks.models.decoding.extensions import Extensions, best_extensions, endings, going_on
+from attnworks.models.decoding.finished import Finished
+from attnworks.models.decoding.frontier import Frontier
+from attnworks.models.decoding.length import best_reachable, length_penalty
+from attnworks.models.decoding.tree import BeamObserver, BeamStep, Candidate
+from attnworks.models.decoding.writer import Writer
+from attnworks.models.modes import evaluating
 
 
 def beam(

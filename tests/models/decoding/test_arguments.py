@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from attnworks.core.errors import UsageError
-from attnworks.decoding import Writer, beam, greedy, sample
 from attnworks.models import Recurrent, Transformer
-from tests.decoding.decoding_helpers import BOS, EOS, Toy
+from attnworks.models.decoding import Writer, beam, greedy, sample
+from tests.models.decoding.decoding_helpers import BOS, EOS, Toy
 
 TOY = Toy.random(2, 3, 2)
 

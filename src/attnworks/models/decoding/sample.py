@@ -6,11 +6,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attnworks.decoding.arguments import check_sampling
-from attnworks.decoding.hypothesis import Hypothesis
-from attnworks.decoding.largest import largest
-from attnworks.decoding.single import write
-from attnworks.decoding.writer import Writer
+from attnworks.models.decoding.arguments import check_sampling
+from attnworks.models.decoding.candidates import Hypothesis
+from attnworks.models.decoding.largest import largest
+from attnworks.models.decoding.single import write
+from attnworks.models.decoding.writer import Writer
 
 
 def sample(

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attnworks.decoding.largest import largest
+from attnworks.models.decoding.largest import largest
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attnworks.decoding.hypothesis import Hypothesis
-from attnworks.decoding.single import write
-from attnworks.decoding.writer import Writer
+from attnworks.models.decoding.candidates import Hypothesis
+from attnworks.models.decoding.single import write
+from attnworks.models.decoding.writer import Writer
 
 
 def greedy(

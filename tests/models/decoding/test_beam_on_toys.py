@@ -11,8 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnworks.decoding import BeamStep, beam, best_reachable, greedy, length_penalty
-from tests.decoding.decoding_helpers import BOS, EOS, Toy, beam_by_lists, same
+from attnworks.models.decoding import BeamStep, beam, best_reachable, greedy, length_penalty
+from tests.models.decoding.decoding_helpers import BOS, EOS, Toy, beam_by_lists, same
 
 SEEDS = st.integers(0, 10_000)
 ALPHAS = st.sampled_from([0.0, 0.6, 1.0, 2.5])
@@ -59,7 +59,7 @@ def test_early_stop_saves_steps_and_loses_nothing(monkeypatch: pytest.MonkeyPatc
     steps: list[BeamStep] = []
     early = beam(toy, toy.source, observe=steps.append, **asked)
     saved = 97 * 7 - len(steps)
-    module = importlib.import_module("attnworks.decoding.beam")
+    module = importlib.import_module("attnworks.models.decoding.beam")
     monkeypatch.setattr(module, "best_reachable", lambda logprob, longest, alpha: torch.zeros_like(logprob))
     assert beam(toy, toy.source, **asked) == early
     assert saved > 97

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from attnworks.decoding import Hypothesis, beam, greedy, length_penalty, sample
-from tests.decoding.decoding_helpers import (
+from attnworks.models.decoding import Hypothesis, beam, greedy, length_penalty, sample
+from tests.models.decoding.decoding_helpers import (
     BOS,
     EOS,
     MODELS,

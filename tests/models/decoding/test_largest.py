@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from attnworks.core.errors import UsageError
 from attnworks.core.notation import tolerance
-from attnworks.decoding.largest import WORTH_FOLDING, largest
-from attnworks.decoding.normaliser import logprobs
+from attnworks.models.decoding.largest import WORTH_FOLDING, largest
+from attnworks.models.decoding.normaliser import logprobs
 
 
 def sorted_out(x: torch.Tensor, k: int) -> tuple[list[object], list[object]]:

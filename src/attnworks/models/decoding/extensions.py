@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attnworks.decoding.largest import largest
-from attnworks.decoding.normaliser import logprobs
+from attnworks.models.decoding.largest import largest
+from attnworks.models.decoding.normaliser import logprobs
 
 
 class Extensions(NamedTuple):
