@@ -14,8 +14,7 @@ from torch import Tensor
 from attnworks.claims.contract import CLAIMS, Claim, in_order
 from attnworks.claims.laws import OF_LAYERS, OF_STACKS, Law, Layer
 from attnworks.claims.sides import Sides, number
-from attnworks.models.modes import evaluating
-from attnworks.models.widened import InFloat64
+from attnworks.models.modes import InFloat64, evaluating
 from attnworks.text.passages import Passage
 from attnworks.text.tokens import TextBatch
 from attnworks.traces.forward import record_forward

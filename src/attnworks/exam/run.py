@@ -13,8 +13,7 @@ from attnworks.exam.lineage import LINEAGE, lineage_of
 from attnworks.exam.pinning import one_sentence, pin_maps
 from attnworks.exam.plan import choose_measures, fit_to_maps, without_weights
 from attnworks.measures.contract import Setting
-from attnworks.models.modes import held_still
-from attnworks.models.widened import InFloat64
+from attnworks.models.modes import InFloat64, held_still
 from attnworks.receipt import Receipt
 from attnworks.text.passages import Passage, from_texts
 from attnworks.traces.removing import without

@@ -26,7 +26,8 @@ from attnworks.hf import quiet
 from attnworks.hf.anatomy import ModelKind, model_kind
 from attnworks.hf.folder import PREFIX, is_reshaped, open_reshaped
 from attnworks.hf.heads import ENTRY
-from attnworks.models.folder import PICKLES, cast
+from attnworks.models.folder import PICKLES
+from attnworks.models.modes import cast
 
 CONFIG, WEIGHTS, INDEX, ADAPTER = (
     "config.json",

@@ -93,13 +93,6 @@ def fill(model: nn.Module, tensors: dict[str, Tensor]) -> None:
         tensor.data = torch.empty_like(tensor, dtype=tensors[name].dtype).copy_(tensors[name])
 
 
-def cast(model: nn.Module, dtype: torch.dtype) -> None:
-    """All that a folder stores, in this type; what a model computes by itself, as rotary frequencies, stays."""
-    for tensor in tensors_of(model).values():
-        if tensor.is_floating_point():
-            tensor.data = tensor.data.to(dtype)
-
-
 def fingerprint(model: nn.Module) -> str:
     """A hash of all tensors of a model, by name: equal for models that are equal bit for bit."""
     return sha256(canonical({name: describe(tensor) for name, tensor in tensors_of(model).items()}))

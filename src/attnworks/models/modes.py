@@ -1,4 +1,7 @@
-"""A model held still while it is looked at."""
+"""A model held still while it is looked at.
+
+A model in float64 for a while.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+
+from attnworks.core.tensors import tensors_of
 
 
 @contextmanager
@@ -27,3 +32,28 @@ def held_still(model: object) -> Iterator[None]:
     finally:
         for part in training:
             part.training = True
+
+
+class InFloat64:
+    """The model in float64 for a while, where differences between tokens may become tiny; then each part as it was."""
+
+    def __init__(self, model: nn.Module, wanted: bool) -> None:
+        self.before: list[tuple[Tensor, torch.dtype]] = []
+        if wanted:
+            everything = (*model.parameters(), *model.buffers())
+            self.before = [(tensor, tensor.dtype) for tensor in everything if tensor.is_floating_point()]
+
+    def __enter__(self) -> None:
+        for tensor, _ in self.before:
+            tensor.data = tensor.data.double()
+
+    def __exit__(self, *_: object) -> None:
+        for tensor, dtype in self.before:
+            tensor.data = tensor.data.to(dtype)
+
+
+def cast(model: nn.Module, dtype: torch.dtype) -> None:
+    """All that a folder stores, in this type; what a model computes by itself, as rotary frequencies, stays."""
+    for tensor in tensors_of(model).values():
+        if tensor.is_floating_point():
+            tensor.data = tensor.data.to(dtype)

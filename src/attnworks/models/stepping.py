@@ -1,9 +1,12 @@
-"""Writing one token at a time: what a model remembers between steps, for many sentences and several beams of each."""
+"""Writing one token at a time: what a model remembers between steps, for many sentences and several beams of each.
+
+What decoding needs of a model.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -109,3 +112,16 @@ def _rows(sentences: int, beams: int, origin: Int[Tensor, "s beams"]) -> Int[Ten
 def _rows_of(sentences: Int[Tensor, " kept"], beams: int) -> Int[Tensor, " n"]:
     """All rows that belong to these sentences."""
     return (sentences[:, None] * beams + torch.arange(beams, device=sentences.device)).flatten()
+
+
+@runtime_checkable
+class Writer(Protocol):
+    """A model that writes one token at a time and remembers what it wrote in a State."""
+
+    def start(self, source: Int[Tensor, "s i"], padding: Bool[Tensor, "s i"] | None = None) -> State:
+        """The state before the first target token, with one hypothesis for each sentence."""
+        ...
+
+    def step(self, tokens: Int[Tensor, "s beams"], state: Any) -> tuple[Float[Tensor, "s beams w"], State]:
+        """Scores before softmax of the token after these, and the state that remembers these."""
+        ...

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from attnworks.core.checks import LARGEST_FLOAT
 from attnworks.core.errors import AttnworksError, UsageError
 from attnworks.core.progress import Watch, silently
-from attnworks.models.folder import cast
-from attnworks.models.modes import evaluating
+from attnworks.models.modes import cast, evaluating
 from attnworks.text.tokens import TextBatch
 from attnworks.traces.judging import Judge
 from attnworks.traces.layer import StreamTrace

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from attnworks.core.errors import UsageError
 from attnworks.core.notation import tolerance
-from attnworks.models.decoding.largest import WORTH_FOLDING, largest
-from attnworks.models.decoding.normaliser import logprobs
+from attnworks.models.decoding.candidates import WORTH_FOLDING, largest, logprobs
 
 
 def sorted_out(x: torch.Tensor, k: int) -> tuple[list[object], list[object]]:

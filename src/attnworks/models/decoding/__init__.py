@@ -15,13 +15,10 @@ Any model with `start` and `step` can write (`Writer`). A model in training mode
 writes and back afterwards, part by part; nothing written carries gradients.
 """
 
-from attnworks.models.decoding.beam import beam
+from attnworks.models.decoding.beam import BeamObserver, BeamStep, Candidate, beam, best_reachable, length_penalty
 from attnworks.models.decoding.candidates import Hypothesis
-from attnworks.models.decoding.greedy import greedy
-from attnworks.models.decoding.length import best_reachable, length_penalty
-from attnworks.models.decoding.sample import sample
-from attnworks.models.decoding.tree import BeamObserver, BeamStep, Candidate
-from attnworks.models.decoding.writer import Writer
+from attnworks.models.decoding.sample import greedy, sample
+from attnworks.models.stepping import Writer
 
 __all__ = [
     "BeamObserver",

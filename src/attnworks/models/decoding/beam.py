@@ -1,20 +1,162 @@
-"""Beam search."""
+"""Beam search.
+
+The length penalty, without which beam search prefers short sentences: every token lowers the probability.
+
+What a beam search tells those who watch it: enough to draw the tree it searched.
+
+The best hypotheses that ended.
+
+Hypotheses with one token more: which are the most probable, which of them end, which continue.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attnworks.models.decoding.arguments import check_beam, check_eos, check_longest
-from attnworks.models.decoding.candidates import Hypothesis
-from attnworks.models.decoding.extensions import Extensions, best_extensions, endings, going_on
-from attnworks.models.decoding.finished import Finished
-from attnworks.models.decoding.frontier import Frontier
-from attnworks.models.decoding.length import best_reachable, length_penalty
-from attnworks.models.decoding.tree import BeamObserver, BeamStep, Candidate
-from attnworks.models.decoding.writer import Writer
+from attnworks.models.decoding.candidates import (
+    Frontier,
+    Hypothesis,
+    check_beam,
+    check_eos,
+    check_longest,
+    largest,
+    logprobs,
+)
 from attnworks.models.modes import evaluating
+from attnworks.models.stepping import Writer
+
+
+class Extensions(NamedTuple):
+    """One-token extensions of the hypotheses of each sentence, the most probable first."""
+
+    parent: Int[Tensor, "s m"]
+    token: Int[Tensor, "s m"]
+    logprob: Float[Tensor, "s m"]
+
+    def at(self, places: Int[Tensor, "s p"]) -> Extensions:
+        return Extensions(*(part.gather(1, places) for part in self))
+
+    def first(self, count: int) -> Extensions:
+        return Extensions(*(part[:, :count] for part in self))
+
+
+def best_extensions(scores: Float[Tensor, "s beams w"], logprob: Float[Tensor, "s beams"], count: int) -> Extensions:
+    """The 2 * count best, or all if there are fewer.
+
+    Of at most `count` hypotheses each has one extension by eos, so that `count` others are among them. A hypothesis
+    contributes at most `count` that continue and one that ends: its count + 1 highest scores are enough, and softmax
+    does not change which these are.
+    """
+    highest, token = largest(scores, min(count + 1, scores.shape[-1]))
+    totals = (logprob.unsqueeze(-1) + logprobs(highest, scores, highest[..., :1])).flatten(1)
+    best, place = largest(totals, min(2 * count, totals.shape[1]))
+    parent = place.div(highest.shape[-1], rounding_mode="floor")
+    return Extensions(parent, token.flatten(1).gather(1, place), best)
+
+
+def endings(extensions: Extensions, eos: int) -> Bool[Tensor, "s m"]:
+    """Those that write eos with a probability above zero."""
+    return (extensions.token == eos) & (extensions.logprob > -torch.inf)
+
+
+def going_on(extensions: Extensions, eos: int, count: int) -> Extensions:
+    """The first `count` that do not write eos."""
+    places = torch.sort(extensions.token == eos, stable=True, dim=1).indices
+    return extensions.at(places[:, :count])
+
+
+@dataclass(frozen=True, eq=False)
+class Finished:
+    """The `best` finished hypotheses of each sentence in falling score; places not yet taken score -inf.
+
+    length   tokens, eos not included
+    """
+
+    tokens: Int[Tensor, "s best longest"]
+    length: Int[Tensor, "s best"]
+    logprob: Float[Tensor, "s best"]
+    score: Float[Tensor, "s best"]
+
+    @classmethod
+    def none(cls, sentences: int, best: int, longest: int, device: torch.device) -> Finished:
+        nothing = torch.full((sentences, best), -torch.inf, device=device)
+        tokens = torch.zeros(sentences, best, longest, dtype=torch.long, device=device)
+        return cls(tokens, torch.zeros_like(tokens[..., 0]), nothing, nothing)
+
+    def add(
+        self,
+        tokens: Int[Tensor, "s new longest"],
+        length: int,
+        logprob: Float[Tensor, "s new"],
+        score: Float[Tensor, "s new"],
+    ) -> Finished:
+        """The best of these and of new ones of one length; among equals, what finished first stays first."""
+        score, place = largest(torch.cat([self.score, score], 1), self.score.shape[1])
+        lengths = torch.cat([self.length, self.length.new_full(logprob.shape, length)], 1)
+        return Finished(
+            torch.cat([self.tokens, tokens], 1).gather(1, place.unsqueeze(-1).expand(-1, -1, tokens.shape[-1])),
+            lengths.gather(1, place),
+            torch.cat([self.logprob, logprob], 1).gather(1, place),
+            score,
+        )
+
+    def keep(self, rows: Int[Tensor, " kept"]) -> Finished:
+        return Finished(self.tokens[rows], self.length[rows], self.logprob[rows], self.score[rows])
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One token more on a hypothesis.
+
+    parent    place of that hypothesis in `kept` of the step before; 0, the empty hypothesis, in the first step
+    logprob   of the whole hypothesis with this token
+    """
+
+    parent: int
+    token: int
+    logprob: float
+
+
+@dataclass(frozen=True)
+class BeamStep:
+    """One step of the search for one sentence.
+
+    step    how many tokens the candidates have, from 1
+    kept    hypotheses that continue, the most probable first
+    ended   hypotheses that wrote eos in this step, the most probable first
+    """
+
+    sentence: int
+    step: int
+    kept: tuple[Candidate, ...]
+    ended: tuple[Candidate, ...]
+
+
+BeamObserver = Callable[[BeamStep], object]
+
+
+def length_penalty(length: int, alpha: float) -> float:
+    """lp(n) = ((5 + n) / 6)^alpha; a hypothesis of n tokens, eos included, scores logprob / lp(n).
+
+    Source: Wu et al. 2016 (GNMT), eq. 14.
+    """
+    return ((5 + length) / 6) ** alpha
+
+
+def best_reachable(logprob: Float[Tensor, "*a"], longest: int, alpha: float) -> Float[Tensor, "*a"]:
+    """No ending of an unfinished hypothesis with log-probability s scores above s / lp(longest).
+
+    Each further token adds log p <= 0, so that the ending has s' <= s <= 0 and scores s' / lp(n) <= s / lp(n);
+    and s / lp(n) <= s / lp(longest) for n <= longest, since s <= 0 and lp grows with n.
+    Holds when: alpha >= 0. Rounding keeps it true, because sums and quotients round monotonically.
+    """
+    return logprob / length_penalty(longest, alpha)
 
 
 def beam(

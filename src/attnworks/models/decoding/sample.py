@@ -1,16 +1,78 @@
-"""Sampling: tokens drawn from the model's distribution, whole or cut to its more probable part."""
+"""Sampling: tokens drawn from the model's distribution, whole or cut to its more probable part.
+
+One hypothesis for each sentence: the loop that greedy decoding and sampling share.
+
+Greedy decoding: the most probable token, again and again.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attnworks.models.decoding.arguments import check_sampling
-from attnworks.models.decoding.candidates import Hypothesis
-from attnworks.models.decoding.largest import largest
-from attnworks.models.decoding.single import write
-from attnworks.models.decoding.writer import Writer
+from attnworks.models.decoding.candidates import (
+    Frontier,
+    Hypothesis,
+    check_eos,
+    check_longest,
+    check_sampling,
+    largest,
+    logprobs,
+)
+from attnworks.models.modes import evaluating
+from attnworks.models.stepping import Writer
+
+Choose = Callable[[Float[Tensor, "s w"]], Int[Tensor, "s 1"]]
+"""The next token of each sentence, given the scores of all tokens."""
+
+
+def write(
+    model: Writer,
+    source: Int[Tensor, "s i"],
+    padding: Bool[Tensor, "s i"] | None,
+    *,
+    bos: int,
+    eos: int,
+    longest: int,
+    choose: Choose,
+) -> list[Hypothesis]:
+    """Write by `choose` until eos or `longest` tokens; sentences that are done leave the batch."""
+    check_longest(longest)
+    if not len(source):
+        return []
+    written: dict[int, Hypothesis] = {}
+    frontier = Frontier.start(source, longest)
+    token = source.new_full((len(source), 1), bos)
+    with evaluating(model):
+        state = model.start(source, padding)
+        for length in range(1, longest + 1):
+            scores, state = model.step(token, state)
+            check_eos(eos, scores.shape[-1])
+            scores = scores.squeeze(1)
+            token = choose(scores)
+            gained = logprobs(scores.gather(1, token), scores, scores.amax(-1, keepdim=True))
+            frontier = frontier.grown(torch.zeros_like(token), token, frontier.logprob + gained, length)
+            over = (token[:, 0] == eos) | (length == longest)
+            if over.any():
+                stay = (~over).nonzero().squeeze(1)
+                written |= _read(frontier.keep(over.nonzero().squeeze(1)), length, eos)
+                if not len(stay):
+                    break
+                token, frontier, state = token[stay], frontier.keep(stay), state.keep(stay)
+    return [written[sentence] for sentence in range(len(source))]
+
+
+def _read(frontier: Frontier, length: int, eos: int) -> dict[int, Hypothesis]:
+    """Hypotheses of this many tokens, with or without eos at the end."""
+    hypotheses: dict[int, Hypothesis] = {}
+    rows = zip(frontier.sentence.tolist(), frontier.tokens[:, 0].tolist(), frontier.logprob[:, 0].tolist(), strict=True)
+    for sentence, tokens, logprob in rows:
+        finished = tokens[length - 1] == eos
+        hypotheses[sentence] = Hypothesis(tuple(tokens[: length - finished]), logprob, logprob, finished)
+    return hypotheses
 
 
 def sample(
@@ -51,3 +113,24 @@ def _tempered(scores: Float[Tensor, "s k"], temperature: float) -> Float[Tensor,
     """softmax(S / temperature) in float64, for any temperature above zero: the highest score is brought to 0 first."""
     scores = scores.double()
     return ((scores - scores.amax(-1, keepdim=True)) / temperature).softmax(-1)
+
+
+def greedy(
+    model: Writer,
+    source: Int[Tensor, "s i"],
+    padding: Bool[Tensor, "s i"] | None = None,
+    *,
+    bos: int,
+    eos: int,
+    longest: int,
+) -> list[Hypothesis]:
+    """y_t = argmax_y p(y | y_<t, x) until eos or `longest` tokens (eos counts); of equals, the lower token.
+
+    Source: Conti 2024, section 1.2.5 (S4.61).
+    Departs: this is the most probable token at each step, not the most probable sentence (S4.11).
+    """
+    return write(model, source, padding, bos=bos, eos=eos, longest=longest, choose=_most_probable)
+
+
+def _most_probable(scores: Float[Tensor, "s w"]) -> Int[Tensor, "s 1"]:
+    return scores.argmax(-1, keepdim=True)

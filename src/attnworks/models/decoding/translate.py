@@ -9,8 +9,8 @@ from torch import Tensor
 
 from attnworks.models.decoding.beam import beam
 from attnworks.models.decoding.candidates import Hypothesis
-from attnworks.models.decoding.greedy import greedy
-from attnworks.models.decoding.writer import Writer
+from attnworks.models.decoding.sample import greedy
+from attnworks.models.stepping import Writer
 from attnworks.text.batches import pad
 from attnworks.text.vocabulary import BOS, EOS, Vocabulary
 
