@@ -25,7 +25,7 @@ from attnworks.models import (
 from attnworks.models.anatomy import BlockAnatomy
 from attnworks.models.block import Block
 from attnworks.models.folder import CONFIG, MANIFEST
-from attnworks.models.parts import FeedForward, LayerNorm
+from attnworks.models.layers import FeedForward, LayerNorm
 from attnworks.traces.forward import run_watched, stream_identity_error
 
 T = TypeVar("T")

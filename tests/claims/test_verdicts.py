@@ -7,7 +7,7 @@ import pytest
 from attnworks.claims import Verdict, claim
 from attnworks.claims.conti.softmax import median_gradients
 from attnworks.claims.drawing import Draw
-from attnworks.models.positions import least_distance
+from attnworks.theory.positions import least_distance
 
 SAME_SLIP = ("S0.2", "S0.9", "S0.23", "S4.40", "S4.44", "S4.111", "S4.120")
 """A wrong side, order, index or scale in a formula whose right form is true."""

@@ -18,7 +18,7 @@ from attnworks.core.errors import UsageError
 from attnworks.linalg.residual import relative_residual
 from attnworks.models import AttentionConfig, PureConfig, TransformerConfig, build, load, preset, save
 from attnworks.models.counting import Blueprint, count_parameters
-from attnworks.models.parts import LayerNorm
+from attnworks.models.layers import LayerNorm
 from tests.helpers import unchecked
 
 ATTENTION = AttentionConfig(heads=2, d_k=3, d_v=5)

@@ -33,7 +33,7 @@ from attnworks.linalg.growing import Reservoir, whitened_direction
 from attnworks.linalg.line_search import Found
 from attnworks.measures.growth_statistic import CHECK, LEARN, SEARCH
 from attnworks.models import AttentionConfig, Transformer, TransformerConfig, build
-from attnworks.models.parts import Output
+from attnworks.models.layers import Output
 from attnworks.objectives.own_callable import OwnCallable
 from attnworks.objectives.text import Outputs
 from attnworks.reshape.growth import score as growth_score

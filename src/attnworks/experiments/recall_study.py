@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from attnworks.models import AttentionConfig, Transformer, TransformerConfig, build
-from attnworks.models.parts import Embedding, Output
+from attnworks.models.layers import Embedding, Output
 from attnworks.objectives.own_callable import OwnCallable
 from attnworks.objectives.text import Outputs
 from attnworks.text.tokens import TextBatch, TokenRow, count_rarity

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from attnworks.attention import Mask
 from attnworks.models.config import AttentionConfig, NormKind, NormOrder
+from attnworks.models.layers import Dropout, FeedForward, LayerNorm
 from attnworks.models.multihead import MultiHead
 from attnworks.models.observe import Observer
-from attnworks.models.parts import Dropout, FeedForward, LayerNorm
 from attnworks.models.stepping import KeysValues
 
 

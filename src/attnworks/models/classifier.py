@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from attnworks.models.config import TransformerConfig
-from attnworks.models.parts import Output
+from attnworks.models.layers import Output
 from attnworks.models.transformer import Transformer
 from attnworks.studies.tasks.contract import Readout
 

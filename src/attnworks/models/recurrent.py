@@ -14,8 +14,8 @@ from attnworks.attention import Context, Geometry, Mask, MechanismSpec
 from attnworks.attention.heads import Scoring
 from attnworks.core.errors import UsageError
 from attnworks.models.config import RecurrentConfig
+from attnworks.models.layers import Dropout, Embedding, Output
 from attnworks.models.observe import Observation, Observer
-from attnworks.models.parts import Dropout, Embedding, Output
 from attnworks.models.stepping import RecurrentState
 
 State = Tensor | tuple[Tensor, Tensor]

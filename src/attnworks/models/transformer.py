@@ -12,11 +12,11 @@ from attnworks.attention import Mask
 from attnworks.core.errors import UsageError
 from attnworks.models.block import Block, Wiring
 from attnworks.models.config import AttentionConfig, TransformerConfig
+from attnworks.models.layers import Dropout, Embedding, LayerNorm, Output
 from attnworks.models.multihead import tie_layers
 from attnworks.models.observe import Observer
-from attnworks.models.parts import Dropout, Embedding, LayerNorm, Output
-from attnworks.models.positions import Positions
 from attnworks.models.stepping import KeysValues, Memory, TransformerState
+from attnworks.theory.positions import Positions
 
 
 class Transformer(nn.Module):

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from attnworks.linalg.cross_entropy import linear_cross_entropy
-from attnworks.models.parts import Output
+from attnworks.models.layers import Output
 from attnworks.objectives.contract import OBJECTIVES, Loss
 from attnworks.text.batches import Batch
 

@@ -19,7 +19,7 @@ from attnworks.claims.filling import filled
 from attnworks.claims.sides import at_most, more, same
 from attnworks.models import AttentionConfig, MultiHead, PureConfig, build
 from attnworks.models.block import Block, Wiring
-from attnworks.models.parts import FeedForward, LayerNorm
+from attnworks.models.layers import FeedForward, LayerNorm
 
 Rows = Annotated[int, Between(1, 13)]
 Several = Annotated[int, Between(2, 13)]

@@ -19,7 +19,7 @@ from attnworks.claims.filling import filled
 from attnworks.claims.sides import same
 from attnworks.claims.together import together
 from attnworks.models import AttentionConfig, MultiHead
-from attnworks.models.parts import Output
+from attnworks.models.layers import Output
 
 Rows = Annotated[int, Between(1, 13)]
 Several = Annotated[int, Between(2, 13)]

@@ -15,8 +15,8 @@ from attnworks.claims.filling import filled
 from attnworks.claims.sides import more, same
 from attnworks.claims.together import together
 from attnworks.models import AttentionConfig, MultiHead, TransformerConfig, build, preset
-from attnworks.models.parts import Embedding
-from attnworks.models.positions import (
+from attnworks.models.layers import Embedding
+from attnworks.theory.positions import (
     Positions,
     frequencies,
     least_distance,

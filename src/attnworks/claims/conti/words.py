@@ -20,7 +20,7 @@ from attnworks.claims.sides import more, same
 from attnworks.claims.together import together
 from attnworks.linalg.cross_entropy import linear_cross_entropy
 from attnworks.models import AttentionConfig, RecurrentConfig, TransformerConfig, build
-from attnworks.models.parts import Embedding
+from attnworks.models.layers import Embedding
 
 Vocabulary = Annotated[int, Between(2, 23)]
 Width = Annotated[int, Between(1, 17)]

@@ -17,7 +17,7 @@ from attnworks.claims.sides import Number, same
 from attnworks.claims.together import together
 from attnworks.linalg.lowrank import lowrank_fit
 from attnworks.linalg.norms import composite, induced_inf, induced_one
-from attnworks.models.parts import LayerNorm
+from attnworks.models.layers import LayerNorm
 
 Width = Annotated[int, Between(2, 11)]
 Trap = tuple[Number, Number]

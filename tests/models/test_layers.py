@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from attnworks.models.config import NormKind
-from attnworks.models.parts import Embedding, FeedForward, LayerNorm
+from attnworks.models.layers import Embedding, FeedForward, LayerNorm
 from tests.model_helpers import FLOATS, close, filled, gradient, randn, tokens
 
 B, N, D_E, D_FF, VOCABULARY = 2, 5, 7, 11, 13

@@ -8,8 +8,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from attnworks.core.tensors import safe_sqrt, widened
-from attnworks.linalg.dropout import dropout
 from attnworks.models.config import NormKind
+from attnworks.models.dropout import dropout
 
 
 class Embedding(nn.Module):
