@@ -14,7 +14,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from attnworks.models.presets import PRESETS
+from attnworks.models.build import PRESETS
 from attnworks.training.run import Run
 from tests.tiny_models import TINY, WORDS, transformers
 from tests.training.training_helpers import SMALL, recipe, write_pairs

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from attnworks.cli import main
 from attnworks.models import AttentionConfig, TransformerConfig
-from attnworks.models.presets import PRESETS
+from attnworks.models.build import PRESETS
 
 SMALL = TransformerConfig(
     vocabulary=4,

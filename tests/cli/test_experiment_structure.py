@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from attnworks.cli import main
 from attnworks.experiments.structure import families
-from attnworks.models.presets import PRESETS
+from attnworks.models.build import PRESETS
 from tests.cli.test_experiment import SMALL
 
 

@@ -13,8 +13,8 @@ from click.testing import CliRunner, Result
 
 import attnworks
 from attnworks.cli import main
+from attnworks.models.build import PRESETS
 from attnworks.models.folder import fingerprint
-from attnworks.models.presets import PRESETS
 from attnworks.receipt import Healing, Receipt
 from attnworks.reshape.history import receipts
 from tests.exam_helpers import LINES, tiny_folder, tiny_run, write_lines

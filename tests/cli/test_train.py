@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 
 from attnworks.cli import main
 from attnworks.core.sealed import LAST, pointed_at
-from attnworks.models.presets import PRESETS
+from attnworks.models.build import PRESETS
 from attnworks.training.run import Run, read_recipe
 from tests.training.training_helpers import SMALL, metrics_of, state_of, write_pairs
 

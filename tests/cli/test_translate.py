@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from attnworks.cli import main
-from attnworks.models.presets import PRESETS
+from attnworks.models.build import PRESETS
 from attnworks.text.vocabulary import Vocabulary
 from attnworks.training.run import Run
 from tests.training.training_helpers import SMALL, recipe, write_pairs

@@ -14,7 +14,7 @@ from attnworks.core.team import Team
 from attnworks.exam.examiner import Request
 from attnworks.exam.run import run_examination
 from attnworks.measures.reading import Reading
-from attnworks.models.presets import PRESETS
+from attnworks.models.build import PRESETS
 from attnworks.text.passages import Passage, Side
 from attnworks.text.readers.grammar import grammar_passages
 from attnworks.traces.subject import examinee_of

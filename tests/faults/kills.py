@@ -16,7 +16,7 @@ import torch
 from attnworks.core.errors import FolderError
 from attnworks.core.sealed import LAST, pointed_at
 from attnworks.models import AttentionConfig, PureConfig, build, load, save
-from attnworks.models.presets import PRESETS
+from attnworks.models.build import PRESETS
 from attnworks.training.checkpoint import checkpoints
 from attnworks.training.run import Run
 from attnworks.training.trained import open_run

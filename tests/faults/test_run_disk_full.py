@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from attnworks.core import sealed
 from attnworks.core.errors import AttnworksError, FolderError
 from attnworks.core.sealed import LAST, pointed_at
-from attnworks.models.presets import PRESETS
+from attnworks.models.build import PRESETS
 from attnworks.training.run import Run
 from tests.training.training_helpers import SMALL, StopAfter, metrics_of, recipe, state_of, write_pairs
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from attnworks.core.errors import AttnworksError
-from attnworks.models.presets import PRESETS
+from attnworks.models.build import PRESETS
 from attnworks.text.vocabulary import Vocabulary
 from attnworks.training.run import Run
 from attnworks.training.trained import open_run

@@ -31,7 +31,7 @@ from attnworks.linalg.paths import (
 from attnworks.linalg.residual import relative_residual
 from attnworks.models import PureAttention
 from attnworks.models.anatomy import own_anatomy
-from attnworks.models.observe import Observation
+from attnworks.models.multihead import Observation
 from tests.helpers import assert_close
 from tests.model_helpers import attention_config, filled, pure_config, the
 

@@ -22,7 +22,7 @@ from attnworks.measures.rollout import Rollout
 from attnworks.models import PureAttention
 from attnworks.models.anatomy import BlockAnatomy, Part
 from attnworks.models.layers import LayerNorm
-from attnworks.models.observe import Observation
+from attnworks.models.multihead import Observation
 from attnworks.reshape.surgery import anatomy_of
 from attnworks.text.tokens import Tokens
 from attnworks.traces.forward import BlockTrace, ForwardTrace, PartTrace

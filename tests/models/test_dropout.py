@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from attnworks.models.dropout import LEVELS, dropout
+from attnworks.models.layers import LEVELS, dropout
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from attnworks.core.errors import UsageError
 from attnworks.models.config import PositionKind
-from attnworks.theory.positions import Positions, frequencies, shift_matrix, sinusoid
+from attnworks.models.layers import Positions, frequencies, sinusoid
+from attnworks.theory.positions import shift_matrix
 from tests.model_helpers import FLOATS, SOURCE, VOCABULARY, close, randn, tokens, transformer
 
 B, N, D = 3, 5, 14

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from attnworks.core.errors import UsageError
 from attnworks.models import Transformer, build
 from attnworks.models.block import Block
-from attnworks.models.layers import Dropout
-from attnworks.theory.positions import sinusoid
+from attnworks.models.layers import Dropout, sinusoid
 from tests.model_helpers import (
     BATCH,
     D_E,

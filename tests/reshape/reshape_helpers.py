@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from attnworks.models import AttentionConfig, Transformer, TransformerConfig, build
-from attnworks.models.presets import PRESETS
+from attnworks.models.build import PRESETS
 from attnworks.objectives.choosing import choose
 from attnworks.receipt import Receipt
 from attnworks.reshape.carrying_out import Care, carry_out

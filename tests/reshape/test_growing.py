@@ -20,8 +20,8 @@ from attnworks.core.errors import UsageError
 from attnworks.core.json_records import parse
 from attnworks.models import AttentionConfig, MultiHead, Transformer
 from attnworks.models.anatomy import attention_layers, heads_of
+from attnworks.models.build import PRESETS
 from attnworks.models.folder import fingerprint
-from attnworks.models.presets import PRESETS
 from attnworks.receipt import Receipt
 from attnworks.reshape import NoBottleneckError
 from attnworks.reshape.carrying_out import Care, carry_out

@@ -10,7 +10,7 @@ from rich.console import Console
 from attnworks.cli.receipt_display import receipt_shown
 from attnworks.cli.train_display import _grown
 from attnworks.linalg.growing import whitened_direction
-from attnworks.models.presets import PRESETS
+from attnworks.models.build import PRESETS
 from attnworks.reshape import grow_in_training, growing, growth_methods
 from attnworks.reshape.carrying_out import Care, carry_out
 from attnworks.reshape.growing import Grow, settle

@@ -20,8 +20,8 @@ from attnworks.core.errors import AttnworksError, UsageError
 from attnworks.linalg import line_search
 from attnworks.models import build
 from attnworks.models.anatomy import attention_layers
+from attnworks.models.build import PRESETS
 from attnworks.models.folder import fingerprint
-from attnworks.models.presets import PRESETS
 from attnworks.receipt import Receipt
 from attnworks.reshape import ranking
 from attnworks.reshape.carrying_out import Care, carry_out

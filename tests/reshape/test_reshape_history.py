@@ -17,8 +17,8 @@ from attnworks.cli import main
 from attnworks.core.errors import AttnworksError, FolderError, UsageError
 from attnworks.core.sealed import BEST, LAST, best_of, pointed_at, seal, sha256
 from attnworks.models import Transformer
+from attnworks.models.build import PRESETS
 from attnworks.models.folder import fingerprint
-from attnworks.models.presets import PRESETS
 from attnworks.receipt import Receipt
 from attnworks.reshape.carrying_out import Care
 from attnworks.reshape.history import Place, receipts, undo, write_outcome

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnworks.core.errors import UsageError
-from attnworks.theory.positions import least_distance, longest_wavelength, sinusoid, sinusoid_complex
+from attnworks.models.layers import sinusoid
+from attnworks.theory.positions import least_distance, longest_wavelength, sinusoid_complex
 from tests.helpers import assert_close
 
 PAIRS = st.integers(1, 11)

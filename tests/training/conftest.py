@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from attnworks.models.presets import PRESETS
+from attnworks.models.build import PRESETS
 from tests.training.training_helpers import SMALL, write_pairs
 
 

@@ -14,7 +14,7 @@ import pytest
 from attnworks.core.errors import FolderError, UnknownNameError, UsageError
 from attnworks.core.sealed import BEST, LAST, best_of, point, pointed_at, read_sealed, seal
 from attnworks.models import Recurrent, Transformer, load
-from attnworks.models.presets import PRESETS
+from attnworks.models.build import PRESETS
 from attnworks.objectives import Seq2Seq
 from attnworks.text.vocabulary import Vocabulary
 from attnworks.training import checkpoint, run

@@ -14,8 +14,7 @@ from attnworks.claims.drawing import Draw
 from attnworks.linalg.bounds import HeadSizes, diameter, head_sizes
 from attnworks.linalg.paths import Hop, Step
 from attnworks.models.config import AttentionConfig, PureConfig
-from attnworks.models.multihead import MultiHead
-from attnworks.models.observe import Observation
+from attnworks.models.multihead import MultiHead, Observation
 from attnworks.models.pure import PureAttention
 
 

@@ -30,7 +30,7 @@ from attnworks.linalg.norms import entrywise_max, frobenius, induced_inf, spectr
 from attnworks.linalg.paths import path_counts, paths_by_length
 from attnworks.linalg.residual import best_row, relative_residual, residual, residual_norm
 from attnworks.linalg.spectrum import second_ratio, singular_values
-from attnworks.models.observe import Observation
+from attnworks.models.multihead import Observation
 
 Rows = Annotated[int, Between(2, 13)]
 Width = Annotated[int, Between(1, 7)]

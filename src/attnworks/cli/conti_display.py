@@ -16,7 +16,7 @@ from attnworks.cli.train_display import Display, stop_on_signal
 from attnworks.core.errors import FolderError
 from attnworks.core.folders import entries, read_file
 from attnworks.experiments.conti import MAPS, RESULTS, conti
-from attnworks.models.presets import PRESETS, preset
+from attnworks.models.build import PRESETS, preset
 from attnworks.reports.heads import draw_heads
 from attnworks.training.events import Watcher
 from attnworks.training.recipe import Recipe

@@ -127,9 +127,9 @@ def _find_config(name: str) -> ModelConfig:
     from attnworks.core.errors import FolderError
     from attnworks.core.registry import unknown_name
     from attnworks.core.sealed import best_of
+    from attnworks.models.build import PRESETS
     from attnworks.models.counting import PUBLISHED
     from attnworks.models.folder import CONFIG, read_config_file
-    from attnworks.models.presets import PRESETS
 
     if name in PRESETS:
         return PRESETS[name]

@@ -16,7 +16,7 @@ from attnworks.experiments import collapse
 from attnworks.experiments.collapse import check_size
 from attnworks.linalg.paths import Hop, Step, path_counts, paths_by_length
 from attnworks.linalg.residual import relative_residual
-from attnworks.models.observe import Observation
+from attnworks.models.multihead import Observation
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,11 +1,9 @@
 """Models: frozen configs in, torch modules out."""
 
-from attnworks.models.build import Model, build
+from attnworks.models.build import PRESETS, Model, build, preset
 from attnworks.models.config import AttentionConfig, ModelConfig, PureConfig, RecurrentConfig, TransformerConfig
 from attnworks.models.folder import load, save
-from attnworks.models.multihead import MultiHead
-from attnworks.models.observe import Observation, Observer
-from attnworks.models.presets import PRESETS, preset
+from attnworks.models.multihead import MultiHead, Observation, Observer
 from attnworks.models.pure import PureAttention
 from attnworks.models.recurrent import Recurrent
 from attnworks.models.transformer import Transformer

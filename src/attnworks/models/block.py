@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from attnworks.attention import Mask
 from attnworks.models.config import AttentionConfig, NormKind, NormOrder
 from attnworks.models.layers import Dropout, FeedForward, LayerNorm
-from attnworks.models.multihead import MultiHead
-from attnworks.models.observe import Observer
+from attnworks.models.multihead import MultiHead, Observer
 from attnworks.models.stepping import KeysValues
 
 

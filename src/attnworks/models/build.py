@@ -1,14 +1,19 @@
-"""Config -> model."""
+"""Config -> model.
+
+Configs with a name.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import overload
 
 import torch
 from torch import nn
 
 from attnworks.core.errors import UsageError
-from attnworks.models.config import ModelConfig, PureConfig, RecurrentConfig, TransformerConfig
+from attnworks.core.registry import unknown_name
+from attnworks.models.config import AttentionConfig, ModelConfig, PureConfig, RecurrentConfig, TransformerConfig
 from attnworks.models.pure import PureAttention
 from attnworks.models.recurrent import Recurrent
 from attnworks.models.transformer import Transformer
@@ -56,3 +61,47 @@ def skeleton(config: ModelConfig) -> nn.Module:
     """The model on torch's meta device: every name and shape, no memory."""
     with torch.device("meta"):
         return build(config)
+
+
+BASE_VOCABULARY = 37_000
+"""Byte-pair tokens shared by English and German in the 2017 paper; training replaces it by the corpus's own."""
+
+
+def _transformer(
+    d_e: int, d_ff: int, heads: int, layers: int, *, bias: bool = True, **options: object
+) -> TransformerConfig:
+    attention = AttentionConfig(heads=heads, d_k=d_e // heads, d_v=d_e // heads, bias=bias)
+    return TransformerConfig(
+        vocabulary=BASE_VOCABULARY,
+        d_e=d_e,
+        d_ff=d_ff,
+        attention=attention,
+        encoder_layers=layers,
+        decoder_layers=layers,
+        **options,  # pyright: ignore[reportArgumentType]
+    )
+
+
+def _lstm(mechanism: str | None) -> RecurrentConfig:
+    return RecurrentConfig(vocabulary=BASE_VOCABULARY, d_e=512, d_h=512, mechanism=mechanism)
+
+
+PRESETS: dict[str, TransformerConfig | RecurrentConfig] = {
+    "base": _transformer(512, 2048, heads=8, layers=6, tie="all", bias=False),
+    "conti-1h": _transformer(512, 2048, heads=1, layers=1),
+    "conti-8h": _transformer(512, 2048, heads=8, layers=1),
+    "tiny": _transformer(128, 512, heads=4, layers=2),
+    "lstm-plain": _lstm(None),
+    "lstm-dot": _lstm("luong-dot"),
+    "lstm-multiplicative": _lstm("luong-multiplicative"),
+    "lstm-additive": _lstm("bahdanau-additive"),
+}
+"""base is the model of the 2017 paper, 63,045,632 parameters (S4.38).
+conti-1h and conti-8h are those of the documented experiment (S4.129)."""
+
+
+def preset(name: str) -> TransformerConfig | RecurrentConfig:
+    """The config registered under `name`; an unknown name lists the known ones."""
+    if name not in PRESETS:
+        raise unknown_name("preset", name, PRESETS)
+    return replace(PRESETS[name])

@@ -1,15 +1,37 @@
-"""The parts of a model besides attention: embedding, output, layer norm, dropout, feed-forward."""
+"""The parts of a model besides attention: embedding, output, layer norm, dropout, feed-forward.
+
+Dropout with cheap randomness.
+"""
 
 from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from attnworks.core.errors import UsageError
 from attnworks.core.tensors import safe_sqrt, widened
-from attnworks.models.config import NormKind
-from attnworks.models.dropout import dropout
+from attnworks.models.config import NormKind, PositionKind
+
+LEVELS = 2**16
+"""Probabilities are rounded to multiples of 1 / LEVELS, and the scale is that of the rounded one: the mean is exact."""
+
+
+def dropout(x: Float[Tensor, "*a"], p: float) -> Float[Tensor, "*a"]:
+    """Zero each entry with probability p and divide the others by 1 - p.
+
+    On a CPU, drawing one Bernoulli number per entry takes longer than the rest of dropout, and an eighth of a training
+    step of a small Transformer. One random 64-bit integer decides four entries here, by its four 16-bit parts.
+    """
+    if p == 0.0:
+        return x
+    dropped = round(p * LEVELS)
+    if x.device.type != "cpu" or torch.compiler.is_compiling() or not 0 < dropped < LEVELS:
+        return F.dropout(x, p)
+    bits = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None).view(torch.int16)
+    keep = bits[: x.numel()].view(x.shape) >= dropped - LEVELS // 2
+    return x * torch.where(keep, x.new_tensor(LEVELS / (LEVELS - dropped)), x.new_tensor(0.0))
 
 
 class Embedding(nn.Module):
@@ -94,3 +116,63 @@ class FeedForward(nn.Module):
 
     def forward(self, u: Float[Tensor, "*a e"]) -> Float[Tensor, "*a e"]:
         return F.linear(self.dropout(F.linear(u, self.W_1.T, self.b_1).relu()), self.W_2.T, self.b_2)
+
+
+def frequencies(d: int, base: float = 10_000.0) -> Float[Tensor, " pairs"]:
+    """omega_k = base^(-2k/d) for k = 0 .. d/2 - 1, in float64."""
+    return base ** (-torch.arange(0, d, 2, dtype=torch.float64) / d)
+
+
+def sinusoid(t: Int[Tensor, "*a"] | Float[Tensor, "*a"], d: int, base: float = 10_000.0) -> Float[Tensor, "*a d"]:
+    """f(t)_{2k} = sin(omega_k t), f(t)_{2k+1} = cos(omega_k t), in float64.
+
+    Source: Conti 2024, eq. 1 (S4.20).
+    Holds when: d is even. Then ||f(t)||^2 = d/2 and f(t).f(s) = sum_k cos(omega_k (t - s)).
+    """
+    angles = _angles(t, d, base)
+    return torch.stack([angles.sin(), angles.cos()], -1).flatten(-2)
+
+
+def _angles(t: Tensor, d: int, base: float) -> Float[Tensor, "*a k"]:
+    return t.to(torch.float64).unsqueeze(-1) * frequencies(d, base).to(t.device)
+
+
+class Positions(nn.Module):
+    """Adds a code of each position to the embeddings.
+
+    sinusoid            eq. 1, for any length
+    learned             one trained row for each position up to `max_length`
+    index               adds i: grows with the length (S4.19)
+    normalised-index    adds i / n: the same position has another code in a sentence of another length (S4.19)
+    none                adds nothing: self-attention then cannot tell permutations apart (S4.30)
+    """
+
+    def __init__(self, kind: PositionKind, d_e: int, base: float, max_length: int) -> None:
+        super().__init__()
+        self.kind, self.d_e, self.base, self.max_length = kind, d_e, base, max_length
+        if kind == "learned":
+            self.table = nn.Parameter(torch.randn(max_length, d_e) * 0.02)
+
+    def forward(
+        self, X: Float[Tensor, "b i e"], padding: Bool[Tensor, "b i"] | None = None, start: int = 0
+    ) -> Float[Tensor, "b i e"]:
+        """`start` is the position of the first row, for decoding step by step."""
+        end = start + X.shape[1]
+        if self.kind == "none":
+            return X
+        if self.kind == "sinusoid":
+            return X + sinusoid(torch.arange(start, end, device=X.device), self.d_e, self.base).to(X.dtype)
+        if self.kind == "learned":
+            if end > self.max_length:
+                raise UsageError(
+                    asked=f"a sequence of {end} tokens",
+                    expected=f"at most {self.max_length}, the learned positions of this model",
+                    got=f"{end} tokens",
+                    remedy="shorten the text, or build the model with a larger max_length",
+                )
+            return X + self.table[start:end]
+        index = torch.arange(start, end, device=X.device, dtype=X.dtype)[None, :, None]
+        if self.kind == "index":
+            return X + index
+        lengths = end if padding is None else (start + padding.sum(-1)).clamp_min(1)[:, None, None]
+        return X + index / lengths

@@ -1,9 +1,13 @@
-"""Multi-head attention with head-first weights."""
+"""Multi-head attention with head-first weights.
+
+Looking into a forward pass: every attention layer shows its tensors to an observer, and keeps nothing.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +18,43 @@ from attnworks.attention import Attended, Context, Mask, Mechanism
 from attnworks.attention.heads import HeadGroups, Scoring, Widths, fold_scores, fold_values
 from attnworks.core.errors import UsageError
 from attnworks.models.config import AttentionConfig
-from attnworks.models.observe import Observation, Observer
+
+
+@dataclass(frozen=True, eq=False)
+class Observation:
+    """What one attention layer computed.
+
+    slot      enc.0, dec.1 (self-attention) or cross.1
+    X, Z      what queries, and what keys and values, were projected from
+    scoring   how each head gets its weights
+    weigh     computes the weights, which the fused kernel never forms
+    """
+
+    slot: str
+    X: Float[Tensor, "b i e"]
+    Z: Float[Tensor, "b j f"]
+    Q: Float[Tensor, "b h i k"]
+    K: Float[Tensor, "b h j k"]
+    V: Float[Tensor, "b h j v"]
+    mask: Mask
+    Y: Float[Tensor, "b h i v"]
+    scoring: Scoring
+    weigh: Callable[[], Tensor]
+
+    @property
+    def scale(self) -> float | None:
+        """Of the scores scale Q K^T, or None if not all heads score by the same factor."""
+        return self.scoring.scale
+
+    @cached_property
+    def P(self) -> Float[Tensor, "b h i j"]:
+        """The attention weights, computed when they are first looked at."""
+        return self.weigh()
+
+
+Observer = Callable[[Observation], Tensor | None]
+"""Sees an attention layer; a tensor that it returns takes the place of Y."""
+
 
 Second = tuple[Tensor, Tensor, Tensor]
 

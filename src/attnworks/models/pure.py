@@ -8,8 +8,7 @@ from torch import Tensor, nn
 from attnworks.attention import Mask
 from attnworks.models.block import Block, Wiring
 from attnworks.models.config import PureConfig
-from attnworks.models.multihead import MultiHead, tie_layers
-from attnworks.models.observe import Observer
+from attnworks.models.multihead import MultiHead, Observer, tie_layers
 
 
 class PureAttention(nn.Module):

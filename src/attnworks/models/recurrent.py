@@ -15,7 +15,7 @@ from attnworks.attention.heads import Scoring
 from attnworks.core.errors import UsageError
 from attnworks.models.config import RecurrentConfig
 from attnworks.models.layers import Dropout, Embedding, Output
-from attnworks.models.observe import Observation, Observer
+from attnworks.models.multihead import Observation, Observer
 from attnworks.models.stepping import RecurrentState
 
 State = Tensor | tuple[Tensor, Tensor]

@@ -12,11 +12,9 @@ from attnworks.attention import Mask
 from attnworks.core.errors import UsageError
 from attnworks.models.block import Block, Wiring
 from attnworks.models.config import AttentionConfig, TransformerConfig
-from attnworks.models.layers import Dropout, Embedding, LayerNorm, Output
-from attnworks.models.multihead import tie_layers
-from attnworks.models.observe import Observer
+from attnworks.models.layers import Dropout, Embedding, LayerNorm, Output, Positions
+from attnworks.models.multihead import Observer, tie_layers
 from attnworks.models.stepping import KeysValues, Memory, TransformerState
-from attnworks.theory.positions import Positions
 
 
 class Transformer(nn.Module):

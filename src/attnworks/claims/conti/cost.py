@@ -15,7 +15,7 @@ from attnworks.claims.sides import both, more, same
 from attnworks.claims.together import together
 from attnworks.core.errors import UsageError
 from attnworks.models.counting import PUBLISHED, layer_flops, quadratic_share
-from attnworks.theory.positions import Positions
+from attnworks.models.layers import Positions
 
 
 @statement(

@@ -15,16 +15,8 @@ from attnworks.claims.filling import filled
 from attnworks.claims.sides import more, same
 from attnworks.claims.together import together
 from attnworks.models import AttentionConfig, MultiHead, TransformerConfig, build, preset
-from attnworks.models.layers import Embedding
-from attnworks.theory.positions import (
-    Positions,
-    frequencies,
-    least_distance,
-    longest_wavelength,
-    shift_matrix,
-    sinusoid,
-    sinusoid_complex,
-)
+from attnworks.models.layers import Embedding, Positions, frequencies, sinusoid
+from attnworks.theory.positions import least_distance, longest_wavelength, shift_matrix, sinusoid_complex
 
 Length = Annotated[int, Between(2, 101)]
 Pairs = Annotated[int, Between(1, 32)]
