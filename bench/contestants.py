@@ -20,9 +20,9 @@ import attnworks
 from attnworks.models import AttentionConfig, TransformerConfig
 from attnworks.models.decoding import beam
 from attnworks.models.layers import sinusoid
-from attnworks.objectives import Seq2Seq
 from attnworks.text.batches import Batch
 from attnworks.text.vocabulary import BOS, EOS, PAD
+from attnworks.training.objectives.seq2seq import Seq2Seq
 
 VOCABULARY, WIDTH, LAYERS, HEADS, HIDDEN = 8000, 256, 3, 4, 1024
 SENTENCES, LENGTH, BEAMS = 32, 24, 5

@@ -14,14 +14,14 @@ import torch
 from attnworks.measures.growth_statistic import gather_sample, gather_sums
 from attnworks.models import AttentionConfig, TransformerConfig, build
 from attnworks.models.anatomy import attention_layers
-from attnworks.objectives.language import mean_cross_entropy, scores_of
-from attnworks.objectives.own_callable import OwnCallable
 from attnworks.reshape.growth.score import key_scores, value_scores
 from attnworks.reshape.surgery import anatomy_of
 from attnworks.text.tokens import TokenRow, count_rarity
 from attnworks.traces.judging import Judge
 from attnworks.traces.own import OwnSubject
 from attnworks.traces.text import ExamText
+from attnworks.training.objectives.language import mean_cross_entropy, scores_of
+from attnworks.training.objectives.own_callable import OwnCallable
 
 LAYERS, HEADS, D_E, TOKENS, WORDS, AT_ONCE = 6, 8, 512, 32, 2000, 64
 

@@ -23,8 +23,6 @@ from attnworks.core.timing import interleave
 from attnworks.experiments.classifying import Progress, Settings, count_right, train
 from attnworks.models import AttentionConfig, TransformerConfig
 from attnworks.models.classifier import Classifier, last_real, mean_real
-from attnworks.objectives.choosing import choose
-from attnworks.objectives.text import Outputs, TextObjective
 from attnworks.reshape.carrying_out import Care, carry_out, judge_on, mean_length
 from attnworks.reshape.contract import Bench
 from attnworks.reshape.healing import heal
@@ -41,6 +39,8 @@ from attnworks.traces.judging import Judge
 from attnworks.traces.own import OwnSubject
 from attnworks.traces.subject import Examinee, open_examinee
 from attnworks.traces.text import ExamText
+from attnworks.training.objectives.choice import choose
+from attnworks.training.objectives.contract import Outputs, TextObjective
 from attnworks.training.run import read_recipe
 
 HEALED = (0.75, 0.5, 0.25)

@@ -33,8 +33,8 @@ from attnworks.experiments.recall_study import (
     new_optimiser,
     train,
 )
-from attnworks.objectives.text import Outputs
 from attnworks.reshape.growth import score as growth_score
+from attnworks.training.objectives.contract import Outputs
 from tests.helpers import assert_close
 
 pytestmark = pytest.mark.slow

@@ -8,20 +8,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from attnworks import (
-        attention,
-        core,
-        exam,
-        hf,
-        linalg,
-        measures,
-        models,
-        objectives,
-        reshape,
-        text,
-        traces,
-        training,
-    )
+    from attnworks import attention, core, exam, hf, linalg, measures, models, reshape, text, traces, training
     from attnworks.api import examine, load, save
     from attnworks.exam.comparing import compare
     from attnworks.exam.folder import read_exam
@@ -41,7 +28,6 @@ __all__ = [
     "load",
     "measures",
     "models",
-    "objectives",
     "preset",
     "read_exam",
     "report",

@@ -16,12 +16,12 @@ from attnworks.hf.folder import is_pretrained, write_foreign
 from attnworks.hf.open import open_pretrained
 from attnworks.models import folder as own
 from attnworks.models.build import Model
-from attnworks.objectives.own_callable import OwnFunction
 from attnworks.receipt import Receipt
 from attnworks.reshape.history import receipts_of
 from attnworks.text.passages import Passage, Side, from_texts
 from attnworks.text.readers.grammar import grammar_passages
 from attnworks.traces.subject import examinee_of
+from attnworks.training.objectives.own_callable import OwnFunction
 
 SENTENCES = 256
 

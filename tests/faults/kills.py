@@ -17,8 +17,8 @@ from attnworks.core.errors import FolderError
 from attnworks.core.sealed import LAST, pointed_at
 from attnworks.models import AttentionConfig, PureConfig, build, load, save
 from attnworks.models.build import PRESETS
-from attnworks.training.checkpoint import checkpoints
 from attnworks.training.run import Run
+from attnworks.training.run_folder import checkpoints
 from attnworks.training.trained import open_run
 from tests.training.processes import killed, moments_in
 from tests.training.training_helpers import SMALL, metrics_of, recipe, state_of, write_pairs

@@ -10,7 +10,6 @@ import torch
 
 from attnworks.core.progress import silently
 from attnworks.models import Transformer
-from attnworks.objectives.choosing import choose
 from attnworks.reshape.contract import Bench
 from attnworks.reshape.growth.score import Kind
 from attnworks.reshape.growth.survey import Survey
@@ -18,6 +17,7 @@ from attnworks.reshape.texts import Texts
 from attnworks.text.passages import Passage, Side
 from attnworks.traces.judging import Judge
 from attnworks.traces.text import read_text
+from attnworks.training.objectives.choice import choose
 from tests.exam_helpers import NOUNS
 from tests.reshape.reshape_helpers import examinee_of, model_of, texts
 

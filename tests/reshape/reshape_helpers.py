@@ -11,7 +11,6 @@ import torch
 
 from attnworks.models import AttentionConfig, Transformer, TransformerConfig, build
 from attnworks.models.build import PRESETS
-from attnworks.objectives.choosing import choose
 from attnworks.receipt import Receipt
 from attnworks.reshape.carrying_out import Care, carry_out
 from attnworks.reshape.contract import Bench
@@ -24,6 +23,7 @@ from attnworks.traces.judging import Judge
 from attnworks.traces.own import own_examinee
 from attnworks.traces.subject import Examinee, open_examinee
 from attnworks.traces.text import read_text
+from attnworks.training.objectives.choice import choose
 from tests.exam_helpers import NOUNS, train_run
 from tests.model_helpers import filled
 from tests.training.training_helpers import SMALL

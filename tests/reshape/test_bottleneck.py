@@ -14,11 +14,11 @@ from attnworks.core.progress import silently
 from attnworks.exam.examiner import TOKENS_PER_BATCH
 from attnworks.measures.contract import MEASURES, Setting
 from attnworks.models import AttentionConfig
-from attnworks.objectives.choosing import choose
 from attnworks.reshape.growth.bottleneck import PER, Bottleneck
 from attnworks.reshape.growth.survey import KINDS, Survey
 from attnworks.traces.judging import Judge
 from attnworks.traces.text import read_text
+from attnworks.training.objectives.choice import choose
 from tests.exam_helpers import LINES, tiny_tokenizer
 from tests.reshape.growing_helpers import PASSAGES, growing_model
 from tests.reshape.reshape_helpers import D_K, D_V, WORDS, examinee_of

@@ -34,8 +34,6 @@ from attnworks.linalg.line_search import Found
 from attnworks.measures.growth_statistic import CHECK, LEARN, SEARCH
 from attnworks.models import AttentionConfig, Transformer, TransformerConfig, build
 from attnworks.models.layers import Output
-from attnworks.objectives.own_callable import OwnCallable
-from attnworks.objectives.text import Outputs
 from attnworks.reshape.growth import score as growth_score
 from attnworks.reshape.growth.apply import Keys, Place, Step, Values, grown
 from attnworks.reshape.growth.score import (
@@ -51,6 +49,8 @@ from attnworks.reshape.growth.score import (
 from attnworks.reshape.growth.survey import Survey
 from attnworks.text.tokens import TextBatch
 from attnworks.traces.judging import Judge
+from attnworks.training.objectives.contract import Outputs
+from attnworks.training.objectives.own_callable import OwnCallable
 from tests.reshape.growing_helpers import growing_bench, survey_of
 
 pytestmark = pytest.mark.slow

@@ -19,7 +19,6 @@ from attnworks.hf.subject import foreign_examinee
 from attnworks.models import AttentionConfig
 from attnworks.models.folder import fingerprint
 from attnworks.models.modes import evaluating
-from attnworks.objectives.choosing import choose
 from attnworks.reshape import advising, swap_trials
 from attnworks.reshape.advising import advise, default_candidates, swapped
 from attnworks.reshape.carrying_out import Care, carry_out, judge_on
@@ -31,6 +30,7 @@ from attnworks.reshape.swapping import Swap, heads_of_layers
 from attnworks.text.passages import Passage, Side
 from attnworks.text.tokens import TokenRow
 from attnworks.traces.subject import first
+from attnworks.training.objectives.choice import choose
 from tests.exam_helpers import LINES, tiny_tokenizer
 from tests.helpers import unchecked
 from tests.model_helpers import the

@@ -13,7 +13,6 @@ import attnworks
 from attnworks.attention import Mask
 from attnworks.core.errors import AttnworksError, UnknownNameError, UsageError
 from attnworks.models import Observation, Transformer
-from attnworks.objectives.text import Outputs
 from attnworks.text.passages import from_texts
 from attnworks.text.readers.grammar import grammar_passages
 from attnworks.text.tokenizers import VocabularyReader, readers_of
@@ -25,6 +24,7 @@ from attnworks.traces.layer import Slot
 from attnworks.traces.own import OwnSubject
 from attnworks.traces.rows import rows_of
 from attnworks.traces.subject import Examinee, examinee_of
+from attnworks.training.objectives.contract import Outputs
 from tests.helpers import unchecked
 from tests.model_helpers import attention_config, the, transformer
 from tests.traces.trace_helpers import Keep, dense_map, random_batch

@@ -8,9 +8,9 @@ import math
 import pytest
 
 from attnworks.models import build
-from attnworks.objectives import Seq2Seq
 from attnworks.text.batches import collate
 from attnworks.training.evaluate import evaluating, mean_loss, translation_scores
+from attnworks.training.objectives.seq2seq import Seq2Seq
 from tests.model_helpers import filled, transformer_config
 from tests.training.training_helpers import examples
 

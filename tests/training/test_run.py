@@ -15,13 +15,13 @@ from attnworks.core.errors import FolderError, UnknownNameError, UsageError
 from attnworks.core.sealed import BEST, LAST, best_of, point, pointed_at, read_sealed, seal
 from attnworks.models import Recurrent, Transformer, load
 from attnworks.models.build import PRESETS
-from attnworks.objectives import Seq2Seq
 from attnworks.text.vocabulary import Vocabulary
-from attnworks.training import checkpoint, run
-from attnworks.training.checkpoint import forget_others
+from attnworks.training import run, run_folder
 from attnworks.training.evaluate import mean_loss
 from attnworks.training.events import Event, Remark, Saved, StepDone, Validated
+from attnworks.training.objectives.seq2seq import Seq2Seq
 from attnworks.training.run import Run
+from attnworks.training.run_folder import forget_others
 from tests.training.training_helpers import (
     SMALL,
     StopAfter,
@@ -391,8 +391,8 @@ def test_killed_between_its_two_pointers_the_best_is_not_lost(
             point(folder, pointer, target)
 
         with monkeypatch.context() as patch:
-            point = checkpoint.point
-            patch.setattr(checkpoint, "point", killing)
+            point = run_folder.point
+            patch.setattr(run_folder, "point", killing)
             going.train()
         return going
 

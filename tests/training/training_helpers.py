@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from attnworks.models import AttentionConfig, RecurrentConfig, TransformerConfig
 from attnworks.text.batches import Example
-from attnworks.training.checkpoint import optimiser_tensors
 from attnworks.training.recipe import Recipe
 from attnworks.training.run import Run
+from attnworks.training.run_folder import optimiser_tensors
 
 SMALL = {
     "small": TransformerConfig(

@@ -17,9 +17,6 @@ from attnworks.measures.contract import Measure, Placed
 from attnworks.measures.cost import block_cost, measured_flops
 from attnworks.measures.reading import Reading, Readings
 from attnworks.measures.table import are
-from attnworks.objectives.choosing import choose
-from attnworks.objectives.own_callable import OwnFunction
-from attnworks.objectives.text import TextObjective
 from attnworks.text.tokens import Kind, TextBatch
 from attnworks.traces.forward import record_forward
 from attnworks.traces.gates import CountHeads, HeadsOff, gate_gradients
@@ -27,6 +24,9 @@ from attnworks.traces.judging import Judge
 from attnworks.traces.layer import Slot
 from attnworks.traces.subject import Examinee
 from attnworks.traces.text import ExamText
+from attnworks.training.objectives.choice import choose
+from attnworks.training.objectives.contract import TextObjective
+from attnworks.training.objectives.own_callable import OwnFunction
 
 TOKENS_PER_BATCH = 4096
 

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 
 from attnworks.models import AttentionConfig, Transformer, TransformerConfig, build
 from attnworks.models.layers import Embedding, Output
-from attnworks.objectives.own_callable import OwnCallable
-from attnworks.objectives.text import Outputs
 from attnworks.text.tokens import TextBatch, TokenRow, count_rarity
 from attnworks.traces.judging import Judge
 from attnworks.traces.own import OwnSubject
 from attnworks.traces.text import ExamText
+from attnworks.training.objectives.contract import Outputs
+from attnworks.training.objectives.own_callable import OwnCallable
 
 KEYS, VALUES, PAIRS, QUERIES = 32, 16, 16, 8
 D_E, D_FF, D_V = 48, 64, 16

@@ -25,7 +25,6 @@ from attnworks.experiments.conti import MAPS, RESULTS, train_in, write_maps
 from attnworks.linalg.structure import fitting as forms
 from attnworks.measures.structure_fit import EPS, FAMILIES
 from attnworks.models.decoding.translate import translations
-from attnworks.objectives.choosing import choose
 from attnworks.reshape.carrying_out import Care, judge_on, mean_length
 from attnworks.reshape.contract import Bench
 from attnworks.reshape.heads import Head, choose_heads
@@ -38,6 +37,7 @@ from attnworks.traces.own import own_examinee
 from attnworks.traces.subject import Examinee
 from attnworks.training.evaluate import translation_scores
 from attnworks.training.events import Watcher
+from attnworks.training.objectives.choice import choose
 from attnworks.training.recipe import Recipe
 from attnworks.training.run import Run
 from attnworks.training.trained import Trained, open_run

@@ -14,11 +14,11 @@ from attnworks.hf.families import FAMILIES
 from attnworks.hf.observe import Turn, bypassed, interface_shown, observed_by, own_heads_shown
 from attnworks.hf.open import open_pretrained
 from attnworks.models.anatomy import BlockAnatomy
-from attnworks.objectives.text import Abilities, Outputs
 from attnworks.text.tokenizers import DecoderReader, HuggingFaceReader, decoder_row, ended
 from attnworks.text.tokens import Kind, TextBatch, TokenRow, collate_tokens
 from attnworks.traces.layer import Slot, linear_queries
 from attnworks.traces.subject import Examinee, Spectator, Stacks, stacks_of, watching_streams, weight_readers
+from attnworks.training.objectives.contract import Abilities, Outputs
 
 
 class ForeignSubject:

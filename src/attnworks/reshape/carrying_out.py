@@ -17,9 +17,6 @@ from attnworks.core.progress import Watch, silently
 from attnworks.core.registry import unknown_name
 from attnworks.hf.subject import ForeignSubject
 from attnworks.models.folder import fingerprint
-from attnworks.objectives.choosing import choose
-from attnworks.objectives.own_callable import OwnFunction
-from attnworks.objectives.text import TextObjective
 from attnworks.receipt import Change, Figures, Healing, Losses, LossesAtLength, Receipt
 from attnworks.reshape.contract import Bench, Reshape
 from attnworks.reshape.healing import LESSONS, OBJECTIVE, check_rate, heal, not_healed
@@ -31,6 +28,9 @@ from attnworks.traces.judging import Judge
 from attnworks.traces.own import OwnSubject
 from attnworks.traces.subject import Examinee, Spectator
 from attnworks.traces.text import ExamText, read_text
+from attnworks.training.objectives.choice import choose
+from attnworks.training.objectives.contract import TextObjective
+from attnworks.training.objectives.own_callable import OwnFunction
 
 OWN_RATE, FOREIGN_RATE = 3e-4, 5e-5
 

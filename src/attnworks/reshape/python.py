@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from attnworks.core.progress import Watch, silently
-from attnworks.objectives.own_callable import OwnFunction
 from attnworks.receipt import Receipt
 from attnworks.reshape.advising import Advice
 from attnworks.reshape.advising import advise as advise_on
@@ -19,6 +18,7 @@ from attnworks.reshape.swapping import Swap
 from attnworks.reshape.texts import Texts, from_corpus, from_texts
 from attnworks.text.passages import Passage
 from attnworks.traces.subject import examinee_of
+from attnworks.training.objectives.own_callable import OwnFunction
 
 Given = Sequence[str] | Sequence[Passage] | str
 

@@ -12,12 +12,12 @@ from attnworks.attention import Geometry
 from attnworks.attention.dense import Dense
 from attnworks.core.timing import Interval, interleave_within
 from attnworks.models.modes import evaluating
-from attnworks.objectives.embedding import SentenceEmbedding
 from attnworks.reshape.surgery import attention_parts, groups_in
 from attnworks.traces.judging import Judge
 from attnworks.traces.subject import Examinee, Subject
 from attnworks.traces.text import WRITTEN_AT_ONCE, ExamText
 from attnworks.training.evaluate import translation_scores
+from attnworks.training.objectives.sentences import SentenceEmbedding
 
 BLEU, DRIFT = "BLEU", "embedding drift"
 TRANSLATED = 256

@@ -12,7 +12,6 @@ import numpy as np
 from attnworks.core.progress import silently
 from attnworks.models import TransformerConfig, preset
 from attnworks.models.anatomy import attention_layers, heads_of
-from attnworks.objectives.choosing import choose
 from attnworks.reshape.carrying_out import Care, judge_on
 from attnworks.reshape.growing import look_around, said, settle
 from attnworks.reshape.growth.apply import Place, Step, grow_in_place, stretched_state
@@ -22,9 +21,10 @@ from attnworks.reshape.growth_places import NoBottleneckError, Spot, spread
 from attnworks.reshape.surgery import anatomy_of
 from attnworks.text.passages import from_pair
 from attnworks.traces.own import own_examinee
-from attnworks.training.checkpoint import optimiser_tensors
 from attnworks.training.events import Grown
+from attnworks.training.objectives.choice import choose
 from attnworks.training.run import Run
+from attnworks.training.run_folder import optimiser_tensors
 
 GROWTHS = 8
 """About the number of growths that reach the goal, if all of them pay."""

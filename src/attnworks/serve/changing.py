@@ -12,7 +12,6 @@ from torch import nn
 
 from attnworks.core.errors import UsageError
 from attnworks.hf.subject import ForeignSubject
-from attnworks.objectives.choosing import choose
 from attnworks.reshape.advising import swapped, whole_layers
 from attnworks.reshape.contract import Bench
 from attnworks.reshape.forms import Form
@@ -29,6 +28,7 @@ from attnworks.traces.judging import Judge
 from attnworks.traces.own import OwnSubject
 from attnworks.traces.subject import Examinee
 from attnworks.traces.text import read_text
+from attnworks.training.objectives.choice import choose
 
 FORMS = ("auto", "mix", "previous", "self", "next", "first", "last", "mean", "band")
 MECHANISMS = (

@@ -18,7 +18,6 @@ from attnworks.measures.contract import Setting
 from attnworks.models.decoding import BeamStep, beam
 from attnworks.models.decoding.translate import longest_target
 from attnworks.models.modes import evaluating
-from attnworks.objectives.text import Outputs
 from attnworks.reports.page.sentences import Sentence
 from attnworks.text.passages import Passage
 from attnworks.text.tokenizers import FEWEST, HuggingFaceReader, VocabularyReader
@@ -27,6 +26,7 @@ from attnworks.text.vocabulary import BOS, EOS, PAD
 from attnworks.traces.layer import LayerTrace, Slot, StreamTrace
 from attnworks.traces.subject import Examinee, Spectator, Subject
 from attnworks.traces.text import ExamText, check_ids
+from attnworks.training.objectives.contract import Outputs
 
 MEASURES = ("rank", "saturation")
 BEAMS = 4

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnworks.objectives.text import Outputs
 from attnworks.serve.looking import Read
 from attnworks.traces.subject import Examinee
+from attnworks.training.objectives.contract import Outputs
 
 SHOWN = 5
 

@@ -16,11 +16,11 @@ from attnworks.core.errors import UsageError
 from attnworks.core.notation import tolerance
 from attnworks.core.registry import unknown_name
 from attnworks.models.anatomy import BlockAnatomy
-from attnworks.objectives.text import Abilities, Outputs
 from attnworks.text.tokenizers import readers_of
 from attnworks.text.tokens import Kind, TextBatch, TokenRow
 from attnworks.traces.layer import SHORT, LayerTrace, Slot, StreamTrace, linear_queries
 from attnworks.traces.subject import Examinee, Spectator
+from attnworks.training.objectives.contract import Abilities, Outputs
 
 KINDS: dict[str, tuple[Kind, ...]] = {
     "encoder": ("encoder",),

@@ -9,10 +9,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnworks.models.modes import held_still
-from attnworks.objectives.text import TextObjective
 from attnworks.text.tokens import TextBatch
 from attnworks.traces.layer import LayerTrace, Slot
 from attnworks.traces.subject import Spectator, Subject
+from attnworks.training.objectives.contract import TextObjective
 
 
 class OpenGates(Spectator):

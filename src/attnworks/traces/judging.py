@@ -9,10 +9,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnworks.models.modes import evaluating
-from attnworks.objectives.text import Outputs, TextObjective
 from attnworks.text.tokens import TextBatch
 from attnworks.traces.subject import Spectator, Subject
 from attnworks.traces.text import ExamText
+from attnworks.training.objectives.contract import Outputs, TextObjective
 
 
 @dataclass(frozen=True, eq=False)

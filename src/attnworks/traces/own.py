@@ -15,12 +15,12 @@ from attnworks.models import Observation, Recurrent, Transformer
 from attnworks.models.anatomy import BlockAnatomy, own_anatomy
 from attnworks.models.decoding import greedy
 from attnworks.models.decoding.translate import longest_target
-from attnworks.objectives.text import Abilities, Outputs
 from attnworks.text.tokenizers import VocabularyReader, decoder_row
 from attnworks.text.tokens import TextBatch, TokenRow, collate_tokens
 from attnworks.text.vocabulary import BOS, EOS, PAD, Vocabulary
 from attnworks.traces.layer import LayerTrace, Slot
 from attnworks.traces.subject import Examinee, Spectator, stacks_of, watching_streams, weight_readers
+from attnworks.training.objectives.contract import Abilities, Outputs
 from attnworks.training.trained import open_run
 
 

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from attnworks.attention.heads import HeadWeights
 from attnworks.core.errors import UsageError
 from attnworks.models.anatomy import BlockAnatomy
-from attnworks.objectives.text import Abilities, Outputs
 from attnworks.text.tokenizers import SideReader
 from attnworks.text.tokens import Kind, TextBatch, TokenRow
 from attnworks.traces.layer import LayerTrace, Slot, StreamTrace
+from attnworks.training.objectives.contract import Abilities, Outputs
 
 
 class Spectator:

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from torch import nn
 
 from attnworks.models.modes import evaluating
-from attnworks.objectives import Objective
 from attnworks.text.batches import Example, collate
+from attnworks.training.objectives.training_contract import Objective
 
 
 class Scores(NamedTuple):

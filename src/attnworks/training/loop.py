@@ -12,9 +12,9 @@ from torch import nn
 
 from attnworks.core.errors import AttnworksError
 from attnworks.core.team import Team
-from attnworks.objectives import Objective
 from attnworks.text.batches import BatchOrder, Example, collate
 from attnworks.training.events import StepDone
+from attnworks.training.objectives.training_contract import Objective
 
 
 class DivergedError(AttnworksError, ArithmeticError):

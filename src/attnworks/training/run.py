@@ -32,11 +32,16 @@ from attnworks.models import PureConfig, Recurrent, RecurrentConfig, Transformer
 from attnworks.models.config import config_from_json
 from attnworks.models.decoding.translate import translations
 from attnworks.models.folder import read_config, read_manifest
-from attnworks.objectives import Seq2Seq
 from attnworks.text.batches import BatchOrder, encode
 from attnworks.text.corpora import Corpus, open_corpus
 from attnworks.text.vocabulary import Vocabulary
-from attnworks.training.checkpoint import (
+from attnworks.training.evaluate import Scores, mean_loss, translation_scores
+from attnworks.training.events import Event, Grown, Remark, Saved, Validated, Watcher
+from attnworks.training.loop import DivergedError, Loop
+from attnworks.training.metrics import Metrics
+from attnworks.training.objectives.seq2seq import Seq2Seq
+from attnworks.training.recipe import Recipe
+from attnworks.training.run_folder import (
     Progress,
     forget_others,
     load_checkpoint,
@@ -44,11 +49,6 @@ from attnworks.training.checkpoint import (
     resume_point,
     save_checkpoint,
 )
-from attnworks.training.evaluate import Scores, mean_loss, translation_scores
-from attnworks.training.events import Event, Grown, Remark, Saved, Validated, Watcher
-from attnworks.training.loop import DivergedError, Loop
-from attnworks.training.metrics import Metrics
-from attnworks.training.recipe import Recipe
 from attnworks.training.schedule import schedule
 
 RECIPE, SOURCE, TARGET = "run.json", "source.json", "target.json"

@@ -18,9 +18,9 @@ from attnworks.claims.drawing import Draw
 from attnworks.claims.filling import filled
 from attnworks.claims.sides import more, same
 from attnworks.claims.together import together
-from attnworks.linalg.cross_entropy import linear_cross_entropy
 from attnworks.models import AttentionConfig, RecurrentConfig, TransformerConfig, build
 from attnworks.models.layers import Embedding
+from attnworks.training.objectives.cross_entropy import linear_cross_entropy
 
 Vocabulary = Annotated[int, Between(2, 23)]
 Width = Annotated[int, Between(1, 17)]

@@ -9,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnworks.core.errors import UsageError
-from attnworks.objectives.text import Outputs, TextObjective
 from attnworks.text.tokens import TextBatch
+from attnworks.training.objectives.contract import Outputs, TextObjective
 
 OwnFunction = Callable[[Outputs, TextBatch], Tensor]
 

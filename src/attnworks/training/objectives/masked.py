@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attnworks.objectives.language import mean_cross_entropy, scores_of
-from attnworks.objectives.text import TEXT_OBJECTIVES, Outputs, TextObjective
 from attnworks.text.tokens import TextBatch, Tokens
+from attnworks.training.objectives.contract import TEXT_OBJECTIVES, Outputs, TextObjective
+from attnworks.training.objectives.language import mean_cross_entropy, scores_of
 
 HIDDEN_SHARE = 0.15
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from attnworks.linalg import cross_entropy
-from attnworks.linalg.cross_entropy import linear_cross_entropy, reference
+from attnworks.training.objectives import cross_entropy
+from attnworks.training.objectives.cross_entropy import linear_cross_entropy, reference
 from tests.helpers import assert_close
 
 

@@ -10,8 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attnworks.models import Recurrent, Transformer, build
-from attnworks.objectives import OBJECTIVES, Seq2Seq
 from attnworks.text.batches import collate
+from attnworks.training.objectives.seq2seq import Seq2Seq
+from attnworks.training.objectives.training_contract import OBJECTIVES
 from tests.model_helpers import TARGET_VOCABULARY, filled, recurrent_config, transformer_config
 from tests.training.training_helpers import examples
 

@@ -8,8 +8,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attnworks.core.errors import UsageError
-from attnworks.objectives.text import TEXT_OBJECTIVES, Outputs, TextObjective
 from attnworks.text.tokens import TextBatch, Tokens
+from attnworks.training.objectives.contract import TEXT_OBJECTIVES, Outputs, TextObjective
 
 
 @TEXT_OBJECTIVES.register("lm")

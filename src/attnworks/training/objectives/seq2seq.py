@@ -7,10 +7,10 @@ from typing import Protocol, cast
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from attnworks.linalg.cross_entropy import linear_cross_entropy
 from attnworks.models.layers import Output
-from attnworks.objectives.contract import OBJECTIVES, Loss
 from attnworks.text.batches import Batch
+from attnworks.training.objectives.cross_entropy import linear_cross_entropy
+from attnworks.training.objectives.training_contract import OBJECTIVES, Loss
 
 
 class ReadsAndWrites(Protocol):

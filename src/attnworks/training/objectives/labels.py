@@ -11,9 +11,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnworks.core.errors import UsageError
-from attnworks.objectives.language import scores_of
-from attnworks.objectives.text import TEXT_OBJECTIVES, Outputs, TextObjective
 from attnworks.text.tokens import TextBatch
+from attnworks.training.objectives.contract import TEXT_OBJECTIVES, Outputs, TextObjective
+from attnworks.training.objectives.language import scores_of
 
 NAMED = 6
 LARGEST_LABELS = 2**30

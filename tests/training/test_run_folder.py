@@ -11,7 +11,7 @@ from torch import nn
 from attnworks.core.errors import AttnworksError, FolderError
 from attnworks.core.sealed import BEST, LAST, pointed_at
 from attnworks.models import Model, build, load
-from attnworks.training.checkpoint import Progress, load_checkpoint, optimiser_tensors, save_checkpoint
+from attnworks.training.run_folder import Progress, load_checkpoint, optimiser_tensors, save_checkpoint
 from tests.training.training_helpers import SMALL, tensor_sha256, weights_of
 
 

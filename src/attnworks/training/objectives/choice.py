@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from attnworks.core.errors import UsageError
-from attnworks.objectives.embedding import SentenceEmbedding
-from attnworks.objectives.labels import ClassLabels, read_labels
-from attnworks.objectives.language import NextTargetToken, NextToken
-from attnworks.objectives.masked import MaskedToken
-from attnworks.objectives.own_callable import OwnCallable, OwnFunction
-from attnworks.objectives.text import TEXT_OBJECTIVES, Abilities, TextObjective
+from attnworks.training.objectives.contract import TEXT_OBJECTIVES, Abilities, TextObjective
+from attnworks.training.objectives.labels import ClassLabels, read_labels
+from attnworks.training.objectives.language import NextTargetToken, NextToken
+from attnworks.training.objectives.masked import MaskedToken
+from attnworks.training.objectives.own_callable import OwnCallable, OwnFunction
+from attnworks.training.objectives.sentences import SentenceEmbedding
 
 BY_DEFAULT = (NextTargetToken.name, NextToken.name, MaskedToken.name, SentenceEmbedding.name)
 """The first that fits is taken; labels only if asked for."""

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attnworks.objectives.text import TEXT_OBJECTIVES, Outputs, TextObjective
 from attnworks.text.tokens import TextBatch
+from attnworks.training.objectives.contract import TEXT_OBJECTIVES, Outputs, TextObjective
 
 
 @TEXT_OBJECTIVES.register("embedding")
