@@ -21,7 +21,7 @@ from attnworks.traces.judging import Judge
 from attnworks.traces.own import OwnSubject
 from attnworks.traces.text import ExamText
 from attnworks.training.objectives.language import mean_cross_entropy, scores_of
-from attnworks.training.objectives.own_callable import OwnCallable
+from attnworks.training.objectives.sentences import OwnCallable
 
 LAYERS, HEADS, D_E, TOKENS, WORDS, AT_ONCE = 6, 8, 512, 32, 2000, 64
 

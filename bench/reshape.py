@@ -41,7 +41,7 @@ from attnworks.traces.subject import Examinee, open_examinee
 from attnworks.traces.text import ExamText
 from attnworks.training.objectives.choice import choose
 from attnworks.training.objectives.contract import Outputs, TextObjective
-from attnworks.training.run import read_recipe
+from attnworks.training.run_folder import read_recipe
 
 HEALED = (0.75, 0.5, 0.25)
 LAYERS, WIDTH, HEADS, LONG = 6, 256, 4, 4096

@@ -141,9 +141,8 @@ def _save_model(name: str, folder: Path) -> None:
 def batches(work: Path) -> dict[str, Any]:
     """Which pairs are in the batch of each step, and the hash of the training pairs, of every kind of corpus."""
     from attnworks.text.batches import BatchOrder, encode
-    from attnworks.text.corpora import open_corpus
+    from attnworks.text.corpora import corpus_fingerprint, open_corpus
     from attnworks.text.vocabulary import Vocabulary
-    from attnworks.training.run import fingerprint
 
     os.chdir(work)
     found: dict[str, Any] = {}
@@ -155,7 +154,7 @@ def batches(work: Path) -> dict[str, Any]:
         order = BatchOrder(encode(train, source, target), 120, seed=3)
         sizes = [len(corpus.train), len(corpus.valid), len(corpus.test)]
         rows = [order.rows(step) for step in range(200)]
-        found[spec] = {"fingerprint": fingerprint(corpus), "sizes": sizes, "rows": rows}
+        found[spec] = {"fingerprint": corpus_fingerprint(corpus), "sizes": sizes, "rows": rows}
     return found
 
 

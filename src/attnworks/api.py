@@ -21,7 +21,7 @@ from attnworks.reshape.history import receipts_of
 from attnworks.text.passages import Passage, Side, from_texts
 from attnworks.text.readers.grammar import grammar_passages
 from attnworks.traces.subject import examinee_of
-from attnworks.training.objectives.own_callable import OwnFunction
+from attnworks.training.objectives.sentences import OwnFunction
 
 SENTENCES = 256
 

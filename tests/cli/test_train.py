@@ -18,7 +18,8 @@ from click.testing import CliRunner, Result
 from attnworks.cli import main
 from attnworks.core.sealed import LAST, pointed_at
 from attnworks.models.build import PRESETS
-from attnworks.training.run import Run, read_recipe
+from attnworks.training.run import Run
+from attnworks.training.run_folder import read_recipe
 from tests.training.training_helpers import SMALL, metrics_of, state_of, write_pairs
 
 

@@ -16,7 +16,8 @@ from click.testing import CliRunner
 
 from attnworks.cli import main
 from attnworks.core.team import Team, join_team
-from attnworks.training.run import Run, read_recipe
+from attnworks.training.run import Run
+from attnworks.training.run_folder import read_recipe
 from tests.training.processes import in_processes, needs_fork
 from tests.training.training_helpers import metrics_of, state_of, weights_of, write_pairs
 

@@ -35,7 +35,7 @@ from attnworks.reshape.swap_trials import Present, Trial
 from attnworks.reshape.swapping import Swap
 from attnworks.reshape.texts import from_corpus
 from attnworks.traces.subject import open_examinee
-from attnworks.training.metrics import Metrics
+from attnworks.training.events import Metrics
 from attnworks.training.run import Run
 from attnworks.training.trained import open_run
 from tests.browser.pages import tiny_exam

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from attnworks.models import Recurrent, RecurrentConfig, Transformer, TransformerConfig, build
 from attnworks.text.batches import Batch, BatchOrder, Example, collate
 from attnworks.training.loop import DivergedError, Loop
+from attnworks.training.objectives.contract import Loss
 from attnworks.training.objectives.seq2seq import Seq2Seq
-from attnworks.training.objectives.training_contract import Loss
 from tests.model_helpers import filled, recurrent_config, transformer_config
 from tests.training.training_helpers import examples, tensor_sha256, weights_of
 

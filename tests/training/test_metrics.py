@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from attnworks.core.errors import FolderError
-from attnworks.training.events import Event, Saved, StepDone, Validated
-from attnworks.training.metrics import Metrics, read_lines
+from attnworks.training.events import Event, Metrics, Saved, StepDone, Validated, read_lines
 
 
 def step(number: int) -> StepDone:
@@ -91,7 +90,7 @@ def test_interrupted_repairs_lose_no_line(tmp_path: Path, monkeypatch: pytest.Mo
         written.append(place)
         place.write_bytes(data)
 
-    monkeypatch.setattr("attnworks.training.metrics.write_file", write)
+    monkeypatch.setattr("attnworks.training.events.write_file", write)
     with pytest.raises(KeyboardInterrupt):
         Metrics(tmp_path, after=1)
     assert path.read_bytes() == damaged and [one.read_bytes() for one in written] == [b"\0bad\n"]

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from attnworks.training.schedule import ScheduleKind, schedule
+from attnworks.training.loop import ScheduleKind, schedule
 
 KINDS: tuple[ScheduleKind, ...] = ("warmup", "cosine", "constant")
 

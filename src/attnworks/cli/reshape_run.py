@@ -25,7 +25,7 @@ from attnworks.reshape.replaying import replay
 from attnworks.reshape.swapping import Swap
 from attnworks.reshape.texts import Texts, from_corpus, from_lines
 from attnworks.traces.subject import open_examinee
-from attnworks.training.run import read_recipe
+from attnworks.training.run_folder import read_recipe
 
 
 def project_and_show(model: str, options: dict[str, Any]) -> None:

@@ -26,7 +26,7 @@ from attnworks.traces.subject import Examinee
 from attnworks.traces.text import ExamText
 from attnworks.training.objectives.choice import choose
 from attnworks.training.objectives.contract import TextObjective
-from attnworks.training.objectives.own_callable import OwnFunction
+from attnworks.training.objectives.sentences import OwnFunction
 
 TOKENS_PER_BATCH = 4096
 

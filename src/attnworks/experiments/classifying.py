@@ -18,8 +18,7 @@ from attnworks.experiments.step_memory import peak_bytes
 from attnworks.models import AttentionConfig, TransformerConfig
 from attnworks.models.classifier import Classifier
 from attnworks.studies.tasks import TASKS, Batch, Task
-from attnworks.training.loop import DivergedError
-from attnworks.training.schedule import schedule
+from attnworks.training.loop import DivergedError, schedule
 
 LAYERS, WIDTH, HEADS, HIDDEN = 2, 64, 4, 128
 FIRST_LENGTH, GROWING = 16, 0.6

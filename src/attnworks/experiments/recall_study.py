@@ -21,7 +21,7 @@ from attnworks.traces.judging import Judge
 from attnworks.traces.own import OwnSubject
 from attnworks.traces.text import ExamText
 from attnworks.training.objectives.contract import Outputs
-from attnworks.training.objectives.own_callable import OwnCallable
+from attnworks.training.objectives.sentences import OwnCallable
 
 KEYS, VALUES, PAIRS, QUERIES = 32, 16, 16, 8
 D_E, D_FF, D_V = 48, 64, 16

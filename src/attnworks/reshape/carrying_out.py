@@ -30,7 +30,7 @@ from attnworks.traces.subject import Examinee, Spectator
 from attnworks.traces.text import ExamText, read_text
 from attnworks.training.objectives.choice import choose
 from attnworks.training.objectives.contract import TextObjective
-from attnworks.training.objectives.own_callable import OwnFunction
+from attnworks.training.objectives.sentences import OwnFunction
 
 OWN_RATE, FOREIGN_RATE = 3e-4, 5e-5
 

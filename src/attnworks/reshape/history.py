@@ -31,8 +31,17 @@ from attnworks.models.transformer import Transformer
 from attnworks.receipt import Receipt
 from attnworks.reshape.contract import RESHAPES
 from attnworks.reshape.growth.apply import stretched_state
-from attnworks.training.run import RECIPE, SOURCE, TARGET, load_vocabularies, read_recipe
-from attnworks.training.run_folder import read_optimiser, read_progress, restore_optimiser, save_checkpoint
+from attnworks.training.run_folder import (
+    RECIPE,
+    SOURCE,
+    TARGET,
+    load_vocabularies,
+    read_optimiser,
+    read_progress,
+    read_recipe,
+    restore_optimiser,
+    save_checkpoint,
+)
 
 HISTORY, BEFORE, RECEIPT = "history", "before", "receipt.json"
 STORED = {"F32": torch.float32, "F64": torch.float64, "BF16": torch.bfloat16, "F16": torch.float16}

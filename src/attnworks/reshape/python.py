@@ -18,7 +18,7 @@ from attnworks.reshape.swapping import Swap
 from attnworks.reshape.texts import Texts, from_corpus, from_texts
 from attnworks.text.passages import Passage
 from attnworks.traces.subject import examinee_of
-from attnworks.training.objectives.own_callable import OwnFunction
+from attnworks.training.objectives.sentences import OwnFunction
 
 Given = Sequence[str] | Sequence[Passage] | str
 

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from attnworks.core.errors import UsageError
-from attnworks.text.corpora import open_corpus
+from attnworks.text.corpora import corpus_fingerprint, open_corpus
 from attnworks.text.passages import Passage, Side, from_file, from_pair
-from attnworks.training.run import fingerprint
 
 LEARN, HELD_OUT = 10_000, 256
 """Training pairs to learn from, and test pairs to judge by."""
@@ -35,7 +34,7 @@ def from_corpus(spec: str, *, pairs: int = LEARN, held_out: int = HELD_OUT, seed
     """Training pairs to learn from, test pairs (or those for validation) to judge by."""
     corpus = open_corpus(spec, pairs=pairs, seed=seed)
     test = [*corpus.test, *corpus.valid][:held_out]
-    about = {"corpus": spec, "pairs": pairs, "held_out": held_out, "seed": seed, "sha256": fingerprint(corpus)}
+    about = {"corpus": spec, "pairs": pairs, "held_out": held_out, "seed": seed, "sha256": corpus_fingerprint(corpus)}
     return _checked(Texts([from_pair(pair) for pair in corpus.train], [from_pair(pair) for pair in test], about))
 
 

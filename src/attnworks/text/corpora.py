@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -66,3 +67,11 @@ def from_corpus(spec: str, passages: int, seed: int) -> tuple[list[Passage], Pas
     given = [from_pair(pair) for pair in islice(chain(corpus.test, corpus.valid, corpus.train), passages)]
     told = corpus.report
     return given, PassageReport(len(given), told.bad, told.reasons, told.first_lines, told.unit)
+
+
+def corpus_fingerprint(corpus: Corpus) -> str:
+    """A hash of all training pairs, in order."""
+    digest = hashlib.sha256()
+    for pair in corpus.train:
+        digest.update(f"{' '.join(pair.source)}\t{' '.join(pair.target)}\n".encode())
+    return digest.hexdigest()

@@ -11,7 +11,7 @@ from torch import nn
 
 from attnworks.models.modes import evaluating
 from attnworks.text.batches import Example, collate
-from attnworks.training.objectives.training_contract import Objective
+from attnworks.training.objectives.contract import Objective
 
 
 class Scores(NamedTuple):

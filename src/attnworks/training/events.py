@@ -1,10 +1,17 @@
-"""What a training run tells those who watch it."""
+"""What a training run tells those who watch it.
+
+metrics.jsonl: one line per step, per validation and per growth, in the order in which they count.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import json
+import os
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
+
+from attnworks.core.folders import disk_errors, free_name, read_file, write_file
 
 
 @dataclass(frozen=True)
@@ -73,3 +80,54 @@ Event = StepDone | Validated | Saved | Grown | Remark
 @runtime_checkable
 class Watcher(Protocol):
     def __call__(self, event: Event, /) -> None: ...
+
+
+METRICS = "metrics.jsonl"
+
+LARGEST_METRICS = 2**34
+
+
+class Metrics:
+    """Appends what happens. Lines of steps after `after`, which will be done again, are dropped first.
+
+    Lines that cannot be read are first copied to a file beside it, so that none is lost; `remark` says so.
+    """
+
+    def __init__(self, run: Path, after: int) -> None:
+        self.path, self.remark = run / METRICS, None
+        lines, damaged = read_lines(self.path)
+        if damaged:
+            aside = free_name(self.path)
+            write_file(aside, b"".join(line + b"\n" for line in damaged))
+            number = f"{len(damaged)} damaged line{'s' * (len(damaged) > 1)}"
+            self.remark = f"{number} of {METRICS}: moved to {aside.name}; all others were kept"
+        write_file(self.path, b"".join(_line(line) for line in lines if line["step"] <= after))
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Saved | Remark):
+            return
+        kind = {Validated: "validation", Grown: "growth"}.get(type(event), "training")
+        with disk_errors(f"write {self.path}", remedy="free space, then resume"), self.path.open("ab") as file:
+            file.write(_line({"kind": kind, **asdict(event)}))
+
+
+def read_lines(path: Path) -> tuple[list[dict], list[bytes]]:
+    """All lines that can be read, and those that cannot; the half line that a crash leaves at the end is neither."""
+    if not os.path.lexists(path):
+        return [], []
+    lines, damaged = [], []
+    texts = read_file(path, LARGEST_METRICS).split(b"\n")
+    for number, text in enumerate(texts, 1):
+        try:
+            line = json.loads(text)
+        except (ValueError, RecursionError):
+            line = None
+        if isinstance(line, dict) and type(line.get("step")) is int:
+            lines.append(line)
+        elif text and number < len(texts):
+            damaged.append(text)
+    return lines, damaged
+
+
+def _line(data: dict) -> bytes:
+    return (json.dumps(data) + "\n").encode()

@@ -1,4 +1,7 @@
-"""The training loop."""
+"""The training loop.
+
+Learning rates by step.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import torch
 from torch import nn
@@ -14,7 +18,31 @@ from attnworks.core.errors import AttnworksError
 from attnworks.core.team import Team
 from attnworks.text.batches import BatchOrder, Example, collate
 from attnworks.training.events import StepDone
-from attnworks.training.objectives.training_contract import Objective
+from attnworks.training.objectives.contract import Objective
+
+ScheduleKind = Literal["warmup", "cosine", "constant"]
+
+
+def schedule(kind: ScheduleKind, peak: float, warmup: int, steps: int | None = None) -> Callable[[int], float]:
+    """The learning rate of step s = 0, 1, ..., as a pure function.
+
+    warmup      rises linearly for `warmup` steps, then falls with 1 / sqrt(s): the schedule of the 2017 Transformer,
+                peak * min((s+1) / w, sqrt(w / (s+1)))
+    cosine      rises the same way, then falls along half a cosine to a tenth of the peak at `steps`
+    constant    rises the same way, then stays
+    """
+    warmup = max(1, warmup)
+
+    def rate(step: int) -> float:
+        rise = (step + 1) / warmup
+        if rise < 1 or kind == "constant":
+            return peak * min(1.0, rise)
+        if kind == "warmup" or steps is None:
+            return peak / math.sqrt(rise)
+        done = min(1.0, (step + 1 - warmup) / max(1, steps - warmup))
+        return peak * (0.1 + 0.9 * (1 + math.cos(math.pi * done)) / 2)
+
+    return rate
 
 
 class DivergedError(AttnworksError, ArithmeticError):

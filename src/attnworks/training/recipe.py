@@ -8,7 +8,7 @@ from typing import Literal
 
 from attnworks.core.errors import UsageError
 from attnworks.text.vocabulary import VocabularyKind
-from attnworks.training.schedule import ScheduleKind
+from attnworks.training.loop import ScheduleKind
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,13 +10,11 @@ runs/mine/
 
 from __future__ import annotations
 
-import hashlib
 import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,8 +22,7 @@ from torch import Tensor
 from attnworks.attention import Mechanism
 from attnworks.core.errors import FolderError, UsageError
 from attnworks.core.folders import disk_errors, new_folder, set_aside, write_file
-from attnworks.core.json_records import parse
-from attnworks.core.sealed import BEST, LAST, changed, point, pointed_at, read_json_bytes, read_sealed, seal, sha256
+from attnworks.core.sealed import BEST, LAST, point, pointed_at, read_sealed, seal, sha256
 from attnworks.core.team import Team
 from attnworks.core.tensors import check_device
 from attnworks.models import PureConfig, Recurrent, RecurrentConfig, Transformer, TransformerConfig, build, preset
@@ -34,24 +31,27 @@ from attnworks.models.decoding.translate import translations
 from attnworks.models.folder import read_config, read_manifest
 from attnworks.text.batches import BatchOrder, encode
 from attnworks.text.corpora import Corpus, open_corpus
+from attnworks.text.corpora import corpus_fingerprint as fingerprint
 from attnworks.text.vocabulary import Vocabulary
 from attnworks.training.evaluate import Scores, mean_loss, translation_scores
-from attnworks.training.events import Event, Grown, Remark, Saved, Validated, Watcher
-from attnworks.training.loop import DivergedError, Loop
-from attnworks.training.metrics import Metrics
+from attnworks.training.events import Event, Grown, Metrics, Remark, Saved, Validated, Watcher
+from attnworks.training.loop import DivergedError, Loop, schedule
 from attnworks.training.objectives.seq2seq import Seq2Seq
 from attnworks.training.recipe import Recipe
 from attnworks.training.run_folder import (
+    RECIPE,
+    SOURCE,
+    TARGET,
     Progress,
     forget_others,
     load_checkpoint,
+    load_vocabularies,
+    read_recipe,
     restore_optimiser,
     resume_point,
     save_checkpoint,
 )
-from attnworks.training.schedule import schedule
 
-RECIPE, SOURCE, TARGET = "run.json", "source.json", "target.json"
 LIMITS = ("epochs", "steps", "minutes")
 
 
@@ -322,45 +322,6 @@ def _check_goals(recipe: Recipe) -> None:
                 got=str(goal),
                 remedy=f"choose a larger {name}, or a narrower preset",
             )
-
-
-def read_recipe(folder: Path) -> tuple[Recipe, str]:
-    """The recipe of a run folder, and the fingerprint of its corpus."""
-    path = folder / RECIPE
-    if not path.is_file():
-        raise FolderError(
-            asked=f"open the run {folder}",
-            expected=f"a run folder (with {RECIPE})",
-            got="a folder without it" if folder.is_dir() else "a file" if folder.exists() else "nothing there",
-            remedy="check the path; attnworks train PRESET --out FOLDER makes one",
-        )
-    saved = _read_saved(folder)
-    if not isinstance(saved.get("recipe"), dict) or not isinstance(saved.get("corpus_sha256"), str):
-        raise changed(path, "a recipe", "something else")
-    return parse(Recipe, saved["recipe"], "recipe"), saved["corpus_sha256"]
-
-
-def load_vocabularies(folder: Path) -> tuple[Vocabulary, Vocabulary]:
-    """Both vocabularies, byte for byte as they were when the run began: other words would mean other weights."""
-    saved = _read_saved(folder)
-    with disk_errors(f"open the run {folder}", remedy="copy the run folder again from where it was whole"):
-        for path in (folder / SOURCE, folder / TARGET):
-            if sha256(read_json_bytes(path)) != saved.get(path.name):
-                raise changed(path, "the vocabulary that was saved", "one that was changed since")
-    return Vocabulary.load(folder / SOURCE), Vocabulary.load(folder / TARGET)
-
-
-def _read_saved(folder: Path) -> dict[str, Any]:
-    with disk_errors(f"open the run {folder}", remedy="check that you may read it"):
-        return read_sealed(folder / RECIPE)
-
-
-def fingerprint(corpus: Corpus) -> str:
-    """A hash of all training pairs, in order."""
-    digest = hashlib.sha256()
-    for pair in corpus.train:
-        digest.update(f"{' '.join(pair.source)}\t{' '.join(pair.target)}\n".encode())
-    return digest.hexdigest()
 
 
 def _vocabularies(recipe: Recipe, corpus: Corpus) -> tuple[Vocabulary, Vocabulary]:

@@ -6,7 +6,7 @@ import re
 import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -23,14 +23,20 @@ from attnworks.core.sealed import (
     is_table,
     point,
     pointed_at,
+    read_json_bytes,
     read_sealed,
     read_tensors,
     seal,
+    sha256,
     write_tensors,
 )
 from attnworks.core.tensors import parameters_of, tensors_of
-from attnworks.models import Model
+from attnworks.models import (
+    Model,
+)
 from attnworks.models.folder import load, write_model
+from attnworks.text.vocabulary import Vocabulary
+from attnworks.training.recipe import Recipe
 
 OPTIMISER = "optimiser.safetensors"
 NAME = re.compile(r"step-([0-9]{8,})")
@@ -189,3 +195,37 @@ def _like(parameter: nn.Parameter, value: Tensor) -> Tensor:
     if value.shape != parameter.shape:
         return value
     return cast(Tensor, torch.empty_like(parameter, requires_grad=False).copy_(value))
+
+
+RECIPE, SOURCE, TARGET = "run.json", "source.json", "target.json"
+
+
+def read_recipe(folder: Path) -> tuple[Recipe, str]:
+    """The recipe of a run folder, and the fingerprint of its corpus."""
+    path = folder / RECIPE
+    if not path.is_file():
+        raise FolderError(
+            asked=f"open the run {folder}",
+            expected=f"a run folder (with {RECIPE})",
+            got="a folder without it" if folder.is_dir() else "a file" if folder.exists() else "nothing there",
+            remedy="check the path; attnworks train PRESET --out FOLDER makes one",
+        )
+    saved = _read_saved(folder)
+    if not isinstance(saved.get("recipe"), dict) or not isinstance(saved.get("corpus_sha256"), str):
+        raise changed(path, "a recipe", "something else")
+    return parse(Recipe, saved["recipe"], "recipe"), saved["corpus_sha256"]
+
+
+def load_vocabularies(folder: Path) -> tuple[Vocabulary, Vocabulary]:
+    """Both vocabularies, byte for byte as they were when the run began: other words would mean other weights."""
+    saved = _read_saved(folder)
+    with disk_errors(f"open the run {folder}", remedy="copy the run folder again from where it was whole"):
+        for path in (folder / SOURCE, folder / TARGET):
+            if sha256(read_json_bytes(path)) != saved.get(path.name):
+                raise changed(path, "the vocabulary that was saved", "one that was changed since")
+    return Vocabulary.load(folder / SOURCE), Vocabulary.load(folder / TARGET)
+
+
+def _read_saved(folder: Path) -> dict[str, Any]:
+    with disk_errors(f"open the run {folder}", remedy="check that you may read it"):
+        return read_sealed(folder / RECIPE)

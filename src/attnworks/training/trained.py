@@ -18,7 +18,7 @@ from attnworks.models.folder import load
 from attnworks.models.modes import evaluating
 from attnworks.text.batches import Example, collate
 from attnworks.text.vocabulary import BOS, EOS, Vocabulary
-from attnworks.training.run import load_vocabularies, read_recipe
+from attnworks.training.run_folder import load_vocabularies, read_recipe
 
 TRACE_FORMAT = 2
 """Of files with what `Trained.trace` gives. Format 1 had no SHA-256 at first."""

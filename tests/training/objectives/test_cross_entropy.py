@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from attnworks.training.objectives import cross_entropy
-from attnworks.training.objectives.cross_entropy import linear_cross_entropy, reference
+from attnworks.training.objectives import seq2seq
+from attnworks.training.objectives.seq2seq import linear_cross_entropy, reference
 from tests.helpers import assert_close
 
 
 @pytest.fixture(params=[1, 7, 53, 10_000], ids=lambda rows: f"{rows} rows at a time")
 def chunked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cross_entropy, "CHUNK_SCORES", 31 * request.param)
+    monkeypatch.setattr(seq2seq, "CHUNK_SCORES", 31 * request.param)
 
 
 @pytest.mark.usefixtures("chunked")

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from attnworks.models import Recurrent, Transformer, build
 from attnworks.text.batches import collate
+from attnworks.training.objectives.contract import OBJECTIVES
 from attnworks.training.objectives.seq2seq import Seq2Seq
-from attnworks.training.objectives.training_contract import OBJECTIVES
 from tests.model_helpers import TARGET_VOCABULARY, filled, recurrent_config, transformer_config
 from tests.training.training_helpers import examples
 

@@ -17,11 +17,8 @@ from attnworks.core.errors import UnknownNameError, UsageError
 from attnworks.text.tokens import TextBatch, TokenRow, Tokens, collate_tokens
 from attnworks.training.objectives.choice import choose, that_fit
 from attnworks.training.objectives.contract import TEXT_OBJECTIVES, Abilities, Outputs, TextObjective
-from attnworks.training.objectives.labels import ClassLabels, read_labels
-from attnworks.training.objectives.language import NextTargetToken, NextToken
-from attnworks.training.objectives.masked import MaskedToken
-from attnworks.training.objectives.own_callable import OwnCallable
-from attnworks.training.objectives.sentences import SentenceEmbedding, embeddings
+from attnworks.training.objectives.language import MaskedToken, NextTargetToken, NextToken
+from attnworks.training.objectives.sentences import ClassLabels, OwnCallable, SentenceEmbedding, embeddings, read_labels
 from tests.helpers import assert_close, unchecked
 
 WORDS, WIDTH, CLASSES, MASK, PAD = 29, 7, 3, 28, 0

@@ -20,7 +20,7 @@ from attnworks.claims.sides import more, same
 from attnworks.claims.together import together
 from attnworks.models import AttentionConfig, RecurrentConfig, TransformerConfig, build
 from attnworks.models.layers import Embedding
-from attnworks.training.objectives.cross_entropy import linear_cross_entropy
+from attnworks.training.objectives.seq2seq import linear_cross_entropy
 
 Vocabulary = Annotated[int, Between(2, 23)]
 Width = Annotated[int, Between(1, 17)]

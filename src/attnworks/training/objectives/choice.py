@@ -6,11 +6,14 @@ from collections.abc import Mapping
 
 from attnworks.core.errors import UsageError
 from attnworks.training.objectives.contract import TEXT_OBJECTIVES, Abilities, TextObjective
-from attnworks.training.objectives.labels import ClassLabels, read_labels
-from attnworks.training.objectives.language import NextTargetToken, NextToken
-from attnworks.training.objectives.masked import MaskedToken
-from attnworks.training.objectives.own_callable import OwnCallable, OwnFunction
-from attnworks.training.objectives.sentences import SentenceEmbedding
+from attnworks.training.objectives.language import MaskedToken, NextTargetToken, NextToken
+from attnworks.training.objectives.sentences import (
+    ClassLabels,
+    OwnCallable,
+    OwnFunction,
+    SentenceEmbedding,
+    read_labels,
+)
 
 BY_DEFAULT = (NextTargetToken.name, NextToken.name, MaskedToken.name, SentenceEmbedding.name)
 """The first that fits is taken; labels only if asked for."""

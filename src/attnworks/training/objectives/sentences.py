@@ -1,6 +1,14 @@
-"""For models without a head: what a head does to the direction of a sentence's embedding."""
+"""For models without a head: what a head does to the direction of a sentence's embedding.
+
+Cross-entropy of the classes that whole sentences are known to belong to.
+
+An objective that is a Python function of the user.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -8,8 +16,10 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from attnworks.core.errors import UsageError
 from attnworks.text.tokens import TextBatch
 from attnworks.training.objectives.contract import TEXT_OBJECTIVES, Outputs, TextObjective
+from attnworks.training.objectives.language import scores_of
 
 
 @TEXT_OBJECTIVES.register("embedding")
@@ -54,3 +64,111 @@ def embeddings(outputs: Outputs, batch: TextBatch) -> Float[Tensor, "b e"]:
     wide = torch.promote_types(outputs.hidden.dtype, torch.float32)
     total = outputs.hidden.to(wide).masked_fill(~real, 0.0).sum(-2)
     return F.normalize(total / real.sum(-2).clamp_min(1), dim=-1, eps=torch.finfo(wide).tiny)
+
+
+NAMED = 6
+
+LARGEST_LABELS = 2**30
+"""Bytes that are read of a file of labels."""
+
+"""Names of classes that an error lists."""
+
+
+@TEXT_OBJECTIVES.register("labels")
+class ClassLabels(TextObjective):
+    """L = -log softmax(scores)[label] of each sentence; labels[r] is the class of sentence r of the corpus."""
+
+    name = "labels"
+    words = "how surprised the model is by the known class of each sentence"
+
+    def __init__(self, labels: Sequence[int]) -> None:
+        self.labels = torch.tensor(labels, dtype=torch.int64)
+
+    def losses(self, outputs: Outputs, batch: TextBatch, rows: Tensor) -> Float[Tensor, " b"]:
+        scores = scores_of(outputs)
+        wide = torch.promote_types(scores.dtype, torch.float32)
+        gold = self.labels[rows.cpu()].to(scores.device)
+        return F.cross_entropy(scores.to(wide), gold, reduction="none")
+
+
+def read_labels(
+    path: str | Path, classes: int, names: Mapping[int, str] | None = None, sentences: int | None = None
+) -> list[int]:
+    """One label per line: a name of `names` (class -> name) or, if it is none, the number of a class.
+
+    sentences    how many lines there have to be
+    """
+    numbers = {name: number for number, name in (names or {}).items()}
+    lines = _lines(Path(path))
+    if sentences is not None and len(lines) != sentences:
+        raise UsageError(
+            asked=f"labels from {path}",
+            expected=f"{sentences:,}, one line per sentence",
+            got=f"{len(lines):,} lines",
+            remedy="give the file that belongs to this text",
+        )
+    labels = []
+    for line, text in enumerate(lines, 1):
+        label = numbers.get(text, int(text) if text.isascii() and text.isdigit() else -1)
+        if not 0 <= label < classes:
+            listed = ", ".join(list(numbers)[:NAMED]) + (", ..." if len(numbers) > NAMED else "")
+            raise UsageError(
+                asked=f"label in line {line} of {path}",
+                expected=f"a number from 0 to {classes - 1}" + (f" or one of {listed}" if numbers else ""),
+                got=repr(text),
+                remedy="correct the line, or examine the model that these labels are for",
+            )
+        labels.append(label)
+    return labels
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        with path.open("rb") as file:
+            text = file.read(LARGEST_LABELS).decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as failure:
+        raise UsageError(
+            asked=f"labels from {path}",
+            expected="a text file in UTF-8",
+            got="other bytes" if isinstance(failure, UnicodeDecodeError) else failure.strerror or "nothing readable",
+            remedy="give the path of a file with one label per line, as in labels:FILE",
+        ) from None
+    return [line.strip() for line in text.removesuffix("\n").split("\n")] if text else []
+
+
+OwnFunction = Callable[[Outputs, TextBatch], Tensor]
+
+
+class OwnCallable(TextObjective):
+    """What function(outputs, batch) gives: one finite loss per sentence, to be small; all else is refused."""
+
+    name = "own"
+    words = "a function of your own"
+
+    def __init__(self, function: OwnFunction) -> None:
+        self.function = function
+        self.asked = f"losses of {getattr(function, '__name__', type(function).__name__)}"
+
+    def losses(self, outputs: Outputs, batch: TextBatch, rows: Tensor) -> Float[Tensor, " b"]:
+        losses = self.function(outputs, batch)
+        self._check_shape(losses, len(batch))
+        differentiable = outputs.hidden.requires_grad and torch.is_grad_enabled()
+        if differentiable and not losses.requires_grad:
+            raise self._refusal("losses that follow from the outputs", "a tensor without gradient", "do not detach it")
+        if not bool(losses.isfinite().all()):
+            first = int((~losses.isfinite()).long().argmax())
+            got = f"{losses[first].item()} for sentence {int(rows[first])}"
+            raise self._refusal("finite numbers", got, "see that padding and logarithms of zero are left out")
+        return losses.to(torch.promote_types(losses.dtype, torch.float32))
+
+    def _check_shape(self, losses: object, number: int) -> None:
+        expected = f"a tensor of {number} floats, one per sentence"
+        remedy = "average over the tokens of each sentence, not over sentences"
+        if not isinstance(losses, Tensor):
+            raise self._refusal(expected, type(losses).__name__, remedy)
+        if losses.shape != (number,) or not losses.is_floating_point():
+            got = f"shape {list(losses.shape)} of {str(losses.dtype).removeprefix('torch.')}"
+            raise self._refusal(expected, got, remedy)
+
+    def _refusal(self, expected: str, got: str, remedy: str) -> UsageError:
+        return UsageError(asked=self.asked, expected=expected, got=got, remedy=remedy)
