@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from attnworks.attention import Mask
 from attnworks.core.errors import UsageError
 from attnworks.core.notation import tolerance
-from attnworks.linalg.paths import carried, forward_rounding, paths_by_length
 from attnworks.linalg.residual import relative_residual
 from attnworks.measures.contract import MEASURES, Measure, Placed, Setting
 from attnworks.measures.paths import Paths
@@ -26,8 +25,9 @@ from attnworks.models.multihead import Observation
 from attnworks.reshape.surgery import anatomy_of
 from attnworks.text.tokens import Tokens
 from attnworks.traces.forward import BlockTrace, ForwardTrace, PartTrace
-from attnworks.traces.frozen import frozen_norm, frozen_steps, whole_maps
+from attnworks.traces.frozen_pass import frozen_norm, frozen_steps, whole_maps
 from attnworks.traces.layer import LayerTrace, Slot
+from attnworks.traces.paths import carried, forward_rounding, paths_by_length
 from tests.helpers import assert_close
 from tests.model_helpers import D_E, filled, pure_config, randn, the, transformer
 

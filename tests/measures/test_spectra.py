@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from attnworks.attention.heads import HeadWeights
-from attnworks.linalg.rows import attend_rows
 from attnworks.measures.contract import MEASURES, Setting
 from attnworks.measures.sketch import WIDTHS, Sketch
 from attnworks.measures.spectra import SHARES, WHOLE_BELOW, Spectra
 from attnworks.text.tokens import TokenRow, collate_tokens
 from attnworks.traces.layer import Slot
 from attnworks.traces.maps import Maps
+from attnworks.traces.row_sums import attend_rows
 from tests.helpers import assert_close
 
 B, H, V = 2, 3, 5

@@ -27,7 +27,7 @@ from attnworks.reshape.scoring import attention_flops
 from attnworks.reshape.surgery import anatomy_of, keep_heads, why_not_fewer, with_mechanisms
 from tests.covering import covering
 from tests.helpers import assert_close
-from tests.hf.test_foreign_heads import grow, read
+from tests.hf.test_heads import grow, read
 from tests.model_helpers import change_config, filled, pure_config
 from tests.tiny_models import TINY, inputs, shared
 

@@ -21,7 +21,7 @@ from attnworks.models import AttentionConfig
 from attnworks.models.anatomy import attention_layers, heads_of
 from attnworks.reshape.growth.apply import NewHead, Place, Step, grown
 from attnworks.reshape.surgery import anatomy_of
-from attnworks.traces.frozen import whole_maps
+from attnworks.traces.frozen_pass import whole_maps
 from attnworks.traces.graded import GradedLayer, graded_layers, softmax_back
 from attnworks.traces.judging import Judge
 from attnworks.traces.layer import LayerTrace

@@ -30,15 +30,15 @@ from attnworks.linalg.bounds import (
     published_factor,
 )
 from attnworks.linalg.norms import composite
-from attnworks.linalg.paths import paths_by_length
 from attnworks.linalg.projection import published_rows
 from attnworks.linalg.residual import relative_residual, residual
 from attnworks.linalg.spectrum import cumulative_energy, numerical_rank, singular_values
 from attnworks.measures.bounds import rounding, why_not
 from attnworks.models.counting import layer_flops
 from attnworks.traces.forward import ForwardTrace
-from attnworks.traces.frozen import ROUNDED, frozen_steps, whole_maps
+from attnworks.traces.frozen_pass import ROUNDED, frozen_steps, whole_maps
 from attnworks.traces.layer import LayerTrace
+from attnworks.traces.paths import paths_by_length
 
 Look = TypeVar("Look", bound=Callable[..., Sides | str])
 

@@ -12,10 +12,10 @@ from torch import Tensor
 from attnworks.attention import Mask
 from attnworks.claims.drawing import Draw
 from attnworks.linalg.bounds import HeadSizes, diameter, head_sizes
-from attnworks.linalg.paths import Hop, Step
 from attnworks.models.config import AttentionConfig, PureConfig
 from attnworks.models.multihead import MultiHead, Observation
 from attnworks.models.pure import PureAttention
+from attnworks.traces.paths import Hop, Step
 
 
 class Run(NamedTuple):

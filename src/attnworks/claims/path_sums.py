@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attnworks.claims.drawing import Draw
 from attnworks.claims.networks import Network, drawn_network
-from attnworks.linalg.paths import paths_by_length
+from attnworks.traces.paths import paths_by_length
 
 
 class PathOf(NamedTuple):

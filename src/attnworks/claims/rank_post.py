@@ -27,10 +27,10 @@ from attnworks.linalg.bounds import LARGEST_ROW_RANGE, diameter, published_bound
 from attnworks.linalg.hub import signed_head, two_heads
 from attnworks.linalg.lowrank import lowrank_fit
 from attnworks.linalg.norms import entrywise_max, frobenius, induced_inf, spectral
-from attnworks.linalg.paths import path_counts, paths_by_length
 from attnworks.linalg.residual import best_row, relative_residual, residual, residual_norm
 from attnworks.linalg.spectrum import second_ratio, singular_values
 from attnworks.models.multihead import Observation
+from attnworks.traces.paths import path_counts, paths_by_length
 
 Rows = Annotated[int, Between(2, 13)]
 Width = Annotated[int, Between(1, 7)]

@@ -16,7 +16,7 @@ from attnworks.measures.contract import Setting
 from attnworks.models.modes import InFloat64, held_still
 from attnworks.receipt import Receipt
 from attnworks.text.passages import Passage, from_texts
-from attnworks.traces.removing import without
+from attnworks.traces.edits import without
 from attnworks.traces.subject import Examinee
 from attnworks.traces.text import read_text
 

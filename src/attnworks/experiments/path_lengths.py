@@ -14,9 +14,9 @@ from torch import Tensor
 
 from attnworks.experiments import collapse
 from attnworks.experiments.collapse import check_size
-from attnworks.linalg.paths import Hop, Step, path_counts, paths_by_length
 from attnworks.linalg.residual import relative_residual
 from attnworks.models.multihead import Observation
+from attnworks.traces.paths import Hop, Step, path_counts, paths_by_length
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 
 from attnworks.core.errors import UsageError
-from attnworks.linalg.rows import Row as Sums
-from attnworks.linalg.rows import attend_rows, row_statistics
 from attnworks.models.config import whole
+from attnworks.traces.row_sums import Row as Sums
+from attnworks.traces.row_sums import attend_rows, row_statistics
 
 SCALES: dict[str, Callable[[int], float]] = {
     "unscaled": lambda k: 1.0,

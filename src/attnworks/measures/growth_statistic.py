@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from attnworks.linalg.growing import Reservoir
 from attnworks.models.modes import evaluating
-from attnworks.traces.frozen import whole_maps
+from attnworks.traces.frozen_pass import whole_maps
 from attnworks.traces.graded import GradedLayer, graded_layers, score_scale
 from attnworks.traces.judging import Judge
 from attnworks.traces.layer import LayerTrace

@@ -9,12 +9,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attnworks.linalg.paths import Reader, path_counts, paths_by_length, readers
 from attnworks.linalg.residual import relative_residual
 from attnworks.measures.contract import MEASURES, Declared, Measure, Placed, Sample
 from attnworks.traces.forward import ForwardTrace, PartTrace
-from attnworks.traces.frozen import FrozenStep, frozen_steps
+from attnworks.traces.frozen_pass import FrozenStep, frozen_steps
 from attnworks.traces.layer import LayerTrace, Slot
+from attnworks.traces.paths import Reader, path_counts, paths_by_length, readers
 
 
 @MEASURES.register("paths")

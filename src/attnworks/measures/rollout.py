@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 
 from attnworks.attention.softmax import entropy
-from attnworks.linalg.paths import rollout, rollout_step
 from attnworks.measures.contract import MEASURES, Declared, Measure, Placed, Sample
 from attnworks.traces.forward import ForwardTrace
-from attnworks.traces.frozen import whole_maps
+from attnworks.traces.frozen_pass import whole_maps
+from attnworks.traces.paths import rollout, rollout_step
 
 
 @MEASURES.register("rollout")

@@ -15,7 +15,7 @@ from attnworks.attention.heads import Head, mask_of_heads
 from attnworks.core.errors import UsageError
 from attnworks.models.modes import held_still
 from attnworks.text.tokens import TextBatch
-from attnworks.traces.frozen import whole_maps
+from attnworks.traces.frozen_pass import whole_maps
 from attnworks.traces.judging import Judge
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.subject import Spectator, first

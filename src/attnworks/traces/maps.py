@@ -11,9 +11,9 @@ from torch import Tensor
 
 from attnworks.attention.mask import as_four_axes
 from attnworks.core.tensors import FRESH, Scratch
-from attnworks.linalg.rows import attend_rows
 from attnworks.text.tokens import Tokens
 from attnworks.traces.layer import LOWEST_LOG, LayerTrace, Slot
+from attnworks.traces.row_sums import attend_rows
 
 WEIGHTS_AT_ONCE = 2**18
 """Attention weights computed at a time by each thread: a megabyte in float32."""

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from attnworks.attention.heads import Scoring
 from attnworks.core.tensors import FRESH, Scratch
-from attnworks.linalg.rows import Row, diagonal_sums, row_statistics
 from attnworks.text.tokens import Tokens
 from attnworks.traces.layer import LayerTrace, Slot
 from attnworks.traces.maps import Maps, maps_of
+from attnworks.traces.row_sums import Row, diagonal_sums, row_statistics
 
 
 @dataclass(frozen=True, eq=False)

@@ -43,10 +43,10 @@ from attnworks.linalg.bounds import (
 )
 from attnworks.linalg.lindenstrauss import union_failure
 from attnworks.linalg.norms import NORMS, composite, quasi_norm_constant, spectral
-from attnworks.linalg.paths import Hop, Step, forward_rounding, paths_by_length
 from attnworks.linalg.perturbation import entrywise_gap, split_logits
 from attnworks.linalg.projection import exact_low_rank, jl_inner_dim, rows_for_error, sketch_error
 from attnworks.linalg.residual import best_row, residual_norm
+from attnworks.traces.paths import Hop, Step, forward_rounding, paths_by_length
 
 Rows = Annotated[int, Between(2, 13)]
 Width = Annotated[int, Between(1, 7)]

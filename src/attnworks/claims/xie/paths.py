@@ -15,8 +15,8 @@ from attnworks.claims.drawing import Draw
 from attnworks.claims.networks import drawn_network, given_network
 from attnworks.claims.path_sums import every_path, folded, frozen_exit, one_bias, sum_of_paths, with_any_maps
 from attnworks.claims.sides import more, same
-from attnworks.linalg.paths import path_counts
 from attnworks.models.multihead import Observation
+from attnworks.traces.paths import path_counts
 
 Rows = Annotated[int, Between(2, 13)]
 Width = Annotated[int, Between(1, 13)]

@@ -14,7 +14,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from attnworks.attention.softmax import entropy
-from attnworks.linalg.paths import (
+from attnworks.linalg.residual import relative_residual
+from attnworks.models import PureAttention
+from attnworks.models.anatomy import own_anatomy
+from attnworks.models.multihead import Observation
+from attnworks.traces.paths import (
     FrozenNorm,
     Hop,
     Source,
@@ -28,10 +32,6 @@ from attnworks.linalg.paths import (
     rollout,
     rollout_step,
 )
-from attnworks.linalg.residual import relative_residual
-from attnworks.models import PureAttention
-from attnworks.models.anatomy import own_anatomy
-from attnworks.models.multihead import Observation
 from tests.helpers import assert_close
 from tests.model_helpers import attention_config, filled, pure_config, the
 

@@ -22,9 +22,9 @@ from attnworks.models.anatomy import BlockAnatomy, Part
 from attnworks.models.block import Block, Residual
 from attnworks.reshape.surgery import anatomy_of
 from attnworks.text.tokens import TextBatch
+from attnworks.traces.edits import REMOVABLE, without
 from attnworks.traces.forward import record_forward
 from attnworks.traces.own import OwnSubject
-from attnworks.traces.removing import REMOVABLE, without
 from attnworks.traces.subject import Spectator, first, watching_streams
 from attnworks.training.objectives.contract import Abilities, Outputs
 from tests.model_helpers import (

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from attnworks.attention.heads import HeadWeights
 from attnworks.core.errors import UsageError
 from attnworks.core.notation import tolerance
-from attnworks.linalg.paths import FrozenNorm, Hop, Source, Step
 from attnworks.models.anatomy import Part
 from attnworks.traces.forward import BlockTrace, ForwardTrace, PartTrace
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.maps import maps_of
+from attnworks.traces.paths import FrozenNorm, Hop, Source, Step
 
 ROUNDED = 1e-6
 """Some norms compute in float32, whatever they are given."""
