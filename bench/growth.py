@@ -17,9 +17,8 @@ from attnworks.models.anatomy import attention_layers
 from attnworks.reshape.growth.score import key_scores, value_scores
 from attnworks.reshape.surgery import anatomy_of
 from attnworks.text.tokens import TokenRow, count_rarity
-from attnworks.traces.judging import Judge
 from attnworks.traces.own import OwnSubject
-from attnworks.traces.text import ExamText
+from attnworks.traces.text import ExamText, Judge
 from attnworks.training.objectives.language import mean_cross_entropy, scores_of
 from attnworks.training.objectives.sentences import OwnCallable
 

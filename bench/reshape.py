@@ -35,10 +35,9 @@ from attnworks.studies.tasks import TASKS, Task
 from attnworks.text.tokenizers import VocabularyReader
 from attnworks.text.tokens import TextBatch, TokenRow, count_rarity
 from attnworks.text.vocabulary import Vocabulary
-from attnworks.traces.judging import Judge
 from attnworks.traces.own import OwnSubject
 from attnworks.traces.subject import Examinee, open_examinee
-from attnworks.traces.text import ExamText
+from attnworks.traces.text import ExamText, Judge
 from attnworks.training.objectives.choice import choose
 from attnworks.training.objectives.contract import Outputs, TextObjective
 from attnworks.training.run_folder import read_recipe

@@ -27,8 +27,8 @@ from attnworks.reshape.surgery import anatomy_of
 from attnworks.reshape.texts import Texts
 from attnworks.text.passages import Passage, Side
 from attnworks.traces.graded import graded_layers
-from attnworks.traces.judging import Judge
 from attnworks.traces.subject import examinee_of as any_examinee
+from attnworks.traces.text import Judge
 from tests.exam_helpers import LINES, tiny_tokenizer
 from tests.helpers import assert_close
 from tests.model_helpers import randn, the

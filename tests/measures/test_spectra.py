@@ -16,8 +16,7 @@ from attnworks.measures.sketch import WIDTHS, Sketch
 from attnworks.measures.spectra import SHARES, WHOLE_BELOW, Spectra
 from attnworks.text.tokens import TokenRow, collate_tokens
 from attnworks.traces.layer import Slot
-from attnworks.traces.maps import Maps
-from attnworks.traces.row_sums import attend_rows
+from attnworks.traces.maps import Maps, attend_rows
 from tests.helpers import assert_close
 
 B, H, V = 2, 3, 5

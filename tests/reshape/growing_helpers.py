@@ -15,8 +15,7 @@ from attnworks.reshape.growth.score import Kind
 from attnworks.reshape.growth.survey import Survey
 from attnworks.reshape.texts import Texts
 from attnworks.text.passages import Passage, Side
-from attnworks.traces.judging import Judge
-from attnworks.traces.text import read_text
+from attnworks.traces.text import Judge, read_text
 from attnworks.training.objectives.choice import choose
 from tests.exam_helpers import NOUNS
 from tests.reshape.reshape_helpers import examinee_of, model_of, texts

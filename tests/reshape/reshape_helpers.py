@@ -19,10 +19,9 @@ from attnworks.reshape.projecting import Project
 from attnworks.reshape.texts import Texts, from_corpus, from_texts
 from attnworks.text.passages import Passage, Side
 from attnworks.text.vocabulary import Vocabulary
-from attnworks.traces.judging import Judge
 from attnworks.traces.own import own_examinee
 from attnworks.traces.subject import Examinee, open_examinee
-from attnworks.traces.text import read_text
+from attnworks.traces.text import Judge, read_text
 from attnworks.training.objectives.choice import choose
 from tests.exam_helpers import NOUNS, train_run
 from tests.model_helpers import filled

@@ -16,8 +16,7 @@ from attnworks.measures.contract import MEASURES, Setting
 from attnworks.models import AttentionConfig
 from attnworks.reshape.growth.bottleneck import PER, Bottleneck
 from attnworks.reshape.growth.survey import KINDS, Survey
-from attnworks.traces.judging import Judge
-from attnworks.traces.text import read_text
+from attnworks.traces.text import Judge, read_text
 from attnworks.training.objectives.choice import choose
 from tests.exam_helpers import LINES, tiny_tokenizer
 from tests.reshape.growing_helpers import PASSAGES, growing_model

@@ -48,7 +48,7 @@ from attnworks.reshape.growth.score import (
 )
 from attnworks.reshape.growth.survey import Survey
 from attnworks.text.tokens import TextBatch
-from attnworks.traces.judging import Judge
+from attnworks.traces.text import Judge
 from attnworks.training.objectives.contract import Outputs
 from attnworks.training.objectives.sentences import OwnCallable
 from tests.reshape.growing_helpers import growing_bench, survey_of

@@ -34,7 +34,7 @@ from attnworks.reshape.ranking import RANKINGS
 from attnworks.reshape.replaying import replay
 from attnworks.reshape.surgery import anatomy_of, without
 from attnworks.reshape.swapping import Swap
-from attnworks.traces.gates import HeadsOff
+from attnworks.traces.edits import HeadsOff
 from attnworks.traces.layer import Slot
 from tests.exam_helpers import LINES, tiny_folder, tiny_run, tiny_tokenizer, write_lines
 from tests.model_helpers import recurrent_config

@@ -23,11 +23,11 @@ from attnworks.reshape.ranking import RANKINGS, rank
 from attnworks.reshape.structural_ranking import role_gains
 from attnworks.reshape.surgery import without
 from attnworks.reshape.texts import from_texts
-from attnworks.traces.gates import CountHeads, HeadsOff
-from attnworks.traces.judging import Judge
+from attnworks.traces.edits import CountHeads, HeadsOff
 from attnworks.traces.layer import Slot
 from attnworks.traces.subject import Spectator, Subject
 from attnworks.traces.subject import examinee_of as any_examinee
+from attnworks.traces.text import Judge
 from tests.exam_helpers import LINES, tiny_tokenizer
 from tests.reshape.growing_helpers import growing_bench
 from tests.reshape.reshape_helpers import D_K, D_V, bench_of, examinee_of, heads_of, model_of

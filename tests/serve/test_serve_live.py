@@ -25,7 +25,7 @@ from attnworks.serve.live import LiveModel
 from attnworks.serve.questions import Changes, Question
 from attnworks.serve.saying import Output, _classes
 from attnworks.text.passages import from_texts
-from attnworks.traces.gates import HeadsOff
+from attnworks.traces.edits import HeadsOff
 from attnworks.traces.layer import Slot
 from attnworks.traces.subject import open_examinee
 from attnworks.traces.text import read_text

@@ -19,7 +19,7 @@ from attnworks.text.tokenizers import VocabularyReader, readers_of
 from attnworks.text.tokens import TextBatch
 from attnworks.text.vocabulary import Vocabulary
 from attnworks.traces.adapted import AdaptedSubject, Show
-from attnworks.traces.gates import HeadsOff, OpenGates
+from attnworks.traces.edits import HeadsOff, OpenGates
 from attnworks.traces.layer import Slot
 from attnworks.traces.own import OwnSubject
 from attnworks.traces.rows import rows_of

@@ -11,7 +11,7 @@ from torch import Tensor
 from attnworks.attention.heads import HeadWeights
 from attnworks.hf.subject import ForeignSubject
 from attnworks.text.tokens import TextBatch
-from attnworks.traces.gates import CountHeads, HeadsOff, OpenGates
+from attnworks.traces.edits import CountHeads, HeadsOff, OpenGates
 from attnworks.traces.layer import LayerTrace, Slot
 from attnworks.traces.own import OwnSubject
 from attnworks.traces.subject import Spectator, Subject

@@ -23,9 +23,9 @@ from attnworks.reshape.growth.apply import NewHead, Place, Step, grown
 from attnworks.reshape.surgery import anatomy_of
 from attnworks.traces.frozen_pass import whole_maps
 from attnworks.traces.graded import GradedLayer, graded_layers, softmax_back
-from attnworks.traces.judging import Judge
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.subject import Spectator
+from attnworks.traces.text import Judge
 from tests.helpers import assert_close
 from tests.model_helpers import randn, the
 from tests.reshape.reshape_helpers import D_E, D_V, bench_of, examinee_of, model_of

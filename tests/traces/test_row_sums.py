@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attnworks.attention.softmax import entropy, jacobian_norm, masked_softmax, score_range
 from attnworks.core.tensors import Scratch
-from attnworks.traces.row_sums import Row, RowStatistics, attend_rows, diagonal_sums, row_statistics
+from attnworks.traces.maps import Row, RowStatistics, attend_rows, diagonal_sums, row_statistics
 from tests.helpers import assert_close
 
 B, H, QUERIES, KEYS = 2, 3, 5, 7

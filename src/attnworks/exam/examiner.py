@@ -18,12 +18,11 @@ from attnworks.measures.cost import block_cost, measured_flops
 from attnworks.measures.reading import Reading, Readings
 from attnworks.measures.table import are
 from attnworks.text.tokens import Kind, TextBatch
+from attnworks.traces.edits import CountHeads, HeadsOff, gate_gradients
 from attnworks.traces.forward import record_forward
-from attnworks.traces.gates import CountHeads, HeadsOff, gate_gradients
-from attnworks.traces.judging import Judge
 from attnworks.traces.layer import Slot
 from attnworks.traces.subject import Examinee
-from attnworks.traces.text import ExamText
+from attnworks.traces.text import ExamText, Judge
 from attnworks.training.objectives.choice import choose
 from attnworks.training.objectives.contract import TextObjective
 from attnworks.training.objectives.sentences import OwnFunction

@@ -17,9 +17,8 @@ from torch import Tensor, nn
 from attnworks.models import AttentionConfig, Transformer, TransformerConfig, build
 from attnworks.models.layers import Embedding, Output
 from attnworks.text.tokens import TextBatch, TokenRow, count_rarity
-from attnworks.traces.judging import Judge
 from attnworks.traces.own import OwnSubject
-from attnworks.traces.text import ExamText
+from attnworks.traces.text import ExamText, Judge
 from attnworks.training.objectives.contract import Outputs
 from attnworks.training.objectives.sentences import OwnCallable
 

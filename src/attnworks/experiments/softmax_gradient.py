@@ -13,8 +13,8 @@ import torch
 
 from attnworks.core.errors import UsageError
 from attnworks.models.config import whole
-from attnworks.traces.row_sums import Row as Sums
-from attnworks.traces.row_sums import attend_rows, row_statistics
+from attnworks.traces.maps import Row as Sums
+from attnworks.traces.maps import attend_rows, row_statistics
 
 SCALES: dict[str, Callable[[int], float]] = {
     "unscaled": lambda k: 1.0,

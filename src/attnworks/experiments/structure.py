@@ -32,9 +32,9 @@ from attnworks.reshape.healing import heal
 from attnworks.reshape.projecting import Project, rise_alone, with_forms
 from attnworks.text.pair import Pair
 from attnworks.text.passages import from_pair
-from attnworks.traces.judging import Judge
 from attnworks.traces.own import own_examinee
 from attnworks.traces.subject import Examinee
+from attnworks.traces.text import Judge
 from attnworks.training.evaluate import translation_scores
 from attnworks.training.events import Watcher
 from attnworks.training.objectives.choice import choose

@@ -14,10 +14,10 @@ from attnworks.core.registry import Registry
 from attnworks.measures.reading import Reading, Readings
 from attnworks.text.tokens import Tokens
 from attnworks.traces.forward import ForwardTrace
-from attnworks.traces.judging import Judge
 from attnworks.traces.layer import Kind, LayerTrace, Slot, StreamTrace
 from attnworks.traces.maps import Maps
 from attnworks.traces.rows import LayerRows
+from attnworks.traces.text import Judge
 
 WIDEST_SPAN = 512
 """Offsets further than this are not told apart."""

@@ -12,9 +12,9 @@ from attnworks.linalg.growing import Reservoir
 from attnworks.models.modes import evaluating
 from attnworks.traces.frozen_pass import whole_maps
 from attnworks.traces.graded import GradedLayer, graded_layers, score_scale
-from attnworks.traces.judging import Judge
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.subject import Spectator
+from attnworks.traces.text import Judge
 
 LEARN, CHECK, SEARCH = slice(0, None, 2), slice(1, None, 4), slice(3, None, 4)
 """Of all sentences, sorted by length: those that directions come from, that check them, that steps are searched on."""

@@ -14,8 +14,7 @@ from attnworks.attention import Mask
 from attnworks.measures.contract import MEASURES, Declared, Measure, Sample, Samples
 from attnworks.measures.reading import Reading, Readings
 from attnworks.traces.layer import LayerTrace, Slot
-from attnworks.traces.maps import WEIGHTS_AT_ONCE, Maps, maps_of, same_lengths
-from attnworks.traces.row_sums import Row, row_statistics
+from attnworks.traces.maps import WEIGHTS_AT_ONCE, Maps, Row, maps_of, row_statistics, same_lengths
 
 BY_HEAD = ("layer", "head")
 LIN = "Lin 1991"

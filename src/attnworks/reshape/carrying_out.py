@@ -24,10 +24,9 @@ from attnworks.reshape.long_texts import TrialText, longest
 from attnworks.reshape.scoring import attention_flops, scores_of, time_ratio, weight_bytes
 from attnworks.reshape.texts import Texts
 from attnworks.text.passages import Passage
-from attnworks.traces.judging import Judge
 from attnworks.traces.own import OwnSubject
 from attnworks.traces.subject import Examinee, Spectator
-from attnworks.traces.text import ExamText, read_text
+from attnworks.traces.text import ExamText, Judge, read_text
 from attnworks.training.objectives.choice import choose
 from attnworks.training.objectives.contract import TextObjective
 from attnworks.training.objectives.sentences import OwnFunction

@@ -11,8 +11,8 @@ from torch import nn
 from attnworks.core.progress import Watch, silently
 from attnworks.core.registry import Registry
 from attnworks.receipt import HeadMap
-from attnworks.traces.judging import Judge
 from attnworks.traces.subject import Examinee, Spectator
+from attnworks.traces.text import Judge
 
 
 @dataclass(frozen=True, eq=False)

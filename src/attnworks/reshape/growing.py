@@ -26,7 +26,7 @@ from attnworks.reshape.growth_cost import COMPARING, SEARCHING, measured_cost, s
 from attnworks.reshape.growth_methods import METHODS, Method
 from attnworks.reshape.growth_places import NoBottleneckError, Spot, Widths, no_bottleneck, read_places, spread
 from attnworks.reshape.surgery import anatomy_of, check_can_grow
-from attnworks.traces.judging import Judge
+from attnworks.traces.text import Judge
 
 REFITTING = "document"
 """The method that writes queries and keys anew."""

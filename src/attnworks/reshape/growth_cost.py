@@ -12,7 +12,7 @@ from attnworks.reshape.growth.score import Trial, key_scores, some_checks
 from attnworks.reshape.growth.survey import COPIES, PASSES, TURNS, growable_layers
 from attnworks.reshape.growth_places import TRYING
 from attnworks.traces.graded import graded_layers
-from attnworks.traces.judging import Judge
+from attnworks.traces.text import Judge
 
 FITTING, SEARCHING, COMPARING = "fitting the chosen columns", "searching for the step", "comparing ways to grow"
 """Stages after places are chosen. Those before it: PASSES, COPIES, TURNS and TRYING."""

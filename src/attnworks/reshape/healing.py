@@ -14,9 +14,9 @@ from attnworks.core.errors import AttnworksError, UsageError
 from attnworks.core.progress import Watch, silently
 from attnworks.models.modes import cast, evaluating
 from attnworks.text.tokens import TextBatch
-from attnworks.traces.judging import Judge
 from attnworks.traces.layer import StreamTrace
 from attnworks.traces.subject import Spectator, Subject
+from attnworks.traces.text import Judge
 
 OBJECTIVE, DISTIL = "objective", "distil"
 LESSONS = (OBJECTIVE, DISTIL)

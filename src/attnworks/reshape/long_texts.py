@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from attnworks.hf.subject import longest_input
 from attnworks.models import Recurrent, Transformer
 from attnworks.text.tokens import NONE, TokenRow
-from attnworks.traces.judging import Judge
 from attnworks.traces.subject import Subject
-from attnworks.traces.text import ExamText
+from attnworks.traces.text import ExamText, Judge
 
 SENTENCES, LONG_TEXTS = 64, 8
 """About SENTENCES sentences are read, or long texts with as many tokens: LONG_TEXTS or more, if there are."""

@@ -19,7 +19,7 @@ from attnworks.reshape.contract import RESHAPES, Bench, Made, Reshape
 from attnworks.reshape.heads import Head, Unit, choose_heads
 from attnworks.reshape.ranking import RANKINGS, rank
 from attnworks.reshape.surgery import anatomy_of, check_can_keep, keep_heads, why_not_fewer, without
-from attnworks.traces.gates import CountHeads
+from attnworks.traces.edits import CountHeads
 from attnworks.traces.subject import Spectator
 
 AUTO = "auto"

@@ -13,7 +13,7 @@ from attnworks.reshape.gates_training import train_gates
 from attnworks.reshape.heads import Head, Unit
 from attnworks.reshape.structural_ranking import APART, map_distances, role_gains
 from attnworks.reshape.surgery import without
-from attnworks.traces.gates import gate_gradients
+from attnworks.traces.edits import gate_gradients
 from attnworks.traces.layer import Slot
 
 TRIED_ON = 64

@@ -13,9 +13,8 @@ from attnworks.attention.dense import Dense
 from attnworks.core.timing import Interval, interleave_within
 from attnworks.models.modes import evaluating
 from attnworks.reshape.surgery import attention_parts, groups_in
-from attnworks.traces.judging import Judge
 from attnworks.traces.subject import Examinee, Subject
-from attnworks.traces.text import WRITTEN_AT_ONCE, ExamText
+from attnworks.traces.text import WRITTEN_AT_ONCE, ExamText, Judge
 from attnworks.training.evaluate import translation_scores
 from attnworks.training.objectives.sentences import SentenceEmbedding
 

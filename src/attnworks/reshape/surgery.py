@@ -40,7 +40,7 @@ from attnworks.models.surgery import (
 )
 from attnworks.models.transformer import Transformer
 from attnworks.reshape.heads import Unit
-from attnworks.traces.gates import HeadsOff
+from attnworks.traces.edits import HeadsOff
 from attnworks.traces.layer import Slot
 
 

@@ -21,9 +21,9 @@ from attnworks.models.anatomy import Part
 from attnworks.models.modes import evaluating
 from attnworks.models.multihead import MultiHead
 from attnworks.reshape.surgery import attention_parts, groups_in, mechanisms_of
-from attnworks.traces.judging import Judge
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.subject import Spectator
+from attnworks.traces.text import Judge
 
 SEED = 0
 """Parameters of new mechanisms are drawn by it, in trials and in the model that comes of them."""

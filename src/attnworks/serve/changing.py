@@ -24,10 +24,9 @@ from attnworks.serve.questions import Changes
 from attnworks.serve.recent import Recent
 from attnworks.text.readers.grammar import grammar_passages
 from attnworks.text.tokenizers import SideReader
-from attnworks.traces.judging import Judge
 from attnworks.traces.own import OwnSubject
 from attnworks.traces.subject import Examinee
-from attnworks.traces.text import read_text
+from attnworks.traces.text import Judge, read_text
 from attnworks.training.objectives.choice import choose
 
 FORMS = ("auto", "mix", "previous", "self", "next", "first", "last", "mean", "band")

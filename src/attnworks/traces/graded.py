@@ -16,9 +16,9 @@ from attnworks.core.errors import UsageError
 from attnworks.models.modes import held_still
 from attnworks.text.tokens import TextBatch
 from attnworks.traces.frozen_pass import whole_maps
-from attnworks.traces.judging import Judge
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.subject import Spectator, first
+from attnworks.traces.text import Judge
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,8 +13,7 @@ from attnworks.attention.heads import Scoring
 from attnworks.core.tensors import FRESH, Scratch
 from attnworks.text.tokens import Tokens
 from attnworks.traces.layer import LayerTrace, Slot
-from attnworks.traces.maps import Maps, maps_of
-from attnworks.traces.row_sums import Row, diagonal_sums, row_statistics
+from attnworks.traces.maps import Maps, Row, diagonal_sums, maps_of, row_statistics
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,10 +13,10 @@ from attnworks.measures.growth_statistic import FEWEST
 from attnworks.measures.reading import Reading
 from attnworks.reshape.growth.score import Kind, Score
 from attnworks.reshape.growth.survey import KINDS, PASSES, Survey
-from attnworks.traces.judging import Judge
 from attnworks.traces.layer import Kind as AttentionKind
 from attnworks.traces.layer import Slot
 from attnworks.traces.own import OwnSubject
+from attnworks.traces.text import Judge
 
 SOURCE = "Burgund, section 2 (S3.9-S3.30), D10"
 PER = 1000

@@ -20,7 +20,7 @@ from attnworks.linalg.growing import (
 from attnworks.linalg.line_search import Found, line_search
 from attnworks.measures.growth_statistic import CHECK, Sums
 from attnworks.reshape.growth.apply import Addition, Keys, NewHead, Place, Step, Values, grown
-from attnworks.traces.judging import Judge
+from attnworks.traces.text import Judge
 
 Kind = Literal["keys", "values", "heads"]
 TRIED_ON = 128

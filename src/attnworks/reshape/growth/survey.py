@@ -30,7 +30,7 @@ from attnworks.reshape.growth.score import (
 )
 from attnworks.reshape.surgery import anatomy_of, why_not
 from attnworks.traces.graded import GradedLayer
-from attnworks.traces.judging import Judge
+from attnworks.traces.text import Judge
 
 Watch = Callable[[str, int, int], None]
 KINDS: tuple[Kind, ...] = get_args(Kind)
