@@ -23,12 +23,12 @@ from typing import Any
 import torch
 
 from attnworks.core.timing import interleave
+from attnworks.exam.choice import choose_measures
 from attnworks.exam.folds import Folds
-from attnworks.exam.plan import choose_measures
-from attnworks.exam.walk import Walk
+from attnworks.exam.measure import Setting
+from attnworks.exam.measure_hook import Walk
 from attnworks.hf.open import open_pretrained
 from attnworks.hf.subject import ForeignSubject
-from attnworks.measures.contract import Setting
 from attnworks.text.readers.grammar import grammar_passages
 from attnworks.text.tokens import TextBatch, TokenRow, collate_tokens
 from attnworks.traces.forward import record_forward

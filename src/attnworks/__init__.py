@@ -10,7 +10,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from attnworks import attention, core, exam, hf, linalg, measures, models, reshape, text, traces, training
     from attnworks.api import examine, load, save
-    from attnworks.exam.comparing import compare
+    from attnworks.exam.compare import compare
     from attnworks.exam.folder import read_exam
     from attnworks.models import build, preset
     from attnworks.reports.page import report
@@ -40,7 +40,7 @@ __all__ = [
 
 _HOME = {
     "build": "models",
-    "compare": "exam.comparing",
+    "compare": "exam.compare",
     "examine": "api",
     "load": "api",
     "preset": "models",

@@ -13,7 +13,7 @@ from tokenizers import AddedToken
 
 from attnworks.api import examine
 from attnworks.exam.examination import Examination, Pin
-from attnworks.measures.reading import Reading, Readings
+from attnworks.exam.reading import Reading, Readings
 from attnworks.receipt import Change, Figures, Healing, Losses, LossesAtLength, Receipt
 from attnworks.reports.page import Exam, Sentence, page_contents, page_html
 from attnworks.text.passages import Passage, Side

@@ -13,7 +13,7 @@ from playwright.sync_api import expect
 from torch import Tensor
 
 from attnworks.exam.examination import Examination, Pin
-from attnworks.measures.reading import Readings
+from attnworks.exam.reading import Readings
 from tests.browser.conftest import Open
 from tests.browser.pages import page_file
 from tests.browser.watching import Shown

@@ -13,7 +13,7 @@ from attnworks.cli.compare import compare
 from attnworks.core.errors import FolderError
 from attnworks.exam.examination import Examination
 from attnworks.exam.folder import write_exam
-from attnworks.measures.reading import Readings
+from attnworks.exam.reading import Readings
 from tests.exam.test_examination import examined, stated
 
 

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from attnworks.cli import main
 from attnworks.exam.folder import read_exam
-from attnworks.measures.all import all_measures
+from attnworks.exam.measures import all_measures
 from tests.exam_helpers import (
     LINES,
     PAIRS,

@@ -1,4 +1,4 @@
-"""Every registered measure, held to the promises of `attnworks.measures.contract.Measure`."""
+"""Every registered measure, held to the promises of `attnworks.exam.measure.Measure`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from torch import Tensor
 
 from attnworks.exam.examination import Examination
 from attnworks.exam.examiner import Request
+from attnworks.exam.measure import Declared, Setting
+from attnworks.exam.measures import all_measures
+from attnworks.exam.reading import Reading
 from attnworks.exam.run import run_examination
 from attnworks.hf.subject import ForeignSubject
-from attnworks.measures.all import all_measures
-from attnworks.measures.contract import Declared, Setting
-from attnworks.measures.reading import Reading
 from attnworks.text.passages import Side
 from attnworks.text.tokenizers import Pieces, SideReader
 from attnworks.text.tokens import TokenRow, count_rarity, text_batches
@@ -169,9 +169,9 @@ def test_neither_the_contract_nor_the_examiner_needs_growth() -> None:
     """Measures of packages above are named as text, and imported when measures are listed."""
     code = """
 import sys
-import attnworks.exam.examiner, attnworks.measures.contract
+import attnworks.exam.examiner, attnworks.exam.measure
 assert not [name for name in sys.modules if "growth" in name or "bottleneck" in name]
-from attnworks.measures.all import all_measures
+from attnworks.exam.measures import all_measures
 assert "bottleneck" in all_measures()
 """
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -19,7 +19,7 @@ from attnworks.core.errors import AttnworksError, FolderError
 from attnworks.core.sealed import canonical, describe, seal, sha256
 from attnworks.exam.examination import Examination, Finding, Pin
 from attnworks.exam.folder import EXAM, FILES, MANIFEST, PINS, READINGS, read_exam, write_exam
-from attnworks.measures.reading import Reading, Readings
+from attnworks.exam.reading import Reading, Readings
 from tests.covering import thorough
 from tests.exam.test_examination import examined
 from tests.faults.mutants import MUTATIONS, edit

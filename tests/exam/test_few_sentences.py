@@ -14,9 +14,9 @@ from scipy.stats import t
 from attnworks.api import examine
 from attnworks.cli import main
 from attnworks.exam.examination import Examination
-from attnworks.measures.contract import Setting
-from attnworks.measures.labels import FEWEST_SENTENCES, LEAST_GAIN, RELIABLE_SENTENCES
-from attnworks.measures.structure_fit import LONGEST, RELIABLE
+from attnworks.exam.measure import Setting
+from attnworks.exam.measures.labels import FEWEST_SENTENCES, LEAST_GAIN, RELIABLE_SENTENCES
+from attnworks.exam.measures.structure import LONGEST, RELIABLE
 from attnworks.reports.page.contents import Exam, page_contents
 from tests.exam_helpers import LINES, tiny_folder, tiny_tokenizer, write_lines
 from tests.tiny_models import TINY

@@ -15,7 +15,7 @@ import attnworks
 from attnworks.cli.examine import examine
 from attnworks.core.errors import FolderError
 from attnworks.core.sealed import read_sealed, seal, sha256
-from attnworks.exam.comparing import Comparison, compare
+from attnworks.exam.compare import Comparison, compare
 from attnworks.exam.examination import Examination
 from attnworks.exam.folder import EXAM, MANIFEST, read_exam, write_exam
 from attnworks.exam.head_matches import Match
@@ -28,7 +28,7 @@ from attnworks.reshape.pruning import Prune
 from attnworks.reshape.swapping import Swap
 from attnworks.text.passages import from_texts
 from attnworks.traces.subject import open_examinee
-from tests.exam.test_comparing import holding
+from tests.exam.test_compare import holding
 from tests.exam.test_examination import stated
 from tests.exam_helpers import LINES, tiny_folder
 from tests.reports.page_helpers import Seen

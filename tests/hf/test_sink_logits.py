@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.special import entr
 
 from attnworks.attention import Mask
+from attnworks.exam.measure import Setting
+from attnworks.exam.measures.redundancy import Redundancy
+from attnworks.exam.measures.roles import Roles
+from attnworks.exam.measures.sinks import Sinks
 from attnworks.hf.subject import ForeignSubject
-from attnworks.measures.contract import Setting
-from attnworks.measures.redundancy import Redundancy
-from attnworks.measures.roles import Roles
-from attnworks.measures.sinks import Sinks
 from attnworks.text.tokens import TextBatch
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.rows import rows_of

@@ -12,9 +12,9 @@ import attnworks
 from attnworks.attention import Mask
 from attnworks.cli import main
 from attnworks.core.errors import UsageError
-from attnworks.measures.contract import Setting
-from attnworks.measures.rank import Rank
-from attnworks.measures.saturation import Saturation
+from attnworks.exam.measure import Setting
+from attnworks.exam.measures.rank import Rank
+from attnworks.exam.measures.saturation import Saturation
 from attnworks.models import AttentionConfig, TransformerConfig
 from attnworks.text.passages import Passage, Side
 from attnworks.text.tokens import TokenRow, collate_tokens

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from attnworks.exam.examination import Examination, Finding, Pin
-from attnworks.measures.reading import Reading, Readings
+from attnworks.exam.reading import Reading, Readings
 from attnworks.reports.page.blobs import unpack
 from attnworks.reports.page.sentences import Sentence
 from attnworks.traces.layer import Slot

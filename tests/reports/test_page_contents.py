@@ -13,7 +13,7 @@ import torch
 
 from attnworks.core.errors import UsageError
 from attnworks.exam.examination import Examination
-from attnworks.measures.reading import Readings
+from attnworks.exam.reading import Readings
 from attnworks.receipt import Change, Healing, Losses, Receipt
 from attnworks.reports.page.contents import NO_SENTENCE, Advised, Exam, label_of, page_contents
 from attnworks.reports.page.numbers import rounded

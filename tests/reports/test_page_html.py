@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from attnworks.exam.examination import Examination, Pin
-from attnworks.measures.reading import Readings
+from attnworks.exam.reading import Readings
 from attnworks.reports.page import notebook_frame, page_contents, page_html, policy
 from attnworks.reports.page.blobs import unpack
 from attnworks.reports.page.contents import Exam

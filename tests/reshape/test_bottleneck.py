@@ -12,7 +12,7 @@ import torch
 import attnworks
 from attnworks.core.progress import silently
 from attnworks.exam.examiner import TOKENS_PER_BATCH
-from attnworks.measures.contract import MEASURES, Setting
+from attnworks.exam.measure import MEASURES, Setting
 from attnworks.models import AttentionConfig
 from attnworks.reshape.growth.bottleneck import PER, Bottleneck
 from attnworks.reshape.growth.survey import KINDS, Survey

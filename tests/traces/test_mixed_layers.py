@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from attnworks.attention import Mask
+from attnworks.exam.measure import Sample, Setting
+from attnworks.exam.measures.saturation import Saturation
 from attnworks.hf.subject import ForeignSubject
-from attnworks.measures.contract import Sample, Setting
-from attnworks.measures.saturation import Saturation
 from attnworks.reshape.surgery import mechanisms_of, with_mechanisms
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.own import OwnSubject

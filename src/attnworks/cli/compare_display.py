@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from attnworks.exam.comparing import Change, Comparison, Curve, NewRole
-from attnworks.measures.table import number
+from attnworks.exam.compare import Change, Comparison, Curve, NewRole
+from attnworks.exam.table import number
 
 NAMED = 12
 """Heads, or layers, named in a line."""

@@ -26,8 +26,8 @@ from torch import Tensor
 from attnworks.cli.console import console
 from attnworks.exam.examination import Examination
 from attnworks.exam.head_findings import NO_ROLE, role_group
-from attnworks.measures.reading import Reading
-from attnworks.measures.table import number
+from attnworks.exam.reading import Reading
+from attnworks.exam.table import number
 from attnworks.traces.layer import SHORT, Kind
 
 ROLE_SIGNS = {
@@ -99,7 +99,7 @@ def show(exam: Examination, screen: Console, folder: Path | None = None, tables:
 
 def show_measures() -> None:
     """Every measure, what it tells and what it costs."""
-    from attnworks.measures.all import all_measures
+    from attnworks.exam.measures import all_measures
 
     table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
     for heading in ("measure", "what it tells", "cost"):

@@ -11,13 +11,13 @@ from attnworks.cli.examine_display import examine_progress, show
 from attnworks.cli.report_display import show_remarks, show_written
 from attnworks.core.errors import UsageError
 from attnworks.core.team import join_team
+from attnworks.exam.choice import EVERYTHING, choose_measures, costs
 from attnworks.exam.examination import Examination
 from attnworks.exam.examiner import Request
 from attnworks.exam.folder import check_place, write_exam
-from attnworks.exam.plan import EVERYTHING, choose_measures, costs
+from attnworks.exam.measure import Setting
+from attnworks.exam.measures import all_measures
 from attnworks.exam.run import run_examination
-from attnworks.measures.all import all_measures
-from attnworks.measures.contract import Setting
 from attnworks.reports.page.contents import Exam, label_of
 from attnworks.reports.page.writing import check_out, write_report
 from attnworks.reshape.history import receipts_of

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnworks.measures.reading import Reading, Readings
+from attnworks.exam.reading import Reading, Readings
 from attnworks.traces.layer import Kind, Slot
 
 FORMAT = 2

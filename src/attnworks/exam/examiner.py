@@ -11,12 +11,12 @@ from torch import Tensor
 
 from attnworks.core.team import Team
 from attnworks.exam.folds import Folds
+from attnworks.exam.measure import Measure, Placed
+from attnworks.exam.measure_hook import Walk, overrides
+from attnworks.exam.measures.cost import block_cost, measured_flops
 from attnworks.exam.missing_notes import missing_notes
-from attnworks.exam.walk import Walk, overrides
-from attnworks.measures.contract import Measure, Placed
-from attnworks.measures.cost import block_cost, measured_flops
-from attnworks.measures.reading import Reading, Readings
-from attnworks.measures.table import are
+from attnworks.exam.reading import Reading, Readings
+from attnworks.exam.table import are
 from attnworks.text.tokens import Kind, TextBatch
 from attnworks.traces.edits import CountHeads, HeadsOff, gate_gradients
 from attnworks.traces.forward import record_forward

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from attnworks.measures.reading import Reading, Readings
+from attnworks.exam.reading import Reading, Readings
 from attnworks.traces.layer import Kind, Slot
 
 NAMED = 4

@@ -28,8 +28,8 @@ from attnworks.exam.head_findings import (
     redundant_heads,
     structured_heads,
 )
-from attnworks.measures.reading import Readings
-from attnworks.measures.table import number
+from attnworks.exam.reading import Readings
+from attnworks.exam.table import number
 from attnworks.traces.layer import Kind
 
 ALIKE = 0.9

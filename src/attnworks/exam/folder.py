@@ -27,7 +27,7 @@ from attnworks.core.sealed import (
 )
 from attnworks.exam.examination import FORMAT, Examination, Finding, Pin
 from attnworks.exam.lineage import read_lineage
-from attnworks.measures.reading import Reading, Readings
+from attnworks.exam.reading import Reading, Readings
 from attnworks.traces.layer import Kind, Slot
 
 EXAM, READINGS, PINS, MANIFEST = "exam.json", "readings.safetensors", "pins.safetensors", "manifest.json"

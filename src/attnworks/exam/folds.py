@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from attnworks.core.errors import UsageError
-from attnworks.measures.contract import Declared, Placed
-from attnworks.measures.folding import Largest, Moments
-from attnworks.measures.reading import Reading, Readings
+from attnworks.exam.measure import Declared, Placed
+from attnworks.exam.reading import Reading, Readings
+from attnworks.exam.statistics import Largest, Moments
 from attnworks.traces.layer import Kind, Slot
 
 Key = tuple[str, Slot | Kind]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from attnworks.measures.contract import Measure
-from attnworks.measures.reading import Reading, Readings
+from attnworks.exam.measure import Measure
+from attnworks.exam.reading import Reading, Readings
 from attnworks.traces.layer import Slot
 
 NAMED = 4

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from attnworks.attention import MECHANISMS
 from attnworks.core.errors import UsageError
-from attnworks.measures.contract import Samples, Setting
-from attnworks.measures.folding import Moments
-from attnworks.measures.labels import FEWEST_SENTENCES
-from attnworks.measures.redundancy import Redundancy
-from attnworks.measures.roles import Roles
+from attnworks.exam.measure import Samples, Setting
+from attnworks.exam.measures.labels import FEWEST_SENTENCES
+from attnworks.exam.measures.redundancy import Redundancy
+from attnworks.exam.measures.roles import Roles
+from attnworks.exam.statistics import Moments
 from attnworks.models.anatomy import every_layer
 from attnworks.models.modes import evaluating
 from attnworks.reshape.contract import Bench

@@ -8,13 +8,13 @@ from typing import Any
 
 from torch import Tensor
 
+from attnworks.exam.choice import choose_measures, without_weights
 from attnworks.exam.examination import Examination
 from attnworks.exam.findings import find
 from attnworks.exam.folds import Folds
+from attnworks.exam.measure import Setting
+from attnworks.exam.measure_hook import Walk
 from attnworks.exam.pinning import KeepMaps, pin_of
-from attnworks.exam.plan import choose_measures, without_weights
-from attnworks.exam.walk import Walk
-from attnworks.measures.contract import Setting
 from attnworks.models.decoding import BeamStep, beam
 from attnworks.models.decoding.translate import longest_target
 from attnworks.models.modes import evaluating

@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 from attnworks import __version__
 from attnworks.core.errors import UsageError
-from attnworks.exam.comparing import compare
+from attnworks.exam.compare import compare
 from attnworks.exam.examination import Examination
-from attnworks.measures.reading import Reading
+from attnworks.exam.reading import Reading
 from attnworks.receipt import Receipt
 from attnworks.reports.page.blobs import pack
 from attnworks.reports.page.numbers import rounded

@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attnworks.exam.measures.structure import EPS, closest_forms, families_of
 from attnworks.linalg.structure.fitting import fit
 from attnworks.linalg.structure.searching import best_offset
-from attnworks.measures.structure_fit import EPS, closest_forms, families_of
 from attnworks.traces.layer import Kind
 
 

@@ -7,8 +7,8 @@ import math
 from torch import Tensor
 
 from attnworks.exam.examination import Examination
-from attnworks.measures.reading import Reading
-from attnworks.measures.structure_fit import NONE
+from attnworks.exam.measures.structure import NONE
+from attnworks.exam.reading import Reading
 
 Head = tuple[str, int]
 """Slot and number: ("enc.3", 7)."""

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from attnworks.exam.measure import MEASURES, Declared, Measure
+from attnworks.exam.reading import Reading
 from attnworks.hf.subject import ForeignSubject
-from attnworks.measures.contract import MEASURES, Declared, Measure
 from attnworks.measures.growth_statistic import FEWEST
-from attnworks.measures.reading import Reading
 from attnworks.reshape.growth.score import Kind, Score
 from attnworks.reshape.growth.survey import KINDS, PASSES, Survey
 from attnworks.traces.layer import Kind as AttentionKind

@@ -1,0 +1,203 @@
+"""What the theorems on rank collapse promise for a layer, next to what it does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from attnworks.attention.heads import HeadWeights
+from attnworks.attention.mask import as_four_axes
+from attnworks.core.errors import UsageError
+from attnworks.exam.measure import MEASURES, Declared, Measure, Sample, Samples, Setting
+from attnworks.exam.reading import Readings
+from attnworks.exam.table import number
+from attnworks.linalg.bounds import (
+    LARGEST_ROW_RANGE,
+    HeadSizes,
+    bound_converges,
+    composite_bound,
+    diameter,
+    diameter_bound,
+    head_sizes,
+    logit_row_range,
+    mean_factor,
+    published_bound,
+    published_factor,
+)
+from attnworks.linalg.norms import composite
+from attnworks.linalg.residual import residual
+from attnworks.traces.layer import LayerTrace, Slot
+
+ROUNDINGS = 16
+"""Roundings, of the largest number that the output is made of, by which a bound may be passed."""
+
+
+@MEASURES.register("bounds")
+class Bounds(Measure):
+    """diam_2(SA(X)) against sum_h ||W_h||_2 tanh(||W_QK,h||_2 scale diam_2(X)^2 / 4) diam_2(X), and composite bounds.
+
+    Source: D5, D6; the published forms S0.17 and S1.14.
+    Holds when: `why_not` finds nothing; where it does, no sentence counts. X is what the layer projects queries and
+    keys from, after a norm that comes first. The composite bound also needs row_range <= 4.229 (D5).
+    """
+
+    name = "bounds"
+    words = "how near attention comes to the bounds of the rank-collapse theorems"
+    cost = "for each layer about two products of its maps' size per head; norms of weights once"
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        self._sizes: dict[Slot, HeadSizes] = {}
+
+    def declares(self) -> tuple[Declared, ...]:
+        def of_layer(name: str, words: str, source: str) -> Declared:
+            return Declared(f"bounds.{name}", ("layer",), words, source)
+
+        return (
+            of_layer("diameter", "how far apart two rows of the attention output can be at most", "D6"),
+            of_layer("measured", "how far apart the two most distant rows of the attention output are", "D6"),
+            of_layer("ratio", "bound over measured diameter: 1 is attained, large says little", "D6"),
+            of_layer("composite", "bound on the composite residual of the attention output, where it holds", "D5"),
+            of_layer("row_range", "largest range of scores in a row, less what all rows have in common", "S0.31, D5"),
+            of_layer("composite_holds", "share of sentences whose scores vary little enough for that bound", "D5"),
+            of_layer("residual", "composite residual of the attention output from its mean row", "S0.13, S0.14"),
+            of_layer("published", "bound on that residual as printed, which is not true of all input", "S0.17, S1.14"),
+            of_layer("published_converges", "share of sentences whose printed bound falls with depth", "S0.18, S0.36"),
+        )
+
+    def layer(self, trace: LayerTrace) -> Samples:
+        if (reason := why_not(trace)) is not None:
+            self.reasons.setdefault(trace.slot, reason)
+            nothing = trace.Q.new_zeros(len(trace.Q), dtype=torch.float64)
+            return {declared.name: Sample(nothing, nothing > 0) for declared in self.declares()}
+        assert trace.X is not None and trace.weights is not None and trace.scale is not None
+        sizes, real, scale = self._sizes_of(trace.slot, trace.weights), trace.queries.real, trace.scale
+        X, W = _wide(trace.X), trace.weights
+        output = _wide(trace.Y).transpose(1, 2).flatten(2) @ _wide(W.W_O).flatten(0, 1)
+        slack = rounding(trace, W)
+
+        bound, measured = diameter_bound(diameter(X, real), sizes, scale), diameter(output, real).double()
+        _refuse_violation(trace.slot, "diameter (D6)", measured, bound, slack)
+
+        R = residual(X, real)
+        rho, left = composite(R), composite(residual(output, real)).double()
+        row_range = logit_row_range(R, _wide(W.W_Q), _wide(W.W_K), scale, real)
+        holds = row_range <= LARGEST_ROW_RANGE
+        repaired = composite_bound(rho, sizes, scale, mean_factor(real.sum(-1).double()))
+        across = (output.shape[1] * output.shape[2]) ** 0.5
+        _refuse_violation(trace.slot, "composite (D5)", left.where(holds, 0.0), repaired, across * slack)
+
+        c = published_factor(sizes, scale)
+        several = real.sum(-1) > 1
+        found = {
+            "diameter": bound,
+            "measured": measured,
+            "ratio": bound / measured,
+            "composite": repaired,
+            "row_range": row_range.double(),
+            "composite_holds": holds.double(),
+            "residual": left,
+            "published": published_bound(rho, c),
+            "published_converges": bound_converges(rho, c).double(),
+        }
+        apart = {"ratio": measured > 0, "composite": several & holds}
+        return {f"bounds.{name}": Sample(value, apart.get(name, several)) for name, value in found.items()}
+
+    def why_missing(self, name: str, slots: Sequence[Slot], readings: Readings) -> str | None:
+        ranges = [readings[f"bounds.row_range@{slot.kind}"].value[slot.layer] for slot in slots]
+        means = [float(value) for value in ranges if isinstance(value, Tensor) and not bool(value.isnan())]
+        if len(means) < len(slots):
+            return "every text has a single token, and a bound compares two rows or more"
+        if name == "bounds.composite":
+            shown = " to ".join(dict.fromkeys(number(end) for end in (min(means), max(means))))
+            return (
+                f"in every sentence the range of scores in a row is above {LARGEST_ROW_RANGE:.3f}, up to which the "
+                f"bound holds (mean of the largest range in a sentence: {shown})"
+            )
+        return "all rows of the attention output are the same" if name == "bounds.ratio" else None
+
+    def _sizes_of(self, slot: Slot, weights: HeadWeights) -> HeadSizes:
+        if slot not in self._sizes:
+            self._sizes[slot] = head_sizes(weights.W_Q, weights.W_K, weights.W_V, weights.W_O)
+        return self._sizes[slot]
+
+
+def why_not(trace: LayerTrace) -> str | None:
+    """Why the bounds say nothing of this layer, in words; None where they do."""
+    if trace.weights is None:
+        return "the weights of its heads are not known"
+    if trace.X is None or trace.Z is None:
+        return "what its queries and keys are projected from is not known"
+    if trace.scale is None:
+        return _other_scores(trace)
+    if trace.sink is not None:
+        return "it has learned sink logits, so that the weights of the keys sum to less than one"
+    if trace.softcap is not None:
+        return f"its scores are capped at {trace.softcap:g}, and so are not bilinear in X"
+    if trace.slot.kind == "cross" or not _same(trace.X, trace.Z):
+        return "its queries and keys come from different sequences"
+    if not trace.bilinear and trace.mask.additive() is not None:
+        return "a bias for positions is added to its scores, which then depend on more than X"
+    if not trace.bilinear:
+        return "its queries are not linear in X, as with rotary positions or a norm of queries"
+    if (trace.mask.causal and trace.Q.shape[2] > 1) or (trace.mask.dense is not None and not _rows_agree(trace)):
+        return "its mask is not the same for all queries, as with causal attention"
+    return None
+
+
+def _other_scores(trace: LayerTrace) -> str:
+    scales = trace.head_scoring.scales
+    others = sum(scale is None for scale in scales)
+    if not others:
+        return "its heads score by different factors of Q K^T"
+    which = "its weights are" if others == len(scales) else f"the weights of {others} of its {len(scales)} heads are"
+    return f"{which} no softmax of scaled dot products"
+
+
+def _same(X: Tensor, Z: Tensor) -> bool:
+    return X is Z or (X.shape == Z.shape and torch.equal(X, Z))
+
+
+def _rows_agree(trace: LayerTrace) -> bool:
+    """Whether all real queries have the same row of the dense mask, as far as real keys go.
+
+    What is added to the scores may vary from key to key: it is the same for all queries then, and cancels.
+    """
+    assert trace.mask.dense is not None
+    dense = as_four_axes(trace.mask.dense)
+    asked = trace.queries.real[:, None, :, None] & trace.keys.real[:, None, None, :]
+    first = trace.queries.real.int().argmax(-1)[:, None, None, None]
+    rows = dense.expand(len(first), *dense.shape[1:])
+    model = rows.gather(-2, first.expand(-1, rows.shape[1], 1, rows.shape[-1]))
+    return not ((rows != model) & asked).any()
+
+
+def rounding(trace: LayerTrace, W: HeadWeights) -> Tensor:
+    """By how much rounding may move a row of the output: in the scores, in the weights, and in summing over heads."""
+    read = ((trace.Q, trace.queries), (trace.K, trace.keys), (trace.V, trace.keys))
+    lengths = ((torch.linalg.vector_norm(T.double(), dim=-1), tokens.real.unsqueeze(1)) for T, tokens in read)
+    Q, K, V = (length.masked_fill(~real, 0.0).amax(-1) for length, real in lengths)
+    shares = trace.heads // K.shape[1]
+    K, V = (T.repeat_interleave(shares, 1) for T in (K, V))
+    scores = 1 + abs(trace.scale or 0.0) * Q * K
+    size = (scores * V * torch.linalg.matrix_norm(W.W_O.detach().double())).sum(-1)
+    return ROUNDINGS * torch.finfo(trace.Y.dtype).eps * size
+
+
+def _refuse_violation(slot: Slot, name: str, measured: Tensor, bound: Tensor, slack: Tensor) -> None:
+    """A theorem does not fail: what was traced, or its computation, must be wrong. NaN is no violation."""
+    over = measured > bound + slack
+    if over.any():
+        at = int(over.int().argmax())
+        raise UsageError(
+            asked=f"the bound on the {name} of {slot}",
+            expected=f"at most {bound[at].item():.6g}, which is a theorem",
+            got=f"{measured[at].item():.6g} in sentence {at} of a batch",
+            remedy="report this model: its queries, keys or values are not those of its weights",
+        )
+
+
+def _wide(T: Tensor) -> Tensor:
+    return T.detach().to(torch.promote_types(T.dtype, torch.float32))

@@ -1,0 +1,146 @@
+"""Parameters, floating-point operations and bytes of the parts of a model, in closed form and counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
+
+from attnworks.attention.heads import HeadWeights
+from attnworks.core.errors import UsageError
+from attnworks.exam.measure import MEASURES, Declared, Measure, Sample, Samples
+from attnworks.models.anatomy import BlockAnatomy
+from attnworks.traces.layer import Slot
+
+
+class Cost(NamedTuple):
+    """What a part holds and does.
+
+    flops    of matrix products, a multiplication and an addition counting two; sums, softmax and norms are left out
+    bytes    of the parameters and of everything that the matrix products read and write, in the type of the weights
+    """
+
+    parameters: int
+    flops: int
+    bytes: int
+
+
+def attention_cost(weights: HeadWeights, i: int, j: int) -> Cost:
+    """2 (i h e k + j g f (k + v) + i j h (k + v) + i h v e) FLOPs for i queries, j keys, h heads and g groups of keys.
+
+    Source: S0.1, S0.25. Keys and values that heads share are projected once and counted once.
+    Departs: every score is counted, also those that a causal mask throws away.
+    """
+    (h, e, _), f, g = weights.W_Q.shape, weights.W_K.shape[1], weights.groups
+    hk, hv = weights.columns()
+    gk, gv = (columns * g // max(h, 1) for columns in (hk, hv))
+    biased = ((weights.b_Q, hk), (weights.b_K, gk), (weights.b_V, gv), (weights.b_O, e))
+    flops = 2 * (i * e * hk + j * f * (gk + gv) + i * j * (hk + hv) + i * hv * e)
+    numbers = i * e + j * f + i * hk + j * (gk + gv) + 2 * h * i * j + i * hv + i * e
+    parameters = e * hk + f * (gk + gv) + hv * e + sum(columns for b, columns in biased if b is not None)
+    return Cost(parameters, flops, (parameters + numbers) * weights.W_Q.element_size())
+
+
+def block_cost(anatomy: BlockAnatomy, tokens: int, source: int | None = None) -> dict[str, Cost]:
+    """The cost of a block for one sequence, by part: "self", "cross" (with `source` keys), "mlp", "norm".
+
+    The MLP is what the block holds beside attention and norms: each of its matrices [m n] multiplies every token once,
+    with 2 m n FLOPs, and m + n numbers read and written.
+    """
+    costs: dict[str, Cost] = {}
+    elsewhere: set[nn.Parameter] = set()
+    norms = {p for part in anatomy.parts if part.norm is not None for p in part.norm.parameters()}
+    for part in anatomy.parts:
+        if part.role == "mlp":
+            continue
+        if part.weights is None or part.attention is None:
+            raise UsageError(
+                asked=f"the cost of {anatomy.kind} layer {anatomy.layer}",
+                expected="attention whose weights are known",
+                got=type(part.branch).__name__,
+                remedy="count it with measured_flops",
+            )
+        keys = tokens if part.role == "self" or source is None else source
+        costs[part.role] = attention_cost(part.weights(), tokens, keys)
+        elsewhere |= {*part.attention.parameters(), *part.branch.parameters()}
+    mlp = [p for p in anatomy.module.parameters() if p not in elsewhere | norms]
+    if any(part.role == "mlp" for part in anatomy.parts):
+        matrices = [p for p in mlp if p.dim() == 2]
+        flops = 2 * tokens * sum(p.numel() for p in matrices)
+        through = sum(tokens * sum(p.shape) * p.element_size() for p in matrices)
+        costs["mlp"] = Cost(_numbers(mlp), flops, _bytes(mlp) + through)
+    if norms:
+        costs["norm"] = Cost(_numbers(norms), 0, _bytes(norms))
+    return costs
+
+
+class MeasuredFlops(NamedTuple):
+    """Counted while a model ran: in all, and by the name of every module as the model has it ("" is the model)."""
+
+    total: int
+    modules: Mapping[str, int]
+
+
+def measured_flops(model: nn.Module, run: Callable[[], object]) -> MeasuredFlops:
+    """The FLOPs of matrix products during `run()`, counted by torch's dispatcher.
+
+    Departs: torch's counter knows the fused attention of GPUs, but counts none for that of processors
+    (`_scaled_dot_product_flash_attention_for_cpu`); its two products are put in here, with every score counted.
+    Fused attention fills up values that are narrower than keys with zeros, and these are counted: then it exceeds the
+    closed form.
+    """
+    fused: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    counter = FlopCounterMode(display=False, custom_mapping={fused: _fused_flops})
+    with counter, torch.no_grad():
+        run()
+    counts = {name: sum(by_operator.values()) for name, by_operator in counter.get_flop_counts().items()}
+    root = type(model).__name__
+    named = {name: counts.get(f"{root}.{name}" if name else root, 0) for name, _ in model.named_modules()}
+    return MeasuredFlops(counter.get_total_flops(), named)
+
+
+@MEASURES.register("cost")
+class AttentionCost(Measure):
+    """Parameters, FLOPs and bytes of attention in closed form, for one sequence as long as the longest of the text."""
+
+    name = "cost"
+    words = "parameters, FLOPs and bytes of attention"
+    cost = "one forward pass of one sentence, counted"
+
+    def declares(self) -> tuple[Declared, ...]:
+        at = f"for {self.setting.longest} tokens"
+        said = (
+            ("parameters", "parameters", "D13"),
+            ("flops", f"FLOPs of matrix products {at}", "S0.25"),
+            ("bytes", f"bytes of weights, inputs, maps and outputs {at}", "S0.25"),
+        )
+        heads = (
+            Declared(f"cost.{name}", ("layer", "head"), f"{words}, a head's share", source, fold="constant")
+            for name, words, source in said
+        )
+        layers = (
+            Declared(f"cost.layer_{name}", ("layer",), f"{words}, all heads", source, fold="constant")
+            for name, words, source in said
+        )
+        return (*heads, *layers)
+
+    def weights(self, slot: Slot, weights: HeadWeights) -> Samples:
+        cost, heads = attention_cost(weights, self.setting.longest, self.setting.longest), len(weights.W_Q)
+        totals = {name: torch.tensor(float(value), dtype=torch.float64) for name, value in cost._asdict().items()}
+        shares = {f"cost.{name}": Sample((total / heads).expand(heads)) for name, total in totals.items()}
+        return shares | {f"cost.layer_{name}": Sample(total) for name, total in totals.items()}
+
+
+def _numbers(parameters: Iterable[Tensor]) -> int:
+    return sum(p.numel() for p in parameters)
+
+
+def _bytes(parameters: Iterable[Tensor]) -> int:
+    return sum(p.numel() * p.element_size() for p in parameters)
+
+
+def _fused_flops(query_shape: Any, key_shape: Any, value_shape: Any, *args: Any, **kwargs: Any) -> int:
+    return sdpa_flop_count(query_shape, key_shape, value_shape)

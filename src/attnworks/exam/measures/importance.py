@@ -1,0 +1,35 @@
+"""How much the loss would change if a head spoke a little louder."""
+
+from __future__ import annotations
+
+from jaxtyping import Float
+from torch import Tensor
+
+from attnworks.exam.measure import MEASURES, Declared, Measure, Sample, Samples
+from attnworks.traces.layer import Slot
+
+MICHEL = "Michel et al. 2019"
+
+
+@MEASURES.register("importance")
+class Importance(Measure):
+    """mean_s |dL_s / d gate| over sentences s, at gates of one that multiply the output of each head before W_O.
+
+    Source: Michel et al. 2019, eq. 2, with the absolute value taken per sentence, before the mean.
+    Holds when: to first order, -dL/d gate is what leaving the head out adds to the loss; `ablation` measures that.
+    Departs: no normalisation by layer; numbers are in units of the loss.
+    """
+
+    name = "importance"
+    words = "how much the loss depends on each head, to first order"
+    cost = "one forward and backward"
+
+    def declares(self) -> tuple[Declared, ...]:
+        by_head = ("layer", "head")
+        return (
+            Declared("importance.gradient", by_head, "mean |dL/d gate|; 0: the loss does not feel the head", MICHEL),
+            Declared("importance.gradient_signed", by_head, "mean dL/d gate; below 0: more of it would help", MICHEL),
+        )
+
+    def gradient(self, slot: Slot, gates: Float[Tensor, "b h"]) -> Samples:
+        return {"importance.gradient": Sample(gates.abs()), "importance.gradient_signed": Sample(gates)}

@@ -1,0 +1,186 @@
+"""Heads -> one label each: the role that a head plays most above its baseline, if it plays any.
+
+A candidate of score s and baseline c gains (s - c) / (1 - c): 0 is chance and 1 is all attention. It is significant if
+the sentences show that its gain is above g = 0.2 (0.1 for syntax, whose baseline is stronger and whose score is an
+accuracy; 0 for `uniform`, whose baseline is 0.9). The label is the significant candidate with the largest gain; of
+equals, the one that positions explain. `uniform` comes last, because a head that points at something rare averages
+everything elsewhere. Where nothing is significant the label is `none`.
+
+A label is wrong if the gain over all sentences of this sort is g or less. The probability that a model gets any wrong
+label is at most 5 % (family-wise error, Bonferroni): with m pairs of a head and a candidate in the model, each is
+tested at level 0.05 / m by Student's one-sided t-test of the mean score against the least score c + g (1 - c). The
+sentences are the sample, and their mean scores are taken to be normally distributed.
+
+One sentence with exactly the least score is added to the n sentences of each test. In few sentences the scores may
+agree by accident, and a spread of 0 would then count as certainty; with this sentence the t statistic is at most n,
+with n degrees of freedom. So 2 sentences never give a label, 6 can where m = 60, and 9 where m = 2,000.
+
+Random weights can have heads whose gain truly is above g, such as one that gives the first token much in every
+sentence. Their labels are right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from scipy.stats import t as student
+from torch import Tensor
+
+from attnworks.exam.reading import Reading, Readings
+from attnworks.traces.layer import Kind
+
+LEAST_GAIN = 0.2
+LEAST_SYNTACTIC_GAIN = 0.1
+NEARLY_EVEN = 0.9
+FAMILY_WISE_ERROR = 0.05
+"""Probability, at most, that a model gets any wrong label."""
+FEWEST_SENTENCES = 3
+"""Below this number of sentences the interval of a gain says nothing."""
+RELIABLE_SENTENCES = 30
+"""Below this number labels are called unreliable. A score with a standard deviation of 0.25 over sentences has a 95 %
+interval of +-0.09 with 30 of them, less than half of the least gain; with 8 it is +-0.21, as large as that."""
+
+NEAR = {-1: "previous", 0: "self", 1: "next"}
+AGAINST_CHANCE = {
+    "first": "sinks.first",
+    "delimiter": "sinks.delimiter",
+    "rare": "roles.rare",
+    "duplicate": "roles.duplicate",
+    "induction": "roles.induction",
+}
+
+
+class Labels(NamedTuple):
+    """One entry per layer; score and baseline are NaN where the label is `none`."""
+
+    label: tuple[tuple[str, ...], ...]
+    score: tuple[Float[Tensor, " h"], ...]
+    baseline: tuple[Float[Tensor, " h"], ...]
+
+
+class Candidates(NamedTuple):
+    """Roles of every head of a layer: mean and standard deviation of their scores over sentences."""
+
+    names: tuple[str, ...]
+    score: Float[Tensor, "h c"]
+    spread: Float[Tensor, "h c"]
+    sentences: Int[Tensor, "h c"]
+    baseline: Float[Tensor, "h c"]
+    least_gain: float = LEAST_GAIN
+
+
+def best_fixed_offset(shares: Reading) -> tuple[Tensor, ...]:
+    """max_o of the share of tokens whose syntactic head is at offset o, for each layer; NaN without heads."""
+    return tuple(_tensor(row).amax(-1) for row in shares.value)
+
+
+def label_heads(readings: Readings, syntactic_baseline: Mapping[Kind, tuple[Tensor, ...]]) -> dict[Kind, Labels]:
+    """The labels of all heads of a model, from the folded readings of `roles` and `sinks`."""
+    stacks: dict[Kind, list[list[Candidates]]] = {}
+    for found in readings.of("roles.offset"):
+        bases = syntactic_baseline.get(found.kind)
+        stacks[found.kind] = [_candidates(readings, found.kind, layer, bases) for layer in range(len(found.value))]
+    tests = sum(int(_tested(group).sum()) for layers in stacks.values() for groups in layers for group in groups)
+    level = FAMILY_WISE_ERROR / max(tests, 1)
+    return {
+        kind: Labels(*zip(*(choose(groups, level) for groups in layers), strict=True))
+        for kind, layers in stacks.items()
+    }
+
+
+def _candidates(
+    readings: Readings, kind: Kind, layer: int, syntactic_baseline: tuple[Tensor, ...] | None
+) -> list[Candidates]:
+    """All candidates of one layer; `uniform` is the last."""
+    candidates = [_offsets(readings, kind, layer)]
+    for name, reading in AGAINST_CHANCE.items():
+        if f"{reading}@{kind}" in readings:
+            chance = _tensor(readings[f"{reading}_chance@{kind}"].value[layer])
+            candidates.append(_candidate(name, readings[f"{reading}@{kind}"], layer, chance))
+    if syntactic_baseline is not None:
+        accuracy, baseline = readings[f"roles.syntactic@{kind}"], syntactic_baseline[layer]
+        candidates.append(_candidate("syntactic", accuracy, layer, baseline, LEAST_SYNTACTIC_GAIN))
+    even = _candidate("uniform", readings[f"roles.uniform@{kind}"], layer, torch.tensor(NEARLY_EVEN), 0.0)
+    return [*candidates, even]
+
+
+def choose(groups: list[Candidates], level: float) -> tuple[tuple[str, ...], Tensor, Tensor]:
+    """For each head the name, score and baseline of the candidate, significant at this level, with the largest gain.
+
+    The last group has a label only where no other is significant.
+    """
+    names = [name for group in groups for name in group.names]
+    score = torch.cat([group.score for group in groups], -1)
+    baseline = torch.cat([group.baseline for group in groups], -1)
+    *gains, last = (_significant_gain(group, level) for group in groups)
+    gain = torch.cat([*gains, last.clamp_max(0.0)], -1)
+    which = gain.argmax(-1, keepdim=True)
+    none = gain.gather(-1, which).isneginf()
+    labels = tuple(
+        "none" if no else names[at] for no, at in zip(none[:, 0].tolist(), which[:, 0].tolist(), strict=True)
+    )
+    score = score.gather(-1, which).masked_fill(none, torch.nan)
+    baseline = baseline.gather(-1, which).masked_fill(none, torch.nan)
+    return labels, score.squeeze(-1), baseline.squeeze(-1)
+
+
+def _significant_gain(group: Candidates, level: float) -> Tensor:
+    """The gain, or -inf where it is not significant at this level. Missing numbers (NaN) never are."""
+    gain = (group.score - group.baseline) / (1 - group.baseline)
+    significant = (
+        (gain > group.least_gain) & _tested(group) & (_t_statistic(group) > _t_quantile(group.sentences, level))
+    )
+    return torch.where(significant, gain, -torch.inf)
+
+
+def _tested(group: Candidates) -> Tensor:
+    """Where there are a score and a spread."""
+    return (group.sentences >= 2) & group.baseline.isfinite()
+
+
+def _t_statistic(group: Candidates) -> Tensor:
+    """Of the mean score against the least score, with one more sentence that has exactly the least score.
+
+    With d = score - least, this sentence makes the mean of d n d / (n + 1) and the sum of squares about it
+    (n - 1) spread^2 + n d^2 / (n + 1), with n degrees of freedom.
+    """
+    n = group.sentences.to(group.score.dtype)
+    above = group.score - (group.baseline + group.least_gain * (1 - group.baseline))
+    squares = (n - 1) * group.spread.square() + n * above.square() / (n + 1)
+    return n * above / (n + 1) / (squares / (n * (n + 1))).sqrt()
+
+
+def _t_quantile(degrees: Int[Tensor, "h c"], level: float) -> Float[Tensor, "h c"]:
+    distinct, where = degrees.unique(return_inverse=True)
+    return torch.as_tensor(student.isf(level, distinct.clamp_min(1).numpy()), dtype=torch.float64)[where]
+
+
+def _offsets(readings: Readings, kind: Kind, layer: int) -> Candidates:
+    found, chance = readings[f"roles.offset@{kind}"], readings[f"roles.offset_chance@{kind}"]
+    names = tuple(_offset_name(int(offset), kind) for offset in found.ticks["offset"])
+    return Candidates(
+        names, *_folded(found, layer), _tensor(chance.value[layer]).expand_as(_tensor(found.value[layer]))
+    )
+
+
+def _candidate(name: str, found: Reading, layer: int, baseline: Tensor, least_gain: float = LEAST_GAIN) -> Candidates:
+    score, spread, count = (numbers.unsqueeze(-1) for numbers in _folded(found, layer))
+    return Candidates((name,), score, spread, count, baseline.to(score.dtype).expand_as(score), least_gain)
+
+
+def _folded(found: Reading, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+    assert found.spread is not None and found.count is not None
+    return _tensor(found.value[layer]), found.spread[layer], found.count[layer]
+
+
+def _offset_name(offset: int, kind: Kind) -> str:
+    """In cross-attention, positions of two texts are compared, and none is previous to another."""
+    return f"offset {offset}" if kind == "cross" else NEAR.get(offset, f"offset {offset}")
+
+
+def _tensor(row: Tensor | tuple[str, ...]) -> Tensor:
+    assert isinstance(row, Tensor)
+    return row

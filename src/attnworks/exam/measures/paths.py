@@ -1,0 +1,134 @@
+"""Through how many attention layers the output came, and what each head, MLP and the embedding put into it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from attnworks.exam.measure import MEASURES, Declared, Measure, Placed, Sample
+from attnworks.linalg.residual import relative_residual
+from attnworks.traces.forward import ForwardTrace, PartTrace
+from attnworks.traces.frozen_pass import FrozenStep, frozen_steps
+from attnworks.traces.layer import LayerTrace, Slot
+from attnworks.traces.paths import Reader, path_counts, paths_by_length, readers
+
+
+@MEASURES.register("paths")
+class Paths(Measure):
+    """The stream x after the last block as a sum, with attention and the scales of norms frozen, in two ways.
+
+    x = sum_j C_j over lengths, and x = embedding + heads + MLPs + biases, each carried through the norms that follow.
+    Shares are <part, x> / <x, x> of each real token, averaged over those of a sentence; either way they sum to one.
+    Source: S0.11, S0.12, D1, D2, S1.17.
+    Departs: MLPs are not linear. Each is a new beginning of paths, with its real output, and adds no length.
+    """
+
+    name = "paths"
+    words = "how much of the output came through 0, 1, 2, ... attention layers, and from each head"
+    cost = "about 20 to 25 layer forwards for 12 layers; grows with the square of the depth"
+
+    def declares(self) -> tuple[Declared, ...]:
+        length, head = ("length",), ("layer", "head")
+        return (
+            Declared("paths.share", length, "share of the output by number of attention layers passed", "D1, S0.12"),
+            Declared("paths.norm", length, "size of all paths of a length, of that of the output", "D1, S1.17"),
+            Declared("paths.residual", length, "what tells tokens apart in paths of a length; 0: collapsed", "S1.17"),
+            Declared("paths.count", length, "paths of a length that begin at the embedding", "S0.12", "constant"),
+            Declared("paths.head", head, "share of the output that a head wrote", "S0.11"),
+            Declared("paths.mlp", ("layer",), "share of the output that an MLP wrote", "S0.11"),
+            Declared("paths.embedding", (), "share of the output that is the embedding itself", "S0.11"),
+            Declared("paths.bias", (), "share of the output that output biases and norms wrote", "D2"),
+            Declared("paths.error", (), "what the paths miss of the output; rounding, if all is well", "D1", "largest"),
+        )
+
+    @torch.no_grad()
+    def forward(self, forward: ForwardTrace) -> list[Placed]:
+        steps = frozen_steps(forward)
+        output = _output(forward)
+        return [*_by_length(forward, steps, output), *_by_part(forward, steps, output)]
+
+
+class _Output(NamedTuple):
+    """The exit x of the last block, zero at padding; G with <x, G> = 1 turns a part into its share of a sentence."""
+
+    x: Float[Tensor, "b i e"]
+    G: Float[Tensor, "b i e"]
+    counted: Bool[Tensor, "b i"]
+    valid: Bool[Tensor, " b"]
+
+
+def _output(forward: ForwardTrace) -> _Output:
+    x = _zero_padding(forward.blocks[-1].exit, forward)
+    squares = x.square().sum(-1)
+    counted = forward.tokens.real & (squares > 0)
+    weight = counted / (counted.sum(-1, keepdim=True) * squares)
+    return _Output(x, x * torch.where(counted, weight, 0.0).unsqueeze(-1), counted, counted.any(-1))
+
+
+def _by_length(forward: ForwardTrace, steps: list[FrozenStep], output: _Output) -> Iterator[Placed]:
+    x, G, counted, valid = output
+    plain = [frozen.step for frozen in steps]
+    C = paths_by_length(_zero_padding(forward.blocks[0].entry, forward), plain)
+    real = forward.tokens.real
+    tiny = torch.finfo(x.dtype).tiny
+    missed = (C.sum(0) - x).abs().amax(-1).masked_fill(~real, 0.0).amax(-1)
+    sizes = torch.where(counted, C.norm(dim=-1), 0.0)
+    ratio = sizes / x.norm(dim=-1).clamp_min(tiny)
+    samples = {
+        "paths.share": Sample((C * G).sum((-2, -1)).mT, valid.unsqueeze(-1)),
+        "paths.norm": Sample((ratio.sum(-1) / counted.sum(-1).clamp_min(1)).mT, valid.unsqueeze(-1)),
+        "paths.residual": Sample(relative_residual(C, real.expand(len(C), *real.shape)).mT, (sizes.sum(-1) > 0).mT),
+        "paths.count": Sample(C.new_tensor(path_counts(plain), dtype=torch.float64)),
+        "paths.error": Sample(missed / x.abs().amax((-2, -1)).clamp_min(tiny), real.any(-1)),
+    }
+    for reading, sample in samples.items():
+        yield Placed(reading, forward.kind, sample)
+
+
+def _by_part(forward: ForwardTrace, steps: list[FrozenStep], output: _Output) -> Iterator[Placed]:
+    at_entry, at_steps = readers(output.G, [frozen.step for frozen in steps])
+    valid, bias = output.valid, output.x.new_zeros(len(output.x))
+    mlps = {block.anatomy.layer: torch.zeros_like(bias) for block in forward.blocks}
+    for (step, layer, parts), reader in zip(steps, at_steps, strict=True):
+        for part in parts:
+            if part.role == "mlp":
+                mlps[layer] += _share(_zero_padding(part.output, forward), reader.before)
+            elif part.attention is None:
+                bias += _share(_zero_padding(part.output, forward), reader.before)
+            else:
+                values = _head_shares(part.attention, reader)
+                yield Placed("paths.head", part.attention.slot, Sample(values, valid.unsqueeze(-1)))
+                bias += _bias_share(part, reader)
+        if step.norm is not None and step.norm.beta is not None:
+            bias += _share(step.norm.beta, reader.after)
+    for layer, values in mlps.items():
+        yield Placed("paths.mlp", Slot(forward.kind, layer), Sample(values, valid))
+    embedding = _share(_zero_padding(forward.blocks[0].entry, forward), at_entry)
+    yield Placed("paths.embedding", forward.kind, Sample(embedding, valid))
+    yield Placed("paths.bias", forward.kind, Sample(bias, valid))
+
+
+def _head_shares(attention: LayerTrace, reader: Reader) -> Float[Tensor, "b h"]:
+    """<Y_h W_O,h, G> = <Y_h, G W_O,h^T>: no head's part of the stream is ever formed."""
+    assert attention.weights is not None
+    Y = attention.Y.to(reader.before.dtype).masked_fill(~attention.queries.real[:, None, :, None], 0.0)
+    return (Y * (reader.before.unsqueeze(1) @ attention.weights.W_O.to(Y.dtype).mT)).sum((-2, -1))
+
+
+def _bias_share(part: PartTrace, reader: Reader) -> Float[Tensor, " b"]:
+    assert part.attention is not None and part.attention.weights is not None
+    b_O = part.attention.weights.b_O
+    return reader.before.new_zeros(len(reader.before)) if b_O is None else _share(b_O, reader.before)
+
+
+def _share(part: Float[Tensor, "*b e"], G: Float[Tensor, "b i e"]) -> Float[Tensor, " b"]:
+    return (part * G).sum((-2, -1))
+
+
+def _zero_padding(stream: Float[Tensor, "b i e"], forward: ForwardTrace) -> Float[Tensor, "b i e"]:
+    wide = torch.promote_types(stream.dtype, torch.float32)
+    return stream.detach().to(wide).masked_fill(~forward.tokens.real.unsqueeze(-1), 0.0)

@@ -1,0 +1,111 @@
+"""Where attention goes that has nowhere to go: the first token, delimiters, or any one position."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnworks.exam.measure import MEASURES, Declared, Measure, Sample, Samples, Setting
+from attnworks.exam.measures.pointers import Sight, forced
+from attnworks.exam.reading import Readings
+from attnworks.traces.layer import Kind, Slot
+from attnworks.traces.rows import LayerRows
+
+SINK = 0.3
+"""Mean attention to the first token above which it is a sink (Gu et al. 2024)."""
+
+GU = "Gu et al. 2024 (attention sinks)"
+OPENAI = "OpenAI 2025 (gpt-oss model card)"
+
+
+@MEASURES.register("sinks")
+class Sinks(Measure):
+    """Attention received by positions that say little.
+
+    first      1/|I| sum of P[i, 0] over the queries I that may see the first token and another one
+    delimiter  the same for all special tokens after the first together; a sentence counts if at least half of the
+               queries with a choice may see one
+    share      1 if `first` is above 0.3
+    strongest  max_j 1/|I| sum of P[i, j] over all queries I with a choice
+    Each has the level that attention spread evenly over the visible keys would give.
+    learned    1/|I| sum of exp(s) / (sum_j exp(S_ij) + exp(s)) over all queries I: the weight of the learned sink logit
+               s of the head, which has no key. NaN, with count 0, in layers without a sink logit.
+
+    Source: Gu et al. 2024 for `first` and `share`.
+    Departs: queries that may see one key only are left out: in causal attention the first query has no choice.
+    """
+
+    name = "sinks"
+    words = "attention that gathers on the first token, on delimiters, or on any one position"
+    cost = "a few sums per layer"
+    default = True
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        self._sights: dict[Kind, Sight] = {}
+
+    def declares(self) -> tuple[Declared, ...]:
+        readings = {
+            "first": ("mean attention to the first token", GU),
+            "delimiter": (
+                "mean attention to special tokens after the first, such as [SEP] or </s>",
+                "Clark et al. 2019",
+            ),
+            "share": (f"share of sentences whose first token receives more than {SINK} on average", GU),
+            "strongest": ("mean attention to the position that receives most", GU),
+        }
+        found = [Declared(f"sinks.{name}", ("layer", "head"), *about) for name, about in readings.items()]
+        chance = [
+            Declared(f"sinks.{name}_chance", ("layer",), f"{words}, if attention were even", source)
+            for name, (words, source) in readings.items()
+        ]
+        words = "mean weight of the learned sink logit; what the weights of keys lack to one"
+        return (*found, *chance, Declared("sinks.learned", ("layer", "head"), words, OPENAI))
+
+    def why_missing(self, name: str, slots: Sequence[Slot], readings: Readings) -> str | None:
+        del slots, readings
+        return "" if name == "sinks.learned" else None  # most models have no sink logits
+
+    def rows(self, rows: LayerRows) -> Samples:
+        sight = self._sight(rows)
+        received = received_by_choice(rows)
+        any_choice = sight.choice.any(-1)
+        is_seen = sight.sees(torch.zeros_like(sight.visible))
+        first = received[..., 0] / is_seen.sum(-1, keepdim=True).clamp_min(1)
+        first_even, first_counts = sight.mean_even(is_seen)
+        delimiters = rows.keys.special & rows.keys.real
+        delimiters[:, 0] = False
+        number = sight.number_seen(delimiters)
+        seeing = sight.choice & (number > 0)
+        on_delimiters = (received * delimiters.unsqueeze(1)).sum(-1) / seeing.sum(-1, keepdim=True).clamp_min(1)
+        delimiter_even, some = sight.mean_even(seeing, number)
+        half = some & (2 * seeing.sum(-1) >= sight.choice.sum(-1))
+        learned, some_query = rows.mean(rows.sink_weight)
+        strongest = received.amax(-1) / sight.choice.sum(-1, keepdim=True).clamp_min(1)
+        return {
+            "sinks.first": Sample(first, first_counts.unsqueeze(-1)),
+            "sinks.first_chance": Sample(first_even, first_counts),
+            "sinks.share": Sample((first > SINK).to(first.dtype), first_counts.unsqueeze(-1)),
+            "sinks.share_chance": Sample((first_even > SINK).to(first.dtype), first_counts),
+            "sinks.delimiter": Sample(on_delimiters, half.unsqueeze(-1)),
+            "sinks.delimiter_chance": Sample(delimiter_even, half),
+            "sinks.strongest": Sample(strongest, any_choice.unsqueeze(-1)),
+            "sinks.strongest_chance": Sample(sight.largest_even(), any_choice),
+            "sinks.learned": Sample(learned, some_query & rows.has_sink),
+        }
+
+    def _sight(self, rows: LayerRows) -> Sight:
+        known = self._sights.get(rows.slot.kind)
+        if known is None or not known.fits(rows):
+            known = self._sights[rows.slot.kind] = Sight.of(rows)
+        return known
+
+
+def received_by_choice(rows: LayerRows) -> Float[Tensor, "b h j"]:
+    """sum_i P[i, j] over the queries that may see more than one key."""
+    received = rows.received * rows.queries.lengths[:, None, None]
+    weight = forced(rows)
+    return received if weight is None else received.scatter_add(-1, rows.argmax.clamp_min(0), -weight)

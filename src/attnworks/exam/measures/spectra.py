@@ -1,0 +1,121 @@
+"""Singular values: of attention maps, and of the two products of weights that a head is made of."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from attnworks.attention.heads import HeadWeights
+from attnworks.exam.measure import MEASURES, Declared, Measure, Sample, Samples
+from attnworks.linalg.bounds import product_singular_values
+from attnworks.linalg.krylov import leading_spectrum
+from attnworks.linalg.spectrum import (
+    cumulative_energy,
+    effective_rank,
+    gram_singular_values,
+    rank_for_energy,
+    stable_rank,
+)
+from attnworks.traces.layer import Slot
+from attnworks.traces.maps import Maps
+
+SHARES = tuple(tick / 10 for tick in range(11))
+"""Of the singular values, at which the curve of energy is read."""
+
+ENERGY = 0.9
+
+WHOLE_BELOW = 112
+"""Maps with fewer rows or columns have their whole spectrum computed; of larger ones the leading part is cheaper."""
+
+
+EVEN = 0.5
+"""Only where one direction is known to carry this share of the energy, few values carry 90 % of it."""
+
+
+@MEASURES.register("spectra")
+class Spectra(Measure):
+    """Energy s_1^2 + ... + s_r^2 over ||P||_F^2 along r / n, and ranks, with n the smaller number of queries and keys.
+
+    Source: the long-tail curves of Conti 2024, figure 10 (S4.109), and S4.130.
+    Holds when: ranks at 90 % and stable ranks are exact, up to rounding, for every map. So is the curve for maps with
+    fewer than 112 rows or columns, or whose queries do not attend much alike. Of the others only the values that hold
+    90 % of the energy are computed, which is cheaper there: their curve is exact up to there, and a lower bound beyond,
+    too low by 0.1 at most: the straight line to (1, 1), below which no curve of falling values comes.
+    """
+
+    name = "spectra"
+    words = "how many singular values attention maps need, and how large those of W_QK and W_VO are"
+    cost = "an eigenvalue problem per map: several times the forward pass"
+
+    def declares(self) -> tuple[Declared, ...]:
+        def of_map(name: str, words: str, source: str, *axes: str) -> Declared:
+            ticks = {"share": SHARES} if axes else {}
+            return Declared(f"spectra.{name}", ("layer", "head", *axes), words, source, ticks=ticks)
+
+        def of_weights(product: str, letters: str) -> tuple[Declared, ...]:
+            said = (
+                ("stable", f"stable rank of {letters}: 1 if one direction dominates", "S4.109"),
+                ("effective", f"effective rank of {letters}: how many directions it uses", "Roy and Vetterli 2007"),
+                ("norm", f"largest singular value of {letters}", "D6"),
+            )
+            axes = ("layer", "head")
+            return tuple(Declared(f"spectra.{product}_{name}", axes, *rest, fold="constant") for name, *rest in said)
+
+        return (
+            of_map("curve", "energy in a share of the singular values: early rise means low rank", "S4.109", "share"),
+            of_map("rank90", "share of the singular values that holds 90 % of the energy", "S4.109"),
+            of_map("rank90_count", "number of singular values that holds 90 % of the energy", "S4.109"),
+            of_map("stable_rank", "stable rank of the map: 1 if all queries attend alike", "S4.130"),
+            *of_weights("qk", "W_QK"),
+            *of_weights("vo", "W_VO"),
+        )
+
+    def maps(self, maps: Maps) -> Samples:
+        P, n = maps.P.detach(), min(maps.P.shape[-2:])
+        if n < WHOLE_BELOW or bool((_evenness(P) < EVEN).any()):
+            s = gram_singular_values(P)
+            rank, stable, energy = rank_for_energy(s, ENERGY), stable_rank(s), cumulative_energy(s)
+        else:
+            leading = leading_spectrum(P, ENERGY)
+            rank, stable = leading.rank, leading.stable_rank()
+            energy = _straight_on(leading.cumulative_energy(), leading.known, n)
+        return {
+            "spectra.curve": Sample(_at_shares(energy)),
+            "spectra.rank90": Sample(rank.double() / n),
+            "spectra.rank90_count": Sample(rank.double()),
+            "spectra.stable_rank": Sample(stable),
+        }
+
+    def weights(self, slot: Slot, weights: HeadWeights) -> Samples:
+        W_Q, W_K, W_V, W_O = (W.detach().double() for W in (weights.W_Q, weights.W_K, weights.W_V, weights.W_O))
+        samples: dict[str, Sample] = {}
+        for product, A, B in (("qk", W_Q, W_K), ("vo", W_V, W_O.mT)):
+            s = product_singular_values(A, B)
+            found = {"stable": stable_rank(s), "effective": effective_rank(s), "norm": s[:, 0]}
+            samples |= {f"spectra.{product}_{name}": Sample(value) for name, value in found.items()}
+        return samples
+
+
+def _evenness(P: Tensor) -> Tensor:
+    """i |c|^2 / ||P||_F^2, c the mean row of P: a lower bound of s_1^2 / ||P||_F^2, 1 if all queries attend alike."""
+    return P.shape[-2] * P.mean(-2).square().sum(-1) / P.square().sum((-2, -1))
+
+
+def _straight_on(energy: Tensor, known: Tensor, n: int) -> Tensor:
+    """The energies of all n values: as given up to the known ones, then a line from the last of those to 1."""
+    energy = torch.nn.functional.pad(energy, (0, n - energy.shape[-1]), value=0.0)
+    known = known.unsqueeze(-1)
+    last = energy.gather(-1, (known - 1).clamp_min(0)) * (known > 0)
+    rank = torch.arange(1, n + 1, device=energy.device)
+    line = last + (1 - last) * (rank - known) / (n - known).clamp_min(1)
+    return torch.where(rank <= known, energy, line.to(energy.dtype))
+
+
+def _at_shares(energy: Tensor) -> Tensor:
+    """Energies at ranks 1 ... n, read at shares of n from 0 to 1; between two ranks along the line that joins them."""
+    n = energy.shape[-1]
+    curve = torch.cat([torch.zeros_like(energy[..., :1]), energy], -1)
+    place = torch.tensor(SHARES, dtype=torch.float64, device=energy.device) * n
+    low = place.floor().long().clamp_max(n - 1)
+    part = (place - low).to(energy.dtype)
+    return curve[..., low] * (1 - part) + curve[..., low + 1] * part

@@ -1,0 +1,244 @@
+"""The nearest structured form of each head: a diagonal, a band, a column, blocks of columns, a permutation or a map."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from attnworks.exam.drawing import drawn
+from attnworks.exam.measure import MEASURES, Declared, Measure, Sample, Samples
+from attnworks.exam.reading import Reading, Readings, Row
+from attnworks.linalg.structure.fitting import fit, offset_duels, winner
+from attnworks.traces.layer import Kind, Slot
+from attnworks.traces.maps import Maps
+
+HEADS = ("layer", "head")
+SOURCE = "Conti 2024, section 3.1.1 (S4.133), D12"
+EPS = 0.02
+SENTENCES = 16
+"""About the number of sentences of a corpus that are fitted."""
+RELIABLE = SENTENCES // 2
+"""Forms from fewer sentences are called unreliable: that is less than half of what the measure aims at."""
+LONGEST = 64
+"""Maps of more tokens are left out: the search for blocks of columns grows with their cube."""
+FAMILIES = {
+    "zero": "nothing at all, a baseline",
+    "uniform": "all tokens evenly",
+    "identity": "each token to itself",
+    "offset": "each token to the one at a fixed offset",
+    "column": "all tokens to one",
+    "columns": "blocks of neighbours to one of them (rare tokens)",
+    "band": "any weights up to two tokens away",
+    "permutation": "each token to another one",
+    "map": "each token to any one",
+}
+ACROSS = ("zero", "uniform", "column", "map")
+"""Families of attention to another sequence, where there is no diagonal."""
+ANYTHING = ("zero", "map")
+"""Families that describe no pattern: nothing at all, and any head that attends one token at a time."""
+BASELINES = ("uniform", *ANYTHING)
+"""Families that are no structured form: also even attention, as untrained heads have it."""
+HALF = 0.5
+"""The share of a head that a pattern must explain to be its form."""
+NONE = "none"
+
+
+@MEASURES.register("structure")
+class Structure(Measure):
+    """Of every family the member P nearest to the head, with errors up to eps = 0.02 forgiven, and the pattern that
+    explains the head best at equal length of description (`linalg.structure.fit`).
+
+    structure.<family>     the error, sum_ij max(|h - p| - eps, 0) per query: at most 2
+    structure.shift        the offset of "offset": one for each head over all sentences, the one of least mean error
+                           among those up to half of the mean number of tokens, so that half of all queries have a key
+    structure.tokens       mean number of tokens of the sentences that were fitted
+    structure.duel         the error of a family if it may spend as many bits as the costlier of it and another takes
+    structure.offset_duel  the same for every offset
+    structure.closest      the family that wins most duels of these means, if it explains at least half of the head;
+                           else the family of least error; never nothing at all, nor the map
+    structure.distance     the error of the closest family
+    structure.explained    the share of the head that it explains: 1 - error / error of nothing at all
+    structure.form         the closest family if it wins most duels and explains at least half of the head; none else,
+                           and for even attention, which untrained heads have
+
+    Source: Conti 2024, section 3.1.1 (S4.131, S4.133, S4.149), D12.
+    Departs: the document calls every form a permutation, and chooses by error alone.
+    """
+
+    name = "structure"
+    words = "which structured form each head has: diagonal, band, column, blocks, permutation"
+    cost = f"2 forward passes for 12 tokens, 5 for 64, of about {SENTENCES} sentences; longer texts are left out"
+    default = True
+
+    @property
+    def offsets(self) -> Tensor:
+        """All that may have a key for half of the queries."""
+        furthest = min(self.setting.longest, LONGEST) // 2
+        return torch.arange(-furthest, furthest + 1)
+
+    def declares(self) -> tuple[Declared, ...]:
+        errors = (Declared(f"structure.{name}", HEADS, f"error of {words}", SOURCE) for name, words in FAMILIES.items())
+        families, ticks = ", ".join(FAMILIES), {"offset": tuple(self.offsets.tolist())}
+        against = f"errors at equal cost of each token to the one at this offset, against: {families}"
+        concluded = {
+            "shift": "the offset of the nearest shifted diagonal: -1 is the token before",
+            "closest": f"the pattern that is worth its length and explains {HALF} or more, or else that of least error",
+            "distance": "error of the closest pattern: 0 is a perfect fit, 2 the worst",
+            "explained": "share of the head that the closest pattern explains: 1 is a perfect fit",
+            "form": f"the closest pattern if it is worth its length, explains {HALF} or more and is not even; or none",
+        }
+        return (
+            *errors,
+            Declared("structure.tokens", HEADS, "mean number of tokens of the sentences that were fitted", SOURCE),
+            Declared("structure.duel", (*HEADS, "family", "other"), f"errors at equal cost: {families}", SOURCE),
+            Declared("structure.offset_duel", (*HEADS, "offset", "other"), against, SOURCE, ticks=ticks),
+            *(Declared(f"structure.{name}", HEADS, words, SOURCE, "constant") for name, words in concluded.items()),
+        )
+
+    def maps(self, maps: Maps) -> Samples:
+        P, names, offsets = maps.P.detach(), families_of(maps.slot.kind), self.offsets.to(maps.P.device)
+        chosen = drawn(maps.queries, max(1, self.setting.up_to(LONGEST) // SENTENCES), self.setting.seed)
+        chosen = chosen & (max(P.shape[-2:]) <= LONGEST)
+        duels, by_offset = (P.new_zeros(*P.shape[:2], rows, len(names)) for rows in (len(names), len(offsets)))
+        if chosen.any():
+            fitted = fit(P[chosen], names, eps=EPS, causal=maps.slot.kind == "decoder")
+            duels[chosen] = fitted.duels
+            if "offset" in names:
+                by_offset[chosen] = offset_duels(fitted, offsets)
+        samples = {name: duels[..., place, place] for place, name in enumerate(names) if name != "offset"}
+        samples |= {"tokens": torch.full_like(duels[..., 0, 0], P.shape[-2]), "duel": duels}
+        samples |= {"offset_duel": by_offset} if "offset" in names else {}
+        return {
+            f"structure.{name}": Sample(values, chosen.view(-1, *[1] * (values.dim() - 1)))
+            for name, values in samples.items()
+        }
+
+    def remarks(self, readings: Readings) -> Iterable[str]:
+        """One for all kinds of attention, of the one with the fewest sentences."""
+        used = min((duel.sentences for duel in readings.of("structure.duel")), default=0)
+        texts = self.setting.sentences
+        longer = texts - self.setting.up_to(LONGEST)
+        source, remedy = f"come from {used} sentence{'s' * (used != 1)}", f"examine {RELIABLE} or more"
+        if longer:
+            are = "is" if longer == 1 else "are"
+            source = f"come from {used} of {texts} texts, of which {longer} {are} longer than {LONGEST} tokens"
+            remedy = f"cut texts with --max-tokens {LONGEST}"
+        if 0 < used < RELIABLE:
+            yield f"structured forms are unreliable: they {source}; {remedy}"
+        elif used and longer:
+            yield f"structured forms {source}; {remedy} to use more"
+
+    def why_missing(self, name: str, slots: Sequence[Slot], readings: Readings) -> str | None:
+        del name, slots, readings
+        return f"no text has {LONGEST} tokens or fewer; cut texts with --max-tokens {LONGEST}"
+
+    def conclude(self, readings: Readings) -> Iterable[Reading]:
+        declared = {reading.name: reading for reading in self.declares()}
+        for duel in (duel for duel in readings.of("structure.duel") if duel.sentences):
+            kind, names, found = duel.kind, families_of(duel.kind), duel
+            if "offset" in names:
+                by_offset, tokens = (readings[f"structure.{name}@{kind}"] for name in ("offset_duel", "tokens"))
+                places = [
+                    _nearest(row[..., names.index("offset")], self.offsets, length)
+                    for row, length in zip(_tensors(by_offset.value), _tensors(tokens.value), strict=True)
+                ]
+                shifts = (torch.where(at < 0, torch.nan, self.offsets.double()[at]) for at in places)
+                yield _constant(declared["structure.shift"], kind, shifts)
+                offset, found = _with_offsets(duel, by_offset, places, declared["structure.offset"])
+                yield offset
+                yield found
+            by_layer = [closest_forms(row, names) for row in _tensors(found.value)]
+            for part, name in enumerate(("closest", "distance", "explained", "form")):
+                yield _constant(declared[f"structure.{name}"], kind, (row[part] for row in by_layer))
+
+
+class ClosestForms(NamedTuple):
+    """By head: the closest pattern, its error, the share of the head that it explains, and the form or none."""
+
+    closest: tuple[str, ...]
+    distance: Float[Tensor, " h"]
+    explained: Float[Tensor, " h"]
+    form: tuple[str, ...]
+
+
+def families_of(kind: Kind) -> tuple[str, ...]:
+    return ACROSS if kind == "cross" else tuple(FAMILIES)
+
+
+def closest_forms(duels: Float[Tensor, "h f f"], names: tuple[str, ...]) -> ClosestForms:
+    """What the duels say about each head; "none" and NaN for a head of which nothing is known.
+
+    Where nothing at all has no error, there is nothing to explain, and the share is NaN.
+    """
+    errors = duels.diagonal(dim1=-2, dim2=-1)
+    nothing = errors[:, names.index("zero")]
+    shares = torch.where(nothing[:, None] > 0, 1 - errors / nothing[:, None], torch.nan)
+    described = torch.tensor([name not in ANYTHING for name in names], device=duels.device)
+    first = torch.arange(len(names), dtype=duels.dtype, device=duels.device).expand(errors.shape)
+    won = winner(duels, first)
+    enough = described[won] & (shares.gather(-1, won[:, None])[:, 0] >= HALF)
+    closest = torch.where(enough, won, errors.masked_fill(~described, torch.inf).argmin(-1))
+    known = ~duels.isnan().any(-1).any(-1)
+    distance, explained = (
+        torch.where(known, values.gather(-1, closest[:, None])[:, 0], torch.nan) for values in (errors, shares)
+    )
+    nearest = tuple(names[at] if sure else NONE for at, sure in zip(closest.tolist(), known.tolist(), strict=True))
+    form = tuple(
+        name if sure and name not in BASELINES else NONE for name, sure in zip(nearest, enough.tolist(), strict=True)
+    )
+    return ClosestForms(nearest, distance, explained, form)
+
+
+def _nearest(
+    errors: Float[Tensor, "h o"], offsets: Int[Tensor, " o"], tokens: Float[Tensor, " h"]
+) -> Int[Tensor, " h"]:
+    """Where the offset of least error is, of those up to half of the tokens; of several the one nearest to 0; -1 where
+    nothing is known."""
+    order = offsets.abs().argsort(stable=True)
+    allowed = 2 * offsets.abs() <= tokens[:, None]
+    place = order[errors.masked_fill(~allowed, torch.inf)[:, order].argmin(-1)]
+    return torch.where(tokens.isnan(), -1, place)
+
+
+def _with_offsets(
+    duel: Reading, by_offset: Reading, places: Sequence[Int[Tensor, " h"]], told: Declared
+) -> tuple[Reading, Reading]:
+    """The errors of the family "offset" at these places of its axis, and the duels with that row."""
+    own = families_of(duel.kind).index("offset")
+
+    def row_at(layer: int, shifted: Tensor) -> Tensor:
+        return shifted[torch.arange(len(shifted)), places[layer]]
+
+    def with_row(layer: int, row: Tensor, shifted: Tensor) -> Tensor:
+        return row.index_copy(1, torch.tensor([own]), row_at(layer, shifted)[:, None])
+
+    error = _changed(lambda layer, shifted: row_at(layer, shifted)[:, own], by_offset)
+    error = replace(error, name=told.name, axes=told.axes, words=told.words, ticks={})
+    return error, _changed(with_row, duel, by_offset)
+
+
+def _changed(change: Callable[..., Tensor], *readings: Reading) -> Reading:
+    """The first reading with value, spread, interval and count replaced by change(layer, row of each reading)."""
+
+    def rows(*parts: Sequence[Row] | None) -> tuple[Tensor, ...]:
+        told = [_tensors(part) for part in parts if part is not None]
+        return tuple(change(layer, *row) for layer, row in enumerate(zip(*told, strict=True)))
+
+    low, high = zip(*(reading.interval or () for reading in readings), strict=True)
+    value, spread, count = (
+        rows(*(getattr(reading, part) for reading in readings)) for part in ("value", "spread", "count")
+    )
+    return replace(readings[0], value=value, spread=spread, interval=(rows(*low), rows(*high)), count=count)
+
+
+def _tensors(rows: Iterable[Row]) -> list[Tensor]:
+    return [row for row in rows if isinstance(row, Tensor)]
+
+
+def _constant(told: Declared, kind: Kind, rows: Iterable[Row]) -> Reading:
+    return Reading(told.name, kind, told.axes, tuple(rows), told.words, told.source)

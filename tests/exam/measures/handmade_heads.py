@@ -1,0 +1,186 @@
+"""Heads whose role is known because it was put in by hand, on the embedded corpus, and a fold as an examiner's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cache
+from itertools import chain
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from attnworks.attention import Mask
+from attnworks.exam.measure import Declared, Measure, Sample, Setting
+from attnworks.exam.reading import Reading, Readings
+from attnworks.exam.statistics import Moments
+from attnworks.text import grammar
+from attnworks.text.pair import Pair
+from attnworks.text.tokens import TokenRow, Tokens, collate_tokens, count_rarity
+from attnworks.traces.layer import Kind, LayerTrace, Slot
+from attnworks.traces.rows import rows_of
+
+PAD_ID, FIRST, TAG, LAST = range(4)
+POINTED = 0.75
+
+Form = Literal["bert", "source", "target", "tagged"]
+FRAMES: dict[Form, tuple[tuple[int, ...], tuple[int, ...]]] = {
+    "bert": ((FIRST,), (LAST,)),
+    "source": ((), (LAST,)),
+    "target": ((FIRST,), ()),
+    "tagged": ((FIRST, TAG), ()),
+}
+"""Special tokens before and after the words."""
+
+
+@cache
+def drawn_pairs(number: int, seed: int) -> list[Pair]:
+    return grammar.pairs(number, seed, "test")
+
+
+def written_rows(seed: int, number: int, form: Form, side: Literal["source", "target"] = "source") -> list[TokenRow]:
+    """Words as tokens, with the heads that the grammar knows."""
+    before, after = FRAMES[form]
+    ids: dict[str, int] = {}
+    rows = []
+    for pair in drawn_pairs(number, seed):
+        assert pair.truth is not None
+        words, heads = (
+            (pair.source, pair.truth.source_heads) if side == "source" else (pair.target, pair.truth.target_heads)
+        )
+        shifted = [head + len(before) if head >= 0 else -1 for head in heads]
+        own = [ids.setdefault(word, 11 + len(ids)) for word in words]
+        special = [True] * len(before) + [False] * len(words) + [True] * len(after)
+        none_before, none_after = [-1] * len(before), [-1] * len(after)
+        rows.append(
+            TokenRow(
+                (*before, *own, *after),
+                tuple(special),
+                (*none_before, *range(len(words)), *none_after),
+                (*none_before, *shifted, *none_after),
+            )
+        )
+    return rows
+
+
+def padded_batches(rows: Sequence[TokenRow], size: int) -> list[Tokens]:
+    rarity = count_rarity(rows)
+    return [collate_tokens(rows[start : start + size], PAD_ID, rarity) for start in range(0, len(rows), size)]
+
+
+def pointed_keys(
+    name: str, queries: TokenRow, keys: TokenRow, rarity: dict[int, float], i: int, causal: bool
+) -> list[int]:
+    """Which visible keys a head of this role looks at from query i."""
+    same: list[int] = []
+    if name in ("duplicate", "induction") and not queries.special[i]:
+        same = [j for j, token in enumerate(keys.ids) if token == queries.ids[i] and j != i]
+    before = [j for j in same if j < i]
+    if name.startswith("offset"):
+        found = [i + int(name.split()[1])]
+    elif name == "syntactic":
+        found = [queries.head[i]] if queries.head is not None else []
+    elif name == "rare":
+        text = [j for j, special in enumerate(keys.special) if not special]
+        found = [max(text, key=lambda j: (rarity[keys.ids[j]], -j))]
+    elif name == "first":
+        found = [0]
+    elif name == "delimiter":
+        found = [j for j, special in enumerate(keys.special) if special and j > 0]
+    elif name == "duplicate":
+        found = before[-1:] if causal else sorted(same, key=lambda j: (abs(i - j), j))[:1]
+    elif name == "induction":
+        found = [before[-1] + 1] if before and before[-1] + 1 < i else []
+    else:
+        found = []
+    return [j for j in found if 0 <= j < len(keys) and (j <= i or not causal)]
+
+
+def handmade_maps(
+    names: Sequence[str],
+    queries: Sequence[TokenRow],
+    keys: Sequence[TokenRow],
+    rarity: dict[int, float],
+    causal: bool,
+    noise: Literal["even", "random"],
+    source: torch.Generator,
+) -> list[Tensor]:
+    """For each sentence P [h i j]: 0.75 on the keys pointed at and the rest spread; all of it where there is none."""
+    spreads = torch.tensor([float(name.split()[1]) if name.startswith("random") else 0.0 for name in names])
+    maps = []
+    for queries_row, keys_row in zip(queries, keys, strict=True):
+        h, i, j = len(names), len(queries_row), len(keys_row)
+        visible = torch.ones(i, j, dtype=torch.bool)
+        visible = visible.tril() if causal else visible
+        even = visible.double() / visible.sum(-1, keepdim=True)
+        drawn = torch.rand(h, i, j, generator=source, dtype=torch.float64).log().neg() * visible
+        drawn = drawn / drawn.sum(-1, keepdim=True)
+        marked = torch.zeros(h, i, j, dtype=torch.float64)
+        marks = [
+            (head, at, key)
+            for head, name in enumerate(names)
+            for at in range(i)
+            for key in pointed_keys(name, queries_row, keys_row, rarity, at, causal)
+        ]
+        if marks:
+            marked[tuple(torch.tensor(marks).T)] = 1.0
+        points = marked.sum(-1, keepdim=True)
+        rest, nowhere = (even, even) if noise == "even" else (drawn, POINTED * even + (1 - POINTED) * drawn)
+        P = torch.where(points > 0, (1 - POINTED) * rest + POINTED * marked / points.clamp_min(1), nowhere)
+        scores = spreads[:, None, None] * torch.randn(h, i, j, generator=source, dtype=torch.float64)
+        random = scores.masked_fill(~visible, -torch.inf).softmax(-1)
+        maps.append(torch.where(spreads[:, None, None] > 0, random, P))
+    return maps
+
+
+def trace_of(slot: Slot, P: Tensor, queries: Tokens, keys: Tokens, causal: bool) -> LayerTrace:
+    """A layer that weighs as P says."""
+    b, h, i, j = P.shape
+    Q, K = P.new_zeros(b, h, i, 1), P.new_zeros(b, h, j, 1)
+    mask = Mask(padding=keys.real, causal=causal)
+    return LayerTrace(slot, Q, K, K, Q, mask, None, queries, keys, weigh=lambda: P)
+
+
+def batched(maps: Sequence[Tensor], queries: Tokens, keys: Tokens) -> Tensor:
+    """Maps of sentences as one padded tensor, with numbers at padding that must not be looked at."""
+    b, i = queries.ids.shape
+    P = torch.full((b, maps[0].shape[0], i, keys.ids.shape[1]), 0.37, dtype=torch.float64)
+    for sentence, own in enumerate(maps):
+        P[sentence, :, : own.shape[1], : own.shape[2]] = own
+    return P
+
+
+def look(measure: Measure, trace: LayerTrace, span: int) -> dict[str, Sample]:
+    """What one measure reads off the rows of one layer."""
+    return dict(measure.rows(rows_of(trace, span, measure.pointers(trace.slot, trace.queries, trace.keys))))
+
+
+def examine(measures: Sequence[type[Measure]], traces: Iterable[LayerTrace]) -> Readings:
+    """Every sample folded over its sentences, then what follows from all of them."""
+    traces = list(traces)
+    longest = max(max(int(side.lengths.max()) for side in (trace.queries, trace.keys)) for trace in traces)
+    setting = Setting(longest)
+    chosen = [measure(setting) for measure in measures]
+    declared = {reading.name: reading for measure in chosen for reading in measure.declares()}
+    folds: dict[tuple[str, Kind], dict[int, Moments]] = {}
+    for trace in traces:
+        pointers: dict[str, Tensor] = {}
+        for measure in chosen:
+            pointers |= measure.pointers(trace.slot, trace.queries, trace.keys)
+        rows = rows_of(trace, min(longest - 1, 512), pointers)
+        for name, sample in chain.from_iterable(measure.rows(rows).items() for measure in chosen):
+            layers = folds.setdefault((name, trace.slot.kind), {})
+            layers.setdefault(trace.slot.layer, Moments(tuple(sample.values.shape[1:]))).add(*sample)
+    readings = Readings([_reading(declared[name], kind, layers) for (name, kind), layers in folds.items()])
+    for concluded in [reading for measure in chosen for reading in measure.conclude(readings)]:
+        readings.add(concluded)
+    return readings
+
+
+def _reading(declared: Declared, kind: Kind, layers: dict[int, Moments]) -> Reading:
+    folds = [layers[layer] for layer in sorted(layers)]
+    lows, highs = zip(*(fold.interval for fold in folds), strict=True)
+    return Reading(
+        declared.name, kind, declared.axes, tuple(fold.value for fold in folds), declared.words, declared.source,
+        tuple(fold.spread for fold in folds), (lows, highs), tuple(fold.count for fold in folds), declared.ticks,
+    )  # fmt: skip
