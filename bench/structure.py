@@ -1,4 +1,4 @@
-"""Seconds of one core for the two goals of attnworks.linalg.structure, on random heads.
+"""Seconds of one core for the two goals of attnworks.exam.structure, on random heads.
 
 OMP_NUM_THREADS=1 python bench/structure.py
 """
@@ -10,8 +10,8 @@ from time import process_time
 
 import torch
 
-from attnworks.linalg.structure.fitting import fit
-from attnworks.linalg.structure.projecting import project
+from attnworks.exam.structure.fits import fit
+from attnworks.exam.structure.projection import project
 
 
 def heads(count: int, n: int) -> torch.Tensor:

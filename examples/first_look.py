@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 import attnworks
-from attnworks.linalg.residual import relative_residual
+from attnworks.exam.linalg.residual import relative_residual
 from attnworks.models import AttentionConfig, PureConfig
 
 TOKENS, WIDTH, HEADS, LAYERS = 24, 32, 4, 8

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from attnworks.attention import Mask
-from attnworks.linalg.residual import residual
+from attnworks.exam.linalg.residual import residual
 
 
 @pytest.fixture(autouse=True)

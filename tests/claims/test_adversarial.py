@@ -11,7 +11,7 @@ from torch import Tensor
 from attnworks.attention.softmax import jacobian_norm
 from attnworks.claims.adversary import highest
 from attnworks.claims.drawing import Draw
-from attnworks.linalg.bounds import (
+from attnworks.exam.linalg.bounds import (
     HeadSizes,
     composite_bound,
     composite_factor,
@@ -20,9 +20,9 @@ from attnworks.linalg.bounds import (
     logit_row_range,
     skip_bounds,
 )
-from attnworks.linalg.norms import composite, induced_inf, induced_one, quasi_norm_constant
+from attnworks.exam.linalg.norms import composite, induced_inf, induced_one, quasi_norm_constant
+from attnworks.exam.linalg.residual import residual
 from attnworks.linalg.perturbation import split_logits
-from attnworks.linalg.residual import residual
 
 HEADS, N, D, K, SCALE = 2, 5, 3, 2, 2**-0.5
 STEPS = 150

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from attnworks.core.errors import UsageError
-from attnworks.linalg.bounds import published_bound
+from attnworks.exam.linalg.bounds import published_bound
+from attnworks.exam.linalg.norms import composite, induced_inf
+from attnworks.exam.linalg.residual import residual, residual_norm
 from attnworks.linalg.hub import (
     Hub,
     hub,
@@ -22,8 +24,6 @@ from attnworks.linalg.hub import (
     signed_head,
     two_heads,
 )
-from attnworks.linalg.norms import composite, induced_inf
-from attnworks.linalg.residual import residual, residual_norm
 from tests.helpers import assert_close
 
 

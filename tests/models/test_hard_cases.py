@@ -15,7 +15,7 @@ from attnworks.attention import MECHANISMS, Attended, Context, Mask
 from attnworks.attention.dense import Dense
 from attnworks.attention.softmax import jacobian_norm
 from attnworks.core.errors import UsageError
-from attnworks.linalg.residual import relative_residual
+from attnworks.exam.linalg.residual import relative_residual
 from attnworks.models import AttentionConfig, PureConfig, TransformerConfig, build, load, preset, save
 from attnworks.models.counting import Blueprint, count_parameters
 from attnworks.models.layers import LayerNorm

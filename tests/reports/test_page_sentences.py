@@ -8,8 +8,8 @@ import torch
 
 from attnworks.exam.examination import Pin
 from attnworks.exam.measures.structure import EPS
-from attnworks.linalg.structure.families import assignment, shift_map
-from attnworks.linalg.structure.fitting import fit
+from attnworks.exam.structure.families import assignment, shift_map
+from attnworks.exam.structure.fits import fit
 from attnworks.reports.page.blobs import Coding, decode, unpack
 from attnworks.reports.page.fits import Closest, fit_heads
 from attnworks.reports.page.sentences import LONGEST, Coded, Sentence

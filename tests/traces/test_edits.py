@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from attnworks.core.errors import UnknownNameError, UsageError
+from attnworks.exam.linalg.residual import relative_residual
 from attnworks.exam.measure import Setting
 from attnworks.exam.measures.paths import Paths
 from attnworks.hf.subject import ForeignSubject
-from attnworks.linalg.residual import relative_residual
 from attnworks.models import PureAttention, Recurrent, build
 from attnworks.models.anatomy import BlockAnatomy, Part
 from attnworks.models.block import Block, Residual

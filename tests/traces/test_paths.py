@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from attnworks.attention.softmax import entropy
-from attnworks.linalg.residual import relative_residual
+from attnworks.exam.linalg.residual import relative_residual
 from attnworks.models import PureAttention
 from attnworks.models.anatomy import own_anatomy
 from attnworks.models.multihead import Observation

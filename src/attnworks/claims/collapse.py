@@ -10,7 +10,7 @@ from attnworks.claims.drawing import Draw
 from attnworks.claims.networks import Network
 from attnworks.claims.sides import Sides, same
 from attnworks.claims.together import together
-from attnworks.linalg.bounds import (
+from attnworks.exam.linalg.bounds import (
     bound_converges,
     composite_bound,
     cubic_bound,
@@ -20,9 +20,9 @@ from attnworks.linalg.bounds import (
     published_bound,
     rounding_of_rows,
 )
-from attnworks.linalg.norms import composite
-from attnworks.linalg.residual import best_row, residual, residual_norm
-from attnworks.linalg.spectrum import numerical_rank, singular_values
+from attnworks.exam.linalg.norms import composite
+from attnworks.exam.linalg.residual import best_row, residual, residual_norm
+from attnworks.exam.linalg.spectrum import numerical_rank, singular_values
 
 
 def rows_with_a_common_part(draw: Draw, n: int, e: int, spread: float = 1.0) -> Float[Tensor, "n e"]:

@@ -17,8 +17,7 @@ from attnworks.attention.softmax import jacobian_norm
 from attnworks.claims.sides import Sides, at_most, less, more, same
 from attnworks.core.errors import UsageError
 from attnworks.core.registry import Registry
-from attnworks.exam.measures.bounds import rounding, why_not
-from attnworks.linalg.bounds import (
+from attnworks.exam.linalg.bounds import (
     LARGEST_ROW_RANGE,
     HeadSizes,
     composite_bound,
@@ -30,10 +29,11 @@ from attnworks.linalg.bounds import (
     published_bound,
     published_factor,
 )
-from attnworks.linalg.norms import composite
+from attnworks.exam.linalg.norms import composite
+from attnworks.exam.linalg.residual import relative_residual, residual
+from attnworks.exam.linalg.spectrum import cumulative_energy, numerical_rank, singular_values
+from attnworks.exam.measures.bounds import rounding, why_not
 from attnworks.linalg.projection import published_rows
-from attnworks.linalg.residual import relative_residual, residual
-from attnworks.linalg.spectrum import cumulative_energy, numerical_rank, singular_values
 from attnworks.models.counting import layer_flops
 from attnworks.traces.forward import ForwardTrace
 from attnworks.traces.frozen_pass import ROUNDED, frozen_steps, whole_maps

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attnworks.attention import Mask
 from attnworks.claims.drawing import Draw
-from attnworks.linalg.bounds import HeadSizes, diameter, head_sizes
+from attnworks.exam.linalg.bounds import HeadSizes, diameter, head_sizes
 from attnworks.models.config import AttentionConfig, PureConfig
 from attnworks.models.multihead import MultiHead, Observation
 from attnworks.models.pure import PureAttention

@@ -23,12 +23,12 @@ from attnworks.claims.networks import Network, collapsing, drawn_network, frozen
 from attnworks.claims.path_sums import every_path, folded, frozen_exit, sum_of_paths, with_any_maps
 from attnworks.claims.sides import at_least, at_most, less, more, same
 from attnworks.claims.together import together
-from attnworks.linalg.bounds import LARGEST_ROW_RANGE, diameter, published_bound, rounding_of_rows, skip_bounds
+from attnworks.exam.linalg.bounds import LARGEST_ROW_RANGE, diameter, published_bound, rounding_of_rows, skip_bounds
+from attnworks.exam.linalg.norms import entrywise_max, frobenius, induced_inf, spectral
+from attnworks.exam.linalg.residual import best_row, relative_residual, residual, residual_norm
+from attnworks.exam.linalg.spectrum import second_ratio, singular_values
 from attnworks.linalg.hub import signed_head, two_heads
 from attnworks.linalg.lowrank import lowrank_fit
-from attnworks.linalg.norms import entrywise_max, frobenius, induced_inf, spectral
-from attnworks.linalg.residual import best_row, relative_residual, residual, residual_norm
-from attnworks.linalg.spectrum import second_ratio, singular_values
 from attnworks.models.multihead import Observation
 from attnworks.traces.paths import path_counts, paths_by_length
 

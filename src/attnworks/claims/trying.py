@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attnworks.linalg.structure.families import assignment, band_mask, block_count, blocks_of
+from attnworks.exam.structure.families import assignment, band_mask, block_count, blocks_of
 
 
 def over_supports(

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnworks.core.errors import UsageError
-from attnworks.linalg.bounds import (
+from attnworks.exam.linalg.bounds import (
     HeadSizes,
     diameter,
     diameter_bound,
@@ -25,9 +25,9 @@ from attnworks.linalg.bounds import (
     rounding_of_rows,
     skip_bounds,
 )
-from attnworks.linalg.norms import composite
-from attnworks.linalg.residual import relative_residual, residual
-from attnworks.linalg.spectrum import second_ratio, singular_values
+from attnworks.exam.linalg.norms import composite
+from attnworks.exam.linalg.residual import relative_residual, residual
+from attnworks.exam.linalg.spectrum import second_ratio, singular_values
 from attnworks.models.build import build
 from attnworks.models.config import AttentionConfig, PureConfig, whole, within
 from attnworks.models.pure import PureAttention

@@ -12,9 +12,9 @@ from statistics import fmean
 from jaxtyping import Float
 from torch import Tensor
 
+from attnworks.exam.linalg.residual import relative_residual
 from attnworks.experiments import collapse
 from attnworks.experiments.collapse import check_size
-from attnworks.linalg.residual import relative_residual
 from attnworks.models.multihead import Observation
 from attnworks.traces.paths import Hop, Step, path_counts, paths_by_length
 

@@ -22,8 +22,8 @@ from attnworks.core.progress import Watch, silently
 from attnworks.exam.examiner import Request
 from attnworks.exam.measures.structure import EPS, FAMILIES
 from attnworks.exam.run import run_examination
+from attnworks.exam.structure import fits as forms
 from attnworks.experiments.conti import MAPS, RESULTS, train_in, write_maps
-from attnworks.linalg.structure import fitting as forms
 from attnworks.models.decoding.translate import translations
 from attnworks.reshape.carrying_out import Care, judge_on, mean_length
 from attnworks.reshape.contract import Bench

@@ -6,13 +6,13 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from attnworks.linalg import structure
+    from attnworks.exam import structure
 
 __all__ = ["structure"]
 
 
 def __getattr__(name: str) -> object:
-    """`attnworks.linalg.structure` on first use: it loads scipy, which the rest seldom needs."""
+    """`attnworks.exam.structure` on first use: it loads scipy, which the rest seldom needs."""
     if name != "structure":
         raise AttributeError(f"module 'attnworks.linalg' has no attribute {name!r}")
-    return importlib.import_module("attnworks.linalg.structure")
+    return importlib.import_module("attnworks.exam.structure")

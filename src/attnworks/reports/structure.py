@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from attnworks.core.plotting import need_matplotlib
-from attnworks.linalg.structure import families
+from attnworks.exam.structure import families
 
 WEIGHTS: dict[str, Any] = {"cmap": "viridis", "vmin": 0.0, "vmax": 1.0}
 COLOURS = {"after": "#d55e00", "healed": "#0072b2"}

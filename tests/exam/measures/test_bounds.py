@@ -13,10 +13,10 @@ from torch import Tensor
 from attnworks.attention import Mask
 from attnworks.attention.heads import HeadWeights, Scoring
 from attnworks.core.errors import UsageError
+from attnworks.exam.linalg.norms import composite
+from attnworks.exam.linalg.residual import residual
 from attnworks.exam.measure import MEASURES, Samples, Setting
 from attnworks.exam.measures.bounds import Bounds, why_not
-from attnworks.linalg.norms import composite
-from attnworks.linalg.residual import residual
 from attnworks.text.tokens import Tokens
 from attnworks.traces.layer import LayerTrace, Slot
 from tests.helpers import assert_close

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from attnworks.exam.drawing import drawn
+from attnworks.exam.linalg.norms import NORMS
+from attnworks.exam.linalg.residual import relative_residual_norm
 from attnworks.exam.measure import Samples, Setting
 from attnworks.exam.measures.rank import Rank
 from attnworks.exam.measures.ranks import Ranks
 from attnworks.exam.measures.residuals import BY_LINEAR_PROGRAM, ONE_IN, Residuals
-from attnworks.linalg.norms import NORMS
-from attnworks.linalg.residual import relative_residual_norm
 from attnworks.text.tokens import TokenRow, Tokens, collate_tokens
 from attnworks.traces.layer import StreamTrace
 

@@ -12,7 +12,7 @@ from attnworks.exam.folds import Folds
 from attnworks.exam.measure import MEASURES, Placed, Sample, Setting
 from attnworks.exam.measures.structure import ACROSS, EPS, FAMILIES, LONGEST, SENTENCES, Structure, closest_forms
 from attnworks.exam.reading import Readings
-from attnworks.linalg.structure import families, fitting
+from attnworks.exam.structure import families, fits
 from attnworks.text.tokens import TokenRow, collate_tokens
 from attnworks.traces.layer import Kind, Slot
 from attnworks.traces.maps import Maps
@@ -96,7 +96,7 @@ def test_a_head_has_one_offset_over_all_sentences() -> None:
     shift, error, duel = (found[f"structure.{name}"].value[0] for name in ("shift", "offset", "duel"))
     assert isinstance(shift, Tensor) and isinstance(error, Tensor) and isinstance(duel, Tensor)
     assert shift.tolist() == [-1.0]
-    by_hand = [fitting.fit(one, ("offset",), eps=EPS, offset=torch.tensor(-1)).error[0].item() for one in P]
+    by_hand = [fits.fit(one, ("offset",), eps=EPS, offset=torch.tensor(-1)).error[0].item() for one in P]
     assert by_hand[:2] == [0.0, 0.0] and by_hand[2] > 1
     count, own = found["structure.offset"].count, tuple(FAMILIES).index("offset")
     assert_close(error, torch.tensor([sum(by_hand) / 3], dtype=torch.float64))
@@ -201,7 +201,7 @@ def test_errors_are_those_of_the_fit(kind: Kind) -> None:
     samples = Structure(SETTING).maps(maps(P, kind))
     for b in range(2):
         for h in range(3):
-            alone = fitting.fit(P[b, h], tuple(FAMILIES), eps=EPS, causal=kind == "decoder")
+            alone = fits.fit(P[b, h], tuple(FAMILIES), eps=EPS, causal=kind == "decoder")
             for number, name in enumerate(FAMILIES):
                 if name != "offset":
                     sample = samples[f"structure.{name}"]

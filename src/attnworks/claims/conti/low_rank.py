@@ -21,6 +21,7 @@ from attnworks.claims.filling import filled
 from attnworks.claims.one_head import outputs, weights
 from attnworks.claims.sides import at_most, both, less, more, same
 from attnworks.claims.together import together
+from attnworks.exam.linalg.spectrum import cumulative_energy, numerical_rank, rank_for_energy, singular_values
 from attnworks.linalg.lindenstrauss import (
     distortion,
     enough_rows,
@@ -30,7 +31,6 @@ from attnworks.linalg.lindenstrauss import (
     union_failure,
 )
 from attnworks.linalg.projection import exact_low_rank, published_rows, sketch_error
-from attnworks.linalg.spectrum import cumulative_energy, numerical_rank, rank_for_energy, singular_values
 
 Tokens = Annotated[int, Between(11, 31)]
 Rows = Annotated[int, Between(2, 13)]

@@ -19,10 +19,9 @@ from attnworks.claims.filling import filled
 from attnworks.claims.one_head import weights
 from attnworks.claims.sides import Sides, at_most, more, same
 from attnworks.claims.together import together
-from attnworks.linalg.norms import spectral
-from attnworks.linalg.simplex import nearest_mix
-from attnworks.linalg.spectrum import numerical_rank, singular_values
-from attnworks.linalg.structure.families import (
+from attnworks.exam.linalg.norms import spectral
+from attnworks.exam.linalg.spectrum import numerical_rank, singular_values
+from attnworks.exam.structure.families import (
     Block,
     assignment,
     band_mask,
@@ -34,9 +33,10 @@ from attnworks.linalg.structure.families import (
     is_permutation,
     sample_band,
 )
-from attnworks.linalg.structure.fitting import fit
-from attnworks.linalg.structure.projecting import Projection, project, renormalised, row_report, small_errors
-from attnworks.linalg.structure.searching import best_order, best_permutation
+from attnworks.exam.structure.fits import fit
+from attnworks.exam.structure.projection import Projection, project, renormalised, row_report, small_errors
+from attnworks.exam.structure.search import best_order, best_permutation
+from attnworks.linalg.simplex import nearest_mix
 from attnworks.models.block import Block as DecoderBlock
 from attnworks.models.block import Residual, Wiring
 from attnworks.models.config import AttentionConfig

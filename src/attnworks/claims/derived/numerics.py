@@ -15,8 +15,8 @@ from attnworks.claims.drawing import Draw
 from attnworks.claims.one_head import outputs
 from attnworks.claims.sides import Number, same
 from attnworks.claims.together import together
+from attnworks.exam.linalg.norms import composite, induced_inf, induced_one
 from attnworks.linalg.lowrank import lowrank_fit
-from attnworks.linalg.norms import composite, induced_inf, induced_one
 from attnworks.models.layers import LayerNorm
 
 Width = Annotated[int, Between(2, 11)]

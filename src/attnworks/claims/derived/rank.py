@@ -28,7 +28,7 @@ from attnworks.claims.path_sums import every_path, folded, one_bias, sum_of_path
 from attnworks.claims.sides import at_most, same
 from attnworks.claims.together import together
 from attnworks.core.notation import tolerance
-from attnworks.linalg.bounds import (
+from attnworks.exam.linalg.bounds import (
     LARGEST_ROW_RANGE,
     HeadSizes,
     composite_bound,
@@ -41,11 +41,11 @@ from attnworks.linalg.bounds import (
     rounding_of_rows,
     skip_bounds,
 )
+from attnworks.exam.linalg.norms import NORMS, composite, quasi_norm_constant, spectral
+from attnworks.exam.linalg.residual import best_row, residual_norm
 from attnworks.linalg.lindenstrauss import union_failure
-from attnworks.linalg.norms import NORMS, composite, quasi_norm_constant, spectral
 from attnworks.linalg.perturbation import entrywise_gap, split_logits
 from attnworks.linalg.projection import exact_low_rank, jl_inner_dim, rows_for_error, sketch_error
-from attnworks.linalg.residual import best_row, residual_norm
 from attnworks.traces.paths import Hop, Step, forward_rounding, paths_by_length
 
 Rows = Annotated[int, Between(2, 13)]

@@ -9,8 +9,8 @@ from attnworks.claims.contract import Between, Finding, Verdict, statement
 from attnworks.claims.drawing import Draw
 from attnworks.claims.sides import same
 from attnworks.claims.together import together
-from attnworks.linalg.structure.projecting import project, row_report
-from attnworks.linalg.structure.searching import best_blocks, best_map, best_order, best_permutation, gain
+from attnworks.exam.structure.projection import project, row_report
+from attnworks.exam.structure.search import best_blocks, best_map, best_order, best_permutation, gain
 
 Few = Annotated[int, Between(2, 4)]
 Side = Annotated[int, Between(0, 2)]

@@ -14,8 +14,8 @@ from attnworks.claims.contract import Between, Finding, Verdict, statement
 from attnworks.claims.drawing import Draw
 from attnworks.claims.networks import drawn_network
 from attnworks.claims.sides import Sides, at_least, at_most, same
+from attnworks.exam.linalg.residual import best_row
 from attnworks.linalg.perturbation import LARGEST_LEMMA_RANGE, entrywise_gap, row_change, split_logits
-from attnworks.linalg.residual import best_row
 
 Rows = Annotated[int, Between(2, 13)]
 Width = Annotated[int, Between(1, 13)]

@@ -17,7 +17,7 @@ from attnworks.claims.contract import Between, Finding, Verdict, not_computed, s
 from attnworks.claims.drawing import Draw
 from attnworks.claims.networks import drawn_network
 from attnworks.claims.sides import Sides, at_least, at_most, both, same
-from attnworks.linalg.bounds import diameter, diameter_bound, rounding_of_rows
+from attnworks.exam.linalg.bounds import diameter, diameter_bound, rounding_of_rows
 from attnworks.linalg.lindenstrauss import union_failure
 from attnworks.linalg.projection import exact_low_rank, jl_inner_dim, published_rows, rows_for_error, sketch_error
 

@@ -11,9 +11,9 @@ from attnworks.claims.collapse import row_and_column
 from attnworks.claims.contract import Between, Finding, Verdict, statement
 from attnworks.claims.drawing import Draw
 from attnworks.claims.sides import at_most
-from attnworks.linalg.bounds import diameter
-from attnworks.linalg.norms import NORMS, composite, frobenius, quasi_norm_constant, spectral
-from attnworks.linalg.residual import residual, residual_norm
+from attnworks.exam.linalg.bounds import diameter
+from attnworks.exam.linalg.norms import NORMS, composite, frobenius, quasi_norm_constant, spectral
+from attnworks.exam.linalg.residual import residual, residual_norm
 
 Rows = Annotated[int, Between(2, 13)]
 Width = Annotated[int, Between(1, 13)]

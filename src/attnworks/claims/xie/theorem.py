@@ -22,7 +22,7 @@ from attnworks.claims.contract import Between, Finding, Verdict, not_computed, s
 from attnworks.claims.drawing import Draw
 from attnworks.claims.networks import Network, collapsing, drawn_network, frozen_attention, given_network, rewired
 from attnworks.claims.sides import Sides, at_most, less, same
-from attnworks.linalg.bounds import (
+from attnworks.exam.linalg.bounds import (
     LARGEST_ROW_RANGE,
     diameter,
     diameter_bound,
@@ -30,9 +30,9 @@ from attnworks.linalg.bounds import (
     rounding_of_rows,
     skip_bounds,
 )
+from attnworks.exam.linalg.norms import composite, induced_one
+from attnworks.exam.linalg.residual import relative_residual, residual
 from attnworks.linalg.hub import hub, hub_least, hub_mean
-from attnworks.linalg.norms import composite, induced_one
-from attnworks.linalg.residual import relative_residual, residual
 
 Rows = Annotated[int, Between(2, 13)]
 Width = Annotated[int, Between(1, 7)]

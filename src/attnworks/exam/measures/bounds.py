@@ -10,10 +10,7 @@ from torch import Tensor
 from attnworks.attention.heads import HeadWeights
 from attnworks.attention.mask import as_four_axes
 from attnworks.core.errors import UsageError
-from attnworks.exam.measure import MEASURES, Declared, Measure, Sample, Samples, Setting
-from attnworks.exam.reading import Readings
-from attnworks.exam.table import number
-from attnworks.linalg.bounds import (
+from attnworks.exam.linalg.bounds import (
     LARGEST_ROW_RANGE,
     HeadSizes,
     bound_converges,
@@ -26,8 +23,11 @@ from attnworks.linalg.bounds import (
     published_bound,
     published_factor,
 )
-from attnworks.linalg.norms import composite
-from attnworks.linalg.residual import residual
+from attnworks.exam.linalg.norms import composite
+from attnworks.exam.linalg.residual import residual
+from attnworks.exam.measure import MEASURES, Declared, Measure, Sample, Samples, Setting
+from attnworks.exam.reading import Readings
+from attnworks.exam.table import number
 from attnworks.traces.layer import LayerTrace, Slot
 
 ROUNDINGS = 16

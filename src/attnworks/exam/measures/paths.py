@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from attnworks.exam.linalg.residual import relative_residual
 from attnworks.exam.measure import MEASURES, Declared, Measure, Placed, Sample
-from attnworks.linalg.residual import relative_residual
 from attnworks.traces.forward import ForwardTrace, PartTrace
 from attnworks.traces.frozen_pass import FrozenStep, frozen_steps
 from attnworks.traces.layer import LayerTrace, Slot

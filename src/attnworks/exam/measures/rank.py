@@ -7,9 +7,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnworks.core.tensors import widened
+from attnworks.exam.linalg.krylov import SMALL, leading_singular_value
+from attnworks.exam.linalg.spectrum import over_threads
 from attnworks.exam.measure import MEASURES, Declared, Measure, Sample, Samples
-from attnworks.linalg.krylov import SMALL, leading_singular_value
-from attnworks.linalg.spectrum import over_threads
 from attnworks.traces.layer import StreamTrace
 
 BY_DEPTH = ("depth",)

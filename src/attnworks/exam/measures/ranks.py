@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from attnworks.core.tensors import widened
+from attnworks.exam.linalg.spectrum import effective_rank, rank_for_energy, second_ratio, singular_values
 from attnworks.exam.measure import MEASURES, Declared, Measure, Sample, Samples
-from attnworks.linalg.spectrum import effective_rank, rank_for_energy, second_ratio, singular_values
 from attnworks.traces.layer import StreamTrace
 
 BY_DEPTH = ("depth",)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from attnworks.exam.drawing import drawn
+from attnworks.exam.linalg.norms import NORMS
+from attnworks.exam.linalg.residual import residual_norm
 from attnworks.exam.measure import MEASURES, Declared, Measure, Sample, Samples
-from attnworks.linalg.norms import NORMS
-from attnworks.linalg.residual import residual_norm
 from attnworks.traces.layer import StreamTrace
 
 BY_LINEAR_PROGRAM = ("inf", "composite")

@@ -6,16 +6,16 @@ import torch
 from torch import Tensor
 
 from attnworks.attention.heads import HeadWeights
-from attnworks.exam.measure import MEASURES, Declared, Measure, Sample, Samples
-from attnworks.linalg.bounds import product_singular_values
-from attnworks.linalg.krylov import leading_spectrum
-from attnworks.linalg.spectrum import (
+from attnworks.exam.linalg.bounds import product_singular_values
+from attnworks.exam.linalg.krylov import leading_spectrum
+from attnworks.exam.linalg.spectrum import (
     cumulative_energy,
     effective_rank,
     gram_singular_values,
     rank_for_energy,
     stable_rank,
 )
+from attnworks.exam.measure import MEASURES, Declared, Measure, Sample, Samples
 from attnworks.traces.layer import Slot
 from attnworks.traces.maps import Maps
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from attnworks.exam.drawing import drawn
 from attnworks.exam.measure import MEASURES, Declared, Measure, Sample, Samples
 from attnworks.exam.reading import Reading, Readings, Row
-from attnworks.linalg.structure.fitting import fit, offset_duels, winner
+from attnworks.exam.structure.fits import fit, offset_duels, winner
 from attnworks.traces.layer import Kind, Slot
 from attnworks.traces.maps import Maps
 

@@ -9,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnworks.exam.measures.structure import EPS, closest_forms, families_of
-from attnworks.linalg.structure.fitting import fit
-from attnworks.linalg.structure.searching import best_offset
+from attnworks.exam.structure.fits import fit
+from attnworks.exam.structure.search import best_offset
 from attnworks.traces.layer import Kind
 
 

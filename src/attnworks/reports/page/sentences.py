@@ -11,8 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnworks.exam.examination import Examination, Pin
+from attnworks.exam.linalg.spectrum import gram_singular_values
 from attnworks.exam.reading import Row
-from attnworks.linalg.spectrum import gram_singular_values
 from attnworks.reports.page.blobs import coding_of, encode, is_weights, pack, thumbnails
 from attnworks.reports.page.fits import Closest, Fitted, fit_heads
 from attnworks.reports.page.numbers import rounded

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnworks.linalg.krylov import leading_singular_value, leading_spectrum
+from attnworks.exam.linalg.krylov import leading_singular_value, leading_spectrum
 from tests.helpers import assert_close
 
 N = 149

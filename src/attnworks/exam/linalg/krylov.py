@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from attnworks.core.tensors import widened
-from attnworks.linalg.spectrum import gram_singular_values, over_threads, rank_for_energy
+from attnworks.exam.linalg.spectrum import gram_singular_values, over_threads, rank_for_energy
 
 SEED = 20210503
 """Of the random columns: the same input gives the same output."""

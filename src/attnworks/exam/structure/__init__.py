@@ -11,7 +11,7 @@ H is the map of a head, [*a i j]; P a member of a family; tau [*a i] the key tha
 Source: Conti 2024, section 3.1.1: P + E with P of Sigma_1, Sigma_2 or Sigma_3 and E sparse, of at most eps.
 """
 
-from attnworks.linalg.structure.families import (
+from attnworks.exam.structure.families import (
     Block,
     assignment,
     band_mask,
@@ -27,9 +27,9 @@ from attnworks.linalg.structure.families import (
     sample_band,
     shift_map,
 )
-from attnworks.linalg.structure.fitting import Fit, fit, offset_duels, winner
-from attnworks.linalg.structure.members import FAMILIES, Member, Terms
-from attnworks.linalg.structure.projecting import (
+from attnworks.exam.structure.fits import Fit, fit, offset_duels, winner
+from attnworks.exam.structure.members import FAMILIES, Member, Terms
+from attnworks.exam.structure.projection import (
     Projection,
     RowReport,
     largest,
@@ -38,7 +38,7 @@ from attnworks.linalg.structure.projecting import (
     row_report,
     small_errors,
 )
-from attnworks.linalg.structure.searching import (
+from attnworks.exam.structure.search import (
     best_blocks,
     best_column,
     best_map,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attnworks.core.errors import UsageError
 from attnworks.core.tensors import widened
-from attnworks.linalg.structure.families import band_mask
+from attnworks.exam.structure.families import band_mask
 
 
 class Projection(NamedTuple):

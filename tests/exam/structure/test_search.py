@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnworks.linalg.structure.families import assignment, band_mask, block_count, is_permutation, shift_map
-from attnworks.linalg.structure.searching import (
+from attnworks.exam.structure.families import assignment, band_mask, block_count, is_permutation, shift_map
+from attnworks.exam.structure.search import (
     best_blocks,
     best_column,
     best_map,
@@ -19,8 +19,8 @@ from attnworks.linalg.structure.searching import (
     best_permutation,
     gain,
 )
+from tests.exam.structure.structure_heads import KINDS, heads, l1_beyond
 from tests.helpers import assert_close
-from tests.linalg.structure_heads import KINDS, heads, l1_beyond
 
 every_size = pytest.mark.parametrize("n", [1, 2, 3, 4, 5])
 every_eps = pytest.mark.parametrize("eps", [0.0, 0.02, 0.3])

@@ -7,13 +7,13 @@ import torch
 
 import attnworks
 from attnworks.core.errors import UsageError
-from attnworks.linalg.structure import families, fitting
-from attnworks.linalg.structure.families import Block
+from attnworks.exam.structure import families, fits
+from attnworks.exam.structure.families import Block
 from tests.helpers import unchecked
 
 
 def test_it_is_reached_from_the_package() -> None:
-    assert attnworks.linalg.structure.fit is fitting.fit
+    assert attnworks.exam.structure.fit is fits.fit
     with pytest.raises(AttributeError, match="no attribute 'structur'"):
         _ = attnworks.linalg.structur  # pyright: ignore[reportAttributeAccessIssue]
 

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from attnworks.linalg.structure.families import band_mask
+from attnworks.exam.structure.families import band_mask
 
 
 def beyond(D: Float[Tensor, "*a"], eps: float) -> Float[Tensor, "*a"]:

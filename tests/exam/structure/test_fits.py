@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from attnworks.core.errors import UnknownNameError, UsageError
-from attnworks.linalg.structure.families import assignment, blocks_of, column_blocks, identity, sample_band, shift_map
-from attnworks.linalg.structure.fitting import fit, offset_duels, winner
-from attnworks.linalg.structure.members import FAMILIES
-from attnworks.linalg.structure.projecting import project
-from attnworks.linalg.structure.searching import best_blocks
+from attnworks.exam.structure.families import assignment, blocks_of, column_blocks, identity, sample_band, shift_map
+from attnworks.exam.structure.fits import fit, offset_duels, winner
+from attnworks.exam.structure.members import FAMILIES
+from attnworks.exam.structure.projection import project
+from attnworks.exam.structure.search import best_blocks
+from tests.exam.structure.structure_heads import KINDS, heads
 from tests.helpers import assert_close, unchecked
-from tests.linalg.structure_heads import KINDS, heads
 
 RECTANGULAR = ("zero", "uniform", "column", "map")
 

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from attnworks.core.registry import unknown_name
 from attnworks.core.tensors import widened
-from attnworks.linalg.centre import centre_composite, centre_inf
-from attnworks.linalg.norms import NORMS
+from attnworks.exam.linalg.centre import centre_composite, centre_inf
+from attnworks.exam.linalg.norms import NORMS
 
 
 def residual(X: Float[Tensor, "*a i e"], real: Bool[Tensor, "*a i"] | None = None) -> Float[Tensor, "*a i e"]:

@@ -14,10 +14,10 @@ from torch import Tensor
 from attnworks.core.errors import UsageError
 from attnworks.core.registry import unknown_name
 from attnworks.core.tensors import widened
-from attnworks.linalg.structure.families import shift_map
-from attnworks.linalg.structure.members import FAMILIES, Member, Terms
-from attnworks.linalg.structure.projecting import small_errors
-from attnworks.linalg.structure.searching import beyond
+from attnworks.exam.structure.families import shift_map
+from attnworks.exam.structure.members import FAMILIES, Member, Terms
+from attnworks.exam.structure.projection import small_errors
+from attnworks.exam.structure.search import beyond
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attnworks.linalg.structure.families import assignment, band_mask, block_count, shift_map
-from attnworks.linalg.structure.searching import (
+from attnworks.exam.structure.families import assignment, band_mask, block_count, shift_map
+from attnworks.exam.structure.search import (
     best_blocks,
     best_column,
     best_map,

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnworks.linalg.spectrum import (
+from attnworks.exam.linalg.spectrum import (
     LEAST_WORK,
     cumulative_energy,
     effective_rank,

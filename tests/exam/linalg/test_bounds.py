@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from attnworks.linalg.bounds import (
+from attnworks.exam.linalg.bounds import (
     LARGEST_ROW_RANGE,
     HeadSizes,
     bound_converges,
@@ -29,8 +29,8 @@ from attnworks.linalg.bounds import (
     published_factor,
     skip_bounds,
 )
-from attnworks.linalg.norms import composite, induced_inf, induced_one
-from attnworks.linalg.residual import best_row, residual, residual_norm
+from attnworks.exam.linalg.norms import composite, induced_inf, induced_one
+from attnworks.exam.linalg.residual import best_row, residual, residual_norm
 from tests.helpers import assert_close
 
 LP = 1e-6

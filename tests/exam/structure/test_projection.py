@@ -14,10 +14,10 @@ from scipy.optimize import linprog
 from torch import Tensor
 
 from attnworks.core.errors import UsageError
-from attnworks.linalg.structure.families import band_mask
-from attnworks.linalg.structure.projecting import largest, project, renormalised, row_report, small_errors
+from attnworks.exam.structure.families import band_mask
+from attnworks.exam.structure.projection import largest, project, renormalised, row_report, small_errors
+from tests.exam.structure.structure_heads import KINDS, heads
 from tests.helpers import assert_close
-from tests.linalg.structure_heads import KINDS, heads
 
 EPSILONS = (0.0, 0.02, 0.3)
 

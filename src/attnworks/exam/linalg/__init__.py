@@ -1,0 +1,1 @@
+"""Norms, residuals, bounds and spectra that measures compute."""
