@@ -24,9 +24,9 @@ import torch
 
 from attnworks.core.timing import interleave
 from attnworks.exam.choice import choose_measures
-from attnworks.exam.folds import Folds
 from attnworks.exam.measure import Setting
 from attnworks.exam.measure_hook import Walk
+from attnworks.exam.statistics import Folds
 from attnworks.hf.open import open_pretrained
 from attnworks.hf.subject import ForeignSubject
 from attnworks.text.readers.grammar import grammar_passages

@@ -20,8 +20,7 @@ from attnworks.exam.linalg.bounds import (
     logit_row_range,
     skip_bounds,
 )
-from attnworks.exam.linalg.norms import composite, induced_inf, induced_one, quasi_norm_constant
-from attnworks.exam.linalg.residual import residual
+from attnworks.exam.linalg.residual import composite, induced_inf, induced_one, quasi_norm_constant, residual
 from attnworks.linalg.perturbation import split_logits
 
 HEADS, N, D, K, SCALE = 2, 5, 3, 2, 2**-0.5

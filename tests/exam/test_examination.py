@@ -18,9 +18,8 @@ from attnworks.cli.examine_display import show
 from attnworks.core.errors import UnknownNameError, UsageError
 from attnworks.exam.examination import Examination, Finding, Pin
 from attnworks.exam.findings import find
-from attnworks.exam.reading import Reading, Readings
+from attnworks.exam.reading import Reading, Readings, TextTable, reading_table
 from attnworks.exam.statistics import Moments
-from attnworks.exam.table import TextTable, reading_table
 from attnworks.traces.layer import Kind, Slot
 
 LAYERS, HEADS, SENTENCES, OFFSETS = 3, 5, 17, 7

@@ -17,8 +17,7 @@ from attnworks.exam.examination import Examination, Finding
 from attnworks.exam.findings import FINDERS, find
 from attnworks.exam.head_findings import FORMS
 from attnworks.exam.measures.structure import BASELINES, FAMILIES
-from attnworks.exam.reading import Reading, Readings
-from attnworks.exam.table import number
+from attnworks.exam.reading import Reading, Readings, number
 from attnworks.traces.layer import Kind
 from tests.exam.test_examination import examined, screen, stated
 

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from attnworks.core.errors import UsageError
-from attnworks.exam.folds import Folds
 from attnworks.exam.measure import Declared, Placed, Sample
-from attnworks.exam.statistics import Exact, Largest, Moments
+from attnworks.exam.statistics import Exact, Folds, Largest, Moments
 from attnworks.traces.layer import Slot
 
 SENTENCES, HEADS = 31, 3

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from attnworks.core.errors import UsageError
 from attnworks.exam.linalg.bounds import published_bound
-from attnworks.exam.linalg.norms import composite, induced_inf
-from attnworks.exam.linalg.residual import residual, residual_norm
+from attnworks.exam.linalg.residual import composite, induced_inf, residual, residual_norm
 from attnworks.linalg.hub import (
     Hub,
     hub,

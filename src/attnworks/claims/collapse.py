@@ -20,8 +20,7 @@ from attnworks.exam.linalg.bounds import (
     published_bound,
     rounding_of_rows,
 )
-from attnworks.exam.linalg.norms import composite
-from attnworks.exam.linalg.residual import best_row, residual, residual_norm
+from attnworks.exam.linalg.residual import best_row, composite, residual, residual_norm
 from attnworks.exam.linalg.spectrum import numerical_rank, singular_values
 
 

@@ -29,8 +29,7 @@ from attnworks.exam.linalg.bounds import (
     published_bound,
     published_factor,
 )
-from attnworks.exam.linalg.norms import composite
-from attnworks.exam.linalg.residual import relative_residual, residual
+from attnworks.exam.linalg.residual import composite, relative_residual, residual
 from attnworks.exam.linalg.spectrum import cumulative_energy, numerical_rank, singular_values
 from attnworks.exam.measures.bounds import rounding, why_not
 from attnworks.linalg.projection import published_rows

@@ -24,8 +24,16 @@ from attnworks.claims.path_sums import every_path, folded, frozen_exit, sum_of_p
 from attnworks.claims.sides import at_least, at_most, less, more, same
 from attnworks.claims.together import together
 from attnworks.exam.linalg.bounds import LARGEST_ROW_RANGE, diameter, published_bound, rounding_of_rows, skip_bounds
-from attnworks.exam.linalg.norms import entrywise_max, frobenius, induced_inf, spectral
-from attnworks.exam.linalg.residual import best_row, relative_residual, residual, residual_norm
+from attnworks.exam.linalg.residual import (
+    best_row,
+    entrywise_max,
+    frobenius,
+    induced_inf,
+    relative_residual,
+    residual,
+    residual_norm,
+    spectral,
+)
 from attnworks.exam.linalg.spectrum import second_ratio, singular_values
 from attnworks.linalg.hub import signed_head, two_heads
 from attnworks.linalg.lowrank import lowrank_fit

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnworks.exam.compare import Change, Comparison, Curve, NewRole
-from attnworks.exam.table import number
+from attnworks.exam.reading import number
 
 NAMED = 12
 """Heads, or layers, named in a line."""

@@ -26,8 +26,7 @@ from torch import Tensor
 from attnworks.cli.console import console
 from attnworks.exam.examination import Examination
 from attnworks.exam.head_findings import NO_ROLE, role_group
-from attnworks.exam.reading import Reading
-from attnworks.exam.table import number
+from attnworks.exam.reading import Reading, number
 from attnworks.traces.layer import SHORT, Kind
 
 ROLE_SIGNS = {

@@ -10,13 +10,12 @@ import torch
 from torch import Tensor
 
 from attnworks.core.team import Team
-from attnworks.exam.folds import Folds
 from attnworks.exam.measure import Measure, Placed
 from attnworks.exam.measure_hook import Walk, overrides
 from attnworks.exam.measures.cost import block_cost, measured_flops
 from attnworks.exam.missing_notes import missing_notes
-from attnworks.exam.reading import Reading, Readings
-from attnworks.exam.table import are
+from attnworks.exam.reading import Reading, Readings, are
+from attnworks.exam.statistics import Folds
 from attnworks.text.tokens import Kind, TextBatch
 from attnworks.traces.edits import CountHeads, HeadsOff, gate_gradients
 from attnworks.traces.forward import record_forward

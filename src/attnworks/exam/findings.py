@@ -28,8 +28,7 @@ from attnworks.exam.head_findings import (
     redundant_heads,
     structured_heads,
 )
-from attnworks.exam.reading import Readings
-from attnworks.exam.table import number
+from attnworks.exam.reading import Readings, number
 from attnworks.traces.layer import Kind
 
 ALIKE = 0.9

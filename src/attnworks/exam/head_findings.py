@@ -21,7 +21,7 @@ from attnworks.exam.finding_words import (
     verb_for,
     whole_percent,
 )
-from attnworks.exam.table import number
+from attnworks.exam.reading import number
 from attnworks.traces.layer import Slot
 
 SINK = 0.5

@@ -1,11 +1,16 @@
-"""What a measure is: what it looks at, what it reads, and how that folds over a corpus."""
+"""What a measure is: what it looks at, what it reads, and how that folds over a corpus.
+
+Some sentences of a corpus, for what would take too long for all of them.
+"""
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NamedTuple
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -18,6 +23,16 @@ from attnworks.traces.layer import Kind, LayerTrace, Slot, StreamTrace
 from attnworks.traces.maps import Maps
 from attnworks.traces.rows import LayerRows
 from attnworks.traces.text import Judge
+
+
+def drawn(tokens: Tokens, one_in: int, seed: int) -> Bool[Tensor, " b"]:
+    """One sentence in `one_in`, by a checksum of its tokens and the seed: the same ones in whatever batches."""
+    sums = [
+        zlib.crc32(str((seed, row[: int(length)])).encode())
+        for row, length in zip(tokens.ids.tolist(), tokens.lengths, strict=True)
+    ]
+    return torch.tensor([number % one_in == 0 for number in sums], device=tokens.ids.device)
+
 
 WIDEST_SPAN = 512
 """Offsets further than this are not told apart."""

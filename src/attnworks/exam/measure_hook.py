@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from attnworks.core.tensors import Scratch
-from attnworks.exam.folds import Folds, not_finite
 from attnworks.exam.measure import Measure, Placed, Samples
+from attnworks.exam.statistics import Folds, not_finite
 from attnworks.traces.layer import Kind, LayerTrace, Slot, StreamTrace
 from attnworks.traces.maps import Maps
 from attnworks.traces.rows import rows_of

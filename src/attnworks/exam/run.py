@@ -7,12 +7,11 @@ from typing import Any
 
 from attnworks.core.team import Team
 from attnworks.exam.choice import choose_measures, fit_to_maps, without_weights
-from attnworks.exam.examination import Examination
+from attnworks.exam.examination import Examination, one_sentence, pin_maps
 from attnworks.exam.examiner import Examiner, Request
 from attnworks.exam.findings import find
 from attnworks.exam.lineage import LINEAGE, lineage_of
 from attnworks.exam.measure import Setting
-from attnworks.exam.pinning import one_sentence, pin_maps
 from attnworks.models.modes import InFloat64, held_still
 from attnworks.receipt import Receipt
 from attnworks.text.passages import Passage, from_texts

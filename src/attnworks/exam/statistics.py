@@ -1,11 +1,21 @@
-"""Statistics over sentences that add up exactly: batches and processes in any order give the same numbers."""
+"""Statistics over sentences that add up exactly: batches and processes in any order give the same numbers.
+
+Every reading of an examination while it is still growing.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from jaxtyping import Bool, Float, Int
 from scipy.stats import t as student
 from torch import Tensor
+
+from attnworks.core.errors import UsageError
+from attnworks.exam.measure import Declared, Placed
+from attnworks.exam.reading import Reading, Readings
+from attnworks.traces.layer import Kind, Slot
 
 CONFIDENCE = 0.95
 
@@ -147,3 +157,150 @@ def _product(a: Float[Tensor, "*a"], b: Float[Tensor, "*a"]) -> tuple[Float[Tens
     (a_up, a_low), (b_up, b_low) = _half(a), _half(b)
     product = a * b
     return product, ((a_up * b_up - product) + a_up * b_low + a_low * b_up) + a_low * b_low
+
+
+Key = tuple[str, Slot | Kind]
+
+Waiting = tuple[Key, Tensor, Tensor | None]
+
+
+class Folds:
+    """(reading, place) -> what has been folded so far; a place is a slot, a depth of a stack, or a kind."""
+
+    def __init__(self, declared: Iterable[Declared]) -> None:
+        self.declared = {reading.name: reading for reading in declared}
+        self._folds: dict[tuple[str, Slot | Kind], Moments | Largest] = {}
+        self._constants: dict[tuple[str, Slot | Kind], Tensor] = {}
+        self._waiting: dict[tuple[int, str], list[Waiting]] = {}
+        self._ledgers: dict[tuple[str, tuple[tuple[Key, tuple[int, ...]], ...]], Moments | Largest] = {}
+
+    def add(self, placed: Placed, *, heads: slice | None = None, of: int = 0) -> None:
+        """Fold one value per sentence in; with `heads`, only for these heads of `of`."""
+        name, where, (values, valid) = placed
+        key = (name, where)
+        if self.declared[name].fold == "constant":
+            self._constants[key] = values.detach().cpu().double()
+            return
+        if heads is not None:
+            whole = values.new_zeros(len(values), of, *values.shape[2:])
+            whole[:, heads] = values
+            counted = torch.zeros(whole.shape, dtype=torch.bool, device=values.device)
+            counted[:, heads] = True if valid is None else valid
+            values, valid = whole, counted
+        self._waiting.setdefault((len(values), self.declared[name].fold), []).append((key, values, valid))
+
+    def settle(self) -> None:
+        """Fold what was added since the last time, all readings in one long row: that is many times faster."""
+        for (sentences, fold), samples in self._waiting.items():
+            row = torch.cat([values.detach().cpu().reshape(sentences, -1) for _, values, _ in samples], 1)
+            counted = torch.cat([_counted(values, valid) for _, values, valid in samples], 1)
+            places = tuple((key, tuple(values.shape[1:])) for key, values, _ in samples)
+            if not bool((torch.isfinite(row) | ~counted).all()):
+                raise not_finite(_first_not_finite(samples))
+            if (fold, places) not in self._ledgers:
+                self._ledgers[fold, places] = (Largest if fold == "largest" else Moments)((row.shape[1],))
+            self._ledgers[fold, places].add(row, counted)
+        self._waiting.clear()
+
+    def _post(self) -> None:
+        """From long rows to one fold for each reading and place."""
+        self.settle()
+        for (fold, places), ledger in self._ledgers.items():
+            tensors, start = ledger.tensors(), 0
+            for key, shape in places:
+                size = torch.Size(shape).numel()
+                if key not in self._folds:
+                    self._folds[key] = Largest(shape) if fold == "largest" else Moments(shape)
+                self._folds[key].merge(tensors[:, start : start + size].reshape(-1, *shape))
+                start += size
+        self._ledgers.clear()
+
+    def state(self) -> dict[tuple[str, Slot | Kind], Tensor]:
+        self._post()
+        return {key: fold.tensors() for key, fold in self._folds.items()}
+
+    def merge(self, state: Mapping[tuple[str, Slot | Kind], Tensor]) -> None:
+        """What another process folded."""
+        self._post()
+        for (name, where), tensors in state.items():
+            if (name, where) not in self._folds:
+                shape = tuple(tensors.shape[1:])
+                largest = self.declared[name].fold == "largest"
+                self._folds[name, where] = Largest(shape) if largest else Moments(shape)
+            self._folds[name, where].merge(tensors)
+
+    def readings(self, heads: Mapping[Slot, int] | None = None) -> Readings:
+        """All that was folded. A layer of `heads` (slot -> number of heads) that gave nothing to a reading has NaN
+        there, and an empty row if it has no heads: row l is always layer l."""
+        self._post()
+        found = Readings([])
+        for name, declared in self.declared.items():
+            places: list[Slot | Kind] = [where for other, where in (*self._folds, *self._constants) if other == name]
+            kinds: tuple[Kind, ...] = ("encoder", "decoder", "cross")
+            for kind in kinds:
+                own: list[Slot | Kind] = [where for where in places if _kind(where) == kind]
+                if own:
+                    missing = {slot: n for slot, n in (heads or {}).items() if slot.kind == kind and slot not in own}
+                    if declared.axes[:1] == ("layer",) and isinstance(own[0], Slot):
+                        own += self._without_samples(declared, own[0], missing)
+                    own.sort(key=_layer)
+                    found.add(self._reading(declared, kind, own))
+        return found
+
+    def _without_samples(self, declared: Declared, like: Slot, missing: Mapping[Slot, int]) -> Iterable[Slot]:
+        """Layers that gave this reading nothing, each with a fold over its heads in which no sentence counts."""
+        sizes = (self._constants if declared.fold == "constant" else self._folds)[declared.name, like].shape
+        over_heads = ("head", "other") if declared.axes[1:] == ("head", "other") else ("head",)
+        for slot, heads in missing.items():
+            shape = tuple(heads if axis in over_heads else n for axis, n in zip(declared.axes[1:], sizes, strict=True))
+            if declared.fold == "constant":
+                self._constants[declared.name, slot] = torch.full(shape, torch.nan, dtype=torch.float64)
+            else:
+                self._folds[declared.name, slot] = Largest(shape) if declared.fold == "largest" else Moments(shape)
+        return missing
+
+    def _reading(self, declared: Declared, kind: Kind, places: list[Slot | Kind]) -> Reading:
+        about = {
+            "name": declared.name, "kind": kind, "axes": declared.axes, "words": declared.words,
+            "source": declared.source, "ticks": declared.ticks,
+        }  # fmt: skip
+        if declared.fold == "constant":
+            return Reading(value=tuple(self._constants[declared.name, where].clone() for where in places), **about)
+        folds = [self._folds[declared.name, where] for where in places]
+        value, count = tuple(fold.value for fold in folds), tuple(fold.count.clone() for fold in folds)
+        moments = [fold for fold in folds if isinstance(fold, Moments)]
+        if not moments:
+            return Reading(value=value, count=count, **about)
+        low, high = zip(*(fold.interval for fold in moments), strict=True)
+        spread = tuple(fold.spread for fold in moments)
+        return Reading(value=value, count=count, spread=spread, interval=(low, high), **about)
+
+
+def _counted(values: Tensor, valid: Tensor | None) -> Tensor:
+    if valid is None:
+        return torch.ones(values.shape, dtype=torch.bool).reshape(len(values), -1)
+    return valid.cpu().expand(values.shape).reshape(len(values), -1)
+
+
+def _first_not_finite(samples: Sequence[Waiting]) -> str:
+    for (name, where), values, valid in samples:
+        if not bool((torch.isfinite(values.cpu().reshape(len(values), -1)) | ~_counted(values, valid)).all()):
+            return f"{name} at {where}"
+    raise AssertionError
+
+
+def _kind(where: Slot | Kind) -> Kind:
+    return where.kind if isinstance(where, Slot) else where
+
+
+def _layer(where: Slot | Kind) -> int:
+    return where.layer if isinstance(where, Slot) else 0
+
+
+def not_finite(what: str) -> UsageError:
+    return UsageError(
+        asked=what,
+        expected="finite numbers",
+        got="NaN, infinity or numbers too large to compute with",
+        remedy="examine in --dtype float32 or float64; check the weights",
+    )

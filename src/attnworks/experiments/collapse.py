@@ -25,8 +25,7 @@ from attnworks.exam.linalg.bounds import (
     rounding_of_rows,
     skip_bounds,
 )
-from attnworks.exam.linalg.norms import composite
-from attnworks.exam.linalg.residual import relative_residual, residual
+from attnworks.exam.linalg.residual import composite, relative_residual, residual
 from attnworks.exam.linalg.spectrum import second_ratio, singular_values
 from attnworks.models.build import build
 from attnworks.models.config import AttentionConfig, PureConfig, whole, within

@@ -9,12 +9,11 @@ from typing import Any
 from torch import Tensor
 
 from attnworks.exam.choice import choose_measures, without_weights
-from attnworks.exam.examination import Examination
+from attnworks.exam.examination import Examination, KeepMaps, pin_of
 from attnworks.exam.findings import find
-from attnworks.exam.folds import Folds
 from attnworks.exam.measure import Setting
 from attnworks.exam.measure_hook import Walk
-from attnworks.exam.pinning import KeepMaps, pin_of
+from attnworks.exam.statistics import Folds
 from attnworks.models.decoding import BeamStep, beam
 from attnworks.models.decoding.translate import longest_target
 from attnworks.models.modes import evaluating

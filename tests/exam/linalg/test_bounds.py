@@ -29,8 +29,7 @@ from attnworks.exam.linalg.bounds import (
     published_factor,
     skip_bounds,
 )
-from attnworks.exam.linalg.norms import composite, induced_inf, induced_one
-from attnworks.exam.linalg.residual import best_row, residual, residual_norm
+from attnworks.exam.linalg.residual import best_row, composite, induced_inf, induced_one, residual, residual_norm
 from tests.helpers import assert_close
 
 LP = 1e-6

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnworks.core.errors import UnknownNameError
-from attnworks.exam.linalg.norms import NORMS, composite, quasi_norm_constant
+from attnworks.exam.linalg.residual import NORMS, composite, quasi_norm_constant
 from tests.helpers import assert_close
 
 

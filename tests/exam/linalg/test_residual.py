@@ -9,8 +9,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from attnworks.core.errors import UnknownNameError
-from attnworks.exam.linalg.norms import NORMS
-from attnworks.exam.linalg.residual import best_row, relative_residual, relative_residual_norm, residual, residual_norm
+from attnworks.exam.linalg.residual import (
+    NORMS,
+    best_row,
+    relative_residual,
+    relative_residual_norm,
+    residual,
+    residual_norm,
+)
 from tests.helpers import assert_close
 
 names = pytest.mark.parametrize("norm", list(NORMS))

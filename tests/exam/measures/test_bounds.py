@@ -13,8 +13,7 @@ from torch import Tensor
 from attnworks.attention import Mask
 from attnworks.attention.heads import HeadWeights, Scoring
 from attnworks.core.errors import UsageError
-from attnworks.exam.linalg.norms import composite
-from attnworks.exam.linalg.residual import residual
+from attnworks.exam.linalg.residual import composite, residual
 from attnworks.exam.measure import MEASURES, Samples, Setting
 from attnworks.exam.measures.bounds import Bounds, why_not
 from attnworks.text.tokens import Tokens

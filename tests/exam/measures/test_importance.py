@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 
 from attnworks.exam.measure import MEASURES, Setting
-from attnworks.exam.measures.ablation import Ablation
-from attnworks.exam.measures.importance import Importance
+from attnworks.exam.measures.importance import Ablation, Importance
 from attnworks.exam.statistics import Moments
 from attnworks.traces.layer import Slot
 from tests.helpers import assert_close

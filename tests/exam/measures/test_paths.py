@@ -16,8 +16,7 @@ from attnworks.core.errors import UsageError
 from attnworks.core.notation import tolerance
 from attnworks.exam.linalg.residual import relative_residual
 from attnworks.exam.measure import MEASURES, Measure, Placed, Setting
-from attnworks.exam.measures.paths import Paths
-from attnworks.exam.measures.rollout import Rollout
+from attnworks.exam.measures.paths import Paths, Rollout
 from attnworks.models import PureAttention
 from attnworks.models.anatomy import BlockAnatomy, Part
 from attnworks.models.layers import LayerNorm

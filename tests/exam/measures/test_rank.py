@@ -6,13 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnworks.exam.drawing import drawn
-from attnworks.exam.linalg.norms import NORMS
-from attnworks.exam.linalg.residual import relative_residual_norm
-from attnworks.exam.measure import Samples, Setting
-from attnworks.exam.measures.rank import Rank
-from attnworks.exam.measures.ranks import Ranks
-from attnworks.exam.measures.residuals import BY_LINEAR_PROGRAM, ONE_IN, Residuals
+from attnworks.exam.linalg.residual import NORMS, relative_residual_norm
+from attnworks.exam.measure import Samples, Setting, drawn
+from attnworks.exam.measures.rank import BY_LINEAR_PROGRAM, ONE_IN, Rank, Ranks, Residuals
 from attnworks.text.tokens import TokenRow, Tokens, collate_tokens
 from attnworks.traces.layer import StreamTrace
 
@@ -90,7 +86,7 @@ def test_padding_never_counts(X: Tensor) -> None:
 
 
 def test_residuals_in_every_norm(X: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attnworks.exam.measures.residuals.ONE_IN", 1)
+    monkeypatch.setattr("attnworks.exam.measures.rank.ONE_IN", 1)
     got = look(Residuals(SETTING), X)
     for norm in NORMS:
         for row, n in enumerate(LENGTHS[:3]):

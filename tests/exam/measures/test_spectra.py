@@ -12,8 +12,7 @@ from torch import Tensor
 
 from attnworks.attention.heads import HeadWeights
 from attnworks.exam.measure import MEASURES, Setting
-from attnworks.exam.measures.sketch import WIDTHS, Sketch
-from attnworks.exam.measures.spectra import SHARES, WHOLE_BELOW, Spectra
+from attnworks.exam.measures.spectra import SHARES, WHOLE_BELOW, WIDTHS, Sketch, Spectra
 from attnworks.text.tokens import TokenRow, collate_tokens
 from attnworks.traces.layer import Slot
 from attnworks.traces.maps import Maps, attend_rows

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnworks.exam.folds import Folds
 from attnworks.exam.measure import MEASURES, Placed, Sample, Setting
 from attnworks.exam.measures.structure import ACROSS, EPS, FAMILIES, LONGEST, SENTENCES, Structure, closest_forms
 from attnworks.exam.reading import Readings
+from attnworks.exam.statistics import Folds
 from attnworks.exam.structure import families, fits
 from attnworks.text.tokens import TokenRow, collate_tokens
 from attnworks.traces.layer import Kind, Slot

@@ -5,17 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-import attnworks
 from attnworks.core.errors import UsageError
-from attnworks.exam.structure import families, fits
+from attnworks.exam.structure import families
 from attnworks.exam.structure.families import Block
 from tests.helpers import unchecked
-
-
-def test_it_is_reached_from_the_package() -> None:
-    assert attnworks.exam.structure.fit is fits.fit
-    with pytest.raises(AttributeError, match="no attribute 'structur'"):
-        _ = attnworks.linalg.structur  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_a_band_as_one_would_draw_it() -> None:

@@ -19,7 +19,7 @@ from attnworks.claims.filling import filled
 from attnworks.claims.one_head import weights
 from attnworks.claims.sides import Sides, at_most, more, same
 from attnworks.claims.together import together
-from attnworks.exam.linalg.norms import spectral
+from attnworks.exam.linalg.residual import spectral
 from attnworks.exam.linalg.spectrum import numerical_rank, singular_values
 from attnworks.exam.structure.families import (
     Block,

@@ -15,7 +15,7 @@ from attnworks.claims.drawing import Draw
 from attnworks.claims.one_head import outputs
 from attnworks.claims.sides import Number, same
 from attnworks.claims.together import together
-from attnworks.exam.linalg.norms import composite, induced_inf, induced_one
+from attnworks.exam.linalg.residual import composite, induced_inf, induced_one
 from attnworks.linalg.lowrank import lowrank_fit
 from attnworks.models.layers import LayerNorm
 

@@ -41,8 +41,7 @@ from attnworks.exam.linalg.bounds import (
     rounding_of_rows,
     skip_bounds,
 )
-from attnworks.exam.linalg.norms import NORMS, composite, quasi_norm_constant, spectral
-from attnworks.exam.linalg.residual import best_row, residual_norm
+from attnworks.exam.linalg.residual import NORMS, best_row, composite, quasi_norm_constant, residual_norm, spectral
 from attnworks.linalg.lindenstrauss import union_failure
 from attnworks.linalg.perturbation import entrywise_gap, split_logits
 from attnworks.linalg.projection import exact_low_rank, jl_inner_dim, rows_for_error, sketch_error

@@ -12,8 +12,15 @@ from attnworks.claims.contract import Between, Finding, Verdict, statement
 from attnworks.claims.drawing import Draw
 from attnworks.claims.sides import at_most
 from attnworks.exam.linalg.bounds import diameter
-from attnworks.exam.linalg.norms import NORMS, composite, frobenius, quasi_norm_constant, spectral
-from attnworks.exam.linalg.residual import residual, residual_norm
+from attnworks.exam.linalg.residual import (
+    NORMS,
+    composite,
+    frobenius,
+    quasi_norm_constant,
+    residual,
+    residual_norm,
+    spectral,
+)
 
 Rows = Annotated[int, Between(2, 13)]
 Width = Annotated[int, Between(1, 13)]

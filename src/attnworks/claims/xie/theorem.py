@@ -30,8 +30,7 @@ from attnworks.exam.linalg.bounds import (
     rounding_of_rows,
     skip_bounds,
 )
-from attnworks.exam.linalg.norms import composite, induced_one
-from attnworks.exam.linalg.residual import relative_residual, residual
+from attnworks.exam.linalg.residual import composite, induced_one, relative_residual, residual
 from attnworks.linalg.hub import hub, hub_least, hub_mean
 
 Rows = Annotated[int, Between(2, 13)]

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnworks.core.tensors import widened
-from attnworks.exam.linalg.norms import induced_inf, induced_one
+from attnworks.exam.linalg.residual import induced_inf, induced_one
 
 LARGEST_ROW_RANGE = 4.22929
 """The D with exp(D) = 1 + 16 D, rounded down: up to it the factor sqrt((exp(D) - 1) / D) of D5 is at most 4."""

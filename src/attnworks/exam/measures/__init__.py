@@ -1,4 +1,4 @@
-"""Every measure that comes with attnworks; importing this registers those of this package."""
+"""Every measure that comes with attnworks; importing this package registers those that live in it."""
 
 from __future__ import annotations
 
@@ -7,47 +7,37 @@ from importlib import import_module
 from attnworks.core.registry import Registry
 from attnworks.exam.measure import MEASURES, Measure
 from attnworks.exam.measures import (
-    ablation,
     bounds,
     cost,
     importance,
     paths,
     rank,
-    ranks,
     redundancy,
-    residuals,
     roles,
-    rollout,
     saturation,
     sinks,
-    sketch,
     spectra,
     structure,
 )
 
 __all__ = [
     "MEASURES_ABOVE",
-    "ablation",
     "all_measures",
     "bounds",
     "cost",
     "importance",
     "paths",
     "rank",
-    "ranks",
     "redundancy",
-    "residuals",
     "roles",
-    "rollout",
     "saturation",
     "sinks",
-    "sketch",
     "spectra",
-    "structure_fit",
+    "structure",
 ]
 
 MEASURES_ABOVE = ("attnworks.reshape.growth.bottleneck",)
-"""Modules of measures that this package must not import, by name."""
+"""Modules of measures in packages that this one must not import, by name."""
 
 
 def all_measures() -> Registry[type[Measure]]:

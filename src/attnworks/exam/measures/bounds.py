@@ -23,11 +23,9 @@ from attnworks.exam.linalg.bounds import (
     published_bound,
     published_factor,
 )
-from attnworks.exam.linalg.norms import composite
-from attnworks.exam.linalg.residual import residual
+from attnworks.exam.linalg.residual import composite, residual
 from attnworks.exam.measure import MEASURES, Declared, Measure, Sample, Samples, Setting
-from attnworks.exam.reading import Readings
-from attnworks.exam.table import number
+from attnworks.exam.reading import Readings, number
 from attnworks.traces.layer import LayerTrace, Slot
 
 ROUNDINGS = 16

@@ -1,4 +1,7 @@
-"""How much the loss would change if a head spoke a little louder."""
+"""How much the loss would change if a head spoke a little louder.
+
+How much the loss changes without a head.
+"""
 
 from __future__ import annotations
 
@@ -33,3 +36,24 @@ class Importance(Measure):
 
     def gradient(self, slot: Slot, gates: Float[Tensor, "b h"]) -> Samples:
         return {"importance.gradient": Sample(gates.abs()), "importance.gradient_signed": Sample(gates)}
+
+
+@MEASURES.register("ablation")
+class Ablation(Measure):
+    """mean_s (L_s(gate = 0) - L_s(gate = 1)) over sentences s, one head of the model off at a time.
+
+    Source: Michel et al. 2019, section 3.2.
+    Departs: change of the loss instead of a score of the task; with the objective `embedding`, 1 - cos to the embedding
+    of the whole model.
+    """
+
+    name = "ablation"
+    words = "how much worse the model is without each head"
+    cost = "one forward per head"
+
+    def declares(self) -> tuple[Declared, ...]:
+        words = "loss without the head minus loss with it; below 0: the head does harm"
+        return (Declared("ablation.change", ("layer", "head"), words, "Michel et al. 2019"),)
+
+    def ablated(self, slot: Slot, change: Float[Tensor, "b h"]) -> Samples:
+        return {"ablation.change": Sample(change)}

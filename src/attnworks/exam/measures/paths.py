@@ -1,4 +1,7 @@
-"""Through how many attention layers the output came, and what each head, MLP and the embedding put into it."""
+"""Through how many attention layers the output came, and what each head, MLP and the embedding put into it.
+
+Attention rollout: how many input tokens reach a token after each layer.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,13 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from attnworks.attention.softmax import entropy
 from attnworks.exam.linalg.residual import relative_residual
 from attnworks.exam.measure import MEASURES, Declared, Measure, Placed, Sample
 from attnworks.traces.forward import ForwardTrace, PartTrace
-from attnworks.traces.frozen_pass import FrozenStep, frozen_steps
+from attnworks.traces.frozen_pass import FrozenStep, frozen_steps, whole_maps
 from attnworks.traces.layer import LayerTrace, Slot
-from attnworks.traces.paths import Reader, path_counts, paths_by_length, readers
+from attnworks.traces.paths import Reader, path_counts, paths_by_length, readers, rollout, rollout_step
 
 
 @MEASURES.register("paths")
@@ -132,3 +136,32 @@ def _share(part: Float[Tensor, "*b e"], G: Float[Tensor, "b i e"]) -> Float[Tens
 def _zero_padding(stream: Float[Tensor, "b i e"], forward: ForwardTrace) -> Float[Tensor, "b i e"]:
     wide = torch.promote_types(stream.dtype, torch.float32)
     return stream.detach().to(wide).masked_fill(~forward.tokens.real.unsqueeze(-1), 0.0)
+
+
+@MEASURES.register("rollout")
+class Rollout(Measure):
+    """exp(entropy) of the rows of A_l ... A_1 with A = (mean_h P_h + I) / 2, averaged over the real tokens.
+
+    Source: Abnar and Zuidema 2020. Self-attention alone; the same for every input token would give their number.
+    """
+
+    name = "rollout"
+    words = "how many input tokens reach a token after each layer, if heads count alike and values do not count"
+    cost = "the attention maps of every layer, and one product of them per layer"
+
+    def declares(self) -> tuple[Declared, ...]:
+        words = "input tokens that reach a token after the layer: 1 is itself alone"
+        return (Declared("rollout.effective", ("layer",), words, "Abnar and Zuidema 2020"),)
+
+    @torch.no_grad()
+    def forward(self, forward: ForwardTrace) -> list[Placed]:
+        traces = [part.attention for block in forward.blocks for part in block.parts]
+        own = [trace for trace in traces if trace is not None and trace.slot.kind == forward.kind]
+        real = forward.tokens.real
+        number = real.sum(-1)
+        tokens = entropy(rollout([rollout_step(whole_maps(trace)) for trace in own])).exp()
+        means = tokens.masked_fill(~real, 0.0).sum(-1) / number.clamp_min(1)
+        return [
+            Placed("rollout.effective", trace.slot, Sample(values, number > 0))
+            for trace, values in zip(own, means, strict=True)
+        ]

@@ -1,4 +1,9 @@
-"""How alike the tokens have become, at every depth."""
+"""How alike the tokens have become, at every depth.
+
+Every notion of rank of the residual stream that needs its whole spectrum.
+
+Distance of the residual stream to equal rows, in every norm, each with its exact minimiser.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +13,9 @@ from torch import Tensor
 
 from attnworks.core.tensors import widened
 from attnworks.exam.linalg.krylov import SMALL, leading_singular_value
-from attnworks.exam.linalg.spectrum import over_threads
-from attnworks.exam.measure import MEASURES, Declared, Measure, Sample, Samples
+from attnworks.exam.linalg.residual import NORMS, residual_norm
+from attnworks.exam.linalg.spectrum import effective_rank, over_threads, rank_for_energy, second_ratio, singular_values
+from attnworks.exam.measure import MEASURES, Declared, Measure, Sample, Samples, drawn
 from attnworks.traces.layer import StreamTrace
 
 BY_DEPTH = ("depth",)
@@ -96,3 +102,96 @@ def _diameter(G_Y: Float[Tensor, "b i i"]) -> Float[Tensor, " b"]:
     square = G_Y.diagonal(dim1=-2, dim2=-1)
     distances = (-2 * G_Y).add_(square.unsqueeze(-1)).add_(square.unsqueeze(-2))
     return distances.amax((-2, -1)).clamp_min(0.0).sqrt()
+
+
+@MEASURES.register("ranks")
+class Ranks(Measure):
+    """Effective and numerical rank, rank for 90 % of the energy, and s2 / s1 of X, from exact singular values.
+
+    Source: the rank post (S1.2, S1.10); Roy and Vetterli 2007 for the effective rank.
+    Equal rows read as effective and numerical rank 1 and s2 / s1 = 0.
+    """
+
+    name = "ranks"
+    words = "effective and numerical rank, rank for 90 % of the energy, and s2 / s1 at every depth"
+    cost = "the singular values of every sentence at every depth, about a quarter of a forward pass"
+
+    def declares(self) -> tuple[Declared, ...]:
+        return (
+            Declared(
+                "ranks.effective", BY_DEPTH, "exp of the entropy of the singular values; 1: one direction", "S1.10"
+            ),
+            Declared("ranks.numerical", BY_DEPTH, "singular values above rounding", "S1.2"),
+            Declared("ranks.energy90", BY_DEPTH, "fewest directions with 90 % of the energy", "S1.10"),
+            Declared("ranks.second_ratio", BY_DEPTH, "s2 / s1; 0: one direction carries everything", "S1.10"),
+        )
+
+    def stream(self, stream: StreamTrace) -> Samples:
+        real = stream.tokens.real
+        X = widened(stream.X) * real.unsqueeze(-1)
+        s = singular_values(X)
+        n = real.sum(-1)
+        tol = torch.maximum(n, torch.full_like(n, X.shape[-1])).unsqueeze(-1) * torch.finfo(X.dtype).eps
+        named = {
+            "ranks.effective": effective_rank(s),
+            "ranks.numerical": (s > tol * s[..., :1]).sum(-1).to(s.dtype),
+            "ranks.energy90": rank_for_energy(s).to(s.dtype),
+            "ranks.second_ratio": second_ratio(s),
+        }
+        return {name: Sample(values, n > 1) for name, values in named.items()}
+
+
+BY_LINEAR_PROGRAM = ("inf", "composite")
+
+ONE_IN = 16
+"""Linear programs are solved for one sentence in ONE_IN."""
+
+MINIMISER = {
+    "frobenius": "mean row",
+    "spectral": "mean row",
+    "one": "column medians",
+    "max": "column midranges",
+    "inf": "linear program",
+    "composite": "linear programs",
+}
+
+
+@MEASURES.register("residuals")
+class Residuals(Measure):
+    """min_x ||X - 1 x^T||, absolute and over ||X||, in six norms.
+
+    Source: Xie 2021, section 2 (S0.13, S0.14); the rank post (S1.11); D4.
+    """
+
+    name = "residuals"
+    words = "distance to equal rows in six norms, each with its exact minimiser"
+    cost = f"a linear program per depth for one sentence in {ONE_IN}: seconds for each"
+
+    def declares(self) -> tuple[Declared, ...]:
+        return tuple(
+            Declared(
+                f"residuals.{norm}{suffix}",
+                ("depth",),
+                f"{norm} distance to equal rows {words}; minimiser: {MINIMISER[norm]}",
+                "S0.14, D4",
+            )
+            for norm in NORMS
+            for suffix, words in (("", "over size; 0: all tokens the same"), ("_absolute", "as it is"))
+        )
+
+    def stream(self, stream: StreamTrace) -> Samples:
+        real = stream.tokens.real
+        several = real.sum(-1) > 1
+        X = stream.X.double()
+        samples: dict[str, Sample] = {}
+        for norm in NORMS:
+            few = norm in BY_LINEAR_PROGRAM
+            chosen = several & drawn(stream.tokens, ONE_IN, self.setting.seed) if few else several
+            values, size = torch.zeros(2, len(X), dtype=X.dtype, device=X.device)
+            if chosen.any():
+                values[chosen] = residual_norm(X[chosen], norm, real[chosen])
+                size[chosen] = NORMS[norm](X[chosen] * real[chosen].unsqueeze(-1))
+            relative = values / size.clamp_min(torch.finfo(X.dtype).tiny)
+            samples[f"residuals.{norm}"] = Sample(relative, chosen)
+            samples[f"residuals.{norm}_absolute"] = Sample(values, chosen)
+        return samples

@@ -18,8 +18,7 @@ from attnworks.exam.measures.labels import (
     label_heads,
 )
 from attnworks.exam.measures.pointers import OffsetSight, Sight, after_same, forced, rarest, same_before, same_nearest
-from attnworks.exam.reading import Reading, Readings
-from attnworks.exam.table import are
+from attnworks.exam.reading import Reading, Readings, are
 from attnworks.text.tokens import NONE, Tokens
 from attnworks.traces.layer import Kind, Slot
 from attnworks.traces.rows import LayerRows

@@ -10,8 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attnworks.exam.drawing import drawn
-from attnworks.exam.measure import MEASURES, Declared, Measure, Sample, Samples
+from attnworks.exam.measure import MEASURES, Declared, Measure, Sample, Samples, drawn
 from attnworks.exam.reading import Reading, Readings, Row
 from attnworks.exam.structure.fits import fit, offset_duels, winner
 from attnworks.traces.layer import Kind, Slot

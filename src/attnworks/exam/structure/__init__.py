@@ -1,7 +1,7 @@
 """Attention maps as a structured P plus small errors E: members of families, projections, exact searches, fits.
 
 >>> import torch
->>> from attnworks.linalg import structure
+>>> from attnworks.exam import structure
 >>> H = 0.9 * structure.column_blocks(16, [structure.Block(3, 7, 5)]) + 0.1 / 16
 >>> fitted = structure.fit(H, families=("identity", "band", "columns", "permutation"), eps=0.02)
 >>> str(fitted.names), structure.blocks_of(fitted.form("columns"))
