@@ -11,10 +11,10 @@ from time import perf_counter
 
 import torch
 
-from attnworks.measures.growth_statistic import gather_sample, gather_sums
 from attnworks.models import AttentionConfig, TransformerConfig, build
 from attnworks.models.anatomy import attention_layers
 from attnworks.reshape.growth.score import key_scores, value_scores
+from attnworks.reshape.growth.statistics import gather_sample, gather_sums
 from attnworks.reshape.surgery import anatomy_of
 from attnworks.text.tokens import TokenRow, count_rarity
 from attnworks.traces.own import OwnSubject

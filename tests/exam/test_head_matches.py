@@ -23,7 +23,7 @@ from attnworks.exam.head_matches import Match
 from attnworks.receipt import Receipt
 from attnworks.reshape.carrying_out import Care, carry_out
 from attnworks.reshape.contract import Reshape
-from attnworks.reshape.growing import Grow
+from attnworks.reshape.growth.grow import Grow
 from attnworks.reshape.history import Place, undo, write_outcome
 from attnworks.reshape.pruning import Prune
 from attnworks.reshape.swapping import Swap
@@ -33,7 +33,7 @@ from tests.exam.test_compare import holding
 from tests.exam.test_examination import stated
 from tests.exam_helpers import LINES, tiny_folder
 from tests.reports.page_helpers import Seen
-from tests.reshape.growing_helpers import growing_model, growing_texts
+from tests.reshape.growth.growth_helpers import growing_model, growing_texts
 from tests.reshape.reshape_helpers import SENTENCES, WORDS, examinee_of, texts
 
 MEASURES = ["saturation", "sinks", "roles"]

@@ -28,7 +28,7 @@ from attnworks.reports.page.contents import Advised, Exam, page_contents
 from attnworks.reports.page.given import read_advice, read_trace
 from attnworks.reshape.advising import Advice, Refused
 from attnworks.reshape.carrying_out import carry_out
-from attnworks.reshape.growing import Grow
+from attnworks.reshape.growth.grow import Grow
 from attnworks.reshape.history import Place, receipts, undo, write_outcome
 from attnworks.reshape.pruning import Prune
 from attnworks.reshape.swap_trials import Present, Trial

@@ -17,7 +17,6 @@ from click.testing import CliRunner
 import attnworks
 from attnworks.cli import main
 from attnworks.core.errors import AttnworksError, UsageError
-from attnworks.linalg import line_search
 from attnworks.models import build
 from attnworks.models.anatomy import attention_layers
 from attnworks.models.build import PRESETS
@@ -26,6 +25,7 @@ from attnworks.receipt import Receipt
 from attnworks.reshape import ranking
 from attnworks.reshape.carrying_out import Care, carry_out
 from attnworks.reshape.gates_training import train_gates
+from attnworks.reshape.growth import line_search
 from attnworks.reshape.heads import Head
 from attnworks.reshape.healing import stream_distance
 from attnworks.reshape.history import receipts, undo

@@ -29,7 +29,7 @@ from attnworks.traces.subject import Spectator, Subject
 from attnworks.traces.subject import examinee_of as any_examinee
 from attnworks.traces.text import Judge
 from tests.exam_helpers import LINES, tiny_tokenizer
-from tests.reshape.growing_helpers import growing_bench
+from tests.reshape.growth.growth_helpers import growing_bench
 from tests.reshape.reshape_helpers import D_K, D_V, bench_of, examinee_of, heads_of, model_of
 from tests.tiny_models import TINY
 

@@ -18,10 +18,10 @@ from attnworks.claims.drawing import Draw
 from attnworks.claims.filling import filled
 from attnworks.claims.sides import at_least, at_most, less, same
 from attnworks.linalg.heads import augment, augment_weight
-from attnworks.linalg.lowrank import LowRank, balanced, lowrank_fit, truncated_fit
 from attnworks.models.config import AttentionConfig, PureConfig
 from attnworks.models.multihead import MultiHead
 from attnworks.models.pure import PureAttention
+from attnworks.reshape.growth.solvers import LowRank, balanced, lowrank_fit, truncated_fit
 
 Module = TypeVar("Module", bound=nn.Module)
 

@@ -36,8 +36,8 @@ from attnworks.exam.linalg.residual import (
 )
 from attnworks.exam.linalg.spectrum import second_ratio, singular_values
 from attnworks.linalg.hub import signed_head, two_heads
-from attnworks.linalg.lowrank import lowrank_fit
 from attnworks.models.multihead import Observation
+from attnworks.reshape.growth.solvers import lowrank_fit
 from attnworks.traces.paths import path_counts, paths_by_length
 
 Rows = Annotated[int, Between(2, 13)]

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from attnworks.core.timing import CONFIDENCE, Interval, contains_one
 from attnworks.receipt import Receipt
-from attnworks.reshape.growth_methods import METHODS
+from attnworks.reshape.growth.methods import METHODS
 from attnworks.reshape.pruning import LEVELS
 from attnworks.reshape.ranking import RANKINGS
 from attnworks.reshape.swapping import AUTO

@@ -17,7 +17,7 @@ from attnworks.core.errors import UsageError
 from attnworks.core.progress import Watch, silently
 from attnworks.reshape.carrying_out import Care, carry_out
 from attnworks.reshape.contract import Reshape
-from attnworks.reshape.growing import Grow
+from attnworks.reshape.growth.grow import Grow
 from attnworks.reshape.history import Place, check_history, check_new, receipts_of, undo, write_outcome
 from attnworks.reshape.projecting import Project
 from attnworks.reshape.pruning import Prune

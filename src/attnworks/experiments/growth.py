@@ -29,10 +29,10 @@ from attnworks.experiments.kept_results import read_kept
 from attnworks.experiments.recall_study import draw, judge, mean_loss, new_model, new_optimiser, train
 from attnworks.models import Transformer
 from attnworks.models.anatomy import attention_layers, heads_of
-from attnworks.reshape.growing import look_around, settle
 from attnworks.reshape.growth.apply import Place, grown
+from attnworks.reshape.growth.grow import look_around, settle
+from attnworks.reshape.growth.places import NoBottleneckError, Spot
 from attnworks.reshape.growth.survey import Survey
-from attnworks.reshape.growth_places import NoBottleneckError, Spot
 from attnworks.reshape.surgery import anatomy_of
 
 RESULTS, FORMAT = "results.json", 2

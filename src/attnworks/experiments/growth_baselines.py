@@ -8,10 +8,10 @@ from torch import Tensor
 from attnworks.attention.heads import Head
 from attnworks.core.registry import Registry
 from attnworks.reshape.growth.apply import Place, Rewritten
+from attnworks.reshape.growth.methods import METHODS, Line, Method, fixed_line, refit_steps, wrong_kind
+from attnworks.reshape.growth.places import Spot, Widths
 from attnworks.reshape.growth.score import FIRST_STEP, Kind
 from attnworks.reshape.growth.survey import Survey
-from attnworks.reshape.growth_methods import METHODS, Line, Method, fixed_line, refit_steps, wrong_kind
-from attnworks.reshape.growth_places import Spot, Widths
 
 BASELINES: Registry[Method] = Registry("way of growing")
 

@@ -8,8 +8,8 @@
 """
 
 from attnworks.reshape.contract import RESHAPES, Reshape
-from attnworks.reshape.growth_places import NoBottleneckError
+from attnworks.reshape.growth.in_training import grow_in_training
+from attnworks.reshape.growth.places import NoBottleneckError
 from attnworks.reshape.python import advise, grow, project, prune, swap
-from attnworks.reshape.training_growth import grow_in_training
 
 __all__ = ["RESHAPES", "NoBottleneckError", "Reshape", "advise", "grow", "grow_in_training", "project", "prune", "swap"]

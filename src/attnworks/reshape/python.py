@@ -11,7 +11,7 @@ from attnworks.reshape.advising import Advice
 from attnworks.reshape.advising import advise as advise_on
 from attnworks.reshape.carrying_out import Care, bench_for, carry_out
 from attnworks.reshape.contract import Reshape
-from attnworks.reshape.growing import KINDS, Grow
+from attnworks.reshape.growth.grow import KINDS, Grow
 from attnworks.reshape.projecting import Project
 from attnworks.reshape.pruning import Prune
 from attnworks.reshape.swapping import Swap

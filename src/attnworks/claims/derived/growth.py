@@ -14,7 +14,7 @@ from attnworks.claims.contract import Between, Finding, Verdict, statement
 from attnworks.claims.drawing import Draw
 from attnworks.claims.sides import same
 from attnworks.claims.together import together
-from attnworks.linalg.lowrank import lowrank_fit, truncated_fit
+from attnworks.reshape.growth.solvers import lowrank_fit, truncated_fit
 
 
 @statement(

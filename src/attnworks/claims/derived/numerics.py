@@ -16,8 +16,8 @@ from attnworks.claims.one_head import outputs
 from attnworks.claims.sides import Number, same
 from attnworks.claims.together import together
 from attnworks.exam.linalg.residual import composite, induced_inf, induced_one
-from attnworks.linalg.lowrank import lowrank_fit
 from attnworks.models.layers import LayerNorm
+from attnworks.reshape.growth.solvers import lowrank_fit
 
 Width = Annotated[int, Between(2, 11)]
 Trap = tuple[Number, Number]

@@ -10,8 +10,8 @@ from torch import Tensor
 from attnworks.exam.measure import MEASURES, Declared, Measure
 from attnworks.exam.reading import Reading
 from attnworks.hf.subject import ForeignSubject
-from attnworks.measures.growth_statistic import FEWEST
 from attnworks.reshape.growth.score import Kind, Score
+from attnworks.reshape.growth.statistics import FEWEST
 from attnworks.reshape.growth.survey import KINDS, PASSES, Survey
 from attnworks.traces.layer import Kind as AttentionKind
 from attnworks.traces.layer import Slot

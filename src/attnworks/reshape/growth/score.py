@@ -9,7 +9,8 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from attnworks.linalg.growing import (
+from attnworks.reshape.growth.apply import Addition, Keys, NewHead, Place, Step, Values, grown
+from attnworks.reshape.growth.directions import (
     Direction,
     Reservoir,
     marginal_gains,
@@ -17,9 +18,8 @@ from attnworks.linalg.growing import (
     value_direction,
     whitened_direction,
 )
-from attnworks.linalg.line_search import Found, line_search
-from attnworks.measures.growth_statistic import CHECK, Sums
-from attnworks.reshape.growth.apply import Addition, Keys, NewHead, Place, Step, Values, grown
+from attnworks.reshape.growth.line_search import Found, line_search
+from attnworks.reshape.growth.statistics import CHECK, Sums
 from attnworks.traces.text import Judge
 
 Kind = Literal["keys", "values", "heads"]

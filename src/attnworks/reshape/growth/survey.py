@@ -10,11 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from attnworks.attention.heads import Head
-from attnworks.linalg.growing import Reservoir, whitened_direction
-from attnworks.linalg.lowrank import shortened
-from attnworks.measures.growth_statistic import Progress, Sums, gather_sample, gather_sums
 from attnworks.models.anatomy import Part, attention_layers, every_layer, heads_of
 from attnworks.reshape.growth.apply import NewHead, Place, Step, Values
+from attnworks.reshape.growth.directions import Reservoir, whitened_direction
+from attnworks.reshape.growth.graded import GradedLayer
 from attnworks.reshape.growth.score import (
     BELIEVED,
     CUTOFFS,
@@ -28,8 +27,9 @@ from attnworks.reshape.growth.score import (
     some_checks,
     value_scores,
 )
+from attnworks.reshape.growth.solvers import shortened
+from attnworks.reshape.growth.statistics import Progress, Sums, gather_sample, gather_sums
 from attnworks.reshape.surgery import anatomy_of, why_not
-from attnworks.traces.graded import GradedLayer
 from attnworks.traces.text import Judge
 
 Watch = Callable[[str, int, int], None]

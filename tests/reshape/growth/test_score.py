@@ -29,13 +29,12 @@ from attnworks.experiments.recall_study import (
     new_optimiser,
     train,
 )
-from attnworks.linalg.growing import Reservoir, whitened_direction
-from attnworks.linalg.line_search import Found
-from attnworks.measures.growth_statistic import CHECK, LEARN, SEARCH
 from attnworks.models import AttentionConfig, Transformer, TransformerConfig, build
 from attnworks.models.layers import Output
 from attnworks.reshape.growth import score as growth_score
 from attnworks.reshape.growth.apply import Keys, Place, Step, Values, grown
+from attnworks.reshape.growth.directions import Reservoir, whitened_direction
+from attnworks.reshape.growth.line_search import Found
 from attnworks.reshape.growth.score import (
     BELIEVED,
     CONVERGED,
@@ -46,12 +45,13 @@ from attnworks.reshape.growth.score import (
     some_checks,
     value_scores,
 )
+from attnworks.reshape.growth.statistics import CHECK, LEARN, SEARCH
 from attnworks.reshape.growth.survey import Survey
 from attnworks.text.tokens import TextBatch
 from attnworks.traces.text import Judge
 from attnworks.training.objectives.contract import Outputs
 from attnworks.training.objectives.sentences import OwnCallable
-from tests.reshape.growing_helpers import growing_bench, survey_of
+from tests.reshape.growth.growth_helpers import growing_bench, survey_of
 
 pytestmark = pytest.mark.slow
 

@@ -19,14 +19,14 @@ import torch
 from torch import Tensor
 
 from attnworks.attention.heads import Head
-from attnworks.measures.growth_statistic import CHECK, LEARN, SAMPLE, SEARCH, Sums, gather_sample, gather_sums
 from attnworks.models import AttentionConfig
 from attnworks.models.anatomy import attention_layers, heads_of
 from attnworks.reshape.growth.apply import Addition, Keys, Place, Step, Values, grown
+from attnworks.reshape.growth.graded import graded_layers
+from attnworks.reshape.growth.statistics import CHECK, LEARN, SAMPLE, SEARCH, Sums, gather_sample, gather_sums
 from attnworks.reshape.surgery import anatomy_of
 from attnworks.reshape.texts import Texts
 from attnworks.text.passages import Passage, Side
-from attnworks.traces.graded import graded_layers
 from attnworks.traces.subject import examinee_of as any_examinee
 from attnworks.traces.text import Judge
 from tests.exam_helpers import LINES, tiny_tokenizer
@@ -314,7 +314,7 @@ def test_a_sample_is_what_sentences_show_one_by_one(case: str, slot: str) -> Non
 def test_a_large_text_is_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     own = judge("own")
     assert SAMPLE >= 100
-    monkeypatch.setattr("attnworks.measures.growth_statistic.SAMPLE", 3)
+    monkeypatch.setattr("attnworks.reshape.growth.statistics.SAMPLE", 3)
     taught = int(sums("own")["enc.0"].sentences[0])
     sample = gather_sample(own, "enc.0")
     assert 1 <= len(sample.X) <= 3 + len(own.text.batches) < taught + len(own.text.batches)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from attnworks.core.errors import UsageError
-from attnworks.linalg.lowrank import LowRank, balanced, lowrank_fit, truncated_fit
+from attnworks.reshape.growth.solvers import LowRank, balanced, lowrank_fit, truncated_fit
 from tests.helpers import assert_close
 
 

@@ -26,24 +26,24 @@ from attnworks.receipt import Receipt
 from attnworks.reshape import NoBottleneckError
 from attnworks.reshape.carrying_out import Care, carry_out
 from attnworks.reshape.contract import RESHAPES
-from attnworks.reshape.growing import Grow, difference, look_around, settle
 from attnworks.reshape.growth.apply import Place as At
 from attnworks.reshape.growth.apply import grown
+from attnworks.reshape.growth.graded import graded_layers
+from attnworks.reshape.growth.grow import Grow, difference, look_around, settle
+from attnworks.reshape.growth.methods import METHODS, refit_steps
+from attnworks.reshape.growth.places import Spot, Widths, read_places, spread
 from attnworks.reshape.growth.survey import KINDS, Survey
-from attnworks.reshape.growth_methods import METHODS, refit_steps
-from attnworks.reshape.growth_places import Spot, Widths, read_places, spread
 from attnworks.reshape.history import Place, receipts, undo, write_outcome
 from attnworks.reshape.replaying import replay
 from attnworks.reshape.surgery import anatomy_of
 from attnworks.reshape.texts import Texts, from_corpus
 from attnworks.text.passages import Passage, Side
-from attnworks.traces.graded import graded_layers
 from attnworks.traces.subject import open_examinee
 from attnworks.training.run import Run
 from tests.exam_helpers import LINES, save_model, tiny_tokenizer, write_lines
 from tests.helpers import assert_close, unchecked
 from tests.model_helpers import the
-from tests.reshape.growing_helpers import PASSAGES, growing_bench, growing_model, growing_texts, survey_of
+from tests.reshape.growth.growth_helpers import PASSAGES, growing_bench, growing_model, growing_texts, survey_of
 from tests.reshape.reshape_helpers import D_E, D_K, D_V, WORDS, examinee_of, files_of, small_run, without_time
 from tests.tiny_models import TINY
 from tests.traces.trace_helpers import Keep

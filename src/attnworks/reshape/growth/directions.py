@@ -21,7 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnworks.core.errors import UsageError
-from attnworks.linalg.lowrank import balanced
+from attnworks.reshape.growth.solvers import balanced
 
 ENOUGH = 0.3
 """How far the residual of one factor is brought down before it is the other's turn; less costs steps and wins none."""

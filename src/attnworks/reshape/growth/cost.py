@@ -6,12 +6,12 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from attnworks.measures.growth_statistic import SEARCH, Sums, gather_sample
 from attnworks.models.anatomy import heads_of
+from attnworks.reshape.growth.graded import graded_layers
+from attnworks.reshape.growth.places import TRYING
 from attnworks.reshape.growth.score import Trial, key_scores, some_checks
+from attnworks.reshape.growth.statistics import SEARCH, Sums, gather_sample
 from attnworks.reshape.growth.survey import COPIES, PASSES, TURNS, growable_layers
-from attnworks.reshape.growth_places import TRYING
-from attnworks.traces.graded import graded_layers
 from attnworks.traces.text import Judge
 
 FITTING, SEARCHING, COMPARING = "fitting the chosen columns", "searching for the step", "comparing ways to grow"

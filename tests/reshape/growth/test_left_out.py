@@ -9,17 +9,18 @@ from rich.console import Console
 
 from attnworks.cli.receipt_display import receipt_shown
 from attnworks.cli.train_display import _grown
-from attnworks.linalg.growing import whitened_direction
 from attnworks.models.build import PRESETS
-from attnworks.reshape import grow_in_training, growing, growth_methods
+from attnworks.reshape import grow_in_training
 from attnworks.reshape.carrying_out import Care, carry_out
-from attnworks.reshape.growing import Grow, settle
+from attnworks.reshape.growth import grow, methods
 from attnworks.reshape.growth import score as growth_score
+from attnworks.reshape.growth.directions import whitened_direction
+from attnworks.reshape.growth.grow import Grow, settle
+from attnworks.reshape.growth.methods import METHODS
+from attnworks.reshape.growth.places import NoBottleneckError, Spot, read_places
 from attnworks.reshape.growth.survey import Survey
-from attnworks.reshape.growth_methods import METHODS
-from attnworks.reshape.growth_places import NoBottleneckError, Spot, read_places
 from attnworks.training.run import Run
-from tests.reshape.growing_helpers import examinee_of, growing_bench, growing_model, growing_texts, survey_of
+from tests.reshape.growth.growth_helpers import examinee_of, growing_bench, growing_model, growing_texts, survey_of
 from tests.training.training_helpers import SMALL, recipe, write_pairs
 
 REASON = "other sentences confirm 46% of the slope: more data, or no bottleneck"
@@ -28,13 +29,13 @@ REASON = "other sentences confirm 46% of the slope: more data, or no bottleneck"
 @pytest.fixture
 def left_out(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The first place that is asked about is not confirmed; its name is written here."""
-    believed, first = growth_methods._believed, []
+    believed, first = methods._believed, []
 
     def doubt(survey: Survey, spot: Spot, width: int, solve: object) -> object:
         first[:] = first or [str(spot)]
         return REASON if str(spot) == first[0] else believed(survey, spot, width, solve)  # pyright: ignore[reportArgumentType]
 
-    monkeypatch.setattr(growth_methods, "_believed", doubt)
+    monkeypatch.setattr(methods, "_believed", doubt)
     return first
 
 
@@ -59,7 +60,7 @@ def test_a_place_that_was_asked_for_is_refused(left_out: list[str]) -> None:
 
 
 def test_nothing_is_left_to_grow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(growth_methods, "_believed", lambda *_: REASON)
+    monkeypatch.setattr(methods, "_believed", lambda *_: REASON)
     with pytest.raises(NoBottleneckError, match="confirm 46%"):
         carry_out(Grow(add=2, kinds=("values",)), examinee_of(growing_model()), growing_texts(), Care())
 
@@ -83,21 +84,21 @@ def test_a_place_of_low_trust_is_left_out(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_named_place_is_refused_before_any_search(left_out: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(growing, "line_search", lambda *_: pytest.fail("a step was searched for"))
+    monkeypatch.setattr(grow, "line_search", lambda *_: pytest.fail("a step was searched for"))
     with pytest.raises(NoBottleneckError, match="confirm 46%"):
         Grow(where=TWO).make(growing_bench())
     assert left_out == ["enc.0.1:values"]
 
 
 def test_a_baseline_that_leaves_out_a_place_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    believed = growth_methods._believed
+    believed = methods._believed
 
     def doubt(survey: Survey, spot: Spot, width: int, solve: object) -> object:
         doubted = solve is whitened_direction and str(spot) == "enc.0.1:values"
         return REASON if doubted else believed(survey, spot, width, solve)  # pyright: ignore[reportArgumentType]
 
-    monkeypatch.setattr(growth_methods, "_believed", doubt)
-    monkeypatch.setattr(growing, "METHODS", {name: METHODS[name] for name in ("fisher", "whitened", "zero")})
+    monkeypatch.setattr(methods, "_believed", doubt)
+    monkeypatch.setattr(grow, "METHODS", {name: METHODS[name] for name in ("fisher", "whitened", "zero")})
     assert Grow(where=TWO, compare=True).make(growing_bench()).others.keys() == {"loss_by_zero"}
 
 

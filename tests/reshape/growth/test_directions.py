@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from attnworks.core.errors import UsageError
-from attnworks.linalg.growing import (
+from attnworks.reshape.growth.directions import (
     Direction,
     Reservoir,
     marginal_gains,

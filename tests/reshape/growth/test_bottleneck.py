@@ -19,7 +19,7 @@ from attnworks.reshape.growth.survey import KINDS, Survey
 from attnworks.traces.text import Judge, read_text
 from attnworks.training.objectives.choice import choose
 from tests.exam_helpers import LINES, tiny_tokenizer
-from tests.reshape.growing_helpers import PASSAGES, growing_model
+from tests.reshape.growth.growth_helpers import PASSAGES, growing_model
 from tests.reshape.reshape_helpers import D_K, D_V, WORDS, examinee_of
 from tests.tiny_models import TINY
 

@@ -10,19 +10,19 @@ import pytest
 from attnworks.cli.reshape_run import watching
 from attnworks.core.errors import UsageError
 from attnworks.core.progress import PERCENT, on_one_scale
-from attnworks.measures import growth_statistic
-from attnworks.measures.growth_statistic import SEARCH
 from attnworks.models import Transformer
 from attnworks.models.folder import fingerprint
-from attnworks.reshape import growing, growth_cost
 from attnworks.reshape.carrying_out import Care, carry_out
 from attnworks.reshape.contract import Bench
-from attnworks.reshape.growing import Grow
+from attnworks.reshape.growth import cost as growth_cost
+from attnworks.reshape.growth import grow, statistics
+from attnworks.reshape.growth.cost import COMPARING, EVALUATIONS, FITTING, SEARCHING, Cost, measured_cost
+from attnworks.reshape.growth.grow import Grow
+from attnworks.reshape.growth.places import TRYING
 from attnworks.reshape.growth.score import Trial
+from attnworks.reshape.growth.statistics import SEARCH
 from attnworks.reshape.growth.survey import COPIES, KINDS, PASSES, TURNS
-from attnworks.reshape.growth_cost import COMPARING, EVALUATIONS, FITTING, SEARCHING, Cost, measured_cost
-from attnworks.reshape.growth_places import TRYING
-from tests.reshape.growing_helpers import examinee_of, growing_bench, growing_model, growing_texts
+from tests.reshape.growth.growth_helpers import examinee_of, growing_bench, growing_model, growing_texts
 
 Told = list[tuple[str, int, int]]
 
@@ -85,15 +85,15 @@ def test_a_message_comes_first_and_then_one_percentage(asked: Grow, stages: list
 
 def test_the_counts_are_those_of_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     backward: Counter[str] = Counter()
-    graded = growth_statistic.graded_layers
-    monkeypatch.setattr(growth_statistic, "graded_layers", lambda *given: backward.update(["batch"]) or graded(*given))
+    graded = statistics.graded_layers
+    monkeypatch.setattr(statistics, "graded_layers", lambda *given: backward.update(["batch"]) or graded(*given))
     events: Told = []
     bench = growing_bench(model())
     bench = Bench(bench.examinee, bench.looked_at, bench.length, lambda *told: events.append(told))
     cost = measured_cost(bench.looked_at, KINDS, add=4)
     assert not backward  # one batch is run, but not to be summed up
-    monkeypatch.setattr(growing, "measured_cost", lambda *given, **options: cost)
-    monkeypatch.setattr(growing, "on_one_scale", lambda watch, stages: watch)
+    monkeypatch.setattr(grow, "measured_cost", lambda *given, **options: cost)
+    monkeypatch.setattr(grow, "on_one_scale", lambda watch, stages: watch)
     Grow(add=4).make(bench)
     assert backward["batch"] == cost.passes * cost.batches
     totals = {stage: total for stage, _, total in events}
@@ -115,7 +115,7 @@ def test_the_estimate_adds_up_what_was_timed() -> None:
 
 def test_time_is_taken_of_one_pass_of_each_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter(range(100))
-    monkeypatch.setattr("attnworks.reshape.growth_cost.time.perf_counter", lambda: float(next(ticks) ** 2))
+    monkeypatch.setattr("attnworks.reshape.growth.cost.time.perf_counter", lambda: float(next(ticks) ** 2))
     cost = measured_cost(growing_bench(model()).looked_at, ("keys",), given=1)
     assert (cost.trial, cost.batch, cost.fit) == (1.0, 5.0, 9.0)
     assert (cost.places, cost.chosen, cost.passes) == (0, 1, 1)
@@ -126,7 +126,7 @@ def test_sentences_to_search_on_are_counted_as_they_are_used(monkeypatch: pytest
     """About 7 of 18 are wanted, and every second one is taken."""
     monkeypatch.setattr(growth_cost, "SEARCHED_ON", 7)
     used: list[slice] = []
-    monkeypatch.setattr(growing, "Trial", lambda judge, some: used.append(some) or Trial(judge, some))
+    monkeypatch.setattr(grow, "Trial", lambda judge, some: used.append(some) or Trial(judge, some))
     bench = growing_bench(model())
     Grow(where="dec.0.1:values=2").make(bench)
     (some,) = {(one.start, one.step) for one in used if one.start == SEARCH.start}
@@ -137,7 +137,7 @@ def test_sentences_to_search_on_are_counted_as_they_are_used(monkeypatch: pytest
 def test_telling_changes_nothing_and_nothing_is_timed_where_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = Grow(where="dec.0.1:values=2")
     _, heard = told_by(asked)
-    monkeypatch.setattr(growing, "measured_cost", lambda *_, **__: pytest.fail("timed"))
+    monkeypatch.setattr(grow, "measured_cost", lambda *_, **__: pytest.fail("timed"))
     alone, _ = carry_out(asked, examinee_of(model()), growing_texts())
     assert fingerprint(alone) == fingerprint(heard)
     with watching("reshape", quiet=True) as quiet:
@@ -146,7 +146,7 @@ def test_telling_changes_nothing_and_nothing_is_timed_where_nobody_listens(monke
 
 
 def test_what_cannot_grow_is_refused_before_anything_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(growing, "measured_cost", lambda *_, **__: pytest.fail("timed"))
+    monkeypatch.setattr(grow, "measured_cost", lambda *_, **__: pytest.fail("timed"))
     with pytest.raises(UsageError, match="an objective that says how good the model is"):
         told_by(Grow(add=2), Care("embedding"))
 

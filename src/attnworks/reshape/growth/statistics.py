@@ -8,10 +8,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attnworks.linalg.growing import Reservoir
 from attnworks.models.modes import evaluating
+from attnworks.reshape.growth.directions import Reservoir
+from attnworks.reshape.growth.graded import GradedLayer, graded_layers, score_scale
 from attnworks.traces.frozen_pass import whole_maps
-from attnworks.traces.graded import GradedLayer, graded_layers, score_scale
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.subject import Spectator
 from attnworks.traces.text import Judge

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnworks.linalg.line_search import DOUBLINGS, REFINEMENTS, SHRINKINGS, Found, line_search
-from attnworks.linalg.lowrank import shortened
+from attnworks.reshape.growth.line_search import DOUBLINGS, REFINEMENTS, SHRINKINGS, Found, line_search
+from attnworks.reshape.growth.solvers import shortened
 from tests.helpers import assert_close
 
 
