@@ -23,13 +23,13 @@ from attnworks.core.timing import interleave
 from attnworks.experiments.classifying import Progress, Settings, count_right, train
 from attnworks.models import AttentionConfig, TransformerConfig
 from attnworks.models.classifier import Classifier, last_real, mean_real
-from attnworks.reshape.carrying_out import Care, carry_out, judge_on, mean_length
 from attnworks.reshape.contract import Bench
-from attnworks.reshape.healing import heal
-from attnworks.reshape.pruning import LEVELS, Prune, units_of
-from attnworks.reshape.ranking import rank
+from attnworks.reshape.heal import heal
+from attnworks.reshape.pruning.prune import LEVELS, Prune, units_of
+from attnworks.reshape.pruning.ranking import rank
+from attnworks.reshape.run import Care, carry_out, judge_on, mean_length
 from attnworks.reshape.surgery import without
-from attnworks.reshape.swapping import advise, swapped, whole_layers
+from attnworks.reshape.swapping.swap import advise, swapped, whole_layers
 from attnworks.reshape.texts import Texts, from_corpus, from_lines
 from attnworks.studies.tasks import TASKS, Task
 from attnworks.text.tokenizers import VocabularyReader

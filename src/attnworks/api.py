@@ -16,8 +16,8 @@ from attnworks.hf.folder import is_pretrained, write_foreign
 from attnworks.hf.open import open_pretrained
 from attnworks.models import folder as own
 from attnworks.models.build import Model
-from attnworks.receipt import Receipt
 from attnworks.reshape.history import receipts_of
+from attnworks.reshape.receipt import Receipt
 from attnworks.text.passages import Passage, Side, from_texts
 from attnworks.text.readers.grammar import grammar_passages
 from attnworks.traces.subject import examinee_of

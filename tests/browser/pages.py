@@ -14,8 +14,8 @@ from tokenizers import AddedToken
 from attnworks.api import examine
 from attnworks.exam.examination import Examination, Pin
 from attnworks.exam.reading import Reading, Readings
-from attnworks.receipt import Change, Figures, Healing, Losses, LossesAtLength, Receipt
 from attnworks.reports.page import Exam, Sentence, page_contents, page_html
+from attnworks.reshape.receipt import Change, Figures, Healing, Losses, LossesAtLength, Receipt
 from attnworks.text.passages import Passage, Side
 from tests.exam_helpers import LINES, PAIRS, save_model, tiny_tokenizer
 from tests.tiny_models import TINY

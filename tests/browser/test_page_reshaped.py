@@ -10,9 +10,9 @@ from playwright.sync_api import expect
 from attnworks.api import examine
 from attnworks.exam.examination import Examination
 from attnworks.reports.page.writing import write_report
-from attnworks.reshape.carrying_out import carry_out
 from attnworks.reshape.history import Place, write_outcome
-from attnworks.reshape.pruning import Prune
+from attnworks.reshape.pruning.prune import Prune
+from attnworks.reshape.run import carry_out
 from attnworks.reshape.texts import from_texts as split
 from attnworks.serve.starting import open_live
 from attnworks.text.passages import from_texts

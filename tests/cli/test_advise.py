@@ -14,8 +14,8 @@ from click.testing import CliRunner, Result
 from attnworks.cli import advise_display, main
 from attnworks.cli.advise_display import in_a_sentence
 from attnworks.models.build import PRESETS
-from attnworks.reshape.advising import Advice, Refused
-from attnworks.reshape.swap_trials import Present, Trial
+from attnworks.reshape.swapping.advice import Advice, Refused
+from attnworks.reshape.swapping.trials import Present, Trial
 from tests.exam_helpers import LINES, tiny_folder, tiny_run, write_lines
 from tests.reshape.reshape_helpers import files_of
 from tests.training.training_helpers import SMALL

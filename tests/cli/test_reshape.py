@@ -15,8 +15,8 @@ import attnworks
 from attnworks.cli import main
 from attnworks.models.build import PRESETS
 from attnworks.models.folder import fingerprint
-from attnworks.receipt import Healing, Receipt
 from attnworks.reshape.history import receipts
+from attnworks.reshape.receipt import Healing, Receipt
 from tests.exam_helpers import LINES, tiny_folder, tiny_run, write_lines
 from tests.reshape.reshape_helpers import files_of
 from tests.training.training_helpers import SMALL

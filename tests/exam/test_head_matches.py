@@ -20,13 +20,13 @@ from attnworks.exam.compare import Change, Comparison, compare
 from attnworks.exam.examination import Examination
 from attnworks.exam.folder import EXAM, MANIFEST, read_exam, write_exam
 from attnworks.exam.head_matches import Match
-from attnworks.receipt import Receipt
-from attnworks.reshape.carrying_out import Care, carry_out
 from attnworks.reshape.contract import Reshape
 from attnworks.reshape.growth.grow import Grow
 from attnworks.reshape.history import Place, undo, write_outcome
-from attnworks.reshape.pruning import Prune
-from attnworks.reshape.swapping import Swap
+from attnworks.reshape.pruning.prune import Prune
+from attnworks.reshape.receipt import Receipt
+from attnworks.reshape.run import Care, carry_out
+from attnworks.reshape.swapping.swap import Swap
 from attnworks.text.passages import from_texts
 from attnworks.traces.subject import open_examinee
 from tests.exam.test_compare import holding

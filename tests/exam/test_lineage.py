@@ -9,7 +9,7 @@ import pytest
 
 from attnworks.core.errors import AttnworksError, UsageError
 from attnworks.exam.lineage import Lineage, lineage_of, read_lineage
-from attnworks.receipt import Change, HeadMap, Healing, Losses, Receipt
+from attnworks.reshape.receipt import Change, HeadMap, Healing, Losses, Receipt
 
 
 def receipt(step: int, **heads: tuple[int, tuple[int | None, ...]]) -> Receipt:

@@ -26,13 +26,13 @@ from attnworks.exam.lineage import lineage_of
 from attnworks.models import AttentionConfig, PureConfig, build, load, save
 from attnworks.reports.page.contents import Advised, Exam, page_contents
 from attnworks.reports.page.given import read_advice, read_trace
-from attnworks.reshape.advising import Advice, Refused
-from attnworks.reshape.carrying_out import carry_out
 from attnworks.reshape.growth.grow import Grow
 from attnworks.reshape.history import Place, receipts, undo, write_outcome
-from attnworks.reshape.pruning import Prune
-from attnworks.reshape.swap_trials import Present, Trial
-from attnworks.reshape.swapping import Swap
+from attnworks.reshape.pruning.prune import Prune
+from attnworks.reshape.run import carry_out
+from attnworks.reshape.swapping.advice import Advice, Refused
+from attnworks.reshape.swapping.swap import Swap
+from attnworks.reshape.swapping.trials import Present, Trial
 from attnworks.reshape.texts import from_corpus
 from attnworks.traces.subject import open_examinee
 from attnworks.training.events import Metrics

@@ -22,7 +22,7 @@ from attnworks.hf.subject import ForeignSubject
 from attnworks.models import build
 from attnworks.models.anatomy import attention_layers, heads_of
 from attnworks.models.folder import CONFIG, MANIFEST, WEIGHTS, fingerprint
-from attnworks.reshape.scoring import attention_flops
+from attnworks.reshape.evaluate import attention_flops
 from attnworks.reshape.surgery import anatomy_of, mechanisms_of, put_heads, why_not, with_mechanisms
 from tests.exam_helpers import LINES, tiny_tokenizer
 from tests.helpers import assert_close

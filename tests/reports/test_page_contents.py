@@ -14,12 +14,12 @@ import torch
 from attnworks.core.errors import UsageError
 from attnworks.exam.examination import Examination
 from attnworks.exam.reading import Readings
-from attnworks.receipt import Change, Healing, Losses, Receipt
 from attnworks.reports.page.contents import NO_SENTENCE, Advised, Exam, label_of, page_contents
 from attnworks.reports.page.numbers import rounded
 from attnworks.reports.page.telling import by_telling
-from attnworks.reshape.advising import Advice
-from attnworks.reshape.swap_trials import Present, Trial
+from attnworks.reshape.receipt import Change, Healing, Losses, Receipt
+from attnworks.reshape.swapping.advice import Advice
+from attnworks.reshape.swapping.trials import Present, Trial
 from tests.reports.page_helpers import HEADS, LAYERS, made_exam, reading, translated
 
 CONTRACT = Path(__file__).parents[2] / "web" / "src" / "contract.ts"

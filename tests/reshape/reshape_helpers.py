@@ -11,11 +11,11 @@ import torch
 
 from attnworks.models import AttentionConfig, Transformer, TransformerConfig, build
 from attnworks.models.build import PRESETS
-from attnworks.receipt import Receipt
-from attnworks.reshape.carrying_out import Care, carry_out
 from attnworks.reshape.contract import Bench
 from attnworks.reshape.history import Place, write_outcome
-from attnworks.reshape.projecting import Project
+from attnworks.reshape.projection.project import Project
+from attnworks.reshape.receipt import Receipt
+from attnworks.reshape.run import Care, carry_out
 from attnworks.reshape.texts import Texts, from_corpus, from_texts
 from attnworks.text.passages import Passage, Side
 from attnworks.text.vocabulary import Vocabulary

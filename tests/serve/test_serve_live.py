@@ -17,7 +17,7 @@ from attnworks.exam.run import run_examination
 from attnworks.models.decoding import beam
 from attnworks.reports.page.blobs import Coding, decode, unpack
 from attnworks.reports.page.contents import page_contents
-from attnworks.reshape.projecting import Project
+from attnworks.reshape.projection.project import Project
 from attnworks.reshape.surgery import silence_heads
 from attnworks.serve import looking
 from attnworks.serve.changing import KEPT, ChangedModels

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from attnworks.reshape.carrying_out import carry_out
 from attnworks.reshape.history import Place, write_outcome
-from attnworks.reshape.pruning import Prune
+from attnworks.reshape.pruning.prune import Prune
+from attnworks.reshape.run import carry_out
 from attnworks.reshape.texts import from_texts as split
 from attnworks.serve.starting import open_live
 from attnworks.text.passages import from_texts

@@ -17,12 +17,12 @@ from attnworks.cli.reshape_run import texts_of, watching
 from attnworks.core.plotting import check_picture
 from attnworks.core.sealed import with_sha256
 from attnworks.core.timing import CONFIDENCE, Interval, contains_one
-from attnworks.reports.advice import draw_advice
-from attnworks.reshape.advising import Advice, advise
-from attnworks.reshape.carrying_out import Care, bench_for
 from attnworks.reshape.history import Place
-from attnworks.reshape.swap_trials import Present, Trial
-from attnworks.reshape.swapping import Swap, pairs_of
+from attnworks.reshape.run import Care, bench_for
+from attnworks.reshape.swapping.advice import Advice, advise
+from attnworks.reshape.swapping.picture import draw_advice
+from attnworks.reshape.swapping.swap import Swap, pairs_of
+from attnworks.reshape.swapping.trials import Present, Trial
 from attnworks.reshape.texts import HELD_OUT, LEARN
 from attnworks.traces.subject import open_examinee
 

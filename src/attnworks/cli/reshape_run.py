@@ -15,14 +15,14 @@ from attnworks.cli.console import console, print_json, progress_bar, progress_co
 from attnworks.cli.receipt_display import receipt_shown
 from attnworks.core.errors import UsageError
 from attnworks.core.progress import Watch, silently
-from attnworks.reshape.carrying_out import Care, carry_out
 from attnworks.reshape.contract import Reshape
 from attnworks.reshape.growth.grow import Grow
 from attnworks.reshape.history import Place, check_history, check_new, receipts_of, undo, write_outcome
-from attnworks.reshape.projecting import Project
-from attnworks.reshape.pruning import Prune
-from attnworks.reshape.replaying import replay
-from attnworks.reshape.swapping import Swap
+from attnworks.reshape.projection.project import Project
+from attnworks.reshape.pruning.prune import Prune
+from attnworks.reshape.replay import replay
+from attnworks.reshape.run import Care, carry_out
+from attnworks.reshape.swapping.swap import Swap
 from attnworks.reshape.texts import Texts, from_corpus, from_lines
 from attnworks.traces.subject import open_examinee
 from attnworks.training.run_folder import read_recipe

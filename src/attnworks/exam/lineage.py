@@ -9,7 +9,7 @@ from typing import Any
 
 from attnworks.core.errors import UsageError
 from attnworks.core.json_records import parse
-from attnworks.receipt import HeadMap, Receipt
+from attnworks.reshape.receipt import HeadMap, Receipt
 
 LINEAGE = "lineage"
 """Under this name the description of an examined model holds it."""

@@ -13,7 +13,7 @@ from attnworks.exam.findings import find
 from attnworks.exam.lineage import LINEAGE, lineage_of
 from attnworks.exam.measure import Setting
 from attnworks.models.modes import InFloat64, held_still
-from attnworks.receipt import Receipt
+from attnworks.reshape.receipt import Receipt
 from attnworks.text.passages import Passage, from_texts
 from attnworks.traces.edits import without
 from attnworks.traces.subject import Examinee

@@ -28,9 +28,9 @@ from attnworks.hf.folder import README, is_reshaped, write_foreign
 from attnworks.hf.open import WANTED, folder_of
 from attnworks.models.folder import CONFIG, MANIFEST, load
 from attnworks.models.transformer import Transformer
-from attnworks.receipt import Receipt
 from attnworks.reshape.contract import RESHAPES
 from attnworks.reshape.growth.apply import stretched_state
+from attnworks.reshape.receipt import Receipt
 from attnworks.training.run_folder import (
     RECIPE,
     SOURCE,

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from attnworks.core.progress import Watch, silently
-from attnworks.receipt import Receipt
-from attnworks.reshape.advising import Advice
-from attnworks.reshape.advising import advise as advise_on
-from attnworks.reshape.carrying_out import Care, bench_for, carry_out
 from attnworks.reshape.contract import Reshape
 from attnworks.reshape.growth.grow import KINDS, Grow
-from attnworks.reshape.projecting import Project
-from attnworks.reshape.pruning import Prune
-from attnworks.reshape.swapping import Swap
+from attnworks.reshape.projection.project import Project
+from attnworks.reshape.pruning.prune import Prune
+from attnworks.reshape.receipt import Receipt
+from attnworks.reshape.run import Care, bench_for, carry_out
+from attnworks.reshape.swapping.advice import Advice
+from attnworks.reshape.swapping.advice import advise as advise_on
+from attnworks.reshape.swapping.swap import Swap
 from attnworks.reshape.texts import Texts, from_corpus, from_texts
 from attnworks.text.passages import Passage
 from attnworks.traces.subject import examinee_of

@@ -12,14 +12,14 @@ from torch import nn
 
 from attnworks.core.errors import UsageError
 from attnworks.hf.subject import ForeignSubject
-from attnworks.reshape.advising import swapped, whole_layers
 from attnworks.reshape.contract import Bench
-from attnworks.reshape.forms import Form
+from attnworks.reshape.evaluate import weight_bytes
 from attnworks.reshape.heads import Head
-from attnworks.reshape.projecting import Project, with_forms
-from attnworks.reshape.scoring import weight_bytes
+from attnworks.reshape.projection.forms import Form
+from attnworks.reshape.projection.project import Project, with_forms
 from attnworks.reshape.surgery import attention_parts, mechanisms_of, silence_heads
-from attnworks.reshape.swap_trials import layers_of
+from attnworks.reshape.swapping.advice import swapped, whole_layers
+from attnworks.reshape.swapping.trials import layers_of
 from attnworks.serve.questions import Changes
 from attnworks.serve.recent import Recent
 from attnworks.text.readers.grammar import grammar_passages

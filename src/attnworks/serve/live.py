@@ -17,10 +17,10 @@ from attnworks.exam.examiner import Request
 from attnworks.exam.run import run_examination
 from attnworks.hf.subject import ForeignSubject
 from attnworks.models.modes import evaluating
-from attnworks.receipt import Receipt
 from attnworks.reports.page.contents import Contents, Exam, exam_contents, label_of, page_contents
 from attnworks.reports.page.numbers import rounded
 from attnworks.reports.page.sentences import Coded
+from attnworks.reshape.receipt import Receipt
 from attnworks.serve.changing import ChangedModels
 from attnworks.serve.looking import Looked, Read, as_written, has_scores, look, read_sentence
 from attnworks.serve.questions import Changes, Question

@@ -22,9 +22,7 @@ from attnworks.models import AttentionConfig, MultiHead, Transformer
 from attnworks.models.anatomy import attention_layers, heads_of
 from attnworks.models.build import PRESETS
 from attnworks.models.folder import fingerprint
-from attnworks.receipt import Receipt
 from attnworks.reshape import NoBottleneckError
-from attnworks.reshape.carrying_out import Care, carry_out
 from attnworks.reshape.contract import RESHAPES
 from attnworks.reshape.growth.apply import Place as At
 from attnworks.reshape.growth.apply import grown
@@ -34,7 +32,9 @@ from attnworks.reshape.growth.methods import METHODS, refit_steps
 from attnworks.reshape.growth.places import Spot, Widths, read_places, spread
 from attnworks.reshape.growth.survey import KINDS, Survey
 from attnworks.reshape.history import Place, receipts, undo, write_outcome
-from attnworks.reshape.replaying import replay
+from attnworks.reshape.receipt import Receipt
+from attnworks.reshape.replay import replay
+from attnworks.reshape.run import Care, carry_out
 from attnworks.reshape.surgery import anatomy_of
 from attnworks.reshape.texts import Texts, from_corpus
 from attnworks.text.passages import Passage, Side

@@ -11,7 +11,6 @@ from attnworks.cli.receipt_display import receipt_shown
 from attnworks.cli.train_display import _grown
 from attnworks.models.build import PRESETS
 from attnworks.reshape import grow_in_training
-from attnworks.reshape.carrying_out import Care, carry_out
 from attnworks.reshape.growth import grow, methods
 from attnworks.reshape.growth import score as growth_score
 from attnworks.reshape.growth.directions import whitened_direction
@@ -19,6 +18,7 @@ from attnworks.reshape.growth.grow import Grow, settle
 from attnworks.reshape.growth.methods import METHODS
 from attnworks.reshape.growth.places import NoBottleneckError, Spot, read_places
 from attnworks.reshape.growth.survey import Survey
+from attnworks.reshape.run import Care, carry_out
 from attnworks.training.run import Run
 from tests.reshape.growth.growth_helpers import examinee_of, growing_bench, growing_model, growing_texts, survey_of
 from tests.training.training_helpers import SMALL, recipe, write_pairs

@@ -36,11 +36,11 @@ from attnworks.exam.structure.families import (
 from attnworks.exam.structure.fits import fit
 from attnworks.exam.structure.projection import Projection, project, renormalised, row_report, small_errors
 from attnworks.exam.structure.search import best_order, best_permutation
-from attnworks.linalg.simplex import nearest_mix
 from attnworks.models.block import Block as DecoderBlock
 from attnworks.models.block import Residual, Wiring
 from attnworks.models.config import AttentionConfig
 from attnworks.models.multihead import MultiHead
+from attnworks.reshape.projection.simplex import nearest_mix
 
 F64 = torch.float64
 Rows = Annotated[int, Between(2, 13)]

@@ -14,13 +14,13 @@ from attnworks.core.errors import UsageError
 from attnworks.exam.compare import compare
 from attnworks.exam.examination import Examination
 from attnworks.exam.reading import Reading
-from attnworks.receipt import Receipt
 from attnworks.reports.page.blobs import pack
 from attnworks.reports.page.numbers import rounded
 from attnworks.reports.page.resources import CLAIMS, resource
 from attnworks.reports.page.sentences import Coded, Sentence
 from attnworks.reports.page.telling import RULE, Head, by_telling
-from attnworks.reshape.advising import Advice
+from attnworks.reshape.receipt import Receipt
+from attnworks.reshape.swapping.advice import Advice
 
 Host = Literal["file", "live", "notebook"]
 FORMAT = 1

@@ -16,11 +16,11 @@ from attnworks.core.json_records import parse
 from attnworks.core.sealed import changed, parse_json, read_json_bytes, unsealed
 from attnworks.core.timing import Interval
 from attnworks.exam.examination import Examination, Pin
-from attnworks.receipt import LARGEST_COUNT
 from attnworks.reports.page.contents import Advised
 from attnworks.reports.page.sentences import Sentence
-from attnworks.reshape.advising import Advice
-from attnworks.reshape.swap_trials import Trial
+from attnworks.reshape.receipt import LARGEST_COUNT
+from attnworks.reshape.swapping.advice import Advice
+from attnworks.reshape.swapping.trials import Trial
 from attnworks.traces.layer import Slot
 from attnworks.training.trained import TRACE_FORMAT
 

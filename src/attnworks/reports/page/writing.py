@@ -12,11 +12,11 @@ from attnworks.core.errors import FolderError, UsageError
 from attnworks.core.folders import disk_errors, write_file
 from attnworks.exam.examination import Examination
 from attnworks.exam.folder import read_exam
-from attnworks.receipt import Receipt
 from attnworks.reports.page.contents import Advised, Contents, Exam, label_of, page_contents
 from attnworks.reports.page.given import read_advice, read_trace
 from attnworks.reports.page.html import page_html
 from attnworks.reshape.history import receipts_of
+from attnworks.reshape.receipt import Receipt
 
 AnyPath = str | os.PathLike[str]
 FRAME_HEIGHT = 720

@@ -15,7 +15,6 @@ from attnworks.core.registry import unknown_name
 from attnworks.models.anatomy import attention_layers, heads_of
 from attnworks.models.config import LARGEST_WIDTH
 from attnworks.models.modes import evaluating
-from attnworks.receipt import HeadMap
 from attnworks.reshape.contract import RESHAPES, Bench, Made, Reshape
 from attnworks.reshape.growth.apply import Step, grown
 from attnworks.reshape.growth.cost import COMPARING, SEARCHING, measured_cost, some_to_search
@@ -25,6 +24,7 @@ from attnworks.reshape.growth.places import NoBottleneckError, Spot, Widths, no_
 from attnworks.reshape.growth.score import Score, Trial
 from attnworks.reshape.growth.statistics import FEWEST
 from attnworks.reshape.growth.survey import KINDS, Survey
+from attnworks.reshape.receipt import HeadMap
 from attnworks.reshape.surgery import anatomy_of, check_can_grow
 from attnworks.traces.text import Judge
 

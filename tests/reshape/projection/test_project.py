@@ -13,12 +13,12 @@ from attnworks.attention.structured import Structured
 from attnworks.core.errors import UsageError
 from attnworks.models import Transformer
 from attnworks.models.folder import fingerprint
-from attnworks.receipt import Healing
-from attnworks.reshape import projecting
-from attnworks.reshape.carrying_out import carry_out
 from attnworks.reshape.contract import RESHAPES
-from attnworks.reshape.projecting import Project, rise_alone, with_forms
-from attnworks.reshape.scoring import attention_flops
+from attnworks.reshape.evaluate import attention_flops
+from attnworks.reshape.projection import project as projecting
+from attnworks.reshape.projection.project import Project, rise_alone, with_forms
+from attnworks.reshape.receipt import Healing
+from attnworks.reshape.run import carry_out
 from attnworks.reshape.surgery import attention_groups, mechanisms_of, with_mechanisms
 from attnworks.reshape.texts import Texts, from_lines, from_texts
 from attnworks.text.passages import Passage, Side

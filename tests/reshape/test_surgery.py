@@ -15,8 +15,8 @@ from attnworks.hf.heads import foreign_layers
 from attnworks.hf.subject import ForeignSubject
 from attnworks.models import MultiHead, Transformer, build
 from attnworks.models.folder import fingerprint
-from attnworks.reshape.forms import Form
-from attnworks.reshape.projecting import InForm, with_forms
+from attnworks.reshape.projection.forms import Form
+from attnworks.reshape.projection.project import InForm, with_forms
 from attnworks.reshape.surgery import attention_groups, attention_parts, mechanisms_of, with_mechanisms
 from attnworks.text.tokens import TextBatch
 from tests.model_helpers import (

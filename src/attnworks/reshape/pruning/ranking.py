@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from attnworks.reshape.contract import Bench
-from attnworks.reshape.gates_training import train_gates
 from attnworks.reshape.heads import Head, Unit
-from attnworks.reshape.structural_ranking import APART, map_distances, role_gains
+from attnworks.reshape.pruning.l0_gates import train_gates
+from attnworks.reshape.pruning.structural import APART, map_distances, role_gains
 from attnworks.reshape.surgery import without
 from attnworks.traces.edits import gate_gradients
 from attnworks.traces.layer import Slot

@@ -12,10 +12,10 @@ from attnworks.attention.structured import Structured
 from attnworks.core.errors import AttnworksError, UsageError
 from attnworks.models import Transformer
 from attnworks.models.folder import fingerprint
-from attnworks.receipt import Healing, Receipt
-from attnworks.reshape.carrying_out import Care, carry_out
-from attnworks.reshape.healing import NotHealedError, heal
-from attnworks.reshape.projecting import Project
+from attnworks.reshape.heal import NotHealedError, heal
+from attnworks.reshape.projection.project import Project
+from attnworks.reshape.receipt import Healing, Receipt
+from attnworks.reshape.run import Care, carry_out
 from attnworks.reshape.surgery import attention_groups, mechanisms_of
 from tests.reshape.reshape_helpers import bench_of, examinee_of, heads_of, model_of, texts
 

@@ -17,11 +17,11 @@ from attnworks.core.progress import Watch, silently
 from attnworks.core.registry import unknown_name
 from attnworks.hf.subject import ForeignSubject
 from attnworks.models.folder import fingerprint
-from attnworks.receipt import Change, Figures, Healing, Losses, LossesAtLength, Receipt
 from attnworks.reshape.contract import Bench, Reshape
-from attnworks.reshape.healing import LESSONS, OBJECTIVE, check_rate, heal, not_healed
+from attnworks.reshape.evaluate import attention_flops, scores_of, time_ratio, weight_bytes
+from attnworks.reshape.heal import LESSONS, OBJECTIVE, check_rate, heal, not_healed
 from attnworks.reshape.long_texts import TrialText, longest
-from attnworks.reshape.scoring import attention_flops, scores_of, time_ratio, weight_bytes
+from attnworks.reshape.receipt import Change, Figures, Healing, Losses, LossesAtLength, Receipt
 from attnworks.reshape.texts import Texts
 from attnworks.text.passages import Passage
 from attnworks.traces.own import OwnSubject

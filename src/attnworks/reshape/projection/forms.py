@@ -11,8 +11,8 @@ from torch import Tensor
 
 from attnworks.attention.fixed_maps import Member, member_tables, read_members
 from attnworks.core.errors import UsageError
-from attnworks.linalg.simplex import nearest_mix
 from attnworks.reshape.heads import Head
+from attnworks.reshape.projection.simplex import nearest_mix
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.maps import Maps, maps_of
 from attnworks.traces.subject import Spectator

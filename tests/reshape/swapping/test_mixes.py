@@ -7,7 +7,7 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnworks.reshape.mixes import Mix, Option, best_mixes
+from attnworks.reshape.swapping.mixes import Mix, Option, best_mixes
 
 Layers = dict[str, list[Option]]
 

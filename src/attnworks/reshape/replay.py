@@ -10,10 +10,10 @@ from attnworks.core.json_records import parse
 from attnworks.core.notation import DTYPES
 from attnworks.core.progress import Watch, silently
 from attnworks.core.registry import unknown_name
-from attnworks.receipt import Receipt
-from attnworks.reshape.carrying_out import Care, carry_out
 from attnworks.reshape.contract import RESHAPES
 from attnworks.reshape.history import Place, check_history, check_new, receipts_of, write_outcome
+from attnworks.reshape.receipt import Receipt
+from attnworks.reshape.run import Care, carry_out
 from attnworks.reshape.texts import found_again
 from attnworks.traces.subject import open_examinee
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from attnworks.models import AttentionConfig
 from attnworks.models.folder import fingerprint
 from attnworks.models.multihead import MultiHead
-from attnworks.reshape.gates_training import Gated, chance_open, hard_concrete, train_gates
+from attnworks.reshape.pruning.l0_gates import Gated, chance_open, hard_concrete, train_gates
 from attnworks.reshape.surgery import without
 from tests.helpers import assert_close
 from tests.reshape.reshape_helpers import D_K, D_V, bench_of, examinee_of, model_of

@@ -19,10 +19,10 @@ from attnworks.core.sealed import BEST, LAST, best_of, pointed_at, seal, sha256
 from attnworks.models import Transformer
 from attnworks.models.build import PRESETS
 from attnworks.models.folder import fingerprint
-from attnworks.receipt import Receipt
-from attnworks.reshape.carrying_out import Care
 from attnworks.reshape.history import Place, receipts, undo, write_outcome
-from attnworks.reshape.replaying import replay
+from attnworks.reshape.receipt import Receipt
+from attnworks.reshape.replay import replay
+from attnworks.reshape.run import Care
 from attnworks.reshape.surgery import mechanisms_of
 from attnworks.reshape.texts import from_lines
 from attnworks.text.vocabulary import Vocabulary

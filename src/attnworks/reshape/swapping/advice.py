@@ -19,9 +19,9 @@ from attnworks.models.modes import evaluating
 from attnworks.models.multihead import MultiHead
 from attnworks.reshape.contract import Bench
 from attnworks.reshape.long_texts import TrialText
-from attnworks.reshape.mixes import Mix, Option, best_mixes
 from attnworks.reshape.surgery import attention_parts, groups_in, mechanisms_of, with_mechanisms
-from attnworks.reshape.swap_trials import ByHead, Layer, Present, Trial, layers_of, try_out
+from attnworks.reshape.swapping.mixes import Mix, Option, best_mixes
+from attnworks.reshape.swapping.trials import ByHead, Layer, Present, Trial, layers_of, try_out
 from attnworks.traces.own import OwnSubject
 from attnworks.traces.subject import Subject
 

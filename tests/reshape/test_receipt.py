@@ -12,9 +12,9 @@ import pytest
 from attnworks.core.errors import FolderError
 from attnworks.core.json_records import parse
 from attnworks.core.sealed import seal
-from attnworks.receipt import HeadMap, Receipt
 from attnworks.reshape.history import receipts
-from tests.reshape.test_advice_numbers import RECEIPT
+from attnworks.reshape.receipt import HeadMap, Receipt
+from tests.reshape.swapping.test_advice import RECEIPT
 
 NAN, INFINITE = float("nan"), float("inf")
 HEADS = {"enc.0": {"before": 4, "after": [3, None, 0]}}

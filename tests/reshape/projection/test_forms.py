@@ -9,7 +9,7 @@ from torch import Tensor
 from attnworks.attention import MechanismSpec
 from attnworks.attention.fixed_maps import Member, member_tables
 from attnworks.core.errors import UsageError
-from attnworks.reshape.forms import SPAN, Form, Overlaps, Sums, candidates, read_form
+from attnworks.reshape.projection.forms import SPAN, Form, Overlaps, Sums, candidates, read_form
 from attnworks.reshape.surgery import attention_groups
 from attnworks.traces import maps
 from attnworks.traces.layer import LayerTrace

@@ -14,11 +14,11 @@ from attnworks.attention import Geometry, MechanismSpec
 from attnworks.core.errors import UsageError
 from attnworks.core.timing import Interval
 from attnworks.models.config import check_serves
-from attnworks.reshape.advising import advise, check_length, check_max_error, swapped, trial_of, whole_layers
 from attnworks.reshape.contract import RESHAPES, Bench, Made, Reshape
 from attnworks.reshape.heads import NONE, Head, choose_heads
 from attnworks.reshape.surgery import mechanisms_of
-from attnworks.reshape.swap_trials import ByHead
+from attnworks.reshape.swapping.advice import advise, check_length, check_max_error, swapped, trial_of, whole_layers
+from attnworks.reshape.swapping.trials import ByHead
 
 AUTO, PAIR = "auto", "="
 

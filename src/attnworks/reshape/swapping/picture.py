@@ -7,7 +7,7 @@ from pathlib import Path
 
 from attnworks.core.folders import disk_errors
 from attnworks.core.plotting import COLOURS, check_picture
-from attnworks.reshape.advising import Advice
+from attnworks.reshape.swapping.advice import Advice
 
 SHAPES = {"enc": ("o", "encoder"), "dec": ("s", "decoder"), "cross": ("^", "cross-attention")}
 SMALLEST = 1e-6

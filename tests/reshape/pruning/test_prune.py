@@ -21,19 +21,19 @@ from attnworks.models import build
 from attnworks.models.anatomy import attention_layers
 from attnworks.models.build import PRESETS
 from attnworks.models.folder import fingerprint
-from attnworks.receipt import Receipt
-from attnworks.reshape import ranking
-from attnworks.reshape.carrying_out import Care, carry_out
-from attnworks.reshape.gates_training import train_gates
 from attnworks.reshape.growth import line_search
 from attnworks.reshape.heads import Head
-from attnworks.reshape.healing import stream_distance
+from attnworks.reshape.heal import stream_distance
 from attnworks.reshape.history import receipts, undo
-from attnworks.reshape.pruning import LEVELS, Prune, units_of
-from attnworks.reshape.ranking import RANKINGS
-from attnworks.reshape.replaying import replay
+from attnworks.reshape.pruning import ranking
+from attnworks.reshape.pruning.l0_gates import train_gates
+from attnworks.reshape.pruning.prune import LEVELS, Prune, units_of
+from attnworks.reshape.pruning.ranking import RANKINGS
+from attnworks.reshape.receipt import Receipt
+from attnworks.reshape.replay import replay
+from attnworks.reshape.run import Care, carry_out
 from attnworks.reshape.surgery import anatomy_of, without
-from attnworks.reshape.swapping import Swap
+from attnworks.reshape.swapping.swap import Swap
 from attnworks.traces.edits import HeadsOff
 from attnworks.traces.layer import Slot
 from tests.exam_helpers import LINES, tiny_folder, tiny_run, tiny_tokenizer, write_lines

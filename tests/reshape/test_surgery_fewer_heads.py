@@ -23,7 +23,7 @@ from attnworks.models.anatomy import attention_layers, heads_of
 from attnworks.models.decoding import greedy
 from attnworks.models.folder import fingerprint
 from attnworks.models.multihead import MultiHead
-from attnworks.reshape.scoring import attention_flops
+from attnworks.reshape.evaluate import attention_flops
 from attnworks.reshape.surgery import anatomy_of, keep_heads, why_not_fewer, with_mechanisms
 from tests.covering import covering
 from tests.helpers import assert_close

@@ -14,15 +14,17 @@ from attnworks.cli.receipt_display import receipt_shown
 from attnworks.core.errors import UsageError
 from attnworks.core.json_records import parse
 from attnworks.core.timing import Race
-from attnworks.receipt import Change, Healing, Losses, LossesAtLength, Receipt
-from attnworks.reshape import advising, scoring, swap_trials
-from attnworks.reshape.advising import Advice, advise, swapped, whole_layers
-from attnworks.reshape.carrying_out import Care, carry_out, judge_on, mean_length
+from attnworks.reshape import evaluate
 from attnworks.reshape.contract import Bench
 from attnworks.reshape.long_texts import TrialText
+from attnworks.reshape.receipt import Change, Healing, Losses, LossesAtLength, Receipt
+from attnworks.reshape.run import Care, carry_out, judge_on, mean_length
 from attnworks.reshape.surgery import mechanisms_of
-from attnworks.reshape.swap_trials import NOW, Present, Timed, Trial, Trying
-from attnworks.reshape.swapping import Swap
+from attnworks.reshape.swapping import advice as advising
+from attnworks.reshape.swapping import trials
+from attnworks.reshape.swapping.advice import Advice, advise, swapped, whole_layers
+from attnworks.reshape.swapping.swap import Swap
+from attnworks.reshape.swapping.trials import NOW, Present, Timed, Trial, Trying
 from attnworks.traces.subject import Subject
 from tests.model_helpers import the
 from tests.reshape.reshape_helpers import PASSAGES, bench_of, examinee_of, model_of, texts
@@ -43,7 +45,7 @@ def times(monkeypatch: pytest.MonkeyPatch) -> Times:
         half = Timed(0.5, (0.45, 0.55))
         return {place: known.get(place, half) for place in (*tried.groups, *((slot, NOW) for slot in tried.layers))}
 
-    monkeypatch.setattr(swap_trials, "measure_times", told)
+    monkeypatch.setattr(trials, "measure_times", told)
     known.update({(slot, NOW): Timed(1.0, (1.0, 1.0)) for slot in mechanisms_of(model_of(), cross=True)})
     told_race(monkeypatch, [0.9] * 9)
     return known
@@ -171,10 +173,10 @@ def test_a_candidate_is_timed_with_an_interval(monkeypatch: pytest.MonkeyPatch) 
     def told(candidates: Mapping[str, Any], **options: Any) -> Race:
         return Race({name: seconds[name] for name in candidates})
 
-    monkeypatch.setattr(swap_trials, "interleave_within", told)
+    monkeypatch.setattr(trials, "interleave_within", told)
     bench = bench_of(examinee_of(model_of()), texts(PASSAGES[:8]))
     wanted = {"enc.0": {WINDOW: (WINDOW, WINDOW)}}
-    present, (trial,) = swap_trials.try_out(bench.looked_at, wanted, 9)
+    present, (trial,) = trials.try_out(bench.looked_at, wanted, 9)
     assert [layer.seconds for layer in present] == [2.0] * len(mechanisms_of(bench.model, cross=True))
     assert trial.seconds == pytest.approx(2.0 * 0.65) and trial.time_interval == pytest.approx((0.5, 0.8))
 
@@ -215,7 +217,7 @@ def test_cores_that_take_longer_than_the_model_bound_it_by_their_own_ratio(
 def test_receipts_have_times_with_intervals(times: Times, monkeypatch: pytest.MonkeyPatch) -> None:
     rounds = (0.9, 0.92, 0.94, 0.96, 0.98, 1.0, 1.02)
     race = Race({"before": (1.0,) * 7, "after": rounds})
-    monkeypatch.setattr(scoring, "interleave_within", lambda candidates, **options: race)
+    monkeypatch.setattr(evaluate, "interleave_within", lambda candidates, **options: race)
     _, receipt = carry_out(Swap(to=(WINDOW,), max_error=1.0), examinee_of(model_of()), texts(PASSAGES[:8]))
     assert receipt.done and receipt.time == pytest.approx(0.96) and receipt.time_interval == pytest.approx((0.9, 1.02))
     facts = receipt.facts

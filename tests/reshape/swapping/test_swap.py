@@ -19,14 +19,15 @@ from attnworks.hf.subject import foreign_examinee
 from attnworks.models import AttentionConfig
 from attnworks.models.folder import fingerprint
 from attnworks.models.modes import evaluating
-from attnworks.reshape import advising, swap_trials
-from attnworks.reshape.advising import advise, default_candidates, swapped
-from attnworks.reshape.carrying_out import Care, carry_out, judge_on
 from attnworks.reshape.contract import RESHAPES, Bench
 from attnworks.reshape.long_texts import TrialText, join, joined
+from attnworks.reshape.run import Care, carry_out, judge_on
 from attnworks.reshape.surgery import attention_groups, attention_parts, mechanisms_of, with_mechanisms
-from attnworks.reshape.swap_trials import NOW, Present, Timed, Trial, Trying, layers_of, try_out
-from attnworks.reshape.swapping import Swap, heads_of_layers
+from attnworks.reshape.swapping import advice as advising
+from attnworks.reshape.swapping import trials as swap_trials
+from attnworks.reshape.swapping.advice import advise, default_candidates, swapped
+from attnworks.reshape.swapping.swap import Swap, heads_of_layers
+from attnworks.reshape.swapping.trials import NOW, Present, Timed, Trial, Trying, layers_of, try_out
 from attnworks.text.passages import Passage, Side
 from attnworks.text.tokens import TokenRow
 from attnworks.traces.subject import first

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from attnworks.models import AttentionConfig
 from attnworks.models.multihead import MultiHead
-from attnworks.reshape import ranking
 from attnworks.reshape.contract import Bench
-from attnworks.reshape.gates_training import train_gates
 from attnworks.reshape.heads import Unit
-from attnworks.reshape.ranking import RANKINGS, rank
-from attnworks.reshape.structural_ranking import role_gains
+from attnworks.reshape.pruning import ranking
+from attnworks.reshape.pruning.l0_gates import train_gates
+from attnworks.reshape.pruning.ranking import RANKINGS, rank
+from attnworks.reshape.pruning.structural import role_gains
 from attnworks.reshape.surgery import without
 from attnworks.reshape.texts import from_texts
 from attnworks.traces.edits import CountHeads, HeadsOff

@@ -15,8 +15,8 @@ from attnworks.attention.structured import Structured
 from attnworks.core.errors import UsageError
 from attnworks.models.modes import evaluating
 from attnworks.reshape.contract import RESHAPES, Bench, Made, Reshape
-from attnworks.reshape.forms import Form, Overlaps, candidates, read_form
 from attnworks.reshape.heads import Head, choose_heads
+from attnworks.reshape.projection.forms import Form, Overlaps, candidates, read_form
 from attnworks.reshape.surgery import attention_groups, mechanisms_of, with_mechanisms
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.subject import Spectator

@@ -1,0 +1,1 @@
+"""Heads replaced by the nearest structured form."""

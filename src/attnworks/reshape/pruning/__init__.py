@@ -1,0 +1,1 @@
+"""Heads ranked, cut and measured."""

@@ -1,0 +1,1 @@
+"""Mechanisms tried, advised and swapped."""
