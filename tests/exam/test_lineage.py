@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from attnworks.core.errors import AttnworksError, UsageError
-from attnworks.exam.lineage import Lineage, lineage_of, read_lineage
-from attnworks.reshape.receipt import Change, HeadMap, Healing, Losses, Receipt
+from attnworks.exam.lineage import HeadMap, Lineage, lineage_of, read_lineage
+from attnworks.reshape.receipt import Change, Healing, Losses, Receipt
 
 
 def receipt(step: int, **heads: tuple[int, tuple[int | None, ...]]) -> Receipt:

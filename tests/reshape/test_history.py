@@ -19,9 +19,8 @@ from attnworks.core.sealed import BEST, LAST, best_of, pointed_at, seal, sha256
 from attnworks.models import Transformer
 from attnworks.models.build import PRESETS
 from attnworks.models.folder import fingerprint
-from attnworks.reshape.history import Place, receipts, undo, write_outcome
+from attnworks.reshape.history import Place, receipts, replay, undo, write_outcome
 from attnworks.reshape.receipt import Receipt
-from attnworks.reshape.replay import replay
 from attnworks.reshape.run import Care
 from attnworks.reshape.surgery import mechanisms_of
 from attnworks.reshape.texts import from_lines

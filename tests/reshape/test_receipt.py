@@ -12,8 +12,9 @@ import pytest
 from attnworks.core.errors import FolderError
 from attnworks.core.json_records import parse
 from attnworks.core.sealed import seal
+from attnworks.exam.lineage import HeadMap
 from attnworks.reshape.history import receipts
-from attnworks.reshape.receipt import HeadMap, Receipt
+from attnworks.reshape.receipt import Receipt
 from tests.reshape.swapping.test_advice import RECEIPT
 
 NAN, INFINITE = float("nan"), float("inf")

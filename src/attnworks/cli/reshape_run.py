@@ -17,10 +17,9 @@ from attnworks.core.errors import UsageError
 from attnworks.core.progress import Watch, silently
 from attnworks.reshape.contract import Reshape
 from attnworks.reshape.growth.grow import Grow
-from attnworks.reshape.history import Place, check_history, check_new, receipts_of, undo, write_outcome
+from attnworks.reshape.history import Place, check_history, check_new, receipts_of, replay, undo, write_outcome
 from attnworks.reshape.projection.project import Project
 from attnworks.reshape.pruning.prune import Prune
-from attnworks.reshape.replay import replay
 from attnworks.reshape.run import Care, carry_out
 from attnworks.reshape.swapping.swap import Swap
 from attnworks.reshape.texts import Texts, from_corpus, from_lines

@@ -75,3 +75,8 @@ def in_short(error: object) -> str:
     """The message of an error of another package, in one line of at most 200 characters."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 200 else f"{text[:197]}..."
+
+
+def short_number(value: float) -> str:
+    """A number in at most 24 digits."""
+    return text if len(text := str(value)) <= 24 else f"{text[:24]}..."

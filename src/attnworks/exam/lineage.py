@@ -5,11 +5,36 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
-from attnworks.core.errors import UsageError
+from attnworks.core.errors import UsageError, short_number
 from attnworks.core.json_records import parse
-from attnworks.reshape.receipt import HeadMap, Receipt
+
+MOST_HEADS = 2**16
+"""Of one layer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadMap:
+    """Which head of a layer became which.
+
+    before    number of heads before
+    after     for every head after, its number before; None for a new head
+    """
+
+    before: int
+    after: tuple[int | None, ...]
+
+    def out_of_range(self) -> str | None:
+        """What no reshape can have given, in words; None if nothing is wrong."""
+        if not 0 <= self.before <= MOST_HEADS or len(self.after) > MOST_HEADS:
+            return f"{short_number(self.before)} before and {len(self.after)} after, of at most {MOST_HEADS}"
+        kept = [head for head in self.after if head is not None]
+        odd = next((head for head in kept if not 0 <= head < self.before), None)
+        if odd is not None:
+            return f"head {short_number(odd)} of {self.before}"
+        return None if len({*kept}) == len(kept) else "the same head twice"
+
 
 LINEAGE = "lineage"
 """Under this name the description of an examined model holds it."""
@@ -57,7 +82,23 @@ class Lineage:
         }
 
 
-def lineage_of(receipts: Sequence[Receipt], heads: Mapping[str, int]) -> Lineage | None:
+class ReshapeRecord(Protocol):
+    """What the lineage needs of a receipt.
+
+    fingerprint    of all weights before and after the reshape
+    heads          for every layer that lost or gained heads, which became which
+    title          what was done, in a few words
+    """
+
+    @property
+    def fingerprint(self) -> tuple[str, str]: ...
+    @property
+    def heads(self) -> Mapping[str, HeadMap]: ...
+    @property
+    def title(self) -> str: ...
+
+
+def lineage_of(receipts: Sequence[ReshapeRecord], heads: Mapping[str, int]) -> Lineage | None:
     """Follow heads through these receipts, first to last; None without any.
 
     heads    how many heads each layer of the model has now
@@ -120,7 +161,7 @@ def _after(slot: str, names: Sequence[str] | None, became: HeadMap, model: str) 
     return [first_name(number, head) for number, head in enumerate(became.after)]
 
 
-def _unbroken(slot: str, receipts: Sequence[Receipt]) -> bool:
+def _unbroken(slot: str, receipts: Sequence[ReshapeRecord]) -> bool:
     """Whether every receipt begins with as many heads of a layer as the one before ended with."""
     maps = [receipt.heads[slot] for receipt in receipts if slot in receipt.heads]
     return [became.before for became in maps[1:]] == [len(became.after) for became in maps[:-1]]

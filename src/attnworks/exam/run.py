@@ -10,10 +10,9 @@ from attnworks.exam.choice import choose_measures, fit_to_maps, without_weights
 from attnworks.exam.examination import Examination, one_sentence, pin_maps
 from attnworks.exam.examiner import Examiner, Request
 from attnworks.exam.findings import find
-from attnworks.exam.lineage import LINEAGE, lineage_of
+from attnworks.exam.lineage import LINEAGE, ReshapeRecord, lineage_of
 from attnworks.exam.measure import Setting
 from attnworks.models.modes import InFloat64, held_still
-from attnworks.reshape.receipt import Receipt
 from attnworks.text.passages import Passage, from_texts
 from attnworks.traces.edits import without
 from attnworks.traces.subject import Examinee
@@ -26,7 +25,7 @@ def run_examination(
     request: Request,
     *,
     about: dict[str, Any] | None = None,
-    receipts: Sequence[Receipt] = (),
+    receipts: Sequence[ReshapeRecord] = (),
     team: Team | None = None,
     begin: Callable[[int], None] = lambda steps: None,
     advance: Callable[[int], None] = lambda sentences: None,

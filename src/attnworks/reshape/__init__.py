@@ -5,11 +5,166 @@
 >>> new, receipt = attnworks.reshape.grow(model, texts, add=8)  # doctest: +SKIP
 >>> new, receipt = attnworks.reshape.prune(model, texts, keep=0.5)  # doctest: +SKIP
 >>> new, receipt = attnworks.reshape.swap(model, texts, to="window:window=64", max_error=0.02)  # doctest: +SKIP
+
+Reshapes of models that are in memory.
 """
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from attnworks.core.progress import Watch, silently
 from attnworks.reshape.contract import RESHAPES, Reshape
+from attnworks.reshape.growth.grow import KINDS, Grow
 from attnworks.reshape.growth.in_training import grow_in_training
 from attnworks.reshape.growth.places import NoBottleneckError
-from attnworks.reshape.python import advise, grow, project, prune, swap
+from attnworks.reshape.projection.project import Project
+from attnworks.reshape.pruning.prune import Prune
+from attnworks.reshape.receipt import Receipt
+from attnworks.reshape.run import Care, bench_for, carry_out
+from attnworks.reshape.swapping.advice import Advice
+from attnworks.reshape.swapping.advice import advise as advise_on
+from attnworks.reshape.swapping.swap import Swap
+from attnworks.reshape.texts import Texts, from_corpus, from_texts
+from attnworks.text.passages import Passage
+from attnworks.traces.subject import examinee_of
+from attnworks.training.objectives.sentences import OwnFunction
+
+Given = Sequence[str] | Sequence[Passage] | str
+
+
+def project(
+    model: Any,
+    texts: Given = "grammar",
+    *,
+    tokenizer: Any = None,
+    heads: str,
+    form: str = "auto",
+    window: int = 2,
+    eps: float = 0.02,
+    sparsity: float = 0.05,
+    objective: str | OwnFunction | None = None,
+    heal: int = 0,
+    heal_by: str = "objective",
+    rate: float | None = None,
+    seed: int = 0,
+    watch: Watch = silently,
+) -> tuple[Any, Receipt]:
+    """A copy of the model with these heads in structured forms, and the receipt; see `Project` for the options.
+
+    model      a path, or a Hugging Face model or Transformer of attnworks with its tokenizer or vocabulary
+    texts      a corpus by name, or texts, of which every fourth is held out to judge by
+    objective  as of `attnworks.examine`
+    heal       steps of training after the change, with Adam at `rate` (by default 3e-4; 5e-5 for Hugging Face models)
+    heal_by    what healing lowers: "objective", or "distil", the distance to the model before after every block
+    watch      called with what is being done, how many steps of it are done, and of how many
+    """
+    asked = Project(heads=heads, form=form, window=window, eps=eps, sparsity=sparsity)
+    return _reshape(asked, model, tokenizer, texts, Care(objective, heal, rate, seed=seed, by=heal_by), watch)
+
+
+def grow(
+    model: Any,
+    texts: Given = "grammar",
+    *,
+    tokenizer: Any = None,
+    add: int = 0,
+    where: str = "auto",
+    kinds: Sequence[str] = KINDS,
+    by: str = "fisher",
+    compare: bool = False,
+    objective: str | OwnFunction | None = None,
+    heal: int = 0,
+    heal_by: str = "objective",
+    rate: float | None = None,
+    seed: int = 0,
+    watch: Watch = silently,
+) -> tuple[Any, Receipt]:
+    """A copy of the model with wider or more heads where that lowers the loss, and the receipt; see `Grow`.
+
+    NoBottleneckError where growing would not pay. Before the long work, `watch` gets a message with a total of 0: how
+    many sentences and passes growing takes, and about how long. After that it gets the percentage that is done. The
+    other options are those of `project`.
+    """
+    asked = Grow(add=add, where=where, kinds=tuple(kinds), by=by, compare=compare)
+    return _reshape(asked, model, tokenizer, texts, Care(objective, heal, rate, seed=seed, by=heal_by), watch)
+
+
+def prune(
+    model: Any,
+    texts: Given = "grammar",
+    *,
+    tokenizer: Any = None,
+    keep: float | None = None,
+    heads: str = "auto",
+    by: str = "ablation",
+    evenly: bool = False,
+    compare: bool = False,
+    objective: str | OwnFunction | None = None,
+    heal: int = 0,
+    heal_by: str = "objective",
+    rate: float | None = None,
+    seed: int = 0,
+    watch: Watch = silently,
+) -> tuple[Any, Receipt]:
+    """A copy of the model with fewer heads, truly smaller, and the receipt; see `Prune`.
+
+    The other options are those of `project`.
+    """
+    asked = Prune(keep=keep, heads=heads, by=by, evenly=evenly, compare=compare)
+    return _reshape(asked, model, tokenizer, texts, Care(objective, heal, rate, seed=seed, by=heal_by), watch)
+
+
+def swap(
+    model: Any,
+    texts: Given = "grammar",
+    *,
+    tokenizer: Any = None,
+    to: str | Sequence[str] = (),
+    layers: str = "auto",
+    max_error: float = 0.02,
+    length: int | None = None,
+    objective: str | OwnFunction | None = None,
+    heal: int = 0,
+    heal_by: str = "objective",
+    rate: float | None = None,
+    seed: int = 0,
+    watch: Watch = silently,
+) -> tuple[Any, Receipt]:
+    """A copy of the model with other attention mechanisms in some layers, and the receipt; see `Swap`.
+
+    The other options are those of `project`.
+    """
+    asked = Swap(to=(to,) if isinstance(to, str) else tuple(to), layers=layers, max_error=max_error, length=length)
+    return _reshape(asked, model, tokenizer, texts, Care(objective, heal, rate, seed=seed, by=heal_by), watch)
+
+
+def advise(
+    model: Any,
+    texts: Given = "grammar",
+    *,
+    tokenizer: Any = None,
+    to: str | Sequence[str] = (),
+    max_error: float = 0.02,
+    length: int | None = None,
+    objective: str | OwnFunction | None = None,
+    seed: int = 0,
+    watch: Watch = silently,
+) -> Advice:
+    """What other mechanisms would do in each layer, and the mix that `swap` would make; the model stays as it is."""
+    asked = Swap(to=(to,) if isinstance(to, str) else tuple(to), max_error=max_error, length=length)
+    care = Care(objective, seed=seed)
+    bench = bench_for(asked, examinee_of(model, tokenizer), _texts(texts, seed), care, watch)
+    return advise_on(bench, asked.to, max_error=max_error, length=length)
+
+
+def _texts(texts: Any, seed: int) -> Texts:
+    return from_corpus(texts, seed=seed) if isinstance(texts, str) else from_texts(texts)
+
+
+def _reshape(asked: Reshape, model: Any, tokenizer: Any, texts: Any, care: Care, watch: Watch) -> tuple[Any, Receipt]:
+    return carry_out(asked, examinee_of(model, tokenizer), _texts(texts, care.seed), care, watch)
+
 
 __all__ = ["RESHAPES", "NoBottleneckError", "Reshape", "advise", "grow", "grow_in_training", "project", "prune", "swap"]

@@ -10,7 +10,7 @@ from torch import nn
 
 from attnworks.core.progress import Watch, silently
 from attnworks.core.registry import Registry
-from attnworks.reshape.receipt import HeadMap
+from attnworks.exam.lineage import HeadMap
 from attnworks.traces.subject import Examinee, Spectator
 from attnworks.traces.text import Judge
 

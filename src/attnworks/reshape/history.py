@@ -4,6 +4,8 @@ NEW/                     a run of attnworks, or a model of Hugging Face, as befo
   history/0/receipt.json   what was done first, sealed, with the SHA-256 of every file of the model before
   history/0/before/        the model before, as its files were: undoing is putting them back
   history/1/...            what was done next
+
+Do to another model what was done to this one.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import hashlib
 import math
 import os
 import shutil
+import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -20,9 +23,12 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
-from attnworks.core.errors import FolderError
+from attnworks.core.errors import FolderError, UsageError
 from attnworks.core.folders import check_regular, disk_errors, new_folder
 from attnworks.core.json_records import parse
+from attnworks.core.notation import DTYPES
+from attnworks.core.progress import Watch, silently
+from attnworks.core.registry import unknown_name
 from attnworks.core.sealed import BEST, CHECKPOINTS, LAST, best_of, changed, point, read_sealed, seal
 from attnworks.hf.folder import README, is_reshaped, write_foreign
 from attnworks.hf.open import WANTED, folder_of
@@ -31,6 +37,9 @@ from attnworks.models.transformer import Transformer
 from attnworks.reshape.contract import RESHAPES
 from attnworks.reshape.growth.apply import stretched_state
 from attnworks.reshape.receipt import Receipt
+from attnworks.reshape.run import Care, carry_out
+from attnworks.reshape.texts import found_again
+from attnworks.traces.subject import open_examinee
 from attnworks.training.run_folder import (
     RECIPE,
     SOURCE,
@@ -278,3 +287,47 @@ def _hash(file: Path) -> str:
     check_regular(file)
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def replay(history: str, on: str, out: Path, *, watch: Watch = silently) -> list[tuple[Receipt, Receipt]]:
+    """Every reshape in the history of a folder, done to the model `on` in turn; what was then, and what is now."""
+    check_new(out)
+    past = receipts_of(history)
+    if not past:
+        raise FolderError(
+            asked=f"replay the history of {history}",
+            expected="a model that was reshaped",
+            got="no history",
+            remedy="choose a folder that attnworks reshape wrote",
+        )
+    check_history(Place.of(on))
+    pairs: list[tuple[Receipt, Receipt]] = []
+    with tempfile.TemporaryDirectory(dir=out.absolute().parent if out.parent.is_dir() else None) as scratch:
+        source = on
+        for number, receipt in enumerate(past):
+            place = out if number == len(past) - 1 else Path(scratch) / str(number)
+            pairs.append((receipt, repeat(receipt, source, place, watch=watch)))
+            source = str(place)
+    return pairs
+
+
+def repeat(receipt: Receipt, on: str, out: Path, *, watch: Watch = silently) -> Receipt:
+    """One reshape again, on another model."""
+    reshape, healing = parse(RESHAPES[receipt.reshape], receipt.asked, "asked").again(receipt.done), receipt.healing
+    texts = found_again(receipt.text)
+    care = Care(receipt.objective, healing.steps, healing.rate, healing.tokens, healing.seed, healing.by)
+    dtype, device = receipt.numbers
+    if dtype not in DTYPES:
+        raise unknown_name("type of numbers", dtype, DTYPES)
+    examinee = open_examinee(on, dtype=dtype, device=device)
+    try:
+        model, new = carry_out(reshape, examinee, texts, care, watch)
+    except UsageError as error:
+        raise UsageError(
+            asked=f"{receipt.reshape} on {on} what was done before",
+            expected="a model like that one",
+            got=str(error),
+            remedy="choose another --on",
+        ) from error
+    write_outcome(model, new, Place.of(on), out)
+    return new

@@ -6,11 +6,12 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from attnworks.core.errors import short_number
+from attnworks.exam.lineage import HeadMap
+
 TIME_RATIO = "time_ratio"
 """In the names of facts that are seconds after / before."""
 LARGEST_COUNT = 2**63
-MOST_HEADS = 2**16
-"""Of one layer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,28 +72,6 @@ class Healing:
     tokens: int
     seed: int
     by: str = "objective"
-
-
-@dataclass(frozen=True, kw_only=True)
-class HeadMap:
-    """Which head of a layer became which.
-
-    before    number of heads before
-    after     for every head after, its number before; None for a new head
-    """
-
-    before: int
-    after: tuple[int | None, ...]
-
-    def out_of_range(self) -> str | None:
-        """What no reshape can have given, in words; None if nothing is wrong."""
-        if not 0 <= self.before <= MOST_HEADS or len(self.after) > MOST_HEADS:
-            return f"{_short(self.before)} before and {len(self.after)} after, of at most {MOST_HEADS}"
-        kept = [head for head in self.after if head is not None]
-        odd = next((head for head in kept if not 0 <= head < self.before), None)
-        if odd is not None:
-            return f"head {_short(odd)} of {self.before}"
-        return None if len({*kept}) == len(kept) else "the same head twice"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,7 +148,7 @@ class Receipt:
             counts["loss_at_length.tokens"] = at_length.pop("loss_at_length.tokens")
             losses |= at_length
         odd = (
-            *(f"{name} {_short(value)}" for name, value in counts.items() if not 0 <= value <= LARGEST_COUNT),
+            *(f"{name} {short_number(value)}" for name, value in counts.items() if not 0 <= value <= LARGEST_COUNT),
             *(f"{name} {value}" for name, value in positive.items() if not 0 < value < math.inf),
             *(f"{name} from {low} to {high}" for name, (low, high) in ends.items() if not low <= high),
             *(f"{name} {value}" for name, value in losses.items() if value is not None and math.isnan(value)),
@@ -198,8 +177,3 @@ class Receipt:
         by_head = self.reshape == "project" or any(place.count(".") > 1 for place in self.done)
         unit = "place" if self.reshape == "grow" else "head" if by_head else "layer"
         return f"{self.reshape} {count} {unit}{'s' * (count != 1)} ({where})"
-
-
-def _short(value: float) -> str:
-    """A number in at most 24 digits."""
-    return text if len(text := str(value)) <= 24 else f"{text[:24]}..."

@@ -20,7 +20,7 @@ from attnworks.core.errors import UsageError
 from attnworks.models import AttentionConfig
 from attnworks.models.anatomy import attention_layers, heads_of
 from attnworks.reshape.growth.apply import NewHead, Place, Step, grown
-from attnworks.reshape.growth.graded import GradedLayer, graded_layers, softmax_back
+from attnworks.reshape.growth.statistics import GradedLayer, graded_layers, softmax_back
 from attnworks.reshape.surgery import anatomy_of
 from attnworks.traces.frozen_pass import whole_maps
 from attnworks.traces.layer import LayerTrace

@@ -26,14 +26,13 @@ from attnworks.reshape import NoBottleneckError
 from attnworks.reshape.contract import RESHAPES
 from attnworks.reshape.growth.apply import Place as At
 from attnworks.reshape.growth.apply import grown
-from attnworks.reshape.growth.graded import graded_layers
 from attnworks.reshape.growth.grow import Grow, difference, look_around, settle
 from attnworks.reshape.growth.methods import METHODS, refit_steps
 from attnworks.reshape.growth.places import Spot, Widths, read_places, spread
+from attnworks.reshape.growth.statistics import graded_layers
 from attnworks.reshape.growth.survey import KINDS, Survey
-from attnworks.reshape.history import Place, receipts, undo, write_outcome
+from attnworks.reshape.history import Place, receipts, replay, undo, write_outcome
 from attnworks.reshape.receipt import Receipt
-from attnworks.reshape.replay import replay
 from attnworks.reshape.run import Care, carry_out
 from attnworks.reshape.surgery import anatomy_of
 from attnworks.reshape.texts import Texts, from_corpus

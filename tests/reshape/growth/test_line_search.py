@@ -10,8 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnworks.reshape.growth.line_search import DOUBLINGS, REFINEMENTS, SHRINKINGS, Found, line_search
-from attnworks.reshape.growth.solvers import shortened
+from attnworks.reshape.growth.solvers import DOUBLINGS, REFINEMENTS, SHRINKINGS, Found, line_search, shortened
 from tests.helpers import assert_close
 
 

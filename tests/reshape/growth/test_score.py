@@ -34,7 +34,6 @@ from attnworks.models.layers import Output
 from attnworks.reshape.growth import score as growth_score
 from attnworks.reshape.growth.apply import Keys, Place, Step, Values, grown
 from attnworks.reshape.growth.directions import Reservoir, whitened_direction
-from attnworks.reshape.growth.line_search import Found
 from attnworks.reshape.growth.score import (
     BELIEVED,
     CONVERGED,
@@ -45,6 +44,7 @@ from attnworks.reshape.growth.score import (
     some_checks,
     value_scores,
 )
+from attnworks.reshape.growth.solvers import Found
 from attnworks.reshape.growth.statistics import CHECK, LEARN, SEARCH
 from attnworks.reshape.growth.survey import Survey
 from attnworks.text.tokens import TextBatch

@@ -22,8 +22,16 @@ from attnworks.attention.heads import Head
 from attnworks.models import AttentionConfig
 from attnworks.models.anatomy import attention_layers, heads_of
 from attnworks.reshape.growth.apply import Addition, Keys, Place, Step, Values, grown
-from attnworks.reshape.growth.graded import graded_layers
-from attnworks.reshape.growth.statistics import CHECK, LEARN, SAMPLE, SEARCH, Sums, gather_sample, gather_sums
+from attnworks.reshape.growth.statistics import (
+    CHECK,
+    LEARN,
+    SAMPLE,
+    SEARCH,
+    Sums,
+    gather_sample,
+    gather_sums,
+    graded_layers,
+)
 from attnworks.reshape.surgery import anatomy_of
 from attnworks.reshape.texts import Texts
 from attnworks.text.passages import Passage, Side

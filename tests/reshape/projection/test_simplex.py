@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from attnworks.reshape.projection.simplex import nearest_mix
+from attnworks.reshape.projection.forms import nearest_mix
 
 CLOSE = 1e-11
 

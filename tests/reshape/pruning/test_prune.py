@@ -21,16 +21,15 @@ from attnworks.models import build
 from attnworks.models.anatomy import attention_layers
 from attnworks.models.build import PRESETS
 from attnworks.models.folder import fingerprint
-from attnworks.reshape.growth import line_search
+from attnworks.reshape.growth import solvers
 from attnworks.reshape.heads import Head
 from attnworks.reshape.heal import stream_distance
-from attnworks.reshape.history import receipts, undo
+from attnworks.reshape.history import receipts, replay, undo
 from attnworks.reshape.pruning import ranking
 from attnworks.reshape.pruning.l0_gates import train_gates
 from attnworks.reshape.pruning.prune import LEVELS, Prune, units_of
 from attnworks.reshape.pruning.ranking import RANKINGS
 from attnworks.reshape.receipt import Receipt
-from attnworks.reshape.replay import replay
 from attnworks.reshape.run import Care, carry_out
 from attnworks.reshape.surgery import anatomy_of, without
 from attnworks.reshape.swapping.swap import Swap
@@ -266,7 +265,7 @@ def test_pruned_grown_and_swapped(tmp_path: Path) -> None:
 
 def test_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranking, "train_gates", partial(train_gates, steps=3))
-    monkeypatch.setattr(line_search, "DOUBLINGS", 1)
+    monkeypatch.setattr(solvers, "DOUBLINGS", 1)
     run = tiny_run()
     pairs = ("--corpus", f"tsv:{run.parent / 'pairs.tsv'}", "--pairs", "50", "--sentences", "5")
     arguments = ["reshape", "prune", str(run), "--keep", "0.5", "--compare", *pairs, "--threads", "1"]

@@ -40,7 +40,7 @@ from attnworks.models.block import Block as DecoderBlock
 from attnworks.models.block import Residual, Wiring
 from attnworks.models.config import AttentionConfig
 from attnworks.models.multihead import MultiHead
-from attnworks.reshape.projection.simplex import nearest_mix
+from attnworks.reshape.projection.forms import nearest_mix
 
 F64 = torch.float64
 Rows = Annotated[int, Between(2, 13)]

@@ -7,10 +7,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from attnworks.models.anatomy import heads_of
-from attnworks.reshape.growth.graded import graded_layers
 from attnworks.reshape.growth.places import TRYING
 from attnworks.reshape.growth.score import Trial, key_scores, some_checks
-from attnworks.reshape.growth.statistics import SEARCH, Sums, gather_sample
+from attnworks.reshape.growth.statistics import SEARCH, Sums, gather_sample, graded_layers
 from attnworks.reshape.growth.survey import COPIES, PASSES, TURNS, growable_layers
 from attnworks.traces.text import Judge
 

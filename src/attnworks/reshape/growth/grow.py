@@ -12,19 +12,19 @@ from torch import nn
 from attnworks.core.errors import UsageError
 from attnworks.core.progress import Watch, on_one_scale, silently
 from attnworks.core.registry import unknown_name
+from attnworks.exam.lineage import HeadMap
 from attnworks.models.anatomy import attention_layers, heads_of
 from attnworks.models.config import LARGEST_WIDTH
 from attnworks.models.modes import evaluating
 from attnworks.reshape.contract import RESHAPES, Bench, Made, Reshape
 from attnworks.reshape.growth.apply import Step, grown
 from attnworks.reshape.growth.cost import COMPARING, SEARCHING, measured_cost, some_to_search
-from attnworks.reshape.growth.line_search import line_search
 from attnworks.reshape.growth.methods import METHODS, Method
 from attnworks.reshape.growth.places import NoBottleneckError, Spot, Widths, no_bottleneck, read_places, spread
 from attnworks.reshape.growth.score import Score, Trial
+from attnworks.reshape.growth.solvers import line_search
 from attnworks.reshape.growth.statistics import FEWEST
 from attnworks.reshape.growth.survey import KINDS, Survey
-from attnworks.reshape.receipt import HeadMap
 from attnworks.reshape.surgery import anatomy_of, check_can_grow
 from attnworks.traces.text import Judge
 

@@ -14,10 +14,9 @@ from attnworks.core.registry import Registry
 from attnworks.reshape.growth.apply import Addition, Keys, NewHead, Rewritten, Step, Values
 from attnworks.reshape.growth.cost import FITTING
 from attnworks.reshape.growth.directions import whitened_direction
-from attnworks.reshape.growth.graded import graded_layers
 from attnworks.reshape.growth.places import Spot, Widths, no_bottleneck
 from attnworks.reshape.growth.score import FIRST_STEP, Score, Solve, best_direction
-from attnworks.reshape.growth.statistics import query_states, sampled
+from attnworks.reshape.growth.statistics import graded_layers, query_states, sampled
 from attnworks.reshape.growth.survey import Survey
 
 

@@ -18,7 +18,7 @@ from attnworks.reshape.growth.directions import (
     value_direction,
     whitened_direction,
 )
-from attnworks.reshape.growth.line_search import Found, line_search
+from attnworks.reshape.growth.solvers import Found, line_search
 from attnworks.reshape.growth.statistics import CHECK, Sums
 from attnworks.traces.text import Judge
 

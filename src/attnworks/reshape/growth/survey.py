@@ -13,7 +13,6 @@ from attnworks.attention.heads import Head
 from attnworks.models.anatomy import Part, attention_layers, every_layer, heads_of
 from attnworks.reshape.growth.apply import NewHead, Place, Step, Values
 from attnworks.reshape.growth.directions import Reservoir, whitened_direction
-from attnworks.reshape.growth.graded import GradedLayer
 from attnworks.reshape.growth.score import (
     BELIEVED,
     CUTOFFS,
@@ -28,7 +27,7 @@ from attnworks.reshape.growth.score import (
     value_scores,
 )
 from attnworks.reshape.growth.solvers import shortened
-from attnworks.reshape.growth.statistics import Progress, Sums, gather_sample, gather_sums
+from attnworks.reshape.growth.statistics import GradedLayer, Progress, Sums, gather_sample, gather_sums
 from attnworks.reshape.surgery import anatomy_of, why_not
 from attnworks.traces.text import Judge
 

@@ -11,13 +11,13 @@ from torch import nn
 
 from attnworks.core.errors import AttnworksError, UsageError
 from attnworks.core.registry import unknown_name
+from attnworks.exam.lineage import HeadMap
 from attnworks.hf.folder import as_plain
 from attnworks.models.anatomy import attention_layers
 from attnworks.models.modes import evaluating
 from attnworks.reshape.contract import RESHAPES, Bench, Made, Reshape
 from attnworks.reshape.heads import Head, Unit, choose_heads
 from attnworks.reshape.pruning.ranking import RANKINGS, rank
-from attnworks.reshape.receipt import HeadMap
 from attnworks.reshape.surgery import anatomy_of, check_can_keep, keep_heads, why_not_fewer, without
 from attnworks.traces.edits import CountHeads
 from attnworks.traces.subject import Spectator
