@@ -86,8 +86,8 @@ browser:
 
 # The page of all claims, and what the claims tab shows, made from their checks.
 docs: .venv/ready web/node_modules/.package-lock.json
-	$(BIN)/python -m attnworks.claims > docs/claims.md
-	$(WITH_NODE) && $(BIN)/python -m attnworks.claims --data | node web/formulas.mjs
+	$(BIN)/python -m attnworks.theory > docs/claims.md
+	$(WITH_NODE) && $(BIN)/python -m attnworks.theory --data | node web/formulas.mjs
 
 # Side by side with named peers, which live in an environment of their own.
 bench: .venv-bench/ready

@@ -9,7 +9,7 @@ from typing import Any
 
 from golden_special import LINES, batches, make_inputs, served
 
-CLAIMS = "attnworks.claims"
+CLAIMS = "attnworks.theory"
 """The module that writes docs/claims.md."""
 
 

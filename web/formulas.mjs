@@ -1,5 +1,5 @@
 /**
- * The statements of the claims tab: `python -m attnworks.claims --data | node formulas.mjs`.
+ * The statements of the claims tab: `python -m attnworks.theory --data | node formulas.mjs`.
  *
  * Every $LaTeX$ becomes a tree of MathML Core, made by KaTeX and then tidied: browsers know fewer attributes than KaTeX
  * writes, and space operators by the element's place. `--out FILE` for elsewhere.

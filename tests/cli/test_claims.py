@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from attnworks.claims import Verdict, claim, in_order
-from attnworks.claims.contract import CLAIMS
-from attnworks.claims.documents import DOCUMENTS
 from attnworks.cli import main
+from attnworks.theory import Verdict, claim, in_order
+from attnworks.theory.contract import CLAIMS
+from attnworks.theory.documents import DOCUMENTS
 from tests.exam_helpers import LINES, tiny_folder, write_lines
 
 

@@ -14,17 +14,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from attnworks.claims import Verdict, matching
-from attnworks.claims.checking import Checked, check_claims
-from attnworks.claims.documents import DOCUMENTS
-from attnworks.claims.laws import OF_LAYERS, OF_STACKS
-from attnworks.claims.on_model import Tally, check_on
-from attnworks.claims.plain import plain
-from attnworks.claims.sides import Sides
 from attnworks.cli.claims import VERDICTS
 from attnworks.cli.console import console, print_json, progress_bar, progress_console
 from attnworks.cli.examine_run import passages_of
 from attnworks.core.errors import UsageError
+from attnworks.theory import Verdict, matching
+from attnworks.theory.checks import Checked, check_claims
+from attnworks.theory.documents import DOCUMENTS
+from attnworks.theory.laws import OF_LAYERS, OF_STACKS
+from attnworks.theory.on_model import Tally, check_on
+from attnworks.theory.plain_text import plain
+from attnworks.theory.sides import Sides
 from attnworks.traces.subject import open_examinee
 
 SENTENCES = 16

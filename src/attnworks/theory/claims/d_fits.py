@@ -1,0 +1,110 @@
+"""D10: growing queries and keys by a fit of low rank, corrected."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, NamedTuple
+
+import torch
+from torch import Tensor
+
+from attnworks.attention.softmax import scaled_dot
+from attnworks.reshape.growth.solvers import lowrank_fit, truncated_fit
+from attnworks.theory.cases import Draw
+from attnworks.theory.claims.s3_heads import misfit, one_head, states
+from attnworks.theory.contract import Between, Finding, Verdict, statement
+from attnworks.theory.sides import same
+from attnworks.theory.together import together
+
+
+@statement(
+    "D10",
+    where="derived",
+    says=r"With $M = XW_QW_K^\top X^\top$, $S = M/\sqrt{d_k}$ and $G = \nabla_S\mathcal L$: fit "
+    r"$B = M - \eta G/\sqrt{d_k}$. For $X = U\Sigma V^\top$ (thin, without $\sigma \le r\sigma_1$) the best $Z$ of "
+    r"rank $d_{k'}$ is $V\Sigma^{-1}[U^\top BU]_{k'}\Sigma^{-1}V^\top$, its value "
+    r"$\lVert B \rVert_F^2 - \lVert U^\top BU \rVert_F^2 + \sum_{i > k'} \sigma_i(U^\top BU)^2$; the factors come from "
+    r"the SVD of $Z$. Keep $1/\sqrt{d_k}$, or multiply $W_Q$ by $\sqrt{d_{k'}/d_k}$. Over several sequences, "
+    r"$\sum_b X_b^\top X_b Z X_b^\top X_b = \sum_b X_b^\top B_b X_b$ is a Kronecker system without such a form; the "
+    "mean of the solutions of single sequences is not the best, and with a limit on the rank no closed form is known.",
+    verdict=Verdict.HOLDS,
+    compares="least misfit, and by the formula (or entries of both factors, scores in both scales, the lower loss, "
+    "and the one said to be lower)",
+    proof=r"$\lVert B - XZX^\top \rVert_F^2 = \lVert B \rVert_F^2 - \lVert U^\top BU \rVert_F^2 + "
+    r"\lVert U^\top BU - \Sigma V^\top ZV\Sigma \rVert_F^2$, and $\Sigma V^\top ZV\Sigma$ runs through all matrices of "
+    r"rank $d_{k'}$ or less: the theorem of Eckart, Young and Mirsky applies to it, and not to $Z$. The sign and the "
+    r"scale are those of a step down the gradient by $M$, $\nabla_M\mathcal L = G/\sqrt{d_k}$. The system of several "
+    r"sequences is the sum of their gradients set to zero.",
+)
+def growing_queries_and_keys(
+    draw: Draw,
+    n: Annotated[int, Between(2, 7)] = 5,
+    k: Annotated[int, Between(1, 3)] = 2,
+    p: Annotated[int, Between(1, 3)] = 2,
+    lost: Annotated[int, Between(0, 2)] = 1,
+    step: Annotated[float, Between(0.1, 1.0)] = 1.0,
+) -> Finding:
+    """Sides that are equal; and of two losses, or two misfits, the smaller one and the one that is said to be smaller.
+
+    The loss is weighted as in S3.13, and falls where the fit is exact. For the value, X lacks `lost` directions but for
+    rounding.
+    """
+    X = states(draw, n, n + lost, 2.0)
+    head = one_head(draw, X, k, 3)
+    head = head._replace(weight=1 / (2 * head.curvature()))
+    B = head.M - step * head.scale * head.gradient()
+    exact, fit = lowrank_fit(B, X, n), lowrank_fit(B, X, k + p)
+    Q, K = X @ fit.left, X @ fit.right
+    rescaled = scaled_dot(math.sqrt((k + p) / k) * Q, K, (k + p) ** -0.5)
+    before, after = head.loss(head.S), head.loss(X @ exact.Z @ X.mT * head.scale)
+    batch, kept = _two_sequences(draw, n + 2, 3), scaled_dot(Q, K, head.scale)
+    value, formula = _least_value(draw, n + lost, n, k + p)
+    left = together(
+        value,
+        fit.left.mT @ fit.left,
+        rescaled,
+        torch.minimum(before, after),
+        batch.slope,
+        batch.best.minimum(batch.mean),
+    )
+    right = together(formula, fit.right.mT @ fit.right, kept, after, torch.zeros_like(batch.slope), batch.best)
+    figures = {
+        "change of the loss, relative": float(after / before) - 1,
+        "change of the loss with this rank": float(head.loss(kept) / before) - 1,
+        "two sequences: mean of solutions over the best": float(batch.mean / batch.best),
+    }
+    return Finding(same(left, right), figures=figures)
+
+
+def _least_value(draw: Draw, e: int, rank: int, k: int) -> tuple[Tensor, Tensor]:
+    """The misfit of the best fit, and its formula; all but `rank` singular values of X are rounding."""
+    n = e + 2
+    X, B = states(draw, n, e, 2.0, rank), draw.normal(n, n)
+    fit = lowrank_fit(B, X + 1e-15 * draw.normal(n, e), k, rcond=1e-10)
+    U = torch.linalg.svd(X).U[:, :rank]
+    core = U.mT @ B @ U
+    formula = B.square().sum() - core.square().sum() + torch.linalg.svdvals(core)[k:].square().sum()
+    return misfit(B, X, fit.Z), formula
+
+
+class TwoSequences(NamedTuple):
+    """Misfits of the best Z for both, by the Kronecker system, and of the mean of the two solutions; slope at the best.
+
+    The slope is relative to the size of the right side of the system.
+    """
+
+    best: Tensor
+    mean: Tensor
+    slope: Tensor
+
+
+def _two_sequences(draw: Draw, n: int, e: int) -> TwoSequences:
+    sequences = [(draw.normal(n, e), draw.normal(n, n)) for _ in range(2)]
+    system = sum((torch.kron(X.mT @ X, X.mT @ X) for X, _ in sequences), torch.zeros(e * e, e * e).double())
+    target = sum((X.mT @ B @ X for X, B in sequences), torch.zeros(e, e).double())
+    best = torch.linalg.solve(system, target.flatten()).view(e, e).requires_grad_()
+    value = torch.stack([misfit(B, X, best) for X, B in sequences]).sum()
+    slope = torch.autograd.grad(value, best)[0] / target.norm()
+    mean = torch.stack([truncated_fit(B, X, e).Z for X, B in sequences]).mean(0)
+    averaged = torch.stack([misfit(B, X, mean) for X, B in sequences]).sum()
+    return TwoSequences(value.detach(), averaged, slope)

@@ -1,0 +1,176 @@
+"""S0: Xie 2021, section 2.4, (6)-(10) and lemma A.3: how near attention is to the same weights in all rows."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnworks.attention.softmax import score_range
+from attnworks.exam.linalg.residual import best_row
+from attnworks.linalg.perturbation import LARGEST_LEMMA_RANGE, entrywise_gap, row_change, split_logits
+from attnworks.theory.adversary import highest
+from attnworks.theory.cases import Draw
+from attnworks.theory.contract import Between, Finding, Verdict, statement
+from attnworks.theory.networks import drawn_network
+from attnworks.theory.sides import Sides, at_least, at_most, same
+
+Rows = Annotated[int, Between(2, 13)]
+Width = Annotated[int, Between(1, 13)]
+Sharpness = Annotated[float, Between(0.01, 10.0)]
+Range = Annotated[float, Between(0.01, LARGEST_LEMMA_RANGE)]
+
+
+@statement(
+    "S0.30",
+    where="§2.4, (6)-(7)",
+    says=r"$PX = P(\mathbf 1x^\top + R) = \mathbf 1x^\top + PR$",
+    verdict=Verdict.HOLDS,
+    correction=r"For any $x$, and any $P$ whose rows sum to one.",
+    compares=r"entry of $PX$, and of $\mathbf 1x^\top + PR$",
+)
+def common_row_passes(draw: Draw, n: Width = 5, e: Width = 3, sharpness: Sharpness = 1.0) -> Finding:
+    P, X, x = draw.stochastic(n, n, sharpness=sharpness), draw.normal(n, e), draw.normal(e)
+    return Finding(same(P @ X, x + P @ (X - x)))
+
+
+@statement(
+    "S0.31",
+    where="§2.4, (8)",
+    says=r"$P = \operatorname{softmax}(\mathbf 1r^\top + E)$ with $E = \frac{RW_{QK}R^\top}{\sqrt{d_{qk}}}$ and "
+    r"$\tilde A = \mathbf 1r^\top$",
+    verdict=Verdict.HOLDS,
+    correction=r"$r = \frac{RW_{QK}^\top x}{\sqrt{d_{qk}}}$, plus $\frac{RW_Kb_Q}{\sqrt{d_{qk}}}$ with a bias of the "
+    r"queries; the bias of the keys and the terms with $x^\top W_{QK}x$ add the same to a whole row and drop out.",
+    compares=r"entry of $\operatorname{softmax}(\mathbf 1r^\top + E)$, and attention weight of the layer",
+)
+def scores_without_the_common_row(
+    draw: Draw, n: Width = 5, e: Width = 3, k: Width = 2, sharpness: Sharpness = 1.0
+) -> Finding:
+    network, X, x = drawn_network(draw, e=e, k=k, qk=sharpness), draw.normal(n, e), draw.normal(e)
+    layer = network.layers[0]
+    assert layer.b_Q is not None
+    split = split_logits(X, layer.folded()[0][0], x, network.scale, layer.W_K[0] @ layer.b_Q[0])
+    return Finding(same(split.P, network.run(X).maps[0][0]))
+
+
+def two_tokens(size: float, weight: float) -> tuple[Float[Tensor, "2 1"], Float[Tensor, "1 1"]]:
+    """X = (a, -a) and W_QK = w: the mean is zero, hence r is zero too, and softmax(r)^T R with it."""
+    return torch.tensor([[size], [-size]], dtype=torch.float64), torch.tensor([[weight]], dtype=torch.float64)
+
+
+Size = Annotated[float, Between(0.3, 2.0)]
+
+
+def printed_sides(size: float, weight: float, factor: float) -> tuple[Tensor, Tensor]:
+    """PX, and 1 (x^T + softmax(r)^T R) + factor D 1 softmax(r)^T R, for two tokens."""
+    X, W = two_tokens(size, weight)
+    x = best_row(X, "frobenius")
+    split = split_logits(X, W, x)
+    mixed = split.r.softmax(-1) @ split.R
+    return split.P @ X, x + mixed + factor * score_range(split.E).unsqueeze(-1) * mixed
+
+
+def gap_within_both(draw: Draw, n: int, e: int, row_range: float) -> Sides:
+    """|PX - 1 y^T| over the bound of the lemma and over that by total variation, on scores of the given range."""
+    X, W = draw.normal(n, e) + 3 * draw.normal(1, e), draw.normal(e, e)
+    x = best_row(X, "frobenius")
+    W = W * row_range / score_range(split_logits(X, W, x).E).max()
+    gap, by_lemma, by_variation = entrywise_gap(X, W, x)
+    floor = 1e-12 * X.abs().max()
+    return at_most(torch.stack([gap / (by_lemma + floor), gap / (by_variation + floor)]), 1.0)
+
+
+@statement(
+    "S0.32",
+    where="§2.4, (9)-(10)",
+    says=r"Entry by entry $PX \le \mathbf 1(x^\top + \operatorname{softmax}(r)^\top R) + 2D\mathbf "
+    r"1\operatorname{softmax}(r)^\top R$.",
+    verdict=Verdict.FALSE,
+    correction=r"To multiply $P \le (I + 2D)\tilde P$ by $R$ is allowed for $R \ge 0$ only. True is $\lvert PX - "
+    r"\mathbf 1y^\top\rvert \le 2D\mathbf 1\operatorname{softmax}(r)^\top\lvert R\rvert$ with $y = x + "
+    r"R^\top\operatorname{softmax}(r)$ if $D_{ii} \le 1.2564$; and without condition $\lvert PX - \mathbf "
+    r"1y^\top\rvert_{ij} \le \tanh(D_{ii}/4)\operatorname{osc}_j(X)$. This is what is wrong with the proof of problem "
+    r"1.",
+    compares="entry of $PX$, and of the printed right side; corrected: largest share of a bound that is used, and 1",
+)
+def upper_side_of_the_mix(
+    draw: Draw,
+    n: Rows = 5,
+    e: Width = 3,
+    row_range: Range = 1.0,
+    size: Size = 1.0,
+    weight: Annotated[float, Between(0.1, 2.0)] = 0.5,
+) -> Finding:
+    """Two tokens a and -a: the right side is zero, and attention keeps them apart."""
+    left, right = printed_sides(size, weight, 2.0)
+    return Finding(stated=at_most(left, right), corrected=gap_within_both(draw, n, e, row_range))
+
+
+@statement(
+    "S0.33",
+    where="§2.4",
+    says=r"Likewise $PX \ge \mathbf 1(x^\top + \operatorname{softmax}(r)^\top R) - D\mathbf "
+    r"1\operatorname{softmax}(r)^\top R$.",
+    verdict=Verdict.FALSE,
+    correction=r"The same slip of signs; the two-sided bounds of S0.32 take its place.",
+    compares="entry of $PX$, and of the printed right side; corrected: largest share of a bound that is used, and 1",
+)
+def lower_side_of_the_mix(
+    draw: Draw,
+    n: Rows = 5,
+    e: Width = 3,
+    row_range: Range = 1.0,
+    size: Size = 1.0,
+    weight: Annotated[float, Between(0.1, 2.0)] = 0.5,
+) -> Finding:
+    """Two tokens a and -a: the right side is zero, and attention keeps them apart."""
+    left, right = printed_sides(size, weight, -1.0)
+    return Finding(stated=at_least(left, right), corrected=gap_within_both(draw, n, e, row_range))
+
+
+@statement(
+    "S0.34",
+    where="lemma A.3",
+    says=r"$(I - D)\tilde P \le P \le (I + 2D)\tilde P$ with $D_{ii}$ the range of row $i$ of $E$ and $\tilde P = "
+    r"\operatorname{softmax}(\mathbf 1r^\top)$.",
+    verdict=Verdict.CONDITION,
+    correction=r"The left side always; the right side if and only if $e^{D} \le 1 + 2D$, that is $D_{ii} \le "
+    r"1.25643$, which is never said. Without condition the ratio of the entries lies in $[e^{-D}, e^{D}]$, and the "
+    r"total variation is at most $\tanh(D/4)$.",
+    compares=r"largest ratio of left to right side of these bounds, and 1; without: ratio of an entry of $P$ to that "
+    r"of $\tilde P$, and $1 + 2D$",
+    heavy=True,
+)
+def attention_near_equal_rows(
+    draw: Draw,
+    n: Rows = 5,
+    row_range: Range = 1.0,
+    beyond: Annotated[float, Between(1.3, 8.0)] = 1.5,
+    sharpness: Sharpness = 2.0,
+) -> Finding:
+    """Without: a key of little weight whose score grows by D has e^D times that weight."""
+    r, E = draw.normal(n, scale=sharpness), draw.normal(n, n)
+    near = row_change(r, E * row_range / score_range(E).max())
+    wide = row_change(r, 10 * E)
+    rare = torch.tensor([0.0, 30.0], dtype=torch.float64)
+    beyond_it = row_change(rare, torch.tensor([[beyond, 0.0]], dtype=torch.float64))
+    always = torch.stack([wide.most / wide.range.exp(), (-wide.range).exp() / wide.least])
+    left = torch.cat([(1 - change.range).clamp(min=0) / change.least for change in (near, wide)])
+    lemma = torch.cat([near.most / (1 + 2 * near.range), left])
+    variation = torch.cat([change.variation / (change.range / 4).tanh() for change in (near, wide)])
+    return Finding(
+        stated=at_most(torch.cat([lemma, always.flatten(), variation]), 1.0),
+        without=at_most(beyond_it.most, 1 + 2 * beyond_it.range),
+        figures={
+            "largest range for the right side": LARGEST_LEMMA_RANGE,
+            "tightest ratio found, total variation": highest(_variation_ratio, (r, E), steps=40),
+        },
+    )
+
+
+def _variation_ratio(r: Tensor, E: Tensor) -> Tensor:
+    change = row_change(r, E)
+    return (change.variation / (change.range / 4).tanh()).max()

@@ -1,0 +1,825 @@
+"""S3: Burgund, "Attention growing networks", on growing the width of queries and keys."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Annotated, NamedTuple, TypeVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from attnworks.attention import Mask
+from attnworks.attention.softmax import scaled_dot
+from attnworks.linalg.heads import augment, augment_weight
+from attnworks.models.config import AttentionConfig, PureConfig
+from attnworks.models.multihead import MultiHead
+from attnworks.models.pure import PureAttention
+from attnworks.reshape.growth.solvers import LowRank, balanced, lowrank_fit, truncated_fit
+from attnworks.theory.adversary import highest
+from attnworks.theory.cases import Draw
+from attnworks.theory.contract import Between, Finding, Verdict, statement
+from attnworks.theory.filling import filled
+from attnworks.theory.sides import at_least, at_most, less, same
+
+Module = TypeVar("Module", bound=nn.Module)
+
+Rows = Annotated[int, Between(1, 11)]
+TwoRows = Annotated[int, Between(2, 11)]
+Width = Annotated[int, Between(1, 7)]
+TwoWide = Annotated[int, Between(2, 7)]
+Heads = Annotated[int, Between(1, 5)]
+TwoHeads = Annotated[int, Between(2, 5)]
+Extra = Annotated[int, Between(1, 4)]
+Spare = Annotated[int, Between(0, 4)]
+Even = Annotated[float, Between(1.0, 10.0)]
+Uneven = Annotated[float, Between(3.0, 100.0)]
+
+
+class OneHead(NamedTuple):
+    """One head without biases, and a loss of its scores: L(S) = weight / 2 ||softmax(S) U + X - goal||_F^2.
+
+    U    X W_V W_O, what positions give to each other
+    """
+
+    X: Float[Tensor, "n e"]
+    W_Q: Float[Tensor, "e k"]
+    W_K: Float[Tensor, "e k"]
+    U: Float[Tensor, "n e"]
+    goal: Float[Tensor, "n e"]
+    weight: float = 1.0
+
+    @property
+    def M(self) -> Float[Tensor, "n n"]:
+        """The scores before their scale."""
+        return self.X @ self.W_Q @ (self.X @ self.W_K).mT
+
+    @property
+    def S(self) -> Float[Tensor, "n n"]:
+        return scaled_dot(self.X @ self.W_Q, self.X @ self.W_K, self.scale)
+
+    @property
+    def scale(self) -> float:
+        return self.W_Q.shape[1] ** -0.5
+
+    def loss(self, S: Float[Tensor, "n n"]) -> Float[Tensor, ""]:
+        return self.weight / 2 * (S.softmax(-1) @ self.U + self.X - self.goal).square().sum()
+
+    def gradient(self) -> Float[Tensor, "n n"]:
+        """Of the loss, by the scores."""
+        S = self.S.requires_grad_()
+        return torch.autograd.grad(self.loss(S), S)[0]
+
+    def curvature(self) -> float:
+        """c = weight (D^2 / 8 + r D / 4) such that L(S + dS) is within c ||dS||_F^2 of its first order, for any dS.
+
+        D is the largest distance of rows of U, and r that of a row of U from a row of goal - X. Along dS, a row p of
+        the softmax has the derivatives p' U = Cov_p(dS, U) and p'' U = E_p[(U - E U)(dS - E dS)^2], with
+        Var_p(dS) <= ||dS||^2 / 2 and tr Var_p(U) <= D^2 / 2; so L'' <= weight (D^2 / 4 + r D / 2) ||dS||^2.
+        """
+        D, r = torch.cdist(self.U, self.U).max(), torch.cdist(self.U, self.goal - self.X).max()
+        return self.weight * float(D.square() / 8 + r * D / 4)
+
+
+def one_head(draw: Draw, X: Float[Tensor, "n e"], k: int, v: int) -> OneHead:
+    e = X.shape[1]
+    W_Q, W_K, W_V = (draw.normal(e, width, scale=e**-0.5) for width in (k, k, v))
+    U = X @ W_V @ draw.normal(v, e, scale=v**-0.5)
+    return OneHead(X, W_Q, W_K, U, draw.normal(*X.shape))
+
+
+def states(draw: Draw, n: int, e: int, condition: float = 1.0, rank: int | None = None) -> Float[Tensor, "n e"]:
+    """n x e with singular values from one down to one over `condition`, as many as `rank`."""
+    r = min(n, e) if rank is None else rank
+    s = torch.logspace(0.0, -math.log10(condition), r, dtype=torch.float64)
+    return draw.orthonormal(n, r) * s @ draw.orthonormal(e, r).mT
+
+
+def misfit(B: Float[Tensor, "n n"], X: Float[Tensor, "n e"], Z: Float[Tensor, "e e"]) -> Float[Tensor, ""]:
+    """f(Z) = ||B - X Z X^T||_F^2."""
+    return (B - X @ Z @ X.mT).square().sum()
+
+
+def nearest_of_rank(B: Float[Tensor, "n n"], k: int) -> Float[Tensor, "n n"]:
+    """[B]_k, the truncated SVD."""
+    return lowrank_fit(B, torch.eye(len(B), dtype=B.dtype), k).Z
+
+
+def lowest_found(B: Float[Tensor, "n n"], X: Float[Tensor, "n e"], start: LowRank) -> float:
+    """The least f(left right^T) on the way down from `start`, by gradient."""
+    return -highest(lambda left, right: -misfit(B, X, left @ right.mT), [start.left, start.right], steps=25)
+
+
+def _layer(draw: Draw, e: int, h: int, k: int, v: int, *, bias: bool = False) -> MultiHead:
+    """Of h heads, each k and v wide."""
+    return filled(draw, lambda: MultiHead(e, AttentionConfig(heads=h, d_k=k, d_v=v, bias=bias)), e**-0.5)
+
+
+def _heads(layer: MultiHead, X: Tensor) -> tuple[Tensor, Tensor]:
+    """P and Y of every head."""
+    Q, (K, V) = layer.queries(X[None]), layer.keys_values(X[None])
+    Y, P = layer.attend(Q, K, V, Mask(), weights=True)
+    assert P is not None
+    return P[0], Y[0]
+
+
+def _by_hand(X: Tensor, W_Q: Tensor, W_K: Tensor, W_V: Tensor) -> Tensor:
+    """H = [H_1, ..., H_h] with H_i = softmax(Q_i K_i^T / sqrt(d_k / h)) V_i, as printed, head by head."""
+    heads = zip(W_Q, W_K, W_V, strict=True)
+    return torch.cat([(X @ q @ (X @ k).mT / math.sqrt(q.shape[-1])).softmax(-1) @ (X @ v) for q, k, v in heads], -1)
+
+
+@statement(
+    "S3.1",
+    where="1.1",
+    says=r"Dimensions $b$, $d_e$, $d_s$, $d_k$, $d_v$, $h$, with heads of widths $d_k/h$ and $d_v/h$",
+    verdict=Verdict.CONDITION,
+    correction=r"Needs $h \mid d_k$ and $h \mid d_v$.",
+    compares="columns of all heads together, and $d_k$ (or $d_v$); without: for widths that $h$ does not divide",
+)
+def widths_of_heads(draw: Draw, h: TwoHeads = 3, k: Width = 5, v: Width = 7) -> Finding:
+    """Without the condition, all heads together miss a column of keys and one of values."""
+    del draw
+
+    def columns(d_k: int, d_v: int) -> Tensor:
+        config = AttentionConfig(heads=h, d_k=d_k // h, d_v=d_v // h)
+        return torch.tensor([sum(config.key_widths), sum(config.value_widths)])
+
+    d_k, d_v = h * k, h * v
+    return Finding(
+        same(columns(d_k, d_v), torch.tensor([d_k, d_v])),
+        without=same(columns(d_k + 1, d_v + 1), torch.tensor([d_k + 1, d_v + 1])),
+    )
+
+
+@statement(
+    "S3.2",
+    where="1.2",
+    says=r"$W_{Q_i}, W_{K_i} \in \mathbb R^{d_e \times d_k/h}$, $Q_i = XW_{Q_i}$, $K_i = XW_{K_i}$",
+    verdict=Verdict.HOLDS,
+    compares="entry of $XW_{Q_i}$ (or $XW_{K_i}$), and of the layer's queries (or keys)",
+)
+def queries_and_keys(draw: Draw, n: Rows = 5, e: Width = 7, h: Heads = 3, k: Width = 2) -> Finding:
+    X, layer = draw.normal(n, e), _layer(draw, e, h, k, 2)
+    found = torch.stack([layer.queries(X[None])[0], layer.keys_values(X[None])[0][0]])
+    return Finding(same(torch.stack([torch.stack([X @ w for w in W]) for W in (layer.W_Q, layer.W_K)]), found))
+
+
+@statement(
+    "S3.3",
+    where="1.2",
+    says=r"$S_i = Q_i K_i^\top / \sqrt{d_k/h}$",
+    verdict=Verdict.HOLDS,
+    correction="The width is that of one head.",
+    compares="attention weight by the formula, and of the layer",
+)
+def scores_of_a_head(draw: Draw, n: TwoRows = 5, e: TwoWide = 7, h: TwoHeads = 3, k: Width = 2) -> Finding:
+    X, layer = draw.normal(n, e), _layer(draw, e, h, k, 2)
+    S = X @ layer.W_Q @ (X @ layer.W_K).mT / math.sqrt(k)
+    P, _ = _heads(layer, X)
+    by_all = (S / math.sqrt(h)).softmax(-1)
+    figures = {"change of weights by the width of all heads together": float((by_all - P).abs().max())}
+    return Finding(same(S.softmax(-1), P), figures=figures)
+
+
+@statement(
+    "S3.4",
+    where="1.2",
+    says=r"$A_i = \operatorname{softmax}_{\mathrm{row}}(S)$",
+    verdict=Verdict.TYPO,
+    correction=r"$A_i = \operatorname{softmax}_{\mathrm{row}}(S_i)$",
+    compares="attention weight by one $S$ for all heads, and of the layer; corrected: by $S_i$, and of the layer",
+)
+def weights_of_a_head(draw: Draw, n: TwoRows = 5, e: TwoWide = 7, h: TwoHeads = 3, k: Width = 2) -> Finding:
+    """Without an index S is read as one table for all heads, that of all their columns together."""
+    X, layer = draw.normal(n, e), _layer(draw, e, h, k, 2)
+    (P, _), Q, K = _heads(layer, X), X @ layer.W_Q, X @ layer.W_K
+    S = (Q @ K.mT).sum(0) / math.sqrt(h * k)
+    return Finding(same(S.softmax(-1), P), corrected=same((Q @ K.mT / math.sqrt(k)).softmax(-1), P))
+
+
+@statement(
+    "S3.5",
+    where="1.2",
+    says=r"$V_i = XW_{V_i}$, $H_i = A_i V_i$ and $H = [H_1, \dots, H_h] \in \mathbb R^{d_s \times d_v}$",
+    verdict=Verdict.HOLDS,
+    compares="entry of $H$ by the formula, and of the layer's heads side by side",
+)
+def outputs_of_heads(draw: Draw, n: Rows = 5, e: Width = 7, h: Heads = 3, k: Width = 2, v: Width = 3) -> Finding:
+    X, layer = draw.normal(n, e), _layer(draw, e, h, k, v)
+    _, Y = _heads(layer, X)
+    return Finding(same(_by_hand(X, layer.W_Q, layer.W_K, layer.W_V), torch.cat(Y.unbind(), -1)))
+
+
+@statement(
+    "S3.6",
+    where="1.2",
+    says=r"$Y = HW_O + X \in \mathbb R^{d_s \times d_e}$",
+    verdict=Verdict.HOLDS,
+    correction="A residual, without layer norm.",
+    compares="entry of $HW_O + X$, and of the model's output",
+)
+def output_with_residual(draw: Draw, n: Rows = 5, e: Width = 7, h: Heads = 3, k: Width = 2, v: Width = 3) -> Finding:
+    attention = AttentionConfig(heads=h, d_k=k, d_v=v, bias=False)
+    config = PureConfig(d_e=e, layers=1, attention=attention, skip=True)
+    model = filled(draw, lambda: PureAttention(config), e**-0.5)
+    X = draw.normal(n, e)
+    W_Q, W_K, W_V, W_O = model.parameters()
+    return Finding(same(_by_hand(X, W_Q, W_K, W_V) @ W_O.flatten(0, 1) + X, model(X[None])[0]))
+
+
+@statement(
+    "S3.7",
+    where="remark 1.2.1",
+    says=r"The number of parameters, $(2 d_e \frac{d_k}{h} + d_e \frac{d_v}{h}) h + d_v d_e$, is the same for any $h$.",
+    verdict=Verdict.CONDITION,
+    correction=r"It is $2d_e d_k + 2d_e d_v$ if $h$ divides $d_k$ and $d_v$; biases add $2d_k + d_v + d_e$. The same "
+    "count does not mean the same functions.",
+    compares="parameters of a layer (but for its biases), and $2d_ed_k + 2d_ed_v$; without: for a $d_k$ that $h$ "
+    "does not divide",
+)
+def parameters_of_any_number_of_heads(draw: Draw, e: Width = 7, h: TwoHeads = 3, k: Width = 4, v: Width = 2) -> Finding:
+    """All numbers of heads that divide both widths; without the condition, one column more than heads can share."""
+    del draw
+
+    def count(heads: int, d_k: int, d_v: int, *, bias: bool = False) -> int:
+        with torch.device("meta"):
+            layer = MultiHead(e, AttentionConfig(heads=heads, d_k=d_k // heads, d_v=d_v // heads, bias=bias))
+        return sum(parameter.numel() for parameter in layer.parameters())
+
+    d_k, d_v = h * k, h * v
+    counts = [count(heads, d_k, d_v) for heads in range(1, d_k + 1) if d_k % heads == d_v % heads == 0]
+    with_biases = count(h, d_k, d_v, bias=True)
+    figures = {"parameters of biases": with_biases - counts[0]}
+    return Finding(
+        same(torch.tensor([*counts, with_biases - (2 * d_k + d_v + e)]), 2 * e * (d_k + d_v)),
+        without=same(count(h, d_k + 1, d_v), 2 * e * (d_k + 1 + d_v)),
+        figures=figures,
+    )
+
+
+@statement(
+    "S3.8",
+    where="remark 1.2.2",
+    says=r"Biases are absorbed by $X' = [X \mid \mathbf 1]$, $W' = [W; b^\top]$ and $H' = [H \mid \mathbf 1]$.",
+    verdict=Verdict.HOLDS,
+    correction=r"$X'W' = XW + \mathbf 1 b^\top$. Moreover, the bias of keys never changes the softmax, and $b_V$ adds "
+    r"only the constant row $b_V^\top W_O$.",
+    compares="entry of the output by longer matrices (or without $b_K$, or with a row in place of $b_V$), and of the "
+    "layer with biases",
+)
+def biases_as_a_row(draw: Draw, n: Rows = 5, e: Width = 7, h: Heads = 3, k: Width = 2, v: Width = 3) -> Finding:
+    X, layer = draw.normal(n, e), _layer(draw, e, h, k, v, bias=True)
+    assert layer.b_Q is not None and layer.b_K is not None and layer.b_V is not None and layer.b_O is not None
+    pairs = (layer.W_Q, layer.b_Q), (layer.W_K, layer.b_K), (layer.W_V, layer.b_V)
+    H = _by_hand(augment(X), *(augment_weight(W, b) for W, b in pairs))
+    by_rows = augment(H) @ augment_weight(layer.W_O.flatten(0, 1), layer.b_O)
+    with_biases, row = layer(X[None])[0], torch.einsum("hv,hve->e", layer.b_V, layer.W_O)
+    layer.b_K.zero_()
+    without_key_bias = layer(X[None])[0]
+    layer.b_V.zero_()
+    with_row_instead = layer(X[None])[0] + row
+    return Finding(same(torch.stack([by_rows, without_key_bias, with_row_instead]), with_biases))
+
+
+def _remainder(loss: Callable[[Tensor], Tensor], at: Tensor, change: Tensor) -> Tensor:
+    """|L(f + df) - L(f) - <grad L(f), df>|."""
+    at = at.clone().requires_grad_()
+    before = loss(at)
+    slope = torch.autograd.grad(before, at)[0]
+    return (loss(at + change) - before - (slope * change).sum()).abs().detach()
+
+
+@statement(
+    "S3.9",
+    where="2",
+    says=r"$\mathcal L(f + \partial f(d\theta, d\mathcal A)) = \mathcal L(f) + \langle \nabla_f \mathcal L(f), "
+    r"\partial f(\partial\theta, \partial\mathcal A) \rangle + o(\lVert \partial f \rVert)$",
+    verdict=Verdict.CONDITION,
+    correction=r"Where $\mathcal L$ is Fréchet differentiable; $d\theta, d\mathcal A$ and "
+    r"$\partial\theta, \partial\mathcal A$ are mixed. For $\mathcal L(f) = \frac{1}{2}\lVert f - g \rVert^2$ the rest "
+    r"is $\frac{1}{2}\lVert \partial f \rVert^2$.",
+    compares=r"rest beyond the first order, and $\frac{1}{2}\lVert\partial f\rVert^2$; without: at the kink of a sum "
+    r"of absolute values",
+)
+def first_order_of_a_loss(
+    draw: Draw, n: Rows = 5, e: Width = 3, step: Annotated[float, Between(0.001, 1.0)] = 0.1
+) -> Finding:
+    """Squared distance; without the condition the sum of absolute distances, at its kink."""
+    goal, f, change = draw.normal(n, e), draw.normal(n, e), draw.normal(n, e)
+    change *= step / change.norm()
+    rest = step**2 / 2
+    return Finding(
+        same(_remainder(lambda f: (f - goal).square().sum() / 2, f, change), rest),
+        without=same(_remainder(lambda f: (f - goal).abs().sum(), goal, change), rest),
+    )
+
+
+@statement(
+    "S3.10",
+    where="2",
+    says=r"$\mathcal L(S + \partial S) = \mathcal L(S) + \langle \nabla_S \mathcal L(S), \partial S \rangle "
+    r"+ o(\lVert \partial S \rVert)$",
+    verdict=Verdict.HOLDS,
+    correction=r"Moreover $\nabla_S \mathcal L \cdot \mathbf 1 = 0$. For half the squared distance of "
+    r"$\operatorname{softmax}(S)U + X$ from a goal the rest is at most $(D^2/8 + rD/4) \lVert \partial S \rVert_F^2$ "
+    r"for a step of any length, $D$ being the largest distance of rows of $U$, and $r$ that of rows of $U$ from "
+    r"rows of the goal less $X$.",
+    compares="rest beyond the first order, and its bound",
+    note="The bound is ours.",
+    heavy=True,
+)
+def first_order_of_the_scores(
+    draw: Draw,
+    n: TwoRows = 5,
+    e: Width = 3,
+    k: Width = 2,
+    v: Width = 2,
+    step: Annotated[float, Between(0.001, 10.0)] = 0.1,
+) -> Finding:
+    head = one_head(draw, draw.normal(n, e), k, v)
+    change, G, S, c = draw.normal(n, n), head.gradient(), head.S, head.curvature()
+    change *= step / change.norm()
+
+    def ratio(dS: Tensor) -> Tensor:
+        return (head.loss(S + dS) - head.loss(S) - (G * dS).sum()).abs() / (c * dS.square().sum())
+
+    figures = {
+        "largest sum of a row of the gradient": float(G.sum(-1).abs().max()),
+        "tightest ratio found": highest(ratio, [change], steps=40),
+    }
+    return Finding(at_most(_remainder(head.loss, S, change), c * step**2), figures=figures)
+
+
+@statement(
+    "S3.11",
+    where="2",
+    says=r"$\partial S = X(W_Q + \partial W_Q)(W_K + \partial W_K)^\top X^\top - X W_Q W_K^\top X^\top$",
+    verdict=Verdict.TYPO,
+    correction=r"Divided by $\sqrt{d_k}$, as $S$ is; or with $M = \sqrt{d_k} S$ and "
+    r"$\nabla_M \mathcal L = \nabla_S \mathcal L / \sqrt{d_k}$.",
+    compares=r"entry of the printed difference, and of the change of $S$; corrected: that difference over "
+    r"$\sqrt{d_k}$, and the change",
+)
+def change_of_scores(draw: Draw, n: Rows = 5, e: Width = 7, k: TwoWide = 3) -> Finding:
+    head = one_head(draw, draw.normal(n, e), k, 2)
+    changed = head._replace(W_Q=head.W_Q + draw.normal(e, k), W_K=head.W_K + draw.normal(e, k))
+    printed = changed.M - head.M
+    return Finding(same(printed, changed.S - head.S), corrected=same(printed / math.sqrt(k), changed.S - head.S))
+
+
+@statement(
+    "S3.12",
+    where="2",
+    says=r"$\arg\min_{\partial S} \langle \nabla_S \mathcal L(S), \partial S \rangle$ such that "
+    r"$\lVert \partial S \rVert \le \gamma$",
+    verdict=Verdict.HOLDS,
+    correction=r"In the Frobenius norm it is $\partial S = -\gamma \nabla / \lVert \nabla \rVert_F$.",
+    compares=r"$\langle\nabla_S\mathcal L, \partial S\rangle$ of another change of that length, and of the steepest "
+    r"one",
+    heavy=True,
+)
+def steepest_change(
+    draw: Draw, n: TwoRows = 5, e: Width = 3, k: Width = 2, radius: Annotated[float, Between(0.01, 10.0)] = 1.0
+) -> Finding:
+    """Against twenty other changes of that length, and one that gradient ascent finds."""
+    G = one_head(draw, draw.normal(n, e), k, 2).gradient()
+    steepest = -radius * G / G.norm()
+    others = draw.normal(20, n, n)
+    others *= radius / others.norm(dim=(1, 2), keepdim=True)
+    found = highest(lambda dS: (G * dS).sum() / (steepest * G).sum() * radius / dS.norm(), [others[0]], steps=40)
+    figures = {"tightest ratio found": found}
+    return Finding(at_least((G * others).sum((1, 2)), (G * steepest).sum()), figures=figures)
+
+
+@statement(
+    "S3.13",
+    where="2",
+    says=r"$B := \nabla_S \mathcal L(S) + X W_Q W_K^\top X^\top$ is what the new scores are fitted to, so that "
+    r"$\mathcal L$ falls.",
+    verdict=Verdict.FALSE,
+    correction=r"The sign ascends, the step is missing, and the two terms are scaled differently: "
+    r"$B := X W_Q W_K^\top X^\top - \eta \nabla_M \mathcal L$ with $M = \sqrt{d_k} S$ and "
+    r"$\eta = \gamma / \lVert \nabla_M \mathcal L \rVert_F$.",
+    compares="loss after the fit to $B$ as printed, and before; corrected: after the fit to the right $B$, and before",
+)
+def target_of_the_fit(
+    draw: Draw,
+    n: Annotated[int, Between(2, 7)] = 5,
+    extra: Spare = 2,
+    k: Annotated[int, Between(1, 4)] = 2,
+    step: Annotated[float, Between(0.1, 1.0)] = 1.0,
+) -> Finding:
+    """With no more positions than d_e the fit is exact, and the loss is so weighted that steps up to one are short.
+
+    For then its rest is ||dS||^2 / 2 or less, and a step of t <= 1 along -grad lowers it by t ||grad||^2 / 2 or more.
+    """
+    e = n + extra
+    head = one_head(draw, states(draw, n, e, 2.0), k, 3)
+    head = head._replace(weight=1 / (2 * head.curvature()))
+    G = head.gradient()
+    before = head.loss(head.S)
+    printed, descending = (
+        head.loss(head.X @ lowrank_fit(B, head.X, e).Z @ head.X.mT * head.scale)
+        for B in (G + head.M, head.M - step * head.scale * G)
+    )
+    figures = {
+        "change of the loss as printed, relative": float(printed / before) - 1,
+        "change of the loss as corrected, relative": float(descending / before) - 1,
+    }
+    return Finding(at_most(printed, before), corrected=less(descending, before), figures=figures)
+
+
+@statement(
+    "S3.14",
+    where="2",
+    says=r"The fit is a low rank regression limited by $d_k$ (if $d_k < d_e$), and $B$ is known.",
+    verdict=Verdict.HOLDS,
+    correction=r"$\operatorname{rank}(XZX^\top) \le d_k$.",
+    compares="rank of the scores, and $d_k$",
+)
+def rank_of_the_scores(draw: Draw, n: Rows = 7, k: Width = 2, extra: Extra = 3) -> Finding:
+    head = one_head(draw, draw.normal(n, k + extra), k, 2)
+    return Finding(at_most(torch.linalg.matrix_rank(head.M), k))
+
+
+@statement(
+    "S3.15",
+    where="2",
+    says=r"$X(W_Q + \partial W_Q)$ is $d_e \times d_k$, and $(W_K + \partial W_K)^\top X^\top$ is $d_k \times d_e$.",
+    verdict=Verdict.TYPO,
+    correction=r"$d_s \times d_k$ and $d_k \times d_s$.",
+    compares="rows (or columns) of a factor, and as printed; corrected: and with $d_s$",
+)
+def shapes_of_the_factors(draw: Draw, e: Width = 3, k: Width = 2, extra: Extra = 2) -> Finding:
+    n = e + extra
+    X, W_Q, W_K = draw.normal(n, e), draw.normal(e, k), draw.normal(e, k)
+    shapes = torch.tensor([(X @ W_Q).shape, (W_K.mT @ X.mT).shape])
+    return Finding(same(shapes, torch.tensor([[e, k], [k, e]])), corrected=same(shapes, torch.tensor([[n, k], [k, n]])))
+
+
+@statement(
+    "S3.16",
+    where="2",
+    says=r"$X(W_Q + \partial W_Q)(W_K + \partial W_K)^\top X^\top$ is approximated with a truncated SVD, by the first "
+    r"$d_k$ singular values.",
+    verdict=Verdict.CONDITION,
+    correction=r"If it is the SVD of $\Pi B \Pi$ with $\Pi = XX^+$: that of $B$ is in general not of the form "
+    r"$XZX^\top$.",
+    compares=r"misfit of the truncated $\Pi B\Pi$, and the least one; without: of $B$ truncated first, and the least "
+    r"one",
+)
+def truncation_of_the_target(
+    draw: Draw, e: TwoWide = 5, k: Annotated[int, Between(1, 2)] = 2, extra: Extra = 3, condition: Even = 3.0
+) -> Finding:
+    """Without the condition, B is truncated first and brought to that form afterwards."""
+    X, B = states(draw, e + extra, e, condition), draw.normal(e + extra, e + extra)
+    projector = X @ torch.linalg.pinv(X)
+    least = misfit(B, X, lowrank_fit(B, X, k).Z)
+    inside = nearest_of_rank(projector @ B @ projector, k)
+    outside = projector @ nearest_of_rank(B, k) @ projector
+    return Finding(
+        same((B - inside).square().sum(), least),
+        without=same((B - outside).square().sum(), least),
+    )
+
+
+@statement(
+    "S3.17",
+    where="2",
+    says=r"To grow by $p$, take the first $d_{k'} = d_k + p$ singular values.",
+    verdict=Verdict.CONDITION,
+    correction=r"If the scores keep their scale: keep $1/\sqrt{d_k}$, or multiply $W_Q$ by $\sqrt{d_{k'}/d_k}$; else "
+    "the function jumps before training.",
+    compares="score after growing, and before; without: divided by the root of the new width",
+)
+def growth_by_more_singular_values(draw: Draw, n: TwoRows = 5, k: Width = 2, p: Extra = 2, spare: Spare = 3) -> Finding:
+    """The scores themselves are fitted, and should come back; without the condition they are divided by sqrt(k')."""
+    e = k + p + spare
+    head = one_head(draw, states(draw, n, e, 2.0), k, 3)
+    fit = lowrank_fit(head.M, head.X, k + p)
+    Q, K = head.X @ fit.left, head.X @ fit.right
+    new_scale = (k + p) ** -0.5
+    kept = torch.stack([scaled_dot(Q, K, head.scale), scaled_dot(math.sqrt((k + p) / k) * Q, K, new_scale)])
+    jumped = scaled_dot(Q, K, new_scale)
+    figures = {"loss before": float(head.loss(head.S)), "loss by the new scale alone": float(head.loss(jumped))}
+    return Finding(same(kept, head.S), without=same(jumped, head.S), figures=figures)
+
+
+@statement(
+    "S3.18",
+    where="2",
+    says=r"$Z = \tilde W_Q \tilde W_K^\top = [W_Q + \partial W_Q \mid \tilde W_Q]"
+    r"[W_K + \partial W_K \mid \tilde W_K]^\top$, where the last $\tilde W_Q$ is $d_e \times p$",
+    verdict=Verdict.TYPO,
+    correction=r"$\tilde W$ names two things: the whole is $d_e \times d_{k'}$, the new block $d_e \times p$. "
+    r"$Z = (W_Q + \partial W_Q)(W_K + \partial W_K)^\top$ plus the product of the new blocks is right.",
+    compares=r"columns of the whole $\tilde W_Q$, and of its new block; corrected: entry of $Z$, and of the sum of "
+    r"both products",
+)
+def blocks_of_the_grown_weights(draw: Draw, e: Width = 7, k: Width = 2, p: Extra = 3) -> Finding:
+    (old_q, old_k), (new_q, new_k) = ((draw.normal(e, width), draw.normal(e, width)) for width in (k, p))
+    whole_q, whole_k = torch.cat([old_q, new_q], -1), torch.cat([old_k, new_k], -1)
+    return Finding(
+        same(torch.tensor(whole_q.shape), torch.tensor(new_q.shape)),
+        corrected=same(whole_q @ whole_k.mT, old_q @ old_k.mT + new_q @ new_k.mT),
+    )
+
+
+@statement(
+    "S3.19",
+    where="2",
+    says=r"$\arg\min_Z \lVert B - XZX^\top \rVert_F^2$ subject to $\operatorname{rank}(Z) \le d_{k'}$",
+    verdict=Verdict.HOLDS,
+    correction="The constraint is not convex, but there is a closed form (S3.27, corrected).",
+    compares="misfit of the closed form, and the least that gradient descent finds",
+    heavy=True,
+)
+def the_problem_of_growing(draw: Draw, n: TwoRows = 7, e: TwoWide = 5, k: Width = 2, condition: Even = 3.0) -> Finding:
+    """Gradient descent from a drawn Z and from near the closed form; neither comes below it."""
+    X, B = states(draw, n, e, condition), draw.normal(n, n)
+    best = lowrank_fit(B, X, k)
+    beside = best._replace(left=best.left + 0.1 * draw.normal(e, k), right=best.right + 0.1 * draw.normal(e, k))
+    elsewhere = best._replace(left=draw.normal(e, k), right=draw.normal(e, k))
+    found = torch.tensor([lowest_found(B, X, start) for start in (beside, elsewhere)], dtype=torch.float64)
+    return Finding(at_most(misfit(B, X, best.Z), found), figures={"value of Z = 0": float(B.square().sum())})
+
+
+@statement(
+    "S3.20",
+    where="2",
+    says=r"$f(Z) = \lVert B - XZX^\top \rVert_F^2$ is convex.",
+    verdict=Verdict.HOLDS,
+    correction=r"Strictly so if and only if $X$ has full column rank.",
+    compares="$f$ at a point between two others, and on the chord there",
+)
+def convexity_of_the_fit(
+    draw: Draw, n: Rows = 7, e: Width = 5, share: Annotated[float, Between(0.0, 1.0)] = 0.3
+) -> Finding:
+    """For the figure X loses its last column, and Z changes in its last entry alone."""
+    X, B, Z, other = draw.normal(n, e), draw.normal(n, n), draw.normal(e, e), draw.normal(e, e)
+
+    def sides(X: Tensor, Z: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+        ends = share * misfit(B, X, Z) + (1 - share) * misfit(B, X, other)
+        return misfit(B, X, share * Z + (1 - share) * other), ends
+
+    narrow, moved = X.clone(), Z.clone()
+    narrow[:, -1], moved[-1, -1] = 0.0, moved[-1, -1] + 1.0
+    below, above = sides(narrow, Z, moved)
+    figures = {"gap of the two sides without full column rank": float(above - below)}
+    return Finding(at_most(*sides(X, Z, other)), figures=figures)
+
+
+def _slope(B: Tensor, X: Tensor, Z: Tensor) -> Tensor:
+    """The gradient of f, by automatic differentiation."""
+    Z = Z.clone().requires_grad_()
+    return torch.autograd.grad(misfit(B, X, Z), Z)[0]
+
+
+@statement(
+    "S3.21",
+    where="2",
+    says=r"$\nabla_Z f = -2X^\top(B - XZX^\top)X$",
+    verdict=Verdict.HOLDS,
+    compares="entry of the printed gradient, and by automatic differentiation",
+)
+def gradient_of_the_fit(draw: Draw, n: Rows = 7, e: Width = 5) -> Finding:
+    X, B, Z = draw.normal(n, e), draw.normal(n, n), draw.normal(e, e)
+    return Finding(same(-2 * X.mT @ (B - X @ Z @ X.mT) @ X, _slope(B, X, Z)))
+
+
+@statement(
+    "S3.22",
+    where="2",
+    says=r"$\nabla_Z f = 0 \Leftrightarrow X^\top XZX^\top X = X^\top BX$",
+    verdict=Verdict.HOLDS,
+    compares="entry of left less right side of the equation, and of half the gradient",
+)
+def normal_equations(draw: Draw, n: Rows = 7, e: Width = 5) -> Finding:
+    """Half the gradient is the difference of the two sides, at any Z."""
+    X, B, Z = draw.normal(n, e), draw.normal(n, n), draw.normal(e, e)
+    gram = X.mT @ X
+    return Finding(same(gram @ Z @ gram - X.mT @ B @ X, _slope(B, X, Z) / 2))
+
+
+@statement(
+    "S3.23",
+    where="2",
+    says=r"If $d_e \le d_s$ and $\operatorname{rank}(X) = d_e$: $Z^\ast = (X^\top X)^{-1} X^\top B X (X^\top X)^{-1}$.",
+    verdict=Verdict.HOLDS,
+    correction="In floating point better by QR or SVD than by the inverse.",
+    compares=r"entry of the printed $Z^\ast$, and of our fit",
+)
+def solution_with_full_rank(draw: Draw, e: Width = 5, extra: Spare = 2, condition: Even = 3.0) -> Finding:
+    X, B = states(draw, e + extra, e, condition), draw.normal(e + extra, e + extra)
+    inverse = torch.linalg.inv(X.mT @ X)
+    Z = inverse @ X.mT @ B @ X @ inverse
+    figures = {"slope at the solution": float(_slope(B, X, Z).norm())}
+    return Finding(same(Z, lowrank_fit(B, X, e).Z), figures=figures)
+
+
+@statement(
+    "S3.24",
+    where="2",
+    says=r"In general: $Z^\ast = X^+ B (X^+)^\top$.",
+    verdict=Verdict.HOLDS,
+    correction="It is the solution of least norm.",
+    compares=r"entry of $X^\top XZ^\ast X^\top X$, and of $X^\top BX$ (or of our fit, or of $X^+XZ^\ast X^+X$, and of "
+    r"$Z^\ast$)",
+)
+def solution_in_general(draw: Draw, rank: Width = 3, rows: Spare = 2, columns: Spare = 2) -> Finding:
+    """It solves the normal equations, and has no part outside the rows of X, which would make it longer."""
+    n, e = rank + rows, rank + columns
+    X, B = states(draw, n, e, 3.0, rank), draw.normal(n, n)
+    inverse = torch.linalg.pinv(X)
+    Z, gram, seen = inverse @ B @ inverse.mT, X.mT @ X, inverse @ X
+    ours = truncated_fit(B, X, e).Z
+    return Finding(same(torch.stack([gram @ Z @ gram, seen @ Z @ seen, ours]), torch.stack([X.mT @ B @ X, Z, Z])))
+
+
+@statement(
+    "S3.25",
+    where="2",
+    says=r"In general, $X^+ = (X^\top X)^{-1} X^\top$ is the Moore-Penrose inverse.",
+    verdict=Verdict.FALSE,
+    correction=r"Only with full column rank. Else $(X^\top X)^{-1}$ does not exist (always so for $d_s < d_e$), and "
+    r"$X^+ = V\Sigma^+U^\top$.",
+    compares=r"rank of $X^\top X$, and the $d_e$ that its inverse needs; corrected: entries of both sides of "
+    r"Penrose's equations",
+)
+def inverse_in_general(draw: Draw, rank: Width = 3, rows: Spare = 2, missing: Extra = 2) -> Finding:
+    """The inverse would need rank d_e. The four equations of Penrose say what the general one is."""
+    n, e = rank + rows, rank + missing
+    X = states(draw, n, e, 3.0, rank)
+    U, s, Vh = torch.linalg.svd(X)
+    inverse = Vh[:rank].mT / s[:rank] @ U[:, :rank].mT
+    left, right = inverse @ X, X @ inverse
+    products = [X @ inverse @ X, inverse @ X @ inverse, left, right]
+    expected = [X, inverse, left.mT, right.mT]
+    return Finding(
+        same(torch.linalg.matrix_rank(X.mT @ X), e),
+        corrected=same(*(torch.cat([part.flatten() for part in parts]) for parts in (products, expected))),
+    )
+
+
+@statement(
+    "S3.26",
+    where="2",
+    says=r"If $d_{k'} \ge d_e$: $W_Q = Z^\ast$ and $W_K = I_{d_e}$.",
+    verdict=Verdict.CONDITION,
+    correction=r"For $d_{k'} = d_e$; for more, with columns of zeros beside both.",
+    compares="misfit with these factors, and the least one (or columns, and $d_e$); without: columns of $W_K$, and "
+    "$d_{k'} > d_e$",
+)
+def factors_without_a_limit(draw: Draw, n: Rows = 7, e: Width = 5, extra: Extra = 2) -> Finding:
+    """Product and number of columns; without the condition there are fewer columns than d_k'."""
+    X, B = states(draw, n, e, 3.0), draw.normal(n, n)
+    W_Q, W_K = truncated_fit(B, X, e).Z, torch.eye(e, dtype=torch.float64)
+    best = lowrank_fit(B, X, e + extra)
+    found = torch.stack([misfit(B, X, W_Q @ W_K.mT), torch.tensor(W_K.shape[1]).double()])
+    return Finding(
+        same(found, torch.tensor([best.value, e], dtype=torch.float64)),
+        without=same(W_K.shape[1], best.right.shape[1]),
+    )
+
+
+@statement(
+    "S3.27",
+    where="2",
+    says=r"By Eckart, Young and Mirsky, the truncated SVD of $Z^\ast = X^+B(X^+)^\top$ is the best solution of rank "
+    r"$d_{k'}$.",
+    verdict=Verdict.FALSE,
+    correction=r"It is nearest to $Z^\ast$, not best for the problem. With $X = U\Sigma V^\top$ (thin), "
+    r"$Z_k = V\Sigma^{-1}[U^\top BU]_k\Sigma^{-1}V^\top = X^+[\Pi B\Pi]_k(X^+)^\top$, $\Pi = XX^+$. The two are equal "
+    r"for every $B$ if and only if $X^\top X \propto I$ on its range.",
+    compares=r"misfit of the truncated $Z^\ast$, and of the closed form; corrected: of the closed form, and the least "
+    r"that descent finds",
+    heavy=True,
+)
+def truncated_solution(
+    draw: Draw, n_extra: Spare = 3, k: Annotated[int, Between(1, 3)] = 2, extra: Extra = 2, condition: Uneven = 10.0
+) -> Finding:
+    """Corrected: gradient descent from the printed solution finds nothing better than the closed form."""
+    e = k + extra
+    n = e + n_extra
+    X, B = states(draw, n, e, condition), draw.normal(n, n)
+    printed, best = truncated_fit(B, X, k), lowrank_fit(B, X, k)
+    least, level = misfit(B, X, best.Z), states(draw, n, e)
+    figures = {
+        "value as printed over the least one": printed.value / best.value,
+        "the same where all singular values of X are equal": truncated_fit(B, level, k).value
+        / lowrank_fit(B, level, k).value,
+        "value of Z = 0 over the least one": float(B.square().sum()) / best.value,
+    }
+    return Finding(
+        at_most(printed.value, least),
+        corrected=at_most(least, lowest_found(B, X, printed)),
+        figures=figures,
+    )
+
+
+@statement(
+    "S3.28",
+    where="2",
+    says=r"$Z^\ast = U\Sigma V^\top$, of which the $d_{k'}$ largest singular values are kept, has "
+    r"$\operatorname{rank}(Z^\ast_k) = d_{k'}$ (printed a second time without its right side).",
+    verdict=Verdict.TYPO,
+    correction=r"$\operatorname{rank}(Z^\ast_k) = \min(d_{k'}, \operatorname{rank} Z^\ast)$",
+    compares=r"rank of the truncated $Z^\ast$, and $d_{k'}$; corrected: and $\min(d_{k'}, \operatorname{rank}Z^\ast)$",
+)
+def rank_of_the_truncation(draw: Draw, rank: Width = 2, extra: Extra = 2, spare: Spare = 2) -> Finding:
+    """B has a lower rank than d_k'; corrected, also a B of full rank."""
+    k = rank + extra
+    e = k + spare
+    X, full = states(draw, e + 2, e, 3.0), draw.normal(e + 2, e + 2)
+    low = X @ draw.orthonormal(e, rank) @ draw.orthonormal(e, rank).mT @ X.mT
+    kept, whole = (
+        torch.tensor([int(torch.linalg.matrix_rank(truncated_fit(B, X, width).Z, rtol=1e-9)) for B in (low, full)])
+        for width in (k, e)
+    )
+    return Finding(same(kept[0], k), corrected=same(kept, whole.clamp_max(k)))
+
+
+@statement(
+    "S3.29",
+    where="2",
+    says=r"$W_Q^\ast = U_k\Sigma_k^{1/2}$ and $W_K^\ast = V_k\Sigma_k^{1/2}$",
+    verdict=Verdict.HOLDS,
+    correction=r"For the right $Z_k$, by the SVD of $Z_k$ itself. Unique up to $W_QA$ and $W_KA^{-\top}$.",
+    compares="entry of the product of the printed factors (or of one with itself), and of ours",
+)
+def factors_of_the_solution(draw: Draw, e: Width = 5, k: Width = 2) -> Finding:
+    """Any two factors give the same product as those of its SVD, whose squares are both Sigma_k."""
+    k = min(e, k)
+    left, right = draw.orthonormal(e, k) @ draw.normal(k, k), draw.orthonormal(e, k)
+    U, s, Vh = torch.linalg.svd(left @ right.mT)
+    W_Q, W_K = U[:, :k] * s[:k].sqrt(), Vh[:k].mT * s[:k].sqrt()
+    evened = balanced(left, right)
+    found = [W_Q @ W_K.mT, W_Q.mT @ W_Q, W_K.mT @ W_K]
+    expected = [evened[0] @ evened[1].mT, evened[0].mT @ evened[0], evened[1].mT @ evened[1]]
+    return Finding(same(*(torch.cat([part.flatten() for part in parts]) for parts in (found, expected))))
+
+
+@statement(
+    "S3.30",
+    where="remark 2.1",
+    says=r"$\min \lVert B - XW_QW_K^\top X^\top \rVert_F^2 = \sum_{i > d_{k'}} \sigma_i^2$ with the singular values "
+    r"$\sigma_i$ of $Z^\ast$",
+    verdict=Verdict.FALSE,
+    correction=r"$\min = \lVert B \rVert_F^2 - \lVert \Pi B \Pi \rVert_F^2 + \sum_{i > k} \sigma_i(\Pi B \Pi)^2$ with "
+    r"$\Pi = XX^+$. As printed only if $X$ has orthonormal columns and $B = \Pi B \Pi$.",
+    compares="the printed sum, and the least misfit; corrected: the right formula, and the least misfit",
+)
+def least_value(
+    draw: Draw, n_extra: Spare = 3, k: Annotated[int, Between(1, 3)] = 2, extra: Extra = 2, condition: Uneven = 10.0
+) -> Finding:
+    e = k + extra
+    n = e + n_extra
+    X, B = states(draw, n, e, condition), draw.normal(n, n)
+    inverse = torch.linalg.pinv(X)
+    inside = X @ inverse @ B @ X @ inverse
+    least = misfit(B, X, lowrank_fit(B, X, k).Z)
+    printed = _beyond(inverse @ B @ inverse.mT, k)
+    level = states(draw, n, e)
+    special = level @ draw.normal(e, e) @ level.mT
+    figures = {
+        "orthonormal columns, B within: the least value": lowrank_fit(special, level, k).value,
+        "orthonormal columns, B within: as printed": float(_beyond(level.mT @ special @ level, k)),
+    }
+    return Finding(
+        same(printed, least),
+        corrected=same(B.square().sum() - inside.square().sum() + _beyond(inside, k), least),
+        figures=figures,
+    )
+
+
+def _beyond(Z: Tensor, k: int) -> Tensor:
+    """The sum of squares of all singular values but the k largest."""
+    return torch.linalg.svdvals(Z)[k:].square().sum()
+
+
+@statement(
+    "S3.31",
+    where="2",
+    says=r"The gradient with respect to $S$, just before the softmax, avoids the softmax's non-linearity.",
+    verdict=Verdict.CONDITION,
+    correction=r"In the step from $Z = W_QW_K^\top$ to $S$, which is linear, so that the fit is a linear regression. "
+    r"The loss as a function of $S$ keeps the softmax: $\nabla_S\mathcal L$ contains its Jacobian, and the first "
+    r"order leaves a rest of second order (S3.10).",
+    compares="entry of the scores of $Z_1 + Z_2$, and of the sum of both scores; without: loss after a step, and by "
+    "the first order",
+)
+def linear_before_the_softmax(
+    draw: Draw, n: TwoRows = 5, e: Width = 3, k: Width = 2, step: Annotated[float, Between(0.1, 3.0)] = 1.0
+) -> Finding:
+    head = one_head(draw, draw.normal(n, e), k, 2)
+    other = head._replace(W_Q=draw.normal(e, k), W_K=draw.normal(e, k))
+    Z = head.W_Q @ head.W_K.mT + other.W_Q @ other.W_K.mT
+    G, change = head.gradient(), draw.normal(n, n)
+    change *= step / change.norm()
+    return Finding(
+        same(head.scale * head.X @ Z @ head.X.mT, head.S + other.S),
+        without=same(head.loss(head.S + change), head.loss(head.S) + (G * change).sum()),
+        figures={"norm of the gradient": float(G.norm())},
+    )

@@ -1,0 +1,209 @@
+"""S4.54-S4.61: masked attention, cross-attention, and the way from the decoder to words."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnworks.attention import Mask
+from attnworks.attention.dense import Dense
+from attnworks.attention.softmax import masked_softmax
+from attnworks.models import AttentionConfig, MultiHead
+from attnworks.models.layers import Output
+from attnworks.theory.cases import Draw
+from attnworks.theory.contract import Between, Finding, Verdict, statement
+from attnworks.theory.filling import filled
+from attnworks.theory.sides import same
+from attnworks.theory.together import together
+from attnworks.theory.toy_model import Toy, beginnings, trap
+
+Rows = Annotated[int, Between(1, 13)]
+Several = Annotated[int, Between(2, 13)]
+Width = Annotated[int, Between(1, 11)]
+Spread = Annotated[float, Between(0.1, 10.0)]
+
+CAUSAL = Mask(causal=True)
+
+
+@statement(
+    "S4.54",
+    where="§1.2.5",
+    says=r"The mask $M$, 0 on and below the diagonal and $-\infty$ above, lets each position be influenced by "
+    "preceding positions only.",
+    verdict=Verdict.CONDITION,
+    correction="By preceding positions and by itself.",
+    compares="output of earlier rows with other keys and values from $t$ on, and before the change; without: of row "
+    "$t$ itself",
+)
+def influence_under_the_mask(draw: Draw, n: Several = 7, k: Width = 5, v: Width = 3) -> Finding:
+    """Other keys and values from position t on: rows before it stay as they are, row t itself does not."""
+    Q, K, V = (draw.normal(1, 1, n, width) for width in (k, k, v))
+    t = int(draw.integers(1, below=n - 1)) + 1
+    other_K, other_V = K.clone(), V.clone()
+    other_K[..., t:, :], other_V[..., t:, :] = draw.normal(n - t, k), draw.normal(n - t, v)
+    Y, other = Dense()(Q, K, V, CAUSAL).Y, Dense()(Q, other_K, other_V, CAUSAL).Y
+    return Finding(same(other[..., :t, :], Y[..., :t, :]), without=same(other[..., t, :], Y[..., t, :]))
+
+
+@statement(
+    "S4.55",
+    where="§1.2.5",
+    says=r"With $A$ the matrix of scaled values $a_{i,j}$: adding $M$ to matrix $S$ gives $s_{ij}$ if $i \ge j$ and "
+    r"$-\infty$ otherwise.",
+    verdict=Verdict.TYPO,
+    correction="The matrix was named $A$. The $s$ of (8) are values of softmax: with these, softmax would be taken "
+    "twice.",
+    compares="weight by softmax of $S + M$, and of our causal attention; corrected: of $A + M$, and of our causal "
+    "attention",
+)
+def name_of_the_scores(draw: Draw, n: Several = 5, k: Width = 3, spread: Spread = 1.0) -> Finding:
+    Q, K, V = (draw.normal(1, 1, n, k, scale=spread) for _ in range(3))
+    A = (Q @ K.mT / math.sqrt(k))[0, 0]
+    S, M = A.softmax(-1), _printed_mask(n)
+    P = Dense()(Q, K, V, CAUSAL, weights=True).P
+    assert P is not None
+    return Finding(same((S + M).softmax(-1), P[0, 0]), corrected=same((A + M).softmax(-1), P[0, 0]))
+
+
+@statement(
+    "S4.56",
+    where="§1.2.5",
+    says=r"Softmax of rows in which future scores are $-\infty$ gives a lower triangular matrix.",
+    verdict=Verdict.HOLDS,
+    correction="A row needs one finite score; without any it is NaN by the formula, and zero in our masked softmax.",
+    compares="weights that are not 0, and $n(n+1)/2$; every weight, and that of our masked softmax as well",
+)
+def lower_triangular_weights(draw: Draw, n: Rows = 5, spread: Spread = 1.0) -> Finding:
+    A = draw.normal(n, n, scale=spread)
+    P = (A + _printed_mask(n)).softmax(-1)
+    ours = masked_softmax(A, torch.ones(n, n, dtype=torch.bool).tril())
+    blind = torch.full((1, n), -torch.inf, dtype=torch.float64)
+    figures = {
+        "entries of a blind row that are NaN by the formula": float(blind.softmax(-1).isnan().sum()),
+        "largest weight of a blind row in ours": float(masked_softmax(blind, blind == 0).max()),
+    }
+    return Finding(
+        same(together((P != 0).sum(), P.triu(1), P), together(n * (n + 1) // 2, torch.zeros(n, n), ours)),
+        figures=figures,
+    )
+
+
+@statement(
+    "S4.57",
+    where="§1.2.5, (10)",
+    says=r"$\operatorname{MaskedAttention}(Q, K, V) = \operatorname{softmax}(M + Q K^\top / \sqrt k) V$",
+    verdict=Verdict.HOLDS,
+    compares="entry of the formula, and of our causal attention",
+)
+def masked_attention(draw: Draw, n: Rows = 5, k: Width = 7, v: Width = 3, spread: Spread = 1.0) -> Finding:
+    Q, K, V = (draw.normal(1, 1, n, width, scale=spread) for width in (k, k, v))
+    printed = (_printed_mask(n) + Q @ K.mT / math.sqrt(k)).softmax(-1) @ V
+    return Finding(same(printed, Dense()(Q, K, V, CAUSAL).Y))
+
+
+@statement(
+    "S4.58",
+    where="§1.2.5",
+    says=r"Row $j$, $(a'_{j,1}, \ldots, a'_{j,j}, 0, \ldots, 0) \cdot V$, is a linear combination of $a'_{j,1}, "
+    r"\ldots, a'_{j,j}$.",
+    verdict=Verdict.TYPO,
+    correction=r"A convex combination of $v_1, \ldots, v_j$ with these weights; a combination of the weights is one "
+    "number.",
+    compares="entries of a combination of weights, and of the row; corrected: entry of the combination of values, "
+    "and of the row",
+)
+def rows_are_convex_combinations(
+    draw: Draw, n: Rows = 5, k: Width = 7, v: Annotated[int, Between(2, 11)] = 3
+) -> Finding:
+    Q, K, V = (draw.normal(1, 1, n, width) for width in (k, k, v))
+    Y, P = Dense()(Q, K, V, CAUSAL, weights=True)
+    assert P is not None
+    j = int(draw.integers(1, below=n))
+    weights, values = P[0, 0, j, : j + 1], V[0, 0, : j + 1]
+    of_the_weights = (draw.normal(j + 1) @ weights).reshape(-1)
+    row = Y[0, 0, j]
+    figures = {"least weight": float(weights.min()), "sum of the weights": float(weights.sum())}
+    return Finding(
+        same(len(of_the_weights), len(row)),
+        corrected=same(
+            together(weights @ values, weights.sum(), weights.clamp_max(0.0).sum()), together(row, 1.0, 0.0)
+        ),
+        figures=figures,
+    )
+
+
+@statement(
+    "S4.59",
+    where="§1.2.5",
+    says=r"Cross-attention is $\operatorname{softmax}(X Z^\top / \sqrt k) Z$.",
+    verdict=Verdict.TYPO,
+    correction=r"$\operatorname{softmax}(X W_q (Z W_k)^\top / \sqrt k) Z W_v$. Without projections rows are $d$ wide, "
+    r"and the scale would be $\sqrt d$.",
+    compares="entry of the printed formula, and of our cross-attention; corrected: with projections, and of our "
+    "cross-attention",
+)
+def cross_attention(
+    draw: Draw, n: Rows = 5, m: Annotated[int, Between(2, 13)] = 7, d: Annotated[int, Between(2, 11)] = 3
+) -> Finding:
+    """One head as wide as the model, so that both results have the same shape."""
+    X, Z = draw.normal(1, n, d), draw.normal(1, m, d)
+    layer = filled(draw, lambda: MultiHead(d, AttentionConfig(heads=1, d_k=d, d_v=d, bias=False)))
+    W_q, W_k, W_v, _ = (W[0] for W in layer.head_first())
+    Y = layer.attend(layer.queries(X), *layer.keys_values(Z), Mask()).Y[:, 0]
+    printed = (X @ Z.mT / math.sqrt(d)).softmax(-1) @ Z
+    projected = ((X @ W_q) @ (Z @ W_k).mT / math.sqrt(d)).softmax(-1) @ Z @ W_v
+    return Finding(same(printed, Y), corrected=same(projected, Y))
+
+
+@statement(
+    "S4.60",
+    where="§1.2.5",
+    says=r"The output $Y \in \mathbb R^{n' \times d}$ is projected into the vocabulary by $Y \cdot P$, "
+    r"$P \in \mathbb R^{d \times l}$, and softmax gives scores between 0 and 1.",
+    verdict=Verdict.HOLDS,
+    correction="Only the last row is needed at each step.",
+    compares=r"score of a word by $\operatorname{softmax}(YP)$, and by our output; the last row alone, and with all "
+    "others as well",
+)
+def projection_to_words(
+    draw: Draw, n: Rows = 5, d: Width = 7, words: Annotated[int, Between(1, 23)] = 11, spread: Spread = 1.0
+) -> Finding:
+    Y, output = draw.normal(n, d, scale=spread), filled(draw, lambda: Output(words, d))
+    P = output.weight.T
+    p = output(Y).softmax(-1)
+    printed = (Y @ P).softmax(-1)
+    last_alone = output(Y[-1]).softmax(-1)
+    figures = {"least score": float(p.min()), "largest score": float(p.max()), "sum of a row": float(p[-1].sum())}
+    return Finding(same(together(printed, last_alone), together(p, p[-1])), figures=figures)
+
+
+@statement(
+    "S4.61",
+    where="§1.2.5",
+    says="The decoder takes the word of the highest probability, adds it to its input, and goes on until an end "
+    "token: so it produces words that are the most probable according to the input.",
+    verdict=Verdict.CONDITION,
+    correction="This is greedy decoding: the most probable word at each step, not the most probable sentence (S4.11).",
+    compares="log-probability of the greedy text, and sum of the largest of each step; without: of the greedy text, "
+    "and of the best",
+)
+def word_by_word(
+    draw: Draw, words: Annotated[int, Between(1, 4)] = 3, longest: Annotated[int, Between(1, 5)] = 4
+) -> Finding:
+    toy = Toy(draw.normal(beginnings(words, longest), words + 1))
+    written = toy.greedy(longest)
+    p, beginning, best = toy.scores.log_softmax(-1), 0, 0.0
+    for token in written.tokens:
+        best, beginning = best + float(p[beginning].max()), beginning * words + token + 1
+    best += float(p[beginning].max()) if written.finished else 0.0
+    trapped = trap()
+    return Finding(same(written.logprob, best), without=same(trapped.greedy(2).logprob, trapped.every_text(2).max()))
+
+
+def _printed_mask(n: int) -> Float[Tensor, "n n"]:
+    """0 on and below the diagonal, -inf above."""
+    return torch.full((n, n), -torch.inf, dtype=torch.float64).triu(1)

@@ -1,0 +1,317 @@
+"""Claims as laws of single layers and stacks of a model, whatever its weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnworks.attention.sketched import sketch_error_formula
+from attnworks.attention.softmax import jacobian_norm
+from attnworks.core.errors import UsageError
+from attnworks.core.registry import Registry
+from attnworks.exam.linalg.bounds import (
+    LARGEST_ROW_RANGE,
+    HeadSizes,
+    composite_bound,
+    diameter,
+    diameter_bound,
+    head_sizes,
+    logit_row_range,
+    mean_factor,
+    published_bound,
+    published_factor,
+)
+from attnworks.exam.linalg.residual import composite, relative_residual, residual
+from attnworks.exam.linalg.spectrum import cumulative_energy, numerical_rank, singular_values
+from attnworks.exam.measures.bounds import rounding, why_not
+from attnworks.linalg.projection import published_rows
+from attnworks.models.counting import layer_flops
+from attnworks.theory.sides import Sides, at_most, less, more, same
+from attnworks.traces.forward import ForwardTrace
+from attnworks.traces.frozen_pass import ROUNDED, frozen_steps, whole_maps
+from attnworks.traces.layer import LayerTrace
+from attnworks.traces.paths import paths_by_length
+
+Look = TypeVar("Look", bound=Callable[..., Sides | str])
+
+EPS = 0.5
+"""The relative error that a random projection is asked for."""
+SINK = "its softmax has a sink logit"
+"""Why a claim about softmax over keys says nothing of a layer: the weights of its keys sum to less than one."""
+NEAR = 2
+"""Tokens to each side that are near the diagonal."""
+FIRST = 8
+"""Singular values are split into this number of parts, of which the first counts."""
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """One attention layer on one sentence, in float64 and without padding."""
+
+    trace: LayerTrace
+
+    @cached_property
+    def P(self) -> Float[Tensor, "h i j"]:
+        """The attention maps of all heads: softmax of the scores, or what the layer itself says."""
+        if self.trace.scale is not None or self.trace.weigh is None:
+            return whole_maps(self.trace)[0]
+        return self.trace.weigh()[0].double()
+
+    @property
+    def no_weights(self) -> str | None:
+        """Why its maps cannot be read as weights, in words; None where they can."""
+        if self.trace.scale is None and not same(self.P.clamp_min(0.0).sum(-1), 1.0).holds:
+            return "its maps are no weights, but mixtures of any sign"
+        return None
+
+    @cached_property
+    def V(self) -> Float[Tensor, "h j v"]:
+        """The values of all heads."""
+        return self.trace.shared(self.trace.V, slice(None))[0]
+
+    @cached_property
+    def sizes(self) -> HeadSizes:
+        """Norms of the weights of all heads."""
+        W = self.trace.weights
+        assert W is not None
+        return head_sizes(W.W_Q, W.W_K, W.W_V, W.W_O)
+
+    @cached_property
+    def X(self) -> Float[Tensor, "i e"]:
+        """What was attended from and to."""
+        assert self.trace.X is not None
+        return self.trace.X[0]
+
+    @cached_property
+    def output(self) -> Float[Tensor, "i e"]:
+        """What all heads write, without the bias."""
+        assert self.trace.weights is not None
+        return torch.einsum("hiv,hve->ie", self.trace.Y[0], self.trace.weights.W_O)
+
+    @cached_property
+    def rounding(self) -> float:
+        assert self.trace.weights is not None
+        return float(rounding(self.trace, self.trace.weights))
+
+
+@dataclass(frozen=True)
+class Law:
+    """A claim about one attention layer, or about a stack of them.
+
+    words    what stands on the two sides
+    looks    one sentence of a layer or of a stack -> both sides, or why the claim says nothing of it
+    """
+
+    id: str
+    words: str
+    looks: Callable[..., Sides | str]
+
+
+OF_LAYERS = Registry[Law]("law of layers")
+OF_STACKS = Registry[Law]("law of stacks")
+
+
+def of_layer(id: str, words: str) -> Callable[[Look], Look]:
+    """Register a function of a `Layer`: the two sides of claim `id` there, or why it does not apply."""
+    return _register(OF_LAYERS, id, words)
+
+
+def of_stack(id: str, words: str) -> Callable[[Look], Look]:
+    """Register a function of a `ForwardTrace`: the two sides of claim `id` there, or why it does not apply."""
+    return _register(OF_STACKS, id, words)
+
+
+def of_maps(id: str, words: str) -> Callable[[Look], Look]:
+    """As `of_layer`, for claims about attention maps: silent where these are no weights."""
+
+    def register(looks: Look) -> Look:
+        of_layer(id, words)(lambda layer: layer.no_weights or looks(layer))
+        return looks
+
+    return register
+
+
+def _register(laws: Registry[Law], id: str, words: str) -> Callable[[Look], Look]:
+    def register(looks: Look) -> Look:
+        laws.register(id)(Law(id, words, looks))
+        return looks
+
+    return register
+
+
+# --- rank collapse ----------------------------------------------------------------------------------------------------
+
+
+@of_layer("D6", "distance of the most distant rows of the output, and its bound")
+def diameter_within_bound(layer: Layer) -> Sides | str:
+    if reason := why_not(layer.trace):
+        return reason
+    assert layer.trace.scale is not None
+    bound = diameter_bound(diameter(layer.X), layer.sizes, layer.trace.scale)
+    return at_most(diameter(layer.output), bound, slack=layer.rounding)
+
+
+@of_layer("D5", "composite residual of the output, and its repaired bound")
+def composite_within_bound(layer: Layer) -> Sides | str:
+    if reason := why_not(layer.trace):
+        return reason
+    W, scale, R = layer.trace.weights, layer.trace.scale, residual(layer.X)
+    assert W is not None and scale is not None
+    if logit_row_range(R, W.W_Q, W.W_K, scale) > LARGEST_ROW_RANGE:
+        return f"scores vary by more than {LARGEST_ROW_RANGE:.3f} within a row"
+    bound = composite_bound(composite(R), layer.sizes, scale, mean_factor(torch.tensor(float(len(R)))))
+    return at_most(composite(residual(layer.output)), bound, slack=layer.rounding * math.prod(R.shape) ** 0.5)
+
+
+@of_layer("S0.17", "composite residual of the output, and its bound as printed (one head)")
+def one_head_within_printed_bound(layer: Layer) -> Sides | str:
+    if layer.trace.heads > 1:
+        return "it is about layers of one head"
+    return _printed_bound(layer)
+
+
+@of_layer("S1.14", "composite residual of the output, and its bound as printed (several heads)")
+def heads_within_printed_bound(layer: Layer) -> Sides | str:
+    if layer.trace.heads == 1:
+        return "it is about layers of several heads"
+    return _printed_bound(layer)
+
+
+def _printed_bound(layer: Layer) -> Sides | str:
+    if reason := why_not(layer.trace):
+        return reason
+    assert layer.trace.scale is not None
+    R = residual(layer.X)
+    bound = published_bound(composite(R), published_factor(layer.sizes, layer.trace.scale))
+    return at_most(composite(residual(layer.output)), bound, slack=layer.rounding * math.prod(R.shape) ** 0.5)
+
+
+@of_layer("S0.36", "c rho^2, which must be below one for the printed bound to fall with depth")
+def printed_bound_falls(layer: Layer) -> Sides | str:
+    if reason := why_not(layer.trace):
+        return reason
+    assert layer.trace.scale is not None
+    return less(published_factor(layer.sizes, layer.trace.scale) * composite(residual(layer.X)) ** 2, 1.0)
+
+
+@of_maps("S0.29", "rank of the attention map, and of the scores before the softmax")
+def softmax_raises_no_rank(layer: Layer) -> Sides | str:
+    if layer.trace.scale is None:
+        return "its weights are no softmax of scaled dot products"
+    if layer.trace.mask.causal or layer.trace.mask.dense is not None:
+        return "its mask changes the rank by itself"
+    Q, K = layer.trace.Q[0], layer.trace.shared(layer.trace.K, slice(None))[0]
+    if min(layer.P.shape[-2:]) <= Q.shape[-1]:
+        return "no more tokens than columns of keys, so that scores may have full rank"
+    ranks = [numerical_rank(singular_values(M)) for M in (layer.P, Q @ K.mT)]
+    return at_most(ranks[0], ranks[1])
+
+
+@of_stack("S0.19", "relative residual after the last block, and before the first")
+def stack_loses_rank(forward: ForwardTrace) -> Sides | str:
+    if len(forward.blocks[0].entry[0]) == 1:
+        return "one token has no others to be alike"
+    entry, exit = (relative_residual(X) for X in (forward.blocks[0].entry, forward.blocks[-1].exit))
+    return less(exit, entry)
+
+
+@of_stack("D1", "the sum over all path lengths, and the output of the last block")
+def paths_add_up(forward: ForwardTrace) -> Sides | str:
+    for block in forward.blocks:
+        if any(getattr(part.attention, "twice", False) for part in block.anatomy.parts):
+            return "its global tokens have projections of their own"
+        for part in block.parts:
+            if part.attention is not None and (reason := Layer(part.attention).no_weights):
+                return reason
+    try:
+        steps = [frozen.step for frozen in frozen_steps(forward)]
+    except UsageError as error:
+        return f"{error.asked} needs {error.expected}"
+    exit = forward.blocks[-1].exit
+    return same(paths_by_length(forward.blocks[0].entry, steps).sum(0), exit, slack=ROUNDED * float(exit.abs().max()))
+
+
+# --- maps -------------------------------------------------------------------------------------------------------------
+
+
+@of_layer("S0.1", "what the heads give, and softmax(Q K^T times the scale, with the mask) V")
+def output_of_softmax(layer: Layer) -> Sides | str:
+    if layer.trace.scale is None:
+        return "its weights are no softmax of scaled dot products"
+    if layer.trace.heads == 0:
+        return "it has no heads"
+    if layer.trace.sink is not None:
+        return SINK
+    Y = layer.trace.Y[0]
+    return same(layer.P @ layer.V, Y, slack=ROUNDED * float(layer.V.abs().max()))
+
+
+@of_layer("S1.5", "sum of a row of the attention map, and one")
+def rows_sum_to_one(layer: Layer) -> Sides | str:
+    if layer.trace.sink is not None:
+        return SINK
+    if layer.trace.scale is not None:
+        return "it is a softmax, which sums to one by itself"
+    return same(layer.P.sum(-1), 1.0)
+
+
+@of_maps("S4.47", "norm of the softmax Jacobian of a row, and one half")
+def jacobian_at_most_half(layer: Layer) -> Sides | str:
+    if layer.trace.sink is not None:
+        return SINK
+    return at_most(jacobian_norm(layer.P), 0.5)
+
+
+@of_maps("S4.105", "energy in the first eighth of the singular values of a head, and one half")
+def first_values_carry_most(layer: Layer) -> Sides | str:
+    n = min(layer.P.shape[-2:])
+    if n < 2 * FIRST:
+        return f"fewer than {2 * FIRST} tokens, of which an eighth says little"
+    return more(cumulative_energy(singular_values(layer.P))[:, math.ceil(n / FIRST) - 1], 0.5)
+
+
+@of_maps("S4.130", "spectral norm of a head's map, and the square root of its number of queries")
+def norm_at_most_root(layer: Layer) -> Sides:
+    return at_most(torch.linalg.matrix_norm(layer.P, ord=2), layer.P.shape[-2] ** 0.5)
+
+
+@of_maps("S4.132", "share of a head's weight within two tokens of the diagonal, and one half")
+def never_spread(layer: Layer) -> Sides | str:
+    if layer.trace.slot.kind == "cross":
+        return "maps between two sequences have no diagonal"
+    i, j = layer.P.shape[-2:]
+    seen = layer.trace.mask.allowed(i, j)
+    even = torch.ones(i, j, dtype=torch.float64) if seen is None else seen[0].expand(-1, i, j).double()
+    if bool((_near_the_diagonal(even / even.sum(-1, keepdim=True).clamp_min(1.0)) > 0.5).any()):
+        return "so few tokens that even weights are mostly near the diagonal"
+    return more(_near_the_diagonal(layer.P), 0.5)
+
+
+def _near_the_diagonal(P: Float[Tensor, "*h i j"]) -> Float[Tensor, "*h"]:
+    return (P - P.triu(NEAR + 1) - P.tril(-NEAR - 1)).sum((-2, -1)) / P.shape[-2]
+
+
+@of_maps("S0.28", "relative error of a projection to 5 ln n / (eps^2 - eps^3) keys, and eps = 1/2")
+def projection_replaces_attention(layer: Layer) -> Sides | str:
+    n = layer.P.shape[-1]
+    k = published_rows(n, EPS)
+    if n == 1 or k >= n:
+        return "the projection would have no fewer rows than there are keys"
+    return at_most(sketch_error_formula(layer.P, layer.V, k), EPS)
+
+
+@of_layer(
+    "S4.69", "share of attention and its projections in the FLOPs of a block with a feed-forward of 4d, and one half"
+)
+def attention_costs_most(layer: Layer) -> Sides | str:
+    if layer.trace.X is None or layer.trace.scale is None or layer.trace.slot.kind == "cross":
+        return "it is about dense self-attention of a known width"
+    flops = layer_flops(layer.P.shape[-2], layer.trace.X.shape[-1])
+    return more(1 - flops["feed-forward"] / sum(flops.values()), 0.5)
