@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from attnworks import attention, core, exam, hf, linalg, measures, models, reshape, text, traces, training
+    from attnworks import attention, core, exam, hf, models, reshape, text, traces, training
     from attnworks.api import examine, load, save
     from attnworks.exam.compare import compare
     from attnworks.exam.folder import read_exam
@@ -24,9 +24,7 @@ __all__ = [
     "exam",
     "examine",
     "hf",
-    "linalg",
     "load",
-    "measures",
     "models",
     "preset",
     "read_exam",

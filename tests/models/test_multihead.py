@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from attnworks.attention import MECHANISMS, Geometry, Mask
 from attnworks.core.errors import UsageError
-from attnworks.linalg.heads import augment, augment_weight
 from attnworks.models import AttentionConfig, MultiHead
+from attnworks.theory.augmented_weights import augment, augment_weight
 from tests.model_helpers import (
     FLOATS,
     Recorder,

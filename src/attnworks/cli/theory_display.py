@@ -16,11 +16,18 @@ from attnworks.cli.console import console, print_json
 from attnworks.cli.conti_display import NO_PICTURES
 from attnworks.core.errors import FolderError
 from attnworks.core.folders import entries, new_folder, read_file
-from attnworks.experiments import collapse, path_lengths, projection_error, softmax_gradient, two_keys, word_in_context
-from attnworks.experiments.collapse import ALONE, SKIP, WIRINGS
 from attnworks.experiments.conti import RESULTS
-from attnworks.reports.theory import FIGURES, draw_collapse, draw_paths
-from attnworks.reports.theory_weights import draw_context, draw_gradient, draw_projection, draw_two_keys
+from attnworks.theory.experiments import (
+    collapse,
+    path_lengths,
+    projection_error,
+    softmax_gradient,
+    two_keys,
+    word_in_context,
+)
+from attnworks.theory.experiments.collapse import ALONE, SKIP, WIRINGS
+from attnworks.theory.experiments.figures import FIGURES, draw_collapse, draw_paths
+from attnworks.theory.experiments.weight_figures import draw_context, draw_gradient, draw_projection, draw_two_keys
 
 
 class Study(NamedTuple):

@@ -31,8 +31,8 @@ from attnworks.exam.linalg.bounds import (
 from attnworks.exam.linalg.residual import composite, relative_residual, residual
 from attnworks.exam.linalg.spectrum import cumulative_energy, numerical_rank, singular_values
 from attnworks.exam.measures.bounds import rounding, why_not
-from attnworks.linalg.projection import published_rows
 from attnworks.models.counting import layer_flops
+from attnworks.theory.random_projection import published_rows
 from attnworks.theory.sides import Sides, at_most, less, more, same
 from attnworks.traces.forward import ForwardTrace
 from attnworks.traces.frozen_pass import ROUNDED, frozen_steps, whole_maps

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from attnworks.core.notation import tolerance
-from attnworks.linalg.retrieval import (
+from attnworks.theory.cases import Draw
+from attnworks.theory.contract import Between, Finding, Verdict, statement
+from attnworks.theory.retrieval import (
     attention_weights,
     even_covariances,
     gap_deviation,
@@ -20,8 +22,6 @@ from attnworks.linalg.retrieval import (
     two_key_query,
     two_key_weight,
 )
-from attnworks.theory.cases import Draw
-from attnworks.theory.contract import Between, Finding, Verdict, statement
 from attnworks.theory.sides import at_most
 
 

@@ -26,9 +26,6 @@ from attnworks.exam.linalg.bounds import (
     skip_bounds,
 )
 from attnworks.exam.linalg.residual import NORMS, best_row, composite, quasi_norm_constant, residual_norm, spectral
-from attnworks.linalg.lindenstrauss import union_failure
-from attnworks.linalg.perturbation import entrywise_gap, split_logits
-from attnworks.linalg.projection import exact_low_rank, jl_inner_dim, rows_for_error, sketch_error
 from attnworks.theory.adversary import highest
 from attnworks.theory.cases import Draw
 from attnworks.theory.collapse_shares import (
@@ -41,8 +38,11 @@ from attnworks.theory.collapse_shares import (
     self_attended,
 )
 from attnworks.theory.contract import Between, Finding, Verdict, statement
+from attnworks.theory.lindenstrauss import union_failure
 from attnworks.theory.networks import collapsing, drawn_network, given_network
 from attnworks.theory.path_sums import every_path, folded, one_bias, sum_of_paths
+from attnworks.theory.perturbation import entrywise_gap, split_logits
+from attnworks.theory.random_projection import exact_low_rank, jl_inner_dim, rows_for_error, sketch_error
 from attnworks.theory.sides import at_most, same
 from attnworks.theory.together import together
 from attnworks.traces.paths import Hop, Step, forward_rounding, paths_by_length

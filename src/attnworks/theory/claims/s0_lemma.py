@@ -10,11 +10,11 @@ from torch import Tensor
 
 from attnworks.attention.softmax import score_range
 from attnworks.exam.linalg.residual import best_row
-from attnworks.linalg.perturbation import LARGEST_LEMMA_RANGE, entrywise_gap, row_change, split_logits
 from attnworks.theory.adversary import highest
 from attnworks.theory.cases import Draw
 from attnworks.theory.contract import Between, Finding, Verdict, statement
 from attnworks.theory.networks import drawn_network
+from attnworks.theory.perturbation import LARGEST_LEMMA_RANGE, entrywise_gap, row_change, split_logits
 from attnworks.theory.sides import Sides, at_least, at_most, same
 
 Rows = Annotated[int, Between(2, 13)]

@@ -13,12 +13,18 @@ from attnworks.attention import Cost, Geometry, MechanismSpec
 from attnworks.attention.complexity import Growth, growth
 from attnworks.attention.sketched import sketch_error_formula
 from attnworks.exam.linalg.bounds import diameter, diameter_bound, rounding_of_rows
-from attnworks.linalg.lindenstrauss import union_failure
-from attnworks.linalg.projection import exact_low_rank, jl_inner_dim, published_rows, rows_for_error, sketch_error
 from attnworks.theory.cases import Draw
 from attnworks.theory.collapse_shares import rank, rows_with_a_common_part
 from attnworks.theory.contract import Between, Finding, Verdict, not_computed, statement
+from attnworks.theory.lindenstrauss import union_failure
 from attnworks.theory.networks import drawn_network
+from attnworks.theory.random_projection import (
+    exact_low_rank,
+    jl_inner_dim,
+    published_rows,
+    rows_for_error,
+    sketch_error,
+)
 from attnworks.theory.sides import Sides, at_least, at_most, both, same
 
 Keys = Annotated[int, Between(127, 257)]

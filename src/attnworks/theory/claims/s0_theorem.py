@@ -18,9 +18,9 @@ from attnworks.exam.linalg.bounds import (
     skip_bounds,
 )
 from attnworks.exam.linalg.residual import composite, induced_one, relative_residual, residual
-from attnworks.linalg.hub import hub, hub_least, hub_mean
 from attnworks.theory.adversary import highest
 from attnworks.theory.cases import Draw
+from attnworks.theory.collapse_cases import hub, hub_least, hub_mean
 from attnworks.theory.collapse_shares import (
     composite_share,
     converges_below_one,

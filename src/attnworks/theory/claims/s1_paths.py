@@ -21,10 +21,10 @@ from attnworks.exam.linalg.residual import (
     spectral,
 )
 from attnworks.exam.linalg.spectrum import second_ratio, singular_values
-from attnworks.linalg.hub import signed_head, two_heads
 from attnworks.models.multihead import Observation
 from attnworks.reshape.growth.solvers import lowrank_fit
 from attnworks.theory.cases import Draw
+from attnworks.theory.collapse_cases import signed_head, two_heads
 from attnworks.theory.collapse_shares import (
     composite_share,
     converges_below_one,

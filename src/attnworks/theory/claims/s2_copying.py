@@ -11,7 +11,10 @@ from torch import Tensor
 from attnworks.attention import Context
 from attnworks.attention.dense import Dense
 from attnworks.attention.softmax import masked_softmax
-from attnworks.linalg.retrieval import (
+from attnworks.theory.adversary import highest
+from attnworks.theory.cases import Draw
+from attnworks.theory.contract import Between, Finding, Verdict, statement
+from attnworks.theory.retrieval import (
     attention_weights,
     beta_window,
     copy_error,
@@ -34,9 +37,6 @@ from attnworks.linalg.retrieval import (
     two_key_weight,
     two_way,
 )
-from attnworks.theory.adversary import highest
-from attnworks.theory.cases import Draw
-from attnworks.theory.contract import Between, Finding, Verdict, statement
 from attnworks.theory.sides import at_least, at_most, same
 
 Keys = Annotated[int, Between(2, 13)]

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from attnworks.attention import Mask
 from attnworks.attention.softmax import scaled_dot
-from attnworks.linalg.heads import augment, augment_weight
 from attnworks.models.config import AttentionConfig, PureConfig
 from attnworks.models.multihead import MultiHead
 from attnworks.models.pure import PureAttention
 from attnworks.reshape.growth.solvers import LowRank, balanced, lowrank_fit, truncated_fit
 from attnworks.theory.adversary import highest
+from attnworks.theory.augmented_weights import augment, augment_weight
 from attnworks.theory.cases import Draw
 from attnworks.theory.contract import Between, Finding, Verdict, statement
 from attnworks.theory.filling import filled

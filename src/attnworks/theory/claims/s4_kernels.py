@@ -13,7 +13,10 @@ from attnworks.attention.dense import Dense
 from attnworks.attention.feature_maps import Elu, FeatureMap, RandomFeatures, Relu, Taylor
 from attnworks.attention.linear import Linear, State
 from attnworks.attention.pooling import Pooling
-from attnworks.linalg.kernels import (
+from attnworks.theory.adversary import highest
+from attnworks.theory.cases import Draw
+from attnworks.theory.contract import Between, Finding, Verdict, statement
+from attnworks.theory.kernels import (
     circle,
     circle_integral,
     evaluation_norm,
@@ -25,9 +28,6 @@ from attnworks.linalg.kernels import (
     trigonometric_features,
     trigonometric_kernel,
 )
-from attnworks.theory.adversary import highest
-from attnworks.theory.cases import Draw
-from attnworks.theory.contract import Between, Finding, Verdict, statement
 from attnworks.theory.one_head import outputs, weights
 from attnworks.theory.sides import at_least, at_most, same
 from attnworks.theory.together import together

@@ -16,7 +16,10 @@ from attnworks.attention.sketched import Sketched, sketch_error_formula
 from attnworks.attention.softmax import scaled_dot
 from attnworks.attention.truncated import Truncated, leading
 from attnworks.exam.linalg.spectrum import cumulative_energy, numerical_rank, rank_for_energy, singular_values
-from attnworks.linalg.lindenstrauss import (
+from attnworks.theory.cases import Draw
+from attnworks.theory.contract import Between, Finding, Verdict, not_computed, statement
+from attnworks.theory.filling import filled
+from attnworks.theory.lindenstrauss import (
     distortion,
     enough_rows,
     equal_tails,
@@ -24,11 +27,8 @@ from attnworks.linalg.lindenstrauss import (
     tail_exponent,
     union_failure,
 )
-from attnworks.linalg.projection import exact_low_rank, published_rows, sketch_error
-from attnworks.theory.cases import Draw
-from attnworks.theory.contract import Between, Finding, Verdict, not_computed, statement
-from attnworks.theory.filling import filled
 from attnworks.theory.one_head import outputs, weights
+from attnworks.theory.random_projection import exact_low_rank, published_rows, sketch_error
 from attnworks.theory.sides import at_most, both, less, more, same
 from attnworks.theory.together import together
 

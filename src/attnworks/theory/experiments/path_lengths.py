@@ -13,9 +13,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnworks.exam.linalg.residual import relative_residual
-from attnworks.experiments import collapse
-from attnworks.experiments.collapse import check_size
 from attnworks.models.multihead import Observation
+from attnworks.theory.experiments import collapse
+from attnworks.theory.experiments.collapse import check_size
 from attnworks.traces.paths import Hop, Step, path_counts, paths_by_length
 
 

@@ -14,7 +14,7 @@ from scipy.stats import norm
 from torch import Tensor
 
 from attnworks.core.errors import UsageError
-from attnworks.linalg import retrieval
+from attnworks.theory import retrieval
 from tests.helpers import assert_close
 
 SEEDS = st.integers(0, 2**31)

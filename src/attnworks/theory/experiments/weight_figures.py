@@ -8,9 +8,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from attnworks.experiments import projection_error, softmax_gradient, two_keys, word_in_context
-from attnworks.experiments.word_in_context import WORD
-from attnworks.reports.theory import (
+from attnworks.theory.experiments import projection_error, softmax_gradient, two_keys, word_in_context
+from attnworks.theory.experiments.figures import (  # fmt: skip
     BLUE,
     BOUND,
     GREEN,
@@ -25,7 +24,8 @@ from attnworks.reports.theory import (
     plain_ticks,
     save,
     title,
-)  # fmt: skip
+)
+from attnworks.theory.experiments.word_in_context import WORD
 
 # --- two keys ---------------------------------------------------------------------------------------------------------
 

@@ -12,8 +12,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnworks.attention.sketched import sketch_error_formula
-from attnworks.linalg.projection import published_rows, sketch_error
 from attnworks.models.config import whole, within
+from attnworks.theory.random_projection import published_rows, sketch_error
 
 SHARP, DIFFUSE = 4.0, 1.0
 """Standard deviation of the scores."""

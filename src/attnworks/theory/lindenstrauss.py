@@ -13,7 +13,7 @@ from jaxtyping import Float
 from scipy.stats import chi2
 from torch import Generator, Tensor
 
-from attnworks.linalg.projection import check_eps
+from attnworks.theory.random_projection import check_eps
 
 
 def equal_tails(eps: float) -> float:

@@ -7,7 +7,13 @@ import torch
 
 from attnworks.attention.sketched import sketch_error_formula
 from attnworks.core.errors import UsageError
-from attnworks.linalg.projection import exact_low_rank, jl_inner_dim, published_rows, rows_for_error, sketch_error
+from attnworks.theory.random_projection import (
+    exact_low_rank,
+    jl_inner_dim,
+    published_rows,
+    rows_for_error,
+    sketch_error,
+)
 from tests.helpers import assert_close
 
 

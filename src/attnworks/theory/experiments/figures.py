@@ -9,8 +9,8 @@ from typing import Any
 
 from attnworks.core.folders import disk_errors
 from attnworks.core.plotting import need_matplotlib
-from attnworks.experiments import collapse, path_lengths
-from attnworks.experiments.collapse import ALONE, SKIP, WIRINGS
+from attnworks.theory.experiments import collapse, path_lengths
+from attnworks.theory.experiments.collapse import ALONE, SKIP, WIRINGS
 
 BLUE, SKY, GREEN, ORANGE, YELLOW, PINK, GREY = (
     "#0072b2", "#56b4e9", "#009e73", "#d55e00", "#e69f00", "#cc79a7", "#777777",

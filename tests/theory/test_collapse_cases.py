@@ -11,7 +11,7 @@ from torch import Tensor
 from attnworks.core.errors import UsageError
 from attnworks.exam.linalg.bounds import published_bound
 from attnworks.exam.linalg.residual import composite, induced_inf, residual, residual_norm
-from attnworks.linalg.hub import (
+from attnworks.theory.collapse_cases import (
     Hub,
     hub,
     hub_least,

@@ -13,7 +13,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnworks.core.errors import UsageError
-from attnworks.linalg.retrieval import (
+from attnworks.models.config import whole, within
+from attnworks.theory.retrieval import (
     one_head_variance_among,
     one_key_weight,
     simulate_retrieval,
@@ -23,7 +24,6 @@ from attnworks.linalg.retrieval import (
     two_head_variance,
     two_key_weight,
 )
-from attnworks.models.config import whole, within
 
 MOST = 2**27
 """A gigabyte of numbers."""

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnworks.linalg.kernels import (
+from attnworks.theory.kernels import (
     circle,
     circle_integral,
     evaluation_norm,

@@ -17,8 +17,15 @@ from attnworks.attention.softmax import softmax_jacobian
 from attnworks.cli.experiment import experiment
 from attnworks.cli.theory import COMMANDS as THEORY
 from attnworks.core.errors import UsageError
-from attnworks.experiments import collapse, path_lengths, projection_error, softmax_gradient, two_keys, word_in_context
-from attnworks.experiments.collapse import ALONE, SKIP, WIRINGS
+from attnworks.theory.experiments import (
+    collapse,
+    path_lengths,
+    projection_error,
+    softmax_gradient,
+    two_keys,
+    word_in_context,
+)
+from attnworks.theory.experiments.collapse import ALONE, SKIP, WIRINGS
 from tests.test_readme import fenced
 
 GUIDE = "docs/theory.md"

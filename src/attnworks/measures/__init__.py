@@ -1,1 +1,0 @@
-"""Traces to readings, folded over a corpus; one measure, one file."""

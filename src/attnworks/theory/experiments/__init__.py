@@ -1,0 +1,1 @@
+"""The six experiments of the theory: rows, and their pictures."""
