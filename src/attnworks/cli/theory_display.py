@@ -25,9 +25,13 @@ from attnworks.theory.experiments import (
     two_keys,
     word_in_context,
 )
-from attnworks.theory.experiments.collapse import ALONE, SKIP, WIRINGS
-from attnworks.theory.experiments.figures import FIGURES, draw_collapse, draw_paths
-from attnworks.theory.experiments.weight_figures import draw_context, draw_gradient, draw_projection, draw_two_keys
+from attnworks.theory.experiments.collapse import ALONE, SKIP, WIRINGS, draw_collapse
+from attnworks.theory.experiments.figures import FIGURES
+from attnworks.theory.experiments.path_lengths import draw_paths
+from attnworks.theory.experiments.projection_error import draw_projection
+from attnworks.theory.experiments.softmax_gradient import draw_gradient
+from attnworks.theory.experiments.two_keys import draw_two_keys
+from attnworks.theory.experiments.word_in_context import draw_context
 
 
 class Study(NamedTuple):

@@ -6,9 +6,11 @@ Source: Xie 2021, theorem 2.2 (S0.15-S0.20); the rank post (S1.14-S1.16); the bo
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -30,6 +32,23 @@ from attnworks.exam.linalg.spectrum import second_ratio, singular_values
 from attnworks.models.build import build
 from attnworks.models.config import AttentionConfig, PureConfig, whole, within
 from attnworks.models.pure import PureAttention
+from attnworks.theory.experiments.figures import (
+    BLUE,
+    BOUND,
+    GREEN,
+    GREY,
+    LINE,
+    ORANGE,
+    PINK,
+    SKY,
+    SMALL,
+    YELLOW,
+    name_right,
+    note,
+    panels,
+    save,
+    title,
+)
 
 ALONE, SKIP = "attention alone", "skip"
 WIRINGS: dict[str, tuple[str, ...]] = {
@@ -215,3 +234,109 @@ def _median(rows: Iterable[Row]) -> Row:
             value = None
         values[name] = value
     return Row(rows[0].wiring, rows[0].layer, **values)  # pyright: ignore[reportArgumentType]
+
+
+NOISE = 2e-14
+"""Below about 100 eps, differences between tokens are rounding (D7)."""
+
+# --- rank collapse ----------------------------------------------------------------------------------------------------
+
+WIRING_COLOURS = dict(zip(WIRINGS, (ORANGE, YELLOW, PINK, BLUE, SKY, GREEN), strict=True))
+
+
+def draw_collapse(rows: Sequence[Row], options: Options, folder: Path) -> None:
+    """Above, how far apart tokens are, layer by layer, in six wirings; below, what the theorems promise."""
+    figure, ((left, middle, right), below) = panels(2, 3, 4.3, 3.5, folder)
+    ends: dict[str, float] = {}
+    for axis, field, words in (
+        (left, "relative_residual", "relative residual: 0 is all tokens the same"),
+        (middle, "diameter", "largest distance of two tokens"),
+        (right, "second_ratio", "second over first singular value"),
+    ):
+        title(axis, words)
+        axis.set_yscale("log")
+        ends = {name: _fall(axis, _of(rows, name), field, WIRING_COLOURS[name]) for name in WIRINGS}
+        axis.set_xlim(-0.15, options.layers + 0.15)
+        _shade_noise(axis)
+    name_right(right, {name: (end, WIRING_COLOURS[name]) for name, end in ends.items()})
+    for axis, words in zip(
+        below,
+        (
+            "attention alone: distance, and its bounds (D6)",
+            "attention alone: residual, and printed bound",
+            "with skip: distance, and its bounds",
+        ),
+        strict=True,
+    ):
+        title(axis, words)
+        axis.set_xlim(-0.15, options.layers + 0.15)
+        axis.set_xlabel("after layer", fontsize=9.5)
+    _draw_bounds(below[0], _of(rows, ALONE), "diameter", "diameter_bound")
+    _draw_bounds(below[1], _of(rows, ALONE), "residual", "printed_bound")
+    _draw_skip(below[2], _of(rows, SKIP))
+    for axis in (left, middle, right, *below):
+        axis.xaxis.get_major_locator().set_params(integer=True)
+    save(figure, folder)
+
+
+def _of(rows: Sequence[Row], wiring: str) -> list[Row]:
+    return [row for row in rows if row.wiring == wiring]
+
+
+def _noise(row: Row, field: str) -> float:
+    """Below this, a number is rounding: of the state it is measured in, or of one where it is a share."""
+    return max(NOISE, row.rounding) if field in ("diameter", "residual") else NOISE
+
+
+def _fall(axis: Any, rows: Sequence[Row], field: str, colour: str, **more: Any) -> float:
+    """A line that ends where it meets rounding; its last height."""
+    values = [getattr(row, field) for row in rows]
+    last = next((place for place, row in enumerate(rows) if values[place] < _noise(row, field)), len(values) - 1)
+    shown = [max(value, NOISE) for value in values[: last + 1]]
+    axis.plot([row.layer for row in rows[: last + 1]], shown, color=colour, **LINE, **more)
+    return shown[-1]
+
+
+def _shade_noise(axis: Any) -> None:
+    from matplotlib.ticker import NullLocator
+
+    axis.set_ylim(NOISE / 20, max(axis.get_ylim()[1], 5.0))
+    axis.axhspan(NOISE / 20, NOISE, color="#eeeeee", zorder=0)
+    axis.yaxis.set_minor_locator(NullLocator())
+    note(axis, "rounding", axis.get_xlim()[0], NOISE / 4.5, GREY, (4, 0), va="center", path_effects=[])
+
+
+def _bound(axis: Any, rows: Sequence[Row], field: str, colour: str) -> list[tuple[int, float]]:
+    """Dashed, where there is a number; its points."""
+    points = [(row.layer, value) for row in rows if (value := getattr(row, field)) is not None]
+    if points:
+        axis.plot(*zip(*points, strict=True), color=colour, **BOUND)
+    return points
+
+
+def _draw_bounds(axis: Any, rows: Sequence[Row], measured: str, bound: str) -> None:
+    """What was measured, as far as it is above rounding, with its bounds; that from the input may leave the picture."""
+    axis.set_yscale("log")
+    _fall(axis, rows, measured, ORANGE)
+    before = _bound(axis, rows, bound, BLUE)
+    _bound(axis, rows, f"{bound}_from_input", GREY)
+    shown = [
+        (row.layer, getattr(row, measured)) for row in rows if getattr(row, measured) > _noise(row, measured)
+    ] + before
+    axis.set_xlim(right=min(max(layer for layer, _ in shown) + 2, rows[-1].layer) + 0.15)
+    axis.set_ylim(top=max(value for _, value in shown) * 1e6)
+    _shade_noise(axis)
+    names = {"measured": ORANGE, "bound from the layer before": BLUE, "bound from the input alone": GREY}
+    for place, (name, colour) in enumerate(names.items()):
+        axis.annotate(name, (0.02, 0.1 + 0.065 * place), xycoords="axes fraction", color=colour, fontsize=SMALL)
+
+
+def _draw_skip(axis: Any, rows: Sequence[Row]) -> None:
+    axis.plot([row.layer for row in rows], [row.diameter for row in rows], color=BLUE, **LINE)
+    low, high = (_bound(axis, rows, field, GREY) for field in ("skip_low", "skip_high"))
+    if high[-1][1] > 1e3 * rows[0].diameter:
+        axis.set_yscale("log")
+    else:
+        axis.set_ylim(bottom=0)
+    ends = {"at most": (high[-1][1], GREY), "measured": (rows[-1].diameter, BLUE), "at least": (low[-1][1], GREY)}
+    name_right(axis, ends)

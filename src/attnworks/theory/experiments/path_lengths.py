@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
 
 from jaxtyping import Float
@@ -16,6 +17,7 @@ from attnworks.exam.linalg.residual import relative_residual
 from attnworks.models.multihead import Observation
 from attnworks.theory.experiments import collapse
 from attnworks.theory.experiments.collapse import check_size
+from attnworks.theory.experiments.figures import BLUE, GREY, ORANGE, panels, save, title
 from attnworks.traces.paths import Hop, Step, path_counts, paths_by_length
 
 
@@ -80,3 +82,31 @@ def _mean(rows: Sequence[Row]) -> Row:
         return fmean(getattr(row, name) for row in rows)
 
     return Row(rows[0].length, rows[0].count, mean("size"), mean("relative_residual"), mean("missing"))
+
+
+# --- paths ------------------------------------------------------------------------------------------------------------
+
+MOST_NAMED = 13
+"""Most bars that have their numbers above them, and no axis."""
+
+
+def draw_paths(rows: Sequence[Row], options: Options, folder: Path) -> None:
+    """How many paths of each length there are, how much they bring, and how alike they leave the tokens."""
+    figure, ((count, size, spread),) = panels(1, 3, 4.0, 3.5, folder)
+    lengths = [row.length for row in rows]
+    for axis, values, words, colour, form in (
+        (count, [float(row.count) for row in rows], "how many paths", GREY, "{:,.0f}"),
+        (size, [row.size for row in rows], "size of their sum, over that of the output", BLUE, "{:.2g}"),
+        (spread, [row.relative_residual for row in rows], "how different they keep the tokens", ORANGE, "{:.2g}"),
+    ):
+        title(axis, words)
+        bars = axis.bar(lengths, values, color=colour, width=0.72)
+        axis.grid(False)
+        axis.xaxis.get_major_locator().set_params(integer=True)
+        if len(rows) <= MOST_NAMED:
+            numbers = [(form if value < 1e5 else "{:.0e}").format(value) for value in values]
+            axis.bar_label(bars, numbers, fontsize=8, padding=2, color="#444444")
+            axis.set(xticks=lengths, yticks=[])
+            axis.spines["left"].set_visible(False)
+        axis.set_xlabel("layers of attention on the path", fontsize=9.5)
+    save(figure, folder)

@@ -5,7 +5,9 @@ Source: Xie 2021, theorem 2.3 (S0.21, S0.28); D8 for the error that is to be exp
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from jaxtyping import Float
@@ -13,6 +15,20 @@ from torch import Tensor
 
 from attnworks.attention.sketched import sketch_error_formula
 from attnworks.models.config import whole, within
+from attnworks.theory.experiments.figures import (  # fmt: skip
+    BLUE,
+    BOUND,
+    GREEN,
+    GREY,
+    ORANGE,
+    YELLOW,
+    name_right,
+    note,
+    panels,
+    plain_ticks,
+    save,
+    title,
+)
 from attnworks.theory.random_projection import published_rows, sketch_error
 
 SHARP, DIFFUSE = 4.0, 1.0
@@ -111,3 +127,37 @@ def _row(name: str, values: str, P: Tensor, V: Tensor, k: int, options: Options,
         sketch_error_formula(P, V, k).item(),
         (errors <= options.epsilon).double().mean().item(),
     )
+
+
+# --- random projection ------------------------------------------------------------------------------------------------
+
+MAP_COLOURS = {"identity": ORANGE, "sharp softmax": YELLOW, "diffuse softmax": BLUE, "uniform": GREEN}
+
+
+def draw_projection(rows: Sequence[Row], options: Options, folder: Path) -> None:
+    """Relative error against k: dots are measured, with bars from the tenth to the ninetieth percent; lines exact."""
+    figure, (axes,) = panels(1, 2, 5.4, 4.2, folder, sharey=True)
+    for axis, values in zip(axes, MEANS, strict=True):
+        title(axis, f"values {values}")
+        axis.set(xscale="log", yscale="log")
+        for name, colour in MAP_COLOURS.items():
+            found = [row for row in rows if row.values == values and row.attention == name]
+            k = [row.k for row in found]
+            axis.plot(k, [row.expected for row in found], color=colour, linewidth=1.5)
+            axis.plot(k, [row.error for row in found], "o", markersize=4, color=colour)
+            axis.vlines(k, [row.low for row in found], [row.high for row in found], color=colour, linewidth=1)
+        axis.axhline(options.epsilon, color=GREY, **BOUND)
+        axis.axvline(options.published_k, color=GREY, **BOUND)
+        plain_ticks(axis.xaxis, [2**power for power in range(1, (8 * options.tokens).bit_length(), 2)])
+        axis.set_xlabel("dimensions k of the projection", fontsize=9.5)
+    axes[0].set_ylabel("relative error of P V", fontsize=9.5)
+    plain_ticks(axes[0].yaxis, [0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10])
+    for axis, values in zip(axes, MEANS, strict=True):
+        last = [row for row in rows if row.values == values and row.k == max(options.dimensions)]
+        name_right(axis, {row.attention: (row.expected, MAP_COLOURS[row.attention]) for row in last}, gap=0.055)
+    top = axes[0].get_ylim()[1]
+    note(
+        axes[0], f"the printed k = {options.published_k} ", options.published_k, top, GREY, (0, 0), ha="right", va="top"
+    )
+    note(axes[0], f"asked for: {options.epsilon:g}", 2, options.epsilon, GREY, (0, 4))
+    save(figure, folder)

@@ -6,13 +6,25 @@ Source: Conti 2024, section 1.2.3 (S4.46-S4.50), and the scale 1/k of its eq. 5 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
 from attnworks.core.errors import UsageError
 from attnworks.models.config import whole
+from attnworks.theory.experiments.figures import (  # fmt: skip
+    BLUE,
+    GREEN,
+    LINE,
+    ORANGE,
+    name_right,
+    panels,
+    plain_ticks,
+    save,
+    title,
+)
 from attnworks.traces.maps import Row as Sums
 from attnworks.traces.maps import attend_rows, row_statistics
 
@@ -96,3 +108,37 @@ def _row(width: int, name: str, S: torch.Tensor) -> Row:
         (norms < NEARLY_NONE).double().mean().item(),
         found.entropy.mean().item() / math.log(S.shape[-1]),
     )
+
+
+# --- gradient of softmax ----------------------------------------------------------------------------------------------
+
+SCALE_STYLES = {"unscaled": ORANGE, "1/sqrt(k)": BLUE, "1/k": GREEN}
+
+SCALE_NAMES = {"unscaled": "no scale", "1/sqrt(k)": "1/√k", "1/k": "1/k"}
+
+
+def draw_gradient(rows: Sequence[Row], options: Options, folder: Path) -> None:
+    """What softmax lets through, how many rows let nothing through, and how even attention is."""
+    figure, (axes,) = panels(1, 3, 4.2, 3.7, folder)
+    widths = sorted({row.width for row in rows})
+    for axis, field, words in zip(
+        axes,
+        ("median", "share_lost", "entropy"),
+        ("gradient of softmax, median", "rows with a gradient below 0.01", "entropy: 1 is uniform attention"),
+        strict=True,
+    ):
+        title(axis, words)
+        axis.set_xscale("log")
+        ends: dict[str, tuple[float, str]] = {}
+        for scale, colour in SCALE_STYLES.items():
+            values = [getattr(row, field) for row in rows if row.scale == scale]
+            axis.plot(widths, values, color=colour, **LINE)
+            ends[SCALE_NAMES[scale]] = (values[-1], colour)
+        if field == "median":
+            axis.set_yscale("log")
+        else:
+            axis.set_ylim(-0.03, 1.03)
+        plain_ticks(axis.xaxis, widths)
+        axis.set_xlabel("width k of the keys", fontsize=9.5)
+        name_right(axis, ends)
+    save(figure, folder)

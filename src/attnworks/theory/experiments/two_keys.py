@@ -6,7 +6,9 @@ Source: CS224N, attention exploration, (b) to (d) (S2.8-S2.20), with the closed 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from jaxtyping import Float
@@ -14,6 +16,19 @@ from torch import Tensor
 
 from attnworks.core.errors import UsageError
 from attnworks.models.config import whole, within
+from attnworks.theory.experiments.figures import (  # fmt: skip
+    BLUE,
+    BOUND,
+    GREEN,
+    GREY,
+    ORANGE,
+    name_right,
+    note,
+    panels,
+    plain_ticks,
+    save,
+    title,
+)
 from attnworks.theory.retrieval import (
     one_head_variance_among,
     one_key_weight,
@@ -140,3 +155,41 @@ def _row(beta: float, V: Float[Tensor, "n v"], options: Options, source: torch.G
 def _weight(drawn: Float[Tensor, " t"], steady: float, expected: float) -> Weight:
     low, high = drawn.quantile(torch.tensor([0.1, 0.9], dtype=drawn.dtype)).tolist()
     return Weight(float(drawn.mean()), low, high, steady, expected)
+
+
+# --- two keys ---------------------------------------------------------------------------------------------------------
+
+
+def draw_two_keys(rows: Sequence[Row], options: Options, folder: Path) -> None:
+    """Dots are simulated, bands hold eight of ten draws, lines are closed forms."""
+    figure, ((one, two, variance),) = panels(1, 3, 4.5, 3.8, folder)
+    betas = [row.beta for row in rows]
+    title(one, "one head asks for a and b: their weights")
+    title(two, "two heads ask for one each: their weights")
+    title(variance, "variance of the output, over |v_a - v_b|²")
+    for axis in (one, two, variance):
+        axis.set_xscale("log")
+        plain_ticks(axis.xaxis, [beta for beta in (0.5, 1, 2, 4, 8, 16, 32, 64, 128) if betas[0] <= beta <= betas[-1]])
+        axis.set_xlim(betas[0] / 1.1, betas[-1] * 1.1)
+        axis.set_xlabel("length β of the query", fontsize=9.5)
+    for axis, a, b in ((one, "one_a", "one_b"), (two, "two_a", "two_b")):
+        axis.set_ylim(-0.02, 1.02)
+        ends = {}
+        for field, colour, name in ((b, BLUE, "b"), (a, ORANGE, "a, its key varies")):
+            weights = [getattr(row, field) for row in rows]
+            axis.plot(betas, [weight.mean for weight in weights], "o", markersize=4, color=colour)
+            axis.plot(betas, [weight.expected for weight in weights], color=colour, linewidth=1.5)
+            ends[name] = (weights[-1].expected, colour)
+        low, high = ([getattr(getattr(row, a), end) for row in rows] for end in ("low", "high"))
+        axis.fill_between(betas, low, high, color=ORANGE, alpha=0.15, linewidth=0)
+        name_right(axis, ends)
+    note(one, "a in eight of ten draws", betas[-1], 0.0, ORANGE, (-4, 22), ha="right", path_effects=[])
+    spreads = {"one head": ("one_variance", ORANGE), "two heads": ("two_variance", GREEN)}
+    for field, colour in spreads.values():
+        variance.plot(betas, [getattr(row, field) for row in rows], "o", markersize=4, color=colour)
+        variance.plot(betas, [getattr(row, f"{field}_expected") for row in rows], color=colour, linewidth=1.5)
+    variance.axhline(0.25, color=GREY, **BOUND)
+    variance.set_ylim(0, 0.28)
+    ends = {name: (getattr(rows[-1], f"{field}_expected"), colour) for name, (field, colour) in spreads.items()}
+    name_right(variance, {**ends, "a or b by chance": (0.25, GREY)})
+    save(figure, folder)

@@ -3,11 +3,18 @@
 Source: the geometric story of Conti 2024, section 3 (S4.121): a word c between a and b moves towards the one it is
 said with, further in a space that W_q and W_k have deformed for it, and W_v takes it elsewhere. The document has no
 numbers; those here are ours.
+
+Pictures of the theory of one layer: two keys for one query, random projections, gradients, a word in its context.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -17,6 +24,16 @@ from attnworks.attention.contract import Context
 from attnworks.attention.dense import Dense
 from attnworks.attention.mask import Mask
 from attnworks.models.config import within
+from attnworks.theory.experiments.figures import (  # fmt: skip
+    BLUE,
+    GREY,
+    ORANGE,
+    SMALL,
+    note,
+    panels,
+    save,
+    title,
+)
 
 WORD = "bank"
 POINTS = {"river": (-1.0, 0.2), "money": (1.0, 0.2), WORD: (0.1, 0.9)}
@@ -89,3 +106,56 @@ def _row(space: str, words: tuple[str, ...], W_q: Tensor, W_k: Tensor, W_v: Tens
         {word: (x, y) for word, (x, y) in zip(words, (X @ W_v)[0, 0].tolist(), strict=True)},
         (attended.Y[0, 0, at, 0].item(), attended.Y[0, 0, at, 1].item()),
     )
+
+
+# --- a word in its context --------------------------------------------------------------------------------------------
+
+SENTENCE_COLOURS = (BLUE, ORANGE, "#555555")
+
+SPACE_TITLES = {
+    "no maps": "no maps",
+    "W_q and W_k": "W_q and W_k: at whom to look",
+    "W_q, W_k and W_v": "W_v: where to be taken",
+}
+
+
+def draw_context(rows: Sequence[Row], options: Options, folder: Path) -> None:
+    """The words as points, the hull that the word cannot leave, and where each sentence takes it."""
+    figure, (axes,) = panels(1, len(SPACE_TITLES), 4.6, 2.9, folder)
+    for axis, (space, words) in zip(axes, SPACE_TITLES.items(), strict=True):
+        title(axis, words)
+        axis.set(xlim=(-1.65, 1.65), ylim=(-0.7, 1.2), aspect="equal", xticks=[], yticks=[])
+        axis.grid(False)
+        axis.spines[:].set_visible(False)
+        _draw_space(axis, [row for row in rows if row.space == space])
+    note(axes[0], "it cannot leave this triangle", 0.0, 0.2, GREY, (0, 5), ha="center")
+    save(figure, folder)
+
+
+def _draw_space(axis: Any, rows: Sequence[Row]) -> None:
+    points = {word: point for row in rows for word, point in row.values.items()}
+    x, y = points[WORD]
+    middle = fmean(point[0] for point in points.values()), fmean(point[1] for point in points.values())
+    axis.fill(*zip(*points.values(), strict=True), facecolor="#f2f2f2", edgecolor="#cccccc", linewidth=1.0, zorder=0)
+    for word, point in points.items():
+        axis.plot(*point, "o", color="#222222", markersize=6)
+        _beside(axis, word, point, (point[0] - middle[0], point[1] - middle[1]), fontsize=10.5)
+    for row, colour in zip(rows, SENTENCE_COLOURS, strict=True):
+        arrow = {"arrowstyle": "-|>", "color": colour, "linewidth": 1.8, "shrinkA": 5, "shrinkB": 0}
+        axis.annotate("", row.lands, points[WORD], arrowprops=arrow)
+        taken = " + ".join(f"{weight:.0%} {word}" for word, weight in row.weights.items() if word != WORD)
+        if len(row.weights) == 2:
+            along, down = row.lands[0] - x, row.lands[1] - y
+            outwards = (-down, along) if along * (middle[1] - y) - down * (middle[0] - x) < 0 else (down, -along)
+            _beside(axis, f"“{row.sentence}”\n{taken}", row.lands, outwards, fontsize=SMALL, color=colour)
+        else:
+            words = f"“{row.sentence}”: {taken}"
+            axis.annotate(words, (0.5, 0.0), xycoords="axes fraction", fontsize=SMALL, color=colour, ha="center")
+
+
+def _beside(axis: Any, text: str, point: Any, direction: tuple[float, float], **style: Any) -> None:
+    """Text some way from a point, in a direction."""
+    x, y = (9 * part / (math.hypot(*direction) or 1.0) for part in direction)
+    sideways = "center" if abs(x) < 4 else "left" if x > 0 else "right"
+    upright = "center" if abs(y) < 4 else "bottom" if y > 0 else "top"
+    axis.annotate(text, point, (x, y), textcoords="offset points", ha=sideways, va=upright, in_layout=False, **style)
