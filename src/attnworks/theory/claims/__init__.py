@@ -2,6 +2,7 @@
 
 from attnworks.theory.claims import (
     d_closed_forms,
+    d_collapse,
     d_counting,
     d_fits,
     d_numerics,
@@ -12,8 +13,11 @@ from attnworks.theory.claims import (
     s0_projection,
     s0_residuals,
     s0_theorem,
+    s1_collapse,
     s1_paths,
+    s2_averaging,
     s2_copying,
+    s3_fit,
     s3_heads,
     s4_block,
     s4_cost,
@@ -26,11 +30,13 @@ from attnworks.theory.claims import (
     s4_softmax,
     s4_sparse,
     s4_structure,
+    s4_structured_sets,
     s4_words,
 )
 
 __all__ = [
     "d_closed_forms",
+    "d_collapse",
     "d_counting",
     "d_fits",
     "d_numerics",
@@ -41,8 +47,11 @@ __all__ = [
     "s0_projection",
     "s0_residuals",
     "s0_theorem",
+    "s1_collapse",
     "s1_paths",
+    "s2_averaging",
     "s2_copying",
+    "s3_fit",
     "s3_heads",
     "s4_block",
     "s4_cost",
@@ -55,5 +64,6 @@ __all__ = [
     "s4_softmax",
     "s4_sparse",
     "s4_structure",
+    "s4_structured_sets",
     "s4_words",
 ]
