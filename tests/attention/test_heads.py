@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from attnworks.attention.heads import fold_scores, fold_values
-from attnworks.theory.augmented_weights import augment, augment_weight
+from attnworks.theory.claims.s3_heads import augment, augment_weight
 
 H, N, M, E, F, K, V = 2, 3, 5, 7, 11, 13, 17
 

@@ -12,8 +12,7 @@ from click.testing import CliRunner, Result
 
 from attnworks.cli import main
 from attnworks.theory import Verdict, claim, in_order
-from attnworks.theory.contract import CLAIMS
-from attnworks.theory.documents import DOCUMENTS
+from attnworks.theory.contract import CLAIMS, DOCUMENTS
 from tests.exam_helpers import LINES, tiny_folder, write_lines
 
 
@@ -57,7 +56,7 @@ def test_json_has_all_that_is_known_of_a_claim() -> None:
     assert found["verdict"] == "typo" and found["holds"] is False and found["confirmed"] is True
     assert found["stated"]["left"] == finding.left and found["corrected"]["holds"] is True
     assert found["figures"] == dict(finding.figures) and found["seconds"] >= 0
-    assert found["code"].startswith("attnworks/claims/xie")
+    assert found["code"].startswith("attnworks/theory/claims/s0")
 
 
 def test_documents_patterns_and_verdicts() -> None:
@@ -75,7 +74,7 @@ def test_documents_patterns_and_verdicts() -> None:
 @pytest.mark.smoke
 def test_explained() -> None:
     text = " ".join(claims("S0.17", "--explain").stdout.split())
-    for words in ("S0.17 false", "source Xie 2021", "as printed", "✗", "corrected", "✓", "claims/xie", "confirm"):
+    for words in ("S0.17 false", "source Xie 2021", "as printed", "✗", "corrected", "✓", "claims/s0", "confirm"):
         assert words in text, words
     assert "(4β/√(d_{qk}))^{(3^L-1)/2}" in text
 

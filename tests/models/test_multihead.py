@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from attnworks.attention import MECHANISMS, Geometry, Mask
 from attnworks.core.errors import UsageError
 from attnworks.models import AttentionConfig, MultiHead
-from attnworks.theory.augmented_weights import augment, augment_weight
+from attnworks.theory.claims.s3_heads import augment, augment_weight
 from tests.model_helpers import (
     FLOATS,
     Recorder,

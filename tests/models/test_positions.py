@@ -14,7 +14,7 @@ from torch import Tensor
 from attnworks.core.errors import UsageError
 from attnworks.models.config import PositionKind
 from attnworks.models.layers import Positions, frequencies, sinusoid
-from attnworks.theory.positions import shift_matrix
+from attnworks.theory.claims.s4_positions import shift_matrix
 from tests.model_helpers import FLOATS, SOURCE, VOCABULARY, close, randn, tokens, transformer
 
 B, N, D = 3, 5, 14

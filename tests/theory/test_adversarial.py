@@ -19,9 +19,8 @@ from attnworks.exam.linalg.bounds import (
     skip_bounds,
 )
 from attnworks.exam.linalg.residual import composite, induced_inf, induced_one, quasi_norm_constant, residual
-from attnworks.theory.adversary import highest
-from attnworks.theory.cases import Draw
-from attnworks.theory.perturbation import split_logits
+from attnworks.theory.cases import Draw, highest
+from attnworks.theory.collapse_cases import split_logits
 
 HEADS, N, D, K, SCALE = 2, 5, 3, 2, 2**-0.5
 STEPS = 150

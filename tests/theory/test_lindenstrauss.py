@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnworks.core.errors import UsageError
-from attnworks.theory.lindenstrauss import (
+from attnworks.theory.random_projection import (
     distortion,
     enough_rows,
     equal_tails,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from attnworks.attention.softmax import score_range
-from attnworks.theory.perturbation import LARGEST_LEMMA_RANGE, entrywise_gap, row_change, split_logits
+from attnworks.theory.collapse_cases import LARGEST_LEMMA_RANGE, entrywise_gap, row_change, split_logits
 from tests.helpers import assert_close
 
 ROUNDING = 1e-9

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from attnworks.core.errors import UsageError
 from attnworks.models.layers import sinusoid
-from attnworks.theory.positions import least_distance, longest_wavelength, sinusoid_complex
+from attnworks.theory.claims.s4_positions import least_distance, longest_wavelength, sinusoid_complex
 from tests.helpers import assert_close
 
 PAIRS = st.integers(1, 11)

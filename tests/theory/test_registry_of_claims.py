@@ -13,13 +13,10 @@ from pylatexenc.latexwalker import LatexWalker
 
 from attnworks.core.errors import UnknownNameError, UsageError
 from attnworks.theory import Claim, Finding, Verdict, claim, in_order, matching
-from attnworks.theory.checks import check_claims
-from attnworks.theory.citations import citations, cited
-from attnworks.theory.contract import Between, statement
-from attnworks.theory.documents import DOCUMENTS, STATEMENTS
+from attnworks.theory.contract import DOCUMENTS, STATEMENTS, Between, statement
 from attnworks.theory.laws import OF_LAYERS, OF_STACKS
 from attnworks.theory.plain_text import plain
-from attnworks.theory.report import markdown
+from attnworks.theory.report import check_claims, citations, cited, markdown
 from attnworks.theory.sides import same
 from tests.covering import noted
 

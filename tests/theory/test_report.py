@@ -14,11 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnworks.theory import page_data
-from attnworks.theory.checks import check_claims
-from attnworks.theory.contract import Claim, in_order
-from attnworks.theory.documents import DOCUMENTS
-from attnworks.theory.page_data import NOTHING, page_claims, rounded
+from attnworks.theory import report
+from attnworks.theory.contract import DOCUMENTS, Claim, in_order
+from attnworks.theory.report import NOTHING, check_claims, page_claims, rounded
 from attnworks.theory.sides import at_most
 
 ROOT = Path(__file__).parents[2]
@@ -89,7 +87,7 @@ def test_every_formula_is_drawn() -> None:
 @pytest.mark.parametrize("claim", SAMPLE, ids=[claim.id for claim in SAMPLE])
 def test_numbers_are_those_of_the_checks(claim: Claim, monkeypatch: pytest.MonkeyPatch) -> None:
     """Up to the last digit that is shown, since machines round in different ways."""
-    monkeypatch.setattr(page_data, "in_order", lambda: [claim])
+    monkeypatch.setattr(report, "in_order", lambda: [claim])
     (fresh,) = page_claims()
     (shown,) = (shown for shown in SHOWN if shown["id"] == claim.id)
     assert shown["confirmed"] is True
@@ -147,10 +145,10 @@ def test_what_is_no_number_is_a_word() -> None:
 
 def test_a_slack_is_told_where_equal_sides_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     (random,) = check_claims([claim for claim in CLAIMS if claim.id == "S4.18"])
-    monkeypatch.setattr(page_data, "check_claims", lambda claims: [random])
+    monkeypatch.setattr(report, "check_claims", lambda claims: [random])
     (shown,) = page_claims()
     assert shown["stated"]["within"] > abs(shown["stated"]["left"] - shown["stated"]["right"]) > 0
-    assert page_data._sides(at_most(1.0, 2.0, slack=0.5)) == {
+    assert report._sides(at_most(1.0, 2.0, slack=0.5)) == {
         "left": 1, "relation": "<=", "right": 2, "within": None, "holds": True,
     }  # fmt: skip
 
@@ -159,7 +157,7 @@ def test_a_slack_is_told_where_equal_sides_differ(monkeypatch: pytest.MonkeyPatc
 def test_written_to_standard_output(
     arguments: list[str], begins: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(page_data, "page_claims", lambda: ["data"])
+    monkeypatch.setattr(report, "page_claims", lambda: ["data"])
     monkeypatch.setattr("sys.argv", ["attnworks.theory", *arguments])
     runpy.run_module("attnworks.theory", run_name="__main__")
     assert capsys.readouterr().out.startswith(begins)

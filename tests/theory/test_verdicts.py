@@ -6,8 +6,8 @@ import pytest
 
 from attnworks.theory import Verdict, claim
 from attnworks.theory.cases import Draw
+from attnworks.theory.claims.s4_positions import least_distance
 from attnworks.theory.claims.s4_softmax import median_gradients
-from attnworks.theory.positions import least_distance
 
 SAME_SLIP = ("S0.2", "S0.9", "S0.23", "S4.40", "S4.44", "S4.111", "S4.120")
 """A wrong side, order, index or scale in a formula whose right form is true."""

@@ -19,11 +19,11 @@ from attnworks.cli.console import console, print_json, progress_bar, progress_co
 from attnworks.cli.examine_run import passages_of
 from attnworks.core.errors import UsageError
 from attnworks.theory import Verdict, matching
-from attnworks.theory.checks import Checked, check_claims
-from attnworks.theory.documents import DOCUMENTS
+from attnworks.theory.contract import DOCUMENTS
 from attnworks.theory.laws import OF_LAYERS, OF_STACKS
 from attnworks.theory.on_model import Tally, check_on
 from attnworks.theory.plain_text import plain
+from attnworks.theory.report import Checked, check_claims
 from attnworks.theory.sides import Sides
 from attnworks.traces.subject import open_examinee
 

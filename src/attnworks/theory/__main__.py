@@ -4,7 +4,7 @@ import json
 import sys
 
 if sys.argv[1:] == ["--data"]:
-    from attnworks.theory.page_data import page_claims
+    from attnworks.theory.report import page_claims
 
     json.dump(page_claims(), sys.stdout, allow_nan=False)
 else:

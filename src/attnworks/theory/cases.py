@@ -1,10 +1,23 @@
-"""Numbers for a check: float64, from one seed."""
+"""Numbers for a check: float64, from one seed.
+
+Modules of ours with weights from the draw of a check.
+
+Inputs that come as near as possible to breaking a bound, found by gradient ascent.
+
+Minima found by trying everything, for small cases: what a closed form or a search has to reach.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from itertools import combinations, permutations, product
+from typing import TypeVar
+
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
+
+from attnworks.exam.structure.families import assignment, band_mask, block_count, blocks_of
 
 
 class Draw:
@@ -32,3 +45,87 @@ class Draw:
     def orthonormal(self, n: int, d: int) -> Float[Tensor, "n d"]:
         """d <= n orthonormal columns."""
         return torch.linalg.qr(self.normal(n, d)).Q
+
+
+M = TypeVar("M", bound=nn.Module)
+
+
+def filled(draw: Draw, make: Callable[[], M], scale: float = 1.0) -> M:
+    """In float64 and without dropout, every parameter normal; torch's own random state is left alone."""
+    with torch.random.fork_rng(devices=[]):
+        module = make().double().eval().requires_grad_(False)
+    for parameter in module.parameters():
+        parameter.copy_(draw.normal(*parameter.shape, scale=scale))
+    return module
+
+
+def highest(
+    ratio: Callable[..., Float[Tensor, ""]], start: Sequence[Tensor], *, steps: int = 100, rate: float = 0.05
+) -> float:
+    """The largest value of `ratio(*inputs)` seen on the way up from `start`, by Adam, until it is no number.
+
+    ratio    left side over right side of a bound, differentiable; a bound that holds keeps it at one or below
+    """
+    inputs = [tensor.clone().requires_grad_() for tensor in start]
+    climb = torch.optim.Adam(inputs, lr=rate, maximize=True)
+    best = -torch.inf
+    for _ in range(steps):
+        value = ratio(*inputs)
+        if not bool(value.isfinite()):
+            break
+        best = max(best, float(value.detach()))
+        climb.zero_grad()
+        value.backward()
+        climb.step()
+    return best
+
+
+def over_supports(
+    H: Float[Tensor, "n n"], side: int, eps: float, budget: int, power: int
+) -> Float[Tensor, " supports"]:
+    """sum |h - x|^power of the best X = B + E for each choice of `budget` places of E outside of the band."""
+    sizes = H[~band_mask(len(H), side, side)].abs()
+    sums = []
+    for support in combinations(range(len(sizes)), min(budget, len(sizes))):
+        rest = sizes.clone()
+        rest[list(support)] = (rest[list(support)] - eps).clamp_min(0.0)
+        sums.append(rest.pow(power).sum())
+    return torch.stack(sums)
+
+
+def all_maps(n: int) -> Int[Tensor, "m {n}"]:
+    """All n^n maps of n queries to n keys."""
+    return torch.tensor(list(product(range(n), repeat=n)))
+
+
+def all_permutations(n: int) -> Int[Tensor, "m {n}"]:
+    return torch.tensor(list(permutations(range(n))))
+
+
+def all_blocks(n: int) -> Int[Tensor, "m {n}"]:
+    """The maps that are members of Sigma_3."""
+    maps = all_maps(n)
+    return maps[torch.tensor([blocks_of(P) is not None for P in assignment(maps, n)])]
+
+
+def distances(
+    H: Float[Tensor, "n n"], maps: Int[Tensor, "*a n"], eps: float, budget: int | None = None
+) -> Float[Tensor, "*a"]:
+    """sum_ij |h - p - e| of each map, e being h - p clipped to +-eps at the `budget` largest, or everywhere."""
+    D = (H - assignment(maps, H.shape[-1], dtype=H.dtype)).abs().flatten(-2)
+    forgiven = D.clamp_max(eps).sort(-1, descending=True).values[..., :budget]
+    return D.sum(-1) - forgiven.sum(-1)
+
+
+def priced_gains(G: Float[Tensor, "n n"], maps: Int[Tensor, "*a n"], price: float) -> Float[Tensor, "*a"]:
+    """sum_i G_{i tau_i} - price * (number of blocks of two or more rows)."""
+    gains = G.expand(*maps.shape, G.shape[-1]).gather(-1, maps.unsqueeze(-1)).sum((-2, -1))
+    return gains - price * block_count(maps)
+
+
+def outside_in_order(
+    H: Float[Tensor, "n n"], orders: Int[Tensor, "*a n"], side: int, eps: float
+) -> Float[Tensor, "*a"]:
+    """sum of max(|h| - eps, 0) outside of the band, where row i of H is row order_i of the band."""
+    outside = ~band_mask(len(H), side, side)[orders]
+    return ((H.abs() - eps).clamp_min(0.0) * outside).sum((-2, -1))

@@ -1,21 +1,43 @@
-"""Small networks of attention alone for a check, of drawn or given weights."""
+"""Small networks of attention alone for a check, of drawn or given weights.
+
+One head of one sentence through a mechanism, without the axes of batch and heads.
+
+What several claims about rank collapse are checked with: inputs, and shares of bounds, at most one if they hold.
+
+Every single path through a network, for the small ones of a check: what the documents write as a sum.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import product
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnworks.attention import Mask
-from attnworks.exam.linalg.bounds import HeadSizes, diameter, head_sizes
+from attnworks.attention import Context, Mask, Mechanism
+from attnworks.exam.linalg.bounds import (
+    HeadSizes,
+    bound_converges,
+    composite_bound,
+    cubic_bound,
+    diameter,
+    head_sizes,
+    logit_row_range,
+    mean_factor,
+    published_bound,
+    rounding_of_rows,
+)
+from attnworks.exam.linalg.residual import best_row, composite, residual, residual_norm
+from attnworks.exam.linalg.spectrum import numerical_rank, singular_values
 from attnworks.models.config import AttentionConfig, PureConfig
 from attnworks.models.multihead import MultiHead, Observation
 from attnworks.models.pure import PureAttention
 from attnworks.theory.cases import Draw
-from attnworks.traces.paths import Hop, Step
+from attnworks.theory.sides import Sides, same, together
+from attnworks.traces.paths import Hop, Step, paths_by_length
 
 
 class Run(NamedTuple):
@@ -138,3 +160,165 @@ def frozen_attention(n: int, *, layers: int, skip: bool = False) -> Network:
 def _hop(layer: MultiHead, P: Float[Tensor, "1 h n n"]) -> Hop:
     _, _, W_V, W_O = layer.head_first()
     return Hop(lambda: P, W_V, W_O, layer.head_first_biases()[2], layer.b_O)
+
+
+def outputs(
+    mechanism: Mechanism,
+    Q: Float[Tensor, "i k"],
+    K: Float[Tensor, "j k"],
+    V: Float[Tensor, "j v"],
+    *,
+    mask: Mask | None = None,
+    context: Context | None = None,
+) -> Float[Tensor, "i w"]:
+    """Y, as wide as the values that the mechanism makes of V."""
+    return mechanism(Q[None, None], K[None, None], V[None, None], mask, context).Y[0, 0].detach()
+
+
+def weights(
+    mechanism: Mechanism,
+    Q: Float[Tensor, "i k"],
+    K: Float[Tensor, "j k"],
+    V: Float[Tensor, "j v"],
+    *,
+    mask: Mask | None = None,
+    context: Context | None = None,
+) -> Float[Tensor, "i j"]:
+    """P."""
+    P = mechanism(Q[None, None], K[None, None], V[None, None], mask, context, weights=True).P
+    assert P is not None
+    return P[0, 0].detach()
+
+
+def rows_with_a_common_part(draw: Draw, n: int, e: int, spread: float = 1.0) -> Float[Tensor, "n e"]:
+    return 3 * draw.normal(1, e) + spread * draw.normal(n, e)
+
+
+def row_and_column(m: int, n: int) -> tuple[Float[Tensor, "m n"], Float[Tensor, "m n"]]:
+    """A = s 1 e_0^T and B = e_0 1^T with equal composite norms, whose sum is as large as it can be (D3)."""
+    A, B = torch.zeros(2, m, n, dtype=torch.float64).unbind()
+    A[:, 0], B[0] = (n / m) ** 0.5, 1.0
+    return A, B
+
+
+def rank(M: Float[Tensor, "i j"]) -> int:
+    """Singular values above rounding."""
+    return int(numerical_rank(singular_values(M), max(M.shape)))
+
+
+def self_attended(X: Float[Tensor, "n e"], W_QK: Float[Tensor, "e e"]) -> Float[Tensor, "n e"]:
+    """softmax(X W_QK X^T) X, with gradients."""
+    return (X @ W_QK @ X.mT).softmax(-1) @ X
+
+
+def of_row_range(network: Network, X: Float[Tensor, "n e"], row_range: float) -> Network:
+    """The first layer's W_Q so scaled that no row of E has a larger range, E by the mean row or by the best one."""
+    W_Q, W_K, _, _ = network.layers[0].head_first()
+    widest = max(
+        float(logit_row_range(R, W_Q, W_K, network.scale)) for R in (residual(X), X - best_row(X, "composite"))
+    )
+    network.layers[0].W_Q.mul_(row_range / widest)
+    return network
+
+
+def composite_share(network: Network, X: Float[Tensor, "n e"]) -> Float[Tensor, ""]:
+    """The residual of one layer's output over its bound: the least with the constant 4, or from the mean with 8 - 8/n.
+
+    The larger of the two shares.
+    """
+    Y = network.run(X).states[1]
+    of_mean = composite(residual(X)), composite(residual(Y)), mean_factor(torch.tensor(float(len(X))))
+    of_least = residual_norm(X, "composite"), residual_norm(Y, "composite"), 4.0
+    shares = [
+        after / (composite_bound(before, network.sizes[0], network.scale, factor) + len(X) * rounding_of_rows(Y))
+        for before, after, factor in (of_mean, of_least)
+    ]
+    return torch.stack(shares).max()
+
+
+def cubic_share(network: Network, X: Float[Tensor, "n e"]) -> Float[Tensor, ""]:
+    """The diameter of the output over its bound c^{(3^L - 1) / 2} diam^{3^L}."""
+    bound, states = diameter(X), network.run(X).states
+    for sizes in network.sizes:
+        bound = cubic_bound(bound, sizes, network.scale)
+    return diameter(states[-1]) / (bound + rounding_of_rows(*states))
+
+
+def converges_below_one(draw: Draw) -> Sides:
+    """On both sides of c rho^2 = 1: the logarithm of the bound and of c^{-1/2} (c^{1/2} rho)^{3^L}, and where it falls.
+
+    A bound that falls with depth counts one, on the right where it is said to.
+    """
+    c, size = draw.normal(31).exp(), draw.normal(31).exp()
+    rho = (size / c).sqrt()
+    deep, shallow = (
+        torch.stack([published_bound(r, k, layers) for r, k in zip(rho, c, strict=True)]) for layers in (3, 2)
+    )
+    said = torch.stack([bound_converges(r, k) for r, k in zip(rho, c, strict=True)])
+    return same(together(deep.log(), deep < shallow), together(27 / 2 * size.log() - c.log() / 2, said))
+
+
+class PathOf(NamedTuple):
+    """One path: the heads it takes from the first layer on (None: past the layer) and P_path X W_path."""
+
+    heads: tuple[int | None, ...]
+    term: Float[Tensor, "n e"]
+
+    @property
+    def length(self) -> int:
+        return sum(head is not None for head in self.heads)
+
+
+def every_path(
+    X: Float[Tensor, "n e"],
+    maps: Sequence[Float[Tensor, "h n n"]],
+    weights: Sequence[Float[Tensor, "h e e"]],
+    *,
+    skip: bool = False,
+    in_printed_order: bool = False,
+) -> Iterator[PathOf]:
+    """P_L ... P_1 X W_1 ... W_L for all choices of a head per layer; with skip also of none.
+
+    in_printed_order    weights in the order of the maps, W_L ... W_1, as Xie 2021 prints them (S0.9)
+    """
+    choices = [[*range(len(P)), *([None] if skip else [])] for P in maps]
+    for heads in product(*choices):
+        T, order = X, torch.eye(X.shape[-1], dtype=X.dtype)
+        for P, W, head in zip(maps, weights, heads, strict=True):
+            if head is not None:
+                T = P[head] @ T
+                order = W[head] @ order if in_printed_order else order @ W[head]
+        yield PathOf(heads, T @ order)
+
+
+def folded(network: Network) -> tuple[list[Float[Tensor, "h e e"]], list[Float[Tensor, " e"]]]:
+    """W_h = W_V,h W_O,h of all heads and the one bias b of every layer."""
+    parts = [layer.folded() for layer in network.layers]
+    return [W for _, W, _ in parts], [b for _, _, b in parts]
+
+
+def one_bias(
+    weights: Sequence[Float[Tensor, "h e e"]], biases: Sequence[Float[Tensor, " e"]], *, skip: bool
+) -> Float[Tensor, " e"]:
+    """b^T = sum_l b_l^T prod_{m > l} (sum_h W_h^(m) [+ I with skip]), whatever the input and the maps (S0.10, D2)."""
+    total = torch.zeros_like(biases[0])
+    for W, b in zip(weights, biases, strict=True):
+        total = total @ W.sum(0) + b + (total if skip else 0.0)
+    return total
+
+
+def sum_of_paths(network: Network, X: Tensor, maps: list[Tensor], *, in_printed_order: bool = False) -> Tensor:
+    """Every single path, added up, without the bias."""
+    paths = every_path(X, maps, folded(network)[0], skip=network.skip, in_printed_order=in_printed_order)
+    return torch.stack([path.term for path in paths]).sum(0)
+
+
+def with_any_maps(draw: Draw, n: int, e: int, heads: int, layers: int) -> tuple[Network, Tensor, list[Tensor]]:
+    """A network without biases, an input, and maps of any real numbers, which no softmax made."""
+    network = drawn_network(draw, e=e, heads=heads, layers=layers, bias=False)
+    return network, draw.normal(n, e), [draw.normal(heads, n, n) for _ in range(layers)]
+
+
+def frozen_exit(network: Network, X: Tensor, maps: list[Tensor]) -> Tensor:
+    """The output of the network if these are its attention maps."""
+    return paths_by_length(X.unsqueeze(0), network.steps(maps)).sum(0).squeeze(0)

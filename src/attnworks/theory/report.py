@@ -1,14 +1,56 @@
-"""The table of all claims as Markdown: docs/claims.md is `python -m attnworks.theory`."""
+"""The table of all claims as Markdown: docs/claims.md is `python -m attnworks.theory`.
+
+Where the code of the package cites a claim: the way from a row of the table to what implements it.
+
+Run checks, and say what they found as plain data.
+
+All claims with what their checks found, as the page shows them: plain data, formulas still LaTeX.
+"""
 
 from __future__ import annotations
 
+import math
 import re
-from collections import Counter
-from collections.abc import Iterator
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
 
-from attnworks.theory.citations import citations
-from attnworks.theory.contract import Claim, Verdict, in_order
-from attnworks.theory.documents import DOCUMENTS, STATEMENTS
+from attnworks.theory.contract import DOCUMENTS, STATEMENTS, Claim, Finding, Verdict, in_order
+from attnworks.theory.sides import Sides, number
+
+ID = re.compile(r"\b(?:(S[0-4]\.)(\d+)(?:-(?:S[0-4]\.)?(\d+))?|(D)(\d+)(?:-D?(\d+))?)\b")
+
+
+@cache
+def citations() -> dict[str, tuple[str, ...]]:
+    """Id -> the files of the package that cite it, outside the claims and the commands. S4.20-S4.23 cites four."""
+    home = Path(__file__).parents[1]
+    found: dict[str, list[str]] = defaultdict(list)
+    for file in sorted(home.rglob("*.py")):
+        name = file.relative_to(home).as_posix()
+        if name.startswith(("theory/claims/", "cli/")):
+            continue
+        for id in cited(file.read_text(encoding="utf-8")):
+            found[id].append(name)
+    return {id: tuple(names) for id, names in found.items()}
+
+
+def cited(text: str) -> list[str]:
+    """The ids in a text, each once.
+
+    >>> cited("Source: S4.20-S4.22, D6.")
+    ['D6', 'S4.20', 'S4.21', 'S4.22']
+    """
+    ids: set[str] = set()
+    for book, first, last, derived, own_first, own_last in ID.findall(text):
+        low, high = int(first or own_first), int(last or own_last or first or own_first)
+        ids |= {f"{book or derived}{number}" for number in range(low, high + 1)}
+    return sorted(ids)
+
 
 HEAD = rf"""# Claims of the source documents
 
@@ -103,3 +145,101 @@ def _code(claim: Claim) -> str:
         file, _, function = claim.code.partition(":")
         check = [f"[`{function}`]({SOURCE}{file})"]
     return ", ".join(check + [f"[{name}]({SOURCE}attnworks/{name})" for name in citations().get(claim.id, ())]) or "—"
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A claim, what its check found (None where nothing can be computed), and how long that took."""
+
+    claim: Claim
+    finding: Finding | None
+    seconds: float
+
+    @property
+    def confirmed(self) -> bool | None:
+        """Whether the numbers say what the verdict says; None where there are none."""
+        return None if self.finding is None else self.finding.confirms(self.claim.verdict)
+
+    def to_json(self) -> dict[str, Any]:
+        claim, finding = self.claim, self.finding
+        document = DOCUMENTS[claim.document]
+        data: dict[str, Any] = {
+            "id": claim.id,
+            "source": f"{document.author}, {claim.where}",
+            "statement": claim.statement,
+            "verdict": str(claim.verdict),
+            "correction": claim.correction or None,
+            "compares": claim.compares or None,
+            "note": claim.note or None,
+            "not_computed": claim.why_not or None,
+            "code": claim.code,
+            "confirmed": self.confirmed,
+            "holds": None if finding is None else finding.holds,
+        }
+        for name in ("stated", "corrected", "without"):
+            sides: Sides | None = getattr(finding, name, None)
+            data[name] = None if sides is None else sides.to_json()
+        figures = {} if finding is None else finding.figures
+        return {**data, "figures": {name: number(value) for name, value in figures.items()}, "seconds": self.seconds}
+
+
+def check_claims(claims: Iterable[Claim], seed: int = 0) -> Iterator[Checked]:
+    """Check one claim after the other, as the caller asks for them."""
+    for claim in claims:
+        start = time.perf_counter()
+        finding = None if claim.function is None else claim.check(seed)
+        yield Checked(claim, finding, time.perf_counter() - start)
+
+
+DIGITS = 4
+
+NOTHING = 1e-12
+"""What is smaller comes from rounding, and is another number on every machine."""
+
+TELLING = 1e-6
+"""Sides that count as equal though they differ by more than this share of them are shown with their slack."""
+
+
+def page_claims() -> list[dict[str, Any]]:
+    """Every claim in its order, checked with seed 0."""
+    return [_shown(checked) for checked in check_claims(in_order())]
+
+
+def rounded(value: float) -> float | int | str:
+    """Whole numbers as they are, others to four digits, and zero for what is rounding alone.
+
+    >>> rounded(357.6412), rounded(393.0), rounded(2e-16), rounded(float("nan"))
+    (357.6, 393, 0, 'NaN')
+    """
+    if not math.isfinite(value):
+        return number(value)
+    short = value if value.is_integer() else float(f"{value:.{DIGITS - 1}e}")
+    return 0 if abs(short) < NOTHING else int(short) if short.is_integer() else short
+
+
+def _shown(checked: Checked) -> dict[str, Any]:
+    claim, finding = checked.claim, checked.finding
+    data = checked.to_json()
+    for left_out in ("holds", "seconds"):
+        del data[left_out]
+    for name in ("stated", "corrected", "without"):
+        data[name] = _sides(getattr(finding, name, None))
+    figures = {} if finding is None else finding.figures
+    return data | {
+        "verdict": claim.verdict.name.lower().replace("_", " "),
+        "proof": claim.proof or None,
+        "figures": {name: rounded(float(value)) for name, value in figures.items()},
+    }
+
+
+def _sides(sides: Sides | None) -> dict[str, Any] | None:
+    if sides is None:
+        return None
+    telling = sides.relation == "=" and sides.slack > TELLING * max(1.0, abs(sides.left), abs(sides.right))
+    return {
+        "left": rounded(sides.left),
+        "relation": sides.relation,
+        "right": rounded(sides.right),
+        "within": rounded(sides.slack) if telling else None,
+        "holds": sides.holds,
+    }

@@ -1,4 +1,7 @@
-"""Two sides of a statement, computed, and what stands between them."""
+"""Two sides of a statement, computed, and what stands between them.
+
+Several numbers as one side.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from attnworks.core.errors import UsageError
@@ -120,3 +124,11 @@ def _first_of_the_largest(L: Tensor) -> int:
     """The same place however a machine rounds: of entries that are equal to six digits, the first."""
     sizes = L.abs()
     return int((sizes >= (1 - 1e-6) * sizes.max()).int().argmax())
+
+
+def together(*parts: Number) -> Float[Tensor, " n"]:
+    """All entries in a row, in float64, for a statement of several parts that have to hold at once.
+
+    Holds when: the parts are of about one size; what counts as rounding is measured by the largest.
+    """
+    return torch.cat([torch.as_tensor(part, dtype=torch.float64).flatten() for part in parts])

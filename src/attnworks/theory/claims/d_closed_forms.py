@@ -1,16 +1,30 @@
-"""D9: closed forms for the exercises of CS224N."""
+"""D9: closed forms for the exercises of CS224N.
+
+D13: how many parameters a transformer has.
+
+D14: numerical traps of attention, each shown, and our code free of it.
+"""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Annotated
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from attnworks.attention.linear import Linear
+from attnworks.attention.patterns import Window
+from attnworks.attention.softmax import masked_softmax
 from attnworks.core.notation import tolerance
+from attnworks.exam.linalg.residual import composite, induced_inf, induced_one
+from attnworks.models.counting import PUBLISHED, Blueprint
+from attnworks.models.layers import LayerNorm
+from attnworks.reshape.growth.solvers import lowrank_fit
 from attnworks.theory.cases import Draw
 from attnworks.theory.contract import Between, Finding, Verdict, statement
+from attnworks.theory.networks import outputs
 from attnworks.theory.retrieval import (
     attention_weights,
     even_covariances,
@@ -22,7 +36,7 @@ from attnworks.theory.retrieval import (
     two_key_query,
     two_key_weight,
 )
-from attnworks.theory.sides import at_most
+from attnworks.theory.sides import Number, at_most, same, together
 
 
 @statement(
@@ -102,3 +116,130 @@ def _quantiles(T: int) -> Tensor:
 
 def _variance(outputs: Tensor) -> float:
     return float(outputs.var(0, correction=0).sum())
+
+
+@statement(
+    "D13",
+    where="derived",
+    says=(
+        "A decoder of vocabulary $V$, context $C$, width $d$, feed-forward width $f$ and $L$ layers has $Vd + Cd + "
+        "L(4d^2 + 4d + 2df + f + d + 4d) + 2d$ parameters, the last $2d$ for its final norm. An encoder has no final "
+        "norm, and adds two rows of segments, $2d$ for the norm of its embeddings and $d^2 + d$ for its pooler."
+    ),
+    verdict=Verdict.HOLDS,
+    compares="parameters of our blueprint (or of torch's layers), and by the formula",
+)
+def parameters_of_a_stack(
+    draw: Draw,
+    V: Annotated[int, Between(1, 50_257)] = 101,
+    C: Annotated[int, Between(1, 2048)] = 23,
+    d: Annotated[int, Between(1, 512)] = 13,
+    f: Annotated[int, Between(1, 2048)] = 29,
+    L: Annotated[int, Between(1, 5)] = 3,
+) -> Finding:
+    """The layers are those of torch, without memory; heads do not change the number."""
+    of_decoder = Blueprint(
+        vocabulary=V, positions=C, layers=L, d_e=d, d_ff=f, d_attention=d, d_shared=d, final_norm=True
+    )
+    of_encoder = replace(of_decoder, final_norm=False, segments=2, embedding_norm=True, pooler=True)
+    with torch.device("meta"):
+        stack = nn.ModuleList([nn.TransformerEncoderLayer(d, 1, f) for _ in range(L)])
+        decoder = nn.ModuleList([stack, nn.Embedding(V, d), nn.Embedding(C, d), nn.LayerNorm(d)])
+        encoder = nn.ModuleList([decoder, nn.Embedding(2, d), nn.Linear(d, d)])
+    counted = (sum(p.numel() for p in model.parameters()) for model in (decoder, encoder))
+    formula = V * d + C * d + L * (4 * d**2 + 4 * d + 2 * d * f + f + d + 4 * d) + 2 * d
+    formulas = (formula, formula + 2 * d + d**2 + d)
+    ours = (sum(blueprint.count_parameters().values()) for blueprint in (of_decoder, of_encoder))
+    figures = {
+        PUBLISHED[name].title: float(sum(PUBLISHED[name].blueprint.count_parameters().values()))
+        for name in ("gpt-1", "bert-large", "gpt-2-xl", "gpt-3")
+    }
+    return Finding(same(together(*ours, *counted), together(*formulas, *formulas)), figures=figures)
+
+
+Width = Annotated[int, Between(2, 11)]
+
+Trap = tuple[Number, Number]
+"""What the plain formula gives, and ours."""
+
+
+@statement(
+    "D14",
+    where="derived",
+    says=(
+        r"Six traps, and what is right: the gradient of a LayerNorm with $\sigma + \epsilon$ is NaN on a constant row "
+        "(finite), a fully masked row of a softmax is NaN (zero), the denominators of linear attention with signed "
+        r"features vanish (finite outputs), the inverse of $X^\top X$ does not exist for dependent columns (a fit by "
+        r"singular values), $\lVert X \rVert_1 \lVert X \rVert_\infty$ without its root grows with the square of $X$ "
+        r"(with it, with $\lvert X \rvert$), and a window of an even width $w$ has $w + 1$ keys (we count tokens to "
+        "each side)."
+    ),
+    verdict=Verdict.HOLDS,
+    compares="what formulas do, plain and ours (1: fails, 0: does not; growth of the norm; keys of a window), and "
+    "what is said",
+)
+def traps(draw: Draw, n: Width = 5, d: Width = 3, factor: Annotated[int, Between(2, 7)] = 3) -> Finding:
+    """Left: how many of the first four fail plainly and with our code, then growth of the norm and keys, both ways."""
+    failing = (_norm_gradient(n), _masked_row(draw, n), _vanishing_sum(draw, d), _dependent_columns(draw, n, d))
+    plain, ours = (torch.stack([torch.as_tensor(trap[side]).double() for trap in failing]) for side in (0, 1))
+    grown, keys = _growth(draw.normal(n, d), factor), _window_keys(d)
+    return Finding(
+        same(
+            together(plain, ours, *grown, *keys),
+            together(torch.ones(4), torch.zeros(4), factor**2, factor, 2 * d + 1, 2 * d + 1),
+        ),
+        figures={"traps that plain formulas fall into": float(plain.sum()), "and ours": float(ours.sum())},
+    )
+
+
+def _bad(T: Tensor) -> Tensor:
+    return ~T.isfinite().all()
+
+
+def _norm_gradient(d: int) -> Trap:
+    """Of a constant row, where sigma = 0 and its root has no derivative."""
+    plain, ours = (torch.full((1, d), 2.0, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    centred = plain - plain.mean(-1, keepdim=True)
+    (centred / (centred.square().mean(-1, keepdim=True).sqrt() + 1e-5)).sum().backward()
+    LayerNorm(d, "documented").double()(ours).sum().backward()
+    assert plain.grad is not None and ours.grad is not None
+    return _bad(plain.grad), _bad(ours.grad)
+
+
+def _masked_row(draw: Draw, n: int) -> Trap:
+    S, allowed = draw.normal(2, n), torch.tensor([[True], [False]]).expand(2, n)
+    plain, ours = S.masked_fill(~allowed, -torch.inf).softmax(-1), masked_softmax(S, allowed)
+    return _bad(plain), (ours[1] != 0).any()
+
+
+def _vanishing_sum(draw: Draw, d: int) -> Trap:
+    """Features that are the inputs themselves, of a key and its opposite: the similarities sum to zero.
+
+    Of whole numbers, so that they do so exactly, in whichever order a machine adds.
+    """
+    q, k, V = (3 * draw.normal(1, d)).round(), (3 * draw.normal(1, d)).round(), draw.normal(2, d)
+    K = torch.cat([k, -k])
+    f = q @ K.mT
+    return _bad(f @ V / f.sum(-1, keepdim=True)), _bad(outputs(Linear(feature=lambda X: X), q, K, V))
+
+
+def _dependent_columns(draw: Draw, n: int, d: int) -> Trap:
+    """The fit of B = X Z X^T where X has every column twice; whether B is missed by more than rounding."""
+    half = draw.normal(n, d)
+    X = torch.cat([half, half], -1)
+    B = X @ draw.normal(2 * d, 2 * d) @ X.mT
+    inverse = torch.linalg.inv_ex(X.mT @ X).inverse
+    fits = (inverse @ X.mT @ B @ X @ inverse, lowrank_fit(B, X, 2 * d).Z)
+    plain, ours = (~((X @ Z @ X.mT - B).abs().max() < 1e-9 * B.abs().max()) for Z in fits)
+    return plain, ours
+
+
+def _growth(X: Tensor, factor: int) -> Trap:
+    plain, ours = (norm(factor * X) / norm(X) for norm in (lambda X: induced_one(X) * induced_inf(X), composite))
+    return plain, ours
+
+
+def _window_keys(side: int) -> Trap:
+    """Keys of |i - j| <= w / 2 for w = 2 side, and of our window."""
+    places = torch.arange(-2 * side, 2 * side + 1)
+    return (places.abs() <= side).sum(), Window(side).table(1, len(places))[0, 2 * side].sum()

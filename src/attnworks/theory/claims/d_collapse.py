@@ -25,22 +25,22 @@ from attnworks.exam.linalg.bounds import (
     skip_bounds,
 )
 from attnworks.exam.linalg.residual import NORMS, composite, residual_norm, spectral
-from attnworks.theory.adversary import highest
-from attnworks.theory.cases import Draw
+from attnworks.theory.cases import Draw, highest
 from attnworks.theory.claims.d_paths import LINEAR_PROGRAM, Heads, Range, Rows, Spread, Width
-from attnworks.theory.collapse_shares import (
+from attnworks.theory.collapse_cases import entrywise_gap, split_logits
+from attnworks.theory.contract import Between, Finding, Verdict, statement
+from attnworks.theory.networks import (
+    collapsing,
     composite_share,
     cubic_share,
+    drawn_network,
+    given_network,
     of_row_range,
     rank,
     rows_with_a_common_part,
     self_attended,
 )
-from attnworks.theory.contract import Between, Finding, Verdict, statement
-from attnworks.theory.lindenstrauss import union_failure
-from attnworks.theory.networks import collapsing, drawn_network, given_network
-from attnworks.theory.perturbation import entrywise_gap, split_logits
-from attnworks.theory.random_projection import exact_low_rank, jl_inner_dim, rows_for_error, sketch_error
+from attnworks.theory.random_projection import exact_low_rank, jl_inner_dim, rows_for_error, sketch_error, union_failure
 from attnworks.theory.sides import at_most
 
 

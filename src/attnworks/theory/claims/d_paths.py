@@ -14,14 +14,9 @@ from attnworks.exam.linalg.bounds import (
 )
 from attnworks.exam.linalg.residual import NORMS, best_row, composite, quasi_norm_constant, residual_norm
 from attnworks.theory.cases import Draw
-from attnworks.theory.collapse_shares import (
-    row_and_column,
-)
 from attnworks.theory.contract import Between, Finding, Verdict, statement
-from attnworks.theory.networks import drawn_network
-from attnworks.theory.path_sums import every_path, folded, one_bias, sum_of_paths
-from attnworks.theory.sides import at_most, same
-from attnworks.theory.together import together
+from attnworks.theory.networks import drawn_network, every_path, folded, one_bias, row_and_column, sum_of_paths
+from attnworks.theory.sides import at_most, same, together
 from attnworks.traces.paths import Hop, Step, forward_rounding, paths_by_length
 
 Rows = Annotated[int, Between(2, 13)]

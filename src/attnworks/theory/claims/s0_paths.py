@@ -13,8 +13,16 @@ from attnworks.attention.heads import fold_values
 from attnworks.models.multihead import Observation
 from attnworks.theory.cases import Draw
 from attnworks.theory.contract import Between, Finding, Verdict, not_computed, statement
-from attnworks.theory.networks import drawn_network, given_network
-from attnworks.theory.path_sums import every_path, folded, frozen_exit, one_bias, sum_of_paths, with_any_maps
+from attnworks.theory.networks import (
+    drawn_network,
+    every_path,
+    folded,
+    frozen_exit,
+    given_network,
+    one_bias,
+    sum_of_paths,
+    with_any_maps,
+)
 from attnworks.theory.sides import more, same
 from attnworks.traces.paths import path_counts
 

@@ -14,16 +14,15 @@ from attnworks.attention.complexity import Growth, growth
 from attnworks.attention.sketched import sketch_error_formula
 from attnworks.exam.linalg.bounds import diameter, diameter_bound, rounding_of_rows
 from attnworks.theory.cases import Draw
-from attnworks.theory.collapse_shares import rank, rows_with_a_common_part
 from attnworks.theory.contract import Between, Finding, Verdict, not_computed, statement
-from attnworks.theory.lindenstrauss import union_failure
-from attnworks.theory.networks import drawn_network
+from attnworks.theory.networks import drawn_network, rank, rows_with_a_common_part
 from attnworks.theory.random_projection import (
     exact_low_rank,
     jl_inner_dim,
     published_rows,
     rows_for_error,
     sketch_error,
+    union_failure,
 )
 from attnworks.theory.sides import Sides, at_least, at_most, both, same
 

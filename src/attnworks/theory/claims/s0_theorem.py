@@ -18,19 +18,23 @@ from attnworks.exam.linalg.bounds import (
     skip_bounds,
 )
 from attnworks.exam.linalg.residual import composite, induced_one, relative_residual, residual
-from attnworks.theory.adversary import highest
-from attnworks.theory.cases import Draw
+from attnworks.theory.cases import Draw, highest
 from attnworks.theory.collapse_cases import hub, hub_least, hub_mean
-from attnworks.theory.collapse_shares import (
+from attnworks.theory.contract import Between, Finding, Verdict, not_computed, statement
+from attnworks.theory.networks import (
+    Network,
+    collapsing,
     composite_share,
     converges_below_one,
     cubic_share,
+    drawn_network,
+    frozen_attention,
+    given_network,
     of_row_range,
+    rewired,
     rows_with_a_common_part,
     self_attended,
 )
-from attnworks.theory.contract import Between, Finding, Verdict, not_computed, statement
-from attnworks.theory.networks import Network, collapsing, drawn_network, frozen_attention, given_network, rewired
 from attnworks.theory.sides import Sides, at_most, less, same
 
 Rows = Annotated[int, Between(2, 13)]

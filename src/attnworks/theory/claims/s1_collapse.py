@@ -25,18 +25,21 @@ from attnworks.reshape.growth.solvers import lowrank_fit
 from attnworks.theory.cases import Draw
 from attnworks.theory.claims.s1_paths import Pairs, Rows, Sharpness, Width, cancelling, identity
 from attnworks.theory.collapse_cases import signed_head, two_heads
-from attnworks.theory.collapse_shares import (
+from attnworks.theory.contract import Between, Finding, Verdict, not_computed, statement
+from attnworks.theory.networks import (
+    collapsing,
     composite_share,
     converges_below_one,
     cubic_share,
+    drawn_network,
+    frozen_attention,
+    given_network,
     of_row_range,
     rank,
+    rewired,
     rows_with_a_common_part,
 )
-from attnworks.theory.contract import Between, Finding, Verdict, not_computed, statement
-from attnworks.theory.networks import collapsing, drawn_network, frozen_attention, given_network, rewired
-from attnworks.theory.sides import at_least, at_most, less, more, same
-from attnworks.theory.together import together
+from attnworks.theory.sides import at_least, at_most, less, more, same, together
 from attnworks.traces.paths import path_counts, paths_by_length
 
 

@@ -12,13 +12,20 @@ from attnworks.exam.linalg.bounds import diameter, rounding_of_rows
 from attnworks.exam.linalg.spectrum import second_ratio, singular_values
 from attnworks.models.multihead import Observation
 from attnworks.theory.cases import Draw
-from attnworks.theory.collapse_shares import (
+from attnworks.theory.contract import Between, Finding, Verdict, not_computed, statement
+from attnworks.theory.networks import (
+    Network,
+    collapsing,
+    drawn_network,
+    every_path,
+    folded,
+    frozen_attention,
+    frozen_exit,
     rank,
     rows_with_a_common_part,
+    sum_of_paths,
+    with_any_maps,
 )
-from attnworks.theory.contract import Between, Finding, Verdict, not_computed, statement
-from attnworks.theory.networks import Network, collapsing, drawn_network, frozen_attention
-from attnworks.theory.path_sums import every_path, folded, frozen_exit, sum_of_paths, with_any_maps
 from attnworks.theory.sides import at_most, more, same
 from attnworks.traces.paths import path_counts
 

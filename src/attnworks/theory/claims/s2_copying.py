@@ -11,8 +11,7 @@ from torch import Tensor
 from attnworks.attention import Context
 from attnworks.attention.dense import Dense
 from attnworks.attention.softmax import masked_softmax
-from attnworks.theory.adversary import highest
-from attnworks.theory.cases import Draw
+from attnworks.theory.cases import Draw, highest
 from attnworks.theory.contract import Between, Finding, Verdict, statement
 from attnworks.theory.retrieval import (
     attention_weights,

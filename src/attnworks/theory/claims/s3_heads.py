@@ -1,4 +1,7 @@
-"""S3: Burgund, "Attention growing networks", on growing the width of queries and keys."""
+"""S3: Burgund, "Attention growing networks", on growing the width of queries and keys.
+
+Algebra of head-first weights: folding products of a head, and absorbing biases into weights.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from collections.abc import Callable
 from typing import Annotated, NamedTuple, TypeVar
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -16,12 +20,26 @@ from attnworks.models.config import AttentionConfig, PureConfig
 from attnworks.models.multihead import MultiHead
 from attnworks.models.pure import PureAttention
 from attnworks.reshape.growth.solvers import LowRank, lowrank_fit
-from attnworks.theory.adversary import highest
-from attnworks.theory.augmented_weights import augment, augment_weight
-from attnworks.theory.cases import Draw
+from attnworks.theory.cases import Draw, filled, highest
 from attnworks.theory.contract import Between, Finding, Verdict, statement
-from attnworks.theory.filling import filled
 from attnworks.theory.sides import at_least, at_most, less, same
+
+
+def augment(X: Float[Tensor, "*a e"]) -> Float[Tensor, "*a e1"]:
+    """X' = [X | 1], which turns an affine map into a linear one.
+
+    Source: Burgund, remark 1.2.2 (S3.8).
+    """
+    return F.pad(X, (0, 1), value=1.0)
+
+
+def augment_weight(W: Float[Tensor, "*a e k"], b: Float[Tensor, "*a k"]) -> Float[Tensor, "*a e1 k"]:
+    """W' = [W; b^T], so that [X | 1] W' = X W + 1 b^T.
+
+    Source: Burgund, remark 1.2.2 (S3.8). A key bias never changes the softmax; a value bias adds a constant row.
+    """
+    return torch.cat([W, b.unsqueeze(-2)], -2)
+
 
 Module = TypeVar("Module", bound=nn.Module)
 

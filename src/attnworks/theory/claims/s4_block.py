@@ -16,9 +16,8 @@ from attnworks.attention.softmax import entropy
 from attnworks.models import AttentionConfig, MultiHead, PureConfig, build
 from attnworks.models.block import Block, Wiring
 from attnworks.models.layers import FeedForward, LayerNorm
-from attnworks.theory.cases import Draw
+from attnworks.theory.cases import Draw, filled
 from attnworks.theory.contract import Between, Finding, Verdict, statement
-from attnworks.theory.filling import filled
 from attnworks.theory.sides import at_most, more, same
 
 Rows = Annotated[int, Between(1, 13)]

@@ -1,4 +1,7 @@
-"""S4: Conti 2024, section 2.1 on what attention costs (S4.69-S4.72)."""
+"""S4: Conti 2024, section 2.1 on what attention costs (S4.69-S4.72).
+
+S4.38, S4.62-S4.68: the sizes of models, counted from their hyper-parameters.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,12 @@ from torch import Tensor
 from attnworks.attention import Geometry
 from attnworks.attention.dense import Dense
 from attnworks.core.errors import UsageError
-from attnworks.models.counting import PUBLISHED, layer_flops, quadratic_share
+from attnworks.models import preset
+from attnworks.models.counting import PUBLISHED, count_parameters, layer_flops, quadratic_share
 from attnworks.models.layers import Positions
 from attnworks.theory.cases import Draw
 from attnworks.theory.contract import Between, Finding, Verdict, not_computed, statement
-from attnworks.theory.sides import both, more, same
-from attnworks.theory.together import together
+from attnworks.theory.sides import Sides, both, more, same, together
 
 
 @statement(
@@ -110,3 +113,149 @@ not_computed(
     correction="The abstract reports it as an experiment on similar hardware; it is no theorem.",
     why_not="a report of others' experiments",
 )
+
+
+PAPER_BASE = 65_000_000
+"""Parameters of the base model by the 2017 paper."""
+
+WORDS = ("embedding", "positions")
+
+
+@statement(
+    "S4.38",
+    where="§1.2.2",
+    says="In the paper $d = 512$, $k = 64$, $m = 2048$, $H = 8$ and $L = 6$.",
+    verdict=Verdict.HOLDS,
+    correction="With one vocabulary of 37000 for everything and no biases in attention that makes 63.0 million "
+    "parameters; the paper says 65.",
+    compares="parameters by these numbers, and of our base model",
+    heavy=True,
+)
+def base_model(draw: Draw) -> Finding:
+    del draw
+    d, k, m, H, L, vocabulary = 512, 64, 2048, 8, 6, 37_000
+    feed_forward, norm, attention = 2 * d * m + m + d, 2 * d, 4 * d * H * k
+    encoder, decoder = attention + feed_forward + 2 * norm, 2 * attention + feed_forward + 3 * norm
+    count = sum(count_parameters(preset("base")).values())
+    figures = {"heads times their width": float(H * k), "over the number of the paper": count / PAPER_BASE}
+    return Finding(same(L * (encoder + decoder) + vocabulary * d, count), figures=figures)
+
+
+@statement(
+    "S4.62",
+    where="§2",
+    says="Context windows: GPT-4 up to 32000, GPT-3.5 from 4000 to 16000, GPT-3 2000.",
+    verdict=Verdict.CONDITION,
+    correction="If a thousand is 1024: 32768; 4096 and 16385 (one more than that); 2048. Of these the 2048 positions "
+    "of GPT-3 are compared here. There were models with 128k by November 2023.",
+    compares="twice 1024, and positions of GPT-3; without: twice 1000, and positions of GPT-3",
+)
+def context_of_gpt_3(draw: Draw) -> Finding:
+    del draw
+    positions = PUBLISHED["gpt-3"].blueprint.positions
+    return Finding(same(2 * 1024, positions), without=same(2 * 1000, positions))
+
+
+@statement(
+    "S4.63",
+    where="§2, table 1",
+    says="GPT-1, June 2018, 117 million parameters.",
+    verdict=Verdict.HOLDS,
+    correction="12 layers, $d = 768$, 40478 tokens, 512 positions, one matrix for input and output, no final norm. The "
+    "date is not computed.",
+    compares="parameters counted, and stated (to the last digit that is not 0)",
+)
+def gpt_1(draw: Draw) -> Finding:
+    del draw
+    return Finding(_rounded("gpt-1"), figures=_counts("gpt-1"))
+
+
+@statement(
+    "S4.64",
+    where="§2, table 1",
+    says="BERT, October 2018, 340 million parameters.",
+    verdict=Verdict.HOLDS,
+    correction="BERT-large: 24 layers, $d = 1024$, feed-forward 4096, 30522 tokens, 512 positions; rounded to tens of "
+    "millions. The date is not computed.",
+    compares="parameters counted, and stated (to the last digit that is not 0)",
+)
+def bert(draw: Draw) -> Finding:
+    del draw
+    return Finding(_rounded("bert-large"), figures=_counts("bert-large"))
+
+
+@statement(
+    "S4.65",
+    where="§2, table 1",
+    says="GPT-2, February 2019, 1.5 billion parameters.",
+    verdict=Verdict.CONDITION,
+    correction="GPT-2 XL, 48 layers, $d = 1600$, 50257 tokens, 1024 positions, has 1.5 billion without the embedding "
+    "of tokens and positions; all together round to 1.6. The number comes from the 1542 million that its paper counts. "
+    "The date is not computed.",
+    compares="parameters without embeddings, and stated; without: all parameters, and stated",
+    note="The count is 3.8 percent above 1.5 billion, and so not what the number says to its last digit.",
+)
+def gpt_2(draw: Draw) -> Finding:
+    del draw
+    return Finding(_rounded("gpt-2-xl", leave_out=WORDS), without=_rounded("gpt-2-xl"), figures=_counts("gpt-2-xl"))
+
+
+@statement(
+    "S4.66",
+    where="§2, table 1",
+    says="GPT-3, May 2020, 175 billion parameters.",
+    verdict=Verdict.HOLDS,
+    correction=r"96 layers, $d = 12288$, 50257 tokens, 2048 positions; $12 L d^2$ alone is 173.9 billion. The date is "
+    "not computed.",
+    compares="parameters counted, and stated (to the last digit that is not 0)",
+)
+def gpt_3(draw: Draw) -> Finding:
+    del draw
+    shape = PUBLISHED["gpt-3"].blueprint
+    figures = _counts("gpt-3") | {"twelve times layers times width squared": 12.0 * shape.layers * shape.d_e**2}
+    return Finding(_rounded("gpt-3"), figures=figures)
+
+
+@statement(
+    "S4.67",
+    where="§2, table 1",
+    says="LaMDA, January 2022, 137 billion parameters.",
+    verdict=Verdict.CONDITION,
+    correction="Without the embedding: 64 layers, $d = 8192$, gated feed-forward 65536, 128 heads of width 128. With "
+    "32000 tokens it rounds to 138. The date is not computed, and the hyper-parameters are taken as known.",
+    compares="parameters without the embedding, and stated; without: all parameters, and stated",
+    note="The count with the embedding is 0.5 percent above 137 billion, and so not what the number says to its last "
+    "digit.",
+)
+def lamda(draw: Draw) -> Finding:
+    del draw
+    return Finding(_rounded("lamda", leave_out=WORDS), without=_rounded("lamda"), figures=_counts("lamda"))
+
+
+@statement(
+    "S4.68",
+    where="§2, table 1",
+    says="Minerva, June 2022, 540 billion parameters.",
+    verdict=Verdict.HOLDS,
+    correction="That of PaLM: 118 layers, $d = 18432$, 48 heads of width 256 with one key and value for all, gated "
+    "feed-forward $4d$, 256000 tokens. The date is not computed, and the hyper-parameters are taken as known.",
+    compares="parameters counted, and stated (to the last digit that is not 0)",
+)
+def minerva(draw: Draw) -> Finding:
+    del draw
+    return Finding(_rounded("minerva"), figures=_counts("minerva"))
+
+
+def _rounded(name: str, leave_out: tuple[str, ...] = ()) -> Sides:
+    """The count against the stated number, which may be off by half of its last digit that is not 0."""
+    model = PUBLISHED[name]
+    count = sum(count for part, count in model.blueprint.count_parameters().items() if part not in leave_out)
+    digits = str(model.stated)
+    last = 10 ** (len(digits) - len(digits.rstrip("0")))
+    return same(count, model.stated, slack=last / 2)
+
+
+def _counts(name: str) -> dict[str, float]:
+    model = PUBLISHED[name]
+    count = sum(model.blueprint.count_parameters().values())
+    return {"parameters counted": float(count), "over the stated number": count / model.stated}

@@ -13,8 +13,7 @@ from attnworks.attention.dense import Dense
 from attnworks.attention.feature_maps import Elu, FeatureMap, RandomFeatures, Relu, Taylor
 from attnworks.attention.linear import Linear, State
 from attnworks.attention.pooling import Pooling
-from attnworks.theory.adversary import highest
-from attnworks.theory.cases import Draw
+from attnworks.theory.cases import Draw, highest
 from attnworks.theory.contract import Between, Finding, Verdict, statement
 from attnworks.theory.kernels import (
     circle,
@@ -28,9 +27,8 @@ from attnworks.theory.kernels import (
     trigonometric_features,
     trigonometric_kernel,
 )
-from attnworks.theory.one_head import outputs, weights
-from attnworks.theory.sides import at_least, at_most, same
-from attnworks.theory.together import together
+from attnworks.theory.networks import outputs, weights
+from attnworks.theory.sides import at_least, at_most, same, together
 
 Rows = Annotated[int, Between(1, 13)]
 Several = Annotated[int, Between(3, 13)]

@@ -16,21 +16,21 @@ from attnworks.attention.sketched import Sketched, sketch_error_formula
 from attnworks.attention.softmax import scaled_dot
 from attnworks.attention.truncated import Truncated, leading
 from attnworks.exam.linalg.spectrum import cumulative_energy, numerical_rank, rank_for_energy, singular_values
-from attnworks.theory.cases import Draw
+from attnworks.theory.cases import Draw, filled
 from attnworks.theory.contract import Between, Finding, Verdict, not_computed, statement
-from attnworks.theory.filling import filled
-from attnworks.theory.lindenstrauss import (
+from attnworks.theory.networks import outputs, weights
+from attnworks.theory.random_projection import (
     distortion,
     enough_rows,
     equal_tails,
+    exact_low_rank,
+    published_rows,
     shrunk_map,
+    sketch_error,
     tail_exponent,
     union_failure,
 )
-from attnworks.theory.one_head import outputs, weights
-from attnworks.theory.random_projection import exact_low_rank, published_rows, sketch_error
-from attnworks.theory.sides import at_most, both, less, more, same
-from attnworks.theory.together import together
+from attnworks.theory.sides import at_most, both, less, more, same, together
 
 Tokens = Annotated[int, Between(11, 31)]
 Rows = Annotated[int, Between(2, 13)]

@@ -20,9 +20,8 @@ from attnworks.attention.patterns import Global, Window
 from attnworks.attention.window import WindowAttention, window_edges
 from attnworks.theory.cases import Draw
 from attnworks.theory.contract import Between, Finding, Verdict, not_computed, statement
-from attnworks.theory.one_head import outputs
-from attnworks.theory.sides import at_least, at_most, less, more, same
-from attnworks.theory.together import together
+from attnworks.theory.networks import outputs
+from attnworks.theory.sides import at_least, at_most, less, more, same, together
 
 Tokens = Annotated[int, Between(11, 31)]
 Side = Annotated[int, Between(0, 2)]

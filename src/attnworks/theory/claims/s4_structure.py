@@ -27,12 +27,10 @@ from attnworks.exam.structure.families import (
 from attnworks.exam.structure.fits import fit
 from attnworks.exam.structure.projection import renormalised, row_report, small_errors
 from attnworks.exam.structure.search import best_order
-from attnworks.theory.adversary import highest
-from attnworks.theory.cases import Draw
+from attnworks.theory.cases import Draw, highest
 from attnworks.theory.contract import Between, Finding, Verdict, not_computed, statement
-from attnworks.theory.one_head import weights
-from attnworks.theory.sides import Sides, at_most, more, same
-from attnworks.theory.together import together
+from attnworks.theory.networks import weights
+from attnworks.theory.sides import Sides, at_most, more, same, together
 
 F64 = torch.float64
 Rows = Annotated[int, Between(2, 13)]

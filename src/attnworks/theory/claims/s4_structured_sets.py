@@ -22,14 +22,12 @@ from attnworks.models.block import Residual, Wiring
 from attnworks.models.config import AttentionConfig
 from attnworks.models.multihead import MultiHead
 from attnworks.reshape.projection.forms import nearest_mix
-from attnworks.theory import exhaustive_search
-from attnworks.theory.cases import Draw
+from attnworks.theory import cases
+from attnworks.theory.cases import Draw, filled
 from attnworks.theory.claims.s4_structure import F64, Budget, Eps, Many, Rows, Tokens, Width, Window, _one_block
 from attnworks.theory.contract import Between, Finding, Verdict, not_computed, statement
-from attnworks.theory.filling import filled
-from attnworks.theory.one_head import weights
-from attnworks.theory.sides import at_most, more, same
-from attnworks.theory.together import together
+from attnworks.theory.networks import weights
+from attnworks.theory.sides import at_most, more, same, together
 
 
 @statement(
@@ -120,7 +118,7 @@ def nearest_member(
     H = draw.normal(n, n, scale=0.2)
     outside = H[~band_mask(n, 0, 0)].abs()
     free, counted = (project(H, 0, 0, eps, allowed).l1 for allowed in (None, budget))
-    formula, best = (outside - eps).clamp_min(0.0).sum(), exhaustive_search.over_supports(H, 0, eps, budget, 1).min()
+    formula, best = (outside - eps).clamp_min(0.0).sum(), cases.over_supports(H, 0, eps, budget, 1).min()
     return Finding(same(together(free, counted), together(formula, best)))
 
 
@@ -216,11 +214,11 @@ def several_minimisers(draw: Draw, n: Annotated[int, Between(3, 5)] = 3, eps: Ep
     r"""A diagonal, and two entries above $\epsilon$ outside of it, of which one may be an error."""
     H = torch.diag(draw.uniform(n))
     H[0, -1], H[-1, 0] = (float(draw.uniform(1, low=0.3)) + eps for _ in range(2))
-    distances = exhaustive_search.over_supports(H, 0, eps, 1, 1)
+    distances = cases.over_supports(H, 0, eps, 1, 1)
     nearest = project(H, 0, 0, eps, 1)
     minimisers = (distances <= nearest.l1 + 1e-12).sum()
     others = project(H, 0, 0, 0.0).X + draw.uniform(11, n, n, low=-eps, high=eps)
-    squares = exhaustive_search.over_supports(H, 0, eps, 1, 2).sort().values.tolist()
+    squares = cases.over_supports(H, 0, eps, 1, 2).sort().values.tolist()
     u, v = torch.eye(2, dtype=F64)
     return Finding(
         same(minimisers, 1),

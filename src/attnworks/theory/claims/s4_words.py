@@ -14,12 +14,10 @@ from attnworks.attention import Context, Geometry, Mask, MechanismSpec
 from attnworks.attention.softmax import bahdanau_additive
 from attnworks.models import AttentionConfig, RecurrentConfig, TransformerConfig, build
 from attnworks.models.layers import Embedding
-from attnworks.theory.cases import Draw
+from attnworks.theory.cases import Draw, filled
+from attnworks.theory.claims.s4_decoder import Toy, beginnings, trap
 from attnworks.theory.contract import Between, Finding, Verdict, not_computed, statement
-from attnworks.theory.filling import filled
-from attnworks.theory.sides import more, same
-from attnworks.theory.together import together
-from attnworks.theory.toy_model import Toy, beginnings, trap
+from attnworks.theory.sides import more, same, together
 from attnworks.training.objectives.seq2seq import linear_cross_entropy
 
 Vocabulary = Annotated[int, Between(2, 23)]
