@@ -20,9 +20,7 @@ from safetensors.torch import load_model, save_model
 from torch import Tensor
 
 from attnworks.core.timing import interleave
-from attnworks.experiments.classifying import Progress, Settings, count_right, train
 from attnworks.models import AttentionConfig, TransformerConfig
-from attnworks.models.classifier import Classifier, last_real, mean_real
 from attnworks.reshape.contract import Bench
 from attnworks.reshape.heal import heal
 from attnworks.reshape.pruning.prune import LEVELS, Prune, units_of
@@ -31,6 +29,8 @@ from attnworks.reshape.run import Care, carry_out, judge_on, mean_length
 from attnworks.reshape.surgery import without
 from attnworks.reshape.swapping.swap import advise, swapped, whole_layers
 from attnworks.reshape.texts import Texts, from_corpus, from_lines
+from attnworks.studies.classifier import Classifier, last_real, mean_real
+from attnworks.studies.long_range_cell import Progress, Settings, count_right, train
 from attnworks.studies.tasks import TASKS, Task
 from attnworks.text.tokenizers import VocabularyReader
 from attnworks.text.tokens import TextBatch, TokenRow, count_rarity

@@ -15,9 +15,9 @@ import pytest
 import attnworks
 from attnworks.core.errors import FolderError, UsageError, printable
 from attnworks.core.folders import disk_errors, read_file, set_aside
-from attnworks.experiments.kept_results import read_kept
 from attnworks.hf.open import open_pretrained
 from attnworks.reshape.texts import from_lines
+from attnworks.studies.results import read_kept
 from attnworks.text import lines
 from attnworks.text.corpora import open_corpus
 from attnworks.text.passages import from_file

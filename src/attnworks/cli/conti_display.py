@@ -15,9 +15,9 @@ from attnworks.cli.console import console, print_json, progress_console
 from attnworks.cli.train_display import Display, stop_on_signal
 from attnworks.core.errors import FolderError
 from attnworks.core.folders import entries, read_file
-from attnworks.experiments.conti import MAPS, RESULTS, conti
 from attnworks.models.build import PRESETS, preset
-from attnworks.reports.heads import draw_heads
+from attnworks.studies.conti import MAPS, RESULTS, conti
+from attnworks.studies.pictures import draw_heads
 from attnworks.training.events import Watcher
 from attnworks.training.recipe import Recipe
 from attnworks.training.run import Run

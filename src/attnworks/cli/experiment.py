@@ -107,7 +107,7 @@ def conti(models: str, out: Path, as_json: bool, **options: Any) -> None:
     """
     prepare(options["device"], options["threads"], options["seed"])
     from attnworks.cli.conti_display import run_conti
-    from attnworks.experiments.conti import ALL
+    from attnworks.studies.conti import ALL
 
     names = ALL if models == "all" else tuple(name.strip() for name in models.split(","))
     run_conti(out, [_recipe(name, options) for name in names], as_json)
@@ -163,7 +163,7 @@ def long_range(
     prepare("cpu", threads, seed)
     from attnworks.attention.spec import parse_many
     from attnworks.cli.long_range_display import run_long_range
-    from attnworks.experiments.classifying import Settings
+    from attnworks.studies.long_range_cell import Settings
 
     settings = Settings(
         steps=steps, minutes=minutes, length=length, batch=batch, learning_rate=learning_rate, held_out=held_out
@@ -215,7 +215,7 @@ def structure(out: Path, as_json: bool, **options: Any) -> None:
     """
     prepare(options["device"], options["threads"], options["seed"])
     from attnworks.cli.structure_display import run_structure
-    from attnworks.experiments.structure import EIGHT, ONE, STRUCTURED, Settings
+    from attnworks.studies.structure import EIGHT, ONE, STRUCTURED, Settings
 
     recipes = {
         ONE: _recipe(ONE, options),
@@ -272,7 +272,7 @@ def growth(
     """
     prepare("cpu", threads, seed)
     from attnworks.cli.growth_display import run_growth
-    from attnworks.experiments.growth import ALL, Settings
+    from attnworks.studies.growth import ALL, Settings
 
     names = ALL if ways is None else tuple(dict.fromkeys(way.strip() for way in ways.split(",")))
     adds = sorted({_whole_number(part.strip()) for part in add.split(",")})

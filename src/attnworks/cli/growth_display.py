@@ -15,7 +15,7 @@ from attnworks.cli.console import console, print_json, progress_console
 from attnworks.cli.conti_display import NO_PICTURES
 from attnworks.cli.reshape_run import watching
 from attnworks.cli.train_display import stop_on_signal
-from attnworks.experiments.growth import (
+from attnworks.studies.growth import (
     ALL,
     ALONG,
     NARROW,
@@ -32,7 +32,7 @@ from attnworks.experiments.growth import (
     report,
     runs_of,
 )
-from attnworks.reports.growth import draw_growth, draw_parameters, draw_time
+from attnworks.studies.growth_pictures import draw_growth, draw_parameters, draw_time
 
 
 def run_growth(

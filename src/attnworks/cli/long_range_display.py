@@ -13,8 +13,8 @@ from rich.table import Table
 
 from attnworks.cli.console import console, print_json, progress_bar, progress_console
 from attnworks.cli.train_display import stop_on_signal
-from attnworks.experiments.classifying import Cell, Progress, Settings
-from attnworks.experiments.long_range import default_mechanisms, long_range, report
+from attnworks.studies.long_range import default_mechanisms, long_range, report
+from attnworks.studies.long_range_cell import Cell, Progress, Settings
 
 MEGABYTE = 2**20
 

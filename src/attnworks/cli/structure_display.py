@@ -17,10 +17,10 @@ from attnworks.cli.conti_display import NO_PICTURES, check_place
 from attnworks.cli.reshape_run import watching
 from attnworks.cli.train_display import Display, stop_on_signal
 from attnworks.core.folders import read_file
-from attnworks.experiments.conti import MAPS
-from attnworks.experiments.structure import EIGHT, MODELS, ONE, SLOT, Settings, families, structure
-from attnworks.reports.heads import draw_heads
-from attnworks.reports.structure import draw_cost, draw_families, draw_forms
+from attnworks.studies.conti import MAPS
+from attnworks.studies.pictures import draw_heads
+from attnworks.studies.structure import EIGHT, MODELS, ONE, SLOT, Settings, families, structure
+from attnworks.studies.structure_pictures import draw_cost, draw_families, draw_forms
 from attnworks.training.events import Watcher
 from attnworks.training.recipe import Recipe
 from attnworks.training.run import Run

@@ -16,7 +16,7 @@ from attnworks.cli.console import console, print_json
 from attnworks.cli.conti_display import NO_PICTURES
 from attnworks.core.errors import FolderError
 from attnworks.core.folders import entries, new_folder, read_file
-from attnworks.experiments.conti import RESULTS
+from attnworks.studies.conti import RESULTS
 from attnworks.theory.experiments import (
     collapse,
     path_lengths,

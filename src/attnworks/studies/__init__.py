@@ -1,1 +1,1 @@
-"""The documented studies: train models, resume, tables and pictures."""
+"""The documented studies, each one command."""

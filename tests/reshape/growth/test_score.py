@@ -14,21 +14,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attnworks.core.progress import silently
-from attnworks.experiments.recall_study import (
-    D_E,
-    D_FF,
-    D_V,
-    KEYS,
-    PAIRS,
-    VALUES,
-    PairEmbedding,
-    draw,
-    judge,
-    mean_loss,
-    new_model,
-    new_optimiser,
-    train,
-)
 from attnworks.models import AttentionConfig, Transformer, TransformerConfig, build
 from attnworks.models.layers import Output
 from attnworks.reshape.growth import score as growth_score
@@ -47,6 +32,21 @@ from attnworks.reshape.growth.score import (
 from attnworks.reshape.growth.solvers import Found
 from attnworks.reshape.growth.statistics import CHECK, LEARN, SEARCH
 from attnworks.reshape.growth.survey import Survey
+from attnworks.studies.recall import (
+    D_E,
+    D_FF,
+    D_V,
+    KEYS,
+    PAIRS,
+    VALUES,
+    PairEmbedding,
+    draw,
+    judge,
+    mean_loss,
+    new_model,
+    new_optimiser,
+    train,
+)
 from attnworks.text.tokens import TextBatch
 from attnworks.traces.text import Judge
 from attnworks.training.objectives.contract import Outputs

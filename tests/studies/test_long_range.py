@@ -14,11 +14,11 @@ from click.testing import CliRunner
 
 from attnworks.cli import main
 from attnworks.core.errors import FolderError, UnknownNameError, UsageError
-from attnworks.experiments import classifying
-from attnworks.experiments.classifying import Cell, Progress, Settings, classifier, lengths, train_cell, wilson
-from attnworks.experiments.long_range import RESULTS, default_mechanisms, long_range, read_cells
-from attnworks.experiments.step_memory import peak_bytes, peak_of
-from attnworks.models.classifier import Classifier, last_real, mean_real
+from attnworks.studies import long_range_cell
+from attnworks.studies.classifier import Classifier, last_real, mean_real
+from attnworks.studies.long_range import RESULTS, default_mechanisms, long_range, read_cells
+from attnworks.studies.long_range_cell import Cell, Progress, Settings, classifier, lengths, train_cell, wilson
+from attnworks.studies.step_memory import peak_bytes, peak_of
 from attnworks.studies.tasks import TASKS, Batch, Readout, Recall
 from tests.helpers import assert_close
 
@@ -66,11 +66,11 @@ def test_all_mechanisms_start_from_the_same_weights_and_see_the_same_batches(mon
     assert dense.keys() < additive.keys()
     assert all(torch.equal(tensor, additive[name]) for name, tensor in dense.items())
     seen: list[list[torch.Tensor]] = []
-    step = classifying._step
+    step = long_range_cell._step
     for name in ("dense", "bahdanau-additive"):
         seen.append([])
         monkeypatch.setattr(
-            classifying, "_step", lambda model, how, batch: seen[-1].append(batch.tokens) or step(model, how, batch)
+            long_range_cell, "_step", lambda model, how, batch: seen[-1].append(batch.tokens) or step(model, how, batch)
         )
         train_cell("recall", name, 0, TINY)
     assert len(seen[0]) == len(seen[1]) == TINY.steps
@@ -98,7 +98,7 @@ def test_lengths_double_up_to_the_full_one() -> None:
 def rates(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Learning rates of the steps, on a clock of our own: drawing a batch takes three seconds, a step one."""
     clock, seen = SimpleNamespace(now=0.0), list[float]()
-    step, draw = classifying._step, classifying._batch
+    step, draw = long_range_cell._step, long_range_cell._batch
 
     def slow_step(model: Classifier, optimiser: torch.optim.Optimizer, batch: Batch) -> float:
         clock.now += 1
@@ -109,9 +109,9 @@ def rates(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         clock.now += 3
         return draw(*arguments)
 
-    monkeypatch.setattr(classifying, "time", SimpleNamespace(perf_counter=lambda: clock.now))
-    monkeypatch.setattr(classifying, "_step", slow_step)
-    monkeypatch.setattr(classifying, "_batch", slow_draw)
+    monkeypatch.setattr(long_range_cell, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+    monkeypatch.setattr(long_range_cell, "_step", slow_step)
+    monkeypatch.setattr(long_range_cell, "_batch", slow_draw)
     return seen
 
 
@@ -133,13 +133,13 @@ def test_drawing_a_batch_is_no_part_of_a_step() -> None:
 def test_the_learning_rate_falls_with_time_as_with_steps(steps: int, minutes: float | None, rates: list[float]) -> None:
     settings = replace(TINY, steps=steps, minutes=minutes)
     assert train_cell("recall", "dense", 0, settings) is not None
-    rate = classifying.schedule("cosine", settings.learning_rate, steps // 12, steps)
+    rate = long_range_cell.schedule("cosine", settings.learning_rate, steps // 12, steps)
     assert rates == [rate(round(number * steps / 9)) for number in range(9)]
     assert rates[-1] < 0.2 * settings.learning_rate
 
 
 def test_a_loss_that_is_no_number_ends_the_cell(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(classifying, "_step", lambda *_: float("nan"))
+    monkeypatch.setattr(long_range_cell, "_step", lambda *_: float("nan"))
     with pytest.raises(ArithmeticError, match="step 1 of dense on recall: expected a finite loss"):
         train_cell("recall", "dense", 0, TINY)
 
@@ -180,7 +180,7 @@ def test_readouts_look_at_real_tokens_alone() -> None:
 
 @pytest.mark.parametrize("readout", ["mean", "last"])
 def test_padding_changes_no_scores(readout: Readout) -> None:
-    model = Classifier(classifying._config(TASKS["listops"], "dense"), 3, readout).double()
+    model = Classifier(long_range_cell._config(TASKS["listops"], "dense"), 3, readout).double()
     tokens = torch.randint(0, 15, (2, 11))
     longer = torch.cat([tokens, torch.randint(0, 15, (2, 6))], 1)
     padding = (torch.arange(17) < 11).expand(2, -1)

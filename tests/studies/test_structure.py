@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from attnworks.cli import main
-from attnworks.experiments.structure import families
 from attnworks.models.build import PRESETS
+from attnworks.studies.structure import families
 from tests.cli.test_experiment import SMALL
 
 

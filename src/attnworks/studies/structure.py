@@ -23,13 +23,13 @@ from attnworks.exam.examiner import Request
 from attnworks.exam.measures.structure import EPS, FAMILIES
 from attnworks.exam.run import run_examination
 from attnworks.exam.structure import fits as forms
-from attnworks.experiments.conti import MAPS, RESULTS, train_in, write_maps
 from attnworks.models.decoding.translate import translations
 from attnworks.reshape.contract import Bench
 from attnworks.reshape.heads import Head, choose_heads
 from attnworks.reshape.heal import heal
 from attnworks.reshape.projection.project import Project, rise_alone, with_forms
 from attnworks.reshape.run import Care, judge_on, mean_length
+from attnworks.studies.conti import MAPS, RESULTS, train_in, write_maps
 from attnworks.text.pair import Pair
 from attnworks.text.passages import from_pair
 from attnworks.traces.own import own_examinee

@@ -15,9 +15,9 @@ from attnworks.core.folders import write_file
 from attnworks.models.counting import count_parameters
 from attnworks.models.decoding import beam
 from attnworks.models.decoding.translate import NOTHING, decode_sentences, translations
+from attnworks.studies.baseline import dictionary_translations
 from attnworks.text.pair import Pair
 from attnworks.text.vocabulary import BOS, EOS
-from attnworks.training.baseline import dictionary_translations
 from attnworks.training.evaluate import translation_scores
 from attnworks.training.events import Watcher
 from attnworks.training.recipe import Recipe

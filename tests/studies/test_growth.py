@@ -17,9 +17,10 @@ from attnworks.cli import main
 from attnworks.cli.growth_display import once_told
 from attnworks.core.errors import FolderError, UnknownNameError, UsageError
 from attnworks.core.progress import silently
-from attnworks.experiments import growth as study
-from attnworks.experiments.growth import ALL, ALONG, RESULTS, WAYS, Point, Run, Settings, growth, meeting, order
-from attnworks.experiments.recall_study import (
+from attnworks.reshape.growth import score as growth_score
+from attnworks.studies import growth as study
+from attnworks.studies.growth import ALL, ALONG, RESULTS, WAYS, Point, Run, Settings, growth, meeting, order
+from attnworks.studies.recall import (
     KEYS,
     PAIRS,
     QUERIES,
@@ -33,7 +34,6 @@ from attnworks.experiments.recall_study import (
     new_optimiser,
     train,
 )
-from attnworks.reshape.growth import score as growth_score
 from attnworks.training.objectives.contract import Outputs
 from tests.helpers import assert_close
 

@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from attnworks.core.errors import UsageError
-from attnworks.experiments.step_memory import peak_bytes
 from attnworks.models import AttentionConfig, TransformerConfig
-from attnworks.models.classifier import Classifier
+from attnworks.studies.classifier import Classifier
+from attnworks.studies.step_memory import peak_bytes
 from attnworks.studies.tasks import TASKS, Batch, Task
 from attnworks.training.loop import DivergedError, schedule
 

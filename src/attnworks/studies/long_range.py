@@ -14,8 +14,8 @@ import torch
 
 from attnworks.core.errors import UsageError
 from attnworks.core.folders import write_file
-from attnworks.experiments.classifying import Cell, Progress, Settings, classifier, lengths, train_cell
-from attnworks.experiments.kept_results import read_kept
+from attnworks.studies.long_range_cell import Cell, Progress, Settings, classifier, lengths, train_cell
+from attnworks.studies.results import read_kept
 from attnworks.studies.tasks import TASKS
 
 RESULTS, FORMAT = "results.json", 1

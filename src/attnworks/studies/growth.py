@@ -24,9 +24,6 @@ from attnworks.core.errors import FolderError, UsageError
 from attnworks.core.folders import write_file
 from attnworks.core.progress import Watch, silently
 from attnworks.core.registry import unknown_name
-from attnworks.experiments.growth_baselines import method_of
-from attnworks.experiments.kept_results import read_kept
-from attnworks.experiments.recall_study import draw, judge, mean_loss, new_model, new_optimiser, train
 from attnworks.models import Transformer
 from attnworks.models.anatomy import attention_layers, heads_of
 from attnworks.reshape.growth.apply import Place, grown
@@ -34,6 +31,9 @@ from attnworks.reshape.growth.grow import look_around, settle
 from attnworks.reshape.growth.places import NoBottleneckError, Spot
 from attnworks.reshape.growth.survey import Survey
 from attnworks.reshape.surgery import anatomy_of
+from attnworks.studies.growth_baselines import method_of
+from attnworks.studies.recall import draw, judge, mean_loss, new_model, new_optimiser, train
+from attnworks.studies.results import read_kept
 
 RESULTS, FORMAT = "results.json", 2
 NONE, SCRATCH = "none", "from-scratch"

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from attnworks.core.folders import disk_errors
 from attnworks.core.plotting import need_matplotlib
-from attnworks.experiments.growth import ALL, ALONG, NARROW, NONE, SCRATCH, WIDEST, Run, Settings, name_of, runs_of
+from attnworks.studies.growth import ALL, ALONG, NARROW, NONE, SCRATCH, WIDEST, Run, Settings, name_of, runs_of
 
 STYLES: dict[str, dict[str, Any]] = {
     "fisher": {"color": "#0072b2", "linewidth": 2.4},

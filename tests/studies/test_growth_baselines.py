@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from attnworks.core.errors import UnknownNameError, UsageError
-from attnworks.experiments.growth import WAYS
-from attnworks.experiments.growth_baselines import BASELINES, method_of
 from attnworks.models.folder import fingerprint
 from attnworks.reshape.growth.apply import Rewritten, grown
 from attnworks.reshape.growth.grow import Grow, difference, settle
 from attnworks.reshape.growth.methods import METHODS, refit_steps
 from attnworks.reshape.growth.places import read_places
 from attnworks.reshape.growth.survey import Survey
+from attnworks.studies.growth import WAYS
+from attnworks.studies.growth_baselines import BASELINES, method_of
 from tests.helpers import assert_close
 from tests.reshape.growth.growth_helpers import growing_bench, survey_of
 from tests.reshape.reshape_helpers import D_E

@@ -1,1 +1,0 @@
-"""The documented studies, each one command."""
