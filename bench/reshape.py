@@ -29,8 +29,7 @@ from attnworks.reshape.run import Care, carry_out, judge_on, mean_length
 from attnworks.reshape.surgery import without
 from attnworks.reshape.swapping.swap import advise, swapped, whole_layers
 from attnworks.reshape.texts import Texts, from_corpus, from_lines
-from attnworks.studies.classifier import Classifier, last_real, mean_real
-from attnworks.studies.long_range_cell import Progress, Settings, count_right, train
+from attnworks.studies.long_range_cell import Classifier, Progress, Settings, count_right, last_real, mean_real, train
 from attnworks.studies.tasks import TASKS, Task
 from attnworks.text.tokenizers import VocabularyReader
 from attnworks.text.tokens import TextBatch, TokenRow, count_rarity

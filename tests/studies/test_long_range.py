@@ -15,10 +15,21 @@ from click.testing import CliRunner
 from attnworks.cli import main
 from attnworks.core.errors import FolderError, UnknownNameError, UsageError
 from attnworks.studies import long_range_cell
-from attnworks.studies.classifier import Classifier, last_real, mean_real
 from attnworks.studies.long_range import RESULTS, default_mechanisms, long_range, read_cells
-from attnworks.studies.long_range_cell import Cell, Progress, Settings, classifier, lengths, train_cell, wilson
-from attnworks.studies.step_memory import peak_bytes, peak_of
+from attnworks.studies.long_range_cell import (
+    Cell,
+    Classifier,
+    Progress,
+    Settings,
+    classifier,
+    last_real,
+    lengths,
+    mean_real,
+    peak_bytes,
+    peak_of,
+    train_cell,
+    wilson,
+)
 from attnworks.studies.tasks import TASKS, Batch, Readout, Recall
 from tests.helpers import assert_close
 

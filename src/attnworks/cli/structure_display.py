@@ -18,9 +18,8 @@ from attnworks.cli.reshape_run import watching
 from attnworks.cli.train_display import Display, stop_on_signal
 from attnworks.core.folders import read_file
 from attnworks.studies.conti import MAPS
-from attnworks.studies.pictures import draw_heads
+from attnworks.studies.pictures import draw_cost, draw_families, draw_forms, draw_heads
 from attnworks.studies.structure import EIGHT, MODELS, ONE, SLOT, Settings, families, structure
-from attnworks.studies.structure_pictures import draw_cost, draw_families, draw_forms
 from attnworks.training.events import Watcher
 from attnworks.training.recipe import Recipe
 from attnworks.training.run import Run

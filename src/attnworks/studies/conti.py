@@ -1,11 +1,14 @@
 """Conti's experiment: one-layer transformers with 1 and with 8 heads, side by side with the recurrent models.
 
 Source: Conti 2024, section 3.1 (S4.129): word-level vocabulary, 20 epochs, one encoder and one decoder layer.
+
+What can be had without attention: a word-for-word dictionary.
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,7 +18,6 @@ from attnworks.core.folders import write_file
 from attnworks.models.counting import count_parameters
 from attnworks.models.decoding import beam
 from attnworks.models.decoding.translate import NOTHING, decode_sentences, translations
-from attnworks.studies.baseline import dictionary_translations
 from attnworks.text.pair import Pair
 from attnworks.text.vocabulary import BOS, EOS
 from attnworks.training.evaluate import translation_scores
@@ -23,6 +25,25 @@ from attnworks.training.events import Watcher
 from attnworks.training.recipe import Recipe
 from attnworks.training.run import Run
 from attnworks.training.trained import Trained, open_run
+
+
+def dictionary_translations(train: Sequence[Pair], sentences: Sequence[Sequence[str]]) -> list[list[str]] | None:
+    """Each word by the word it is most often aligned to in `train`, or by nothing if that is more frequent.
+
+    None where the pairs carry no alignment. Words never seen stay as they are.
+    """
+    aligned: defaultdict[str, Counter[str | None]] = defaultdict(Counter)
+    for pair in train:
+        if pair.truth is None:
+            return None
+        partners: defaultdict[int, list[int]] = defaultdict(list)
+        for source, target in pair.truth.alignment:
+            partners[source].append(target)
+        for position, word in enumerate(pair.source):
+            aligned[word].update([pair.target[other] for other in partners[position]] or [None])
+    best = {word: counts.most_common(1)[0][0] for word, counts in aligned.items()}
+    return [[other for word in sentence if (other := best.get(word, word)) is not None] for sentence in sentences]
+
 
 DOCUMENTED = ("conti-1h", "conti-8h")
 ALL = (*DOCUMENTED, "lstm-plain", "lstm-dot", "lstm-multiplicative", "lstm-additive")

@@ -1,24 +1,94 @@
-"""One cell of the long-range table: a small classifier with one mechanism, trained and tested on one task."""
+"""One cell of the long-range table: a small classifier with one mechanism, trained and tested on one task.
+
+One label for a whole sequence: an encoder, a place to read from, and a linear map.
+
+How much memory a computation holds at its worst moment.
+"""
 
 from __future__ import annotations
 
+import json
 import math
+import os
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import accumulate
+from operator import itemgetter
+from pathlib import Path
 from statistics import NormalDist, median
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
 
 from attnworks.core.errors import UsageError
 from attnworks.models import AttentionConfig, TransformerConfig
-from attnworks.studies.classifier import Classifier
-from attnworks.studies.step_memory import peak_bytes
+from attnworks.models.config import TransformerConfig
+from attnworks.models.layers import Output
+from attnworks.models.transformer import Transformer
 from attnworks.studies.tasks import TASKS, Batch, Task
+from attnworks.studies.tasks.contract import Readout
 from attnworks.training.loop import DivergedError, schedule
+
+
+def peak_bytes(run: Callable[[], object]) -> int:
+    """Most bytes of CPU tensors that `run` holds at once, above those that were there before.
+
+    torch's profiler logs every block that its allocator gives out or takes back, also inside kernels; the highest
+    running sum is the peak. Unlike the resident size of the process, it does not depend on what malloc keeps for later
+    or on what ran before. What libraries take besides torch's allocator is not seen: `attnworks.attention.benchmark.memory` sees it,
+    as is due among rival libraries, but needs a process for each run and counts in pages; here cells repeat exactly.
+    """
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or the profiler writes to standard error
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as log:
+        run()
+    with tempfile.TemporaryDirectory() as folder:
+        log.export_chrome_trace(str(Path(folder) / "trace.json"))
+        events = json.loads((Path(folder) / "trace.json").read_text())["traceEvents"]
+    return peak_of((event["ts"], event["args"]["Bytes"]) for event in events if event["name"] == "[memory]")
+
+
+def peak_of(changes: Iterable[tuple[float, int]]) -> int:
+    """The highest running sum of (moment, bytes); what has one moment counts in the order in which it was logged."""
+    return max(accumulate((size for _, size in sorted(changes, key=itemgetter(0))), initial=0))
+
+
+class Classifier(nn.Module):
+    """scores = M r + b, where r is the mean of the encoder's real positions ("mean") or its last real one ("last").
+
+    Holds when: every sequence has a real token, and its real tokens come first.
+    """
+
+    def __init__(self, config: TransformerConfig, classes: int, readout: Readout = "mean") -> None:
+        super().__init__()
+        self.encoder = Transformer(config)
+        self.readout = readout
+        self.output = Output(classes, config.d_e, bias=True)
+
+    def forward(
+        self, tokens: Int[Tensor, "b n"], padding: Bool[Tensor, "b n"] | None = None
+    ) -> Float[Tensor, "b classes"]:
+        X = self.encoder.encode(tokens, padding)
+        return self.output(last_real(X, padding) if self.readout == "last" else mean_real(X, padding))
+
+
+def mean_real(X: Float[Tensor, "b n e"], padding: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b e"]:
+    if padding is None:
+        return X.mean(1)
+    share = padding.to(X.dtype) / padding.sum(1, keepdim=True)
+    return torch.einsum("bn,bne->be", share, X)
+
+
+def last_real(X: Float[Tensor, "b n e"], padding: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b e"]:
+    if padding is None:
+        return X[:, -1]
+    return X[torch.arange(len(X), device=X.device), padding.sum(1) - 1]
+
 
 LAYERS, WIDTH, HEADS, HIDDEN = 2, 64, 4, 128
 FIRST_LENGTH, GROWING = 16, 0.6

@@ -1,11 +1,17 @@
-"""Attention maps as pictures: one panel per head, with the right words on both axes."""
+"""Attention maps as pictures: one panel per head, with the right words on both axes.
+
+Pictures of structure in attention: families, heads beside their nearest form, and what projecting heads costs.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from attnworks.core.plotting import need_matplotlib
+from attnworks.exam.structure import families
 
 
 def draw_heads(trace: dict[str, Any], slot: str, path: Path) -> None:
@@ -46,3 +52,111 @@ _TITLES = {
     "dec": "Decoder self-attention: a word read (row) looks at words before it",
     "cross": "Cross-attention: to write the next word, the decoder (row) looks at source words",
 }
+
+
+WEIGHTS: dict[str, Any] = {"cmap": "viridis", "vmin": 0.0, "vmax": 1.0}
+
+COLOURS = {"after": "#d55e00", "healed": "#0072b2"}
+
+POINTS: dict[str, Any] = {"marker": "o", "markersize": 5, "linewidth": 1.6}
+
+
+def draw_families(path: Path, n: int = 12, seed: int = 0) -> None:
+    """A member of each family, and one of Sigma_3 with a sparse error.
+
+    Source: in the manner of Conti 2024, figures 13 to 15.
+    """
+    need_matplotlib(path)
+    from matplotlib.figure import Figure
+
+    draw = torch.Generator().manual_seed(seed)
+    blocks = families.column_blocks(n, families.blocks_around(n, (3, 8), (5, 4)))
+    errors = 0.1 * (2 * torch.rand(n, n, generator=draw) - 1) * (torch.rand(n, n, generator=draw) < 0.1)
+    panels = {
+        "$\\Sigma_1$: each token itself": families.identity(n),
+        "$\\Sigma_2$: a band with dropout": families.sample_band(n, 2, 2, 0.3, draw),
+        "$\\Sigma_3$: tokens 3 and 8, seen from around": blocks,
+        "$\\Sigma_3$ with a sparse error": (blocks + errors).clamp(0, 1),
+    }
+    figure = Figure(figsize=(3.1 * len(panels), 3.3))
+    for axis, (title, matrix) in zip(figure.subplots(1, len(panels)), panels.items(), strict=True):
+        axis.imshow(matrix.numpy(), **WEIGHTS)
+        axis.set_title(title, fontsize=9)
+        _plain(axis)
+    figure.supylabel("query", fontsize=9)
+    figure.supxlabel("key", fontsize=9)
+    figure.tight_layout()
+    figure.savefig(path, dpi=150, bbox_inches="tight")
+
+
+def draw_forms(heads: list[list[list[float]]], example: dict[str, Any], path: Path) -> None:
+    """Each head on one sentence, its nearest structured form, the error of at most eps, and what neither explains.
+
+    Source: in the manner of Conti 2024, figure 13, for real heads.
+    """
+    need_matplotlib(path)
+    from matplotlib.figure import Figure
+
+    tokens, side = example["tokens"], 0.5 + 0.16 * len(example["tokens"])
+    figure = Figure(figsize=(4.2 * side + 1.5, len(heads) * (side + 0.25)))
+    panels = figure.subplots(len(heads), 4, squeeze=False)
+    limits = [WEIGHTS, WEIGHTS, _about_zero(0.04), _about_zero(1.0)]
+    forms = zip(heads, example["forms"], example["P"], example["E"], strict=True)
+    for row, (weights, name, form, error) in enumerate(forms):
+        H, P, E = (torch.tensor(part) for part in (weights, form, error))
+        left = float((H - P - E).abs().sum() / len(H))
+        titles = (f"enc.0.{row}", f"nearest: {name}", "error up to ε", f"left over: {left:.2f} a row")
+        for axis, matrix, title, limit in zip(panels[row], (H, P, E, H - P - E), titles, limits, strict=True):
+            axis.imshow(matrix.numpy(), **limit)
+            axis.set_title(title, fontsize=8)
+            _plain(axis)
+            if row == len(heads) - 1:
+                axis.set_xticks(range(len(tokens)), tokens, rotation=90, fontsize=6)
+        panels[row][0].set_yticks(range(len(tokens)), tokens, fontsize=6)
+    figure.tight_layout()
+    figure.savefig(path, dpi=130, bbox_inches="tight")
+
+
+def draw_cost(report: dict[str, Any], path: Path) -> None:
+    """BLEU against the number of heads in structured forms, at once and healed, with models trained otherwise."""
+    need_matplotlib(path)
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 3.9))
+    axis = figure.subplots()
+    counts = range(len(report["projected"]))
+    for key, label in (("bleu", "after"), ("healed_bleu", "healed")):
+        scores = [row[key] for row in report["projected"]]
+        axis.plot(counts, scores, color=COLOURS[label], label=_LABELS[label], **POINTS)
+    for name, style in (("conti-1h", ":"), ("conti-8h-structured", "--")):
+        if name in report["models"]:
+            axis.axhline(
+                report["models"][name]["bleu"], color="#555555", linestyle=style, linewidth=1.1, label=_LABELS[name]
+            )
+    axis.set_xlabel("encoder heads in structured forms, those first that cost least")
+    axis.set_ylabel("BLEU")
+    axis.set_xticks(list(counts))
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(frameon=False, fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path, dpi=150, bbox_inches="tight")
+
+
+_LABELS = {
+    "after": "at once",
+    "healed": "after healing",
+    "conti-1h": "one head, trained as usual",
+    "conti-8h-structured": "all self-attention structured from the start",
+}
+
+
+def _about_zero(most: float) -> dict[str, Any]:
+    return {"cmap": "RdBu_r", "vmin": -most, "vmax": most}
+
+
+def _plain(axis: Any) -> None:
+    axis.set_xticks([])
+    axis.set_yticks([])
+    axis.tick_params(length=0)
+    for side in axis.spines.values():
+        side.set_visible(False)
