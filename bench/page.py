@@ -26,8 +26,8 @@ from playwright.sync_api import Browser, sync_playwright
 
 from attnworks.api import examine
 from attnworks.hf.open import open_pretrained
-from attnworks.reports.page.contents import Exam
-from attnworks.reports.page.writing import write_report
+from attnworks.page.contents import Exam
+from attnworks.page.file import write_report
 from attnworks.text.readers.grammar import grammar_passages
 
 QUIET = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update")

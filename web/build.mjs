@@ -1,10 +1,10 @@
-/** Bundles src/ into the package: page.js and page.css beside attnworks.reports.page. `--out DIR` for elsewhere. */
+/** Bundles src/ into the package: page.js and page.css beside attnworks.page. `--out DIR` for elsewhere. */
 import { build } from "esbuild";
 import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
 
 const here = fileURLToPath(new URL(".", import.meta.url));
-const { values } = parseArgs({ options: { out: { type: "string", default: `${here}../src/attnworks/reports/page` } } });
+const { values } = parseArgs({ options: { out: { type: "string", default: `${here}../src/attnworks/page` } } });
 
 await build({
   absWorkingDir: here,

@@ -11,7 +11,7 @@ import { parseArgs } from "node:util";
 
 const here = fileURLToPath(new URL(".", import.meta.url));
 const { values } = parseArgs({
-  options: { out: { type: "string", default: `${here}../src/attnworks/reports/page/claims.json` } },
+  options: { out: { type: "string", default: `${here}../src/attnworks/page/claims.json` } },
 });
 
 const TEXTS = ["statement", "correction", "compares", "note", "not_computed", "proof"];

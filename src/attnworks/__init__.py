@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from attnworks.exam.compare import compare
     from attnworks.exam.folder import read_exam
     from attnworks.models import build, preset
-    from attnworks.reports.page import report
+    from attnworks.page import report
 
 __all__ = [
     "__version__",
@@ -43,7 +43,7 @@ _HOME = {
     "load": "api",
     "preset": "models",
     "read_exam": "exam.folder",
-    "report": "reports.page",
+    "report": "page",
     "save": "api",
 }
 

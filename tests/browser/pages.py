@@ -14,7 +14,7 @@ from tokenizers import AddedToken
 from attnworks.api import examine
 from attnworks.exam.examination import Examination, Pin
 from attnworks.exam.reading import Reading, Readings
-from attnworks.reports.page import Exam, Sentence, page_contents, page_html
+from attnworks.page import Exam, Sentence, page_contents, page_html
 from attnworks.reshape.receipt import Change, Figures, Healing, Losses, LossesAtLength, Receipt
 from attnworks.text.passages import Passage, Side
 from tests.exam_helpers import LINES, PAIRS, save_model, tiny_tokenizer

@@ -9,18 +9,18 @@ from playwright.sync_api import expect
 
 from attnworks.api import examine
 from attnworks.exam.examination import Examination
-from attnworks.reports.page.writing import write_report
+from attnworks.page.file import write_report
+from attnworks.page.server.start import open_live
 from attnworks.reshape.history import Place, write_outcome
 from attnworks.reshape.pruning.prune import Prune
 from attnworks.reshape.run import carry_out
 from attnworks.reshape.texts import from_texts as split
-from attnworks.serve.starting import open_live
 from attnworks.text.passages import from_texts
 from attnworks.traces.subject import open_examinee
 from tests.browser.conftest import Open
 from tests.browser.pages import tiny_exam
 from tests.exam_helpers import LINES
-from tests.serve.serving import TOKEN, serving
+from tests.page.server.serving import TOKEN, serving
 
 
 class Pruned:

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Locator, expect
 from tests.browser.conftest import Open
 from tests.browser.pages import ADVICE, page_file
 from tests.browser.watching import VIEWS, Shown, show
-from tests.reports.page_helpers import made_exam
+from tests.page.page_helpers import made_exam
 
 every_view = pytest.mark.parametrize("view", VIEWS)
 

@@ -17,7 +17,7 @@ from attnworks.exam.examination import Examination
 from attnworks.exam.measure import Setting
 from attnworks.exam.measures.labels import FEWEST_SENTENCES, LEAST_GAIN, RELIABLE_SENTENCES
 from attnworks.exam.measures.structure import LONGEST, RELIABLE
-from attnworks.reports.page.contents import Exam, page_contents
+from attnworks.page.contents import Exam, page_contents
 from tests.exam_helpers import LINES, tiny_folder, tiny_tokenizer, write_lines
 from tests.tiny_models import TINY
 

@@ -32,7 +32,7 @@ from attnworks.traces.subject import open_examinee
 from tests.exam.test_compare import holding
 from tests.exam.test_examination import stated
 from tests.exam_helpers import LINES, tiny_folder
-from tests.reports.page_helpers import Seen
+from tests.page.page_helpers import Seen
 from tests.reshape.growth.growth_helpers import growing_model, growing_texts
 from tests.reshape.reshape_helpers import SENTENCES, WORDS, examinee_of, texts
 

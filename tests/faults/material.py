@@ -24,8 +24,8 @@ from attnworks.core.sealed import with_sha256
 from attnworks.exam.folder import read_exam, write_exam
 from attnworks.exam.lineage import lineage_of
 from attnworks.models import AttentionConfig, PureConfig, build, load, save
-from attnworks.reports.page.contents import Advised, Exam, page_contents
-from attnworks.reports.page.given import read_advice, read_trace
+from attnworks.page.contents import Advised, Exam, page_contents
+from attnworks.page.inputs import read_advice, read_trace
 from attnworks.reshape.growth.grow import Grow
 from attnworks.reshape.history import Place, receipts, undo, write_outcome
 from attnworks.reshape.pruning.prune import Prune
@@ -40,7 +40,7 @@ from attnworks.training.run import Run
 from attnworks.training.trained import open_run
 from tests.browser.pages import tiny_exam
 from tests.exam_helpers import tiny_run
-from tests.reports.page_helpers import made_exam
+from tests.page.page_helpers import made_exam
 from tests.training.training_helpers import state_of
 
 NOT_HASHED = ("metrics.jsonl",)

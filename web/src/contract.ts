@@ -1,5 +1,5 @@
 /**
- * What the page is given. Written by attnworks.reports.page (docs/page.md); a change here is a change there.
+ * What the page is given. Written by attnworks.page (docs/page.md); a change here is a change there.
  *
  * Heads are named kind.layer.head from zero: enc.3.7, dec.0.1, cross.2.5. Rows of a map are queries, columns are keys.
  */

@@ -18,8 +18,8 @@ from attnworks.exam.folder import check_place, write_exam
 from attnworks.exam.measure import Setting
 from attnworks.exam.measures import all_measures
 from attnworks.exam.run import run_examination
-from attnworks.reports.page.contents import Exam, label_of
-from attnworks.reports.page.writing import check_out, write_report
+from attnworks.page.contents import Exam, label_of
+from attnworks.page.file import check_out, write_report
 from attnworks.reshape.history import receipts_of
 from attnworks.text.conllu import attach, read_parses
 from attnworks.text.corpora import from_corpus

@@ -48,7 +48,7 @@ def report(
       attnworks report exams/first --advice advice.json --out report.html
     """
     from attnworks.cli.report_display import show_written
-    from attnworks.reports.page.writing import write_report
+    from attnworks.page.file import write_report
 
     exams = [exam] if after is None else [exam, after]
     show_written(write_report(exams, out, trace=trace, advice=advice, model=model), as_json=as_json)

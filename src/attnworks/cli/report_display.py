@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from attnworks.cli.console import console, print_json, progress_console
-from attnworks.reports.page.writing import Written
+from attnworks.page.file import Written
 
 
 def show_written(written: Written, *, as_json: bool) -> None:

@@ -50,7 +50,7 @@ def serve(model: str, **options: Any) -> None:
     import torch
 
     prepare(options["device"], options["threads"] or max(1, torch.get_num_threads() - 1), options["seed"])
-    from attnworks.serve.starting import serve_page
+    from attnworks.page.server.start import serve_page
 
     ended = serve_page(
         model,

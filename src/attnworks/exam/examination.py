@@ -118,7 +118,7 @@ class Examination:
 
     def _repr_html_(self) -> str:
         """In a notebook: the page in a frame. The room that draws it is above this one, and is found by name."""
-        return importlib.import_module("attnworks.reports.page").notebook_frame(self)
+        return importlib.import_module("attnworks.page").notebook_frame(self)
 
     def to_json(self) -> dict[str, Any]:
         """All but the pins, in nested lists."""

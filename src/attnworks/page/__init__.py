@@ -1,0 +1,18 @@
+"""The page: examinations to look at, in one HTML file, a notebook, or live (docs/page.md)."""
+
+from attnworks.page.contents import Contents, Exam, exam_contents, page_contents
+from attnworks.page.file import notebook_frame, report
+from attnworks.page.html import page_html, policy
+from attnworks.page.sentences import Sentence
+
+__all__ = [
+    "Contents",
+    "Exam",
+    "Sentence",
+    "exam_contents",
+    "notebook_frame",
+    "page_contents",
+    "page_html",
+    "policy",
+    "report",
+]

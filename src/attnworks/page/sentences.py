@@ -1,0 +1,133 @@
+"""A sentence of the page: its attention maps, small and whole, their spectra and the nearest structured maps."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor
+
+from attnworks.exam.examination import Examination, Pin
+from attnworks.exam.linalg.spectrum import gram_singular_values
+from attnworks.exam.reading import Row
+from attnworks.page.blobs import coding_of, encode, is_weights, pack, thumbnails
+from attnworks.page.fits import Closest, Fitted, fit_heads
+from attnworks.page.numbers import rounded
+from attnworks.traces.layer import Slot
+
+SINGULAR_VALUES = 32
+LONGEST = 256
+"""Maps of more tokens get neither spectra nor fits, whose cost grows with the cube of their number."""
+LARGEST = 65504.0
+"""Of float16."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sentence:
+    """A sentence with its maps, and where it was translated what the model wrote and how the beam search found it.
+
+    beam    steps of {"kept": [...], "ended": [...]}, as in a trace of attnworks translate
+    """
+
+    pin: Pin
+    translation: tuple[str, ...] | None = None
+    beam: Sequence[Mapping[str, Any]] | None = None
+
+
+class Layer:
+    """The maps of one layer, coded; packed for all heads or some."""
+
+    def __init__(self, slot: Slot, P: Float[Tensor, "h i j"], weights: int, closest: Closest | None) -> None:
+        self.slot, self.P = slot, P.float().nan_to_num(0.0, LARGEST, -LARGEST).clamp(-LARGEST, LARGEST)
+        self.coding = coding_of(self.P, weights)
+        self.small, self.thumb = thumbnails(self.P)
+        self.short = max(P.shape[1:]) <= LONGEST
+        fitting = self.short and is_weights(self.P)
+        self.fitted: Fitted | None = fit_heads(self.P, slot.kind, closest) if fitting else None
+
+    @property
+    def name(self) -> str:
+        return str(self.slot)
+
+    @cached_property
+    def spectra(self) -> list[list[float]] | None:
+        """The largest singular values by head."""
+        if not self.short:
+            return None
+        values = gram_singular_values(self.P)[:, :SINGULAR_VALUES]
+        return rounded(values.tolist(), 4)
+
+    def _spectra_of(self, held: Collection[int]) -> list[list[float]] | None:
+        """Nothing of other heads."""
+        if self.spectra is None:
+            return None
+        return [values if head in held else [] for head, values in enumerate(self.spectra)]
+
+    def contents(self, prefix: str, held: Sequence[int]) -> tuple[dict[str, Any], dict[str, str]]:
+        """The layer as a page has it, and its blobs, with the whole maps of these heads."""
+        name, fitted = f"{prefix}-{self.name}", self.fitted
+        blobs = {f"{name}-maps": pack(encode(self.P[held], self.coding), noisy=True)} if held else {}
+        fits = None
+        if fitted is not None:
+            blobs |= {f"{name}-fits": pack(encode(fitted.P[held], self.coding))} if held else {}
+            errors = rounded(fitted.errors.tolist(), 4)
+            fits = {"forms": list(fitted.forms), "errors": errors, "blob": f"{name}-fits" if held else None}
+        heads, rows, columns = self.P.shape
+        return {
+            "name": self.name,
+            "kind": self.slot.kind,
+            "heads": heads,
+            "rows": rows,
+            "columns": columns,
+            "thumb": list(self.thumb),
+            "coding": self.coding.to_json(),
+            "held": list(held),
+            "blob": f"{name}-maps" if held else None,
+            "spectra": self._spectra_of(held),
+            "fits": fits,
+        }, blobs
+
+
+class Coded:
+    """A sentence ready for a page. `prefix` tells its blobs from those of others."""
+
+    def __init__(self, sentence: Sentence, exam: Examination, prefix: str) -> None:
+        self.sentence, self.prefix = sentence, prefix
+        maps = sentence.pin.maps
+        weights = sum(P.numel() for P in maps.values())
+        self.layers = [Layer(slot, P, weights, _closest(exam, slot)) for slot, P in maps.items() if P.numel()]
+
+    def contents(self, left_out: Collection[tuple[str, int]] = ()) -> tuple[dict[str, Any], dict[str, str]]:
+        """The sentence as a page has it, and its blobs; without the whole maps of some heads, (slot, head)."""
+        pin, translation = self.sentence.pin, self.sentence.translation
+        blobs = {f"{self.prefix}-small": pack(b"".join(layer.small for layer in self.layers), noisy=True)}
+        slots: list[dict[str, Any]] = []
+        for layer in self.layers:
+            held = [head for head in range(len(layer.P)) if (layer.name, head) not in left_out]
+            slot, more = layer.contents(self.prefix, held)
+            slots.append(slot)
+            blobs |= more
+        return {
+            "tokens": list(pin.tokens),
+            "target": None if pin.target is None else list(pin.target),
+            "slots": slots,
+            "thumbnails": f"{self.prefix}-small",
+            "translation": None if translation is None else list(translation),
+            "beam": None if self.sentence.beam is None else [dict(step) for step in self.sentence.beam],
+        }, blobs
+
+
+def _closest(exam: Examination, slot: Slot) -> Closest | None:
+    """The forms that are closest to the heads of a layer over the examination."""
+    forms, shifts = (_row(exam, f"structure.{name}", slot) for name in ("closest", "shift"))
+    return Closest(forms, shifts if isinstance(shifts, Tensor) else None) if isinstance(forms, tuple) else None
+
+
+def _row(exam: Examination, name: str, slot: Slot) -> Row | None:
+    for reading in exam.readings.of(name):
+        if reading.kind == slot.kind and slot.layer < len(reading.value):
+            return reading.value[slot.layer]
+    return None

@@ -1,0 +1,135 @@
+"""The server as an ASGI application: the page, and what it may ask."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable, Collection
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from attnworks.core.errors import AttnworksError, printable
+from attnworks.page.contents import Contents
+from attnworks.page.html import page_html, policy
+from attnworks.page.server.access import Guard, refusal
+from attnworks.page.server.live import LiveModel
+from attnworks.page.server.questions import LARGEST, NotJSONError, Question, read_question
+from attnworks.page.server.queue import BusyError, Worker
+
+SECONDS_TO_SEND = 10.0
+"""For the body of a question."""
+AGAIN = {"Retry-After": "1"}
+SECONDS_BEFORE_NO = 1.0
+"""Who is refused hears it after this time: clients that ask again at once would take the time of answers."""
+
+
+def application(contents: Contents, model: LiveModel, worker: Worker, *, hosts: Collection[str], token: str) -> ASGIApp:
+    """The page under /TOKEN/, and what it may ask under /TOKEN/api/."""
+    html = page_html(contents).encode()
+
+    async def page(request: Request) -> Response:
+        del request
+        return Response(html, media_type="text/html")
+
+    routes = [
+        Route("/", page),
+        *(
+            Route(f"/api/{name}", _answering(name, answer, worker), methods=["POST"])
+            for name, answer in (("look", model.look), ("examine", model.examine))
+        ),
+    ]
+    app = Starlette(routes=routes, exception_handlers={HTTPException: _refuse, Exception: _fail})
+    app.router.redirect_slashes = False
+    return Guard(app, hosts=hosts, token=token, policy=policy(live=True))
+
+
+def _answering(name: str, answer: Callable[[Question], dict[str, Any]], worker: Worker):
+    def work(question: Question) -> bytes:
+        return json.dumps(answer(question), separators=(",", ":"), allow_nan=False).encode()
+
+    async def endpoint(request: Request) -> Response:
+        try:
+            question = read_question(await _body(request))
+            kind = f"{name}, changed" if question.changes else name
+            future = await _offered(worker, kind, lambda: work(question))
+            gone = asyncio.create_task(_gone(request))
+            done = asyncio.wrap_future(future)
+            try:
+                await asyncio.wait((done, gone), return_when=asyncio.FIRST_COMPLETED)
+                if not done.done():
+                    future.cancel()
+                    return Response(status_code=499)
+                return Response(await done, media_type="application/json")
+            finally:
+                gone.cancel()
+                done.cancel()
+        except (BusyError, asyncio.CancelledError, CancelledError) as error:
+            said = str(error) if isinstance(error, BusyError) else "the server stops"
+            return refusal(503, said, AGAIN)
+        except NotJSONError as error:
+            return refusal(400, str(error))
+        except AttnworksError as error:
+            return refusal(422, str(error))
+        except ClientDisconnect:
+            return Response(status_code=499)
+
+    return endpoint
+
+
+async def _offered(worker: Worker, kind: str, work: Callable[[], bytes]) -> Future[bytes]:
+    """The result to come; a busy server says so after a while."""
+    try:
+        return worker.offer(kind, work)
+    except BusyError:
+        await asyncio.sleep(SECONDS_BEFORE_NO)
+        raise
+
+
+async def _gone(request: Request) -> None:
+    """Ends when the other side has closed the connection."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _body(request: Request) -> bytes:
+    """The body of a question, however it is sent, and no more of it than a question may have."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise HTTPException(415, "a question is sent as application/json")
+    told = request.headers.get("content-length", "0")
+    body = bytearray()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(SECONDS_TO_SEND):
+            if told.isdigit() and int(told[:20]) <= LARGEST:
+                async for chunk in request.stream():
+                    body += chunk
+                    if len(body) > LARGEST:
+                        break
+                else:
+                    return bytes(body)
+            raise HTTPException(413, f"a question has at most {LARGEST:,} bytes")
+    raise HTTPException(408, "the question did not come to its end")
+
+
+async def _refuse(request: Request, error: Exception) -> Response:
+    del request
+    assert isinstance(error, HTTPException)
+    headers = dict(error.headers or {})
+    if error.status_code in (408, 413):
+        headers["Connection"] = "close"
+    return refusal(error.status_code, error.detail.lower(), headers)
+
+
+async def _fail(request: Request, error: Exception) -> Response:
+    """What went wrong here is told here, in one line, and not to the other side."""
+    del request
+    sys.stderr.write(f"attnworks: {type(error).__name__}: {printable(' '.join(str(error).split())[:500])}\n")
+    return refusal(500, "the server could not answer; its terminal says why")

@@ -1,0 +1,25 @@
+"""The browser is opened without telling the address to others."""
+
+from __future__ import annotations
+
+import queue
+import stat
+import webbrowser
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from attnworks.page.server.browser import opened
+
+
+def test_by_a_file_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: queue.Queue[str] = queue.Queue()
+    monkeypatch.setattr(webbrowser, "open", asked.put)
+    with opened("http://127.0.0.1:1234/secret/"):
+        address = asked.get(timeout=180)
+        file = Path(urlsplit(address).path)
+        assert address.startswith("file:") and "secret" not in address
+        assert 'url=http://127.0.0.1:1234/secret/"' in file.read_text()
+        assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    assert not file.parent.exists()
