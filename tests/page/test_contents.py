@@ -14,9 +14,9 @@ import torch
 from attnworks.core.errors import UsageError
 from attnworks.exam.examination import Examination
 from attnworks.exam.reading import Readings
+from attnworks.page.blobs import rounded
 from attnworks.page.contents import NO_SENTENCE, Advised, Exam, label_of, page_contents
 from attnworks.page.head_order import by_telling
-from attnworks.page.numbers import rounded
 from attnworks.reshape.receipt import Change, Healing, Losses, Receipt
 from attnworks.reshape.swapping.advice import Advice
 from attnworks.reshape.swapping.trials import Present, Trial

@@ -15,8 +15,7 @@ from attnworks.exam.examination import Examination, Pin
 from attnworks.exam.reading import Readings
 from attnworks.page import notebook_frame, page_contents, page_html, policy
 from attnworks.page.blobs import unpack
-from attnworks.page.contents import Exam
-from attnworks.page.resources import CLAIMS, SCRIPT, STYLE, resource
+from attnworks.page.contents import CLAIMS, SCRIPT, STYLE, Exam, resource
 from attnworks.traces.layer import Slot
 from tests.page.page_helpers import Seen, made_exam, reading, softmax_maps, tokens, translated
 

@@ -11,8 +11,7 @@ from attnworks.exam.measures.structure import EPS
 from attnworks.exam.structure.families import assignment, shift_map
 from attnworks.exam.structure.fits import fit
 from attnworks.page.blobs import Coding, decode, unpack
-from attnworks.page.fits import Closest, fit_heads
-from attnworks.page.sentences import LONGEST, Coded, Sentence
+from attnworks.page.sentences import LONGEST, Closest, Coded, Sentence, fit_heads
 from attnworks.traces.layer import Slot
 from tests.helpers import assert_close
 from tests.page.page_helpers import HEADS, KEYS, QUERIES, made_exam, softmax_maps, tokens, translated

@@ -20,7 +20,7 @@ from attnworks.theory.report import NOTHING, check_claims, page_claims, rounded
 from attnworks.theory.sides import at_most
 
 ROOT = Path(__file__).parents[2]
-SHOWN: list[dict[str, Any]] = json.loads((ROOT / "src/attnworks/reports/page/claims.json").read_text(encoding="utf-8"))
+SHOWN: list[dict[str, Any]] = json.loads((ROOT / "src/attnworks/page/claims.json").read_text(encoding="utf-8"))
 CLAIMS = in_order()
 STALE = "run: make docs"
 

@@ -1,9 +1,14 @@
-"""Numbers as text inside a page: attention maps in few bits, gzipped, in base64."""
+"""Numbers as text inside a page: attention maps in few bits, gzipped, in base64.
+
+Numbers as a page has them: few digits, and null where there is none.
+"""
 
 from __future__ import annotations
 
 import base64
+import math
 import zlib
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -89,3 +94,21 @@ def thumbnails(P: Float[Tensor, "h i j"]) -> tuple[bytes, tuple[int, int]]:
     sizes = P if is_weights(P) else P.abs() / P.abs().max()
     shades = encode(F.adaptive_max_pool2d(sizes.float(), size), Coding("uint8", SHADES))
     return bytes(shade * (FINE // SHADES) for shade in shades), size
+
+
+DIGITS = 6
+
+
+def rounded(value: Any, digits: int = DIGITS) -> Any:
+    """Nested lists, tuples and mappings with every float to `digits` significant digits; None for what is not finite.
+
+    >>> rounded({"a": [0.123456789, 12345678.9, 3], "b": float("nan")})
+    {'a': [0.123457, 12345700.0, 3], 'b': None}
+    """
+    if isinstance(value, float):
+        return float(f"{value:.{digits}g}") if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): rounded(item, digits) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(item, digits) for item in value]
+    return value

@@ -1,11 +1,15 @@
-"""What a page shows, as data: the `Page` of web/src/contract.ts, and its blobs."""
+"""What a page shows, as data: the `Page` of web/src/contract.ts, and its blobs.
+
+Files that are part of every page: the script and the style, bundled from web/, and the table of claims.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
+from importlib.resources import files
 from pathlib import PurePath
 from typing import Any, Literal
 
@@ -14,13 +18,19 @@ from attnworks.core.errors import UsageError
 from attnworks.exam.compare import compare
 from attnworks.exam.examination import Examination
 from attnworks.exam.reading import Reading
-from attnworks.page.blobs import pack
+from attnworks.page.blobs import pack, rounded
 from attnworks.page.head_order import RULE, Head, by_telling
-from attnworks.page.numbers import rounded
-from attnworks.page.resources import CLAIMS, resource
 from attnworks.page.sentences import Coded, Sentence
 from attnworks.reshape.receipt import Receipt
 from attnworks.reshape.swapping.advice import Advice
+
+SCRIPT, STYLE, CLAIMS = "page.js", "page.css", "claims.json"
+
+
+@cache
+def resource(name: str) -> bytes:
+    return files("attnworks.page").joinpath(name).read_bytes()
+
 
 Host = Literal["file", "live", "notebook"]
 FORMAT = 1

@@ -11,8 +11,7 @@ import hashlib
 import html
 from functools import cache
 
-from attnworks.page.contents import Contents
-from attnworks.page.resources import SCRIPT, STYLE, resource
+from attnworks.page.contents import SCRIPT, STYLE, Contents, resource
 
 NO_SCRIPT = "This page draws itself by a script that is part of it. Allow scripts for this file to see it."
 

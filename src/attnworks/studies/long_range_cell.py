@@ -28,7 +28,6 @@ from torch.profiler import ProfilerActivity, profile
 
 from attnworks.core.errors import UsageError
 from attnworks.models import AttentionConfig, TransformerConfig
-from attnworks.models.config import TransformerConfig
 from attnworks.models.layers import Output
 from attnworks.models.transformer import Transformer
 from attnworks.studies.tasks import TASKS, Batch, Task

@@ -13,11 +13,11 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from attnworks.page.contents import Contents
-from attnworks.page.server.addresses import listen, local_hosts
+from attnworks.page.server.access import listen, local_hosts
 from attnworks.page.server.app import application
 from attnworks.page.server.live import LiveModel
 from attnworks.page.server.queue import Worker
-from attnworks.page.server.running import Server
+from attnworks.page.server.start import Server
 from attnworks.traces.subject import open_examinee
 from tests.exam_helpers import LINES, tiny_folder
 

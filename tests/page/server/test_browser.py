@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from attnworks.page.server.browser import opened
+from attnworks.page.server.start import opened
 
 
 def test_by_a_file_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,9 +19,9 @@ from attnworks.page.blobs import Coding, decode, unpack
 from attnworks.page.contents import page_contents
 from attnworks.page.server import inspect
 from attnworks.page.server.edits import KEPT, ChangedModels
+from attnworks.page.server.inspect import Output, _classes
 from attnworks.page.server.live import LiveModel
 from attnworks.page.server.questions import Changes, Question
-from attnworks.page.server.saying import Output, _classes
 from attnworks.reshape.projection.project import Project
 from attnworks.reshape.surgery import silence_heads
 from attnworks.text.passages import from_texts

@@ -24,7 +24,7 @@ from attnworks.cli import main
 from attnworks.exam.examiner import Request
 from attnworks.exam.folder import write_exam
 from attnworks.exam.run import run_examination
-from attnworks.page.server.addresses import check_local, local_hosts
+from attnworks.page.server.access import check_local, local_hosts
 from attnworks.page.server.live import LiveModel
 from attnworks.text.passages import from_texts
 from tests.exam_helpers import LINES, tiny_folder

@@ -13,7 +13,7 @@ from torch import nn
 from attnworks.core.errors import UsageError
 from attnworks.hf.subject import ForeignSubject
 from attnworks.page.server.questions import Changes
-from attnworks.page.server.recent import Recent
+from attnworks.page.server.queue import Recent
 from attnworks.reshape.contract import Bench
 from attnworks.reshape.evaluate import weight_bytes
 from attnworks.reshape.heads import Head

@@ -17,14 +17,13 @@ from attnworks.exam.examiner import Request
 from attnworks.exam.run import run_examination
 from attnworks.hf.subject import ForeignSubject
 from attnworks.models.modes import evaluating
+from attnworks.page.blobs import rounded
 from attnworks.page.contents import Contents, Exam, exam_contents, label_of, page_contents
-from attnworks.page.numbers import rounded
 from attnworks.page.sentences import Coded
 from attnworks.page.server.edits import ChangedModels
-from attnworks.page.server.inspect import Looked, Read, as_written, has_scores, look, read_sentence
+from attnworks.page.server.inspect import Looked, Read, Said, as_written, has_scores, look, moved, read_sentence, say
 from attnworks.page.server.questions import Changes, Question
-from attnworks.page.server.recent import Recent
-from attnworks.page.server.saying import Said, moved, say
+from attnworks.page.server.queue import Recent
 from attnworks.reshape.receipt import Receipt
 from attnworks.text.passages import Passage, from_texts
 from attnworks.text.readers.grammar import grammar_passages

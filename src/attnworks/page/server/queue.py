@@ -1,12 +1,16 @@
-"""One thread for all work, a short queue before it, and a plain no where the queue would take too long."""
+"""One thread for all work, a short queue before it, and a plain no where the queue would take too long.
+
+What was made lately, so that it need not be made again.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from attnworks.core.errors import AttnworksError
 
@@ -83,3 +87,40 @@ class Worker:
     def _close(self, future: Future[Any]) -> None:
         with self._lock:
             self._open.pop(future, None)
+
+
+K = TypeVar("K", bound=Hashable)
+
+V = TypeVar("V")
+
+
+class Recent(Generic[K, V]):
+    """The last few things that were asked for, by key.
+
+    >>> squares = Recent(2)
+    >>> [squares.get(n, lambda: n * n) for n in (1, 2, 1, 3)], list(squares)
+    ([1, 4, 1, 9], [1, 3])
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._kept: OrderedDict[K, V] = OrderedDict()
+
+    def get(self, key: K, make: Callable[[], V]) -> V:
+        """What was made for this key, or else is made now."""
+        if key not in self._kept:
+            self.put(key, make())
+        self._kept.move_to_end(key)
+        return self._kept[key]
+
+    def put(self, key: K, value: V) -> None:
+        self._kept[key] = value
+        self._kept.move_to_end(key)
+        while len(self._kept) > self.most:
+            self._kept.popitem(last=False)
+
+    def __iter__(self):
+        return iter(self._kept)
+
+    def __len__(self) -> int:
+        return len(self._kept)

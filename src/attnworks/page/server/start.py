@@ -1,24 +1,106 @@
-"""From the name of a model to a server that runs."""
+"""From the name of a model to a server that runs.
+
+The server while it runs, from its first connection to its last.
+
+The page in the user's browser, without telling its secret address to others on the machine.
+"""
 
 from __future__ import annotations
 
+import html
 import secrets
 import shlex
-from collections.abc import Callable
-from contextlib import nullcontext
+import signal
+import socket
+import tempfile
+import threading
+import webbrowser
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+
+import uvicorn
+from starlette.types import ASGIApp
 
 from attnworks.core.errors import UsageError
 from attnworks.core.folders import disk_errors
 from attnworks.exam.folder import EXAM
-from attnworks.page.server.addresses import check_local, listen, local_hosts, shown
+from attnworks.page.server.access import check_local, listen, local_hosts, shown
 from attnworks.page.server.app import application
-from attnworks.page.server.browser import opened
 from attnworks.page.server.live import LiveModel
 from attnworks.page.server.queue import Worker
-from attnworks.page.server.running import run
 from attnworks.reshape.history import receipts_of
 from attnworks.traces.subject import open_examinee
+
+
+@contextmanager
+def opened(url: str) -> Iterator[None]:
+    """Open the browser on a file that leads to the address, and remove the file at the end.
+
+    The command line of a browser can be read by everybody on the machine; the file, only by its owner.
+    """
+    with tempfile.TemporaryDirectory(prefix="attnworks-") as folder:
+        file = Path(folder) / "open.html"
+        lead = f'<meta http-equiv="refresh" content="0; url={html.escape(url)}">'
+        file.write_text(f'<!DOCTYPE html><meta charset="utf-8">{lead}<title>attnworks</title>', encoding="utf-8")
+        threading.Thread(target=webbrowser.open, args=(file.as_uri(),), daemon=True).start()
+        yield
+
+
+SECONDS_TO_END, SECONDS_TO_WORK = 1, 0.5
+"""For answers that are being sent, and for work that runs, when the server is stopped."""
+
+
+class Server(uvicorn.Server):
+    """Ctrl-C and SIGTERM let it finish what runs within a second, drop what waits, and end with exit code 0."""
+
+    def __init__(self, app: ASGIApp, worker: Worker, *, ignore_later_signals: bool = False) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http="h11",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                log_level="critical",
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                timeout_graceful_shutdown=SECONDS_TO_END,
+            )
+        )
+        self.worker, self.ignore_later_signals = worker, ignore_later_signals
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.worker.stop()
+        await super().shutdown(sockets)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Without raising them again, and until the last work is done; signals come to the main thread alone."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+            self.worker.close(SECONDS_TO_WORK)
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, signal.SIG_IGN if self.ignore_later_signals else handler)
+
+
+def run(app: ASGIApp, worker: Worker, place: socket.socket, *, ends_process: bool = False) -> bool:
+    """Serve until a signal comes; False if work still runs then, in a thread that nothing can end.
+
+    ends_process    whether the process ends afterwards: further signals are then ignored
+    """
+    try:
+        Server(app, worker, ignore_later_signals=ends_process).run([place])
+    finally:
+        ended = worker.close(0.0)
+        place.close()
+    return ended
 
 
 def serve_page(
