@@ -15,8 +15,8 @@ from beartype import BeartypeConf, beartype
 CHECKED_PACKAGES = [
     f"attnworks.{name}"
     for name in (
-        *("linalg", "mechanisms", "models", "decoding", "objectives", "training", "traces", "hf", "measures"),
-        *("exam", "reshape", "data.batches", "data.tasks", "data.tokens"),
+        *("attention", "models", "training", "traces", "hf", "exam", "reshape", "theory"),
+        *("core.tensors", "text.batches", "text.tokens", "studies.tasks"),
     )
 ]
 typechecked = beartype(conf=BeartypeConf(is_pep484_tower=True))
