@@ -1,7 +1,4 @@
-"""The weights of an attention layer head by head, and which mechanism each head uses.
-
-Heads of equal or unequal widths, side by side in one matrix.
-"""
+"""The heads of an attention layer: weights of equal or unequal widths, and which mechanism each head uses."""
 
 from __future__ import annotations
 

@@ -7,8 +7,6 @@
 ■ · ■ ■ ■ ·
 ■ · · ■ ■ ■
 ■ · · · ■ ■
-
-Random numbers that depend on their place alone, not on what was drawn before.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Softmax over the keys of each query: masked, differentiated, and how near it is to saturation.
-
-How well a query and a key fit: the scores of the documents, for all pairs at once.
-"""
+"""Scores of queries and keys, and softmax over the keys of each query: masked, differentiated, near saturation."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What mechanisms over a fixed pattern of positions share: the table for pictures, the reference, the way to a GPU.
-
-The sparse family on a GPU: torch's FlexAttention with a block mask made from the pattern.
-"""
+"""What mechanisms over a fixed pattern of positions share: the table, the reference, and FlexAttention on a GPU."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Dense attention with its map cut down to the best one of a given rank, by singular values: exact, and heavy.
+"""Dense attention with its map cut to the best one of a given rank, by singular values: exact, and expensive.
 
-The best approximation of a matrix by one of lower rank, with a gradient that is finite wherever it exists.
+The best approximation of low rank has a gradient that is finite wherever it exists.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Where commands print. Control characters of names, files and models are escaped in everything that is printed.
 
-Error messages (`core/errors.py`) and the log of the server (`page/server/app.py`) escape them as well, by the same `printable`.
+Error messages (`core/errors.py`) and the log of the server (`page/server/app.py`) escape them too, by the same function
+`printable`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Time against length, on logarithmic axes: what grows with n is a slope, and what is faster lies below.
-
-What every picture needs.
-"""
+"""What every picture needs, and the plot of time against length on logarithmic axes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""JSON that carries its own SHA-256, and safetensors checked tensor by tensor against a table.
-
-Small files that name one folder of several: which checkpoint is the last, which the best.
-"""
+"""JSON that carries its own SHA-256, safetensors checked against a table, and pointers to one folder of several."""
 
 from __future__ import annotations
 

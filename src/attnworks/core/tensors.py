@@ -1,9 +1,4 @@
-"""Memory that is used again and again, because asking the system for a megabyte costs as much as filling it.
-
-Functions that keep their digits, and a finite gradient, where the plain ones do not.
-
-The tensors of a module, and the devices they can be on.
-"""
+"""Tensors: reused memory, functions with finite gradients at zero, the tensors of a module and their devices."""
 
 from __future__ import annotations
 

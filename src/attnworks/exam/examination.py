@@ -1,7 +1,4 @@
-"""What an examination found: readings, findings in plain words, and a few sentences with their attention maps.
-
-Sentences whose attention maps are kept, for display.
-"""
+"""What an examination found: readings, findings in plain words, and sentences with their attention maps."""
 
 from __future__ import annotations
 

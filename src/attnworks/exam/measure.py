@@ -1,7 +1,4 @@
-"""What a measure is: what it looks at, what it reads, and how that folds over a corpus.
-
-Some sentences of a corpus, for what would take too long for all of them.
-"""
+"""The contract of a measure: what it sees, what it reads, and how that accumulates over a corpus."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What a measure found, folded over the corpus.
-
-Readings as aligned text, for a Python prompt.
-"""
+"""What a measure found, accumulated over the corpus, and how it prints as a table."""
 
 from __future__ import annotations
 

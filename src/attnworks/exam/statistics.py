@@ -1,7 +1,4 @@
-"""Statistics over sentences that add up exactly: batches and processes in any order give the same numbers.
-
-Every reading of an examination while it is still growing.
-"""
+"""Statistics over sentences that add up exactly: batches and processes in any order give the same numbers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Config -> model.
-
-Configs with a name.
-"""
+"""From a config, or the name of a preset, to a model."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The parts of a model besides attention: embedding, output, layer norm, dropout, feed-forward.
-
-Dropout with cheap randomness.
-"""
+"""Layers of a model besides attention: embedding, positions, output, layer norm, dropout, feed-forward."""
 
 from __future__ import annotations
 

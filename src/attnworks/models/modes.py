@@ -1,7 +1,4 @@
-"""A model held still while it is looked at.
-
-A model in float64 for a while.
-"""
+"""A model in evaluation mode, or in float64, for a while."""
 
 from __future__ import annotations
 

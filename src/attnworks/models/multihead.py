@@ -1,7 +1,4 @@
-"""Multi-head attention with head-first weights.
-
-Looking into a forward pass: every attention layer shows its tensors to an observer, and keeps nothing.
-"""
+"""Multi-head attention with head-first weights, and what it shows to an observer."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Writing one token at a time: what a model remembers between steps, for many sentences and several beams of each.
-
-What decoding needs of a model.
-"""
+"""Decoding one token at a time: what a model remembers between steps, and what decoding needs of a model."""
 
 from __future__ import annotations
 

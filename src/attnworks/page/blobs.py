@@ -1,7 +1,4 @@
-"""Numbers as text inside a page: attention maps in few bits, gzipped, in base64.
-
-Numbers as a page has them: few digits, and null where there is none.
-"""
+"""Numbers inside a page: attention maps in few bits, gzipped, in base64; other numbers with few digits."""
 
 from __future__ import annotations
 

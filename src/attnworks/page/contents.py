@@ -1,7 +1,4 @@
-"""What a page shows, as data: the `Page` of web/src/contract.ts, and its blobs.
-
-Files that are part of every page: the script and the style, bundled from web/, and the table of claims.
-"""
+"""What a page shows, as data: the `Page` of web/src/contract.ts, its blobs, and the files of every page."""
 
 from __future__ import annotations
 

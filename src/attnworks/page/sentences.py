@@ -1,7 +1,4 @@
-"""A sentence of the page: its attention maps, small and whole, their spectra and the nearest structured maps.
-
-The nearest structured map of every head, on one sentence.
-"""
+"""A sentence of the page: its attention maps, small and whole, their spectra and the nearest structured maps."""
 
 from __future__ import annotations
 

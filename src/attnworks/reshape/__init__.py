@@ -5,8 +5,6 @@
 >>> new, receipt = attnworks.reshape.grow(model, texts, add=8)  # doctest: +SKIP
 >>> new, receipt = attnworks.reshape.prune(model, texts, keep=0.5)  # doctest: +SKIP
 >>> new, receipt = attnworks.reshape.swap(model, texts, to="window:window=64", max_error=0.02)  # doctest: +SKIP
-
-Reshapes of models that are in memory.
 """
 
 from __future__ import annotations

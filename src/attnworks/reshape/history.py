@@ -4,8 +4,6 @@ NEW/                     a run of attnworks, or a model of Hugging Face, as befo
   history/0/receipt.json   what was done first, sealed, with the SHA-256 of every file of the model before
   history/0/before/        the model before, as its files were: undoing is putting them back
   history/1/...            what was done next
-
-Do to another model what was done to this one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Conti's experiment: one-layer transformers with 1 and with 8 heads, side by side with the recurrent models.
 
 Source: Conti 2024, section 3.1 (S4.129): word-level vocabulary, 20 epochs, one encoder and one decoder layer.
-
-What can be had without attention: a word-for-word dictionary.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Attention maps as pictures: one panel per head, with the right words on both axes.
-
-Pictures of structure in attention: families, heads beside their nearest form, and what projecting heads costs.
-"""
+"""Attention maps as pictures: one panel per head, families, nearest forms, the cost of projecting."""
 
 from __future__ import annotations
 

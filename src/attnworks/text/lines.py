@@ -1,7 +1,4 @@
-"""The lines of a UTF-8 file, gzipped if its name ends in .gz, numbered from 1.
-
-What was read and what was left out, and why.
-"""
+"""The lines of a UTF-8 file, gzipped if its name ends in .gz, and the report of what was left out."""
 
 from __future__ import annotations
 

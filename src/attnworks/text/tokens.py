@@ -1,7 +1,4 @@
-"""Token sequences that know their words, syntactic heads and rarity, and their batches.
-
-What a model reads at once.
-"""
+"""Token sequences that know their words, syntactic heads and rarity, and the batches that a model reads."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""Numbers for a check: float64, from one seed.
-
-Modules of ours with weights from the draw of a check.
-
-Inputs that come as near as possible to breaking a bound, found by gradient ascent.
-
-Minima found by trying everything, for small cases: what a closed form or a search has to reach.
-"""
+"""Cases for a check: numbers and weights from one seed, adversarial inputs, and minima by trying everything."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Inputs with many rows that break the published bounds on rank collapse, in closed form.
-
-What attention is left with once its rows are nearly equal: scores that are the same for all rows, and the rest.
-"""
+"""Inputs that break the published bounds on rank collapse, in closed form; attention of nearly equal rows."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A statement of the documents, its verdict, and the check that computes both of its sides.
-
-The five documents, and our own results beside them.
-"""
+"""A statement of the documents, its verdict, and the check that computes both of its sides."""
 
 from __future__ import annotations
 

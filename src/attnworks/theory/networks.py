@@ -1,11 +1,4 @@
-"""Small networks of attention alone for a check, of drawn or given weights.
-
-One head of one sentence through a mechanism, without the axes of batch and heads.
-
-What several claims about rank collapse are checked with: inputs, and shares of bounds, at most one if they hold.
-
-Every single path through a network, for the small ones of a check: what the documents write as a sum.
-"""
+"""Small networks of attention for a check: drawn or given weights, single heads, every path, shares of bounds."""
 
 from __future__ import annotations
 

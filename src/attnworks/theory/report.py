@@ -1,11 +1,4 @@
-"""The table of all claims as Markdown: docs/claims.md is `python -m attnworks.theory`.
-
-Where the code of the package cites a claim: the way from a row of the table to what implements it.
-
-Run checks, and say what they found as plain data.
-
-All claims with what their checks found, as the page shows them: plain data, formulas still LaTeX.
-"""
+"""All claims checked: as plain data, for the page, and as docs/claims.md (`python -m attnworks.theory`)."""
 
 from __future__ import annotations
 

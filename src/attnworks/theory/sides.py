@@ -1,7 +1,4 @@
-"""Two sides of a statement, computed, and what stands between them.
-
-Several numbers as one side.
-"""
+"""Two sides of a statement, computed, and how they compare."""
 
 from __future__ import annotations
 

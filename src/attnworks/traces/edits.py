@@ -1,7 +1,4 @@
-"""A network without its skip connections, MLPs or norms, as in the experiments on rank collapse.
-
-Gates on heads: factors of their outputs before W_O, to be differentiated or closed.
-"""
+"""A model run with edits: gates on heads, heads off, or without skip connections, MLPs or norms."""
 
 from __future__ import annotations
 

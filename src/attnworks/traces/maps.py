@@ -1,7 +1,4 @@
-"""The attention maps of a layer, a few at a time: small enough to stay near the processor, and never kept.
-
-Everything that is asked of single rows of an attention matrix, in few passes over it.
-"""
+"""The attention maps of a layer, a megabyte at a time, and everything that is asked of their single rows."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The text of an examination: passages read into rows, and rows cut into batches.
-
-The loss of a model on some text, by an objective.
-"""
+"""The text that a model reads: passages read into rows, rows cut into batches, and the loss on them."""
 
 from __future__ import annotations
 

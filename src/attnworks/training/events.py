@@ -1,7 +1,4 @@
-"""What a training run tells those who watch it.
-
-metrics.jsonl: one line per step, per validation and per growth, in the order in which they count.
-"""
+"""Events of a training run, and metrics.jsonl: one line per step, validation and growth."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The training loop.
-
-Learning rates by step.
-"""
+"""The training loop, and learning rates by step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The process that measures the memory of one mechanism at one length: `python -m attnworks.attention.benchmark JSON`."""
+"""The process that measures the memory of one mechanism: `python -m attnworks.attention.benchmark JSON`."""
 
 from __future__ import annotations
 

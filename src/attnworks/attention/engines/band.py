@@ -1,6 +1,6 @@
-"""Attention in a band around the diagonal, with a few shared keys that every query may see besides.
+"""Attention in a band around the diagonal, plain or dilated, with a few shared keys that every query may see.
 
-Dilated windows as plain ones: token p of a sequence is token p // d of the (p mod d)-th interleaved sequence.
+A dilated window is a plain one: token p of a sequence is token p // d of the (p mod d)-th interleaved sequence.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""How far the rows of X are from being all the same. Rows that are not `real` (padding) never count.
+"""Norms of matrices, and how far the rows of X are from being all the same in each of them.
 
-Centres of the rows of X in the norms without a closed form: linear programs, one matrix at a time, in float64.
-
-Norms of matrices, over any leading axes. Half-precision input is measured in float32.
+Rows that are not `real` (padding) never count. Half-precision input is measured in float32. Norms without a closed form
+of the nearest equal rows need linear programs: one matrix at a time, in float64.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""How much the loss would change if a head spoke a little louder.
-
-How much the loss changes without a head.
-"""
+"""The measures `importance` and `ablation`: the gradient by a head's gate, and the loss without the head."""
 
 from __future__ import annotations
 

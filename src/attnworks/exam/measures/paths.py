@@ -1,7 +1,4 @@
-"""Through how many attention layers the output came, and what each head, MLP and the embedding put into it.
-
-Attention rollout: how many input tokens reach a token after each layer.
-"""
+"""The measures `paths` and `rollout`: how many layers the output came through, and which tokens reach it."""
 
 from __future__ import annotations
 

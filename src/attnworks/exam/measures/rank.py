@@ -1,9 +1,4 @@
-"""How alike the tokens have become, at every depth.
-
-Every notion of rank of the residual stream that needs its whole spectrum.
-
-Distance of the residual stream to equal rows, in every norm, each with its exact minimiser.
-"""
+"""The measures `rank`, `ranks` and `residuals`: how alike the tokens have become, at every depth."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Singular values: of attention maps, and of the two products of weights that a head is made of.
-
-What it costs to project keys and values at random: measured, next to the exact expectation.
-"""
+"""The measures `spectra` and `sketch`: singular values of maps and weights, and the error of random projections."""
 
 from __future__ import annotations
 

@@ -1,13 +1,4 @@
-"""Beam search.
-
-The length penalty, without which beam search prefers short sentences: every token lowers the probability.
-
-What a beam search tells those who watch it: enough to draw the tree it searched.
-
-The best hypotheses that ended.
-
-Hypotheses with one token more: which are the most probable, which of them end, which continue.
-"""
+"""Beam search: candidates with one token more, finished hypotheses, the length penalty, the tree for observers."""
 
 from __future__ import annotations
 

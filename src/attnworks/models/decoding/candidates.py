@@ -1,13 +1,4 @@
-"""What decoding returns.
-
-The k largest of long rows, without sorting them.
-
-From scores to log-probabilities of a few tokens, without normalising the whole vocabulary.
-
-Refusing what cannot be decoded with.
-
-The hypotheses that are still being written.
-"""
+"""What all decoders share: hypotheses, the k most probable tokens, log-probabilities, and checks of arguments."""
 
 from __future__ import annotations
 

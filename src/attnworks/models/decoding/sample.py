@@ -1,9 +1,4 @@
-"""Sampling: tokens drawn from the model's distribution, whole or cut to its more probable part.
-
-One hypothesis for each sentence: the loop that greedy decoding and sampling share.
-
-Greedy decoding: the most probable token, again and again.
-"""
+"""Greedy decoding and sampling: one hypothesis for each sentence."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Who may ask: pages of this server alone, under its secret address, on this machine.
-
-Where the server listens, and what it may be called: this machine alone.
-"""
+"""Who may ask, and where the server listens: its own pages alone, under a secret address, on this machine."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A look at one sentence: its maps, what is cheap to measure and what the model says, in one forward pass.
-
-What a model says about a sentence, in a few words with their probabilities.
-"""
+"""One sentence in one forward pass: its maps, what is cheap to measure, and what the model predicts."""
 
 from __future__ import annotations
 

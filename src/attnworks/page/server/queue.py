@@ -1,7 +1,4 @@
-"""One thread for all work, a short queue before it, and a plain no where the queue would take too long.
-
-What was made lately, so that it need not be made again.
-"""
+"""One thread for all work, a short queue before it that refuses what would take too long, and recent results."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""From the name of a model to a server that runs.
-
-The server while it runs, from its first connection to its last.
-
-The page in the user's browser, without telling its secret address to others on the machine.
-"""
+"""From the name of a model to a running server, and its page in the user's browser."""
 
 from __future__ import annotations
 

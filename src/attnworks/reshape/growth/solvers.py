@@ -1,7 +1,4 @@
-"""The best fit of a matrix by X Z Y^T with Z of low rank, in closed form.
-
-The best step along a direction in which a function falls, with few evaluations.
-"""
+"""Best fits X Z Y^T of low rank in closed form, and the best step along a direction with few evaluations."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What the loss wants of more keys and values, summed over any number of sentences in memory that does not grow.
-
-One backward pass: how the loss depends on what every attention layer gives.
-"""
+"""One backward pass, layer by layer, and its sums over any number of sentences in constant memory."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The structured form of a head: the mix of fixed maps that is nearest to its attention over a corpus.
-
-The best convex mix of given things.
-"""
+"""The structured form of a head: the mix of fixed maps that is nearest to its attention over a corpus."""
 
 from __future__ import annotations
 

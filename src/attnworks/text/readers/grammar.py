@@ -46,6 +46,6 @@ def _seed(argument: str) -> int:
 
 
 def grammar_passages(n: int) -> list[Passage]:
-    """The default text: the first n test pairs of the grammar_passages grammar, English as source and Italian as target."""
+    """The default text: the first n test pairs of the grammar, English as source and Italian as target."""
     _at_least_one(n)
     return [from_pair(pair) for pair in grammar.pairs(n, 0, "test")]

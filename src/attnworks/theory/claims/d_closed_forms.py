@@ -1,9 +1,4 @@
-"""D9: closed forms for the exercises of CS224N.
-
-D13: how many parameters a transformer has.
-
-D14: numerical traps of attention, each shown, and our code free of it.
-"""
+"""D9, D13, D14: closed forms of retrieval, counts of parameters, and numerical traps of attention."""
 
 from __future__ import annotations
 

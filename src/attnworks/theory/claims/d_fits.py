@@ -1,7 +1,4 @@
-"""D10: growing queries and keys by a fit of low rank, corrected.
-
-D11 and D12: the nearest structured form of a head.
-"""
+"""D10-D12: growing queries and keys by a fit of low rank, and the nearest structured form of a head."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""D1-D8: paths by length, the composite quasi-norm, residuals, bounds on collapse, random projections."""
+"""D1-D4: paths by length, biases, the composite norm, and rows of least residual."""
 
 from __future__ import annotations
 

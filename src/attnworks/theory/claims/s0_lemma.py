@@ -1,7 +1,4 @@
-"""S0: Xie 2021, section 2.4, (6)-(10) and lemma A.3: how near attention is to the same weights in all rows.
-
-S0: Xie 2021, definition 2.1: the composite norm and the residual.
-"""
+"""S0: Xie 2021, definition 2.1, (6)-(10) and lemma A.3: residuals, and how near attention is to equal rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""S1: the rank post, on "Attention is not all you need" by Dong, Cordonnier and Loukas."""
+"""S1: the rank post on heads, paths and rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""S2: CS224N, "Attention exploration", answers to the exercises on copying, averaging and several heads."""
+"""S2: CS224N attention exploration on copying values and extracting vectors."""
 
 from __future__ import annotations
 

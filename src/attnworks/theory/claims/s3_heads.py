@@ -1,7 +1,4 @@
-"""S3: Burgund, "Attention growing networks", on growing the width of queries and keys.
-
-Algebra of head-first weights: folding products of a head, and absorbing biases into weights.
-"""
+"""S3: Burgund on heads, scores and the first order of a loss; biases absorbed into weights."""
 
 from __future__ import annotations
 

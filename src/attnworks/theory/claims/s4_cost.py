@@ -1,7 +1,4 @@
-"""S4: Conti 2024, section 2.1 on what attention costs (S4.69-S4.72).
-
-S4.38, S4.62-S4.68: the sizes of models, counted from their hyper-parameters.
-"""
+"""S4: Conti 2024, S4.38 and S4.62-S4.72: sizes of models, and what attention costs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""S4.54-S4.61: masked attention, cross-attention, and the way from the decoder to words.
-
-A language model so small that the probability of every text is known.
-"""
+"""S4.54-S4.61: masked attention, cross-attention, and the way from the decoder to words; a tiny language model."""
 
 from __future__ import annotations
 

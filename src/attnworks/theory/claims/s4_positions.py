@@ -1,7 +1,4 @@
-"""S4.18-S4.30, S4.157: the scale of embeddings, and where a token stands.
-
-Where a token stands: the sinusoidal code and its shift, and the simpler codes the document rejects.
-"""
+"""S4.18-S4.30, S4.157: the scale of embeddings, the sinusoidal code and its shift, and simpler codes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""S4.46-S4.50: the derivative of softmax, and why scores are scaled.
-
-S4: Conti 2024, section 3 on attention pooling, heads and the experiment (S4.121-S4.128).
-"""
+"""S4.46-S4.50, S4.121-S4.128: the derivative of softmax, why scores are scaled, and attention pooling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""S4: Conti 2024, section 3.1 on the structure of attention maps, and what is left (S4.129-S4.155)."""
+"""S4.129-S4.140: structure of heads: kinds of maps, structure plus error, blocks and bands."""
 
 from __future__ import annotations
 

@@ -3,8 +3,6 @@
 Source: the geometric story of Conti 2024, section 3 (S4.121): a word c between a and b moves towards the one it is
 said with, further in a space that W_q and W_k have deformed for it, and W_v takes it elsewhere. The document has no
 numbers; those here are ours.
-
-Pictures of the theory of one layer: two keys for one query, random projections, gradients, a word in its context.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Objectives of models that read text: one loss per sentence, so that heads can be judged by it.
-
-What an objective gives back, so that batches and processes can be added up exactly.
-"""
+"""The contract of an objective: a sum for training, and one loss per sentence for examinations and healing."""
 
 from __future__ import annotations
 

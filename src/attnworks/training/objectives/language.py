@@ -1,7 +1,4 @@
-"""Cross-entropy of the next token, of a decoder alone and of a decoder that reads a source.
-
-Cross-entropy of hidden words.
-"""
+"""Cross-entropy of tokens: the next one of a decoder, the next one of a target, and hidden ones."""
 
 from __future__ import annotations
 

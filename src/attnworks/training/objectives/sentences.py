@@ -1,9 +1,4 @@
-"""For models without a head: what a head does to the direction of a sentence's embedding.
-
-Cross-entropy of the classes that whole sentences are known to belong to.
-
-An objective that is a Python function of the user.
-"""
+"""One number per sentence: distance of embeddings, cross-entropy of known classes, or a function of the user."""
 
 from __future__ import annotations
 

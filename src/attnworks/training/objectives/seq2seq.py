@@ -1,7 +1,4 @@
-"""Cross-entropy of the next target token.
-
-Cross-entropy of a linear read-out, without keeping the scores of the whole vocabulary.
-"""
+"""Cross-entropy of the next target token, without keeping the logits of the whole vocabulary."""
 
 from __future__ import annotations
 
