@@ -45,11 +45,19 @@ def test_python_examples_run(page: str, least: int, monkeypatch: pytest.MonkeyPa
         exec(compile(block, page, "exec"), names)
 
 
-def test_the_architecture_names_every_room_and_every_verb() -> None:
+def test_the_architecture_names_every_package_and_every_verb() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text()
-    rooms = [path.parent.name for path in (ROOT / "src" / "attnworks").glob("*/__init__.py")]
-    assert rooms and all(f"`{room}/`" in page for room in rooms)
+    packages = [path.parent.name for path in (ROOT / "src" / "attnworks").glob("*/__init__.py")]
+    assert packages and all(f"`{package}/`" in page for package in packages)
     assert all(f"`{verb}`" in page for verb in main.list_commands(click.Context(main)))
+
+
+def test_the_architecture_names_modules_that_exist() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    modules = {path.as_posix() for folder in ("src", "tests", "tools") for path in (ROOT / folder).rglob("*.py")}
+    named = set(re.findall(r"`([\w/]+\.py)[`:]", page))
+    assert len(named) > 50
+    assert not [name for name in named if not any(module.endswith(f"/{name}") for module in modules)]
 
 
 def test_console_examples_of_the_readme_name_real_commands() -> None:

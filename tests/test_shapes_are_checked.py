@@ -1,20 +1,37 @@
 """The option --check-shapes: annotated shapes and types are checked at every call."""
 
+import importlib.util
+from pathlib import Path
+
 import jaxtyping
 import pytest
 import torch
 
+import attnworks
 from attnworks.attention import Mask
 from attnworks.exam.linalg.residual import residual
+from tests.typechecking import CHECKED_PACKAGES
+
+WITHOUT_CHECKS = {"core", "text", "studies", "page", "cli"}
+"""Packages without tensors, or with few modules of tensors, which are named one by one."""
+TENSORS_ELSEWHERE = {"core.tensors", "text.batches", "text.tokens", "studies.tasks"}
 
 
-@pytest.fixture(autouse=True)
+def test_every_numeric_package_is_checked() -> None:
+    packages = {path.parent.name for path in Path(attnworks.__path__[0]).glob("*/__init__.py")}
+    checked = {name.removeprefix("attnworks.") for name in CHECKED_PACKAGES}
+    assert checked == (packages - WITHOUT_CHECKS) | TENSORS_ELSEWHERE
+    assert all(importlib.util.find_spec(name) is not None for name in CHECKED_PACKAGES)
+
+
+@pytest.fixture
 def with_checks(request: pytest.FixtureRequest) -> None:
     if not request.config.getoption("--check-shapes"):
         pytest.skip("run pytest with --check-shapes")
 
 
 @pytest.mark.smoke
+@pytest.mark.usefixtures("with_checks")
 def test_shapes_that_do_not_fit_one_another() -> None:
     for _ in range(20):
         residual(torch.ones(3, 5), torch.ones(3, dtype=torch.bool))
@@ -23,6 +40,7 @@ def test_shapes_that_do_not_fit_one_another() -> None:
 
 
 @pytest.mark.smoke
+@pytest.mark.usefixtures("with_checks")
 def test_dataclasses() -> None:
     with pytest.raises(jaxtyping.TypeCheckError):
         Mask(padding=torch.ones(3, 5))

@@ -49,11 +49,11 @@ _HOME = {
 
 
 def __getattr__(name: str) -> object:
-    """Import rooms on first use, so that `attnworks --help` never waits for torch."""
+    """Import packages on first use, so that `attnworks --help` never waits for torch."""
     if name not in __all__:
         raise AttributeError(f"module 'attnworks' has no attribute {name!r}; it has {', '.join(__all__)}")
-    room = importlib.import_module(f"attnworks.{_HOME.get(name, name)}")
-    return getattr(room, name) if name in _HOME else room
+    module = importlib.import_module(f"attnworks.{_HOME.get(name, name)}")
+    return getattr(module, name) if name in _HOME else module
 
 
 def __dir__() -> list[str]:

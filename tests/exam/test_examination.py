@@ -1,4 +1,4 @@
-"""Examinations, and readings as tables; also the readings that other tests of this room are made of."""
+"""Examinations, and readings as tables; also the readings that other tests of this package are made of."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Axis letters and tolerances, shared by every room (docs/notation.md).
+"""Axis letters and tolerances, shared by every package (docs/notation.md).
 
 Rows are positions and weights multiply on the right. Shapes in signatures use one letter per axis:
 

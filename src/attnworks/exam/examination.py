@@ -114,7 +114,7 @@ class Examination:
         return f"<Examination of {self.model.get('name', 'a model')}: {parts}>"
 
     def _repr_html_(self) -> str:
-        """In a notebook: the page in a frame. The room that draws it is above this one, and is found by name."""
+        """In a notebook: the page in a frame. The package that draws it is above this one, and is found by name."""
         return importlib.import_module("attnworks.page").notebook_frame(self)
 
     def to_json(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Which heads tell most, should a page have no room for the maps of all."""
+"""The order of heads by how much they tell, for pages that cannot hold the maps of all."""
 
 from __future__ import annotations
 
