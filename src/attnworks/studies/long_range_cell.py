@@ -35,9 +35,8 @@ def peak_bytes(run: Callable[[], object]) -> int:
 
     torch's profiler logs every block that its allocator gives out or takes back, also inside kernels; the highest
     running sum is the peak. Unlike the resident size of the process, it does not depend on what malloc keeps for later
-    or on what ran before. What libraries take besides torch's allocator is not seen.
-    `attention/benchmark/memory.py` sees it, as is due among rival libraries, but needs a process for each run and counts
-    in pages; here cells repeat exactly.
+    or on what ran before, so that cells repeat exactly. What libraries take besides torch's allocator is not seen here;
+    `attention/benchmark/memory.py` sees it, but needs a process for each run and counts in pages.
     """
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or the profiler writes to standard error
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as log:
