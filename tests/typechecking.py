@@ -15,8 +15,9 @@ from beartype import BeartypeConf, beartype
 CHECKED_PACKAGES = [
     f"attnworks.{name}"
     for name in (
-        *("attention", "models", "training", "traces", "hf", "exam", "reshape", "theory"),
+        *("attention", "models", "training", "traces", "hf", "exam", "reshape"),
         *("core.tensors", "text.batches", "text.tokens", "studies.tasks"),
+        *("theory.collapse_cases", "theory.kernels", "theory.random_projection", "theory.retrieval"),
     )
 ]
 typechecked = beartype(conf=BeartypeConf(is_pep484_tower=True))

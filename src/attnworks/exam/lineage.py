@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from attnworks.core.errors import UsageError, short_number
 from attnworks.core.json_records import parse
@@ -82,6 +82,7 @@ class Lineage:
         }
 
 
+@runtime_checkable
 class ReshapeRecord(Protocol):
     """What the lineage needs of a receipt.
 
