@@ -17,15 +17,21 @@ from attnworks.theory.sides import Sides, number
 
 ID = re.compile(r"\b(?:(S[0-4]\.)(\d+)(?:-(?:S[0-4]\.)?(\d+))?|(D)(\d+)(?:-D?(\d+))?)\b")
 
+CITING = tuple(
+    f"theory/{name}"
+    for name in ("collapse_cases.py", "experiments/", "kernels.py", "random_projection.py", "retrieval.py")
+)
+"""The mathematics and the experiments, beside the claims themselves."""
+
 
 @cache
 def citations() -> dict[str, tuple[str, ...]]:
-    """Id -> the files of the package that cite it, outside the claims and the commands. S4.20-S4.23 cites four."""
+    """Id -> the files of the package that cite it, except commands and claims. S4.20-S4.23 cites four."""
     home = Path(__file__).parents[1]
     found: dict[str, list[str]] = defaultdict(list)
     for file in sorted(home.rglob("*.py")):
         name = file.relative_to(home).as_posix()
-        if name.startswith(("theory/claims/", "cli/")):
+        if name.startswith(("theory/", "cli/")) and not name.startswith(CITING):
             continue
         for id in cited(file.read_text(encoding="utf-8")):
             found[id].append(name)
