@@ -14,6 +14,8 @@ from attnworks.attention import Attended, Context, Geometry, Mask, Mechanism, Me
 from attnworks.core.errors import UsageError
 from attnworks.core.tensors import tensors_of
 
+Group = tuple[MechanismSpec, tuple[int, ...]]
+
 
 class Widths(nn.Module):
     """How the columns of a projection are cut into heads. Narrower heads are padded with zeros, which no score sees.
@@ -60,9 +62,6 @@ class Widths(nn.Module):
     def of_heads(self, W: Tensor) -> Float[Tensor, "h e k"]:
         """A weight [h e k], or [e w] where widths differ, as [h e k]."""
         return W if W.dim() == 3 else self.cut(W).movedim(-2, 0)
-
-
-Group = tuple[MechanismSpec, tuple[int, ...]]
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,6 +25,8 @@ from torch import Tensor
 from attnworks.core.checks import whole
 from attnworks.core.errors import UsageError
 
+Rule = Callable[[Tensor, Tensor, Tensor], Tensor]
+
 
 def hashed(*parts: int | np.ndarray) -> np.ndarray:
     """Integers below 2^64, one for each combination of the parts (which broadcast), by the finaliser of splitmix64.
@@ -45,9 +47,6 @@ def _finalise(x: np.ndarray) -> np.ndarray:
     x = (x ^ (x >> np.uint64(30))) * _FIRST
     x = (x ^ (x >> np.uint64(27))) * _SECOND
     return x ^ (x >> np.uint64(31))
-
-
-Rule = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)

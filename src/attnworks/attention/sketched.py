@@ -17,6 +17,9 @@ from attnworks.attention.softmax import scaled_dot
 from attnworks.core.checks import whole
 from attnworks.core.tensors import widened
 
+CHUNK = 64
+"""Queries that are treated together under a causal mask."""
+
 
 def sketch_error_formula(P: Float[Tensor, "*a i j"], V: Float[Tensor, "*a j v"], k: int) -> Float[Tensor, "*a"]:
     """sqrt(E ||P R^T R V - P V||_F^2) / ||P V||_F = sqrt((1 + ||P||_F^2 ||V||_F^2 / ||P V||_F^2) / k).
@@ -26,10 +29,6 @@ def sketch_error_formula(P: Float[Tensor, "*a i j"], V: Float[Tensor, "*a j v"],
     """
     ratio = torch.linalg.matrix_norm(P) * torch.linalg.matrix_norm(V) / torch.linalg.matrix_norm(P @ V)
     return ((1 + ratio.square()) / k).sqrt()
-
-
-CHUNK = 64
-"""Queries that are treated together under a causal mask."""
 
 
 @MECHANISMS.register("sketched")

@@ -19,6 +19,8 @@ from attnworks.attention.patterns import Pattern
 from attnworks.attention.reference import softmax_by_loops
 from attnworks.attention.softmax import scaled_dot
 
+BatchRule = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
 
 def attend_flex(
     Q: Tensor, K: Tensor, V: Tensor, linked: Callable[..., Tensor], mask: Mask, scale: float, *, alike: bool = False
@@ -51,9 +53,6 @@ def attend_flex(
 @cache
 def _compiled() -> Callable[..., object]:
     return torch.compile(flex_attention, dynamic=False)
-
-
-BatchRule = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 class Sparse(Mechanism):

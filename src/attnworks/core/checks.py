@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from attnworks.core.errors import UsageError
 
+LARGEST_FLOAT = 1e30
+
 
 def whole(name: str, option: str, value: object, least: int, remedy: str) -> int:
     """An option that must be a whole number of at least `least`."""
@@ -15,6 +17,3 @@ def whole(name: str, option: str, value: object, least: int, remedy: str) -> int
             remedy=remedy,
         )
     return value
-
-
-LARGEST_FLOAT = 1e30

@@ -12,6 +12,12 @@ from typing import Any
 from attnworks.core.errors import FolderError, MissingExtraError
 from attnworks.core.folders import disk_errors
 
+Curve = Mapping[int, float]
+"""Seconds by length."""
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f3c8d", "#11a579", "#80531f", "#6c757d")
+POINTS: dict[str, Any] = {"marker": "o", "markersize": 4, "linewidth": 1.4}
+YARDSTICK: dict[str, Any] = {"color": "#888888", "linestyle": "--", "linewidth": 1.2}
+
 
 def need_matplotlib(path: Path) -> None:
     """Refuse to draw where the extra is not installed."""
@@ -22,14 +28,6 @@ def need_matplotlib(path: Path) -> None:
             got="an environment without it",
             remedy="pip install 'attnworks[plot]'",
         )
-
-
-Curve = Mapping[int, float]
-"""Seconds by length."""
-
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f3c8d", "#11a579", "#80531f", "#6c757d")
-POINTS: dict[str, Any] = {"marker": "o", "markersize": 4, "linewidth": 1.4}
-YARDSTICK: dict[str, Any] = {"color": "#888888", "linestyle": "--", "linewidth": 1.2}
 
 
 def check_picture(path: Path) -> None:

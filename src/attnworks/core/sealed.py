@@ -25,6 +25,8 @@ COPY_AGAIN = "copy the folder again from where it was whole"
 Table = dict[str, dict[str, Any]]
 """Name of a tensor -> its shape, dtype and SHA-256."""
 
+CHECKPOINTS, LAST, BEST, TRAINING = "checkpoints", "last.json", "best.json", "training.json"
+
 
 def seal(data: dict[str, Any]) -> bytes:
     """Canonical JSON with one more key, the SHA-256 of the rest."""
@@ -137,9 +139,6 @@ def sha256(data: bytes) -> str:
 
 def _short(value: object) -> str:
     return str(value) if len(str(value)) <= 24 else f"{str(value)[:12]}..."
-
-
-CHECKPOINTS, LAST, BEST, TRAINING = "checkpoints", "last.json", "best.json", "training.json"
 
 
 def point(run: Path, pointer: str, checkpoint: Path) -> None:

@@ -19,6 +19,9 @@ from attnworks.traces.text import ExamText
 
 FORMAT = 2
 
+EASY, MOST = 32, 128
+"""Tokens that are easy to look at, and beyond which no sentence is kept unasked."""
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -127,10 +130,6 @@ class Examination:
             "findings": [finding.to_json() for finding in self.findings],
             "notes": list(self.notes),
         }
-
-
-EASY, MOST = 32, 128
-"""Tokens that are easy to look at, and beyond which no sentence is kept unasked."""
 
 
 class KeepMaps(Spectator):

@@ -13,6 +13,13 @@ from attnworks.core.json_records import parse
 MOST_HEADS = 2**16
 """Of one layer."""
 
+LINEAGE = "lineage"
+"""Under this name the description of an examined model holds it."""
+ADDED = "+"
+"""Stands in the name of a head that was added, before the fingerprint of the model in which it first appears."""
+DIGITS = 12
+"""Of a fingerprint in the name of a head."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class HeadMap:
@@ -34,14 +41,6 @@ class HeadMap:
         if odd is not None:
             return f"head {short_number(odd)} of {self.before}"
         return None if len({*kept}) == len(kept) else "the same head twice"
-
-
-LINEAGE = "lineage"
-"""Under this name the description of an examined model holds it."""
-ADDED = "+"
-"""Stands in the name of a head that was added, before the fingerprint of the model in which it first appears."""
-DIGITS = 12
-"""Of a fingerprint in the name of a head."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,6 +21,11 @@ from attnworks.traces.maps import Maps
 from attnworks.traces.rows import LayerRows
 from attnworks.traces.text import Judge
 
+WIDEST_SPAN = 512
+"""Offsets further than this are not told apart."""
+FoldName = Literal["mean", "largest", "constant"]
+MEASURES: Registry[type[Measure]] = Registry("measure")
+
 
 def drawn(tokens: Tokens, one_in: int, seed: int) -> Bool[Tensor, " b"]:
     """One sentence in `one_in`, by a checksum of its tokens and the seed: the same ones in whatever batches."""
@@ -29,12 +34,6 @@ def drawn(tokens: Tokens, one_in: int, seed: int) -> Bool[Tensor, " b"]:
         for row, length in zip(tokens.ids.tolist(), tokens.lengths, strict=True)
     ]
     return torch.tensor([number % one_in == 0 for number in sums], device=tokens.ids.device)
-
-
-WIDEST_SPAN = 512
-"""Offsets further than this are not told apart."""
-
-FoldName = Literal["mean", "largest", "constant"]
 
 
 @dataclass(frozen=True)
@@ -188,6 +187,3 @@ class Measure:
         """Why no sentence counted for this reading in these layers: a clause, "" without a note, None if unknown."""
         del name, slots, readings
         return None
-
-
-MEASURES: Registry[type[Measure]] = Registry("measure")

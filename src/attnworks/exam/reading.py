@@ -14,6 +14,8 @@ from attnworks.core.errors import UsageError
 from attnworks.core.registry import unknown_name
 from attnworks.traces.layer import SHORT, Kind
 
+Row = Tensor | tuple[str, ...]
+
 
 def are(sentences: int) -> str:
     """1 sentence is, 2 sentences are."""
@@ -123,9 +125,6 @@ def _aligned(lines: list[list[str]]) -> list[str]:
     for line in lines:
         widths[: len(line)] = [max(width, len(cell)) for width, cell in zip(widths, line, strict=False)]
     return ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=False)).rstrip() for line in lines]
-
-
-Row = Tensor | tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,6 +16,9 @@ from attnworks.traces.layer import Kind, Slot
 
 CONFIDENCE = 0.95
 
+Key = tuple[str, Slot | Kind]
+Waiting = tuple[Key, Tensor, Tensor | None]
+
 
 class Exact:
     """A sum kept as two float64 numbers, hi + lo with |lo| <= ulp(hi) / 2: 106 bits, so that order does not matter."""
@@ -154,11 +157,6 @@ def _product(a: Float[Tensor, "*a"], b: Float[Tensor, "*a"]) -> tuple[Float[Tens
     (a_up, a_low), (b_up, b_low) = _half(a), _half(b)
     product = a * b
     return product, ((a_up * b_up - product) + a_up * b_low + a_low * b_up) + a_low * b_low
-
-
-Key = tuple[str, Slot | Kind]
-
-Waiting = tuple[Key, Tensor, Tensor | None]
 
 
 class Folds:

@@ -17,6 +17,9 @@ from attnworks.models.transformer import Transformer
 
 Model = Transformer | Recurrent | PureAttention
 
+BASE_VOCABULARY = 37_000
+"""Byte-pair tokens shared by English and German in the 2017 paper; training replaces it by the corpus's own."""
+
 
 @overload
 def build(config: TransformerConfig, *, seed: int | None = None) -> Transformer: ...
@@ -58,10 +61,6 @@ def skeleton(config: ModelConfig) -> nn.Module:
     """The model on torch's meta device: every name and shape, no memory."""
     with torch.device("meta"):
         return build(config)
-
-
-BASE_VOCABULARY = 37_000
-"""Byte-pair tokens shared by English and German in the 2017 paper; training replaces it by the corpus's own."""
 
 
 def _transformer(

@@ -16,6 +16,8 @@ from attnworks.attention.heads import HeadGroups, Scoring, Widths, fold_scores, 
 from attnworks.core.errors import UsageError
 from attnworks.models.config import AttentionConfig
 
+Second = tuple[Tensor, Tensor, Tensor]
+
 
 @dataclass(frozen=True, eq=False)
 class Observation:
@@ -51,9 +53,6 @@ class Observation:
 
 Observer = Callable[[Observation], Tensor | None]
 """Sees an attention layer; a tensor that it returns takes the place of Y."""
-
-
-Second = tuple[Tensor, Tensor, Tensor]
 
 
 class MultiHead(nn.Module):

@@ -26,6 +26,8 @@ SHADES = 17
 GZIP = 31
 """The window of zlib, and that it writes the head of gzip: without time and name."""
 
+DIGITS = 6
+
 
 class Coding(NamedTuple):
     """uint8: weight = (q / levels)^2, of weights from 0 to 1. float16: little-endian, any number."""
@@ -91,9 +93,6 @@ def thumbnails(P: Float[Tensor, "h i j"]) -> tuple[bytes, tuple[int, int]]:
     sizes = P if is_weights(P) else P.abs() / P.abs().max()
     shades = encode(F.adaptive_max_pool2d(sizes.float(), size), Coding("uint8", SHADES))
     return bytes(shade * (FINE // SHADES) for shade in shades), size
-
-
-DIGITS = 6
 
 
 def rounded(value: Any, digits: int = DIGITS) -> Any:

@@ -23,12 +23,6 @@ from attnworks.reshape.swapping.advice import Advice
 
 SCRIPT, STYLE, CLAIMS = "page.js", "page.css", "claims.json"
 
-
-@cache
-def resource(name: str) -> bytes:
-    return files("attnworks.page").joinpath(name).read_bytes()
-
-
 Host = Literal["file", "live", "notebook"]
 FORMAT = 1
 LARGEST = 9_700_000
@@ -36,6 +30,11 @@ LARGEST = 9_700_000
 MOST_AXES = 3
 """Readings with more axes are for other programs."""
 NO_SENTENCE = "no sentence was kept: examine with --pin"
+
+
+@cache
+def resource(name: str) -> bytes:
+    return files("attnworks.page").joinpath(name).read_bytes()
 
 
 @dataclass(frozen=True)

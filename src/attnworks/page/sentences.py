@@ -20,6 +20,12 @@ from attnworks.exam.structure.search import best_offset
 from attnworks.page.blobs import coding_of, encode, is_weights, pack, rounded, thumbnails
 from attnworks.traces.layer import Kind, Slot
 
+SINGULAR_VALUES = 32
+LONGEST = 256
+"""Maps of more tokens get neither spectra nor fits, whose cost grows with the cube of their number."""
+LARGEST = 65504.0
+"""Of float16."""
+
 
 class Closest(NamedTuple):
     """The readings structure.closest of the heads of a layer, and structure.shift where there is one."""
@@ -55,13 +61,6 @@ def fit_heads(H: Float[Tensor, "h i j"], kind: Kind, closest: Closest | None) ->
         nearest = fit(H[heads], (form,), eps=EPS, causal=causal, offset=offset)
         P[heads], errors[heads] = nearest.form(form), nearest.error[:, 0]
     return Fitted(tuple(forms), P, errors)
-
-
-SINGULAR_VALUES = 32
-LONGEST = 256
-"""Maps of more tokens get neither spectra nor fits, whose cost grows with the cube of their number."""
-LARGEST = 65504.0
-"""Of float16."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,6 +24,11 @@ from attnworks.training.recipe import Recipe
 from attnworks.training.run import Run
 from attnworks.training.trained import Trained, open_run
 
+DOCUMENTED = ("conti-1h", "conti-8h")
+ALL = (*DOCUMENTED, "lstm-plain", "lstm-dot", "lstm-multiplicative", "lstm-additive")
+RESULTS, MAPS = "results.json", "maps"
+BEAMS = 5
+
 
 def dictionary_translations(train: Sequence[Pair], sentences: Sequence[Sequence[str]]) -> list[list[str]] | None:
     """Each word by the word it is most often aligned to in `train`, or by nothing if that is more frequent.
@@ -41,12 +46,6 @@ def dictionary_translations(train: Sequence[Pair], sentences: Sequence[Sequence[
             aligned[word].update([pair.target[other] for other in partners[position]] or [None])
     best = {word: counts.most_common(1)[0][0] for word, counts in aligned.items()}
     return [[other for word in sentence if (other := best.get(word, word)) is not None] for sentence in sentences]
-
-
-DOCUMENTED = ("conti-1h", "conti-8h")
-ALL = (*DOCUMENTED, "lstm-plain", "lstm-dot", "lstm-multiplicative", "lstm-additive")
-RESULTS, MAPS = "results.json", "maps"
-BEAMS = 5
 
 
 @dataclass(frozen=True)

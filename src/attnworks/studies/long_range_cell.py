@@ -29,6 +29,10 @@ from attnworks.studies.tasks import TASKS, Batch, Task
 from attnworks.studies.tasks.contract import Readout
 from attnworks.training.loop import DivergedError, schedule
 
+LAYERS, WIDTH, HEADS, HIDDEN = 2, 64, 4, 128
+FIRST_LENGTH, GROWING = 16, 0.6
+MOST_SEQUENCES = 64
+
 
 def peak_bytes(run: Callable[[], object]) -> int:
     """Most bytes of CPU tensors that `run` holds at once, above those that were there before.
@@ -82,11 +86,6 @@ def last_real(X: Float[Tensor, "b n e"], padding: Bool[Tensor, "b n"] | None) ->
     if padding is None:
         return X[:, -1]
     return X[torch.arange(len(X), device=X.device), padding.sum(1) - 1]
-
-
-LAYERS, WIDTH, HEADS, HIDDEN = 2, 64, 4, 128
-FIRST_LENGTH, GROWING = 16, 0.6
-MOST_SEQUENCES = 64
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,21 @@ import torch
 from attnworks.core.plotting import need_matplotlib
 from attnworks.exam.structure import families
 
+_TITLES = {
+    "enc": "Encoder self-attention: a source word (row) looks at source words",
+    "dec": "Decoder self-attention: a word read (row) looks at words before it",
+    "cross": "Cross-attention: to write the next word, the decoder (row) looks at source words",
+}
+WEIGHTS: dict[str, Any] = {"cmap": "viridis", "vmin": 0.0, "vmax": 1.0}
+COLOURS = {"after": "#d55e00", "healed": "#0072b2"}
+POINTS: dict[str, Any] = {"marker": "o", "markersize": 5, "linewidth": 1.6}
+_LABELS = {
+    "after": "at once",
+    "healed": "after healing",
+    "conti-1h": "one head, trained as usual",
+    "conti-8h-structured": "all self-attention structured from the start",
+}
+
 
 def draw_heads(trace: dict[str, Any], slot: str, path: Path) -> None:
     """All heads of one attention layer of a traced translation; rows are queries, columns keys.
@@ -42,20 +57,6 @@ def draw_heads(trace: dict[str, Any], slot: str, path: Path) -> None:
     figure.tight_layout()
     figure.colorbar(image, ax=panels.ravel().tolist(), shrink=0.6, label="attention weight", pad=0.01)
     figure.savefig(path, dpi=150, bbox_inches="tight")
-
-
-_TITLES = {
-    "enc": "Encoder self-attention: a source word (row) looks at source words",
-    "dec": "Decoder self-attention: a word read (row) looks at words before it",
-    "cross": "Cross-attention: to write the next word, the decoder (row) looks at source words",
-}
-
-
-WEIGHTS: dict[str, Any] = {"cmap": "viridis", "vmin": 0.0, "vmax": 1.0}
-
-COLOURS = {"after": "#d55e00", "healed": "#0072b2"}
-
-POINTS: dict[str, Any] = {"marker": "o", "markersize": 5, "linewidth": 1.6}
 
 
 def draw_families(path: Path, n: int = 12, seed: int = 0) -> None:
@@ -137,14 +138,6 @@ def draw_cost(report: dict[str, Any], path: Path) -> None:
     axis.legend(frameon=False, fontsize=8)
     figure.tight_layout()
     figure.savefig(path, dpi=150, bbox_inches="tight")
-
-
-_LABELS = {
-    "after": "at once",
-    "healed": "after healing",
-    "conti-1h": "one head, trained as usual",
-    "conti-8h-structured": "all self-attention structured from the start",
-}
 
 
 def _about_zero(most: float) -> dict[str, Any]:

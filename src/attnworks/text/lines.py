@@ -15,17 +15,20 @@ from attnworks.core.errors import AttnworksError, FolderError, UsageError
 from attnworks.text.pair import Pair
 from attnworks.text.words import words
 
+LONGEST_LINE = 2**20
+"""Bytes of the longest line that is read."""
+LARGEST_TEXT = 2**32
+"""Bytes of the longest text that is read, unpacked: a pipe or a device may have no end."""
+MOST_WORDS = 1_000
+"""A side with more words than this is no sentence but an accident."""
+FEW = 5
+"""How many numbers are remembered per reason."""
+
 
 class Digest(Protocol):
     """A hash that is being computed, such as hashlib.sha256()."""
 
     def update(self, data: bytes, /) -> None: ...
-
-
-LONGEST_LINE = 2**20
-"""Bytes of the longest line that is read."""
-LARGEST_TEXT = 2**32
-"""Bytes of the longest text that is read, unpacked: a pipe or a device may have no end."""
 
 
 def numbered_lines(path: Path, digest: Digest | None = None) -> Iterator[tuple[int, str | None]]:
@@ -103,13 +106,6 @@ def _unpacked(path: Path, file: io.BufferedReader) -> io.BufferedReader:
 
 def _unreadable(path: Path, got: str, remedy: str) -> FolderError:
     return FolderError(asked=f"read {path}", expected="a text file", got=got, remedy=remedy)
-
-
-MOST_WORDS = 1_000
-"""A side with more words than this is no sentence but an accident."""
-
-FEW = 5
-"""How many numbers are remembered per reason."""
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,8 @@ from attnworks.core.errors import UsageError
 NONE = -1
 """No word, or no head."""
 
+Kind = Literal["encoder", "decoder", "cross"]
+
 
 @dataclass(frozen=True, slots=True)
 class TokenRow:
@@ -152,9 +154,6 @@ def _rarities(row: TokenRow, known: Mapping[int, float]) -> list[float]:
             got="another",
             remedy="count rarity over all rows",
         ) from None
-
-
-Kind = Literal["encoder", "decoder", "cross"]
 
 
 @dataclass(frozen=True, eq=False)

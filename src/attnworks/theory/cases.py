@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from attnworks.exam.structure.families import assignment, band_mask, block_count, blocks_of
 
+M = TypeVar("M", bound=nn.Module)
+
 
 class Draw:
     """Everything that is drawn from one seed, in the order in which it is asked for."""
@@ -38,9 +40,6 @@ class Draw:
     def orthonormal(self, n: int, d: int) -> Float[Tensor, "n d"]:
         """d <= n orthonormal columns."""
         return torch.linalg.qr(self.normal(n, d)).Q
-
-
-M = TypeVar("M", bound=nn.Module)
 
 
 def filled(draw: Draw, make: Callable[[], M], scale: float = 1.0) -> M:

@@ -12,6 +12,9 @@ from torch import Tensor
 from attnworks.attention.softmax import score_range
 from attnworks.core.errors import UsageError
 
+LARGEST_LEMMA_RANGE = 1.25643
+"""The D with exp(D) = 1 + 2 D, rounded down: up to it lemma A.3 of Xie 2021 holds on its upper side (S0.34)."""
+
 
 class Beyond(NamedTuple):
     """A residual of attention's output, and what a published bound allows it to be."""
@@ -189,10 +192,6 @@ def _check_even(n: int) -> None:
             got=str(n),
             remedy=f"ask for {n + 1 if n > 0 else 2} rows",
         )
-
-
-LARGEST_LEMMA_RANGE = 1.25643
-"""The D with exp(D) = 1 + 2 D, rounded down: up to it lemma A.3 of Xie 2021 holds on its upper side (S0.34)."""
 
 
 class SplitLogits(NamedTuple):

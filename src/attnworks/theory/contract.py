@@ -17,6 +17,10 @@ from attnworks.core.registry import Registry, unknown_name
 from attnworks.theory.cases import Draw
 from attnworks.theory.sides import Sides
 
+STATEMENTS = 271
+"""How many statements the five documents make."""
+P = ParamSpec("P")
+
 
 class Document(NamedTuple):
     """Where claims come from: the letters that their ids begin with, who wrote it, and how it is called."""
@@ -38,12 +42,6 @@ DOCUMENTS = {
     )
 }
 """By the beginning of their ids. D is no document: statements that were found while the others were checked."""
-
-STATEMENTS = 271
-"""How many statements the five documents make."""
-
-
-P = ParamSpec("P")
 
 
 class Verdict(StrEnum):

@@ -23,6 +23,37 @@ CITING = tuple(
 )
 """The mathematics and the experiments, beside the claims themselves."""
 
+HEAD = rf"""# Claims of the source documents
+
+attnworks implements five documents. These are their {STATEMENTS} statements, each with a verdict: found by computing
+both sides, or else it is said why there is nothing to compute. The results that were derived on the way come last. Ids
+are what docstrings cite. This page is made from the checks themselves (`make docs`); their numbers are computed live:
+
+    attnworks claims                     # all checks, in under a minute
+    attnworks claims S0.17 --explain     # one statement: both sides, correction, counterexample
+    attnworks claims --on runs/first     # those that can be checked on a model of your own
+
+In Python, `from attnworks.theory import claim`, then `claim("S0.17").check(seed=3)` gives a `Finding`: `left`, `right`,
+`holds`, `corrected`, `figures`.
+
+**Verdicts.** *holds*: true as printed. *holds with a condition*: true once the stated condition or reading is added.
+*typo*: a slip (symbol, index, shape, scale) whose intended statement is true. *false*: the statement, its formula or
+its reasoning is wrong. *not checkable*: an image, an experiment or an opinion that the text does not let one check. A
+few verdicts are about spelling or about what other works say; these rows are not computed either, and say so.
+
+**Conventions.** Tokens are rows; softmax acts on rows; $P$ is row-stochastic; $\mathbf 1$ is the vector of ones;
+$W_{{QK}} = W_Q W_K^\top$; $W_h = W_{{V,h}} W_{{O,h}}$; $\lVert\cdot\rVert_1$ is the largest column sum,
+$\lVert\cdot\rVert_\infty$ the largest row sum, $\lVert\cdot\rVert_2$ the spectral norm, the composite
+$\lVert\cdot\rVert_{{1,\infty}}$ is $\sqrt{{\lVert\cdot\rVert_1 \lVert\cdot\rVert_\infty}}$; $\mathrm{{diam}}_2$ is the
+largest distance of two rows; $[M]_k$ is the truncated singular value decomposition; $\ln$ is natural.
+"""
+SOURCE = "../src/"
+DIGITS = 4
+NOTHING = 1e-12
+"""What is smaller comes from rounding, and is another number on every machine."""
+TELLING = 1e-6
+"""Sides that count as equal though they differ by more than this share of them are shown with their slack."""
+
 
 @cache
 def citations() -> dict[str, tuple[str, ...]]:
@@ -49,34 +80,6 @@ def cited(text: str) -> list[str]:
         low, high = int(first or own_first), int(last or own_last or first or own_first)
         ids |= {f"{book or derived}{number}" for number in range(low, high + 1)}
     return sorted(ids)
-
-
-HEAD = rf"""# Claims of the source documents
-
-attnworks implements five documents. These are their {STATEMENTS} statements, each with a verdict: found by computing
-both sides, or else it is said why there is nothing to compute. The results that were derived on the way come last. Ids
-are what docstrings cite. This page is made from the checks themselves (`make docs`); their numbers are computed live:
-
-    attnworks claims                     # all checks, in under a minute
-    attnworks claims S0.17 --explain     # one statement: both sides, correction, counterexample
-    attnworks claims --on runs/first     # those that can be checked on a model of your own
-
-In Python, `from attnworks.theory import claim`, then `claim("S0.17").check(seed=3)` gives a `Finding`: `left`, `right`,
-`holds`, `corrected`, `figures`.
-
-**Verdicts.** *holds*: true as printed. *holds with a condition*: true once the stated condition or reading is added.
-*typo*: a slip (symbol, index, shape, scale) whose intended statement is true. *false*: the statement, its formula or
-its reasoning is wrong. *not checkable*: an image, an experiment or an opinion that the text does not let one check. A
-few verdicts are about spelling or about what other works say; these rows are not computed either, and say so.
-
-**Conventions.** Tokens are rows; softmax acts on rows; $P$ is row-stochastic; $\mathbf 1$ is the vector of ones;
-$W_{{QK}} = W_Q W_K^\top$; $W_h = W_{{V,h}} W_{{O,h}}$; $\lVert\cdot\rVert_1$ is the largest column sum,
-$\lVert\cdot\rVert_\infty$ the largest row sum, $\lVert\cdot\rVert_2$ the spectral norm, the composite
-$\lVert\cdot\rVert_{{1,\infty}}$ is $\sqrt{{\lVert\cdot\rVert_1 \lVert\cdot\rVert_\infty}}$; $\mathrm{{diam}}_2$ is the
-largest distance of two rows; $[M]_k$ is the truncated singular value decomposition; $\ln$ is natural.
-"""
-
-SOURCE = "../src/"
 
 
 def markdown() -> str:
@@ -188,15 +191,6 @@ def check_claims(claims: Iterable[Claim], seed: int = 0) -> Iterator[Checked]:
         start = time.perf_counter()
         finding = None if claim.function is None else claim.check(seed)
         yield Checked(claim, finding, time.perf_counter() - start)
-
-
-DIGITS = 4
-
-NOTHING = 1e-12
-"""What is smaller comes from rounding, and is another number on every machine."""
-
-TELLING = 1e-6
-"""Sides that count as equal though they differ by more than this share of them are shown with their slack."""
 
 
 def page_claims() -> list[dict[str, Any]]:

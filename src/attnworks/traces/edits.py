@@ -20,6 +20,8 @@ from attnworks.traces.layer import LayerTrace, Slot
 from attnworks.traces.subject import Spectator, Subject, first
 from attnworks.training.objectives.contract import TextObjective
 
+REMOVABLE = ("skip", "mlp", "norm")
+
 
 class OpenGates(Spectator):
     """A gate of one on every head of every sentence, so that dL / d gate says what each head does to each loss."""
@@ -77,9 +79,6 @@ def gate_gradients(
         slot: torch.zeros_like(gate) if grad is None else grad
         for (slot, gate), grad in zip(gates.gates.items(), found, strict=True)
     }
-
-
-REMOVABLE = ("skip", "mlp", "norm")
 
 
 @contextmanager

@@ -19,6 +19,11 @@ from attnworks.traces.layer import LOWEST_LOG, LayerTrace, Slot
 HIDDEN = -1e30
 """The score of a key that may not be seen: far below all others, and finite, so that 0 times it is 0."""
 
+WEIGHTS_AT_ONCE = 2**18
+"""Attention weights computed at a time by each thread: a megabyte in float32."""
+HIDDEN_BELOW = -1e9
+"""Additive masks write the smallest number of their type, or -inf, where a key is hidden."""
+
 
 class Row(IntEnum):
     """What is summed up of a row, with d_j = S_j - max S, in this order along the first axis of the sums.
@@ -182,10 +187,6 @@ def diagonal_sums(P: Float[Tensor, "m i j"], scratch: Scratch = FRESH) -> Float[
     return skewed.sum(-2)
 
 
-WEIGHTS_AT_ONCE = 2**18
-"""Attention weights computed at a time by each thread: a megabyte in float32."""
-
-
 @dataclass(frozen=True, eq=False)
 class Maps:
     """The maps of some consecutive sentences of one length and some heads, cropped to their real tokens.
@@ -294,7 +295,3 @@ def _visible(allowed: Tensor | None, S: Tensor) -> Tensor:
     if allowed is None:
         return torch.full((b, i), j, device=S.device)
     return as_four_axes(allowed).sum(-1).amax(1).expand(b, i)
-
-
-HIDDEN_BELOW = -1e9
-"""Additive masks write the smallest number of their type, or -inf, where a key is hidden."""

@@ -10,6 +10,9 @@ from typing import Protocol, runtime_checkable
 
 from attnworks.core.folders import disk_errors, free_name, read_file, write_file
 
+METRICS = "metrics.jsonl"
+LARGEST_METRICS = 2**34
+
 
 @dataclass(frozen=True)
 class StepDone:
@@ -77,11 +80,6 @@ Event = StepDone | Validated | Saved | Grown | Remark
 @runtime_checkable
 class Watcher(Protocol):
     def __call__(self, event: Event, /) -> None: ...
-
-
-METRICS = "metrics.jsonl"
-
-LARGEST_METRICS = 2**34
 
 
 class Metrics:

@@ -41,6 +41,8 @@ from attnworks.training.recipe import Recipe
 OPTIMISER = "optimiser.safetensors"
 NAME = re.compile(r"step-([0-9]{8,})")
 
+RECIPE, SOURCE, TARGET = "run.json", "source.json", "target.json"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
@@ -195,9 +197,6 @@ def _like(parameter: nn.Parameter, value: Tensor) -> Tensor:
     if value.shape != parameter.shape:
         return value
     return cast(Tensor, torch.empty_like(parameter, requires_grad=False).copy_(value))
-
-
-RECIPE, SOURCE, TARGET = "run.json", "source.json", "target.json"
 
 
 def read_recipe(folder: Path) -> tuple[Recipe, str]:

@@ -13,6 +13,8 @@ from attnworks.attention.engines.steps import Step, Walk, operator
 from attnworks.attention.patterns import Window
 from attnworks.core.tensors import widened
 
+Shared = tuple[Tensor, Tensor, Tensor]
+
 
 def attend_band(
     Q: Tensor,
@@ -138,9 +140,6 @@ _attend = operator(
     "int before, int after, float scale",
     differentiable=5,
 )
-
-
-Shared = tuple[Tensor, Tensor, Tensor]
 
 
 def attend_dilated(

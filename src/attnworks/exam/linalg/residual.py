@@ -20,6 +20,9 @@ from attnworks.core.tensors import safe_sqrt, widened
 
 NORMS = Registry[Callable[[Tensor], Tensor]]("norm")
 
+PRECISION = 1e-9
+"""Relative, below which a better composite value is not looked for."""
+
 
 @NORMS.register("one")
 def induced_one(X: Float[Tensor, "*a i e"]) -> Float[Tensor, "*a"]:
@@ -69,10 +72,6 @@ def quasi_norm_constant(m: int, n: int) -> float:
     """
     root = (m * n) ** 0.25
     return (root + 1 / root) / 2
-
-
-PRECISION = 1e-9
-"""Relative, below which a better composite value is not looked for."""
 
 
 def centre_inf(X: Float[Tensor, "*a i e"], real: Bool[Tensor, "*a i"] | None = None) -> Float[Tensor, "*a e"]:

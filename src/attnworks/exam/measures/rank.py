@@ -15,6 +15,18 @@ from attnworks.traces.layer import StreamTrace
 
 BY_DEPTH = ("depth",)
 
+BY_LINEAR_PROGRAM = ("inf", "composite")
+ONE_IN = 16
+"""Linear programs are solved for one sentence in ONE_IN."""
+MINIMISER = {
+    "frobenius": "mean row",
+    "spectral": "mean row",
+    "one": "column medians",
+    "max": "column midranges",
+    "inf": "linear program",
+    "composite": "linear programs",
+}
+
 
 @MEASURES.register("rank")
 class Rank(Measure):
@@ -134,21 +146,6 @@ class Ranks(Measure):
             "ranks.second_ratio": second_ratio(s),
         }
         return {name: Sample(values, n > 1) for name, values in named.items()}
-
-
-BY_LINEAR_PROGRAM = ("inf", "composite")
-
-ONE_IN = 16
-"""Linear programs are solved for one sentence in ONE_IN."""
-
-MINIMISER = {
-    "frobenius": "mean row",
-    "spectral": "mean row",
-    "one": "column medians",
-    "max": "column midranges",
-    "inf": "linear program",
-    "composite": "linear programs",
-}
 
 
 @MEASURES.register("residuals")

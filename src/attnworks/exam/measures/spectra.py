@@ -34,6 +34,9 @@ WHOLE_BELOW = 112
 EVEN = 0.5
 """Only where one direction is known to carry this share of the energy, few values carry 90 % of it."""
 
+WIDTHS = (8, 16, 32, 64, 128)
+"""Rows k of the random projection."""
+
 
 @MEASURES.register("spectra")
 class Spectra(Measure):
@@ -122,10 +125,6 @@ def _at_shares(energy: Tensor) -> Tensor:
     low = place.floor().long().clamp_max(n - 1)
     part = (place - low).to(energy.dtype)
     return curve[..., low] * (1 - part) + curve[..., low + 1] * part
-
-
-WIDTHS = (8, 16, 32, 64, 128)
-"""Rows k of the random projection."""
 
 
 @MEASURES.register("sketch")

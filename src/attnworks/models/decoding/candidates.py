@@ -11,6 +11,11 @@ from torch import Tensor
 
 from attnworks.core.errors import UsageError
 
+FOLDS = 8
+WORTH_FOLDING = 64
+ENTRIES_AT_ONCE = 2**17
+"""Rows are exponentiated in blocks of about this size, which stay in the processor's cache."""
+
 
 @dataclass(frozen=True, eq=False)
 class Frontier:
@@ -51,11 +56,6 @@ class Frontier:
 
     def keep(self, rows: Int[Tensor, " kept"]) -> Frontier:
         return Frontier(self.sentence[rows], self.tokens[rows], self.logprob[rows])
-
-
-FOLDS = 8
-
-WORTH_FOLDING = 64
 
 
 def largest(x: Num[Tensor, "*a n"], k: int) -> tuple[Num[Tensor, "*a k"], Int[Tensor, "*a k"]]:
@@ -103,10 +103,6 @@ class Hypothesis:
     logprob: float
     score: float
     finished: bool
-
-
-ENTRIES_AT_ONCE = 2**17
-"""Rows are exponentiated in blocks of about this size, which stay in the processor's cache."""
 
 
 def logprobs(

@@ -33,6 +33,8 @@ from attnworks.training.objectives.contract import Outputs
 MEASURES = ("rank", "saturation")
 BEAMS = 4
 
+SHOWN = 5
+
 
 @dataclass(frozen=True, eq=False)
 class Written:
@@ -168,9 +170,6 @@ class _Together(Spectator):
     def stream(self, stream: StreamTrace) -> None:
         for spectator in self.both:
             spectator.stream(stream)
-
-
-SHOWN = 5
 
 
 class Output(NamedTuple):

@@ -20,6 +20,9 @@ MOST_OPEN = 64
 FORGETTING = 0.9
 """With every piece of work, the longest time of work of its kind fades by this factor."""
 
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
 
 class BusyError(AttnworksError):
     """There is too much to do already."""
@@ -84,11 +87,6 @@ class Worker:
     def _close(self, future: Future[Any]) -> None:
         with self._lock:
             self._open.pop(future, None)
-
-
-K = TypeVar("K", bound=Hashable)
-
-V = TypeVar("V")
 
 
 class Recent(Generic[K, V]):

@@ -27,6 +27,9 @@ from attnworks.page.server.queue import Worker
 from attnworks.reshape.history import receipts_of
 from attnworks.traces.subject import open_examinee
 
+SECONDS_TO_END, SECONDS_TO_WORK = 1, 0.5
+"""For answers that are being sent, and for work that runs, when the server is stopped."""
+
 
 @contextmanager
 def opened(url: str) -> Iterator[None]:
@@ -40,10 +43,6 @@ def opened(url: str) -> Iterator[None]:
         file.write_text(f'<!DOCTYPE html><meta charset="utf-8">{lead}<title>attnworks</title>', encoding="utf-8")
         threading.Thread(target=webbrowser.open, args=(file.as_uri(),), daemon=True).start()
         yield
-
-
-SECONDS_TO_END, SECONDS_TO_WORK = 1, 0.5
-"""For answers that are being sent, and for work that runs, when the server is stopped."""
 
 
 class Server(uvicorn.Server):

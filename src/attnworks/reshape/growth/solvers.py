@@ -13,6 +13,10 @@ from torch import Tensor
 
 from attnworks.core.errors import UsageError
 
+DOUBLINGS = 16
+SHRINKINGS = 4
+REFINEMENTS = 2
+
 
 class LowRank(NamedTuple):
     """Z = left right^T, with the same singular values in both factors, and value = ||B - X Z Y^T||_F^2."""
@@ -134,13 +138,6 @@ def _check_rank(k: int) -> None:
             got=str(k),
             remedy="the rank is how many columns each factor has",
         )
-
-
-DOUBLINGS = 16
-
-SHRINKINGS = 4
-
-REFINEMENTS = 2
 
 
 class Found(NamedTuple):

@@ -21,6 +21,14 @@ from attnworks.traces.layer import LayerTrace
 from attnworks.traces.subject import Spectator, first
 from attnworks.traces.text import Judge
 
+LEARN, CHECK, SEARCH = slice(0, None, 2), slice(1, None, 4), slice(3, None, 4)
+"""Of all sentences, sorted by length: those that directions come from, that check them, that steps are searched on."""
+FEWEST = 4
+"""Sentences without which one of these would be nothing."""
+SAMPLE = 192
+"""Most sentences for the metric of the scores."""
+Progress = Callable[[int, int], None]
+
 
 @dataclass(frozen=True, eq=False)
 class GradedLayer:
@@ -134,16 +142,6 @@ class _Probes(Spectator):
             return (probed, *output[1:]) if isinstance(output, tuple) else probed
 
         return gave
-
-
-LEARN, CHECK, SEARCH = slice(0, None, 2), slice(1, None, 4), slice(3, None, 4)
-"""Of all sentences, sorted by length: those that directions come from, that check them, that steps are searched on."""
-FEWEST = 4
-"""Sentences without which one of these would be nothing."""
-SAMPLE = 192
-"""Most sentences for the metric of the scores."""
-
-Progress = Callable[[int, int], None]
 
 
 class Sums:

@@ -18,6 +18,16 @@ from attnworks.traces.layer import LayerTrace
 from attnworks.traces.maps import Maps, maps_of
 from attnworks.traces.subject import Spectator
 
+SLACK = 0.05
+"""A form of one member is taken if its squared distance is at most so much larger than that of the best mix."""
+SMALLEST = 0.01
+"""Members with less than this of the largest weight are left out; if asked for, they get as much, so as to learn."""
+LARGEST_ERROR = 0.95
+"""Of eps: at eps itself an error could not learn."""
+SPAN = 16
+"""Errors are put at most so far away."""
+NAMES: dict[str, str] = {"previous": "-1", "self": "0", "next": "1"}
+
 
 def nearest_mix(G: Float[Tensor, "m m"]) -> Float[Tensor, " m"]:
     """argmin of a^T G a over a >= 0, sum a = 1: with G_mn = <F_m - H, F_n - H>, the mix of the F_m nearest to H.
@@ -35,15 +45,6 @@ def nearest_mix(G: Float[Tensor, "m m"]) -> Float[Tensor, " m"]:
     return torch.from_numpy(b / b.sum()).to(G.dtype)
 
 
-SLACK = 0.05
-"""A form of one member is taken if its squared distance is at most so much larger than that of the best mix."""
-SMALLEST = 0.01
-"""Members with less than this of the largest weight are left out; if asked for, they get as much, so as to learn."""
-LARGEST_ERROR = 0.95
-"""Of eps: at eps itself an error could not learn."""
-SPAN = 16
-"""Errors are put at most so far away."""
-NAMES: dict[str, str] = {"previous": "-1", "self": "0", "next": "1"}
 WORDS: dict[Member, str] = {value: name for name, text in NAMES.items() for value in [int(text)]}
 
 

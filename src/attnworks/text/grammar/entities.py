@@ -19,6 +19,59 @@ from attnworks.text.grammar.plans import Clause, Location
 
 UNREFERABLE = ("every", "how many", "few")
 
+OWN, POSSESSOR, NUMBER = "own", "possessor", "number"
+PLURAL_SHARE = 0.24
+PLURAL_SUBJECT_SHARE = 0.15
+ONLY_ONE = frozenset(("mother", "father", "wife", "husband"))
+CLOSE_PEOPLE = frozenset(
+    ("friend", "teacher", "student", "doctor", "neighbor", "colleague", "lawyer", "psychologist", "cook")
+)
+DISTANCING = {POSSESSOR: "the", "my": "the", "our": "the", "your": "the", OWN: "the"}
+SUBJECT_DETERMINERS = weighted({"the": 50, "my": 16, "this": 6, "that": 5, "a": 5, "our": 5, "your": 5, POSSESSOR: 8})
+SUBJECT_PLURAL_DETERMINERS = weighted(
+    {
+        "the": 50,
+        "my": 14,
+        NUMBER: 12,
+        "these": 6,
+        "those": 5,
+        "many": 4,
+        "our": 4,
+        "all the": 5,
+        "some": 3,
+        "several": 1,
+    }
+)
+KIN_DETERMINERS = weighted({"my": 48, "your": 14, "our": 12, POSSESSOR: 26})
+KIN_PLURAL_DETERMINERS = weighted({"my": 60, "your": 15, "our": 25})
+OBJECT_DETERMINERS = weighted({"a": 34, "the": 34, OWN: 10, "my": 5, "this": 6, "that": 4, "another": 3, POSSESSOR: 4})
+OBJECT_PLURAL_DETERMINERS = weighted(
+    {"the": 34, NUMBER: 20, "": 10, "some": 12, OWN: 6, "many": 5, "these": 5, "those": 3, "all the": 3, "few": 2}
+)
+LIKED_DETERMINERS = weighted({"the": 52, "this": 14, "that": 10, "my": 8, "your": 4, POSSESSOR: 12})
+LIKED_PLURAL_DETERMINERS = weighted({"the": 60, "these": 18, "those": 12, "my": 10})
+LIKED_MASS_DETERMINERS = weighted({"": 60, "the": 25, "this": 15})
+MASS_DETERMINERS = weighted({"": 38, "the": 36, "some": 22, "my": 4})
+HAD_DETERMINERS = weighted({"a": 80, "another": 10, "this": 10})
+HAD_PLURAL_DETERMINERS = weighted({NUMBER: 50, "many": 25, "some": 15, "few": 10})
+PLACE_DETERMINERS = weighted({"the": 86, "a": 6, "this": 4, "our": 4})
+SUBJECT_KINDS = weighted({"person": 74, "thing": 14, "animal": 8, "site": 4})
+PERSONS = weighted({"name": 46, "person": 22, "kin": 14, "couple": 5, "speaker": 11})
+SITES = weighted({"city": 40, "country": 25, "place": 35})
+THINGS = weighted({"ware": 28, "furniture": 22, "clothes": 18, "text": 14, "food": 12, "vehicle": 12, "dish": 5})
+SPEAKERS = weighted({(1, False): 60, (1, True): 20, (2, False): 20})
+DEICTIC: Choice[tuple[bool, Gender]] = weighted({(False, "m"): 40, (False, "f"): 40, (True, "m"): 20})
+SURFACES = frozenset(("chair", "table", "bed", "sofa", "desk", "shelf", "carpet", "armchair"))
+AROUND = weighted(
+    {
+        ("under", "sotto"): 30,
+        ("near", "vicino a"): 25,
+        ("behind", "dietro"): 20,
+        ("next to", "accanto a"): 15,
+        ("in front of", "davanti a"): 10,
+    }
+)
+
 
 class NothingFitsError(Exception):
     """No clause of the wanted split, or no antecedent, was found for what was drawn before."""
@@ -77,62 +130,7 @@ def names_of(entity: Nominal | Couple) -> set[str]:
     return {entity.first.lemma, entity.second.lemma} if isinstance(entity, Couple) else {entity.noun.lemma}
 
 
-OWN, POSSESSOR, NUMBER = "own", "possessor", "number"
-PLURAL_SHARE = 0.24
-PLURAL_SUBJECT_SHARE = 0.15
-ONLY_ONE = frozenset(("mother", "father", "wife", "husband"))
-CLOSE_PEOPLE = frozenset(
-    ("friend", "teacher", "student", "doctor", "neighbor", "colleague", "lawyer", "psychologist", "cook")
-)
-DISTANCING = {POSSESSOR: "the", "my": "the", "our": "the", "your": "the", OWN: "the"}
-
-SUBJECT_DETERMINERS = weighted({"the": 50, "my": 16, "this": 6, "that": 5, "a": 5, "our": 5, "your": 5, POSSESSOR: 8})
-SUBJECT_PLURAL_DETERMINERS = weighted(
-    {
-        "the": 50,
-        "my": 14,
-        NUMBER: 12,
-        "these": 6,
-        "those": 5,
-        "many": 4,
-        "our": 4,
-        "all the": 5,
-        "some": 3,
-        "several": 1,
-    }
-)
-KIN_DETERMINERS = weighted({"my": 48, "your": 14, "our": 12, POSSESSOR: 26})
-KIN_PLURAL_DETERMINERS = weighted({"my": 60, "your": 15, "our": 25})
-OBJECT_DETERMINERS = weighted({"a": 34, "the": 34, OWN: 10, "my": 5, "this": 6, "that": 4, "another": 3, POSSESSOR: 4})
-OBJECT_PLURAL_DETERMINERS = weighted(
-    {"the": 34, NUMBER: 20, "": 10, "some": 12, OWN: 6, "many": 5, "these": 5, "those": 3, "all the": 3, "few": 2}
-)
-LIKED_DETERMINERS = weighted({"the": 52, "this": 14, "that": 10, "my": 8, "your": 4, POSSESSOR: 12})
-LIKED_PLURAL_DETERMINERS = weighted({"the": 60, "these": 18, "those": 12, "my": 10})
-LIKED_MASS_DETERMINERS = weighted({"": 60, "the": 25, "this": 15})
-MASS_DETERMINERS = weighted({"": 38, "the": 36, "some": 22, "my": 4})
-HAD_DETERMINERS = weighted({"a": 80, "another": 10, "this": 10})
-HAD_PLURAL_DETERMINERS = weighted({NUMBER: 50, "many": 25, "some": 15, "few": 10})
-PLACE_DETERMINERS = weighted({"the": 86, "a": 6, "this": 4, "our": 4})
 NUMBER_CHOICE = weighted({number: 1 / (rank + 1.5) for rank, number in enumerate(NUMBERS)})
-
-SUBJECT_KINDS = weighted({"person": 74, "thing": 14, "animal": 8, "site": 4})
-PERSONS = weighted({"name": 46, "person": 22, "kin": 14, "couple": 5, "speaker": 11})
-SITES = weighted({"city": 40, "country": 25, "place": 35})
-THINGS = weighted({"ware": 28, "furniture": 22, "clothes": 18, "text": 14, "food": 12, "vehicle": 12, "dish": 5})
-SPEAKERS = weighted({(1, False): 60, (1, True): 20, (2, False): 20})
-DEICTIC: Choice[tuple[bool, Gender]] = weighted({(False, "m"): 40, (False, "f"): 40, (True, "m"): 20})
-
-SURFACES = frozenset(("chair", "table", "bed", "sofa", "desk", "shelf", "carpet", "armchair"))
-AROUND = weighted(
-    {
-        ("under", "sotto"): 30,
-        ("near", "vicino a"): 25,
-        ("behind", "dietro"): 20,
-        ("next to", "accanto a"): 15,
-        ("in front of", "davanti a"): 10,
-    }
-)
 
 
 class EntityDrawer:

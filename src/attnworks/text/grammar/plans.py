@@ -26,6 +26,11 @@ Frame = Literal["verbal", "adjective", "state", "noun", "place", "existential", 
 Mood = Literal["statement", "whether", "who", "what", "which", "where", "when", "why"]
 Gap = Literal["", "subject", "object"]
 
+SPLITS = ("train", "valid", "test")
+BUCKETS = 20
+VALID_BUCKET, TEST_BUCKET = 7, 13
+Combination = tuple[str, str, str]
+
 
 @dataclass(slots=True, eq=False)
 class Location:
@@ -73,15 +78,6 @@ class Sentence:
     second: Clause | None = None
     second_first: bool = False
     """True where the linked clause opens the sentence, followed by a comma."""
-
-
-SPLITS = ("train", "valid", "test")
-
-BUCKETS = 20
-
-VALID_BUCKET, TEST_BUCKET = 7, 13
-
-Combination = tuple[str, str, str]
 
 
 def entity_lemma(entity: Entity) -> str:

@@ -21,6 +21,11 @@ from attnworks.core.registry import Registry
 from attnworks.text.lines import Report, Tally
 from attnworks.text.pair import Pair
 
+CORPORA: Registry[Reader] = Registry("corpus")
+MOST_HELD_OUT = 2_000
+ONE_IN = 20
+Source = tuple[str, ...]
+
 
 class Bounds(NamedTuple):
     """How many training pairs are wanted at most (None: all there are), and the seed of splits and order."""
@@ -40,15 +45,6 @@ class Splits(NamedTuple):
 
 Reader = Callable[[str, Bounds], Splits]
 """(what follows the colon of `name:argument`, bounds) -> splits. Raises one-line errors only."""
-
-CORPORA: Registry[Reader] = Registry("corpus")
-
-
-MOST_HELD_OUT = 2_000
-
-ONE_IN = 20
-
-Source = tuple[str, ...]
 
 
 def split_by_source(unit: str = "line") -> Callable[[Callable[[str, Tally], Iterable[Pair]]], Reader]:

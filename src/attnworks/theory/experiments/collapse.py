@@ -60,6 +60,9 @@ WIRINGS: dict[str, tuple[str, ...]] = {
     "skip, MLP, norm": ("skip", "mlp", "norm"),
 }
 
+NOISE = 2e-14
+"""Below about 100 eps, differences between tokens are rounding (D7)."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
@@ -235,9 +238,6 @@ def _median(rows: Iterable[Row]) -> Row:
         values[name] = value
     return Row(rows[0].wiring, rows[0].layer, **values)  # pyright: ignore[reportArgumentType]
 
-
-NOISE = 2e-14
-"""Below about 100 eps, differences between tokens are rounding (D7)."""
 
 # --- rank collapse ----------------------------------------------------------------------------------------------------
 

@@ -40,6 +40,8 @@ NEARLY_NONE = 0.01
 MOST = 2**25
 """A quarter of a gigabyte of numbers."""
 
+SCALE_NAMES = {"unscaled": "no scale", "1/sqrt(k)": "1/√k", "1/k": "1/k"}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
@@ -113,8 +115,6 @@ def _row(width: int, name: str, S: torch.Tensor) -> Row:
 # --- gradient of softmax ----------------------------------------------------------------------------------------------
 
 SCALE_STYLES = {"unscaled": ORANGE, "1/sqrt(k)": BLUE, "1/k": GREEN}
-
-SCALE_NAMES = {"unscaled": "no scale", "1/sqrt(k)": "1/√k", "1/k": "1/k"}
 
 
 def draw_gradient(rows: Sequence[Row], options: Options, folder: Path) -> None:

@@ -41,6 +41,12 @@ IDENTITY = ((1.0, 0.0), (0.0, 1.0))
 MIRROR = ((1.0, 0.0), (0.0, -1.0))
 TURN = ((0.9, 0.5), (-0.6, 1.0))
 
+SPACE_TITLES = {
+    "no maps": "no maps",
+    "W_q and W_k": "W_q and W_k: at whom to look",
+    "W_q, W_k and W_v": "W_v: where to be taken",
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
@@ -109,12 +115,6 @@ def _row(space: str, words: tuple[str, ...], W_q: Tensor, W_k: Tensor, W_v: Tens
 # --- a word in its context --------------------------------------------------------------------------------------------
 
 SENTENCE_COLOURS = (BLUE, ORANGE, "#555555")
-
-SPACE_TITLES = {
-    "no maps": "no maps",
-    "W_q and W_k": "W_q and W_k: at whom to look",
-    "W_q, W_k and W_v": "W_v: where to be taken",
-}
 
 
 def draw_context(rows: Sequence[Row], options: Options, folder: Path) -> None:

@@ -12,6 +12,9 @@ from attnworks.core.registry import Registry
 from attnworks.text.batches import Batch
 from attnworks.text.tokens import TextBatch
 
+OBJECTIVES: Registry[type[Objective]] = Registry("objective")
+TEXT_OBJECTIVES: Registry[type[TextObjective]] = Registry("objective")
+
 
 class Loss(NamedTuple):
     """A sum and what it is a sum over; the mean of several batches is the sum of sums over the sum of terms."""
@@ -23,9 +26,6 @@ class Loss(NamedTuple):
 @runtime_checkable
 class Objective(Protocol):
     def __call__(self, model: nn.Module, batch: Batch) -> Loss: ...
-
-
-OBJECTIVES: Registry[type[Objective]] = Registry("objective")
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +78,3 @@ class TextObjective:
     def distance(self, outputs: Outputs, whole: Outputs, batch: TextBatch, rows: Tensor) -> Float[Tensor, " b"]:
         """How much worse each sentence is than with the whole model, where `outputs` are of a model with heads off."""
         return self.losses(outputs, batch, rows) - self.losses(whole, batch, rows)
-
-
-TEXT_OBJECTIVES: Registry[type[TextObjective]] = Registry("objective")

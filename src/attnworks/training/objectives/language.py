@@ -14,6 +14,8 @@ from attnworks.core.errors import UsageError
 from attnworks.text.tokens import TextBatch, Tokens
 from attnworks.training.objectives.contract import TEXT_OBJECTIVES, Outputs, TextObjective
 
+HIDDEN_SHARE = 0.15
+
 
 @TEXT_OBJECTIVES.register("lm")
 class NextToken(TextObjective):
@@ -93,9 +95,6 @@ def scores_of(outputs: Outputs) -> Tensor:
             remedy="load the model with its head, or choose the objective embedding",
         )
     return outputs.scores
-
-
-HIDDEN_SHARE = 0.15
 
 
 @TEXT_OBJECTIVES.register("mlm")

@@ -16,6 +16,11 @@ from attnworks.text.tokens import TextBatch
 from attnworks.training.objectives.contract import TEXT_OBJECTIVES, Outputs, TextObjective
 from attnworks.training.objectives.language import scores_of
 
+NAMED = 6
+LARGEST_LABELS = 2**30
+"""Bytes that are read of a file of labels."""
+OwnFunction = Callable[[Outputs, TextBatch], Tensor]
+
 
 @TEXT_OBJECTIVES.register("embedding")
 class SentenceEmbedding(TextObjective):
@@ -60,11 +65,6 @@ def embeddings(outputs: Outputs, batch: TextBatch) -> Float[Tensor, "b e"]:
     total = outputs.hidden.to(wide).masked_fill(~real, 0.0).sum(-2)
     return F.normalize(total / real.sum(-2).clamp_min(1), dim=-1, eps=torch.finfo(wide).tiny)
 
-
-NAMED = 6
-
-LARGEST_LABELS = 2**30
-"""Bytes that are read of a file of labels."""
 
 """Names of classes that an error lists."""
 
@@ -129,9 +129,6 @@ def _lines(path: Path) -> list[str]:
             remedy="give the path of a file with one label per line, as in labels:FILE",
         ) from None
     return [line.strip() for line in text.removesuffix("\n").split("\n")] if text else []
-
-
-OwnFunction = Callable[[Outputs, TextBatch], Tensor]
 
 
 class OwnCallable(TextObjective):
