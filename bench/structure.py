@@ -11,7 +11,7 @@ from time import process_time
 import torch
 
 from attnworks.exam.structure.fits import fit
-from attnworks.exam.structure.projection import project
+from attnworks.theory.structured_sets import project
 
 
 def heads(count: int, n: int) -> torch.Tensor:

@@ -16,8 +16,8 @@ from click.testing import CliRunner
 from attnworks.cli import main
 from attnworks.cli.growth_display import once_told
 from attnworks.core.errors import FolderError, UnknownNameError, UsageError
-from attnworks.core.progress import silently
 from attnworks.reshape.growth import score as growth_score
+from attnworks.reshape.progress import silently
 from attnworks.studies import growth as study
 from attnworks.studies.growth import ALL, ALONG, RESULTS, WAYS, Point, Run, Settings, growth, meeting, order
 from attnworks.studies.recall import (

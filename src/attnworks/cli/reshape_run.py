@@ -14,10 +14,10 @@ from rich.console import Console
 from attnworks.cli.console import console, print_json, progress_bar, progress_console
 from attnworks.cli.receipt_display import receipt_shown
 from attnworks.core.errors import UsageError
-from attnworks.core.progress import Watch, silently
 from attnworks.reshape.contract import Reshape
 from attnworks.reshape.growth.grow import Grow
 from attnworks.reshape.history import Place, check_history, check_new, receipts_of, replay, undo, write_outcome
+from attnworks.reshape.progress import Watch, silently
 from attnworks.reshape.projection.project import Project
 from attnworks.reshape.pruning.prune import Prune
 from attnworks.reshape.run import Care, carry_out

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from attnworks.core.progress import Watch, silently
 from attnworks.reshape.contract import RESHAPES, Reshape
 from attnworks.reshape.growth.grow import KINDS, Grow
 from attnworks.reshape.growth.in_training import grow_in_training
 from attnworks.reshape.growth.places import NoBottleneckError
+from attnworks.reshape.progress import Watch, silently
 from attnworks.reshape.projection.project import Project
 from attnworks.reshape.pruning.prune import Prune
 from attnworks.reshape.receipt import Receipt

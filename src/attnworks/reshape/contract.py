@@ -8,9 +8,9 @@ from typing import ClassVar, NamedTuple
 
 from torch import nn
 
-from attnworks.core.progress import Watch, silently
 from attnworks.core.registry import Registry
 from attnworks.exam.lineage import HeadMap
+from attnworks.reshape.progress import Watch, silently
 from attnworks.traces.subject import Examinee, Spectator
 from attnworks.traces.text import Judge
 

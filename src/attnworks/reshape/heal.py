@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from attnworks.core.checks import LARGEST_FLOAT
 from attnworks.core.errors import AttnworksError, UsageError
-from attnworks.core.progress import Watch, silently
 from attnworks.models.modes import cast, evaluating
+from attnworks.reshape.progress import Watch, silently
 from attnworks.text.tokens import TextBatch
 from attnworks.traces.layer import StreamTrace
 from attnworks.traces.subject import Spectator, Subject

@@ -25,7 +25,6 @@ from attnworks.core.errors import FolderError, UsageError
 from attnworks.core.folders import check_regular, disk_errors, new_folder
 from attnworks.core.json_records import parse
 from attnworks.core.notation import DTYPES
-from attnworks.core.progress import Watch, silently
 from attnworks.core.registry import unknown_name
 from attnworks.core.sealed import BEST, CHECKPOINTS, LAST, best_of, changed, point, read_sealed, seal
 from attnworks.hf.folder import README, is_reshaped, write_foreign
@@ -34,6 +33,7 @@ from attnworks.models.folder import CONFIG, MANIFEST, load
 from attnworks.models.transformer import Transformer
 from attnworks.reshape.contract import RESHAPES
 from attnworks.reshape.growth.apply import stretched_state
+from attnworks.reshape.progress import Watch, silently
 from attnworks.reshape.receipt import Receipt
 from attnworks.reshape.run import Care, carry_out
 from attnworks.reshape.texts import found_again

@@ -13,7 +13,6 @@ import torch
 from torch import nn
 
 from attnworks.core.errors import UsageError
-from attnworks.core.progress import Watch, silently
 from attnworks.core.registry import unknown_name
 from attnworks.hf.subject import ForeignSubject
 from attnworks.models.folder import fingerprint
@@ -21,6 +20,7 @@ from attnworks.reshape.contract import Bench, Reshape
 from attnworks.reshape.evaluate import attention_flops, scores_of, time_ratio, weight_bytes
 from attnworks.reshape.heal import LESSONS, OBJECTIVE, check_rate, heal, not_healed
 from attnworks.reshape.long_texts import TrialText, longest
+from attnworks.reshape.progress import Watch, silently
 from attnworks.reshape.receipt import Change, Figures, Healing, Losses, LossesAtLength, Receipt
 from attnworks.reshape.texts import Texts
 from attnworks.text.passages import Passage

@@ -22,7 +22,6 @@ import torch
 
 from attnworks.core.errors import FolderError, UsageError
 from attnworks.core.folders import write_file
-from attnworks.core.progress import Watch, silently
 from attnworks.core.registry import unknown_name
 from attnworks.models import Transformer
 from attnworks.models.anatomy import attention_layers, heads_of
@@ -30,6 +29,7 @@ from attnworks.reshape.growth.apply import Place, grown
 from attnworks.reshape.growth.grow import look_around, settle
 from attnworks.reshape.growth.places import NoBottleneckError, Spot
 from attnworks.reshape.growth.survey import Survey
+from attnworks.reshape.progress import Watch, silently
 from attnworks.reshape.surgery import anatomy_of
 from attnworks.studies.growth_baselines import method_of
 from attnworks.studies.recall import draw, judge, mean_loss, new_model, new_optimiser, train

@@ -18,7 +18,6 @@ import torch
 
 from attnworks.core.errors import FolderError
 from attnworks.core.folders import read_file, write_file
-from attnworks.core.progress import Watch, silently
 from attnworks.exam.examiner import Request
 from attnworks.exam.measures.structure import EPS, FAMILIES
 from attnworks.exam.run import run_examination
@@ -27,6 +26,7 @@ from attnworks.models.decoding.translate import translations
 from attnworks.reshape.contract import Bench
 from attnworks.reshape.heads import Head, choose_heads
 from attnworks.reshape.heal import heal
+from attnworks.reshape.progress import Watch, silently
 from attnworks.reshape.projection.project import Project, rise_alone, with_forms
 from attnworks.reshape.run import Care, judge_on, mean_length
 from attnworks.studies.conti import MAPS, RESULTS, train_in, write_maps

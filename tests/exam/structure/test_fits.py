@@ -13,8 +13,8 @@ from attnworks.core.errors import UnknownNameError, UsageError
 from attnworks.exam.structure.families import assignment, blocks_of, column_blocks, identity, sample_band, shift_map
 from attnworks.exam.structure.fits import fit, offset_duels, winner
 from attnworks.exam.structure.members import FAMILIES
-from attnworks.exam.structure.projection import project
 from attnworks.exam.structure.search import best_blocks
+from attnworks.theory.structured_sets import project
 from tests.exam.structure.structure_heads import KINDS, heads
 from tests.helpers import assert_close, unchecked
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from attnworks.core.progress import silently
 from attnworks.models import Transformer
 from attnworks.reshape.contract import Bench
 from attnworks.reshape.growth.score import Kind
 from attnworks.reshape.growth.survey import Survey
+from attnworks.reshape.progress import silently
 from attnworks.reshape.texts import Texts
 from attnworks.text.passages import Passage, Side
 from attnworks.traces.text import Judge, read_text

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 import attnworks
-from attnworks.core.progress import silently
 from attnworks.exam.examiner import TOKENS_PER_BATCH
 from attnworks.exam.measure import MEASURES, Setting
 from attnworks.models import AttentionConfig
 from attnworks.reshape.growth.bottleneck import PER, Bottleneck
 from attnworks.reshape.growth.survey import KINDS, Survey
+from attnworks.reshape.progress import silently
 from attnworks.traces.text import Judge, read_text
 from attnworks.training.objectives.choice import choose
 from tests.exam_helpers import LINES, tiny_tokenizer

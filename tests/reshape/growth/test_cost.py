@@ -9,7 +9,6 @@ import pytest
 
 from attnworks.cli.reshape_run import watching
 from attnworks.core.errors import UsageError
-from attnworks.core.progress import PERCENT, on_one_scale
 from attnworks.models import Transformer
 from attnworks.models.folder import fingerprint
 from attnworks.reshape.contract import Bench
@@ -21,6 +20,7 @@ from attnworks.reshape.growth.places import TRYING
 from attnworks.reshape.growth.score import Trial
 from attnworks.reshape.growth.statistics import SEARCH
 from attnworks.reshape.growth.survey import COPIES, KINDS, PASSES, TURNS
+from attnworks.reshape.progress import PERCENT, on_one_scale
 from attnworks.reshape.run import Care, carry_out
 from tests.reshape.growth.growth_helpers import examinee_of, growing_bench, growing_model, growing_texts
 

@@ -13,7 +13,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attnworks.core.progress import silently
 from attnworks.models import AttentionConfig, Transformer, TransformerConfig, build
 from attnworks.models.layers import Output
 from attnworks.reshape.growth import score as growth_score
@@ -32,6 +31,7 @@ from attnworks.reshape.growth.score import (
 from attnworks.reshape.growth.solvers import Found
 from attnworks.reshape.growth.statistics import CHECK, LEARN, SEARCH
 from attnworks.reshape.growth.survey import Survey
+from attnworks.reshape.progress import silently
 from attnworks.studies.recall import (
     D_E,
     D_FF,

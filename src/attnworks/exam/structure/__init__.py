@@ -29,15 +29,6 @@ from attnworks.exam.structure.families import (
 )
 from attnworks.exam.structure.fits import Fit, fit, offset_duels, winner
 from attnworks.exam.structure.members import FAMILIES, Member, Terms
-from attnworks.exam.structure.projection import (
-    Projection,
-    RowReport,
-    largest,
-    project,
-    renormalised,
-    row_report,
-    small_errors,
-)
 from attnworks.exam.structure.search import (
     best_blocks,
     best_column,
@@ -46,6 +37,15 @@ from attnworks.exam.structure.search import (
     best_order,
     best_permutation,
     gain,
+)
+from attnworks.theory.structured_sets import (
+    Projection,
+    RowReport,
+    largest,
+    project,
+    renormalised,
+    row_report,
+    small_errors,
 )
 
 __all__ = [

@@ -16,8 +16,8 @@ from attnworks.core.registry import unknown_name
 from attnworks.core.tensors import widened
 from attnworks.exam.structure.families import shift_map
 from attnworks.exam.structure.members import FAMILIES, Member, Terms
-from attnworks.exam.structure.projection import small_errors
 from attnworks.exam.structure.search import beyond
+from attnworks.theory.structured_sets import small_errors
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from typing import Any, ClassVar, NamedTuple
 from torch import nn
 
 from attnworks.core.errors import UsageError
-from attnworks.core.progress import Watch, on_one_scale, silently
 from attnworks.core.registry import unknown_name
 from attnworks.exam.lineage import HeadMap
 from attnworks.models.anatomy import attention_layers, heads_of
@@ -25,6 +24,7 @@ from attnworks.reshape.growth.score import Score, Trial
 from attnworks.reshape.growth.solvers import line_search
 from attnworks.reshape.growth.statistics import FEWEST
 from attnworks.reshape.growth.survey import KINDS, Survey
+from attnworks.reshape.progress import Watch, on_one_scale, silently
 from attnworks.reshape.surgery import anatomy_of, check_can_grow
 from attnworks.traces.text import Judge
 

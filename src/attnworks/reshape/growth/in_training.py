@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attnworks.core.progress import silently
 from attnworks.models import TransformerConfig, preset
 from attnworks.models.anatomy import attention_layers, heads_of
 from attnworks.reshape.growth.apply import Place, Step, grow_in_place, stretched_state
@@ -17,6 +16,7 @@ from attnworks.reshape.growth.grow import look_around, said, settle
 from attnworks.reshape.growth.methods import METHODS
 from attnworks.reshape.growth.places import NoBottleneckError, Spot, spread
 from attnworks.reshape.growth.score import Kind
+from attnworks.reshape.progress import silently
 from attnworks.reshape.run import Care, judge_on
 from attnworks.reshape.surgery import anatomy_of
 from attnworks.text.passages import from_pair

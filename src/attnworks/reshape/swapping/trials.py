@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from attnworks.attention import MECHANISMS, Context, Geometry, Mask, MechanismSpec
 from attnworks.attention.heads import HeadGroups, carry_over, grouped
 from attnworks.core.errors import UsageError
-from attnworks.core.progress import Watch, silently
 from attnworks.core.timing import Interval, interleave_within
 from attnworks.hf.anatomy import HFPart
 from attnworks.models.anatomy import Part
 from attnworks.models.modes import evaluating
 from attnworks.models.multihead import MultiHead
+from attnworks.reshape.progress import Watch, silently
 from attnworks.reshape.surgery import attention_parts, groups_in, mechanisms_of
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.subject import Spectator

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from attnworks.attention.softmax import scaled_dot
-from attnworks.exam.structure.projection import project, row_report
 from attnworks.exam.structure.search import best_blocks, best_map, best_order, best_permutation, gain
 from attnworks.reshape.growth.solvers import lowrank_fit, truncated_fit
 from attnworks.theory import cases
@@ -17,6 +16,7 @@ from attnworks.theory.cases import Draw
 from attnworks.theory.claims.s3_heads import misfit, one_head, states
 from attnworks.theory.contract import Between, Finding, Verdict, statement
 from attnworks.theory.sides import same, together
+from attnworks.theory.structured_sets import project, row_report
 
 
 @statement(

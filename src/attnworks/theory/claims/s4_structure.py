@@ -25,12 +25,12 @@ from attnworks.exam.structure.families import (
     sample_band,
 )
 from attnworks.exam.structure.fits import fit
-from attnworks.exam.structure.projection import renormalised, row_report, small_errors
 from attnworks.exam.structure.search import best_order
 from attnworks.theory.cases import Draw, highest
 from attnworks.theory.contract import Between, Finding, Verdict, not_computed, statement
 from attnworks.theory.networks import weights
 from attnworks.theory.sides import Sides, at_most, more, same, together
+from attnworks.theory.structured_sets import renormalised, row_report, small_errors
 
 F64 = torch.float64
 Rows = Annotated[int, Between(2, 13)]

@@ -15,7 +15,6 @@ from attnworks.exam.structure.families import (
     identity,
     sample_band,
 )
-from attnworks.exam.structure.projection import Projection, project, small_errors
 from attnworks.exam.structure.search import best_order, best_permutation
 from attnworks.models.block import Block as DecoderBlock
 from attnworks.models.block import Residual, Wiring
@@ -28,6 +27,7 @@ from attnworks.theory.claims.s4_structure import F64, Budget, Eps, Many, Rows, T
 from attnworks.theory.contract import Between, Finding, Verdict, not_computed, statement
 from attnworks.theory.networks import weights
 from attnworks.theory.sides import at_most, more, same, together
+from attnworks.theory.structured_sets import Projection, project, small_errors
 
 
 @statement(

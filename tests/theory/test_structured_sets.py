@@ -15,7 +15,7 @@ from torch import Tensor
 
 from attnworks.core.errors import UsageError
 from attnworks.exam.structure.families import band_mask
-from attnworks.exam.structure.projection import largest, project, renormalised, row_report, small_errors
+from attnworks.theory.structured_sets import largest, project, renormalised, row_report, small_errors
 from tests.exam.structure.structure_heads import KINDS, heads
 from tests.helpers import assert_close
 
