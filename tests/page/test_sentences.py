@@ -8,8 +8,8 @@ import torch
 
 from attnworks.exam.examination import Pin
 from attnworks.exam.measures.structure import EPS
-from attnworks.exam.structure.families import assignment, shift_map
 from attnworks.exam.structure.fits import fit
+from attnworks.exam.structure.search import assignment, shift_map
 from attnworks.page.blobs import Coding, decode, unpack
 from attnworks.page.sentences import LONGEST, Closest, Coded, Sentence, fit_heads
 from attnworks.traces.layer import Slot

@@ -14,8 +14,9 @@ from scipy.optimize import linprog
 from torch import Tensor
 
 from attnworks.core.errors import UsageError
-from attnworks.exam.structure.families import band_mask
-from attnworks.theory.structured_sets import largest, project, renormalised, row_report, small_errors
+from attnworks.exam.structure.fits import largest, small_errors
+from attnworks.exam.structure.search import band_mask
+from attnworks.theory.structured_sets import project, renormalised, row_report
 from tests.exam.structure.structure_heads import KINDS, heads
 from tests.helpers import assert_close
 

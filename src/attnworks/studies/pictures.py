@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from attnworks.core.plotting import need_matplotlib
-from attnworks.exam.structure import families
+from attnworks.theory import structured_sets
 
 _TITLES = {
     "enc": "Encoder self-attention: a source word (row) looks at source words",
@@ -68,11 +68,11 @@ def draw_families(path: Path, n: int = 12, seed: int = 0) -> None:
     from matplotlib.figure import Figure
 
     draw = torch.Generator().manual_seed(seed)
-    blocks = families.column_blocks(n, families.blocks_around(n, (3, 8), (5, 4)))
+    blocks = structured_sets.column_blocks(n, structured_sets.blocks_around(n, (3, 8), (5, 4)))
     errors = 0.1 * (2 * torch.rand(n, n, generator=draw) - 1) * (torch.rand(n, n, generator=draw) < 0.1)
     panels = {
-        "$\\Sigma_1$: each token itself": families.identity(n),
-        "$\\Sigma_2$: a band with dropout": families.sample_band(n, 2, 2, 0.3, draw),
+        "$\\Sigma_1$: each token itself": structured_sets.identity(n),
+        "$\\Sigma_2$: a band with dropout": structured_sets.sample_band(n, 2, 2, 0.3, draw),
         "$\\Sigma_3$: tokens 3 and 8, seen from around": blocks,
         "$\\Sigma_3$ with a sparse error": (blocks + errors).clamp(0, 1),
     }

@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from attnworks.exam.structure.families import assignment, band_mask, block_count, blocks_of
+from attnworks.exam.structure.search import assignment, band_mask, block_count
+from attnworks.theory.structured_sets import blocks_of
 
 M = TypeVar("M", bound=nn.Module)
 

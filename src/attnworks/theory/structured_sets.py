@@ -2,16 +2,149 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple
 
-import numpy as np
 import torch
-from jaxtyping import Float, Int
-from torch import Tensor
+from jaxtyping import Bool, Float, Int
+from torch import Generator, Tensor
 
 from attnworks.core.errors import UsageError
-from attnworks.core.tensors import widened
-from attnworks.exam.structure.families import band_mask
+from attnworks.exam.structure.fits import small_errors
+from attnworks.exam.structure.search import assignment, band_mask
+
+
+def is_assignment(P: Float[Tensor, "*a i j"]) -> Bool[Tensor, "*a"]:
+    """Whether every row is zeros and a single 1, exactly."""
+    return ((P == 0) | (P == 1)).all(-1).all(-1) & (P.sum(-1) == 1).all(-1)
+
+
+def is_permutation(P: Float[Tensor, "*a i j"]) -> Bool[Tensor, "*a"]:
+    """Whether every row and every column is zeros and a single 1, exactly.
+
+    Source: S4.134: of the three families only Sigma_1, and Sigma_3 without blocks, have such members.
+    """
+    return is_assignment(P) & (P.sum(-2) == 1).all(-1)
+
+
+# --- Sigma_1 ----------------------------------------------------------------------------------------------------------
+
+
+def identity(n: int, *, dtype: torch.dtype | None = None) -> Float[Tensor, "{n} {n}"]:
+    """I_n, the one member of Sigma_1: every token attends itself.
+
+    Source: Conti 2024, section 3.1.2 (S4.137).
+    """
+    return torch.eye(n, dtype=dtype)
+
+
+def is_band(P: Float[Tensor, "*a n n"], left: int, right: int) -> Bool[Tensor, "*a"]:
+    """Whether P is zero outside the band."""
+    return ((P == 0) | band_mask(P.shape[-1], left, right, device=P.device)).all(-1).all(-1)
+
+
+def drop_band(
+    B: Float[Tensor, "*a n n"], p: float, generator: Generator | None = None, *, rescale: bool = False
+) -> Float[Tensor, "*a n n"]:
+    """P = dropout(B, p): each entry becomes zero with probability p; with `rescale` the others are divided by 1 - p.
+
+    Source: Conti 2024, section 3.1.2 (S4.140), which does not say whether survivors are scaled.
+    Holds when: 0 <= p < 1. Rows of P need not sum to one, even with `rescale`; `renormalised` makes them.
+    """
+    if not 0 <= p < 1:
+        raise UsageError(
+            asked="dropout on a band", expected="0 <= p < 1", got=f"p = {p}", remedy="p is the share that is dropped"
+        )
+    kept = torch.rand(B.shape, generator=generator, dtype=B.dtype, device=B.device) >= p
+    return B * kept / (1 - p if rescale else 1)
+
+
+def sample_band(
+    n: int,
+    left: int,
+    right: int,
+    p: float,
+    generator: Generator | None = None,
+    *,
+    rescale: bool = False,
+    dtype: torch.dtype | None = None,
+) -> Float[Tensor, "{n} {n}"]:
+    """A member of Sigma_2: rows drawn evenly from the weights on the band (of sum one), then `drop_band`."""
+    waits = torch.empty(n, n, dtype=dtype).exponential_(generator=generator) * band_mask(n, left, right)
+    return drop_band(waits / waits.sum(-1, keepdim=True), p, generator, rescale=rescale)
+
+
+# --- Sigma_3 ----------------------------------------------------------------------------------------------------------
+
+
+class Block(NamedTuple):
+    """Rows start .. start + width - 1, all of which attend `column`, one of them."""
+
+    start: int
+    width: int
+    column: int
+
+
+def column_blocks(
+    n: int, blocks: Iterable[Block | tuple[int, int, int]], *, dtype: torch.dtype | None = None
+) -> Float[Tensor, "{n} {n}"]:
+    """The direct sum of the blocks and, between them, of identities: a member of Sigma_3.
+
+    Source: Conti 2024, section 3.1.2 (S4.138, S4.139), whose "concatenation" is this direct sum, torch.block_diag.
+    Holds when: blocks are disjoint. Then P^2 = P, of rank n - sum (width - 1).
+    """
+    tau = torch.arange(n)
+    for start, width, column in _disjoint(n, blocks):
+        tau[start : start + width] = column
+    return assignment(tau, n, dtype=dtype)
+
+
+def blocks_around(
+    n: int, tokens: Sequence[int], windows: Sequence[int], place: Literal["centre", "first"] = "centre"
+) -> tuple[Block, ...]:
+    """Token t_k attended by a window of w_k tokens that has it in its centre, or as its first.
+
+    Source: Conti 2024, section 3.1.2: (T, W) with T the tokens and W the sizes of their windows (S4.138).
+    Departs: the document speaks of surrounding tokens and prints the token first; both are here. Of an even window,
+    one token more comes after the centre than before.
+    """
+    if len(tokens) != len(windows) or place not in ("centre", "first"):
+        raise UsageError(
+            asked=f"windows around tokens, place {place!r}",
+            expected="one window per token, and place 'centre' or 'first'",
+            got=f"{len(tokens)} tokens and {len(windows)} windows",
+            remedy="write blocks_around(n, tokens=(4, 9), windows=(3, 2))",
+        )
+    before = [(window - 1) // 2 if place == "centre" else 0 for window in windows]
+    return _disjoint(n, map(Block, (t - w for t, w in zip(tokens, before, strict=True)), windows, tokens))
+
+
+def blocks_of(P: Float[Tensor, "n n"]) -> tuple[Block, ...] | None:
+    """The blocks of two or more rows of a member of Sigma_3, by which it is `column_blocks`; None for any other P."""
+    if not is_assignment(P):
+        return None
+    column, width = torch.unique_consecutive(P.argmax(-1), return_counts=True)
+    start = width.cumsum(0) - width
+    if not ((start <= column) & (column < start + width)).all():
+        return None
+    runs = zip(start.tolist(), width.tolist(), column.tolist(), strict=True)
+    return tuple(Block(*run) for run in runs if run[1] > 1)
+
+
+def _disjoint(n: int, blocks: Iterable[Block | tuple[int, int, int]]) -> tuple[Block, ...]:
+    """The blocks by their start, if they are inside the sequence, apart from each other, and around their columns."""
+    ordered = tuple(sorted(Block(*block) for block in blocks))
+    end = 0
+    for block in ordered:
+        start, end_before, end = block.start, end, block.start + block.width
+        if not end_before <= start <= block.column < end <= n:
+            raise UsageError(
+                asked=f"blocks of a sequence of {n} tokens",
+                expected=f"disjoint windows inside 0 .. {n - 1}, each with its column inside",
+                got=f"{block} after {end_before} tokens",
+                remedy="move or narrow the windows",
+            )
+    return ordered
 
 
 class Projection(NamedTuple):
@@ -49,42 +182,6 @@ def project(H: Float[Tensor, "*a n n"], left: int, right: int, eps: float, budge
     rest = outside - E
     l1, frobenius = (torch.linalg.vector_norm(rest, order, (-2, -1)) for order in (1, 2))
     return Projection(H - outside, E, l1, frobenius)
-
-
-def small_errors(R: Float[Tensor, "*a i j"], eps: float, budget: int | None = None) -> Float[Tensor, "*a i j"]:
-    """The E nearest to R with |e_ij| <= eps and at most `budget` e_ij not zero, in L1 and in Frobenius norm.
-
-    Source: D11.
-    """
-    if not eps >= 0 or (budget is not None and budget < 0):
-        raise UsageError(
-            asked="small errors",
-            expected="eps and budget of 0 or more",
-            got=f"eps {eps} and budget {budget}",
-            remedy="budget=None allows any number of errors",
-        )
-    if budget is None or budget >= R.shape[-2:].numel():
-        return R.clamp(-eps, eps)
-    flat = R.flatten(-2)
-    where = largest(flat.detach().abs(), budget)
-    return torch.zeros_like(flat).scatter_(-1, where, flat.gather(-1, where).clamp(-eps, eps)).view(R.shape)
-
-
-def largest(sizes: Float[Tensor, "*a m"], count: int) -> Int[Tensor, "*a {count}"]:
-    """Where the `count` largest values of each row are, in no order; of equal values the first.
-
-    numpy selects in vector instructions, in a third of the time of torch.topk, which leaves open which equals it takes.
-    """
-    if count == 0:
-        return sizes.new_empty(*sizes.shape[:-1], 0, dtype=torch.long)
-    rows = widened(sizes).cpu().numpy().reshape(-1, sizes.shape[-1])
-    found = np.empty((len(rows), count), dtype=np.int64)
-    for row, where in zip(rows, found, strict=True):
-        least = np.partition(row, -count)[-count]
-        above = np.flatnonzero(row > least)
-        where[: len(above)] = above
-        where[len(above) :] = np.flatnonzero(row == least)[: count - len(above)]
-    return torch.from_numpy(found).to(sizes.device).view(*sizes.shape[:-1], count)
 
 
 class RowReport(NamedTuple):

@@ -12,8 +12,9 @@ from attnworks.exam.measure import MEASURES, Placed, Sample, Setting
 from attnworks.exam.measures.structure import ACROSS, EPS, FAMILIES, LONGEST, SENTENCES, Structure, closest_forms
 from attnworks.exam.reading import Readings
 from attnworks.exam.statistics import Folds
-from attnworks.exam.structure import families, fits
+from attnworks.exam.structure import fits, search
 from attnworks.text.tokens import TokenRow, collate_tokens
+from attnworks.theory import structured_sets
 from attnworks.traces.layer import Kind, Slot
 from attnworks.traces.maps import Maps
 from tests.helpers import assert_close
@@ -39,7 +40,7 @@ def planted(n: int, draw: torch.Generator) -> Tensor:
     previous = torch.eye(n).roll(1, 0).double()
     column = torch.zeros(n, n).double()
     column[:, 1] = 1
-    blocks = families.column_blocks(n, families.blocks_around(n, (2, 8), (5, 5))).double()
+    blocks = structured_sets.column_blocks(n, structured_sets.blocks_around(n, (2, 8), (5, 5))).double()
     return torch.stack([*(noisy(P, draw) for P in (previous, column, blocks)), torch.full((n, n), 1 / n).double()])
 
 
@@ -66,7 +67,7 @@ def concluded(*given: Maps) -> dict[str, Any]:
 
 def shifted(n: int, offset: int, weight: float = 1.0) -> Tensor:
     """Each token looks `offset` away; tokens without such a key look nowhere."""
-    return weight * families.assignment(families.shift_map(n, torch.tensor(offset)), n, dtype=torch.float64)
+    return weight * search.assignment(search.shift_map(n, torch.tensor(offset)), n, dtype=torch.float64)
 
 
 def test_it_belongs_to_the_default_set_and_gives_what_it_declares() -> None:

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 from attnworks.core.errors import UnknownNameError, UsageError
-from attnworks.exam.structure.families import assignment, blocks_of, column_blocks, identity, sample_band, shift_map
 from attnworks.exam.structure.fits import fit, offset_duels, winner
 from attnworks.exam.structure.members import FAMILIES
-from attnworks.exam.structure.search import best_blocks
-from attnworks.theory.structured_sets import project
+from attnworks.exam.structure.search import assignment, best_blocks, shift_map
+from attnworks.theory.structured_sets import blocks_of, column_blocks, identity, project, sample_band
 from tests.exam.structure.structure_heads import KINDS, heads
 from tests.helpers import assert_close, unchecked
 

@@ -9,16 +9,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnworks.exam.structure.families import assignment, band_mask, block_count, is_permutation, shift_map
 from attnworks.exam.structure.search import (
+    assignment,
+    band_mask,
     best_blocks,
     best_column,
     best_map,
     best_offset,
     best_order,
     best_permutation,
+    block_count,
     gain,
+    shift_map,
 )
+from attnworks.theory.structured_sets import is_permutation
 from tests.exam.structure.structure_heads import KINDS, heads, l1_beyond
 from tests.helpers import assert_close
 

@@ -14,10 +14,44 @@ from torch import Tensor
 from attnworks.core.errors import UsageError
 from attnworks.core.registry import unknown_name
 from attnworks.core.tensors import widened
-from attnworks.exam.structure.families import shift_map
 from attnworks.exam.structure.members import FAMILIES, Member, Terms
-from attnworks.exam.structure.search import beyond
-from attnworks.theory.structured_sets import small_errors
+from attnworks.exam.structure.search import beyond, shift_map
+
+
+def small_errors(R: Float[Tensor, "*a i j"], eps: float, budget: int | None = None) -> Float[Tensor, "*a i j"]:
+    """The E nearest to R with |e_ij| <= eps and at most `budget` e_ij not zero, in L1 and in Frobenius norm.
+
+    Source: D11.
+    """
+    if not eps >= 0 or (budget is not None and budget < 0):
+        raise UsageError(
+            asked="small errors",
+            expected="eps and budget of 0 or more",
+            got=f"eps {eps} and budget {budget}",
+            remedy="budget=None allows any number of errors",
+        )
+    if budget is None or budget >= R.shape[-2:].numel():
+        return R.clamp(-eps, eps)
+    flat = R.flatten(-2)
+    where = largest(flat.detach().abs(), budget)
+    return torch.zeros_like(flat).scatter_(-1, where, flat.gather(-1, where).clamp(-eps, eps)).view(R.shape)
+
+
+def largest(sizes: Float[Tensor, "*a m"], count: int) -> Int[Tensor, "*a {count}"]:
+    """Where the `count` largest values of each row are, in no order; of equal values the first.
+
+    numpy selects in vector instructions, in a third of the time of torch.topk, which leaves open which equals it takes.
+    """
+    if count == 0:
+        return sizes.new_empty(*sizes.shape[:-1], 0, dtype=torch.long)
+    rows = widened(sizes).cpu().numpy().reshape(-1, sizes.shape[-1])
+    found = np.empty((len(rows), count), dtype=np.int64)
+    for row, where in zip(rows, found, strict=True):
+        least = np.partition(row, -count)[-count]
+        above = np.flatnonzero(row > least)
+        where[: len(above)] = above
+        where[len(above) :] = np.flatnonzero(row == least)[: count - len(above)]
+    return torch.from_numpy(found).to(sizes.device).view(*sizes.shape[:-1], count)
 
 
 @dataclass(frozen=True)

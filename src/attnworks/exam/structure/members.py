@@ -10,14 +10,17 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attnworks.exam.structure.families import assignment, band_mask, block_count, shift_map
 from attnworks.exam.structure.search import (
+    assignment,
+    band_mask,
     best_blocks,
     best_column,
     best_map,
     best_offset,
     best_order,
     best_permutation,
+    block_count,
+    shift_map,
 )
 
 FINEST = 2.0**-17

@@ -4,17 +4,65 @@ With E = H - P clipped to +-eps, the L1 distance of H and P + E is sum_ij max(|h
 attends one key tau_i, it is sum_ij max(|h_ij| - eps, 0) - sum_i G_{i tau_i} with G the `gain`; so that each search
 below maximises a sum of gains, and finds P and E of the least distance together.
 Source: D12 (S4.149).
+
+The families Sigma_1 (identity), Sigma_2 (bands with holes) and Sigma_3 (blocks that attend one token).
 """
 
 from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from attnworks.exam.structure.families import band_mask
+from attnworks.core.errors import UsageError
+
+# --- assignments ------------------------------------------------------------------------------------------------------
+
+
+def assignment(tau: Int[Tensor, "*a i"], j: int, *, dtype: torch.dtype | None = None) -> Float[Tensor, "*a i j"]:
+    """P_ik = 1 if k = tau_i, else 0; a row of zeros where tau_i = -1.
+
+    Source: Conti 2024, figure 13: tokens 3, 4, 5 attend token 4 (S4.136).
+    Departs: the document calls every P a permutation; a map tau with repeated values is none, and singular (S4.134).
+    """
+    if tau.numel() and not (int(tau.min()) >= -1 and int(tau.max()) < j):
+        raise UsageError(
+            asked=f"an assignment to {j} keys",
+            expected=f"keys from 0 to {j - 1}, or -1 for none",
+            got=f"keys from {int(tau.min())} to {int(tau.max())}",
+            remedy="count positions from 0",
+        )
+    return (tau.unsqueeze(-1) == torch.arange(j, device=tau.device)).to(dtype or torch.get_default_dtype())
+
+
+def shift_map(n: int, offset: Int[Tensor, "*a"]) -> Int[Tensor, "*a {n}"]:
+    """tau_i = i + offset, and -1 where that is no position."""
+    tau = torch.arange(n, device=offset.device) + offset.unsqueeze(-1)
+    return tau.masked_fill((tau < 0) | (tau >= n), -1)
+
+
+# --- Sigma_2 ----------------------------------------------------------------------------------------------------------
+
+
+def band_mask(n: int, left: int, right: int, *, device: torch.device | None = None) -> Bool[Tensor, "{n} {n}"]:
+    """True where a band may have a value: unless i > j + left, or j > i + right.
+
+    Source: Conti 2024, section 3.1.2, left = w_1 and right = w_2 (S4.140).
+    """
+    if left < 0 or right < 0:
+        raise UsageError(
+            asked="a band", expected="widths of 0 or more", got=f"left {left} and right {right}", remedy="(0, 0) is I_n"
+        )
+    place = torch.arange(n, device=device)
+    ahead = place - place.unsqueeze(-1)
+    return (ahead >= -left) & (ahead <= right)
+
+
+def block_count(tau: Int[Tensor, "*a n"]) -> Int[Tensor, "*a"]:
+    """How many blocks of two or more rows a member of Sigma_3 has: as many as there are keys attended by several."""
+    return (torch.zeros_like(tau).scatter_add(-1, tau, torch.ones_like(tau)) > 1).sum(-1)
 
 
 def beyond(D: Float[Tensor, "*a"], eps: float) -> Float[Tensor, "*a"]:

@@ -12,25 +12,24 @@ from attnworks.attention.dense import Dense
 from attnworks.attention.softmax import entropy, scaled_dot, score_range
 from attnworks.exam.linalg.residual import spectral
 from attnworks.exam.linalg.spectrum import numerical_rank, singular_values
-from attnworks.exam.structure.families import (
+from attnworks.exam.structure.fits import fit, small_errors
+from attnworks.exam.structure.search import assignment, band_mask, best_order
+from attnworks.theory.cases import Draw, highest
+from attnworks.theory.contract import Between, Finding, Verdict, not_computed, statement
+from attnworks.theory.networks import weights
+from attnworks.theory.sides import Sides, at_most, more, same, together
+from attnworks.theory.structured_sets import (
     Block,
-    assignment,
-    band_mask,
     column_blocks,
     drop_band,
     identity,
     is_assignment,
     is_band,
     is_permutation,
+    renormalised,
+    row_report,
     sample_band,
 )
-from attnworks.exam.structure.fits import fit
-from attnworks.exam.structure.search import best_order
-from attnworks.theory.cases import Draw, highest
-from attnworks.theory.contract import Between, Finding, Verdict, not_computed, statement
-from attnworks.theory.networks import weights
-from attnworks.theory.sides import Sides, at_most, more, same, together
-from attnworks.theory.structured_sets import renormalised, row_report, small_errors
 
 F64 = torch.float64
 Rows = Annotated[int, Between(2, 13)]

@@ -10,12 +10,8 @@ from torch import Tensor
 from attnworks.attention import Mask
 from attnworks.attention.dense import Dense
 from attnworks.attention.softmax import scaled_dot
-from attnworks.exam.structure.families import (
-    band_mask,
-    identity,
-    sample_band,
-)
-from attnworks.exam.structure.search import best_order, best_permutation
+from attnworks.exam.structure.fits import small_errors
+from attnworks.exam.structure.search import band_mask, best_order, best_permutation
 from attnworks.models.block import Block as DecoderBlock
 from attnworks.models.block import Residual, Wiring
 from attnworks.models.config import AttentionConfig
@@ -27,7 +23,7 @@ from attnworks.theory.claims.s4_structure import F64, Budget, Eps, Many, Rows, T
 from attnworks.theory.contract import Between, Finding, Verdict, not_computed, statement
 from attnworks.theory.networks import weights
 from attnworks.theory.sides import at_most, more, same, together
-from attnworks.theory.structured_sets import Projection, project, small_errors
+from attnworks.theory.structured_sets import Projection, identity, project, sample_band
 
 
 @statement(
