@@ -8,8 +8,7 @@ import pytest
 import torch
 
 import attnworks
-from attnworks import attention as mechanisms
-from attnworks.attention import Mask
+from attnworks.attention import MECHANISMS, Mask
 from attnworks.attention.dense import Dense
 from attnworks.core.errors import UsageError
 from attnworks.models import AttentionConfig, RecurrentConfig, TransformerConfig
@@ -38,7 +37,7 @@ def config(mechanism: str = "dense", **changes: object) -> TransformerConfig:
     return plain.with_mechanism(mechanism)
 
 
-@pytest.mark.parametrize("name", mechanisms.names())
+@pytest.mark.parametrize("name", tuple(MECHANISMS))
 def test_every_mechanism_learns_in_a_transformer(name: str) -> None:
     spec = SMALL.get(name, name)
     model = attnworks.build(config(spec), seed=3)

@@ -18,7 +18,7 @@ from attnworks.core.errors import FolderError, UsageError
 from attnworks.core.sealed import with_sha256
 from attnworks.exam.folder import write_exam
 from attnworks.page import Exam, page_contents
-from attnworks.page import file as writing
+from attnworks.page import file as file_module
 from attnworks.page.inputs import read_advice, read_trace
 from tests.page.page_helpers import KEYS, QUERIES, Seen, made_exam, tokens
 from tests.page.test_contents import advised
@@ -230,7 +230,7 @@ def test_a_trace_of_another_model_is_refused(folder: Path, tmp_path: Path) -> No
     other = trace()
     del other["sentences"][0]["attention"][0]
     with pytest.raises(UsageError, match="other layers or heads"):
-        writing.report(folder, tmp_path / "report.html", trace=written(tmp_path / "trace.json", other))
+        file_module.report(folder, tmp_path / "report.html", trace=written(tmp_path / "trace.json", other))
 
 
 # What must not be lost ------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from attnworks.cli import main
 from attnworks.cli.growth_display import once_told
 from attnworks.core.errors import FolderError, UnknownNameError, UsageError
-from attnworks.reshape.growth import score as growth_score
+from attnworks.reshape.growth import score as score_module
 from attnworks.reshape.progress import silently
 from attnworks.studies import growth as study
 from attnworks.studies.growth import ALL, ALONG, RESULTS, WAYS, Point, Run, Settings, growth, meeting, order
@@ -182,7 +182,7 @@ def _timeless(run: Run) -> Run:
 def test_a_direction_without_hope_is_refused_recorded_and_training_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(growth_score, "BELIEVED", 2.0)  # no slope is confirmed by twice its own
+    monkeypatch.setattr(score_module, "BELIEVED", 2.0)  # no slope is confirmed by twice its own
     code, stdout, stderr = command(*OPTIONS, "--ways", "fisher,none", "--out", tmp_path / "out")
     assert code == 0, stderr
     once, scratch, none, along, *others = study.read_runs(tmp_path / "out", TINY)

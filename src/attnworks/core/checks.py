@@ -1,4 +1,4 @@
-"""Options of mechanisms, checked."""
+"""Checks of arguments, and the bounds they use."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 Two parts. "once": a model whose keys are too narrow is trained until it is stuck, then grows and trains on. "along": a
 narrow model grows by one width again and again while it learns. Both always carry the fair control: a model of the same
 final size, trained from scratch for the same total steps.
-Source: Burgund (S3.13-S3.30); the task is that of `recall_study`.
+Source: Burgund (S3.13-S3.30); the task is that of `studies.recall`.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ SPREAD = 0.7
 def draw(size: int, generator: torch.Generator) -> Int[Tensor, "b t"]:
     """Pairs (token key * VALUES + value) of different keys, then queries (token KEYS * VALUES + key) for some of them.
 
-    Source: the task of `data.tasks.recall`, with many queries and without noise.
+    Source: the task of `studies.tasks.recall`, with many queries and without noise.
     """
     keys = torch.rand(size, KEYS, generator=generator).argsort(1)[:, :PAIRS]
     values = torch.randint(0, VALUES, (size, PAIRS), generator=generator)

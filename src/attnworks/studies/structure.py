@@ -21,7 +21,7 @@ from attnworks.core.folders import read_file, write_file
 from attnworks.exam.examiner import Request
 from attnworks.exam.measures.structure import EPS, FAMILIES
 from attnworks.exam.run import run_examination
-from attnworks.exam.structure import fits as forms
+from attnworks.exam.structure.fits import fit
 from attnworks.models.decoding.translate import translations
 from attnworks.reshape.contract import Bench
 from attnworks.reshape.heads import Head, choose_heads
@@ -185,7 +185,7 @@ def _example(folder: Path) -> dict[str, Any]:
     trace = json.loads(read_file(folder / MAPS / f"{EIGHT}.json"))["sentences"][0]
     layer = next(layer for layer in trace["attention"] if layer["slot"] == SLOT)
     H = torch.tensor(layer["weights"])
-    found = forms.fit(H, [family for family in FAMILIES if family != "zero"], eps=EPS)
+    found = fit(H, [family for family in FAMILIES if family != "zero"], eps=EPS)
     names = found.names.tolist()
     return {
         "tokens": layer["queries"],

@@ -19,7 +19,10 @@ ID = re.compile(r"\b(?:(S[0-4]\.)(\d+)(?:-(?:S[0-4]\.)?(\d+))?|(D)(\d+)(?:-D?(\d
 
 CITING = tuple(
     f"theory/{name}"
-    for name in ("collapse_cases.py", "experiments/", "kernels.py", "random_projection.py", "retrieval.py")
+    for name in (
+        *("collapse_cases.py", "experiments/", "kernels.py", "random_projection.py", "retrieval.py"),
+        "structured_sets.py",
+    )
 )
 """The mathematics and the experiments, beside the claims themselves."""
 

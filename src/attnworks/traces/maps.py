@@ -119,7 +119,7 @@ def row_statistics(sums: Float[Tensor, "r *a i"]) -> RowStatistics:
     Let t be the sink logit minus the largest score (t may be negative). The sink is one more entry: Z becomes
     c + r_1 + exp(t), its weight is exp(t) / (c + r_1 + exp(t)), and H = h + (1 - sink weight) H(keys), h being the
     entropy of sink against keys.
-    Source: S4.46-S4.50 and S0.34; the same numbers as `linalg.softmax`.
+    Source: S4.46-S4.50 and S0.34; the same numbers as `attention.softmax`.
     Rows that see no key read zero, and so do those whose sums are all zero; a sink has all weight where no key is seen.
     """
     top, low, c, place, r1, r2, r3, drop, t = sums
@@ -214,7 +214,7 @@ def maps_of(
 ) -> Iterator[Maps]:
     """All maps of a layer, each once. Padding is cropped away, so that every row and column is a real token's.
 
-    sums, norms    where the sums of `linalg.rows` and |S_i| of every row are written, if they are wanted
+    sums, norms    where the sums of `Row` and |S_i| of every row are written, if they are wanted
     scratch        memory for the maps, which the next ones overwrite
     """
     at_once = WEIGHTS_AT_ONCE * torch.get_num_threads()

@@ -21,7 +21,7 @@ class LayerRows:
     """Statistics of all heads of one layer on one batch; zero (argmax: -1) at padding.
 
     Weights are those of P: where a layer has a sink logit, `received`, `diagonal` and `pointed` are not divided by what
-    the sink leaves. `linalg.rows.RowStatistics` says what each statistic of a row is then.
+    the sink leaves. `traces.maps.RowStatistics` says what each statistic of a row is then.
 
     visible      keys that each query may see, in the head that sees most
     sink_weight  the weight of the sink; zero where the layer has none

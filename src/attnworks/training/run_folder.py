@@ -1,4 +1,4 @@
-"""Checkpoints: a model folder that also holds what training needs to go on exactly where it was."""
+"""The folder of a run: recipe, vocabularies, and checkpoints from which training resumes exactly."""
 
 from __future__ import annotations
 
@@ -31,9 +31,7 @@ from attnworks.core.sealed import (
     write_tensors,
 )
 from attnworks.core.tensors import parameters_of, tensors_of
-from attnworks.models import (
-    Model,
-)
+from attnworks.models import Model
 from attnworks.models.folder import load, write_model
 from attnworks.text.vocabulary import Vocabulary
 from attnworks.training.recipe import Recipe

@@ -10,13 +10,12 @@ import pytest
 import torch
 
 import attnworks
-from attnworks.exam.examiner import TOKENS_PER_BATCH
 from attnworks.exam.measure import MEASURES, Setting
 from attnworks.models import AttentionConfig
 from attnworks.reshape.growth.bottleneck import PER, Bottleneck
 from attnworks.reshape.growth.survey import KINDS, Survey
 from attnworks.reshape.progress import silently
-from attnworks.traces.text import Judge, read_text
+from attnworks.traces.text import TOKENS_PER_BATCH, Judge, read_text
 from attnworks.training.objectives.choice import choose
 from tests.exam_helpers import LINES, tiny_tokenizer
 from tests.reshape.growth.growth_helpers import PASSAGES, growing_model

@@ -12,7 +12,7 @@ from attnworks.core.errors import UsageError
 from attnworks.models import Transformer
 from attnworks.models.folder import fingerprint
 from attnworks.reshape.contract import Bench
-from attnworks.reshape.growth import cost as growth_cost
+from attnworks.reshape.growth import cost as cost_module
 from attnworks.reshape.growth import grow, statistics
 from attnworks.reshape.growth.cost import COMPARING, EVALUATIONS, FITTING, SEARCHING, Cost, measured_cost
 from attnworks.reshape.growth.grow import Grow
@@ -124,7 +124,7 @@ def test_time_is_taken_of_one_pass_of_each_kind(monkeypatch: pytest.MonkeyPatch)
 
 def test_sentences_to_search_on_are_counted_as_they_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """About 7 of 18 are wanted, and every second one is taken."""
-    monkeypatch.setattr(growth_cost, "SEARCHED_ON", 7)
+    monkeypatch.setattr(cost_module, "SEARCHED_ON", 7)
     used: list[slice] = []
     monkeypatch.setattr(grow, "Trial", lambda judge, some: used.append(some) or Trial(judge, some))
     bench = growing_bench(model())

@@ -12,7 +12,7 @@ from attnworks.cli.train_display import _grown
 from attnworks.models.build import PRESETS
 from attnworks.reshape import grow_in_training
 from attnworks.reshape.growth import grow, methods
-from attnworks.reshape.growth import score as growth_score
+from attnworks.reshape.growth import score as score_module
 from attnworks.reshape.growth.directions import whitened_direction
 from attnworks.reshape.growth.grow import Grow, settle
 from attnworks.reshape.growth.methods import METHODS
@@ -75,7 +75,7 @@ def test_a_place_of_low_trust_is_left_out(monkeypatch: pytest.MonkeyPatch) -> No
     trust = {spot: survey.scores(spot.place.slot, "values")[1].trust for spot in widths}
     low, high = sorted(widths, key=trust.__getitem__)
     assert trust[low] < trust[high]
-    monkeypatch.setattr(growth_score, "BELIEVED", (trust[low] + trust[high]) / 2)
+    monkeypatch.setattr(score_module, "BELIEVED", (trust[low] + trust[high]) / 2)
     settled = settle(survey, METHODS["fisher"], widths, 0)
     assert settled.left_out == {
         low: f"other sentences confirm {trust[low]:.0%} of the slope: more data, or no bottleneck"

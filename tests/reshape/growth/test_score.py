@@ -15,7 +15,7 @@ from torch import Tensor
 
 from attnworks.models import AttentionConfig, Transformer, TransformerConfig, build
 from attnworks.models.layers import Output
-from attnworks.reshape.growth import score as growth_score
+from attnworks.reshape.growth import score as score_module
 from attnworks.reshape.growth.apply import Keys, Place, Step, Values, grown
 from attnworks.reshape.growth.directions import Reservoir, whitened_direction
 from attnworks.reshape.growth.score import (
@@ -163,7 +163,7 @@ def test_about_so_many_sentences_check(monkeypatch: pytest.MonkeyPatch) -> None:
     own = growing_bench().looked_at
     assert some_checks(own) == CHECK
     checks = sum(len(range(len(batch))[CHECK]) for batch in own.text.batches)
-    monkeypatch.setattr(growth_score, "TRIED_ON", checks // 3)
+    monkeypatch.setattr(score_module, "TRIED_ON", checks // 3)
     some = some_checks(own)
     assert some.start == CHECK.start and some.step == 3 * CHECK.step
     chosen, all_of_them = ({int(row) for _, rows in own.batches(part) for row in rows} for part in (some, CHECK))

@@ -15,7 +15,7 @@ from attnworks.models import Transformer
 from attnworks.models.folder import fingerprint
 from attnworks.reshape.contract import RESHAPES
 from attnworks.reshape.evaluate import attention_flops
-from attnworks.reshape.projection import project as projecting
+from attnworks.reshape.projection import project as project_module
 from attnworks.reshape.projection.project import Project, rise_alone, with_forms
 from attnworks.reshape.receipt import Healing
 from attnworks.reshape.run import carry_out
@@ -129,7 +129,7 @@ def test_an_error_with_many_digits() -> None:
 @pytest.mark.parametrize("objective", ["seq2seq", "embedding"])
 def test_what_each_head_does_alone(objective: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The loss of a model in which that head alone has its form, on every second sentence of each batch."""
-    monkeypatch.setattr(projecting, "PREDICTED_ON", 5)
+    monkeypatch.setattr(project_module, "PREDICTED_ON", 5)
     examinee = examinee_of(model_of())
     bench = bench_of(examinee, objective=objective)
     heads = [("enc.0", 0), ("enc.1", 1), ("dec.0", 1)]
@@ -268,7 +268,7 @@ def test_python_with_a_model_of_hugging_face(name: str, objective: str) -> None:
 )
 def test_options_out_of_range(options: dict[str, Any]) -> None:
     (name,) = options
-    with pytest.raises(UsageError, match=f"projecting with {name}=.*choose {name} in that range"):
+    with pytest.raises(UsageError, match=f"project_module with {name}=.*choose {name} in that range"):
         Project(heads="*", **options)
 
 

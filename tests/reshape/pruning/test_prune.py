@@ -21,7 +21,6 @@ from attnworks.models import build
 from attnworks.models.anatomy import attention_layers
 from attnworks.models.build import PRESETS
 from attnworks.models.folder import fingerprint
-from attnworks.reshape.growth import solvers
 from attnworks.reshape.heads import Head
 from attnworks.reshape.heal import stream_distance
 from attnworks.reshape.history import receipts, replay, undo
@@ -265,7 +264,6 @@ def test_pruned_grown_and_swapped(tmp_path: Path) -> None:
 
 def test_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranking, "train_gates", partial(train_gates, steps=3))
-    monkeypatch.setattr(solvers, "DOUBLINGS", 1)
     run = tiny_run()
     pairs = ("--corpus", f"tsv:{run.parent / 'pairs.tsv'}", "--pairs", "50", "--sentences", "5")
     arguments = ["reshape", "prune", str(run), "--keep", "0.5", "--compare", *pairs, "--threads", "1"]

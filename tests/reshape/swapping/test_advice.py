@@ -20,7 +20,7 @@ from attnworks.reshape.long_texts import TrialText
 from attnworks.reshape.receipt import Change, Healing, Losses, LossesAtLength, Receipt
 from attnworks.reshape.run import Care, carry_out, judge_on, mean_length
 from attnworks.reshape.surgery import mechanisms_of
-from attnworks.reshape.swapping import advice as advising
+from attnworks.reshape.swapping import advice as advice_module
 from attnworks.reshape.swapping import trials
 from attnworks.reshape.swapping.advice import Advice, advise, swapped, whole_layers
 from attnworks.reshape.swapping.swap import Swap
@@ -54,7 +54,7 @@ def times(monkeypatch: pytest.MonkeyPatch) -> Times:
 def told_race(monkeypatch: pytest.MonkeyPatch, shares: Sequence[float], before: float = 100.0) -> None:
     """Rounds in which the whole model takes these shares of the seconds before."""
     race = Race({"old": (before,) * len(shares), "new": tuple(before * share for share in shares)})
-    monkeypatch.setattr(advising, "interleave_within", lambda candidates, **options: race)
+    monkeypatch.setattr(advice_module, "interleave_within", lambda candidates, **options: race)
 
 
 def with_mix(bench: Bench, chosen: Mapping[str, str]) -> Subject:
@@ -102,7 +102,7 @@ def test_the_losses_that_refuse_a_mix(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = bench_of(examinee_of(model_of(seed=1)))
     told = [Trial(slot, WINDOW, 1e-9, 0.1, 1, time_interval=(0.1, 0.1)) for slot in ("enc.0", "enc.1")]
     present = [Present(slot, now, 1.0, 1) for slot, now in mechanisms_of(bench.model, cross=True).items()]
-    monkeypatch.setattr(advising, "try_out", lambda *given, **options: (present, told))
+    monkeypatch.setattr(advice_module, "try_out", lambda *given, **options: (present, told))
     advice = advise(bench, (WINDOW,), max_error=1e-7, length=LONG)
     long = the(TrialText.of(bench.looked_at, bench.length, LONG).long)
     after = long.mean(with_mix(bench, {"enc.0": WINDOW, "enc.1": WINDOW}))

@@ -23,8 +23,8 @@ from attnworks.reshape.contract import RESHAPES, Bench
 from attnworks.reshape.long_texts import TrialText, join, joined
 from attnworks.reshape.run import Care, carry_out, judge_on
 from attnworks.reshape.surgery import attention_groups, attention_parts, mechanisms_of, with_mechanisms
-from attnworks.reshape.swapping import advice as advising
-from attnworks.reshape.swapping import trials as swap_trials
+from attnworks.reshape.swapping import advice as advice_module
+from attnworks.reshape.swapping import trials as trials_module
 from attnworks.reshape.swapping.advice import advise, default_candidates, swapped
 from attnworks.reshape.swapping.swap import Swap, heads_of_layers
 from attnworks.reshape.swapping.trials import NOW, Present, Timed, Trial, Trying, layers_of, try_out
@@ -104,7 +104,7 @@ def times(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
         known = {place: timed(seconds.get(place[1], 0.5)) for place in tried.groups}
         return known | {(slot, NOW): Timed(1.0, (1.0, 1.0)) for slot in tried.layers}
 
-    monkeypatch.setattr(swap_trials, "measure_times", told)
+    monkeypatch.setattr(trials_module, "measure_times", told)
     return seconds
 
 
@@ -287,7 +287,7 @@ def test_the_cheapest_mix_within_the_bound(max_error: float, times: dict[str, fl
     assert advice.time_ratio == pytest.approx(cost / 6)
     assert advice.chosen and cost == pytest.approx(brute_force(errors, times, 6 * max_error**2))
     assert advice.rise <= max_error * advice.loss, "so that the first mix was taken"
-    new = swapped(bench.model, advising.whole_layers(bench.model, advice.chosen))
+    new = swapped(bench.model, advice_module.whole_layers(bench.model, advice.chosen))
     subject: Any = bench.examinee.subject
     assert advice.rise == pytest.approx(bench.looked_at.mean(subject.again(new)) - advice.loss, abs=1e-12)
 
@@ -321,7 +321,7 @@ def test_a_small_error_of_attention_with_a_large_loss_is_dropped(
     }
     worst = max(rises, key=rises.__getitem__)
     told = [trial(worst, NARROW, 1e-9), trial("dec.1", WIDE, 1e-10)]
-    monkeypatch.setattr(advising, "try_out", lambda *given, **options: (present, told))
+    monkeypatch.setattr(advice_module, "try_out", lambda *given, **options: (present, told))
     rise = rises[worst]
     share = rise if objective == "embedding" else rise / loss
     assert share > 1e-6 and (loss == 0) == (objective == "embedding")
@@ -337,7 +337,7 @@ def test_losses_count_on_long_texts_too(times: dict[str, float]) -> None:
     told = [trial(slot, spec, 1e-9) for slot in ("enc.0", "enc.1")]
     present = [Present(slot, now, 1.0, 1) for slot, now in mechanisms_of(bench.model, cross=True).items()]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(advising, "try_out", lambda *given, **options: (present, told))
+        patch.setattr(advice_module, "try_out", lambda *given, **options: (present, told))
         short, long = (advise(bench, (spec,), max_error=1e-7, length=length) for length in (None, 90))
     assert short.chosen == {"enc.0": spec, "enc.1": spec} and long.chosen == {}
 

@@ -50,7 +50,7 @@ NONE = "none"
 @MEASURES.register("structure")
 class Structure(Measure):
     """Of every family the member P nearest to the head, with errors up to eps = 0.02 forgiven, and the pattern that
-    explains the head best at equal length of description (`linalg.structure.fit`).
+    explains the head best at equal length of description (`exam.structure.fit`).
 
     structure.<family>     the error, sum_ij max(|h - p| - eps, 0) per query: at most 2
     structure.shift        the offset of "offset": one for each head over all sentences, the one of least mean error

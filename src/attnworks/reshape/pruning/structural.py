@@ -49,7 +49,7 @@ def role_gains(bench: Bench) -> dict[Head, float]:
     occurrence of the same token or what followed that, c what even attention gives there; for syntax the share of
     largest weights on the syntactic head, against the best fixed offset. Attention to the first token and to delimiters
     is no role: what goes there is lost to all others. Infinite where fewer than three sentences say anything.
-    Source: the roles of Voita et al. 2019, with the gain of `measures.labels`.
+    Source: the roles of Voita et al. 2019, with the gain of `exam.measures.labels`.
     """
     roles = Roles(Setting(bench.looked_at.text.longest))
 
