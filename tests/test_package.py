@@ -2,12 +2,14 @@
 
 import importlib
 import pkgutil
+import subprocess
+import sys
 from pathlib import Path
 
 import attnworks
 
 MOST_LINES = 450
-FUNCTIONS = ("build", "compare", "examine", "load", "preset", "read_exam", "report", "save")
+RESHAPES = ("project", "grow", "prune", "swap", "advise")
 
 
 def test_importing_every_module_hides_no_function() -> None:
@@ -15,11 +17,18 @@ def test_importing_every_module_hides_no_function() -> None:
     for module in pkgutil.walk_packages(attnworks.__path__, "attnworks."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
-    assert all(callable(getattr(attnworks, name)) for name in FUNCTIONS)
-    assert all(callable(getattr(attnworks.reshape, name)) for name in ("project", "grow", "prune", "swap", "advise"))
+    assert attnworks._HOME and all(callable(getattr(attnworks, name)) for name in attnworks._HOME)
+    assert all(callable(getattr(attnworks.reshape, name)) for name in RESHAPES)
+
+
+def test_loading_a_model_imports_no_measure() -> None:
+    """They take seconds, with scipy among them."""
+    script = "import sys; from attnworks import load; print('attnworks.exam' in sys.modules, 'scipy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]
 
 
 def test_no_module_is_long() -> None:
     modules = Path(attnworks.__path__[0]).rglob("*.py")
-    lengths = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in modules}
-    assert not {name: lines for name, lines in lengths.items() if lines > MOST_LINES}
+    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in modules}
+    assert lengths and not {path: lines for path, lines in lengths.items() if lines > MOST_LINES}

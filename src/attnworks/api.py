@@ -1,27 +1,28 @@
-"""The public functions that put several packages together: examine a model, save and load any model."""
+"""The public functions that put several packages together: examine a model, save and load any model.
+
+Measures and reshapes are imported when an examination starts, so that saving and loading do not wait for them.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attnworks.core.errors import UsageError
 from attnworks.core.folders import new_folder
-from attnworks.exam.examination import Examination
-from attnworks.exam.examiner import TOKENS_PER_BATCH, Request
-from attnworks.exam.run import run_examination
 from attnworks.hf.folder import is_pretrained, write_foreign
 from attnworks.hf.open import open_pretrained
 from attnworks.models import folder as own
 from attnworks.models.build import Model
-from attnworks.reshape.history import receipts_of
-from attnworks.reshape.receipt import Receipt
 from attnworks.text.passages import Passage, Side, from_texts
-from attnworks.text.readers.grammar import grammar_passages
-from attnworks.traces.subject import examinee_of
-from attnworks.training.objectives.sentences import OwnFunction
+from attnworks.traces.text import TOKENS_PER_BATCH
+
+if TYPE_CHECKING:
+    from attnworks.exam.examination import Examination
+    from attnworks.reshape.receipt import Receipt
+    from attnworks.training.objectives.sentences import OwnFunction
 
 SENTENCES = 256
 
@@ -51,6 +52,12 @@ def examine(
     receipts   of the reshapes that made a model in memory, first to last, so that `attnworks.compare` can match its
                heads to those of the original; None for those in the folder, if `model` is a path
     """
+    from attnworks.exam.examiner import Request
+    from attnworks.exam.run import run_examination
+    from attnworks.reshape.history import receipts_of
+    from attnworks.text.readers.grammar import grammar_passages
+    from attnworks.traces.subject import examinee_of
+
     examinee = examinee_of(model, tokenizer, name, max_tokens)
     if receipts is None:
         receipts = receipts_of(str(model)) if isinstance(model, str | Path) else ()

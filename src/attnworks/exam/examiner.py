@@ -21,12 +21,10 @@ from attnworks.traces.edits import CountHeads, HeadsOff, gate_gradients
 from attnworks.traces.forward import record_forward
 from attnworks.traces.layer import Slot
 from attnworks.traces.subject import Examinee
-from attnworks.traces.text import ExamText, Judge
+from attnworks.traces.text import TOKENS_PER_BATCH, ExamText, Judge
 from attnworks.training.objectives.choice import choose
 from attnworks.training.objectives.contract import TextObjective
 from attnworks.training.objectives.sentences import OwnFunction
-
-TOKENS_PER_BATCH = 4096
 
 FEW = 3
 """Sentences without which intervals and comparisons say nothing."""

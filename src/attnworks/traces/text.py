@@ -18,6 +18,9 @@ from attnworks.text.tokens import TextBatch, TokenRow, collate_tokens, count_rar
 from attnworks.traces.subject import Examinee, Spectator, Subject
 from attnworks.training.objectives.contract import Outputs, TextObjective
 
+TOKENS_PER_BATCH = 4096
+"""Padded tokens of a batch of an examination, unless another number is asked for."""
+
 WRITTEN_AT_ONCE = 32
 
 
