@@ -20,6 +20,11 @@ from hypothesis import settings
 from tests import typechecking
 from tests.covering import thorough
 
+WITH_ENGINES = {
+    *("conformance", "attention", "traces", "linalg", "structure", "objectives", "growth", "projection", "theory"),
+}
+"""Folders of tests under which memory that was never written reads as NaN."""
+
 torch.set_num_threads(1)
 os.environ.pop("COLUMNS", None)
 
@@ -93,7 +98,7 @@ def short_scores() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def unwritten_memory(request: pytest.FixtureRequest) -> Iterator[None]:
     """Under engines, memory that was never written reads as NaN: using some fails every time, not now and then."""
-    watched = request.path.parent.name in ("conformance", "attention", "linalg", "structure")
+    watched = request.path.parent.name in WITH_ENGINES
     torch.use_deterministic_algorithms(watched)
     yield
     torch.use_deterministic_algorithms(False)

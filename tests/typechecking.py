@@ -16,8 +16,10 @@ CHECKED_PACKAGES = [
     f"attnworks.{name}"
     for name in (
         *("attention", "models", "training", "traces", "hf", "exam", "reshape"),
-        *("core.tensors", "text.batches", "text.tokens", "studies.tasks"),
+        *("core.tensors", "core.team", "core.json_records", "text.batches", "text.tokens"),
+        *("studies.long_range_cell", "studies.recall", "studies.tasks"),
         *("theory.collapse_cases", "theory.kernels", "theory.random_projection", "theory.retrieval"),
+        "theory.structured_sets",
     )
 ]
 typechecked = beartype(conf=BeartypeConf(is_pep484_tower=True))
