@@ -16,8 +16,6 @@ DROPPED = {"seconds", "minutes", "version", "transformers_version", "training.js
 """Keys that are left out: times by the real clock, versions, and the hash of a file with a time in it. Ratios of times
 come from a fake clock (see golden_launch.py) and are kept."""
 PICTURES_OF_TIMES = ("time.png", "time.svg")
-NO_LONGER = re.compile(r"loss\w*_by_(bottleneck|split|document-descending)(_keeping|$)")
-"""Facts of --compare about a ranking and two baselines that are to go."""
 CODE = re.compile(r"(?:\.\./)*[\w./-]*\w\.py\b(?:#L\d+|:\d+)?|\battnworks(?:\.[a-z]\w*)+")
 SAME_CODE = re.compile(r"\[<code>\]\(<code>\)(?:, \[<code>\]\(<code>\))+")
 DURATION = re.compile(
@@ -42,7 +40,7 @@ class Cleaner:
         """The same inside JSON, without DROPPED keys. Numbers that JSON has not (NaN) become text."""
         if isinstance(value, dict):
             gone = {key for key, part in value.items() if key in DROPPED and not isinstance(part, dict)}
-            kept = {key: part for key, part in value.items() if key not in gone and not NO_LONGER.match(key)}
+            kept = {key: part for key, part in value.items() if key not in gone}
             return {self.text(key): self.data(part) for key, part in kept.items()}
         if isinstance(value, list):
             return [self.data(part) for part in value]
