@@ -18,7 +18,7 @@ T = TypeVar("T")
 def parse(cls: type[T], data: Mapping[str, object], where: str) -> T:
     """An instance of dataclass `cls` from a mapping of exactly its fields; those with defaults may be left out."""
     if not isinstance(data, Mapping):
-        raise _wrong(where, "a JSON object", _shown(data), "correct it")
+        raise _wrong(where, "a JSON object", shown_value(data), "correct it")
     fields = {field.name: field for field in dataclasses.fields(cls)}  # pyright: ignore[reportArgumentType]
     hints = typing.get_type_hints(cls)
     for key in data:
@@ -39,7 +39,7 @@ def _value(hint: Any, value: object, where: str) -> Any:
         return _first_fitting(arguments, value, where, hint)
     if origin is Literal:
         if value not in arguments or isinstance(value, bool):
-            raise _wrong(where, f"one of {', '.join(map(repr, arguments))}", _shown(value))
+            raise _wrong(where, f"one of {', '.join(map(repr, arguments))}", shown_value(value))
         return value
     if origin is tuple and isinstance(value, list | tuple):
         if arguments[-1] is not Ellipsis and len(value) != len(arguments):
@@ -53,7 +53,7 @@ def _value(hint: Any, value: object, where: str) -> Any:
         return float(value)
     if hint in (int, float, str, bool, types.NoneType) and type(value) is hint:
         return value
-    raise _wrong(where, _named(hint), _shown(value))
+    raise _wrong(where, _named(hint), shown_value(value))
 
 
 def _first_fitting(choices: tuple[Any, ...], value: object, where: str, hint: Any) -> Any:
@@ -62,7 +62,7 @@ def _first_fitting(choices: tuple[Any, ...], value: object, where: str, hint: An
             return _value(choice, value, where)
         except UsageError:
             continue
-    raise _wrong(where, _named(hint), _shown(value))
+    raise _wrong(where, _named(hint), shown_value(value))
 
 
 def _wrong(where: str, expected: str, got: str, remedy: str = "correct that key") -> UsageError:
@@ -73,6 +73,6 @@ def _named(hint: Any) -> str:
     return getattr(hint, "__name__", str(hint)) if not typing.get_origin(hint) else str(hint)
 
 
-def _shown(value: object) -> str:
+def shown_value(value: object) -> str:
     text = repr(value)
     return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"

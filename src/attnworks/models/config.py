@@ -11,7 +11,7 @@ from attnworks.attention import Geometry, MechanismSpec
 from attnworks.attention.heads import Group, grouped
 from attnworks.core.checks import LARGEST_FLOAT
 from attnworks.core.errors import UsageError
-from attnworks.core.json_records import _shown, parse
+from attnworks.core.json_records import parse, shown_value
 from attnworks.core.registry import unknown_name
 
 LARGEST_WIDTH = 2**20
@@ -344,7 +344,7 @@ def config_from_json(data: object) -> ModelConfig:
         raise UsageError(
             asked="a model config",
             expected='a JSON object with "kind"',
-            got=_shown(data),
+            got=shown_value(data),
             remedy=f"set kind to one of {', '.join(sorted(_CONFIGS))}",
         )
     if data["kind"] not in _CONFIGS:

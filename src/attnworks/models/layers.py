@@ -126,11 +126,11 @@ def sinusoid(t: Int[Tensor, "*a"] | Float[Tensor, "*a"], d: int, base: float = 1
     Source: Conti 2024, eq. 1 (S4.20).
     Holds when: d is even. Then ||f(t)||^2 = d/2 and f(t).f(s) = sum_k cos(omega_k (t - s)).
     """
-    angles = _angles(t, d, base)
+    angles = position_angles(t, d, base)
     return torch.stack([angles.sin(), angles.cos()], -1).flatten(-2)
 
 
-def _angles(t: Tensor, d: int, base: float) -> Float[Tensor, "*a k"]:
+def position_angles(t: Tensor, d: int, base: float) -> Float[Tensor, "*a k"]:
     return t.to(torch.float64).unsqueeze(-1) * frequencies(d, base).to(t.device)
 
 

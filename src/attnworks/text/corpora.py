@@ -15,7 +15,7 @@ from itertools import chain, islice
 from attnworks.core.errors import UsageError
 from attnworks.text.lines import Report
 from attnworks.text.pair import Pair
-from attnworks.text.passages import Passage, PassageReport, _at_least_one, from_pair
+from attnworks.text.passages import Passage, PassageReport, check_number, from_pair
 from attnworks.text.readers.contract import CORPORA, Bounds, Reader
 
 __all__ = ["CORPORA", "Corpus", "Reader", "Report", "open_corpus"]
@@ -62,7 +62,7 @@ def from_corpus(spec: str, passages: int, seed: int) -> tuple[list[Passage], Pas
 
     The report counts what is given as read, and as left out what the corpus left out.
     """
-    _at_least_one(passages)
+    check_number(passages)
     corpus = open_corpus(spec, pairs=passages, seed=seed)
     given = [from_pair(pair) for pair in islice(chain(corpus.test, corpus.valid, corpus.train), passages)]
     told = corpus.report

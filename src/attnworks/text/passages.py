@@ -155,7 +155,7 @@ def _all_or_none(passages: Sequence[Passage], path: Path) -> None:
         )
 
 
-def _at_least_one(passages: int) -> None:
+def check_number(passages: int) -> None:
     if passages < 1:
         raise UsageError(
             asked="passages", expected="one or more", got=str(passages), remedy="ask for one passage at least"

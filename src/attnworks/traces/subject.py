@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -71,7 +71,6 @@ class Examinee:
     write: Write | None = None
     spell: tuple[Callable[[int], str], Callable[[int], str]] = (str, str)
     words: tuple[int | None, int | None] = (None, None)
-    about: dict[str, Any] = field(default_factory=dict)
 
 
 KINDS = ("attnworks.traces.own", "attnworks.traces.adapted", "attnworks.hf.subject")

@@ -30,8 +30,7 @@ from attnworks.models.config import config_from_json
 from attnworks.models.decoding.translate import translations
 from attnworks.models.folder import read_config, read_manifest
 from attnworks.text.batches import BatchOrder, encode
-from attnworks.text.corpora import Corpus, open_corpus
-from attnworks.text.corpora import corpus_fingerprint as fingerprint
+from attnworks.text.corpora import Corpus, corpus_fingerprint, open_corpus
 from attnworks.text.vocabulary import Vocabulary
 from attnworks.training.evaluate import Scores, mean_loss, translation_scores
 from attnworks.training.events import Event, Grown, Metrics, Remark, Saved, Validated, Watcher
@@ -127,7 +126,7 @@ class Run:
             with new_folder(folder) as scratch:
                 source.save(scratch / SOURCE)
                 target.save(scratch / TARGET)
-                saved = {"recipe": asdict(recipe), "corpus_sha256": fingerprint(corpus)}
+                saved = {"recipe": asdict(recipe), "corpus_sha256": corpus_fingerprint(corpus)}
                 saved |= {name: sha256((scratch / name).read_bytes()) for name in (SOURCE, TARGET)}
                 (scratch / RECIPE).write_bytes(seal(saved))
         team.wait()
@@ -160,7 +159,7 @@ class Run:
         if "grow_until" in changes:
             _check_goals(recipe)
         corpus = open_corpus(recipe.corpus, pairs=recipe.pairs, seed=recipe.seed)
-        if fingerprint(corpus) != corpus_sha256:
+        if corpus_fingerprint(corpus) != corpus_sha256:
             raise FolderError(
                 asked=f"resume {folder}",
                 expected=f"the corpus it was started with, {recipe.corpus}",

@@ -14,6 +14,7 @@ from hashlib import blake2b
 from itertools import count, islice
 from random import Random
 
+from attnworks.core.errors import UsageError
 from attnworks.text.grammar.plans import SPLITS, Sentence
 from attnworks.text.grammar.sentences import render
 from attnworks.text.grammar.texts import TextDrawer
@@ -25,8 +26,6 @@ __all__ = ["SPLITS", "generate", "pairs", "texts"]
 def texts(seed: int, split: str = "train") -> Iterator[tuple[Sentence, ...]]:
     """The endless stream of texts of a seed and a split, before they are put into words."""
     if split not in SPLITS:
-        from attnworks.core.errors import UsageError
-
         raise UsageError(
             asked="a split of the grammar corpus",
             expected=f"one of {', '.join(SPLITS)}",
@@ -53,8 +52,6 @@ def generate(seed: int, split: str = "train") -> Iterator[Pair]:
 def pairs(n: int, seed: int = 0, split: str = "train") -> list[Pair]:
     """The first n pairs of a seed and a split."""
     if n < 0:
-        from attnworks.core.errors import UsageError
-
         raise UsageError(
             asked="the number of pairs", expected="zero or more", got=str(n), remedy="ask for zero or more pairs"
         )

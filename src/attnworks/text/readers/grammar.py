@@ -12,7 +12,7 @@ from attnworks.core.errors import UsageError
 from attnworks.text import grammar
 from attnworks.text.lines import Report
 from attnworks.text.pair import Pair
-from attnworks.text.passages import Passage, _at_least_one, from_pair
+from attnworks.text.passages import Passage, check_number, from_pair
 from attnworks.text.readers.contract import CORPORA, Bounds, Splits
 
 TRAINING_PAIRS = 30_000
@@ -47,5 +47,5 @@ def _seed(argument: str) -> int:
 
 def grammar_passages(n: int) -> list[Passage]:
     """The default text: the first n test pairs of the grammar, English as source and Italian as target."""
-    _at_least_one(n)
+    check_number(n)
     return [from_pair(pair) for pair in grammar.pairs(n, 0, "test")]

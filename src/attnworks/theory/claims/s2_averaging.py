@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attnworks.theory.cases import Draw
-from attnworks.theory.claims.s2_copying import ERRORS, Draws, Keys, ThreeKeys, Width, _means
+from attnworks.theory.claims.s2_copying import ERRORS, Draws, Keys, ThreeKeys, Width, orthonormal_means
 from attnworks.theory.contract import Between, Finding, Verdict, statement
 from attnworks.theory.retrieval import (
     attention_weights,
@@ -50,7 +50,7 @@ def average_of_two_values(
     shortfall: Annotated[float, Between(1e-4, 0.4)] = 0.01,
 ) -> Finding:
     """The alpha of the denominator is read as the weight itself. The second weight is that at the least beta."""
-    K = _means(draw, n)
+    K = orthonormal_means(draw, n)
     weights = [
         attention_weights(K, two_key_query(K[0], K[1], strength))[0] for strength in (beta, least_beta(n, shortfall))
     ]
@@ -103,7 +103,7 @@ def orthogonal_means(
     alpha: Annotated[float, Between(0.001, 1.0)] = 0.01,
     beta: Annotated[float, Between(0.1, 50.0)] = 10.0,
 ) -> Finding:
-    mu = _means(draw, n)
+    mu = orthonormal_means(draw, n)
     Sigma = even_covariances(mu, alpha)
     return Finding(
         same(Sigma.mT @ Sigma, 0.0), corrected=same(mu[2:] @ two_key_query(mu[0], mu[1], beta), torch.zeros(n - 2))
@@ -129,7 +129,7 @@ def keys_around_their_means(
     beta: Annotated[float, Between(0.1, 50.0)] = 10.0,
 ) -> Finding:
     """A factor of Sigma instead of its root has the covariance Sigma^2."""
-    mu = _means(draw, n)
+    mu = orthonormal_means(draw, n)
     Sigma, q = even_covariances(mu, alpha), two_key_query(mu[0], mu[1], beta)
     printed, rooted = (
         _gaps(sample_keys(mu, covariance, T, draw.generator), q).std() for covariance in (Sigma @ Sigma, Sigma)
@@ -154,7 +154,7 @@ def _gaps(K: Tensor, q: Tensor) -> Tensor:
     r"$\beta$ (or 0)",
 )
 def scores_of_two_means(draw: Draw, n: ThreeKeys = 5, beta: Annotated[float, Between(0.1, 50.0)] = 10.0) -> Finding:
-    mu = _means(draw, n)
+    mu = orthonormal_means(draw, n)
     S = mu @ two_key_query(mu[0], mu[1], beta)
     expected = beta * (torch.arange(n) < 2).double()
     return Finding(same(S[:2, None], beta * mu[[1, 0]]), corrected=same(S, expected))
@@ -186,7 +186,7 @@ def average_in_the_window(
     The logistic function has slope 1/4 or less, and the others take no more than sum_i exp(S_i - S_a), where
     S_i - S_a + beta is normal with variance t^2.
     """
-    mu, V, beta = _means(draw, n), draw.normal(n, 3), math.log(n) + above
+    mu, V, beta = orthonormal_means(draw, n), draw.normal(n, 3), math.log(n) + above
     bound = deviation / 4 + (n - 2) * math.exp(deviation**2 - beta)
 
     def squares(t: float) -> Tensor:
@@ -232,7 +232,7 @@ def scores_of_a_stretched_key(
     alpha: Annotated[float, Between(0.0, 0.1)] = 1e-4,
     beta: Annotated[float, Between(0.1, 50.0)] = 10.0,
 ) -> Finding:
-    mu = _means(draw, n)
+    mu = orthonormal_means(draw, n)
     K = sample_keys(mu, stretched_covariances(mu, alpha), T, draw.generator)
     apart = _gaps(K, two_key_query(mu[0], mu[1], beta)).std()
     figures = {
@@ -262,7 +262,7 @@ def the_rest_is_small(
     beta: Annotated[float, Between(3.0, 20.0)] = 8.0,
 ) -> Finding:
     """Without the condition, beta is half of ln n."""
-    mu, V = _means(draw, n), draw.normal(n, 3)
+    mu, V = orthonormal_means(draw, n), draw.normal(n, 3)
     Sigma = stretched_covariances(mu, 0.0)
     rest, rest_below = (
         simulate_retrieval(mu, Sigma, V, strength, T, generator=draw.generator).one[:, 2:].sum(-1)
@@ -325,7 +325,7 @@ def variance_of_one_head(
     """
     weights = torch.tensor([two_way(strength, -strength) for strength in (0.1, 0.5, 1.0, 2.0)], dtype=torch.float64)
     off = torch.minimum((weights - 1.0).abs(), (weights - 0.1).abs())
-    mu, V = _means(draw, n), draw.normal(n, 3)
+    mu, V = orthonormal_means(draw, n), draw.normal(n, 3)
     drawn = simulate_retrieval(mu, stretched_covariances(mu, 0.0), V, beta, T, generator=draw.generator)
     squares = (drawn.by_one - drawn.by_one.mean(0)).square().sum(-1)
     expected = one_head_variance(beta, V[0], V[1])
@@ -352,7 +352,7 @@ def variance_of_one_head(
 def heads_without_strength(
     draw: Draw, n: Keys = 5, v: Width = 3, beta: Annotated[float, Between(0.1, 50.0)] = 10.0
 ) -> Finding:
-    mu, V = _means(draw, n), draw.normal(n, v)
+    mu, V = orthonormal_means(draw, n), draw.normal(n, v)
     weights = torch.stack([attention_weights(mu, strength * mu[0]) for strength in (1.0, beta)])
     expected = torch.tensor([math.e / (math.e + n - 1), one_key_weight(n, beta)], dtype=torch.float64)
     figures = {"weight without beta": float(weights[0, 0]), "weight with beta": float(weights[1, 0])}
@@ -371,7 +371,7 @@ def heads_without_strength(
 )
 def weights_without_exponential(draw: Draw, n: Keys = 5, beta: Annotated[float, Between(0.1, 50.0)] = 10.0) -> Finding:
     """The weight of b, whose query has no beta, is not one at any beta."""
-    mu = _means(draw, n)
+    mu = orthonormal_means(draw, n)
     weights = torch.stack([attention_weights(mu, beta * mu[0])[0], attention_weights(mu, mu[1])[1]])
     both = torch.stack([attention_weights(mu, beta * mu[head])[head] for head in (0, 1)])
     return Finding(same(weights, 1.0), corrected=same(both, one_key_weight(n, beta)))
@@ -397,7 +397,7 @@ def average_by_two_heads(
     beta: Annotated[float, Between(20.0, 60.0)] = 30.0,
 ) -> Finding:
     """With the condition, the draws with gamma of one half or more; without it, those in which head 1 fails."""
-    mu, V = _means(draw, n), draw.normal(n, 3)
+    mu, V = orthonormal_means(draw, n), draw.normal(n, 3)
     drawn = simulate_retrieval(mu, stretched_covariances(mu, 0.0), V, beta, T, generator=draw.generator)
     error = (drawn.by_two - (V[0] + V[1]) / 2).norm(dim=-1)
     gamma = (drawn.first[:, 0] / drawn.first[:, 1]).log() / beta

@@ -34,7 +34,7 @@ ERRORS = 6.0
 """Standard errors by which a number that was drawn may be off."""
 
 
-def _means(draw: Draw, n: int) -> Tensor:
+def orthonormal_means(draw: Draw, n: int) -> Tensor:
     """n orthonormal rows, with three coordinates to spare."""
     return draw.orthonormal(n + 3, n).mT
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attnworks.core.errors import UsageError
 from attnworks.models import AttentionConfig, MultiHead, TransformerConfig, build, preset
-from attnworks.models.layers import Embedding, Positions, _angles, frequencies, sinusoid
+from attnworks.models.layers import Embedding, Positions, frequencies, position_angles, sinusoid
 from attnworks.theory.cases import Draw, filled
 from attnworks.theory.contract import Between, Finding, Verdict, statement
 from attnworks.theory.sides import more, same, together
@@ -39,7 +39,7 @@ def sinusoid_complex(
     Source: Conti 2024, section 1.2.1 (S4.21).
     Departs: the document divides t by omega_k instead of multiplying it.
     """
-    angles = _angles(t, d, base)
+    angles = position_angles(t, d, base)
     return torch.polar(torch.ones_like(angles), angles)
 
 

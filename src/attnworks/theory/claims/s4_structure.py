@@ -183,7 +183,7 @@ def structure_plus_error(draw: Draw, n: Rows = 7, eps: Eps = 0.02) -> Finding:
     compares="largest sum of a column, and 1 as of a permutation; corrected: rank, and $n - w + 1$",
 )
 def maps_are_no_permutations(draw: Draw, n: Tokens = 7, w: Window = 3) -> Finding:
-    P, band = _one_block(draw, n, w), sample_band(n, 1, 1, 0.0, draw.generator, dtype=F64)
+    P, band = one_block(draw, n, w), sample_band(n, 1, 1, 0.0, draw.generator, dtype=F64)
     rank, kinds = numerical_rank(singular_values(P)), (is_assignment(P), is_permutation(P), is_assignment(band))
     return Finding(
         same(P.sum(0).max(), 1),
@@ -192,7 +192,7 @@ def maps_are_no_permutations(draw: Draw, n: Tokens = 7, w: Window = 3) -> Findin
     )
 
 
-def _one_block(draw: Draw, n: int, w: int) -> Tensor:
+def one_block(draw: Draw, n: int, w: int) -> Tensor:
     start, column = (int(draw.integers(1, below=count)) for count in (n - w + 1, w))
     return column_blocks(n, [Block(start, w, start + column)], dtype=F64)
 

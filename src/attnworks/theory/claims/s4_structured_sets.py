@@ -19,7 +19,7 @@ from attnworks.models.multihead import MultiHead
 from attnworks.reshape.projection.forms import nearest_mix
 from attnworks.theory import cases
 from attnworks.theory.cases import Draw, filled
-from attnworks.theory.claims.s4_structure import F64, Budget, Eps, Many, Rows, Tokens, Width, Window, _one_block
+from attnworks.theory.claims.s4_structure import F64, Budget, Eps, Many, Rows, Tokens, Width, Window, one_block
 from attnworks.theory.contract import Between, Finding, Verdict, not_computed, statement
 from attnworks.theory.networks import weights
 from attnworks.theory.sides import at_most, more, same, together
@@ -42,7 +42,7 @@ from attnworks.theory.structured_sets import Projection, identity, project, samp
 )
 def no_order_is_diagonal(draw: Draw, n: Tokens = 7, w: Window = 3) -> Finding:
     """The best of all permutations of rows, by the Hungarian method."""
-    P = _one_block(draw, n, w)
+    P = one_block(draw, n, w)
     tau = best_permutation(P, 0.0)
     on_the_diagonal = P.gather(-1, tau.unsqueeze(-1)).sum()
     return Finding(same(on_the_diagonal, n), corrected=same(on_the_diagonal, n - w + 1))
