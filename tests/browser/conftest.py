@@ -14,10 +14,10 @@ from attnworks.exam.examination import Examination
 from attnworks.page.server.live import LiveModel
 from attnworks.page.server.queue import Worker
 from attnworks.traces.subject import open_examinee
+from tests.browser.browser_helpers import AXE, NAMES, Shown, browsing, chromium, show
 from tests.browser.hostile import HOSTILE
 from tests.browser.pages import live_model, notebook_file, page_file, tiny_exam
-from tests.browser.watching import AXE, NAMES, Shown, browsing, chromium, show
-from tests.page.server.serving import TOKEN, serving
+from tests.page.server.server_helpers import TOKEN, serving
 
 REQUIRED = os.environ.get("BROWSER_TESTS") == "required"
 HERE = Path(__file__).parent

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.browser.browser_helpers import VIEWS
 from tests.browser.conftest import Open
-from tests.browser.watching import VIEWS
 
 colours = pytest.mark.parametrize("colours", ["light", "dark"])
 

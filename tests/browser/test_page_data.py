@@ -14,9 +14,9 @@ from torch import Tensor
 
 from attnworks.exam.examination import Examination, Pin
 from attnworks.exam.reading import Readings
+from tests.browser.browser_helpers import Shown
 from tests.browser.conftest import Open
 from tests.browser.pages import page_file
-from tests.browser.watching import Shown
 
 
 def with_maps(exam: Examination, tokens: int, make: Callable[[tuple[int, ...]], Tensor]) -> Examination:

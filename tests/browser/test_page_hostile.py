@@ -9,10 +9,10 @@ import pytest
 from playwright.sync_api import expect
 
 from attnworks.exam.examination import Examination
+from tests.browser.browser_helpers import VIEWS, Shown
 from tests.browser.conftest import TYPED, Open
 from tests.browser.hostile import HOSTILE, in_pages
 from tests.browser.pages import hostile_exam, notebook_file, page_file
-from tests.browser.watching import VIEWS, Shown
 
 PAGES = 2
 TYPED_AT_ONCE = 90

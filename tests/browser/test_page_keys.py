@@ -7,8 +7,8 @@ import re
 import pytest
 from playwright.sync_api import expect
 
+from tests.browser.browser_helpers import VIEWS, Shown
 from tests.browser.conftest import Open
-from tests.browser.watching import VIEWS, Shown
 
 # All that takes part in the order of the tab key; of a group of radio buttons, only one does.
 STOPS = """() => [...document.querySelectorAll("a[href], button, input, select, textarea, summary, [tabindex]")].filter(

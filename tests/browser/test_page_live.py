@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, Route, expect
 
+from tests.browser.browser_helpers import Shown
 from tests.browser.conftest import Open
-from tests.browser.watching import Shown
 
 IDLE = re.compile(r"^answered in \d+ ms$")
 

@@ -20,7 +20,7 @@ from attnworks.traces.subject import open_examinee
 from tests.browser.conftest import Open
 from tests.browser.pages import tiny_exam
 from tests.exam_helpers import LINES
-from tests.page.server.serving import TOKEN, serving
+from tests.page.server.server_helpers import TOKEN, serving
 
 
 class Pruned:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Locator, expect
 
+from tests.browser.browser_helpers import Shown
 from tests.browser.conftest import Open
-from tests.browser.watching import Shown
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Locator, expect
 
+from tests.browser.browser_helpers import VIEWS, Shown, show
 from tests.browser.conftest import Open
 from tests.browser.pages import ADVICE, page_file
-from tests.browser.watching import VIEWS, Shown, show
 from tests.page.page_helpers import made_exam
 
 every_view = pytest.mark.parametrize("view", VIEWS)

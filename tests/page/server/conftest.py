@@ -9,7 +9,7 @@ import pytest
 from attnworks.page.server.live import LiveModel
 from attnworks.traces.subject import open_examinee
 from tests.exam_helpers import LINES, tiny_run
-from tests.page.server.serving import Client, live, serving
+from tests.page.server.server_helpers import Client, live, serving
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from attnworks.page.html import policy
 from attnworks.page.server.live import LiveModel
 from attnworks.page.server.questions import LARGEST, MOST_CHANGES
 from tests.exam_helpers import LINES
-from tests.page.server.serving import JSON, TOKEN, Client, serving
+from tests.page.server.server_helpers import JSON, TOKEN, Client, serving
 
 ASKED = {"text": LINES[0], "changes": {"cut": [], "project": {}, "swap": {}}}
 

@@ -31,7 +31,7 @@ from attnworks.traces.subject import open_examinee
 from attnworks.traces.text import read_text
 from tests.exam_helpers import LINES, save_model, tiny_folder, tiny_run
 from tests.helpers import assert_close
-from tests.page.server.serving import live
+from tests.page.server.server_helpers import live
 from tests.tiny_models import TINY
 
 TEXT, SHORT = LINES[1], LINES[3]

@@ -12,7 +12,7 @@ from attnworks.page.server.app import SECONDS_BEFORE_NO
 from attnworks.page.server.live import LiveModel
 from attnworks.page.server.queue import MOST_OPEN, BusyError, Worker
 from tests.exam_helpers import LINES
-from tests.page.server.serving import TOKEN, serving
+from tests.page.server.server_helpers import TOKEN, serving
 
 
 def test_queue_is_as_long_as_patience() -> None:
