@@ -22,39 +22,6 @@ from attnworks.attention.softmax import scaled_dot
 BatchRule = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
-def attend_flex(
-    Q: Tensor, K: Tensor, V: Tensor, linked: Callable[..., Tensor], mask: Mask, scale: float, *, alike: bool = False
-) -> Tensor:
-    """Y [b h i v] over the pairs where linked(batch, head, query, key); blocks without any edge are never visited.
-
-    alike   whether all sentences have the same pairs, so that one mask serves them
-    On a CPU it has no backward pass, and serves the tests alone; there the mask is made from a table of all pairs.
-    """
-    (b, h, i, _), j = Q.shape, K.shape[2]
-    real = torch.ones(b, j, dtype=torch.bool, device=Q.device) if mask.padding is None else mask.padding.expand(b, -1)
-    latest = j - i if mask.causal else j  # the last key that row 0 may see
-    blocks = create_block_mask(
-        lambda batch, head, row, key: (
-            linked(batch, head, row + (j - i), key) & (key <= row + latest) & real[batch, key]
-        ),
-        B=None if alike else b,
-        H=h,
-        Q_LEN=i,
-        KV_LEN=j,
-        device=str(Q.device),
-        _compile=Q.device.type != "cpu",
-    )
-    run = flex_attention if Q.device.type == "cpu" else _compiled()
-    Y = run(Q, K, V, block_mask=blocks, scale=scale)
-    assert isinstance(Y, Tensor)
-    return Y
-
-
-@cache
-def _compiled() -> Callable[..., object]:
-    return torch.compile(flex_attention, dynamic=False)
-
-
 class Sparse(Mechanism):
     """Y = softmax(Q K^T / sqrt(k) + M) V with M = -inf wherever the pattern has no edge.
 
@@ -142,3 +109,36 @@ def _with_pattern(mask: Mask, table: Tensor) -> Mask:
     if mask.dense.is_floating_point():
         return Mask(mask.padding, mask.causal, mask.dense.masked_fill(~table, -torch.inf))
     return Mask(mask.padding, mask.causal, mask.dense & table)
+
+
+def attend_flex(
+    Q: Tensor, K: Tensor, V: Tensor, linked: Callable[..., Tensor], mask: Mask, scale: float, *, alike: bool = False
+) -> Tensor:
+    """Y [b h i v] over the pairs where linked(batch, head, query, key); blocks without any edge are never visited.
+
+    alike   whether all sentences have the same pairs, so that one mask serves them
+    On a CPU it has no backward pass, and serves the tests alone; there the mask is made from a table of all pairs.
+    """
+    (b, h, i, _), j = Q.shape, K.shape[2]
+    real = torch.ones(b, j, dtype=torch.bool, device=Q.device) if mask.padding is None else mask.padding.expand(b, -1)
+    latest = j - i if mask.causal else j  # the last key that row 0 may see
+    blocks = create_block_mask(
+        lambda batch, head, row, key: (
+            linked(batch, head, row + (j - i), key) & (key <= row + latest) & real[batch, key]
+        ),
+        B=None if alike else b,
+        H=h,
+        Q_LEN=i,
+        KV_LEN=j,
+        device=str(Q.device),
+        _compile=Q.device.type != "cpu",
+    )
+    run = flex_attention if Q.device.type == "cpu" else _compiled()
+    Y = run(Q, K, V, block_mask=blocks, scale=scale)
+    assert isinstance(Y, Tensor)
+    return Y
+
+
+@cache
+def _compiled() -> Callable[..., object]:
+    return torch.compile(flex_attention, dynamic=False)

@@ -27,15 +27,6 @@ FoldName = Literal["mean", "largest", "constant"]
 MEASURES: Registry[type[Measure]] = Registry("measure")
 
 
-def drawn(tokens: Tokens, one_in: int, seed: int) -> Bool[Tensor, " b"]:
-    """One sentence in `one_in`, by a checksum of its tokens and the seed: the same ones in whatever batches."""
-    sums = [
-        zlib.crc32(str((seed, row[: int(length)])).encode())
-        for row, length in zip(tokens.ids.tolist(), tokens.lengths, strict=True)
-    ]
-    return torch.tensor([number % one_in == 0 for number in sums], device=tokens.ids.device)
-
-
 @dataclass(frozen=True)
 class Declared:
     """A reading that a measure promises.
@@ -187,3 +178,12 @@ class Measure:
         """Why no sentence counted for this reading in these layers: a clause, "" without a note, None if unknown."""
         del name, slots, readings
         return None
+
+
+def drawn(tokens: Tokens, one_in: int, seed: int) -> Bool[Tensor, " b"]:
+    """One sentence in `one_in`, by a checksum of its tokens and the seed: the same ones in whatever batches."""
+    sums = [
+        zlib.crc32(str((seed, row[: int(length)])).encode())
+        for row, length in zip(tokens.ids.tolist(), tokens.lengths, strict=True)
+    ]
+    return torch.tensor([number % one_in == 0 for number in sums], device=tokens.ids.device)

@@ -34,28 +34,6 @@ FIRST_LENGTH, GROWING = 16, 0.6
 MOST_SEQUENCES = 64
 
 
-def peak_bytes(run: Callable[[], object]) -> int:
-    """Most bytes of CPU tensors that `run` holds at once, above those that were there before.
-
-    torch's profiler logs every block that its allocator gives out or takes back, also inside kernels; the highest
-    running sum is the peak. Unlike the resident size of the process, it does not depend on what malloc keeps for later
-    or on what ran before, so that cells repeat exactly. What libraries take besides torch's allocator is not seen here;
-    `attention/benchmark/memory.py` sees it, but needs a process for each run and counts in pages.
-    """
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or the profiler writes to standard error
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as log:
-        run()
-    with tempfile.TemporaryDirectory() as folder:
-        log.export_chrome_trace(str(Path(folder) / "trace.json"))
-        events = json.loads((Path(folder) / "trace.json").read_text())["traceEvents"]
-    return peak_of((event["ts"], event["args"]["Bytes"]) for event in events if event["name"] == "[memory]")
-
-
-def peak_of(changes: Iterable[tuple[float, int]]) -> int:
-    """The highest running sum of (moment, bytes); what has one moment counts in the order in which it was logged."""
-    return max(accumulate((size for _, size in sorted(changes, key=itemgetter(0))), initial=0))
-
-
 class Classifier(nn.Module):
     """scores = M r + b, where r is the mean of the encoder's real positions ("mean") or its last real one ("last").
 
@@ -337,3 +315,25 @@ def _diverged(task: str, mechanism: str, step: int) -> DivergedError:
         got="none",
         remedy="leave the mechanism out, or run with a lower --lr",
     )
+
+
+def peak_bytes(run: Callable[[], object]) -> int:
+    """Most bytes of CPU tensors that `run` holds at once, above those that were there before.
+
+    torch's profiler logs every block that its allocator gives out or takes back, also inside kernels; the highest
+    running sum is the peak. Unlike the resident size of the process, it does not depend on what malloc keeps for later
+    or on what ran before, so that cells repeat exactly. What libraries take besides torch's allocator is not seen here;
+    `attention/benchmark/memory.py` sees it, but needs a process for each run and counts in pages.
+    """
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or the profiler writes to standard error
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as log:
+        run()
+    with tempfile.TemporaryDirectory() as folder:
+        log.export_chrome_trace(str(Path(folder) / "trace.json"))
+        events = json.loads((Path(folder) / "trace.json").read_text())["traceEvents"]
+    return peak_of((event["ts"], event["args"]["Bytes"]) for event in events if event["name"] == "[memory]")
+
+
+def peak_of(changes: Iterable[tuple[float, int]]) -> int:
+    """The highest running sum of (moment, bytes); what has one moment counts in the order in which it was logged."""
+    return max(accumulate((size for _, size in sorted(changes, key=itemgetter(0))), initial=0))

@@ -58,6 +58,22 @@ class Frontier:
         return Frontier(self.sentence[rows], self.tokens[rows], self.logprob[rows])
 
 
+@dataclass(frozen=True)
+class Hypothesis:
+    """One target sentence that a model wrote.
+
+    tokens     without bos and eos
+    logprob    sum_t log p(y_t | y_<t, x), with the term of eos if `finished` (S4.5)
+    score      what hypotheses were ranked by: logprob over the length penalty in beam search, else logprob itself
+    finished   whether the model wrote eos; if not, it was stopped
+    """
+
+    tokens: tuple[int, ...]
+    logprob: float
+    score: float
+    finished: bool
+
+
 def largest(x: Num[Tensor, "*a n"], k: int) -> tuple[Num[Tensor, "*a k"], Int[Tensor, "*a k"]]:
     """Values in falling order and their places; of equal values the one at the lower place comes first.
 
@@ -87,22 +103,6 @@ def _folded_topk(x: Num[Tensor, "*a n"], k: int) -> tuple[Num[Tensor, "*a k"], I
     places = torch.cat([(columns.unsqueeze(-2) + lines[:, None]).flatten(-2), left_over], -1)
     values, chosen = x.gather(-1, places).topk(k)
     return values, places.gather(-1, chosen)
-
-
-@dataclass(frozen=True)
-class Hypothesis:
-    """One target sentence that a model wrote.
-
-    tokens     without bos and eos
-    logprob    sum_t log p(y_t | y_<t, x), with the term of eos if `finished` (S4.5)
-    score      what hypotheses were ranked by: logprob over the length penalty in beam search, else logprob itself
-    finished   whether the model wrote eos; if not, it was stopped
-    """
-
-    tokens: tuple[int, ...]
-    logprob: float
-    score: float
-    finished: bool
 
 
 def logprobs(
