@@ -268,7 +268,7 @@ def test_python_with_a_model_of_hugging_face(name: str, objective: str) -> None:
 )
 def test_options_out_of_range(options: dict[str, Any]) -> None:
     (name,) = options
-    with pytest.raises(UsageError, match=f"project_module with {name}=.*choose {name} in that range"):
+    with pytest.raises(UsageError, match=f"projecting with {name}=.*choose {name} in that range"):
         Project(heads="*", **options)
 
 
