@@ -191,9 +191,11 @@ def test_an_examination_knows_where_heads_come_from(family: Family) -> None:
     assert [done.split()[0] for done in twice["reshapes"]] == ["prune", "swap", "prune"]
 
 
-def all_rounding(changes: Iterable[Change]) -> bool:
+def all_rounding(changes: Iterable[Change], tolerance: float) -> bool:
     """Whether these are last bits: another number of heads may take another matrix kernel."""
-    return all(math.isclose(change.before, change.after, rel_tol=1e-5, abs_tol=1e-6) for change in changes)
+    return all(
+        math.isclose(change.before, change.after, rel_tol=tolerance, abs_tol=tolerance / 10) for change in changes
+    )
 
 
 @pytest.mark.parametrize(
@@ -212,7 +214,8 @@ def test_a_layer_that_reads_the_same_attends_as_before(
     """The first layer reads the embeddings, which no cut changes: what is left of it has the numbers it had."""
     found = compare(family.exams[before], family.exams[after])
     assert states(found) == expected and found.compared > 0
-    assert all_rounding(change for change in found.changes if change.where.startswith("enc.0"))
+    same = [change for change in found.changes if change.where.startswith("enc.0")]
+    assert all_rounding(same, 1e-5)
     renumbered = {match.before: match.after for match in found.heads if match.head == "enc.0.1"}
     assert renumbered == {"enc.0.1" if before == "full" else "enc.0.0": "enc.0.1" if after == "full" else "enc.0.0"}
 
@@ -264,6 +267,7 @@ def test_models_in_memory_are_matched_by_their_receipts() -> None:
     assert [(match.before, match.after) for match in own] == [
         ("enc.0.0", None), ("enc.0.1", "enc.0.0"), ("enc.0.2", "enc.0.1"),
     ]  # fmt: skip
-    assert all_rounding(change for change in compare(wider, last).changes if change.where.startswith("enc.0."))
+    same = [change for change in compare(wider, last).changes if change.where.startswith("enc.0.")]
+    assert all_rounding(same, 1e-12)
     (why,) = {match.why for match in compare(whole, exam(grown)).heads if match.state == "not compared"}
     assert why == "2 heads against 3, and no receipt says which head became which"

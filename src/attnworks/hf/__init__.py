@@ -1,4 +1,4 @@
-"""Models of Hugging Face: opening, anatomy, observed passes, mechanisms and heads of ours in them, folders."""
+"""Hugging Face models: opening, anatomy, observed passes, changed heads and mechanisms, folders."""
 
 from __future__ import annotations
 

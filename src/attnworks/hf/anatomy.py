@@ -24,7 +24,7 @@ CROSS = ("cross", "encoder_attn", "encdec")
 """Parts of the names that transformers gives to cross-attention."""
 
 ATTRIBUTE = "attnworks_mechanisms"
-"""The attribute of an attention module that holds mechanisms of ours."""
+"""The attribute of an attention module that holds mechanisms of attnworks."""
 
 
 @dataclass(frozen=True, eq=False)

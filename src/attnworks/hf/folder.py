@@ -1,7 +1,7 @@
-"""Folders of Hugging Face models with heads of ours: the same three files as an own model's, and no other name for it.
+"""Folders of Hugging Face models with changed heads or mechanisms: the same three files as those of own models.
 
 transformers alone cannot run such a model. Its config therefore names a model_type that transformers does not know.
-Where transformers can represent the model after all, `as_plain` gives it back without a word of ours.
+Where transformers can represent the model after all, `as_plain` gives it back with a plain config.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _write_reshaped(model: Any, folder: Path) -> None:
 
 
 def is_reshaped(folder: Path) -> bool:
-    """Whether the config speaks of mechanisms of ours."""
+    """Whether the config has entries of attnworks."""
     config = _config(folder)
     return str(config.get("model_type")).startswith(PREFIX) and ENTRY in config
 
@@ -132,12 +132,12 @@ def open_reshaped(folder: Path, model_class: Any, config: Any) -> nn.Module:
     return model
 
 
-# Families whose config has the width of a head beside their number (Llama, T5) need no word of ours for fewer heads, as
+# Families whose config has the width of a head beside their number (Llama, T5) need no new entry for fewer heads, as
 # long as every layer has as many; T5, whose heads know positions by their number, as long as they are the same ones.
 
 
 def as_plain(model: nn.Module) -> nn.Module:
-    """The same model without a word of ours in its config, where transformers can represent it; else `model` itself."""
+    """The same model with a plain config, where transformers can represent it; else `model` itself."""
     config: Any = getattr(model, "config", None)
     kept: dict[str, list[int]] = getattr(config, HEADS, {})
     if not kept or getattr(config, ENTRY, None) or getattr(config, WIDTHS, None):
