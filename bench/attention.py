@@ -28,8 +28,8 @@ import torch
 from attention_pairs import OURS, Contestant, Pair, contestants, shaped_inputs
 from attention_report import write_report
 
-from attnworks.attention.benchmark.cores import Task, roofline
-from attnworks.attention.benchmark.memory import Peak, answer, ask_child
+from attnworks.attention.benchmark.memory import Peak, measure_cells, peaks_in_child
+from attnworks.attention.benchmark.versus_dense import BenchmarkTask, roofline
 from attnworks.core.timing import interleave
 
 ROOF = "matrix product"
@@ -73,7 +73,7 @@ def probe(job: dict[str, Any]) -> None:
             chosen, n = name.split("@")
             yield name, runs(int(n))[chosen]
 
-    answer(cells(), seconds=job["limit"])
+    measure_cells(cells(), seconds=job["limit"])
 
 
 def race(job: dict[str, Any]) -> None:
@@ -82,7 +82,7 @@ def race(job: dict[str, Any]) -> None:
     for n, keys in job["cells"].items():
         product, _ = roofline("float32")
         candidates: dict[str, Callable[[], object]] = {ROOF: product}
-        inputs = shaped_inputs(Task(int(n)))
+        inputs = shaped_inputs(BenchmarkTask(int(n)))
         for key, passes in keys.items():
             contestant = find(key)
             runs = contestant.runs(contestant.pair.task(int(n)), inputs(contestant.layout))
@@ -125,7 +125,7 @@ def peaks(
     for contestant in present:
         key = contestant.key
         cells = [cell(chosen, n) for chosen in contestant.passes for n in lengths]
-        found[key] = ask_child(lambda left, key=key: child("probe", {"key": key, "cells": left, **common}), cells)
+        found[key] = peaks_in_child(lambda left, key=key: child("probe", {"key": key, "cells": left, **common}), cells)
         print(f"  {key}: {_told(found[key])}")
     return found
 

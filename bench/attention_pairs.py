@@ -30,14 +30,22 @@ from attention_peers import (
 from torch import Tensor
 
 from attnworks.attention import MECHANISMS, Mechanism, MechanismSpec
-from attnworks.attention.benchmark.cores import BOTH, FORWARD, Inputs, Task, core_of, draw, passes_over
-from attnworks.attention.patterns import Where
+from attnworks.attention.benchmark.versus_dense import (
+    BOTH,
+    FORWARD,
+    BenchmarkTask,
+    Inputs,
+    core_of,
+    draw_inputs,
+    passes_over,
+)
+from attnworks.attention.patterns import WherePattern
 
 OURS = "attnworks"
 STEP = "step"
 STEPS_PER_RUN = 64
 NOT_BUILT, NOT_INSTALLED = "not built yet", "not installed"
-CHECKED = Task(n=1024, heads=2)
+CHECKED = BenchmarkTask(n=1024, heads=2)
 CLOSE = 1e-4
 
 
@@ -48,25 +56,25 @@ class Pair:
     function: str
     ours: str
     peers: tuple[str, ...]
-    expected: Callable[[Task, Any], Function]
+    expected: Callable[[BenchmarkTask, Any], Function]
     """What our mechanism must compute. Where chance takes part, its own path by way of the n x n table has to do."""
     causal: bool = False
     stepwise: bool = False
-    build: Callable[[MechanismSpec, Task], Mechanism] = lambda spec, task: spec.build(task.geometry)
+    build: Callable[[MechanismSpec, BenchmarkTask], Mechanism] = lambda spec, task: spec.build(task.geometry)
 
     @property
     def passes(self) -> tuple[str, ...]:
         return (STEP,) if self.stepwise else (FORWARD, BOTH)
 
-    def task(self, n: int, **sizes: Any) -> Task:
-        return Task(n=n, causal=self.causal, **sizes)
+    def task(self, n: int, **sizes: Any) -> BenchmarkTask:
+        return BenchmarkTask(n=n, causal=self.causal, **sizes)
 
 
 @cache
-def ring_attention(task: Task) -> Mechanism:
+def ring_attention(task: BenchmarkTask) -> Mechanism:
     """Our graph attention on the graph of degree 64; its edges are collected before the clock runs, as masks are."""
     apart = task.n // DEGREE
-    mechanism: Any = MECHANISMS["graph"](graph=Where(lambda i, j: (j - i) % apart == 0))  # pyright: ignore[reportCallIssue]
+    mechanism: Any = MECHANISMS["graph"](graph=WherePattern(lambda i, j: (j - i) % apart == 0))  # pyright: ignore[reportCallIssue]
     mechanism.collected(task.heads, task.n, task.n, task.causal)
     return mechanism
 
@@ -158,18 +166,18 @@ class Contestant:
     def layout(self) -> str:
         return "b h n d" if self.name == OURS or self.pair.stepwise else PEERS[self.name].layout
 
-    def mechanism(self, task: Task) -> Mechanism:
+    def mechanism(self, task: BenchmarkTask) -> Mechanism:
         torch.manual_seed(0)
         return self.pair.build(MechanismSpec.parse(self.pair.ours.format(n=task.n)), task)
 
-    def built(self, task: Task) -> Built:
+    def built(self, task: BenchmarkTask) -> Built:
         if self.name == OURS:
             mechanism = self.mechanism(task)
             return Built(core_of(mechanism, task), self.pair.expected(task, mechanism))
         torch.manual_seed(0)
         return PEERS[self.name].build(task)
 
-    def stepper(self, task: Task) -> Step:
+    def stepper(self, task: BenchmarkTask) -> Step:
         if self.name != OURS:
             return STEPPERS[self.name][1](task)
         mechanism, memory = self.mechanism(task), {"state": None}
@@ -180,7 +188,7 @@ class Contestant:
 
         return step
 
-    def runs(self, task: Task, inputs: Inputs) -> dict[str, Callable[[], object]]:
+    def runs(self, task: BenchmarkTask, inputs: Inputs) -> dict[str, Callable[[], object]]:
         """What is timed, on inputs in this contestant's layout."""
         if not self.pair.stepwise:
             return passes_over(self.built(task).core, inputs, self.passes)
@@ -202,7 +210,7 @@ class Contestant:
         built = self.built(task)
         if built.expected is None:
             return self.remark
-        Q, K, V, G = draw(task)
+        Q, K, V, G = draw_inputs(task)
         shaped = Inputs(*(LAYOUTS[self.layout](T) for T in (Q, K, V, G)))
         leaves = [T.requires_grad_() for T in (Q, K, V)]
         want = built.expected(*leaves)
@@ -220,9 +228,9 @@ class Contestant:
         assert off <= CLOSE, f"{self.key} is off by {off:.1e}: like is not compared with like"
         return f"agrees to {off:.0e}"
 
-    def _check_steps(self, task: Task, positions: int = 17) -> str:
+    def _check_steps(self, task: BenchmarkTask, positions: int = 17) -> str:
         task = task._replace(n=positions)
-        Q, K, V, _ = draw(task)
+        Q, K, V, _ = draw_inputs(task)
         step = self.stepper(task._replace(n=0))
         truth = softmax if self.name == "torch SDPA over a cache" else kernelised
         want = truth(task)(Q, K, V)
@@ -239,13 +247,13 @@ def contestants(only: str = "") -> Iterator[Contestant]:
             yield from (Contestant(pair, name) for name in (OURS, *pair.peers))
 
 
-def shaped_inputs(task: Task) -> Callable[[str], Inputs]:
+def shaped_inputs(task: BenchmarkTask) -> Callable[[str], Inputs]:
     """The same inputs in any layout, each made once."""
-    drawn = {"b h n d": draw(task)}
+    drawn = {"b h n d": draw_inputs(task)}
 
     def in_layout(layout: str) -> Inputs:
         if layout not in drawn:
-            drawn[layout] = Inputs(*(LAYOUTS[layout](T) for T in draw(task)))
+            drawn[layout] = Inputs(*(LAYOUTS[layout](T) for T in draw_inputs(task)))
         return drawn[layout]
 
     return in_layout

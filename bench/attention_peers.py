@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attnworks.attention.benchmark.cores import Core, Task
+from attnworks.attention.benchmark.versus_dense import BenchmarkTask, Core
 
 WINDOW, BLOCK, RANDOM, RANK, DEGREE = 256, 64, 3, 256, 64
 """Keys to each side; positions of a BigBird block, and random blocks; Linformer's rank; neighbours in a graph."""
@@ -34,7 +34,7 @@ class Built(NamedTuple):
 @dataclass(frozen=True)
 class Peer:
     package: str
-    build: Callable[[Task], Built]
+    build: Callable[[BenchmarkTask], Built]
     layout: str = "b h n d"
     backward: bool = True
     remark: str = ""
@@ -57,12 +57,12 @@ def heads_first(T: Tensor, layout: str, heads: int) -> Tensor:
 # --- what is to be computed -------------------------------------------------------------------------------------------
 
 
-def softmax(task: Task, table: Tensor | None = None) -> Function:
+def softmax(task: BenchmarkTask, table: Tensor | None = None) -> Function:
     """Dense attention, or over a table [n n] or [h n n] of what may be seen (boolean) or is added (float)."""
     return lambda Q, K, V: F.scaled_dot_product_attention(Q, K, V, attn_mask=table, is_causal=task.causal)
 
 
-def banded(task: Task) -> Function:
+def banded(task: BenchmarkTask) -> Function:
     """Every query sees itself and WINDOW keys to each side."""
 
     def attend(Q: Tensor, K: Tensor, V: Tensor) -> Tensor:
@@ -76,7 +76,7 @@ def features(X: Tensor) -> Tensor:
     return F.elu(X) + 1
 
 
-def kernelised(task: Task) -> Function:
+def kernelised(task: BenchmarkTask) -> Function:
     """phi(Q) phi(K)^T V over its row sums, with phi = elu + 1, by way of the n x n table."""
 
     def attend(Q: Tensor, K: Tensor, V: Tensor) -> Tensor:
@@ -96,16 +96,16 @@ def ring(n: int) -> Tensor:
 # --- torch ------------------------------------------------------------------------------------------------------------
 
 
-def sdpa(task: Task) -> Built:
+def sdpa(task: BenchmarkTask) -> Built:
     return Built(Core(softmax(task)), softmax(task))
 
 
-def sdpa_over_a_graph(task: Task) -> Built:
+def sdpa_over_a_graph(task: BenchmarkTask) -> Built:
     masked = softmax(task, ring(task.n))
     return Built(Core(masked), masked)
 
 
-def flex_window(task: Task) -> Built:
+def flex_window(task: BenchmarkTask) -> Built:
     """FlexAttention, compiled. Its block mask is written down directly: create_block_mask builds an n x n table."""
     from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
@@ -142,7 +142,7 @@ class Given(nn.Module):
         return self.tensor
 
 
-def longformer(task: Task) -> Built:
+def longformer(task: BenchmarkTask) -> Built:
     """LongformerSelfAttention without global tokens. It divides its query in place, hence one copy."""
     from transformers import LongformerConfig
     from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
@@ -161,7 +161,7 @@ def longformer(task: Task) -> Built:
     return Built(Core(attend), banded(task))
 
 
-def hugging_bigbird(task: Task) -> Built:
+def hugging_bigbird(task: BenchmarkTask) -> Built:
     """BigBirdBlockSparseAttention's own core, with random blocks drawn once as in training.
 
     In evaluation all its random blocks are block 0, which is no BigBird; in training it draws them anew in every call,
@@ -231,7 +231,7 @@ def _in_turn(drawn: list[Any]) -> Callable[..., Any]:
 # --- lucidrains -------------------------------------------------------------------------------------------------------
 
 
-def local_attention(task: Task) -> Built:
+def local_attention(task: BenchmarkTask) -> Built:
     """LocalAttention with its exact window; positions are left out."""
     from local_attention import LocalAttention  # pyright: ignore[reportMissingImports]
 
@@ -239,7 +239,7 @@ def local_attention(task: Task) -> Built:
     return Built(Core(layer), banded(task))
 
 
-def lucid_linformer(task: Task) -> Built:
+def lucid_linformer(task: BenchmarkTask) -> Built:
     """LinformerSelfAttention; its E and F are shared by the heads."""
     from linformer import LinformerSelfAttention  # pyright: ignore[reportMissingImports]
 
@@ -257,7 +257,7 @@ def lucid_linformer(task: Task) -> Built:
     return Built(Core(attend, (E, F_)), expected)
 
 
-def performer(task: Task) -> Built:
+def performer(task: BenchmarkTask) -> Built:
     """Performer's linear attention under the features elu + 1, instead of its random ones."""
     from performer_pytorch import performer_pytorch as package  # pyright: ignore[reportMissingImports]
 
@@ -265,7 +265,7 @@ def performer(task: Task) -> Built:
     return Built(Core(lambda Q, K, V: function(features(Q), features(K), V)), kernelised(task))
 
 
-def linear_attention_transformer(task: Task) -> Built:
+def linear_attention_transformer(task: BenchmarkTask) -> Built:
     """Its own features (a softmax each of queries and keys); causal queries see only buckets of 64 before their own."""
     from linear_attention_transformer import linear_attention_transformer as package  # pyright: ignore
 
@@ -275,7 +275,7 @@ def linear_attention_transformer(task: Task) -> Built:
 # --- others -----------------------------------------------------------------------------------------------------------
 
 
-def fast_transformers(task: Task) -> Built:
+def fast_transformers(task: BenchmarkTask) -> Built:
     """Its (causal) LinearAttention in C++. Masks only have to say what they are: its own causal one holds n x n."""
     from fast_transformers.attention import CausalLinearAttention, LinearAttention  # pyright: ignore
 
@@ -285,7 +285,7 @@ def fast_transformers(task: Task) -> Built:
     return Built(Core(lambda Q, K, V: layer(Q, K, V, mask, lengths, lengths)), kernelised(task))
 
 
-def flash_linear_attention(task: Task) -> Built:
+def flash_linear_attention(task: BenchmarkTask) -> Built:
     """flash-linear-attention's plain chunked form; its kernels need a GPU, and importing them needs triton."""
     naive = _module_of("fla", "ops/linear_attn/naive.py")
 
@@ -312,7 +312,7 @@ def _module_of(package: str, file: str) -> Any:
 Step = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
-def softmax_cache(task: Task) -> Step:
+def softmax_cache(task: BenchmarkTask) -> Step:
     """SDPA of one query over the keys and values of task.n positions before it, and its own."""
     room = task.n + 4096
     keys, values = (torch.randn(1, task.heads, room, task.width) for _ in range(2))
@@ -327,7 +327,7 @@ def softmax_cache(task: Task) -> Step:
     return step
 
 
-def fast_transformers_step(task: Task) -> Step:
+def fast_transformers_step(task: BenchmarkTask) -> Step:
     from fast_transformers.recurrent.attention import RecurrentLinearAttention  # pyright: ignore
 
     layer, state = RecurrentLinearAttention(task.width), {"state": None}
@@ -356,7 +356,7 @@ PEERS: dict[str, Peer] = {
     "fast-transformers": Peer("fast_transformers", fast_transformers, "b n h d"),
     "flash-linear-attention, naive": Peer("fla", flash_linear_attention, "b n h d"),
 }
-STEPPERS: dict[str, tuple[str, Callable[[Task], Step]]] = {
+STEPPERS: dict[str, tuple[str, Callable[[BenchmarkTask], Step]]] = {
     "torch SDPA over a cache": ("torch", softmax_cache),
     "fast-transformers": ("fast_transformers", fast_transformers_step),
 }

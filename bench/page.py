@@ -25,10 +25,10 @@ from typing import Any, Literal
 from playwright.sync_api import Browser, sync_playwright
 
 from attnworks.api import examine
-from attnworks.hf.open import open_pretrained
-from attnworks.page.contents import Exam
+from attnworks.hf.open import open_model
+from attnworks.page.contents import PageExam
 from attnworks.page.file import write_report
-from attnworks.text.readers.grammar import grammar_passages
+from attnworks.text.grammar import grammar_passages
 
 QUIET = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update")
 PICTURES: dict[str, tuple[str, Literal["light", "dark"]]] = {
@@ -55,7 +55,7 @@ def minilm() -> str:
 
 def twice_as_deep() -> tuple[Any, Any]:
     """12 x 12 heads: every layer of all-MiniLM-L6 comes twice."""
-    found = open_pretrained(minilm(), head=False)
+    found = open_model(minilm(), output_layer=False)
     once: Any = found.model
     config = copy.deepcopy(once.config)
     config.num_hidden_layers *= 2
@@ -104,7 +104,7 @@ def size(tokens: list[int], rounds: int) -> None:
 def pictures(folder: Path) -> None:
     exam = examine(minilm(), texts=grammar_passages(64), measures="all", name="all-MiniLM-L6")
     with tempfile.TemporaryDirectory() as home, browsing() as browser:
-        file = write_report(Exam(exam, "all-MiniLM-L6"), Path(home) / "report.html").path
+        file = write_report(PageExam(exam, "all-MiniLM-L6"), Path(home) / "report.html").path
         for name, (place, scheme) in PICTURES.items():
             take(browser, file.as_uri() + place, scheme, folder / name)
 

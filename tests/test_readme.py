@@ -37,7 +37,7 @@ def fenced(language: str, page: str = "README.md") -> list[str]:
 )
 def test_python_examples_run(page: str, least: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """As printed, but with fewer pairs of the embedded corpus held out."""
-    monkeypatch.setattr("attnworks.text.readers.grammar.HELD_OUT_PAIRS", 100)
+    monkeypatch.setattr("attnworks.text.grammar.HELD_OUT_PAIRS", 100)
     blocks = fenced("python", page)
     assert len(blocks) >= least
     names: dict[str, object] = {}

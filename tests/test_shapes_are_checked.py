@@ -46,4 +46,4 @@ def test_shapes_that_do_not_fit_one_another() -> None:
 @pytest.mark.usefixtures("with_checks")
 def test_dataclasses() -> None:
     with pytest.raises(jaxtyping.TypeCheckError):
-        Mask(padding=torch.ones(3, 5))
+        Mask(real=torch.ones(3, 5))

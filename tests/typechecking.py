@@ -16,7 +16,7 @@ CHECKED_PACKAGES = [
     f"attnworks.{name}"
     for name in (
         *("attention", "models", "training", "traces", "hf", "exam", "reshape"),
-        *("core.tensors", "core.team", "core.json_records", "text.batches", "text.tokens"),
+        *("core.tensors", "core.team", "core.json_records", "text.tokens"),
         *("studies.long_range_cell", "studies.recall", "studies.tasks"),
         *("theory.collapse_cases", "theory.kernels", "theory.random_projection", "theory.retrieval"),
         "theory.structured_sets",

@@ -140,8 +140,9 @@ def _save_model(name: str, folder: Path) -> None:
 
 def batches(work: Path) -> dict[str, Any]:
     """Which pairs are in the batch of each step, and the hash of the training pairs, of every kind of corpus."""
-    from attnworks.text.batches import BatchOrder, encode
     from attnworks.text.corpora import corpus_fingerprint, open_corpus
+    from attnworks.text.tokenizers import read_pairs
+    from attnworks.text.tokens import BatchOrder
     from attnworks.text.vocabulary import Vocabulary
 
     os.chdir(work)
@@ -149,9 +150,9 @@ def batches(work: Path) -> dict[str, Any]:
     for spec in ("grammar", "tsv:pairs.tsv", "text:english.txt,italian.txt", "gettext:catalogs"):
         corpus = open_corpus(spec)
         train = corpus.train[:2000]
-        source = Vocabulary.train("word", [pair.source for pair in train], 32000)
-        target = Vocabulary.train("bpe", [pair.target for pair in train], 300)
-        order = BatchOrder(encode(train, source, target), 120, seed=3)
+        source = Vocabulary.train("word", [pair.words[0] for pair in train], 32000)
+        target = Vocabulary.train("bpe", [pair.words[1] for pair in train], 300)
+        order = BatchOrder(read_pairs(train, source, target), 120, seed=3)
         sizes = [len(corpus.train), len(corpus.valid), len(corpus.test)]
         rows = [order.rows(step) for step in range(200)]
         found[spec] = {"fingerprint": corpus_fingerprint(corpus), "sizes": sizes, "rows": rows}

@@ -4,9 +4,12 @@
     python tools/walk.py --list     # also the modules of every walk, in order of their first call
 
 A walk is a command that really runs. A module counts if one of its functions is called, in any thread; what runs while
-a module is imported does not count. The walks are: `examine` of a tiny BERT, `reshape grow` of a tiny run, and one
-training step: of `train --steps 1`, the call of the function that calls the optimiser's step, from its begin to its end
-(a hook of torch before that step finds the function).
+a module is imported does not count. Three groups are counted beside the walk: small helpers that everything uses
+(errors, checks, addresses), the measures with their mathematics, and the layers and mechanisms that run inside a model.
+The walk of a training step goes through the model, so there these count.
+
+The walks are `examine` of a tiny BERT, `reshape grow` of a tiny run, and one training step: of `train --steps 1`, the
+call of the function that calls the optimizer's step (a hook of torch before that step finds the function).
 """
 
 from __future__ import annotations
@@ -38,29 +41,39 @@ WALKS = {
 }
 
 
+HELPERS = ("core/errors", "core/checks", "core/places")
+MEASURES = ("exam/measures/", "exam/linalg/", "exam/structure/")
+MODEL = ("models/", "attention/")
+PASSES = ("forward", "hidden", "start", "step")
+"""Methods of a model that run its layers."""
+
+
 class Walk:
     """Notes the module of every function of attnworks that is called."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
         self.began: dict[FrameType, int] = {}
-        self.imports = threading.local()
+        self.local = threading.local()
         self.step: FrameType | None = None
         self.steps: list[str] = []
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> None:
         code = frame.f_code
         if code.co_name == "<module>" and event in ("call", "return"):
-            self.imports.depth = getattr(self.imports, "depth", 0) + (1 if event == "call" else -1)
-        elif event == "call" and not getattr(self.imports, "depth", 0) and (module := module_of(code)):
+            self.local.importing = getattr(self.local, "importing", 0) + (1 if event == "call" else -1)
+        elif event == "call" and not getattr(self.local, "importing", 0) and (module := module_of(code)):
             self.began[frame] = len(self.calls)
-            self.calls.append(module)
+            inside = getattr(self.local, "inside", 0)
+            self.calls.append(f"({module})" if inside and module.startswith(MODEL) else module)
+            self.local.inside = inside + runs_layers(module, code)
         elif event == "return" and frame in self.began:
             began = self.began.pop(frame)
+            self.local.inside -= runs_layers(module_of(code) or "", code)
             if frame is self.step and not self.steps:
                 self.steps = self.calls[began:]
 
-    def before_optimiser_step(self, *_: object) -> None:
+    def before_optimizer_step(self, *_: object) -> None:
         """The innermost function of attnworks that runs now is the training step."""
         frame = sys._getframe(1)
         while frame is not None and frame not in self.began:
@@ -72,7 +85,7 @@ class Walk:
 
         from attnworks.cli import main
 
-        register_optimizer_step_pre_hook(self.before_optimiser_step)
+        register_optimizer_step_pre_hook(self.before_optimizer_step)
         threading.setprofile(self)
         sys.setprofile(self)
         try:
@@ -88,6 +101,23 @@ def module_of(code: CodeType) -> str | None:
     if not code.co_flags & inspect.CO_OPTIMIZED or not code.co_filename.startswith(f"{ROOT}/"):
         return None
     return code.co_filename.removeprefix(f"{ROOT}/").removesuffix(".py")
+
+
+def runs_layers(module: str, code: CodeType) -> bool:
+    """Whether this is a method of a model that runs its layers, so that what it calls is inside of the model."""
+    return module.startswith("models/") and code.co_name in PASSES
+
+
+def grouped(name: str, modules: list[str]) -> dict[str, list[str]]:
+    """The modules of a walk, and those that are counted beside it. Modules in brackets ran inside of a model."""
+    seen = [module for module in modules if not module.startswith("(")]
+    if name == "step":
+        seen = [*dict.fromkeys(module.strip("()") for module in modules)]
+    inside = [module.strip("()") for module in modules if module.startswith("(")]
+    groups: dict[str, list[str]] = {"walk": [], "helpers": [], "measures": []}
+    for module in seen:
+        groups["helpers" if module in HELPERS else "measures" if module.startswith(MEASURES) else "walk"].append(module)
+    return groups | {"inside the model": [module for module in inside if module not in seen]}
 
 
 def walked(name: str, folder: str) -> list[str]:
@@ -136,11 +166,18 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="walk-") as folder:
         make_inputs(Path(folder))
         subprocess.run([*ATTNWORKS, *RUN.split(), "run"], cwd=folder, check=True, capture_output=True)
-        found = {name: walked(name, folder) for name in WALKS}
+        found = {name: grouped(name, walked(name, folder)) for name in WALKS}
     print()
-    show([("walk", "modules", "packages"), *((name, len(of), len({*map(package, of)})) for name, of in found.items())])
-    for name, modules in found.items() if given.list else ():
-        print(f"\n{name}: {WALKS[name]}", *modules, sep="\n  ")
+    beside = ("helpers", "measures", "inside the model")
+    rows = (
+        (name, len(of["walk"]), len({*map(package, of["walk"])}), *(len(of[group]) for group in beside))
+        for name, of in found.items()
+    )
+    show([("walk", "modules", "packages", "helpers", "measures", "model"), *rows])
+    for name, groups in found.items() if given.list else ():
+        print(f"\n{name}: {WALKS[name]}")
+        for group, modules in groups.items():
+            print(f"  {group}: {' '.join(modules)}")
 
 
 if __name__ == "__main__":

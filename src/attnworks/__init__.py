@@ -10,7 +10,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from attnworks import attention, core, exam, hf, models, reshape, text, traces, training
     from attnworks.api import examine, load, save
-    from attnworks.exam.compare import compare
+    from attnworks.exam.compare import compare_exams
     from attnworks.exam.folder import read_exam
     from attnworks.models import build, preset
     from attnworks.page import report
@@ -19,7 +19,7 @@ __all__ = [
     "__version__",
     "attention",
     "build",
-    "compare",
+    "compare_exams",
     "core",
     "exam",
     "examine",
@@ -38,7 +38,7 @@ __all__ = [
 
 _HOME = {
     "build": "models",
-    "compare": "exam.compare",
+    "compare_exams": "exam.compare",
     "examine": "api",
     "load": "api",
     "preset": "models",

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 from attnworks.core.errors import UsageError
 from attnworks.core.folders import new_folder
-from attnworks.hf.folder import is_pretrained, write_foreign
-from attnworks.hf.open import open_pretrained
+from attnworks.hf.folder import is_hf_folder, save_hf
+from attnworks.hf.open import open_model
 from attnworks.models import folder as own
 from attnworks.models.build import Model
-from attnworks.text.passages import Passage, Side, from_texts
+from attnworks.text.passages import Passage, Text, from_texts
 from attnworks.traces.text import TOKENS_PER_BATCH
 
 if TYPE_CHECKING:
     from attnworks.exam.examination import Examination
     from attnworks.reshape.receipt import Receipt
-    from attnworks.training.objectives.sentences import OwnFunction
+    from attnworks.training.objectives.sentences import LossFunction
 
-SENTENCES = 256
+DEFAULT_SENTENCES = 256
 
 
 def examine(
@@ -33,11 +33,11 @@ def examine(
     texts: Sequence[str] | Sequence[Passage] | None = None,
     *,
     measures: Sequence[str] | str | None = None,
-    objective: str | OwnFunction | None = None,
+    objective: str | LossFunction | None = None,
     without: Collection[str] = (),
     pin: Sequence[str] | None = None,
     max_tokens: int | None = None,
-    tokens_per_batch: int = TOKENS_PER_BATCH,
+    batch_tokens: int = TOKENS_PER_BATCH,
     seed: int = 0,
     name: str | None = None,
     receipts: Sequence[Receipt] | None = None,
@@ -49,34 +49,31 @@ def examine(
     objective  "lm", "mlm", "seq2seq", "embedding", "labels:FILE", or a function of your own, for importance
     without    parts to run without: "skip", "mlp", "norm"
     pin        sentences whose attention maps are kept for display; None for one of the texts, of 32 tokens or fewer
-    receipts   of the reshapes that made a model in memory, first to last, so that `attnworks.compare` can match its
-               heads to those of the original; None for those in the folder, if `model` is a path
+    receipts   of the reshapes that made a model in memory, first to last, so that `attnworks.compare_exams` can match
+               its heads to those of the original; None for those in the folder, if `model` is a path
     """
-    from attnworks.exam.examiner import Request
-    from attnworks.exam.run import run_examination
+    from attnworks.exam.examiner import ExamSettings, run_examination
     from attnworks.reshape.history import receipts_of
-    from attnworks.text.readers.grammar import grammar_passages
-    from attnworks.traces.subject import examinee_of
+    from attnworks.text.grammar import grammar_passages
+    from attnworks.traces.subject import wrap
 
-    examinee = examinee_of(model, tokenizer, name, max_tokens)
+    subject = wrap(model, tokenizer, name, max_tokens)
     if receipts is None:
         receipts = receipts_of(str(model)) if isinstance(model, str | Path) else ()
     if texts is None:
-        passages, spec = grammar_passages(SENTENCES), "grammar"
+        passages, spec = grammar_passages(DEFAULT_SENTENCES), "grammar"
     else:
         passages, spec = _as_passages(texts), "texts"
     measures = measures.split(",") if isinstance(measures, str) else measures
     pinned = None if pin is None else tuple(pin)
-    request = Request(measures, objective, tuple(without), pinned, tokens_per_batch, seed)
-    return run_examination(examinee, passages, request, about={"name": spec}, receipts=receipts)
+    request = ExamSettings(measures, objective, tuple(without), pinned, batch_tokens, seed)
+    return run_examination(subject, passages, request, about={"name": spec}, receipts=receipts)
 
 
 def _as_passages(texts: Sequence[str] | Sequence[Passage]) -> list[Passage]:
     if isinstance(texts, str):
-        raise UsageError(
-            asked="texts", expected="a list of them", got="a single string", remedy="put it into a list: [text]"
-        )
-    passages = [text if isinstance(text, Passage) else Passage(Side(text)) for text in texts if text != ""]
+        raise UsageError("texts", "a list of them", "a single string", "put it into a list: [text]")
+    passages = [text if isinstance(text, Passage) else Passage(Text(text)) for text in texts if text != ""]
     return passages or from_texts([])[0]
 
 
@@ -87,17 +84,14 @@ def save(model: Any, folder: str | os.PathLike[str], *, overwrite: bool = False)
     is not written: call its `save_pretrained` on the same folder. What transformers can load is written as it does.
     """
     if isinstance(model, Model):
-        return own.save(model, folder, overwrite=overwrite)
+        return own.save_model(model, folder, overwrite=overwrite)
     if not hasattr(model, "save_pretrained"):
         raise UsageError(
-            asked=f"save {type(model).__name__}",
-            expected="a model of attnworks, or one of Hugging Face",
-            got="another model",
-            remedy="save its state_dict with safetensors",
+            f"save {type(model).__name__}", "one of attnworks or Hugging Face", "another model", "save its state_dict"
         )
-    own.check_place(Path(folder), overwrite)
+    own.check_model_place(Path(folder), overwrite)
     with new_folder(Path(folder)) as scratch:
-        write_foreign(model, scratch)
+        save_hf(model, scratch)
     return Path(folder)
 
 
@@ -108,6 +102,6 @@ def load(folder: str | os.PathLike[str]) -> Any:
     of a training run gives its best checkpoint. Like `from_pretrained`, this returns a model in evaluation mode; call
     `.train()` to continue training it.
     """
-    if is_pretrained(Path(folder)):
-        return open_pretrained(str(folder), dtype=None).model
-    return own.load(folder)
+    if is_hf_folder(Path(folder)):
+        return open_model(str(folder), dtype=None).model
+    return own.load_model(folder)

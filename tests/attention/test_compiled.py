@@ -14,7 +14,7 @@ def compare(spec: str, backend: str) -> None:
     mechanism = MechanismSpec.parse(spec).build(Geometry(3, 8, 8))
     real = torch.ones(2, 43, dtype=torch.bool)
     real[1, 37:] = False
-    masks = [Mask(), Mask(real)] + [Mask(causal=True)] * ("causal" in mechanism.masks)
+    masks = [Mask(), Mask(real)] + [Mask(causal=True)] * ("causal" in mechanism.supported_masks)
     for mask in masks:
         torch._dynamo.reset()
         compiled = torch.compile(mechanism, fullgraph=True, backend=backend)

@@ -10,19 +10,20 @@ import torch
 from torch import Tensor, nn
 
 from attnworks import attention
-from attnworks.attention import MECHANISMS, Attended, Context, Cost, Geometry, Mask, MechanismSpec
+from attnworks.attention import MECHANISMS, Attended, AttentionCost, Context, Geometry, Mask, MechanismSpec
 from attnworks.attention.complexity import (
     Complexity,
-    Growth,
-    Path,
+    CostGrowth,
+    LongestPath,
     complexity,
-    growth,
+    cost_growth,
+    graph_diameter,
+    layers_needed,
     longest_path,
     pays_from,
     recurrent_complexity,
     support,
 )
-from attnworks.attention.connectivity import diameter, layers_needed
 from attnworks.attention.dense import Dense
 from attnworks.core.errors import UsageError
 from tests.helpers import qkv
@@ -55,15 +56,15 @@ class ToyWindow(Patterned):
     def __init__(self, *, window: int = 5, start: int = 3, even: int = 4) -> None:
         super().__init__()
         if even % 3 == 2:
-            raise UsageError(asked="even", expected="another", got=str(even), remedy="choose another")
+            raise UsageError("even", "another", str(even), "choose another")
         self.window, self.start = window, start
 
     def linked(self, offset: Tensor) -> Tensor:
         return offset.abs() <= self.window
 
-    def cost(self, queries: int, keys: int, geometry: Geometry, *, causal: bool = False) -> Cost:
+    def cost(self, queries: int, keys: int, geometry: Geometry, *, causal: bool = False) -> AttentionCost:
         edges = geometry.heads * queries * min(keys, 2 * self.window + 1)
-        return Cost(edges, 2 * edges * (geometry.d_k + geometry.d_v) + 1000 * queries + self.start, 4 * edges)
+        return AttentionCost(edges, 2 * edges * (geometry.d_k + geometry.d_v) + 1000 * queries + self.start, 4 * edges)
 
 
 class ToyPowers(Patterned):
@@ -74,22 +75,22 @@ class ToyPowers(Patterned):
     def linked(self, offset: Tensor) -> Tensor:
         return offset.abs().double().log2() % 1 == 0
 
-    def cost(self, queries: int, keys: int, geometry: Geometry, *, causal: bool = False) -> Cost:
+    def cost(self, queries: int, keys: int, geometry: Geometry, *, causal: bool = False) -> AttentionCost:
         edges = geometry.heads * queries * (2 * keys.bit_length())
-        return Cost(edges, 2 * edges * (geometry.d_k + geometry.d_v), 4 * queries)
+        return AttentionCost(edges, 2 * edges * (geometry.d_k + geometry.d_v), 4 * queries)
 
 
 class ToySplit(Patterned):
     """Odd positions see odd ones, even ones even ones."""
 
     name = "toy-split"
-    needs = frozenset({"global_tokens", "second"})
+    needs = frozenset({"global_tokens", "global_qkv"})
 
     def linked(self, offset: Tensor) -> Tensor:
         return offset % 2 == 0
 
-    def cost(self, queries: int, keys: int, geometry: Geometry, *, causal: bool = False) -> Cost:
-        return Cost(1, math.isqrt(queries) * queries, geometry.d_k**2)
+    def cost(self, queries: int, keys: int, geometry: Geometry, *, causal: bool = False) -> AttentionCost:
+        return AttentionCost(1, math.isqrt(queries) * queries, geometry.d_k**2)
 
 
 class ToyRing(Patterned):
@@ -123,7 +124,7 @@ class ToyShort(Dense):
 
     def attend(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, context: Context, weights: bool) -> Attended:
         if Q.shape[2] > self.length:
-            raise UsageError(asked="all", expected=f"{self.length}", got=f"{Q.shape[2]}", remedy="cut it")
+            raise UsageError("all", f"{self.length}", f"{Q.shape[2]}", "cut it")
         return super().attend(Q, K, V, mask, context, weights)
 
 
@@ -141,10 +142,10 @@ def toys(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_a_mechanism_that_nobody_listed_gets_its_row() -> None:
     found = row("toy-window")
     assert (str(found.time), str(found.memory), found.steps) == ("O(n d)", "O(n)", "O(1)")
-    assert found.path == Path("O(n)", layers_needed(4096, 5)) and found.options == ("window",)
+    assert found.path == LongestPath("O(n)", layers_needed(4096, 5)) and found.options == ("window",)
     assert found.cost == ToyWindow().cost(4096, 4096, GEOMETRY)
-    assert row("toy-window:window=64").path == Path("O(n)", 64)
-    assert row("toy-window:window=0").path == Path("never", None)
+    assert row("toy-window:window=64").path == LongestPath("O(n)", 64)
+    assert row("toy-window:window=0").path == LongestPath("never", None)
 
 
 @pytest.mark.usefixtures("toys")
@@ -158,31 +159,31 @@ def test_paths_of_windows_in_closed_form(window: int) -> None:
 @pytest.mark.usefixtures("toys")
 @pytest.mark.parametrize("n", [1, 2, 61, 257])
 def test_a_short_sequence_is_measured_and_not_guessed(n: int) -> None:
-    assert row("toy-window", n).path == Path("O(n)", layers_needed(n, 5))
+    assert row("toy-window", n).path == LongestPath("O(n)", layers_needed(n, 5))
 
 
 @pytest.mark.usefixtures("toys")
 def test_logarithmic_paths_and_roots_and_pieces() -> None:
     guessed, n = longest_path(MechanismSpec("toy-powers"), 700, 1, scale=1), 700
-    measured = diameter(support(MechanismSpec("toy-powers"), n, 1))
+    measured = graph_diameter(support(MechanismSpec("toy-powers"), n, 1))
     assert guessed.law == "O(log n)" and guessed.layers == measured
     assert str(row("toy-powers").time) == "O(n d)"  # a logarithm counts for nothing
-    assert row("toy-ring", 4099).path == Path("O(n)", 2049)
+    assert row("toy-ring", 4099).path == LongestPath("O(n)", 2049)
     split = row("toy-split")
     assert (str(split.time), str(split.memory)) == ("O(n√n)", "O(d²)")
-    assert split.path == Path("never", None)
+    assert split.path == LongestPath("never", None)
 
 
 @pytest.mark.usefixtures("toys")
 def test_graphs_are_as_large_as_it_takes_and_as_is_allowed() -> None:
-    assert row("toy-late").path == Path("O(1)", 2) and row("toy-late", 61).path == Path("O(1)", 1)
-    assert row("toy-short").path == row("toy-short:length=17").path == Path("O(1)", 1)
+    assert row("toy-late").path == LongestPath("O(1)", 2) and row("toy-late", 61).path == LongestPath("O(1)", 1)
+    assert row("toy-short").path == row("toy-short:length=17").path == LongestPath("O(1)", 1)
     with pytest.raises(UsageError, match="expected 7, got 17"):
         row("toy-short:length=7")
 
 
 def test_words_of_growth() -> None:
-    assert [str(Growth(*powers)) for powers in ((2, 1), (0.5, 2), (0, 0), (1.5, 0), (3, 0.5), (4, 1))] == [
+    assert [str(CostGrowth(*powers)) for powers in ((2, 1), (0.5, 2), (0, 0), (1.5, 0), (3, 0.5), (4, 1))] == [
         "O(n² d)",
         "O(√n d²)",
         "O(1)",
@@ -190,8 +191,14 @@ def test_words_of_growth() -> None:
         "O(n³ √d)",
         "O(n^4 d)",
     ]
-    assert growth(lambda n, d: Cost(1, 7 * n**2 * d + 10 * n * d**2, 3 * n**3 + n * d)) == ((2, 1), (3, 0))
-    assert growth(lambda n, d: Cost(n, n**2 * d + 1000 * n * d, n)) == ((2, 1), (1, 0))  # only where n is large
+    assert cost_growth(lambda n, d: AttentionCost(1, 7 * n**2 * d + 10 * n * d**2, 3 * n**3 + n * d)) == (
+        (2, 1),
+        (3, 0),
+    )
+    assert cost_growth(lambda n, d: AttentionCost(n, n**2 * d + 1000 * n * d, n)) == (
+        (2, 1),
+        (1, 0),
+    )  # only where n is large
 
 
 # --- what is registered -----------------------------------------------------------------------------------------------
@@ -202,7 +209,7 @@ def test_growth_is_that_of_the_cost(name: str) -> None:
     """From n to 2n to 4n, and from one width to twice it, at other sizes than those where growth is read."""
     found, spec = row(name, 97), MechanismSpec(name)
 
-    def cost(n: int, width: int) -> Cost:
+    def cost(n: int, width: int) -> AttentionCost:
         geometry = Geometry(1, width, width)
         return spec.build(geometry).cost(n, n, geometry)
 
@@ -224,7 +231,7 @@ def test_short_paths_are_those_of_the_reference(name: str) -> None:
         return
     P = mechanism.reference(*qkv(1, 1, n, n, 2, 2), Mask(), Context()).P
     assert P is not None
-    assert longest_path(MechanismSpec(name), n, 1, scale=1).layers == diameter(P[0, 0] != 0)
+    assert longest_path(MechanismSpec(name), n, 1, scale=1).layers == graph_diameter(P[0, 0] != 0)
 
 
 KNOWN = {
@@ -252,7 +259,7 @@ def test_the_recurrent_row() -> None:
     n, geometry = 41, Geometry(3, 5, 7)
     found = recurrent_complexity(n, geometry)
     assert (str(found.time), str(found.memory), found.steps) == ("O(n d²)", "O(n d)", "O(n)")
-    assert found.path == Path("O(n)", layers_needed(n, 1))
+    assert found.path == LongestPath("O(n)", layers_needed(n, 1))
     matrices = [weight for weight in nn.LSTM(21, 21).parameters() if weight.dim() == 2]
     assert found.cost.flops == 2 * n * sum(weight.numel() for weight in matrices)
 

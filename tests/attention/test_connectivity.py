@@ -8,7 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnworks.attention.connectivity import diameter, edge_count, layers_needed, reached, receptive_field, spectral_gap
+from attnworks.attention.complexity import (
+    edge_count,
+    graph_diameter,
+    layers_needed,
+    reached,
+    receptive_field,
+    spectral_gap,
+)
 from attnworks.core.errors import UsageError
 from tests.helpers import assert_close
 
@@ -59,7 +66,7 @@ def test_reach_and_diameter_by_breadth_first_search(A: Tensor) -> None:
     away = torch.tensor(distances(A))
     for layers in range(15):
         assert torch.equal(reached(A, layers), away <= layers)
-    assert diameter(A) == (None if away.max() == math.inf else int(away.max()))
+    assert graph_diameter(A) == (None if away.max() == math.inf else int(away.max()))
 
 
 def test_without_a_skip_the_walks_have_exactly_that_length() -> None:
@@ -84,13 +91,13 @@ def test_one_global_token_makes_two_layers_enough(n: int) -> None:
     """S4.78."""
     A = torch.eye(n, dtype=torch.bool)
     A[0] = A[:, 0] = True
-    assert diameter(A) == (2 if n > 2 else 1)
+    assert graph_diameter(A) == (2 if n > 2 else 1)
 
 
 def test_heads_with_other_dilations_fill_the_gaps() -> None:
     heads = torch.stack([windowed(41, 2, 1), windowed(41, 2, 3)])
-    assert diameter(heads[1]) is None
-    assert diameter(heads.any(-3)) == 8 < (diameter(heads[0]) or 0)
+    assert graph_diameter(heads[1]) is None
+    assert graph_diameter(heads.any(-3)) == 8 < (graph_diameter(heads[0]) or 0)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +132,7 @@ def test_a_receptive_field_is_what_the_middle_token_reaches(window: int, dilatio
 def test_layers_needed_is_the_diameter_of_a_window(window: int) -> None:
     """S4.85."""
     for n in (1, 2, 11, 12, 31):
-        assert layers_needed(n, window) == diameter(windowed(n, window))
+        assert layers_needed(n, window) == graph_diameter(windowed(n, window))
     for dilation, n in ((2, 31), (3, 31)):  # n - 1 is a multiple, so that the last token is met exactly
         needed = layers_needed(n, window, dilation)
         assert needed is not None
@@ -168,5 +175,5 @@ def test_random_graphs_come_near_the_best_gap(degree: int) -> None:
 
 
 def test_fewer_than_no_layers_are_refused() -> None:
-    with pytest.raises(UsageError, match="what -1 layers reach: expected 0 or more"):
+    with pytest.raises(UsageError, match="layers=-1: expected a whole number from 0"):
         reached(torch.ones(3, 3, dtype=torch.bool), -1)

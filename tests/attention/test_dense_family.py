@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from attnworks.attention import Context, Cost, Geometry, Mask
+from attnworks.attention import AttentionCost, Context, Geometry, Mask
 from attnworks.attention.bahdanau import Bahdanau
 from attnworks.attention.contract import dense_edges
 from attnworks.attention.dense import Dense
@@ -279,7 +279,7 @@ def test_flops_are_those_that_torch_counts(name: str, exact: bool) -> None:
 
 def test_costs_in_numbers() -> None:
     geometry = Geometry(2, 11, 13)
-    assert Dense().cost(5, 7, geometry) == Cost(edges=70, flops=2 * 70 * 24, bytes=4 * 2 * 5 * 14)
+    assert Dense().cost(5, 7, geometry) == AttentionCost(edges=70, flops=2 * 70 * 24, bytes=4 * 2 * 5 * 14)
     assert Dense().cost(5, 7, geometry, causal=True).edges == 2 * (3 + 4 + 5 + 6 + 7)
     assert Dense().cost(7, 7, geometry, causal=True).edges == 2 * 28
     assert LuongDot().cost(5, 7, geometry) == Dense().cost(5, 7, geometry)

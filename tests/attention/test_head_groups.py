@@ -36,7 +36,7 @@ HEADS, LOOKING, N = len(BY_HEAD), (1, 4), 7
 PADDING = torch.tensor([[True] * 4 + [False] * 3, [True] * 7, [True] + [False] * 6])
 
 
-def groups_of(by_head: tuple[str, ...] = BY_HEAD) -> HeadGroups:
+def head_groups_of(by_head: tuple[str, ...] = BY_HEAD) -> HeadGroups:
     config = attention_config(heads=len(by_head), mechanism=by_head)
     groups = HeadGroups(tuple(config.mechanism_groups()), D_K, D_V)
     return filled(groups).double()
@@ -65,7 +65,7 @@ MASKS = {
 
 @pytest.mark.parametrize("mask", MASKS)
 def test_each_head_is_its_own_mechanism(mask: str) -> None:
-    groups, (Q, K, V) = groups_of(), qkv(h=HEADS, i=N, j=N, grad=True)
+    groups, (Q, K, V) = head_groups_of(), qkv(h=HEADS, i=N, j=N, grad=True)
     weight = randn(3, HEADS, N, D_V, seed=5)
     whole = groups(Q, K, V, MASKS[mask], Context(), weights=True)
     fused = groups(Q, K, V, MASKS[mask], Context())
@@ -85,8 +85,8 @@ def test_each_head_is_its_own_mechanism(mask: str) -> None:
 
 @pytest.mark.parametrize("mask", MASKS)
 def test_queries_and_keys_of_the_heads_that_look_are_enough(mask: str) -> None:
-    groups, (Q, K, V) = groups_of(), qkv(h=HEADS, i=N, j=N)
-    assert groups.looking == LOOKING and groups.count == HEADS and groups.by_head() == BY_HEAD
+    groups, (Q, K, V) = head_groups_of(), qkv(h=HEADS, i=N, j=N)
+    assert groups.content_heads == LOOKING and groups.count == HEADS and groups.by_head() == BY_HEAD
     rows = list(LOOKING)
     few = groups(Q[:, rows], K[:, rows], V, MASKS[mask], Context(), weights=True)
     every = groups(Q, K, V, MASKS[mask], Context(), weights=True)
@@ -95,14 +95,14 @@ def test_queries_and_keys_of_the_heads_that_look_are_enough(mask: str) -> None:
 
 @pytest.mark.parametrize("by_head", [(MIXED,) * 3, (MIXED, MEAN, MIXED)])
 def test_no_head_looks(by_head: tuple[str, ...]) -> None:
-    groups, (Q, K, V) = groups_of(by_head), qkv(h=3, i=N, j=N)
-    assert groups.looking == ()
+    groups, (Q, K, V) = head_groups_of(by_head), qkv(h=3, i=N, j=N)
+    assert groups.content_heads == ()
     none = groups(Q[:, :0], K[:, :0], V, Mask(PADDING), Context())
     assert torch.equal(none.Y, groups(Q, K, V, Mask(PADDING), Context()).Y) and none.Y.any()
 
 
 def test_zeros_for_heads_that_do_not_look() -> None:
-    groups, W = groups_of(), randn(len(LOOKING), D_E, D_K)
+    groups, W = head_groups_of(), randn(len(LOOKING), D_E, D_K)
     whole, Q = groups.whole(W), groups.every_head(W[None])
     assert whole.shape == (HEADS, D_E, D_K) and Q.shape == (1, HEADS, D_E, D_K)
     assert torch.equal(whole[list(LOOKING)], W) and torch.equal(Q[0], whole)
@@ -151,12 +151,12 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("padding", [None, PADDING])
+@pytest.mark.parametrize("real", [None, PADDING])
 @pytest.mark.parametrize("name", MODELS)
-def test_one_token_at_a_time_is_all_at_once(name: str, padding: Tensor | None) -> None:
+def test_one_token_at_a_time_is_all_at_once(name: str, real: Tensor | None) -> None:
     model, source = MODELS[name], tokens(VOCABULARY, BATCH, SOURCE)
     written = tokens(TARGET_VOCABULARY, BATCH, TARGET, seed=1)
-    expected, state = model(source, written, padding), model.start(source, padding)
+    expected, state = model(source, written, real), model.start(source, real)
     for t in range(TARGET):
         scores, state = model.step(written[:, t : t + 1], state)
         close(scores[:, 0], expected[:, t])

@@ -13,15 +13,15 @@ from torch import Tensor, nn
 from torch.library import opcheck
 from torch.utils.flop_counter import FlopCounterMode
 
-from attnworks.attention import Context, Cost, Geometry, Mask, MechanismSpec
+from attnworks.attention import AttentionCost, Context, Geometry, Mask, MechanismSpec
 from attnworks.attention.engines import prefix
 from attnworks.attention.engines.prefix import guarded, linear_attention
 from attnworks.attention.feature_maps import RandomFeatures, Taylor, orthogonal_normals
-from attnworks.attention.linear import Linear, State
+from attnworks.attention.linear import Linear, LinearState
 from attnworks.core.errors import AttnworksError, UsageError
 from attnworks.core.tensors import Scratch
 from attnworks.models import build as build_model
-from attnworks.models import load, save
+from attnworks.models import load_model, save_model
 from tests.covering import covering
 from tests.helpers import QKV, assert_close, qkv, unchecked
 from tests.model_helpers import attention_config, transformer_config
@@ -68,7 +68,7 @@ def holes(b: int, j: int) -> Tensor:
 
 @pytest.mark.parametrize(
     ("causal", "feature", "lengths", "padded", "rows"),
-    covering((False, True), list(MAPS), LENGTHS, (False, True), (256, prefix.ROWS)),
+    covering((False, True), list(MAPS), LENGTHS, (False, True), (256, prefix.ROWS_AT_ONCE)),
     ids=str,
 )
 def test_the_kernel_equals_the_plain_formula(
@@ -76,7 +76,7 @@ def test_the_kernel_equals_the_plain_formula(
 ) -> None:
     """`rows` of 256 gives many stretches, the usual number few."""
     i, j = lengths
-    monkeypatch.setattr(prefix, "ROWS", rows)
+    monkeypatch.setattr(prefix, "ROWS_AT_ONCE", rows)
     X = inputs(i, j, feature)
     real = holes(2, j) if padded else None
     G = torch.randn(2, 3, i, 7, dtype=torch.float64)
@@ -127,9 +127,11 @@ def test_buffers_do_not_grow_with_the_length(causal: bool, monkeypatch: pytest.M
         Q, K, V = qkv(1, 2, n, n, 5, 7, torch.float32, grad=True)
         linear_attention(Q, K, V, causal=causal, feature="elu").sum().backward()
         largest.append(max(asked))
-    assert largest[0] == largest[1] <= prefix.ROWS * max(prefix.CHUNK, 7 + prefix.PAD)
+    assert largest[0] == largest[1] <= prefix.ROWS_AT_ONCE * max(prefix.KEYS_PER_CHUNK, 7 + prefix.CHUNK_PADDING)
     _, den, states = prefix._forward(*qkv(1, 2, 8209, 8209, 5, 7, torch.float32), None, causal, "elu", 0.0)
-    assert den.numel() == 2 * 8209 and states.numel() <= (8209 * 2 / prefix.ROWS + 2) * 2 * 5 * (7 + prefix.PAD)
+    assert den.numel() == 2 * 8209 and states.numel() <= (8209 * 2 / prefix.ROWS_AT_ONCE + 2) * 2 * 5 * (
+        7 + prefix.CHUNK_PADDING
+    )
 
 
 @pytest.mark.parametrize(("i", "j"), [(0, 0), (0, 5), (3, 0)])
@@ -185,7 +187,7 @@ def test_steps_equal_the_causal_form(feature: str, scale: float | None) -> None:
     mechanism, context = Linear(feature=feature, d_k=5).double(), Context(scale=scale)
     Q, K, V = inputs(71, 71)
     want = mechanism(Q, K, V, Mask(causal=True), context).Y
-    state: State | None = None
+    state: LinearState | None = None
     for n in range(71):
         y, state = mechanism.step(Q[:, :, n : n + 1], K[:, :, n : n + 1], V[:, :, n : n + 1], state, context)
         assert_close(y, want[:, :, n : n + 1], message=f"position {n}")
@@ -393,7 +395,7 @@ def test_cost_is_what_torch_counts_for_the_formula(text: str, width: int, mappin
         _ = (queries @ (keys.mT @ V)) / (queries @ keys.sum(1).unsqueeze(-1))
     cost = MechanismSpec.parse(text).build(geometry).cost(5, 7, geometry, causal=causal)
     stored = 3 * (5 + 7) * width if text != "linear" else 0
-    assert cost == Cost(
+    assert cost == AttentionCost(
         edges=3 * (5 + 7),
         flops=counted.get_total_flops() + 3 * (5 + 7) * mapping,
         bytes=4 * (3 * 5 * 14 + 3 * width * 14 + stored),
@@ -408,8 +410,8 @@ def test_random_features_are_saved_with_a_model(tmp_path: Path) -> None:
     (W,) = (buffer for name, buffer in model.named_buffers() if name.endswith("phi.W"))
     with torch.no_grad():
         W.mul_(2)
-    save(model, tmp_path / "model")
-    (again,) = (buffer for name, buffer in load(tmp_path / "model").named_buffers() if name.endswith("phi.W"))
+    save_model(model, tmp_path / "model")
+    (again,) = (buffer for name, buffer in load_model(tmp_path / "model").named_buffers() if name.endswith("phi.W"))
     assert torch.equal(W, again)
 
 
@@ -427,13 +429,13 @@ def test_a_seed_decides_the_random_features() -> None:
         ({"feature": "elo"}, "did you mean 'elu'"),
         ({"feature": 3}, "or a callable, got 3"),
         ({"feature": "random"}, "give d_k="),
-        ({"feature": "random", "d_k": 5, "features": 0}, "a whole number above 0, got 0"),
-        ({"feature": "random", "d_k": 5, "features": 2.5}, "a whole number above 0, got 2.5"),
-        ({"feature": "random", "d_k": 5, "seed": -1}, "a whole number from 0 up, got -1"),
+        ({"feature": "random", "d_k": 5, "features": 0}, "a whole number from 1, got 0"),
+        ({"feature": "random", "d_k": 5, "features": 2.5}, "a whole number from 1, got 2.5"),
+        ({"feature": "random", "d_k": 5, "seed": -1}, "a whole number from 0, got -1"),
         ({"features": 16}, "expected feature=random"),
-        ({"eps": -1e-3}, "a number from 0 up, got -0.001"),
-        ({"eps": math.nan}, "a number from 0 up, got nan"),
-        ({"eps": "small"}, "a number from 0 up, got 'small'"),
+        ({"eps": -1e-3}, "a number from 0, got -0.001"),
+        ({"eps": math.nan}, "a number from 0, got nan"),
+        ({"eps": "small"}, "a number from 0, got 'small'"),
     ],
 )
 def test_options_that_cannot_be_are_refused_in_one_line(options: dict[str, object], said: str) -> None:

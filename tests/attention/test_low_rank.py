@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from attnworks.attention import Context, Cost, Geometry, Mask, MechanismSpec
+from attnworks.attention import AttentionCost, Context, Geometry, Mask, MechanismSpec
 from attnworks.attention.dense import Dense
-from attnworks.attention.linformer import Linformer, Share
+from attnworks.attention.linformer import Linformer, Sharing
 from attnworks.attention.sketched import Sketched
 from attnworks.attention.truncated import Truncated
 from attnworks.core.errors import UnknownNameError, UsageError
-from attnworks.models import Transformer, load, save
+from attnworks.models import Transformer, load_model, save_model
 from attnworks.models import build as build_model
 from attnworks.models.counting import count_parameters
 from tests.helpers import B, H, assert_close, build, qkv, unchecked
@@ -31,7 +31,7 @@ GEOMETRY = Geometry(H, 11, 13)
 REAL = torch.tensor([[1, 1, 1, 1, 1, 0, 0], [0, 1, 1, 0, 1, 1, 1], [1, 1, 1, 1, 1, 1, 1]]).bool()
 
 
-def linformer(share: Share = "heads", rank: int = 3, length: int = 17) -> Linformer:
+def linformer(share: Sharing = "heads", rank: int = 3, length: int = 17) -> Linformer:
     mechanism = build(f"linformer:rank={rank},length={length},share={share}", GEOMETRY)
     assert isinstance(mechanism, Linformer)
     return mechanism
@@ -41,7 +41,7 @@ def linformer(share: Share = "heads", rank: int = 3, length: int = 17) -> Linfor
 
 
 @pytest.mark.parametrize("share", ["none", "heads", "keys-values", "layers"])
-def test_linformer_is_softmax_over_projected_keys(share: Share) -> None:
+def test_linformer_is_softmax_over_projected_keys(share: Sharing) -> None:
     """softmax(Q (E K)^T / sqrt(k)) F V (S4.117, where the document prints 1/k)."""
     mechanism = linformer(share)
     Q, K, V = qkv()
@@ -74,7 +74,7 @@ def test_linformer_depends_on_the_order_of_keys() -> None:
 
 
 def test_which_matrices_are_shared() -> None:
-    shapes = {share: [tuple(p.shape) for p in linformer(share).parameters()] for share in Share.__args__}
+    shapes = {share: [tuple(p.shape) for p in linformer(share).parameters()] for share in Sharing.__args__}
     assert shapes == {
         "none": [(2, 3, 17), (2, 3, 17)],
         "heads": [(1, 3, 17), (1, 3, 17)],
@@ -131,7 +131,9 @@ def test_linformer_refuses_more_keys_than_it_was_built_for() -> None:
 @pytest.mark.parametrize("mask", [Mask(causal=True), Mask(dense=torch.ones(7, 7).bool())], ids=["causal", "dense"])
 @pytest.mark.parametrize("name", ["linformer", "truncated"])
 def test_masks_that_would_leak_are_refused(name: str, mask: Mask) -> None:
-    with pytest.raises(UsageError, match=rf"^{name} attention with a (causal|dense) mask: expected at most padding"):
+    with pytest.raises(
+        UsageError, match=rf"^{name} attention with a (causal|dense) mask: expected only masks of the kind real"
+    ):
         build(name, GEOMETRY)(*qkv(i=7), mask)
 
 
@@ -219,7 +221,7 @@ def test_a_shared_matrix_counts_once() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_a_shared_matrix_is_saved_once_and_comes_back_shared(tmp_path: Path, dtype: torch.dtype) -> None:
     model = translator().to(dtype).eval()
-    loaded = cast(Transformer, load(save(model, tmp_path / "model")))
+    loaded = cast(Transformer, load_model(save_model(model, tmp_path / "model")))
     assert len({id(E) for E in projections(loaded)}) == 1
     assert torch.equal(projections(loaded)[0], projections(model)[0])
     assert torch.equal(run(loaded), run(model))
@@ -230,9 +232,9 @@ def test_sharing_survives_copies_and_conversions() -> None:
     for moved in (copy.deepcopy(model), copy.deepcopy(model).double(), copy.deepcopy(model).to("cpu").half().float()):
         assert len({id(E) for E in projections(moved)}) == 1
         assert projections(moved)[0] is not projections(model)[0]
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     run(model).square().mean().backward()
-    optimiser.step()
+    optimizer.step()
     assert len({id(E) for E in projections(model)}) == 1
 
 
@@ -257,8 +259,8 @@ def test_the_error_of_a_sketch_follows_its_law(rank: int, mask: Mask) -> None:
     sketched, draws = Sketched(rank=rank), 1201
     Y, P = Dense()(Q, K, V, mask, weights=True)
     assert P is not None
-    if mask.padding is not None:
-        V = V.masked_fill(~mask.padding[:, None, :, None], 0.0)
+    if mask.real is not None:
+        V = V.masked_fill(~mask.real[:, None, :, None], 0.0)
     squares = torch.stack([(sketched(Q, K, V, mask).Y - Y).square().sum() for _ in range(draws)]) / Y.square().sum()
     deviation = float(squares.std()) / draws**0.5
     want = float(sketched.expected_error(P, V).square())
@@ -402,7 +404,9 @@ def test_flops_are_those_that_torch_counts(name: str) -> None:
 
 def test_costs_in_numbers() -> None:
     geometry = Geometry(2, 11, 13)
-    assert linformer().cost(5, 7, geometry) == Cost(edges=30, flops=2 * 2 * 3 * 12 * 24, bytes=8 * (3 * 24 + 5 * 14))
+    assert linformer().cost(5, 7, geometry) == AttentionCost(
+        edges=30, flops=2 * 2 * 3 * 12 * 24, bytes=8 * (3 * 24 + 5 * 14)
+    )
     # Linear: twice the length, twice the cost but for what does not grow.
     short, long = (linformer().cost(n, n, geometry) for n in (1000, 2000))
     assert (long.edges, long.flops) == (2 * short.edges, 2 * short.flops)

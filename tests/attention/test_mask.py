@@ -27,16 +27,16 @@ def test_the_empty_mask_allows_everything() -> None:
 
 def test_from_lengths_pads_on_the_right() -> None:
     mask = Mask.from_lengths([2, 0, 3])
-    assert mask.padding is not None
-    assert mask.padding.tolist() == [[True, True, False], [False, False, False], [True, True, True]]
+    assert mask.real is not None
+    assert mask.real.tolist() == [[True, True, False], [False, False, False], [True, True, True]]
     assert not mask.causal and Mask.from_lengths([2], causal=True).causal
-    from_tensor = Mask.from_lengths(torch.tensor([2, 0, 3])).padding
-    assert from_tensor is not None and torch.equal(from_tensor, mask.padding)
+    from_tensor = Mask.from_lengths(torch.tensor([2, 0, 3])).real
+    assert from_tensor is not None and torch.equal(from_tensor, mask.real)
 
 
 def test_to_casts_an_additive_part_and_leaves_the_rest() -> None:
     mask = Mask(torch.ones(2, 3, dtype=torch.bool), causal=True, dense=torch.zeros(3, 3)).to("cpu", torch.float16)
-    assert mask.causal and mask.padding is not None and mask.padding.dtype == torch.bool
+    assert mask.causal and mask.real is not None and mask.real.dtype == torch.bool
     assert mask.dense is not None and mask.dense.dtype == torch.float16
     boolean = Mask(dense=torch.ones(3, 3, dtype=torch.bool)).to(dtype=torch.float16)
     assert boolean.dense is not None and boolean.dense.dtype == torch.bool
@@ -73,7 +73,7 @@ def test_a_nan_in_a_mask_is_not_repaired() -> None:
 
 
 def test_whole_numbers_are_no_dense_mask() -> None:
-    with unchecked(), pytest.raises(UsageError, match=r"booleans .* or floats .*, got int64"):
+    with unchecked(), pytest.raises(UsageError, match="expected booleans, or floats to add, got int64"):
         Mask(dense=torch.ones(5, 7, dtype=torch.int64)).check(3, 2, 5, 7)
 
 
@@ -142,13 +142,13 @@ def test_as_four_axes_puts_new_axes_in_front() -> None:
 MISFITS = {
     "padding of the queries' length": (
         Mask(torch.ones(3, 5, dtype=torch.bool)),
-        "attention with a padding mask: expected one boolean per key, shape [3, 7], got shape [3, 5] of bool; "
-        "pass padding as [batch, keys] with True for real tokens",
+        "attention with a mask of real keys: expected one boolean per key, shape [3, 7], got shape [3, 5] of bool; "
+        "pass real as [batch, keys] with True for real tokens",
     ),
     "padding of another batch": (
         Mask(torch.ones(2, 7, dtype=torch.bool)),
-        "attention with a padding mask: expected one boolean per key, shape [3, 7], got shape [2, 7] of bool; "
-        "pass padding as [batch, keys] with True for real tokens",
+        "attention with a mask of real keys: expected one boolean per key, shape [3, 7], got shape [2, 7] of bool; "
+        "pass real as [batch, keys] with True for real tokens",
     ),
     "dense with the axes swapped": (
         Mask(dense=torch.ones(7, 5, dtype=torch.bool)),
@@ -184,8 +184,7 @@ def test_more_causal_queries_than_keys_are_refused() -> None:
     with pytest.raises(UsageError) as caught:
         Mask(causal=True).check(3, 2, 7, 5)
     assert str(caught.value) == (
-        "causal attention: expected at least as many keys as queries (7), got 5 keys; "
-        "drop causal=True for cross-attention"
+        "causal attention: expected 7 keys or more for 7 queries, got 5 keys; leave causal=True out"
     )
     Mask(causal=True).check(3, 2, 5, 5)
     Mask().check(3, 2, 7, 5)
@@ -198,7 +197,7 @@ def test_dense_masks_that_broadcast_are_taken(shape: tuple[int, ...]) -> None:
 
 def test_padding_of_zeros_and_ones_is_refused() -> None:
     with unchecked():
-        mask = Mask(padding=torch.ones(3, 7, dtype=torch.int64))
+        mask = Mask(real=torch.ones(3, 7, dtype=torch.int64))
         with pytest.raises(UsageError, match=r"one boolean per key, shape \[3, 7\], got shape \[3, 7\] of int64"):
             mask.check(3, 2, 5, 7)
 
@@ -213,5 +212,5 @@ def test_attention_checks_its_mask(name: str) -> None:
 
 
 def test_a_bare_tensor_is_no_mask() -> None:
-    with unchecked(), pytest.raises(UsageError, match=r"expected a Mask, got Tensor; wrap a tensor: Mask\(dense"):
+    with unchecked(), pytest.raises(UsageError, match=r"expected a Mask, got Tensor; write Mask\(dense"):
         build("dense", Geometry(2, 11, 13))(*qkv(), torch.ones(5, 7, dtype=torch.bool))

@@ -11,23 +11,32 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnworks.attention.bigbird import BigBird, blocks_seen
-from attnworks.attention.connectivity import diameter
+from attnworks.attention.complexity import graph_diameter
 from attnworks.attention.longformer import Longformer
-from attnworks.attention.patterns import Blocks, Full, Global, Pattern, Random, Where, Window, picture
+from attnworks.attention.patterns import (
+    BlockPattern,
+    FullPattern,
+    GlobalPattern,
+    Pattern,
+    RandomPattern,
+    WherePattern,
+    WindowPattern,
+    picture,
+)
 from attnworks.attention.window import WindowAttention, window_edges
 from attnworks.core.errors import UsageError
 from tests.helpers import unchecked
 
 PATTERNS = {
-    "full": Full(),
-    "window": Window(2),
-    "dilated": Window(2, (1, 3)),
-    "blocks": Blocks(3, 3),
-    "global": Global(2),
-    "random": Random(2, 3, 5),
-    "random-tokens": Random(2),
-    "rule": Where(lambda i, j: (i + j) % 3 == 0),
-    "union": Window(1) | Global(1) | Random(1, 2),
+    "full": FullPattern(),
+    "window": WindowPattern(2),
+    "dilated": WindowPattern(2, (1, 3)),
+    "blocks": BlockPattern(3, 3),
+    "global": GlobalPattern(2),
+    "random": RandomPattern(2, 3, 5),
+    "random-tokens": RandomPattern(2),
+    "rule": WherePattern(lambda i, j: (i + j) % 3 == 0),
+    "union": WindowPattern(1) | GlobalPattern(1) | RandomPattern(1, 2),
     "bigbird": BigBird(window=2, n_global=1, n_random=2, block=2).pattern,
 }
 
@@ -45,22 +54,22 @@ def test_tables_are_the_pairs(pattern: Pattern, causal: bool) -> None:
 
 
 def test_pictures() -> None:
-    assert picture(Window(1).table(1, 4)[0]) == "■ ■ · ·\n■ ■ ■ ·\n· ■ ■ ■\n· · ■ ■"
-    assert picture(Window(1, (2,)).table(1, 4)[0]) == "■ · ■ ·\n· ■ · ■\n■ · ■ ·\n· ■ · ■"
-    assert picture(Global(1).table(1, 3, causal=True)[0]) == "■ · ·\n■ · ·\n■ · ·"
-    assert picture(Blocks(2, 2).table(1, 5)[0]) == "■ ■ ■ ■ ·\n■ ■ ■ ■ ·\n■ ■ ■ ■ ■\n■ ■ ■ ■ ■\n· · ■ ■ ■"
+    assert picture(WindowPattern(1).table(1, 4)[0]) == "■ ■ · ·\n■ ■ ■ ·\n· ■ ■ ■\n· · ■ ■"
+    assert picture(WindowPattern(1, (2,)).table(1, 4)[0]) == "■ · ■ ·\n· ■ · ■\n■ · ■ ·\n· ■ · ■"
+    assert picture(GlobalPattern(1).table(1, 3, causal=True)[0]) == "■ · ·\n■ · ·\n■ · ·"
+    assert picture(BlockPattern(2, 2).table(1, 5)[0]) == "■ ■ ■ ■ ·\n■ ■ ■ ■ ·\n■ ■ ■ ■ ■\n■ ■ ■ ■ ■\n· · ■ ■ ■"
 
 
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: Window(-1), "Window with window=-1: expected a whole number from 0"),
-        (lambda: Window(1, 2), "a tuple of whole numbers from 1"),  # pyright: ignore[reportArgumentType]
-        (lambda: Window(1, (0,)), "a tuple of whole numbers from 1"),
-        (lambda: Blocks(3, 0), "Blocks with block=0: expected a whole number from 1"),
-        (lambda: Blocks(3, 2), "a window of whole blocks, got 1.50 blocks; choose window=4"),
-        (lambda: Global(-1), "Global with count=-1"),
-        (lambda: Random(-1), "Random with count=-1"),
+        (lambda: WindowPattern(-1), "WindowPattern with window=-1: expected a whole number from 0"),
+        (lambda: WindowPattern(1, 2), "a tuple of whole numbers from 1"),  # pyright: ignore[reportArgumentType]
+        (lambda: WindowPattern(1, (0,)), "a tuple of whole numbers from 1"),
+        (lambda: BlockPattern(3, 0), "BlockPattern with block=0: expected a whole number from 1"),
+        (lambda: BlockPattern(3, 2), "a window of whole blocks, got 1.50 blocks; choose window=4"),
+        (lambda: GlobalPattern(-1), "GlobalPattern with count=-1"),
+        (lambda: RandomPattern(-1), "RandomPattern with count=-1"),
     ],
 )
 def test_patterns_that_make_no_sense(build: Callable[[], Pattern], message: str) -> None:
@@ -84,7 +93,7 @@ def test_patterns_that_make_no_sense(build: Callable[[], Pattern], message: str)
 def test_drawn_blocks_are_allowed_distinct_and_as_many_as_there_are(
     n: int, count: int, block: int, apart: int, first: int, causal: bool, seed: int
 ) -> None:
-    drawn = Random(count, block, seed, apart, first).drawn(3, n, causal)
+    drawn = RandomPattern(count, block, seed, apart, first).drawn(3, n, causal)
     blocks, whole = -(-n // block), n // block
     assert drawn.shape == (3, blocks, count)
     for head in drawn.tolist():
@@ -99,7 +108,7 @@ def test_drawn_blocks_are_allowed_distinct_and_as_many_as_there_are(
 
 
 def test_every_candidate_is_drawn_alike() -> None:
-    drawn = np.concatenate([Random(2, seed=seed).drawn(4, 11)[:, 5].flatten() for seed in range(500)])
+    drawn = np.concatenate([RandomPattern(2, seed=seed).drawn(4, 11)[:, 5].flatten() for seed in range(500)])
     counts = np.bincount(drawn, minlength=11)
     assert counts[5] == 0
     expected = 4 * 500 * 2 / 10
@@ -108,14 +117,14 @@ def test_every_candidate_is_drawn_alike() -> None:
 
 
 def test_a_longer_causal_sequence_begins_alike() -> None:
-    random = Random(3, 2, 1, 1, 1)
+    random = RandomPattern(3, 2, 1, 1, 1)
     assert np.array_equal(random.drawn(2, 17, causal=True)[:, :8], random.drawn(2, 59, causal=True)[:, :8])
 
 
 def test_heads_and_seeds_draw_differently() -> None:
-    drawn = Random(2).drawn(2, 50)
+    drawn = RandomPattern(2).drawn(2, 50)
     assert not np.array_equal(drawn[0], drawn[1])
-    assert not np.array_equal(drawn, Random(2, seed=1).drawn(2, 50))
+    assert not np.array_equal(drawn, RandomPattern(2, seed=1).drawn(2, 50))
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -190,5 +199,5 @@ def test_window_edges_in_numbers() -> None:
 
 def test_global_tokens_connect_any_pair_in_two_layers() -> None:
     """S4.78: one global token makes the diameter two."""
-    assert diameter((Window(1) | Global(1)).table(1, 29)[0]) == 2
-    assert diameter(Window(1).table(1, 29)[0]) == 28
+    assert graph_diameter((WindowPattern(1) | GlobalPattern(1)).table(1, 29)[0]) == 2
+    assert graph_diameter(WindowPattern(1).table(1, 29)[0]) == 28

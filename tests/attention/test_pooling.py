@@ -94,7 +94,7 @@ CHILDREN: dict[str, tuple[Mechanism, Pooling]] = {
         (name, kind)
         for name, (child, _) in CHILDREN.items()
         for kind, mask in MASKS.items()
-        if mask.dense is None or "dense" in child.masks
+        if mask.dense is None or "dense" in child.supported_masks
     ],
 )
 def test_it_is_the_parent_of(name: str, kind: str) -> None:

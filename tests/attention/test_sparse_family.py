@@ -17,7 +17,7 @@ from attnworks.attention.bigbird import BigBird
 from attnworks.attention.dense import Dense
 from attnworks.attention.graph import Graph
 from attnworks.attention.longformer import Longformer
-from attnworks.attention.patterns import Global, Where, Window
+from attnworks.attention.patterns import GlobalPattern, WherePattern, WindowPattern
 from attnworks.attention.sparse import Sparse, attend_flex
 from attnworks.attention.window import WindowAttention
 from attnworks.core.errors import UsageError
@@ -57,9 +57,9 @@ def outputs_and_gradients(mechanism: Mechanism, inputs: tuple[Tensor, ...], mask
 @pytest.mark.parametrize("n", [31, 64, 211])
 def test_engines_equal_dense_attention_with_the_table(mechanism: Sparse, n: int, causal: bool, padded: bool) -> None:
     inputs = qkv(2, 3, n, n, 5, 7, grad=True)
-    padding = padding_of(n) if padded else None
-    got = outputs_and_gradients(mechanism, inputs, Mask(padding, causal))
-    want = outputs_and_gradients(Dense(), inputs, Mask(padding, dense=mechanism.pattern.table(3, n, causal=causal)))
+    real = padding_of(n) if padded else None
+    got = outputs_and_gradients(mechanism, inputs, Mask(real, causal))
+    want = outputs_and_gradients(Dense(), inputs, Mask(real, dense=mechanism.pattern.table(3, n, causal=causal)))
     for one, other in zip(got, want, strict=True):
         assert_close(one, other)
 
@@ -80,7 +80,7 @@ def test_heads_in_groups_give_the_same(mechanism: Sparse, monkeypatch: pytest.Mo
     mask = Mask(padding_of(101))
     want = outputs_and_gradients(mechanism, inputs, mask)
     for cache in (1, 3 * 32 * 101 * 8, 10**9):
-        monkeypatch.setattr("attnworks.attention.engines.steps.CACHE", cache)
+        monkeypatch.setattr("attnworks.attention.engines.steps.CACHE_BYTES", cache)
         for one, other in zip(outputs_and_gradients(mechanism, inputs, mask), want, strict=True):
             assert_close(one, other)
 
@@ -181,7 +181,7 @@ def test_global_tokens_of_each_sentence(causal: bool, rows: int, padded: bool, s
         return
     mechanism = Longformer(window=1, dilation=dilation)
     first, again = (qkv(3, 2, rows, 11, 5, 7, seed=seed, grad=True) for seed in (1, 2))
-    context = Context(global_tokens=chosen_tokens(11), second=(again.Q, again.K, again.V) if second else None)
+    context = Context(global_tokens=chosen_tokens(11), global_qkv=(again.Q, again.K, again.V) if second else None)
     real = torch.ones(3, 11, dtype=torch.bool)
     real[0, 2] = real[1, :3] = False
     mask = Mask(real if padded else None, causal)
@@ -197,7 +197,7 @@ def test_global_tokens_of_each_sentence(causal: bool, rows: int, padded: bool, s
         for one, other in zip(gradients, expected, strict=True):
             assert_close(one, other)
     table = torch.ones(rows, 11, dtype=torch.bool)
-    assert_close(mechanism(*first, Mask(mask.padding, causal, table), context).Y, want.Y)
+    assert_close(mechanism(*first, Mask(mask.real, causal, table), context).Y, want.Y)
 
 
 ONE = torch.ones(1)
@@ -209,7 +209,7 @@ ONE = torch.ones(1)
         ({"global_tokens": torch.zeros(3, 7, dtype=torch.int64)}, r"\[3, 7\], got shape \[3, 7\] of int64"),
         ({"global_tokens": torch.zeros(3, 5, dtype=torch.bool)}, r"\[3, 7\], got shape \[3, 5\] of bool"),
         ({"global_tokens": torch.zeros(2, 7, dtype=torch.bool)}, r"\[3, 7\], got shape \[2, 7\] of bool"),
-        ({"second": (ONE, ONE, ONE)}, r"of the same shapes again: .* got \[1\], "),
+        ({"global_qkv": (ONE, ONE, ONE)}, r"of the same shapes again: .* got \[1\], "),
     ],
 )
 def test_a_context_that_does_not_fit(fields: dict[str, Any], message: str) -> None:
@@ -220,7 +220,7 @@ def test_a_context_that_does_not_fit(fields: dict[str, Any], message: str) -> No
 def test_only_global_tokens_use_the_second_projections() -> None:
     first, again = qkv(1, 2, 29, 29, 5, 7, seed=1), qkv(1, 2, 29, 29, 5, 7, seed=2)
     mechanism = Longformer(window=3, n_global=2)
-    plain, twice = mechanism(*first).Y, mechanism(*first, None, Context(second=(again.Q, again.K, again.V))).Y
+    plain, twice = mechanism(*first).Y, mechanism(*first, None, Context(global_qkv=(again.Q, again.K, again.V))).Y
     assert torch.equal(plain[:, :, 2:], twice[:, :, 2:])
     assert_close(twice[:, :, :2], Dense()(*again).Y[:, :, :2])
 
@@ -247,7 +247,7 @@ RING = [[(i - 1) % 7, i, (i + 1) % 7] for i in range(7)]
         torch.tensor([[j in row for j in range(7)] for row in RING]),
         np.array([[j in row for j in range(7)] for row in RING]),
         lambda i, j: (i - j) % 7 <= 1 or (j - i) % 7 <= 1,
-        Where(lambda i, j: ((i - j) % 7 <= 1) | ((j - i) % 7 <= 1)),
+        WherePattern(lambda i, j: ((i - j) % 7 <= 1) | ((j - i) % 7 <= 1)),
     ],
     ids=["lists", "matrix", "array", "predicate", "rule"],
 )
@@ -258,7 +258,7 @@ def test_a_ring_given_in_five_ways(graph: object, mask: Mask) -> None:
     inputs = qkv(i=7, grad=True)
     mechanism = Graph(graph=graph)  # pyright: ignore[reportArgumentType]
     table = torch.tensor([[j in row for j in range(7)] for row in RING])
-    want = outputs_and_gradients(Dense(), inputs, Mask(mask.padding, mask.causal, table))
+    want = outputs_and_gradients(Dense(), inputs, Mask(mask.real, mask.causal, table))
     for one, other in zip(outputs_and_gradients(mechanism, inputs, mask), want, strict=True):
         assert_close(one, other)
     assert mechanism.cost(7, 7, Geometry(2, 11, 13)).edges == 2 * 21
@@ -286,17 +286,21 @@ def test_ragged_neighbours_and_none_at_all() -> None:
     graph = [[], [0, 1, 2, 3, 4, 5, 6], [3], [], [6, 0]]
     inputs = qkv(grad=True)
     table = torch.tensor([[j in row for j in range(7)] for row in graph])
-    for padding in (None, torch.tensor([[1, 1, 1, 0, 1, 1, 1]]).bool()):
-        got = outputs_and_gradients(Graph(graph=graph), inputs, Mask(padding))
-        for one, other in zip(got, outputs_and_gradients(Dense(), inputs, Mask(padding, dense=table)), strict=True):
+    for real in (None, torch.tensor([[1, 1, 1, 0, 1, 1, 1]]).bool()):
+        got = outputs_and_gradients(Graph(graph=graph), inputs, Mask(real))
+        for one, other in zip(got, outputs_and_gradients(Dense(), inputs, Mask(real, dense=table)), strict=True):
             assert_close(one, other)
         assert (got[0][:, :, [0, 3]] == 0).all()
 
 
 def test_patterns_unite_in_a_graph() -> None:
     inputs = qkv(2, 2, 41, 41, 5, 7)
-    assert_close(Graph(graph=Window(3) | Global(2))(*inputs).Y, Longformer(window=3, n_global=2)(*inputs).Y)
-    assert_close(Graph(graph=Window(3, (1, 2)))(*inputs).Y, WindowAttention(window=3, dilation=(1, 2))(*inputs).Y)
+    assert_close(
+        Graph(graph=WindowPattern(3) | GlobalPattern(2))(*inputs).Y, Longformer(window=3, n_global=2)(*inputs).Y
+    )
+    assert_close(
+        Graph(graph=WindowPattern(3, (1, 2)))(*inputs).Y, WindowAttention(window=3, dilation=(1, 2))(*inputs).Y
+    )
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import torch
 from attnworks import attention
 from attnworks.attention import MECHANISMS, Geometry, MechanismSpec
 from attnworks.attention.bahdanau import Bahdanau
+from attnworks.attention.contract import option_names, parse_many
 from attnworks.attention.dense import Dense
 from attnworks.attention.luong import LuongMultiplicative
-from attnworks.attention.spec import option_names, parse_many
 from attnworks.core.errors import UnknownNameError, UsageError
 from tests.helpers import unchecked
 
@@ -76,7 +76,7 @@ def test_values_that_cannot_be_written_are_refused(value: object) -> None:
 
 @pytest.mark.parametrize("value", ["true", "-3", "0", "2.5", "wide"])
 def test_a_width_that_is_none(value: str) -> None:
-    with unchecked(), pytest.raises(UsageError, match="a whole number above 0"):
+    with unchecked(), pytest.raises(UsageError, match="a whole number from 1"):
         MechanismSpec.parse(f"bahdanau-additive:d_a={value}").build(Geometry(2, 3, 5))
 
 
@@ -174,6 +174,5 @@ def test_a_malformed_option_is_refused(part: str) -> None:
     with pytest.raises(UsageError) as caught:
         MechanismSpec.parse(text)
     assert str(caught.value) == (
-        f"mechanism {text!r}: expected name:option=value,option=value, got the part {part!r}; "
-        "write it like window:window=64"
+        f"mechanism {text!r}: expected name:option=value,option=value, got {part!r}; write it like window:window=64"
     )

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 import attnworks
-from attnworks.attention import Context, Cost, Geometry, Mask, MechanismSpec
-from attnworks.attention.fixed_maps import MOST, Member, Members, member_tables, read_members
+from attnworks.attention import AttentionCost, Context, Geometry, Mask, MechanismSpec
+from attnworks.attention.fixed_maps import MAX_FIXED_MAPS, MapMember, MapMembers, member_tables, read_members
 from attnworks.attention.structured import Structured
 from attnworks.core.errors import UsageError
 from tests.helpers import H, assert_close, build, qkv, unchecked
@@ -35,7 +35,7 @@ def structured(text: str = ALL, heads: int = H) -> Structured:
     return mechanism
 
 
-def single(member: Member) -> Structured:
+def single(member: MapMember) -> Structured:
     return structured(f"structured:members={member},error=none", heads=1)
 
 
@@ -63,7 +63,7 @@ def map_of(mechanism: Structured, mask: Mask, n: int = 5, queries: int | None = 
         (["block2"], ("block2",)),
     ],
 )
-def test_members_are_read(given: Members, members: tuple[Member, ...]) -> None:
+def test_members_are_read(given: MapMembers, members: tuple[MapMember, ...]) -> None:
     assert read_members(given, "members") == members
     assert read_members(members, "members") == members
 
@@ -91,8 +91,8 @@ def test_what_is_no_member_is_refused(given: object, got: str) -> None:
     with unchecked(), pytest.raises(UsageError) as caught:
         Structured(members=given)  # pyright: ignore[reportArgumentType]
     assert str(caught.value) == (
-        f"structured with members={' '.join(str(given).split())}: expected offsets such as -1 or -2..2, first, last, "
-        f"mean or block4 (of two positions or more), got {got}; separate members by /, as in "
+        f"structured with members={' '.join(str(given).split())}: expected -1, -2..2, first, last, "
+        f"mean or block4, got {got}; separate members by /, as in "
         "-2..2/first/last/mean/block4"
     )
 
@@ -103,17 +103,17 @@ def test_what_is_no_member_is_refused(given: object, got: str) -> None:
         ("-2..2/first/1", "1 more than once"),
         ("mean/0/mean", "mean more than once"),
         ((), "0"),
-        (f"1..{MOST + 1}", "1,025"),
+        (f"1..{MAX_FIXED_MAPS + 1}", "1,025"),
         ("-999999999..999999999", "1,999,999,999"),
     ],
 )
-def test_members_come_once_and_are_not_too_many(given: Members, got: str) -> None:
+def test_members_come_once_and_are_not_too_many(given: MapMembers, got: str) -> None:
     with pytest.raises(UsageError) as caught:
         read_members(given, "these")
     assert str(caught.value) == (
         f"these: expected 1 to 1,024 members, each once, got {got}; write for instance -2..2/first/last/mean/block4"
     )
-    assert len(read_members(f"1..{MOST}", "these")) == MOST
+    assert len(read_members(f"1..{MAX_FIXED_MAPS}", "these")) == MAX_FIXED_MAPS
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_members_come_once_and_are_not_too_many(given: Members, got: str) -> Non
         ("eps=true", "with eps=True: expected a number from 0 to 1, got True; write"),
         ("eps=-0.1", "with eps=-0.1: expected a number from 0 to 1, got -0.1; write"),
         ("eps=NaN", "with eps=nan: expected a number from 0 to 1, got nan; write"),
-        ("learned=1", "with learned=1: expected true or false, got 1; write structured:learned=false for weights that"),
+        ("learned=1", "with learned=1: expected true or false, got 1; write learned=false"),
     ],
 )
 def test_other_options_that_make_no_sense_are_refused(text: str, message: str) -> None:
@@ -155,7 +155,7 @@ def test_a_spec_says_everything() -> None:
 
 # --- pictures ---------------------------------------------------------------------------------------------------------
 
-FULL: dict[Member, Tensor] = {
+FULL: dict[MapMember, Tensor] = {
     -2: drawn(".....", ".....", "#....", ".#...", "..#.."),
     0: drawn("#....", ".#...", "..#..", "...#.", "....#"),
     1: drawn(".#...", "..#..", "...#.", "....#", "....."),
@@ -167,13 +167,13 @@ FULL: dict[Member, Tensor] = {
     "block4": drawn("#....", "#....", "#....", "#....", "....#"),
     "block9": drawn(*["#...."] * 5),
 }
-CAUSAL: dict[Member, Tensor] = FULL | {
+CAUSAL: dict[MapMember, Tensor] = FULL | {
     1: FULL[7],
     "last": FULL[0],
     "mean": drawn("#....", "##...", "###..", "####.", "#####") / torch.arange(1, 6)[:, None],
 }
 # The first, fourth and last of six keys are padding.
-HOLES: dict[Member, Tensor] = {
+HOLES: dict[MapMember, Tensor] = {
     -1: drawn("......", "......", ".#....", "..#...", "......", "....#."),
     2: drawn("..#...", "......", "....#.", "......", "......", "......"),
     "first": drawn(*[".#...."] * 6),
@@ -182,7 +182,7 @@ HOLES: dict[Member, Tensor] = {
     "block2": drawn("......", "......", "..#...", "..#...", "....#.", "....#."),
     "block3": torch.zeros(6, 6, dtype=torch.float64),
 }
-HOLES_CAUSAL: dict[Member, Tensor] = HOLES | {
+HOLES_CAUSAL: dict[MapMember, Tensor] = HOLES | {
     2: HOLES["block3"],
     "first": drawn("......", *[".#...."] * 5),
     "last": drawn("......", ".#....", "..#...", "..#...", "....#.", "....#."),
@@ -195,7 +195,7 @@ REAL = torch.tensor([[0, 1, 1, 0, 1, 0]]).bool()
 @both_ways
 @pytest.mark.parametrize("member", FULL)
 @pytest.mark.parametrize("causal", [False, True])
-def test_pictures_of_members(member: Member, causal: bool) -> None:
+def test_pictures_of_members(member: MapMember, causal: bool) -> None:
     want = (CAUSAL if causal else FULL)[member]
     assert_close(member_tables((member,), 5, causal=causal), want[None])
     assert_close(map_of(single(member), Mask(causal=causal)), want)
@@ -204,7 +204,7 @@ def test_pictures_of_members(member: Member, causal: bool) -> None:
 @both_ways
 @pytest.mark.parametrize("member", HOLES)
 @pytest.mark.parametrize("causal", [False, True])
-def test_pictures_of_members_with_holes(member: Member, causal: bool) -> None:
+def test_pictures_of_members_with_holes(member: MapMember, causal: bool) -> None:
     want, mechanism = (HOLES_CAUSAL if causal else HOLES)[member], single(member)
     assert_close(map_of(mechanism, Mask(REAL, causal), 6), want)
     dense = REAL.expand(6, 6).tril() if causal else REAL.expand(6, 6)
@@ -434,7 +434,7 @@ def test_a_bound_of_zero_is_no_error() -> None:
 def test_a_transformer_learns_with_it_everywhere_but_across(spec: str) -> None:
     config = transformer_config().with_mechanism(spec)
     used = {slot: config.slot(slot).mechanism for slot in config.slot_names()}
-    assert used == {slot: "dense" if slot.startswith("cross") else spec for slot in used}
+    assert used == {slot: "dense" if slot.crosses else spec for slot in used}
     model = attnworks.build(config, seed=3)
     real = torch.arange(SOURCE) < torch.tensor([[7], [3], [5]])
     logits = model(tokens(VOCABULARY, 3, SOURCE), tokens(TARGET_VOCABULARY, 3, TARGET), real)
@@ -479,7 +479,7 @@ def test_costs_in_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     # 7 positions: 6 have one before, 5 one two after, all a first and a mean, 3 one four before.
     assert mechanism.cost(7, 7, geometry).flops == 2 * 2 * 49 * (13 + 5), "so short that it takes a table"
     monkeypatch.setattr(type(mechanism), "few_pairs", 0)
-    assert mechanism.cost(7, 7, geometry) == Cost(2 * 28, (4 * 28 + 2 * 7) * 14, 8 * (14 * 14 + 7 * 13))
+    assert mechanism.cost(7, 7, geometry) == AttentionCost(2 * 28, (4 * 28 + 2 * 7) * 14, 8 * (14 * 14 + 7 * 13))
     assert mechanism.cost(7, 7, geometry, causal=True).edges == 2 * 23
     assert mechanism.cost(2, 7, geometry, causal=True).edges == 2 * 8
     short, long = (structured().cost(n, n, geometry) for n in (10_000, 20_000))

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser
 from attnworks.exam.examination import Examination
 from attnworks.page.server.live import LiveModel
 from attnworks.page.server.queue import Worker
-from attnworks.traces.subject import open_examinee
+from attnworks.traces.subject import open_subject
 from tests.browser.browser_helpers import AXE, NAMES, Shown, browsing, chromium, show
 from tests.browser.hostile import HOSTILE
 from tests.browser.pages import live_model, notebook_file, page_file, tiny_exam
@@ -134,6 +134,6 @@ TYPED = [word for word in HOSTILE if word.isprintable() and word == " ".join(wor
 def live_page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a live page, whose server stops at the end. It refuses no question on a busy machine."""
     folder = live_model(tmp_path_factory.mktemp("live") / "bert", TYPED)
-    model = LiveModel(open_examinee(str(folder)), longest=128, text="the cat sees a bird .")
+    model = LiveModel(open_subject(str(folder)), longest=128, text="the cat sees a bird .")
     with serving(model.page(), model, Worker(patience=600.0)) as client:
         yield f"http://127.0.0.1:{client.port}/{TOKEN}/"

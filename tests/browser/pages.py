@@ -14,9 +14,9 @@ from tokenizers import AddedToken
 from attnworks.api import examine
 from attnworks.exam.examination import Examination, Pin
 from attnworks.exam.reading import Reading, Readings
-from attnworks.page import Exam, Sentence, page_contents, page_html
-from attnworks.reshape.receipt import Change, Figures, Healing, Losses, LossesAtLength, Receipt
-from attnworks.text.passages import Passage, Side
+from attnworks.page import PageExam, PageSentence, page_contents, page_html
+from attnworks.reshape.receipt import BeforeAfter, Figures, HealReport, Losses, LossesAtLength, Receipt
+from attnworks.text.passages import Passage, Text
 from tests.exam_helpers import LINES, PAIRS, save_model, tiny_tokenizer
 from tests.tiny_models import TINY
 
@@ -63,13 +63,13 @@ RECEIPT = Receipt(
     asked={"heads": "0.1"},
     done={"enc.0": "3 -> 2 heads (0, 2)"},
     text={},
-    healing=Healing(steps=10, rate=1e-3, tokens=64, seed=0),
+    healing=HealReport(steps=10, learning_rate=1e-3, batch_tokens=64, seed=0),
     numbers=("float32", "float32"),
     fingerprint=("a", "b"),
     version="0",
     loss=Losses(before=2.0, predicted=2.1, after=2.2, healed=2.05),
-    parameters=Change(before=1000, after=900),
-    flops=Change(before=1000, after=800),
+    parameters=BeforeAfter(before=1000, after=900),
+    flops=BeforeAfter(before=1000, after=800),
     facts={"heads_before": 6, "heads_cut": 1},
     scores={"BLEU": Figures(before=30.0, after=28.0, healed=29.0)},
     time=0.8,
@@ -81,7 +81,7 @@ RECEIPT = Receipt(
 
 
 def passages() -> list[Passage]:
-    return [Passage(*(Side(side) for side in pair.split("\t"))) for pair in PAIRS]
+    return [Passage(Text(source), Text(target)) for source, target in (pair.split("\t") for pair in PAIRS)]
 
 
 def tiny_exam(folder: Path, name: str, *, seed: int = 0, **options: Any) -> Examination:
@@ -90,7 +90,7 @@ def tiny_exam(folder: Path, name: str, *, seed: int = 0, **options: Any) -> Exam
     return examine(str(folder), texts=texts, pin=[LINES[1]], name=f"{name}-{seed}", **options)
 
 
-def with_sentence(exam: Examination) -> Exam:
+def with_sentence(exam: Examination) -> PageExam:
     """The examination, with a translated sentence and its beam search beside the pins."""
     pin = exam.pins[0]
     words = pin.tokens if pin.target is None else pin.target
@@ -104,7 +104,7 @@ def with_sentence(exam: Examination) -> Exam:
         }
         for step, word in enumerate(words)
     ]
-    return Exam(exam, str(exam.model["name"]), (Sentence(pin, tuple(words), beam),))
+    return PageExam(exam, str(exam.model["name"]), (PageSentence(pin, tuple(words), beam),))
 
 
 def page_file(
@@ -177,7 +177,7 @@ def hostile_exam(exam: Examination, words: tuple[str, ...]) -> Examination:
 
 def _hostile_reading(reading: Reading, text: Iterator[str]) -> Reading:
     value = tuple(tuple(next(text) for _ in row) if isinstance(row, tuple) else row for row in reading.value)
-    return replace(reading, words=next(text), source=next(text), value=value)
+    return replace(reading, description=next(text), source=next(text), value=value)
 
 
 def _hostile_pin(pin: Pin, words: tuple[str, ...]) -> Pin:

@@ -11,12 +11,12 @@ from attnworks.api import examine
 from attnworks.exam.examination import Examination
 from attnworks.page.file import write_report
 from attnworks.page.server.start import open_live
-from attnworks.reshape.history import Place, write_outcome
+from attnworks.reshape.history import ModelFolder, write_outcome
 from attnworks.reshape.pruning.prune import Prune
-from attnworks.reshape.run import carry_out
-from attnworks.reshape.texts import from_texts as split
+from attnworks.reshape.run import run_reshape
+from attnworks.reshape.texts import split_texts as split
 from attnworks.text.passages import from_texts
-from attnworks.traces.subject import open_examinee
+from attnworks.traces.subject import open_subject
 from tests.browser.conftest import Open
 from tests.browser.pages import tiny_exam
 from tests.exam_helpers import LINES
@@ -29,9 +29,9 @@ class Pruned:
     def __init__(self, home: Path) -> None:
         self.folder = home / "pruned"
         self.before = tiny_exam(home / "bert", "bert")
-        examinee = open_examinee(str(home / "bert"))
-        model, receipt = carry_out(Prune(heads="0.0,1.0,1.1"), examinee, split(from_texts(LINES * 2)[0]))
-        write_outcome(model, receipt, Place.of(str(home / "bert")), self.folder)
+        subject = open_subject(str(home / "bert"))
+        model, receipt = run_reshape(Prune(heads="0.0,1.0,1.1"), subject, split(from_texts(LINES * 2)[0]))
+        write_outcome(model, receipt, ModelFolder.of(str(home / "bert")), self.folder)
         self.after = examine(str(self.folder), texts=LINES, pin=[LINES[1]])
 
     def page(self, file: Path, *exams: Examination, **options: str) -> str:

@@ -15,7 +15,7 @@ from attnworks.cli import advise_display, main
 from attnworks.cli.advise_display import in_a_sentence
 from attnworks.models.build import PRESETS
 from attnworks.reshape.swapping.advice import Advice, Refused
-from attnworks.reshape.swapping.trials import Present, Trial
+from attnworks.reshape.swapping.trials import Present, SwapTrial
 from tests.exam_helpers import LINES, tiny_folder, tiny_run, write_lines
 from tests.reshape.reshape_helpers import files_of
 from tests.training.training_helpers import SMALL
@@ -24,13 +24,13 @@ WINDOW, LINEAR = "window:window=2", "linear"
 PRESENT = tuple(Present(slot, ("dense",) * 2, 0.004, 8_000_000) for slot in ("enc.0", "enc.1", "dec.0", "cross.0"))
 NOT_ACROSS = "is not defined from one sequence to another"
 TRIALS = (
-    Trial("enc.0", WINDOW, 0.0123, 0.001, 1_000_000, time_interval=(0.2, 0.32)),
-    Trial("enc.0", LINEAR, 0.456, 0.008, 500_000, time_interval=(1.8, 2.5)),
-    Trial("enc.1", WINDOW, 0.0345, 0.001, 1_000_000, time_interval=(0.2, 0.32)),
-    Trial("enc.1", LINEAR, 23.4, 0.0038, 10_000_000, time_interval=(0.8, 1.25)),
-    Trial("dec.0", WINDOW, 0.0, 0.002, 1_000_000, time_interval=(0.4, 0.625)),
-    Trial("cross.0", WINDOW, reason=NOT_ACROSS),
-    Trial("cross.0", "bigbird", reason=NOT_ACROSS),
+    SwapTrial("enc.0", WINDOW, 0.0123, 0.001, 1_000_000, time_interval=(0.2, 0.32)),
+    SwapTrial("enc.0", LINEAR, 0.456, 0.008, 500_000, time_interval=(1.8, 2.5)),
+    SwapTrial("enc.1", WINDOW, 0.0345, 0.001, 1_000_000, time_interval=(0.2, 0.32)),
+    SwapTrial("enc.1", LINEAR, 23.4, 0.0038, 10_000_000, time_interval=(0.8, 1.25)),
+    SwapTrial("dec.0", WINDOW, 0.0, 0.002, 1_000_000, time_interval=(0.4, 0.625)),
+    SwapTrial("cross.0", WINDOW, reason=NOT_ACROSS),
+    SwapTrial("cross.0", "bigbird", reason=NOT_ACROSS),
 )
 ADVICE = Advice(
     length=4096, tried_at=512, present=PRESENT, trials=TRIALS, chosen={"enc.0": WINDOW, "dec.0": WINDOW},
@@ -75,7 +75,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         asked.update(options, to=to, bench=bench)
         return ADVICE
 
-    monkeypatch.setattr(advise_display, "advise", answer)
+    monkeypatch.setattr(advise_display, "find_advice", answer)
     return asked
 
 
@@ -135,7 +135,7 @@ def test_the_tables(run: Path, told: dict[str, Any]) -> None:
 
 def test_a_mix_that_does_not_pay_has_its_command_too(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = replace(ADVICE, model_time_interval=(0.8, 1.04))
-    monkeypatch.setattr(advise_display, "advise", lambda bench, to, **options: slow)
+    monkeypatch.setattr(advise_display, "find_advice", lambda bench, to, **options: slow)
     last = advise(run, "--n", 4096).stdout.splitlines()[-1]
     assert last.startswith("Command, if you want it anyway: attnworks reshape swap ")
 
@@ -177,9 +177,9 @@ def test_options_reach_the_advice(run: Path, told: dict[str, Any], monkeypatch: 
     advise(run, "--to", "window:window=64", "--to", "linear", "--n", 99, "--sentences", 7, "--seed", 3)
     assert told["to"] == ("window:window=64", "linear") and told["length"] == 99 and told["max_error"] == 0.02
     bench = told["bench"]
-    assert len(bench.looked_at.text.kept) == 7 and bench.seed == 3 and bench.looked_at.objective.name == "seq2seq"
+    assert len(bench.calibration.text.kept) == 7 and bench.seed == 3 and bench.calibration.objective.name == "seq2seq"
     advise(run, "--corpus", "grammar", "--objective", "embedding")
-    assert told["to"] == () and told["length"] is None and told["bench"].looked_at.objective.name == "embedding"
+    assert told["to"] == () and told["length"] is None and told["bench"].calibration.objective.name == "embedding"
 
 
 def test_the_picture(run: Path, told: dict[str, Any], tmp_path: Path) -> None:

@@ -11,9 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from attnworks.attention import MECHANISMS
-from attnworks.attention.benchmark.cores import BOTH, FORWARD, Task
-from attnworks.attention.benchmark.memory import Peak, ask_child
-from attnworks.attention.benchmark.versus_dense import Comparison, Row
+from attnworks.attention.benchmark.memory import Peak, peaks_in_child
+from attnworks.attention.benchmark.versus_dense import BOTH, FORWARD, BenchmarkResult, BenchmarkRow, BenchmarkTask
 from attnworks.cli import bench_display, main
 from attnworks.cli.bench_display import read_specs
 
@@ -30,12 +29,12 @@ def one_line(result: Result, *, code: int = 2) -> str:
 
 
 ROWS = (
-    Row("dense", 1024, {FORWARD: 0.018, BOTH: 0.067}, {FORWARD: 1.0, BOTH: 1.0}, {FORWARD: 1.0, BOTH: 1.0},
+    BenchmarkRow("dense", 1024, {FORWARD: 0.018, BOTH: 0.067}, {FORWARD: 1.0, BOTH: 1.0}, {FORWARD: 1.0, BOTH: 1.0},
         {FORWARD: 0.79, BOTH: 0.7}, {FORWARD: 2_100_000, BOTH: 12_000_000}),
-    Row("window:window=64", 1024, {FORWARD: 0.013, BOTH: 0.047}, {FORWARD: 1.38, BOTH: 1.41},
+    BenchmarkRow("window:window=64", 1024, {FORWARD: 0.013, BOTH: 0.047}, {FORWARD: 1.38, BOTH: 1.41},
         {FORWARD: 1.3, BOTH: 0.9}, {FORWARD: 0.59, BOTH: 0.53}, {FORWARD: 4_000_000, BOTH: None}),
-    Row("dense", 65536, skipped={FORWARD: "would take about 64 s a run, over the limit of 20 s"}),
-    Row("window:window=64", 65536, {FORWARD: 0.8}, share={FORWARD: 0.6}, memory={FORWARD: 250_000_000}),
+    BenchmarkRow("dense", 65536, skipped={FORWARD: "would take about 64 s a run, over the limit of 20 s"}),
+    BenchmarkRow("window:window=64", 65536, {FORWARD: 0.8}, share={FORWARD: 0.6}, memory={FORWARD: 250_000_000}),
 )  # fmt: skip
 
 
@@ -44,12 +43,12 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What `compare` was asked for; it answers with ROWS."""
     asked: dict[str, Any] = {}
 
-    def compare(specs: Any, lengths: Any, task: Task, **options: Any) -> Comparison:
+    def compare(specs: Any, lengths: Any, task: BenchmarkTask, **options: Any) -> BenchmarkResult:
         asked.update(options, specs=[str(spec) for spec in specs], lengths=lengths, task=task)
         options["advance"]("memory of dense")
-        return Comparison(task, 2, {1024: 160e9, 65536: 150e9}, ROWS)
+        return BenchmarkResult(task, 2, {1024: 160e9, 65536: 150e9}, ROWS)
 
-    monkeypatch.setattr(bench_display, "compare", compare)
+    monkeypatch.setattr(bench_display, "benchmark", compare)
     return asked
 
 
@@ -66,14 +65,14 @@ def test_the_table_holds_every_figure_and_ends_in_a_plain_sentence(measured: dic
     )
     assert "memory of dense" in result.stderr
     assert measured["lengths"] == [1024, 65536] and measured["specs"] == ["window:window=64"]
-    assert measured["task"] == Task(0, 8, 64, "float32", False)
+    assert measured["task"] == BenchmarkTask(0, 8, 64, "float32", False)
     assert measured["passes"] == (FORWARD, BOTH) and measured["rounds"] == 5 and measured["limit"] == 20.0
 
 
 def test_options_reach_the_bench(measured: dict[str, Any]) -> None:
     options = "--heads 3 --width 7 --dtype float64 --causal --no-backward --rounds 2 --limit 1.5 --seed 11"
     assert bench("--mechanisms", "dense", *options.split()).exit_code == 0
-    assert measured["task"] == Task(0, 3, 7, "float64", True)
+    assert measured["task"] == BenchmarkTask(0, 3, 7, "float64", True)
     assert measured["passes"] == (FORWARD,) and measured["rounds"] == 2
     assert measured["limit"] == 1.5 and measured["seed"] == 11
 
@@ -99,8 +98,10 @@ def test_the_picture_has_a_line_for_each_mechanism(measured: dict[str, Any], tmp
 
 
 def test_no_picture_of_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    skipped = Row("dense", 11, skipped={FORWARD: "too slow"})
-    monkeypatch.setattr(bench_display, "compare", lambda *_, **__: Comparison(Task(0), 2, {11: 1e9}, (skipped,)))
+    skipped = BenchmarkRow("dense", 11, skipped={FORWARD: "too slow"})
+    monkeypatch.setattr(
+        bench_display, "benchmark", lambda *_, **__: BenchmarkResult(BenchmarkTask(0), 2, {11: 1e9}, (skipped,))
+    )
     result = bench("--plot", str(tmp_path / "times.svg"), "--mechanisms", "dense")
     assert result.exit_code == 0 and "No picture: everything was skipped." in result.stdout
     assert not list(tmp_path.iterdir())
@@ -148,14 +149,14 @@ def test_a_disk_that_fills_up_is_one_line(measured: dict[str, Any], tmp_path: Pa
     [
         (["--mechanisms", "windwo"], "did you mean 'window'?"),
         (["--mechanisms", "dense:width=3"], "option of mechanism 'dense' 'width'"),
-        (["--mechanisms", "linformer", "--causal"], "linformer attention with --causal"),
+        (["--mechanisms", "linformer", "--causal"], "linformer with --causal"),
         (["--n", "1024,many"], "--n 1024,many"),
         (["--n", "0"], "whole numbers from 1"),
         (["--n", ""], "whole numbers from 1"),
         (["--limit", "inf"], "--limit inf"),
         (["--limit", "nan"], "--limit nan"),
-        (["--limit", "0"], "seconds above 0"),
-        (["--limit", "1e300"], "seconds above 0"),
+        (["--limit", "0"], "a number above 0 and at most 86400"),
+        (["--limit", "1e300"], "a number above 0 and at most 86400"),
     ],
 )
 def test_a_mistake_is_one_line_before_anything_runs(measured: dict[str, Any], arguments: list[str], words: str) -> None:
@@ -163,15 +164,15 @@ def test_a_mistake_is_one_line_before_anything_runs(measured: dict[str, Any], ar
 
 
 def test_options_of_a_mechanism_may_follow_a_comma() -> None:
-    specs = read_specs("bigbird:block=16,window=32, linear ,window:window=7", Task(0))
+    specs = read_specs("bigbird:block=16,window=32, linear ,window:window=7", BenchmarkTask(0))
     assert [str(spec) for spec in specs] == ["bigbird:block=16,window=32", "linear", "window:window=7"]
-    assert [str(spec) for spec in read_specs("window,window=7", Task(0))] == ["window:window=7"]
+    assert [str(spec) for spec in read_specs("window,window=7", BenchmarkTask(0))] == ["window:window=7"]
 
 
 def test_all_are_those_that_can_run() -> None:
-    names = {spec.name for spec in read_specs("all", Task(0))}
+    names = {spec.name for spec in read_specs("all", BenchmarkTask(0))}
     assert names == set(MECHANISMS) - {"graph"}
-    causal = {spec.name for spec in read_specs("all", Task(0, causal=True))}
+    causal = {spec.name for spec in read_specs("all", BenchmarkTask(0, causal=True))}
     assert "linformer" not in causal and "dense" in causal
 
 
@@ -181,9 +182,9 @@ def test_a_real_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def ask(command: Callable[[Sequence[str]], Sequence[str]], cells: Sequence[str]) -> dict[str, Peak | str]:
         asked.append(cells)
-        return ask_child(command, cells) if len(asked) > 1 else {cell: Peak(0.5, 1000) for cell in cells}
+        return peaks_in_child(command, cells) if len(asked) > 1 else {cell: Peak(0.5, 1000) for cell in cells}
 
-    monkeypatch.setattr("attnworks.attention.benchmark.versus_dense.ask_child", ask)
+    monkeypatch.setattr("attnworks.attention.benchmark.versus_dense.peaks_in_child", ask)
     result = bench("--n", "37", "--mechanisms", "luong-dot", "--heads", "2", "--width", "11", "--rounds", "1", "--json")
     assert result.exit_code == 0, result.output
     rows = json.loads(result.stdout)["rows"]

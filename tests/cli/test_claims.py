@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from attnworks.cli import main
-from attnworks.theory import Verdict, claim, in_order
+from attnworks.theory import Verdict, all_claims, claim
 from attnworks.theory.contract import CLAIMS, DOCUMENTS
 from tests.exam_helpers import LINES, tiny_folder, write_lines
 
@@ -41,10 +41,10 @@ def test_all_of_them() -> None:
     result = claims()
     assert result.exit_code == 0
     rows = [line.split()[0] for line in result.stdout.splitlines() if line.strip()]
-    assert [row for row in rows if row in CLAIMS] == [one.id for one in in_order()]
+    assert [row for row in rows if row in CLAIMS] == [one.id for one in all_claims()]
     for document in DOCUMENTS.values():
         assert f"{document.key}: {document.author}, {document.title}" in result.stdout
-    computed = sum(one.function is not None for one in in_order())
+    computed = sum(one.function is not None for one in all_claims())
     assert f"{computed} of {computed} checks confirm their verdict" in result.stdout
 
 
@@ -61,7 +61,7 @@ def test_json_has_all_that_is_known_of_a_claim() -> None:
 
 def test_documents_patterns_and_verdicts() -> None:
     assert [one["id"] for one in told("S1", "--verdict", "false")] == [
-        one.id for one in in_order() if one.document == "S1" and one.verdict == Verdict.FALSE
+        one.id for one in all_claims() if one.document == "S1" and one.verdict == Verdict.FALSE
     ]
     assert {one["verdict"] for one in told("S2", "--verdict", "holds")} == {"holds"}
     assert {one["verdict"] for one in told("S2", "--verdict", "condition", "--verdict", "typo")} == {
@@ -108,9 +108,9 @@ def test_mistakes_in_one_line(tmp_path: Path) -> None:
 def test_on_a_model(tmp_path: Path) -> None:
     model, text = tiny_folder("bert"), write_lines(tmp_path / "lines.txt", LINES[:3])
     found = {one["id"]: one for one in told("--on", model, "--text", text)}
-    assert found["D6"]["held"] == found["D6"]["looked"] == 2 * 3
+    assert found["D6"]["held"] == found["D6"]["computed"] == 2 * 3
     assert found["D6"]["worst"]["place"].startswith("enc.")
-    assert found["S0.17"]["silent"] == {"it is about layers of one head": 6}
+    assert found["S0.17"]["not_applicable"] == {"it is about layers of one head": 6}
     shown = claims("--on", model, "--text", text, "D6", "S0.17").stdout
     assert "6 of 6" in shown and "S0.17 says nothing of 6 places: it is about layers of one head (6)." in shown
     assert "S0.9 on a model: expected some of D1, " in mistake("S0.9", "--on", model)
@@ -122,7 +122,7 @@ def test_text_options_want_a_model(tmp_path: Path) -> None:
 
 
 def test_no_claim_of_that_verdict() -> None:
-    assert "claims D3: expected some whose verdict is typo, got none" in mistake("D3", "--verdict", "typo")
+    assert "claims D3: expected some with verdict typo, got none" in mistake("D3", "--verdict", "typo")
 
 
 def test_loose_sides_tell_by_how_much() -> None:
@@ -143,4 +143,4 @@ def test_any_encoding() -> None:
 
 def test_a_model_that_reads_no_text() -> None:
     model = tiny_folder("vit")
-    assert "expected a model that reads text, got one that reads pixel_values" in mistake("--on", model)
+    assert "expected a model that reads text, got one of pixel_values" in mistake("--on", model)

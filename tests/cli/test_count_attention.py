@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from attnworks import attention
-from attnworks.attention import MECHANISMS, Cost, Geometry
+from attnworks.attention import MECHANISMS, AttentionCost, Geometry
 from attnworks.attention.dense import Dense
 from attnworks.cli import main
 
@@ -17,15 +17,15 @@ class Thrifty(Dense):
     """Cheaper than dense from n = 101 on, and causally not defined."""
 
     name = "thrifty"
-    masks = frozenset({"padding"})
+    supported_masks = frozenset({"real"})
 
     def __init__(self, *, keys: int = 100) -> None:
         super().__init__()
         self.keys = keys
 
-    def cost(self, queries: int, keys: int, geometry: Geometry, *, causal: bool = False) -> Cost:
+    def cost(self, queries: int, keys: int, geometry: Geometry, *, causal: bool = False) -> AttentionCost:
         edges = geometry.heads * queries * self.keys
-        return Cost(edges, 2 * edges * (geometry.d_k + geometry.d_v), 8 * edges)
+        return AttentionCost(edges, 2 * edges * (geometry.d_k + geometry.d_v), 8 * edges)
 
 
 @pytest.fixture(autouse=True)
@@ -116,14 +116,14 @@ def test_the_table_fits_and_explains_itself() -> None:
         (["--mechanism", "thrifti"], "did you mean 'thrifty'?"),
         (["--mechanism", "thrifty:kyes=3"], "did you mean 'keys'?"),
         (["--mechanism", "thrifty:keys"], "name:option=value"),
-        (["--mechanism", "thrifty", "--causal"], "hide later positions, got thrifty, which cannot; leave --causal out"),
+        (["--mechanism", "thrifty", "--causal"], "a mechanism with a causal form, got none"),
         (["--mechanism", "dense", "--compare"], "got --mechanism and --compare; count one at a time"),
         (["base", "--compare"], "got NAME and --compare"),
-        (["base", "--n", "7"], "count --n: expected --mechanism or --compare beside it, got NAME; add it"),
-        (["--heads", "7"], "got nothing to count"),
-        (["--compare", "--causal"], "count --causal: expected --mechanism beside it, got --compare"),
-        (["--compare", "--vocabulary", "5"], "expected NAME beside it, got --compare"),
-        (["--vocabulary", "5"], "expected NAME beside it, got nothing to count"),
+        (["base", "--n", "7"], "count --n: expected --mechanism or --compare, got NAME; add it"),
+        (["--heads", "7"], "got none"),
+        (["--compare", "--causal"], "count --causal: expected --mechanism, got --compare"),
+        (["--compare", "--vocabulary", "5"], "expected NAME, got --compare"),
+        (["--vocabulary", "5"], "expected NAME, got none"),
     ],
 )
 def test_mistakes_are_one_line(arguments: list[str], said: str) -> None:

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from matplotlib.figure import Figure
 
 from attnworks.cli import main
-from attnworks.cli.theory_display import STUDIES
+from attnworks.cli.theory_display import THEORY_EXPERIMENTS
 from tests.covering import thorough
 
 SMALL = {
@@ -43,7 +43,7 @@ def small(name: str) -> list[str]:
 
 
 def test_all_studies_are_here() -> None:
-    assert [*STUDIES] == [*SMALL] == [*WORDS]
+    assert [*THEORY_EXPERIMENTS] == [*SMALL] == [*WORDS]
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -114,7 +114,7 @@ def test_very_few_and_very_many_can_be_drawn(tmp_path: Path) -> None:
     [
         ("collapse --heads 3", "a width that 3 divides"),
         ("collapse --weights nan", "weights=nan"),
-        ("collapse --layers 64 --weights 900 --seeds 1", "choose smaller weights or fewer layers"),
+        ("collapse --layers 64 --weights 900 --seeds 1", "take smaller weights"),
         ("two-keys --betas 1,x", "is no list of numbers"),
         ("two-keys --noise -1", "noise=-1.0"),
         ("gradient --widths 2.5", "is no list of numbers"),
@@ -156,9 +156,9 @@ def test_without_matplotlib_results_are_kept(tmp_path: Path, monkeypatch: pytest
 
 
 def test_nothing_is_left_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(rows: object, options: object, folder: Path) -> None:
+    def failing(self: object, rows: object, folder: Path) -> None:
         raise OSError("No space left on device")
 
-    monkeypatch.setitem(STUDIES, "context", STUDIES["context"]._replace(draw=failing))
+    monkeypatch.setattr(THEORY_EXPERIMENTS["context"], "draw", failing)
     code, _, stderr = experiment(*small("context"), "--out", tmp_path / "out")
     assert code == 1 and "No space left on device" in stderr and not [*tmp_path.iterdir()]

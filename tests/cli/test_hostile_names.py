@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from attnworks.cli import main
-from attnworks.core.sealed import seal
+from attnworks.core.folders import seal
 from tests.exam_helpers import LINES, tiny_folder, tiny_run, write_lines
 from tests.training.processes import needs_fork
 

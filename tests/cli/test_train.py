@@ -16,7 +16,7 @@ import torch
 from click.testing import CliRunner, Result
 
 from attnworks.cli import main
-from attnworks.core.sealed import LAST, pointed_at
+from attnworks.core.folders import LAST_POINTER, read_pointer
 from attnworks.models.build import PRESETS
 from attnworks.training.run import Run
 from attnworks.training.run_folder import read_recipe
@@ -240,7 +240,7 @@ def test_no_number_any_more(corpus: str, tmp_path: Path) -> None:
     line = mistake(*run, "--validate-every", 1, "--out", tmp_path / "validation", code=1)
     assert "validation after step 1" in line and "--lr" in line
     for name in ("step", "validation"):
-        assert pointed_at(tmp_path / name, LAST) is None
+        assert read_pointer(tmp_path / name, LAST_POINTER) is None
         assert train("--resume", tmp_path / name, "--lr", 0.01).exit_code == 0
 
 

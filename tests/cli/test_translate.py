@@ -229,7 +229,7 @@ def test_no_run(runs: dict[str, Path], tmp_path: Path) -> None:
     assert "nothing there" in mistake(tmp_path / "nowhere", KNOWN, code=1)
     assert "a folder without it" in mistake(tmp_path, KNOWN, code=1)
     line = mistake(runs["untrained"], KNOWN, code=1)
-    assert "not saved one yet" in line and f"--resume {runs['untrained']}" in line
+    assert "a checkpoint, got none yet" in line and f"--resume {runs['untrained']}" in line
 
 
 @pytest.mark.parametrize(

@@ -13,18 +13,16 @@ import torch
 from torch import Tensor
 
 from attnworks.exam.examination import Examination
-from attnworks.exam.examiner import Request
-from attnworks.exam.measure import Declared, Setting
+from attnworks.exam.examiner import ExamSettings, run_examination
+from attnworks.exam.measure import MeasureContext, ReadingSpec
 from attnworks.exam.measures import all_measures
 from attnworks.exam.reading import Reading
-from attnworks.exam.run import run_examination
-from attnworks.hf.subject import ForeignSubject
-from attnworks.text.passages import Side
-from attnworks.text.tokenizers import Pieces, SideReader
-from attnworks.text.tokens import TokenRow, count_rarity, text_batches
+from attnworks.hf.subject import HFSubject
+from attnworks.text.passages import Text
+from attnworks.text.tokenizers import Pieces, TextReader
+from attnworks.text.tokens import TokenRow, count_rarity, exam_batches
 from attnworks.traces.own import OwnSubject
-from attnworks.traces.subject import Examinee
-from attnworks.traces.text import ExamText
+from attnworks.traces.text import TokenizedText
 from tests.covering import thorough
 from tests.model_helpers import transformer
 from tests.tiny_models import TINY
@@ -53,49 +51,49 @@ def rows_of_text(lengths: tuple[int, ...], seed: int) -> list[TokenRow]:
     return rows
 
 
-class _Idle(SideReader):
+class _Idle(TextReader):
     """A reader with nothing to do: the rows are there already."""
 
     pad_id = 1
 
-    def _pieces(self, side: Side) -> Pieces:
+    def _pieces(self, side: Text) -> Pieces:
         raise AssertionError(side)
 
 
-def text_of(model: str, tokens_per_batch: int) -> ExamText:
+def text_of(model: str, tokens_per_batch: int) -> TokenizedText:
     sides = [rows_of_text(SOURCE, 1)] + ([rows_of_text(TARGET, 2)] if model == "own" else [])
     rarities = tuple(count_rarity(rows) for rows in sides)
-    batches = text_batches(*sides, tokens_per_batch=tokens_per_batch)
-    return ExamText(tuple(sides), (1,) * len(sides), rarities, batches, range(len(sides[0])), len(sides[0]), 0)
+    batches = exam_batches(*sides, batch_tokens=tokens_per_batch)
+    return TokenizedText(tuple(sides), (1,) * len(sides), rarities, batches, range(len(sides[0])), len(sides[0]), 0)
 
 
 @cache
 def subject(model: str) -> Any:
     if model == "own":
         return OwnSubject(transformer(), "own")
-    return ForeignSubject(TINY["bert"].build(), "bert", MASK)
+    return HFSubject(TINY["bert"].build(), "bert", mask_id=MASK)
 
 
 def examined(model: str, measures: list[str], tokens_per_batch: int, monkeypatch: pytest.MonkeyPatch) -> Examination:
     text = text_of(model, tokens_per_batch)
-    monkeypatch.setattr("attnworks.exam.run.read_text", lambda *_: text)
-    examinee = Examinee(subject(model), _Idle(1))
-    return run_examination(examinee, [], Request(measures=measures, tokens_per_batch=tokens_per_batch))
+    who = subject(model)
+    monkeypatch.setattr(who, "read", lambda *_, **__: text, raising=False)
+    return run_examination(who, [], ExamSettings(measures=measures, batch_tokens=tokens_per_batch))
 
 
-def declared_by(measure: str) -> dict[str, Declared]:
-    return {reading.name: reading for reading in MEASURES[measure](Setting(max(SOURCE + TARGET))).declares()}
+def declared_by(measure: str) -> dict[str, ReadingSpec]:
+    return {reading.name: reading for reading in MEASURES[measure](MeasureContext(max(SOURCE + TARGET))).declares()}
 
 
 @pytest.mark.parametrize("name", list(MEASURES))
 def test_it_says_what_it_is(name: str) -> None:
     measure = MEASURES[name]
-    assert measure.name == name and measure.words.strip() and measure.cost.strip() and measure.__doc__
+    assert measure.name == name and measure.description.strip() and measure.cost.strip() and measure.__doc__
     found = declared_by(name)
-    assert found and len(found) == len(MEASURES[name](Setting(11)).declares()), "each reading once"
+    assert found and len(found) == len(MEASURES[name](MeasureContext(11)).declares()), "each reading once"
     for reading in found.values():
         assert reading.name.startswith(f"{name}."), reading.name
-        assert reading.words.strip() and reading.source.strip() and "\n" not in reading.words, reading.name
+        assert reading.description.strip() and reading.source.strip() and "\n" not in reading.description, reading.name
         assert all(axis in reading.axes for axis in reading.ticks), reading.name
 
 
@@ -135,9 +133,9 @@ def all_of(exam: Examination) -> Iterator[Reading]:
         yield exam[name]
 
 
-def assert_well_formed(reading: Reading, declared: Declared, exam: Examination) -> None:
+def assert_well_formed(reading: Reading, declared: ReadingSpec, exam: Examination) -> None:
     assert reading.axes == declared.axes and reading.source == declared.source
-    assert reading.words.startswith(declared.words), "it may add what else was not measured"
+    assert reading.description.startswith(declared.description), "it may add what else was not measured"
     heads = [number for slot, number in exam.model["heads"].items() if slot.startswith(reading.kind[:3])]
     inner = len(reading.axes) - reading.layered
     if reading.axes[:1] == ("layer",):

@@ -22,12 +22,12 @@ from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnworks import attention
-from attnworks.attention import MECHANISMS, Attended, Context, Cost, Geometry, Mask, Mechanism
+from attnworks.attention import MECHANISMS, Attended, AttentionCost, Context, Geometry, Mask, Mechanism
 from attnworks.attention.bigbird import BigBird
 from attnworks.attention.dense import Dense
 from attnworks.attention.graph import Graph
 from attnworks.attention.linear import Linear
-from attnworks.attention.patterns import Global, Random, Window
+from attnworks.attention.patterns import GlobalPattern, RandomPattern, WindowPattern
 from attnworks.attention.pooling import Pooling
 from attnworks.attention.structured import Structured
 from attnworks.core.errors import UsageError
@@ -76,9 +76,9 @@ BUILT: dict[str, Callable[[Geometry], Mechanism]] = {
     "linear/softplus": lambda _: Linear(feature=torch.nn.functional.softplus),
     "bigbird/in-blocks": lambda _: InBlocks(window=2, n_global=1, n_random=1, block=2),
     "graph/predicate": lambda _: Graph(graph=lambda i, j: (abs(i - j) <= 1) | (j == 2)),
-    "graph/pattern": lambda _: Graph(graph=Window(1, (1, 2)) | Global(1) | Random(1, block=2)),
+    "graph/pattern": lambda _: Graph(graph=WindowPattern(1, (1, 2)) | GlobalPattern(1) | RandomPattern(1, block=2)),
     "pooling/callables": lambda _: Pooling(similarity=lambda Q, K: (Q @ K.mT).sigmoid(), values=torch.tanh),
-    "structured/in-shifts": lambda geometry: InShifts.fitted(
+    "structured/in-shifts": lambda geometry: InShifts.for_geometry(
         geometry, members="-1..2/first/last/mean/block2", error="-3", eps=0.1
     ),
 }
@@ -165,9 +165,9 @@ def build(name: str, geometry: Geometry, dtype: torch.dtype = torch.float64) -> 
 def defined(name: str, mask: Mask, i: int, j: int) -> bool:
     """Whether the mechanism says that it can obey this mask at this shape."""
     kind = MECHANISMS[base(name)]
-    given = {"padding": mask.padding is not None, "causal": mask.causal, "dense": mask.dense is not None}
-    square = kind.crosses or mask.causal or i == j
-    return square and all(field in kind.masks for field, present in given.items() if present)
+    given = {"real": mask.real is not None, "causal": mask.causal, "dense": mask.dense is not None}
+    square = kind.supports_cross_attention or mask.causal or i == j
+    return square and all(field in kind.supported_masks for field, present in given.items() if present)
 
 
 @cache
@@ -340,7 +340,7 @@ def test_outputs_and_gradients_equal_the_reference(name: str, rows: list[Row]) -
 
 def assert_rows_sum_to_one_or_zero(name: str, case: Case, P: Tensor) -> None:
     assert P.shape == (B, H, case.i, case.j)
-    if MECHANISMS[base(name)].stochastic:
+    if MECHANISMS[base(name)].rows_sum_to_one:
         assert (P >= 0).all()
         assert_close(P.sum(-1), (P > 0).any(-1))
     allowed = case.build_mask().allowed(case.i, case.j)
@@ -534,7 +534,7 @@ def test_no_gradient_flows_from_an_output_to_a_later_key(name: str, rows: list[R
                 dQ, dK, dV = torch.autograd.grad(out, (Q, K, V), retain_graph=True, materialize_grads=True)
                 assert (dQ[:, :, torch.arange(case.i) != query] == 0).all()
                 assert (dK[:, :, last + 1 :] == 0).all() and (dV[:, :, last + 1 :] == 0).all()
-                hidden_last = mask.padding is not None and not mask.padding[0, last]
+                hidden_last = mask.real is not None and not mask.real[0, last]
                 assert (dV[:, :, last] == 0).all() if hidden_last else (dV[:, :, last] != 0).any()
 
 
@@ -647,7 +647,7 @@ def test_inputs_and_parameters_are_left_alone(name: str) -> None:
 
 @every_subject
 def test_no_queries_give_no_rows(name: str) -> None:
-    mask = Mask(causal="causal" in MECHANISMS[base(name)].masks)
+    mask = Mask(causal="causal" in MECHANISMS[base(name)].supported_masks)
     if not defined(name, mask, 0, 7):
         return
     mechanism = build(name, Geometry(H, 11, 13))
@@ -780,25 +780,25 @@ def test_cost_is_positive_and_grows(name: str) -> None:
     geometry = Geometry(3, 11, 13)
     mechanism = build(name, geometry)
     sizes = [(7, 7), (7, 13), (13, 13), (13, 29), (29, 29), (29, 59)]
-    if not mechanism.crosses:
+    if not mechanism.supports_cross_attention:
         sizes = [(i, j) for i, j in sizes if i == j]
-    for causal in (False, True)[: 1 + ("causal" in mechanism.masks)]:
+    for causal in (False, True)[: 1 + ("causal" in mechanism.supported_masks)]:
         costs = [mechanism.cost(i, j, geometry, causal=causal) for i, j in sizes]
         for cost in costs:
-            assert isinstance(cost, Cost)
+            assert isinstance(cost, AttentionCost)
             assert all(isinstance(part, int) and part > 0 for part in cost)
         for smaller, larger in pairwise(costs):
             assert all(a <= b for a, b in zip(smaller, larger, strict=True))
         assert all(a < b for a, b in zip(costs[0], costs[-1], strict=True))
     one_head = mechanism.cost(29, 29, geometry._replace(heads=1))
-    assert name in UNEQUAL_HEADS or mechanism.cost(29, 29, geometry) == Cost(*(3 * part for part in one_head))
+    assert name in UNEQUAL_HEADS or mechanism.cost(29, 29, geometry) == AttentionCost(*(3 * part for part in one_head))
 
 
 @every_subject
 def test_causality_never_costs_more_edges(name: str) -> None:
     geometry = Geometry(3, 11, 13)
     mechanism = build(name, geometry)
-    for n in (1, 2, 13, 29) if "causal" in mechanism.masks else ():
+    for n in (1, 2, 13, 29) if "causal" in mechanism.supported_masks else ():
         assert mechanism.cost(n, n, geometry, causal=True).edges <= mechanism.cost(n, n, geometry).edges
 
 

@@ -9,6 +9,7 @@ import pytest
 from attnworks.core import errors
 from attnworks.core.errors import (
     AttnworksError,
+    DivergedError,
     FolderError,
     MissingExtraError,
     UnknownNameError,
@@ -17,7 +18,7 @@ from attnworks.core.errors import (
 )
 
 PARTS = {"asked": "prune 3 heads", "expected": "at most 2", "got": "3", "remedy": "ask for fewer"}
-CLASSES = [AttnworksError, UsageError, UnknownNameError, FolderError, UnsafeFileError, MissingExtraError]
+CLASSES = [AttnworksError, UsageError, UnknownNameError, FolderError, UnsafeFileError, DivergedError, MissingExtraError]
 
 
 @pytest.mark.parametrize("kind", CLASSES)
@@ -29,7 +30,7 @@ def test_the_message_names_what_was_asked_expected_and_got_and_a_remedy(kind: ty
 
 @pytest.mark.parametrize("kind", CLASSES)
 def test_the_message_is_one_line_whatever_it_is_given(kind: type[AttnworksError]) -> None:
-    error = kind(asked="load\n  'a\tb'", expected=" x\r\n", got="\u2028y\x0b z", remedy="do\n\nthis")
+    error = kind("load\n  'a\tb'", " x\r\n", "\u2028y\x0b z", "do\n\nthis")
     assert str(error) == "load 'a b': expected x, got y z; do this"
     assert len(str(error).splitlines()) == 1
 
@@ -38,6 +39,7 @@ def test_the_message_is_one_line_whatever_it_is_given(kind: type[AttnworksError]
     ("kind", "parents"),
     [
         (UsageError, (AttnworksError, ValueError)),
+        (DivergedError, (AttnworksError, ArithmeticError)),
         (UnknownNameError, (AttnworksError, LookupError)),
         (FolderError, (AttnworksError, OSError)),
         (UnsafeFileError, (FolderError, OSError)),
@@ -68,6 +70,6 @@ def test_every_error_of_the_module_is_tested_here() -> None:
 
 @pytest.mark.parametrize("kind", [UsageError, UnknownNameError, FolderError, UnsafeFileError, MissingExtraError])
 def test_errors_cross_process_boundaries(kind: type[AttnworksError]) -> None:
-    error = kind(asked="a", expected="b", got="c", remedy="d")
+    error = kind("a", "b", "c", "d")
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is kind and str(again) == str(error) and again.remedy == "d"

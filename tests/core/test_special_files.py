@@ -15,10 +15,10 @@ import pytest
 import attnworks
 from attnworks.core.errors import FolderError, UsageError, printable
 from attnworks.core.folders import disk_errors, read_file, set_aside
-from attnworks.hf.open import open_pretrained
-from attnworks.reshape.texts import from_lines
-from attnworks.studies.results import read_kept
-from attnworks.text import lines
+from attnworks.hf.open import open_model
+from attnworks.reshape.texts import split_file
+from attnworks.studies.results import read_results
+from attnworks.text import passages
 from attnworks.text.corpora import open_corpus
 from attnworks.text.passages import from_file
 from attnworks.text.vocabulary import Vocabulary
@@ -54,7 +54,7 @@ def test_folders_of_hugging_face(name: str, kind: str, tmp_path: Path) -> None:
     (folder / name).unlink()
     SPECIAL[kind](folder / name)
     with time_limit(180), pytest.raises(FolderError, match=f"{name}: expected a regular file, got a "):
-        open_pretrained(str(folder))
+        open_model(str(folder))
 
 
 def test_catalogs_that_are_no_files_are_passed_over(tmp_path: Path) -> None:
@@ -67,10 +67,10 @@ def test_catalogs_that_are_no_files_are_passed_over(tmp_path: Path) -> None:
 
 def test_an_experiment_that_was_killed_before_its_first_result_can_be_started_again(tmp_path: Path) -> None:
     (tmp_path / ".results.json.0f.partial").write_text("{")
-    assert read_kept(tmp_path, "results.json", "study", 1, dict) is None
+    assert read_results(tmp_path, "results.json", "study", 1, dict) is None
     (tmp_path / "mine").touch()
     with pytest.raises(FolderError, match="expected a new folder"):
-        read_kept(tmp_path, "results.json", "study", 1, dict)
+        read_results(tmp_path, "results.json", "study", 1, dict)
 
 
 def without_unknown(made: dict[str, Any]) -> str:
@@ -88,7 +88,7 @@ def test_tokenizers_without_a_token_for_unknown_words(tmp_path: Path) -> None:
     run = Path(shutil.copytree(tiny_run(), tmp_path / "run"))
     path = run / "source.json"
     path.write_text(without_unknown(json.loads(path.read_text())))
-    with pytest.raises(FolderError, match="expected a tokenizer that attnworks saved"):
+    with pytest.raises(FolderError, match="expected one that attnworks saved"):
         Vocabulary.load(path)
 
 
@@ -110,20 +110,20 @@ def test_text_may_come_from_a_pipe_and_is_read_once(tmp_path: Path) -> None:
     file.write_bytes(data)
     writer = piped(pipe, data)
     with time_limit(180):
-        found = from_lines(pipe)
+        found = split_file(pipe)
     writer.join()
-    assert found.about["sha256"] == from_lines(file).about["sha256"]
-    assert found.learn == from_lines(file).learn
+    assert found.about["sha256"] == split_file(file).about["sha256"]
+    assert found.learn == split_file(file).learn
 
 
 @pytest.mark.parametrize("device", ["/dev/zero", "pipe"])
 def test_text_without_an_end_is_read_up_to_a_limit(
     device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lines, "LARGEST_TEXT", 3 * lines.LONGEST_LINE)
+    monkeypatch.setattr(passages, "MAX_TEXT_BYTES", 3 * passages.MAX_LINE_BYTES)
     if device == "pipe":
         device = str(tmp_path / "pipe")
-        piped(Path(device), b"word word\n" * lines.LONGEST_LINE)
+        piped(Path(device), b"word word\n" * passages.MAX_LINE_BYTES)
     with time_limit(180), pytest.raises(UsageError, match=r"expected at most 3,145,728 bytes of text, got more"):
         from_file(device)
 

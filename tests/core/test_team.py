@@ -71,7 +71,7 @@ def test_two_processes_make_the_steps_of_one(tmp_path: Path) -> None:
 
     recipe, _ = read_recipe(out)
     one = Run.create(recipe, tmp_path / "one")
-    assert any(len(one.loop.order.rows(batch)) == 1 for batch in range(18)), "a batch that cannot be shared"
+    assert any(len(one.fit.order.rows(batch)) == 1 for batch in range(18)), "a batch that cannot be shared"
     one.train()
     exact = ("kind", "step", "epoch", "learning_rate", "tokens")
     assert metrics_of(out, *exact) == metrics_of(tmp_path / "one", *exact)

@@ -75,7 +75,7 @@ def test_a_ratio_is_measurable_if_its_interval_lies_to_one_side_of_one() -> None
 def test_as_many_rounds_as_fit_and_at_least_those_that_an_interval_needs(
     each: float, rounds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(timing, "ROUNDS", 101)
+    monkeypatch.setattr(timing, "MAX_ROUNDS", 101)
     clock = Clock()
 
     def work() -> None:

@@ -11,11 +11,11 @@ import pytest
 import torch
 from scipy.stats import ttest_ind
 
-from attnworks.exam.compare import Comparison, compare
+from attnworks.core.places import Kind
+from attnworks.exam.compare import Comparison, compare_exams
 from attnworks.exam.examination import Examination
 from attnworks.exam.reading import Reading, Readings
 from attnworks.exam.statistics import Moments
-from attnworks.traces.layer import Kind
 from tests.exam.test_examination import HEADS, LAYERS, examined, stated
 
 
@@ -33,11 +33,11 @@ def folded(values: torch.Tensor, name: str = "sinks.first", kind: Kind = "encode
 
 
 def compared(one: Reading, other: Reading) -> Comparison:
-    return compare(holding(one), holding(other))
+    return compare_exams(holding(one), holding(other))
 
 
 def test_the_same_twice() -> None:
-    found = compare(examined("encoder", "cross"), examined("encoder", "cross"))
+    found = compare_exams(examined("encoder", "cross"), examined("encoder", "cross"))
     assert found.nothing_changed and found.compared > 100 and not found.changes and not found.roles
     assert {match.state for match in found.heads} == {"compared"} and not found.notes
 
@@ -139,7 +139,7 @@ def test_readings_of_one_and_other_axes() -> None:
     shared = stated("rank.cosine", ("depth",), [0.1])
     odd = stated("x.y", ("layer",), [0.1]), stated("x.y", ("depth",), [0.1])
     lone = [stated("a.b", ("depth",), [0.1], kind) for kind in ("encoder", "decoder")]
-    found = compare(holding(shared, odd[0], lone[0]), holding(shared, odd[1], lone[1]))
+    found = compare_exams(holding(shared, odd[0], lone[0]), holding(shared, odd[1], lone[1]))
     assert found.notes == (
         "only the first has a.b@encoder",
         "only the second has a.b@decoder",
@@ -150,7 +150,7 @@ def test_readings_of_one_and_other_axes() -> None:
 def test_other_models_and_texts_are_named() -> None:
     exam = examined()
     other = replace(exam, model={**exam.model, "name": "big", "layers": {"encoder": 7}}, corpus={"spec": "books"})
-    first, second = compare(exam, other).notes
+    first, second = compare_exams(exam, other).notes
     assert first == "different models: name tiny against big, layers"
     assert (
         second.startswith("different texts: ")
@@ -192,7 +192,7 @@ def test_what_is_not_compared_number_by_number_is_named(one: Reading, other: Rea
 def test_all_that_changed_is_named() -> None:
     names = [f"x.{number}" for number in range(11)]
     one, other = (holding(*(stated(name, (), [value]) for name in names)) for value in (1.0, 2.0))
-    assert compare(one, other).notes == (f"changed, though not compared number by number: {', '.join(names)}",)
+    assert compare_exams(one, other).notes == (f"changed, though not compared number by number: {', '.join(names)}",)
 
 
 def test_other_ticks_are_a_change() -> None:
@@ -232,7 +232,7 @@ def test_layers_with_other_heads_are_no_rounding() -> None:
         numbers = [stated(name, ("layer", "head"), [[0.1], [0.1] * heads]) for name in ("sinks.first", "roles.self")]
         return holding(*numbers, twins)
 
-    found = compare(exam(2, "enc.0.1"), exam(3, "enc.0.2"))
+    found = compare_exams(exam(2, "enc.0.1"), exam(3, "enc.0.2"))
     assert found.notes == ("changed, though not compared number by number: redundancy.twin",)
     assert len(found.heads_that_are("not compared")) == 5
 
@@ -245,12 +245,12 @@ def test_more_depths_are_a_change() -> None:
 def test_other_notes_are_named() -> None:
     exam = examined()
     other = replace(exam, notes=("run without mask",))
-    assert compare(exam, other).notes == (
+    assert compare_exams(exam, other).notes == (
         "only the first notes: no gradient: the model has no loss",
         "only the second notes: run without mask",
     )
     one, other = replace(exam, notes=("a", "b")), replace(exam, notes=("b", "a"))
-    assert compare(one, other).notes == ("the same notes, in another order or number",)
+    assert compare_exams(one, other).notes == ("the same notes, in another order or number",)
 
 
 def test_names_are_gathered_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,7 +258,7 @@ def test_names_are_gathered_once(monkeypatch: pytest.MonkeyPatch) -> None:
     of = Readings.of
     monkeypatch.setattr(Readings, "of", lambda self, name: asked.append(name) or of(self, name))
     exams = [holding(*(stated(f"x.{number}", ("depth",), [0.1]) for number in range(41))) for _ in range(2)]
-    assert compare(*exams).compared == 41
+    assert compare_exams(*exams).compared == 41
     assert len(asked) < 3 * 41
 
 
@@ -270,7 +270,7 @@ def test_enormous_spreads_say_nothing_of_certainty() -> None:
 
 
 def test_json_is_plain() -> None:
-    found = compare(examined(), examined(seed=5))
+    found = compare_exams(examined(), examined(seed=5))
     data = json.loads(json.dumps(found.to_json(), allow_nan=False))
     assert data["format"] == 2 and data["compared"] == found.compared == 3 * LAYERS * HEADS + 3 * (LAYERS + 1)
     assert len(data["changes"]) == len(found.changes) and data["changes"][0].keys() == {

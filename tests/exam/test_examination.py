@@ -16,11 +16,11 @@ from torch import Tensor
 from attnworks.cli import examine_display
 from attnworks.cli.examine_display import show
 from attnworks.core.errors import UnknownNameError, UsageError
-from attnworks.exam.examination import Examination, Finding, Pin
+from attnworks.core.places import Kind, Slot
+from attnworks.exam.examination import ExamFinding, Examination, Pin
 from attnworks.exam.findings import find
 from attnworks.exam.reading import Reading, Readings, TextTable, reading_table
 from attnworks.exam.statistics import Moments
-from attnworks.traces.layer import Kind, Slot
 
 LAYERS, HEADS, SENTENCES, OFFSETS = 3, 5, 17, 7
 ROLES = ("previous", "next", "self", "first", "delimiter", "syntactic", "rare", "uniform", "induction", "duplicate")
@@ -121,7 +121,7 @@ def test_json_is_plain_and_complete() -> None:
     exam = examined("encoder", "decoder", "cross")
     data = json.loads(json.dumps(exam.to_json(), allow_nan=False))
     assert data.keys() == {"format", "model", "corpus", "readings", "findings", "notes"}
-    assert data["format"] == 2 and data["model"] == exam.model and data["notes"] == list(exam.notes)
+    assert data["format"] == 3 and data["model"] == exam.model and data["notes"] == list(exam.notes)
     assert set(data["readings"]) == set(exam.readings)
     entropy = data["readings"]["saturation.entropy@cross"]
     assert entropy["axes"] == ["layer", "head"] and entropy["kind"] == "cross" and entropy["source"] == "S0.14"
@@ -210,7 +210,7 @@ def test_every_kind_of_reading_makes_a_table(name: str) -> None:
 
 
 def test_findings_are_plain_data() -> None:
-    finding = Finding("head 3.7 is saturated", 0.5, ("saturation.jacobian",), ("enc.3.7",), "Health")
+    finding = ExamFinding("head 3.7 is saturated", 0.5, ("saturation.jacobian",), ("enc.3.7",), "Health")
     plain = json.loads(json.dumps(finding.to_json()))
     assert plain["heads"] == ["enc.3.7"] and plain["group"] == "Health"
 
@@ -240,8 +240,8 @@ def test_the_summary_fits_the_width(kinds: tuple[Kind, ...], width: int) -> None
 
 def test_findings_stand_under_the_headings_of_their_groups() -> None:
     found = (
-        *(Finding(f"about heads {n}", 0.5, (), (), "What heads do") for n in range(6)),
-        Finding("thin", 0.9, (), (), "Health"),
+        *(ExamFinding(f"about heads {n}", 0.5, (), (), "What heads do") for n in range(6)),
+        ExamFinding("thin", 0.9, (), (), "Health"),
     )
     text = screen(Examination({}, {}, Readings([]), found))
     lines = [line.strip(" •") for line in text[text.index("Findings") :].splitlines()]

@@ -14,10 +14,10 @@ from scipy.stats import t
 from attnworks.api import examine
 from attnworks.cli import main
 from attnworks.exam.examination import Examination
-from attnworks.exam.measure import Setting
+from attnworks.exam.measure import MeasureContext
 from attnworks.exam.measures.labels import FEWEST_SENTENCES, LEAST_GAIN, RELIABLE_SENTENCES
-from attnworks.exam.measures.structure import LONGEST, RELIABLE
-from attnworks.page.contents import Exam, page_contents
+from attnworks.exam.measures.structure import FIT_MAX_TOKENS, MIN_RELIABLE_SENTENCES
+from attnworks.page.contents import PageExam, page_contents
 from tests.exam_helpers import LINES, tiny_folder, tiny_tokenizer, write_lines
 from tests.tiny_models import TINY
 
@@ -74,7 +74,7 @@ def test_long_texts_are_left_out_of_forms(model: Any) -> None:
         "structured forms are unreliable: they come from 1 of 13 texts, of which 12 are longer than 64 tokens; "
         "cut texts with --max-tokens 64"
     ]
-    enough = examined(model, [*many(RELIABLE), LONG], "structure")
+    enough = examined(model, [*many(MIN_RELIABLE_SENTENCES), LONG], "structure")
     assert about(enough, "structured forms") == [
         "structured forms come from 8 of 9 texts, of which 1 is longer than 64 tokens; "
         "cut texts with --max-tokens 64 to use more"
@@ -84,7 +84,7 @@ def test_long_texts_are_left_out_of_forms(model: Any) -> None:
 def test_forms_of_few_sentences(model: Any) -> None:
     few = examined(model, many(2), "structure")
     assert about(few, "forms") == ["structured forms are unreliable: they come from 2 sentences; examine 8 or more"]
-    assert not about(examined(model, many(RELIABLE), "structure"), "forms")
+    assert not about(examined(model, many(MIN_RELIABLE_SENTENCES), "structure"), "forms")
 
 
 def test_no_text_is_short_enough(model: Any) -> None:
@@ -96,8 +96,8 @@ def test_no_text_is_short_enough(model: Any) -> None:
 
 def test_long_texts_do_not_thin_out_the_short_ones() -> None:
     """The draw is among the texts that can be used, not among all."""
-    assert Setting(9, sentences=5).up_to(LONGEST) == 5, "where lengths are not known, all count"
-    assert Setting(99, sentences=3, lengths=(64, 65, 1)).up_to(LONGEST) == 2
+    assert MeasureContext(9, sentences=5).up_to(FIT_MAX_TOKENS) == 5, "where lengths are not known, all count"
+    assert MeasureContext(99, sentences=3, lengths=(64, 65, 1)).up_to(FIT_MAX_TOKENS) == 2
 
 
 def test_it_is_in_the_summary_and_on_the_page(model: Any, tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_it_is_in_the_summary_and_on_the_page(model: Any, tmp_path: Path) -> Non
     assert said.exit_code == 0, said.output
     words = " ".join(said.output.split())
     assert "role labels are unreliable: they come from 8 sentences; examine 30 or more" in words
-    page = page_contents([Exam(examined(model, many(2), "roles"), "two")]).page
+    page = page_contents([PageExam(examined(model, many(2), "roles"), "two")]).page
     (exam,) = page["exams"]
     assert any(note.startswith("no role labels: 2 sentences are too few") for note in exam["notes"])
     assert not [name for name in exam["readings"] if name.startswith("roles.label")]

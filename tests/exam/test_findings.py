@@ -13,12 +13,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnworks.exam.examination import Examination, Finding
-from attnworks.exam.findings import FINDERS, find
-from attnworks.exam.head_findings import FORMS
-from attnworks.exam.measures.structure import BASELINES, FAMILIES
-from attnworks.exam.reading import Reading, Readings, number
-from attnworks.traces.layer import Kind
+from attnworks.core.display import format_number
+from attnworks.core.places import Kind
+from attnworks.exam.examination import ExamFinding, Examination
+from attnworks.exam.findings import FINDERS, FORM_NAMES, find
+from attnworks.exam.measures.structure import BASELINES, FAMILY_DESCRIPTIONS
+from attnworks.exam.reading import Reading, Readings
 from tests.exam.test_examination import examined, screen, stated
 
 NAN = math.nan
@@ -57,7 +57,8 @@ def test_tokens_that_became_alike() -> None:
         return text.partition(":")[0].removeprefix("tokens are nearly the same ")
 
     assert said(by_depth("rank.cosine", [0.1, 0.5, 0.95, 0.97])) == [
-        "tokens are nearly the same after layers 1-2: attention can hardly tell them apart there (mean cosine 0.970)"
+        "tokens are nearly the same after layers 1-2: attention can hardly distinguish them there, "
+        "check skip connections and norms (mean cosine 0.970)"
     ]
     assert places(0.1, 0.5, 0.95) == "after layer 1"
     assert places(0.95, 0.5) == "at the embeddings"
@@ -69,7 +70,7 @@ def test_tokens_that_became_alike() -> None:
 def test_a_falling_residual() -> None:
     (text,) = said(by_depth("rank.residual", [0.8, 0.5, 0.2]))
     assert text == (
-        "tokens become alike with depth: later layers can hardly tell them apart, check skip connections and norms "
+        "tokens become alike with depth: later layers can hardly distinguish them, check skip connections and norms "
         "(0.800 of the stream differs at depth 0, 0.200 at depth 2)"
     )
     (text,) = said(by_depth("rank.residual", [0.8, 0.5, 0.7]))
@@ -94,23 +95,26 @@ def test_short_paths_that_carry_most() -> None:
     def path(*share: float) -> list[str]:
         return said(stated("paths.share", ("length",), [list(share)]))
 
-    few = "most of the output passes few attention layers: they hardly build on one another"
+    few = "most of the output passes few attention layers: they hardly build on one another, so fewer may be enough"
     assert path(0.5, 0.3, 0.2) == [f"{few} (80 % through at most 1 of 2)"]
     assert path(0.9, 0.1) == [f"{few} (90 % through at most 0 of 1)"]
     assert path(0.1, 0.2, 0.7) == [
-        "much of the output passes many attention layers: they build on one another (100 % through at most 2 of 2)"
+        "much of the output passes many attention layers: they build on one another, so keep all of them "
+        "(100 % through at most 2 of 2)"
     ]
     assert path(1.5, -0.7, 0.2) == [
-        "some paths work against the others: those through 1 attention layer take away 70 % of the output"
+        "some paths work against the others: measure ablation to see which heads can be removed "
+        "(those through 1 attention layer subtract 70 % of the output)"
     ]
     assert path(0.6, 0.4, -1e-8) == path(0.6, 0.4, -0.009) == [f"{few} (100 % through at most 1 of 2)"]
-    assert "2 attention layers take away 2 % of the output" in path(0.6, 0.42, -0.02)[0]
+    assert "2 attention layers subtract 2 % of the output" in path(0.6, 0.42, -0.02)[0]
     assert path(1.0) == path(NAN, NAN) == []
 
 
 def test_bounds() -> None:
     assert said(stated("bounds.ratio", ("layer",), [30.0, 3.0, NAN])) == [
-        "the diameter bound nearly tells how far apart tokens stay in layer 1 (3.00 times what was measured)"
+        "the weights of layer 1 limit how far apart tokens stay: only larger ones would allow more "
+        "(the diameter bound is 3.00 times what was measured)"
     ]
     assert "too loose" in said(stated("bounds.ratio", ("layer",), [30.0, 300.0]))[0]
 
@@ -169,7 +173,7 @@ def test_the_first_token_is_told_of_once_and_counted_as_in_the_grid() -> None:
     assert said(first)[0].startswith("2 heads attend to the first token")
     (text,) = said(first, by_head("sinks.first", [[0.6, 0.4, 0.1]]))
     assert text.startswith("2 heads attend to the first token") and text.endswith(
-        "; 1 of 3 heads give it more than half"
+        "; 1 of 3 heads gives it more than half"
     )
 
 
@@ -197,12 +201,12 @@ def test_counts_are_those_of_the_legend(encoder: list[Any], decoder: list[Any], 
 def test_saturation_is_no_spreading() -> None:
     jacobian = by_head("saturation.jacobian", [[0.003, 0.02, 0.01]])
     assert said(jacobian, by_head("saturation.max_weight", [[0.99, 0.95, 0.02]])) == [
-        "2 heads are saturated: each query attends to almost one key, so little gradient reaches their scores "
-        "(0.0 most, mean Jacobian norm 0.003)"
+        "2 heads are saturated: each query attends to almost one key, so little gradient reaches their scores; "
+        "to train further, scale their queries down (0.0 most, mean Jacobian norm 0.003)"
     ]
     assert said(jacobian, by_head("saturation.max_weight", [[0.99, 0.5, 0.02]])) == [
-        "head 0.0 is saturated: each query attends to almost one key, so little gradient reaches its scores "
-        "(mean Jacobian norm 0.003)"
+        "head 0.0 is saturated: each query attends to almost one key, so little gradient reaches its scores; "
+        "to train further, scale its queries down (mean Jacobian norm 0.003)"
     ]
     assert said(jacobian) == []
 
@@ -217,10 +221,10 @@ def test_heads_that_see_the_same() -> None:
 
     assert said(distances()) == []
     assert said(distances((0, 2))) == [
-        "heads 1.0 and 1.2 attend to the same keys: one of them may be enough, try reshape prune (distance 0.020)"
+        "heads 1.0 and 1.2 attend to the same keys: one of them may be enough; try reshape prune (distance 0.020)"
     ]
-    assert said(distances((0, 2), (0, 1)))[0].endswith("; so does one more pair")
-    assert said(distances((1, 2), (0, 1), (0, 2)))[0].endswith("; so do 2 more pairs")
+    assert said(distances((0, 2), (0, 1)))[0].endswith("(distance 0.020; 1 more pair)")
+    assert said(distances((1, 2), (0, 1), (0, 2)))[0].endswith("(distance 0.020; 2 more pairs)")
     (finding,) = find(Readings([distances((0, 2), (0, 1))]))
     assert finding.heads == ("enc.1.0", "enc.1.2", "enc.1.1")
 
@@ -229,8 +233,8 @@ def test_structured_forms() -> None:
     forms = by_head("structure.form", [["column", "none"], ["columns", "column"]])
     explained = by_head("structure.explained", [[0.625, 0.9], [0.75, 0.5]])
     assert said(forms, explained) == [
-        "3 of 4 heads have a structured form, which explains at least half and is worth the length of its description "
-        "(2 one column, 1 blocks of columns): blocks of columns explains 75 % of 1.0; try reshape project"
+        "3 of 4 heads have a structured form, which explains at least half of their attention: try reshape project "
+        "(2 one column, 1 blocks of columns; blocks of columns explains 75 % of 1.0)"
     ]
     (finding,) = find(Readings([forms, explained]))
     assert finding.heads == ("enc.1.0", "enc.0.0", "enc.1.1")
@@ -246,9 +250,9 @@ def test_cross_attention_cannot_be_projected() -> None:
 
 def test_forms_are_called_as_on_the_page() -> None:
     page = (Path(__file__).parents[2] / "web/src/views/roles.ts").read_text()
-    for form, name in FORMS.items():
+    for form, name in FORM_NAMES.items():
         assert f'  {form}: "{name}",' in page, form
-    assert {*FORMS} == {*FAMILIES} - {*BASELINES}
+    assert {*FORM_NAMES} == {*FAMILY_DESCRIPTIONS} - {*BASELINES}
 
 
 def test_heads_that_can_go_do_harm_or_matter() -> None:
@@ -375,7 +379,7 @@ def test_odd_numbers_never_break_it(heads: dict[Any, Any], depths: dict[Any, Any
     readings = [by_head(name, rows, kind) for (name, kind), rows in heads.items()]
     readings += [by_depth(name, rows, kind) for (name, kind), rows in depths.items()]
     for finding in find(Readings(readings)):
-        assert isinstance(finding, Finding) and "nan" not in finding.text and "inf" not in finding.text
+        assert isinstance(finding, ExamFinding) and "nan" not in finding.text and "inf" not in finding.text
         assert finding.text and "\n" not in finding.text and set(finding.readings)
 
 
@@ -390,7 +394,7 @@ def test_every_finder_is_in_one_group() -> None:
      (3e7, "3.0e+07"), (NAN, "-"), (math.inf, "inf")],
 )  # fmt: skip
 def test_numbers_for_people(value: float, text: str) -> None:
-    assert number(value) == text
+    assert format_number(value) == text
 
 
 @pytest.mark.parametrize(

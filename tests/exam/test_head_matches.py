@@ -15,26 +15,26 @@ from click.testing import CliRunner
 import attnworks
 from attnworks.cli.examine import examine
 from attnworks.core.errors import FolderError
-from attnworks.core.sealed import read_sealed, seal, sha256
-from attnworks.exam.compare import Change, Comparison, compare
+from attnworks.core.folders import read_sealed, seal, sha256
+from attnworks.exam.compare import Comparison, NumberChange, compare_exams
 from attnworks.exam.examination import Examination
-from attnworks.exam.folder import EXAM, MANIFEST, read_exam, write_exam
+from attnworks.exam.folder import EXAM_FILE, EXAM_MANIFEST_FILE, read_exam, write_exam
 from attnworks.exam.head_matches import Match
 from attnworks.reshape.contract import Reshape
 from attnworks.reshape.growth.grow import Grow
-from attnworks.reshape.history import Place, undo, write_outcome
+from attnworks.reshape.history import ModelFolder, undo, write_outcome
 from attnworks.reshape.pruning.prune import Prune
 from attnworks.reshape.receipt import Receipt
-from attnworks.reshape.run import Care, carry_out
+from attnworks.reshape.run import ReshapeSettings, run_reshape
 from attnworks.reshape.swapping.swap import Swap
 from attnworks.text.passages import from_texts
-from attnworks.traces.subject import open_examinee
+from attnworks.traces.subject import open_subject
 from tests.exam.test_compare import holding
 from tests.exam.test_examination import stated
 from tests.exam_helpers import LINES, tiny_folder
 from tests.page.page_helpers import Seen
 from tests.reshape.growth.growth_helpers import growing_model, growing_texts
-from tests.reshape.reshape_helpers import SENTENCES, WORDS, examinee_of, texts
+from tests.reshape.reshape_helpers import SENTENCES, WORDS, subject_of, texts
 
 MEASURES = ["saturation", "sinks", "roles"]
 
@@ -42,7 +42,7 @@ MEASURES = ["saturation", "sinks", "roles"]
 @pytest.fixture(autouse=True, scope="module")
 def short_translations() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("attnworks.traces.own.longest_target", lambda _: 5)
+        patch.setattr("attnworks.traces.own.max_target_tokens", lambda _: 5)
         yield
 
 
@@ -75,7 +75,7 @@ CUT = pruned([[0.2, 0.9], [0.5, 0.6]], {"enc.0": 4}, enc_0=[1, 3])
 
 
 def test_heads_are_compared_with_what_they_were() -> None:
-    found = compare(FULL, CUT)
+    found = compare_exams(FULL, CUT)
     assert states(found) == {"compared": 4, "cut": 2} and found.compared == 4
     assert changed(found) == [("enc.0.3", "enc.0.1", 0.5)]
     assert [match.before for match in found.heads_that_are("cut")] == ["enc.0.0", "enc.0.2"]
@@ -84,7 +84,7 @@ def test_heads_are_compared_with_what_they_were() -> None:
 
 
 def test_the_other_way_around() -> None:
-    found = compare(CUT, FULL)
+    found = compare_exams(CUT, FULL)
     assert changed(found) == [("enc.0.1", "enc.0.3", -0.5)]
     assert [(match.before, match.after) for match in found.heads_that_are("cut")] == [
         (None, "enc.0.0"),
@@ -94,7 +94,7 @@ def test_the_other_way_around() -> None:
 
 def test_two_models_pruned_from_one() -> None:
     other = pruned([[0.1, 0.25], [0.5, 0.6]], {"enc.0": 4}, enc_0=[0, 1])
-    found = compare(CUT, other)
+    found = compare_exams(CUT, other)
     assert changed(found) == [("enc.0.0", "enc.0.1", 0.05)]
     assert [tuple(match) for match in found.heads if match.state == "cut"] == [
         ("enc.0.3", "enc.0.1", None, "cut", None),
@@ -105,12 +105,12 @@ def test_two_models_pruned_from_one() -> None:
 
 def test_other_originals_are_named() -> None:
     lineage = {**CUT.model["lineage"], "original": "another"}
-    found = compare(CUT, exam_of([[0.2, 0.9], [0.5, 0.6]], lineage))
+    found = compare_exams(CUT, exam_of([[0.2, 0.9], [0.5, 0.6]], lineage))
     assert states(found) == {"compared": 4} and any("from different weights" in note for note in found.notes)
 
 
 def test_as_many_heads_that_are_others_are_not_compared_by_number() -> None:
-    found = compare(exam_of([[0.2, 0.9], [0.5, 0.6]]), CUT)
+    found = compare_exams(exam_of([[0.2, 0.9], [0.5, 0.6]]), CUT)
     assert states(found) == {"compared": 2, "not compared": 4} and found.compared == 2
     (why,) = {match.why for match in found.heads_that_are("not compared")}
     assert why == "2 heads against 4 before any were cut or added, as of different models"
@@ -120,19 +120,19 @@ def test_new_heads() -> None:
     grown = exam_of([[0.1, 0.2, 0.7], [0.5, 0.6]], {"counts": {"enc.0": 2}, "heads": {
         "enc.0": ["enc.0.0", "enc.0.1", "enc.0.2+aa"]}})  # fmt: skip
     before = exam_of([[0.1, 0.2], [0.5, 0.6]])
-    assert compare(before, grown).heads[2] == Match("enc.0.2+aa", None, "enc.0.2", "new")
-    assert compare(grown, before).heads[2] == Match("enc.0.2+aa", "enc.0.2", None, "new")
+    assert compare_exams(before, grown).heads[2] == Match("enc.0.2+aa", None, "enc.0.2", "new")
+    assert compare_exams(grown, before).heads[2] == Match("enc.0.2+aa", "enc.0.2", None, "new")
     less = exam_of([[0.2, 0.8], [0.5, 0.6]], {"counts": {"enc.0": 2}, "heads": {"enc.0": ["enc.0.1", "enc.0.2+aa"]}})
-    assert changed(compare(grown, less)) == [("enc.0.2", "enc.0.1", 0.1)]
+    assert changed(compare_exams(grown, less)) == [("enc.0.2", "enc.0.1", 0.1)]
 
 
 def test_one_model_on_two_texts() -> None:
     """Heads that changed without a receipt can be compared where both examinations are of the same model."""
     exam = exam_of([[0.1, 0.2]], {"unrecorded": ["enc.0"]})
-    assert compare(exam, exam).nothing_changed and compare(CUT, CUT).nothing_changed
-    assert [match.head for match in compare(exam, exam).heads] == ["enc.0.0", "enc.0.1"]
-    assert [match.head for match in compare(CUT, CUT).heads[:2]] == ["enc.0.1", "enc.0.3"], "their first names"
-    found = compare(exam, exam_of([[0.1, 0.2]]))
+    assert compare_exams(exam, exam).nothing_changed and compare_exams(CUT, CUT).nothing_changed
+    assert [match.head for match in compare_exams(exam, exam).heads] == ["enc.0.0", "enc.0.1"]
+    assert [match.head for match in compare_exams(CUT, CUT).heads[:2]] == ["enc.0.1", "enc.0.3"], "their first names"
+    found = compare_exams(exam, exam_of([[0.1, 0.2]]))
     assert states(found) == {"not compared": 4}
     assert {match.why for match in found.heads} == {
         "in the first model heads also changed without a receipt, as growth during training does it"
@@ -146,11 +146,11 @@ def test_roles_are_counted_where_they_were_compared() -> None:
 
     before = labelled(exam_of([[0.1, 0.2, 0.3]]), [["first", "rare", "next"]])
     after = labelled(pruned([[0.3]], {"enc.0": 3}, enc_0=[2]), [["self"]])
-    found = compare(before, after)
+    found = compare_exams(before, after)
     assert found.roles_compared == 1 and [tuple(role) for role in found.roles] == [
         ("enc.0.2", "enc.0.0", "next", "self")
     ]
-    unmatched = compare(before, labelled(exam_of([[0.3]]), [["self"]]))
+    unmatched = compare_exams(before, labelled(exam_of([[0.3]]), [["self"]]))
     assert unmatched.roles_compared == 0 and not unmatched.roles
     assert unmatched.to_json()["heads"]["not_compared"] == 4
 
@@ -159,8 +159,8 @@ def test_roles_are_counted_where_they_were_compared() -> None:
 
 
 def reshape_folder(reshape: Reshape, source: Path, out: Path) -> Receipt:
-    model, receipt = carry_out(reshape, open_examinee(str(source)), texts(from_texts(LINES * 2)[0]))
-    write_outcome(model, receipt, Place.of(str(source)), out)
+    model, receipt = run_reshape(reshape, open_subject(str(source)), texts(from_texts(LINES * 2)[0]))
+    write_outcome(model, receipt, ModelFolder.of(str(source)), out)
     return receipt
 
 
@@ -191,7 +191,7 @@ def test_an_examination_knows_where_heads_come_from(family: Family) -> None:
     assert [done.split()[0] for done in twice["reshapes"]] == ["prune", "swap", "prune"]
 
 
-def all_rounding(changes: Iterable[Change], tolerance: float) -> bool:
+def all_rounding(changes: Iterable[NumberChange], tolerance: float) -> bool:
     """Whether these are last bits: another number of heads may take another matrix kernel."""
     return all(
         math.isclose(change.before, change.after, rel_tol=tolerance, abs_tol=tolerance / 10) for change in changes
@@ -212,7 +212,7 @@ def test_a_layer_that_reads_the_same_attends_as_before(
     family: Family, before: str, after: str, expected: dict[str, int]
 ) -> None:
     """The first layer reads the embeddings, which no cut changes: what is left of it has the numbers it had."""
-    found = compare(family.exams[before], family.exams[after])
+    found = compare_exams(family.exams[before], family.exams[after])
     assert states(found) == expected and found.compared > 0
     same = [change for change in found.changes if change.where.startswith("enc.0")]
     assert all_rounding(same, 1e-5)
@@ -238,12 +238,12 @@ def test_undoing_brings_names_back(family: Family, tmp_path: Path) -> None:
 def test_a_lineage_is_kept_in_the_folder_and_checked(family: Family, tmp_path: Path) -> None:
     folder = write_exam(family.exams["twice"], tmp_path / "exam")
     assert read_exam(folder).model == family.exams["twice"].model
-    outline = read_sealed(folder / EXAM)
+    outline = read_sealed(folder / EXAM_FILE)
     outline["model"]["lineage"]["heads"]["enc.0"] = ["enc.0.1", "enc.0.2"]
     text = seal({key: value for key, value in outline.items() if key != "sha256"})
-    (folder / EXAM).write_bytes(text)
-    manifest = {key: value for key, value in read_sealed(folder / MANIFEST).items() if key != "sha256"}
-    (folder / MANIFEST).write_bytes(seal({**manifest, "exam_sha256": sha256(text)}))
+    (folder / EXAM_FILE).write_bytes(text)
+    manifest = {key: value for key, value in read_sealed(folder / EXAM_MANIFEST_FILE).items() if key != "sha256"}
+    (folder / EXAM_MANIFEST_FILE).write_bytes(seal({**manifest, "exam_sha256": sha256(text)}))
     with pytest.raises(FolderError, match="the lineage of heads"):
         read_exam(folder)
 
@@ -251,23 +251,25 @@ def test_a_lineage_is_kept_in_the_folder_and_checked(family: Family, tmp_path: P
 def test_models_in_memory_are_matched_by_their_receipts() -> None:
     """Grown by a head, then cut; without receipts it is said that nothing tells which head became which."""
     model = growing_model(torch.float64)
-    grown, first = carry_out(Grow(where="enc.0:heads=1", by="zero"), examinee_of(model), growing_texts(), Care())
+    grown, first = run_reshape(
+        Grow(where="enc.0:heads=1", by="zero"), subject_of(model), growing_texts(), ReshapeSettings()
+    )
     assert first.heads["enc.0"].after == (0, 1, None)
-    cut, second = carry_out(Prune(heads="enc.0.0"), examinee_of(grown), texts())
+    cut, second = run_reshape(Prune(heads="enc.0.0"), subject_of(grown), texts())
 
     def exam(of: Any, *receipts: Receipt) -> Examination:
         return attnworks.examine(of, WORDS, SENTENCES[:5], measures=MEASURES, pin=(), receipts=receipts)
 
     whole, wider, last = exam(model), exam(grown, first), exam(cut, first, second)
-    own = [match for match in compare(whole, wider).heads if match.head.startswith("enc.0")]
+    own = [match for match in compare_exams(whole, wider).heads if match.head.startswith("enc.0")]
     assert [(match.before, match.after, match.state) for match in own] == [
         ("enc.0.0", "enc.0.0", "compared"), ("enc.0.1", "enc.0.1", "compared"), (None, "enc.0.2", "new"),
     ]  # fmt: skip
-    own = [match for match in compare(wider, last).heads if match.head.startswith("enc.0")]
+    own = [match for match in compare_exams(wider, last).heads if match.head.startswith("enc.0")]
     assert [(match.before, match.after) for match in own] == [
         ("enc.0.0", None), ("enc.0.1", "enc.0.0"), ("enc.0.2", "enc.0.1"),
     ]  # fmt: skip
-    same = [change for change in compare(wider, last).changes if change.where.startswith("enc.0.")]
+    same = [change for change in compare_exams(wider, last).changes if change.where.startswith("enc.0.")]
     assert all_rounding(same, 1e-12)
-    (why,) = {match.why for match in compare(whole, exam(grown)).heads if match.state == "not compared"}
+    (why,) = {match.why for match in compare_exams(whole, exam(grown)).heads if match.state == "not compared"}
     assert why == "2 heads against 3, and no receipt says which head became which"

@@ -9,15 +9,16 @@ import pytest
 
 from attnworks.core.errors import AttnworksError, UsageError
 from attnworks.exam.lineage import HeadMap, Lineage, lineage_of, read_lineage
-from attnworks.reshape.receipt import Change, Healing, Losses, Receipt
+from attnworks.reshape.receipt import BeforeAfter, HealReport, Losses, Receipt
 
 
 def receipt(step: int, **heads: tuple[int, tuple[int | None, ...]]) -> Receipt:
     """The receipt of a reshape; enc_0=(4, (1, 3)) keeps heads 1 and 3 of four."""
     return Receipt(
         reshape="prune", asked={"heads": "some"}, text={}, objective="mlm", done={},
-        healing=Healing(steps=0, rate=0.1, tokens=64, seed=0), parameters=Change(before=9, after=8),
-        flops=Change(before=9, after=8), length=9, loss=Losses(before=1.0, predicted=1.0, after=1.0), seconds=1.0,
+        healing=HealReport(steps=0, learning_rate=0.1, batch_tokens=64, seed=0),
+        parameters=BeforeAfter(before=9, after=8),
+        flops=BeforeAfter(before=9, after=8), length=9, loss=Losses(before=1.0, predicted=1.0, after=1.0), seconds=1.0,
         numbers=("float32", "cpu"), fingerprint=(f"{step}" * 16, f"{step + 1}" * 16), version="0",
         heads={slot.replace("_", "."): HeadMap(before=n, after=after) for slot, (n, after) in heads.items()},
     )  # fmt: skip

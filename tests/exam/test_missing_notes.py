@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from attnworks.api import examine
+from attnworks.core.places import Slot
 from attnworks.reshape.surgery import with_mechanisms
 from tests.exam_helpers import LINES, tiny_folder, tiny_tokenizer
 from tests.tiny_models import TINY
@@ -62,11 +63,13 @@ def test_scores_whose_range_is_too_large() -> None:
 
 
 def test_heads_of_another_mechanism() -> None:
-    model = with_mechanisms(TINY["bert"].build(dtype=torch.float32), {"enc.1": ["dense", "structured", "dense"]})
+    model = with_mechanisms(
+        TINY["bert"].build(dtype=torch.float32), {Slot.parse("enc.1"): ["dense", "structured", "dense"]}
+    )
     assert notes_of("bert", "bounds", model=model) == [
         "bounds was not computed in enc.1: the weights of 1 of its 3 heads are no softmax of scaled dot products"
     ]
-    whole = with_mechanisms(model, {"enc.1": ["structured"] * 3})
+    whole = with_mechanisms(model, {Slot.parse("enc.1"): ["structured"] * 3})
     assert notes_of("bert", "saturation", model=whole) == [
         "saturation.score_range was not computed in enc.1: its heads have no scores, because their weights are not a "
         "softmax",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import pytest
@@ -11,14 +12,13 @@ from torch import Tensor, nn
 from attnworks.api import examine
 from attnworks.core.errors import UnknownNameError, UsageError
 from attnworks.core.team import Team
-from attnworks.exam.examiner import Request
+from attnworks.exam.examiner import ExamSettings, run_examination
 from attnworks.exam.reading import Reading
-from attnworks.exam.run import run_examination
 from attnworks.models.build import PRESETS
-from attnworks.text.passages import Passage, Side
-from attnworks.text.readers.grammar import grammar_passages
-from attnworks.traces.subject import examinee_of
-from attnworks.training.trained import open_run
+from attnworks.text.grammar import grammar_passages
+from attnworks.text.passages import Passage, Text
+from attnworks.traces.own import OwnSubject
+from attnworks.traces.subject import wrap
 from tests.exam_helpers import LINES, TINY, tiny_run, tiny_tokenizer
 from tests.helpers import unchecked
 from tests.training.training_helpers import SMALL
@@ -43,7 +43,7 @@ def assert_same(one: Reading, other: Reading, rtol: float) -> None:
 @pytest.mark.parametrize("name", ["bert", "gpt2", "bart"])
 def test_batches_of_any_size_give_the_same_readings(name: str) -> None:
     model, tokenizer = tiny(name)
-    small, large = (examine(model, tokenizer, LINES, measures=MEASURED, tokens_per_batch=size) for size in (1, 4096))
+    small, large = (examine(model, tokenizer, LINES, measures=MEASURED, batch_tokens=size) for size in (1, 4096))
     assert list(small.readings) == list(large.readings)
     for reading in small.readings:
         assert_same(small[reading], large[reading], 1e-9)
@@ -52,8 +52,8 @@ def test_batches_of_any_size_give_the_same_readings(name: str) -> None:
 
 def test_a_run_of_attnworks_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PRESETS, "small", SMALL["small"])
-    trained = open_run(tiny_run())
-    exam = examine(trained.model, (trained.source, trained.target), grammar_passages(3), measures=["rank"], name="mine")
+    trained = OwnSubject.open(str(tiny_run()))
+    exam = examine(trained.model, trained.vocabularies, grammar_passages(3), measures=["rank"], name="mine")
     assert exam.model["name"] == "mine" and exam.model["family"] == "attnworks"
     assert exam.corpus["sentences"] == 3 and exam.corpus["written_by_the_model"] == 0
     with unchecked(), pytest.raises(UsageError, match="vocabulary"):
@@ -68,7 +68,7 @@ def test_the_embedded_corpus_by_default() -> None:
 
 def test_passages_with_syntax() -> None:
     model, tokenizer = tiny("bert")
-    passages = [Passage(Side("the cat sees it", ("the", "cat", "sees", "it"), (1, 2, -1, 2)))] * 2
+    passages = [Passage(Text("the cat sees it", ("the", "cat", "sees", "it"), (1, 2, -1, 2)))] * 2
     exam = examine(model, tokenizer, passages, measures=["roles"])
     syntactic = exam["roles.syntactic"]
     assert syntactic.count is not None and bool((syntactic.count[0] == 2).all())
@@ -121,18 +121,28 @@ def test_pins_show_the_maps() -> None:
 def test_a_team_shares_the_batches() -> None:
     """Without the others nothing can be gathered, but each batch is somebody's."""
     model, tokenizer = tiny("bert")
-    examinee = examinee_of(model, tokenizer)
-    passages = [Passage(Side(line)) for line in LINES]
+    subject = wrap(model, tokenizer)
+    passages = [Passage(Text(line)) for line in LINES]
     begun: list[int] = []
     done: list[int] = []
+
+    def begin(sentences: int, costs: Mapping[str, str]) -> None:
+        begun.append(sentences)
 
     class Alone(Team):
         def gather(self, thing: T) -> list[T]:
             return [thing]
 
     for rank in range(3):
-        request = Request(measures=["rank"], tokens_per_batch=30)
-        run_examination(examinee, passages, request, team=Alone(rank, 3), begin=begun.append, advance=done.append)
+        request = ExamSettings(measures=["rank"], batch_tokens=30)
+        run_examination(
+            subject,
+            passages,
+            request,
+            team=Alone(rank, 3),
+            begin=begin,
+            advance=done.append,
+        )
     assert sum(begun) == sum(done) == len(LINES)
 
 
@@ -140,9 +150,13 @@ def test_the_work_is_known_beforehand() -> None:
     model, tokenizer = tiny("gpt2")
     begun: list[int] = []
     done: list[int] = []
+
+    def begin(sentences: int, costs: Mapping[str, str]) -> None:
+        begun.append(sentences)
+
     run_examination(
-        examinee_of(model, tokenizer), [Passage(Side(line)) for line in LINES],
-        Request(measures=["rank", "paths", "importance", "ablation"]), begin=begun.append, advance=done.append,
+        wrap(model, tokenizer), [Passage(Text(line)) for line in LINES],
+        ExamSettings(measures=["rank", "paths", "importance", "ablation"]), begin=begin, advance=done.append,
     )  # fmt: skip
     heads = 2 * 3
     assert begun == [len(LINES) * (1 + 1 + 1 + 1 + heads)] and sum(done) == begun[0]

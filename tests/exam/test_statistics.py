@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from attnworks.core.errors import UsageError
-from attnworks.exam.measure import Declared, Placed, Sample
-from attnworks.exam.statistics import Exact, Folds, Largest, Moments
-from attnworks.traces.layer import Slot
+from attnworks.core.places import Slot
+from attnworks.exam.measure import PlacedSample, ReadingSpec, Sample
+from attnworks.exam.statistics import Accumulator, Exact, Largest, Moments
 
 SENTENCES, HEADS = 31, 3
 SLOT = Slot("encoder", 0)
@@ -143,24 +143,24 @@ def test_every_order_of_batches_gives_the_same_bits() -> None:
         assert all(map(same, all_of(first), expected))
 
 
-# Folds ---------------------------------------------------------------------------------------------------------------
+# Accumulator ----------------------------------------------------------------------------------------------------------
 
 DECLARED = (
-    Declared("a.mean", ("layer", "head"), "words", "S0.14"),
-    Declared("a.most", ("layer", "head"), "words", "S0.14", fold="largest"),
-    Declared("a.weight", ("layer", "head"), "words", "S0.14", fold="constant"),
-    Declared("a.depth", ("depth",), "words", "S0.14"),
-    Declared("a.share", ("length",), "words", "S0.14", ticks={"length": (1.0, 3.0)}),
+    ReadingSpec("a.mean", ("layer", "head"), "words", "S0.14"),
+    ReadingSpec("a.most", ("layer", "head"), "words", "S0.14", fold="largest"),
+    ReadingSpec("a.weight", ("layer", "head"), "words", "S0.14", fold="constant"),
+    ReadingSpec("a.depth", ("depth",), "words", "S0.14"),
+    ReadingSpec("a.share", ("length",), "words", "S0.14", ticks={"length": (1.0, 3.0)}),
 )
 
 
 def test_readings_come_by_layer_and_kind() -> None:
-    folds = Folds(DECLARED)
+    folds = Accumulator(DECLARED)
     for slot in (Slot("decoder", 1), Slot("decoder", 0), Slot("encoder", 0)):
-        folds.add(Placed("a.mean", slot, Sample(torch.full((2, HEADS), 10.0 + slot.layer))))
-        folds.add(Placed("a.most", slot, Sample(torch.arange(2 * HEADS).view(2, HEADS).double())))
-        folds.add(Placed("a.weight", slot, Sample(torch.full((HEADS,), 5.0))))
-    folds.add(Placed("a.share", "cross", Sample(torch.rand(2, 2))))
+        folds.add(PlacedSample("a.mean", slot, Sample(torch.full((2, HEADS), 10.0 + slot.layer))))
+        folds.add(PlacedSample("a.most", slot, Sample(torch.arange(2 * HEADS).view(2, HEADS).double())))
+        folds.add(PlacedSample("a.weight", slot, Sample(torch.full((HEADS,), 5.0))))
+    folds.add(PlacedSample("a.share", "cross", Sample(torch.rand(2, 2))))
     readings = folds.readings()
     assert set(readings) == {
         "a.mean@encoder", "a.mean@decoder", "a.most@encoder", "a.most@decoder", "a.weight@encoder", "a.weight@decoder",
@@ -178,12 +178,12 @@ def test_readings_come_by_layer_and_kind() -> None:
 
 def test_a_layer_that_gave_nothing_keeps_its_place() -> None:
     """Row l is layer l: a layer without samples has NaN, and as many heads as it has in the model."""
-    folds = Folds(DECLARED)
+    folds = Accumulator(DECLARED)
     for layer in (1, 3):
         slot = Slot("encoder", layer)
-        folds.add(Placed("a.mean", slot, Sample(torch.full((2, HEADS), 10.0 + layer))))
-        folds.add(Placed("a.most", slot, Sample(torch.full((2, HEADS), 20.0 + layer))))
-        folds.add(Placed("a.weight", slot, Sample(torch.full((HEADS,), 30.0 + layer))))
+        folds.add(PlacedSample("a.mean", slot, Sample(torch.full((2, HEADS), 10.0 + layer))))
+        folds.add(PlacedSample("a.most", slot, Sample(torch.full((2, HEADS), 20.0 + layer))))
+        folds.add(PlacedSample("a.weight", slot, Sample(torch.full((HEADS,), 30.0 + layer))))
     readings = folds.readings({Slot("encoder", layer): heads for layer, heads in enumerate((5, HEADS, 0, HEADS))})
     for name, base in (("a.mean", 10.0), ("a.most", 20.0), ("a.weight", 30.0)):
         rows = [row for row in readings[name].value if isinstance(row, Tensor)]
@@ -195,10 +195,10 @@ def test_a_layer_that_gave_nothing_keeps_its_place() -> None:
 
 def test_some_heads_at_a_time_are_all_heads() -> None:
     values, valid = torch.rand(7, 5, 2, dtype=torch.float64), torch.rand(7, 5, 1) < 0.6
-    whole, parts = Folds(DECLARED), Folds(DECLARED)
-    whole.add(Placed("a.mean", SLOT, Sample(values, valid)))
+    whole, parts = Accumulator(DECLARED), Accumulator(DECLARED)
+    whole.add(PlacedSample("a.mean", SLOT, Sample(values, valid)))
     for heads in (slice(0, 2), slice(2, 5)):
-        parts.add(Placed("a.mean", SLOT, Sample(values[:, heads], valid[:, heads])), heads=heads, of=5)
+        parts.add(PlacedSample("a.mean", SLOT, Sample(values[:, heads], valid[:, heads])), heads=heads, of=5)
     one, other = whole.readings()["a.mean"], parts.readings()["a.mean"]
     assert one.count is not None and other.count is not None and torch.equal(one.count[0], other.count[0])
     torch.testing.assert_close(one.value[0], other.value[0], rtol=1e-15, atol=0, equal_nan=True)
@@ -206,18 +206,18 @@ def test_some_heads_at_a_time_are_all_heads() -> None:
 
 def test_what_another_process_folded() -> None:
     values = torch.rand(9, HEADS, dtype=torch.float64)
-    whole, first, second = (Folds(DECLARED) for _ in range(3))
+    whole, first, second = (Accumulator(DECLARED) for _ in range(3))
     for name in ("a.mean", "a.most"):
         for folds in (whole, first):
-            folds.add(Placed(name, SLOT, Sample(values[:4])))
+            folds.add(PlacedSample(name, SLOT, Sample(values[:4])))
         for folds in (whole, second):
-            folds.add(Placed(name, SLOT, Sample(values[4:])))
-            folds.add(Placed(name, Slot("encoder", 1), Sample(values[4:])))
-    idle = Folds(DECLARED)
+            folds.add(PlacedSample(name, SLOT, Sample(values[4:])))
+            folds.add(PlacedSample(name, Slot("encoder", 1), Sample(values[4:])))
+    idle = Accumulator(DECLARED)
     idle.merge(first.state())
     idle.merge(second.state())
     first.merge(second.state())
-    first.merge(Folds(DECLARED).state())
+    first.merge(Accumulator(DECLARED).state())
     expected = whole.readings()
     for found in (first.readings(), idle.readings()):
         assert set(found) == set(expected)
@@ -231,10 +231,10 @@ def test_what_is_not_finite_names_reading_and_layer(bad: float) -> None:
     values = torch.ones(2, HEADS)
     values[1, 2] = bad
     with pytest.raises(UsageError, match=r"a\.mean at enc\.3: expected finite numbers"):
-        folds = Folds(DECLARED)
-        folds.add(Placed("a.mean", Slot("encoder", 3), Sample(values)))
-        folds.settle()
+        folds = Accumulator(DECLARED)
+        folds.add(PlacedSample("a.mean", Slot("encoder", 3), Sample(values)))
+        folds.flush()
     valid = torch.isfinite(values)
-    folds = Folds(DECLARED)
-    folds.add(Placed("a.mean", SLOT, Sample(values, valid)))
+    folds = Accumulator(DECLARED)
+    folds.add(PlacedSample("a.mean", SLOT, Sample(values, valid)))
     assert folds.readings()["a.mean"].value[0].tolist() == [1.0] * HEADS  # type: ignore[union-attr]

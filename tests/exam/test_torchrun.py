@@ -13,11 +13,10 @@ from click.testing import CliRunner
 
 from attnworks.cli import main
 from attnworks.core.team import join_team
-from attnworks.exam.examiner import Request
+from attnworks.exam.examiner import ExamSettings, run_examination
 from attnworks.exam.folder import FILES, read_exam, write_exam
-from attnworks.exam.run import run_examination
-from attnworks.text.passages import Passage, Side
-from attnworks.traces.subject import open_examinee
+from attnworks.text.passages import Passage, Text
+from attnworks.traces.subject import open_subject
 from tests.exam_helpers import LINES, tiny_folder, tiny_run, write_lines
 from tests.training.processes import in_processes, needs_fork
 
@@ -34,13 +33,13 @@ def test_several_processes_find_what_one_finds(
     name: str, processes: int, batch_tokens: int, measures: str, tmp_path: Path
 ) -> None:
     """Every process of a team ends with the folder that one process writes. Of three with one batch, two are idle."""
-    examinee = open_examinee(str(tiny_folder(name)))
-    passages = [Passage(Side(line)) for line in LINES]
-    request = Request(measures=measures.split(), tokens_per_batch=batch_tokens)
+    subject = open_subject(str(tiny_folder(name)))
+    passages = [Passage(Text(line)) for line in LINES]
+    request = ExamSettings(measures=measures.split(), batch_tokens=batch_tokens)
 
     def write(folder: Path) -> None:
         with join_team("cpu") as team:
-            write_exam(run_examination(examinee, passages, request, team=team), folder)
+            write_exam(run_examination(subject, passages, request, team=team), folder)
 
     write(tmp_path / "one")
     in_processes(processes, lambda rank: write(tmp_path / f"rank {rank}"), tmp_path / "logs")

@@ -9,6 +9,7 @@ from torch import Tensor
 
 import attnworks
 from attnworks.core.errors import UsageError
+from attnworks.core.places import Slot
 from attnworks.models import TransformerConfig
 from attnworks.models.transformer import Transformer
 from attnworks.reshape.surgery import mechanisms_of
@@ -36,7 +37,7 @@ def mixed_model() -> Transformer:
 def test_in_a_layer_with_mixed_mechanisms_only_dense_heads_have_scores() -> None:
     """Heads of layer 0 without a score of the form s q.k have none; layer 1 keeps its row."""
     model = mixed_model()
-    dense = [mechanism == "dense" for mechanism in mechanisms_of(model)["enc.0"]]
+    dense = [mechanism == "dense" for mechanism in mechanisms_of(model)[Slot.parse("enc.0")]]
     assert 0 < sum(dense) < len(dense)
     exam = attnworks.examine(model, WORDS, LINES, measures=["saturation"])
     for name in ("saturation.score_rms", "saturation.score_expected"):

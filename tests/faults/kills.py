@@ -14,12 +14,12 @@ import pytest
 import torch
 
 from attnworks.core.errors import FolderError
-from attnworks.core.sealed import LAST, pointed_at
-from attnworks.models import AttentionConfig, PureConfig, build, load, save
+from attnworks.core.folders import LAST_POINTER, read_pointer
+from attnworks.models import AttentionConfig, PureConfig, build, load_model, save_model
 from attnworks.models.build import PRESETS
+from attnworks.traces.own import OwnSubject
 from attnworks.training.run import Run
 from attnworks.training.run_folder import checkpoints
-from attnworks.training.trained import open_run
 from tests.training.processes import killed, moments_in
 from tests.training.training_helpers import SMALL, metrics_of, recipe, state_of, write_pairs
 
@@ -48,14 +48,14 @@ class Saves:
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.fill_(number)
-        save(model, self.place, overwrite=True)
+        save_model(model, self.place, overwrite=True)
 
     def save_on(self, first: int) -> None:
         for number in range(first, first + 10_000):
             self.save(number)
 
     def loaded(self) -> float:
-        model = load(self.place)
+        model = load_model(self.place)
         (number,) = {float(entry) for parameter in model.parameters() for entry in parameter.detach().flatten()}
         return number
 
@@ -94,12 +94,12 @@ def step_of(folder: Path) -> int:
     """Whatever moment it was: the folder loads and resumes, and so does what a user would open."""
     if not folder.exists():
         return 0
-    named, newest = pointed_at(folder, LAST), max(checkpoints(folder), default=0)
+    named, newest = read_pointer(folder, LAST_POINTER), max(checkpoints(folder), default=0)
     run = Run.resume(folder)
-    last = pointed_at(folder, LAST)
+    last = read_pointer(folder, LAST_POINTER)
     if last is not None:
-        load(folder)
-        open_run(folder)
+        load_model(folder)
+        OwnSubject.open(str(folder))
     assert run.progress.step == newest == (0 if last is None else int(last.name[5:]))
     assert named == last or run.remarks
     return run.progress.step

@@ -20,24 +20,24 @@ from torch import Tensor, nn
 from attnworks.cli import main
 from attnworks.cli.advise_display import in_a_sentence
 from attnworks.cli.receipt_display import receipt_shown
-from attnworks.core.sealed import with_sha256
+from attnworks.core.folders import with_sha256
 from attnworks.exam.folder import read_exam, write_exam
 from attnworks.exam.lineage import lineage_of
-from attnworks.models import AttentionConfig, PureConfig, build, load, save
-from attnworks.page.contents import Advised, Exam, page_contents
+from attnworks.models import AttentionConfig, PureConfig, build, load_model, save_model
+from attnworks.page.contents import PageAdvice, PageExam, page_contents
 from attnworks.page.inputs import read_advice, read_trace
 from attnworks.reshape.growth.grow import Grow
-from attnworks.reshape.history import Place, receipts, undo, write_outcome
+from attnworks.reshape.history import ModelFolder, receipts, undo, write_outcome
 from attnworks.reshape.pruning.prune import Prune
-from attnworks.reshape.run import carry_out
+from attnworks.reshape.run import run_reshape
 from attnworks.reshape.swapping.advice import Advice, Refused
 from attnworks.reshape.swapping.swap import Swap
-from attnworks.reshape.swapping.trials import Present, Trial
-from attnworks.reshape.texts import from_corpus
-from attnworks.traces.subject import open_examinee
+from attnworks.reshape.swapping.trials import Present, SwapTrial
+from attnworks.reshape.texts import split_corpus
+from attnworks.traces.own import OwnSubject
+from attnworks.traces.subject import open_subject
 from attnworks.training.events import Metrics
 from attnworks.training.run import Run
-from attnworks.training.trained import open_run
 from tests.browser.pages import tiny_exam
 from tests.exam_helpers import tiny_run
 from tests.page.page_helpers import made_exam
@@ -97,16 +97,16 @@ def _plain(made: Any) -> Any:
 
 def _model(home: Path) -> Material:
     attention = AttentionConfig(heads=2, d_k=3, d_v=1, mechanism=("dense", "luong-multiplicative"))
-    save(build(PureConfig(d_e=5, layers=1, attention=attention, skip=True), seed=7), home / "model")
-    return Material("model", home / "model", lambda place: (load(place).config, load(place)))
+    save_model(build(PureConfig(d_e=5, layers=1, attention=attention, skip=True), seed=7), home / "model")
+    return Material("model", home / "model", lambda place: (load_model(place).config, load_model(place)))
 
 
 def _run(home: Path) -> Material:
     shutil.copytree(tiny_run(), home / "run")
 
     def read(place: Path) -> object:
-        trained, resumed = open_run(place), Run.resume(place)
-        words = [vocabulary.tokenizer.to_str() for vocabulary in (trained.source, trained.target)]
+        trained, resumed = OwnSubject.open(str(place)), Run.resume(place)
+        words = [vocabulary.tokenizer.to_str() for vocabulary in trained.vocabularies]
         metrics = Metrics(place, after=resumed.progress.step).path.read_bytes()
         return trained.model, words, resumed.recipe, resumed.progress, state_of(resumed), metrics
 
@@ -115,7 +115,7 @@ def _run(home: Path) -> Material:
 
 def _history(home: Path) -> Material:
     """A head cut, a head added, and a layer swapped at a length: receipts with every field."""
-    given = from_corpus(f"tsv:{tiny_run().parent / 'pairs.tsv'}", pairs=50, held_out=5, seed=11)
+    given = split_corpus(f"tsv:{tiny_run().parent / 'pairs.tsv'}", pairs=50, held_out=5, seed=11)
     steps = (
         Prune(heads="dec.0.1"),
         Grow(where="enc.0:heads=1"),
@@ -124,8 +124,8 @@ def _history(home: Path) -> Material:
     place = tiny_run()
     for number, step in enumerate(steps):
         out = home / f"history {number}"
-        model, receipt = carry_out(step, open_examinee(str(place)), given)
-        write_outcome(model, receipt, Place.of(str(place)), out)
+        model, receipt = run_reshape(step, open_subject(str(place)), given)
+        write_outcome(model, receipt, ModelFolder.of(str(place)), out)
         place = out
 
     def read(place: Path) -> object:
@@ -139,14 +139,14 @@ def _history(home: Path) -> Material:
         for number, receipt in enumerate(made[0]):
             Console(file=io.StringIO()).print(receipt_shown(receipt, number))
         lineage_of(made[0], {"enc.0": 3, "dec.0": 1})
-        page_contents([Exam(made_exam(), "exam")], receipts=made[0])
+        page_contents([PageExam(made_exam(), "exam")], receipts=made[0])
 
     return Material("history", place, read, use)
 
 
 def _exam(home: Path) -> Material:
     write_exam(tiny_exam(home / "bert", "bert"), home / "exam")
-    return Material("exam", home / "exam", read_exam, lambda made: page_contents([Exam(made, "exam")]))
+    return Material("exam", home / "exam", read_exam, lambda made: page_contents([PageExam(made, "exam")]))
 
 
 def _trace(home: Path) -> Material:
@@ -156,17 +156,17 @@ def _trace(home: Path) -> Material:
     assert CliRunner().invoke(main, line).exit_code == 0
 
     def use(made: Any) -> None:
-        page_contents([Exam(made_exam(), "exam", tuple(made.sentences))])
+        page_contents([PageExam(made_exam(), "exam", tuple(made.sentences))])
 
     return Material("trace", file.parent, lambda place: read_trace(place / file.name), use)
 
 
-def advised_mix() -> Advised:
+def advised_mix() -> PageAdvice:
     """Advice with a mix to take, times with intervals, and a faster mix whose loss rose too much."""
     trials = (
-        Trial("enc.0", "window:window=4", 0.01, 0.125, 7, time_interval=(0.45, 0.55)),
-        Trial("dec.0", "window:window=4", 0.5, 0.24, 17, time_interval=(0.9, 1.1)),
-        Trial("dec.0", "linear", reason="is of no use"),
+        SwapTrial("enc.0", "window:window=4", 0.01, 0.125, 7, time_interval=(0.45, 0.55)),
+        SwapTrial("dec.0", "window:window=4", 0.5, 0.24, 17, time_interval=(0.9, 1.1)),
+        SwapTrial("dec.0", "linear", reason="is of no use"),
     )
     present = tuple(Present(slot, ("dense", "dense"), 0.25, 19) for slot in ("enc.0", "dec.0"))
     advice = Advice(
@@ -175,7 +175,7 @@ def advised_mix() -> Advised:
         time_interval=(0.7, 0.8), sentence_loss=1.5, sentence_rise=0.01, model_time_ratio=0.8,
         model_time_interval=(0.75, 0.85), model_time_least=0.7, refused=Refused(7, 2.0, 3.0), notes=("Two layers.",),
     )  # fmt: skip
-    return Advised("model", 0.02, advice, "attnworks reshape swap model --layers enc.0=window:window=4 --out FOLDER")
+    return PageAdvice("model", 0.02, advice, "attnworks reshape swap model --layers enc.0=window:window=4 --out FOLDER")
 
 
 def _advice(home: Path) -> Material:
@@ -187,6 +187,6 @@ def _advice(home: Path) -> Material:
 
     def use(made: Any) -> None:
         in_a_sentence(made.advice, made.max_error)
-        page_contents([Exam(made_exam(), "exam")], advice=made)
+        page_contents([PageExam(made_exam(), "exam")], advice=made)
 
     return Material("advice", file.parent, lambda place: read_advice(place / file.name), use)

@@ -13,14 +13,14 @@ import pytest
 
 from attnworks.core import folders
 from attnworks.core.errors import AttnworksError
-from attnworks.models import AttentionConfig, Model, PureConfig, build, load, save
-from attnworks.models.folder import CONFIG, MANIFEST, WEIGHTS
+from attnworks.models import AttentionConfig, Model, PureConfig, build, load_model, save_model
+from attnworks.models.folder import CONFIG_FILE, MANIFEST_FILE, WEIGHTS_FILE
 from tests.covering import thorough
 from tests.faults.kills import Saves, kill_saves
 from tests.faults.mutants import MUTATIONS, canonical, edit, sha256
 from tests.training.processes import killed, needs_fork
 
-NAMES = (CONFIG, MANIFEST, WEIGHTS)
+NAMES = (CONFIG_FILE, MANIFEST_FILE, WEIGHTS_FILE)
 ROUNDS = 300 if thorough else 90
 
 
@@ -38,7 +38,7 @@ def bits(model: Model) -> tuple[object, ...]:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save(original(), tmp_path_factory.mktemp("whole") / "model")
+    return save_model(original(), tmp_path_factory.mktemp("whole") / "model")
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def outcome(place: Path) -> Model | AttnworksError:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         try:
-            return load(place)
+            return load_model(place)
         except AttnworksError as error:
             assert "\n" not in str(error) and len(str(error)) < 2000
             return error
@@ -76,7 +76,7 @@ def test_changed_bytes(name: str, place: Path) -> None:
             assert bits(result) == expected, f"turn {turn}: {mutation.__name__} went unnoticed"
     assert refused > 0.85 * ROUNDS
     (place / name).write_bytes(intact)
-    assert bits(load(place)) == expected
+    assert bits(load_model(place)) == expected
 
 
 def test_two_files_changed_together(place: Path) -> None:
@@ -95,7 +95,7 @@ def test_two_files_changed_together(place: Path) -> None:
 # JSON ----------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [CONFIG, MANIFEST])
+@pytest.mark.parametrize("name", [CONFIG_FILE, MANIFEST_FILE])
 def test_edited_json(name: str, place: Path) -> None:
     chance, expected = random.Random(f"JSON of {name}"), bits(original())
     intact = (place / name).read_bytes()
@@ -109,23 +109,23 @@ def test_edited_json(name: str, place: Path) -> None:
         assert isinstance(result, AttnworksError) or bits(result) == expected
 
 
-@pytest.mark.parametrize("name", [CONFIG, MANIFEST])
+@pytest.mark.parametrize("name", [CONFIG_FILE, MANIFEST_FILE])
 def test_edited_json_with_its_hashes_made_right(name: str, place: Path) -> None:
     """A forger may describe another model, but only as a folder that fits together; else an error of ours."""
     chance, expected = random.Random(f"forged {name}"), bits(original())
-    intact = {part: (place / part).read_bytes() for part in (CONFIG, MANIFEST)}
+    intact = {part: (place / part).read_bytes() for part in (CONFIG_FILE, MANIFEST_FILE)}
     loaded = 0
     for _ in range(ROUNDS):
         parts = {part: json.loads(text) for part, text in intact.items()}
         edit(parts[name], chance)
-        config, manifest = canonical(parts[CONFIG]), parts[MANIFEST]
+        config, manifest = canonical(parts[CONFIG_FILE]), parts[MANIFEST_FILE]
         if isinstance(manifest, dict):
-            if name == CONFIG:
+            if name == CONFIG_FILE:
                 manifest["config_sha256"] = sha256(config)
             manifest.pop("sha256", None)
             manifest["sha256"] = sha256(canonical(manifest))
-        (place / CONFIG).write_bytes(config)
-        (place / MANIFEST).write_bytes(canonical(manifest))
+        (place / CONFIG_FILE).write_bytes(config)
+        (place / MANIFEST_FILE).write_bytes(canonical(manifest))
         result = outcome(place)
         if not isinstance(result, AttnworksError):
             loaded += 1
@@ -139,7 +139,7 @@ def test_edited_json_with_its_hashes_made_right(name: str, place: Path) -> None:
 def test_edited_weight_headers(place: Path) -> None:
     """Names, shapes, types and offsets changed in a header whose length is right."""
     chance, expected, refused = random.Random("headers"), bits(original()), 0
-    intact = (place / WEIGHTS).read_bytes()
+    intact = (place / WEIGHTS_FILE).read_bytes()
     end = 8 + int.from_bytes(intact[:8], "little")
     types = ["F32", "F64", "F16", "BF16", "I32", "U32", "I64", "U8", "BOOL", "F8_E4M3", "F8_E8M0", "F4", "C64", "x"]
     for turn in range(ROUNDS):
@@ -149,7 +149,7 @@ def test_edited_weight_headers(place: Path) -> None:
         else:
             header[chance.choice([name for name in header if name != "__metadata__"])]["dtype"] = chance.choice(types)
         text = json.dumps(header).encode()
-        (place / WEIGHTS).write_bytes(len(text).to_bytes(8, "little") + text + intact[end:])
+        (place / WEIGHTS_FILE).write_bytes(len(text).to_bytes(8, "little") + text + intact[end:])
         result = outcome(place)
         if isinstance(result, AttnworksError):
             refused += 1
@@ -160,8 +160,8 @@ def test_edited_weight_headers(place: Path) -> None:
 
 @pytest.mark.parametrize("length", [0, 1, 7, 8, 2**31, 2**62, 2**64 - 1])
 def test_header_lengths_that_lie(length: int, place: Path) -> None:
-    data = (place / WEIGHTS).read_bytes()
-    (place / WEIGHTS).write_bytes(length.to_bytes(8, "little") + data[8:])
+    data = (place / WEIGHTS_FILE).read_bytes()
+    (place / WEIGHTS_FILE).write_bytes(length.to_bytes(8, "little") + data[8:])
     assert isinstance(outcome(place), AttnworksError)
 
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from safetensors import SafetensorError
 
-from attnworks.core import sealed
+from attnworks.core import folders
 from attnworks.core.errors import AttnworksError, FolderError
-from attnworks.core.sealed import LAST, pointed_at
+from attnworks.core.folders import LAST_POINTER, read_pointer
 from attnworks.models.build import PRESETS
 from attnworks.training.run import Run
 from tests.training.training_helpers import SMALL, StopAfter, metrics_of, recipe, state_of, write_pairs
@@ -47,7 +47,7 @@ class FullFrom:
 PLACES: dict[str, tuple[object, str, Exception | None]] = {
     "sync": (os, "fsync", None),
     "bytes": (Path, "write_bytes", None),
-    "tensors": (sealed, "save_file", SafetensorError("Error while serializing: I/O error: No space left on device")),
+    "tensors": (folders, "save_file", SafetensorError("Error while serializing: I/O error: No space left on device")),
     "new names": (Path, "rename", None),
 }
 
@@ -89,7 +89,7 @@ def test_full_while_training(place: str, runs: Path, tmp_path: Path, monkeypatch
                 assert isinstance(raised, FolderError) and "\n" not in str(raised)
                 assert "No space left" in str(raised)
                 failures += 1
-        last = pointed_at(folder, LAST)
+        last = read_pointer(folder, LAST_POINTER)
         assert last is not None and last.name in {"step-00000003", "step-00000004"}
         assert not list(folder.glob("**/.*")), "something half-written was left"
         rest = Run.resume(folder)

@@ -14,8 +14,8 @@ import pytest
 from attnworks.core.errors import AttnworksError
 from attnworks.models.build import PRESETS
 from attnworks.text.vocabulary import Vocabulary
+from attnworks.traces.own import OwnSubject
 from attnworks.training.run import Run
-from attnworks.training.trained import open_run
 from tests.covering import thorough
 from tests.faults.mutants import MUTATIONS
 from tests.training.training_helpers import SMALL, recipe, state_of, tensor_sha256, weights_of, write_pairs
@@ -28,7 +28,7 @@ FILES = [
     "last.json",
     "best.json",
     "metrics.jsonl",
-    *(f"{CHECKPOINT}/{name}" for name in ("training.json", "optimiser.safetensors", "model.safetensors")),
+    *(f"{CHECKPOINT}/{name}" for name in ("training.json", "optimizer.safetensors", "model.safetensors")),
     *(f"{CHECKPOINT}/{name}" for name in ("config.json", "manifest.json")),
 ]
 ROUNDS = 18 if thorough else 9
@@ -86,11 +86,11 @@ def resumed(place: Path) -> tuple[object, ...] | None:
 
 def opened(place: Path) -> str | None:
     try:
-        trained = open_run(place)
+        trained = OwnSubject.open(str(place))
     except AttnworksError as error:
         assert "\n" not in str(error) and len(str(error)) < 2000
         return None
-    return tensor_sha256(weights_of(trained.model)) + trained.source.tokenizer.to_str()
+    return tensor_sha256(weights_of(trained.model)) + trained.vocabularies[0].tokenizer.to_str()
 
 
 @pytest.fixture(autouse=True)
@@ -168,7 +168,7 @@ def test_files_of_another_step(whole: Path, place: Path) -> None:
     longer = Run.resume(place, steps=6)
     longer.train()
     later = place / "checkpoints" / "step-00000006"
-    for name in ("optimiser.safetensors", "training.json", "model.safetensors", "manifest.json"):
+    for name in ("optimizer.safetensors", "training.json", "model.safetensors", "manifest.json"):
         intact = (later / name).read_bytes()
         shutil.copy(whole / CHECKPOINT / name, later / name)
         assert resumed(place) is None, name

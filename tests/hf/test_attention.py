@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attnworks.core.errors import UsageError
-from attnworks.hf.attention import offer
+from attnworks.hf.attention import register_mechanism
 from tests.covering import noted
 from tests.helpers import assert_close
 from tests.tiny_models import TINY, inputs
@@ -35,7 +35,7 @@ def test_mechanisms_that_see_everything_change_nothing(family: str) -> None:
     real = given["attention_mask"].bool() if masked else slice(None)
     for mechanism in ("dense", "window:window=40", "longformer:window=1,n_global=40", "graph"):
         with noted(mechanism):
-            name = offer(mechanism)
+            name = register_mechanism(mechanism)
             got = outputs(with_attention(model, name), given)
             assert model.config._attn_implementation == name
             assert_close(got[real], want[real])
@@ -50,14 +50,14 @@ def test_mechanisms_that_see_less_change_something(family: str) -> None:
         if family == "t5" and mechanism == "linear":
             continue  # positions are added to the scores, which linear attention does not have
         with noted(mechanism):
-            got = outputs(with_attention(model, offer(mechanism)), given)
+            got = outputs(with_attention(model, register_mechanism(mechanism)), given)
             assert got.shape == want.shape and got.isfinite().all() and (got - want).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("mechanism", ["window:window=2", "linear", "bigbird:window=2,block=2,n_global=1,n_random=1"])
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_writing_with_a_cache_is_writing_without(family: str, mechanism: str) -> None:
-    model = with_attention(TINY[family].build(), offer(mechanism))
+    model = with_attention(TINY[family].build(), register_mechanism(mechanism))
     prompt = inputs(model, padded=False)["input_ids"]
     settings = {"max_new_tokens": 9, "do_sample": False, "pad_token_id": 1, "eos_token_id": None}
     cached, again = (model.generate(prompt, use_cache=cache, **settings) for cache in (True, False))
@@ -81,7 +81,7 @@ def test_a_window_is_never_laid_across_two_sequences(family: str) -> None:
         longer["input_ids"] = torch.cat([given["input_ids"], pad], 1)
         longer["attention_mask"] = torch.cat([given["attention_mask"], torch.zeros_like(pad)], 1)
     want = outputs(model, equal)
-    model = with_attention(model, offer("window:window=0"))
+    model = with_attention(model, register_mechanism("window:window=0"))
     got = outputs(model, equal)
     assert_close(got, outputs(model, longer))
     assert (got - want).abs().max() > 1e-3
@@ -91,7 +91,7 @@ def test_a_window_is_never_laid_across_two_sequences(family: str) -> None:
 def test_what_an_implementation_would_leave_out_is_refused(option: dict[str, Any]) -> None:
     from transformers import AttentionInterface
 
-    attend = AttentionInterface()[offer("dense")]
+    attend = AttentionInterface()[register_mechanism("dense")]
     Q = torch.randn(1, 2, 7, 4)
     with pytest.raises(UsageError, match=f"dense in a model with {next(iter(option))}"):
         attend(torch.nn.Module(), Q, Q, Q, None, **option)
@@ -103,15 +103,15 @@ def test_a_mechanism_keeps_its_own_scale() -> None:
     model = TINY["bert"].build()
     given = inputs(model)
     want = outputs(model, given)
-    assert (outputs(with_attention(model, offer("luong-dot")), given) - want).abs().max() > 1e-3
+    assert (outputs(with_attention(model, register_mechanism("luong-dot")), given) - want).abs().max() > 1e-3
 
 
 def test_a_mechanism_with_parameters_is_refused() -> None:
     with pytest.raises(UsageError, match="a mechanism without parameters of its own, got linformer, which has some"):
-        offer("linformer")
+        register_mechanism("linformer")
 
 
 def test_scores_with_positions_added_are_refused_where_there_are_no_scores() -> None:
-    model = with_attention(TINY["t5"].build(), offer("linear"))
+    model = with_attention(TINY["t5"].build(), register_mechanism("linear"))
     with pytest.raises(UsageError, match="linear attention with a dense mask"):
         outputs(model, inputs(model))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from attnworks.core.notation import tolerance
-from attnworks.hf.anatomy import foreign_anatomy
+from attnworks.hf.anatomy import hf_anatomy
 from attnworks.hf.families import FAMILIES
 from attnworks.models.anatomy import BlockAnatomy, Part
 from tests.model_helpers import close, stream_errors, the
@@ -110,7 +110,7 @@ def attentions(name: str, handed: dict[nn.Module, list[Handed]]) -> list[tuple[P
     """Every attention layer of a tiny model with what was seen of it in one forward pass."""
     model = TINY[name].build()
     model.set_attn_implementation(NAME)
-    blocks = the(foreign_anatomy(model))
+    blocks = the(hf_anatomy(model))
     with reading(blocks) as calls, torch.no_grad():
         model(**inputs(model))
     found: list[tuple[Part, Seen]] = []
@@ -146,8 +146,8 @@ def test_streams_are_sums_of_their_parts(name: str, dtype: torch.dtype) -> None:
     model = shared(name) if dtype == torch.float64 else TINY[name].build(dtype=dtype)
     read = {key: T.to(dtype) if T.is_floating_point() else T for key, T in inputs(model).items()}
     with torch.no_grad():
-        errors = stream_errors(the(foreign_anatomy(model)), lambda: model(**read))
-    assert set(errors) == {(block.kind, block.layer) for block in the(foreign_anatomy(model))}
+        errors = stream_errors(the(hf_anatomy(model)), lambda: model(**read))
+    assert set(errors) == {(block.kind, block.layer) for block in the(hf_anatomy(model))}
     assert max(errors.values()) <= 10 * tolerance(dtype).atol
 
 
@@ -155,7 +155,7 @@ def test_streams_are_sums_of_their_parts(name: str, dtype: torch.dtype) -> None:
 def test_a_wrong_anatomy_shows(name: str) -> None:
     """Leaving a part out, or its norm in the wrong place, takes the stream far from the sum."""
     model = shared(name)
-    blocks = the(foreign_anatomy(model))
+    blocks = the(hf_anatomy(model))
     without_last = tuple(replace(block, parts=block.parts[:-1]) for block in blocks)
     without_first = tuple(replace(block, parts=block.parts[1:]) for block in blocks)
     other_order = tuple(replace(block, norm="post" if block.norm == "pre" else "pre") for block in blocks)
@@ -209,7 +209,7 @@ def test_heads_sum_to_the_branch(name: str, handed: dict[nn.Module, list[Handed]
     ],
 )
 def test_wiring(name: str, norm: str, parallel: bool) -> None:
-    assert {(block.norm, block.parallel) for block in the(foreign_anatomy(shared(name)))} == {(norm, parallel)}
+    assert {(block.norm, block.parallel) for block in the(hf_anatomy(shared(name)))} == {(norm, parallel)}
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_wiring(name: str, norm: str, parallel: bool) -> None:
     ],
 )
 def test_layers_and_roles(name: str, expected: dict[str, tuple[int, tuple[str, ...]]]) -> None:
-    blocks = the(foreign_anatomy(shared(name)))
+    blocks = the(hf_anatomy(shared(name)))
     for kind, (layers, roles) in expected.items():
         own = [block for block in blocks if block.kind == kind]
         assert [block.layer for block in own] == list(range(layers))
@@ -235,9 +235,9 @@ def test_layers_and_roles(name: str, expected: dict[str, tuple[int, tuple[str, .
 
 
 def test_albert_repeats_its_modules() -> None:
-    blocks = the(foreign_anatomy(shared("albert")))
+    blocks = the(hf_anatomy(shared("albert")))
     assert len({id(block.module) for block in blocks}) == 1
-    groups = the(foreign_anatomy(shared("albert-groups")))
+    groups = the(hf_anatomy(shared("albert-groups")))
     numbers = [list(dict.fromkeys(block.module for block in groups)).index(block.module) for block in groups]
     assert numbers == [0, 1] * 3 + [2, 3] * 2
 
@@ -245,7 +245,7 @@ def test_albert_repeats_its_modules() -> None:
 def test_weights_are_read_when_asked() -> None:
     """A change of the model after its anatomy was taken shows, and gradients reach the model."""
     model = TINY["gpt2"].build()
-    part = the(foreign_anatomy(model))[0].parts[0]
+    part = the(hf_anatomy(model))[0].parts[0]
     before = the(part.weights)().W_O.clone()
     with torch.no_grad():
         model.transformer.h[0].attn.c_proj.weight.mul_(2)
@@ -268,17 +268,17 @@ def test_weights_are_read_when_asked() -> None:
 )
 def test_any_head_will_do(name: str, classes: tuple[str, ...]) -> None:
     for other in classes:
-        blocks = the(foreign_anatomy(TINY[name]._replace(model=other).build()))
+        blocks = the(hf_anatomy(TINY[name]._replace(model=other).build()))
         assert len(blocks) >= LAYERS and all(the(block.parts[0].weights)().W_Q.shape[0] >= HEADS for block in blocks)
 
 
 def test_decoder_without_anything_to_look_at() -> None:
     model = TINY["bart"]._replace(model="BartForCausalLM").build()
     words = inputs(model)["input_ids"]
-    errors = stream_errors(the(foreign_anatomy(model)), lambda: model(input_ids=words, use_cache=False))
+    errors = stream_errors(the(hf_anatomy(model)), lambda: model(input_ids=words, use_cache=False))
     assert {kind for kind, _ in errors} == {"decoder"} and max(errors.values()) <= 1e-11
 
 
 def test_unknown_families_are_none() -> None:
     config = transformers.GPTJConfig(vocab_size=11, n_embd=8, n_layer=1, n_head=2, rotary_dim=2)
-    assert foreign_anatomy(transformers.GPTJModel(config)) is None
+    assert hf_anatomy(transformers.GPTJModel(config)) is None

@@ -13,14 +13,13 @@ from safetensors.torch import load_file, save_file
 
 import attnworks
 from attnworks.core.errors import AttnworksError, FolderError, UnsafeFileError, UsageError
-from attnworks.core.sealed import canonical, seal, sha256
-from attnworks.hf.folder import is_reshaped, write_foreign
-from attnworks.hf.open import open_pretrained
-from attnworks.models.folder import CONFIG, MANIFEST, WEIGHTS, fingerprint
+from attnworks.core.folders import canonical_json, seal, sha256
+from attnworks.hf.folder import is_reshaped, save_hf
+from attnworks.hf.open import open_model
+from attnworks.models.folder import CONFIG_FILE, MANIFEST_FILE, WEIGHTS_FILE, weights_fingerprint
 from attnworks.reshape.surgery import mechanisms_of, with_mechanisms
-from attnworks.text.passages import Passage, Side
-from attnworks.traces.subject import open_examinee
-from attnworks.traces.text import read_text
+from attnworks.text.passages import Passage, Text
+from attnworks.traces.subject import open_subject
 from tests.exam_helpers import LINES, tiny_tokenizer
 from tests.tiny_models import TINY, inputs, transformers
 
@@ -39,7 +38,7 @@ def reshaped(name: str, dtype: torch.dtype = torch.float32) -> Any:
 
 def written(model: Any, folder: Path) -> Path:
     folder.mkdir()
-    write_foreign(model, folder)
+    save_hf(model, folder)
     tiny_tokenizer(model.config.model_type).save_pretrained(folder)
     return folder
 
@@ -65,13 +64,13 @@ def test_every_bit_comes_back(name: str, tmp_path: Path) -> None:
     folder = written(model, tmp_path / name)
     opened = attnworks.load(folder)
     assert type(opened) is type(model) and not opened.training
-    assert is_reshaped(folder) and fingerprint(opened) == fingerprint(model)
+    assert is_reshaped(folder) and weights_fingerprint(opened) == weights_fingerprint(model)
     assert mechanisms_of(opened) == mechanisms_of(model)
     given = inputs(model)
     with torch.no_grad():
         assert torch.equal(opened(**given).logits, model(**given).logits)
     once_more = written(opened, tmp_path / "again")
-    for file in (CONFIG, WEIGHTS, MANIFEST):
+    for file in (CONFIG_FILE, WEIGHTS_FILE, MANIFEST_FILE):
         assert (once_more / file).read_bytes() == (folder / file).read_bytes(), file
 
 
@@ -86,27 +85,27 @@ def test_transformers_alone_refuses_it(name: str, tmp_path: Path) -> None:
 
 def test_types_are_kept(tmp_path: Path) -> None:
     model = reshaped("bert", torch.bfloat16)
-    assert fingerprint(attnworks.load(written(model, tmp_path / "bert"))) == fingerprint(model)
+    assert weights_fingerprint(attnworks.load(written(model, tmp_path / "bert"))) == weights_fingerprint(model)
 
 
 def test_the_type_that_is_asked_for(bert: Path) -> None:
-    opened = open_pretrained(str(bert), dtype="float64").model
+    opened = open_model(str(bert), dtype="float64").model
     assert {parameter.dtype for parameter in opened.parameters()} == {torch.float64}
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_it_reads_text(name: str, tmp_path: Path) -> None:
     folder = written(reshaped(name), tmp_path / name)
-    examinee = open_examinee(str(folder))
-    passages = [Passage(Side(line), Side(line)) for line in LINES[:3]]
-    text = read_text(examinee, passages, 100)
-    assert examinee.subject.name == name and examinee.subject.run(text.batch(0)[0]).hidden.isfinite().all()
+    subject = open_subject(str(folder))
+    passages = [Passage(Text(line), Text(line)) for line in LINES[:3]]
+    text = subject.read(passages, batch_tokens=100)
+    assert subject.name == name and subject.run(text.batch(0)[0]).hidden.isfinite().all()
 
 
 def test_a_folder_as_it_came_is_none(tmp_path: Path) -> None:
     TINY["bert"].build(dtype=torch.float32).save_pretrained(tmp_path / "bert")
     assert not is_reshaped(tmp_path / "bert") and not is_reshaped(tmp_path) and not is_reshaped(tmp_path / "nowhere")
-    (tmp_path / CONFIG).write_text("[1")
+    (tmp_path / CONFIG_FILE).write_text("[1")
     assert not is_reshaped(tmp_path)
 
 
@@ -123,13 +122,15 @@ def refused(folder: Path, error: type[Exception] = FolderError) -> str:
 
 def change_config(folder: Path, change: Callable[[dict[str, Any]], None], *, sealed: bool) -> None:
     """Change the config; with `sealed`, in the manifest too, as somebody would who knows how."""
-    config = json.loads((folder / CONFIG).read_bytes())
+    config = json.loads((folder / CONFIG_FILE).read_bytes())
     change(config)
-    (folder / CONFIG).write_bytes(canonical(config))
+    (folder / CONFIG_FILE).write_bytes(canonical_json(config))
     if sealed:
-        manifest = json.loads((folder / MANIFEST).read_bytes())
+        manifest = json.loads((folder / MANIFEST_FILE).read_bytes())
         del manifest["sha256"]
-        (folder / MANIFEST).write_bytes(seal(manifest | {"config_sha256": sha256((folder / CONFIG).read_bytes())}))
+        (folder / MANIFEST_FILE).write_bytes(
+            seal(manifest | {"config_sha256": sha256((folder / CONFIG_FILE).read_bytes())})
+        )
 
 
 def test_another_config(copied: Path) -> None:
@@ -168,28 +169,28 @@ def test_another_model_type(copied: Path) -> None:
 
 
 def test_other_weights(copied: Path) -> None:
-    tensors = load_file(copied / WEIGHTS)
+    tensors = load_file(copied / WEIGHTS_FILE)
     name = next(name for name in tensors if name.endswith("log_mix"))
-    save_file(tensors | {name: tensors[name] + 1}, copied / WEIGHTS)
+    save_file(tensors | {name: tensors[name] + 1}, copied / WEIGHTS_FILE)
     assert "model.safetensors" in refused(copied) and name in refused(copied)
-    save_file({key: tensor for key, tensor in tensors.items() if key != name}, copied / WEIGHTS)
+    save_file({key: tensor for key, tensor in tensors.items() if key != name}, copied / WEIGHTS_FILE)
     assert f"missing tensor {name!r}" in refused(copied)
-    save_file(tensors | {"more": torch.ones(2)}, copied / WEIGHTS)
+    save_file(tensors | {"more": torch.ones(2)}, copied / WEIGHTS_FILE)
     assert "extra tensor 'more'" in refused(copied)
-    (copied / WEIGHTS).write_bytes(b"nothing")
+    (copied / WEIGHTS_FILE).write_bytes(b"nothing")
     assert "model.safetensors" in refused(copied)
 
 
 def test_another_manifest(copied: Path) -> None:
-    text = (copied / MANIFEST).read_text()
-    (copied / MANIFEST).write_text(text.replace("float32", "float64", 1))
+    text = (copied / MANIFEST_FILE).read_text()
+    (copied / MANIFEST_FILE).write_text(text.replace("float32", "float64", 1))
     assert "manifest.json" in refused(copied)
-    (copied / MANIFEST).unlink()
+    (copied / MANIFEST_FILE).unlink()
     assert "manifest.json" in refused(copied)
 
 
 def test_pickles_are_not_opened(copied: Path) -> None:
-    (copied / WEIGHTS).unlink()
+    (copied / WEIGHTS_FILE).unlink()
     torch.save({}, copied / "pytorch_model.bin")
     assert "pytorch_model.bin" in refused(copied, UnsafeFileError)
 
@@ -197,13 +198,15 @@ def test_pickles_are_not_opened(copied: Path) -> None:
 def test_saving_from_python(bert: Path, tmp_path: Path) -> None:
     model = attnworks.load(bert)
     attnworks.save(model, tmp_path / "copy")
-    assert fingerprint(attnworks.load(tmp_path / "copy")) == fingerprint(model)
+    assert weights_fingerprint(attnworks.load(tmp_path / "copy")) == weights_fingerprint(model)
     with pytest.raises(FolderError, match="a place where nothing is"):
         attnworks.save(model, tmp_path / "copy")
     attnworks.save(model, tmp_path / "copy", overwrite=True)
     as_it_came = TINY["bert"].build()
     attnworks.save(as_it_came, tmp_path / "other")
-    assert fingerprint(type(as_it_came).from_pretrained(tmp_path / "other", dtype="auto")) == fingerprint(as_it_came)
+    assert weights_fingerprint(
+        type(as_it_came).from_pretrained(tmp_path / "other", dtype="auto")
+    ) == weights_fingerprint(as_it_came)
     with pytest.raises(UsageError, match="save its state_dict"):
         attnworks.save(torch.nn.Linear(2, 3), tmp_path / "none")
 

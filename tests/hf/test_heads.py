@@ -14,16 +14,17 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import attnworks
-from attnworks.attention.heads import Head
+from attnworks.attention.heads import HeadMatrices
 from attnworks.core.errors import AttnworksError, UsageError
+from attnworks.core.places import Slot
 from attnworks.hf.anatomy import HeadsIn, HeadsOut
-from attnworks.hf.heads import foreign_layers
-from attnworks.hf.subject import ForeignSubject
+from attnworks.hf.heads import hf_layers
+from attnworks.hf.subject import HFSubject
 from attnworks.models import build
 from attnworks.models.anatomy import attention_layers, heads_of
-from attnworks.models.folder import CONFIG, MANIFEST, WEIGHTS, fingerprint
+from attnworks.models.folder import CONFIG_FILE, MANIFEST_FILE, WEIGHTS_FILE, weights_fingerprint
 from attnworks.reshape.evaluate import attention_flops
-from attnworks.reshape.surgery import anatomy_of, mechanisms_of, put_heads, why_not, with_mechanisms
+from attnworks.reshape.surgery import anatomy_of, mechanisms_of, put_heads, refusal_to_grow, with_mechanisms
 from tests.exam_helpers import LINES, tiny_tokenizer
 from tests.helpers import assert_close
 from tests.model_helpers import (
@@ -51,7 +52,7 @@ BAND, WINDOW = "structured:members=-1..0/first,error=none", "window:window=2"
 Drawn = Callable[..., Tensor]
 
 
-def wider(heads: Sequence[Head], draw: Drawn, *, silent: bool) -> list[Head]:
+def wider(heads: Sequence[HeadMatrices], draw: Drawn, *, silent: bool) -> list[HeadMatrices]:
     """Keys of head 0 by 3, values of head 1 by 2, and a new head of widths 7 and 4; silent: without any effect yet."""
     first, second, *others = heads
     e, f, zero = len(first.W_Q), len(first.W_K), 0.0 if silent else 1.0
@@ -74,14 +75,14 @@ def wider(heads: Sequence[Head], draw: Drawn, *, silent: bool) -> list[Head]:
         bias(old, draw(width)) for old, width in ((first.b_Q, NEW_K), (first.b_K, NEW_K), (first.b_V, NEW_V))
     )
     W = (draw(e, NEW_K), draw(f, NEW_K), draw(f, NEW_V), zero * draw(NEW_V, e))
-    return [first, second, *others, Head(*W, b_Q, b_K, b_V)]
+    return [first, second, *others, HeadMatrices(*W, b_Q, b_K, b_V)]
 
 
-def grow(model: Any, slots: Sequence[str] | None = None, *, silent: bool = False) -> dict[str, list[Head]]:
+def grow(model: Any, slots: Sequence[Slot] | None = None, *, silent: bool = False) -> dict[Slot, list[HeadMatrices]]:
     """All layers, or some, in place; the heads that they were given."""
     generator = torch.Generator().manual_seed(5)
     dtype = next(model.parameters()).dtype
-    given: dict[str, list[Head]] = {}
+    given: dict[Slot, list[HeadMatrices]] = {}
 
     def draw(*shape: int) -> Tensor:
         return 0.4 * torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
@@ -108,7 +109,7 @@ def gradient_in(block: nn.Module, path: str) -> Tensor:
     return the(weight.grad)
 
 
-def assert_equal_heads(model: Any, slot: str, heads: Sequence[Head]) -> None:
+def assert_equal_heads(model: Any, slot: Slot, heads: Sequence[HeadMatrices]) -> None:
     for found, expected in zip(heads_of(attention_layers(anatomy_of(model))[slot]), heads, strict=True):
         for one, other in zip(found, expected, strict=True):
             assert (one is None and other is None) or torch.equal(the(one), the(other))
@@ -144,13 +145,13 @@ def test_maps_to_and_from_heads(widths: list[int], more: int, bias: bool) -> Non
 @pytest.mark.parametrize("name", PLAIN)
 def test_the_same_heads_are_the_same_model(name: str) -> None:
     model = TINY[name].build()
-    before, expected = fingerprint(model), read(model)
+    before, expected = weights_fingerprint(model), read(model)
     for slot, part in attention_layers(anatomy_of(model)).items():
-        assert why_not(model, slot) is None
+        assert refusal_to_grow(model, slot) is None
         heads = heads_of(part)
         put_heads(model, slot, heads)
         assert_equal_heads(model, slot, heads)
-    assert fingerprint(model) == before and torch.equal(read(model), expected)
+    assert weights_fingerprint(model) == before and torch.equal(read(model), expected)
 
 
 @pytest.mark.parametrize("name", PLAIN)
@@ -165,7 +166,7 @@ def test_growth_that_is_silent_at_first(name: str) -> None:
     grow(model, silent=True)
     assert_silent(read(model), expected)
     model(**inputs(model))[0].square().sum().backward()
-    for slot, part in foreign_layers(model).items():
+    for slot, part in hf_layers(model).items():
         block, at = the(part.place)
         k, (key, output) = widths[slot], (gradient_in(block, path) for path in (at.key.path, at.output))
         assert key[k : k + KEYS].any(1).all(), "W_K of the columns that are new in head 0"
@@ -173,7 +174,7 @@ def test_growth_that_is_silent_at_first(name: str) -> None:
         assert output[:, -NEW_V:].any(0).all(), "W_O of the new head"
 
 
-def by_hand(heads: Sequence[Head], X: Tensor, Z: Tensor, scale: float, added: Tensor) -> Tensor:
+def by_hand(heads: Sequence[HeadMatrices], X: Tensor, Z: Tensor, scale: float, added: Tensor) -> Tensor:
     """sum_h softmax(scale (X W_Q + b_Q)(Z W_K + b_K)^T + added_h) (Z W_V + b_V) W_O, head by head, without padding."""
 
     def linear(inputs: Tensor, W: Tensor, b: Tensor | None) -> Tensor:
@@ -189,7 +190,7 @@ def by_hand(heads: Sequence[Head], X: Tensor, Z: Tensor, scale: float, added: Te
 class Watched:
     """What the attention of a layer reads, and what its branch gives."""
 
-    def __init__(self, model: Any, slot: str) -> None:
+    def __init__(self, model: Any, slot: Slot) -> None:
         part = attention_layers(anatomy_of(model))[slot]
         hooks = [
             the(part.attention).register_forward_pre_hook(self._reads, with_kwargs=True),
@@ -209,15 +210,14 @@ class Watched:
         self.U: Tensor = output[0] if isinstance(output, tuple) else output
 
 
-def added_to_scores(model: Any, slot: str, heads: int, i: int, j: int) -> Tensor:
+def added_to_scores(model: Any, slot: Slot, heads: int, i: int, j: int) -> Tensor:
     """What T5 adds for positions, to the heads that it came with, and -inf for words to come; [h i j]."""
     added = torch.zeros(heads, i, j, dtype=torch.float64)
-    side = {"enc": "encoder", "dec": "decoder"}.get(slot.partition(".")[0])
-    if "t5" in model.config.model_type and side:
-        first = model.base_model.get_submodule(f"{side}.block.0.layer.0.SelfAttention")
+    if "t5" in model.config.model_type and not slot.crosses:
+        first = model.base_model.get_submodule(f"{slot.kind}.block.0.layer.0.SelfAttention")
         added[: heads - 1] = first.compute_bias(i, j)[0].detach()
     future = torch.ones(i, j, dtype=torch.bool).triu(1)
-    return added.masked_fill(future, -torch.inf) if slot.startswith("dec") else added
+    return added.masked_fill(future, -torch.inf) if slot.causal else added
 
 
 @pytest.mark.parametrize("name", PLAIN)
@@ -230,7 +230,7 @@ def test_grown_layers_by_hand(name: str) -> None:
         W, seen = the(attention_layers(anatomy_of(model))[slot].weights)(), Watched(model, slot)
         added = added_to_scores(old, slot, len(heads), seen.X.shape[1], seen.Z.shape[1])
         expected = by_hand(heads, seen.X, seen.Z, scales[slot], added)
-        assert_close(seen.U, expected if W.b_O is None else expected + W.b_O, message=slot)
+        assert_close(seen.U, expected if W.b_O is None else expected + W.b_O, message=str(slot))
         assert W.scale == scales[slot] and W.groups == len(heads)
         assert_equal_heads(model, slot, heads)
         assert W.key_widths == tuple(head.W_Q.shape[1] for head in heads)
@@ -279,7 +279,7 @@ def test_growing_once_more(name: str) -> None:
     assert len({len(heads_of(part)) for part in attention_layers(anatomy_of(model)).values()}) == 2
     assert_silent(read(model), expected)
     again = copy.deepcopy(model)
-    assert torch.equal(read(again), read(model)) and fingerprint(again) == fingerprint(model)
+    assert torch.equal(read(again), read(model)) and weights_fingerprint(again) == weights_fingerprint(model)
 
 
 # What is kept and counted --------------------------------------------------------------------------------------------
@@ -302,7 +302,9 @@ def test_no_padding_is_stored(name: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("training", [True, False])
 def test_types_modes_and_frozen_weights_are_kept(training: bool, dtype: torch.dtype) -> None:
-    model = with_mechanisms(TINY["bert"].build(dtype=dtype), {"enc.1": (WINDOW, LINFORMER, "dense")}).train(training)
+    model = with_mechanisms(TINY["bert"].build(dtype=dtype), {Slot.parse("enc.1"): (WINDOW, LINFORMER, "dense")}).train(
+        training
+    )
     for name, parameter in model.named_parameters():
         parameter.requires_grad_("attnworks" not in name)
     layer = model.bert.encoder.layer[0].attention
@@ -318,7 +320,7 @@ def test_types_modes_and_frozen_weights_are_kept(training: bool, dtype: torch.dt
 def test_flops_by_hand() -> None:
     """Projections by true columns; scores and values by those that are computed, padded ones too."""
     model, n = TINY["bert"].build(), 11
-    grow(model, ["enc.0"])
+    grow(model, [Slot.parse("enc.0")])
     e, k, columns, values = 15, 8, 3 * 5 + KEYS + NEW_K, 3 * 5 + VALUES + NEW_V
     grown = 2 * n * e * 2 * (columns + values) + 2 * 4 * n * n * 2 * k
     plain = 2 * n * e * 2 * (15 + 15) + 2 * 3 * n * n * 2 * 5
@@ -335,11 +337,11 @@ def test_saved_and_loaded(name: str, tmp_path: Path) -> None:
     folder = attnworks.save(model, tmp_path / "grown")
     opened = attnworks.load(folder)
     assert type(opened) is type(model) and opened.config._attn_implementation == "sdpa"
-    assert fingerprint(opened) == fingerprint(model) and torch.equal(read(opened), read(model))
+    assert weights_fingerprint(opened) == weights_fingerprint(model) and torch.equal(read(opened), read(model))
     for slot, heads in given.items():
         assert_equal_heads(opened, slot, heads)
     again = attnworks.save(opened, tmp_path / "again")
-    for file in (CONFIG, WEIGHTS, MANIFEST):
+    for file in (CONFIG_FILE, WEIGHTS_FILE, MANIFEST_FILE):
         assert (again / file).read_bytes() == (folder / file).read_bytes(), file
 
 
@@ -356,7 +358,7 @@ def test_with_other_mechanisms_before_and_after(name: str, tmp_path: Path) -> No
     model = with_mechanisms(model, {slot: (BAND, "dense", WINDOW, "dense")})
     opened = attnworks.load(attnworks.save(model, tmp_path / "both"))
     assert mechanisms_of(opened) == mechanisms_of(model)
-    assert fingerprint(opened) == fingerprint(model) and torch.equal(read(opened), read(model))
+    assert weights_fingerprint(opened) == weights_fingerprint(model) and torch.equal(read(opened), read(model))
     expected = read(model)
     grow(model, [slot], silent=True)
     assert_silent(read(model), expected)
@@ -380,7 +382,7 @@ def test_with_other_mechanisms_before_and_after(name: str, tmp_path: Path) -> No
 )
 def test_other_widths_are_not_believed(widths: object, told: str, tmp_path: Path) -> None:
     model = TINY["bert"].build()
-    grow(model, ["enc.0"])
+    grow(model, [Slot.parse("enc.0")])
     folder = attnworks.save(model, tmp_path / "grown")
     change_config(folder, attnworks_widths=widths, attnworks_heads={})
     with pytest.raises(AttnworksError) as error:
@@ -396,13 +398,13 @@ def test_what_a_spectator_sees(name: str) -> None:
     model = TINY[name].build()
     given = grow(model)
     batch = random_batch((7, 4), (11, 3) if model.config.is_encoder_decoder else None)
-    keep, subject = Keep(), ForeignSubject(model)
+    keep, subject = Keep(), HFSubject(model)
     with torch.no_grad():
         assert torch.equal(subject.run(batch, keep).hidden, subject.run(batch).hidden)
-        assert {str(trace.slot) for trace in keep.traces} == set(given)
+        assert {trace.slot for trace in keep.traces} == set(given)
         for trace in keep.traces:
             real = trace.queries.real[:, None, :, None]
-            assert trace.heads == len(given[str(trace.slot)]) == len(the(trace.weights).W_Q)
+            assert trace.heads == len(given[trace.slot]) == len(the(trace.weights).W_Q)
             assert_close((dense_map(trace) @ trace.V) * real, trace.Y * real)
             assert trace.bilinear == (name != "t5" or trace.slot.kind == "cross")
 
@@ -427,7 +429,7 @@ def conv() -> Any:
 
 
 def shrunken() -> Any:
-    return with_mechanisms(TINY["bert"].build(), {"enc.0": (BAND, "dense", "dense")})
+    return with_mechanisms(TINY["bert"].build(), {Slot.parse("enc.0"): (BAND, "dense", "dense")})
 
 
 def own(*mechanism: str) -> Any:
@@ -437,35 +439,39 @@ def own(*mechanism: str) -> Any:
 @pytest.mark.parametrize(
     ("make", "slot", "reason"),
     [
-        (lambda: TINY["gpt2"].build(), "dec.0", "queries, keys and values that are one projection"),
-        (lambda: TINY["gpt2-cross"].build(), "cross.1", "queries, keys and values that are one projection"),
-        (lambda: TINY["gpt_neox"].build(), "dec.1", "queries, keys and values that are one projection"),
-        (conv, "enc.0", "projections that are not linear layers of torch"),
-        (lambda: TINY["mistral"].build(), "dec.0", "keys and values that several heads share"),
-        (lambda: TINY["qwen2"].build(num_key_value_heads=6), "dec.0", "turned by position (rotary)"),
-        (lambda: TINY["llama"].build(num_key_value_heads=6), "dec.1", "turned by position (rotary)"),
-        (lambda: TINY["albert"].build(), "enc.0", "weights that several layers share"),
-        (lambda: unknown_causal("Qwen3ForCausalLM"), "dec.0", "Qwen3ForCausalLM, a model whose parts are not known"),
-        (lambda: build(recurrent_config()), "enc.0", "Recurrent, a model whose parts are not known"),
-        (lambda: build(pure_config()), "enc.0", "PureAttention, whose layers are all alike"),
-        (lambda: TINY["bert"].build(), "dec.0", "no such layer among enc.0, enc.1"),
-        (lambda: transformer(), "enc.9", "no such layer among enc.0"),
-        (shrunken, "enc.0", "heads that attend by position alone, and have neither queries nor keys"),
+        (lambda: TINY["gpt2"].build(), Slot.parse("dec.0"), "queries, keys and values that are one projection"),
+        (lambda: TINY["gpt2-cross"].build(), Slot.parse("cross.1"), "queries, keys and values that are one projection"),
+        (lambda: TINY["gpt_neox"].build(), Slot.parse("dec.1"), "queries, keys and values that are one projection"),
+        (conv, Slot.parse("enc.0"), "projections that are not linear layers of torch"),
+        (lambda: TINY["mistral"].build(), Slot.parse("dec.0"), "keys and values that several heads share"),
+        (lambda: TINY["qwen2"].build(num_key_value_heads=6), Slot.parse("dec.0"), "turned by position (rotary)"),
+        (lambda: TINY["llama"].build(num_key_value_heads=6), Slot.parse("dec.1"), "turned by position (rotary)"),
+        (lambda: TINY["albert"].build(), Slot.parse("enc.0"), "weights that several layers share"),
         (
-            lambda: with_mechanisms(TINY["bert"].build(), {"enc.0": ("luong-dot", "dense", "dense")}),
-            "enc.0",
+            lambda: unknown_causal("Qwen3ForCausalLM"),
+            Slot.parse("dec.0"),
+            "Qwen3ForCausalLM, a model whose parts are not known",
+        ),
+        (lambda: build(recurrent_config()), Slot.parse("enc.0"), "Recurrent, a model whose parts are not known"),
+        (lambda: build(pure_config()), Slot.parse("enc.0"), "PureAttention, whose layers are all alike"),
+        (lambda: TINY["bert"].build(), Slot.parse("dec.0"), "no such layer among enc.0, enc.1"),
+        (lambda: transformer(), Slot.parse("enc.9"), "no such layer among enc.0"),
+        (shrunken, Slot.parse("enc.0"), "heads that attend by position alone, and have neither queries nor keys"),
+        (
+            lambda: with_mechanisms(TINY["bert"].build(), {Slot.parse("enc.0"): ("luong-dot", "dense", "dense")}),
+            Slot.parse("enc.0"),
             "mechanisms that depend on the width of a head",
         ),
     ],
 )
-def test_layers_that_cannot_grow(make: Callable[[], Any], slot: str, reason: str) -> None:
+def test_layers_that_cannot_grow(make: Callable[[], Any], slot: Slot, reason: str) -> None:
     model = make()
-    assert reason in the(why_not(model, slot))
-    before = fingerprint(model)
+    assert reason in the(refusal_to_grow(model, slot))
+    before = weights_fingerprint(model)
     with pytest.raises(UsageError, match=f"^wider or more heads in {slot}: expected dense heads") as error:
         put_heads(model, slot, [])
-    assert f"got {why_not(model, slot)}; choose" in str(error.value) and "\n" not in str(error.value)
-    assert fingerprint(model) == before
+    assert f"got {refusal_to_grow(model, slot)}; choose" in str(error.value) and "\n" not in str(error.value)
+    assert weights_fingerprint(model) == before
 
 
 @pytest.mark.parametrize(
@@ -482,17 +488,17 @@ def test_layers_that_cannot_grow(make: Callable[[], Any], slot: str, reason: str
     ids=str,
 )
 def test_own_layers_that_cannot_grow(mechanisms: tuple[str, ...], reason: str | None) -> None:
-    assert why_not(own(*mechanisms), "enc.0") == reason
+    assert refusal_to_grow(own(*mechanisms), Slot.parse("enc.0")) == reason
 
 
 def test_other_layers_of_a_reshaped_model_may_grow() -> None:
     model = shrunken()
     expected = read(model)
-    assert [head.W_Q.shape for head in heads_of(attention_layers(anatomy_of(model))["enc.0"])] == [
+    assert [head.W_Q.shape for head in heads_of(attention_layers(anatomy_of(model))[Slot.parse("enc.0")])] == [
         (15, 0),
         (15, 5),
         (15, 5),
     ]
-    assert why_not(model, "enc.1") is None
-    grow(model, ["enc.1"], silent=True)
+    assert refusal_to_grow(model, Slot.parse("enc.1")) is None
+    grow(model, [Slot.parse("enc.1")], silent=True)
     assert_silent(read(model), expected)

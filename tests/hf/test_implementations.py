@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from attnworks.core.errors import UsageError
-from attnworks.hf.attention import offer
-from attnworks.hf.subject import ForeignSubject
+from attnworks.hf.attention import register_mechanism
+from attnworks.hf.subject import HFSubject
 from attnworks.traces.layer import LayerTrace
 from tests.tiny_models import TINY
 from tests.traces.trace_helpers import Keep, random_batch
@@ -39,16 +39,16 @@ class Held(Keep):
 class InThread(Thread):
     """One forward pass in a thread of its own, and what it gave."""
 
-    def __init__(self, subject: ForeignSubject, spectator: Keep | None = None) -> None:
+    def __init__(self, subject: HFSubject, hook: Keep | None = None) -> None:
         super().__init__()
-        self.subject, self.spectator = subject, spectator
+        self.subject, self.hook = subject, hook
         self.hidden: Tensor | None = None
         self.found: Any = None
         self.start()
 
     def run(self) -> None:
         with torch.no_grad():
-            self.hidden = self.subject.run(random_batch(LENGTHS), self.spectator).hidden
+            self.hidden = self.subject.run(random_batch(LENGTHS), self.hook).hidden
         self.found = transformers.AttentionInterface().get_interface("sdpa", print)
 
     def ended(self) -> Tensor:
@@ -59,15 +59,15 @@ class InThread(Thread):
 
 @pytest.mark.parametrize("first_to_end", [0, 1])
 def test_threads_examine_at_once_and_another_one_sees_no_change(first_to_end: int) -> None:
-    subjects = [ForeignSubject(TINY[name].build()) for name in ("bert", "gpt2", "roberta")]
+    subjects = [HFSubject(TINY[name].build()) for name in ("bert", "gpt2", "roberta")]
     expected = [InThread(subject).ended() for subject in subjects]
     plain = transformers.AttentionInterface.get_interface
     held = Held(), Held()
     running: list[InThread] = []
     try:
-        for subject, spectator in zip(subjects, held, strict=False):
-            running.append(InThread(subject, spectator))
-            assert spectator.inside.wait(PATIENCE)
+        for subject, hook in zip(subjects, held, strict=False):
+            running.append(InThread(subject, hook))
+            assert hook.inside.wait(PATIENCE)
         other = InThread(subjects[2])
         assert torch.equal(other.ended(), expected[2])
         assert other.found is transformers.AttentionInterface()["sdpa"]
@@ -75,12 +75,12 @@ def test_threads_examine_at_once_and_another_one_sees_no_change(first_to_end: in
         running[first_to_end].ended()
         assert transformers.AttentionInterface.get_interface is not plain, "one thread still examines"
     finally:
-        for spectator in held:
-            spectator.may_end.set()
-    for thread, spectator, want in zip(running, held, expected, strict=False):
+        for hook in held:
+            hook.may_end.set()
+    for thread, hook, want in zip(running, held, expected, strict=False):
         assert torch.equal(thread.ended(), want)
-        kind = "enc" if spectator is held[0] else "dec"
-        assert [str(trace.slot) for trace in spectator.traces] == [f"{kind}.0", f"{kind}.1"]
+        kind = "enc" if hook is held[0] else "dec"
+        assert [str(trace.slot) for trace in hook.traces] == [f"{kind}.0", f"{kind}.1"]
     assert transformers.AttentionInterface.get_interface is plain
 
 
@@ -105,13 +105,13 @@ def gemma2() -> Any:
 
 @torch.no_grad()
 def test_a_mechanism_of_ours_is_examined_with_sdpa() -> None:
-    model, name = TINY["bert"].build(), offer("dense")
+    model, name = TINY["bert"].build(), register_mechanism("dense")
     model.set_attn_implementation(name)
     named, usual = Named(model), Keep()
-    ForeignSubject(model).run(random_batch(LENGTHS), named)
+    HFSubject(model).run(random_batch(LENGTHS), named)
     assert named.names == {"sdpa"} and model.config._attn_implementation == name
     model.set_attn_implementation("sdpa")
-    ForeignSubject(model).run(random_batch(LENGTHS), usual)
+    HFSubject(model).run(random_batch(LENGTHS), usual)
     for one, other in zip(named.traces, usual.traces, strict=True):
         assert torch.equal(one.Y, other.Y)
 
@@ -122,7 +122,7 @@ def test_a_model_that_sdpa_cannot_compute_is_examined_with_eager() -> None:
     model = gemma2()
     model.set_attn_implementation("flex_attention")
     named = Named(model)
-    ForeignSubject(model).run(random_batch(LENGTHS), named)
+    HFSubject(model).run(random_batch(LENGTHS), named)
     assert named.names == {"eager"} and model.config._attn_implementation == "flex_attention"
     assert len(named.traces) == 2 and all(trace.softcap is not None for trace in named.traces)
 
@@ -130,13 +130,13 @@ def test_a_model_that_sdpa_cannot_compute_is_examined_with_eager() -> None:
 def test_the_implementation_is_restored_after_an_error() -> None:
     class Failing(Keep):
         def attention(self, trace: LayerTrace) -> Tensor | None:
-            raise ValueError("a mistake of the spectator")
+            raise ValueError("a mistake of the hook")
 
-    model, name = TINY["bert"].build(), offer("dense")
+    model, name = TINY["bert"].build(), register_mechanism("dense")
     model.set_attn_implementation(name)
     plain = transformers.AttentionInterface.get_interface
-    with pytest.raises(ValueError, match="a mistake of the spectator"), torch.no_grad():
-        ForeignSubject(model).run(random_batch(LENGTHS), Failing())
+    with pytest.raises(ValueError, match="a mistake of the hook"), torch.no_grad():
+        HFSubject(model).run(random_batch(LENGTHS), Failing())
     assert model.config._attn_implementation == name
     assert transformers.AttentionInterface.get_interface is plain
 
@@ -152,4 +152,4 @@ def test_code_that_indexes_the_interface_is_refused(monkeypatch: pytest.MonkeyPa
     model.set_attn_implementation("sdpa")
     monkeypatch.setattr(transformers.models.bert.modeling_bert, "ALL_ATTENTION_FUNCTIONS", Indexed())
     with pytest.raises(UsageError, match=r"ALL_ATTENTION_FUNCTIONS\[\.\.\.\]"), torch.no_grad():
-        ForeignSubject(model).run(random_batch(LENGTHS), Keep())
+        HFSubject(model).run(random_batch(LENGTHS), Keep())

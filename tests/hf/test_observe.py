@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from attnworks.core.errors import UsageError
+from attnworks.core.places import Slot
 from attnworks.hf import anatomy
 from attnworks.hf.anatomy import attention_kinds, model_kind
-from attnworks.hf.subject import ForeignSubject
-from attnworks.text.tokens import TextBatch
-from attnworks.traces.layer import LayerTrace, Slot
-from attnworks.traces.subject import Spectator
+from attnworks.hf.subject import HFSubject
+from attnworks.text.tokens import Batch
+from attnworks.traces.layer import LayerTrace
+from attnworks.traces.subject import LayerHook
 from tests.model_helpers import the
 from tests.tiny_models import TINY, inputs, unknown_causal
 from tests.traces.trace_helpers import Keep, dense_map, random_batch, random_tokens
@@ -25,13 +26,13 @@ SOURCE, TARGET = (7, 7, 5, 3), (5, 11, 3, 2)
 READS_TEXT = [name for name in TINY if name not in ("vit", "bert-decoder", "gpt2-cross")]
 
 
-def subject_of(name: str, **changes: Any) -> tuple[ForeignSubject, TextBatch]:
+def subject_of(name: str, **changes: Any) -> tuple[HFSubject, Batch]:
     model = TINY[name].build(**changes)
     both = getattr(model.config, "is_encoder_decoder", False)
-    return ForeignSubject(model, name), random_batch(SOURCE, TARGET if both else None)
+    return HFSubject(model, name), random_batch(SOURCE, TARGET if both else None)
 
 
-def config_of(subject: ForeignSubject) -> Any:
+def config_of(subject: HFSubject) -> Any:
     return subject.model.config
 
 
@@ -88,11 +89,11 @@ def test_what_is_bilinear(name: str) -> None:
 def test_padding_changes_nothing() -> None:
     subject, batch = subject_of("bert")
     keep, alone = Keep(), Keep()
-    lonely = TextBatch(random_tokens(SOURCE))
+    lonely = Batch(random_tokens(SOURCE))
     with torch.no_grad():
         subject.run(batch, keep)
         last = [field[-1:, :3] for field in (lonely.source.ids, lonely.source.real)]
-        subject.run(TextBatch(random_tokens((3,))), alone)
+        subject.run(Batch(random_tokens((3,))), alone)
         changed = random_batch(SOURCE)
         changed.source.ids[-1, 3:] = 17
         again = Keep()
@@ -105,8 +106,8 @@ def test_padding_changes_nothing() -> None:
 def test_pixels_are_examined_with_arguments_of_their_own() -> None:
     model = TINY["vit"].build()
     pixels = inputs(model)
-    subject = ForeignSubject(model, given=lambda batch: pixels)
-    patches, keep = TextBatch(random_tokens((5, 5))), Keep()
+    subject = HFSubject(model, inputs=lambda batch: pixels)
+    patches, keep = Batch(random_tokens((5, 5))), Keep()
     with torch.no_grad():
         subject.run(patches, keep)
     assert [str(trace.slot) for trace in keep.traces] == ["enc.0", "enc.1"]
@@ -119,14 +120,14 @@ def test_models_that_bypass_the_interface_are_refused(name: str) -> None:
         config = transformers.XLNetConfig(vocab_size=53, d_model=16, n_layer=2, n_head=2, d_inner=23)
     else:
         config = transformers.BigBirdConfig(**small, intermediate_size=23, attention_type="block_sparse", block_size=4)
-    subject = ForeignSubject(getattr(transformers, f"{name}Model")(config).eval())
+    subject = HFSubject(getattr(transformers, f"{name}Model")(config).eval())
     with pytest.raises(UsageError, match="attention interface"), torch.no_grad():
         subject.run(random_batch((7, 5)), Keep())
 
 
-class Refusing(Spectator):
+class Refusing(LayerHook):
     def attention(self, trace: LayerTrace) -> Tensor | None:
-        raise UsageError(asked="attention", expected="another", got=str(trace.slot), remedy="look elsewhere")
+        raise UsageError("attention", "another", str(trace.slot), "look elsewhere")
 
 
 def test_what_a_spectator_refuses_is_said_as_it_is() -> None:
@@ -141,7 +142,7 @@ def test_what_a_spectator_refuses_is_said_as_it_is() -> None:
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["Qwen3ForCausalLM", "Qwen3Model"])
 def test_a_causal_model_of_an_unknown_family_is_a_decoder_throughout(name: str) -> None:
-    subject, keep = ForeignSubject(unknown_causal(name)), Keep()
+    subject, keep = HFSubject(unknown_causal(name)), Keep()
     subject.run(random_batch(SOURCE), keep)
     assert subject.blocks is None and subject.abilities.kind == "decoder"
     assert [str(trace.slot) for trace in keep.traces] == ["dec.0", "dec.1"]
@@ -154,13 +155,13 @@ def test_a_causal_model_of_an_unknown_family_is_a_decoder_throughout(name: str) 
 def test_what_is_guessed_is_what_is_known(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Attention modules of known families are of the same kind if the family is forgotten."""
     model = TINY[name].build()
-    known, stacks = attention_kinds(model), ForeignSubject(model)._stacks
+    known, stacks = attention_kinds(model), HFSubject(model)._stacks
     kind = model_kind(model)
     monkeypatch.setattr(anatomy, "FAMILIES", {})
     guessed = attention_kinds(model)
     assert {module: guessed[module] for module in known} == known and model_kind(model) == kind
     if not name.startswith("albert"):
-        assert ForeignSubject(model)._stacks == stacks
+        assert HFSubject(model)._stacks == stacks
 
 
 @torch.no_grad()

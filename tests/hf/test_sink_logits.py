@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from torch.special import entr
 
 from attnworks.attention import Mask
-from attnworks.exam.measure import Setting
+from attnworks.exam.measure import MeasureContext
 from attnworks.exam.measures.redundancy import Redundancy
 from attnworks.exam.measures.roles import Roles
 from attnworks.exam.measures.sinks import Sinks
-from attnworks.hf.subject import ForeignSubject
-from attnworks.text.tokens import TextBatch
+from attnworks.hf.subject import HFSubject
+from attnworks.text.tokens import Batch
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.rows import rows_of
 from tests.model_helpers import filled
@@ -112,7 +112,7 @@ class Seen(NamedTuple):
     outputs    layer -> sentence -> what W_O reads there, [i d]
     """
 
-    batch: TextBatch
+    batch: Batch
     plain: Tensor
     hidden: Tensor
     traces: list[LayerTrace]
@@ -134,15 +134,13 @@ def build(name: str) -> Any:
 @torch.no_grad()
 def seen(name: str) -> Seen:
     model, batch, keep = build(name), random_batch(LENGTHS), Keep()
-    subject = ForeignSubject(model, name)
+    subject = HFSubject(model, name)
     plain, shown = subject.run(batch), subject.run(batch, keep)
     weights, outputs = eager_alone(model, batch, keep.traces)
     return Seen(batch, plain.hidden, shown.hidden, keep.traces, weights, outputs)
 
 
-def eager_alone(
-    model: Any, batch: TextBatch, traces: list[LayerTrace]
-) -> tuple[list[list[Tensor]], list[list[Tensor]]]:
+def eager_alone(model: Any, batch: Batch, traces: list[LayerTrace]) -> tuple[list[list[Tensor]], list[list[Tensor]]]:
     model.set_attn_implementation("eager")
     layers = len(traces)
     weights: list[list[Tensor]] = [[] for _ in range(layers)]
@@ -236,7 +234,7 @@ def test_windows_and_chosen_keys_are_in_the_mask(name: str) -> None:
 def test_the_share_of_the_sink_is_a_reading_of_its_own(name: str) -> None:
     found = seen(name)
     for layer, trace in enumerate(found.traces):
-        sample = Sinks(Setting(LENGTHS[0])).rows(rows_of(trace, 0))["sinks.learned"]
+        sample = Sinks(MeasureContext(LENGTHS[0])).rows(rows_of(trace, 0))["sinks.learned"]
         assert sample.valid is not None
         assert sample.valid.expand(sample.values.shape).all() == (layer in TYPES[name].sinks)
         if layer in TYPES[name].sinks:
@@ -248,10 +246,10 @@ def test_the_share_of_the_sink_is_a_reading_of_its_own(name: str) -> None:
 @torch.no_grad()
 def test_without_a_sink_no_sentence_counts() -> None:
     keep = Keep()
-    ForeignSubject(TINY["bert"].build()).run(random_batch(LENGTHS), keep)
+    HFSubject(TINY["bert"].build()).run(random_batch(LENGTHS), keep)
     for trace in keep.traces:
         rows = rows_of(trace, 0)
-        sample = Sinks(Setting(LENGTHS[0])).rows(rows)["sinks.learned"]
+        sample = Sinks(MeasureContext(LENGTHS[0])).rows(rows)["sinks.learned"]
         assert sample.valid is not None and not sample.valid.any()
         assert not rows.sink_weight.any() and torch.equal(rows.key_entropy, rows.entropy)
 
@@ -267,7 +265,7 @@ def test_heads_that_differ_by_their_sink_alone_are_not_the_same() -> None:
     middle = entr((p + q) / 2).sum(-1) - (entr(p) + entr(q)).sum(-1) / 2
     real = trace.queries.real
     expected = ((middle * real).sum(-1) / real.sum(-1) / torch.tensor(2.0).log()).sqrt()
-    found = Redundancy(Setting(LENGTHS[0])).layer(pair)["redundancy.distance"].values
+    found = Redundancy(MeasureContext(LENGTHS[0])).layer(pair)["redundancy.distance"].values
     torch.testing.assert_close(found[:, 0, 1].double(), expected, rtol=1e-4, atol=1e-5)
 
 
@@ -276,7 +274,7 @@ def test_a_head_that_gives_most_to_its_sink_is_not_uniform() -> None:
     trace = seen("openai_privacy_filter").traces[1]
     logits = torch.linspace(-40.0, 5.0, trace.heads)
     even = replace(trace, Q=torch.zeros_like(trace.Q), mask=Mask(), sink=logits, read_weights=None)
-    roles = Roles(Setting(LENGTHS[0]))
+    roles = Roles(MeasureContext(LENGTHS[0]))
     rows = rows_of(even, LENGTHS[0] - 1, roles.pointers(even.slot, even.queries, even.keys))
     number = torch.tensor(LENGTHS)[:, None]
     found = roles.rows(rows)["roles.uniform"].values
@@ -288,7 +286,7 @@ def test_a_head_that_gives_most_to_its_sink_is_not_uniform() -> None:
 def test_a_model_keeps_its_own_implementation(implementation: str) -> None:
     model = TINY["bert"].build()
     model.set_attn_implementation(implementation)
-    subject, keep = ForeignSubject(model), Keep()
+    subject, keep = HFSubject(model), Keep()
     plain, shown = subject.run(random_batch(LENGTHS)), subject.run(random_batch(LENGTHS), keep)
     assert torch.equal(plain.hidden, shown.hidden) and model.config._attn_implementation == implementation
     for trace in keep.traces:
@@ -300,7 +298,7 @@ def test_eager_masks_of_half_precision_hide_keys() -> None:
     """The least number of float16 is not below every score that is hidden elsewhere."""
     model, keep = TINY["bert"].build().half(), Keep()
     model.set_attn_implementation("eager")
-    ForeignSubject(model).run(TextBatch(random_tokens(LENGTHS)), keep)
+    HFSubject(model).run(Batch(random_tokens(LENGTHS)), keep)
     for trace in keep.traces:
         assert trace.mask.dense is not None and trace.mask.dense.dtype == torch.bool
         assert rows_of(trace, 0).visible[3].tolist() == [3, 3, 3, *[0] * 8]

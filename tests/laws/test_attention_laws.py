@@ -61,10 +61,10 @@ def problems(draw: st.DrawFn, *, masked: bool = True, square: bool = False, caus
     tensors = qkv(b, h, i, j, k, v, seed=seed, spread=draw(spreads))
     mask = Mask()
     if masked:
-        padding = draw_bools(draw, b, j) if draw(st.booleans()) else None
+        real = draw_bools(draw, b, j) if draw(st.booleans()) else None
         shape = draw(st.sampled_from([None, (i, j), (b, 1, i, j), (b, h, i, j)]))
         dense = None if shape is None else draw_bools(draw, *shape)
-        mask = Mask(padding, causal or draw(st.booleans()), dense)
+        mask = Mask(real, causal or draw(st.booleans()), dense)
     return Problem(*tensors, mask, seed)
 
 

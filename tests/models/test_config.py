@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from attnworks.attention import MechanismSpec, names
 from attnworks.core.errors import AttnworksError, UnknownNameError, UsageError
+from attnworks.core.places import Slot
 from attnworks.models import PRESETS, AttentionConfig, ModelConfig, PureConfig, RecurrentConfig, TransformerConfig
 from attnworks.models.build import skeleton
-from attnworks.models.config import LARGEST_VOCABULARY, LARGEST_WIDTH, MOST_LAYERS, config_from_json, config_to_json
+from attnworks.models.config import MAX_LAYERS, MAX_VOCABULARY, MAX_WIDTH, config_from_json, config_to_json
 from tests.helpers import unchecked
 from tests.model_helpers import attention_config, pure_config, recurrent_config, transformer_config
 
@@ -25,40 +26,42 @@ from tests.model_helpers import attention_config, pure_config, recurrent_config,
 @pytest.mark.parametrize(
     ("field", "value", "low", "high"),
     [
-        ("vocabulary", 0, 1, LARGEST_VOCABULARY),
-        ("vocabulary", LARGEST_VOCABULARY + 1, 1, LARGEST_VOCABULARY),
-        ("target_vocabulary", 0, 1, LARGEST_VOCABULARY),
-        ("d_e", -2, 1, LARGEST_WIDTH),
-        ("d_e", LARGEST_WIDTH + 2, 1, LARGEST_WIDTH),
-        ("d_ff", 0, 1, LARGEST_WIDTH),
-        ("encoder_layers", -1, 0, MOST_LAYERS),
-        ("decoder_layers", MOST_LAYERS + 1, 0, MOST_LAYERS),
-        ("max_length", 0, 1, LARGEST_VOCABULARY),
-        ("dropout", -0.1, 0.0, 1.0),
-        ("dropout", 1.5, 0.0, 1.0),
-        ("dropout", float("nan"), 0.0, 1.0),
-        ("norm_eps", -1e-5, 0.0, 1.0),
-        ("norm_eps", float("nan"), 0.0, 1.0),
-        ("position_base", 0.5, 1.0, 1e30),
-        ("position_base", float("inf"), 1.0, 1e30),
+        ("vocabulary", 0, 1, MAX_VOCABULARY),
+        ("vocabulary", MAX_VOCABULARY + 1, 1, MAX_VOCABULARY),
+        ("target_vocabulary", 0, 1, MAX_VOCABULARY),
+        ("d_e", -2, 1, MAX_WIDTH),
+        ("d_e", MAX_WIDTH + 2, 1, MAX_WIDTH),
+        ("d_ff", 0, 1, MAX_WIDTH),
+        ("encoder_layers", -1, 0, MAX_LAYERS),
+        ("decoder_layers", MAX_LAYERS + 1, 0, MAX_LAYERS),
+        ("max_length", 0, 1, MAX_VOCABULARY),
+        ("dropout", -0.1, 0, 1),
+        ("dropout", 1.5, 0, 1),
+        ("dropout", float("nan"), 0, 1),
+        ("norm_eps", -1e-5, 0, 1),
+        ("norm_eps", float("nan"), 0, 1),
+        ("position_base", 0.5, 1, 1e30),
+        ("position_base", float("inf"), 1, 1e30),
     ],
 )
 def test_transformer_sizes(field: str, value: float, low: float, high: float) -> None:
     with pytest.raises(UsageError) as caught:
         transformer_config(**{field: value})
+    kind = "a whole number" if isinstance(value, int) else "a number"
+    end = "" if high == 1e30 else f" to {high:,}"
     assert str(caught.value) == (
-        f"{field}={value}: expected a value from {low} to {high}, got {value}; choose {field} in that range"
+        f"{field}={value}: expected {kind} from {low:,}{end}, got {value}; choose a value in that range"
     )
 
 
 @pytest.mark.parametrize("field", ["heads", "d_k", "d_v"])
-@pytest.mark.parametrize("value", [0, -1, LARGEST_WIDTH + 1])
+@pytest.mark.parametrize("value", [0, -1, MAX_WIDTH + 1])
 def test_attention_sizes(field: str, value: int) -> None:
     least = 0 if field == "heads" else 1
     if value == least:
         assert attention_config(heads=0).geometry.heads == 0
         return
-    with pytest.raises(UsageError, match=f"^{field}={value}: expected a value from {least} to {LARGEST_WIDTH}"):
+    with pytest.raises(UsageError, match=f"^{field}={value}: .* a whole number from {least} to {MAX_WIDTH:,}"):
         attention_config(**{field: value})
 
 
@@ -102,22 +105,18 @@ def test_no_layers_at_all() -> None:
     with pytest.raises(UsageError) as caught:
         transformer_config(encoder_layers=0, decoder_layers=0)
     assert str(caught.value) == (
-        "a transformer: expected at least one layer, got encoder_layers=0 and decoder_layers=0; "
-        "set one of them to 1 or more"
+        "a transformer: expected at least one layer, got none in encoder and decoder; set one of them to 1"
     )
 
 
 def test_tying_all_needs_one_vocabulary() -> None:
     with pytest.raises(UsageError) as caught:
         transformer_config(tie="all")
-    assert str(caught.value) == (
-        'tie="all": expected one vocabulary for source and target, got 17 and 19 token kinds; '
-        'use a joint vocabulary, or tie="target"'
-    )
+    assert str(caught.value) == ('tie="all": expected one vocabulary, got 17 and 19; tie="target" allows two')
 
 
 def test_sinusoids_need_an_even_width() -> None:
-    with pytest.raises(UsageError, match=r"an even d_e \(sines and cosines come in pairs\), got d_e=13; choose"):
+    with pytest.raises(UsageError, match=r"an even d_e, got d_e=13; sines and cosines"):
         transformer_config(d_e=13)
     assert transformer_config(d_e=13, positions="index").d_e == 13
 
@@ -149,20 +148,22 @@ def test_unknown_mechanism_suggests_the_closest(mechanism: str | tuple[str, ...]
 
 
 def test_positions_that_are_learned_limit_the_length() -> None:
-    assert transformer_config().longest is None and recurrent_config().longest is None
-    assert transformer_config(positions="learned", max_length=23).longest == 23
+    assert transformer_config().max_positions is None and recurrent_config().max_positions is None
+    assert transformer_config(positions="learned", max_length=23).max_positions == 23
 
 
 def test_slot_names() -> None:
-    assert transformer_config().slot_names() == ("enc.0", "enc.1", "dec.0", "cross.0", "dec.1", "cross.1")
-    assert transformer_config(decoder_layers=0).slot_names() == ("enc.0", "enc.1")
-    assert transformer_config(encoder_layers=0).slot_names() == ("dec.0", "dec.1")
+    assert transformer_config().slot_names() == tuple(
+        map(Slot.parse, ("enc.0", "enc.1", "dec.0", "cross.0", "dec.1", "cross.1"))
+    )
+    assert transformer_config(decoder_layers=0).slot_names() == (Slot("encoder", 0), Slot("encoder", 1))
+    assert transformer_config(encoder_layers=0).slot_names() == (Slot("decoder", 0), Slot("decoder", 1))
 
 
 def test_slots_and_defaults() -> None:
     special = attention_config(heads=1)
     config = transformer_config(slots={"dec.1": special}, target_vocabulary=None)
-    assert config.slot("dec.1") is special and config.slot("dec.0") is config.attention
+    assert config.slot(Slot.parse("dec.1")) is special and config.slot(Slot.parse("dec.0")) is config.attention
     assert config.target_size == config.vocabulary
     assert config.with_vocabulary(31, 37).target_size == 37 and config.with_vocabulary(31).target_size == 31
     assert pure_config(d_ff=None).hidden == 4 * 7
@@ -195,7 +196,7 @@ FLOAT = st.floats(0.0, 1.0)
 @st.composite
 def attentions(draw: st.DrawFn) -> AttentionConfig:
     heads = draw(st.integers(1, 5))
-    everywhere = [name for name in names() if all(MechanismSpec(name).serves(slot) for slot in ("dec", "cross"))]
+    everywhere = [name for name in names() if all(MechanismSpec(name).serves(kind) for kind in ("decoder", "cross"))]
     name = st.sampled_from([*everywhere, "bahdanau-additive:d_a=7"])
     mechanism = draw(name | st.tuples(*[name] * heads))
     scale = draw(st.none() | st.floats(-10, 10))
@@ -225,7 +226,7 @@ def transformers(draw: st.DrawFn) -> TransformerConfig:
         output_bias=draw(st.booleans()),
         dropout=draw(FLOAT),
     )
-    slots = draw(st.dictionaries(st.sampled_from(config.slot_names()), attentions(), max_size=3))
+    slots = draw(st.dictionaries(st.sampled_from([*map(str, config.slot_names())]), attentions(), max_size=3))
     target = draw(st.none() | SIZE) if config.tie != "all" else None
     return replace(config, slots=slots, target_vocabulary=target)
 
@@ -281,9 +282,9 @@ def test_whole_numbers_serve_as_floats() -> None:
 
 
 REFUSED: list[tuple[Any, str]] = [
-    (None, "a model config: expected a JSON object with \"kind\", got NoneType None; set kind to one of"),
+    (None, "a model config: expected a JSON object with \"kind\", got NoneType None; known are"),
     ([], "a model config: expected a JSON object with \"kind\", got list []"),
-    ({"vocabulary": 3}, "got dict {'vocabulary': 3}; set kind to one of pure, recurrent, transformer"),
+    ({"vocabulary": 3}, "got dict {'vocabulary': 3}; known are pure, recurrent, transformer"),
     ({"kind": 3}, "got dict {'kind': 3}"),
     ({"kind": "transfomer"}, "model kind 'transfomer': expected one of pure, recurrent, transformer, got an unknown"),
     ({"kind": "transfomer"}, "did you mean 'transformer'?"),
@@ -336,7 +337,7 @@ def test_absurd_sizes_are_refused_without_memory(changes: dict[str, Any]) -> Non
     data = plain(**changes)
     tracemalloc.start()
     try:
-        with pytest.raises(UsageError, match="expected a value from"):
+        with pytest.raises(UsageError, match="expected a whole number from"):
             config_from_json(data)
         assert tracemalloc.get_traced_memory()[1] < 2**20
     finally:

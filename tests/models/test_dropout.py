@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from attnworks.models.layers import LEVELS, dropout
+from attnworks.models.layers import DROPOUT_LEVELS, dropout
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
@@ -15,7 +15,7 @@ def test_share_and_mean(p: float) -> None:
     deviation = (p * (1 - p) / n) ** 0.5
     assert (y == 0).double().mean().item() == pytest.approx(p, abs=5 * deviation)
     assert y.mean().item() == pytest.approx(1.0, abs=5 * deviation / (1 - p))
-    assert set(y.unique().tolist()) == {0.0, LEVELS / (LEVELS - round(p * LEVELS))}
+    assert set(y.unique().tolist()) == {0.0, DROPOUT_LEVELS / (DROPOUT_LEVELS - round(p * DROPOUT_LEVELS))}
 
 
 def test_entries_are_independent() -> None:

@@ -18,13 +18,13 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from attnworks.core import folders, sealed
+from attnworks.core import folders
 from attnworks.core.errors import AttnworksError, FolderError, UnsafeFileError
-from attnworks.models import Model, ModelConfig, Transformer, build, folder, load, save
-from attnworks.models.folder import CONFIG, MANIFEST, WEIGHTS
+from attnworks.models import Model, ModelConfig, Transformer, build, folder, load_model, save_model
+from attnworks.models.folder import CONFIG_FILE, MANIFEST_FILE, WEIGHTS_FILE
 from tests.model_helpers import attention_config, filled, pure_config, recurrent_config, the, transformer_config
 
-NAMES = {CONFIG, MANIFEST, WEIGHTS}
+NAMES = {CONFIG_FILE, MANIFEST_FILE, WEIGHTS_FILE}
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 CONFIGS: dict[str, ModelConfig] = {
     "post": transformer_config(),
@@ -67,7 +67,7 @@ def snapshot(place: Path) -> dict[str, bytes]:
 def refused(place: Path, *texts: str, kind: type[AttnworksError] = FolderError) -> str:
     """The one-line error that loading gives."""
     with pytest.raises(AttnworksError) as caught:
-        load(place)
+        load_model(place)
     message = str(caught.value)
     assert type(caught.value) is kind and "\n" not in message and len(message) < 1000, message
     for text in texts:
@@ -83,7 +83,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save(model_of(), tmp_path_factory.mktemp("pristine") / "model")
+    return save_model(model_of(), tmp_path_factory.mktemp("pristine") / "model")
 
 
 @pytest.fixture
@@ -93,11 +93,11 @@ def saved(pristine: Path, tmp_path: Path) -> Path:
 
 def forge(place: Path, change: Callable[[dict[str, Any]], object]) -> None:
     """Change the manifest and make its own hash right again, as an attacker would."""
-    manifest = json.loads((place / MANIFEST).read_bytes())
+    manifest = json.loads((place / MANIFEST_FILE).read_bytes())
     del manifest["sha256"]
     change(manifest)
     manifest["sha256"] = hashlib.sha256(canonical(manifest)).hexdigest()
-    (place / MANIFEST).write_bytes(canonical(manifest))
+    (place / MANIFEST_FILE).write_bytes(canonical(manifest))
 
 
 def canonical(data: object) -> bytes:
@@ -105,9 +105,9 @@ def canonical(data: object) -> bytes:
 
 
 def forge_config(place: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    config = json.loads((place / CONFIG).read_bytes())
+    config = json.loads((place / CONFIG_FILE).read_bytes())
     change(config)
-    (place / CONFIG).write_bytes(canonical(config))
+    (place / CONFIG_FILE).write_bytes(canonical(config))
     digest = hashlib.sha256(canonical(config)).hexdigest()
     forge(place, lambda manifest: manifest.update(config_sha256=digest))
 
@@ -119,8 +119,8 @@ def forge_config(place: Path, change: Callable[[dict[str, Any]], object]) -> Non
 @pytest.mark.parametrize("name", CONFIGS)
 def test_round_trip_is_bit_exact(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
     model = model_of(name, dtype)
-    place = save(model, tmp_path / "model")
-    again = load(place)
+    place = save_model(model, tmp_path / "model")
+    again = load_model(place)
     assert place == tmp_path / "model" and entries(place) == NAMES and entries(tmp_path) == {"model"}
     assert type(again) is type(model) and again.config == model.config
     assert bits(again) == bits(model)
@@ -132,15 +132,15 @@ def test_round_trip_is_bit_exact(name: str, dtype: torch.dtype, tmp_path: Path) 
 
 
 def test_saving_again_gives_the_same_bytes(saved: Path, tmp_path: Path) -> None:
-    assert snapshot(save(load(saved), tmp_path / "again")) == snapshot(saved)
+    assert snapshot(save_model(load_model(saved), tmp_path / "again")) == snapshot(saved)
 
 
 @pytest.mark.parametrize("name", ["tied", "all tied"])
 def test_tied_weights_are_stored_once_and_stay_tied(name: str, tmp_path: Path) -> None:
-    place = save(model_of(name), tmp_path / "model")
-    with safe_open(place / WEIGHTS, "pt") as file:
+    place = save_model(model_of(name), tmp_path / "model")
+    with safe_open(place / WEIGHTS_FILE, "pt") as file:
         stored = set(file.keys())
-    again = load(place)
+    again = load_model(place)
     assert isinstance(again, Transformer)
     assert "output.weight" not in stored
     assert ("target_embedding.weight" in stored) == (name == "tied")
@@ -150,7 +150,7 @@ def test_tied_weights_are_stored_once_and_stay_tied(name: str, tmp_path: Path) -
 
 def test_loaded_models_compute_and_learn_the_same(tmp_path: Path) -> None:
     model = model_of("slots", torch.float64)
-    again = load(save(model, tmp_path / "model"))
+    again = load_model(save_model(model, tmp_path / "model"))
     source, target = torch.arange(14).reshape(2, 7), torch.arange(10).reshape(2, 5)
     for one in (model, again):
         one(source, target).square().sum().backward()
@@ -164,19 +164,19 @@ def test_nan_and_infinite_weights_come_back(tmp_path: Path) -> None:
     assert isinstance(model, Transformer)
     with torch.no_grad():
         model.output.weight[0, :3] = torch.tensor([float("nan"), float("inf"), -0.0])
-    assert bits(load(save(model, tmp_path / "model"))) == bits(model)
+    assert bits(load_model(save_model(model, tmp_path / "model"))) == bits(model)
 
 
 def test_loading_leaves_the_random_state_alone(saved: Path) -> None:
     state = torch.get_rng_state()
-    load(saved)
+    load_model(saved)
     assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_files_can_be_read_by_others_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:
-        place = save(model_of(), tmp_path / "model")
+        place = save_model(model_of(), tmp_path / "model")
     finally:
         os.umask(before)
     assert stat.S_IMODE(place.stat().st_mode) == 0o755
@@ -184,8 +184,8 @@ def test_files_can_be_read_by_others_whatever_the_umask(tmp_path: Path) -> None:
 
 
 def test_text_paths_and_missing_parents(tmp_path: Path) -> None:
-    place = save(model_of(), str(tmp_path / "a" / "b c" / "modèle"))
-    assert bits(load(str(place))) == bits(model_of())
+    place = save_model(model_of(), str(tmp_path / "a" / "b c" / "modèle"))
+    assert bits(load_model(str(place))) == bits(model_of())
 
 
 # Where to save -------------------------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ def test_text_paths_and_missing_parents(tmp_path: Path) -> None:
 
 def refused_to_save(place: Path, *texts: str, overwrite: bool = False) -> None:
     with pytest.raises(FolderError) as caught:
-        save(model_of(), place, overwrite=overwrite)
+        save_model(model_of(), place, overwrite=overwrite)
     assert "\n" not in str(caught.value)
     for text in texts:
         assert text in str(caught.value)
@@ -211,17 +211,17 @@ def test_overwrite_replaces_the_whole_folder(saved: Path, monkeypatch: pytest.Mo
         monkeypatch.setattr(folders, "_exchange", lambda one, other: False)
     (saved / "notes.txt").write_text("of the old model")
     other = model_of("gru", seed=1)
-    save(other, saved, overwrite=True)
-    assert bits(load(saved)) == bits(other)
+    save_model(other, saved, overwrite=True)
+    assert bits(load_model(saved)) == bits(other)
     assert entries(saved) == NAMES and entries(saved.parent) == {"model"}
 
 
 def test_overwrite_of_nothing_just_saves(tmp_path: Path) -> None:
-    assert bits(load(save(model_of(), tmp_path / "new", overwrite=True))) == bits(model_of())
+    assert bits(load_model(save_model(model_of(), tmp_path / "new", overwrite=True))) == bits(model_of())
 
 
 @pytest.mark.parametrize(
-    "held", [{}, {"thesis.tex": "years"}, {MANIFEST: "{}"}, {MANIFEST: "{}", CONFIG: "{}"}], ids=str
+    "held", [{}, {"thesis.tex": "years"}, {MANIFEST_FILE: "{}"}, {MANIFEST_FILE: "{}", CONFIG_FILE: "{}"}], ids=str
 )
 def test_a_folder_that_is_no_model_is_never_replaced(held: dict[str, str], tmp_path: Path) -> None:
     place = tmp_path / "precious"
@@ -229,7 +229,7 @@ def test_a_folder_that_is_no_model_is_never_replaced(held: dict[str, str], tmp_p
     for name, text in held.items():
         (place / name).write_text(text)
     before = snapshot(place)
-    refused_to_save(place, "a model folder", "only model folders are replaced", overwrite=True)
+    refused_to_save(place, "a model folder", "choose another place", overwrite=True)
     assert snapshot(place) == before and entries(tmp_path) == {"precious"}
 
 
@@ -251,18 +251,18 @@ def test_a_link_to_a_folder_is_followed(saved: Path, tmp_path: Path) -> None:
     link = tmp_path / "elsewhere" / "latest"
     link.parent.mkdir()
     link.symlink_to(saved)
-    assert bits(load(link)) == bits(model_of())
+    assert bits(load_model(link)) == bits(model_of())
     other = model_of(seed=1)
-    assert save(other, link, overwrite=True) == link
-    assert link.is_symlink() and bits(load(saved)) == bits(other)
+    assert save_model(other, link, overwrite=True) == link
+    assert link.is_symlink() and bits(load_model(saved)) == bits(other)
     assert entries(tmp_path) == {"model", "elsewhere"} and entries(link.parent) == {"latest"}
 
 
 def test_a_link_that_leads_nowhere_gets_its_folder(tmp_path: Path) -> None:
     link = tmp_path / "latest"
     link.symlink_to(tmp_path / "gone")
-    save(model_of(), link)
-    assert link.is_symlink() and bits(load(tmp_path / "gone")) == bits(model_of())
+    save_model(model_of(), link)
+    assert link.is_symlink() and bits(load_model(tmp_path / "gone")) == bits(model_of())
 
 
 def test_a_link_in_a_circle_is_refused(tmp_path: Path) -> None:
@@ -302,7 +302,7 @@ def test_everything_is_on_disk_before_it_is_renamed_and_the_name_after(
     monkeypatch.setattr(folders, "_exchange", lambda one, other: (done.append("swap"), exchange(one, other))[1])
     monkeypatch.setattr(folders, "_put_in_place", lambda one, other: (done.append("put"), put(one, other))[1])
     monkeypatch.setattr(folders.shutil, "rmtree", lambda path, **_: done.append(f"remove {path.suffix}"))
-    save(model_of(seed=1), saved, overwrite=True)
+    save_model(model_of(seed=1), saved, overwrite=True)
     assert set(done[:3]) == {f"sync {name}" for name in NAMES}
     assert done[3:] == ["sync .partial", "put", "swap", "sync ", "remove .partial"]
 
@@ -310,9 +310,9 @@ def test_everything_is_on_disk_before_it_is_renamed_and_the_name_after(
 def test_sync_waits_for_the_disk(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[int] = []
     monkeypatch.setattr(folders.os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_ino))
-    folders.sync(saved / CONFIG)
+    folders.sync(saved / CONFIG_FILE)
     folders.sync(saved)
-    assert synced == [(saved / CONFIG).stat().st_ino, saved.stat().st_ino]
+    assert synced == [(saved / CONFIG_FILE).stat().st_ino, saved.stat().st_ino]
 
 
 # Failures while saving -----------------------------------------------------------------------------------------------
@@ -329,7 +329,7 @@ def breaking(monkeypatch: pytest.MonkeyPatch, what: str, error: BaseException) -
         raise error
 
     if what == "save_file":
-        monkeypatch.setattr(sealed, "save_file", weights)
+        monkeypatch.setattr(folders, "save_file", weights)
     elif what == "write_bytes":
         monkeypatch.setattr(Path, "write_bytes", anything)
     elif what == "fsync":
@@ -348,11 +348,11 @@ def test_a_full_disk_is_one_line_and_leaves_nothing_behind(
 ) -> None:
     place = tmp_path / "model"
     if existing:
-        save(model_of(), place)
+        save_model(model_of(), place)
     before = snapshot(tmp_path)
     breaking(monkeypatch, step, OSError(28, "No space left on device"))
     with pytest.raises(FolderError) as caught:
-        save(model_of(seed=1), place, overwrite=True)
+        save_model(model_of(seed=1), place, overwrite=True)
     assert str(caught.value) == (
         f"save to {place}: expected free space on the disk, got No space left on device; "
         "free space or choose another disk"
@@ -367,7 +367,7 @@ def test_an_interrupt_passes_through_and_leaves_nothing_behind(
     before = snapshot(saved.parent)
     breaking(monkeypatch, step, KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
-        save(model_of(seed=1), saved, overwrite=True)
+        save_model(model_of(seed=1), saved, overwrite=True)
     assert snapshot(saved.parent) == before and entries(saved.parent) == {"model"}
 
 
@@ -428,23 +428,23 @@ def test_pickles_are_refused_unopened(name: str, bomb: bytes, tmp_path: Path, mo
     place.mkdir()
     for path in (lone, place / name):
         path.write_bytes(bomb)
-    (place / CONFIG).write_text("{}")
+    (place / CONFIG_FILE).write_text("{}")
     opened: list[str] = []
     real = Path.open
     monkeypatch.setattr(Path, "open", lambda self, *a, **k: (opened.append(self.name), real(self, *a, **k))[1])
     for path in (lone, place):
-        refused(path, name, "a pickle, which can run any code when opened", "convert it", kind=UnsafeFileError)
+        refused(path, name, "a pickle, which can run code", "convert it", kind=UnsafeFileError)
     assert opened == []
 
 
 def test_a_pickle_beside_good_weights_is_not_touched(saved: Path, bomb: bytes) -> None:
     (saved / "pytorch_model.bin").write_bytes(bomb)
-    assert bits(load(saved)) == bits(model_of())
+    assert bits(load_model(saved)) == bits(model_of())
 
 
 def test_a_pickle_under_the_name_of_weights_is_refused(saved: Path, bomb: bytes) -> None:
-    (saved / WEIGHTS).write_bytes(bomb)
-    refused(saved, WEIGHTS, "a whole safetensors file")
+    (saved / WEIGHTS_FILE).write_bytes(bomb)
+    refused(saved, WEIGHTS_FILE, "a whole safetensors file")
 
 
 def test_nothing_there_and_other_files(tmp_path: Path) -> None:
@@ -467,7 +467,7 @@ def test_an_empty_file_is_refused(name: str, saved: Path) -> None:
     refused(saved, name)
 
 
-@pytest.mark.parametrize("name", [CONFIG, MANIFEST])
+@pytest.mark.parametrize("name", [CONFIG_FILE, MANIFEST_FILE])
 def test_a_file_that_may_not_be_read(name: str, saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = Path.read_bytes
 
@@ -484,32 +484,32 @@ def test_a_file_that_may_not_be_read(name: str, saved: Path, monkeypatch: pytest
 
 
 def rewrite(place: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
-    tensors = load_file(place / WEIGHTS)
+    tensors = load_file(place / WEIGHTS_FILE)
     change(tensors)
-    save_file(tensors, place / WEIGHTS)
+    save_file(tensors, place / WEIGHTS_FILE)
 
 
 def test_a_missing_tensor(saved: Path) -> None:
     rewrite(saved, lambda tensors: tensors.pop("output.weight"))
-    refused(saved, WEIGHTS, "missing tensor 'output.weight'")
+    refused(saved, WEIGHTS_FILE, "missing tensor 'output.weight'")
     forge(saved, lambda manifest: manifest["tensors"].pop("output.weight"))
-    refused(saved, MANIFEST, "missing tensor 'output.weight'")
+    refused(saved, MANIFEST_FILE, "missing tensor 'output.weight'")
 
 
 def test_an_extra_tensor(saved: Path) -> None:
     extra = torch.zeros(3)
     rewrite(saved, lambda tensors: tensors.update(extra=extra))
-    refused(saved, WEIGHTS, "extra tensor 'extra'")
-    forge(saved, lambda manifest: manifest["tensors"].update(extra=sealed.describe(extra)))
-    refused(saved, MANIFEST, "extra tensor 'extra'")
+    refused(saved, WEIGHTS_FILE, "extra tensor 'extra'")
+    forge(saved, lambda manifest: manifest["tensors"].update(extra=folders.describe_tensor(extra)))
+    refused(saved, MANIFEST_FILE, "extra tensor 'extra'")
 
 
 def test_a_wrong_shape(saved: Path) -> None:
-    turned = load_file(saved / WEIGHTS)["output.weight"].T.contiguous()
+    turned = load_file(saved / WEIGHTS_FILE)["output.weight"].T.contiguous()
     rewrite(saved, lambda tensors: tensors.update({"output.weight": turned}))
-    refused(saved, WEIGHTS, "shape of output.weight [19, 14], got shape [14, 19]")
-    forge(saved, lambda manifest: manifest["tensors"].update({"output.weight": sealed.describe(turned)}))
-    refused(saved, MANIFEST, "output.weight of shape [19, 14], got shape [14, 19]")
+    refused(saved, WEIGHTS_FILE, "shape of output.weight [19, 14], got shape [14, 19]")
+    forge(saved, lambda manifest: manifest["tensors"].update({"output.weight": folders.describe_tensor(turned)}))
+    refused(saved, MANIFEST_FILE, "output.weight of shape [19, 14], got shape [14, 19]")
 
 
 def test_a_wrong_dtype(saved: Path) -> None:
@@ -517,13 +517,13 @@ def test_a_wrong_dtype(saved: Path) -> None:
     refused(saved, "dtype of output.weight float32, got dtype float64")
     whole = torch.ones(19, 14, dtype=torch.int32)
     rewrite(saved, lambda tensors: tensors.update({"output.weight": whole}))
-    forge(saved, lambda manifest: manifest["tensors"].update({"output.weight": sealed.describe(whole)}))
-    refused(saved, MANIFEST)
+    forge(saved, lambda manifest: manifest["tensors"].update({"output.weight": folders.describe_tensor(whole)}))
+    refused(saved, MANIFEST_FILE)
 
 
 def test_one_changed_number(saved: Path) -> None:
     rewrite(saved, lambda tensors: tensors["output.weight"].view(-1)[5].add_(1e-3))
-    refused(saved, WEIGHTS, "sha256 of output.weight")
+    refused(saved, WEIGHTS_FILE, "sha256 of output.weight")
 
 
 def test_swapped_tensors_of_one_shape(saved: Path) -> None:
@@ -536,14 +536,14 @@ def test_swapped_tensors_of_one_shape(saved: Path) -> None:
 
 
 def test_a_changed_config(saved: Path) -> None:
-    text = (saved / CONFIG).read_text()
-    (saved / CONFIG).write_text(text.replace('"dropout": 0.0', '"dropout": 0.5'))
-    refused(saved, CONFIG, "one that was changed since")
+    text = (saved / CONFIG_FILE).read_text()
+    (saved / CONFIG_FILE).write_text(text.replace('"dropout": 0.0', '"dropout": 0.5'))
+    refused(saved, CONFIG_FILE, "one that was changed since")
 
 
 def test_another_format_asks_for_another_version(saved: Path) -> None:
     forge(saved, lambda manifest: manifest.update(format=2))
-    refused(saved, "expected folder format 1, got format 2; use the version of attnworks that wrote it")
+    refused(saved, "expected folder format 1, got 2; save the model again")
 
 
 # Forged folders, with every hash right -------------------------------------------------------------------------------
@@ -569,19 +569,19 @@ def test_another_format_asks_for_another_version(saved: Path) -> None:
 )
 def test_forged_manifests(change: Callable[[dict[str, Any]], object], saved: Path) -> None:
     forge(saved, change)
-    refused(saved, MANIFEST)
+    refused(saved, MANIFEST_FILE)
 
 
 def test_unknown_key_in_a_forged_config(saved: Path) -> None:
     forge_config(saved, lambda config: config.update(droppout=0.1))
     with pytest.raises(AttnworksError, match=r"key of config 'droppout'.*did you mean 'dropout'"):
-        load(saved)
+        load_model(saved)
 
 
 def test_wrong_kind_in_a_forged_config(saved: Path) -> None:
     forge_config(saved, lambda config: config.update(kind="recurrent"))
     with pytest.raises(AttnworksError, match="key of config"):
-        load(saved)
+        load_model(saved)
 
 
 @pytest.mark.parametrize(
@@ -601,23 +601,23 @@ def test_absurd_sizes_are_refused_before_anything_is_allocated(
 ) -> None:
     forge_config(saved, lambda config: config.update(changes))
     monkeypatch.setattr(folder, "build", lambda *a, **k: pytest.fail("a model was built"))
-    monkeypatch.setattr(sealed, "safe_open", lambda *a, **k: pytest.fail("weights were opened"))
+    monkeypatch.setattr(folders, "safe_open", lambda *a, **k: pytest.fail("weights were opened"))
     with pytest.raises(AttnworksError):
-        load(saved)
+        load_model(saved)
 
 
 @pytest.mark.parametrize("d_a", ["x", "-3", "1e3", "99999999999999999999", "9999999999999", "[1]", "null"])
 def test_options_that_no_mechanism_can_use(d_a: str, saved: Path) -> None:
     forge_config(saved, lambda config: config["attention"].update(mechanism=f"bahdanau-additive:d_a={d_a}"))
     with pytest.raises(AttnworksError) as caught:
-        load(saved)
+        load_model(saved)
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", [CONFIG, MANIFEST])
+@pytest.mark.parametrize("name", [CONFIG_FILE, MANIFEST_FILE])
 def test_huge_json_is_not_even_read(name: str, saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with open(saved / name, "r+b") as file:
-        file.truncate(sealed.LARGEST_JSON + 1)
+        file.truncate(folders.MAX_JSON_BYTES + 1)
     real = Path.read_bytes
 
     def small_only(self: Path) -> bytes:
@@ -625,7 +625,7 @@ def test_huge_json_is_not_even_read(name: str, saved: Path, monkeypatch: pytest.
         return real(self)
 
     monkeypatch.setattr(Path, "read_bytes", small_only)
-    refused(saved, f"at most {sealed.LARGEST_JSON:,} bytes, got {sealed.LARGEST_JSON + 1:,} bytes")
+    refused(saved, f"at most {folders.MAX_JSON_BYTES:,} bytes, got {folders.MAX_JSON_BYTES + 1:,} bytes")
 
 
 ODD_JSON = {
@@ -643,20 +643,20 @@ ODD_JSON = {
 
 
 @pytest.mark.parametrize("text", ODD_JSON.values(), ids=ODD_JSON.keys())
-@pytest.mark.parametrize("name", [CONFIG, MANIFEST])
+@pytest.mark.parametrize("name", [CONFIG_FILE, MANIFEST_FILE])
 def test_odd_json(name: str, text: bytes, saved: Path) -> None:
     (saved / name).write_bytes(text)
     refused(saved, name)
-    if name == CONFIG:
+    if name == CONFIG_FILE:
         forge(saved, lambda manifest: manifest.update(config_sha256=hashlib.sha256(text).hexdigest()))
         with pytest.raises(AttnworksError) as caught:
-            load(saved)
+            load_model(saved)
         assert "\n" not in str(caught.value)
 
 
 def test_a_reshaped_config_needs_its_own_weights(saved: Path) -> None:
     config = replace(transformer_config(), d_ff=13)
     digest = hashlib.sha256(canonical(folder.config_to_json(config))).hexdigest()
-    (saved / CONFIG).write_bytes(canonical(folder.config_to_json(config)))
+    (saved / CONFIG_FILE).write_bytes(canonical(folder.config_to_json(config)))
     forge(saved, lambda manifest: manifest.update(config_sha256=digest))
-    refused(saved, MANIFEST, "mlp.W_1 of shape [14, 13], got shape [14, 11]")
+    refused(saved, MANIFEST_FILE, "mlp.W_1 of shape [14, 13], got shape [14, 11]")

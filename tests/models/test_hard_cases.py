@@ -16,7 +16,7 @@ from attnworks.attention.dense import Dense
 from attnworks.attention.softmax import jacobian_norm
 from attnworks.core.errors import UsageError
 from attnworks.exam.linalg.residual import relative_residual
-from attnworks.models import AttentionConfig, PureConfig, TransformerConfig, build, load, preset, save
+from attnworks.models import AttentionConfig, PureConfig, TransformerConfig, build, load_model, preset, save_model
 from attnworks.models.counting import Blueprint, count_parameters
 from attnworks.models.layers import LayerNorm
 from tests.helpers import unchecked
@@ -86,7 +86,7 @@ def test_buffers_are_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(MECHANISMS._entries, "shifted", Shifted)
     config = PureConfig(d_e=7, layers=1, attention=AttentionConfig(heads=2, d_k=3, d_v=5, mechanism="shifted"))
     model, X = build(config).eval(), torch.randn(2, 5, 7)
-    again = load(save(model, tmp_path / "model"))
+    again = load_model(save_model(model, tmp_path / "model"))
     assert torch.equal(again(X), model(X))
     assert not again.training
 
@@ -137,13 +137,13 @@ def test_every_parameter_of_every_preset_belongs_to_a_part(name: str) -> None:
 def test_causal_queries_at_the_end_of_a_longer_sequence(queries: int) -> None:
     Q, K, V = torch.randn(3, 2, 3, 149, 5, dtype=torch.float64).unbind()
     Q = Q[:, :, -queries:]
-    padding = torch.rand(2, 149) > 0.3
-    for mask in (Mask(causal=True), Mask(padding, causal=True)):
+    real = torch.rand(2, 149) > 0.3
+    for mask in (Mask(causal=True), Mask(real, causal=True)):
         explicit, fused = Dense()(Q, K, V, mask, weights=True), Dense()(Q, K, V, mask)
         assert torch.allclose(fused.Y, explicit.Y, atol=1e-12)
 
 
 def test_only_a_config_can_be_built() -> None:
     name: Any = "tiny"
-    with unchecked(), pytest.raises(UsageError, match=r"got 'tiny'; for instance attnworks.build"):
+    with unchecked(), pytest.raises(UsageError, match=r"got 'tiny'; for instance attnworks.preset"):
         build(name)

@@ -11,10 +11,11 @@ import attnworks
 from attnworks.attention import MECHANISMS, Mask
 from attnworks.attention.dense import Dense
 from attnworks.core.errors import UsageError
+from attnworks.core.places import Slot
 from attnworks.models import AttentionConfig, RecurrentConfig, TransformerConfig
 from attnworks.models.counting import count_parameters
 from attnworks.models.decoding import greedy
-from attnworks.models.folder import load, save
+from attnworks.models.folder import load_model, save_model
 from attnworks.models.multihead import MultiHead
 from tests.helpers import assert_close
 
@@ -42,7 +43,7 @@ def test_every_mechanism_learns_in_a_transformer(name: str) -> None:
     spec = SMALL.get(name, name)
     model = attnworks.build(config(spec), seed=3)
     used = {slot: model.config.slot(slot).mechanism for slot in model.config.slot_names()}
-    assert used["enc.0"] == used["enc.1"] == spec
+    assert used[Slot.parse("enc.0")] == used[Slot.parse("enc.1")] == spec
     source, target = torch.randint(0, 23, (3, 11)), torch.randint(0, 23, (3, 7))
     model(source, target).square().mean().backward()
     for label, parameter in model.named_parameters():
@@ -52,8 +53,14 @@ def test_every_mechanism_learns_in_a_transformer(name: str) -> None:
 
 def test_layers_without_a_definition_stay_as_they_are() -> None:
     window, linformer = config("window:window=2"), config("linformer")
-    assert window.slot("dec.1").mechanism == "window:window=2" and window.slot("cross.0").mechanism == "dense"
-    assert linformer.slot("dec.0").mechanism == "dense" and linformer.slot("cross.1").mechanism == "linformer"
+    assert (
+        window.slot(Slot.parse("dec.1")).mechanism == "window:window=2"
+        and window.slot(Slot.parse("cross.0")).mechanism == "dense"
+    )
+    assert (
+        linformer.slot(Slot.parse("dec.0")).mechanism == "dense"
+        and linformer.slot(Slot.parse("cross.1")).mechanism == "linformer"
+    )
     assert config("linear").slots == {} and config("linear").attention.mechanism == "linear"
     again = window.with_mechanism("dense")
     assert again.slots == {} and again == config()
@@ -61,7 +68,10 @@ def test_layers_without_a_definition_stay_as_they_are() -> None:
 
 def test_heads_of_several_kinds_where_all_are_defined() -> None:
     mixed = config().with_mechanism(("window:window=2", "dense"))
-    assert mixed.slot("dec.0").mechanism == ("window:window=2", "dense") and mixed.slot("cross.0").mechanism == "dense"
+    assert (
+        mixed.slot(Slot.parse("dec.0")).mechanism == ("window:window=2", "dense")
+        and mixed.slot(Slot.parse("cross.0")).mechanism == "dense"
+    )
 
 
 @pytest.mark.parametrize(
@@ -96,7 +106,7 @@ def test_decoding_step_by_step_is_one_pass(spec: str) -> None:
     for position in range(9):
         scores, state = model.step(written[:, position, None], state)
         assert_close(scores[:, 0], whole[:, position])
-    assert greedy(model, source, bos=1, eos=2, longest=5)
+    assert greedy(model, source, bos=1, eos=2, max_new_tokens=5)
 
 
 # --- projections for global tokens ------------------------------------------------------------------------------------
@@ -104,8 +114,8 @@ def test_decoding_step_by_step_is_one_pass(spec: str) -> None:
 
 def test_encoder_layers_of_a_longformer_project_twice() -> None:
     model = attnworks.build(config("longformer:window=2"), seed=3)
-    layers = {layer.slot: layer for layer in model.modules() if isinstance(layer, MultiHead)}
-    assert [slot for slot, layer in layers.items() if layer.twice] == ["enc.0", "enc.1"]
+    layers = {str(layer.slot): layer for layer in model.modules() if isinstance(layer, MultiHead)}
+    assert [slot for slot, layer in layers.items() if layer.has_global_projections] == ["enc.0", "enc.1"]
     more = sum(count_parameters(config("longformer:window=2")).values()) - sum(count_parameters(config()).values())
     assert more == 2 * (2 * (5 + 5 + 7) * 12 + 2 * (5 + 5 + 7))
 
@@ -120,7 +130,7 @@ def test_only_global_tokens_look_through_the_second_projections() -> None:
             W += torch.randn_like(W)
     after = layer(X)
     assert torch.equal(before[:, 2:], after[:, 2:]) and (before[:, :2] - after[:, :2]).abs().min() > 1e-6
-    Y = Dense()(*layer.second(X), Mask()).Y
+    Y = Dense()(*layer.project_global(X), Mask()).Y
     assert_close(after[:, :2], layer.output(Y)[:, :2])
 
 
@@ -133,15 +143,15 @@ def test_heads_of_several_kinds_share_the_second_projections() -> None:
     layer(X, observe=lambda observation: seen.append(observation))
     (observation,) = seen
     P = observation.P
-    again = Dense()(*layer.second(X), weights=True).P
+    again = Dense()(*layer.project_global(X), weights=True).P
     assert again is not None
     assert_close(P[:, 1, :2], again[:, 1, :2])
-    assert_close(P[:, 1, :2] @ layer.second(X)[2][:, 1], observation.Y[:, 1, :2])
+    assert_close(P[:, 1, :2] @ layer.project_global(X)[2][:, 1], observation.Y[:, 1, :2])
 
 
 def test_a_longformer_is_saved_whole(tmp_path: Path) -> None:
     model = attnworks.build(config("longformer:window=2,n_global=1"), seed=3)
-    save(model, tmp_path / "model")
-    again = load(tmp_path / "model")
+    save_model(model, tmp_path / "model")
+    again = load_model(tmp_path / "model")
     source, target = torch.randint(0, 23, (3, 11)), torch.randint(0, 23, (3, 7))
     assert torch.equal(model.eval()(source, target), again.eval()(source, target))

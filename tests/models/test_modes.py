@@ -12,14 +12,15 @@ import attnworks
 from attnworks.attention import Mask
 from attnworks.cli import main
 from attnworks.core.errors import UsageError
-from attnworks.exam.measure import Setting
+from attnworks.core.places import Slot
+from attnworks.exam.measure import MeasureContext
 from attnworks.exam.measures.rank import Rank
 from attnworks.exam.measures.saturation import Saturation
 from attnworks.models import AttentionConfig, TransformerConfig
-from attnworks.text.passages import Passage, Side
-from attnworks.text.tokens import TokenRow, collate_tokens
+from attnworks.text.passages import Passage, Text
+from attnworks.text.tokens import TokenRow, collate
 from attnworks.text.vocabulary import Vocabulary
-from attnworks.traces.layer import LayerTrace, Slot, StreamTrace
+from attnworks.traces.layer import LayerTrace, StreamTrace
 from tests.exam_helpers import tiny_folder, write_lines
 
 TEXTS = ["the red dog sleeps here", "a cat sees the old dog", "dogs and cats sleep"]
@@ -57,34 +58,33 @@ def test_one_string_is_no_list_of_texts() -> None:
 
 
 def test_passages_and_strings_may_be_mixed() -> None:
-    exam = attnworks.examine(*encoder(), [Passage(Side(TEXTS[0])), *TEXTS[1:]], measures=["rank"])  # pyright: ignore
+    exam = attnworks.examine(*encoder(), [Passage(Text(TEXTS[0])), *TEXTS[1:]], measures=["rank"])  # pyright: ignore
     assert exam.corpus["sentences"] == 3
 
 
 def test_a_massive_first_token_leaves_cosines_right() -> None:
     X = torch.randn(1, 24, 16, generator=torch.Generator().manual_seed(0))
     X[0, 0] = 3000 * X[0, 0] / X[0, 0].norm()
-    tokens = collate_tokens([TokenRow(tuple(range(24)), (False,) * 24, (-1,) * 24)], 0)
+    tokens = collate([TokenRow(tuple(range(24)), (False,) * 24, (-1,) * 24)], 0)
     U = torch.nn.functional.normalize(X[0].double(), dim=-1)
     expected = ((U @ U.T).sum() - 24) / (24 * 23)
-    got = Rank(Setting(24)).stream(StreamTrace("encoder", 0, X, tokens))["rank.cosine"].values[0]
+    got = Rank(MeasureContext(24)).stream(StreamTrace("encoder", 0, X, tokens))["rank.cosine"].values[0]
     assert abs(float(got) - float(expected)) < 1e-5
 
 
 def test_half_precision_does_not_overflow() -> None:
-    tokens = collate_tokens([TokenRow(tuple(range(512)), (False,) * 512, (-1,) * 512)], 0)
+    tokens = collate([TokenRow(tuple(range(512)), (False,) * 512, (-1,) * 512)], 0)
     Q = (2 * torch.randn(1, 2, 512, 64)).half()
     trace = LayerTrace(Slot("encoder", 0), Q, Q, Q, Q, Mask(), 0.125, tokens, tokens)
-    assert Saturation(Setting(512)).layer(trace)["saturation.score_expected"].values.isfinite().all()
+    assert Saturation(MeasureContext(512)).layer(trace)["saturation.score_expected"].values.isfinite().all()
 
 
 def test_labels_count_the_lines_of_the_text() -> None:
-    from attnworks.traces.own import own_examinee
-    from attnworks.traces.text import read_text
+    from attnworks.traces.own import OwnSubject
 
     model, vocabulary = encoder()
-    passages = [Passage(Side(text)) for text in (TEXTS[0], "dog", TEXTS[1])]
-    text = read_text(own_examinee(model, vocabulary, "small"), passages, 4096)  # pyright: ignore
+    passages = [Passage(Text(text)) for text in (TEXTS[0], "dog", TEXTS[1])]
+    text = OwnSubject(model, "small", vocabulary).read(passages, batch_tokens=4096)  # pyright: ignore
     assert text.passages == 3 and sorted(text.batch(0)[1].tolist()) == [0, 2] and text.dropped == 1
 
 
@@ -116,4 +116,7 @@ def test_measures_that_were_asked_for_are_shown_and_pins_drawn(tmp_path: Path) -
     result = CliRunner().invoke(main, [*arguments, *extra])
     assert result.exit_code == 0, result.output
     assert "ranks.effective" in result.output and "the syntax of the text is not known" in result.output
-    assert 'id="blob-exam0-0-enc.0-maps"' in page.read_text() and "only importance and ablation" in result.output
+    assert (
+        'id="blob-exam0-0-enc.0-maps"' in page.read_text()
+        and "only importance, ablation and bottleneck" in result.output
+    )

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from attnworks.attention import MECHANISMS, Geometry, Mask
 from attnworks.core.errors import UsageError
+from attnworks.core.places import Slot
 from attnworks.models import AttentionConfig, MultiHead
 from attnworks.theory.claims.s3_heads import augment, augment_weight
 from tests.model_helpers import (
@@ -46,16 +47,16 @@ def test_equals_torch(case: str, bias: bool, dtype: torch.dtype) -> None:
     ours = multihead(dtype, bias=bias)
     theirs = nn.MultiheadAttention(D_E, HEADS, bias=bias, batch_first=True, dtype=dtype)
     theirs.load_state_dict(multihead_in_torch_layout(ours, value))
-    causal, padding = "causal" in case, PADDING if "padding" in case else None
+    causal, real = "causal" in case, PADDING if "padding" in case else None
     X = randn(B, N if "cross" in case else J, D_E, dtype=dtype).requires_grad_()
     Z = randn(B, J, D_E, dtype=dtype, seed=1).requires_grad_() if "cross" in case else X
 
-    got = ours(X, Z, Mask(padding, causal))
+    got = ours(X, Z, Mask(real, causal))
     expected, _ = theirs(
         X,
         Z,
         Z,
-        key_padding_mask=None if padding is None else ~padding,
+        key_padding_mask=None if real is None else ~real,
         attn_mask=torch.ones(J, J, dtype=torch.bool).triu(1) if causal else None,
         need_weights=False,
     )
@@ -290,21 +291,21 @@ def test_contiguous_weights_give_the_same_result() -> None:
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("padding", [None, PADDING[:, :N]])
-def test_observer_sees_the_true_tensors(padding: Tensor | None, causal: bool) -> None:
-    ours = MultiHead(7, AttentionConfig(heads=3, d_k=5, d_v=2), slot="dec.1").double()
+@pytest.mark.parametrize("real", [None, PADDING[:, :N]])
+def test_observer_sees_the_true_tensors(real: Tensor | None, causal: bool) -> None:
+    ours = MultiHead(7, AttentionConfig(heads=3, d_k=5, d_v=2), slot=Slot.parse("dec.1")).double()
     filled(ours)
-    X, recorder, mask = randn(B, N, 7), Recorder(), Mask(padding, causal)
+    X, recorder, mask = randn(B, N, 7), Recorder(), Mask(real, causal)
     silent, watched = ours(X, mask=mask), ours(X, mask=mask, observe=recorder)
     assert torch.equal(watched, silent)
     (seen,) = recorder.seen
-    assert seen.slot == "dec.1"
+    assert str(seen.slot) == "dec.1"
     assert seen.X is X and seen.Z is X and seen.mask is mask
     assert torch.equal(seen.Q, ours.queries(X))
     assert torch.equal(seen.K, ours.keys_values(X)[0]) and torch.equal(seen.V, ours.keys_values(X)[1])
     P = seen.P
     close(P.sum(-1), torch.ones(B, 3, N, dtype=torch.float64))
-    allowed = the(mask.allowed(N, N)) if padding is not None or causal else torch.ones(1, 1, N, N, dtype=torch.bool)
+    allowed = the(mask.allowed(N, N)) if real is not None or causal else torch.ones(1, 1, N, N, dtype=torch.bool)
     assert not P.masked_select(~allowed).any() and (P.masked_select(allowed) > 0).all()
     close(P, (seen.Q @ seen.K.mT / 5**0.5).masked_fill(~allowed, -torch.inf).softmax(-1))
     close(seen.Y, P @ seen.V)

@@ -92,16 +92,16 @@ def test_a_table_made_in_inference_mode_serves_training() -> None:
 # The others ----------------------------------------------------------------------------------------------------------
 
 
-def code(kind: PositionKind, padding: Tensor | None = None, start: int = 0, length: int = N) -> Tensor:
+def code(kind: PositionKind, real: Tensor | None = None, start: int = 0, length: int = N) -> Tensor:
     """What is added, seen on embeddings of zeros."""
-    return positions(kind)(torch.zeros(B, length, D, dtype=torch.float64), padding, start)
+    return positions(kind)(torch.zeros(B, length, D, dtype=torch.float64), real, start)
 
 
-@pytest.mark.parametrize("padding", [None, PADDING])
-def test_index_and_none(padding: Tensor | None) -> None:
-    assert torch.equal(code("none", padding), torch.zeros(B, N, D, dtype=torch.float64))
+@pytest.mark.parametrize("real", [None, PADDING])
+def test_index_and_none(real: Tensor | None) -> None:
+    assert torch.equal(code("none", real), torch.zeros(B, N, D, dtype=torch.float64))
     expected = torch.arange(N, dtype=torch.float64)[None, :, None].expand(B, N, D)
-    assert torch.equal(code("index", padding), expected)
+    assert torch.equal(code("index", real), expected)
 
 
 def test_normalised_index_divides_by_the_real_length() -> None:

@@ -83,7 +83,7 @@ def test_states_are_input_and_every_layer() -> None:
 def test_observer_sees_layers_in_order() -> None:
     ours, recorder, X = pure(layers=3), Recorder(), randn(B, N, D_E)
     close(ours(X, observe=recorder), ours(X))
-    assert [seen.slot for seen in recorder.seen] == ["enc.0", "enc.1", "enc.2"]
+    assert [str(seen.slot) for seen in recorder.seen] == ["enc.0", "enc.1", "enc.2"]
     for seen, state in zip(recorder.seen, ours.states(X), strict=False):
         close(seen.X, state)
 

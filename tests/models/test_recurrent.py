@@ -53,23 +53,23 @@ def test_without_attention_the_last_state_is_all(cell: str, layers: int) -> None
     assert ours.attention is None and ours.combine is None
 
 
-@pytest.mark.parametrize("padding", [None, PADDING])
+@pytest.mark.parametrize("real", [None, PADDING])
 @pytest.mark.parametrize("mechanism", SCORES)
 @pytest.mark.parametrize("cell", CELLS)
-def test_context_by_hand(cell: str, mechanism: str, padding: Tensor | None) -> None:
+def test_context_by_hand(cell: str, mechanism: str, real: Tensor | None) -> None:
     """S4.13-S4.16 for every target position: a = softmax(score), c = sum a s, out = tanh(W [c; h])."""
     ours, recorder = recurrent(cell=cell, mechanism=mechanism), Recorder()
-    got = ours(SOURCE_TOKENS, TARGET_TOKENS, padding, observe=recorder)
-    close(got, ours(SOURCE_TOKENS, TARGET_TOKENS, padding))
+    got = ours(SOURCE_TOKENS, TARGET_TOKENS, real, observe=recorder)
+    close(got, ours(SOURCE_TOKENS, TARGET_TOKENS, real))
     seen, P = recorder["cross.0"], recorder.P("cross.0")
-    states, last = ours.encode(SOURCE_TOKENS, padding)
+    states, last = ours.encode(SOURCE_TOKENS, real)
     H, _ = ours.decoder(ours.target_embedding(TARGET_TOKENS), last)
     close(seen.X, H)
     close(seen.Z, states)
     parameters = {name: p[0] for name, p in the(ours.attention).named_parameters()}
     W = the(ours.combine).weight
     for b in range(BATCH):
-        length = SOURCE if padding is None else LENGTHS[b]
+        length = SOURCE if real is None else LENGTHS[b]
         for t in range(TARGET):
             h, s = H[b, t], states[b, :length]
             if mechanism == "luong-dot":
@@ -117,9 +117,9 @@ def test_the_last_state_is_that_of_the_last_real_token(cell: str, layers: int) -
 def test_padding_that_is_not_at_the_end_is_refused() -> None:
     """The cells read left to right: padding in front would be read as the sentence."""
     ours = recurrent()
-    for padding in ([False, True, True], [True, False, True]):
-        with pytest.raises(UsageError, match="at the end"):
-            ours.encode(SOURCE_TOKENS[:1, :3], torch.tensor([padding]))
+    for real in ([False, True, True], [True, False, True]):
+        with pytest.raises(UsageError, match="padding after the tokens"):
+            ours.encode(SOURCE_TOKENS[:1, :3], torch.tensor([real]))
 
 
 @pytest.mark.parametrize("mechanism", [None, *SCORES])
@@ -165,7 +165,7 @@ def test_step_by_step_equals_all_at_once(layers: int, cell: str, mechanism: str 
     close(torch.cat(steps, 1), whole)
     for got, expected in zip(parts(last), parts(end), strict=True):
         close(got, expected)
-    close(ours.scores(whole), ours(SOURCE_TOKENS, TARGET_TOKENS, PADDING))
+    close(ours.logits(whole), ours(SOURCE_TOKENS, TARGET_TOKENS, PADDING))
 
 
 def test_no_position_sees_a_later_target() -> None:

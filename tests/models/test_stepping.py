@@ -45,19 +45,19 @@ MODELS: dict[str, Transformer | Recurrent] = {
 }
 
 
-def at_once(model: Transformer | Recurrent, written: Tensor, source: Tensor, padding: Tensor | None) -> Tensor:
+def at_once(model: Transformer | Recurrent, written: Tensor, source: Tensor, real: Tensor | None) -> Tensor:
     """Scores [s beams t vocabulary], each hypothesis a row of its own batch."""
     beams = written.shape[1]
-    repeated = None if padding is None else padding.repeat_interleave(beams, 0)
+    repeated = None if real is None else real.repeat_interleave(beams, 0)
     return model(source.repeat_interleave(beams, 0), written.flatten(0, 1), repeated).unflatten(0, (-1, beams))
 
 
-@pytest.mark.parametrize("padding", [None, PADDING])
+@pytest.mark.parametrize("real", [None, PADDING])
 @pytest.mark.parametrize("name", MODELS)
-def test_steps_equal_the_whole(name: str, padding: Tensor | None) -> None:
+def test_steps_equal_the_whole(name: str, real: Tensor | None) -> None:
     model = MODELS[name]
-    expected = at_once(model, WRITTEN, SOURCE_TOKENS, padding)
-    state: Any = model.start(SOURCE_TOKENS, padding)
+    expected = at_once(model, WRITTEN, SOURCE_TOKENS, real)
+    state: Any = model.start(SOURCE_TOKENS, real)
     assert state.sentences == BATCH
     for t in range(TARGET):
         scores, state = model.step(WRITTEN[:, :, t], repeated(state) if t == 0 else state)

@@ -65,17 +65,17 @@ def test_equals_torch(layers: tuple[int, int], norm: str, padded: bool, dtype: t
         D_E, heads, *layers, D_FF, dropout=0.0, batch_first=True, norm_first=norm == "pre", dtype=dtype
     )
     theirs.load_state_dict(transformer_in_torch_layout(ours, value))
-    source_padding, target_padding = (SOURCE_PADDING, TARGET_PADDING) if padded else (None, None)
+    source_real, target_real = (SOURCE_PADDING, TARGET_PADDING) if padded else (None, None)
 
-    Z = ours.encode(SOURCE_TOKENS, source_padding)
-    got = ours.decode(TARGET_TOKENS, Z, source_padding, target_padding)
+    Z = ours.encode(SOURCE_TOKENS, source_real)
+    got = ours.decode(TARGET_TOKENS, Z, source_real, target_real)
     expected = theirs(
         the(ours.source_embedding)(SOURCE_TOKENS).detach(),
         the(ours.target_embedding)(TARGET_TOKENS).detach(),
         tgt_mask=torch.ones(TARGET, TARGET, dtype=torch.bool).triu(1),
-        src_key_padding_mask=None if source_padding is None else ~source_padding,
-        tgt_key_padding_mask=None if target_padding is None else ~target_padding,
-        memory_key_padding_mask=None if source_padding is None else ~source_padding,
+        src_key_padding_mask=None if source_real is None else ~source_real,
+        tgt_key_padding_mask=None if target_real is None else ~target_real,
+        memory_key_padding_mask=None if source_real is None else ~source_real,
     )
     close(got, expected)
 
@@ -93,7 +93,7 @@ def test_forward_is_encode_then_decode_then_scores() -> None:
     Z = ours.encode(SOURCE_TOKENS, SOURCE_PADDING)
     Y = ours.decode(TARGET_TOKENS, Z, SOURCE_PADDING, TARGET_PADDING)
     got = ours(SOURCE_TOKENS, TARGET_TOKENS, SOURCE_PADDING, TARGET_PADDING)
-    assert torch.equal(got, ours.scores(Y))
+    assert torch.equal(got, ours.logits(Y))
     assert got.shape == (BATCH, TARGET, TARGET_VOCABULARY)
     close(got, Y @ ours.output.weight.T + the(ours.output.bias))
 
@@ -120,7 +120,7 @@ def test_encoder_by_hand_as_documented() -> None:
 
 def test_encoder_only_scores_its_own_tokens() -> None:
     ours = transformer(decoder_layers=0)
-    got = ours(SOURCE_TOKENS, source_padding=SOURCE_PADDING)
+    got = ours(SOURCE_TOKENS, source_real=SOURCE_PADDING)
     assert got.shape == (BATCH, SOURCE, VOCABULARY)
     close(got, ours.encode(SOURCE_TOKENS, SOURCE_PADDING) @ ours.output.weight.T)
     assert ours.target_embedding is None and len(ours.decoder) == 0 and ours.decoder_norm is None
@@ -130,25 +130,25 @@ def test_decoder_only_has_no_cross_attention() -> None:
     ours, recorder = transformer(encoder_layers=0), Recorder()
     got = ours(target=TARGET_TOKENS, observe=recorder)
     assert got.shape == (BATCH, TARGET, TARGET_VOCABULARY)
-    assert [seen.slot for seen in recorder.seen] == ["dec.0", "dec.1"]
+    assert [str(seen.slot) for seen in recorder.seen] == ["dec.0", "dec.1"]
     assert not any("cross" in name for name, _ in ours.named_parameters())
     assert ours.source_embedding is None
 
 
 @pytest.mark.parametrize("encoder_layers", [0, 2])
-@pytest.mark.parametrize("padding", [None, TARGET_PADDING])
-def test_no_position_sees_a_later_target(encoder_layers: int, padding: Tensor | None) -> None:
+@pytest.mark.parametrize("real", [None, TARGET_PADDING])
+def test_no_position_sees_a_later_target(encoder_layers: int, real: Tensor | None) -> None:
     """By gradient: d output_t / d embedding_s = 0 exactly for s > t, and not for s <= t among real tokens."""
     ours = transformer(encoder_layers=encoder_layers)
     source = SOURCE_TOKENS if encoder_layers else None
     embedded: list[Tensor] = []
     the(ours.target_embedding).register_forward_hook(lambda *call: embedded.append(call[-1]))
-    got = ours(source, TARGET_TOKENS, None, padding)
+    got = ours(source, TARGET_TOKENS, None, real)
     for t in range(TARGET):
         (G,) = torch.autograd.grad(got[:, t].square().sum(), embedded, retain_graph=True)
         assert not G[:, t + 1 :].any()
         seen = G[:, : t + 1].abs().sum(-1) > 0
-        expected = torch.ones_like(seen) if padding is None else padding[:, : t + 1].clone()
+        expected = torch.ones_like(seen) if real is None else real[:, : t + 1].clone()
         expected[:, t] = True
         assert torch.equal(seen, expected)
 
@@ -163,9 +163,9 @@ def test_encoder_sees_both_ways() -> None:
 # Padding -------------------------------------------------------------------------------------------------------------
 
 
-def reroll(drawn: Tensor, padding: Tensor, vocabulary: int) -> Tensor:
+def reroll(drawn: Tensor, real: Tensor, vocabulary: int) -> Tensor:
     """Other tokens at every padded place."""
-    return torch.where(padding, drawn, (drawn + 1 + tokens(vocabulary - 1, *drawn.shape, seed=9)) % vocabulary)
+    return torch.where(real, drawn, (drawn + 1 + tokens(vocabulary - 1, *drawn.shape, seed=9)) % vocabulary)
 
 
 @pytest.mark.parametrize("positions", ["sinusoid", "normalised-index"])
@@ -278,7 +278,7 @@ def test_slots_are_shown_in_the_order_of_the_data() -> None:
     ours, recorder = transformer(), Recorder()
     watched = ours(SOURCE_TOKENS, TARGET_TOKENS, SOURCE_PADDING, TARGET_PADDING, observe=recorder)
     names = ["enc.0", "enc.1", "dec.0", "cross.0", "dec.1", "cross.1"]
-    assert [seen.slot for seen in recorder.seen] == names == list(ours.config.slot_names())
+    assert [str(seen.slot) for seen in recorder.seen] == names == [*map(str, ours.config.slot_names())]
     close(watched, ours(SOURCE_TOKENS, TARGET_TOKENS, SOURCE_PADDING, TARGET_PADDING))
     for name in names:
         queries, keys = (SOURCE if name.startswith("enc") else TARGET), (TARGET if name.startswith("dec") else SOURCE)
@@ -296,7 +296,7 @@ def test_a_slot_overrides_one_layer_alone(slot: str) -> None:
     ours, recorder = transformer(slots={slot: special}), Recorder()
     ours(SOURCE_TOKENS, TARGET_TOKENS, observe=recorder)
     for seen in recorder.seen:
-        heads, d_k, d_v = (2, 13, 7) if seen.slot == slot else (3, 5, 2)
+        heads, d_k, d_v = (2, 13, 7) if str(seen.slot) == slot else (3, 5, 2)
         assert seen.Q.shape[1::2] == (heads, d_k) and seen.V.shape[1::2] == (heads, d_v)
     S = 0.7 * recorder[slot].Q @ recorder[slot].K.mT
     if slot.startswith("dec"):

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from attnworks.exam.examination import Examination, Finding, Pin
+from attnworks.core.places import Slot
+from attnworks.exam.examination import ExamFinding, Examination, Pin
 from attnworks.exam.reading import Reading, Readings
 from attnworks.page.blobs import unpack
-from attnworks.page.sentences import Sentence
-from attnworks.traces.layer import Slot
+from attnworks.page.sentences import PageSentence
 
 LAYERS, HEADS, QUERIES, KEYS = 2, 3, 5, 7
 
@@ -27,7 +27,7 @@ def softmax_maps(heads: int, i: int, j: int, *, seed: int = 3) -> torch.Tensor:
 
 
 def reading(name: str, values: Mapping[str, Any], axes: tuple[str, ...] = ("layer", "head"), text: str = "") -> Reading:
-    return Reading(name=name, kind="encoder", axes=axes, words=f"words{text}", source=f"source{text}", **values)
+    return Reading(name=name, kind="encoder", axes=axes, description=f"words{text}", source=f"source{text}", **values)
 
 
 def made_exam(text: str = "", **more: Any) -> Examination:
@@ -53,7 +53,7 @@ def made_exam(text: str = "", **more: Any) -> Examination:
                 ),
             ]
         ),
-        "findings": (Finding(f"finding{text}", 0.5, ("roles.label",), (f"enc.0.1{text}",), f"group{text}"),),
+        "findings": (ExamFinding(f"finding{text}", 0.5, ("roles.label",), (f"enc.0.1{text}",), f"group{text}"),),
         "notes": (f"note{text}",),
         "pins": (Pin.of(tokens(QUERIES, text), maps, tokens(KEYS, text)),),
     }
@@ -64,10 +64,10 @@ def tokens(count: int, text: str = "") -> tuple[str, ...]:
     return tuple(f"{place}{text}" for place in range(count))
 
 
-def translated(text: str = "") -> Sentence:
+def translated(text: str = "") -> PageSentence:
     """The sentence of the examination with what was written for it."""
     one = {"parent": 0, "token": f"token{text}", "logprob": -0.5}
-    return Sentence(made_exam(text).pins[0], tokens(KEYS, text), [{"kept": [one, one], "ended": [one]}])
+    return PageSentence(made_exam(text).pins[0], tokens(KEYS, text), [{"kept": [one, one], "ended": [one]}])
 
 
 class Seen(HTMLParser):

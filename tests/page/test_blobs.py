@@ -10,7 +10,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnworks.page.blobs import COARSE, FINE, MOST_FINE, Coding, coding_of, decode, encode, pack, thumbnails, unpack
+from attnworks.page.blobs import (
+    COARSE_LEVELS,
+    FINE_LEVELS,
+    MAX_FINE_WEIGHTS,
+    Coding,
+    coding_of,
+    decode_map,
+    encode_map,
+    pack,
+    thumbnails,
+    unpack,
+)
 from tests.page.page_helpers import softmax_maps
 
 
@@ -29,28 +40,28 @@ def test_others_can_read_it() -> None:
 
 @given(
     st.lists(st.floats(0, 1, width=32), min_size=1, max_size=53),
-    st.sampled_from((FINE, COARSE)),
+    st.sampled_from((FINE_LEVELS, COARSE_LEVELS)),
 )
 def test_weights_come_back_within_their_bound(weights: list[float], levels: int) -> None:
     """q = round(m sqrt p) gives |q/m - sqrt p| <= 1/2m, and p' - p = (q/m - sqrt p)(q/m + sqrt p), where the second
     factor is at most 2 sqrt p + 1/2m: |p' - p| <= sqrt(p) / m + 1 / 4m^2."""
     P = torch.tensor(weights)
-    again = decode(encode(P, Coding("uint8", levels)), Coding("uint8", levels))
+    again = decode_map(encode_map(P, Coding("uint8", levels)), Coding("uint8", levels))
     assert ((again - P).abs() <= P.sqrt() / levels + 1 / (4 * levels**2) + 1e-6).all()
     assert (again[P == 0] == 0).all() and (again[P == 1] == 1).all()
 
 
 @given(st.lists(st.floats(-60000, 60000, width=16), min_size=1, max_size=53))
 def test_other_numbers_come_back_to_the_bit(values: list[float]) -> None:
-    data = encode(torch.tensor(values), Coding("float16"))
-    assert decode(data, Coding("float16")).tolist() == values and len(data) == 2 * len(values)
+    data = encode_map(torch.tensor(values), Coding("float16"))
+    assert decode_map(data, Coding("float16")).tolist() == values and len(data) == 2 * len(values)
 
 
 @pytest.mark.parametrize(
     ("values", "weights", "coding"),
     [
-        ((0.0, 1.0), MOST_FINE, Coding("uint8", FINE)),
-        ((0.0, 1.0), MOST_FINE + 1, Coding("uint8", COARSE)),
+        ((0.0, 1.0), MAX_FINE_WEIGHTS, Coding("uint8", FINE_LEVELS)),
+        ((0.0, 1.0), MAX_FINE_WEIGHTS + 1, Coding("uint8", COARSE_LEVELS)),
         ((0.0, 1.01), 2, Coding("float16")),
         ((-0.01, 1.0), 2, Coding("float16")),
     ],
@@ -72,9 +83,9 @@ def test_a_thumbnail_keeps_the_sharpest_weight_of_each_part() -> None:
 def test_thumbnails_of_other_numbers_are_shares_of_the_largest() -> None:
     P = torch.tensor([[[0.0, -4.0], [1.0, 2.0]]])
     data, _ = thumbnails(P)
-    assert list(data) == [0, FINE, 15 * round(17 * 0.5), 15 * round(17 * 0.5**0.5)]
+    assert list(data) == [0, FINE_LEVELS, 15 * round(17 * 0.5), 15 * round(17 * 0.5**0.5)]
 
 
 def test_maps_as_they_are_pack_best_without_a_search_for_repetitions() -> None:
-    data = encode(softmax_maps(13, 61, 61), Coding("uint8", COARSE))
+    data = encode_map(softmax_maps(13, 61, 61), Coding("uint8", COARSE_LEVELS))
     assert len(pack(data, noisy=True)) < len(pack(data))

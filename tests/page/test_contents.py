@@ -12,14 +12,14 @@ import pytest
 import torch
 
 from attnworks.core.errors import UsageError
+from attnworks.core.places import HeadId, Slot
 from attnworks.exam.examination import Examination
 from attnworks.exam.reading import Readings
 from attnworks.page.blobs import rounded
-from attnworks.page.contents import NO_SENTENCE, Advised, Exam, label_of, page_contents
-from attnworks.page.head_order import by_telling
-from attnworks.reshape.receipt import Change, Healing, Losses, Receipt
+from attnworks.page.contents import NO_SENTENCE, PageAdvice, PageExam, exam_label, heads_by_importance, page_contents
+from attnworks.reshape.receipt import BeforeAfter, HealReport, Losses, Receipt
 from attnworks.reshape.swapping.advice import Advice
-from attnworks.reshape.swapping.trials import Present, Trial
+from attnworks.reshape.swapping.trials import Present, SwapTrial
 from tests.page.page_helpers import HEADS, LAYERS, made_exam, reading, translated
 
 CONTRACT = Path(__file__).parents[2] / "web" / "src" / "contract.ts"
@@ -35,23 +35,23 @@ def keys(name: str) -> set[str]:
 def receipt() -> Receipt:
     return Receipt(
         reshape="prune", asked={"keep": 0.5, "by": "ablation"}, text={}, objective="seq2seq",
-        healing=Healing(steps=0, rate=1e-3, tokens=5, seed=0), done={"enc.0.1": "cut"},
-        parameters=Change(before=7, after=5), flops=Change(before=13, after=11), length=17,
+        healing=HealReport(steps=0, learning_rate=1e-3, batch_tokens=5, seed=0), done={"enc.0.1": "cut"},
+        parameters=BeforeAfter(before=7, after=5), flops=BeforeAfter(before=13, after=11), length=17,
         loss=Losses(before=1.0, predicted=1.5, after=2.0), seconds=0.5, numbers=("float32", "cpu"),
         fingerprint=("a", "b"), version="0", facts={"heads_before": 24.0, "heads_cut": 3.0},
     )  # fmt: skip
 
 
-def advised() -> Advised:
+def advised() -> PageAdvice:
     present = (Present("enc.0", ("dense", "dense"), 0.25, 19),)
     advice = Advice(
-        11, 7, present, (Trial("enc.0", "linear", reason="is of no use"),), {}, 0.0, 1.0, 0.0, 1.0, (1.0, 1.0)
+        11, 7, present, (SwapTrial("enc.0", "linear", reason="is of no use"),), {}, 0.0, 1.0, 0.0, 1.0, (1.0, 1.0)
     )
-    return Advised("model", 0.02, advice, None)
+    return PageAdvice("model", 0.02, advice, None)
 
 
 def test_the_page_has_the_keys_of_its_contract() -> None:
-    exams = [Exam(made_exam(), "a", (translated(),)), Exam(made_exam(notes=()), "b")]
+    exams = [PageExam(made_exam(), "a", (translated(),)), PageExam(made_exam(notes=()), "b")]
     page = page_contents(exams, advice=advised(), receipts=[receipt()]).page
     exam, comparison = page["exams"][0], page["comparison"]
     pin = exam["pins"][1]
@@ -70,7 +70,7 @@ def test_the_page_has_the_keys_of_its_contract() -> None:
 
 def test_a_page_is_json_without_numbers_that_json_lacks() -> None:
     holes = {"value": (torch.tensor([float("nan"), 1 / 3, float("inf")]),) * LAYERS}
-    contents = page_contents([Exam(made_exam(readings=Readings([reading("made.up", holes)])), "a")])
+    contents = page_contents([PageExam(made_exam(readings=Readings([reading("made.up", holes)])), "a")])
     again = json.loads(json.dumps(contents.page, allow_nan=False))
     assert again["exams"][0]["readings"]["made.up@encoder"]["value"][0] == [None, 0.333333, None]
 
@@ -89,7 +89,7 @@ def test_certainty_has_fewer_digits_and_profiles_have_none() -> None:
             ]
         )
     )
-    told = page_contents([Exam(exam, "a")]).page["exams"][0]["readings"]
+    told = page_contents([PageExam(exam, "a")]).page["exams"][0]["readings"]
     assert told.keys() == {"a.two@encoder", "a.three@encoder"}, "four axes are for other programs"
     assert told["a.two@encoder"]["value"][0][0] == 0.333333 and told["a.two@encoder"]["interval"][0][0][0] == 0.1429
     assert told["a.three@encoder"]["value"][0][0] == [0.333333] and told["a.three@encoder"]["interval"] is None
@@ -101,20 +101,20 @@ def test_rounding_keeps_whole_numbers_and_texts() -> None:
 
 
 def test_without_a_sentence_the_page_says_so() -> None:
-    contents = page_contents([Exam(made_exam(pins=()), "a")])
+    contents = page_contents([PageExam(made_exam(pins=()), "a")])
     assert contents.page["remarks"] == [NO_SENTENCE] and contents.heads == (0, 0)
     assert contents.page["exams"][0]["pins"] == [] and set(contents.blobs) == {"claims"}
 
 
 def test_an_examination_that_knows_nothing_of_its_model_has_the_heads_of_its_maps() -> None:
-    model = page_contents([Exam(made_exam(model={}), "a")]).page["exams"][0]["model"]
+    model = page_contents([PageExam(made_exam(model={}), "a")]).page["exams"][0]["model"]
     assert model["name"] == "a" and model["heads"]["cross.1"] == HEADS and model["kinds"] == ["encoder"]
-    assert label_of(made_exam(model={"name": "runs/first/"})) == "first"
-    assert label_of(made_exam(model={})) == "a model"
+    assert exam_label(made_exam(model={"name": "runs/first/"})) == "first"
+    assert exam_label(made_exam(model={})) == "a model"
 
 
 def test_two_examinations_of_one_name_are_told_apart() -> None:
-    page = page_contents([Exam(made_exam(), "a"), Exam(made_exam(), "a")]).page
+    page = page_contents([PageExam(made_exam(), "a"), PageExam(made_exam(), "a")]).page
     assert [exam["label"] for exam in page["exams"]] == ["a (before)", "a (after)"]
     assert page["comparison"]["nothing_changed"]
 
@@ -122,7 +122,7 @@ def test_two_examinations_of_one_name_are_told_apart() -> None:
 def test_one_or_two() -> None:
     for count in (0, 3):
         with pytest.raises(UsageError, match="one examination, or two"):
-            page_contents([Exam(made_exam(), "a")] * count)
+            page_contents([PageExam(made_exam(), "a")] * count)
 
 
 REMARK = 400
@@ -140,10 +140,10 @@ def important(values: list[list[float]], name: str = "ablation.change") -> Exami
 def test_the_most_telling_heads_stay(share: float) -> None:
     """Heads enc.1.2 and enc.0.0 matter most; whatever fits, none stays before a head that tells more."""
     exam = important([[-3.0, 0.5, 1.0], [0.1, 0.2, 4.0]])
-    whole = page_contents([Exam(exam, "a")])
+    whole = page_contents([PageExam(exam, "a")])
     maps = sum(len(blob) for name, blob in whole.blobs.items() if name.endswith(("maps", "fits")))
     largest = whole.size - round((1 - share) * maps)
-    contents = page_contents([Exam(exam, "a")], largest=largest)
+    contents = page_contents([PageExam(exam, "a")], largest=largest)
     order = [("enc.1", 2), ("enc.0", 0), ("enc.0", 2), ("enc.0", 1), ("enc.1", 1), ("enc.1", 0)]
     slots = {slot["name"]: slot for slot in contents.page["exams"][0]["pins"][0]["slots"]}
     held = [head in slots[slot]["held"] for slot, head in order]
@@ -164,9 +164,9 @@ def test_many_short_sentences_stay_below_the_limit() -> None:
     """What is said about maps counts as they do."""
     exam = made_exam()
     many = replace(exam, pins=exam.pins * 12)
-    whole = page_contents([Exam(many, "a")])
+    whole = page_contents([PageExam(many, "a")])
     limit = len(whole.blobs["claims"]) + round(0.5 * (whole.size - len(whole.blobs["claims"])))
-    contents = page_contents([Exam(many, "a")], largest=limit)
+    contents = page_contents([PageExam(many, "a")], largest=limit)
     assert contents.size <= limit + REMARK and 0 < contents.heads[0] < whole.heads[0]
 
 
@@ -179,13 +179,14 @@ def test_readings_of_another_shape_tell_nothing() -> None:
         replace(found, value=(torch.tensor(1.0),)),
         replace(found, axes=()),
     ):
-        assert by_telling(replace(exam, readings=Readings([odd]))) == {}
+        assert heads_by_importance(replace(exam, readings=Readings([odd]))) == {}
 
 
 def test_what_tells_most() -> None:
     """Roles: (0.6 - 0.2) / (1 - 0.2) = 0.5. Structure: the share explained, of heads that have a form."""
     exam = important([[2.0, -4.0, float("nan")]])
-    assert by_telling(exam) == {("enc.0", 0): 0.5, ("enc.0", 1): 1.0}
+    layer = Slot("encoder", 0)
+    assert heads_by_importance(exam) == {HeadId(layer, 0): 0.5, HeadId(layer, 1): 1.0}
     nan = float("nan")
     rows = {
         "roles.score": [0.6, nan, nan], "roles.baseline": [0.2, nan, nan],
@@ -193,6 +194,6 @@ def test_what_tells_most() -> None:
     }  # fmt: skip
     readings = [reading(name, {"value": (torch.tensor(row).double(),)}) for name, row in rows.items()]
     readings.append(reading("structure.form", {"value": (("none", "band", "none"),)}))
-    told = by_telling(replace(exam, readings=Readings(readings)))
-    assert told == pytest.approx({("enc.0", 0): 0.5, ("enc.0", 1): 0.75})
-    assert by_telling(made_exam(readings=Readings([]))) == {}
+    told = heads_by_importance(replace(exam, readings=Readings(readings)))
+    assert told == pytest.approx({HeadId(layer, 0): 0.5, HeadId(layer, 1): 0.75})
+    assert heads_by_importance(made_exam(readings=Readings([]))) == {}

@@ -15,9 +15,9 @@ import attnworks
 from attnworks.cli import main
 from attnworks.core import folders
 from attnworks.core.errors import FolderError, UsageError
-from attnworks.core.sealed import with_sha256
+from attnworks.core.folders import with_sha256
 from attnworks.exam.folder import write_exam
-from attnworks.page import Exam, page_contents
+from attnworks.page import PageExam, page_contents
 from attnworks.page import file as file_module
 from attnworks.page.inputs import read_advice, read_trace
 from tests.page.page_helpers import KEYS, QUERIES, Seen, made_exam, tokens
@@ -188,7 +188,7 @@ def test_what_is_no_json_or_too_large(tmp_path: Path, monkeypatch: pytest.Monkey
     path.write_text("{")
     with pytest.raises(FolderError, match="expected JSON"):
         read_trace(path)
-    monkeypatch.setattr("attnworks.page.inputs.LARGEST_TRACE", 0)
+    monkeypatch.setattr("attnworks.page.inputs.MAX_TRACE_BYTES", 0)
     with pytest.raises(FolderError, match=r"at most 0 bytes.*fewer sentences"):
         read_trace(path)
 
@@ -222,7 +222,9 @@ def test_advice_with_impossible_numbers_is_refused(change: dict[str, Any], tmp_p
 def test_advice_with_a_mix_whose_loss_is_no_number_can_be_read(tmp_path: Path) -> None:
     refused = {"tokens": 7, "before": 1.0, "after": float("nan")}
     whole = {"model": "m", "max_error": 0.02, **asdict(advised().advice), "command": None, "refused": refused}
-    shown = page_contents([Exam(made_exam(), "a")], advice=read_advice(written(tmp_path / "advice.json", whole))).page
+    shown = page_contents(
+        [PageExam(made_exam(), "a")], advice=read_advice(written(tmp_path / "advice.json", whole))
+    ).page
     assert shown["advice"]["refused"] == {"tokens": 7, "before": 1.0, "after": None}
 
 

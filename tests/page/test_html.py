@@ -11,12 +11,12 @@ import time
 import pytest
 import torch
 
+from attnworks.core.places import Slot
 from attnworks.exam.examination import Examination, Pin
 from attnworks.exam.reading import Readings
 from attnworks.page import notebook_frame, page_contents, page_html, policy
 from attnworks.page.blobs import unpack
-from attnworks.page.contents import CLAIMS, SCRIPT, STYLE, Exam, resource
-from attnworks.traces.layer import Slot
+from attnworks.page.contents import CLAIMS_FILE, SCRIPT_FILE, STYLE_FILE, PageExam, resource
 from tests.page.page_helpers import Seen, made_exam, reading, softmax_maps, tokens, translated
 
 HOSTILE = (
@@ -34,7 +34,7 @@ HOSTILE = (
 
 
 def page(text: str = "") -> str:
-    return page_html(page_contents([Exam(made_exam(text), f"label{text}", (translated(text),))]))
+    return page_html(page_contents([PageExam(made_exam(text), f"label{text}", (translated(text),))]))
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -69,10 +69,10 @@ def test_the_file_needs_nothing_from_elsewhere() -> None:
     for attributes in seen.attributes:
         assert not attributes.keys() & {"src", "href", "style", "onload", "srcset"}
     assert seen.attributes[0] == {"lang": "en"} and "noscript" in seen.elements
-    assert unpack(seen.texts["blob-claims"]) == resource(CLAIMS)
+    assert unpack(seen.texts["blob-claims"]) == resource(CLAIMS_FILE)
 
 
-@pytest.mark.parametrize("name", [SCRIPT, STYLE])
+@pytest.mark.parametrize("name", [SCRIPT_FILE, STYLE_FILE])
 def test_script_and_style_cannot_end_early(name: str) -> None:
     text = resource(name).decode().lower()
     assert "</script" not in text and "</style" not in text and "<!--" not in text and "\r" not in text
@@ -107,13 +107,13 @@ def large_exam(n: int) -> Examination:
 def test_144_heads_on_128_tokens_make_a_small_file_in_little_time() -> None:
     exam = large_exam(128)
     began = time.process_time()
-    text = page_html(page_contents([Exam(exam, "large")]))
+    text = page_html(page_contents([PageExam(exam, "large")]))
     assert time.process_time() - began < 15, "2 s on an idle machine"
     assert len(text) <= 1_500_000
 
 
 @pytest.mark.slow
 def test_512_tokens_stay_below_ten_million_bytes() -> None:
-    contents = page_contents([Exam(large_exam(512), "large")])
+    contents = page_contents([PageExam(large_exam(512), "large")])
     held, heads = contents.heads
     assert 9_000_000 < len(page_html(contents)) < 10_000_000 and 50 < held < heads == 144

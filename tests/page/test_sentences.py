@@ -6,24 +6,24 @@ from typing import Any
 
 import torch
 
+from attnworks.core.places import HeadId, Slot
 from attnworks.exam.examination import Pin
-from attnworks.exam.measures.structure import EPS
+from attnworks.exam.measures.structure import FORGIVEN_ERROR
 from attnworks.exam.structure.fits import fit
 from attnworks.exam.structure.search import assignment, shift_map
-from attnworks.page.blobs import Coding, decode, unpack
-from attnworks.page.sentences import LONGEST, Closest, Coded, Sentence, fit_heads
-from attnworks.traces.layer import Slot
+from attnworks.page.blobs import Coding, decode_map, unpack
+from attnworks.page.sentences import MAX_SPECTRUM_TOKENS, EncodedSentence, PageForms, PageSentence, fit_heads
 from tests.helpers import assert_close
 from tests.page.page_helpers import HEADS, KEYS, QUERIES, made_exam, softmax_maps, tokens, translated
 
 
 def map_of(slot: dict[str, Any], blob: str, coding: Coding) -> torch.Tensor:
-    return decode(unpack(blob), coding).view(len(slot["held"]), slot["rows"], slot["columns"])
+    return decode_map(unpack(blob), coding).view(len(slot["held"]), slot["rows"], slot["columns"])
 
 
 def test_every_map_is_there_and_right() -> None:
     exam = made_exam()
-    pin, blobs = Coded(Sentence(exam.pins[0]), exam, "a").contents()
+    pin, blobs = EncodedSentence(PageSentence(exam.pins[0]), exam, "a").contents()
     assert [slot["name"] for slot in pin["slots"]] == ["enc.0", "enc.1", "cross.0", "cross.1"]
     for slot, P in zip(pin["slots"], exam.pins[0].maps.values(), strict=True):
         coding = Coding(**slot["coding"])
@@ -40,8 +40,9 @@ def test_every_map_is_there_and_right() -> None:
 
 def test_some_maps_can_be_left_out() -> None:
     exam = made_exam()
-    gone = {("enc.0", 1), *(("enc.1", head) for head in range(HEADS))}
-    pin, blobs = Coded(Sentence(exam.pins[0]), exam, "a").contents(gone)
+    first_layer, second_layer = Slot("encoder", 0), Slot("encoder", 1)
+    gone = {HeadId(first_layer, 1), *(HeadId(second_layer, head) for head in range(HEADS))}
+    pin, blobs = EncodedSentence(PageSentence(exam.pins[0]), exam, "a").contents(gone)
     first, second = pin["slots"][:2]
     assert first["held"] == [0, 2] and second["held"] == [] and second["blob"] is None
     assert second["fits"]["blob"] is None and "a-enc.1-maps" not in blobs
@@ -53,7 +54,7 @@ def test_some_maps_can_be_left_out() -> None:
 
 def test_spectra_are_singular_values() -> None:
     exam = made_exam()
-    pin, _ = Coded(Sentence(exam.pins[0]), exam, "a").contents()
+    pin, _ = EncodedSentence(PageSentence(exam.pins[0]), exam, "a").contents()
     P = exam.pins[0].maps[Slot("cross", 1)].double()
     found = torch.tensor(pin["slots"][3]["spectra"], dtype=torch.float64)
     torch.testing.assert_close(found, torch.linalg.svdvals(P), rtol=1e-3, atol=1e-3)
@@ -63,13 +64,13 @@ def test_spectra_are_singular_values() -> None:
 def test_a_head_is_fitted_by_the_closest_form_of_the_examination() -> None:
     """offset: the diagonal of the examination, not the best of this one. none: what is closest on this sentence."""
     H = softmax_maps(3, 11, 11)
-    fitted = fit_heads(H, "encoder", Closest(("offset", "none", "column"), torch.tensor([3.0, torch.nan, -1.0])))
+    fitted = fit_heads(H, "encoder", PageForms(("offset", "none", "column"), torch.tensor([3.0, torch.nan, -1.0])))
     assert (
         fitted.forms[0] == "offset" and fitted.forms[2] == "column" and fitted.forms[1] not in ("none", "zero", "map")
     )
     assert_close(fitted.P[0], assignment(shift_map(11, torch.tensor(3)), 11))
-    assert_close(fit_heads(H[:1], "encoder", Closest(("offset",))).P[0], fit(H[0], ("offset",)).form("offset"))
-    assert_close(fitted.errors, ((H - fitted.P).abs() - EPS).clamp_min(0).sum((1, 2)) / 11)
+    assert_close(fit_heads(H[:1], "encoder", PageForms(("offset",))).P[0], fit(H[0], ("offset",)).form("offset"))
+    assert_close(fitted.errors, ((H - fitted.P).abs() - FORGIVEN_ERROR).clamp_min(0).sum((1, 2)) / 11)
 
 
 def test_a_perfect_form_has_no_error() -> None:
@@ -81,14 +82,14 @@ def test_a_perfect_form_has_no_error() -> None:
 
 def test_forms_of_another_number_of_heads_are_not_believed() -> None:
     H = softmax_maps(2, 11, 7)
-    fitted = fit_heads(H, "cross", Closest(("offset", "band", "offset")))
+    fitted = fit_heads(H, "cross", PageForms(("offset", "band", "offset")))
     assert set(fitted.forms) <= {"uniform", "column"}
 
 
 def test_a_sentence_shows_the_forms_that_are_closest_over_the_examination() -> None:
     """Also of a head without a form; the offset is the one over all sentences."""
     exam = made_exam()
-    pin, blobs = Coded(Sentence(exam.pins[0]), exam, "a").contents()
+    pin, blobs = EncodedSentence(PageSentence(exam.pins[0]), exam, "a").contents()
     slot = pin["slots"][0]
     assert slot["fits"]["forms"] == ["offset", "band", "column"]
     found = map_of(slot, blobs[slot["fits"]["blob"]], Coding(**slot["coding"]))
@@ -96,12 +97,12 @@ def test_a_sentence_shows_the_forms_that_are_closest_over_the_examination() -> N
 
 
 def test_long_maps_and_maps_that_are_no_weights_are_not_fitted() -> None:
-    n = LONGEST + 1
+    n = MAX_SPECTRUM_TOKENS + 1
     exam = made_exam(pins=(Pin.of(tokens(n), {Slot("encoder", 0): softmax_maps(1, n, n)}),))
-    pin, _ = Coded(Sentence(exam.pins[0]), exam, "a").contents()
+    pin, _ = EncodedSentence(PageSentence(exam.pins[0]), exam, "a").contents()
     assert pin["slots"][0]["fits"] is None and pin["slots"][0]["spectra"] is None
     signed = made_exam(pins=(Pin.of(tokens(5), {Slot("encoder", 0): 3 * torch.randn(2, 5, 5)}),))
-    pin, blobs = Coded(Sentence(signed.pins[0]), signed, "a").contents()
+    pin, blobs = EncodedSentence(PageSentence(signed.pins[0]), signed, "a").contents()
     (slot,) = pin["slots"]
     assert slot["fits"] is None and slot["coding"] == {"type": "float16"} and slot["spectra"] is not None
     assert_close(map_of(slot, blobs[slot["blob"]], Coding("float16")), signed.pins[0].maps[Slot("encoder", 0)].float())
@@ -110,12 +111,12 @@ def test_long_maps_and_maps_that_are_no_weights_are_not_fitted() -> None:
 def test_numbers_that_overflow_are_drawn_as_the_largest() -> None:
     P = torch.tensor([[[float("inf"), float("nan")], [-float("inf"), 0.5]]])
     exam = made_exam(pins=(Pin.of(tokens(2), {Slot("encoder", 0): P}),))
-    pin, blobs = Coded(Sentence(exam.pins[0]), exam, "a").contents()
+    pin, blobs = EncodedSentence(PageSentence(exam.pins[0]), exam, "a").contents()
     found = map_of(pin["slots"][0], blobs["a-enc.0-maps"], Coding("float16"))
     assert found.flatten().tolist() == [65504.0, 0.0, -65504.0, 0.5]
 
 
 def test_a_translation_keeps_its_words_and_its_search() -> None:
-    pin, _ = Coded(translated(), made_exam(), "a").contents()
+    pin, _ = EncodedSentence(translated(), made_exam(), "a").contents()
     assert pin["translation"] == list(tokens(KEYS)) and pin["beam"] is not None
     assert pin["beam"][0]["kept"][1] == {"parent": 0, "token": "token", "logprob": -0.5}

@@ -11,5 +11,5 @@ import pytest
 def short_translations() -> Iterator[None]:
     """Models with random weights seldom end a sentence: for receipts they write five tokens at most."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("attnworks.traces.own.longest_target", lambda _: 5)
+        patch.setattr("attnworks.traces.own.max_target_tokens", lambda _: 5)
         yield

@@ -11,18 +11,18 @@ import torch
 
 from attnworks.models import AttentionConfig, Transformer, TransformerConfig, build
 from attnworks.models.build import PRESETS
-from attnworks.reshape.contract import Bench
-from attnworks.reshape.history import Place, write_outcome
+from attnworks.reshape.contract import ReshapeContext
+from attnworks.reshape.history import ModelFolder, write_outcome
 from attnworks.reshape.projection.project import Project
 from attnworks.reshape.receipt import Receipt
-from attnworks.reshape.run import Care, carry_out
-from attnworks.reshape.texts import Texts, from_corpus, from_texts
-from attnworks.text.passages import Passage, Side
+from attnworks.reshape.run import ReshapeSettings, run_reshape
+from attnworks.reshape.texts import TextSplit, split_corpus, split_texts
+from attnworks.text.passages import Passage, Text
 from attnworks.text.vocabulary import Vocabulary
-from attnworks.traces.own import own_examinee
-from attnworks.traces.subject import Examinee, open_examinee
-from attnworks.traces.text import Judge, read_text
-from attnworks.training.objectives.choice import choose
+from attnworks.traces.loss import TextLoss
+from attnworks.traces.own import OwnSubject
+from attnworks.traces.subject import Subject, open_subject
+from attnworks.training.objectives import choose_objective
 from tests.exam_helpers import NOUNS, train_run
 from tests.model_helpers import filled
 from tests.training.training_helpers import SMALL
@@ -32,12 +32,12 @@ SENTENCES = [
     f"the {'very ' * (place % 4)}{'tired ' * (place % 3)}{who} {does} {'the red ' * (place % 2)}{what} ."
     for place, (who, does, what) in enumerate(product(NOUNS[:3], ("sees", "wants", "loves"), NOUNS[5:7]))
 ]
-PASSAGES = [Passage(Side(text), Side(other)) for text, other in pairwise(SENTENCES)]
+PASSAGES = [Passage(Text(text), Text(other)) for text, other in pairwise(SENTENCES)]
 WORDS = Vocabulary.train("word", [sentence.split() for sentence in SENTENCES])
 
 
-def texts(passages: list[Passage] = PASSAGES) -> Texts:
-    return from_texts(passages)
+def texts(passages: list[Passage] = PASSAGES) -> TextSplit:
+    return split_texts(passages)
 
 
 def model_of(dtype: torch.dtype = torch.float64, seed: int = 0, **changes: Any) -> Transformer:
@@ -60,14 +60,16 @@ def heads_of(*by_head: str) -> AttentionConfig:
     return AttentionConfig(heads=len(by_head), d_k=D_K, d_v=D_V, mechanism=by_head)
 
 
-def examinee_of(model: Transformer) -> Examinee:
-    return own_examinee(model, WORDS, "small")
+def subject_of(model: Any) -> OwnSubject:
+    return OwnSubject(model, "small", WORDS)
 
 
-def bench_of(examinee: Examinee, given: Texts | None = None, objective: str | None = None, length: int = 9) -> Bench:
+def context_of(
+    subject: Subject, given: TextSplit | None = None, objective: str | None = None, length: int = 9
+) -> ReshapeContext:
     given = texts() if given is None else given
-    chosen = choose(objective, examinee.subject.abilities)
-    return Bench(examinee, Judge(examinee.subject, chosen, read_text(examinee, given.learn, 200)), length)
+    chosen = choose_objective(objective, subject.abilities)
+    return ReshapeContext(subject, TextLoss(subject, chosen, subject.read(given.learn, batch_tokens=200)), length)
 
 
 def small_run(folder: Path) -> Path:
@@ -77,14 +79,19 @@ def small_run(folder: Path) -> Path:
 
 
 def project_folder(
-    source: Path, heads: str, out: Path, given: Texts | None = None, care: Care | None = None, **options: Any
+    source: Path,
+    heads: str,
+    out: Path,
+    given: TextSplit | None = None,
+    settings: ReshapeSettings | None = None,
+    **options: Any,
 ) -> Receipt:
     """Heads of a run, with the pairs beside it, or of another folder, projected into a new folder."""
     if given is None:
         home = next(parent for parent in source.parents if (parent / "pairs.tsv").is_file())
-        given = from_corpus(f"tsv:{home / 'pairs.tsv'}", pairs=50, held_out=5, seed=11)
-    model, receipt = carry_out(Project(heads=heads, **options), open_examinee(str(source)), given, care)
-    write_outcome(model, receipt, Place.of(str(source)), out)
+        given = split_corpus(f"tsv:{home / 'pairs.tsv'}", pairs=50, held_out=5, seed=11)
+    model, receipt = run_reshape(Project(heads=heads, **options), open_subject(str(source)), given, settings)
+    write_outcome(model, receipt, ModelFolder.of(str(source)), out)
     return receipt
 
 

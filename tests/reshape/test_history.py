@@ -15,18 +15,18 @@ from safetensors.torch import load_file, save_file
 import attnworks
 from attnworks.cli import main
 from attnworks.core.errors import AttnworksError, FolderError, UsageError
-from attnworks.core.sealed import BEST, LAST, best_of, pointed_at, seal, sha256
+from attnworks.core.folders import BEST_POINTER, LAST_POINTER, best_checkpoint, read_pointer, seal, sha256
 from attnworks.models import Transformer
 from attnworks.models.build import PRESETS
-from attnworks.models.folder import fingerprint
-from attnworks.reshape.history import Place, receipts, replay, undo, write_outcome
+from attnworks.models.folder import weights_fingerprint
+from attnworks.reshape.history import ModelFolder, receipts, replay, undo, write_outcome
 from attnworks.reshape.receipt import Receipt
-from attnworks.reshape.run import Care
+from attnworks.reshape.run import ReshapeSettings
 from attnworks.reshape.surgery import mechanisms_of
-from attnworks.reshape.texts import from_lines
+from attnworks.reshape.texts import split_file
 from attnworks.text.vocabulary import Vocabulary
+from attnworks.traces.own import OwnSubject
 from attnworks.training.run import Run
-from attnworks.training.trained import open_run
 from tests.exam_helpers import LINES, save_tiny, write_lines
 from tests.reshape.reshape_helpers import files_of, project_folder, small_run, texts, without_time
 from tests.training.training_helpers import SMALL, recipe, write_pairs
@@ -42,7 +42,9 @@ class Chain:
         self.first, self.second = home / "first", home / "second"
         self.done = [project_folder(self.run, "enc.*", self.first, eps=0.1, sparsity=0.3)]
         self.files_first = files_of(self.first)
-        self.done.append(project_folder(self.first, "dec.0.1", self.second, care=Care(steps=2, rate=1e-3)))
+        self.done.append(
+            project_folder(self.first, "dec.0.1", self.second, settings=ReshapeSettings(steps=2, learning_rate=1e-3))
+        )
 
 
 @pytest.fixture(scope="module")
@@ -72,8 +74,8 @@ def test_receipts_first_to_last(chain: Chain) -> None:
     assert receipts(chain.first) == chain.done[:1] and receipts(chain.second) == chain.done
     first, second = chain.done
     assert list(first.done) == ["enc.0.0", "enc.0.1"] and list(second.done) == ["dec.0.1"]
-    assert first.fingerprint[1] == second.fingerprint[0] == fingerprint(attnworks.load(chain.first))
-    assert second.fingerprint[1] == fingerprint(attnworks.load(chain.second))
+    assert first.fingerprint[1] == second.fingerprint[0] == weights_fingerprint(attnworks.load(chain.first))
+    assert second.fingerprint[1] == weights_fingerprint(attnworks.load(chain.second))
     assert second.loss.before == first.loss.after and second.loss.healed is not None
     assert second.parameters.before == first.parameters.after < first.parameters.before
 
@@ -86,7 +88,11 @@ def test_a_new_folder_is_a_run(chain: Chain) -> None:
     names = {path.name for path in chain.second.iterdir()}
     assert names == {"run.json", "source.json", "target.json", "best.json", "last.json", "checkpoints", "history"}
     assert {path.name for path in (chain.second / "history").iterdir()} == {"0", "1"}
-    assert pointed_at(chain.second, BEST) == pointed_at(chain.second, LAST) == best_of(chain.second)
+    assert (
+        read_pointer(chain.second, BEST_POINTER)
+        == read_pointer(chain.second, LAST_POINTER)
+        == best_checkpoint(chain.second)
+    )
     for name in ("run.json", "source.json", "target.json"):
         assert (chain.second / name).read_bytes() == (chain.run / name).read_bytes()
     assert all(path.stat().st_mode & 0o777 in (0o644, 0o755) for path in chain.second.rglob("*"))
@@ -96,12 +102,12 @@ def test_undoing_gives_the_files_of_before(chain: Chain, tmp_path: Path) -> None
     assert undo(str(chain.second), tmp_path / "one") == chain.done[1]
     assert files_of(tmp_path / "one") == chain.files_first
     assert undo(str(tmp_path / "one"), tmp_path / "none") == chain.done[0]
-    old, back = best_of(chain.run), best_of(tmp_path / "none")
+    old, back = best_checkpoint(chain.run), best_checkpoint(tmp_path / "none")
     assert old is not None and back is not None and files_of(back) == files_of(old)
     kept = {name: data for name, data in chain.files.items() if name != "metrics.jsonl"}
     assert {name: data for name, data in files_of(tmp_path / "none").items() if name in kept} == kept
     assert not (tmp_path / "none" / "history").exists()
-    assert fingerprint(attnworks.load(tmp_path / "none")) == chain.done[0].fingerprint[0]
+    assert weights_fingerprint(attnworks.load(tmp_path / "none")) == chain.done[0].fingerprint[0]
 
 
 def test_nothing_to_undo(chain: Chain, tmp_path: Path) -> None:
@@ -124,7 +130,7 @@ def test_places_that_are_taken(chain: Chain, tmp_path: Path, what: str) -> None:
     for attempt in (
         lambda: undo(str(chain.second), out),
         lambda: replay(str(chain.second), str(chain.run), out),
-        lambda: write_outcome(model, chain.done[1], Place.of(str(chain.first)), out),
+        lambda: write_outcome(model, chain.done[1], ModelFolder.of(str(chain.first)), out),
     ):
         with pytest.raises(FolderError) as error:
             attempt()
@@ -136,11 +142,11 @@ def test_doing_it_again_gives_the_same_bits(chain: Chain, tmp_path: Path) -> Non
     pairs = replay(str(chain.second), str(chain.run), tmp_path / "again")
     assert [then for then, _ in pairs] == chain.done
     assert all(same_but_for_time(then, now) for then, now in pairs)
-    assert fingerprint(attnworks.load(tmp_path / "again")) == chain.done[1].fingerprint[1]
+    assert weights_fingerprint(attnworks.load(tmp_path / "again")) == chain.done[1].fingerprint[1]
     assert receipts(tmp_path / "again") == [now for _, now in pairs]
     assert {path.name for path in tmp_path.iterdir()} == {"again"}, "what was in between is gone"
     undo(str(tmp_path / "again"), tmp_path / "back")
-    assert fingerprint(attnworks.load(tmp_path / "back")) == chain.done[0].fingerprint[1]
+    assert weights_fingerprint(attnworks.load(tmp_path / "back")) == chain.done[0].fingerprint[1]
 
 
 def test_doing_it_to_another_model(chain: Chain, tmp_path: Path) -> None:
@@ -148,7 +154,7 @@ def test_doing_it_to_another_model(chain: Chain, tmp_path: Path) -> None:
     longer.train()
     ((then, now),) = replay(str(chain.first), str(tmp_path / "other"), tmp_path / "out")
     assert then.asked == now.asked and then.fingerprint != now.fingerprint
-    assert now.fingerprint[0] == fingerprint(attnworks.load(tmp_path / "other"))
+    assert now.fingerprint[0] == weights_fingerprint(attnworks.load(tmp_path / "other"))
 
 
 def test_nothing_to_do_again(chain: Chain, tmp_path: Path) -> None:
@@ -159,25 +165,28 @@ def test_nothing_to_do_again(chain: Chain, tmp_path: Path) -> None:
 
 def test_a_reshaped_run_goes_on(chain: Chain, tmp_path: Path) -> None:
     run = Run.resume(Path(shutil.copytree(chain.second, tmp_path / "run")), steps=6)
-    assert run.progress.step == 3 and fingerprint(run.model) == chain.done[1].fingerprint[1]
+    assert run.progress.step == 3 and weights_fingerprint(run.model) == chain.done[1].fingerprint[1]
     assert isinstance(run.model, Transformer)
     assert mechanisms_of(run.model) == mechanisms_of(attnworks.load(chain.second))
     run.train()
     assert run.progress.step == 6 and run.progress.best_step == 6
     trained = attnworks.load(tmp_path / "run")
-    assert mechanisms_of(trained) == mechanisms_of(run.model) and fingerprint(trained) == fingerprint(run.model)
+    assert mechanisms_of(trained) == mechanisms_of(run.model) and weights_fingerprint(trained) == weights_fingerprint(
+        run.model
+    )
     again = Run.resume(tmp_path / "run")
-    assert fingerprint(again.model) == fingerprint(run.model) and again.optimiser.state
+    assert weights_fingerprint(again.model) == weights_fingerprint(run.model) and again.optimizer.state
     assert receipts(tmp_path / "run") == chain.done
     undo(str(tmp_path / "run"), tmp_path / "back")
-    assert fingerprint(attnworks.load(tmp_path / "back")) == chain.done[1].fingerprint[0]
+    assert weights_fingerprint(attnworks.load(tmp_path / "back")) == chain.done[1].fingerprint[0]
 
 
 def test_a_reshaped_run_translates(chain: Chain) -> None:
-    run, trained = Run.resume(chain.second), open_run(chain.second)
+    run, trained = Run.resume(chain.second), OwnSubject.open(str(chain.second))
     sentences = [["the", "cat", "sees", "bread", "."], ["she", "eats", "."]]
     assert [type(words) for words in run.translate(sentences)] == [list, list]
-    assert isinstance(trained.target, Vocabulary) and fingerprint(trained.model) == fingerprint(run.model)
+    assert isinstance(trained.vocabularies[1], Vocabulary)
+    assert weights_fingerprint(trained.model) == weights_fingerprint(run.model)
 
 
 def test_every_head_of_a_run(chain: Chain, tmp_path: Path) -> None:
@@ -190,7 +199,9 @@ def test_every_head_of_a_run(chain: Chain, tmp_path: Path) -> None:
     assert len(receipt.done) == 4
     run = Run.resume(home / "all", steps=5)
     run.train()
-    assert run.progress.step == 5 and fingerprint(attnworks.load(home / "all")) == fingerprint(run.model)
+    assert run.progress.step == 5 and weights_fingerprint(attnworks.load(home / "all")) == weights_fingerprint(
+        run.model
+    )
 
 
 def test_what_a_mechanism_drew_is_kept(tmp_path: Path) -> None:
@@ -199,19 +210,23 @@ def test_what_a_mechanism_drew_is_kept(tmp_path: Path) -> None:
     by_position = "structured:members=-1/first/mean,error=none,learned=false"
     Run.create(recipe(corpus, steps=1, mechanism=by_position), tmp_path / "run").train()
     project_folder(tmp_path / "run", "enc.0.1", tmp_path / "out", form="self")
-    assert fingerprint(Run.resume(tmp_path / "out").model) == fingerprint(attnworks.load(tmp_path / "out"))
+    assert weights_fingerprint(Run.resume(tmp_path / "out").model) == weights_fingerprint(
+        attnworks.load(tmp_path / "out")
+    )
 
 
 # Models of Hugging Face ----------------------------------------------------------------------------------------------
 
 
 def test_a_folder_of_hugging_face(tmp_path: Path) -> None:
-    source, given = save_tiny("bert", tmp_path / "bert"), from_lines(write_lines(tmp_path / "text.txt", LINES * 2))
+    source, given = save_tiny("bert", tmp_path / "bert"), split_file(write_lines(tmp_path / "text.txt", LINES * 2))
     (source / "README.md").write_text("# A model\n")
     before = files_of(source)
     first = project_folder(source, "0.*", tmp_path / "first", given)
     between = files_of(tmp_path / "first")
-    second = project_folder(tmp_path / "first", "1.2,0.0", tmp_path / "second", given, care=Care(steps=1, rate=1e-4))
+    second = project_folder(
+        tmp_path / "first", "1.2,0.0", tmp_path / "second", given, settings=ReshapeSettings(steps=1, learning_rate=1e-4)
+    )
     assert files_of(source) == before and files_of(tmp_path / "first") == between
     assert receipts(tmp_path / "second") == [first, second] and first.fingerprint[1] == second.fingerprint[0]
     assert (tmp_path / "second" / "tokenizer.json").read_bytes() == before["tokenizer.json"]
@@ -292,7 +307,7 @@ def test_a_damaged_history_is_found_before_text_is_read(
 def test_a_receipt_that_could_not_be_read_again_is_not_written(chain: Chain, tmp_path: Path) -> None:
     receipt = replace(chain.done[0], loss=replace(chain.done[0].loss, after=float("nan")))
     with pytest.raises(FolderError, match=r"loss\.after nan") as error:
-        write_outcome(attnworks.load(chain.first), receipt, Place.of(str(chain.run)), tmp_path / "out")
+        write_outcome(attnworks.load(chain.first), receipt, ModelFolder.of(str(chain.run)), tmp_path / "out")
     assert refused(error) and not list(tmp_path.iterdir())
 
 
@@ -387,7 +402,7 @@ def test_folders_inside_a_model_are_kept(tmp_path: Path) -> None:
     (source / "1_Pooling" / "config.json").write_text("{}")
     (source / "LICENSE").write_text("free")
     before = files_of(source)
-    project_folder(source, "0.*", tmp_path / "first", from_lines(write_lines(tmp_path / "text.txt", LINES)))
+    project_folder(source, "0.*", tmp_path / "first", split_file(write_lines(tmp_path / "text.txt", LINES)))
     assert (tmp_path / "first" / "1_Pooling" / "config.json").read_text() == "{}"
     undo(str(tmp_path / "first"), tmp_path / "back")
     assert files_of(tmp_path / "back") == before
@@ -398,7 +413,7 @@ def test_weights_keep_the_type_that_they_are_stored_in(tmp_path: Path) -> None:
     weights = source / "model.safetensors"
     half = {name: tensor.half() for name, tensor in load_file(weights).items()}
     save_file(half, weights, metadata={"format": "pt"})
-    given = from_lines(write_lines(tmp_path / "text.txt", LINES))
-    receipt = project_folder(source, "0.*", tmp_path / "out", given, Care(steps=1))
+    given = split_file(write_lines(tmp_path / "text.txt", LINES))
+    receipt = project_folder(source, "0.*", tmp_path / "out", given, ReshapeSettings(steps=1))
     assert receipt.numbers == ("float32", "cpu")
     assert {tensor.dtype for tensor in attnworks.load(tmp_path / "out").parameters()} == {torch.float16}

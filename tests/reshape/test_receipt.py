@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from attnworks.core.errors import FolderError
+from attnworks.core.folders import seal
 from attnworks.core.json_records import parse
-from attnworks.core.sealed import seal
 from attnworks.exam.lineage import HeadMap
 from attnworks.reshape.history import receipts
 from attnworks.reshape.receipt import Receipt
@@ -41,8 +41,9 @@ def forged(**changes: Any) -> Receipt:
         {"facts__attention_time_ratio_low": 0.9},
         {"time": 0.0}, {"time": INFINITE}, {"time_interval": [-1.0, -2.0]}, {"time_interval": [0.0, 1.0]},
         {"time_interval": [1.2, 0.8]}, {"time_interval": [0.9, NAN]}, {"time_interval": [0.9, INFINITE]},
-        {"healing__rate": -1e-3}, {"healing__rate": 0.0}, {"healing__rate": NAN}, {"healing__steps": -1},
-        {"healing__tokens": 10**400}, {"seconds": NAN}, {"length": -1},
+        {"healing__learning_rate": -1e-3}, {"healing__learning_rate": 0.0}, {"healing__learning_rate": NAN},
+        {"healing__steps": -1},
+        {"healing__batch_tokens": 10**400}, {"seconds": NAN}, {"length": -1},
         {"loss_at_length__tokens": -5}, {"loss_at_length__tokens": 10**400}, {"loss_at_length__after": NAN},
         {"loss__before": NAN}, {"loss__predicted": NAN}, {"loss__healed": NAN},
         *({f"{name}__{end}": odd} for name in ("parameters", "flops") for end in ("before", "after")

@@ -11,14 +11,15 @@ from torch import Tensor
 
 from attnworks.attention.structured import Structured
 from attnworks.core.errors import UnknownNameError, UsageError
-from attnworks.hf.heads import foreign_layers
-from attnworks.hf.subject import ForeignSubject
+from attnworks.core.places import HeadId, Slot
+from attnworks.hf.heads import hf_layers
+from attnworks.hf.subject import HFSubject
 from attnworks.models import MultiHead, Transformer, build
-from attnworks.models.folder import fingerprint
+from attnworks.models.folder import weights_fingerprint
 from attnworks.reshape.projection.forms import Form
-from attnworks.reshape.projection.project import InForm, with_forms
+from attnworks.reshape.projection.project import ProjectionHook, with_forms
 from attnworks.reshape.surgery import attention_groups, attention_parts, mechanisms_of, with_mechanisms
-from attnworks.text.tokens import TextBatch
+from attnworks.text.tokens import Batch
 from tests.model_helpers import (
     BATCH,
     SOURCE,
@@ -46,7 +47,7 @@ def one_line(error: pytest.ExceptionInfo[BaseException]) -> str:
     return text
 
 
-def structured(model: Any, slot: str) -> list[Structured]:
+def structured(model: Any, slot: Slot) -> list[Structured]:
     return [part for part in attention_groups(model)[slot].mechanisms if isinstance(part, Structured)]
 
 
@@ -58,17 +59,17 @@ def read(model: Transformer) -> Tensor:
         return model(tokens(VOCABULARY, BATCH, SOURCE), tokens(TARGET_VOCABULARY, BATCH, TARGET, seed=1))
 
 
-def layer_of(model: Transformer, slot: str) -> MultiHead:
+def layer_of(model: Transformer, slot: Slot) -> MultiHead:
     return next(layer for layer in model.modules() if isinstance(layer, MultiHead) and layer.slot == slot)
 
 
 def test_what_heads_use() -> None:
     model = transformer(slots={"dec.1": attention_config(mechanism=("dense", BAND, "luong-dot"))})
     assert mechanisms_of(model) == {
-        "enc.0": ("dense",) * 3,
-        "enc.1": ("dense",) * 3,
-        "dec.0": ("dense",) * 3,
-        "dec.1": ("dense", BAND, "luong-dot"),
+        Slot.parse("enc.0"): ("dense",) * 3,
+        Slot.parse("enc.1"): ("dense",) * 3,
+        Slot.parse("dec.0"): ("dense",) * 3,
+        Slot.parse("dec.1"): ("dense", BAND, "luong-dot"),
     }
 
 
@@ -79,71 +80,73 @@ def test_nothing_changed_is_the_same_bit_for_bit(training: bool, dtype: torch.dt
     for wanted in ({}, mechanisms_of(model)):
         new = with_mechanisms(model, wanted)
         assert new is not model and new.training is training
-        assert fingerprint(new) == fingerprint(model)
+        assert weights_fingerprint(new) == weights_fingerprint(model)
         assert torch.equal(read(new), read(model))
 
 
 def test_weights_are_carried_over() -> None:
     model = transformer()
-    before = fingerprint(model)
-    new = with_mechanisms(model, {"enc.1": ("dense", BAND, "dense"), "dec.0": (BAND, ENDS, BAND)})
+    before = weights_fingerprint(model)
+    new = with_mechanisms(
+        model, {Slot.parse("enc.1"): ("dense", BAND, "dense"), Slot.parse("dec.0"): (BAND, ENDS, BAND)}
+    )
     assert mechanisms_of(new) == mechanisms_of(model) | {
-        "enc.1": ("dense", BAND, "dense"),
-        "dec.0": (BAND, ENDS, BAND),
+        Slot.parse("enc.1"): ("dense", BAND, "dense"),
+        Slot.parse("dec.0"): (BAND, ENDS, BAND),
     }
-    ours, theirs = layer_of(new, "enc.1"), layer_of(model, "enc.1")
+    ours, theirs = layer_of(new, Slot.parse("enc.1")), layer_of(model, Slot.parse("enc.1"))
     for name in ("W_Q", "W_K", "b_Q", "b_K"):
         assert torch.equal(getattr(ours, name), getattr(theirs, name)[[0, 2]]), name
-        assert len(getattr(layer_of(new, "dec.0"), name)) == 0
+        assert len(getattr(layer_of(new, Slot.parse("dec.0")), name)) == 0
     old = dict(model.named_parameters())
     for name, parameter in new.named_parameters():
         if not name.endswith(("W_Q", "W_K", "b_Q", "b_K", "log_mix", "raw_error")):
             assert torch.equal(parameter, old[name]), name
-    assert fingerprint(model) == before
-    assert fingerprint(new) != before and not torch.equal(read(new), read(model))
+    assert weights_fingerprint(model) == before
+    assert weights_fingerprint(new) != before and not torch.equal(read(new), read(model))
 
 
 def test_a_second_reshape_keeps_what_the_first_one_learned() -> None:
     """The mix of a head goes with the head, whether its group grows, shrinks or moves."""
-    first = with_mechanisms(transformer(), {"enc.0": (ENDS, "dense", ENDS)})
-    (ends,) = structured(first, "enc.0")
+    first = with_mechanisms(transformer(), {Slot.parse("enc.0"): (ENDS, "dense", ENDS)})
+    (ends,) = structured(first, Slot.parse("enc.0"))
     ends.set_weights(torch.tensor([[0.7, 0.3], [0.2, 0.8]]).double(), torch.tensor([[0.1], [0.25]]).double())
-    both = with_mechanisms(first, {"enc.0": (ENDS, BAND, ENDS)})
-    assert torch.equal(structured(both, "enc.0")[0].mix, ends.mix)
-    assert torch.equal(structured(both, "enc.0")[0].errors, ends.errors)
-    grown = with_mechanisms(first, {"enc.0": (ENDS, ENDS, ENDS)})
-    assert torch.equal(structured(grown, "enc.0")[0].mix[[0, 2]], ends.mix)
-    moved = with_mechanisms(first, {"enc.0": (BAND, "dense", ENDS)})
-    assert torch.equal(structured(moved, "enc.0")[1].mix, ends.mix[1:])
-    assert torch.equal(structured(moved, "enc.0")[1].errors, ends.errors[1:])
-    assert torch.equal(layer_of(moved, "enc.0").W_Q, layer_of(first, "enc.0").W_Q)
-    other = with_mechanisms(both, {"dec.1": (BAND, "dense", "dense")})
-    assert torch.equal(structured(other, "enc.0")[0].mix, ends.mix)
+    both = with_mechanisms(first, {Slot.parse("enc.0"): (ENDS, BAND, ENDS)})
+    assert torch.equal(structured(both, Slot.parse("enc.0"))[0].mix, ends.mix)
+    assert torch.equal(structured(both, Slot.parse("enc.0"))[0].errors, ends.errors)
+    grown = with_mechanisms(first, {Slot.parse("enc.0"): (ENDS, ENDS, ENDS)})
+    assert torch.equal(structured(grown, Slot.parse("enc.0"))[0].mix[[0, 2]], ends.mix)
+    moved = with_mechanisms(first, {Slot.parse("enc.0"): (BAND, "dense", ENDS)})
+    assert torch.equal(structured(moved, Slot.parse("enc.0"))[1].mix, ends.mix[1:])
+    assert torch.equal(structured(moved, Slot.parse("enc.0"))[1].errors, ends.errors[1:])
+    assert torch.equal(layer_of(moved, Slot.parse("enc.0")).W_Q, layer_of(first, Slot.parse("enc.0")).W_Q)
+    other = with_mechanisms(both, {Slot.parse("dec.1"): (BAND, "dense", "dense")})
+    assert torch.equal(structured(other, Slot.parse("enc.0"))[0].mix, ends.mix)
 
 
 def test_one_mechanism_written_in_two_ways() -> None:
     """What `mechanisms_of` says of both heads is the same text, so that they become one group."""
     ways = ("structured:members=first/mean,eps=0.3", "structured:members=first/mean,eps=0.30")
-    first = with_mechanisms(transformer(), {"enc.0": (*ways, "dense")})
-    for part, mix in zip(structured(first, "enc.0"), ((0.7, 0.3), (0.2, 0.8)), strict=True):
+    first = with_mechanisms(transformer(), {Slot.parse("enc.0"): (*ways, "dense")})
+    for part, mix in zip(structured(first, Slot.parse("enc.0")), ((0.7, 0.3), (0.2, 0.8)), strict=True):
         part.set_weights(torch.tensor([mix]).double())
     again = with_mechanisms(first, mechanisms_of(first))
-    torch.testing.assert_close(structured(again, "enc.0")[0].mix[1], torch.tensor([0.2, 0.8]).double())
+    torch.testing.assert_close(structured(again, Slot.parse("enc.0"))[0].mix[1], torch.tensor([0.2, 0.8]).double())
 
 
 @pytest.mark.parametrize(
     ("wanted", "told"),
     [
         (
-            {"enc.7": ("dense",) * 3},
+            {Slot.parse("enc.7"): ("dense",) * 3},
             "other heads in enc.7: expected one of enc.0, enc.1, dec.0, cross.0, dec.1, cross.1",
         ),
-        ({"cross.0": ("window",) * 3}, "window attention in cross.0"),
-        ({"enc.0": ("dense",) * 2}, "expected 3 mechanisms, one for each head, got 2"),
-        ({"dec.0": ("linformer", "dense", "dense")}, "linformer"),
+        ({Slot.parse("cross.0"): ("window",) * 3}, "window attention in cross.0"),
+        ({Slot.parse("enc.0"): ("dense",) * 2}, "expected 3 mechanisms, got 2"),
+        ({Slot.parse("dec.0"): ("linformer", "dense", "dense")}, "linformer"),
     ],
 )
-def test_wishes_that_cannot_be_met(wanted: dict[str, Any], told: str) -> None:
+def test_wishes_that_cannot_be_met(wanted: dict[Slot, Any], told: str) -> None:
     with pytest.raises(UsageError) as error:
         with_mechanisms(transformer(), wanted)
     assert told in one_line(error)
@@ -151,14 +154,14 @@ def test_wishes_that_cannot_be_met(wanted: dict[str, Any], told: str) -> None:
 
 def test_names_that_are_not_known() -> None:
     with pytest.raises(UnknownNameError) as error:
-        with_mechanisms(transformer(), {"enc.0": ("danse", "dense", "dense")})
+        with_mechanisms(transformer(), {Slot.parse("enc.0"): ("danse", "dense", "dense")})
     assert "did you mean 'dense'?" in one_line(error)
 
 
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (lambda: build(recurrent_config()), "none in a recurrent model"),
+        (lambda: build(recurrent_config()), "got a recurrent model"),
         (lambda: unknown_causal("Qwen3ForCausalLM"), "a model whose parts are not known"),
     ],
     ids=["recurrent", "qwen3"],
@@ -172,24 +175,24 @@ def test_models_whose_parts_are_not_known(make: Callable[[], Any], told: str) ->
 # Models of Hugging Face ----------------------------------------------------------------------------------------------
 
 
-def subject_of(model: Any, name: str) -> tuple[ForeignSubject, TextBatch]:
+def subject_of(model: Any, name: str) -> tuple[HFSubject, Batch]:
     """A subject and a batch, some of it padded; pixels and the output of an encoder are given by hand."""
     given = inputs(model)
     if name == "vit":
-        return ForeignSubject(model, given=lambda batch: given), TextBatch(random_tokens((5, 5)))
+        return HFSubject(model, inputs=lambda batch: given), Batch(random_tokens((5, 5)))
     batch = random_batch((7, 4), (11, 3) if getattr(model.config, "is_encoder_decoder", False) else None)
     if "encoder_hidden_states" not in given:
-        return ForeignSubject(model), batch
+        return HFSubject(model), batch
     words = {"input_ids": batch.source.ids, "attention_mask": batch.source.real.long(), "use_cache": False}
     states = {"encoder_hidden_states": given["encoder_hidden_states"][:, :7].contiguous()}
-    return ForeignSubject(model, given=lambda batch: words | states), batch
+    return HFSubject(model, inputs=lambda batch: words | states), batch
 
 
-def run(model: Any, name: str, spectator: Any = None) -> Tensor:
+def run(model: Any, name: str, hook: Any = None) -> Tensor:
     """What the body gives for real tokens."""
     subject, batch = subject_of(model, name)
     with torch.no_grad():
-        hidden = subject.run(batch, spectator).hidden
+        hidden = subject.run(batch, hook).hidden
     return hidden[(batch.target or batch.source).real]
 
 
@@ -197,21 +200,24 @@ def run(model: Any, name: str, spectator: Any = None) -> Tensor:
 def test_a_head_is_what_its_form_says(name: str) -> None:
     """The reshaped model, and the model as it was with the output of that head replaced."""
     model = shared(name)
-    before, plain = fingerprint(model), run(model, name)
+    before, plain = weights_fingerprint(model), run(model, name)
     now = mechanisms_of(model)
     assert now and all(set(specs) == {"dense"} for specs in now.values())
-    for slot in {slot.partition(".")[0]: slot for slot in now}.values():
-        new, expected = with_forms(model, {(slot, 1): FORM}), run(model, name, InForm((slot, 1), FORM))
+    for slot in {slot.kind: slot for slot in now}.values():
+        new, expected = (
+            with_forms(model, {HeadId(slot, 1): FORM}),
+            run(model, name, ProjectionHook(HeadId(slot, 1), FORM)),
+        )
         torch.testing.assert_close(run(new, name), expected, rtol=1e-10, atol=1e-10)
         assert (expected - plain).abs().max() > 1e-6
         assert mechanisms_of(new)[slot] == ("dense", FORM.spec, *now[slot][2:])
-    assert fingerprint(model) == before
+    assert weights_fingerprint(model) == before
 
 
 @pytest.mark.parametrize("name", LAYERED)
 def test_queries_and_keys_that_are_not_needed_go(name: str) -> None:
     model = shared(name)
-    slot, part = next(iter(foreign_layers(model).items()))
+    slot, part = next(iter(hf_layers(model).items()))
     W = the(part.weights)()
     heads, e, k = W.W_Q.shape
     new = with_mechanisms(model, {slot: (BAND, *("dense",) * (heads - 1))})
@@ -230,11 +236,11 @@ def test_queries_and_keys_that_are_not_needed_go(name: str) -> None:
 def test_no_head_looks_any_more(name: str) -> None:
     model = shared(name)
     now = mechanisms_of(model)
-    forms = {(slot, head): FORM for slot, specs in now.items() for head in range(len(specs))}
+    forms = {HeadId(slot, head): FORM for slot, specs in now.items() for head in range(len(specs))}
     new = with_forms(model, forms)
     once_more = with_mechanisms(new, {slot: [FORM.spec] * len(specs) for slot, specs in now.items()})
     assert torch.equal(run(once_more, name), run(new, name)) and run(new, name).isfinite().all()
-    assert fingerprint(once_more) == fingerprint(new)
+    assert weights_fingerprint(once_more) == weights_fingerprint(new)
 
 
 @pytest.mark.parametrize("name", ["m2m_100", "mbart", "bart", "marian", "gpt2", "llama"])
@@ -242,8 +248,8 @@ def test_decoding_with_a_cache_where_no_head_of_a_layer_looks(name: str) -> None
     """transformers takes the length of what was read from the keys of the first layer."""
     changes: dict[str, Any] = {"num_key_value_heads": 6} if name == "llama" else {}
     model = TINY[name].build(**changes)
-    heads = len(mechanisms_of(model)["dec.0"])
-    new = with_forms(model, {("dec.0", head): FORM for head in range(heads)})
+    heads = len(mechanisms_of(model)[Slot.parse("dec.0")])
+    new = with_forms(model, {HeadId(Slot.parse("dec.0"), head): FORM for head in range(heads)})
     given = inputs(new, padded=False)
     words = "decoder_input_ids" if "decoder_input_ids" in given else "input_ids"
     ids, others = given[words], {key: value for key, value in given.items() if key not in (words, "attention_mask")}
@@ -258,12 +264,14 @@ def test_decoding_with_a_cache_where_no_head_of_a_layer_looks(name: str) -> None
 
 def test_queries_and_keys_of_llama_go_where_no_group_shares_them() -> None:
     model = TINY["llama"].build(num_key_value_heads=6)
-    part = foreign_layers(model)["dec.1"]
+    part = hf_layers(model)[Slot.parse("dec.1")]
     assert part.shrinkable is not None
-    head = ("dec.1", 4)
+    head = HeadId(Slot.parse("dec.1"), 4)
     new = with_forms(model, {head: FORM})
-    assert the(foreign_layers(new)["dec.1"].shrinkable)[0].out_features == 30
-    torch.testing.assert_close(run(new, "llama"), run(model, "llama", InForm(head, FORM)), rtol=1e-10, atol=1e-10)
+    assert the(hf_layers(new)[Slot.parse("dec.1")].shrinkable)[0].out_features == 30
+    torch.testing.assert_close(
+        run(new, "llama"), run(model, "llama", ProjectionHook(head, FORM)), rtol=1e-10, atol=1e-10
+    )
 
 
 @pytest.mark.parametrize("name", ["bert", "bart", "gpt2"])
@@ -271,7 +279,7 @@ def test_nothing_changed_in_a_model_of_hugging_face(name: str) -> None:
     model = TINY[name].build()
     for wanted in ({}, mechanisms_of(model)):
         new = with_mechanisms(model, wanted)
-        assert new is not model and fingerprint(new) == fingerprint(model)
+        assert new is not model and weights_fingerprint(new) == weights_fingerprint(model)
         torch.testing.assert_close(run(new, name), run(model, name), rtol=1e-10, atol=1e-10)
 
 
@@ -280,8 +288,10 @@ def test_the_first_of_two_reshapes_is_kept(name: str) -> None:
     model = TINY[name].build()
     slot = next(iter(mechanisms_of(model)))
     other = Form((-1, 0, "first"), (0.1, 0.6, 0.3), (), (), 0.02, 0.0)
-    at_once = with_forms(model, {(slot, 0): FORM, (slot, 2): other, (slot, 1): FORM})
-    in_turn = with_forms(with_forms(with_forms(model, {(slot, 2): other}), {(slot, 0): FORM}), {(slot, 1): FORM})
+    at_once = with_forms(model, {HeadId(slot, 0): FORM, HeadId(slot, 2): other, HeadId(slot, 1): FORM})
+    in_turn = model
+    for head, form in ((2, other), (0, FORM), (1, FORM)):
+        in_turn = with_forms(in_turn, {HeadId(slot, head): form})
     assert mechanisms_of(in_turn) == mechanisms_of(at_once)
     torch.testing.assert_close(run(in_turn, name), run(at_once, name), rtol=1e-12, atol=1e-12)
 
@@ -291,7 +301,9 @@ def test_the_first_of_two_reshapes_is_kept(name: str) -> None:
 def test_writing_with_a_cache_is_writing_without(name: str, padded: bool) -> None:
     model = TINY[name].build()
     wide = Form((-3, -1, "first", "mean"), (0.2, 0.2, 0.3, 0.3), (-5,), (0.3,), 0.5, 0.0)
-    new: Any = with_forms(model, {("dec.0", 0): wide, ("dec.1", 1): FORM, ("dec.1", 2): wide})
+    new: Any = with_forms(
+        model, {HeadId.parse("dec.0.0"): wide, HeadId.parse("dec.1.1"): FORM, HeadId.parse("dec.1.2"): wide}
+    )
     prompt = inputs(model, padded=False)
     if padded:
         prompt["attention_mask"][1, :3] = 0
@@ -309,12 +321,12 @@ def test_writing_with_a_cache_is_writing_without(name: str, padded: bool) -> Non
 def test_looking_changes_no_bit_and_shows_every_head(name: str) -> None:
     model = TINY[name].build()
     now = mechanisms_of(model)
-    new = with_forms(model, {(slot, len(specs) - 1): FORM for slot, specs in now.items()})
+    new = with_forms(model, {HeadId(slot, len(specs) - 1): FORM for slot, specs in now.items()})
     keep = Keep()
     assert torch.equal(run(new, name, keep), run(new, name))
-    assert {str(trace.slot) for trace in keep.traces} >= set(now)
+    assert {trace.slot for trace in keep.traces} >= set(now)
     for trace in (trace for trace in keep.traces if trace.slot.kind != "cross"):
-        heads, real = len(now[str(trace.slot)]), trace.queries.real[:, None, :, None]
+        heads, real = len(now[trace.slot]), trace.queries.real[:, None, :, None]
         assert trace.heads == heads and the(trace.weights).W_Q.shape[0] == heads
         with torch.no_grad():
             P = dense_map(trace)
@@ -323,9 +335,9 @@ def test_looking_changes_no_bit_and_shows_every_head(name: str) -> None:
 
 
 def test_a_head_without_queries_stays_without() -> None:
-    new = with_mechanisms(TINY["bert"].build(), {"enc.1": ("dense", BAND, "dense")})
+    new = with_mechanisms(TINY["bert"].build(), {Slot.parse("enc.1"): ("dense", BAND, "dense")})
     with pytest.raises(UsageError) as error:
-        with_mechanisms(new, {"enc.1": ("dense",) * 3})
+        with_mechanisms(new, {Slot.parse("enc.1"): ("dense",) * 3})
     assert "attention by queries and keys in head enc.1.1: expected a head that has them" in one_line(error)
     assert "attnworks reshape undo" in one_line(error)
 
@@ -335,5 +347,5 @@ def test_layers_that_share_their_weights_are_refused(name: str) -> None:
     model = TINY[name].build()
     assert mechanisms_of(model) == {}
     with pytest.raises(UsageError) as error:
-        with_mechanisms(model, {"enc.0": (BAND, "dense", "dense")})
+        with_mechanisms(model, {Slot.parse("enc.0"): (BAND, "dense", "dense")})
     assert "all of them share their weights" in one_line(error)

@@ -14,17 +14,18 @@ from torch import Tensor, nn
 
 import attnworks
 from attnworks.core.errors import AttnworksError, UsageError
+from attnworks.core.places import Slot
 from attnworks.hf.anatomy import HeadsIn
-from attnworks.hf.folder import as_plain
-from attnworks.hf.heads import foreign_layers
-from attnworks.hf.open import open_pretrained
+from attnworks.hf.folder import to_standard
+from attnworks.hf.heads import hf_layers
+from attnworks.hf.open import open_model
 from attnworks.models import AttentionConfig, TransformerConfig, build
 from attnworks.models.anatomy import attention_layers, heads_of
 from attnworks.models.decoding import greedy
-from attnworks.models.folder import fingerprint
+from attnworks.models.folder import weights_fingerprint
 from attnworks.models.multihead import MultiHead
 from attnworks.reshape.evaluate import attention_flops
-from attnworks.reshape.surgery import anatomy_of, keep_heads, why_not_fewer, with_mechanisms
+from attnworks.reshape.surgery import anatomy_of, keep_heads, refusal_to_shrink, with_mechanisms
 from tests.covering import covering
 from tests.helpers import assert_close
 from tests.hf.test_heads import grow, read
@@ -37,10 +38,10 @@ MAIN = ("bert", "gpt2", "gpt_neox", "bart", "t5", "llama")
 """One of each kind of module, which loses all heads in every second layer too; what is like one of them is slow."""
 BAND = "structured:members=-1..0/first,error=none"
 
-Kept = dict[str, list[int]]
+Kept = dict[Slot, list[int]]
 
 
-def groups(model: nn.Module) -> dict[str, tuple[int, int]]:
+def groups(model: nn.Module) -> dict[Slot, tuple[int, int]]:
     """Heads, and heads that share keys and values, of every layer."""
     found = {}
     for slot, part in attention_layers(anatomy_of(model)).items():
@@ -62,7 +63,7 @@ def none_in_every_second(model: nn.Module) -> Kept:
     return {slot: [] for slot in list(groups(model))[::2]}
 
 
-def cut(model: Any, kept: Mapping[str, Sequence[int]]) -> Any:
+def cut(model: Any, kept: Mapping[Slot, Sequence[int]]) -> Any:
     new = copy.deepcopy(model)
     for slot, heads in kept.items():
         keep_heads(new, slot, heads)
@@ -70,10 +71,10 @@ def cut(model: Any, kept: Mapping[str, Sequence[int]]) -> Any:
 
 
 @torch.no_grad()
-def silenced(model: Any, kept: Mapping[str, Sequence[int]]) -> Any:
+def silenced(model: Any, kept: Mapping[Slot, Sequence[int]]) -> Any:
     """The model with W_O = 0 in the heads that are not kept."""
     new = copy.deepcopy(model)
-    for slot, part in foreign_layers(new).items():
+    for slot, part in hf_layers(new).items():
         assert part.place is not None
         output = part.place[0].get_submodule(part.place[1].output)
         rows = [head.W_O for head in heads_of(part)]
@@ -103,7 +104,7 @@ def test_removed_is_silenced(name: str, which: Callable[[nn.Module], Kept], tmp_
     assert sum(p.numel() for p in new.parameters()) < sum(p.numel() for p in model.parameters())
     folder = attnworks.save(new, tmp_path / "cut")
     again = attnworks.load(folder)
-    assert fingerprint(again) == fingerprint(new)
+    assert weights_fingerprint(again) == weights_fingerprint(new)
     assert_close(read(again), read(new))
     assert again.config.attnworks_heads == {**new.config.attnworks_heads}
     with pytest.raises(ValueError, match="attnworks-"):
@@ -115,7 +116,7 @@ def test_removed_is_silenced(name: str, which: Callable[[nn.Module], Kept], tmp_
 def test_all_heads_stay(name: str) -> None:
     model = shared(name)
     new = cut(model, {slot: list(range(heads)) for slot, (heads, _) in groups(model).items()})
-    assert fingerprint(new) == fingerprint(model) and new.config.to_dict() == model.config.to_dict()
+    assert weights_fingerprint(new) == weights_fingerprint(model) and new.config.to_dict() == model.config.to_dict()
 
 
 @pytest.mark.parametrize("which", [some, none_in_every_second])
@@ -147,7 +148,7 @@ def test_gradients(name: str) -> None:
                 assert_close(mine, theirs)
 
 
-def graded(model: nn.Module, slot: str) -> list[list[Tensor]]:
+def graded(model: nn.Module, slot: Slot) -> list[list[Tensor]]:
     """dL/dW of queries, values and output of every head."""
     of_grads = copy.deepcopy(model)
     with torch.no_grad():
@@ -158,7 +159,7 @@ def graded(model: nn.Module, slot: str) -> list[list[Tensor]]:
 
 def test_counted() -> None:
     model = shared("bert")
-    heads = groups(model)["enc.0"][0]
+    heads = groups(model)[Slot.parse("enc.0")][0]
     half, none = (attention_flops(cut(model, dict.fromkeys(groups(model), kept)), 11) for kept in ([0], []))
     assert half * heads == attention_flops(model, 11) and none == 0
 
@@ -170,27 +171,29 @@ def test_counted() -> None:
 def test_groups_of_heads(name: str) -> None:
     """Each group keeps as many heads as any other, or goes with its keys and values."""
     model = shared(name)
-    heads, per = groups(model)["dec.0"]
+    heads, per = groups(model)[Slot.parse("dec.0")]
     assert per > 1, "a model with grouped heads"
     one_of_each = list(range(0, heads, per))
-    assert_close(read(cut(model, {"dec.0": one_of_each})), read(silenced(model, {"dec.0": one_of_each})))
+    assert_close(
+        read(cut(model, {Slot.parse("dec.0"): one_of_each})), read(silenced(model, {Slot.parse("dec.0"): one_of_each}))
+    )
     uneven = list(range(heads - 1))
-    assert why_not_fewer(model, "dec.0", uneven) == "groups with different numbers of heads left"
+    assert refusal_to_shrink(model, Slot.parse("dec.0"), uneven) == "groups with different numbers of heads left"
     with pytest.raises(UsageError, match=r"^fewer heads in dec\.0: expected heads .* got groups with different"):
-        keep_heads(model, "dec.0", uneven)
+        keep_heads(model, Slot.parse("dec.0"), uneven)
 
 
 @pytest.mark.parametrize(
     ("name", "slot", "kept", "told"),
     [
-        ("albert", "enc.0", [0], "weights that several layers share"),
-        ("bert", "enc.7", [0], "no such layer"),
-        ("bert", "enc.0", [7], "numbers that are not those of its heads"),
-        ("bert", "enc.0", [-1], "numbers that are not those of its heads"),
-        ("bert", "enc.0", [1, 1], "twice the same"),
+        ("albert", Slot.parse("enc.0"), [0], "weights that several layers share"),
+        ("bert", Slot.parse("enc.7"), [0], "no such layer"),
+        ("bert", Slot.parse("enc.0"), [7], "numbers that are not those of its heads"),
+        ("bert", Slot.parse("enc.0"), [-1], "numbers that are not those of its heads"),
+        ("bert", Slot.parse("enc.0"), [1, 1], "twice the same"),
     ],
 )
-def test_refused(name: str, slot: str, kept: list[int], told: str) -> None:
+def test_refused(name: str, slot: Slot, kept: list[int], told: str) -> None:
     with pytest.raises(UsageError) as error:
         keep_heads(shared(name), slot, kept)
     assert told in str(error.value) and "\n" not in str(error.value)
@@ -201,7 +204,7 @@ def test_what_transformers_can_represent(name: str, tmp_path: Path) -> None:
     """As many heads in every layer: a config without a word of ours, and plain from_pretrained."""
     model = shared(name)
     new = cut(model, {slot: list(range(per)) for slot, (_, per) in groups(model).items()})
-    plain = as_plain(new)
+    plain = to_standard(new)
     assert plain is not new and not hasattr(plain.config, "attnworks") and not hasattr(plain.config, "attnworks_heads")
     folder = attnworks.save(plain, tmp_path / "plain")
     opened: Any = type(new).from_pretrained(folder, dtype=torch.float64)
@@ -213,9 +216,9 @@ def test_what_transformers_cannot_represent() -> None:
     bert, t5 = shared("bert"), shared("t5")
     evenly = cut(bert, {slot: [0] for slot in groups(bert)})
     other_heads = cut(t5, {slot: [number % 2] for number, slot in enumerate(groups(t5))})
-    some_layers = cut(t5, {"enc.0": [0]})
+    some_layers = cut(t5, {Slot.parse("enc.0"): [0]})
     for model in (bert, evenly, other_heads, some_layers):
-        assert as_plain(model) is model
+        assert to_standard(model) is model
 
 
 # Several changes in a row --------------------------------------------------------------------------------------------
@@ -237,7 +240,7 @@ def test_cut_and_grown(name: str, tmp_path: Path) -> None:
     assert_close(read(cut(cut_after, {slot: [2]})), read(silenced(second, {slot: kept[-1:]})))
     for number, one in enumerate((first, cut_after, cut(cut_after, {slot: [2]}), cut(cut_after, {slot: []}))):
         again = attnworks.load(attnworks.save(one, tmp_path / str(number)))
-        assert fingerprint(again) == fingerprint(one) and torch.equal(read(again), read(one))
+        assert weights_fingerprint(again) == weights_fingerprint(one) and torch.equal(read(again), read(one))
 
 
 @pytest.mark.parametrize("name", ["bert", "opt", "llama", "t5"])
@@ -252,7 +255,7 @@ def test_cut_after_other_mechanisms(name: str, kept: list[int], tmp_path: Path) 
     new = cut(given, {slot: kept})
     assert_close(read(new), read(silenced(given, {slot: kept})))
     again = attnworks.load(attnworks.save(new, tmp_path / "cut"))
-    assert fingerprint(again) == fingerprint(new)
+    assert weights_fingerprint(again) == weights_fingerprint(new)
     assert_close(read(again), read(new))
 
 
@@ -262,7 +265,7 @@ def test_cut_after_other_mechanisms(name: str, kept: list[int], tmp_path: Path) 
     ids=str,
 )
 def test_other_heads_are_not_believed(heads: object, tmp_path: Path) -> None:
-    folder = attnworks.save(cut(shared("bert"), {"enc.0": [1]}), tmp_path / "cut")
+    folder = attnworks.save(cut(shared("bert"), {Slot.parse("enc.0"): [1]}), tmp_path / "cut")
     change_config(folder, attnworks_heads=heads)
     with pytest.raises(AttnworksError) as error:
         attnworks.load(folder)
@@ -295,7 +298,7 @@ def own(slots: dict[str, AttentionConfig]) -> Any:
 
 
 @torch.no_grad()
-def silenced_own(model: Any, kept: Mapping[str, Sequence[int]]) -> Any:
+def silenced_own(model: Any, kept: Mapping[Slot, Sequence[int]]) -> Any:
     new = copy.deepcopy(model)
     for slot, heads in kept.items():
         attention: Any = attention_layers(anatomy_of(new))[slot].attention
@@ -314,24 +317,24 @@ def test_own_models(name: str, kept: tuple[int, ...], every: int, tmp_path: Path
     new, expected = cut(model, wanted), silenced_own(model, wanted)
     with torch.no_grad():
         assert_close(new(source, target), expected(source, target))
-    found, other = (greedy(one, source, None, bos=1, eos=2, longest=9) for one in (new, expected))
+    found, other = (greedy(one, source, None, bos=1, eos=2, max_new_tokens=9) for one in (new, expected))
     assert [one.tokens for one in found] == [one.tokens for one in other]
     again = attnworks.load(attnworks.save(new, tmp_path / "cut"))
-    assert fingerprint(again) == fingerprint(new) and again.config == new.config
+    assert weights_fingerprint(again) == weights_fingerprint(new) and again.config == new.config
 
 
 def test_own_models_as_they_were() -> None:
     model = own(OWN["mixed"])
     new = cut(model, {slot: [0, 1, 2] for slot in groups(model)})
-    assert fingerprint(new) == fingerprint(model) and new.config == model.config
+    assert weights_fingerprint(new) == weights_fingerprint(model) and new.config == model.config
 
 
 def test_training_without_heads() -> None:
     """A layer without heads has nothing to train but its bias, and lets gradients by."""
-    model = cut(own({}), {"enc.0": [], "cross.1": []}).train()
+    model = cut(own({}), {Slot.parse("enc.0"): [], Slot.parse("cross.1"): []}).train()
     ids = torch.randint(4, 23, (2, 7))
     model(ids, ids).square().mean().backward()
-    attention: Any = attention_layers(anatomy_of(model))["enc.0"].attention
+    attention: Any = attention_layers(anatomy_of(model))[Slot.parse("enc.0")].attention
     assert isinstance(attention, MultiHead) and attention.W_Q.numel() == attention.W_O.numel() == 0
     assert attention.b_O is not None and attention.b_O.grad is not None and bool(attention.b_O.grad.any())
     assert bool(model.source_embedding.weight.grad.any())
@@ -339,7 +342,7 @@ def test_training_without_heads() -> None:
 
 def test_pure_models_are_refused() -> None:
     model = build(pure_config(), seed=0)
-    assert "layers are all alike" in str(why_not_fewer(model, "enc.0", [0]))
+    assert "layers are all alike" in str(refusal_to_shrink(model, Slot.parse("enc.0"), [0]))
 
 
 # Met in use ----------------------------------------------------------------------------------------------------------
@@ -351,7 +354,7 @@ def test_numbers_of_heads_that_a_config_refuses(tmp_path: Path) -> None:
     config = transformers.LlamaConfig(hidden_size=32, num_attention_heads=8, num_key_value_heads=4, **tokens)
     model: Any = filled(transformers.LlamaForCausalLM(config), 3).double().eval()
     new = cut(model, {slot: [0, 1, 2, 3, 6, 7] for slot in groups(model)})
-    assert as_plain(new) is new
+    assert to_standard(new) is new
     ids = {"input_ids": torch.arange(1, 12).unsqueeze(0)}
     with torch.no_grad():
         again = attnworks.load(attnworks.save(new, tmp_path / "cut"))
@@ -367,7 +370,7 @@ def test_one_structured_head_of_each_group(name: str, tmp_path: Path) -> None:
     kept = [1, *range(per, heads, per)]
     new = cut(given, {slot: kept})
     again = attnworks.load(attnworks.save(new, tmp_path / "cut"))
-    assert fingerprint(again) == fingerprint(new)
+    assert weights_fingerprint(again) == weights_fingerprint(new)
     assert_close(read(again), read(new))
     assert_close(read(cut(new, {slot: [1]})), read(silenced(given, {slot: kept[1:2]})))
 
@@ -375,9 +378,9 @@ def test_one_structured_head_of_each_group(name: str, tmp_path: Path) -> None:
 def test_rotary_frequencies_stay_exact(tmp_path: Path) -> None:
     model = TINY["llama"].build(dtype=torch.bfloat16)
     model.model.rotary_emb.inv_freq = model.model.rotary_emb.inv_freq.float()
-    plain: Any = as_plain(cut(model, {slot: list(range(per)) for slot, (_, per) in groups(model).items()}))
-    ours = cut(model, {"dec.0": []})
-    opened = open_pretrained(str(attnworks.save(ours, tmp_path / "cut")), dtype="bfloat16").model
+    plain: Any = to_standard(cut(model, {slot: list(range(per)) for slot, (_, per) in groups(model).items()}))
+    ours = cut(model, {Slot.parse("dec.0"): []})
+    opened = open_model(str(attnworks.save(ours, tmp_path / "cut")), dtype="bfloat16").model
     for one in (plain, opened):
         assert one.model.rotary_emb.inv_freq.dtype == torch.float32 and next(one.parameters()).dtype == torch.bfloat16
 
@@ -388,5 +391,8 @@ def test_global_tokens_beside_heads_that_do_not_look() -> None:
     ids = torch.randint(4, 23, (2, 7), generator=torch.Generator().manual_seed(5))
     with torch.no_grad():
         whole = model(ids, ids)
-        assert_close(cut(model, {"enc.0": [0, 1]})(ids, ids), silenced_own(model, {"enc.0": [0, 1]})(ids, ids))
+        assert_close(
+            cut(model, {Slot.parse("enc.0"): [0, 1]})(ids, ids),
+            silenced_own(model, {Slot.parse("enc.0"): [0, 1]})(ids, ids),
+        )
     assert whole.isfinite().all()

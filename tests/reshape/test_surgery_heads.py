@@ -15,13 +15,14 @@ from torch import Tensor
 
 import attnworks
 from attnworks.attention import Mask
-from attnworks.attention.heads import Head, Widths
+from attnworks.attention.heads import HeadMatrices, HeadWidths
 from attnworks.core.errors import UsageError
+from attnworks.core.places import Slot
 from attnworks.models import AttentionConfig, MultiHead, Transformer
 from attnworks.models.anatomy import attention_layers, heads_of
-from attnworks.models.folder import fingerprint
+from attnworks.models.folder import weights_fingerprint
 from attnworks.reshape.growth.apply import stretched, stretched_state
-from attnworks.reshape.surgery import anatomy_of, mechanisms_of, put_heads, why_not, with_mechanisms
+from attnworks.reshape.surgery import anatomy_of, mechanisms_of, put_heads, refusal_to_grow, with_mechanisms
 from tests.model_helpers import D_E, attention_config, close, filled, randn, the, tokens, transformer
 
 K_WIDTHS, V_WIDTHS = (5, 2, 3), (1, 7, 4)
@@ -41,7 +42,7 @@ widths_of_heads = st.lists(st.integers(1, 5), min_size=1, max_size=4)
 def test_columns_are_cut_and_joined(widths: list[int], more: int) -> None:
     """Head by head, zeros beyond the width of a head; what stands there on the way back is not looked at."""
     widest = max(widths) + more
-    own = Widths(len(widths), widths, widest)
+    own = HeadWidths(len(widths), widths, widest)
     joined = randn(2, 3, sum(widths))
     heads = own.cut(joined)
     assert heads.shape == (2, 3, len(widths), widest)
@@ -57,7 +58,7 @@ def test_columns_are_cut_and_joined(widths: list[int], more: int) -> None:
 
 @given(widths_of_heads)
 def test_parameters_are_split_and_filled(widths: list[int]) -> None:
-    own = Widths(len(widths), widths, max(widths))
+    own = HeadWidths(len(widths), widths, max(widths))
     equal = len({*widths}) == 1
     assert own.shape == ((len(widths), widths[0]) if equal else (sum(widths),))
     for shape, axis in (((11, sum(widths)), -1), ((sum(widths), 11), 0), ((sum(widths),), -1)):
@@ -95,7 +96,7 @@ def test_widths_that_are_refused(changes: dict[str, Any], told: str) -> None:
 @pytest.mark.parametrize("mechanism", ["linear", "bahdanau-additive", ("dense", "linear", "dense")])
 @pytest.mark.parametrize("changes", [{"d_k": K_WIDTHS}, {"d_v": V_WIDTHS}], ids=str)
 def test_mechanisms_that_see_columns_of_zeros(mechanism: Any, changes: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match="to which columns of zeros are nothing"):
+    with pytest.raises(UsageError, match="that columns of zeros do not change"):
         MultiHead(D_E, attention_config(mechanism=mechanism, **changes))
     MultiHead(D_E, attention_config(mechanism=mechanism))
 
@@ -103,7 +104,9 @@ def test_mechanisms_that_see_columns_of_zeros(mechanism: Any, changes: dict[str,
 # What is computed ----------------------------------------------------------------------------------------------------
 
 
-def by_hand(heads: Sequence[Head], b_O: Tensor | None, X: Tensor, Z: Tensor, scale: float, seen: Tensor) -> Tensor:
+def by_hand(
+    heads: Sequence[HeadMatrices], b_O: Tensor | None, X: Tensor, Z: Tensor, scale: float, seen: Tensor
+) -> Tensor:
     """sum_h softmax(scale (X W_Q + b_Q)(Z W_K + b_K)^T) (Z W_V + b_V) W_O + b_O, where `seen`."""
 
     def linear(states: Tensor, W: Tensor, b: Tensor | None) -> Tensor:
@@ -116,7 +119,7 @@ def by_hand(heads: Sequence[Head], b_O: Tensor | None, X: Tensor, Z: Tensor, sca
     return U if b_O is None else U + b_O
 
 
-def parts_of(layer: MultiHead) -> list[Head]:
+def parts_of(layer: MultiHead) -> list[HeadMatrices]:
     """Cut by hand out of matrices in which heads lie side by side."""
 
     def columns(W: Tensor | None, widths: Sequence[int], axis: int = -1) -> Sequence[Tensor | None]:
@@ -127,7 +130,7 @@ def parts_of(layer: MultiHead) -> list[Head]:
         columns(layer.W_O, V_WIDTHS, 0), columns(layer.b_Q, K_WIDTHS), columns(layer.b_K, K_WIDTHS),
         columns(layer.b_V, V_WIDTHS),
     ]  # fmt: skip
-    return [Head(*parts) for parts in zip(*named, strict=True)]  # pyright: ignore[reportArgumentType]
+    return [HeadMatrices(*parts) for parts in zip(*named, strict=True)]  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -135,14 +138,12 @@ def parts_of(layer: MultiHead) -> list[Head]:
 def test_unequal_heads_one_by_one(case: str, bias: bool) -> None:
     """Forward, and the gradient of every parameter and input. The factor is 1/sqrt(k) of the widest head."""
     layer = filled(MultiHead(D_E, AttentionConfig(heads=3, d_k=K_WIDTHS, d_v=V_WIDTHS, bias=bias))).double()
-    padding = PADDING if "padding" in case else None
+    real = PADDING if "padding" in case else None
     X = randn(B, N if "cross" in case else J, D_E).requires_grad_()
     Z = randn(B, J, D_E, seed=1).requires_grad_() if "cross" in case else X
-    seen = (
-        torch.ones(B, X.shape[1], J, dtype=torch.bool) if padding is None else padding[:, None].expand(B, X.shape[1], J)
-    )
+    seen = torch.ones(B, X.shape[1], J, dtype=torch.bool) if real is None else real[:, None].expand(B, X.shape[1], J)
     seen = seen.tril() if "causal" in case else seen
-    got = layer(X, Z, Mask(padding, "causal" in case))
+    got = layer(X, Z, Mask(real, "causal" in case))
     expected = by_hand(parts_of(layer), layer.b_O, X, Z, max(K_WIDTHS) ** -0.5, seen)
     close(got, expected, scale=10)
     G = randn(*got.shape, seed=2)
@@ -161,9 +162,9 @@ def test_unequal_heads_one_by_one(case: str, bias: bool) -> None:
         )
 
 
-def heads_of_layer(layer: MultiHead) -> list[Head]:
+def heads_of_layer(layer: MultiHead) -> list[HeadMatrices]:
     model = transformer(attention=layer.config)
-    part = attention_layers(anatomy_of(model))["enc.0"]
+    part = attention_layers(anatomy_of(model))[Slot.parse("enc.0")]
     assert isinstance(part.attention, MultiHead)
     part.attention.load_state_dict(layer.state_dict())
     return heads_of(part)
@@ -187,14 +188,14 @@ def scores(model: Transformer) -> Tensor:
 @pytest.mark.parametrize("attention", [attention_config(), UNEQUAL, attention_config(bias=False)], ids=str)
 def test_the_same_heads_are_the_same_model(attention: AttentionConfig) -> None:
     model = transformer(attention=attention)
-    before, expected = fingerprint(model), scores(model)
+    before, expected = weights_fingerprint(model), scores(model)
     for slot, part in attention_layers(anatomy_of(model)).items():
         put_heads(model, slot, [head.each(torch.clone) for head in heads_of(part)])
         assert model.config.slot(slot) == attention
-    assert fingerprint(model) == before and torch.equal(scores(model), expected)
+    assert weights_fingerprint(model) == before and torch.equal(scores(model), expected)
 
 
-def wider(head: Head, keys: int, values: int, seed: int) -> Head:
+def wider(head: HeadMatrices, keys: int, values: int, seed: int) -> HeadMatrices:
     """Columns that change nothing: random queries and values, zero keys and outputs."""
     e, f = len(head.W_Q), len(head.W_K)
 
@@ -233,7 +234,7 @@ def test_columns_of_zeros_change_nothing(changes: dict[str, Any]) -> None:
 
     expected = read(model)
     assert (read(new) - expected).abs().max() <= 1e-12 * expected.abs().max()
-    config = new.config.slot("dec.1")
+    config = new.config.slot(Slot.parse("dec.1"))
     assert config.heads == 4 and config.key_widths[0] == model.config.attention.key_widths[0] + 3
     if "encoder_layers" in changes:
         return
@@ -249,39 +250,41 @@ def test_saved_and_loaded(attention: AttentionConfig, tmp_path: Path) -> None:
     model = widened(transformer(attention=attention))
     opened = attnworks.load(attnworks.save(model, tmp_path / "grown"))
     assert isinstance(opened, Transformer) and opened.config == model.config
-    assert fingerprint(opened) == fingerprint(model) and torch.equal(scores(opened.double()), scores(model))
+    assert weights_fingerprint(opened) == weights_fingerprint(model) and torch.equal(
+        scores(opened.double()), scores(model)
+    )
 
 
 def test_heads_of_grown_layers_get_other_mechanisms() -> None:
     """A head by position alone has no queries and keys; the others stay as they were."""
     model = widened(transformer())
     form = "structured:members=-1/first,error=none"
-    new = with_mechanisms(model, {"enc.0": (form, "dense", "dense", "dense")})
-    assert mechanisms_of(new)["enc.0"][0].startswith("structured")
-    before, after = (heads_of(attention_layers(anatomy_of(of))["enc.0"]) for of in (model, new))
+    new = with_mechanisms(model, {Slot.parse("enc.0"): (form, "dense", "dense", "dense")})
+    assert mechanisms_of(new)[Slot.parse("enc.0")][0].startswith("structured")
+    before, after = (heads_of(attention_layers(anatomy_of(of))[Slot.parse("enc.0")]) for of in (model, new))
     for one, other in zip(before[1:], after[1:], strict=True):
         assert torch.equal(one.W_Q, other.W_Q) and torch.equal(one.W_O, other.W_O)
     count = [sum(parameter.numel() for parameter in of.parameters()) for of in (model, new)]
     assert count[0] - count[1] == 2 * (D_E + 1) * 8 - 2, "W_Q, W_K and biases of 8 columns, for a mix of two"
     assert scores(new).isfinite().all()
     grown = copy.deepcopy(new)
-    heads = heads_of(attention_layers(anatomy_of(grown))["enc.0"])
-    put_heads(grown, "enc.0", heads)
+    heads = heads_of(attention_layers(anatomy_of(grown))[Slot.parse("enc.0")])
+    put_heads(grown, Slot.parse("enc.0"), heads)
     assert torch.equal(scores(grown), scores(new))
 
 
 @pytest.mark.parametrize("mechanism", ["linear", "bahdanau-additive"])
 def test_layers_that_cannot_grow(mechanism: str) -> None:
     model = transformer(slots={"enc.0": attention_config(mechanism=mechanism)})
-    assert why_not(model, "enc.0") == "mechanisms that depend on the width of a head"
-    before = fingerprint(model)
-    heads = heads_of(attention_layers(anatomy_of(model))["enc.0"])
+    assert refusal_to_grow(model, Slot.parse("enc.0")) == "mechanisms that depend on the width of a head"
+    before = weights_fingerprint(model)
+    heads = heads_of(attention_layers(anatomy_of(model))[Slot.parse("enc.0")])
     with pytest.raises(UsageError) as error:
-        put_heads(model, "enc.0", [wider(heads[0], 2, 0, 0), *heads[1:]])
-    assert fingerprint(model) == before and "\n" not in str(error.value)
+        put_heads(model, Slot.parse("enc.0"), [wider(heads[0], 2, 0, 0), *heads[1:]])
+    assert weights_fingerprint(model) == before and "\n" not in str(error.value)
 
 
-# What an optimiser remembers -----------------------------------------------------------------------------------------
+# What an optimizer remembers -----------------------------------------------------------------------------------------
 
 
 def test_moments_are_padded_with_zeros() -> None:
@@ -301,7 +304,7 @@ def test_moments_are_padded_with_zeros() -> None:
                 assert the(after).count_nonzero() == the(before).count_nonzero()
 
 
-def test_the_state_of_an_optimiser_is_stretched() -> None:
+def test_the_state_of_an_optimizer_is_stretched() -> None:
     model = transformer()
     new = widened(model)
     names = [name for name, _ in model.named_parameters()]

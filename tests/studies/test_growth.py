@@ -15,31 +15,42 @@ from click.testing import CliRunner
 
 from attnworks.cli import main
 from attnworks.cli.growth_display import once_told
+from attnworks.core.display import silent
 from attnworks.core.errors import FolderError, UnknownNameError, UsageError
 from attnworks.reshape.growth import score as score_module
-from attnworks.reshape.progress import silently
 from attnworks.studies import growth as study
-from attnworks.studies.growth import ALL, ALONG, RESULTS, WAYS, Point, Run, Settings, growth, meeting, order
+from attnworks.studies.growth import (
+    ALL_WAYS,
+    RESULTS_FILE,
+    WAYS,
+    WAYS_ALONG,
+    GrowthRun,
+    GrowthStudySettings,
+    LossPoint,
+    overtaking_step,
+    rank_ways,
+    run_growth_study,
+)
 from attnworks.studies.recall import (
-    KEYS,
     PAIRS,
     QUERIES,
-    VALUES,
-    answers,
-    draw,
-    judge,
-    losses,
-    mean_loss,
-    new_model,
-    new_optimiser,
-    train,
+    RECALL_KEYS,
+    RECALL_VALUES,
+    draw_recall,
+    new_optimizer,
+    new_recall_model,
+    recall_answers,
+    recall_loss,
+    recall_losses,
+    recall_text_loss,
+    train_recall,
 )
 from attnworks.training.objectives.contract import Outputs
 from tests.helpers import assert_close
 
 pytestmark = pytest.mark.slow
 
-TINY = Settings(train_steps=3, steps=2, every=2, survey=32, held_out=23)
+TINY = GrowthStudySettings(train_steps=3, steps=2, every=2, survey=32, held_out=23)
 TOLD = "--seeds 1 --add 1 --train-steps 3 --steps 2 --every 2 --survey 32 --held-out 23 --threads 1"
 OPTIONS = shlex.split(TOLD)
 
@@ -53,20 +64,20 @@ def command(*arguments: object) -> tuple[int, str, str]:
 
 
 def test_every_query_asks_for_a_key_that_is_there_once_and_its_value_is_the_answer() -> None:
-    ids = draw(101, torch.Generator().manual_seed(3))
+    ids = draw_recall(101, torch.Generator().manual_seed(3))
     assert ids.shape == (101, PAIRS + QUERIES)
-    for row, told in zip(ids.tolist(), answers(ids).tolist(), strict=True):
-        values = {pair // VALUES: pair % VALUES for pair in row[:PAIRS]}
-        assert len(values) == PAIRS and max(values) < KEYS
-        assert told == [values[query - KEYS * VALUES] for query in row[PAIRS:]]
+    for row, told in zip(ids.tolist(), recall_answers(ids).tolist(), strict=True):
+        values = {pair // RECALL_VALUES: pair % RECALL_VALUES for pair in row[:PAIRS]}
+        assert len(values) == PAIRS and max(values) < RECALL_KEYS
+        assert told == [values[query - RECALL_KEYS * RECALL_VALUES] for query in row[PAIRS:]]
 
 
 def test_the_loss_is_that_of_queries_alone() -> None:
-    model, ids = new_model(2, 5), draw(7, torch.Generator().manual_seed(5))
-    (batch, _) = judge(model, ids).text.batch(0)
+    model, ids = new_recall_model(2, 5), draw_recall(7, torch.Generator().manual_seed(5))
+    (batch, _) = recall_text_loss(model, ids).text.batch(0)
     scores = model(ids).detach().requires_grad_()
-    found = losses(Outputs(scores, scores), batch)
-    by_hand = -F.log_softmax(scores[:, PAIRS:], -1).gather(2, answers(ids).unsqueeze(2)).mean((1, 2))
+    found = recall_losses(Outputs(scores, scores), batch)
+    by_hand = -F.log_softmax(scores[:, PAIRS:], -1).gather(2, recall_answers(ids).unsqueeze(2)).mean((1, 2))
     assert_close(found, by_hand)
     found.sum().backward()
     assert scores.grad is not None
@@ -74,16 +85,16 @@ def test_the_loss_is_that_of_queries_alone() -> None:
 
 
 def test_growth_judges_models_by_the_same_loss_as_the_study() -> None:
-    model, ids = new_model(1, 2), draw(131, torch.Generator().manual_seed(2))
-    assert judge(model, ids).mean() == pytest.approx(mean_loss(model, ids), rel=1e-5)
+    model, ids = new_recall_model(1, 2), draw_recall(131, torch.Generator().manual_seed(2))
+    assert recall_text_loss(model, ids).mean() == pytest.approx(recall_loss(model, ids), rel=1e-5)
 
 
 def test_wide_keys_learn_what_narrow_ones_do_not() -> None:
     found: list[float] = []
     for d_k in (1, 4):
-        model, batches = new_model(d_k, 0), torch.Generator().manual_seed(1)
-        train(model, new_optimiser(model), batches, [5e-3] * 120)
-        found.append(mean_loss(model, draw(128, batches)))
+        model, batches = new_recall_model(d_k, 0), torch.Generator().manual_seed(1)
+        train_recall(model, new_optimizer(model), batches, [5e-3] * 120)
+        found.append(recall_loss(model, draw_recall(128, batches)))
     narrow, wide = found
     assert wide < 0.7 * narrow
 
@@ -94,11 +105,11 @@ def test_wide_keys_learn_what_narrow_ones_do_not() -> None:
 def test_all_ways_start_from_the_same_narrow_model_and_each_run_is_kept_at_once(tmp_path: Path) -> None:
     kept: list[int] = []
 
-    def watch(stage: str, done: int, total: int) -> None:
-        path = tmp_path / RESULTS
+    def tell(stage: str, done: int, total: int) -> None:
+        path = tmp_path / RESULTS_FILE
         kept.append(len(json.loads(path.read_text())["runs"]) if path.exists() else 0)
 
-    runs = growth(tmp_path, TINY, [0], (1,), ALL, watch=watch)
+    runs = run_growth_study(tmp_path, TINY, [0], (1,), ALL_WAYS, tell=tell)
     once = {run.way: run for run in runs if run.part == "once"}
     assert [*once] == [*WAYS, "from-scratch", "none"] and max(kept) == len(runs) - 1
     assert len({run.points[0].loss for way, run in once.items() if way != "from-scratch"}) == 1
@@ -109,7 +120,7 @@ def test_all_ways_start_from_the_same_narrow_model_and_each_run_is_kept_at_once(
     assert (grown.d_k, grown.parameters) == (scratch.d_k, scratch.parameters) and grown.d_k == 2
     along = [run for run in runs if run.part == "along"]
     assert [(run.way, run.add) for run in along] == [
-        *((way, 3) for way in ALONG if way != "from-scratch"),
+        *((way, 3) for way in WAYS_ALONG if way != "from-scratch"),
         *(("from-scratch", add) for add in (1, 2, 3)),
     ]
     zero = next(run for run in along if run.way == "zero")
@@ -123,7 +134,7 @@ def test_all_ways_start_from_the_same_narrow_model_and_each_run_is_kept_at_once(
 
 
 def test_the_model_from_scratch_is_always_there_with_the_same_size(tmp_path: Path) -> None:
-    runs = growth(tmp_path, TINY, [0], (1,), ("zero",))
+    runs = run_growth_study(tmp_path, TINY, [0], (1,), ("zero",))
     found = {(run.part, run.add, run.way): run for run in runs}
     assert [*found] == [
         ("once", 1, "zero"), ("once", 1, "from-scratch"),
@@ -133,14 +144,14 @@ def test_the_model_from_scratch_is_always_there_with_the_same_size(tmp_path: Pat
         grown, scratch = (found[part, add, way].points[-1] for way in ("zero", "from-scratch"))
         assert (grown.step, grown.d_k, grown.parameters) == (scratch.step, scratch.d_k, scratch.parameters)
     label = "same final size, trained from scratch for the same total steps"
-    assert json.loads((tmp_path / RESULTS).read_text())["controls"]["from-scratch"] == label
+    assert json.loads((tmp_path / RESULTS_FILE).read_text())["controls"]["from-scratch"] == label
 
 
 def test_the_model_from_scratch_is_trained_for_the_same_total_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps: dict[str, int] = {}
-    train = study.train
+    train = study.train_recall
     for way in ("zero", "from-scratch"):
         rates: list[float] = []
 
@@ -149,7 +160,7 @@ def test_the_model_from_scratch_is_trained_for_the_same_total_steps(
             return train(*given)
 
         monkeypatch.setattr(study, "train", counted)
-        run = study._Shared(0, TINY, silently).once(1, way)
+        run = study._Shared(0, TINY, silent).once(1, way)
         assert run.points[-1].d_k == 2
         steps[way] = len(rates)
     assert steps == dict.fromkeys(("zero", "from-scratch"), TINY.train_steps + TINY.steps)
@@ -158,20 +169,20 @@ def test_the_model_from_scratch_is_trained_for_the_same_total_steps(
 def test_it_goes_on_where_it_was_stopped_and_adds_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     ways = ("zero", "none")
-    whole = growth(tmp_path / "whole", TINY, [0], (1,), ways)
-    some = growth(
+    whole = run_growth_study(tmp_path / "whole", TINY, [0], (1,), ways)
+    some = run_growth_study(
         tmp_path / "some", TINY, [0], (1,), ways,
-        watch=lambda stage, done, total: told.append(stage), should_stop=lambda: "no growth" in "".join(told),
+        tell=lambda stage, done, total: told.append(stage), should_stop=lambda: "no growth" in "".join(told),
     )  # fmt: skip
     assert [run.key for run in some] == [run.key for run in whole[:2]]
-    every = growth(tmp_path / "some", TINY, [0], (1,), ways)
+    every = run_growth_study(tmp_path / "some", TINY, [0], (1,), ways)
     assert [_timeless(run) for run in every] == [_timeless(run) for run in whole]
     assert every[0] == some[0]
     monkeypatch.setattr(study, "train", lambda *_: pytest.fail("trained again"))
-    assert growth(tmp_path / "some", TINY, [0], (1,), ways) == every
+    assert run_growth_study(tmp_path / "some", TINY, [0], (1,), ways) == every
 
 
-def _timeless(run: Run) -> Run:
+def _timeless(run: GrowthRun) -> GrowthRun:
     return replace(
         run,
         growths=[replace(growth, seconds=0.0) for growth in run.growths],
@@ -209,15 +220,15 @@ def test_the_command_prints_tables_or_json_and_draws(tmp_path: Path) -> None:
         picture = (tmp_path / "out" / f"{name}.svg").read_text()
         assert "<svg" in picture
     code, stdout, stderr = command(*options, "--json")
-    assert code == 0 and json.loads(stdout) == json.loads((tmp_path / "out" / RESULTS).read_text())
+    assert code == 0 and json.loads(stdout) == json.loads((tmp_path / "out" / RESULTS_FILE).read_text())
     code, _, stderr = command(*options, "--steps", 3)
-    assert code == 1 and "the settings it was begun with" in stderr and "Traceback" not in stderr
+    assert code == 1 and "the same settings" in stderr and "Traceback" not in stderr
 
 
-def _made_up(way: str, losses: list[list[float]]) -> list[Run]:
+def _made_up(way: str, losses: list[list[float]]) -> list[GrowthRun]:
     """For every seed the losses at steps 0, 1, 2."""
     return [
-        Run("once", seed, 1, way, (), [Point(step, 2, 1, loss, 0.0) for step, loss in enumerate(found)])
+        GrowthRun("once", seed, 1, way, (), [LossPoint(step, 2, 1, loss, 0.0) for step, loss in enumerate(found)])
         for seed, found in enumerate(losses)
     ]
 
@@ -228,10 +239,10 @@ def test_the_sentences_say_who_is_ahead_and_where_ways_meet() -> None:
         *_made_up("zero", [[2.0, 1.0, 0.3], [2.0, 0.4, 0.1]]),
         *_made_up("random", [[0.9, 1.0, 0.9], [3.0, 1.0, 0.9]]),
     ]
-    assert order(runs, 1, 0) == {"fisher": 0, "random": 1, "zero": 0}
-    assert order(runs, 1, 1) == {"fisher": 0, "zero": 1, "random": 0}
-    assert meeting(runs, 1, "fisher", "zero") == 1
-    assert meeting(runs, 1, "fisher", "random") is None
+    assert rank_ways(runs, 1, 0) == {"fisher": 0, "random": 1, "zero": 0}
+    assert rank_ways(runs, 1, 1) == {"fisher": 0, "zero": 1, "random": 0}
+    assert overtaking_step(runs, 1, "fisher", "zero") == 1
+    assert overtaking_step(runs, 1, "fisher", "random") is None
     ahead, level, behind = once_told(runs, replace(TINY, steps=1), 1)
     at_once = "at once fisher, but of 2 seeds random beats it in 1"
     assert ahead == f"Ahead: {at_once}; after 1 fisher, but of 2 seeds zero beats it in 1."
@@ -244,18 +255,18 @@ def test_the_sentences_say_who_is_ahead_and_where_ways_meet() -> None:
 
 def test_what_cannot_be_used_is_refused_before_anything_runs(tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match="fisher"):
-        growth(tmp_path / "out", TINY, [0], (1,), ("fischer",))
+        run_growth_study(tmp_path / "out", TINY, [0], (1,), ("fischer",))
     for adds in ((), (0,), (17,)):
         with pytest.raises(UsageError, match="from 1 to 16"):
-            growth(tmp_path / "out", TINY, [0], adds)
+            run_growth_study(tmp_path / "out", TINY, [0], adds)
     with pytest.raises(UsageError, match="at least 8"):
-        Settings(survey=7)
+        GrowthStudySettings(survey=7)
     code, _, stderr = command(*OPTIONS, "--add", "1,b", "--out", tmp_path / "out")
     assert code == 2 and "'b' is no whole number" in stderr
     assert not (tmp_path / "out").exists()
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
-    (tmp_path / RESULTS).write_text('{"format": 1, "cells": []}')
+    (tmp_path / RESULTS_FILE).write_text('{"format": 1, "cells": []}')
     with pytest.raises(FolderError, match=r"the results\.json of this study"):
-        growth(tmp_path, TINY, [0])
+        run_growth_study(tmp_path, TINY, [0])

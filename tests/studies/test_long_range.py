@@ -15,25 +15,26 @@ from click.testing import CliRunner
 from attnworks.cli import main
 from attnworks.core.errors import FolderError, UnknownNameError, UsageError
 from attnworks.studies import long_range_cell
-from attnworks.studies.long_range import RESULTS, default_mechanisms, long_range, read_cells
+from attnworks.studies.long_range import RESULTS_FILE, default_mechanisms, read_cells, run_long_range
 from attnworks.studies.long_range_cell import (
     Cell,
+    CellProgress,
     Classifier,
-    Progress,
-    Settings,
-    classifier,
+    LongRangeSettings,
     last_real,
-    lengths,
     mean_real,
+    new_classifier,
     peak_bytes,
-    peak_of,
+    running_peak,
     train_cell,
+    training_lengths,
     wilson,
 )
-from attnworks.studies.tasks import TASKS, Batch, Readout, Recall
+from attnworks.studies.tasks import TASKS, Readout, Recall, TaskBatch
+from attnworks.training.fit import Fit, FitStep
 from tests.helpers import assert_close
 
-TINY = Settings(steps=3, length=37, batch=2, held_out=5)
+TINY = LongRangeSettings(steps=3, length=37, batch=2, held_out=5)
 
 
 def command(*arguments: object) -> tuple[int, str, str]:
@@ -47,22 +48,22 @@ def test_cells_are_kept_at_once_and_not_computed_again(tmp_path: Path) -> None:
 
     finished: list[Cell] = []
 
-    def watch(event: Progress | Cell) -> None:
+    def tell(event: CellProgress | Cell) -> None:
         if isinstance(event, Cell):
             finished.append(event)
-            assert len(json.loads((tmp_path / RESULTS).read_text())["cells"]) >= len(finished)
+            assert len(json.loads((tmp_path / RESULTS_FILE).read_text())["cells"]) >= len(finished)
 
     tasks, mechanisms = ("recall", "bytes"), ("dense", "luong-dot")
-    some = long_range(tmp_path, TINY, tasks, mechanisms, watch=watch, should_stop=stop_in_third_cell)
+    some = run_long_range(tmp_path, TINY, tasks, mechanisms, tell=tell, should_stop=stop_in_third_cell)
     assert some == finished and [(cell.task, cell.mechanism) for cell in some] == [
         ("recall", "dense"),
         ("recall", "luong-dot"),
     ]
-    steps: list[Progress | Cell] = []
-    every = long_range(tmp_path, TINY, tasks, mechanisms, watch=steps.append)
+    steps: list[CellProgress | Cell] = []
+    every = run_long_range(tmp_path, TINY, tasks, mechanisms, tell=steps.append)
     assert every[:2] == some and len(every) == 4
-    assert {event.task for event in steps if isinstance(event, Progress)} == {"bytes"}
-    assert long_range(tmp_path, TINY, ("bytes",), ("dense",)) == [every[2]]
+    assert {event.task for event in steps if isinstance(event, CellProgress)} == {"bytes"}
+    assert run_long_range(tmp_path, TINY, ("bytes",), ("dense",)) == [every[2]]
 
 
 def test_a_cell_is_the_same_twice_but_for_its_times() -> None:
@@ -73,18 +74,18 @@ def test_a_cell_is_the_same_twice_but_for_its_times() -> None:
 
 
 def test_all_mechanisms_start_from_the_same_weights_and_see_the_same_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    dense, additive = (classifier(TASKS["recall"], name, 5).state_dict() for name in ("dense", "bahdanau-additive"))
+    dense, additive = (new_classifier(TASKS["recall"], name, 5).state_dict() for name in ("dense", "bahdanau-additive"))
     assert dense.keys() < additive.keys()
     assert all(torch.equal(tensor, additive[name]) for name, tensor in dense.items())
     seen: list[list[torch.Tensor]] = []
-    step = long_range_cell._step
+    loss = long_range_cell._loss
     for name in ("dense", "bahdanau-additive"):
         seen.append([])
         monkeypatch.setattr(
-            long_range_cell, "_step", lambda model, how, batch: seen[-1].append(batch.tokens) or step(model, how, batch)
+            long_range_cell, "_loss", lambda model, batch: seen[-1].append(batch.tokens) or loss(model, batch)
         )
         train_cell("recall", name, 0, TINY)
-    assert len(seen[0]) == len(seen[1]) == TINY.steps
+    assert len(seen[0]) == len(seen[1]) == 1 + TINY.steps  # the first one to measure memory
     assert all(torch.equal(one, other) for one, other in zip(*seen, strict=True))
 
 
@@ -93,42 +94,43 @@ def test_recall_is_learned_from_short_sequences_on() -> None:
     name = "recall-of-four"
     TASKS._entries[name] = Recall(keys=4, values=4, pairs=2, noise=4)
     try:
-        cell = train_cell(name, "dense", 0, Settings(steps=100, length=24, batch=16, held_out=100))
+        cell = train_cell(name, "dense", 0, LongRangeSettings(steps=100, length=24, batch=16, held_out=100))
     finally:
         del TASKS._entries[name]
     assert cell is not None and cell.low > 0.6 > cell.chance
 
 
 def test_lengths_double_up_to_the_full_one() -> None:
-    assert lengths(TASKS["recall"], Settings(length=100)) == [16, 32, 64, 100]
-    assert lengths(TASKS["bytes"], Settings(length=64)) == [32, 64]
-    assert lengths(TASKS["recall"], Settings(length=12)) == [12]
+    assert training_lengths(TASKS["recall"], LongRangeSettings(length=100)) == [16, 32, 64, 100]
+    assert training_lengths(TASKS["bytes"], LongRangeSettings(length=64)) == [32, 64]
+    assert training_lengths(TASKS["recall"], LongRangeSettings(length=12)) == [12]
 
 
 @pytest.fixture
 def rates(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Learning rates of the steps, on a clock of our own: drawing a batch takes three seconds, a step one."""
     clock, seen = SimpleNamespace(now=0.0), list[float]()
-    step, draw = long_range_cell._step, long_range_cell._batch
+    step, draw = Fit.step, long_range_cell._batch
 
-    def slow_step(model: Classifier, optimiser: torch.optim.Optimizer, batch: Batch) -> float:
+    def slow_step(fit: Fit, number: int, losses: Any, *, name: str) -> FitStep:
         clock.now += 1
-        seen.append(optimiser.param_groups[0]["lr"])
-        return step(model, optimiser, batch)
+        done = step(fit, number, losses, name=name)
+        seen.append(done.learning_rate)
+        return done
 
-    def slow_draw(*arguments: Any) -> Batch:
+    def slow_draw(*arguments: Any) -> TaskBatch:
         clock.now += 3
         return draw(*arguments)
 
     monkeypatch.setattr(long_range_cell, "time", SimpleNamespace(perf_counter=lambda: clock.now))
-    monkeypatch.setattr(long_range_cell, "_step", slow_step)
+    monkeypatch.setattr(Fit, "step", slow_step)
     monkeypatch.setattr(long_range_cell, "_batch", slow_draw)
     return seen
 
 
 @pytest.mark.usefixtures("rates")
 def test_minutes_end_a_cell_and_still_bring_it_to_full_length() -> None:
-    events: list[Progress] = []
+    events: list[CellProgress] = []
     cell = train_cell("recall", "dense", 0, replace(TINY, steps=1000, minutes=36 / 60), events.append)
     assert cell is not None and cell.steps == 9
     assert events[0].length == 16 and events[-1].length == 37 and events[-1].done == 1
@@ -150,7 +152,9 @@ def test_the_learning_rate_falls_with_time_as_with_steps(steps: int, minutes: fl
 
 
 def test_a_loss_that_is_no_number_ends_the_cell(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(long_range_cell, "_step", lambda *_: float("nan"))
+    monkeypatch.setattr(
+        long_range_cell, "_loss", lambda model, batch: model(batch.tokens, batch.real).sum() * float("nan")
+    )
     with pytest.raises(ArithmeticError, match="step 1 of dense on recall: expected a finite loss"):
         train_cell("recall", "dense", 0, TINY)
 
@@ -169,8 +173,8 @@ def test_peak_memory_is_what_tensors_hold_at_the_worst_moment() -> None:
 
 def test_at_one_moment_what_is_taken_first_counts_first() -> None:
     changes = [(3.0, 70), (3.0, -70), (2.0, 5), (2.0, 11), (2.0, -5)]
-    assert peak_of(changes) == 11 + 70
-    assert peak_of([(1.0, -7)]) == peak_of([]) == 0
+    assert running_peak(changes) == 11 + 70
+    assert running_peak([(1.0, -7)]) == running_peak([]) == 0
 
 
 def test_wilson_intervals() -> None:
@@ -181,10 +185,10 @@ def test_wilson_intervals() -> None:
 
 def test_readouts_look_at_real_tokens_alone() -> None:
     X = torch.randn(3, 7, 5, dtype=torch.float64)
-    padding = torch.arange(7) < torch.tensor([[7], [4], [1]])
-    assert_close(mean_real(X, padding), torch.stack([X[0].mean(0), X[1, :4].mean(0), X[2, 0]]))
-    assert_close(last_real(X, padding), torch.stack([X[0, 6], X[1, 3], X[2, 0]]))
-    full = padding[:1].expand(3, -1)
+    real = torch.arange(7) < torch.tensor([[7], [4], [1]])
+    assert_close(mean_real(X, real), torch.stack([X[0].mean(0), X[1, :4].mean(0), X[2, 0]]))
+    assert_close(last_real(X, real), torch.stack([X[0, 6], X[1, 3], X[2, 0]]))
+    full = real[:1].expand(3, -1)
     assert_close(mean_real(X, None), mean_real(X, full))
     assert_close(last_real(X, None), last_real(X, full))
 
@@ -194,51 +198,51 @@ def test_padding_changes_no_scores(readout: Readout) -> None:
     model = Classifier(long_range_cell._config(TASKS["listops"], "dense"), 3, readout).double()
     tokens = torch.randint(0, 15, (2, 11))
     longer = torch.cat([tokens, torch.randint(0, 15, (2, 6))], 1)
-    padding = (torch.arange(17) < 11).expand(2, -1)
-    assert_close(model(longer, padding), model(tokens))
+    real = (torch.arange(17) < 11).expand(2, -1)
+    assert_close(model(longer, real), model(tokens))
     assert model(tokens).shape == (2, 3)
 
 
 def test_the_default_mechanisms_are_there() -> None:
     for mechanism in default_mechanisms(64):
-        classifier(TASKS["recall"], mechanism, 0)
+        new_classifier(TASKS["recall"], mechanism, 0)
 
 
 def test_what_cannot_run_is_refused_before_anything_does(tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match="mechanism 'dens'"):
-        long_range(tmp_path, TINY, ("recall",), ("dense", "dens"))
+        run_long_range(tmp_path, TINY, ("recall",), ("dense", "dens"))
     with pytest.raises(UnknownNameError, match="task 'recal'"):
-        long_range(tmp_path, TINY, ("bytes", "recal"), ("dense",))
-    with pytest.raises(UsageError, match="choose a length from 32"):
-        long_range(tmp_path, replace(TINY, length=8), ("recall", "bytes"), ("dense",))
+        run_long_range(tmp_path, TINY, ("bytes", "recal"), ("dense",))
+    with pytest.raises(UsageError, match="32 tokens or more"):
+        run_long_range(tmp_path, replace(TINY, length=8), ("recall", "bytes"), ("dense",))
     with pytest.raises(UsageError, match="minutes=-1"):
         replace(TINY, minutes=-1)
     assert not any(tmp_path.iterdir())
 
 
 def test_a_folder_of_other_settings_or_of_something_else_is_refused(tmp_path: Path) -> None:
-    long_range(tmp_path / "a", TINY, ("recall",), ("dense",))
+    run_long_range(tmp_path / "a", TINY, ("recall",), ("dense",))
     with pytest.raises(UsageError, match="expected steps=3, as in the cells that are there"):
-        long_range(tmp_path / "a", replace(TINY, steps=4), ("recall",), ("dense",))
+        run_long_range(tmp_path / "a", replace(TINY, steps=4), ("recall",), ("dense",))
     with pytest.raises(UsageError, match="expected steps=3"):  # before the mechanisms are tried, which takes long
-        long_range(tmp_path / "a", replace(TINY, steps=4), ("recall",), ("dens",))
+        run_long_range(tmp_path / "a", replace(TINY, steps=4), ("recall",), ("dens",))
     for content in ("", "[]", '{"format": 1}', '{"format": 2, "settings": {}, "cells": []}'):
-        (tmp_path / "a" / RESULTS).write_text(content)
+        (tmp_path / "a" / RESULTS_FILE).write_text(content)
         with pytest.raises(FolderError, match="choose another --out"):
-            long_range(tmp_path / "a", TINY, ("recall",), ("dense",))
+            run_long_range(tmp_path / "a", TINY, ("recall",), ("dense",))
 
 
 def test_two_runs_into_one_folder_keep_the_cells_of_both(tmp_path: Path) -> None:
     theirs: list[Cell] = []
     trained: set[str] = set()
 
-    def watch(event: Progress | Cell) -> None:
+    def tell(event: CellProgress | Cell) -> None:
         if not theirs:
-            theirs.extend(long_range(tmp_path, TINY, ("recall",), ("luong-dot",)))
-        if isinstance(event, Progress):
+            theirs.extend(run_long_range(tmp_path, TINY, ("recall",), ("luong-dot",)))
+        if isinstance(event, CellProgress):
             trained.add(event.mechanism)
 
-    dense, dot = long_range(tmp_path, TINY, ("recall",), ("dense", "luong-dot"), watch=watch)
+    dense, dot = run_long_range(tmp_path, TINY, ("recall",), ("dense", "luong-dot"), tell=tell)
     assert [dot] == theirs and trained == {"dense"}
     assert read_cells(tmp_path, TINY) == [dot, dense]
 
@@ -246,11 +250,11 @@ def test_two_runs_into_one_folder_keep_the_cells_of_both(tmp_path: Path) -> None
 def test_a_run_with_other_settings_does_not_overwrite(tmp_path: Path) -> None:
     others = replace(TINY, steps=2)
 
-    def watch(event: Progress | Cell) -> None:
-        long_range(tmp_path, others, ("bytes",), ("dense",))
+    def tell(event: CellProgress | Cell) -> None:
+        run_long_range(tmp_path, others, ("bytes",), ("dense",))
 
     with pytest.raises(UsageError, match="expected steps=2, as in the cells that are there"):
-        long_range(tmp_path, TINY, ("recall",), ("dense",), watch=watch)
+        run_long_range(tmp_path, TINY, ("recall",), ("dense",), tell=tell)
     assert [cell.task for cell in read_cells(tmp_path, others)] == ["bytes"]
 
 
@@ -266,7 +270,7 @@ def test_the_command_prints_a_table_and_then_the_same_as_json(tmp_path: Path) ->
     assert stderr.count(" right in ") == 8
     code, stdout, stderr = command(*options, "--json")
     report = json.loads(stdout)
-    assert code == 0 and not stderr and report == json.loads((tmp_path / "out" / RESULTS).read_text())
+    assert code == 0 and not stderr and report == json.loads((tmp_path / "out" / RESULTS_FILE).read_text())
     assert report["settings"] == {
         "steps": 2, "minutes": None, "length": 37, "batch": 2, "learning_rate": 0.002, "held_out": 5, "first": 16,
     }  # fmt: skip
@@ -286,7 +290,7 @@ def test_the_command_prints_a_table_and_then_the_same_as_json(tmp_path: Path) ->
         ("--mechanisms", "dense:widow=3", "option of mechanism 'dense' 'widow'"),
         ("--tasks", "recall,sums", "task 'sums'"),
         ("--minutes", "0", "minutes=0.0"),
-        ("--length", "7", "choose a length from 8"),
+        ("--length", "7", "8 tokens or more"),
     ],
 )
 def test_mistakes_are_one_line(option: str, value: str, said: str, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from attnworks.cli import main
 from attnworks.models.build import PRESETS
-from attnworks.studies.structure import families
+from attnworks.studies.structure import count_forms
 from tests.cli.test_experiment import SMALL
 
 
@@ -43,7 +43,7 @@ def test_it_names_projects_draws_goes_on_and_refuses_other_settings(options: lis
     assert sorted(report["projected"][2]["heads"]) == sorted(report["alone"]) == ["enc.0.0", "enc.0.1"]
     rises = [report["alone"][head]["rise"] for head in report["projected"][2]["heads"]]
     assert rises == sorted(rises)
-    assert sum(families(report, "conti-8h").values()) == 2
+    assert sum(count_forms(report, "conti-8h").values()) == 2
     assert all(
         (tmp_path / "out" / "maps" / f"{name}.png").stat().st_size > 1000 for name in ("forms", "cost", "families")
     )
@@ -52,7 +52,7 @@ def test_it_names_projects_draws_goes_on_and_refuses_other_settings(options: lis
     again, stdout, _ = experiment(*options, "--json")
     assert again == 0 and json.loads(stdout) == report
     code, _, stderr = experiment(*options, "--eps", "0.3")
-    assert code == 1 and "the settings it was begun with" in stderr and "Traceback" not in stderr
+    assert code == 1 and "the same settings" in stderr and "Traceback" not in stderr
 
 
 @pytest.mark.smoke
@@ -60,4 +60,4 @@ def test_a_folder_of_something_else_is_refused(options: list[str], tmp_path: Pat
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "run.json").write_text("{}")
     code, _, stderr = experiment(*options)
-    assert code == 1 and "a new folder, or one where it was begun" in stderr
+    assert code == 1 and "a new folder, or one with the experiment" in stderr

@@ -11,21 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnworks.core.errors import UnknownNameError, UsageError
-from attnworks.studies.tasks import TASKS, Batch, ByteText, ListOps, Recall, Split, Task
+from attnworks.studies.tasks import TASKS, ByteText, ListOps, LongRangeTask, Recall, Split, TaskBatch
 from attnworks.studies.tasks.contract import draw_lengths
-from attnworks.studies.tasks.listops import evaluate, read
+from attnworks.studies.tasks.listops import evaluate_listops, read_listops
 from tests.helpers import unchecked
 
 SIZE = 13
 EVERY = pytest.mark.parametrize("name", list(TASKS))
 
 
-def rows(task: Task, split: Split, length: int, steps: int = 5, size: int = 101) -> set[tuple[int, ...]]:
+def rows(task: LongRangeTask, split: Split, length: int, steps: int = 5, size: int = 101) -> set[tuple[int, ...]]:
     drawn = (task.batch(seed, step, split=split, size=size, length=length) for seed in (0, 1) for step in range(steps))
     return {
-        tuple(tokens[real].tolist())
-        for batch in drawn
-        for tokens, real in zip(batch.tokens, batch.padding, strict=True)
+        tuple(tokens[real].tolist()) for batch in drawn for tokens, real in zip(batch.tokens, batch.real, strict=True)
     }
 
 
@@ -35,12 +33,12 @@ def test_a_batch_is_whole_and_always_the_same(name: str, length: int) -> None:
     task = TASKS[name]
     batch, again = (task.batch(3, 5, size=SIZE, length=length) for _ in range(2))
     assert all(torch.equal(one, other) for one, other in zip(batch, again, strict=True))
-    tokens, padding, labels = batch
-    assert tokens.shape == padding.shape == (SIZE, length) and labels.shape == (SIZE,)
-    assert tokens.dtype == labels.dtype == torch.int64 and padding.dtype == torch.bool
+    tokens, real, labels = batch
+    assert tokens.shape == real.shape == (SIZE, length) and labels.shape == (SIZE,)
+    assert tokens.dtype == labels.dtype == torch.int64 and real.dtype == torch.bool
     assert int(tokens.min()) >= 0 and int(tokens.max()) < task.vocabulary and int(labels.max()) < task.classes
-    real = padding.sum(1)
-    assert torch.equal(padding, torch.arange(length) < real[:, None]) and int(real.min()) >= 0.7 * length
+    lengths = real.sum(1)
+    assert torch.equal(real, torch.arange(length) < lengths[:, None]) and int(lengths.min()) >= 0.7 * length
     others = (task.batch(4, 5, size=SIZE, length=length), task.batch(3, 6, size=SIZE, length=length))
     assert not any(torch.equal(tokens, other.tokens) for other in others)
 
@@ -49,7 +47,7 @@ def test_a_batch_is_whole_and_always_the_same(name: str, length: int) -> None:
 def test_no_sequence_is_in_both_splits(name: str) -> None:
     """At the least length, where chance would bring some of them together."""
     task = Recall(keys=1, values=2, pairs=1, noise=2) if name == "recall" else TASKS[name]
-    train, test = (rows(task, split, task.shortest) for split in ("train", "test"))
+    train, test = (rows(task, split, task.min_length) for split in ("train", "test"))
     assert train and test and not train & test
 
 
@@ -60,7 +58,7 @@ def test_lengths_are_even_in_training_and_odd_in_test(name: str, length: int) ->
     for remainder, batch in enumerate(
         (task.batch(0, 0, size=SIZE, length=length), task.batch(0, 0, split="test", size=SIZE, length=length))
     ):
-        assert set((batch.padding.sum(1) % 2).tolist()) == {remainder}
+        assert set((batch.real.sum(1) % 2).tolist()) == {remainder}
     kinds = (draw_lengths, type(TASKS["listops"]), type(TASKS["bytes"]))
     for told in (" ".join(str(kind.__doc__).split()) for kind in kinds):
         assert told.index("even") < told.index("training") < told.index("odd") < told.index("test"), told
@@ -78,8 +76,8 @@ def test_labels_are_balanced(name: str, split: Split) -> None:
 @EVERY
 def test_what_has_no_room_is_refused(name: str) -> None:
     task = TASKS[name]
-    with pytest.raises(UsageError, match=f"choose a length from {task.shortest}"):
-        task.batch(0, 0, length=task.shortest - 1)
+    with pytest.raises(UsageError, match=f"{task.min_length} tokens or more"):
+        task.batch(0, 0, length=task.min_length - 1)
     with unchecked(), pytest.raises(UnknownNameError, match="split 'valid'"):
         task.batch(0, 0, split="valid")  # pyright: ignore[reportArgumentType]
 
@@ -109,28 +107,28 @@ def test_the_queried_pair_stands_in_the_first_half_and_nowhere_else() -> None:
     ],
 )
 def test_expressions_have_the_value_worked_out_by_hand(text: str, value: int) -> None:
-    assert evaluate(read(text)) == value
+    assert evaluate_listops(read_listops(text)) == value
 
 
 @pytest.mark.parametrize("text", ["", "1 2", "]", "[MIN ]", "[MIN 1", "[MIN 1 ] ]", "[MIN 1 ] 2"])
 def test_what_is_no_expression_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="brackets that close"):
-        evaluate(read(text))
+    with pytest.raises(UsageError, match="one operation in brackets"):
+        evaluate_listops(read_listops(text))
     with pytest.raises(UsageError, match=r"got '\[AVG'"):
-        read(f"[AVG {text} ]")
+        read_listops(f"[AVG {text} ]")
 
 
 @given(st.integers(0, 9), st.integers(4, 300), st.integers(4, 12), st.integers(1, 11), st.integers(0, 99))
 def test_expressions_meet_value_and_length_exactly(value: int, length: int, most: int, nested: int, seed: int) -> None:
     tokens = ListOps(most, min(nested, most - 1)).expression(Random(seed), value, length)
-    assert len(tokens) == length and evaluate(tokens) == value
+    assert len(tokens) == length and evaluate_listops(tokens) == value
 
 
 def test_labels_of_listops_are_the_values_of_its_expressions() -> None:
     for split in ("train", "test"):
         batch = TASKS["listops"].batch(0, 0, split=split, size=101, length=130)
         for tokens, real, label in zip(*batch, strict=True):
-            assert evaluate(tokens[real].tolist()) == label
+            assert evaluate_listops(tokens[real].tolist()) == label
 
 
 @pytest.mark.parametrize("knobs", [{"arguments": 3, "nested": 2}, {"nested": 0}, {"arguments": 5, "nested": 5}])
@@ -189,11 +187,11 @@ def test_the_baseline_of_bags_is_not_blind() -> None:
     assert logistic_accuracy(*told) > 0.8
 
 
-def bags(batch: Batch) -> np.ndarray:
+def bags(batch: TaskBatch) -> np.ndarray:
     """Frequencies of bytes in each text."""
     counts = torch.zeros(len(batch.tokens), 256, dtype=torch.float64)
-    counts.scatter_add_(1, batch.tokens, batch.padding.double())
-    return (counts / batch.padding.sum(1, keepdim=True)).numpy()
+    counts.scatter_add_(1, batch.tokens, batch.real.double())
+    return (counts / batch.real.sum(1, keepdim=True)).numpy()
 
 
 def logistic_accuracy(train: tuple[np.ndarray, np.ndarray], test: tuple[np.ndarray, np.ndarray]) -> float:

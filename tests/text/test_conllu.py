@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from attnworks.core.errors import AttnworksError
 from attnworks.text.conllu import attach, read_parses
-from attnworks.text.passages import Passage, Side
+from attnworks.text.passages import Passage, Text
 
 
 def row(identity: int | str, form: str, head: int | str = "_") -> str:
@@ -27,7 +27,7 @@ def file(folder: Path, content: str | bytes) -> Path:
     return path
 
 
-def sides(folder: Path, content: str) -> list[Side]:
+def sides(folder: Path, content: str) -> list[Text]:
     return [passage.source for passage in read_parses(file(folder, content))]
 
 
@@ -53,7 +53,7 @@ DELLA = "\n".join(
 
 def test_a_sentence_with_a_multiword_token_and_empty_nodes(tmp_path: Path) -> None:
     (side,) = sides(tmp_path, f"\ufeff{DELLA}\n".replace("\n", "\r\n"))
-    assert side == Side(
+    assert side == Text(
         "Il gatto della vicina dorme.",
         ("Il", "gatto", "della", "vicina", "dorme", "."),
         (1, 4, 3, 1, -1, 4),
@@ -64,18 +64,18 @@ def test_a_sentence_with_a_multiword_token_and_empty_nodes(tmp_path: Path) -> No
 def test_words_that_hang_on_a_multiword_token(tmp_path: Path) -> None:
     rows = [row("1-3", "dammelo"), row(1, "da", 0), row(2, "me", 1), row(3, "lo", 1), row(4, "subito", 1)]
     (side,) = sides(tmp_path, "\n".join(rows))
-    assert side == Side("dammelo subito", ("dammelo", "subito"), (-1, 0))
+    assert side == Text("dammelo subito", ("dammelo", "subito"), (-1, 0))
 
 
 def test_the_topmost_word_gives_the_head(tmp_path: Path) -> None:
     rows = [row("1-2", "ab"), row(1, "a", 3), row(2, "b", 0), row(3, "c", 2)]
-    assert sides(tmp_path, "\n".join(rows))[0].heads == (-1, 0)
+    assert sides(tmp_path, "\n".join(rows))[0].governors == (-1, 0)
 
 
 def test_sentences_without_text_comments_or_closing_blank(tmp_path: Path) -> None:
     content = f"# newdoc\n\n{sentence(2, 0)}\n\n{sentence(0)}{row('0.1', 'e')}\n{row(1, '10 000', 0)}"
     found = sides(tmp_path, content)
-    assert [(side.text, side.words, side.heads, side.line) for side in found] == [
+    assert [(side.text, side.words, side.governors, side.line) for side in found] == [
         ("w1 w2", ("w1", "w2"), (1, -1), 3),
         ("w1", ("w1",), (-1,), 8),
         ("10 000", ("10 000",), (-1,), 11),
@@ -143,31 +143,31 @@ def test_trees_are_read_as_they_are_and_ranges_make_no_circles(
     rows = [row(word, f"w{word}", heads[word]) for word in range(1, count + 1)]
     folder = tmp_path_factory.mktemp("tree")
     (plain,) = sides(folder, "\n".join(rows))
-    assert plain.heads == tuple(heads[word] - 1 for word in range(1, count + 1))
+    assert plain.governors == tuple(heads[word] - 1 for word in range(1, count + 1))
 
     first = data.draw(st.integers(1, count))
     last = data.draw(st.integers(first, count))
     if last > first:
         rows.insert(first - 1, row(f"{first}-{last}", "joined"))
     (joined,) = sides(folder, "\n".join(rows))
-    assert joined.heads is not None and len(joined.heads) == count - (last - first)
-    for word in range(len(joined.heads)):
-        for _ in joined.heads:
-            word = joined.heads[word] if word >= 0 else word
+    assert joined.governors is not None and len(joined.governors) == count - (last - first)
+    for word in range(len(joined.governors)):
+        for _ in joined.governors:
+            word = joined.governors[word] if word >= 0 else word
         assert word == -1
 
 
 def test_attach_by_text_and_by_words(tmp_path: Path) -> None:
     parses = read_parses(file(tmp_path, DELLA + "\n\n" + sentence(2, 0) + sentence(0, 1)))
     passages = [
-        Passage(Side("Il gatto della vicina dorme .", line=3)),
-        Passage(Side("unknown"), Side("w1  w2")),
-        Passage(Side("w1 w2", ("w1", "w2"), (-1, 0))),
+        Passage(Text("Il gatto della vicina dorme .", line=3)),
+        Passage(Text("unknown"), Text("w1  w2")),
+        Passage(Text("w1 w2", ("w1", "w2"), (-1, 0))),
     ]
-    attached, without = attach(passages, parses)
+    (attached, without), first = attach(passages, parses), parses[0].source
     assert without == 1
-    assert attached[0].source == Side("Il gatto della vicina dorme .", parses[0].source.words, parses[0].source.heads)
+    assert attached[0].source == Text("Il gatto della vicina dorme .", first.words, first.governors)
     assert attached[0].source.line == 3
-    assert attached[1] == Passage(Side("unknown"), Side("w1  w2", ("w1", "w2"), (1, -1)))
-    assert attached[2] == Passage(Side("w1 w2", ("w1", "w2"), (1, -1)))
+    assert attached[1] == Passage(Text("unknown"), Text("w1  w2", ("w1", "w2"), (1, -1)))
+    assert attached[2] == Passage(Text("w1 w2", ("w1", "w2"), (1, -1)))
     assert attach(passages, []) == (passages, 3)

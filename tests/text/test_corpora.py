@@ -8,19 +8,22 @@ from pathlib import Path
 import pytest
 
 from attnworks.core.errors import AttnworksError, UnknownNameError, UsageError
-from attnworks.text.corpora import CORPORA, Corpus, Report, open_corpus
-from attnworks.text.pair import Pair
-from attnworks.text.readers import grammar
-from attnworks.text.readers.contract import MOST_HELD_OUT, split
+from attnworks.text import grammar
+from attnworks.text.corpora import CORPORA, MAX_HELD_OUT_PAIRS, Corpus, open_corpus, split_corpus_pairs
+from attnworks.text.passages import Passage, ReadReport
 
 
-def sentences(count: int, translations: int = 1) -> list[Pair]:
-    return [Pair(("sentence", str(n)), ("frase", str(n), str(k))) for n in range(count) for k in range(translations)]
+def sentences(count: int, translations: int = 1) -> list[Passage]:
+    return [
+        Passage.of_words(("sentence", str(n)), ("frase", str(n), str(k)))
+        for n in range(count)
+        for k in range(translations)
+    ]
 
 
 def sources(pairs: object) -> set[tuple[str, ...]]:
     assert isinstance(pairs, list)
-    return {pair.source for pair in pairs}
+    return {pair.words[0] for pair in pairs}
 
 
 @pytest.fixture
@@ -51,15 +54,17 @@ def test_an_unknown_name_lists_the_known() -> None:
 
 
 def test_no_training_pairs_cannot_be_asked_for() -> None:
-    assert error_of("grammar", pairs=0) == ("training pairs: expected one or more, got 0; ask for one pair at least")
+    assert error_of("grammar", pairs=0) == (
+        "training pairs=0: expected a whole number from 1, got 0; choose a value in that range"
+    )
 
 
 def test_no_usable_pair_tells_why(tmp_path: Path) -> None:
     path = tmp_path / "pairs.tsv"
     path.write_text("one\ntwo\n\t\n")
     assert error_of(f"tsv:{path}") == (
-        f"corpus 'tsv:{path}': expected pairs of a source and a target, got no usable pair "
-        "(3 lines left out: no tab (lines 1, 2), empty side (line 3)); check the format of the corpus"
+        f"corpus 'tsv:{path}': expected pairs of sentences, got no usable pair "
+        "(3 lines left out: no tab (lines 1, 2), empty side (line 3)); check the format"
     )
 
 
@@ -92,7 +97,7 @@ def test_a_bound_beyond_the_data_takes_all(file: Path) -> None:
 
 
 def test_training_pairs_are_shuffled(file: Path) -> None:
-    numbers = [int(pair.source[1]) for pair in open_corpus(f"tsv:{file}").train]
+    numbers = [int(pair.words[0][1]) for pair in open_corpus(f"tsv:{file}").train]
     assert numbers != sorted(numbers)
 
 
@@ -100,7 +105,7 @@ def test_training_pairs_are_shuffled(file: Path) -> None:
 @pytest.mark.parametrize("count", [1, 2, 3, 19, 20, 1_009])
 def test_splits_share_no_source_and_lose_no_pair(count: int, translations: int) -> None:
     pairs = sentences(count, translations)
-    train, valid, test = split(pairs, seed=5)
+    train, valid, test = split_corpus_pairs(pairs, seed=5)
     assert sorted(map(str, [*train, *valid, *test])) == sorted(map(str, pairs))
     assert not sources(train) & sources(valid)
     assert not sources(train) & sources(test)
@@ -110,23 +115,25 @@ def test_splits_share_no_source_and_lose_no_pair(count: int, translations: int) 
 
 
 def test_held_out_splits_are_capped() -> None:
-    train, valid, test = split(sentences(14_000, 3))
-    assert MOST_HELD_OUT - 3 < len(valid) <= MOST_HELD_OUT
-    assert MOST_HELD_OUT - 3 < len(test) <= MOST_HELD_OUT
+    train, valid, test = split_corpus_pairs(sentences(14_000, 3))
+    assert MAX_HELD_OUT_PAIRS - 3 < len(valid) <= MAX_HELD_OUT_PAIRS
+    assert MAX_HELD_OUT_PAIRS - 3 < len(test) <= MAX_HELD_OUT_PAIRS
     assert len(train) + len(valid) + len(test) == 42_000
 
 
 def test_a_source_with_too_many_translations_is_never_held_out() -> None:
-    crowd = sentences(1, MOST_HELD_OUT + 1)
+    crowd = sentences(1, MAX_HELD_OUT_PAIRS + 1)
     for seed in range(5):
-        train, valid, test = split([*crowd, Pair(("a",), ("b",)), Pair(("c",), ("d",))], seed)
+        train, valid, test = split_corpus_pairs(
+            [*crowd, Passage.of_words(("a",), ("b",)), Passage.of_words(("c",), ("d",))], seed
+        )
         assert len(train) >= len(crowd)
         assert len(valid) + len(test) <= 2
 
 
 def test_added_pairs_hardly_move_the_others() -> None:
-    _, before, _ = split(sentences(2_000))
-    _, after, _ = split(sentences(2_020))
+    _, before, _ = split_corpus_pairs(sentences(2_000))
+    _, after, _ = split_corpus_pairs(sentences(2_020))
     assert len(sources(before) & sources(after)) > 90
 
 
@@ -134,14 +141,14 @@ def test_splits_follow_a_hash_that_is_the_same_in_every_process() -> None:
     def place(n: int) -> bytes:
         return blake2b(f"1\0sentence {n}".encode(), digest_size=8).digest()
 
-    _, valid, test = split(sentences(60), seed=1)
+    _, valid, test = split_corpus_pairs(sentences(60), seed=1)
     in_order = [str(n) for n in sorted(range(60), key=place)]
-    assert [pair.source[1] for pair in valid] == in_order[:3]
-    assert [pair.source[1] for pair in test] == in_order[:-4:-1]
+    assert [pair.words[0][1] for pair in valid] == in_order[:3]
+    assert [pair.words[0][1] for pair in test] == in_order[:-4:-1]
 
 
 def test_the_embedded_corpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attnworks.text.readers.grammar.HELD_OUT_PAIRS", 5)
+    monkeypatch.setattr("attnworks.text.grammar.HELD_OUT_PAIRS", 5)
     corpus = open_corpus("grammar", pairs=20, seed=7)
     assert (len(corpus.train), len(corpus.valid), len(corpus.test)) == (20, 5, 5)
     assert corpus.report.summary() == "30 pairs"
@@ -157,9 +164,9 @@ def same_pairs(first: Corpus, second: Corpus) -> bool:
 def test_the_embedded_corpus_has_thirty_thousand_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[int, int, str]] = []
 
-    def pairs(n: int, seed: int, split: str) -> list[Pair]:
+    def pairs(n: int, seed: int, split: str) -> list[Passage]:
         asked.append((n, seed, split))
-        return [Pair(("a",), ("b",))]
+        return [Passage.of_words(("a",), ("b",))]
 
     monkeypatch.setattr("attnworks.text.grammar.pairs", pairs)
     grammar._held_out.cache_clear()
@@ -174,30 +181,29 @@ def test_the_embedded_corpus_has_thirty_thousand_pairs(monkeypatch: pytest.Monke
 
 def test_a_seed_of_the_embedded_corpus_is_a_number() -> None:
     assert error_of("grammar:seven") == (
-        "corpus 'grammar:seven': expected grammar or grammar:SEED, got a seed that is no whole number: 'seven'; "
-        "write for example grammar:7"
+        "corpus 'grammar:seven': expected grammar or grammar:SEED, got 'seven'; write for example grammar:7"
     )
 
 
 @pytest.mark.parametrize(
     ("report", "summary"),
     [
-        (Report(0), "0 pairs"),
-        (Report(1), "1 pair"),
-        (Report(151_089), "151,089 pairs"),
+        (ReadReport(0), "0 pairs"),
+        (ReadReport(1), "1 pair"),
+        (ReadReport(151_089), "151,089 pairs"),
         (
-            Report(151_089, 3, {"no tab": 2, "empty side": 1}, {"no tab": (7, 19), "empty side": (40,)}),
+            ReadReport(151_089, 3, {"no tab": 2, "empty side": 1}, {"no tab": (7, 19), "empty side": (40,)}),
             "151,089 pairs; 3 lines left out: no tab (lines 7, 19), empty side (line 40)",
         ),
         (
-            Report(9, 1_202, {"no tab": 1_202}, {"no tab": (1, 2, 3)}),
+            ReadReport(9, 1_202, {"no tab": 1_202}, {"no tab": (1, 2, 3)}),
             "9 pairs; 1,202 lines left out: no tab (lines 1, 2, 3 and 1,199 more)",
         ),
-        (Report(9, 1, {"repeated": 1}, unit="entry"), "9 pairs; 1 entry left out: repeated (1)"),
-        (Report(9, 1_000, {"repeated": 1_000}, unit="entry"), "9 pairs; 1,000 entries left out: repeated (1,000)"),
+        (ReadReport(9, 1, {"repeated": 1}, unit="entry"), "9 pairs; 1 entry left out: repeated (1)"),
+        (ReadReport(9, 1_000, {"repeated": 1_000}, unit="entry"), "9 pairs; 1,000 entries left out: repeated (1,000)"),
     ],
 )
-def test_a_report_speaks_to_people(report: Report, summary: str) -> None:
+def test_a_report_speaks_to_people(report: ReadReport, summary: str) -> None:
     assert report.summary() == summary
 
 

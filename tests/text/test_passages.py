@@ -9,9 +9,8 @@ import pytest
 from attnworks.core.errors import AttnworksError, UsageError
 from attnworks.text import grammar
 from attnworks.text.corpora import from_corpus
-from attnworks.text.lines import LONGEST_LINE
-from attnworks.text.passages import Passage, Side, from_file, from_texts
-from attnworks.text.readers.grammar import grammar_passages
+from attnworks.text.grammar import grammar_passages
+from attnworks.text.passages import MAX_LINE_BYTES, Passage, Text, from_file, from_texts
 
 
 def file(folder: Path, content: bytes | str) -> Path:
@@ -29,7 +28,7 @@ def file_error(path: Path) -> str:
 
 def test_blank_texts_are_dropped_and_counted() -> None:
     passages, report = from_texts(["  Luca sings. ", "", " \t ", "a\tb"])
-    assert passages == [Passage(Side("Luca sings.")), Passage(Side("a\tb"))]
+    assert passages == [Passage(Text("Luca sings.")), Passage(Text("a\tb"))]
     assert [passage.source.line for passage in passages] == [1, 4]
     assert (report.read, report.bad, report.first_lines) == (2, 2, {"empty": (2, 3)})
     assert report.summary() == "2 passages; 2 lines left out: empty (lines 2, 3)"
@@ -47,7 +46,7 @@ def test_no_text_left() -> None:
 
 
 def test_lines_of_a_file(tmp_path: Path) -> None:
-    passages, report = from_file(file(tmp_path, "\ufeffPerché no?\r\n\r\nb\0d\r\n" + "x" * LONGEST_LINE + "y\r\nHi"))
+    passages, report = from_file(file(tmp_path, "\ufeffPerché no?\r\n\r\nb\0d\r\n" + "x" * MAX_LINE_BYTES + "y\r\nHi"))
     assert [(passage.source.text, passage.source.line, passage.target) for passage in passages] == [
         ("Perché no?", 1, None),
         ("Hi", 5, None),
@@ -57,7 +56,7 @@ def test_lines_of_a_file(tmp_path: Path) -> None:
 
 def test_a_tab_separates_the_sides(tmp_path: Path) -> None:
     passages, report = from_file(file(tmp_path, "Hi \t Ciao\tignored\n\t \nGo\t\n\tVai\nRun\tCorri\n"))
-    assert passages == [Passage(Side("Hi"), Side("Ciao")), Passage(Side("Run"), Side("Corri"))]
+    assert passages == [Passage(Text("Hi"), Text("Ciao")), Passage(Text("Run"), Text("Corri"))]
     assert report.first_lines == {"empty": (2,), "empty side": (3, 4)}
 
 
@@ -78,14 +77,15 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_held_out_pairs_of_the_grammar_with_truth(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attnworks.text.readers.grammar.HELD_OUT_PAIRS", 100)
+    monkeypatch.setattr("attnworks.text.grammar.HELD_OUT_PAIRS", 100)
     passages, report = from_corpus("grammar", 103, 5)
     pairs = [*grammar.pairs(100, 5, "test"), *grammar.pairs(3, 5, "valid")]
     assert report.read == len(passages) == len(pairs)
     for passage, pair in zip(passages, pairs, strict=True):
-        assert pair.truth is not None and passage.target is not None
-        assert passage.source == Side(" ".join(pair.source), pair.source, pair.truth.source_heads)
-        assert passage.target == Side(" ".join(pair.target), pair.target, pair.truth.target_heads)
+        assert passage == pair and pair.truth is not None
+        for words, side in zip(pair.words, (passage.source, passage.target), strict=True):
+            assert side is not None and side.governors is not None
+            assert side == Text(" ".join(words), words, side.governors)
 
 
 def test_a_small_corpus_gives_test_then_validation_then_training(tmp_path: Path) -> None:
@@ -96,22 +96,22 @@ def test_a_small_corpus_gives_test_then_validation_then_training(tmp_path: Path)
     assert len({passage.source.text for passage in everything}) == 7
     first, _ = from_corpus(f"tsv:{path}", 2, 0)
     assert first == everything[:2]
-    assert everything[0].source.words is not None and everything[0].source.heads is None
+    assert everything[0].source.words is not None and everything[0].source.governors is None
 
 
 def test_the_embedded_text_is_always_the_same() -> None:
     passages = grammar_passages(5)
     assert passages == grammar_passages(7)[:5]
     pair = grammar.pairs(1, 0, "test")[0]
-    assert passages[0].source.words == pair.source
-    assert passages[0].target is not None and passages[0].target.words == pair.target
+    assert passages[0].source.words == pair.words[0]
+    assert passages[0].target is not None and passages[0].target.words == pair.words[1]
 
 
 @pytest.mark.parametrize("number", [0, -3])
 def test_one_passage_at_least(number: int) -> None:
-    with pytest.raises(UsageError, match="passages: expected one or more"):
+    with pytest.raises(UsageError, match="expected a whole number from 1, got"):
         grammar_passages(number)
-    with pytest.raises(UsageError, match="passages: expected one or more"):
+    with pytest.raises(UsageError, match="expected a whole number from 1, got"):
         from_corpus("grammar", number, 0)
 
 
@@ -119,19 +119,19 @@ def test_one_passage_at_least(number: int) -> None:
     ("words", "heads", "message"),
     [
         (("Hi", "!"), None, "expected words that spell the text, got 'Hi !'"),
-        (None, (-1,), "1 heads for 0 words"),
-        (("Hi", "you"), (-1,), "1 heads for 2 words"),
-        (("Hi", "you"), (-1, 2), "head 2 of word 1"),
-        (("Hi", "you"), (-2, 0), "head -2 of word 0"),
-        (("Hi", "you"), (-1, 1), "head 1 of word 1"),
+        (None, (-1,), "1 for 0 words"),
+        (("Hi", "you"), (-1,), "1 for 2 words"),
+        (("Hi", "you"), (-1, 2), "governor 2 of word 1"),
+        (("Hi", "you"), (-2, 0), "governor -2 of word 0"),
+        (("Hi", "you"), (-1, 1), "governor 1 of word 1"),
     ],
 )
 def test_sides_that_contradict_themselves(words: tuple[str, ...] | None, heads: tuple[int, ...], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        Side("Hi you", words, heads)
+        Text("Hi you", words, heads)
 
 
 def test_words_spell_the_text_blanks_aside() -> None:
-    assert Side("Hi,  you!", ("Hi", ",", "you", "!"), (-1, 0, 0, 0)).heads == (-1, 0, 0, 0)
-    assert Side("x" * 60).name == f"text '{'x' * 39}…'"
-    assert Side("x", line=1_203).name == "line 1,203"
+    assert Text("Hi,  you!", ("Hi", ",", "you", "!"), (-1, 0, 0, 0)).governors == (-1, 0, 0, 0)
+    assert Text("x" * 60).name == f"text '{'x' * 39}…'"
+    assert Text("x", line=1_203).name == "line 1,203"

@@ -13,15 +13,14 @@ from transformers import AutoTokenizer, ByT5Tokenizer, PreTrainedTokenizerBase, 
 
 from attnworks.core.errors import UsageError
 from attnworks.text import grammar
-from attnworks.text.batches import collate, encode
-from attnworks.text.passages import Side, from_pair
-from attnworks.text.readers.grammar import grammar_passages
-from attnworks.text.tokenizers import HuggingFaceReader, VocabularyReader, align, usable
+from attnworks.text.grammar import grammar_passages
+from attnworks.text.passages import Text
+from attnworks.text.tokenizers import HuggingFaceReader, VocabularyReader, align, read_pairs, usable
 from attnworks.text.tokens import TokenRow
 from attnworks.text.vocabulary import BOS, EOS, PAD, Vocabulary, VocabularyKind
 
 TEXTS = ["The cat sleeps on the mat .", "The dogs don't bark .", "Perché il gatto dorme ?"]
-CAT = Side("The cat sleeps.", ("The", "cat", "sleeps", "."), (1, 2, -1, 2))
+CAT = Text("The cat sleeps.", ("The", "cat", "sleeps", "."), (1, 2, -1, 2))
 
 
 @lru_cache
@@ -64,7 +63,7 @@ def mini_lm() -> PreTrainedTokenizerBase:
 
 @lru_cache
 def vocabulary(kind: VocabularyKind) -> Vocabulary:
-    return Vocabulary.train(kind, [pair.source for pair in grammar.pairs(97, 3)], size=211)
+    return Vocabulary.train(kind, [pair.words[0] for pair in grammar.pairs(97, 3)], size=211)
 
 
 def test_word_pieces_point_to_the_first_token_of_the_head() -> None:
@@ -72,45 +71,45 @@ def test_word_pieces_point_to_the_first_token_of_the_head() -> None:
     assert word_piece().convert_ids_to_tokens(list(row.ids)) == ["[CLS]", "the", "cat", "sleep", "##s", ".", "[SEP]"]
     assert row.special == (True, False, False, False, False, False, True)
     assert row.word == (-1, 0, 1, 2, 2, 3, -1)
-    assert row.head == (-1, 2, 3, -1, -1, 3, -1)
+    assert row.governor == (-1, 2, 3, -1, -1, 3, -1)
 
 
 def test_tokens_that_cut_elsewhere_than_the_words() -> None:
-    row = HuggingFaceReader(word_piece()).read(Side("don't go", ("do", "n't", "go"), (1, 2, -1)))
+    row = HuggingFaceReader(word_piece()).read(Text("don't go", ("do", "n't", "go"), (1, 2, -1)))
     assert word_piece().convert_ids_to_tokens(list(row.ids))[1:-1] == ["don", "'", "t", "go"]
-    assert row.word[1:-1] == (0, 1, 1, 2) and row.head is not None
-    assert row.head[1:-1] == (2, 4, 4, -1)
+    assert row.word[1:-1] == (0, 1, 1, 2) and row.governor is not None
+    assert row.governor[1:-1] == (2, 4, 4, -1)
 
 
 def test_a_token_of_two_words_is_never_its_own_head() -> None:
-    row = HuggingFaceReader(word_piece()).read(Side("cannot go", ("can", "not", "go"), (1, -1, 1)))
+    row = HuggingFaceReader(word_piece()).read(Text("cannot go", ("can", "not", "go"), (1, -1, 1)))
     assert row.word == (-1, 0, 2, -1)
-    assert row.head == (-1, -1, 1, -1)
+    assert row.governor == (-1, -1, 1, -1)
 
 
 def test_text_without_words_has_those_of_the_tokenizer() -> None:
-    row = HuggingFaceReader(word_piece()).read(Side("The cat sleeps."))
-    assert row.word == (-1, 0, 1, 2, 2, 3, -1) and row.head is None
+    row = HuggingFaceReader(word_piece()).read(Text("The cat sleeps."))
+    assert row.word == (-1, 0, 1, 2, 2, 3, -1) and row.governor is None
 
 
 def test_a_special_token_that_is_written_in_the_text_is_text() -> None:
-    row = HuggingFaceReader(word_piece()).read(Side("the [MASK] sleeps", ("the", "[MASK]", "sleeps"), (1, 2, -1)))
+    row = HuggingFaceReader(word_piece()).read(Text("the [MASK] sleeps", ("the", "[MASK]", "sleeps"), (1, 2, -1)))
     assert row.special == (True, False, False, False, False, True)
-    assert row.word == (-1, 0, 1, 2, 2, -1) and row.head == (-1, 2, 3, -1, -1, -1)
+    assert row.word == (-1, 0, 1, 2, 2, -1) and row.governor == (-1, 2, 3, -1, -1, -1)
 
 
 @pytest.mark.parametrize("add_prefix_space", [False, True])
 def test_byte_level_tokens_are_those_of_the_running_text(add_prefix_space: bool) -> None:
     tokenizer = byte_level(add_prefix_space)
-    side = Side("The cat sleeps  è .", ("The", "cat", "sleeps", "è", "."), (1, 2, -1, 2, 2))
+    side = Text("The cat sleeps  è .", ("The", "cat", "sleeps", "è", "."), (1, 2, -1, 2, 2))
     row = HuggingFaceReader(tokenizer).read(side)
     assert list(row.ids) == tokenizer(side.text)["input_ids"]
     assert not any(row.special)
     tokens = tokenizer.convert_ids_to_tokens(list(row.ids))
     assert [token for token, word in zip(tokens, row.word, strict=True) if word == 3] == ["Ġ", "Ġ", "Ã", "¨"]
-    assert row.head is not None
+    assert row.governor is not None
     firsts = [row.word.index(word) for word in range(5)]
-    assert row.head == tuple(-1 if word == 2 else firsts[(1, 2, -1, 2, 2)[word]] for word in row.word)
+    assert row.governor == tuple(-1 if word == 2 else firsts[(1, 2, -1, 2, 2)[word]] for word in row.word)
 
 
 def test_without_a_padding_token_padding_is_zero() -> None:
@@ -120,16 +119,16 @@ def test_without_a_padding_token_padding_is_zero() -> None:
 
 
 def test_a_tokenizer_that_knows_no_words_takes_what_stands_between_blanks() -> None:
-    row = HuggingFaceReader(without_pre_tokenizer()).read(Side("The cat sleeps."))
+    row = HuggingFaceReader(without_pre_tokenizer()).read(Text("The cat sleeps."))
     assert row.special[0] and row.word[0] == -1
     assert set(row.word[1:]) == {0, 1, 2} and list(row.word) == sorted(row.word)
     with_heads = HuggingFaceReader(without_pre_tokenizer()).read(CAT)
-    assert set(with_heads.word[1:]) == {0, 1, 2, 3} and with_heads.head is not None
-    assert with_heads.head[1] == with_heads.word.index(1)
+    assert set(with_heads.word[1:]) == {0, 1, 2, 3} and with_heads.governor is not None
+    assert with_heads.governor[1] == with_heads.word.index(1)
 
 
 def test_one_word_is_one_word() -> None:
-    assert set(HuggingFaceReader(without_pre_tokenizer()).read(Side("cat")).word) == {-1, 0}
+    assert set(HuggingFaceReader(without_pre_tokenizer()).read(Text("cat")).word) == {-1, 0}
 
 
 def test_a_slow_tokenizer_leaves_words_unknown() -> None:
@@ -137,37 +136,37 @@ def test_a_slow_tokenizer_leaves_words_unknown() -> None:
     row = reader.read(CAT)
     assert not reader.knows_words
     assert len(row) == len(CAT.text) + 1 and row.special[-1] and not any(row.special[:-1])
-    assert set(row.word) == {-1} and row.head is None
+    assert set(row.word) == {-1} and row.governor is None
 
 
 def test_mini_lm_reads_the_embedded_text() -> None:
     reader = HuggingFaceReader(mini_lm(), longest=512)
     for passage in grammar_passages(23):
         for side in (passage.source, passage.target):
-            assert side is not None and side.words is not None and side.heads is not None
+            assert side is not None and side.words is not None and side.governors is not None
             row = reader.read(side)
             assert list(row.ids) == mini_lm()(side.text)["input_ids"]
             assert row.special == (True, *[False] * (len(row) - 2), True)
-            assert row.head is not None and sorted(set(row.word)) == list(range(-1, len(side.words)))
-            for token, (word, head) in enumerate(zip(row.word, row.head, strict=True)):
-                expected = side.heads[word] if word >= 0 else -1
+            assert row.governor is not None and sorted(set(row.word)) == list(range(-1, len(side.words)))
+            for token, (word, head) in enumerate(zip(row.word, row.governor, strict=True)):
+                expected = side.governors[word] if word >= 0 else -1
                 assert head == (row.word.index(expected) if expected >= 0 else -1) != token
 
 
 def test_too_long_for_the_model() -> None:
     reader = HuggingFaceReader(mini_lm(), longest=512)
-    assert len(reader.read(Side("go " * 510))) == 512
+    assert len(reader.read(Text("go " * 510))) == 512
     with pytest.raises(UsageError) as caught:
-        reader.read(Side("go " * 698, line=7))
+        reader.read(Text("go " * 698, line=7))
     assert str(caught.value) == (
-        "line 7: expected at most 512 tokens, the positions of the model, got 700; pass --max-tokens 512 to cut"
+        "line 7: expected at most 512 tokens, the positions of the model, got 700; cut it by --max-tokens 512"
     )
 
 
 def test_cutting_keeps_the_closing_token_and_forgets_heads_that_are_gone() -> None:
     whole, cut = HuggingFaceReader(word_piece()).read(CAT), HuggingFaceReader(word_piece(), 11, 4).read(CAT)
     assert cut.ids == (*whole.ids[:3], whole.ids[-1]) and cut.special == (True, False, False, True)
-    assert cut.word == (-1, 0, 1, -1) and cut.head == (-1, 2, -1, -1)
+    assert cut.word == (-1, 0, 1, -1) and cut.governor == (-1, 2, -1, -1)
     assert HuggingFaceReader(word_piece(), 11, 7).read(CAT) == whole
     assert len(HuggingFaceReader(byte_level(), None, 2).read(CAT)) == 2
     assert HuggingFaceReader(ByT5Tokenizer(), None, 5).read(CAT).special == (False,) * 4 + (True,)
@@ -185,41 +184,43 @@ def test_cuts_that_cannot_be(max_tokens: int) -> None:
 def test_vocabularies_read_as_in_training(kind: VocabularyKind) -> None:
     known = vocabulary(kind)
     source, target = VocabularyReader(known, "source"), VocabularyReader(known, "target")
-    for pair in grammar.pairs(13, 1, "test"):
-        batch, passage = collate(encode([pair], known, known)), from_pair(pair)
-        assert passage.target is not None and passage.source.heads is not None
+    for passage in grammar.pairs(13, 1, "test"):
+        ((trained_source, trained_target),) = read_pairs([passage], known, known)
+        assert passage.target is not None and passage.source.governors is not None
         read, written = source.read(passage.source), target.read(passage.target)
-        assert list(read.ids) == batch.source[0].tolist() and list(written.ids) == batch.read[0].tolist()
+        assert read.ids == trained_source.ids and written.ids == trained_target.ids
         assert read.ids[-1] == EOS and read.special == (*[False] * (len(read) - 1), True)
         assert written.ids[0] == BOS and written.special == (True, *[False] * (len(written) - 1))
         assert read.word[-1] == written.word[0] == -1
-        assert read.word[:-1] == tuple(sorted(read.word[:-1])) and set(read.word[:-1]) == set(range(len(pair.source)))
-        assert read.head is not None
-        for word, head in zip(read.word[:-1], read.head, strict=False):
-            expected = passage.source.heads[word]
+        assert read.word[:-1] == tuple(sorted(read.word[:-1])) and set(read.word[:-1]) == set(
+            range(len(passage.words[0]))
+        )
+        assert read.governor is not None
+        for word, head in zip(read.word[:-1], read.governor, strict=False):
+            expected = passage.source.governors[word]
             assert head == (read.word.index(expected) if expected >= 0 else -1)
 
 
 def test_a_vocabulary_reads_plain_text_by_the_rule_of_words() -> None:
     known = Vocabulary.train("word", [["Luca", "doesn't", "sing", "."]])
-    plain = VocabularyReader(known).read(Side("Luca doesn’t sing."))
+    plain = VocabularyReader(known).read(Text("Luca doesn’t sing."))
     assert known.decode(plain.ids) == ["Luca", "doesn't", "sing", "."]
-    assert plain.word == (0, 1, 2, 3, -1) and plain.head is None
-    parsed = Side("Luca doesn’t sing.", ("Luca", "does", "n’t", "sing", "."), (3, 3, 3, -1, 3))
+    assert plain.word == (0, 1, 2, 3, -1) and plain.governor is None
+    parsed = Text("Luca doesn’t sing.", ("Luca", "does", "n’t", "sing", "."), (3, 3, 3, -1, 3))
     row = VocabularyReader(known).read(parsed)
     assert row.ids == plain.ids
-    assert row.word == (0, 1, 3, 4, -1) and row.head == (2, 2, -1, 2, -1)
+    assert row.word == (0, 1, 3, 4, -1) and row.governor == (2, 2, -1, 2, -1)
 
 
 def test_words_stand_in_where_the_rule_changes_letters() -> None:
     known = Vocabulary.train("word", [["perche\u0301", "no"]])
-    row = VocabularyReader(known).read(Side("perche\u0301  no", ("perche\u0301", "no"), (1, -1)))
-    assert known.decode(row.ids) == ["perche\u0301", "no"] and row.head == (1, -1, -1)
+    row = VocabularyReader(known).read(Text("perche\u0301  no", ("perche\u0301", "no"), (1, -1)))
+    assert known.decode(row.ids) == ["perche\u0301", "no"] and row.governor == (1, -1, -1)
 
 
 def test_cutting_a_target_keeps_its_beginning() -> None:
     known = Vocabulary.train("word", [["a", "b", "c", "d", "e"]])
-    side = Side("a b c d e", ("a", "b", "c", "d", "e"), (4, 0, -1, 2, 2))
+    side = Text("a b c d e", ("a", "b", "c", "d", "e"), (4, 0, -1, 2, 2))
     assert VocabularyReader(known, "target", 5, 3).read(side) == TokenRow(
         (BOS, *known.encode(["a", "b"])), (True, False, False), (-1, 0, 1), (-1, -1, 1)
     )
@@ -251,7 +252,7 @@ def test_tokens_of_blanks_belong_to_the_word_that_follows() -> None:
 
 
 def test_rows_of_one_token_are_dropped() -> None:
-    rows = [HuggingFaceReader(word_piece()).read(Side(text)) for text in ("the cat", "cat", "\u200b", "cat sleeps")]
+    rows = [HuggingFaceReader(word_piece()).read(Text(text)) for text in ("the cat", "cat", "\u200b", "cat sleeps")]
     assert len(rows[2]) == 2
     assert usable(rows) == ([0, 3], [1, 2])
     assert usable(rows, rows[::-1]) == ([0, 3], [1, 2])

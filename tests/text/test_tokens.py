@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from attnworks.core.errors import UsageError
 from attnworks.core.notation import tolerance
-from attnworks.text.tokens import TokenRow, collate_tokens, count_rarity, text_batches
+from attnworks.text.tokens import TokenRow, collate, count_rarity, exam_batches
 
 PAD_ID = 17
 CLS, SEP = 101, 102
@@ -31,24 +31,26 @@ LONG, SHORT = bert_row(7, 8, 7, head=(-1, 2, -1, 2, -1)), bert_row(7)
 
 
 def test_rows_are_padded_on_the_right() -> None:
-    tokens = collate_tokens([LONG, SHORT], PAD_ID)
+    tokens = collate([LONG, SHORT], PAD_ID)
     assert tokens.ids.tolist() == [[CLS, 7, 8, 7, SEP], [CLS, 7, SEP, PAD_ID, PAD_ID]]
     assert tokens.real.tolist() == [[True] * 5, [True] * 3 + [False] * 2]
+    assert tokens.special is not None and tokens.word is not None
     assert tokens.special.tolist() == [[True, False, False, False, True], [True, False, True, False, False]]
     assert tokens.word.tolist() == [[-1, 0, 1, 2, -1], [-1, 0, -1, -1, -1]]
-    assert tokens.head is not None
-    assert tokens.head.tolist() == [[-1, 2, -1, 2, -1], [-1] * 5]
+    assert tokens.governor is not None
+    assert tokens.governor.tolist() == [[-1, 2, -1, 2, -1], [-1] * 5]
     assert tokens.lengths.tolist() == [5, 3]
-    assert tokens.ids.dtype == tokens.word.dtype == tokens.head.dtype == torch.int64
+    assert tokens.ids.dtype == tokens.word.dtype == tokens.governor.dtype == torch.int64
 
 
 def test_rarity_is_minus_log_of_the_share_of_the_text() -> None:
-    tokens = collate_tokens([LONG, SHORT], PAD_ID)
+    tokens = collate([LONG, SHORT], PAD_ID)
     common, rare, none = -math.log(3 / 4), -math.log(1 / 4), -math.inf
     expected = torch.tensor([[none, common, rare, common, none], [none, common, none, none, none]])
     torch.testing.assert_close(
         tokens.rarity, expected, **dict(zip(("rtol", "atol"), tolerance(torch.float32), strict=True))
     )
+    assert tokens.rarity is not None
     assert tokens.rarity.argmax(-1).tolist() == [2, 1]
 
 
@@ -56,10 +58,11 @@ def test_rarity_of_the_whole_text() -> None:
     rarity = count_rarity([bert_row(8, 8, 8), LONG, SHORT])
     assert list(rarity) == [7, 8]
     assert rarity[7] == pytest.approx(math.log(7 / 3)) and rarity[8] == pytest.approx(math.log(7 / 4))
-    tokens = collate_tokens([SHORT], PAD_ID, rarity)
+    tokens = collate([SHORT], PAD_ID, rarity)
+    assert tokens.rarity is not None
     assert tokens.rarity[0, 1].item() == pytest.approx(math.log(7 / 3))
     with pytest.raises(UsageError, match="rarity of token 9"):
-        collate_tokens([bert_row(9)], PAD_ID, rarity)
+        collate([bert_row(9)], PAD_ID, rarity)
 
 
 def test_a_text_of_one_kind_is_not_rare() -> None:
@@ -72,46 +75,47 @@ def test_a_special_token_that_is_written_in_the_text_counts() -> None:
 
 
 def test_no_heads_anywhere_is_none() -> None:
-    tokens = collate_tokens([SHORT, bert_row(7, 8)], PAD_ID)
-    assert tokens.head is None and tokens.to("cpu").head is None
+    tokens = collate([SHORT, bert_row(7, 8)], PAD_ID)
+    assert tokens.governor is None and tokens.to("cpu").governor is None
 
 
 def test_rows_of_special_tokens_and_of_nothing() -> None:
-    tokens = collate_tokens([bert_row(), TokenRow((), (), ())], PAD_ID)
+    tokens = collate([bert_row(), TokenRow((), (), ())], PAD_ID)
     assert tokens.lengths.tolist() == [2, 0]
+    assert tokens.rarity is not None
     assert tokens.rarity.eq(-math.inf).all()
     with pytest.raises(UsageError, match="at least one row"):
-        collate_tokens([], PAD_ID)
+        collate([], PAD_ID)
 
 
 def test_to_moves_every_tensor() -> None:
-    tokens = collate_tokens([LONG, SHORT], PAD_ID).to("meta")
-    assert tokens.head is not None
-    for tensor in (tokens.ids, tokens.real, tokens.special, tokens.word, tokens.head, tokens.rarity):
-        assert tensor.device.type == "meta"
+    tokens = collate([LONG, SHORT], PAD_ID).to("meta")
+    assert tokens.governor is not None
+    for tensor in (tokens.ids, tokens.real, tokens.special, tokens.word, tokens.governor, tokens.rarity):
+        assert tensor is not None and tensor.device.type == "meta"
 
 
 def test_batches_of_one_side() -> None:
     rows = plain_rows([5, 2, 3, 2, 11])
-    assert text_batches(rows, tokens_per_batch=7) == [[1, 3], [2], [0], [4]]
-    assert text_batches(rows, tokens_per_batch=9) == [[1, 3, 2], [0], [4]]
-    assert text_batches(rows, tokens_per_batch=1) == [[1], [3], [2], [0], [4]]
-    assert text_batches([], tokens_per_batch=7) == []
+    assert exam_batches(rows, batch_tokens=7) == [[1, 3], [2], [0], [4]]
+    assert exam_batches(rows, batch_tokens=9) == [[1, 3, 2], [0], [4]]
+    assert exam_batches(rows, batch_tokens=1) == [[1], [3], [2], [0], [4]]
+    assert exam_batches([], batch_tokens=7) == []
 
 
 def test_sides_are_batched_by_the_sum_of_their_lengths() -> None:
     sources, targets = plain_rows([7, 1, 2]), plain_rows([1, 5, 3])
-    assert text_batches(sources, targets, tokens_per_batch=14) == [[2, 1], [0]]
-    assert text_batches(sources, targets, tokens_per_batch=13) == [[2], [1], [0]]
+    assert exam_batches(sources, targets, batch_tokens=14) == [[2, 1], [0]]
+    assert exam_batches(sources, targets, batch_tokens=13) == [[2], [1], [0]]
     sources, targets = plain_rows([5, 1, 3]), plain_rows([1, 5, 3])
-    assert text_batches(sources, targets, tokens_per_batch=30) == [[0, 1, 2]]
-    assert text_batches(sources, targets, tokens_per_batch=29) == [[0, 1], [2]]
+    assert exam_batches(sources, targets, batch_tokens=30) == [[0, 1, 2]]
+    assert exam_batches(sources, targets, batch_tokens=29) == [[0, 1], [2]]
 
 
 @given(st.lists(st.tuples(st.integers(0, 23), st.integers(0, 23)), max_size=40), st.integers(1, 211))
 def test_every_row_is_in_one_batch_within_bounds(lengths: list[tuple[int, int]], bound: int) -> None:
     sources, targets = (plain_rows([length[side] for length in lengths]) for side in (0, 1))
-    batches = text_batches(sources, targets, tokens_per_batch=bound)
+    batches = exam_batches(sources, targets, batch_tokens=bound)
     assert sorted(chain.from_iterable(batches)) == list(range(len(lengths)))
     sums = [sum(lengths[row]) for row in chain.from_iterable(batches)]
     assert sums == sorted(sums)
@@ -121,7 +125,7 @@ def test_every_row_is_in_one_batch_within_bounds(lengths: list[tuple[int, int]],
 
 
 def test_batches_that_cannot_be() -> None:
-    with pytest.raises(UsageError, match="tokens per batch: expected one or more, got 0"):
-        text_batches(plain_rows([3]), tokens_per_batch=0)
+    with pytest.raises(UsageError, match="batch_tokens=0: expected a whole number from 1, got 0"):
+        exam_batches(plain_rows([3]), batch_tokens=0)
     with pytest.raises(UsageError, match="got 1 and 2"):
-        text_batches(plain_rows([3]), plain_rows([3, 5]), tokens_per_batch=7)
+        exam_batches(plain_rows([3]), plain_rows([3, 5]), batch_tokens=7)

@@ -51,8 +51,8 @@ def test_a_text_becomes_its_words(text: str) -> None:
 
 def test_the_words_of_the_embedded_corpus_are_found_again() -> None:
     for pair in grammar.pairs(100):
-        assert words(" ".join(pair.source)) == pair.source
-        assert words(" ".join(pair.target)) == pair.target
+        assert words(" ".join(pair.words[0])) == pair.words[0]
+        assert words(" ".join(pair.words[1])) == pair.words[1]
 
 
 TEXTS = st.text() | st.text(st.sampled_from("aehlsStcpodi'’-. ,:19_\u0301é\"\u00ad"), max_size=20)

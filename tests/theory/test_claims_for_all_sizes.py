@@ -8,17 +8,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from attnworks.theory import Claim, in_order
-from attnworks.theory.contract import Between
+from attnworks.theory import Claim, all_claims
+from attnworks.theory.contract import SizeRange
 from tests.covering import covering, noted
 
-COMPUTED = [claim for claim in in_order() if claim.function is not None]
+COMPUTED = [claim for claim in all_claims() if claim.function is not None]
 SEEDS = 2**32
 CASES, HEAVY_CASES = 60, 12
 """Drawn by Hypothesis for each claim, and for those that take long, if all tests are asked for."""
 
 
-def strategy(kind: type, allowed: Between) -> st.SearchStrategy[float]:
+def strategy(kind: type, allowed: SizeRange) -> st.SearchStrategy[float]:
     if kind is int:
         return st.integers(int(allowed.low), int(allowed.high))
     return st.floats(allowed.low, allowed.high)

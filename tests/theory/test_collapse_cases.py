@@ -134,10 +134,10 @@ def test_triangle_inequality_of_heads_breaks_from_many_rows_on() -> None:
 
 
 def test_sizes_that_have_no_such_case() -> None:
-    with pytest.raises(UsageError, match="a hub among 3 rows: expected at least 4"):
+    with pytest.raises(UsageError, match="n=3: expected a whole number from 4"):
         hub(3)
     for case in (signed_head, two_heads):
-        with pytest.raises(UsageError, match=r"7 rows with signs that cancel: expected an even number.*ask for 8 rows"):
+        with pytest.raises(UsageError, match=r"7 rows of both signs: expected an even number.*ask for 8 rows"):
             case(7)
         with pytest.raises(UsageError, match="ask for 2 rows"):
             case(0)

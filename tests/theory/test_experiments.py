@@ -17,15 +17,12 @@ from attnworks.attention.softmax import softmax_jacobian
 from attnworks.cli.experiment import experiment
 from attnworks.cli.theory import COMMANDS as THEORY
 from attnworks.core.errors import UsageError
-from attnworks.theory.experiments import (
-    collapse,
-    path_lengths,
-    projection_error,
-    softmax_gradient,
-    two_keys,
-    word_in_context,
-)
-from attnworks.theory.experiments.collapse import ALONE, SKIP, WIRINGS
+from attnworks.theory.experiments.collapse import ALONE, SKIP, WIRINGS, CollapseExperiment
+from attnworks.theory.experiments.path_lengths import PathLengthExperiment
+from attnworks.theory.experiments.projection_error import ProjectionExperiment
+from attnworks.theory.experiments.softmax_gradient import GradientExperiment
+from attnworks.theory.experiments.two_keys import TwoKeysExperiment
+from attnworks.theory.experiments.word_in_context import ContextExperiment
 from tests.test_readme import fenced
 
 GUIDE = "docs/theory.md"
@@ -35,21 +32,21 @@ SMALL: dict[str, Any] = {"layers": 3, "heads": 2, "width": 14, "tokens": 5}
 @pytest.mark.parametrize(
     ("options", "wrong", "words"),
     [
-        (collapse.Options, {"layers": 0}, "layers=0"),
-        (collapse.Options, {"width": 13, "heads": 2}, "a width that 2 divides"),
-        (collapse.Options, {"tokens": 1}, "tokens=1"),
-        (collapse.Options, {"weights": math.nan}, "weights=nan"),
-        (path_lengths.Options, {"seeds": 0}, "seeds=0"),
-        (projection_error.Options, {"epsilon": 1.0}, "epsilon=1.0"),
-        (projection_error.Options, {"draws": 1}, "draws=1"),
-        (softmax_gradient.Options, {"widths": ()}, "at least one"),
-        (softmax_gradient.Options, {"widths": (7, 0)}, "width=0"),
-        (two_keys.Options, {"betas": ()}, "at least one"),
-        (two_keys.Options, {"betas": (-1.0,)}, "beta=-1.0"),
-        (two_keys.Options, {"keys": 2}, "keys=2"),
-        (two_keys.Options, {"keys": 512}, "at most 134,217,728 numbers"),
-        (softmax_gradient.Options, {"widths": (65_536,), "tokens": 4096}, "at most 33,554,432 numbers"),
-        (word_in_context.Options, {"sharpness": -1.0}, "sharpness=-1.0"),
+        (CollapseExperiment, {"layers": 0}, "layers=0"),
+        (CollapseExperiment, {"width": 13, "heads": 2}, "a width that 2 divides"),
+        (CollapseExperiment, {"tokens": 1}, "tokens=1"),
+        (CollapseExperiment, {"weights": math.nan}, "weights=nan"),
+        (PathLengthExperiment, {"seeds": 0}, "seeds=0"),
+        (ProjectionExperiment, {"epsilon": 1.0}, "epsilon=1.0"),
+        (ProjectionExperiment, {"draws": 1}, "draws=1"),
+        (GradientExperiment, {"widths": ()}, "at least one"),
+        (GradientExperiment, {"widths": (7, 0)}, "width=0"),
+        (TwoKeysExperiment, {"betas": ()}, "at least one"),
+        (TwoKeysExperiment, {"betas": (-1.0,)}, "beta=-1.0"),
+        (TwoKeysExperiment, {"keys": 2}, "keys=2"),
+        (TwoKeysExperiment, {"keys": 512}, "at most 134,217,728 numbers"),
+        (GradientExperiment, {"widths": (65_536,), "tokens": 4096}, "at most 33,554,432 numbers"),
+        (ContextExperiment, {"sharpness": -1.0}, "sharpness=-1.0"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options: Callable[..., Any], wrong: dict[str, Any], words: str) -> None:
@@ -69,24 +66,24 @@ def test_the_commands_of_the_guide_are_real() -> None:
 
 
 def test_all_wirings_have_the_same_attention_layers_in_their_size() -> None:
-    one = collapse.Options(**SMALL, weights=1.0)
-    third = collapse.Options(**SMALL, weights=0.25)
+    one = CollapseExperiment(**SMALL, weights=1.0)
+    third = CollapseExperiment(**SMALL, weights=0.25)
     for parts in WIRINGS.values():
-        wired = third.draw(3, **dict.fromkeys(parts, True))
-        for layer, plain in zip(wired.attentions, one.draw(3).attentions, strict=True):
+        wired = third.draw_network(3, **dict.fromkeys(parts, True))
+        for layer, plain in zip(wired.attentions, one.draw_network(3).attentions, strict=True):
             for name in ("W_Q", "W_K", "W_V", "W_O"):
                 torch.testing.assert_close(getattr(layer, name), 0.25 * getattr(plain, name), rtol=1e-12, atol=0)
 
 
 def test_the_first_layer_by_hand() -> None:
     """SA(X) = sum_h softmax(X W_Q (X W_K)^T / sqrt(7)) X W_V W_O; its residual, diameter and singular values."""
-    options = collapse.Options(**SMALL, weights=1.0, seeds=1, seed=11)
-    layer, X = options.draw(11).attentions[0], options.draw_input(11)[0]
+    options = CollapseExperiment(**SMALL, weights=1.0, seeds=1, seed=11)
+    layer, X = options.draw_network(11).attentions[0], options.draw_input(11)[0]
     Y = torch.zeros_like(X)
     for h in range(2):
         P = ((X @ layer.W_Q[h]) @ (X @ layer.W_K[h]).mT / 7**0.5).softmax(-1)
         Y += P @ X @ layer.W_V[h] @ layer.W_O[h]
-    row = next(row for row in collapse.run(options) if row.wiring == ALONE and row.layer == 1)
+    row = next(row for row in options.run() if row.wiring == ALONE and row.layer == 1)
     R = Y - Y.mean(0)
     s = torch.linalg.svdvals(Y)
     assert row.relative_residual == pytest.approx((R.norm() / Y.norm()).item(), rel=1e-12)
@@ -101,7 +98,7 @@ def test_bounds_hold_up_to_rounding_and_none_is_told_below_it(weights: float, se
     """D6 and S0.19 hold in every seed, hence for medians too: if b_i >= m_i for all i, the k-th smallest b is at least
     the k-th smallest m. The bound of the input grows with what it starts from, so it is never below that of a layer.
     """
-    rows = collapse.run(collapse.Options(**SMALL, weights=weights, seed=seed, seeds=seeds))
+    rows = CollapseExperiment(**SMALL, weights=weights, seed=seed, seeds=seeds).run()
     for row in rows:
         for name in ("diameter_bound", "diameter_bound_from_input"):
             bound = getattr(row, name)
@@ -119,11 +116,11 @@ def test_bounds_hold_up_to_rounding_and_none_is_told_below_it(weights: float, se
 
 def test_the_printed_bound_is_the_cube_and_then_the_ninth_power() -> None:
     """c^{(3^L - 1) / 2} rho^{3^L} (S0.17): c rho^3 after one layer, and for equal c, c^4 rho^9 after two."""
-    rows = [row for row in collapse.run(collapse.Options(**SMALL, weights=1.0, seeds=1)) if row.wiring == ALONE]
+    rows = [row for row in CollapseExperiment(**SMALL, weights=1.0, seeds=1).run() if row.wiring == ALONE]
     first = rows[1]
     assert first.printed_bound is not None and first.printed_size is not None
     assert first.printed_bound == pytest.approx(first.printed_size * rows[0].residual, rel=1e-12)
-    ones = [row for row in collapse.run(collapse.Options(**{**SMALL, "layers": 1}, seeds=1)) if row.wiring == ALONE]
+    ones = [row for row in CollapseExperiment(**{**SMALL, "layers": 1}, seeds=1).run() if row.wiring == ALONE]
     assert ones[1].printed_bound_from_input == pytest.approx(ones[1].printed_bound, rel=1e-12)
     assert rows[2].printed_bound_from_input is not None and rows[1].printed_bound_from_input is not None
     c = rows[1].printed_bound_from_input / rows[0].residual ** 3
@@ -132,16 +129,16 @@ def test_the_printed_bound_is_the_cube_and_then_the_ninth_power() -> None:
 
 def test_attention_alone_collapses_and_skip_keeps_tokens_apart() -> None:
     """S0.15, S0.19, S1.16."""
-    last = {row.wiring: row for row in collapse.run(collapse.Options(seeds=1)) if row.layer == 8}
+    last = {row.wiring: row for row in CollapseExperiment(seeds=1).run() if row.layer == 8}
     assert all(last[wiring].relative_residual < 1e-12 for wiring in (ALONE, "MLP", "norm"))
     assert all(last[wiring].relative_residual > 0.3 for wiring in (SKIP, "skip, MLP", "skip, MLP, norm"))
 
 
 def test_numbers_that_overflow_are_refused() -> None:
     options: dict[str, Any] = {**SMALL, "layers": 64, "weights": 900.0, "seeds": 1}
-    for study in (collapse, path_lengths):
+    for kind in (CollapseExperiment, PathLengthExperiment):
         with pytest.raises(UsageError, match="smaller weights"):
-            study.run(study.Options(**options))  # pyright: ignore[reportArgumentType]
+            kind(**options).run()
 
 
 # --- paths ---
@@ -149,8 +146,8 @@ def test_numbers_that_overflow_are_refused() -> None:
 
 def test_every_path_of_two_layers_enumerated() -> None:
     """With P frozen, (I + S_2)(I + S_1) X = X + (S_1 + S_2) X + S_2 S_1 X and S_l(Z) = sum_h P_h Z W_V,h W_O,h (D1)."""
-    options = path_lengths.Options(layers=2, heads=3, width=15, tokens=7, seeds=1, seed=5)
-    network, X = options.draw(5, skip=True), options.draw_input(5)
+    options = PathLengthExperiment(layers=2, heads=3, width=15, tokens=7, seeds=1, seed=5)
+    network, X = options.draw_network(5, skip=True), options.draw_input(5)
     maps: list[torch.Tensor] = []
     output = network(X, observe=lambda seen: maps.append(seen.P))
     layers = network.attentions
@@ -166,7 +163,7 @@ def test_every_path_of_two_layers_enumerated() -> None:
         hops = (one is not None) + (two is not None)
         lengths[hops] += Z
         counts[hops] += 1
-    rows = path_lengths.run(options)
+    rows = options.run()
     assert [row.count for row in rows] == counts == [1, 6, 9]
     for row, term in zip(rows, lengths, strict=True):
         assert row.size == pytest.approx((term.norm() / output.norm()).item(), rel=1e-12)
@@ -178,7 +175,7 @@ def test_every_path_of_two_layers_enumerated() -> None:
 
 def test_all_lengths_are_the_output_and_long_paths_are_the_collapsed_ones() -> None:
     """C(L, j) H^j paths of length j (S0.12); their relative residual falls with j (S1.17)."""
-    rows = path_lengths.run(path_lengths.Options(layers=7, heads=3, width=33, tokens=11, seeds=2))
+    rows = PathLengthExperiment(layers=7, heads=3, width=33, tokens=11, seeds=2).run()
     assert [row.count for row in rows] == [math.comb(7, j) * 3**j for j in range(8)]
     assert rows[-1].missing < 1e-13
     residuals = [row.relative_residual for row in rows]
@@ -191,7 +188,7 @@ def test_all_lengths_are_the_output_and_long_paths_are_the_collapsed_ones() -> N
 
 def test_the_printed_dimension() -> None:
     """5 ln 128 / (1/4 - 1/8) = 40 * 7 ln 2 = 194.08."""
-    options = projection_error.Options(tokens=128, epsilon=0.5)
+    options = ProjectionExperiment(tokens=128, epsilon=0.5)
     assert options.published_k == 195 and 195 in options.dimensions and max(options.dimensions) == 1024
 
 
@@ -200,7 +197,7 @@ def test_measured_errors_are_the_expected_ones() -> None:
 
     Over 100 draws the root of the mean square strays by some percent, for uniform P, of rank one, by more.
     """
-    rows = projection_error.run(projection_error.Options(tokens=17, values=13, draws=100))
+    rows = ProjectionExperiment(tokens=17, values=13, draws=100).run()
     for row in rows:
         if row.attention == "identity":
             assert row.expected == pytest.approx(math.sqrt(18 / row.k), rel=1e-12)
@@ -210,8 +207,8 @@ def test_measured_errors_are_the_expected_ones() -> None:
 
 def test_the_printed_dimension_is_enough_for_diffuse_attention_on_like_values_alone() -> None:
     """S0.21, S0.28."""
-    options = projection_error.Options(tokens=61, draws=7)
-    at = {(row.attention, row.values): row for row in projection_error.run(options) if row.k == options.published_k}
+    options = ProjectionExperiment(tokens=61, draws=7)
+    at = {(row.attention, row.values): row for row in options.run() if row.k == options.published_k}
     assert all(at[name, "around zero"].reached == 0 for name in ("identity", "sharp softmax", "diffuse softmax"))
     assert at["diffuse softmax", "around one"].reached == at["uniform", "around one"].reached == 1
     assert at["identity", "around one"].reached == 0
@@ -221,9 +218,9 @@ def test_the_printed_dimension_is_enough_for_diffuse_attention_on_like_values_al
 
 
 def test_norms_are_those_of_the_jacobian() -> None:
-    options = softmax_gradient.Options(widths=(5,), tokens=7, seeds=3, seed=2)
+    options = GradientExperiment(widths=(5,), tokens=7, seeds=3, seed=2)
     Q, K = torch.randn(2, 3, 7, 5, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    for row, scale in zip(softmax_gradient.run(options), (1.0, 5**-0.5, 0.2), strict=True):
+    for row, scale in zip(options.run(), (1.0, 5**-0.5, 0.2), strict=True):
         P = (scale * Q @ K.mT).softmax(-1)
         norms = torch.linalg.matrix_norm(softmax_jacobian(P))
         assert row.median == pytest.approx(norms.median().item(), rel=1e-9)
@@ -233,14 +230,14 @@ def test_norms_are_those_of_the_jacobian() -> None:
 
 def test_scales_differ_only_where_keys_are_wide() -> None:
     """At k = 1 the three scales are one. With 1/k scores vanish: J = I/n - 11^T/n^2 has the norm sqrt(n - 1) / n."""
-    rows = softmax_gradient.run(softmax_gradient.Options(widths=(16_384, 1), tokens=31, seeds=2))
+    rows = GradientExperiment(widths=(16_384, 1), tokens=31, seeds=2).run()
     assert len({row.median for row in rows[:3]}) == 1 and [row.width for row in rows] == [1] * 3 + [16_384] * 3
     assert rows[5].median == pytest.approx(math.sqrt(30) / 31, rel=1e-3) and rows[5].entropy > 0.999
 
 
 def test_gradients_vanish_without_a_scale() -> None:
     """S4.50: medians .256, .034 and share lost .145, .415 at k = 64, 256 without a scale, and .13 with 1/sqrt(k)."""
-    rows = softmax_gradient.run(softmax_gradient.Options(widths=(64, 256)))
+    rows = GradientExperiment(widths=(64, 256)).run()
     bare, root = rows[0::3], rows[1::3]
     assert [row.median for row in bare] == pytest.approx([0.256, 0.034], abs=0.02)
     assert [row.share_lost for row in bare] == pytest.approx([0.145, 0.415], abs=0.06)
@@ -252,7 +249,7 @@ def test_gradients_vanish_without_a_scale() -> None:
 
 def test_simulated_weights_and_variances_are_the_closed_forms() -> None:
     """S2.17-S2.20 and D9. The mean of 20,000 weights in [0, 1] has a standard error of at most .5 / sqrt(T) = .0035."""
-    rows = two_keys.run(two_keys.Options(betas=(1.0, 5.0, 50.0), keys=11, values=7, draws=20_000, seed=3))
+    rows = TwoKeysExperiment(betas=(1.0, 5.0, 50.0), keys=11, values=7, draws=20_000, seed=3).run()
     for row in rows:
         for weight in (row.one_a, row.one_b, row.two_a, row.two_b):
             assert weight.mean == pytest.approx(weight.expected, abs=0.015)
@@ -265,7 +262,7 @@ def test_simulated_weights_and_variances_are_the_closed_forms() -> None:
 
 def test_the_mean_weights_without_variation_of_any_key() -> None:
     """alpha_a = e^b / (n - 2 + 2 e^b) (S2.8), and e^b / (n - 1 + e^b) in a head of its own (S2.18)."""
-    (row,) = two_keys.run(two_keys.Options(betas=(2.0,), keys=13, draws=5))
+    (row,) = TwoKeysExperiment(betas=(2.0,), keys=13, draws=5).run()
     assert row.one_a.steady == row.one_b.steady == pytest.approx(math.exp(2) / (11 + 2 * math.exp(2)), rel=1e-12)
     assert row.two_a.steady == row.two_b.steady == pytest.approx(math.exp(2) / (12 + math.exp(2)), rel=1e-12)
 
@@ -275,7 +272,7 @@ def test_the_mean_weights_without_variation_of_any_key() -> None:
 
 def test_a_word_in_its_context_by_hand() -> None:
     """Without maps: scores <bank, word> / sqrt 2, with bank = (.1, .9), river = (-1, .2): .08 and .82."""
-    row = word_in_context.run(word_in_context.Options())[0]
+    row = ContextExperiment().run()[0]
     weight = 1 / (1 + math.exp((0.82 - 0.08) / math.sqrt(2)))
     assert row.sentence == "river bank" and row.weights["river"] == pytest.approx(weight, rel=1e-12)
     assert row.lands == pytest.approx((-weight + 0.1 * (1 - weight), 0.2 * weight + 0.9 * (1 - weight)), rel=1e-12)
@@ -285,7 +282,7 @@ def test_a_word_in_its_context_by_hand() -> None:
 @settings(max_examples=30, deadline=None)
 @given(sharpness=st.floats(0, 1000))
 def test_a_word_never_leaves_the_hull_and_values_move_the_hull_alone(sharpness: float) -> None:
-    rows = word_in_context.run(word_in_context.Options(sharpness=sharpness))
+    rows = ContextExperiment(sharpness=sharpness).run()
     for row in rows:
         assert sum(row.weights.values()) == pytest.approx(1) and min(row.weights.values()) >= 0
         for axis in range(2):
@@ -296,8 +293,8 @@ def test_a_word_never_leaves_the_hull_and_values_move_the_hull_alone(sharpness: 
 
 
 def test_two_sentences_take_a_word_to_two_places_further_apart_with_maps() -> None:
-    rows = word_in_context.run(word_in_context.Options())
+    rows = ContextExperiment().run()
     apart = [math.dist(rows[first].lands, rows[first + 1].lands) for first in (0, 3, 6)]
     assert apart[0] > 0.5 and apart[1] > 2 * apart[0]
-    even = word_in_context.run(word_in_context.Options(sharpness=0.0))[5]
+    even = ContextExperiment(sharpness=0.0).run()[5]
     assert list(even.weights.values()) == pytest.approx([1 / 3] * 3)

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from attnworks.theory import in_order
-from attnworks.theory.plain_text import plain
+from attnworks.theory import all_claims
+from attnworks.theory.plain_text import unicode_formulas
 
 
 @pytest.mark.parametrize(
@@ -25,16 +25,16 @@ from attnworks.theory.plain_text import plain
     ],
 )
 def test_shown(latex: str, shown: str) -> None:
-    assert plain(latex) == shown
+    assert unicode_formulas(latex) == shown
 
 
 def test_no_symbol_is_lost() -> None:
     """A name that the reader does not know would vanish without a word."""
     silent = {"mathrm", "mathbf", "mathbb", "mathcal", "text", "operatorname", "left", "right", "hat", "bar", "tilde"}
     silent |= {"quad", "qquad", "bigl", "bigr", "Bigl", "Bigr", "big", "Big", "binom", "frac", "widehat", "widetilde"}
-    texts = (text for one in in_order() for text in (one.statement, one.correction, one.note, one.proof))
+    texts = (text for one in all_claims() for text in (one.statement, one.correction, one.note, one.proof))
     formulas = (formula for text in texts for formula in re.findall(r"\$([^$]*)\$", text))
     names = {name for formula in formulas for name in re.findall(r"\\([a-zA-Z]+)", formula)} - silent
     assert names
     for name in names:
-        assert plain(f"$\\{name}{{x}}$") != "x", name
+        assert unicode_formulas(f"$\\{name}{{x}}$") != "x", name

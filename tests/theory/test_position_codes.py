@@ -47,9 +47,7 @@ def test_codes_of_two_entries_nearly_come_back() -> None:
 def test_one_position_has_no_distance() -> None:
     with pytest.raises(UsageError) as caught:
         least_distance(1, 6)
-    assert str(caught.value) == (
-        "the least distance among 1 positions: expected two or more, got 1; ask for at least two positions"
-    )
+    assert str(caught.value) == ("n=1: expected a whole number from 2, got 1; one position has no distance to another")
 
 
 @given(pairs=PAIRS, base=BASES)

@@ -12,16 +12,16 @@ import pytest
 from pylatexenc.latexwalker import LatexWalker
 
 from attnworks.core.errors import UnknownNameError, UsageError
-from attnworks.theory import Claim, Finding, Verdict, claim, in_order, matching
-from attnworks.theory.contract import DOCUMENTS, STATEMENTS, Between, statement
-from attnworks.theory.laws import OF_LAYERS, OF_STACKS
-from attnworks.theory.plain_text import plain
+from attnworks.theory import Claim, ClaimResult, Verdict, all_claims, claim, find_claims
+from attnworks.theory.contract import DOCUMENTS, HOLDS, STATEMENT_COUNT, SizeRange, statement
+from attnworks.theory.laws import LAYER_LAWS, STACK_LAWS
+from attnworks.theory.plain_text import unicode_formulas
 from attnworks.theory.report import check_claims, citations, cited, markdown
 from attnworks.theory.sides import same
 from tests.covering import noted
 
 ROOT = Path(__file__).parents[2]
-CLAIMS = list(in_order())
+CLAIMS = list(all_claims())
 COMPUTED = [one for one in CLAIMS if one.function is not None]
 ABOUT_OTHERS = {"S4.80"}
 """False, but of what another work is said to prove: nothing to compute."""
@@ -34,7 +34,7 @@ def ids(claims: list[Claim]) -> list[str]:
 def test_every_statement_is_there_once_and_none_is_left_out() -> None:
     counts = Counter(one.document for one in CLAIMS)
     assert counts == {"S0": 38, "S1": 22, "S2": 20, "S3": 31, "S4": 160, "D": 14}
-    assert counts.total() - counts["D"] == STATEMENTS
+    assert counts.total() - counts["D"] == STATEMENT_COUNT
     for document in DOCUMENTS:
         numbers = [int(re.split(r"\D", one.id)[-1]) for one in CLAIMS if one.document == document]
         assert numbers == list(range(1, len(numbers) + 1))
@@ -61,25 +61,29 @@ def test_formulas_can_be_read_and_stand_in_a_table() -> None:
                 assert text.count("$") % 2 == 0
                 for formula in re.findall(r"\$([^$]*)\$", text):
                     LatexWalker(formula, tolerant_parsing=False).get_latex_nodes()
-                assert "\\" not in plain(text).replace("\\ ", ""), plain(text)
+                assert "\\" not in unicode_formulas(text).replace("\\ ", ""), unicode_formulas(text)
 
 
 def test_a_verdict_wants_its_numbers() -> None:
     holds, fails = same(1.0, 1.0), same(1.0, 2.0)
     for verdict, confirming, others in (
-        (Verdict.HOLDS, [Finding(holds)], [Finding(fails), Finding(holds, corrected=holds)]),
+        (Verdict.HOLDS, [ClaimResult(holds)], [ClaimResult(fails), ClaimResult(holds, corrected=holds)]),
         (
             Verdict.CONDITION,
-            [Finding(holds), Finding(holds, without=fails)],
-            [Finding(fails), Finding(holds, without=holds), Finding(fails, without=fails)],
+            [ClaimResult(holds), ClaimResult(holds, without=fails)],
+            [ClaimResult(fails), ClaimResult(holds, without=holds), ClaimResult(fails, without=fails)],
         ),
         (
             Verdict.FALSE,
-            [Finding(fails), Finding(fails, corrected=holds)],
-            [Finding(holds), Finding(holds, corrected=holds), Finding(fails, corrected=fails)],
+            [ClaimResult(fails), ClaimResult(fails, corrected=holds)],
+            [ClaimResult(holds), ClaimResult(holds, corrected=holds), ClaimResult(fails, corrected=fails)],
         ),
-        (Verdict.TYPO, [Finding(fails, corrected=holds)], [Finding(holds), Finding(fails, corrected=fails)]),
-        (Verdict.NOT_CHECKABLE, [], [Finding(holds), Finding(fails)]),
+        (
+            Verdict.TYPO,
+            [ClaimResult(fails, corrected=holds)],
+            [ClaimResult(holds), ClaimResult(fails, corrected=fails)],
+        ),
+        (Verdict.NOT_CHECKABLE, [], [ClaimResult(holds), ClaimResult(fails)]),
     ):
         assert all(finding.confirms(verdict) for finding in confirming)
         assert not any(finding.confirms(verdict) for finding in others)
@@ -92,7 +96,7 @@ def test_the_page_is_fresh() -> None:
 def test_the_readme_counts_right() -> None:
     counts = Counter(one.verdict for one in CLAIMS if one.document != "D")
     text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-    assert f"they make {STATEMENTS} statements" in text
+    assert f"they make {STATEMENT_COUNT} statements" in text
     assert f"{counts[Verdict.FALSE]} of them are false" in text
     assert f"{counts[Verdict.CONDITION]} need a condition" in text
 
@@ -115,16 +119,16 @@ def test_docstrings_cite_claims_that_are_there() -> None:
 
 
 def test_laws_of_models_are_claims() -> None:
-    assert {*OF_LAYERS, *OF_STACKS} <= set(ids(CLAIMS))
+    assert {*LAYER_LAWS, *STACK_LAWS} <= set(ids(CLAIMS))
 
 
 def test_claims_by_id_document_and_pattern() -> None:
     assert claim("S0.17").id == claim("s0.17").id == "S0.17"
-    assert ids(matching("S1")) == [f"S1.{number}" for number in range(1, 23)]
-    assert ids(matching("D6", "S0.2")) == ["S0.2", "D6"]
-    assert ids(matching("S4.15*")) == ["S4.15", *(f"S4.15{digit}" for digit in range(10))]
-    assert len(matching()) == len(CLAIMS)
-    assert len(matching("D")) == 14
+    assert ids(find_claims("S1")) == [f"S1.{number}" for number in range(1, 23)]
+    assert ids(find_claims("D6", "S0.2")) == ["S0.2", "D6"]
+    assert ids(find_claims("S4.15*")) == ["S4.15", *(f"S4.15{digit}" for digit in range(10))]
+    assert len(find_claims()) == len(CLAIMS)
+    assert len(find_claims("D")) == 14
 
 
 @pytest.mark.parametrize(("name", "remedy"), [("nothing", "docs/claims.md"), ("SO.17", "did you mean 'S4.17'")])
@@ -152,7 +156,7 @@ def test_one_claim_is_asked_for_by_one_id() -> None:
     with pytest.raises(UsageError, match="expected the id of one, got 22 of them"):
         claim("S1")
     with pytest.raises(UsageError, match="ids as texts"):
-        matching(["S2", "D9"])  # pyright: ignore[reportArgumentType]
+        find_claims(["S2", "D9"])  # pyright: ignore[reportArgumentType]
 
 
 def test_ids_in_the_page_are_links_and_markdown_eats_nothing() -> None:
@@ -169,7 +173,7 @@ def test_what_cannot_be_computed_says_so() -> None:
 
 def test_an_id_is_taken_once() -> None:
     with pytest.raises(UsageError, match="one that is taken"):
-        statement("S0.3", where="", says="", verdict=Verdict.HOLDS)(lambda draw: Finding(same(1, 1)))
+        statement("S0.3", "", HOLDS).says("")(lambda draw: ClaimResult(same(1, 1)))
 
 
 def test_the_same_seed_finds_the_same_numbers() -> None:
@@ -188,5 +192,5 @@ def test_citations_know_ranges() -> None:
 
 
 def test_ranges_are_read_from_annotations() -> None:
-    assert claim("S0.3").ranges["n"] == (int, Between(2, 13))
+    assert claim("S0.3").ranges["n"] == (int, SizeRange(2, 13))
     assert claim("S0.7").ranges == {}

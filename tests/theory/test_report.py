@@ -15,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnworks.theory import report
-from attnworks.theory.contract import DOCUMENTS, Claim, in_order
-from attnworks.theory.report import NOTHING, check_claims, page_claims, rounded
+from attnworks.theory.contract import DOCUMENTS, Claim, all_claims
+from attnworks.theory.report import ROUNDS_TO_ZERO, check_claims, page_claims, rounded_number
 from attnworks.theory.sides import at_most
 
 ROOT = Path(__file__).parents[2]
 SHOWN: list[dict[str, Any]] = json.loads((ROOT / "src/attnworks/page/claims.json").read_text(encoding="utf-8"))
-CLAIMS = in_order()
+CLAIMS = all_claims()
 STALE = "run: make docs"
 
 TEXTS = {
@@ -87,7 +87,7 @@ def test_every_formula_is_drawn() -> None:
 @pytest.mark.parametrize("claim", SAMPLE, ids=[claim.id for claim in SAMPLE])
 def test_numbers_are_those_of_the_checks(claim: Claim, monkeypatch: pytest.MonkeyPatch) -> None:
     """Up to the last digit that is shown, since machines round in different ways."""
-    monkeypatch.setattr(report, "in_order", lambda: [claim])
+    monkeypatch.setattr(report, "all_claims", lambda: [claim])
     (fresh,) = page_claims()
     (shown,) = (shown for shown in SHOWN if shown["id"] == claim.id)
     assert shown["confirmed"] is True
@@ -133,14 +133,14 @@ def test_documents_have_the_titles_that_they_have_here() -> None:
 @given(st.floats(allow_nan=False, allow_infinity=False, min_value=-1e12, max_value=1e12))
 def test_rounding_keeps_whole_numbers_and_four_digits(value: float) -> None:
     """Half a unit of the fourth digit is at most 0.5 / 1000 of the number."""
-    short = rounded(value)
+    short = rounded_number(value)
     assert isinstance(short, int | float)
-    assert abs(short - value) <= 0.5e-3 * abs(value) + NOTHING
+    assert abs(short - value) <= 0.5e-3 * abs(value) + ROUNDS_TO_ZERO
     assert short == value or not value.is_integer()
 
 
 def test_what_is_no_number_is_a_word() -> None:
-    assert [rounded(value) for value in (math.inf, -math.inf, math.nan)] == ["Infinity", "-Infinity", "NaN"]
+    assert [rounded_number(value) for value in (math.inf, -math.inf, math.nan)] == ["Infinity", "-Infinity", "NaN"]
 
 
 def test_a_slack_is_told_where_equal_sides_differ(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +148,7 @@ def test_a_slack_is_told_where_equal_sides_differ(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(report, "check_claims", lambda claims: [random])
     (shown,) = page_claims()
     assert shown["stated"]["within"] > abs(shown["stated"]["left"] - shown["stated"]["right"]) > 0
-    assert report._sides(at_most(1.0, 2.0, slack=0.5)) == {
+    assert report.rounded_sides(at_most(1.0, 2.0, slack=0.5)) == {
         "left": 1, "relation": "<=", "right": 2, "within": None, "holds": True,
     }  # fmt: skip
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from attnworks.theory import Verdict, claim
-from attnworks.theory.cases import Draw
+from attnworks.theory.cases import Draws
 from attnworks.theory.claims.s4_positions import least_distance
 from attnworks.theory.claims.s4_softmax import median_gradients
 
@@ -49,14 +49,14 @@ def test_existence_is_trivial_and_the_construction_fails(id: str) -> None:
 @pytest.mark.parametrize("keys", [8, 32])
 def test_few_unscaled_keys_have_less_gradient(keys: int) -> None:
     """S4.50, at k = 64."""
-    unscaled, scaled = median_gradients(Draw(keys), keys)
+    unscaled, scaled = median_gradients(Draws(keys), keys)
     assert unscaled < 0.8 * scaled
 
 
 @pytest.mark.parametrize("keys", [96, 256])
 def test_many_unscaled_keys_have_more_gradient(keys: int) -> None:
     """S4.50, at k = 64."""
-    unscaled, scaled = median_gradients(Draw(keys), keys)
+    unscaled, scaled = median_gradients(Draws(keys), keys)
     assert unscaled > 1.2 * scaled
 
 

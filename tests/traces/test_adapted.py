@@ -12,18 +12,18 @@ from torch import Tensor, nn
 import attnworks
 from attnworks.attention import Mask
 from attnworks.core.errors import AttnworksError, UnknownNameError, UsageError
+from attnworks.core.places import HeadId, Slot
 from attnworks.models import Observation, Transformer
+from attnworks.text.grammar import grammar_passages
 from attnworks.text.passages import from_texts
-from attnworks.text.readers.grammar import grammar_passages
 from attnworks.text.tokenizers import VocabularyReader, readers_of
-from attnworks.text.tokens import TextBatch
+from attnworks.text.tokens import Batch
 from attnworks.text.vocabulary import Vocabulary
 from attnworks.traces.adapted import AdaptedSubject, Show
-from attnworks.traces.edits import HeadsOff, OpenGates
-from attnworks.traces.layer import Slot
+from attnworks.traces.edits import HeadsOffHook, OpenGatesHook
 from attnworks.traces.own import OwnSubject
 from attnworks.traces.rows import rows_of
-from attnworks.traces.subject import Examinee, examinee_of
+from attnworks.traces.subject import wrap
 from attnworks.training.objectives.contract import Outputs
 from tests.helpers import unchecked
 from tests.model_helpers import attention_config, the, transformer
@@ -40,14 +40,16 @@ def adapted(model: Transformer, kind: str, *, give_output: bool = True) -> Adapt
     """A Transformer of attnworks as if it were unknown."""
     own = OwnSubject(model)
 
-    def forward(batch: TextBatch, show: Show) -> Outputs:
+    def forward(batch: Batch, show: Show) -> Outputs:
         def observe(seen: Observation) -> Tensor | None:
             Y = seen.Y if give_output else None
-            weights = own._readers[Slot.parse(seen.slot)]()
-            Z = seen.Z if seen.slot.startswith("cross") else None
+            weights = own._weight_readers[seen.slot]()
+            Z = seen.Z if seen.slot.crosses else None
             if seen.scale is None:
-                return show(seen.slot, seen.Q, seen.K, seen.V, seen.mask, None, seen.X, weights, Y=Y, Z=Z, P=seen.P)
-            return show(seen.slot, seen.Q, seen.K, seen.V, seen.mask, seen.scale, seen.X, weights, Y=Y, Z=Z)
+                return show(
+                    str(seen.slot), seen.Q, seen.K, seen.V, seen.mask, None, seen.X, weights, Y=Y, Z=Z, P=seen.P
+                )
+            return show(str(seen.slot), seen.Q, seen.K, seen.V, seen.mask, seen.scale, seen.X, weights, Y=Y, Z=Z)
 
         source, target = batch.source, batch.target
         given: Any = (source.ids, None, source.real, None)
@@ -56,7 +58,7 @@ def adapted(model: Transformer, kind: str, *, give_output: bool = True) -> Adapt
         elif target is not None:
             given = (source.ids, target.ids, source.real, target.real)
         hidden = model.hidden(*given, observe=observe)
-        return Outputs(hidden, model.scores(hidden))
+        return Outputs(hidden, model.logits(hidden))
 
     return AdaptedSubject(model, forward, "mine", kind, vocabulary=True)
 
@@ -71,9 +73,9 @@ def test_an_adapted_model_shows_what_the_known_one_shows(kind: str, mechanism: s
     own, mine = OwnSubject(model), adapted(model, kind, give_output=give_output)
     expected, got = Keep(), Keep()
     plain = own.run(batch, expected)
-    outputs = mine.run(batch, got, scores=True)
+    outputs = mine.run(batch, got, logits=True)
     torch.testing.assert_close(outputs.hidden, plain.hidden)
-    assert torch.equal(mine.run(batch).hidden, plain.hidden) and outputs.scores is not None
+    assert torch.equal(mine.run(batch).hidden, plain.hidden) and outputs.logits is not None
     assert mine.abilities.kind == own.abilities.kind and mine.blocks is None
     for one, other in zip(got.traces, expected.traces, strict=True):
         assert one.slot == other.slot and one.bilinear is other.bilinear and one.scale == other.scale
@@ -89,15 +91,17 @@ def test_an_adapted_model_shows_what_the_known_one_shows(kind: str, mechanism: s
 def test_heads_are_switched_off_where_the_model_takes_what_comes_back() -> None:
     model = transformer(decoder_layers=0).eval()
     own, mine, slot = OwnSubject(model), adapted(model, "encoder"), Slot("encoder", 1)
-    torch.testing.assert_close(mine.run(ONE, HeadsOff([(slot, 2)])).hidden, own.run(ONE, HeadsOff([(slot, 2)])).hidden)
-    assert not torch.allclose(mine.run(ONE, HeadsOff([(slot, 2)])).hidden, mine.run(ONE).hidden)
+    torch.testing.assert_close(
+        mine.run(ONE, HeadsOffHook([HeadId(slot, 2)])).hidden, own.run(ONE, HeadsOffHook([HeadId(slot, 2)])).hidden
+    )
+    assert not torch.allclose(mine.run(ONE, HeadsOffHook([HeadId(slot, 2)])).hidden, mine.run(ONE).hidden)
 
 
 def test_gates_are_differentiable_also_where_no_output_is_given() -> None:
     model = transformer(decoder_layers=0).eval()
     grads = []
     for give_output in (True, False):
-        gates = OpenGates()
+        gates = OpenGatesHook()
         mine = adapted(model, "encoder", give_output=give_output)
         loss = mine.run(ONE, gates).hidden[ONE.source.real].square().sum()
         grads.append(torch.autograd.grad(loss, list(gates.gates.values())))
@@ -139,10 +143,10 @@ def layer(i: int = QUERIES, j: int = QUERIES, *, groups: int = HEADS) -> tuple[T
 Showing = Callable[[Show], object]
 
 
-def run(showing: Showing, kind: str = "encoder", batch: TextBatch = ONE, **more: Any) -> Keep:
+def run(showing: Showing, kind: str = "encoder", batch: Batch = ONE, **more: Any) -> Keep:
     i = (batch.source if batch.target is None else batch.target).ids.shape[1]
 
-    def forward(batch: TextBatch, show: Show) -> Tensor:
+    def forward(batch: Batch, show: Show) -> Tensor:
         showing(show)
         return drawn(B, i, 2)
 
@@ -234,10 +238,11 @@ def stream_twice(show: Show) -> None:
 
 Q, K, V = layer()
 WRONG: dict[str, tuple[Showing, str]] = {
-    "nothing": (lambda show: None, "no layer at all; call show"),
+    "nothing": (lambda show: None, "no layer; call it there"),
     "twice": (twice, "'enc.0' of mine: expected every layer once"),
     "name": (lambda show: show("layer0", Q, K, V), r"'layer0' of mine: expected enc\.L"),
     "number": (lambda show: show("enc.first", Q, K, V), r"expected enc\.L"),
+    "zeros": (lambda show: show("enc.00", Q, K, V), r"expected enc\.L"),
     "kind": (lambda show: show("dec.0", Q, K, V), "kind='encoder-decoder'"),
     "flat Q": (lambda show: show("enc.0", Q.transpose(1, 2).flatten(2), K, V), r"Q of enc\.0: expected shape \[4, \*"),
     "Q turned": (lambda show: show("enc.0", Q.transpose(1, 2), K, V), r"\[4, \*, 7, \*\], got shape \[4, 7, 6, 5\]"),
@@ -252,7 +257,7 @@ WRONG: dict[str, tuple[Showing, str]] = {
     "other Y": (lambda show: show("enc.0", Q, K, V, Y=2 * V), "away from it; give the scale and mask"),
     "mask": (lambda show: show("enc.0", Q, K, V, torch.ones(B, QUERIES, dtype=torch.bool)), "dense mask"),
     "whole numbers": (lambda show: show("enc.0", Q, K, V, torch.ones(QUERIES, QUERIES, dtype=torch.int64)), "booleans"),
-    "padding": (lambda show: show("enc.0", Q, K, V, Mask(~REAL)), "hides real tokens"),
+    "padding": (lambda show: show("enc.0", Q, K, V, Mask(~REAL)), "hides tokens"),
     "stream": (lambda show: show.stream("encoder", 0, drawn(QUERIES, 2)), r"at depth 0: expected shape \[4, 7, \*\]"),
     "stream twice": (stream_twice, "depth 0: expected one call"),
 }  # fmt: skip
@@ -280,8 +285,8 @@ def test_other_mistakes() -> None:
         run(lambda show: show.stream("decoder", 0, drawn(B, QUERIES, 2)))
     with pytest.raises(UnknownNameError, match="did you mean 'encoder'"):
         AdaptedSubject(nn.Linear(2, 2), lambda batch, show: drawn(1), kind="encode")
-    with pytest.raises(UsageError, match="scores of mine"):
-        run(lambda show: show("enc.0", *layer()), scores=True)
+    with pytest.raises(UsageError, match="logits of mine"):
+        run(lambda show: show("enc.0", *layer()), logits=True)
     flat = AdaptedSubject(nn.Linear(2, 2), lambda batch, show: drawn(B, 2), "mine")
     with (
         unchecked(),
@@ -297,23 +302,22 @@ def test_who_reads() -> None:
     english = Vocabulary.train("word", [["Luca", "is", "happy"]])
     italian = Vocabulary.train("word", [["Luca", "è", "felice"]])
     side = from_texts(["Luca is happy"])[0][0].source
-    source, target, spell = readers_of("encoder", english)
-    assert target is None and source.read(side).ids[-1] == 3 and spell[0](4) == "Luca"
-    assert readers_of("decoder", english).source.read(side).ids[0] == 2
-    both = readers_of("encoder-decoder", (english, italian), max_tokens=5)
-    assert both.target is not None and both.spell[1](italian.encode(["felice"])[0]) == "felice"
-    assert both.source.max_tokens == 5
+    source, target = readers_of("encoder", english)
+    assert target is None and source.read(side).ids[-1] == 3 and source.token(4) == "Luca"
+    assert readers_of("decoder", english)[0].read(side).ids[0] == 2
+    source, target = readers_of("encoder-decoder", (english, italian), max_tokens=5)
+    assert target is not None and target.token(italian.encode(["felice"])[0]) == "felice"
+    assert source.max_tokens == 5
     reader = VocabularyReader(english)
-    assert readers_of("encoder", reader).source is reader
+    assert readers_of("encoder", reader)[0] is reader
     with pytest.raises(UsageError, match="what reads the source: expected a Vocabulary"):
         readers_of("encoder", None)
 
 
-def test_an_examinee_is_examined_as_it_is() -> None:
+def test_a_subject_that_reads_text_stays_as_it_is() -> None:
     vocabulary = Vocabulary.train("word", [["Luca", "is", "happy"]])
-    subject = adapted(transformer(decoder_layers=0).eval(), "encoder")
-    examinee = Examinee(subject, VocabularyReader(vocabulary))
-    assert examinee_of(examinee, None) is examinee
+    subject = adapted(transformer(decoder_layers=0).eval(), "encoder").with_tokenizer(VocabularyReader(vocabulary))
+    assert wrap(subject) is subject
 
 
 def test_texts_without_targets_are_refused_by_an_adapted_decoder() -> None:

@@ -14,18 +14,18 @@ from torch import Tensor, nn
 
 from attnworks.core.errors import UnknownNameError, UsageError
 from attnworks.exam.linalg.residual import relative_residual
-from attnworks.exam.measure import Setting
+from attnworks.exam.measure import MeasureContext
 from attnworks.exam.measures.paths import Paths
-from attnworks.hf.subject import ForeignSubject
+from attnworks.hf.subject import HFSubject
 from attnworks.models import PureAttention, Recurrent, build
 from attnworks.models.anatomy import BlockAnatomy, Part
 from attnworks.models.block import Block, Residual
 from attnworks.reshape.surgery import anatomy_of
-from attnworks.text.tokens import TextBatch
+from attnworks.text.tokens import Batch
 from attnworks.traces.edits import REMOVABLE, without
 from attnworks.traces.forward import record_forward
 from attnworks.traces.own import OwnSubject
-from attnworks.traces.subject import Spectator, first, watching_streams
+from attnworks.traces.subject import LayerHook, Subject, first, hook_streams
 from attnworks.training.objectives.contract import Abilities, Outputs
 from tests.model_helpers import (
     attention_config,
@@ -52,7 +52,7 @@ def close(got: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-10 * float(expected.abs().max()))
 
 
-def streams_of(subject: Any, batch: TextBatch) -> Streams:
+def streams_of(subject: Any, batch: Batch) -> Streams:
     keep = Keep()
     with torch.no_grad():
         subject.run(batch, keep)
@@ -103,7 +103,7 @@ MLPS |= dict.fromkeys(("marian", "mbart", "opt"), MLPS["bart"]) | {"roberta": ML
 class Given(dict[tuple[BlockAnatomy, str], tuple[tuple[Any, ...], dict[str, Any]]]):
     """What every attention module is called with besides the stream: masks, positions, the output of the encoder."""
 
-    def __init__(self, subject: ForeignSubject, batch: TextBatch) -> None:
+    def __init__(self, subject: HFSubject, batch: Batch) -> None:
         super().__init__()
         calls: dict[nn.Module, list[Any]] = {}
         handles = []
@@ -139,7 +139,7 @@ class Given(dict[tuple[BlockAnatomy, str], tuple[tuple[Any, ...], dict[str, Any]
         return Y
 
 
-def by_hand(subject: ForeignSubject, batch: TextBatch, removed: tuple[str, ...]) -> Streams:
+def by_hand(subject: HFSubject, batch: Batch, removed: tuple[str, ...]) -> Streams:
     """The streams of the whole network, block by block; the entries of the stacks are those of the whole network."""
     given, whole = Given(subject, batch), streams_of(subject, batch)
     model: Any = subject.model
@@ -171,7 +171,7 @@ def after_the_encoder(base: Any, x: Tensor | None) -> Tensor | None:
 def test_hugging_face_models(name: str) -> None:
     model = TINY[name].build()
     both = getattr(model.config, "is_encoder_decoder", False)
-    subject, batch = ForeignSubject(model, name), random_batch(SOURCE, TARGET if both else None)
+    subject, batch = HFSubject(model, name), random_batch(SOURCE, TARGET if both else None)
     whole = streams_of(subject, batch)
     for place, X in by_hand(subject, batch, ()).items():
         close(whole[place], X)
@@ -197,11 +197,12 @@ def reduced_copy(model: nn.Module, removed: tuple[str, ...]) -> Any:
             module.skip = module.skip and "skip" not in removed
             module.norm = None if "norm" in removed else module.norm
         if isinstance(module, Block) and "mlp" in removed:
-            module.mlp = module.mlp_residual = None
+            module.mlp = None
+            del module.mlp_residual
     return copy
 
 
-OWN: dict[str, tuple[dict[str, Any], TextBatch]] = {
+OWN: dict[str, tuple[dict[str, Any], Batch]] = {
     "encoder": ({"decoder_layers": 0}, random_batch(SOURCE, words=17)),
     "decoder": ({"encoder_layers": 0}, random_batch(SOURCE, words=17)),
     "both": ({"encoder_layers": 3}, random_batch(SOURCE, TARGET, words=17)),
@@ -221,20 +222,27 @@ def test_own_transformers(sides: str, norm: str, removed: tuple[str, ...]) -> No
         close(got[place], X)
 
 
-class PureSubject:
+class PureSubject(Subject):
     """Vectors instead of tokens: those of the ids."""
 
     name, abilities = "pure", Abilities("encoder", vocabulary=False)
+    model: Any
 
     def __init__(self, model: PureAttention) -> None:
         self.model = model
         self.blocks: Sequence[BlockAnatomy] | None = anatomy_of(model)
         self.vectors = randn(50, model.config.d_e)
 
-    def run(self, batch: TextBatch, spectator: Spectator | None = None, *, scores: bool = False) -> Outputs:
-        assert not scores
-        spectator = Spectator() if spectator is None else spectator
-        with watching_streams({"encoder": list(self.model.layers)}, batch, spectator):
+    def _set_model(self, model: Any) -> None:
+        raise NotImplementedError
+
+    def _set_tokenizer(self, tokenizer: Any, max_length: int | None) -> None:
+        raise NotImplementedError
+
+    def run(self, batch: Batch, hook: LayerHook | None = None, *, logits: bool = False) -> Outputs:
+        assert not logits
+        hook = LayerHook() if hook is None else hook
+        with hook_streams({"encoder": list(self.model.layers)}, batch, hook):
             return Outputs(self.model(self.vectors[batch.source.ids]))
 
 
@@ -258,7 +266,7 @@ def test_pure_attention(present: tuple[str, ...], removed: tuple[str, ...]) -> N
 
 
 @contextmanager
-def left_as_it_was(subject: Any, batch: TextBatch) -> Iterator[None]:
+def left_as_it_was(subject: Any, batch: Batch) -> Iterator[None]:
     before, blocks = subject.run(batch).hidden, subject.blocks
     yield
     assert torch.equal(subject.run(batch).hidden, before)
@@ -269,12 +277,12 @@ def left_as_it_was(subject: Any, batch: TextBatch) -> Iterator[None]:
 @pytest.mark.parametrize("name", ["albert", "bert", "gpt_neox", "t5"])
 def test_the_model_comes_back_whole(name: str) -> None:
     model = TINY[name].build()
-    subject, batch = ForeignSubject(model), random_batch(SOURCE, TARGET if name == "t5" else None)
+    subject, batch = HFSubject(model), random_batch(SOURCE, TARGET if name == "t5" else None)
     with left_as_it_was(subject, batch), without(subject, REMOVABLE):
         subject.run(batch)
 
 
-class Interrupting(Spectator):
+class Interrupting(LayerHook):
     def attention(self, trace: Any) -> Tensor | None:
         raise KeyboardInterrupt
 
@@ -282,7 +290,7 @@ class Interrupting(Spectator):
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["albert", "bert", "gpt2"])
 def test_also_after_an_error_in_the_middle_of_a_block(name: str) -> None:
-    subject, batch = ForeignSubject(TINY[name].build()), random_batch(SOURCE)
+    subject, batch = HFSubject(TINY[name].build()), random_batch(SOURCE)
     with left_as_it_was(subject, batch), pytest.raises(KeyboardInterrupt), without(subject, REMOVABLE):
         subject.run(batch, Interrupting())
     with without(subject, ("skip",)):
@@ -294,7 +302,7 @@ def test_also_after_an_error_in_the_middle_of_a_block(name: str) -> None:
 
 
 def test_removing_nothing_touches_nothing() -> None:
-    subject = ForeignSubject(TINY["bert"].build())
+    subject = HFSubject(TINY["bert"].build())
     blocks = subject.blocks
     with without(subject, ()):
         assert subject.blocks is blocks and hooks_of(subject.model) == 0
@@ -305,7 +313,7 @@ def test_removing_nothing_touches_nothing() -> None:
 
 
 def test_unknown_parts_and_unknown_blocks_are_refused() -> None:
-    subject = ForeignSubject(TINY["bert"].build())
+    subject = HFSubject(TINY["bert"].build())
     with pytest.raises(UnknownNameError, match="did you mean 'skip'") as error, without(subject, ("skips",)):
         pass
     assert "\n" not in str(error.value) and hooks_of(subject.model) == 0
@@ -325,19 +333,19 @@ def test_unknown_parts_and_unknown_blocks_are_refused() -> None:
 @pytest.mark.parametrize("name", ["bert", "gpt2", "gpt_neox", "own"])
 def test_paths_are_those_of_the_reduced_network(name: str, removed: tuple[str, ...]) -> None:
     batch = random_batch(SOURCE, TARGET if name == "own" else None, words=17)
-    subject = OwnSubject(transformer(norm="pre").eval()) if name == "own" else ForeignSubject(TINY[name].build())
+    subject = OwnSubject(transformer(norm="pre").eval()) if name == "own" else HFSubject(TINY[name].build())
     with without(subject, removed):
         traces, errors = record_forward(subject, batch)
     assert traces and max(errors.values()) < 1e-10
     for trace in traces:
-        found = {placed.reading: placed.sample for placed in Paths(Setting(11, 0)).forward(trace)}
+        found = {placed.reading: placed.sample for placed in Paths(MeasureContext(11, 0)).forward(trace)}
         assert found["paths.error"].values.max() < 1e-6
 
 
 # --- collapse ---------------------------------------------------------------------------------------------------------
 
 
-def spread(subject: Any, removed: tuple[str, ...], batch: TextBatch) -> list[float]:
+def spread(subject: Any, removed: tuple[str, ...], batch: Batch) -> list[float]:
     with without(subject, removed):
         streams = streams_of(subject, batch)
     return [float(relative_residual(X, batch.source.real).max()) for X in streams.values()]
@@ -363,7 +371,7 @@ def test_pure_attention_collapses_doubly_exponentially_without_its_parts() -> No
 
 def test_a_small_bert_collapses_without_its_parts() -> None:
     model = TINY["bert"].build(num_hidden_layers=7)
-    subject, batch = ForeignSubject(model), random_batch((7, 5))
+    subject, batch = HFSubject(model), random_batch((7, 5))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith(("query.weight", "key.weight")):

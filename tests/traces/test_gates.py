@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from attnworks.attention.heads import HeadWeights
-from attnworks.hf.subject import ForeignSubject
-from attnworks.text.tokens import TextBatch
-from attnworks.traces.edits import CountHeads, HeadsOff, OpenGates
-from attnworks.traces.layer import LayerTrace, Slot
+from attnworks.core.places import HeadId, Slot
+from attnworks.hf.subject import HFSubject
+from attnworks.text.tokens import Batch
+from attnworks.traces.edits import CountHeadsHook, HeadsOffHook, OpenGatesHook
+from attnworks.traces.layer import LayerTrace
 from attnworks.traces.own import OwnSubject
-from attnworks.traces.subject import Spectator, Subject
+from attnworks.traces.subject import LayerHook, Subject
 from tests.model_helpers import the, transformer
 from tests.tiny_models import TINY
 from tests.traces.trace_helpers import random_batch
@@ -23,23 +24,23 @@ SOURCE, TARGET = (7, 5, 3), (5, 11, 2)
 NAMES = ["own", "own-post", "bert", "gpt2", "bart"]
 
 
-def subject_of(name: str) -> tuple[Subject, TextBatch]:
+def subject_of(name: str) -> tuple[Subject, Batch]:
     if name.startswith("own"):
         model = transformer(norm="post" if name == "own-post" else "pre").eval()
         return OwnSubject(model, name), random_batch(SOURCE, TARGET, words=17)
     model = TINY[name].build()
     both = getattr(model.config, "is_encoder_decoder", False)
-    return ForeignSubject(model, name), random_batch(SOURCE, TARGET if both else None)
+    return HFSubject(model, name), random_batch(SOURCE, TARGET if both else None)
 
 
-def losses(hidden: Tensor, batch: TextBatch) -> Tensor:
+def losses(hidden: Tensor, batch: Batch) -> Tensor:
     """One number per sentence, of its real tokens."""
     real = (batch.source if batch.target is None else batch.target).real
     direction = torch.randn(hidden.shape[-1], generator=torch.Generator().manual_seed(5), dtype=hidden.dtype)
     return ((hidden @ direction).square() * real).sum(-1)
 
 
-class Turned(Spectator):
+class Turned(LayerHook):
     """One gate of one sentence, a little open or closed."""
 
     def __init__(self, slot: Slot, sentence: int, head: int, by: float) -> None:
@@ -53,7 +54,7 @@ class Turned(Spectator):
         return Y
 
 
-class OutputWeights(Spectator):
+class OutputWeights(LayerHook):
     def __init__(self) -> None:
         self.found: dict[Slot, HeadWeights] = {}
 
@@ -65,12 +66,12 @@ class OutputWeights(Spectator):
 @pytest.mark.parametrize("name", [*NAMES, "gpt_neox"])
 def test_gradients_of_gates_are_finite_differences(name: str) -> None:
     subject, batch = subject_of(name)
-    gates = OpenGates()
+    gates = OpenGatesHook()
     loss = losses(subject.run(batch, gates).hidden, batch)
     grads = torch.autograd.grad(loss.sum(), list(gates.gates.values()))
     step = 1e-5
     with torch.no_grad():
-        assert torch.equal(subject.run(batch).hidden, subject.run(batch, OpenGates()).hidden)
+        assert torch.equal(subject.run(batch).hidden, subject.run(batch, OpenGatesHook()).hidden)
         for (slot, gate), grad in zip(gates.gates.items(), grads, strict=True):
             sentence, head = slot.layer % len(SOURCE), (slot.layer + 1) % gate.shape[1]
             more, less = (
@@ -86,13 +87,13 @@ def test_gradients_of_gates_are_finite_differences(name: str) -> None:
 @pytest.mark.parametrize("name", [*NAMES, "llama", "t5"])
 def test_a_head_off_is_a_head_whose_output_weights_are_zero(name: str) -> None:
     subject, batch = subject_of(name)
-    weights, counted = OutputWeights(), CountHeads()
+    weights, counted = OutputWeights(), CountHeadsHook()
     whole = subject.run(batch, weights).hidden
     subject.run(batch, counted)
     for slot, own in weights.found.items():
         assert counted.heads[slot] == len(own.W_O)
         head = slot.layer % len(own.W_O)
-        off = subject.run(batch, HeadsOff([(slot, head)])).hidden
+        off = subject.run(batch, HeadsOffHook([HeadId(slot, head)])).hidden
         assert own.W_O.untyped_storage().data_ptr() != whole.untyped_storage().data_ptr()
         kept = own.W_O[head].clone()
         own.W_O[head] = 0.0
@@ -107,5 +108,5 @@ def test_a_head_off_is_a_head_whose_output_weights_are_zero(name: str) -> None:
 def test_other_layers_are_left_alone() -> None:
     subject, batch = subject_of("bert")
     whole: Any = subject.run(batch).hidden
-    assert torch.equal(subject.run(batch, HeadsOff([(Slot("encoder", 29), 0)])).hidden, whole)
-    assert torch.equal(subject.run(batch, HeadsOff([(Slot("decoder", 0), 0)])).hidden, whole)
+    assert torch.equal(subject.run(batch, HeadsOffHook([HeadId(Slot("encoder", 29), 0)])).hidden, whole)
+    assert torch.equal(subject.run(batch, HeadsOffHook([HeadId(Slot("decoder", 0), 0)])).hidden, whole)

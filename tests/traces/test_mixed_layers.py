@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from attnworks.attention import Mask
-from attnworks.exam.measure import Sample, Setting
+from attnworks.core.places import Slot
+from attnworks.exam.measure import MeasureContext, Sample
 from attnworks.exam.measures.saturation import Saturation
-from attnworks.hf.subject import ForeignSubject
+from attnworks.hf.subject import HFSubject
 from attnworks.reshape.surgery import mechanisms_of, with_mechanisms
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.own import OwnSubject
@@ -32,7 +33,9 @@ SLOTS = {
     "t5": ("enc.0", "dec.0"),
     "llama": ("dec.0",),
 }
-PLACES = [(model, slot) for model, slots in SLOTS.items() for slot in slots]
+PLACES = [
+    pytest.param(model, Slot.parse(slot), id=f"{model}-{slot}") for model, slots in SLOTS.items() for slot in slots
+]
 
 
 @pytest.fixture(autouse=True)
@@ -47,17 +50,17 @@ def model_of(name: str) -> Any:
     return transformer() if name == "own" else shared(name)
 
 
-def first_layer(name: str, model: Any, slot: str) -> LayerTrace:
+def first_layer(name: str, model: Any, slot: Slot) -> LayerTrace:
     kept = Keep()
     words = min(VOCABULARY, 50)
     two = name in ("own", "t5")
-    subject = OwnSubject(model) if name == "own" else ForeignSubject(model)
+    subject = OwnSubject(model) if name == "own" else HFSubject(model)
     subject.run(random_batch(SOURCE, TARGET if two else None, words), kept)
-    (found,) = [trace for trace in kept.traces if str(trace.slot) == slot]
+    (found,) = [trace for trace in kept.traces if trace.slot == slot]
     return found
 
 
-def mixed(name: str, slot: str, mechanism: str) -> tuple[LayerTrace, LayerTrace, list[bool]]:
+def mixed(name: str, slot: Slot, mechanism: str) -> tuple[LayerTrace, LayerTrace, list[bool]]:
     """The layer as it was, the same with a mechanism in every other head, and which heads are as they were."""
     model = model_of(name)
     kept = [head % 2 == 0 for head in range(len(mechanisms_of(model)[slot]))]
@@ -66,7 +69,7 @@ def mixed(name: str, slot: str, mechanism: str) -> tuple[LayerTrace, LayerTrace,
 
 
 def read(trace: LayerTrace) -> dict[str, Sample]:
-    measure = Saturation(Setting(max(SOURCE)))
+    measure = Saturation(MeasureContext(max(SOURCE)))
     return {**measure.layer(trace), **measure.rows(rows_of(trace, 1))}
 
 
@@ -78,7 +81,7 @@ def counted(sample: Sample) -> list[bool]:
 
 
 @pytest.mark.parametrize(("model", "slot"), PLACES)
-def test_heads_that_were_not_changed_have_the_same_scores(model: str, slot: str) -> None:
+def test_heads_that_were_not_changed_have_the_same_scores(model: str, slot: Slot) -> None:
     before, after, kept = mixed(model, slot, "structured:members=-1/0")
     assert before.scale is not None and after.scale is None
     old, new = read(before), read(after)
@@ -91,7 +94,7 @@ def test_heads_that_were_not_changed_have_the_same_scores(model: str, slot: str)
 @pytest.mark.parametrize(("mechanism", "softmax"), [("window:window=2", True), ("linear", False)])
 @pytest.mark.parametrize("model", ["own", "bert"])
 def test_only_a_softmax_has_a_range_of_scores(model: str, mechanism: str, softmax: bool) -> None:
-    _, after, kept = mixed(model, "enc.0", mechanism)
+    _, after, kept = mixed(model, Slot.parse("enc.0"), mechanism)
     found = read(after)
     assert counted(found["saturation.score_range"]) == [softmax or same for same in kept]
     assert counted(found["saturation.score_rms"]) == counted(found["saturation.score_expected"]) == kept
@@ -100,13 +103,15 @@ def test_only_a_softmax_has_a_range_of_scores(model: str, mechanism: str, softma
 @pytest.mark.parametrize("model", ["own", "bert"])
 def test_a_layer_without_scores_reads_none(model: str) -> None:
     whole = model_of(model)
-    heads = len(mechanisms_of(whole)["enc.0"])
-    found = read(first_layer(model, with_mechanisms(whole, {"enc.0": ["structured"] * heads}), "enc.0"))
+    heads = len(mechanisms_of(whole)[Slot.parse("enc.0")])
+    found = read(
+        first_layer(model, with_mechanisms(whole, {Slot.parse("enc.0"): ["structured"] * heads}), Slot.parse("enc.0"))
+    )
     assert not {*SCORES} & {*found} and "saturation.entropy" in found
 
 
 @pytest.mark.parametrize(("model", "slot"), PLACES)
-def test_maps_are_the_weights_of_the_layer(model: str, slot: str) -> None:
+def test_maps_are_the_weights_of_the_layer(model: str, slot: Slot) -> None:
     """What a mask adds to scores, T5's positions, counts once."""
     _, after, _ = mixed(model, slot, "structured:members=-1/0")
     P = the(after.weigh)()
@@ -117,25 +122,29 @@ def test_maps_are_the_weights_of_the_layer(model: str, slot: str) -> None:
 def test_dense_heads_of_ours_are_examined_as_those_of_the_model() -> None:
     """A layer of Hugging Face's that was given dense attention scores as it did before."""
     model = model_of("bert")
-    heads = len(mechanisms_of(model)["enc.0"])
-    before = first_layer("bert", model, "enc.0")
-    after = first_layer("bert", with_mechanisms(model, {"enc.0": ["dense"] * heads}), "enc.0")
+    heads = len(mechanisms_of(model)[Slot.parse("enc.0")])
+    before = first_layer("bert", model, Slot.parse("enc.0"))
+    after = first_layer("bert", with_mechanisms(model, {Slot.parse("enc.0"): ["dense"] * heads}), Slot.parse("enc.0"))
     assert after.scale == pytest.approx(the(before.scale)) and after.bilinear is before.bilinear is True
 
 
 def test_ranges_that_weights_cannot_represent() -> None:
     """exp(-200) is zero in float32, so that the range of such scores cannot be read off the weights."""
     sharp = filled(transformer(torch.float32), 3, spread=4.0)
-    before = first_layer("own", sharp, "enc.0")
-    heads = len(mechanisms_of(sharp)["enc.0"])
-    after = first_layer("own", with_mechanisms(sharp, {"enc.0": ["structured"] + ["dense"] * (heads - 1)}), "enc.0")
+    before = first_layer("own", sharp, Slot.parse("enc.0"))
+    heads = len(mechanisms_of(sharp)[Slot.parse("enc.0")])
+    after = first_layer(
+        "own",
+        with_mechanisms(sharp, {Slot.parse("enc.0"): ["structured"] + ["dense"] * (heads - 1)}),
+        Slot.parse("enc.0"),
+    )
     ranges: list[Tensor] = [read(trace)["saturation.score_range"].values[:, 1:] for trace in (before, after)]
     assert ranges[0].max() > 200
     torch.testing.assert_close(ranges[1], ranges[0])
 
 
 def test_weights_given_by_a_layer_already_have_what_its_mask_adds() -> None:
-    trace = first_layer("own", model_of("own"), "enc.0")
+    trace = first_layer("own", model_of("own"), Slot.parse("enc.0"))
     P = dense_map(trace)
     added = torch.randn(P.shape[-2:], dtype=P.dtype)
     given = replace(trace, scale=None, scoring=None, weigh=lambda: P, mask=Mask(dense=added))

@@ -13,9 +13,10 @@ from torch import Tensor
 import attnworks
 from attnworks.attention.heads import HeadWeights
 from attnworks.core.errors import UsageError
+from attnworks.core.places import Kind
 from attnworks.models import Recurrent, build
-from attnworks.text.readers.grammar import grammar_passages
-from attnworks.text.tokens import Kind, TextBatch
+from attnworks.text.grammar import grammar_passages
+from attnworks.text.tokens import Batch
 from attnworks.text.vocabulary import Vocabulary
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.own import OwnSubject
@@ -46,7 +47,7 @@ def recurrent(mechanism: str | None, **changes: Any) -> OwnSubject:
     return OwnSubject(model)
 
 
-TRANSFORMERS: dict[str, tuple[OwnSubject, TextBatch, str, list[str]]] = {
+TRANSFORMERS: dict[str, tuple[OwnSubject, Batch, str, list[str]]] = {
     "encoder": (own(decoder_layers=0), ONE, "encoder", ["enc.0", "enc.1"]),
     "decoder": (own(encoder_layers=0), ONE, "decoder", ["dec.0", "dec.1"]),
     "both": (
@@ -71,7 +72,7 @@ SUBJECTS = TRANSFORMERS | RECURRENT
 by_subject = pytest.mark.parametrize("name", SUBJECTS)
 
 
-def watched(name: str) -> tuple[OwnSubject, TextBatch, Keep]:
+def watched(name: str) -> tuple[OwnSubject, Batch, Keep]:
     subject, batch, *_ = SUBJECTS[name]
     keep = Keep()
     with torch.no_grad():
@@ -84,12 +85,12 @@ def watched(name: str) -> tuple[OwnSubject, TextBatch, Keep]:
 def test_looking_changes_no_bit(name: str) -> None:
     subject, batch, kind, slots = SUBJECTS[name]
     keep = Keep()
-    plain, seen = subject.run(batch, scores=True), subject.run(batch, keep, scores=True)
-    assert torch.equal(plain.hidden, seen.hidden) and torch.equal(the(plain.scores), the(seen.scores))
+    plain, seen = subject.run(batch, logits=True), subject.run(batch, keep, logits=True)
+    assert torch.equal(plain.hidden, seen.hidden) and torch.equal(the(plain.logits), the(seen.logits))
     assert subject.abilities.kind == kind and subject.abilities.vocabulary
     if slots:
         assert [str(trace.slot) for trace in keep.traces] == slots
-    assert subject.run(batch).scores is None
+    assert subject.run(batch).logits is None
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in subject.model.modules())
 
 
@@ -225,7 +226,7 @@ def test_without_attention_there_is_nothing_to_examine() -> None:
     subject = recurrent(None)
     with torch.no_grad():
         assert subject.run(BOTH).hidden.isfinite().all()
-    with pytest.raises(UsageError, match="a model that attends, got a recurrent network without attention"):
+    with pytest.raises(UsageError, match="a model that attends, got one without"):
         subject.run(BOTH, Keep())
     passages = grammar_passages(3)
     english, italian = (
@@ -233,5 +234,5 @@ def test_without_attention_there_is_nothing_to_examine() -> None:
         for side in ("source", "target")
     )
     model = build(recurrent_config(vocabulary=len(english), target_vocabulary=len(italian)))
-    with pytest.raises(UsageError, match="built with a mechanism"):
+    with pytest.raises(UsageError, match="one with a mechanism"):
         attnworks.examine(model, (english, italian), passages)

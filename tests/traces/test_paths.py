@@ -21,8 +21,8 @@ from attnworks.models.multihead import Observation
 from attnworks.traces.paths import (
     FrozenNorm,
     Hop,
+    PathStep,
     Source,
-    Step,
     attend_frozen,
     attention_constant,
     carried,
@@ -52,24 +52,24 @@ def hop(heads: int = HEADS, d_v: int = D_V, *, before: FrozenNorm | None = None,
     return Hop(lambda: P, *weights, b_V if bias else None, b_O if bias else None, before)
 
 
-def stack(kind: str) -> list[Step]:
+def stack(kind: str) -> list[PathStep]:
     """Three attention layers, mostly with an MLP after each."""
     mlp = [Source(randn(B, N, D_E)) for _ in range(3)]
     if kind == "plain":
-        return [Step((hop(bias=False),)) for _ in mlp]
+        return [PathStep((hop(bias=False),)) for _ in mlp]
     if kind == "ragged":
-        return [Step((hop(heads, d_v),)) for heads, d_v in ((1, 5), (3, 2), (2, 11))]
+        return [PathStep((hop(heads, d_v),)) for heads, d_v in ((1, 5), (3, 2), (2, 11))]
     if kind == "no skip":
-        return [Step((hop(),), skip=False) for _ in mlp]
+        return [PathStep((hop(),), skip=False) for _ in mlp]
     if kind == "pre":
-        return [step for source in mlp for step in (Step((hop(before=norm(centred=False)),)), Step((source,)))]
+        return [step for source in mlp for step in (PathStep((hop(before=norm(centred=False)),)), PathStep((source,)))]
     if kind == "post":
-        return [step for source in mlp for step in (Step((hop(),), norm=norm()), Step((source,), norm=norm()))]
+        return [step for source in mlp for step in (PathStep((hop(),), norm=norm()), PathStep((source,), norm=norm()))]
     if kind == "parallel":
-        return [Step((source, hop(before=norm()))) for source in mlp]
+        return [PathStep((source, hop(before=norm()))) for source in mlp]
     assert kind == "cross"
-    cross = [Step((Source(randn(B, N, D_E), length=1, paths=2),), norm=norm()) for _ in mlp]
-    return [step for seen in cross for step in (Step((hop(),), norm=norm()), seen)]
+    cross = [PathStep((Source(randn(B, N, D_E), length=1, paths=2),), norm=norm()) for _ in mlp]
+    return [step for seen in cross for step in (PathStep((hop(),), norm=norm()), seen)]
 
 
 KINDS = ("plain", "ragged", "no skip", "pre", "post", "parallel", "cross")
@@ -90,7 +90,7 @@ class Beginning(NamedTuple):
     paths: int
 
 
-def beginnings(entry: Tensor, steps: Sequence[Step]) -> Iterator[Beginning]:
+def beginnings(entry: Tensor, steps: Sequence[PathStep]) -> Iterator[Beginning]:
     yield Beginning(entry, 0, -1, 1)
     for at, step in enumerate(steps):
         for branch in step.branches:
@@ -112,7 +112,7 @@ def constant_by_hand(branch: Hop) -> Tensor:
     return total
 
 
-def single_paths(entry: Tensor, steps: Sequence[Step]) -> Iterator[tuple[int, Tensor, int]]:
+def single_paths(entry: Tensor, steps: Sequence[PathStep]) -> Iterator[tuple[int, Tensor, int]]:
     """Length and value of every path, one after the other: each hop is skipped, or taken through one head."""
     for begin in beginnings(entry, steps):
         rest = steps[begin.after + 1 :]
@@ -142,7 +142,7 @@ def test_paths_by_length_against_every_path(kind: str) -> None:
     assert_close(C / scale, expected / scale)
 
 
-def real_forward(entry: Tensor, steps: Sequence[Step]) -> Tensor:
+def real_forward(entry: Tensor, steps: Sequence[PathStep]) -> Tensor:
     x = entry
     for step in steps:
         y = x if step.skip else torch.zeros_like(x)
@@ -169,7 +169,7 @@ def test_lengths_add_up_to_the_exit(kind: str) -> None:
 def test_counts_are_binomial(layers: int, heads: int) -> None:
     """S0.12: C(L, l) H^l, in all (H + 1)^L."""
     one = Hop(torch.Tensor, torch.zeros(heads, 3, 1), torch.zeros(heads, 1, 3))
-    counts = path_counts([Step((one,))] * layers)
+    counts = path_counts([PathStep((one,))] * layers)
     assert counts == [math.comb(layers, length) * heads**length for length in range(layers + 1)]
     assert sum(counts) == (heads + 1) ** layers
 
@@ -180,7 +180,7 @@ def test_parts_carried_to_the_end_add_up(kind: str) -> None:
     entry, steps = randn(B, N, D_E), stack(kind)
     exit, G = real_forward(entry, steps), randn(B, N, D_E)
     at_entry, at_steps = readers(G, steps)
-    begin = carried(entry, [Step(()), *steps])
+    begin = carried(entry, [PathStep(()), *steps])
     total, share = begin, (entry * at_entry).sum()
     for at, step in enumerate(steps):
         x = real_forward(entry, steps[:at])
@@ -196,7 +196,7 @@ def test_parts_carried_to_the_end_add_up(kind: str) -> None:
             share = share + (part * at_steps[at].before).sum()
         if step.norm is not None and step.norm.beta is not None:
             beta = step.norm.beta.expand_as(entry)
-            total = total + carried(beta, [Step(()), *steps[at + 1 :]])
+            total = total + carried(beta, [PathStep(()), *steps[at + 1 :]])
             share = share + (beta * at_steps[at].after).sum()
     scale = exit.abs().max()
     assert_close(total / scale, exit / scale)
@@ -210,7 +210,7 @@ def test_readers_are_the_transposed(kind: str) -> None:
     for at, reader in enumerate(at_steps):
         scale = carried(T, steps[at:]).abs().max().clamp_min(1.0)
         assert_close((T * reader.before).sum() / scale, (carried(T, steps[at:]) * G).sum() / scale)
-    expected = (carried(T, [Step(()), *steps]) * G).sum()
+    expected = (carried(T, [PathStep(()), *steps]) * G).sum()
     assert_close((T * at_entry).sum() / expected.abs().clamp_min(1.0), expected / expected.abs().clamp_min(1.0))
 
 
@@ -248,12 +248,12 @@ class Seen:
         self.P.append(seen.P.detach())
 
 
-def frozen(model: PureAttention, X: Tensor) -> list[Step]:
+def frozen(model: PureAttention, X: Tensor) -> list[PathStep]:
     seen = Seen()
     model(X, observe=seen)
     weights = [the(block.parts[0].weights)() for block in the(own_anatomy(model))]
     return [
-        Step((Hop(lambda P=P: P, own.W_V, own.W_O, own.b_V, own.b_O),), model.config.skip)
+        PathStep((Hop(lambda P=P: P, own.W_V, own.W_O, own.b_V, own.b_O),), model.config.skip)
         for P, own in zip(seen.P, weights, strict=True)
     ]
 

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from attnworks.attention import Mask
 from attnworks.core.notation import tolerance
+from attnworks.core.places import Slot
 from attnworks.text.tokens import Tokens
 from attnworks.traces import maps as maps_module
-from attnworks.traces.layer import LayerTrace, Slot
+from attnworks.traces.layer import LayerTrace
 from attnworks.traces.maps import Maps, maps_of, same_lengths
 from attnworks.traces.rows import LayerRows, rows_of
 from tests.traces.trace_helpers import random_tokens

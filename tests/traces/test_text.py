@@ -8,27 +8,26 @@ import pytest
 import torch
 
 from attnworks.core.errors import UsageError
-from attnworks.text.passages import Passage, Side
-from attnworks.traces.subject import Examinee, examinee_of
-from attnworks.traces.text import WRITTEN_AT_ONCE, read_text
+from attnworks.text.passages import Passage, Text
+from attnworks.traces.subject import TARGETS_WRITTEN_AT_ONCE, Subject, wrap
 from tests.exam_helpers import LINES, TINY, tiny_tokenizer
 
 TARGETS = ["a bird sees the cat .", "it reads .", "the dog wants it ."]
-PAIRS = [Passage(Side(source), Side(target)) for source, target in zip(LINES, TARGETS, strict=False)]
+PAIRS = [Passage(Text(source), Text(target)) for source, target in zip(LINES, TARGETS, strict=False)]
 
 
-def examinee(name: str, **changes: Any) -> Examinee:
+def subject(name: str, **changes: Any) -> Subject:
     model = TINY[name].build(**changes)
-    return examinee_of(model, tiny_tokenizer(model.config.model_type))
+    return wrap(model, tiny_tokenizer(model.config.model_type))
 
 
-def spelled(who: Examinee, row: Any, side: int = 0) -> list[str]:
-    return [who.spell[side](token) for token in row.ids]
+def spelled(who: Subject, row: Any, side: Any = "source") -> list[str]:
+    return [who.token(token, side) for token in row.ids]
 
 
 def test_every_row_is_in_one_batch() -> None:
-    who = examinee("bert")
-    text = read_text(who, [Passage(Side(line)) for line in LINES], 60)
+    who = subject("bert")
+    text = who.read([Passage(Text(line)) for line in LINES], batch_tokens=60)
     assert sorted(row for rows in text.batches for row in rows) == list(range(len(LINES)))
     for number, rows in enumerate(text.batches):
         batch, told = text.batch(number)
@@ -47,27 +46,27 @@ def test_every_row_is_in_one_batch() -> None:
 @pytest.mark.parametrize(("name", "opening"), [("t5", ["<pad>"]), ("marian", ["</s>"]), ("bart", ["</s>", "<s>"])])
 def test_targets_are_read_as_the_decoder_reads_them(name: str, opening: list[str]) -> None:
     """The start token, then the labels without their last tokens: what shifting them right gives."""
-    who = examinee(name)
-    text = read_text(who, PAIRS, 4096)
+    who = subject(name)
+    text = who.read(PAIRS, batch_tokens=4096)
     row = text.sides[1][0]
-    assert spelled(who, row, 1) == [*opening, *TARGETS[0].split()]
+    assert spelled(who, row, "target") == [*opening, *TARGETS[0].split()]
     assert list(row.special) == [True] * len(opening) + [False] * len(TARGETS[0].split())
     assert list(row.word) == [-1] * len(opening) + list(range(len(TARGETS[0].split())))
     assert text.written == 0
 
 
 def test_heads_move_with_the_tokens() -> None:
-    side = Side("the cat sees", ("the", "cat", "sees"), (1, 2, -1))
+    side = Text("the cat sees", ("the", "cat", "sees"), (1, 2, -1))
     for name, shift in (("t5", 1), ("bart", 2)):
-        row = read_text(examinee(name), [Passage(side, side)], 4096).sides[1][0]
-        assert row.head == (*[-1] * shift, 1 + shift, 2 + shift, -1)
+        row = subject(name).read([Passage(side, side)], batch_tokens=4096).sides[1][0]
+        assert row.governor == (*[-1] * shift, 1 + shift, 2 + shift, -1)
 
 
 @pytest.mark.parametrize("name", ["t5", "marian", "bart"])
 def test_what_the_model_writes_is_its_greedy_choice(name: str) -> None:
-    who = examinee(name)
-    model: Any = who.subject.model
-    text = read_text(who, [Passage(Side(line)) for line in LINES[:3]], 4096)
+    who = subject(name)
+    model: Any = who.model
+    text = who.read([Passage(Text(line)) for line in LINES[:3]], batch_tokens=4096)
     assert text.written == 3 and text.dropped == 0
     for source, target in zip(text.sides[0], text.sides[1], strict=True):
         assert target.ids[0] == model.config.decoder_start_token_id and target.special[0]
@@ -78,45 +77,45 @@ def test_what_the_model_writes_is_its_greedy_choice(name: str) -> None:
 
 def test_what_the_model_writes_fits_its_positions() -> None:
     """A source as long as the model can read leaves no room for ten words more."""
-    who = examinee("bart")
-    text = read_text(who, [Passage(Side(" ".join(["cat"] * 35)))], 4096)
+    who = subject("bart")
+    text = who.read([Passage(Text(" ".join(["cat"] * 35)))], batch_tokens=4096)
     assert len(text.sides[0][0]) == 37 and len(text.sides[1][0]) <= 37
 
 
 def test_some_targets_may_be_missing() -> None:
-    passages = [PAIRS[0], Passage(Side(LINES[1])), PAIRS[2]]
-    who = examinee("t5")
-    text = read_text(who, passages, 4096)
+    passages = [PAIRS[0], Passage(Text(LINES[1])), PAIRS[2]]
+    who = subject("t5")
+    text = who.read(passages, batch_tokens=4096)
     assert text.written == 1 and len(text.sides[1]) == 3
-    assert spelled(who, text.sides[1][2], 1)[1:] == TARGETS[2].split()
+    assert spelled(who, text.sides[1][2], "target")[1:] == TARGETS[2].split()
 
 
 def test_many_are_written_a_few_at_a_time() -> None:
-    who = examinee("t5")
-    passages = [Passage(Side(line)) for line in (LINES * 6)[: WRITTEN_AT_ONCE + 3]]
-    text = read_text(who, passages, 4096)
+    who = subject("t5")
+    passages = [Passage(Text(line)) for line in (LINES * 6)[: TARGETS_WRITTEN_AT_ONCE + 3]]
+    text = who.read(passages, batch_tokens=4096)
     assert len(text.sides[1]) == len(passages)
     assert text.sides[1][0].ids == text.sides[1][len(LINES)].ids
 
 
 def test_a_list_of_ends_in_the_config_of_generation() -> None:
-    who = examinee("t5")
-    model: Any = who.subject.model
+    who = subject("t5")
+    model: Any = who.model
     model.generation_config.eos_token_id = [1, 2]
-    text = read_text(who, [Passage(Side(LINES[0]))], 4096)
+    text = who.read([Passage(Text(LINES[0]))], batch_tokens=4096)
     assert text.written == 1
 
 
 def test_short_lines_are_dropped() -> None:
-    text = read_text(examinee("bert"), [Passage(Side(line)) for line in ("cat", *LINES, "dog")], 4096)
+    text = subject("bert").read([Passage(Text(line)) for line in ("cat", *LINES, "dog")], batch_tokens=4096)
     assert text.dropped == 2 and len(text.sides[0]) == len(LINES)
     with pytest.raises(UsageError, match="2 tokens or more"):
-        read_text(examinee("bert"), [Passage(Side("cat"))], 4096)
+        subject("bert").read([Passage(Text("cat"))], batch_tokens=4096)
 
 
 def test_tokens_that_the_model_does_not_know() -> None:
     with pytest.raises(UsageError, match="ids below 11"):
-        read_text(examinee("gpt2", vocab_size=11), [Passage(Side(line)) for line in LINES], 4096)
+        subject("gpt2", vocab_size=11).read([Passage(Text(line)) for line in LINES], batch_tokens=4096)
 
 
 def test_a_padding_token_beyond_the_embedding_is_replaced() -> None:
@@ -124,8 +123,8 @@ def test_a_padding_token_beyond_the_embedding_is_replaced() -> None:
     tokenizer = tiny_tokenizer("llama")
     tokenizer.add_special_tokens({"pad_token": "[padding]"})
     model.resize_token_embeddings(tokenizer.pad_token_id)
-    who = examinee_of(model, tokenizer)
-    assert who.source.pad_id == 0
-    text = read_text(who, [Passage(Side(line)) for line in LINES], 4096)
+    who = wrap(model, tokenizer)
+    assert who.source is not None and who.source.pad_id == 0
+    text = who.read([Passage(Text(line)) for line in LINES], batch_tokens=4096)
     batch, _ = text.batch(0)
-    who.subject.run(batch)
+    who.run(batch)

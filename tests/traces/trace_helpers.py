@@ -1,4 +1,4 @@
-"""Token batches without text, and a spectator that keeps what it is shown."""
+"""Token batches without text, and a hook that keeps what it is shown."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from attnworks.text.tokens import TextBatch, TokenRow, Tokens, collate_tokens
+from attnworks.text.tokens import Batch, TokenRow, Tokens, collate
 from attnworks.traces.layer import LayerTrace, StreamTrace
 from attnworks.traces.maps import maps_of
-from attnworks.traces.subject import Spectator
+from attnworks.traces.subject import LayerHook
 
 
 def random_tokens(lengths: Sequence[int], words: int = 50, seed: int = 0) -> Tokens:
@@ -24,16 +24,16 @@ def random_tokens(lengths: Sequence[int], words: int = 50, seed: int = 0) -> Tok
         )
         for length in lengths
     ]
-    return collate_tokens(rows, 1)
+    return collate(rows, 1)
 
 
-def random_batch(source: Sequence[int], target: Sequence[int] | None = None, words: int = 50) -> TextBatch:
-    return TextBatch(
+def random_batch(source: Sequence[int], target: Sequence[int] | None = None, words: int = 50) -> Batch:
+    return Batch(
         random_tokens(source, words), None if target is None else random_tokens(target, words, seed=len(source))
     )
 
 
-class Keep(Spectator):
+class Keep(LayerHook):
     def __init__(self) -> None:
         self.traces: list[LayerTrace] = []
         self.streams: list[StreamTrace] = []

@@ -6,11 +6,14 @@ import importlib.util
 import math
 
 import pytest
+from torch import nn
 
 from attnworks.models import build
-from attnworks.text.batches import collate
-from attnworks.training.evaluate import evaluating, mean_loss, translation_scores
-from attnworks.training.objectives.seq2seq import Seq2Seq
+from attnworks.text.tokens import Batch, collate_pairs
+from attnworks.text.vocabulary import EOS
+from attnworks.training.evaluate import inference_mode, mean_loss, translation_scores
+from attnworks.training.objectives.contract import Loss
+from attnworks.training.objectives.language import NextTargetToken
 from tests.model_helpers import filled, transformer_config
 from tests.training.training_helpers import examples
 
@@ -20,10 +23,10 @@ EXAMPLES = examples(*((n * 5 % 7 + 1, n % 6) for n in range(23)))
 @pytest.mark.parametrize("tokens", [1, 20, 10_000])
 def test_the_mean_is_over_tokens_however_batched(tokens: int) -> None:
     model = filled(build(transformer_config(dropout=0.5))).double().train()
-    with evaluating(model):
-        parts = [Seq2Seq()(model, collate([example])) for example in EXAMPLES]
+    with inference_mode(model):
+        parts = [NextTargetToken(EOS).total(model, collate_pairs([example])) for example in EXAMPLES]
         expected = sum(float(part.total) for part in parts) / sum(part.terms for part in parts)
-    assert mean_loss(model, Seq2Seq(), EXAMPLES, batch_tokens=tokens) == pytest.approx(expected, rel=1e-12)
+    assert mean_loss(model, NextTargetToken(EOS), EXAMPLES, batch_tokens=tokens) == pytest.approx(expected, rel=1e-12)
     assert model.training, "the mode comes back"
 
 
@@ -31,22 +34,24 @@ def test_batches_stay_within_their_tokens() -> None:
     model = filled(build(transformer_config()))
     sizes: list[int] = []
 
-    def objective(model, batch):
-        sizes.append(max(batch.source.numel(), batch.write.numel()))
-        return Seq2Seq()(model, batch)
+    class Noting(NextTargetToken):
+        def total(self, model: nn.Module, batch: Batch) -> Loss:
+            assert batch.target is not None
+            sizes.append(max(batch.source.ids.numel(), batch.target.ids.numel()))
+            return super().total(model, batch)
 
     uneven = examples((20, 1), (1, 1), (1, 1), (1, 1), (1, 2), (1, 2))
-    mean_loss(model, objective, uneven, batch_tokens=30)
+    mean_loss(model, Noting(EOS), uneven, batch_tokens=30)
     assert max(sizes) <= 30
 
 
 def test_nothing_held_out() -> None:
-    assert math.isnan(mean_loss(build(transformer_config()), Seq2Seq(), [], batch_tokens=10))
+    assert math.isnan(mean_loss(build(transformer_config()), NextTargetToken(EOS), [], batch_tokens=10))
 
 
 def test_mode_comes_back_after_an_error() -> None:
     model = build(transformer_config()).train()
-    with pytest.raises(KeyError), evaluating(model):
+    with pytest.raises(KeyError), inference_mode(model):
         assert not model.training
         raise KeyError
     assert model.training

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from attnworks.core.errors import FolderError
-from attnworks.training.events import Event, Metrics, Saved, StepDone, Validated, read_lines
+from attnworks.training.events import Event, Metrics, Saved, StepDone, Validated, read_metrics
 
 
 def step(number: int) -> StepDone:
@@ -55,10 +55,10 @@ def test_what_a_crash_left_behind_goes(torn: bytes, tmp_path: Path) -> None:
     Metrics(tmp_path, after=0)(step(1))
     whole = (tmp_path / "metrics.jsonl").read_bytes()
     (tmp_path / "metrics.jsonl").write_bytes(whole + torn)
-    lines, damaged = read_lines(tmp_path / "metrics.jsonl")
+    lines, damaged = read_metrics(tmp_path / "metrics.jsonl")
     assert len(lines) == 1 and damaged == [line for line in [torn[:-1]] if torn.endswith(b"\n")]
     Metrics(tmp_path, after=5)(step(2))
-    lines, damaged = read_lines(tmp_path / "metrics.jsonl")
+    lines, damaged = read_metrics(tmp_path / "metrics.jsonl")
     assert [line["step"] for line in lines] == [1, 2] and not damaged
 
 
@@ -72,7 +72,7 @@ def test_a_damaged_line_is_set_aside_and_all_others_stay(tmp_path: Path) -> None
     path.write_bytes(b"\n".join(texts) + b"\n")
     remark = Metrics(tmp_path, after=9).remark
     assert remark is not None and "1 damaged line" in remark and "metrics.jsonl.damaged-1" in remark
-    assert [line["step"] for line in read_lines(path)[0]] == [1, 2, 3, 4, 6, 7, 8, 9]
+    assert [line["step"] for line in read_metrics(path)[0]] == [1, 2, 3, 4, 6, 7, 8, 9]
     assert (tmp_path / "metrics.jsonl.damaged-1").read_bytes() == texts[4] + b"\n"
     assert Metrics(tmp_path, after=9).remark is None
 
@@ -97,7 +97,7 @@ def test_interrupted_repairs_lose_no_line(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    assert read_lines(tmp_path / "metrics.jsonl") == ([], [])
+    assert read_metrics(tmp_path / "metrics.jsonl") == ([], [])
 
 
 def test_a_disk_that_is_full_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

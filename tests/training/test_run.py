@@ -12,16 +12,24 @@ from typing import Any
 import pytest
 
 from attnworks.core.errors import FolderError, UnknownNameError, UsageError
-from attnworks.core.sealed import BEST, LAST, best_of, point, pointed_at, read_sealed, seal
-from attnworks.models import Recurrent, Transformer, load
+from attnworks.core.folders import (
+    BEST_POINTER,
+    LAST_POINTER,
+    best_checkpoint,
+    read_pointer,
+    read_sealed,
+    seal,
+    write_pointer,
+)
+from attnworks.models import Recurrent, Transformer, load_model
 from attnworks.models.build import PRESETS
-from attnworks.text.vocabulary import Vocabulary
+from attnworks.text.vocabulary import EOS, Vocabulary
 from attnworks.training import run, run_folder
 from attnworks.training.evaluate import mean_loss
 from attnworks.training.events import Event, Remark, Saved, StepDone, Validated
-from attnworks.training.objectives.seq2seq import Seq2Seq
+from attnworks.training.objectives.language import NextTargetToken
 from attnworks.training.run import Run
-from attnworks.training.run_folder import forget_others
+from attnworks.training.run_folder import delete_checkpoints
 from tests.training.training_helpers import (
     SMALL,
     StopAfter,
@@ -50,7 +58,7 @@ def in_stretches(corpus: str, folder: Path, stretches: list[int], **changes: Any
     for steps in stretches:
         part = Run.resume(folder)
         part.train(should_stop=StopAfter(steps))
-        assert pointed_at(folder, LAST) is not None
+        assert read_pointer(folder, LAST_POINTER) is not None
     rest = Run.resume(folder)
     rest.train()
     return rest
@@ -106,8 +114,8 @@ def test_what_is_on_disk_is_the_run(whole: Run) -> None:
     again = Run.resume(whole.folder)
     assert state_of(again) == state_of(whole)
     assert again.progress == whole.progress
-    last = pointed_at(whole.folder, LAST)
-    assert last is not None and tensor_sha256(weights_of(load(last))) == state_of(whole)[1]
+    last = read_pointer(whole.folder, LAST_POINTER)
+    assert last is not None and tensor_sha256(weights_of(load_model(last))) == state_of(whole)[1]
 
 
 def test_more_steps_than_were_planned(corpus: str, tmp_path: Path, whole: Run) -> None:
@@ -164,7 +172,7 @@ def test_a_stretch_that_was_lost_is_made_again(corpus: str, tmp_path: Path, whol
 
 def test_epochs_are_counted_in_batches(corpus: str, tmp_path: Path) -> None:
     one = Run.create(recipe(corpus, steps=None, epochs=1.5), tmp_path / "run")
-    per_epoch = one.loop.order.per_epoch
+    per_epoch = one.fit.order.per_epoch
     assert one.last_step == math.ceil(1.5 * per_epoch / 2)
     assert Run.create(recipe(corpus, steps=2, epochs=1.5), tmp_path / "other").last_step == 2
     assert Run.create(recipe(corpus, steps=None, epochs=1e-9), tmp_path / "third").last_step == 1
@@ -173,7 +181,7 @@ def test_epochs_are_counted_in_batches(corpus: str, tmp_path: Path) -> None:
 def test_minutes(corpus: str, tmp_path: Path) -> None:
     timed = Run.create(recipe(corpus, steps=None, minutes=1e-6), tmp_path / "run")
     assert timed.train().step == 1
-    assert pointed_at(tmp_path / "run", BEST) is not None
+    assert read_pointer(tmp_path / "run", BEST_POINTER) is not None
     assert Run.resume(tmp_path / "run").train().step == 1
 
 
@@ -196,7 +204,7 @@ def test_watchers_are_told_everything_in_order(corpus: str, tmp_path: Path) -> N
     expected = [(StepDone, step) for step in range(1, 6)] + [(Validated, 5), (Saved, 5)]
     assert kinds == [*expected, (StepDone, 6), (Validated, 6), (Saved, 6)]
     saved = seen[-1]
-    assert isinstance(saved, Saved) and saved.folder == pointed_at(tmp_path / "run", LAST)
+    assert isinstance(saved, Saved) and saved.folder == read_pointer(tmp_path / "run", LAST_POINTER)
 
 
 def test_held_out_loss_is_not_smoothed(corpus: str, tmp_path: Path) -> None:
@@ -205,7 +213,7 @@ def test_held_out_loss_is_not_smoothed(corpus: str, tmp_path: Path) -> None:
     done = Run.create(recipe(corpus, steps=2, smoothing=0.3), tmp_path / "run")
     done.train([seen.append])
     (validated,) = [event for event in seen if isinstance(event, Validated)]
-    expected = mean_loss(done.model, Seq2Seq(), done.valid, batch_tokens=10_000)
+    expected = mean_loss(done.model, NextTargetToken(EOS), done.valid_rows, batch_tokens=10_000)
     assert validated.loss == pytest.approx(expected, rel=1e-5)
     assert validated.perplexity == pytest.approx(math.exp(expected), rel=1e-5)
 
@@ -225,10 +233,10 @@ def test_best_and_last(corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     best.train([watch])
     assert steps_saved(tmp_path / "run") == [4, 12]
-    folder = best_of(tmp_path / "run")
+    folder = best_checkpoint(tmp_path / "run")
     assert folder is not None and folder.name == "step-00000004"
-    assert tensor_sha256(weights_of(load(folder))) == kept[4]
-    assert tensor_sha256(weights_of(load(tmp_path / "run"))) == kept[4], "loading a run gives its best"
+    assert tensor_sha256(weights_of(load_model(folder))) == kept[4]
+    assert tensor_sha256(weights_of(load_model(tmp_path / "run"))) == kept[4], "loading a run gives its best"
     assert [line[-1] for line in metrics_of(tmp_path / "run", "step", "kind", "best") if line[1] == "validation"] == [
         True,
         True,
@@ -241,8 +249,8 @@ def test_best_and_last(corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_never_validated_gives_the_last(corpus: str, tmp_path: Path) -> None:
     Run.create(recipe(corpus), tmp_path / "run").train(should_stop=StopAfter(2))
-    assert pointed_at(tmp_path / "run", BEST) is None
-    folder = best_of(tmp_path / "run")
+    assert read_pointer(tmp_path / "run", BEST_POINTER) is None
+    folder = best_checkpoint(tmp_path / "run")
     assert folder is not None and folder.name == "step-00000002"
 
 
@@ -266,10 +274,14 @@ def test_forgetting_spares_last_and_best_and_clears_leftovers(corpus: str, tmp_p
     for name in (".step-00000003.abc.partial", ".step-00000003.abc.old", "step-00000003", *kept):
         (checkpoints / name).mkdir(exist_ok=True)
         (checkpoints / name / "junk").write_text("x")
-    wanted = {pointed_at(folder, LAST), pointed_at(folder, BEST), *(checkpoints / name for name in kept)}
-    forget_others(folder, None)
+    wanted = {
+        read_pointer(folder, LAST_POINTER),
+        read_pointer(folder, BEST_POINTER),
+        *(checkpoints / name for name in kept),
+    }
+    delete_checkpoints(folder, None)
     assert set(checkpoints.iterdir()) == wanted
-    forget_others(folder, 7)
+    delete_checkpoints(folder, 7)
     assert set(checkpoints.iterdir()) == wanted
     assert state_of(Run.resume(folder)) == state_of(done)
 
@@ -283,13 +295,13 @@ def remarks_of(run: Run) -> list[str]:
 def test_without_last_json_the_newest_whole_checkpoint_is_taken(corpus: str, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     done = straight(corpus, folder, validate_every=4, keep_every=4)
-    (folder / LAST).unlink()
+    (folder / LAST_POINTER).unlink()
     files = {path: path.read_bytes() for path in (folder / "checkpoints").rglob("*") if path.is_file()}
     run = Run.resume(folder)
     assert run.progress.step == done.progress.step and state_of(run) == state_of(done)
     newest = f"step-{done.progress.step:08d}"
     assert remarks_of(run) == [f"last.json is missing; resuming from {newest}, the newest whole checkpoint"]
-    assert pointed_at(folder, LAST) == folder / "checkpoints" / newest
+    assert read_pointer(folder, LAST_POINTER) == folder / "checkpoints" / newest
     assert {path: path.read_bytes() for path in files} == files
     assert remarks_of(Run.resume(folder)) == []
 
@@ -297,18 +309,18 @@ def test_without_last_json_the_newest_whole_checkpoint_is_taken(corpus: str, tmp
 def test_a_newer_checkpoint_that_is_damaged_is_named_and_never_overwritten(corpus: str, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     done = straight(corpus, folder, validate_every=4, keep_every=4)
-    checkpoints, last = folder / "checkpoints", pointed_at(folder, LAST)
+    checkpoints, last = folder / "checkpoints", read_pointer(folder, LAST_POINTER)
     assert last is not None
     before = checkpoints / "step-00000004"
     (last / "model.safetensors").write_bytes(b"damaged")
-    (folder / LAST).unlink()
+    (folder / LAST_POINTER).unlink()
     run = Run.resume(folder)
     aside = checkpoints / f"{last.name}.damaged-1"
     assert aside.is_dir() and not last.exists()
     assert run.progress.step == max(int(one.name[5:]) for one in checkpoints.iterdir() if one != aside)
     aside.rename(last)
-    (folder / LAST).unlink()
-    point(folder, LAST, before)
+    (folder / LAST_POINTER).unlink()
+    write_pointer(folder, LAST_POINTER, before)
     for other in checkpoints.iterdir():
         if other not in (before, last):
             shutil.rmtree(other)
@@ -325,28 +337,28 @@ def test_a_newer_checkpoint_that_is_damaged_is_named_and_never_overwritten(corpu
 def test_without_best_json_the_best_model_is_opened_all_the_same(corpus: str, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     done = straight(corpus, folder, validate_every=4, keep_every=4)
-    last, best = pointed_at(folder, LAST), folder / "checkpoints" / "step-00000004"
+    last, best = read_pointer(folder, LAST_POINTER), folder / "checkpoints" / "step-00000004"
     assert last is not None and best.is_dir() and best != last
     saved = read_sealed(last / "training.json")
     saved["progress"]["best_step"] = 4
     (last / "training.json").write_bytes(seal(saved))
-    (folder / BEST).unlink()
-    assert best_of(folder) == best
+    (folder / BEST_POINTER).unlink()
+    assert best_checkpoint(folder) == best
     shutil.rmtree(best)
     with pytest.raises(FolderError):
-        load(folder)
+        load_model(folder)
     assert done.progress.step > 4
 
 
 def test_a_damaged_last_json_is_as_good_as_none(corpus: str, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     done = straight(corpus, folder)
-    (folder / LAST).write_text("null")
+    (folder / LAST_POINTER).write_text("null")
     run = Run.resume(folder)
     assert state_of(run) == state_of(done) and run.remarks[0].startswith("last.json is damaged; resuming from step-")
-    assert pointed_at(folder, LAST) is not None
+    assert read_pointer(folder, LAST_POINTER) is not None
     shutil.rmtree(folder / "checkpoints")
-    (folder / LAST).write_text("null")
+    (folder / LAST_POINTER).write_text("null")
     with pytest.raises(FolderError, match="damaged, and there is no checkpoint"):
         Run.resume(folder)
 
@@ -354,15 +366,15 @@ def test_a_damaged_last_json_is_as_good_as_none(corpus: str, tmp_path: Path) -> 
 def test_steps_of_more_digits_are_newer(tmp_path: Path) -> None:
     for name in ("step-00000003", "step-99999999", "step-100000000"):
         (tmp_path / "checkpoints" / name).mkdir(parents=True)
-    point(tmp_path, LAST, tmp_path / "checkpoints" / "step-99999999")
-    forget_others(tmp_path, None)
+    write_pointer(tmp_path, LAST_POINTER, tmp_path / "checkpoints" / "step-99999999")
+    delete_checkpoints(tmp_path, None)
     assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"step-99999999", "step-100000000"}
 
 
 def test_only_damaged_checkpoints_are_refused(corpus: str, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     straight(corpus, folder)
-    (folder / LAST).unlink()
+    (folder / LAST_POINTER).unlink()
     for path in (folder / "checkpoints").glob("*/training.json"):
         path.unlink()
     with pytest.raises(FolderError, match="a whole checkpoint in checkpoints, got last"):
@@ -391,8 +403,8 @@ def test_killed_between_its_two_pointers_the_best_is_not_lost(
             point(folder, pointer, target)
 
         with monkeypatch.context() as patch:
-            point = run_folder.point
-            patch.setattr(run_folder, "point", killing)
+            point = run_folder.write_pointer
+            patch.setattr(run_folder, "write_pointer", killing)
             going.train()
         return going
 
@@ -400,7 +412,7 @@ def test_killed_between_its_two_pointers_the_best_is_not_lost(
         train(tmp_path / "run", kill=True)
     done = train(tmp_path / "run", kill=False)
     assert done.progress.best_step == 4
-    best = pointed_at(tmp_path / "run", BEST)
+    best = read_pointer(tmp_path / "run", BEST_POINTER)
     assert best is not None and best.name == "step-00000004"
     assert steps_saved(tmp_path / "run") == [4, 12]
 
@@ -493,7 +505,7 @@ def test_a_corpus_of_one_pair(tmp_path: Path, pairs: int) -> None:
     corpus = write_pairs(tmp_path / "few.tsv", pairs)
     few = straight(corpus, tmp_path / "run", steps=6)
     assert few.progress.step == 6
-    assert pointed_at(tmp_path / "run", LAST) is not None
+    assert read_pointer(tmp_path / "run", LAST_POINTER) is not None
     assert (few.progress.best_loss is None) == (pairs < 3)
     for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines():
         json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
@@ -503,8 +515,8 @@ def test_a_corpus_of_one_pair(tmp_path: Path, pairs: int) -> None:
 
 def test_fewer_pairs(corpus: str, tmp_path: Path) -> None:
     some = Run.create(recipe(corpus, pairs=7), tmp_path / "run")
-    assert len(some.examples) == 7
-    assert len(Run.resume(tmp_path / "run").examples) == 7
+    assert len(some.train_rows) == 7
+    assert len(Run.resume(tmp_path / "run").train_rows) == 7
 
 
 def test_tied_embeddings_share_one_vocabulary(corpus: str, tmp_path: Path) -> None:
@@ -540,8 +552,8 @@ def test_translations_of_the_model_as_it_is(corpus: str, tmp_path: Path) -> None
     changes = {"steps": 120, "dropout": 0.0, "warmup": 10, "validate_every": 120, "batch_tokens": 300, "accumulate": 1}
     learnt = straight(corpus, tmp_path / "run", **changes)
     pairs = [learnt.corpus.train[index] for index in (3, 11, 7)]
-    sources = [pairs[0].source, (), pairs[1].source, pairs[2].source]
-    expected = [list(pairs[0].target), [], list(pairs[1].target), list(pairs[2].target)]
+    sources = [pairs[0].words[0], (), pairs[1].words[0], pairs[2].words[0]]
+    expected = [list(pairs[0].words[1]), [], list(pairs[1].words[1]), list(pairs[2].words[1])]
     assert learnt.translate(sources) == expected
     scores = learnt.score("test")
     assert scores is None or 0 <= scores.bleu <= 100

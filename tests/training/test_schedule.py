@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from attnworks.training.loop import ScheduleKind, schedule
+from attnworks.training.fit import ScheduleKind, cosine_to_zero, schedule
 
 KINDS: tuple[ScheduleKind, ...] = ("warmup", "cosine", "constant")
 
@@ -36,6 +36,14 @@ def test_cosine_falls_to_a_tenth() -> None:
     assert rate(500) == pytest.approx(0.2)
     rates = [rate(step) for step in range(9, 110)]
     assert rates == sorted(rates, reverse=True)
+
+
+def test_cosine_to_zero() -> None:
+    rate = cosine_to_zero(2.0, 2, steps=12)
+    assert [rate(step) for step in range(3)] == [1.0, 2.0, 2.0]
+    assert rate(7) == pytest.approx(1.0)  # halfway
+    assert rate(11) == pytest.approx(1 + math.cos(0.9 * math.pi))
+    assert cosine_to_zero(2.0, 1, steps=1)(0) == 2.0
 
 
 def test_constant_stays() -> None:

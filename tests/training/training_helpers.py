@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from attnworks.models import AttentionConfig, RecurrentConfig, TransformerConfig
-from attnworks.text.batches import Example
+from attnworks.text.tokens import RowPair, TokenRow
 from attnworks.training.recipe import Recipe
 from attnworks.training.run import Run
-from attnworks.training.run_folder import optimiser_tensors
+from attnworks.training.run_folder import optimizer_tensors
 
 SMALL = {
     "small": TransformerConfig(
@@ -82,11 +82,11 @@ def tensor_sha256(tensors: dict[str, Tensor]) -> str:
 
 
 def state_of(run: Run) -> tuple[int, str, str]:
-    """Step, weights and optimiser tensors of a run."""
+    """Step, weights and optimizer tensors of a run."""
     weights = {name: parameter.detach() for name, parameter in run.model.named_parameters()}
-    optimiser = optimiser_tensors(run.model, run.optimiser)
-    assert optimiser or run.progress.step == 0
-    return run.progress.step, tensor_sha256(weights), tensor_sha256(optimiser)
+    optimizer = optimizer_tensors(run.model, run.optimizer)
+    assert optimizer or run.progress.step == 0
+    return run.progress.step, tensor_sha256(weights), tensor_sha256(optimizer)
 
 
 def metrics_of(folder: Path, *fields: str) -> list[tuple[Any, ...]]:
@@ -107,14 +107,14 @@ class StopAfter:
         return self.left < 0
 
 
-def examples(*lengths: tuple[int, int], vocabulary: int = 17, seed: int = 3) -> list[Example]:
-    """Random examples with so many source (<eos> not counted) and target tokens."""
+def examples(*lengths: tuple[int, int], vocabulary: int = 17, seed: int = 3) -> list[RowPair]:
+    """Random pairs with this number of source (<eos> not counted) and target (<bos> not counted) tokens."""
     generator = torch.Generator().manual_seed(seed)
 
     def ids(length: int) -> tuple[int, ...]:
         return tuple(torch.randint(4, vocabulary, (length,), generator=generator).tolist())
 
-    return [Example((*ids(source), 3), ids(target)) for source, target in lengths]
+    return [(TokenRow((*ids(source), 3)), TokenRow((2, *ids(target)))) for source, target in lengths]
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:

@@ -68,7 +68,7 @@ export interface Reading {
   /** Lower and upper ends of the 95 % interval of the mean. */
   interval: [Value, Value] | null;
   ticks: Record<string, number[]>;
-  words: string;
+  description: string;
   source: string;
 }
 

@@ -24,15 +24,22 @@ from attnworks.attention import (
     truncated,
     window,
 )
-from attnworks.attention.contract import MECHANISMS, Attended, Context, Cost, Geometry, Mechanism
+from attnworks.attention.contract import (
+    MECHANISMS,
+    Attended,
+    AttentionCost,
+    Context,
+    Geometry,
+    Mechanism,
+    MechanismSpec,
+)
 from attnworks.attention.mask import Mask
-from attnworks.attention.spec import MechanismSpec
 
 __all__ = [
     "MECHANISMS",
     "Attended",
+    "AttentionCost",
     "Context",
-    "Cost",
     "Geometry",
     "Mask",
     "Mechanism",

@@ -1,16 +1,16 @@
-"""Bahdanau's additive score: a small network looks at query and key together."""
+"""Bahdanau's additive score: a small network scores query and key together."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
-from attnworks.attention.contract import MECHANISMS, Attended, Context, Cost, Geometry, Mechanism, dense_edges
+from attnworks.attention.contract import MECHANISMS, Attended, AttentionCost, Context, Geometry, Mechanism, dense_edges
 from attnworks.attention.dense import explicit
 from attnworks.attention.mask import Mask
 from attnworks.attention.reference import softmax_by_loops
 from attnworks.attention.softmax import bahdanau_additive
-from attnworks.core.errors import UsageError
+from attnworks.core.checks import integer
 
 
 @MECHANISMS.register("bahdanau-additive")
@@ -26,13 +26,8 @@ class Bahdanau(Mechanism):
 
     def __init__(self, *, heads: int = 1, d_k: int, d_a: int | None = None) -> None:
         super().__init__()
-        if d_a is not None and (type(d_a) is not int or d_a < 1):
-            raise UsageError(
-                asked=f"{self.name} with d_a={d_a}",
-                expected="a whole number above 0",
-                got=repr(d_a),
-                remedy="write for instance bahdanau-additive:d_a=64",
-            )
+        if d_a is not None:
+            integer(f"{self.name} with d_a", d_a, 1, remedy="write for instance bahdanau-additive:d_a=64")
         d_a = d_k if d_a is None else d_a
         self.W_q = nn.Parameter(torch.empty(heads, d_k, d_a))
         self.W_k = nn.Parameter(torch.empty(heads, d_k, d_a))
@@ -44,7 +39,7 @@ class Bahdanau(Mechanism):
         return 1.0
 
     @classmethod
-    def fitted(cls, geometry: Geometry, **options: object) -> Bahdanau:
+    def for_geometry(cls, geometry: Geometry, **options: object) -> Bahdanau:
         return cls(heads=geometry.heads, d_k=geometry.d_k, **options)  # pyright: ignore[reportArgumentType]
 
     def attend(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, context: Context, weights: bool) -> Attended:
@@ -61,10 +56,10 @@ class Bahdanau(Mechanism):
 
         return softmax_by_loops(score, Q, K, V, mask)
 
-    def cost(self, queries: int, keys: int, geometry: Geometry, *, causal: bool = False) -> Cost:
+    def cost(self, queries: int, keys: int, geometry: Geometry, *, causal: bool = False) -> AttentionCost:
         h, d_k, d_v = geometry
         d_a = self.v_a.shape[-1]
         edges = h * dense_edges(queries, keys, causal)
         scored = h * queries * keys
         flops = 2 * h * (queries + keys) * d_k * d_a + 3 * scored * d_a + 2 * edges * d_v
-        return Cost(edges, flops, bytes=4 * (scored * (d_a + 2) + h * queries * d_v))
+        return AttentionCost(edges, flops, bytes=4 * (scored * (d_a + 2) + h * queries * d_v))

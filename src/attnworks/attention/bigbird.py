@@ -12,11 +12,11 @@ from torch import Tensor
 from attnworks.attention.contract import MECHANISMS, Context
 from attnworks.attention.dense import fused
 from attnworks.attention.engines.blocks import attend_blocks
-from attnworks.attention.engines.edges import Edges, attend_edges
+from attnworks.attention.engines.edges import EdgeList, attend_edges
 from attnworks.attention.mask import Mask
-from attnworks.attention.patterns import Blocks, Global, Random
+from attnworks.attention.patterns import BlockPattern, GlobalPattern, RandomPattern
 from attnworks.attention.sparse import Sparse, hidden_keys
-from attnworks.core.checks import whole
+from attnworks.core.checks import integer
 
 
 @MECHANISMS.register("bigbird")
@@ -35,20 +35,20 @@ class BigBird(Sparse):
 
     name = "bigbird"
     smallest_block: ClassVar[int] = 16
-    """Below it, blocks are too small for matrix products, and the graph is walked edge by edge."""
+    """Below this size, blocks are too small for matrix products, and attention runs edge by edge."""
 
     def __init__(
         self, *, window: int = 64, n_global: int = 2, n_random: int = 3, block: int = 64, seed: int = 0
     ) -> None:
         super().__init__()
         remedy = "write for instance bigbird:window=64,n_global=2,n_random=3,block=64"
-        self.block = whole(self.name, "block", block, 1, remedy)
-        self.window = whole(self.name, "window", window, 0, remedy)
-        self.n_global = whole(self.name, "n_global", n_global, 0, remedy)
-        whole(self.name, "n_random", n_random, 0, remedy)
-        whole(self.name, "seed", seed, 0, remedy)
-        self.random = Random(n_random, block, seed, apart=window // block, first=n_global)
-        self.pattern = Blocks(window, block) | Global(n_global * block) | self.random
+        self.block = integer(f"{self.name} with block", block, 1, remedy=remedy)
+        self.window = integer(f"{self.name} with window", window, 0, remedy=remedy)
+        self.n_global = integer(f"{self.name} with n_global", n_global, 0, remedy=remedy)
+        integer(f"{self.name} with n_random", n_random, 0, remedy=remedy)
+        integer(f"{self.name} with seed", seed, 0, remedy=remedy)
+        self.random = RandomPattern(n_random, block, seed, apart=window // block, first=n_global)
+        self.pattern = BlockPattern(window, block) | GlobalPattern(n_global * block) | self.random
 
     def fast(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, scale: float, context: Context) -> Tensor:
         del context
@@ -57,9 +57,9 @@ class BigBird(Sparse):
         if rows == 0:
             return self._by_blocks(Q, K, V, mask, scale)
         last = j - i + rows if mask.causal else j
-        padding = None if mask.padding is None else mask.padding[:, :last]
+        real = None if mask.real is None else mask.real[:, :last]
         first, rest = Q.split([rows, i - rows], 2)
-        around = fused(first, K[:, :, :last], V[:, :, :last], Mask(padding, mask.causal), scale)
+        around = fused(first, K[:, :, :last], V[:, :, :last], Mask(real, mask.causal), scale)
         return around if rows == i else torch.cat([around, self._by_blocks(rest, K, V, mask, scale)], 2)
 
     def _by_blocks(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, scale: float) -> Tensor:
@@ -86,7 +86,7 @@ class BigBird(Sparse):
 
 
 @lru_cache(maxsize=64)
-def blocks_seen(random: Random, heads: int, n: int, causal: bool) -> np.ndarray:
+def blocks_seen(random: RandomPattern, heads: int, n: int, causal: bool) -> np.ndarray:
     """The blocks of keys [h m c] that each block of queries sees: global, window, random, its own last; then -1."""
     own = np.arange(-(-n // random.block))
     reach = [step for step in range(-random.apart, 1 if causal else random.apart + 1) if step]
@@ -100,7 +100,7 @@ def blocks_seen(random: Random, heads: int, n: int, causal: bool) -> np.ndarray:
 
 
 @lru_cache(maxsize=8)
-def _edges(random: Random, heads: int, i: int, j: int, causal: bool) -> tuple[Edges, ...]:
+def _edges(random: RandomPattern, heads: int, i: int, j: int, causal: bool) -> tuple[EdgeList[np.ndarray], ...]:
     """The same graph token by token, for the last i of j queries."""
     query = np.arange(j - i, j)
     graphs = []
@@ -108,5 +108,5 @@ def _edges(random: Random, heads: int, i: int, j: int, causal: bool) -> tuple[Ed
         keys = (seen[..., None] * random.block + np.arange(random.block)).reshape(i, -1)
         keep = (seen >= 0).repeat(random.block, -1) & (keys < j)
         keep &= (keys <= query[:, None]) | (not causal)
-        graphs.append(Edges.of(keep.sum(-1), keys[keep], j))
+        graphs.append(EdgeList.of(keep.sum(-1), keys[keep], j))
     return tuple(graphs)

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attnworks.attention.contract import MECHANISMS, Attended, Context, Cost, Geometry, Mechanism, dense_edges
+from attnworks.attention.contract import MECHANISMS, Attended, AttentionCost, Context, Geometry, Mechanism, dense_edges
 from attnworks.attention.mask import Mask, as_four_axes
 from attnworks.attention.reference import softmax_by_loops
 from attnworks.attention.softmax import masked_softmax, scaled_dot
@@ -35,14 +35,14 @@ class Dense(Mechanism):
     def dot_scale(self, d_k: int, context: Context) -> float | None:
         return self.scale(d_k, context)
 
-    def cost(self, queries: int, keys: int, geometry: Geometry, *, causal: bool = False) -> Cost:
+    def cost(self, queries: int, keys: int, geometry: Geometry, *, causal: bool = False) -> AttentionCost:
         h, d_k, d_v = geometry
         edges = h * dense_edges(queries, keys, causal)
-        return Cost(edges=edges, flops=2 * edges * (d_k + d_v), bytes=4 * h * queries * (d_v + 1))
+        return AttentionCost(edges=edges, flops=2 * edges * (d_k + d_v), bytes=4 * h * queries * (d_v + 1))
 
 
-FEW_QUERIES = 128
-"""Most queries at the end of a longer sequence for which a table by all keys is cheap, and linear in length."""
+EXPLICIT_BELOW_QUERIES = 128
+"""Up to this many queries at the end of a longer sequence, causal attention takes a table of queries by keys."""
 
 
 def explicit(S: Tensor, V: Tensor, mask: Mask) -> Attended:
@@ -58,21 +58,21 @@ def fused(Q: Tensor, K: Tensor, V: Tensor, mask: Mask, scale: float) -> Tensor:
     """The same outputs through torch's fused kernel, which stores no i x j table.
 
     The kernel takes a causal flag or a table, never both, and one width for Q, K and V. So padding under causality
-    becomes one more coordinate of the keys, and a narrower tensor is widened with zeros; both leave Y as it is.
+    becomes one more coordinate of the keys, and a narrower tensor is widened with zeros; both leave Y unchanged.
     """
     i, (j, d_v) = Q.shape[-2], V.shape[-2:]
     causal = mask.causal and i > 1
-    if mask.dense is not None or (causal and i < j and i <= FEW_QUERIES):
+    if mask.dense is not None or (causal and i < j and i <= EXPLICIT_BELOW_QUERIES):
         Y = F.scaled_dot_product_attention(Q, K, V, attn_mask=_table(mask, Q, j), scale=scale)
         return Y.masked_fill(~_allowed(mask, Q, j).any(-1, keepdim=True), 0.0)
     if causal:
-        Q, scale = scale * Q, 1.0  # the kernel would multiply its hidden scores, -inf, too: NaN at 0, +inf below
-        if mask.padding is not None:
-            Q, K = _padding_as_coordinate(Q, K, mask.padding)
+        Q, scale = scale * Q, 1.0  # the kernel would also multiply hidden scores, -inf: NaN for scale 0, +inf below 0
+        if mask.real is not None:
+            Q, K = _padding_as_coordinate(Q, K, mask.real)
     width = max(Q.shape[-1], d_v)
     Q, K, V = (F.pad(T, (0, width - T.shape[-1])) if T.shape[-1] < width else T for T in (Q, K, V))
     if not causal:
-        table = None if mask.padding is None else mask.padding[:, None, None, :]
+        table = None if mask.real is None else mask.real[:, None, None, :]
         return F.scaled_dot_product_attention(Q, K, V, attn_mask=table, scale=scale)[..., :d_v]
     if i < j:
         Q = F.pad(Q, (0, 0, j - i, 0))
@@ -81,10 +81,10 @@ def fused(Q: Tensor, K: Tensor, V: Tensor, mask: Mask, scale: float) -> Tensor:
     return Y if seeing is None else Y.masked_fill(~seeing[:, None, :, None], 0.0)
 
 
-def _padding_as_coordinate(Q: Tensor, K: Tensor, padding: Tensor) -> tuple[Tensor, Tensor]:
+def _padding_as_coordinate(Q: Tensor, K: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
     """Queries get the coordinate 1, padded keys a very negative one and zeros, so that q.k hides them exactly."""
-    K = K.masked_fill(~padding[:, None, :, None], 0.0)
-    penalty = torch.zeros_like(padding, dtype=K.dtype).masked_fill(~padding, torch.finfo(K.dtype).min / 4)
+    K = K.masked_fill(~real[:, None, :, None], 0.0)
+    penalty = torch.zeros_like(real, dtype=K.dtype).masked_fill(~real, torch.finfo(K.dtype).min / 4)
     return F.pad(Q, (0, 1), value=1.0), torch.cat([K, penalty[:, None, :, None].expand(*K.shape[:3], 1)], -1)
 
 

@@ -16,16 +16,16 @@ from attnworks.core.errors import UsageError
 class FeatureMap(nn.Module):
     """phi for queries and for keys [b h n k] -> [b h n f].
 
-    A query's features may be multiplied by any positive number, which cancels in the ratio; a key's may not, for no
-    number is right for all keys at once without looking at later ones.
+    A query's features may be multiplied by any positive number, which cancels in the ratio. A key's may not: one number
+    for all keys would depend on later keys.
     Holds when: phi(a)^T phi(b) >= 0 for all a and b, so that weights are no less than zero. Positive definite is not
     enough (S4.97).
     """
 
     kernel = "identity"
-    """What the chunked kernel calls this map, if it applies it itself."""
+    """The name of this map in the chunked kernel, if the kernel applies it."""
     eps = 0.0
-    """How near to zero denominators may come; 0 for features that are never negative."""
+    """The least absolute value of denominators; 0 for features that are never negative."""
 
     def default_scale(self, d_k: int) -> float:
         del d_k
@@ -37,7 +37,7 @@ class FeatureMap(nn.Module):
     def scaled(
         self, Q: Float[Tensor, "b h i k"], K: Float[Tensor, "b h j k"], scale: float
     ) -> tuple[Float[Tensor, "b h i k"], Float[Tensor, "b h j k"]]:
-        """What is mapped where the scores of Q and K are to be multiplied by `scale`."""
+        """The inputs of the map if the scores of Q and K are to be multiplied by `scale`."""
         return Q if scale == 1 else scale * Q, K
 
     def queries(self, X: Float[Tensor, "b h i k"]) -> Float[Tensor, "b h i f"]:
@@ -94,7 +94,7 @@ class Taylor(FeatureMap):
 
     Source: Conti 2024, section 2.1.2 (S4.101), with the sums of S4.102 and S4.103.
     Departs: called a Taylor expansion of exp(q.k), it is one of exp(cos(q, k)), of which it is short by up to 0.72.
-    Only the sign of a scale is felt. Denominators can vanish, where all keys point away from the query.
+    Of a scale only the sign matters. Denominators can vanish, where all keys point away from the query.
     """
 
     eps = 1e-6
@@ -152,7 +152,7 @@ class RandomFeatures(FeatureMap):
         return 2 * positions * geometry.d_k * len(self.W)
 
 
-class Given(FeatureMap):
+class OwnFeatures(FeatureMap):
     """A user's own map [b h n k] -> [b h n f]. A module is trained and saved with the mechanism."""
 
     eps = 1e-6
@@ -170,10 +170,10 @@ class Given(FeatureMap):
         if not isinstance(features, Tensor) or features.shape[:-1] != X.shape[:-1]:
             shape = list(features.shape) if isinstance(features, Tensor) else type(features).__name__
             raise UsageError(
-                asked="linear attention with a map of your own",
-                expected=f"features [{', '.join(map(str, X.shape[:-1]))}, any] for an input {list(X.shape)}",
-                got=f"{shape}",
-                remedy="map the last axis alone",
+                "linear attention with a map of your own",
+                f"features [{', '.join(map(str, X.shape[:-1]))}, any] for an input {list(X.shape)}",
+                f"{shape}",
+                "map the last axis alone",
             )
         return features.to(X.dtype)
 

@@ -1,4 +1,4 @@
-"""The family of fixed attention maps: how its members are written, and what each of them looks like."""
+"""The family of fixed attention maps: how its members are written, and their tables."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from torch import Tensor
 
 from attnworks.core.errors import UsageError
 
-Member = int | str
+MapMember = int | str
 """An offset o (key i + o), "first", "last", "mean", or "block4"."""
-Members = int | str | Sequence[Member]
+MapMembers = int | str | Sequence[MapMember]
 """As users write them: "-2..2/first/mean" or (-1, 0, "block4")."""
 
-MOST = 1024
-"""Members beyond which a family is taken for a slip of the pen."""
-EXAMPLE = "-2..2/first/last/mean/block4"
+MAX_FIXED_MAPS = 1024
+"""The largest number of members; more are taken for a typing mistake."""
+_EXAMPLE = "-2..2/first/last/mean/block4"
 
 
-def read_members(given: object, asked: str) -> tuple[Member, ...]:
+def read_members(given: object, asked: str) -> tuple[MapMember, ...]:
     """Members that are separated by "/": -1 is the key before, -2..2 five offsets, block4 the first key of four.
 
     >>> read_members("-1..1/first/block4", "a family")
@@ -32,19 +32,19 @@ def read_members(given: object, asked: str) -> tuple[Member, ...]:
     parts = given.split("/") if isinstance(given, str) else given if isinstance(given, Sequence) else [given]
     read = [_read(part, asked) for part in parts]
     count = sum(map(len, read))
-    members = tuple(chain.from_iterable(read)) if count <= MOST else ()
+    members = tuple(chain.from_iterable(read)) if count <= MAX_FIXED_MAPS else ()
     repeated = [member for member, times in Counter(members).items() if times > 1]
     if not members or repeated:
         raise UsageError(
-            asked=asked,
-            expected=f"1 to {MOST:,} members, each once",
-            got=f"{repeated[0]} more than once" if repeated else f"{count:,}",
-            remedy=f"write for instance {EXAMPLE}",
+            asked,
+            f"1 to {MAX_FIXED_MAPS:,} members, each once",
+            f"{repeated[0]} more than once" if repeated else f"{count:,}",
+            f"write for instance {_EXAMPLE}",
         )
     return members
 
 
-def _read(part: object, asked: str) -> Sequence[Member]:
+def _read(part: object, asked: str) -> Sequence[MapMember]:
     word = str(part).strip() if isinstance(part, str) or type(part) is int else ""
     if word in ("first", "last", "mean") or re.fullmatch(r"block([2-9]|[1-9]\d+)", word, re.ASCII):
         return [word]
@@ -52,21 +52,18 @@ def _read(part: object, asked: str) -> Sequence[Member]:
     first, last = (int(end or offsets[1]) for end in offsets.groups()) if offsets else (1, 0)
     if last < first:
         raise UsageError(
-            asked=asked,
-            expected="offsets such as -1 or -2..2, first, last, mean or block4 (of two positions or more)",
-            got=repr(part),
-            remedy=f"separate members by /, as in {EXAMPLE}",
+            asked, "-1, -2..2, first, last, mean or block4", repr(part), f"separate members by /, as in {_EXAMPLE}"
         )
     return range(first, last + 1)
 
 
 def block_size(member: str) -> int:
-    """4 of block4."""
+    """4 for block4."""
     return int(member.removeprefix("block"))
 
 
 def member_tables(
-    members: Members, n: int, *, causal: bool = False, dtype: torch.dtype = torch.float64
+    members: MapMembers, n: int, *, causal: bool = False, dtype: torch.dtype = torch.float64
 ) -> Float[Tensor, "m n n"]:
     """F_m(i, j) of all members over one whole sequence of n positions: rows of sum one, or zero without a key.
 
@@ -79,12 +76,12 @@ def member_tables(
     return torch.stack([positions(m, seen) & seen if fixed(m) else among(m, seen, dtype) for m in read]).to(dtype)
 
 
-def fixed(member: Member) -> bool:
-    """Whether its key follows from the query's position, and not from what else the query sees."""
+def fixed(member: MapMember) -> bool:
+    """Whether its key depends on the query's position alone, and not on the keys that the query sees."""
     return isinstance(member, int) or member.startswith("block")
 
 
-def positions(member: Member, like: Shaped[Tensor, "*a i j"]) -> Bool[Tensor, "i j"]:
+def positions(member: MapMember, like: Shaped[Tensor, "*a i j"]) -> Bool[Tensor, "i j"]:
     """True at the key of a fixed member, seen or not; queries are the last i positions."""
     i, j = like.shape[-2:]
     key = torch.arange(j, device=like.device)
@@ -94,7 +91,7 @@ def positions(member: Member, like: Shaped[Tensor, "*a i j"]) -> Bool[Tensor, "i
     return key == query - query % block_size(member)
 
 
-def among(member: Member, seen: Bool[Tensor, "*a i j"], dtype: torch.dtype) -> Float[Tensor, "*a i j"]:
+def among(member: MapMember, seen: Bool[Tensor, "*a i j"], dtype: torch.dtype) -> Float[Tensor, "*a i j"]:
     """F_m(i, j) of a member that is not fixed: the first or last of the keys that a query sees, or all evenly."""
     if member == "mean":
         return seen / seen.sum(-1, keepdim=True, dtype=dtype).clamp_min(1)

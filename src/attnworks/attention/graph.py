@@ -9,19 +9,19 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from attnworks.attention.contract import MECHANISMS, Attended, Context, Cost, Geometry, Mechanism
+from attnworks.attention.contract import MECHANISMS, Attended, AttentionCost, Context, Geometry, Mechanism
 from attnworks.attention.dense import Dense, fused
-from attnworks.attention.engines.edges import Edges, attend_edges
+from attnworks.attention.engines.edges import EdgeList, attend_edges
 from attnworks.attention.mask import Mask
-from attnworks.attention.patterns import Full, Pattern
+from attnworks.attention.patterns import FullPattern, Pattern
 from attnworks.attention.reference import softmax_by_loops
 from attnworks.attention.sparse import attend_table, hidden_keys
 from attnworks.core.errors import UsageError
 
-Checked = Pattern | Tensor | Sequence[Sequence[int]] | Callable[[int, int], bool]
-Given = Checked | np.ndarray
-PAIRS = 2**15
-"""Pairs that are read together when edges are collected."""
+_Checked = Pattern | Tensor | Sequence[Sequence[int]] | Callable[[int, int], bool]
+_Given = _Checked | np.ndarray
+PAIRS_AT_ONCE = 2**15
+"""Pairs that are read at once when edges are collected."""
 
 
 @MECHANISMS.register("graph")
@@ -30,7 +30,7 @@ class Graph(Mechanism):
 
     `graph` is one of: a boolean matrix (row i, column j: query i sees key j), a list of neighbours for each query, a
     predicate (i, j) -> bool for sequences of any length, or a Pattern. Without one it is full, and this is dense
-    attention. A predicate is asked about every pair once; `patterns.Where` asks one that takes index tensors at once.
+    attention. A predicate is called once for every pair; one of index tensors goes into `WherePattern`.
     Second derivatives need `weights=True`.
 
     Source: Conti 2024, eq. 11 (S4.74).
@@ -40,15 +40,15 @@ class Graph(Mechanism):
     name = "graph"
     softmax = True
 
-    def __init__(self, *, graph: Given | None = None) -> None:
+    def __init__(self, *, graph: _Given | None = None) -> None:
         super().__init__()
-        self.graph: Checked = Full() if graph is None else _checked(graph)
-        self._known: dict[tuple[int, int, int, bool], tuple[Edges, ...]] = {}
+        self.graph: _Checked = FullPattern() if graph is None else _checked(graph)
+        self._known: dict[tuple[int, int, int, bool], tuple[EdgeList[np.ndarray], ...]] = {}
 
     def attend(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, context: Context, weights: bool) -> Attended:
         (b, h, i, k), j = Q.shape, K.shape[2]
         scale = self.scale(k, context)
-        if isinstance(self.graph, Full) and not weights:
+        if isinstance(self.graph, FullPattern) and not weights:
             return Attended(fused(Q, K, V, mask, scale))
         if weights or mask.dense is not None:
             table = self.table(h, i, j, mask.causal).to(Q.device)[None]
@@ -78,26 +78,26 @@ class Graph(Mechanism):
 
         return softmax_by_loops(lambda _, q, k: scale * (q * k).sum(), Q, K, V, mask, linked)
 
-    def cost(self, queries: int, keys: int, geometry: Geometry, *, causal: bool = False) -> Cost:
+    def cost(self, queries: int, keys: int, geometry: Geometry, *, causal: bool = False) -> AttentionCost:
         h, d_k, d_v = geometry
-        if isinstance(self.graph, Full):
+        if isinstance(self.graph, FullPattern):
             return Dense().cost(queries, keys, geometry, causal=causal)
         edges = sum(int(rows.sum()) * h // len(rows) for rows in self._pieces(h, queries, keys, causal))
-        return Cost(edges, flops=2 * edges * (d_k + d_v), bytes=4 * (edges + h * queries * d_v))
+        return AttentionCost(edges, flops=2 * edges * (d_k + d_v), bytes=4 * (edges + h * queries * d_v))
 
-    def collected(self, heads: int, i: int, j: int, causal: bool) -> tuple[Edges, ...]:
-        """One graph for all heads, or one for each, collected some rows at a time and remembered."""
+    def collected(self, heads: int, i: int, j: int, causal: bool) -> tuple[EdgeList[np.ndarray], ...]:
+        """One edge list for all heads, or one for each, cached for the last sizes."""
         size = heads, i, j, causal
         if size not in self._known:
             self._known = {**dict(list(self._known.items())[-7:]), size: self._collect(*size)}
         return self._known[size]
 
-    def _collect(self, heads: int, i: int, j: int, causal: bool) -> tuple[Edges, ...]:
+    def _collect(self, heads: int, i: int, j: int, causal: bool) -> tuple[EdgeList[np.ndarray], ...]:
         found = [
             [(rows.sum(-1), rows.nonzero()[1]) for rows in piece.numpy()] for piece in self._pieces(heads, i, j, causal)
         ]
         return tuple(
-            Edges.of(np.concatenate([degrees for degrees, _ in head]), np.concatenate([keys for _, keys in head]), j)
+            EdgeList.of(np.concatenate([degrees for degrees, _ in head]), np.concatenate([keys for _, keys in head]), j)
             for head in zip(*found, strict=True)
         )
 
@@ -106,7 +106,7 @@ class Graph(Mechanism):
         self._check_size(i, j, causal)
         offset, key = j - i if causal else 0, torch.arange(j)
         links = self.graph.links(heads, max(i, j), causal) if isinstance(self.graph, Pattern) else None
-        rows = max(16, PAIRS // j)
+        rows = max(16, PAIRS_AT_ONCE // j)
         for start in range(0, i, rows):
             query = torch.arange(start, min(i, start + rows))[:, None] + offset
             if links is not None:
@@ -134,14 +134,11 @@ class Graph(Mechanism):
             return
         if not fits:
             raise UsageError(
-                asked=f"{self.name} attention of {i} queries over {j} keys",
-                expected=f"a graph of {rows} queries and {j} keys",
-                got=size,
-                remedy="give a predicate (i, j) -> bool to fit any length",
+                f"{self.name} attention", f"a graph of {rows} queries and {j} keys", size, "give a predicate (i, j)"
             )
 
 
-def _checked(graph: Given) -> Checked:
+def _checked(graph: _Given) -> _Checked:
     """Boolean, or lists of whole numbers from 0, or something to call."""
     graph = torch.as_tensor(graph) if isinstance(graph, np.ndarray) else graph
     if isinstance(graph, Tensor):
@@ -155,9 +152,9 @@ def _checked(graph: Given) -> Checked:
         good, got = isinstance(graph, Pattern) or callable(graph), f"{graph!r:.40}"
     if not good:
         raise UsageError(
-            asked="graph attention",
-            expected="a boolean matrix, a list of neighbours for each query, a predicate (i, j) -> bool or a Pattern",
-            got=got,
-            remedy="for instance graph=lambda i, j: abs(i - j) <= 2",
+            "graph attention",
+            "a boolean matrix, a list of neighbours for each query, a predicate (i, j) -> bool or a Pattern",
+            got,
+            "for instance graph=lambda i, j: abs(i - j) <= 2",
         )
     return graph

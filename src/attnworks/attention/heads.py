@@ -12,17 +12,18 @@ from torch import Tensor, nn
 
 from attnworks.attention import Attended, Context, Geometry, Mask, Mechanism, MechanismSpec
 from attnworks.core.errors import UsageError
+from attnworks.core.places import Slot
 from attnworks.core.tensors import tensors_of
 
-Group = tuple[MechanismSpec, tuple[int, ...]]
+HeadGroup = tuple[MechanismSpec, tuple[int, ...]]
 
 
-class Widths(nn.Module):
-    """How the columns of a projection are cut into heads. Narrower heads are padded with zeros, which no score sees.
+class HeadWidths(nn.Module):
+    """How the columns of a projection are divided among heads. Narrower heads are padded with zeros.
 
     widths    one for all heads, or one for each of them
-    widest    of all heads of the layer, including those that have no columns here
-    shape     of a parameter with one number for every column: (h, k) where all widths are the same, else (w,)
+    widest    the largest width of all heads of the layer, including heads that have no columns here
+    shape     of a parameter with one number per column: (h, k) where all widths are equal, else (w,) with w their sum
     """
 
     places: Int[Tensor, " w"] | None
@@ -35,27 +36,27 @@ class Widths(nn.Module):
         self.register_buffer("places", None if self.unequal is None else self._places(self.unequal), persistent=False)
 
     def _places(self, widths: Sequence[int]) -> Int[Tensor, " w"]:
-        """Where each column is in a row of heads that are all of the largest width."""
+        """The place of each of the w columns among the h * widest columns of heads that are all padded to `widest`."""
         return torch.cat([head * self.widest + torch.arange(width) for head, width in enumerate(widths)])
 
     def cut(self, joined: Float[Tensor, "*a w"]) -> Float[Tensor, "*a h k"]:
-        """Columns of all heads -> one row of columns for each head."""
+        """Columns of all heads -> the columns of each head, padded to `widest`."""
         if self.places is not None:
             wide = joined.new_zeros(*joined.shape[:-1], self.heads * self.widest)
             joined = wide.index_copy(-1, self.places, joined)
         return joined.unflatten(-1, (self.heads, self.widest))
 
     def join(self, heads: Float[Tensor, "*a h k"]) -> Float[Tensor, "*a w"]:
-        """The way back."""
+        """The inverse of `cut`."""
         joined = heads.flatten(-2)
         return joined if self.places is None else joined.index_select(-1, self.places)
 
     def split(self, W: Tensor, axis: int = -1) -> list[Tensor]:
-        """A parameter, cut along the axis of its columns: [e k] of each head, or [v e] for axis 0, or biases [k]."""
+        """A parameter, split along the axis of its columns: [e k] of each head, or [v e] for axis 0, or biases [k]."""
         return list(W if self.unequal is None else W.split(self.unequal, axis))
 
     def fill(self, W: Tensor, parts: Sequence[Tensor], axis: int = -1) -> None:
-        """The way back, in place."""
+        """The inverse of `split`, in place."""
         if parts:
             W.copy_(torch.stack(list(parts)) if self.unequal is None else torch.cat(list(parts), axis))
 
@@ -87,14 +88,14 @@ class HeadWeights:
     value_widths: tuple[int, ...] | None = None
 
     def columns(self) -> tuple[int, int]:
-        """Of all queries, and of all outputs of heads: the widths of all heads together."""
+        """The widths of all heads together: of queries (and keys), and of values."""
         h, k, v = len(self.W_Q), self.W_Q.shape[-1], self.W_V.shape[-1]
         return h * k if self.key_widths is None else sum(self.key_widths), (
             h * v if self.value_widths is None else sum(self.value_widths)
         )
 
 
-class Head(NamedTuple):
+class HeadMatrices(NamedTuple):
     """The weights of one head, multiplied from the right; k = 0 for a head that attends by position alone."""
 
     W_Q: Float[Tensor, "e k"]
@@ -105,16 +106,16 @@ class Head(NamedTuple):
     b_K: Float[Tensor, " k"] | None = None  # noqa: N815
     b_V: Float[Tensor, " v"] | None = None  # noqa: N815
 
-    def each(self, change: Callable[[Tensor], Tensor]) -> Head:
+    def each(self, change: Callable[[Tensor], Tensor]) -> HeadMatrices:
         """The head with all its tensors changed."""
-        return Head(*(None if tensor is None else change(tensor) for tensor in self))  # pyright: ignore[reportArgumentType]
+        return HeadMatrices(*(None if tensor is None else change(tensor) for tensor in self))  # pyright: ignore[reportArgumentType]
 
 
 class Scoring(NamedTuple):
-    """How each head of a layer gets its weights.
+    """How each head of a layer computes its weights.
 
     scales    s of a head whose weights are softmax(s Q K^T + mask); None for any other head
-    softmax   whether its weights are a softmax of scores at all (`Mechanism.softmax`)
+    softmax   whether the weights of a head are a softmax of any scores (`Mechanism.softmax`)
     """
 
     scales: tuple[float | None, ...]
@@ -122,29 +123,31 @@ class Scoring(NamedTuple):
 
     @classmethod
     def of(cls, by_head: Sequence[Mechanism], d_k: int, context: Context) -> Scoring:
-        """Of heads that use these mechanisms, with keys of this width."""
+        """The scoring of heads that use these mechanisms, with keys of width d_k."""
         scales = tuple(mechanism.dot_scale(d_k, context) for mechanism in by_head)
         return cls(scales, tuple(mechanism.softmax for mechanism in by_head))
 
     @property
     def scale(self) -> float | None:
-        """The one factor of Q K^T in all heads, if all of them score by it."""
+        """The factor of Q K^T, if it is the same in all heads."""
         return self.scales[0] if len({*self.scales}) == 1 else None
 
 
 class HeadGroups(nn.ModuleList):
     """The mechanisms of a layer, each with the heads that use it.
 
-    looking    heads whose weights depend on Q and K; the others go by positions alone and have neither
+    content_heads  heads whose weights depend on Q and K; the others go by positions alone and have neither
     """
 
     order: Tensor
 
-    def __init__(self, groups: Sequence[Group], d_k: int, d_v: int) -> None:
+    def __init__(self, groups: Sequence[HeadGroup], d_k: int, d_v: int) -> None:
         super().__init__(spec.build(Geometry(len(heads), d_k, d_v)) for spec, heads in groups)
         self.specs, self.heads = tuple(spec for spec, _ in groups), tuple(heads for _, heads in groups)
         by_content = zip(self.mechanisms, self.heads, strict=True)
-        self.looking = tuple(sorted(head for mechanism, heads in by_content if mechanism.by_content for head in heads))
+        self.content_heads = tuple(
+            sorted(head for mechanism, heads in by_content if mechanism.by_content for head in heads)
+        )
         self.count = sum(map(len, self.heads))
         self.register_buffer("order", torch.tensor(sum(self.heads, ())).argsort(), persistent=False)
 
@@ -158,7 +161,7 @@ class HeadGroups(nn.ModuleList):
         return tuple(found[head] for head in range(self.count))
 
     def scoring(self, d_k: int, context: Context) -> Scoring:
-        """How each head scores with keys of this width."""
+        """The scoring of each head, with keys of width d_k."""
         found = {head: own for own, heads in zip(self.mechanisms, self.heads, strict=True) for head in heads}
         return Scoring.of([found[head] for head in range(self.count)], d_k, context)
 
@@ -172,10 +175,10 @@ class HeadGroups(nn.ModuleList):
         *,
         weights: bool = False,
     ) -> Attended:
-        """Each mechanism on its own heads; Q and K are those of `looking`, or of all heads.
+        """Each mechanism on its own heads; Q and K are those of `content_heads`, or of all heads.
 
-        One mechanism for all heads is the common, copy-free case. What a mask adds to scores (T5's positions) is
-        nothing to heads without scores.
+        One mechanism for all heads is the common case, and copies nothing. Heads without scores ignore what a mask adds
+        to scores (such as T5's positions).
         """
         if not self.count:
             return Attended(V.new_zeros(*V.shape[:2], Q.shape[2], V.shape[3]), Q @ K.mT if weights else None)
@@ -184,21 +187,22 @@ class HeadGroups(nn.ModuleList):
             Q, K = (T if T.shape[1] == self.count else _nothing(T, self.count) for T in (Q, K))
             return mechanism(Q, K, V, mask if mechanism.by_content else mask.hiding(), context, weights=weights)
         parts: list[Attended] = []
-        row = {head: row for row, head in enumerate(self.looking if Q.shape[1] < self.count else range(self.count))}
+        given = self.content_heads if Q.shape[1] < self.count else range(self.count)
+        row = {head: row for row, head in enumerate(given)}
         for mechanism, heads in zip(self.mechanisms, self.heads, strict=True):
             rows = [row[head] for head in heads if head in row]
             own = [T[:, rows] if rows else _nothing(T, len(heads)) for T in (Q, K)]
-            second = context.second and tuple(T[:, heads] for T in context.second)
+            global_qkv = context.global_qkv and tuple(T[:, heads] for T in context.global_qkv)
             seen = mask_of_heads(mask if mechanism.by_content else mask.hiding(), heads)
-            parts.append(mechanism(*own, V[:, heads], seen, replace(context, second=second), weights=weights))
+            parts.append(mechanism(*own, V[:, heads], seen, replace(context, global_qkv=global_qkv), weights=weights))
         Y = torch.cat([part.Y for part in parts], 1)[:, self.order]
         maps = [part.P for part in parts if part.P is not None]
         return Attended(Y, torch.cat(maps, 1)[:, self.order] if len(maps) == len(parts) else None)
 
     def bound_to_width(self) -> bool:
-        """Whether a mechanism has parameters that depend on the width of heads, or sees columns of zeros.
+        """Whether parameters of a mechanism depend on the width of heads, or columns of zeros change its result.
 
-        What maps columns one by one sees them, such as linear attention with phi(0) = 1. Mechanisms of this kind have
+        They change it where columns are mapped one by one, as in linear attention with phi(0) = 1. Such mechanisms have
         no factor 1/sqrt(k), and no scores that are products of Q and K.
         """
         described = tuple(zip(self.specs, self.heads, strict=True))
@@ -213,11 +217,11 @@ class HeadGroups(nn.ModuleList):
         )
 
     def every_head(self, Q: Float[Tensor, "b q ..."]) -> Float[Tensor, "b h ..."]:
-        """Zeros for the heads that have no queries or keys."""
+        """Q or K of all heads, with zeros for the heads that have none."""
         if Q.shape[1] == self.count:
             return Q
         found = Q.new_zeros(Q.shape[0], self.count, *Q.shape[2:])
-        looking = torch.tensor(self.looking, device=Q.device, dtype=torch.long)
+        looking = torch.tensor(self.content_heads, device=Q.device, dtype=torch.long)
         return found.index_copy(1, looking, Q[:, : len(looking)])
 
     def whole(self, W: Float[Tensor, "q ..."]) -> Float[Tensor, "h ..."]:
@@ -230,7 +234,7 @@ def _all_tensors(module: nn.Module) -> list[Tensor]:
 
 
 def _nothing(like: Tensor, heads: int) -> Tensor:
-    """Queries or keys for mechanisms that do not look at them, without memory."""
+    """Zeros [b heads . k], without memory, as Q or K of mechanisms that ignore them."""
     return like.new_zeros(()).expand(like.shape[0], heads, *like.shape[2:])
 
 
@@ -239,12 +243,12 @@ def mask_of_heads(mask: Mask, heads: tuple[int, ...]) -> Mask:
     dense = mask.dense
     if dense is None or dense.dim() < 3 or dense.shape[-3] == 1:
         return mask
-    return Mask(mask.padding, mask.causal, dense[..., list(heads), :, :])
+    return Mask(mask.real, mask.causal, dense[..., list(heads), :, :])
 
 
 @torch.no_grad()
 def carry_over(old: HeadGroups, new: HeadGroups, origins: Sequence[int | None] | None = None) -> None:
-    """Parameters of mechanisms that stay: what a mechanism holds for each head goes with the head.
+    """Copy the parameters of mechanisms that are in both; a row that belongs to a head goes with the head.
 
     origins    the old number of each new head, None for one that was not there; the same numbers unless given
     """
@@ -268,18 +272,18 @@ def _carry_tensors(
             tensor.copy_(theirs[name])
 
 
-def check_held(held: Sequence[int], kept: Sequence[int], slot: str) -> None:
-    """Refuse heads that would need queries and keys which they lost."""
+def check_held(held: Sequence[int], kept: Sequence[int], slot: Slot) -> None:
+    """Refuse heads that need W_Q and W_K but have lost them."""
     if lost := sorted({*kept} - {*held}):
         raise UsageError(
-            asked=f"attention by queries and keys in head {slot}.{lost[0]}",
-            expected="a head that has them",
-            got="one that attends by position alone",
-            remedy="undo the reshape that took them: attnworks reshape undo",
+            f"attention by queries and keys in head {slot}.{lost[0]}",
+            "a head that has them",
+            "one that attends by position alone",
+            "undo the reshape that took them: attnworks reshape undo",
         )
 
 
-def grouped(specs: Sequence[str]) -> list[Group]:
+def grouped(specs: Sequence[str]) -> list[HeadGroup]:
     """Each distinct mechanism with the heads that use it, in order of their first head."""
     return [
         (MechanismSpec.parse(text), tuple(head for head, spec in enumerate(specs) if spec == text))

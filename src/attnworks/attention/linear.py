@@ -1,4 +1,4 @@
-"""Linear attention: weights that are products of features, so that all keys fit in one sum."""
+"""Linear attention: weights are products of features, so that one sum holds all keys."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnworks.attention.contract import MECHANISMS, Attended, Context, Cost, Geometry, Mechanism
+from attnworks.attention.contract import MECHANISMS, Attended, AttentionCost, Context, Geometry, Mechanism
 from attnworks.attention.engines.prefix import guarded, linear_attention
-from attnworks.attention.feature_maps import Elu, Exp, FeatureMap, Given, RandomFeatures, Relu, Taylor
+from attnworks.attention.feature_maps import Elu, Exp, FeatureMap, OwnFeatures, RandomFeatures, Relu, Taylor
 from attnworks.attention.mask import Mask
 from attnworks.attention.reference import may_see
+from attnworks.core.checks import integer, number
 from attnworks.core.errors import UsageError
 from attnworks.core.registry import unknown_name
 from attnworks.core.tensors import widened
 
-FIXED: dict[str, type[FeatureMap]] = {"elu": Elu, "relu": Relu, "exp": Exp, "taylor": Taylor}
+FIXED_FEATURE_MAPS: dict[str, type[FeatureMap]] = {"elu": Elu, "relu": Relu, "exp": Exp, "taylor": Taylor}
 
 
-class State(NamedTuple):
-    """All that linear attention remembers of the past: S = sum_j phi(k_j) v_j^T and z = sum_j phi(k_j)."""
+class LinearState(NamedTuple):
+    """The state of linear attention after some positions: S = sum_j phi(k_j) v_j^T and z = sum_j phi(k_j)."""
 
     S: Float[Tensor, "b h f v"]
     z: Float[Tensor, "b h f"]
@@ -47,7 +48,7 @@ class Linear(Mechanism):
     """
 
     name = "linear"
-    masks = frozenset({"padding", "causal"})
+    supported_masks = frozenset({"real", "causal"})
 
     def __init__(
         self,
@@ -64,7 +65,7 @@ class Linear(Mechanism):
         self.eps = self.phi.eps if eps is None else float(eps)
 
     @classmethod
-    def fitted(cls, geometry: Geometry, **options: object) -> Linear:
+    def for_geometry(cls, geometry: Geometry, **options: object) -> Linear:
         return cls(d_k=geometry.d_k, **options)  # pyright: ignore[reportArgumentType]
 
     def attend(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, context: Context, weights: bool) -> Attended:
@@ -74,21 +75,21 @@ class Linear(Mechanism):
             if weights:
                 Y, P = self._explicit(Q, K, widened(V), mask)
                 return Attended(Y.to(dtype), P.to(dtype))
-            real = None if mask.padding is None else mask.padding.expand(len(K), -1)
+            real = None if mask.real is None else mask.real.expand(len(K), -1)
             if self.phi.kernel == "identity":
                 Q, K = self.phi.queries(Q), self._keys(K, real)
             Y = linear_attention(Q, K, widened(V), real, causal=mask.causal, feature=self.phi.kernel, eps=self.eps)
             return Attended(Y.to(dtype))
 
     def _explicit(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask) -> tuple[Tensor, Tensor]:
-        A = self.phi.queries(Q) @ self._keys(K, mask.padding).mT
+        A = self.phi.queries(Q) @ self._keys(K, mask.real).mT
         allowed = mask.allowed(*A.shape[-2:], device=A.device)
         A = A if allowed is None else A.masked_fill(~allowed, 0.0)
         P = A / guarded(A.sum(-1, keepdim=True), self.eps)
         return P @ V, P
 
     def _keys(self, K: Tensor, real: Tensor | None) -> Tensor:
-        """The features of keys, where padding is mapped as zeros: whatever it holds, its features are finite."""
+        """The features of keys; padding is mapped as zeros, so that its features are finite whatever it holds."""
         return self.phi.keys(K if real is None else K.masked_fill(~real[:, None, :, None], 0.0))
 
     def default_scale(self, d_k: int) -> float:
@@ -98,30 +99,30 @@ class Linear(Mechanism):
 
     def start(
         self, b: int, geometry: Geometry, *, dtype: torch.dtype = torch.float32, device: torch.device | None = None
-    ) -> State:
+    ) -> LinearState:
         """The state before the first position of b sequences."""
         h, _, d_v = geometry
         S = torch.zeros(b, h, self.phi.width(geometry), d_v, dtype=dtype, device=device)
-        return State(S, torch.zeros_like(S[..., 0]))
+        return LinearState(S, torch.zeros_like(S[..., 0]))
 
     def step(
         self,
         q: Float[Tensor, "b h 1 k"],
         k: Float[Tensor, "b h 1 k"],
         v: Float[Tensor, "b h 1 v"],
-        state: State | None = None,
+        state: LinearState | None = None,
         context: Context | None = None,
-    ) -> tuple[Float[Tensor, "b h 1 v"], State]:
+    ) -> tuple[Float[Tensor, "b h 1 v"], LinearState]:
         """The output at the next position, and the state after it: causal attention in constant time and memory.
 
         Source: S4.100, S4.104.
         """
         if not q.dim() == k.dim() == v.dim() == 4 or not q.shape[2] == k.shape[2] == v.shape[2] == 1:
             raise UsageError(
-                asked="a step of linear attention",
-                expected="q, k and v of one position: [batch, heads, 1, width]",
-                got=", ".join(str(list(T.shape)) for T in (q, k, v)),
-                remedy="give positions one after the other, or all at once to the mechanism itself with a causal mask",
+                "a step of linear attention",
+                "q, k and v of one position: [batch, heads, 1, width]",
+                ", ".join(str(list(T.shape)) for T in (q, k, v)),
+                "give positions one after the other, or all at once to the mechanism itself with a causal mask",
             )
         phi = self.phi
         Q, K = phi.scaled(widened(q), widened(k), self.scale(q.shape[-1], context or Context()))
@@ -130,7 +131,7 @@ class Linear(Mechanism):
         total = (query * state.z.unsqueeze(-2)).sum(-1, keepdim=True)
         return (query @ state.S / guarded(total, self.eps)).to(q.dtype), state
 
-    # --- what the tests and reports want ---
+    # --- reference and cost ---
 
     def reference(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, context: Context) -> Attended:
         (b, h, i, _), (j, v) = Q.shape, V.shape[2:]
@@ -154,7 +155,7 @@ class Linear(Mechanism):
                         Y[batch, head, query] = weights @ V[batch, head, seen]
         return Attended(Y, P)
 
-    def cost(self, queries: int, keys: int, geometry: Geometry, *, causal: bool = False) -> Cost:
+    def cost(self, queries: int, keys: int, geometry: Geometry, *, causal: bool = False) -> AttentionCost:
         """2 f (keys v + queries (v + 1)) FLOPs per head, and those of the map, causal or not.
 
         An edge is a position that writes to the state or reads it: no pair of positions is ever scored.
@@ -166,55 +167,46 @@ class Linear(Mechanism):
         flops = 2 * f * (keys * v + queries * (v + 1)) + self.phi.flops(queries + keys, geometry)
         features = (queries + keys) * f if self.phi.kernel == "identity" else 0
         numbers = queries * (v + 1) + f * (v + 1) + features
-        return Cost(edges=h * (queries + keys), flops=h * flops, bytes=4 * h * numbers)
+        return AttentionCost(edges=h * (queries + keys), flops=h * flops, bytes=4 * h * numbers)
 
 
-def _extended(state: State | None, keys: Tensor, V: Tensor) -> State:
+def _extended(state: LinearState | None, keys: Tensor, V: Tensor) -> LinearState:
     """The state after one more position; None is the empty state."""
     if state is None:
-        return State(keys.mT @ V, keys.sum(-2))
+        return LinearState(keys.mT @ V, keys.sum(-2))
     # an outer product per head, for which a batched matrix product is slow
-    return State(torch.addcmul(state.S, keys.mT, V), state.z + keys.squeeze(-2))
+    return LinearState(torch.addcmul(state.S, keys.mT, V), state.z + keys.squeeze(-2))
 
 
 def _feature_map(feature: str | Callable[[Tensor], Tensor], features: int, seed: int, d_k: int | None) -> FeatureMap:
     if not isinstance(feature, str):
-        return Given(feature)
-    if feature in FIXED:
-        return FIXED[feature]()
+        return OwnFeatures(feature)
+    if feature in FIXED_FEATURE_MAPS:
+        return FIXED_FEATURE_MAPS[feature]()
     if d_k is None:
-        raise UsageError(
-            asked="linear attention with random features",
-            expected="the width of keys",
-            got="none",
-            remedy="give d_k=..., or build it by Linear.fitted(Geometry(heads, d_k, d_v), feature='random')",
-        )
+        raise UsageError("random features", "the width of keys", "none", "give d_k=..., or use Linear.for_geometry")
     return RandomFeatures(d_k, features, seed)
 
 
 def _check_options(feature: object, features: object, seed: object, eps: object) -> None:
-    known = (*FIXED, "random")
+    known = (*FIXED_FEATURE_MAPS, "random")
     if isinstance(feature, str) and feature not in known:
         raise unknown_name("feature map", feature, known)
     if not isinstance(feature, str) and not callable(feature):
         raise _refused(
             "feature", feature, f"{', '.join(known)} or a callable", "write for instance linear:feature=relu"
         )
-    if type(features) is not int or features < 1:
-        raise _refused(
-            "features", features, "a whole number above 0", "write for instance linear:feature=random,features=256"
-        )
-    if type(seed) is not int or seed < 0:
-        raise _refused("seed", seed, "a whole number from 0 up", "write for instance linear:feature=random,seed=1")
+    integer(
+        "linear attention with features", features, 1, remedy="write for instance linear:feature=random,features=256"
+    )
+    integer("linear attention with seed", seed, 0, remedy="write for instance linear:feature=random,seed=1")
     if feature != "random" and (features, seed) != (256, 0):
         raise _refused(
             "features or seed", (features, seed), "feature=random with them", "write feature=random, or leave them out"
         )
-    if eps is not None and (isinstance(eps, bool) or not isinstance(eps, int | float) or not 0 <= eps < float("inf")):
-        raise _refused("eps", eps, "a number from 0 up", "write for instance linear:eps=1e-6")
+    if eps is not None:
+        number("linear attention with eps", eps, 0, remedy="write for instance linear:eps=1e-6")
 
 
 def _refused(option: str, value: object, expected: str, remedy: str) -> UsageError:
-    return UsageError(
-        asked=f"linear attention with {option}={value!r}"[:80], expected=expected, got=repr(value)[:60], remedy=remedy
-    )
+    return UsageError(f"linear attention with {option}={value!r}"[:80], expected, repr(value)[:60], remedy)

@@ -1,4 +1,4 @@
-"""Linformer: keys and values are projected along the sequence to a few rows before queries look at them."""
+"""Linformer: keys and values are projected along the sequence to a few rows, over which queries attend."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attnworks.attention.contract import MECHANISMS, Attended, Context, Cost, Geometry, Mechanism
+from attnworks.attention.contract import MECHANISMS, Attended, AttentionCost, Context, Geometry, Mechanism
 from attnworks.attention.dense import fused
 from attnworks.attention.mask import Mask
 from attnworks.attention.reference import may_see
 from attnworks.attention.softmax import scaled_dot
-from attnworks.core.checks import whole
+from attnworks.core.checks import choice, integer
 from attnworks.core.errors import UsageError
-from attnworks.core.registry import unknown_name
 
-Share = Literal["none", "heads", "keys-values", "layers"]
+Sharing = Literal["none", "heads", "keys-values", "layers"]
 
 
 @MECHANISMS.register("linformer")
@@ -36,37 +35,36 @@ class Linformer(Mechanism):
     """
 
     name = "linformer"
-    stochastic: ClassVar[bool] = False
-    masks = frozenset({"padding"})
+    rows_sum_to_one: ClassVar[bool] = False
+    supported_masks = frozenset({"real"})
 
-    def __init__(self, *, heads: int = 1, rank: int = 128, length: int = 1024, share: Share = "heads") -> None:
+    def __init__(self, *, heads: int = 1, rank: int = 128, length: int = 1024, share: Sharing = "heads") -> None:
         super().__init__()
-        self.rank = whole(self.name, "rank", rank, 1, "write for instance linformer:rank=64")
-        self.length = whole(self.name, "length", length, 1, "write for instance linformer:length=512")
-        if share not in get_args(Share):
-            raise unknown_name(f"{self.name} with share", share, get_args(Share))
+        self.rank = integer(f"{self.name} with rank", rank, 1, remedy="write for instance linformer:rank=64")
+        self.length = integer(f"{self.name} with length", length, 1, remedy="write for instance linformer:length=512")
+        choice(f"{self.name} with share", share, get_args(Sharing))
         self.share = share
         shape = (heads if share == "none" else 1, rank, length)
         self.E = nn.Parameter(torch.randn(shape) * rank**-0.5)
         self.F = nn.Parameter(torch.randn(shape) * rank**-0.5) if share in ("none", "heads") else None
 
     @classmethod
-    def fitted(cls, geometry: Geometry, **options: object) -> Linformer:
+    def for_geometry(cls, geometry: Geometry, **options: object) -> Linformer:
         return cls(heads=geometry.heads, **options)  # pyright: ignore[reportArgumentType]
 
     @property
-    def longest(self) -> int | None:
+    def max_keys(self) -> int | None:
         return self.length
 
-    def tie(self, first: Mechanism) -> None:
+    def share_with(self, first: Mechanism) -> None:
         if self.share == "layers" and isinstance(first, Linformer):
             self.E = first.E
 
     def attend(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, context: Context, weights: bool) -> Attended:
         E, F = (T.to(K.dtype) for T in self._for_keys(K.shape[-2]))
-        if mask.padding is not None:
-            # Zero columns of E do what zero rows of K would; an E that heads share is the smaller one.
-            hidden = ~mask.padding[:, None, None, :]
+        if mask.real is not None:
+            # Zero columns of E and F have the effect of zero rows of K and V, and are fewer where heads share E and F.
+            hidden = ~mask.real[:, None, None, :]
             E, F = E.masked_fill(hidden, 0.0), F.masked_fill(hidden, 0.0)
         EK, FV, scale = _project(E, K), _project(F, V), self.scale(Q.shape[-1], context)
         if not weights:
@@ -93,21 +91,21 @@ class Linformer(Mechanism):
                         P[batch, head, query, key] = (A * F[head, :, key]).sum()
         return Attended(Y, P)
 
-    def cost(self, queries: int, keys: int, geometry: Geometry, *, causal: bool = False) -> Cost:
+    def cost(self, queries: int, keys: int, geometry: Geometry, *, causal: bool = False) -> AttentionCost:
         """Edges are pairs of a query and a projected key."""
         h, d_k, d_v = geometry
         edges = h * queries * self.rank
         flops = 2 * (edges + h * keys * self.rank) * (d_k + d_v)
-        return Cost(edges, flops, bytes=4 * h * (self.rank * (d_k + d_v) + queries * (d_v + 1)))
+        return AttentionCost(edges, flops, bytes=4 * h * (self.rank * (d_k + d_v) + queries * (d_v + 1)))
 
     def _for_keys(self, j: int) -> tuple[Float[Tensor, "#h r j"], Float[Tensor, "#h r j"]]:
         """E and F of the first j positions."""
         if j > self.length:
             raise UsageError(
-                asked=f"{self.name} attention to {j} keys",
-                expected=f"at most {self.length}, the length that E and F were built for",
-                got=str(j),
-                remedy=f"cut the sequence, or build and train with {self.name}:length={j}",
+                f"{self.name} attention to {j} keys",
+                f"at most {self.length}, the length that E and F were built for",
+                str(j),
+                f"cut the sequence, or build and train with {self.name}:length={j}",
             )
         return self.E[..., :j], (self.E if self.F is None else self.F)[..., :j]
 

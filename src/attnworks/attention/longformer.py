@@ -13,12 +13,12 @@ from attnworks.attention.contract import MECHANISMS, Attended, Context
 from attnworks.attention.dense import explicit, fused
 from attnworks.attention.engines.band import attend_dilated
 from attnworks.attention.mask import Mask
-from attnworks.attention.patterns import Global, Window
+from attnworks.attention.patterns import GlobalPattern, WindowPattern
 from attnworks.attention.reference import softmax_by_loops
 from attnworks.attention.softmax import scaled_dot
 from attnworks.attention.sparse import BatchRule, Sparse, hidden_keys
 from attnworks.attention.window import read_dilation, window_edges
-from attnworks.core.checks import whole
+from attnworks.core.checks import integer
 
 
 @MECHANISMS.register("longformer")
@@ -28,36 +28,38 @@ class Longformer(Sparse):
     window, dilation   as for `window`
     n_global           the first tokens are global, unless Context.global_tokens says which are, sentence by sentence
 
-    A global token looks around with Q_g, K_g, V_g of Context.second, if there are such; all else uses Q, K, V.
+    Global tokens attend to all tokens with Q_g, K_g, V_g of Context.global_qkv if it is given; all else uses Q, K, V.
 
     Source: Conti 2024, section 2.1.1 (S4.82-S4.87).
     """
 
     name = "longformer"
-    projects_twice: ClassVar[bool] = True
+    has_global_projections: ClassVar[bool] = True
 
     def __init__(self, *, window: int = 64, dilation: int | str | tuple[int, ...] = 1, n_global: int = 1) -> None:
         super().__init__()
         remedy = "write for instance longformer:window=64,n_global=1"
-        self.window = Window(whole(self.name, "window", window, 0, remedy), read_dilation(self.name, dilation))
-        self.n_global = whole(self.name, "n_global", n_global, 0, remedy)
-        self.pattern = self.window | Global(n_global)
+        self.window = WindowPattern(
+            integer(f"{self.name} with window", window, 0, remedy=remedy), read_dilation(self.name, dilation)
+        )
+        self.n_global = integer(f"{self.name} with n_global", n_global, 0, remedy=remedy)
+        self.pattern = self.window | GlobalPattern(n_global)
 
     def attend(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, context: Context, weights: bool) -> Attended:
-        """All queries look around with Q, K, V; global ones again, through projections of their own if there are."""
+        """All queries attend with Q, K, V; then the rows of global tokens are replaced, with Q_g, K_g, V_g if given."""
         near = super().attend(Q, K, V, mask, context, weights)
         scale, is_global = self.scale(Q.shape[-1], context), self.tokens(context, len(Q), K.shape[2], Q.device)
         if not weights and mask.dense is None:
-            return Attended(self._look_around(near.Y, is_global, mask, scale, *(context.second or (Q, K, V))))
-        if context.second is None:
+            return Attended(self._with_global_rows(near.Y, is_global, mask, scale, *(context.global_qkv or (Q, K, V))))
+        if context.global_qkv is None:
             return near
-        rows, (Q, K, V) = is_global[:, None, -Q.shape[2] :, None], context.second
+        rows, (Q, K, V) = is_global[:, None, -Q.shape[2] :, None], context.global_qkv
         far = explicit(scaled_dot(Q, K, scale), V, mask) if weights else Attended(fused(Q, K, V, mask, scale))
         P = None if near.P is None or far.P is None else torch.where(rows, far.P, near.P)
         return Attended(torch.where(rows, far.Y, near.Y), P)
 
     def fast(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, scale: float, context: Context) -> Tensor:
-        """What queries see that are not global: their windows, and the global tokens as keys that all share."""
+        """Y of queries that are not global: over their windows, and over the global tokens as keys that all share."""
         b, j = Q.shape[0], K.shape[2]
         is_global, hidden = self.tokens(context, b, j, Q.device), hidden_keys(mask, b)
         tokens = _Tokens.of(is_global)
@@ -65,23 +67,24 @@ class Longformer(Sparse):
             return attend_dilated(Q, K, V, self.window, mask.causal, scale, hidden)
         seen_from = tokens.position if mask.causal else torch.zeros_like(tokens.position)
         unseen = ~tokens.real if hidden is None else ~tokens.real | hidden.gather(1, tokens.position)
+        # K [b h g k], V [b h g v], and [b g] the first query that sees each of them: j, after the last, for none
         shared = (tokens.pick(K), tokens.pick(V), seen_from.masked_fill(unseen, j))
         elsewhere = is_global if hidden is None else is_global | hidden
         return attend_dilated(Q, K, V, self.window, mask.causal, scale, elsewhere, shared)
 
-    def _look_around(
+    def _with_global_rows(
         self, Y: Tensor, is_global: Tensor, mask: Mask, scale: float, Q: Tensor, K: Tensor, V: Tensor
     ) -> Tensor:
-        """Y with the rows of global tokens, which see all."""
+        """Y [b h i v] with the rows of global tokens, which see all keys."""
         i, j = Q.shape[2], K.shape[2]
         tokens = _Tokens.of(is_global)
         if tokens is None:
             return Y
-        row = tokens.position - (j - i)
-        looking = _Tokens(row.clamp(min=0), tokens.real & (row >= 0))
-        seen = torch.arange(j, device=Q.device) <= tokens.position[..., None] if mask.causal else None
-        around = fused(looking.pick(Q), K, V, Mask(mask.padding, dense=None if seen is None else seen[:, None]), scale)
-        return looking.put(Y, around, is_global[:, j - i :])
+        row = tokens.position - (j - i)  # [b g] rows of Q; negative where the token is not among the queries
+        asking = _Tokens(row.clamp(min=0), tokens.real & (row >= 0))
+        seen = torch.arange(j, device=Q.device) <= tokens.position[..., None] if mask.causal else None  # [b g j]
+        around = fused(asking.pick(Q), K, V, Mask(mask.real, dense=None if seen is None else seen[:, None]), scale)
+        return asking.put(Y, around, is_global[:, j - i :])
 
     def tokens(self, context: Context, b: int, n: int, device: torch.device) -> Bool[Tensor, "b n"]:
         """True at global tokens."""
@@ -106,18 +109,18 @@ class Longformer(Sparse):
 
     def reference(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, context: Context) -> Attended:
         first = super().reference(Q, K, V, mask, context)
-        if context.second is None:
+        if context.global_qkv is None:
             return first
         scale = self.scale(Q.shape[-1], context)
-        again = softmax_by_loops(lambda _, q, k: scale * (q * k).sum(), *context.second, mask)
+        again = softmax_by_loops(lambda _, q, k: scale * (q * k).sum(), *context.global_qkv, mask)
         rows = self.tokens(context, len(Q), K.shape[2], Q.device)[:, None, -Q.shape[2] :, None]
         assert first.P is not None and again.P is not None
         return Attended(torch.where(rows, again.Y, first.Y), torch.where(rows, again.P, first.P))
 
     def edges(self, queries: int, keys: int, heads: int, causal: bool) -> int:
-        """Those of the windows; and, of the g (2n - g) with a global token, those beyond a window of w steps of d.
+        """Edges of the windows, and of the g (2n - g) edges of global tokens those outside of the windows.
 
-        A query t sees 1 + floor(min(t, w d) / d) keys of its window up to itself, and as many after it, mirrored.
+        With a window of w steps of d, query t sees 1 + floor(min(t, w d) / d) keys up to itself, and after it mirrored.
         """
         w, g, offset = self.window.window, min(self.n_global, keys), keys - queries
         token = torch.arange(offset, max(offset, g))
@@ -134,7 +137,7 @@ class Longformer(Sparse):
 
 
 class _Tokens(NamedTuple):
-    """Some positions of each sentence, as many places for all; `real` where a place is taken."""
+    """Some positions of each sentence, padded to g places; `real` is True where a place is taken."""
 
     position: Int[Tensor, "b g"]
     real: Bool[Tensor, "b g"]

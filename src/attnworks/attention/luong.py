@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from attnworks.attention.contract import MECHANISMS, Attended, Context, Cost, Geometry, dense_edges
+from attnworks.attention.contract import MECHANISMS, Attended, AttentionCost, Context, Geometry, dense_edges
 from attnworks.attention.dense import Dense
 from attnworks.attention.mask import Mask
 from attnworks.attention.reference import softmax_by_loops
@@ -39,7 +39,7 @@ class LuongMultiplicative(LuongDot):
         nn.init.uniform_(self.W_a, -(d_k**-0.5), d_k**-0.5)
 
     @classmethod
-    def fitted(cls, geometry: Geometry, **options: object) -> LuongMultiplicative:
+    def for_geometry(cls, geometry: Geometry, **options: object) -> LuongMultiplicative:
         return cls(heads=geometry.heads, d_k=geometry.d_k, **options)
 
     def attend(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, context: Context, weights: bool) -> Attended:
@@ -52,8 +52,8 @@ class LuongMultiplicative(LuongDot):
     def dot_scale(self, d_k: int, context: Context) -> float | None:
         return None  # the scores are of Q W_a and K
 
-    def cost(self, queries: int, keys: int, geometry: Geometry, *, causal: bool = False) -> Cost:
+    def cost(self, queries: int, keys: int, geometry: Geometry, *, causal: bool = False) -> AttentionCost:
         h, d_k, d_v = geometry
         edges = h * dense_edges(queries, keys, causal)
         flops = 2 * edges * (d_k + d_v) + 2 * h * queries * d_k * d_k
-        return Cost(edges, flops, bytes=4 * h * queries * (d_k + d_v + 1))
+        return AttentionCost(edges, flops, bytes=4 * h * queries * (d_k + d_v + 1))

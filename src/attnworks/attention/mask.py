@@ -1,4 +1,4 @@
-"""Which keys a query may see. No n x n tensor is built here unless the user gave one or asks for one."""
+"""Which keys a query may see. No n x n tensor is built unless the user gives one or asks for one."""
 
 from __future__ import annotations
 
@@ -13,62 +13,57 @@ from attnworks.core.errors import UsageError
 
 @dataclass(frozen=True, eq=False)
 class Mask:
-    """Padding, causality and, if need be, a dense pattern; they all have to agree that a query may see a key.
+    """Padding, causality and, if need be, a dense pattern; a query sees a key if all of them allow it.
 
-    padding   True where the key is a real token, False where it is padding (as Hugging Face's `attention_mask`)
+    real      True where the key is a real token, False where it is padding (as Hugging Face's `attention_mask`)
     causal    queries are the last positions of the keys' sequence, and none sees a later key
     dense     boolean (True: may see) or additive (added to the scores; -inf hides the key), broadcast over b and h
 
-    >>> Mask.from_lengths([2, 3]).padding.tolist()
+    >>> Mask.from_lengths([2, 3]).real.tolist()
     [[True, True, False], [True, True, True]]
     """
 
-    padding: Bool[Tensor, "b j"] | None = None
+    real: Bool[Tensor, "b j"] | None = None
     causal: bool = False
     dense: Bool[Tensor, "*#bh i j"] | Float[Tensor, "*#bh i j"] | None = None
 
     @classmethod
     def from_lengths(cls, lengths: list[int] | Int[Tensor, " b"], *, causal: bool = False) -> Mask:
-        """The mask of right-padded sequences with these many real tokens."""
+        """The mask of right-padded sequences of these lengths."""
         lengths = torch.as_tensor(lengths)
         if not len(lengths):
-            raise UsageError(
-                asked="a mask from lengths", expected="one or more", got="none", remedy="give a length each"
-            )
+            raise UsageError("a mask from lengths", "one or more", "none", "give a length each")
         positions = torch.arange(int(lengths.max()), device=lengths.device)
-        return cls(padding=positions < lengths.unsqueeze(-1), causal=causal)
+        return cls(real=positions < lengths.unsqueeze(-1), causal=causal)
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Mask:
         """On another device; an additive dense part in another type, which decides what it hides."""
         dense = self.dense
         if dense is not None:
             dense = dense.to(device=device, dtype=dtype if dense.is_floating_point() else None)
-        return Mask(None if self.padding is None else self.padding.to(device=device), self.causal, dense)
+        return Mask(None if self.real is None else self.real.to(device=device), self.causal, dense)
 
     def check(self, b: int, h: int, i: int, j: int) -> None:
-        """Refuse a mask that does not fit queries [b h i .] and keys [b h j .]."""
-        padding = self.padding
-        if padding is not None and (tuple(padding.shape) not in {(b, j), (1, j)} or padding.dtype != torch.bool):
+        """Refuse a mask that does not fit queries [b h i k] and keys [b h j k]."""
+        real = self.real
+        if real is not None and (tuple(real.shape) not in {(b, j), (1, j)} or real.dtype != torch.bool):
             raise UsageError(
-                asked="attention with a padding mask",
-                expected=f"one boolean per key, shape [{b}, {j}]",
-                got=f"shape {list(padding.shape)} of {str(padding.dtype).removeprefix('torch.')}",
-                remedy="pass padding as [batch, keys] with True for real tokens",
+                "attention with a mask of real keys",
+                f"one boolean per key, shape [{b}, {j}]",
+                f"shape {list(real.shape)} of {str(real.dtype).removeprefix('torch.')}",
+                "pass real as [batch, keys] with True for real tokens",
             )
         if self.causal and i > j:
             raise UsageError(
-                asked="causal attention",
-                expected=f"at least as many keys as queries ({i})",
-                got=f"{j} keys",
-                remedy="drop causal=True for cross-attention",
+                "causal attention", f"{i} keys or more for {i} queries", f"{j} keys", "leave causal=True out"
             )
         if self.dense is not None:
             if self.dense.dtype != torch.bool and not self.dense.is_floating_point():
                 raise UsageError(
-                    asked="attention with a dense mask",
-                    expected="booleans (True: may see) or floats (added to the scores)",
-                    got=str(self.dense.dtype).removeprefix("torch."),
-                    remedy="call .bool() on it",
+                    "attention with a dense mask",
+                    "booleans, or floats to add",
+                    str(self.dense.dtype).removeprefix("torch."),
+                    "call .bool() on it",
                 )
             try:
                 fits = torch.broadcast_shapes(self.dense.shape, (b, h, i, j)) == (b, h, i, j)
@@ -76,10 +71,10 @@ class Mask:
                 fits = False
             if not fits or self.dense.shape[-2:] != (i, j):
                 raise UsageError(
-                    asked="attention with a dense mask",
-                    expected=f"a shape that broadcasts to [{b}, {h}, {i}, {j}] and ends in [{i}, {j}]",
-                    got=f"shape {list(self.dense.shape)}",
-                    remedy="pass dense as [queries, keys], [batch, 1, queries, keys] or [batch, heads, queries, keys]",
+                    "attention with a dense mask",
+                    f"a shape that broadcasts to [{b}, {h}, {i}, {j}] and ends in [{i}, {j}]",
+                    f"shape {list(self.dense.shape)}",
+                    "pass dense as [queries, keys], [batch, 1, queries, keys] or [batch, heads, queries, keys]",
                 )
 
     def additive(self) -> Float[Tensor, "*#bh i j"] | None:
@@ -89,19 +84,19 @@ class Mask:
         return self.dense.masked_fill(self.dense == -torch.inf, 0.0)
 
     def hiding(self) -> Mask:
-        """The same mask without what it adds to scores: just which keys may be seen."""
+        """The same mask without what it adds to scores: which keys may be seen."""
         if self.additive() is None or self.dense is None:
             return self
-        return Mask(self.padding, self.causal, self.dense != -torch.inf)
+        return Mask(self.real, self.causal, self.dense != -torch.inf)
 
     def allowed(self, i: int, j: int, device: torch.device | None = None) -> Bool[Tensor, "#b #h #i j"] | None:
         """All conditions as one boolean tensor that broadcasts to [b h i j], or None if every key may be seen.
 
-        This builds what it returns: [b 1 1 j] for padding alone, an i x j table as soon as causality takes part.
+        This builds what it returns: [b 1 1 j] for padding alone, an i x j table if causal.
         """
         parts: list[Tensor] = []
-        if self.padding is not None:
-            parts.append(self.padding[:, None, None, :])
+        if self.real is not None:
+            parts.append(self.real[:, None, None, :])
         if self.causal and i > 1:
             parts.append(torch.ones(i, j, dtype=torch.bool, device=device).tril(j - i)[None, None])
         if self.dense is not None:
@@ -114,12 +109,12 @@ class Mask:
         return together
 
     def rows_with_keys(self, i: int, j: int) -> Bool[Tensor, "b i"] | None:
-        """Which queries see any key at all, under padding and causality, in O(b j); None when all surely do."""
-        if self.padding is None:
+        """True at queries that see any key, under padding and causality, in O(b j); None if there is no padding."""
+        if self.real is None:
             return None
         if not self.causal:
-            return self.padding.any(-1, keepdim=True).expand(-1, i)
-        return self.padding.cumsum(-1)[:, j - i :] > 0
+            return self.real.any(-1, keepdim=True).expand(-1, i)
+        return self.real.cumsum(-1)[:, j - i :] > 0
 
 
 def as_four_axes(table: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Which query sees which key by position alone: windows, global tokens, random blocks, and their unions.
 
->>> print(picture((Window(1) | Global(1)).table(1, 6)[0]))
+>>> print(picture((WindowPattern(1) | GlobalPattern(1)).table(1, 6)[0]))
 ■ ■ ■ ■ ■ ■
 ■ ■ ■ · · ·
 ■ ■ ■ ■ · ·
@@ -22,10 +22,10 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from attnworks.core.checks import whole
+from attnworks.core.checks import integer
 from attnworks.core.errors import UsageError
 
-Rule = Callable[[Tensor, Tensor, Tensor], Tensor]
+_Rule = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,10 @@ class Pattern:
 
     @abstractmethod
     def sees(self, head: int, query: int, key: int, n: int, causal: bool = False) -> bool:
-        """One pair of positions among n, as one would write it down."""
+        """Whether query sees key, for one pair of positions among n."""
 
     @abstractmethod
-    def links(self, heads: int, n: int, causal: bool = False, device: torch.device | None = None) -> Rule:
+    def links(self, heads: int, n: int, causal: bool = False, device: torch.device | None = None) -> _Rule:
         """The same for many pairs at once: (head, query, key), index tensors that broadcast together -> booleans."""
 
     def table(
@@ -57,22 +57,22 @@ class Pattern:
         return (linked & (positions <= query) if causal else linked).expand(heads, len(query), n)
 
     def __or__(self, other: Pattern) -> Pattern:
-        return Union((self, other))
+        return UnionPattern((self, other))
 
 
 @dataclass(frozen=True)
-class Full(Pattern):
-    """Everyone sees everyone."""
+class FullPattern(Pattern):
+    """Every query sees every key."""
 
     def sees(self, head: int, query: int, key: int, n: int, causal: bool = False) -> bool:
         return True
 
-    def links(self, heads: int, n: int, causal: bool = False, device: torch.device | None = None) -> Rule:
+    def links(self, heads: int, n: int, causal: bool = False, device: torch.device | None = None) -> _Rule:
         return lambda head, query, key: (query >= 0) & (key >= 0)
 
 
 @dataclass(frozen=True)
-class Window(Pattern):
+class WindowPattern(Pattern):
     """Keys at most `window` steps away on each side, a step being `dilation` tokens; heads take dilations in turn.
 
     Source: Conti 2024, section 2.1.1 (S4.82-S4.84).
@@ -83,16 +83,16 @@ class Window(Pattern):
     dilation: tuple[int, ...] = (1,)
 
     def __post_init__(self) -> None:
-        whole("Window", "window", self.window, 0, "for instance Window(2)")
+        integer("WindowPattern with window", self.window, 0, remedy="for instance WindowPattern(2)")
         good = (
             isinstance(self.dilation, tuple) and self.dilation and all(type(d) is int and d > 0 for d in self.dilation)
         )
         if not good:
             raise UsageError(
-                asked=f"Window with dilation={self.dilation}",
-                expected="a tuple of whole numbers from 1, for the heads to take in turn",
-                got=repr(self.dilation),
-                remedy="for instance Window(2, (1, 2))",
+                f"WindowPattern with dilation={self.dilation}",
+                "a tuple of whole numbers from 1, for the heads to take in turn",
+                repr(self.dilation),
+                "for instance WindowPattern(2, (1, 2))",
             )
 
     def steps(self, heads: int) -> tuple[int, ...]:
@@ -103,7 +103,7 @@ class Window(Pattern):
         step = self.steps(head + 1)[head]
         return (key - query) % step == 0 and abs(key - query) <= self.window * step
 
-    def links(self, heads: int, n: int, causal: bool = False, device: torch.device | None = None) -> Rule:
+    def links(self, heads: int, n: int, causal: bool = False, device: torch.device | None = None) -> _Rule:
         steps = torch.tensor(self.steps(heads), device=device)
         return lambda head, query, key: (
             ((key - query) % steps[head] == 0) & ((key - query).abs() <= self.window * steps[head])
@@ -111,7 +111,7 @@ class Window(Pattern):
 
 
 @dataclass(frozen=True)
-class Blocks(Pattern):
+class BlockPattern(Pattern):
     """A window of whole blocks: the query's own block and `window` tokens' worth of blocks on each side.
 
     Source: Conti 2024, section 2.1.1 (S4.73, S4.76), in blocks as BigBird computes it.
@@ -121,46 +121,46 @@ class Blocks(Pattern):
     block: int
 
     def __post_init__(self) -> None:
-        whole("Blocks", "block", self.block, 1, "for instance Blocks(4, 4)")
-        whole("Blocks", "window", self.window, 0, "for instance Blocks(4, 4)")
+        integer("BlockPattern with block", self.block, 1, remedy="for instance BlockPattern(4, 4)")
+        integer("BlockPattern with window", self.window, 0, remedy="for instance BlockPattern(4, 4)")
         if self.window % self.block:
             raise UsageError(
-                asked=f"Blocks with window={self.window} and block={self.block}",
-                expected="a window of whole blocks",
-                got=f"{self.window / self.block:.2f} blocks",
-                remedy=f"choose window={-(-self.window // self.block) * self.block}",
+                f"BlockPattern with window={self.window} and block={self.block}",
+                "a window of whole blocks",
+                f"{self.window / self.block:.2f} blocks",
+                f"choose window={-(-self.window // self.block) * self.block}",
             )
 
     def sees(self, head: int, query: int, key: int, n: int, causal: bool = False) -> bool:
         return abs(query // self.block - key // self.block) <= self.window // self.block
 
-    def links(self, heads: int, n: int, causal: bool = False, device: torch.device | None = None) -> Rule:
+    def links(self, heads: int, n: int, causal: bool = False, device: torch.device | None = None) -> _Rule:
         reach = self.window // self.block
         return lambda head, query, key: (query // self.block - key // self.block).abs() <= reach
 
 
 @dataclass(frozen=True)
-class Global(Pattern):
+class GlobalPattern(Pattern):
     """The first `count` tokens see all and are seen by all (S4.78, S4.86)."""
 
     count: int
 
     def __post_init__(self) -> None:
-        whole("Global", "count", self.count, 0, "for instance Global(1)")
+        integer("GlobalPattern with count", self.count, 0, remedy="for instance GlobalPattern(1)")
 
     def sees(self, head: int, query: int, key: int, n: int, causal: bool = False) -> bool:
         return query < self.count or key < self.count
 
-    def links(self, heads: int, n: int, causal: bool = False, device: torch.device | None = None) -> Rule:
+    def links(self, heads: int, n: int, causal: bool = False, device: torch.device | None = None) -> _Rule:
         return lambda head, query, key: (query < self.count) | (key < self.count)
 
 
 @dataclass(frozen=True)
-class Random(Pattern):
+class RandomPattern(Pattern):
     """Each block of queries sees `count` whole blocks, drawn without repetition, anew for every head.
 
     Blocks nearer than `apart` blocks and the `first` blocks are never drawn, so that a union with a window and global
-    tokens has no edge twice; a causal graph draws among earlier blocks alone. Where there are fewer, all are taken.
+    tokens has no edge twice; a causal graph draws from earlier blocks alone. Where there are fewer, all are taken.
     Draws are hashed from (seed, head, block): a causal graph of a longer sequence begins like that of a shorter one.
 
     Source: Conti 2024, section 2.1.1 (S4.73, S4.79).
@@ -174,7 +174,12 @@ class Random(Pattern):
 
     def __post_init__(self) -> None:
         for option, least in (("count", 0), ("block", 1), ("seed", 0), ("apart", 0), ("first", 0)):
-            whole("Random", option, getattr(self, option), least, "for instance Random(2, block=4, seed=1)")
+            integer(
+                f"RandomPattern with {option}",
+                getattr(self, option),
+                least,
+                remedy="for instance RandomPattern(2, block=4, seed=1)",
+            )
 
     def drawn(self, heads: int, n: int, causal: bool = False) -> np.ndarray:
         """The blocks [h m r] that each block of queries sees; -1 where there are no more."""
@@ -183,7 +188,7 @@ class Random(Pattern):
     def sees(self, head: int, query: int, key: int, n: int, causal: bool = False) -> bool:
         return key // self.block in self.drawn(head + 1, n, causal)[head, query // self.block]
 
-    def links(self, heads: int, n: int, causal: bool = False, device: torch.device | None = None) -> Rule:
+    def links(self, heads: int, n: int, causal: bool = False, device: torch.device | None = None) -> _Rule:
         drawn, blocks = torch.as_tensor(self.drawn(heads, n, causal), device=device), -(-n // self.block)
         linked = torch.zeros(heads, blocks, blocks + 1, dtype=torch.bool, device=device)
         linked.scatter_(2, drawn.where(drawn >= 0, blocks), value=True)
@@ -191,7 +196,7 @@ class Random(Pattern):
 
 
 @dataclass(frozen=True)
-class Where(Pattern):
+class WherePattern(Pattern):
     """Any rule (i, j) -> booleans on index tensors, such as lambda i, j: (i - j).abs() <= 3."""
 
     rule: Callable[[Tensor, Tensor], Tensor]
@@ -199,12 +204,12 @@ class Where(Pattern):
     def sees(self, head: int, query: int, key: int, n: int, causal: bool = False) -> bool:
         return bool(self.rule(torch.tensor(query), torch.tensor(key)))
 
-    def links(self, heads: int, n: int, causal: bool = False, device: torch.device | None = None) -> Rule:
+    def links(self, heads: int, n: int, causal: bool = False, device: torch.device | None = None) -> _Rule:
         return lambda head, query, key: self.rule(query, key)
 
 
 @dataclass(frozen=True)
-class Union(Pattern):
+class UnionPattern(Pattern):
     """An edge where any of the parts has one."""
 
     parts: tuple[Pattern, ...]
@@ -212,21 +217,21 @@ class Union(Pattern):
     def sees(self, head: int, query: int, key: int, n: int, causal: bool = False) -> bool:
         return any(part.sees(head, query, key, n, causal) for part in self.parts)
 
-    def links(self, heads: int, n: int, causal: bool = False, device: torch.device | None = None) -> Rule:
+    def links(self, heads: int, n: int, causal: bool = False, device: torch.device | None = None) -> _Rule:
         rules = [part.links(heads, n, causal, device) for part in self.parts]
         return lambda head, query, key: reduce(or_, [rule(head, query, key) for rule in rules])
 
 
 def picture(table: Bool[Tensor, "i j"]) -> str:
-    """A small graph in letters: one line per query, a square per key it sees (Figures 7-9 of Conti 2024)."""
+    """A small graph as text: one line per query, a square per key that it sees (Figures 7-9 of Conti 2024)."""
     return "\n".join(" ".join("■" if seen else "·" for seen in row) for row in table.tolist())
 
 
 @lru_cache(maxsize=64)
-def _drawn(random: Random, heads: int, n: int, causal: bool) -> np.ndarray:
+def _drawn(random: RandomPattern, heads: int, n: int, causal: bool) -> np.ndarray:
     """Floyd's sampling, for all heads and blocks at once: turn c of r draws among the first total - r + c + 1.
 
-    An array and no tensor, since what is remembered must not depend on the mode in which it was first asked for.
+    A cached tensor would keep the mode (inference or not) of the first call; an array does not.
     """
     whole_blocks, own = n // random.block, np.arange(-(-n // random.block))
     before = np.maximum(own - random.apart - random.first, 0)
@@ -249,7 +254,7 @@ def _drawn(random: Random, heads: int, n: int, causal: bool) -> np.ndarray:
 def hashed(*parts: int | np.ndarray) -> np.ndarray:
     """Integers below 2^64, one for each combination of the parts (which broadcast), by the finaliser of splitmix64.
 
-    The same parts give the same number on every machine and in every version; a generator promises neither.
+    The same parts give the same number on every machine and in every version, which a generator does not promise.
     """
     mixed = np.zeros(1, dtype=np.uint64)
     for part in parts:

@@ -1,4 +1,4 @@
-"""Attention pooling: any similarity of queries and keys, any map of values. The slow and exact parent of the others."""
+"""Attention pooling: any similarity of queries and keys, any map of values. Slow, and the general case."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from attnworks.attention.contract import MECHANISMS, Attended, Context, Cost, Geometry, Mechanism, dense_edges
+from attnworks.attention.contract import MECHANISMS, Attended, AttentionCost, Context, Geometry, Mechanism, dense_edges
 from attnworks.attention.dense import explicit
 from attnworks.attention.feature_maps import Elu
 from attnworks.attention.mask import Mask
@@ -17,25 +17,25 @@ from attnworks.core.errors import UsageError
 from attnworks.core.registry import unknown_name
 from attnworks.core.tensors import widened
 
-Similarity = Callable[[Tensor, Tensor], Tensor]
+_Similarity = Callable[[Tensor, Tensor], Tensor]
 """(Q [b h i k], K [b h j k]) -> f(q_i, k_j) >= 0 [b h i j]"""
-ValueMap = Callable[[Tensor], Tensor]
+_ValueMap = Callable[[Tensor], Tensor]
 """V [b h j v] -> g(v_j) [b h j any]"""
 
 _elu = Elu().keys
-"""elu(x) + 1 with all its digits for x far below zero."""
+"""elu(x) + 1, exact to the last digits for x far below zero."""
 
-EXPONENTS: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
+_EXPONENTS: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
     "exp": scaled_dot,
     "gaussian": lambda Q, K, s: s * (Q @ K.mT - K.square().sum(-1).unsqueeze(-2) / 2),  # ||q||^2 / 2 cancels in C
 }
 """log f(q_i, k_j) for all pairs, up to a constant per query, by name."""
-SIMILARITIES: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
+_SIMILARITIES: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
     "polynomial": lambda Q, K, s: (1 + scaled_dot(Q, K, s)).square(),
     "elu": lambda Q, K, s: _elu(s * Q) @ _elu(K).mT,
 }
 """f(q_i, k_j) for all pairs, by name."""
-VALUES: dict[str, ValueMap] = {"identity": lambda V: V, "relu": torch.relu, "tanh": torch.tanh}
+VALUE_MAPS: dict[str, _ValueMap] = {"identity": lambda V: V, "relu": torch.relu, "tanh": torch.tanh}
 """g(v_j), by name."""
 
 
@@ -56,9 +56,9 @@ class Pooling(Mechanism):
 
     name = "pooling"
 
-    def __init__(self, *, similarity: str | Similarity = "exp", values: str | ValueMap = "identity") -> None:
+    def __init__(self, *, similarity: str | _Similarity = "exp", values: str | _ValueMap = "identity") -> None:
         super().__init__()
-        named = {"similarity": (similarity, {**EXPONENTS, **SIMILARITIES}), "values": (values, VALUES)}
+        named = {"similarity": (similarity, {**_EXPONENTS, **_SIMILARITIES}), "values": (values, VALUE_MAPS)}
         for option, (choice, known) in named.items():
             if not callable(choice) and choice not in known:
                 raise unknown_name(f"{self.name} with {option}", str(choice), known)
@@ -66,8 +66,8 @@ class Pooling(Mechanism):
 
     def attend(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, context: Context, weights: bool) -> Attended:
         scale = self.scale(Q.shape[-1], context)
-        if isinstance(self.similarity, str) and self.similarity in EXPONENTS:
-            P = explicit(EXPONENTS[self.similarity](widened(Q), widened(K), scale), widened(V), mask).P
+        if isinstance(self.similarity, str) and self.similarity in _EXPONENTS:
+            P = explicit(_EXPONENTS[self.similarity](widened(Q), widened(K), scale), widened(V), mask).P
             assert P is not None
         else:
             f, added = widened(self._similarity(Q, K, scale)), mask.additive()
@@ -97,37 +97,37 @@ class Pooling(Mechanism):
         P = torch.stack(rows, 2)
         return Attended(torch.einsum("bhij,bhjv->bhiv", P, G), P)
 
-    def cost(self, queries: int, keys: int, geometry: Geometry, *, causal: bool = False) -> Cost:
+    def cost(self, queries: int, keys: int, geometry: Geometry, *, causal: bool = False) -> AttentionCost:
         """As if f took one product of q and k, and g nothing."""
         h, d_k, d_v = geometry
         edges = h * dense_edges(queries, keys, causal)
         flops = 2 * h * queries * keys * d_k + 2 * edges * d_v
-        return Cost(edges, flops, bytes=4 * h * queries * (2 * keys + d_v))
+        return AttentionCost(edges, flops, bytes=4 * h * queries * (2 * keys + d_v))
 
     def default_scale(self, d_k: int) -> float:
         return 1.0 if self.similarity == "elu" else super().default_scale(d_k)
 
     def _similarity(self, Q: Tensor, K: Tensor, scale: float) -> Tensor:
         if not callable(self.similarity):
-            return SIMILARITIES[self.similarity](widened(Q), widened(K), scale)
+            return _SIMILARITIES[self.similarity](widened(Q), widened(K), scale)
         f, shape = self.similarity(Q, K), (*Q.shape[:3], K.shape[2])
         fits = tuple(f.shape) == shape
         if not fits or not bool((f >= 0).all()):
             raise UsageError(
-                asked=f"{self.name} attention with a similarity of one's own",
-                expected=f"numbers from 0 of shape {list(shape)}",
-                got="negative numbers or NaN" if fits else f"shape {list(f.shape)}",
-                remedy="give f(Q, K) >= 0 for every pair, for instance by exp, relu or square",
+                f"{self.name} attention with a similarity of one's own",
+                f"numbers from 0 of shape {list(shape)}",
+                "negative numbers or NaN" if fits else f"shape {list(f.shape)}",
+                "give f(Q, K) >= 0 for every pair, for instance by exp, relu or square",
             )
         return f
 
     def _values(self, V: Tensor) -> Tensor:
-        G = self.values(V) if callable(self.values) else VALUES[self.values](V)
+        G = self.values(V) if callable(self.values) else VALUE_MAPS[self.values](V)
         if G.shape[:3] != V.shape[:3]:
             raise UsageError(
-                asked=f"{self.name} attention with a map of values of one's own",
-                expected=f"shape [{', '.join(map(str, V.shape[:3]))}, any]",
-                got=f"shape {list(G.shape)}",
-                remedy="give g(V) with one row for each row of V",
+                f"{self.name} attention with a map of values of one's own",
+                f"shape [{', '.join(map(str, V.shape[:3]))}, any]",
+                f"shape {list(G.shape)}",
+                "give g(V) with one row for each row of V",
             )
         return G

@@ -21,8 +21,8 @@ def softmax_by_loops(
 ) -> Attended:
     """Y_i = sum_j P_ij v_j with P_ij = exp(S_ij) / sum_j' exp(S_ij'), over the keys that query i may see.
 
-    `score(h, q, k)` is S_ij of head h; `linked(b, h, i, j)` says whether the mechanism has this pair at all. Every mask
-    is read entry by entry, apart from the code that is tested.
+    `score(h, q, k)` is S_ij of head h; `linked(b, h, i, j)` says whether the mechanism has this pair at all. Masks
+    are read entry by entry, independently of the code that is tested.
     """
     (b, h, i, _), (j, v) = Q.shape, V.shape[2:]
     Y = torch.zeros(b, h, i, v, dtype=V.dtype)
@@ -48,7 +48,7 @@ def softmax_by_loops(
 
 def may_see(mask: Mask, batch: int, head: int, query: int, key: int, queries: int, keys: int) -> bool:
     """Whether the mask lets this query see this key."""
-    if mask.padding is not None and not mask.padding[batch % len(mask.padding), key]:
+    if mask.real is not None and not mask.real[batch % len(mask.real), key]:
         return False
     if mask.causal and key > query + keys - queries:
         return False

@@ -9,16 +9,16 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from attnworks.attention.contract import MECHANISMS, Attended, Context, Cost, Geometry
+from attnworks.attention.contract import MECHANISMS, Attended, AttentionCost, Context, Geometry
 from attnworks.attention.dense import Dense, explicit, fused
 from attnworks.attention.mask import Mask
 from attnworks.attention.reference import may_see
 from attnworks.attention.softmax import scaled_dot
-from attnworks.core.checks import whole
+from attnworks.core.checks import integer
 from attnworks.core.tensors import widened
 
-CHUNK = 64
-"""Queries that are treated together under a causal mask."""
+QUERIES_PER_CHUNK = 64
+"""Queries of one chunk under a causal mask."""
 
 
 def sketch_error_formula(P: Float[Tensor, "*a i j"], V: Float[Tensor, "*a j v"], k: int) -> Float[Tensor, "*a"]:
@@ -45,13 +45,17 @@ class Sketched(Dense):
     """
 
     name = "sketched"
-    stochastic: ClassVar[bool] = False
+    rows_sum_to_one: ClassVar[bool] = False
     softmax: ClassVar[bool] = False
 
     def __init__(self, *, rank: int = 128, seed: int | None = None) -> None:
         super().__init__()
-        self.rank = whole(self.name, "rank", rank, 1, "write for instance sketched:rank=64")
-        self.seed = None if seed is None else whole(self.name, "seed", seed, 0, "write for instance sketched:seed=1")
+        self.rank = integer(f"{self.name} with rank", rank, 1, remedy="write for instance sketched:rank=64")
+        self.seed = (
+            None
+            if seed is None
+            else integer(f"{self.name} with seed", seed, 0, remedy="write for instance sketched:seed=1")
+        )
 
     def draw(self, K: Float[Tensor, "b h j k"]) -> Float[Tensor, "r j"]:
         """R for these keys; drawn in float32, so that a seed means the same numbers in every type."""
@@ -69,7 +73,7 @@ class Sketched(Dense):
     def attend(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, context: Context, weights: bool) -> Attended:
         scale, R = self.scale(Q.shape[-1], context), self.draw(K)
         b, h, i, _ = Q.shape
-        wide = widened(V) if mask.padding is None else widened(V).masked_fill(~mask.padding[:, None, :, None], 0.0)
+        wide = widened(V) if mask.real is None else widened(V).masked_fill(~mask.real[:, None, :, None], 0.0)
         if weights or mask.dense is not None:
             sketch = explicit(scaled_dot(widened(Q), widened(K), scale), R.mT, mask).Y @ R
             allowed = mask.allowed(*sketch.shape[-2:], device=Q.device)
@@ -97,14 +101,16 @@ class Sketched(Dense):
     def dot_scale(self, d_k: int, context: Context) -> float | None:
         return None  # P~ is no softmax
 
-    def cost(self, queries: int, keys: int, geometry: Geometry, *, causal: bool = False) -> Cost:
+    def cost(self, queries: int, keys: int, geometry: Geometry, *, causal: bool = False) -> AttentionCost:
         h, _, d_v = geometry
         edges, flops, held = super().cost(queries, keys, geometry, causal=causal)
         flops += 4 * h * keys * self.rank * d_v
         if causal and queries > 1:  # P R^T instead of P V, and pairs inside chunks
-            flops += 2 * edges * (self.rank - d_v) + 2 * h * queries * min(CHUNK, queries) * (self.rank + d_v)
+            flops += 2 * edges * (self.rank - d_v) + 2 * h * queries * min(QUERIES_PER_CHUNK, queries) * (
+                self.rank + d_v
+            )
             held += 4 * h * queries * self.rank
-        return Cost(edges, flops, held + 4 * (self.rank * keys + h * keys * d_v))
+        return AttentionCost(edges, flops, held + 4 * (self.rank * keys + h * keys * d_v))
 
 
 def _causal_product(
@@ -112,12 +118,14 @@ def _causal_product(
 ) -> Float[Tensor, "b h i v"]:
     """Y_i = A_i sum_j R_j v_j^T over the keys up to query i, the queries being the last positions; in O(j).
 
-    Chunks of queries look at the sum over the chunks before, and pair by pair inside their own.
+    A chunk of queries takes the sum over the chunks before, and pairs inside its own chunk.
     """
     i, start = A.shape[-2], V.shape[-2] - A.shape[-2]
+    # A [b h c q r], V [b h c q v], R [c r q], with c chunks of q queries; `before` is the sum of keys before the first
     before = (R[:, :start] @ V[..., :start, :]).unsqueeze(2)
-    missing = -i % CHUNK
-    A, V = (F.pad(T, (0, 0, 0, missing)).unflatten(2, (-1, CHUNK)) for T in (A, V[..., start:, :]))
-    R = F.pad(R[:, start:], (0, missing)).unflatten(1, (-1, CHUNK)).transpose(0, 1)
+    missing = -i % QUERIES_PER_CHUNK
+    A, V = (F.pad(T, (0, 0, 0, missing)).unflatten(2, (-1, QUERIES_PER_CHUNK)) for T in (A, V[..., start:, :]))
+    R = F.pad(R[:, start:], (0, missing)).unflatten(1, (-1, QUERIES_PER_CHUNK)).transpose(0, 1)
+    # sums [b h c r v] over all chunks before each one
     earlier = before + F.pad((R @ V).cumsum(2)[:, :, :-1], (0, 0, 0, 0, 1, 0))
     return (A @ earlier + (A @ R).tril() @ V).flatten(2, 3)[:, :, :i]

@@ -1,4 +1,4 @@
-"""What mechanisms over a fixed pattern of positions share: the table, the reference, and FlexAttention on a GPU."""
+"""The base of mechanisms over a fixed pattern of positions: table, reference, and FlexAttention on a GPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jaxtyping import Bool
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from attnworks.attention.contract import Attended, Context, Cost, Geometry, Mechanism
+from attnworks.attention.contract import Attended, AttentionCost, Context, Geometry, Mechanism
 from attnworks.attention.dense import explicit, fused
 from attnworks.attention.mask import Mask, as_four_axes
 from attnworks.attention.patterns import Pattern
@@ -26,13 +26,13 @@ class Sparse(Mechanism):
     """Y = softmax(Q K^T / sqrt(k) + M) V with M = -inf wherever the pattern has no edge.
 
     Source: Conti 2024, eq. 11 (S4.74, S4.75).
-    Departs: scaled scores, and no residual: X + Y is the model's business.
-    A dense mask is a table of all pairs already, so attention under one is dense attention with the pattern in it.
+    Departs: scaled scores, and no residual: the model adds X.
+    With a dense mask, which is a table of all pairs anyway, this is dense attention with the pattern in the mask.
     Second derivatives need `weights=True`.
     """
 
     softmax: ClassVar[bool] = True
-    crosses: ClassVar[bool] = False
+    supports_cross_attention: ClassVar[bool] = False
     pattern: Pattern
 
     @abstractmethod
@@ -50,7 +50,7 @@ class Sparse(Mechanism):
         if Q.device.type == "cpu":
             return Attended(self.fast(Q, K, V, mask, scale, context))
         rule = self.rule(context, Q.shape[1], K.shape[2], mask.causal, Q.device)
-        alike = mask.padding is None and context.global_tokens is None
+        alike = mask.real is None and context.global_tokens is None
         return Attended(attend_flex(Q, K, V, rule, mask, scale, alike=alike))
 
     def rule(self, context: Context, heads: int, n: int, causal: bool, device: torch.device) -> BatchRule:
@@ -83,15 +83,15 @@ class Sparse(Mechanism):
 
         return softmax_by_loops(lambda _, q, k: scale * (q * k).sum(), Q, K, V, mask, linked)
 
-    def cost(self, queries: int, keys: int, geometry: Geometry, *, causal: bool = False) -> Cost:
+    def cost(self, queries: int, keys: int, geometry: Geometry, *, causal: bool = False) -> AttentionCost:
         h, d_k, d_v = geometry
         edges = self.edges(queries, keys, h, causal)
-        return Cost(edges, flops=2 * edges * (d_k + d_v), bytes=4 * h * queries * (d_v + 1))
+        return AttentionCost(edges, flops=2 * edges * (d_k + d_v), bytes=4 * h * queries * (d_v + 1))
 
 
 def hidden_keys(mask: Mask, b: int) -> Bool[Tensor, "b j"] | None:
     """True at padding, a row for every sentence."""
-    return None if mask.padding is None else ~mask.padding.expand(b, -1)
+    return None if mask.real is None else ~mask.real.expand(b, -1)
 
 
 def attend_table(Q: Tensor, K: Tensor, V: Tensor, table: Tensor, mask: Mask, scale: float, weights: bool) -> Attended:
@@ -105,10 +105,10 @@ def attend_table(Q: Tensor, K: Tensor, V: Tensor, table: Tensor, mask: Mask, sca
 def _with_pattern(mask: Mask, table: Tensor) -> Mask:
     """The mask and the pattern as one mask."""
     if mask.dense is None:
-        return Mask(mask.padding, mask.causal, table)
+        return Mask(mask.real, mask.causal, table)
     if mask.dense.is_floating_point():
-        return Mask(mask.padding, mask.causal, mask.dense.masked_fill(~table, -torch.inf))
-    return Mask(mask.padding, mask.causal, mask.dense & table)
+        return Mask(mask.real, mask.causal, mask.dense.masked_fill(~table, -torch.inf))
+    return Mask(mask.real, mask.causal, mask.dense & table)
 
 
 def attend_flex(
@@ -116,11 +116,11 @@ def attend_flex(
 ) -> Tensor:
     """Y [b h i v] over the pairs where linked(batch, head, query, key); blocks without any edge are never visited.
 
-    alike   whether all sentences have the same pairs, so that one mask serves them
-    On a CPU it has no backward pass, and serves the tests alone; there the mask is made from a table of all pairs.
+    alike   whether all sentences have the same pairs, and can share one mask
+    On a CPU, where only tests use it, there is no backward pass, and the mask is made from a table of all pairs.
     """
     (b, h, i, _), j = Q.shape, K.shape[2]
-    real = torch.ones(b, j, dtype=torch.bool, device=Q.device) if mask.padding is None else mask.padding.expand(b, -1)
+    real = torch.ones(b, j, dtype=torch.bool, device=Q.device) if mask.real is None else mask.real.expand(b, -1)
     latest = j - i if mask.causal else j  # the last key that row 0 may see
     blocks = create_block_mask(
         lambda batch, head, row, key: (

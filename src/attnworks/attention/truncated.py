@@ -12,12 +12,12 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from attnworks.attention.contract import MECHANISMS, Attended, Context, Cost, Geometry
+from attnworks.attention.contract import MECHANISMS, Attended, AttentionCost, Context, Geometry
 from attnworks.attention.dense import Dense
 from attnworks.attention.mask import Mask
 from attnworks.attention.reference import softmax_by_loops
 from attnworks.attention.softmax import masked_softmax, scaled_dot
-from attnworks.core.checks import whole
+from attnworks.core.checks import integer
 from attnworks.core.tensors import widened
 
 
@@ -29,7 +29,7 @@ def leading(X: Float[Tensor, "*a i j"], rank: int) -> Float[Tensor, "*a i j"]:
     where a, b > r, and across the cut, a <= r < b,
         (s_a^2 D_ab + s_a s_b D_ba) / (s_a^2 - s_b^2),    and the same with ab and ba exchanged.
     So values that are equal on one side of the cut do no harm, where the gradient of an SVD divides by every gap.
-    Holds when: s_r > s_{r+1}. Where a gap across the cut is nothing but rounding, the two directions are held still.
+    Holds when: s_r > s_{r+1}. Where a gap across the cut is nothing but rounding, the two directions stay fixed.
     """
     return X if rank >= min(X.shape[-2:]) else _Leading.apply(X, rank)  # pyright: ignore[reportReturnType]
 
@@ -52,7 +52,7 @@ class _Leading(torch.autograd.Function):
         rounding = max(G.shape[-2:]) * torch.finfo(s.dtype).eps * s[..., :1, None]
         t = torch.where(gap > rounding, s_b / (gap * (s_a + s_b)), 0.0)
         D_ab, D_ba = U_r.mT @ G @ Vh_rest.mT, (U_rest.mT @ G @ Vh_r.mT).mT
-        # The differential is its own adjoint: what both projections leave of G, and a turn of the two spaces.
+        # The differential is self-adjoint: the projections of G, and the rotation of the two spaces.
         left = U_r @ (U_r.mT @ G)
         projected = left + (G - left) @ Vh_r.mT @ Vh_r
         turned = U_r @ (t * (s_b * D_ab + s_a * D_ba)) @ Vh_rest + U_rest @ (t * (s_b * D_ba + s_a * D_ab)).mT @ Vh_r
@@ -71,18 +71,18 @@ class Truncated(Dense):
     """
 
     name = "truncated"
-    stochastic: ClassVar[bool] = False
+    rows_sum_to_one: ClassVar[bool] = False
     softmax: ClassVar[bool] = False
-    masks = frozenset({"padding"})
-    crosses = False
+    supported_masks = frozenset({"real"})
+    supports_cross_attention = False
 
     def __init__(self, *, rank: int = 32) -> None:
         super().__init__()
-        self.rank = whole(self.name, "rank", rank, 1, "write for instance truncated:rank=16")
+        self.rank = integer(f"{self.name} with rank", rank, 1, remedy="write for instance truncated:rank=16")
 
     def attend(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, context: Context, weights: bool) -> Attended:
         scale = self.scale(Q.shape[-1], context)
-        real = None if mask.padding is None else mask.padding[:, None, :, None] & mask.padding[:, None, None, :]
+        real = None if mask.real is None else mask.real[:, None, :, None] & mask.real[:, None, None, :]
         with torch.autocast(Q.device.type, enabled=False):
             P = leading(masked_softmax(scaled_dot(widened(Q), widened(K), scale), real), self.rank).to(Q.dtype)
         P = P if real is None else P.masked_fill(~real, 0.0)
@@ -96,8 +96,8 @@ class Truncated(Dense):
         P_r = torch.zeros_like(P)
         for batch in range(b):
             real = range(n)
-            if mask.padding is not None:
-                real = [key for key in real if mask.padding[batch % len(mask.padding), key]]
+            if mask.real is not None:
+                real = [key for key in real if mask.real[batch % len(mask.real), key]]
             for head in range(h if real else 0):
                 rows = torch.stack([P[batch, head, query, real] for query in real])
                 for query, row in zip(real, _nearest(rows, self.rank), strict=True):
@@ -107,12 +107,12 @@ class Truncated(Dense):
     def dot_scale(self, d_k: int, context: Context) -> float | None:
         return None  # P_r is no softmax
 
-    def cost(self, queries: int, keys: int, geometry: Geometry, *, causal: bool = False) -> Cost:
+    def cost(self, queries: int, keys: int, geometry: Geometry, *, causal: bool = False) -> AttentionCost:
         """With 22 n^3 for the SVD of a square matrix (Golub and Van Loan), whatever the rank."""
         h, _, d_v = geometry
         edges, flops, _ = super().cost(queries, keys, geometry)
         flops += h * (22 * keys**3 + 2 * queries * keys * self.rank)
-        return Cost(edges, flops, bytes=4 * h * queries * (4 * keys + d_v))
+        return AttentionCost(edges, flops, bytes=4 * h * queries * (4 * keys + d_v))
 
 
 def _nearest(P: Tensor, rank: int) -> Tensor:

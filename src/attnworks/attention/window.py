@@ -7,9 +7,9 @@ from torch import Tensor
 from attnworks.attention.contract import MECHANISMS, Context
 from attnworks.attention.engines.band import attend_dilated
 from attnworks.attention.mask import Mask
-from attnworks.attention.patterns import Window
+from attnworks.attention.patterns import WindowPattern
 from attnworks.attention.sparse import Sparse, hidden_keys
-from attnworks.core.checks import whole
+from attnworks.core.checks import integer
 from attnworks.core.errors import UsageError
 
 
@@ -28,8 +28,8 @@ class WindowAttention(Sparse):
 
     def __init__(self, *, window: int = 64, dilation: int | str | tuple[int, ...] = 1) -> None:
         super().__init__()
-        window = whole(self.name, "window", window, 0, "write for instance window:window=64")
-        self.pattern = self.window = Window(window, read_dilation(self.name, dilation))
+        window = integer(f"{self.name} with window", window, 0, remedy="write for instance window:window=64")
+        self.pattern = self.window = WindowPattern(window, read_dilation(self.name, dilation))
 
     def fast(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, scale: float, context: Context) -> Tensor:
         del context
@@ -67,9 +67,9 @@ def read_dilation(name: str, dilation: object) -> tuple[int, ...]:
         numbers = ()
     if len(numbers) != len(parts) or not numbers or min(numbers) < 1:
         raise UsageError(
-            asked=f"{name} with dilation={dilation}",
-            expected="whole numbers from 1, one for all heads or several for the heads to take in turn",
-            got=repr(dilation),
-            remedy=f"write for instance {name}:dilation=1/1/2/4",
+            f"{name} with dilation={dilation}",
+            "whole numbers from 1, one for all heads or several for the heads to take in turn",
+            repr(dilation),
+            f"write for instance {name}:dilation=1/1/2/4",
         )
     return numbers

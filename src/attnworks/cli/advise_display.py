@@ -14,17 +14,17 @@ from rich.text import Text
 from attnworks.cli.console import console, print_json
 from attnworks.cli.receipt_display import SPEED, percent, speed, times
 from attnworks.cli.reshape_run import texts_of, watching
+from attnworks.core.folders import with_sha256
 from attnworks.core.plotting import check_picture
-from attnworks.core.sealed import with_sha256
 from attnworks.core.timing import CONFIDENCE, Interval, contains_one
-from attnworks.reshape.history import Place
-from attnworks.reshape.run import Care, bench_for
-from attnworks.reshape.swapping.advice import Advice, advise
+from attnworks.reshape.history import ModelFolder
+from attnworks.reshape.run import ReshapeSettings, reshape_context
+from attnworks.reshape.swapping.advice import Advice, find_advice
 from attnworks.reshape.swapping.picture import draw_advice
 from attnworks.reshape.swapping.swap import Swap, pairs_of
-from attnworks.reshape.swapping.trials import Present, Trial
+from attnworks.reshape.swapping.trials import Present, SwapTrial
 from attnworks.reshape.texts import HELD_OUT, LEARN
-from attnworks.traces.subject import open_examinee
+from attnworks.traces.subject import open_subject
 
 INTERVAL = f"{100 * CONFIDENCE:.0f} % intervals"
 KEEP = (
@@ -40,14 +40,14 @@ def advise_and_show(model: str, options: dict[str, Any]) -> None:
     asked = Swap(to=options["to"], max_error=max_error, length=options["length"])
     if plot is not None:
         check_picture(plot)
-    examinee = open_examinee(model, device=options["device"], dtype=options["dtype"])
-    asked.check(examinee.subject.model)
-    texts = texts_of(Place.of(model), options, pairs=LEARN, held_out=HELD_OUT)
-    care = Care(options["objective"], tokens=options["batch_tokens"], seed=options["seed"])
-    with watching("advise", quiet=options["as_json"]) as watch:
+    subject = open_subject(model, device=options["device"], dtype=options["dtype"])
+    asked.check(subject.model)
+    texts = texts_of(ModelFolder.of(model), options, pairs=LEARN, held_out=HELD_OUT)
+    settings = ReshapeSettings(options["objective"], batch_tokens=options["batch_tokens"], seed=options["seed"])
+    with watching("advise", quiet=options["as_json"]) as tell:
         texts = replace(texts, learn=texts.learn[: options["sentences"]])
-        bench = bench_for(asked, examinee, texts, care, watch)
-        advice = advise(bench, asked.to, max_error=max_error, length=options["length"])
+        context = reshape_context(asked, subject, texts, settings, tell)
+        advice = find_advice(context, asked.to, max_error=max_error, length=options["length"])
     command = _command(model, advice, options) if advice.chosen else None
     if options["as_json"]:
         print_json(with_sha256({"model": model, "max_error": max_error, **asdict(advice), "command": command}))
@@ -87,7 +87,7 @@ def _show(advice: Advice, max_error: float, command: str | None) -> None:
         screen.print(f"{lead} {command}", markup=False, soft_wrap=True)
 
 
-def _table(trials: Sequence[Trial], now: Mapping[str, Present], chosen: Mapping[str, str]) -> Table:
+def _table(trials: Sequence[SwapTrial], now: Mapping[str, Present], chosen: Mapping[str, str]) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for heading in ("layer", "mechanism"):
         table.add_column(heading, overflow="fold")
@@ -119,7 +119,7 @@ def _speed_cell(time_ratio: float, interval: Interval | None) -> str:
     return speed(time_ratio, interval, "-")
 
 
-def _not_usable(trials: Iterable[Trial]) -> list[str]:
+def _not_usable(trials: Iterable[SwapTrial]) -> list[str]:
     """One line for each reason and the layers that it holds in."""
     slots: dict[tuple[str, str], list[str]] = {}
     for trial in trials:

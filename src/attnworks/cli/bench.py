@@ -75,7 +75,7 @@ def attention(
       attnworks bench attention --n 1024,4096,16384 --mechanisms window:window=256,linear,bigbird
       attnworks bench attention --causal --no-backward --threads 1 --plot times.svg
     """
-    from attnworks.attention.benchmark.cores import BOTH, FORWARD, Task
+    from attnworks.attention.benchmark.versus_dense import BOTH, FORWARD, BenchmarkTask
     from attnworks.cli.bench_display import bench_attention
     from attnworks.cli.options import prepare
 
@@ -83,7 +83,7 @@ def attention(
     bench_attention(
         lengths,
         mechanisms,
-        Task(0, heads, width, dtype, causal),
+        BenchmarkTask(0, heads, width, dtype, causal),
         passes=(FORWARD, BOTH) if backward else (FORWARD,),
         rounds=rounds,
         limit=limit,

@@ -16,11 +16,23 @@ from rich.table import Table
 from rich.text import Text
 
 from attnworks.attention import MECHANISMS, MechanismSpec
-from attnworks.attention.benchmark.cores import BOTH, FILLED, FORWARD, Task
-from attnworks.attention.benchmark.versus_dense import Comparison, Row, check_causal, compare, steps, verdict
-from attnworks.attention.spec import parse_many
+from attnworks.attention.benchmark.versus_dense import (
+    BOTH,
+    FILLED,
+    FORWARD,
+    BenchmarkResult,
+    BenchmarkRow,
+    BenchmarkTask,
+    benchmark,
+    benchmark_steps,
+    benchmark_verdict,
+    check_causal,
+)
+from attnworks.attention.contract import parse_many
 from attnworks.cli.console import console, print_json, progress_console
 from attnworks.cli.count import readable
+from attnworks.core.checks import number
+from attnworks.core.display import counted
 from attnworks.core.errors import UsageError
 from attnworks.core.plotting import check_picture, draw_times
 
@@ -32,7 +44,14 @@ DAY = 86_400
 
 
 def bench_attention(
-    lengths: str, mechanisms: str, task: Task, *, limit: float, plot: Path | None, as_json: bool, **options: Any
+    lengths: str,
+    mechanisms: str,
+    task: BenchmarkTask,
+    *,
+    limit: float,
+    plot: Path | None,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Check everything that was asked for, measure, show."""
     places = read_lengths(lengths)
@@ -41,8 +60,8 @@ def bench_attention(
     check_limit(limit)
     if plot is not None:
         check_picture(plot)
-    with _progress(steps(specs, places), quiet=as_json) as advance:
-        comparison = compare(specs, places, task, limit=limit, advance=advance, **options)
+    with _progress(benchmark_steps(specs, places), quiet=as_json) as advance:
+        comparison = benchmark(specs, places, task, limit=limit, advance=advance, **options)
     if as_json:
         print_json(_as_data(comparison))
     else:
@@ -58,32 +77,23 @@ def read_lengths(text: str) -> list[int]:
     parts = [part.strip().replace("_", "") for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() and 1 <= int(part) <= LONGEST for part in parts):
         raise UsageError(
-            asked=f"--n {text}",
-            expected=f"whole numbers from 1 to {LONGEST:,} between commas",
-            got=repr(text),
-            remedy="write for instance --n 1024,4096",
+            f"--n {text}", f"whole numbers from 1 to {LONGEST:,}", repr(text), "for instance --n 1024,4096"
         )
     return sorted({int(part) for part in parts})
 
 
 def check_limit(seconds: float) -> None:
-    if not 0 < seconds <= DAY:
-        raise UsageError(
-            asked=f"--limit {seconds:g}",
-            expected=f"seconds above 0, up to {DAY:,} (a day)",
-            got=f"{seconds:g}",
-            remedy="write for instance --limit 60",
-        )
+    number("--limit", seconds, 0, DAY, above=True, remedy="--limit is in seconds, up to a day")
 
 
-def read_specs(text: str, task: Task) -> list[MechanismSpec]:
+def read_specs(text: str, task: BenchmarkTask) -> list[MechanismSpec]:
     """A list of mechanisms; `all` are those that run on Q, K and V alone under the task's mask."""
     if text.strip() == ALL:
         kinds = {name: MECHANISMS[name] for name in MECHANISMS}
         return [
             MechanismSpec(name)
             for name, kind in kinds.items()
-            if name not in LEFT_OUT and kind.needs <= FILLED and (not task.causal or "causal" in kind.masks)
+            if name not in LEFT_OUT and kind.needs <= FILLED and (not task.causal or "causal" in kind.supported_masks)
         ]
     return parse_many(text)
 
@@ -107,12 +117,12 @@ def _progress(total: int, *, quiet: bool) -> Iterator[Callable[[str], None]]:
         yield advance
 
 
-def _show(comparison: Comparison) -> None:
+def _show(comparison: BenchmarkResult) -> None:
     task, screen = comparison.task, console()
     peak = max(comparison.roof.values()) / 1e9
-    threads = "1 thread" if comparison.threads == 1 else f"{comparison.threads} threads"
+    heads, threads = counted(task.heads, "head"), counted(comparison.threads, "thread")
     screen.print(
-        f"[bold]{task.heads} heads of width {task.width}[/], {task.dtype}{', causal' * task.causal}, {threads}; "
+        f"[bold]{heads} of width {task.width}[/], {task.dtype}{', causal' * task.causal}, {threads}; "
         f"a large matrix product reaches {peak:.0f} Gflop/s"
     )
     passes = [name for name in (FORWARD, BOTH) if any(name in (row.seconds | row.skipped) for row in comparison.rows)]
@@ -130,10 +140,10 @@ def _show(comparison: Comparison) -> None:
     for row in comparison.rows:
         for name, why in row.skipped.items():
             screen.print(f"{row.mechanism} at n = {row.n:,}, {name}: skipped, {why}.", markup=False)
-    screen.print(verdict(comparison), markup=False)
+    screen.print(benchmark_verdict(comparison), markup=False)
 
 
-def _cells(row: Row, passes: list[str]) -> list[str]:
+def _cells(row: BenchmarkRow, passes: list[str]) -> list[str]:
     def each(figures: Mapping[str, Any], write: Callable[[Any], str]) -> str:
         known = (figures.get(name) for name in passes)
         return " / ".join("-" if figure is None else write(figure) for figure in known)
@@ -146,7 +156,7 @@ def _cells(row: Row, passes: list[str]) -> list[str]:
     ]
 
 
-def _as_data(comparison: Comparison) -> dict[str, Any]:
+def _as_data(comparison: BenchmarkResult) -> dict[str, Any]:
     return {
         **{name: value for name, value in comparison.task._asdict().items() if name != "n"},
         "threads": comparison.threads,
@@ -154,11 +164,11 @@ def _as_data(comparison: Comparison) -> dict[str, Any]:
         "torch": torch.__version__,
         "matrix_product_flops": comparison.roof,
         "rows": [asdict(row) for row in comparison.rows],
-        "verdict": verdict(comparison),
+        "verdict": benchmark_verdict(comparison),
     }
 
 
-def _panels(comparison: Comparison) -> dict[str, dict[str, dict[int, float]]]:
+def _panels(comparison: BenchmarkResult) -> dict[str, dict[str, dict[int, float]]]:
     panels: dict[str, dict[str, dict[int, float]]] = {}
     for row in comparison.rows:
         for name, seconds in row.seconds.items():

@@ -18,14 +18,14 @@ from attnworks.cli.claims import VERDICTS
 from attnworks.cli.console import console, print_json, progress_bar, progress_console
 from attnworks.cli.examine_run import passages_of
 from attnworks.core.errors import UsageError
-from attnworks.theory import Verdict, matching
+from attnworks.theory import Verdict, find_claims
 from attnworks.theory.contract import DOCUMENTS
-from attnworks.theory.laws import OF_LAYERS, OF_STACKS
-from attnworks.theory.on_model import Tally, check_on
-from attnworks.theory.plain_text import plain
-from attnworks.theory.report import Checked, check_claims
+from attnworks.theory.laws import LAYER_LAWS, STACK_LAWS
+from attnworks.theory.on_model import LawTally, check_on_model
+from attnworks.theory.plain_text import unicode_formulas
+from attnworks.theory.report import CheckedClaim, check_claims
 from attnworks.theory.sides import Sides
-from attnworks.traces.subject import open_examinee
+from attnworks.traces.subject import open_subject
 
 SENTENCES = 16
 STYLES = {
@@ -47,20 +47,16 @@ def check_and_show(ids: Sequence[str], options: dict[str, Any]) -> None:
     for name in ("text", "corpus", "sentences", "max_tokens"):
         if options[name] is not None:
             raise UsageError(
-                asked=f"--{name.replace('_', '-')}",
-                expected="a model that reads text",
-                got="no --on MODEL",
-                remedy="add --on MODEL, or leave it out: claims draw their own numbers",
+                f"--{name.replace('_', '-')}", "a model that reads text", "no --on MODEL", "add it, or leave this out"
             )
     verdicts = [dict(zip(VERDICTS, Verdict, strict=True))[name] for name in options["verdict"]]
-    chosen = [claim for claim in matching(*ids) if not verdicts or claim.verdict in verdicts]
+    chosen = [claim for claim in find_claims(*ids) if not verdicts or claim.verdict in verdicts]
     if not chosen:
         raise UsageError(
-            asked=f"claims {' '.join(ids)}".strip(), expected=f"some whose verdict is {' or '.join(verdicts)}",
-            got="none", remedy="leave --verdict out",
-        )  # fmt: skip
+            f"claims {' '.join(ids)}".strip(), f"some with verdict {' or '.join(verdicts)}", "none", "leave it out"
+        )
     screen, quiet = console(), options["as_json"]
-    done: list[Checked] = []
+    done: list[CheckedClaim] = []
     with progress_bar("claims", progress_console(), shown=not quiet) as progress:
         task = progress.add_task("", total=len(chosen))
         for key, claims in groupby(chosen, key=lambda claim: claim.document):
@@ -83,7 +79,7 @@ def check_and_show(ids: Sequence[str], options: dict[str, Any]) -> None:
         click.get_current_context().exit(1)
 
 
-def _table(checked: Iterable[Checked]) -> Table:
+def _table(checked: Iterable[CheckedClaim]) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("id", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
@@ -91,24 +87,24 @@ def _table(checked: Iterable[Checked]) -> Table:
     table.add_column("found", ratio=1)
     for one in checked:
         verdict = one.claim.verdict
-        states = Text(plain(one.claim.statement))
+        states = Text(unicode_formulas(one.claim.statement))
         table.add_row(one.claim.id, Text(SHORT.get(verdict, verdict), STYLES[verdict]), states, _found(one))
     return table
 
 
-def _found(one: Checked) -> Text:
+def _found(one: CheckedClaim) -> Text:
     """Both sides, those of the correction or without the condition, and the figures."""
-    if one.finding is None:
+    if one.result is None:
         return Text(one.claim.why_not, "dim")
     found = Text()
     if not one.confirmed:
         found.append("does not confirm its verdict: ", "bold red")
-    found.append(_sides(one.finding.stated))
-    for words, sides in (("corrected", one.finding.corrected), ("without it", one.finding.without)):
+    found.append(_sides(one.result.stated))
+    for words, sides in (("corrected", one.result.corrected), ("without it", one.result.without)):
         if sides is not None:
             found.append(f"\n{words} ", "dim").append(_sides(sides))
-    if one.finding.figures:
-        figures = "; ".join(f"{name} {_number(value)}" for name, value in one.finding.figures.items())
+    if one.result.figures:
+        figures = "; ".join(f"{name} {_number(value)}" for name, value in one.result.figures.items())
         found.append(f"\n{figures}", "dim")
     return found
 
@@ -125,18 +121,22 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if float(value).is_integer() and abs(value) < 1e15 else f"{value:.4g}"
 
 
-def _explain(one: Checked, screen: Console) -> None:
-    claim, finding = one.claim, one.finding
+def _explain(one: CheckedClaim, screen: Console) -> None:
+    claim, finding = one.claim, one.result
     document = DOCUMENTS[claim.document]
     screen.print(Text.assemble((f"\n{claim.id}  ", "bold"), (claim.verdict, STYLES[claim.verdict])))
     rows: list[tuple[str, str | Text]] = [
         ("source", f"{document.author}, {claim.where}"),
-        ("states", plain(claim.statement)),
+        ("states", unicode_formulas(claim.statement)),
     ]
-    rows.append((REMARKS.get(claim.verdict, "correction"), plain(claim.correction)))
-    rows += [("note", plain(claim.note)), ("proof", plain(claim.proof)), ("not computed", claim.why_not)]
+    rows.append((REMARKS.get(claim.verdict, "correction"), unicode_formulas(claim.correction)))
+    rows += [
+        ("note", unicode_formulas(claim.note)),
+        ("proof", unicode_formulas(claim.proof)),
+        ("not computed", claim.why_not),
+    ]
     if finding is not None:
-        rows.append(("compares", plain(claim.compares)))
+        rows.append(("compares", unicode_formulas(claim.compares)))
         described = "as printed" if finding.corrected is not None else "computed"
         rows.append((described, _sides(finding.stated)))
         rows += [
@@ -146,7 +146,7 @@ def _explain(one: Checked, screen: Console) -> None:
         ]
         rows += [("figures", "\n".join(f"{_number(value)}  {name}" for name, value in finding.figures.items()))]
         if claim.function is not None and claim.function.__doc__:
-            rows.append(("the case", plain(" ".join(claim.function.__doc__.split()))))
+            rows.append(("the case", unicode_formulas(" ".join(claim.function.__doc__.split()))))
         sizes = ", ".join(f"{name} {bounds.low:g}-{bounds.high:g}" for name, (_, bounds) in claim.ranges.items())
         rows += [("sizes", sizes), ("code", claim.code or "")]
     table = Table.grid(padding=(0, 2, 0, 0))
@@ -158,11 +158,11 @@ def _explain(one: Checked, screen: Console) -> None:
     screen.print(table)
 
 
-def _summary(done: Sequence[Checked], screen: Console) -> None:
+def _summary(done: Sequence[CheckedClaim], screen: Console) -> None:
     printed = [one for one in done if one.claim.document != "D"]
     counts = Counter(one.claim.verdict for one in printed)
     verdicts = ", ".join(f"{counts[verdict]} {verdict}" for verdict in Verdict if counts[verdict])
-    computed = [one for one in done if one.finding is not None]
+    computed = [one for one in done if one.result is not None]
     wrong = [one.claim.id for one in computed if not one.confirmed]
     screen.print()
     if printed:
@@ -179,44 +179,40 @@ def check_on_and_show(ids: Sequence[str], options: dict[str, Any]) -> None:
     """Check what can be checked on a model, and show where it holds and how tightly."""
     if options["explain"] or options["verdict"]:
         raise UsageError(
-            asked="claims on a model",
-            expected="--on MODEL alone, or with ids",
-            got="--explain or --verdict as well",
-            remedy="leave one out; attnworks claims ID --explain says more about a claim",
+            "claims on a model", "--on MODEL alone, or with ids", "--explain or --verdict as well", "leave one out"
         )
-    laws = {*OF_LAYERS, *OF_STACKS}
-    wanted = {claim.id for claim in matching(*ids)} & laws
+    laws = {*LAYER_LAWS, *STACK_LAWS}
+    wanted = {claim.id for claim in find_claims(*ids)} & laws
     if not wanted:
         raise UsageError(
-            asked=f"{' '.join(ids)} on a model", expected=f"some of {', '.join(sorted(laws))}", got="none of these",
-            remedy="leave --on out, or choose some of them",
-        )  # fmt: skip
+            f"{' '.join(ids)} on a model", f"some of {', '.join(sorted(laws))}", "none of these", "choose some of them"
+        )
     passages, about, remark = passages_of({**options, "sentences": options["sentences"] or SENTENCES})
     screen, errors, quiet = console(), progress_console(), options["as_json"]
     if remark and not quiet:
         errors.print(f"[yellow]{remark}")
-    examinee = open_examinee(options["on"], max_tokens=options["max_tokens"])
+    subject = open_subject(options["on"], max_length=options["max_tokens"])
     with progress_bar("sentences", errors, shown=not quiet) as progress:
         task = progress.add_task("", total=len(passages))
-        tallies = check_on(examinee, passages, lambda sentences: progress.advance(task, sentences), wanted)
+        tallies = check_on_model(subject, passages, lambda sentences: progress.advance(task, sentences), wanted)
     if quiet:
         print_json([tally.to_json() for tally in tallies])
         return
     told = (
-        f"{examinee.subject.name} on {len(passages)} lines from {about['name']}, in float64. Every layer (or stack) "
+        f"{subject.name} on {len(passages)} lines from {about['name']}, in float64. Every layer (or stack) "
         "counts once for each sentence; left/right is the median. Verdicts are about all models: what is false may "
         "hold here."
     )
     screen.print(told, style="dim", markup=False)
-    screen.print(_on_table([tally for tally in tallies if tally.looked]))
+    screen.print(_on_table([tally for tally in tallies if tally.computed]))
     for tally in tallies:
-        if tally.silent:
-            reasons = "; ".join(f"{reason} ({places})" for reason, places in tally.silent.items())
-            told = f"{tally.law.id} says nothing of {tally.silent.total()} places: {reasons}."
+        if tally.not_applicable:
+            reasons = "; ".join(f"{reason} ({places})" for reason, places in tally.not_applicable.items())
+            told = f"{tally.law.id} says nothing of {tally.not_applicable.total()} places: {reasons}."
             screen.print(told, style="dim", markup=False)
 
 
-def _on_table(tallies: Iterable[Tally]) -> Table:
+def _on_table(tallies: Iterable[LawTally]) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("id", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
@@ -231,8 +227,8 @@ def _on_table(tallies: Iterable[Tally]) -> Table:
         table.add_row(
             tally.law.id,
             Text(SHORT.get(verdict, verdict), STYLES[verdict]),
-            tally.law.words,
-            Text(f"{tally.held} of {tally.looked}", "" if tally.held == tally.looked else "yellow"),
+            tally.law.description,
+            Text(f"{tally.held} of {tally.computed}", "" if tally.held == tally.computed else "yellow"),
             tight,
             "" if sides is None else _sides(sides).append(f"  {place}", "dim"),
         )

@@ -35,7 +35,7 @@ def compare(before: Path, after: Path, top: int, as_json: bool) -> None:
       attnworks compare exams/bert exams/bert-pruned --top 30
       attnworks compare exams/a exams/b --json | jq '.changes[:5]'
     """
-    from attnworks.exam.compare import compare as compare_exams
+    from attnworks.exam.compare import compare_exams as compare_exams
     from attnworks.exam.folder import read_exam
 
     comparison = compare_exams(read_exam(before), read_exam(after))

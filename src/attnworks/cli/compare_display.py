@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from attnworks.exam.compare import Change, Comparison, Curve, NewRole
-from attnworks.exam.reading import number
+from attnworks.core.display import format_number
+from attnworks.exam.compare import Comparison, DepthCurve, NewRole, NumberChange
 
 NAMED = 12
 """Heads, or layers, named in a line."""
@@ -89,17 +89,17 @@ def _shown(items: Sequence[object], top: int) -> str:
     return f", {top} of {len(items):,}" if len(items) > top else ""
 
 
-def _changes(changes: Sequence[Change]) -> Table:
+def _changes(changes: Sequence[NumberChange]) -> Table:
     table = _table(["where", "reading"], ["before", "after", "difference", "± 95 %"])
     for change in changes:
         colour = "green" if change.difference > 0 else "red"
         table.add_row(
             _renamed(change.where, change.where_after),
             Text(change.reading),
-            number(change.before),
-            number(change.after),
-            Text(f"{'+' if change.difference > 0 else ''}{number(change.difference)}", colour),
-            "" if change.margin is None else number(change.margin),
+            format_number(change.before),
+            format_number(change.after),
+            Text(f"{'+' if change.difference > 0 else ''}{format_number(change.difference)}", colour),
+            "" if change.margin is None else format_number(change.margin),
         )
     return table
 
@@ -111,7 +111,7 @@ def _roles(roles: Sequence[NewRole]) -> Table:
     return table
 
 
-def _curves(curves: Sequence[Curve], width: int) -> Table:
+def _curves(curves: Sequence[DepthCurve], width: int) -> Table:
     """Depths down, readings across, as many as the width holds."""
     size = max(15, *(len(curve.reading) for curve in curves)) + 3
     shown = curves[: max(1, (width - 7) // size)]
@@ -126,7 +126,7 @@ def _curves(curves: Sequence[Curve], width: int) -> Table:
 
 def _at(side: Sequence[float | None], depth: int) -> str:
     value = side[depth] if depth < len(side) else None
-    return "-" if value is None else number(value)
+    return "-" if value is None else format_number(value)
 
 
 def _table(words: Sequence[str], numbers: Sequence[str]) -> Table:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -12,52 +11,40 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from attnworks.cli.console import console, print_json, progress_console
-from attnworks.cli.train_display import Display, stop_on_signal
-from attnworks.core.errors import FolderError
-from attnworks.core.folders import entries, read_file
+from attnworks.cli.train_display import TrainDisplay, stop_on_signal
+from attnworks.core.checks import own_folder
+from attnworks.core.folders import read_file
 from attnworks.models.build import PRESETS, preset
-from attnworks.studies.conti import MAPS, RESULTS, conti
+from attnworks.studies.conti import MAPS_FOLDER, RESULTS_FILE, run_conti
 from attnworks.studies.pictures import draw_heads
 from attnworks.training.events import Watcher
 from attnworks.training.recipe import Recipe
 from attnworks.training.run import Run
 
 
-def run_conti(folder: Path, recipes: list[Recipe], as_json: bool) -> None:
+def show_conti(folder: Path, recipes: list[Recipe], as_json: bool) -> None:
     screen = progress_console()
     for recipe in recipes:
         preset(recipe.preset)
-    check_place(folder, PRESETS)
+    own_folder(folder, "the experiment", {*PRESETS, MAPS_FOLDER, RESULTS_FILE})
     folder.mkdir(parents=True, exist_ok=True)
     with stop_on_signal() as stopped, ExitStack() as displays:
 
-        def watch(run: Run) -> Watcher:
+        def tell(run: Run) -> Watcher:
             displays.close()
-            return displays.enter_context(Display(run, screen, quiet=as_json))
+            return displays.enter_context(TrainDisplay(run, screen, quiet=as_json))
 
-        conti(folder, recipes, watch=watch, should_stop=lambda: bool(stopped))
+        run_conti(folder, recipes, tell=tell, should_stop=lambda: bool(stopped))
     if stopped:
         screen.print("Stopped; run the same command again to continue.")
         return
-    report = json.loads(read_file(folder / RESULTS))
+    report = json.loads(read_file(folder / RESULTS_FILE))
     if as_json:
         print_json(report)
         return
     pictures = _draw(folder, [recipe.preset for recipe in recipes])
     _print_table(report)
-    console().print(f"{len(pictures)} pictures in {folder / MAPS}" if pictures else NO_PICTURES, markup=False)
-
-
-def check_place(folder: Path, runs: Iterable[str]) -> None:
-    """New, empty, or where this experiment was before."""
-    known = {*runs, MAPS, RESULTS}
-    if folder.exists() and (not folder.is_dir() or any(path.name not in known for path in entries(folder))):
-        raise FolderError(
-            asked=f"the experiment in {folder}",
-            expected="a new folder, or one where it was begun",
-            got="something else",
-            remedy="choose another --out",
-        )
+    console().print(f"{len(pictures)} pictures in {folder / MAPS_FOLDER}" if pictures else NO_PICTURES, markup=False)
 
 
 NO_PICTURES = "No pictures: pip install 'attnworks[plot]' and run the command again."
@@ -87,9 +74,9 @@ def _draw(folder: Path, presets: list[str]) -> list[Path]:
         return []
     drawn: list[Path] = []
     for name in presets:
-        for number, trace in enumerate(json.loads(read_file(folder / MAPS / f"{name}.json"))["sentences"]):
+        for number, trace in enumerate(json.loads(read_file(folder / MAPS_FOLDER / f"{name}.json"))["sentences"]):
             for layer in trace["attention"]:
-                path = folder / MAPS / f"{name}-sentence{number}-{layer['slot']}.png"
+                path = folder / MAPS_FOLDER / f"{name}-sentence{number}-{layer['slot']}.png"
                 draw_heads(trace, layer["slot"], path)
                 drawn.append(path)
     return drawn

@@ -89,19 +89,11 @@ def _refuse_strangers(given: list[str]) -> None:
 
     counted = [word for word in given if word in {"NAME", "--mechanism", "--compare"}]
     if len(counted) > 1:
-        raise UsageError(
-            asked="count",
-            expected="NAME, --mechanism or --compare",
-            got=" and ".join(counted),
-            remedy="count one at a time",
-        )
+        raise UsageError("count", "NAME, --mechanism or --compare", " and ".join(counted), "count one at a time")
     for option in given:
         if option in _GOES_WITH and not set(counted) & set(_GOES_WITH[option]):
             raise UsageError(
-                asked=f"count {option}",
-                expected=f"{' or '.join(_GOES_WITH[option])} beside it",
-                got=counted[0] if counted else "nothing to count",
-                remedy=f"add it, or leave {option} out",
+                f"count {option}", f"{' or '.join(_GOES_WITH[option])}", counted[0] if counted else "none", "add it"
             )
 
 
@@ -114,10 +106,10 @@ def _count(name: str, vocabulary: int | None) -> dict[str, int]:
     if vocabulary is not None:
         if config is None or isinstance(config, PureConfig):
             raise UsageError(
-                asked=f"--vocabulary {vocabulary}",
-                expected="a preset, config or folder of a model of tokens",
-                got="a published model" if config is None else "a pure attention network, which works on vectors",
-                remedy="leave --vocabulary out",
+                f"--vocabulary {vocabulary}",
+                "a preset, config or folder of a model of tokens",
+                "a published model" if config is None else "a pure attention network, which works on vectors",
+                "leave --vocabulary out",
             )
         config = config.with_vocabulary(vocabulary)
     return PUBLISHED[name].blueprint.count_parameters() if config is None else count_parameters(config)
@@ -125,23 +117,20 @@ def _count(name: str, vocabulary: int | None) -> dict[str, int]:
 
 def _find_config(name: str) -> ModelConfig:
     from attnworks.core.errors import FolderError
+    from attnworks.core.folders import best_checkpoint
     from attnworks.core.registry import unknown_name
-    from attnworks.core.sealed import best_of
     from attnworks.models.build import PRESETS
     from attnworks.models.counting import PUBLISHED
-    from attnworks.models.folder import CONFIG, read_config_file
+    from attnworks.models.folder import CONFIG_FILE, read_config_file
 
     if name in PRESETS:
         return PRESETS[name]
     path = Path(name)
     if path.is_dir():
-        path = (best_of(path) or path) / CONFIG
+        path = (best_checkpoint(path) or path) / CONFIG_FILE
         if not path.is_file():
             raise FolderError(
-                asked=f"count {name}",
-                expected=f"a model folder or a training run (with {CONFIG} or a checkpoint)",
-                got="another folder",
-                remedy="check the path",
+                f"count {name}", f"a folder with {CONFIG_FILE} or checkpoints", "another folder", "check the path"
             )
     if path.is_file():
         return read_config_file(path)

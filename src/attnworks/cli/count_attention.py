@@ -6,34 +6,25 @@ from rich.table import Table
 from rich.text import Text
 
 from attnworks.attention import MECHANISMS, Geometry, MechanismSpec
-from attnworks.attention.complexity import LONGEST, Complexity, complexity, pays_from, recurrent_complexity
+from attnworks.attention.complexity import MAX_COUNTED_LENGTH, Complexity, complexity, pays_from, recurrent_complexity
 from attnworks.cli.console import console, print_json
 from attnworks.cli.count import readable
+from attnworks.core.display import counted
 from attnworks.core.errors import UsageError
 from attnworks.models.counting import quadratic_share
 
 
 def check_positions(n: int) -> None:
     """Some mechanisms count their edges position by position."""
-    if n > LONGEST:
-        raise UsageError(
-            asked=f"count --n {n}",
-            expected=f"at most {LONGEST:,} positions",
-            got=f"{n:,}",
-            remedy=f"choose an n up to {LONGEST}",
-        )
+    if n > MAX_COUNTED_LENGTH:
+        raise UsageError(f"count --n {n}", f"at most {MAX_COUNTED_LENGTH:,} positions", f"{n:,}", "choose a smaller n")
 
 
 def show_one(text: str, n: int, heads: int, width: int, causal: bool, as_json: bool) -> None:
     """One mechanism against dense attention: edges, FLOPs, bytes, and from which length it pays."""
     spec, geometry = MechanismSpec.parse(text), Geometry(heads, width, width)
-    if causal and "causal" not in MECHANISMS[spec.name].masks:
-        raise UsageError(
-            asked=f"count --mechanism {spec.name} --causal",
-            expected="a mechanism that can hide later positions",
-            got=f"{spec.name}, which cannot",
-            remedy="leave --causal out",
-        )
+    if causal and "causal" not in MECHANISMS[spec.name].supported_masks:
+        raise UsageError(f"{spec.name} with --causal", "a mechanism with a causal form", "none", "leave --causal out")
     mechanism = spec.build(geometry)
     cost, dense = (kind.cost(n, n, geometry, causal=causal) for kind in (mechanism, MECHANISMS["dense"]()))
     ratios = {part: getattr(cost, part) / getattr(dense, part) for part in cost._fields}
@@ -112,7 +103,7 @@ def _row_as_json(row: Complexity, dense_flops: int) -> dict[str, object]:
 
 def _verdict(n: int, ratio: float, first: int | None) -> Text:
     here = f"at n = {n:,}"
-    pays = f"never fewer up to n = {LONGEST:,}" if first is None else f"fewer from n = {first:,} on"
+    pays = f"never fewer up to n = {MAX_COUNTED_LENGTH:,}" if first is None else f"fewer from n = {first:,} on"
     if ratio < 1:
         return Text(f"{1 / ratio:.3g} times fewer FLOPs than dense {here}; {pays}.", "green")
     if ratio == 1:
@@ -121,7 +112,7 @@ def _verdict(n: int, ratio: float, first: int | None) -> Text:
 
 
 def _title(what: str, n: int, heads: int, width: int, kind: str) -> Text:
-    layer = f"{heads} head{'s' * (heads > 1)} of width {width}"
+    layer = f"{counted(heads, 'head')} of width {width}"
     return Text.assemble((what, "bold"), f": {kind} over n = {n:,} positions, {layer}\n")
 
 

@@ -24,10 +24,10 @@ from rich.text import Text
 from torch import Tensor
 
 from attnworks.cli.console import console
+from attnworks.core.display import counted, format_number
+from attnworks.core.places import SHORT_KINDS, Kind
 from attnworks.exam.examination import Examination
-from attnworks.exam.head_findings import NO_ROLE, role_group
-from attnworks.exam.reading import Reading, number
-from attnworks.traces.layer import SHORT, Kind
+from attnworks.exam.reading import NO_ROLE, Reading, role_group
 
 ROLE_SIGNS = {
     "previous": ("P", "color(74)"),
@@ -106,7 +106,7 @@ def show_measures() -> None:
     measures = all_measures()
     for name in sorted(measures, key=lambda name: (not measures[name].default, name)):
         measure = measures[name]
-        table.add_row(Text(name, "bold"), measure.words, f"{measure.cost}{' (default)' * measure.default}")
+        table.add_row(Text(name, "bold"), measure.description, f"{measure.cost}{' (default)' * measure.default}")
     console().print(table)
 
 
@@ -171,7 +171,7 @@ def _header(exam: Examination) -> Text:
 def _layers_and_heads(slots: object) -> str:
     """12 layers × 12 heads; with several kinds of attention: enc 6 × 8, dec 6 × 8, cross 6 × 8 heads."""
     known = slots if isinstance(slots, dict) else {}
-    found = {short: [n for slot, n in known.items() if slot.startswith(f"{short}.")] for short in SHORT.values()}
+    found = {short: [n for slot, n in known.items() if slot.startswith(f"{short}.")] for short in SHORT_KINDS.values()}
     stacks = {short: heads for short, heads in found.items() if heads}
     sizes = [(len(row), f"{min(row)}" if len(set(row)) == 1 else f"{min(row)}-{max(row)}") for row in stacks.values()]
     if len(set(sizes)) > 1:
@@ -180,7 +180,7 @@ def _layers_and_heads(slots: object) -> str:
             + " heads"
         )
     for layers, each in sizes[:1]:
-        size = f"{layers} layer{'s' * (layers > 1)} × {each} head{'s' * (each != '1')}"
+        size = f"{counted(layers, 'layer')} × {each} head{'s' * (each != '1')}"
         return size if len(sizes) == 1 else f"{', '.join(stacks)}: each {size}"
     return ""
 
@@ -279,7 +279,7 @@ def _legends(exam: Examination, width: int) -> list[Text]:
     if exam.readings.of("roles.score") and len(labels) > 1:
         items.append(Text(f" filled: score {STRONG} or more", style="dim"))
     for reading in readings if not labels else ():
-        low, high = map(number, _range(reading))
+        low, high = map(format_number, _range(reading))
         items.append(Text(f"{reading.name}@{reading.kind}: 0 is {low}, 9 is {high}", style="dim"))
     by_depth = [Text(words, style="dim") for name, (_, words) in BY_DEPTH.items() if exam.readings.of(name)]
     return [_wrapped(group, width) for group in (items, by_depth) if group]
@@ -335,7 +335,7 @@ def _full(curve: list[float]) -> float:
 def _bar(value: float, full: float, cells: int) -> Text:
     eighths = round(8 * cells * max(0.0, value) / full) if math.isfinite(value) else 0
     bar = "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
-    return Text.assemble((bar.ljust(cells), "cyan"), f" {number(value)}")
+    return Text.assemble((bar.ljust(cells), "cyan"), f" {format_number(value)}")
 
 
 # Layout --------------------------------------------------------------------------------------------------------------

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from attnworks.cli.console import console, print_json, progress_console
 from attnworks.cli.examine_display import examine_progress, show
 from attnworks.cli.report_display import show_remarks, show_written
+from attnworks.core.checks import one_of_options
 from attnworks.core.errors import UsageError
 from attnworks.core.team import join_team
-from attnworks.exam.choice import EVERYTHING, choose_measures, costs
 from attnworks.exam.examination import Examination
-from attnworks.exam.examiner import Request
-from attnworks.exam.folder import check_place, write_exam
-from attnworks.exam.measure import Setting
-from attnworks.exam.measures import all_measures
-from attnworks.exam.run import run_examination
-from attnworks.page.contents import Exam, label_of
+from attnworks.exam.examiner import ExamSettings, run_examination
+from attnworks.exam.folder import check_exam_place, write_exam
+from attnworks.exam.measures import ALL_MEASURES, all_measures, choose_measures
+from attnworks.page.contents import PageExam, exam_label
 from attnworks.page.file import check_out, write_report
 from attnworks.reshape.history import receipts_of
 from attnworks.text.conllu import attach, read_parses
 from attnworks.text.corpora import from_corpus
+from attnworks.text.grammar import grammar_passages
 from attnworks.text.passages import Passage, from_file
-from attnworks.text.readers.grammar import grammar_passages
-from attnworks.traces.subject import open_examinee
+from attnworks.traces.subject import open_subject
 
 MOST_AXES = 4
 """Readings with this number of axes are for other programs."""
@@ -33,34 +31,29 @@ MOST_AXES = 4
 
 def examine_and_show(model: str, options: dict[str, Any]) -> None:
     screen, quiet = progress_console(), options["as_json"]
-    request = Request(
-        measures=(EVERYTHING,) if options["everything"] else options["measures"],
+    request = ExamSettings(
+        measures=(ALL_MEASURES,) if options["everything"] else options["measures"],
         objective=options["objective"],
         without=options["without"] or (),
         pin=options["pin"] or (None if options["out"] or options["report"] else ()),
-        tokens_per_batch=options["batch_tokens"],
+        batch_tokens=options["batch_tokens"],
         seed=options["seed"],
     )
-    if options["everything"] and options["measures"] is not None:
-        raise UsageError(
-            asked="measures", expected="--measures NAMES or --all", got="both", remedy="leave one of them out"
-        )
+    names = {"--measures": options["measures"], "--all": options["everything"]}
+    one_of_options("measures", names, "leave one of them out", optional=True)
     if options["out"] is not None:
-        check_place(options["out"])
+        check_exam_place(options["out"])
     if options["pin"] and options["out"] is None and options["report"] is None:
         raise UsageError(
-            asked="--pin",
-            expected="a place for the maps of the sentence",
-            got="neither --out nor --report",
-            remedy="add --out FOLDER, or --report FILE to see them",
+            "--pin", "a place for the maps", "neither --out nor --report", "add --out FOLDER or --report FILE"
         )
     if options["report"] is not None:
         check_out(options["report"])
-    measures = choose_measures(request.measures, Setting(longest=2))
+    choose_measures(request.measures)
     with join_team(options["device"]) as team:
         quiet = quiet or not team.leads
-        examinee = open_examinee(
-            model, max_tokens=options["max_tokens"], device=options["device"], dtype=options["dtype"]
+        subject = open_subject(
+            model, max_length=options["max_tokens"], device=options["device"], dtype=options["dtype"]
         )
         receipts = receipts_of(model)
         passages, about, remark = passages_of(options)
@@ -68,13 +61,13 @@ def examine_and_show(model: str, options: dict[str, Any]) -> None:
             screen.print(f"[yellow]{remark}")
         with examine_progress(screen, None, quiet) as advance:
 
-            def begin(steps: int) -> None:
-                for name, cost in costs(measures) if not quiet else ():
+            def begin(steps: int, costs: Mapping[str, str]) -> None:
+                for name, cost in costs.items() if not quiet else ():
                     screen.print(f"[dim]{name}: {cost}")
                 advance.begin(steps)
 
             exam = run_examination(
-                examinee, passages, request, about=about, receipts=receipts, team=team, begin=begin, advance=advance
+                subject, passages, request, about=about, receipts=receipts, team=team, begin=begin, advance=advance
             )
         if team.leads:
             _hand_over(exam, options, model if receipts else None)
@@ -90,8 +83,8 @@ def _hand_over(exam: Examination, options: dict[str, Any], reshaped: str | None)
     else:
         show(exam, console(), folder, tables_of(exam, options["measures"] or ()))
     if options["report"] is not None:
-        label = label_of(exam) if folder is None else folder.resolve().name
-        written = write_report(Exam(exam, label), options["report"], model=reshaped)
+        label = exam_label(exam) if folder is None else folder.resolve().name
+        written = write_report(PageExam(exam, label), options["report"], model=reshaped)
         if options["as_json"]:
             show_remarks(written)
         else:
@@ -115,10 +108,10 @@ def passages_of(options: dict[str, Any]) -> tuple[list[Passage], dict[str, Any],
     parses = options.get("parses")
     if corpus is not None and (text is not None or parses is not None):
         raise UsageError(
-            asked="the text to read",
-            expected=f"--corpus SPEC, or --text FILE{' and --parses FILE' if 'parses' in options else ''}",
-            got=f"both --corpus and {'--parses' if text is None else '--text'}",
-            remedy="leave one out",
+            "the text to read",
+            f"--corpus SPEC, or --text FILE{' and --parses FILE' if 'parses' in options else ''}",
+            f"both --corpus and {'--parses' if text is None else '--text'}",
+            "leave one out",
         )
     if text is not None:
         passages, report = from_file(text)

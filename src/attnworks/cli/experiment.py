@@ -106,11 +106,11 @@ def conti(models: str, out: Path, as_json: bool, **options: Any) -> None:
       attnworks experiment conti --models all --pairs 5000 --epochs 5 --out runs/six
     """
     prepare(options["device"], options["threads"], options["seed"])
-    from attnworks.cli.conti_display import run_conti
-    from attnworks.studies.conti import ALL
+    from attnworks.cli.conti_display import show_conti
+    from attnworks.studies.conti import ALL_PRESETS
 
-    names = ALL if models == "all" else tuple(name.strip() for name in models.split(","))
-    run_conti(out, [_recipe(name, options) for name in names], as_json)
+    names = ALL_PRESETS if models == "all" else tuple(name.strip() for name in models.split(","))
+    show_conti(out, [_recipe(name, options) for name in names], as_json)
 
 
 @experiment.command("long-range")
@@ -161,16 +161,16 @@ def long_range(
       attnworks experiment long-range --length 1024 --seeds 3 --minutes 5 --json --out runs/long
     """
     prepare("cpu", threads, seed)
-    from attnworks.attention.spec import parse_many
-    from attnworks.cli.long_range_display import run_long_range
-    from attnworks.studies.long_range_cell import Settings
+    from attnworks.attention.contract import parse_many
+    from attnworks.cli.long_range_display import show_long_range
+    from attnworks.studies.long_range_cell import LongRangeSettings
 
-    settings = Settings(
+    settings = LongRangeSettings(
         steps=steps, minutes=minutes, length=length, batch=batch, learning_rate=learning_rate, held_out=held_out
     )
     names = list(dict.fromkeys(name.strip() for name in tasks.split(",")))
     specs = None if mechanisms is None else [str(spec) for spec in parse_many(mechanisms)]
-    run_long_range(out, settings, names, specs, range(seed, seed + seeds), as_json)
+    show_long_range(out, settings, names, specs, range(seed, seed + seeds), as_json)
 
 
 @experiment.command()
@@ -180,7 +180,7 @@ def long_range(
 )
 @click.option(
     "--heal-lr",
-    "rate",
+    "heal_learning_rate",
     type=click.FloatRange(0, min_open=True),
     default=3e-4,
     show_default=True,
@@ -214,16 +214,16 @@ def structure(out: Path, as_json: bool, **options: Any) -> None:
       attnworks experiment structure --minutes 5 --heal 100 --sentences 200 --out runs/quick-structure
     """
     prepare(options["device"], options["threads"], options["seed"])
-    from attnworks.cli.structure_display import run_structure
-    from attnworks.studies.structure import EIGHT, ONE, STRUCTURED, Settings
+    from attnworks.cli.structure_display import show_structure
+    from attnworks.studies.structure import EIGHT_HEADS, ONE_HEAD, STRUCTURED_HEADS, StructureSettings
 
     recipes = {
-        ONE: _recipe(ONE, options),
-        EIGHT: _recipe(EIGHT, options),
-        STRUCTURED: _recipe(EIGHT, options, mechanism="structured"),
+        ONE_HEAD: _recipe(ONE_HEAD, options),
+        EIGHT_HEADS: _recipe(EIGHT_HEADS, options),
+        STRUCTURED_HEADS: _recipe(EIGHT_HEADS, options, mechanism="structured"),
     }
-    named = ("sentences", "heal", "rate", "window", "eps", "sparsity", "seed")
-    run_structure(out, recipes, Settings(**{name: options[name] for name in named}), as_json)
+    named = ("sentences", "heal", "heal_learning_rate", "window", "eps", "sparsity", "seed")
+    show_structure(out, recipes, StructureSettings(**{name: options[name] for name in named}), as_json)
 
 
 @experiment.command()
@@ -271,12 +271,12 @@ def growth(
       attnworks experiment growth --seeds 2 --train-steps 1000 --steps 200 --json --out runs/short-growth
     """
     prepare("cpu", threads, seed)
-    from attnworks.cli.growth_display import run_growth
-    from attnworks.studies.growth import ALL, Settings
+    from attnworks.cli.growth_display import show_growth
+    from attnworks.studies.growth import ALL_WAYS, GrowthStudySettings
 
-    names = ALL if ways is None else tuple(dict.fromkeys(way.strip() for way in ways.split(",")))
+    names = ALL_WAYS if ways is None else tuple(dict.fromkeys(way.strip() for way in ways.split(",")))
     adds = sorted({_whole_number(part.strip()) for part in add.split(",")})
-    run_growth(out, Settings(**options), range(seed, seed + seeds), adds, names, as_json)
+    show_growth(out, GrowthStudySettings(**options), range(seed, seed + seeds), adds, names, as_json)
 
 
 def _whole_number(text: str) -> int:

@@ -13,25 +13,30 @@ from rich.table import Table
 
 from attnworks.cli.console import console, print_json, progress_bar, progress_console
 from attnworks.cli.train_display import stop_on_signal
-from attnworks.studies.long_range import default_mechanisms, long_range, report
-from attnworks.studies.long_range_cell import Cell, Progress, Settings
+from attnworks.studies.long_range import default_mechanisms, long_range_report, run_long_range
+from attnworks.studies.long_range_cell import Cell, CellProgress, LongRangeSettings
 
 MEGABYTE = 2**20
 
 
-def run_long_range(
+def show_long_range(
     folder: Path,
-    settings: Settings,
+    settings: LongRangeSettings,
     tasks: Sequence[str],
     mechanisms: Sequence[str] | None,
     seeds: Sequence[int],
     as_json: bool,
 ) -> None:
     mechanisms = mechanisms or default_mechanisms(settings.length)
-    with stop_on_signal() as stopped, Display(len(tasks) * len(mechanisms) * len(seeds), quiet=as_json) as display:
-        cells = long_range(folder, settings, tasks, mechanisms, seeds, watch=display, should_stop=lambda: bool(stopped))
+    with (
+        stop_on_signal() as stopped,
+        LongRangeDisplay(len(tasks) * len(mechanisms) * len(seeds), quiet=as_json) as display,
+    ):
+        cells = run_long_range(
+            folder, settings, tasks, mechanisms, seeds, tell=display, should_stop=lambda: bool(stopped)
+        )
     if as_json:
-        print_json(report(settings, cells))
+        print_json(long_range_report(settings, cells))
     elif cells:
         _print_table(settings, cells)
     if stopped:
@@ -39,7 +44,7 @@ def run_long_range(
         sys.exit(130)
 
 
-class Display:
+class LongRangeDisplay:
     """A bar over all cells with the time left on a terminal; and a line for each cell that is done."""
 
     def __init__(self, cells: int, *, quiet: bool) -> None:
@@ -48,15 +53,15 @@ class Display:
         self.bar = progress_bar("cell", self.screen, shown=not quiet and self.screen.is_terminal)
         self.task = self.bar.add_task("", total=cells)
 
-    def __enter__(self) -> Display:
+    def __enter__(self) -> LongRangeDisplay:
         self.bar.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.bar.stop()
 
-    def __call__(self, event: Progress | Cell) -> None:
-        if isinstance(event, Progress):
+    def __call__(self, event: CellProgress | Cell) -> None:
+        if isinstance(event, CellProgress):
             text = f"{event.task}, {event.mechanism}: step {event.step:,}, length {event.length}, loss {event.loss:.3f}"
             self.bar.update(self.task, completed=self.finished + event.done, description=escape(text))
             return
@@ -70,7 +75,7 @@ class Display:
             )
 
 
-def _print_table(settings: Settings, cells: Sequence[Cell]) -> None:
+def _print_table(settings: LongRangeSettings, cells: Sequence[Cell]) -> None:
     tasks, mechanisms = (list(dict.fromkeys(getattr(cell, name) for cell in cells)) for name in ("task", "mechanism"))
     by_place = {
         (task, mechanism): [cell for cell in cells if (cell.task, cell.mechanism) == (task, mechanism)]

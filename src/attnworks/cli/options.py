@@ -65,8 +65,5 @@ def prepare(device: str, threads: int | None, seed: int) -> None:
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError) as error:
         raise UsageError(
-            asked=f"--device {device}",
-            expected="a device this machine and this torch have",
-            got=str(error).splitlines()[0],
-            remedy="use --device cpu",
+            f"--device {device}", "a device that torch can use", str(error).splitlines()[0], "use --device cpu"
         ) from error

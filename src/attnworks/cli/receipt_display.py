@@ -146,7 +146,7 @@ def _columns(first: str, *others: str) -> Table:
 
 
 def _judged(receipt: Receipt) -> str:
-    sentences, written = receipt.text.get("judged_by"), receipt.text.get("written")
+    sentences, written = receipt.text.get("evaluation"), receipt.text.get("written")
     steps = f", healed by {receipt.healing.steps} steps" if receipt.healing.steps else ""
     own = f"; the model itself wrote {written} of their targets" if written else ""
     length = "" if receipt.asked.get("length") else f" of about {receipt.length} tokens"

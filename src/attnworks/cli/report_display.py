@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from attnworks.cli.console import console, print_json, progress_console
-from attnworks.page.file import Written
+from attnworks.page.file import WrittenPage
 
 
-def show_written(written: Written, *, as_json: bool) -> None:
+def show_written(written: WrittenPage, *, as_json: bool) -> None:
     """The file, its size and how to open it."""
     held, heads = written.contents.heads
     show_remarks(written)
@@ -18,7 +18,7 @@ def show_written(written: Written, *, as_json: bool) -> None:
     console().print(f"Report {written.path} ({size}); open it in a browser", markup=False, soft_wrap=True)
 
 
-def show_remarks(written: Written) -> None:
+def show_remarks(written: WrittenPage) -> None:
     """What was left out, to standard error."""
     for remark in written.contents.page["remarks"]:
         progress_console().print(remark, markup=False, style="yellow")

@@ -151,7 +151,7 @@ def grow(model: str, **options: Any) -> None:
 
     MODEL is a run of attnworks train, or a Hugging Face model. One backward pass over the text finds, for every head,
     the columns that lower the loss most; other sentences check them, and others again say how far to go. Where growing
-    would not pay, nothing is written and the reason is shown. Training of a grown run continues with its optimiser.
+    would not pay, nothing is written and the reason is shown. Training of a grown run continues with its optimizer.
 
     \b
     Examples:

@@ -13,17 +13,17 @@ from rich.console import Console
 
 from attnworks.cli.console import console, print_json, progress_bar, progress_console
 from attnworks.cli.receipt_display import receipt_shown
-from attnworks.core.errors import UsageError
+from attnworks.core.checks import new_place, one_of_options
+from attnworks.core.display import Progress, silent
 from attnworks.reshape.contract import Reshape
 from attnworks.reshape.growth.grow import Grow
-from attnworks.reshape.history import Place, check_history, check_new, receipts_of, replay, undo, write_outcome
-from attnworks.reshape.progress import Watch, silently
+from attnworks.reshape.history import ModelFolder, check_history, receipts_of, replay, undo, write_outcome
 from attnworks.reshape.projection.project import Project
 from attnworks.reshape.pruning.prune import Prune
-from attnworks.reshape.run import Care, carry_out
+from attnworks.reshape.run import ReshapeSettings, run_reshape
 from attnworks.reshape.swapping.swap import Swap
-from attnworks.reshape.texts import Texts, from_corpus, from_lines
-from attnworks.traces.subject import open_examinee
+from attnworks.reshape.texts import TextSplit, split_corpus, split_file
+from attnworks.traces.subject import open_subject
 from attnworks.training.run_folder import read_recipe
 
 
@@ -35,22 +35,14 @@ def project_and_show(model: str, options: dict[str, Any]) -> None:
 def grow_and_show(model: str, options: dict[str, Any]) -> None:
     kinds = tuple(kind.strip() for kind in options["kinds"].split(","))
     asked = Grow(kinds=kinds, **{name: options[name] for name in ("add", "where", "by", "compare")})
-    if asked.where == "auto" and not asked.add:
-        raise UsageError(
-            asked="to grow", expected="--add N with N of 1 or more, or --where with places", got="neither",
-            remedy="for instance --add 16, or --where enc.0.3:keys=8",
-        )  # fmt: skip
+    places = None if asked.where == "auto" else asked.where
+    one_of_options("to grow", {"--add": asked.add or None, "--where": places}, "for instance --add 16")
     _reshape_and_show(asked, model, options)
 
 
 def prune_and_show(model: str, options: dict[str, Any]) -> None:
-    if options["keep"] is None and options["heads"] == "auto":
-        raise UsageError(
-            asked="to prune",
-            expected="--keep with a share, or --heads",
-            got="neither",
-            remedy="for instance --keep 0.5",
-        )
+    heads = None if options["heads"] == "auto" else options["heads"]
+    one_of_options("to prune", {"--keep": options["keep"], "--heads": heads}, "for instance --keep 0.5")
     names = ("keep", "heads", "by", "evenly", "compare")
     _reshape_and_show(Prune(**{name: options[name] for name in names}), model, options)
 
@@ -61,8 +53,8 @@ def swap_and_show(model: str, options: dict[str, Any]) -> None:
 
 
 def _reshape_and_show(asked: Reshape, model: str, options: dict[str, Any]) -> None:
-    check_new(options["out"])
-    care = Care(
+    new_place(options["out"])
+    settings = ReshapeSettings(
         options["objective"],
         options["heal"],
         options["rate"],
@@ -70,13 +62,13 @@ def _reshape_and_show(asked: Reshape, model: str, options: dict[str, Any]) -> No
         options["seed"],
         options["heal_by"],
     )
-    place = Place.of(model)
-    examinee = open_examinee(model, device=options["device"], dtype=options["dtype"])
-    asked.check(examinee.subject.model)  # both before any text is read, which may take long
+    place = ModelFolder.of(model)
+    subject = open_subject(model, device=options["device"], dtype=options["dtype"])
+    asked.check(subject.model)  # both before any text is read, which may take long
     check_history(place)
     texts = texts_of(place, options, pairs=options["pairs"], held_out=options["sentences"])
-    with watching("reshape", quiet=options["as_json"]) as watch:
-        new, receipt = carry_out(asked, examinee, texts, care, watch)
+    with watching("reshape", quiet=options["as_json"]) as tell:
+        new, receipt = run_reshape(asked, subject, texts, settings, tell)
         write_outcome(new.to("cpu"), receipt, place, options["out"])
     if options["as_json"]:
         print_json({**asdict(receipt), "out": str(options["out"])})
@@ -108,8 +100,8 @@ def undo_and_show(model: str, out: Path, as_json: bool) -> None:
 
 
 def replay_and_show(model: str, on: str, out: Path, as_json: bool) -> None:
-    with watching("reshape", quiet=as_json) as watch:
-        pairs = replay(model, on, out, watch=watch)
+    with watching("reshape", quiet=as_json) as tell:
+        pairs = replay(model, on, out, tell=tell)
     if as_json:
         print_json({"replayed": [{"then": asdict(then), "now": asdict(now)} for then, now in pairs], "out": str(out)})
         return
@@ -125,26 +117,23 @@ def _saved(out: Path) -> None:
     console().print(f"\nSaved  {out}\nNext   {examine}, or {undo} --out FOLDER", markup=False, soft_wrap=True)
 
 
-def texts_of(place: Place, options: dict[str, Any], *, pairs: int, held_out: int) -> Texts:
+def texts_of(place: ModelFolder, options: dict[str, Any], *, pairs: int, held_out: int) -> TextSplit:
     """The text that --corpus or --text names; for a run by default what it was trained on."""
     corpus, text, seed = options["corpus"], options["text"], options["seed"]
-    if corpus is not None and text is not None:
-        raise UsageError(
-            asked="the text to read", expected="--corpus or --text", got="both", remedy="leave one of them out"
-        )
+    one_of_options("the text to read", {"--corpus": corpus, "--text": text}, "leave one of them out", optional=True)
     if text is not None:
-        return from_lines(text, pairs=pairs, held_out=held_out)
+        return split_file(text, pairs=pairs, held_out=held_out)
     if corpus is None and place.is_run:
         recipe, _ = read_recipe(place.folder)
         corpus, seed, pairs = recipe.corpus, recipe.seed, min(pairs, recipe.pairs or pairs)
-    return from_corpus(corpus or "grammar", pairs=pairs, held_out=held_out, seed=seed)
+    return split_corpus(corpus or "grammar", pairs=pairs, held_out=held_out, seed=seed)
 
 
 @contextmanager
-def watching(what: str, *, quiet: bool) -> Iterator[Watch]:
+def watching(what: str, *, quiet: bool) -> Iterator[Progress]:
     """A bar that says what is being done; messages, which have a total of 0, stay above it. Nothing at all if quiet."""
     if quiet:
-        yield silently
+        yield silent
         return
     screen: Console = progress_console()
     with progress_bar(what, screen, shown=screen.is_terminal) as bar:
@@ -152,7 +141,7 @@ def watching(what: str, *, quiet: bool) -> Iterator[Watch]:
 
         told: list[str] = []
 
-        def watch(stage: str, done: int, total: int) -> None:
+        def tell(stage: str, done: int, total: int) -> None:
             if not total:
                 screen.print(stage, markup=False)
                 return
@@ -161,4 +150,4 @@ def watching(what: str, *, quiet: bool) -> Iterator[Watch]:
                 told.append(stage)
                 screen.print(stage, markup=False)
 
-        yield watch
+        yield tell

@@ -42,10 +42,7 @@ def serve(model: str, **options: Any) -> None:
     """
     if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
         raise MissingExtraError(
-            asked="attnworks serve",
-            expected=f"{' and '.join(missing)} to be installed",
-            got="no such package",
-            remedy="pip install attnworks[serve]",
+            "attnworks serve", f"{' and '.join(missing)} installed", "no such package", "pip install attnworks[serve]"
         )
     import torch
 

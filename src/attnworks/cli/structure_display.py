@@ -13,37 +13,46 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from attnworks.cli.console import console, print_json, progress_console
-from attnworks.cli.conti_display import NO_PICTURES, check_place
+from attnworks.cli.conti_display import NO_PICTURES
 from attnworks.cli.reshape_run import watching
-from attnworks.cli.train_display import Display, stop_on_signal
+from attnworks.cli.train_display import TrainDisplay, stop_on_signal
+from attnworks.core.checks import own_folder
 from attnworks.core.folders import read_file
-from attnworks.studies.conti import MAPS
+from attnworks.studies.conti import MAPS_FOLDER, RESULTS_FILE
 from attnworks.studies.pictures import draw_cost, draw_families, draw_forms, draw_heads
-from attnworks.studies.structure import EIGHT, MODELS, ONE, SLOT, Settings, families, structure
+from attnworks.studies.structure import (
+    EIGHT_HEADS,
+    ONE_HEAD,
+    STUDIED_PRESETS,
+    STUDIED_SLOT,
+    StructureSettings,
+    count_forms,
+    run_structure,
+)
 from attnworks.training.events import Watcher
 from attnworks.training.recipe import Recipe
 from attnworks.training.run import Run
 
 
-def run_structure(folder: Path, recipes: dict[str, Recipe], settings: Settings, as_json: bool) -> None:
+def show_structure(folder: Path, recipes: dict[str, Recipe], settings: StructureSettings, as_json: bool) -> None:
     screen = progress_console()
-    check_place(folder, MODELS)
+    own_folder(folder, "the experiment", {*STUDIED_PRESETS, MAPS_FOLDER, RESULTS_FILE})
     folder.mkdir(parents=True, exist_ok=True)
     with stop_on_signal() as stopped, ExitStack() as displays:
 
         def watch_run(run: Run) -> Watcher:
             displays.close()
-            return displays.enter_context(Display(run, screen, quiet=as_json))
+            return displays.enter_context(TrainDisplay(run, screen, quiet=as_json))
 
-        def watch(stage: str, done: int, total: int) -> None:
+        def tell(stage: str, done: int, total: int) -> None:
             if not following:
                 displays.close()
                 following.append(displays.enter_context(watching("study", quiet=as_json)))
             following[0](stage, done, total)
 
         following: list[Any] = []
-        report = structure(
-            folder, recipes, settings, watch_run=watch_run, watch=watch, should_stop=lambda: bool(stopped)
+        report = run_structure(
+            folder, recipes, settings, watch_run=watch_run, tell=tell, should_stop=lambda: bool(stopped)
         )
     if stopped:
         screen.print("Stopped; run the same command again to continue.")
@@ -53,7 +62,7 @@ def run_structure(folder: Path, recipes: dict[str, Recipe], settings: Settings, 
         return
     _print(report)
     pictures = _draw(folder, report)
-    console().print(f"{len(pictures)} pictures in {folder / MAPS}" if pictures else NO_PICTURES, markup=False)
+    console().print(f"{len(pictures)} pictures in {folder / MAPS_FOLDER}" if pictures else NO_PICTURES, markup=False)
 
 
 def _print(report: dict[str, Any]) -> None:
@@ -75,7 +84,7 @@ def _print(report: dict[str, Any]) -> None:
         )  # fmt: skip
     console().print(heads, costs)
     for model in report["models"]:
-        told = ", ".join(f"{number} {form}" for form, number in families(report, model).items())
+        told = ", ".join(f"{number} {form}" for form, number in count_forms(report, model).items())
         console().print(
             f"{model}: BLEU {_score(report['models'][model]['bleu'])}; closest forms of its encoder heads: {told}"
         )
@@ -88,12 +97,12 @@ def _score(bleu: float | None) -> str:
 def _draw(folder: Path, report: dict[str, Any]) -> list[Path]:
     if importlib.util.find_spec("matplotlib") is None:
         return []
-    home = folder / MAPS
-    drawn = [home / f"{name}.png" for name in (ONE, EIGHT, "forms", "families", "cost")]
-    traces = {name: json.loads(read_file(home / f"{name}.json"))["sentences"][0] for name in (ONE, EIGHT)}
-    for name, path in zip((ONE, EIGHT), drawn, strict=False):
-        draw_heads(traces[name], SLOT, path)
-    layer = next(layer for layer in traces[EIGHT]["attention"] if layer["slot"] == SLOT)
+    home = folder / MAPS_FOLDER
+    drawn = [home / f"{name}.png" for name in (ONE_HEAD, EIGHT_HEADS, "forms", "families", "cost")]
+    traces = {name: json.loads(read_file(home / f"{name}.json"))["sentences"][0] for name in (ONE_HEAD, EIGHT_HEADS)}
+    for name, path in zip((ONE_HEAD, EIGHT_HEADS), drawn, strict=False):
+        draw_heads(traces[name], str(STUDIED_SLOT), path)
+    layer = next(layer for layer in traces[EIGHT_HEADS]["attention"] if layer["slot"] == str(STUDIED_SLOT))
     draw_forms(layer["weights"], report["example"], drawn[2])
     draw_families(drawn[3])
     if all(row["bleu"] is not None for row in report["projected"]):

@@ -20,7 +20,7 @@ from attnworks.cli.options import compute_options, prepare
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the run; must not exist yet.")
 @click.option("--resume", type=click.Path(path_type=Path), help="Continue this run instead of starting one.")
 @click.option("--epochs", type=float, metavar="N", help="Stop after N passes over the corpus.  [default: 20]")
-@click.option("--steps", type=int, metavar="N", help="Stop after N optimiser steps.")
+@click.option("--steps", type=int, metavar="N", help="Stop after N optimizer steps.")
 @click.option("--minutes", type=float, metavar="N", help="Stop after N minutes of training.")
 @click.option("--mechanism", help="Attention of every layer where it is defined, such as window:window=16.")
 @click.option("--vocabulary", type=click.Choice(["word", "bpe"]), help="Whole words or byte pairs.  [default: word]")
@@ -28,7 +28,7 @@ from attnworks.cli.options import compute_options, prepare
     "--vocabulary-size", type=int, metavar="N", help="Keep at most N kinds of tokens a side.  [default: 32000]"
 )
 @click.option("--batch-tokens", type=int, help="Padded tokens of a batch, on its larger side.  [default: 640]")
-@click.option("--accumulate", type=int, help="Batches per optimiser step.  [default: 1]")
+@click.option("--accumulate", type=int, help="Batches per optimizer step.  [default: 1]")
 @click.option("--lr", "learning_rate", type=float, help="Peak learning rate.  [default: 0.0007]")
 @click.option(
     "--schedule",
@@ -69,10 +69,10 @@ def train(preset: str | None, out: Path | None, resume: Path | None, as_json: bo
 
     if (preset is None) == (resume is None) or (preset is None) != (out is None):
         raise UsageError(
-            asked="attnworks train",
-            expected="PRESET with --out FOLDER, or --resume FOLDER",
-            got=" ".join(filter(None, (preset, out and f"--out {out}", resume and f"--resume {resume}"))) or "neither",
-            remedy="for instance: attnworks train tiny --steps 200 --out runs/quick",
+            "attnworks train",
+            "PRESET with --out FOLDER, or --resume FOLDER",
+            " ".join(filter(None, (preset, out and f"--out {out}", resume and f"--resume {resume}"))) or "neither",
+            "for instance: attnworks train tiny --steps 200 --out runs/quick",
         )
     context = click.get_current_context()
     given = {name: value for name, value in options.items() if _was_given(context, name)}

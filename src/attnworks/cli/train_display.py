@@ -51,7 +51,7 @@ def train_and_show(
                 f"Nothing to do: the run is at step {run.progress.step:,}, past where it is to stop. "
                 "Give --steps, --epochs or --minutes beyond that."
             )
-        with stop_on_signal() as stopped, Display(run, screen, quiet=as_json or not team.leads) as display:
+        with stop_on_signal() as stopped, TrainDisplay(run, screen, quiet=as_json or not team.leads) as display:
             run.train([display], should_stop=lambda: bool(stopped), grow=_growth(run))
         if team.leads:
             _conclude(run, screen, stopped=bool(stopped), as_json=as_json)
@@ -75,7 +75,7 @@ def stop_on_signal() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-class Display:
+class TrainDisplay:
     """A progress bar with speed, loss and time left on a terminal; a plain line now and then elsewhere."""
 
     FIRST_AFTER_SECONDS, PLAIN_EVERY_SECONDS = 5.0, 30.0
@@ -87,7 +87,7 @@ class Display:
         self.bar: Progress | None = None
         self.task: TaskID | None = None
 
-    def __enter__(self) -> Display:
+    def __enter__(self) -> TrainDisplay:
         if self.quiet:
             return self
         run, recipe = self.run, self.run.recipe
@@ -172,10 +172,10 @@ def _grown(event: Grown) -> str:
 def _refuse_changes(given: dict[str, Any], resume: Path) -> None:
     if fixed := sorted(FIXED & given.keys()):
         raise UsageError(
-            asked=f"resume {resume} with another {fixed[0]}",
-            expected="the steps made so far to stay what they were",
-            got=f"--{fixed[0].replace('_', '-')}",
-            remedy="leave it out, or start a new run with --out",
+            f"resume {resume} with another {fixed[0]}",
+            "the steps made so far to stay what they were",
+            f"--{fixed[0].replace('_', '-')}",
+            "leave it out, or start a new run with --out",
         )
 
 
@@ -196,8 +196,8 @@ def _conclude(run: Run, screen: Console, *, stopped: bool, as_json: bool) -> Non
         command = shlex.join(["attnworks", "train", "--resume", str(run.folder)])
         screen.print(f"Stopped at step {progress.step:,}; continue with: {command}", markup=False)
     else:
-        sentence = (run.corpus.valid or run.corpus.train)[0].source
-        command = shlex.join(["attnworks", "translate", str(run.folder), " ".join(sentence)])
+        sentence = (run.corpus.valid or run.corpus.train)[0].source.text
+        command = shlex.join(["attnworks", "translate", str(run.folder), sentence])
         screen.print(f"Done. Try: {command}", markup=False)
         echo(str(run.folder))
     sys.stdout.flush()
@@ -213,6 +213,6 @@ def _attention(config: ModelConfig) -> str:
     for slot in config.slot_names():
         mechanism = config.slot(slot).mechanism
         name = mechanism if isinstance(mechanism, str) else " + ".join(dict.fromkeys(mechanism))
-        used.setdefault(name, []).append(slot)
+        used.setdefault(name, []).append(str(slot))
     told = "; ".join(f"{escape(name)} in {', '.join(slots)}" for name, slots in used.items())
     return "" if list(used) == ["dense"] else f" ({told})"

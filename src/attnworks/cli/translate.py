@@ -60,8 +60,8 @@ def _lines_of_input() -> Iterator[str]:
             yield line.decode().rstrip("\r\n")
         except UnicodeDecodeError as error:
             raise FolderError(
-                asked="translate standard input",
-                expected="UTF-8 text",
-                got=f"byte {line[error.start]:#04x} in line {number}",
-                remedy="convert it first: iconv -f latin1 -t utf-8",
+                "stdin",
+                "UTF-8 text",
+                f"byte {line[error.start]:#04x} in line {number}",
+                "convert it to UTF-8 first",
             ) from None

@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 
 from attnworks.cli.console import echo, print_json_line
+from attnworks.core.display import counted
 from attnworks.core.errors import UsageError
-from attnworks.core.folders import write_file
-from attnworks.core.sealed import with_sha256
+from attnworks.core.folders import with_sha256, write_file
 from attnworks.models import decoding
 from attnworks.models.decoding import Hypothesis
-from attnworks.models.decoding.translate import NOTHING, decode_sentences
-from attnworks.text.vocabulary import BOS, EOS, UNK
+from attnworks.models.decoding.translate import EMPTY_HYPOTHESIS, TRACE_FORMAT, decode_sentences, trace_translation
+from attnworks.text.vocabulary import BOS, EOS, UNK, Vocabulary
 from attnworks.text.words import words
-from attnworks.training.trained import TRACE_FORMAT, Trained, open_run
+from attnworks.traces.own import OwnSubject
 
 T = TypeVar("T")
 UNKNOWN_WORDS = 10
@@ -49,18 +49,19 @@ def translate_lines(
 ) -> None:
     del threads
     _check(beams, n_best, sample, drawn=temperature != 1.0 or bool(top_k or top_p), trace=trace)
-    trained = open_run(run, device=device, dtype=dtype)
+    subject = OwnSubject.open(str(run), device=device, dtype=dtype)
+    model, (source, target) = subject.model, subject.vocabularies
     generator = torch.Generator(device).manual_seed(seed) if sample else None
 
     def decode(tokens: Tensor, padding: Tensor | None, longest: int) -> list[list[Hypothesis]]:
         if generator is not None:
             drawn = decoding.sample(
-                trained.model,
+                model,
                 tokens,
                 padding,
                 bos=BOS,
                 eos=EOS,
-                longest=longest,
+                max_new_tokens=longest,
                 temperature=temperature,
                 top_k=top_k,
                 top_p=top_p,
@@ -68,12 +69,12 @@ def translate_lines(
             )
             return [[hypothesis] for hypothesis in drawn]
         return decoding.beam(
-            trained.model,
+            model,
             tokens,
             padding,
             bos=BOS,
             eos=EOS,
-            longest=longest,
+            max_new_tokens=longest,
             beams=beams,
             alpha=alpha if beams > 1 else 0.0,
             n_best=n_best,
@@ -83,62 +84,52 @@ def translate_lines(
     unknown: dict[str, None] = {}  # each word once, in the order of the text
     for some in _batches(lines, batch):
         sentences = [words(line) for line in some]
-        results = decode_sentences(decode, trained.source, sentences, empty=[NOTHING], device=device, batch=batch)
+        results = decode_sentences(decode, source, sentences, empty=[EMPTY_HYPOTHESIS], device=device, batch=batch)
         for line, sentence, hypotheses in zip(some, sentences, results, strict=True):
-            strange = [word for word in sentence if UNK in trained.source.encode([word])]
+            strange = [word for word in sentence if UNK in source.encode([word])]
             unknown |= dict.fromkeys(strange)
-            _write(trained, line, strange, hypotheses, n_best, as_json)
+            _write(target, line, strange, hypotheses, n_best, as_json)
             if trace is not None and sentence:
-                traces.append(trained.trace(sentence, hypotheses[0], beams=None if sample else beams, alpha=alpha))
+                searched = None if sample else beams
+                traces.append(
+                    trace_translation(model, source, target, sentence, hypotheses[0], beams=searched, alpha=alpha)
+                )
     if trace is not None:
         made = with_sha256({"format": TRACE_FORMAT, "run": str(run), "sentences": traces})
         write_file(trace, json.dumps(made).encode())
     if unknown and not as_json:
-        echo(_about_unknown(unknown, trained.source.token(UNK)), err=True)
+        echo(_about_unknown(unknown, source.token(UNK)), err=True)
 
 
 def _about_unknown(unknown: Collection[str], read_as: str) -> str:
     """Which words the model does not know, and what it read instead; in quotes, with control characters escaped."""
     named = ", ".join(repr(word) for word in islice(unknown, UNKNOWN_WORDS))
     more = f" and {len(unknown) - UNKNOWN_WORDS} others" if len(unknown) > UNKNOWN_WORDS else ""
-    number = "1 word" if len(unknown) == 1 else f"{len(unknown)} words"
-    return f"{number} not in the vocabulary of this run, read as {read_as}: {named}{more}"
+    return f"{counted(len(unknown), 'word')} not in the vocabulary of this run, read as {read_as}: {named}{more}"
 
 
 def _check(beams: int, n_best: int, sample: bool, *, drawn: bool, trace: Path | None) -> None:
     if n_best > beams:
-        raise UsageError(
-            asked=f"--n-best {n_best}",
-            expected=f"at most --beam {beams}",
-            got=str(n_best),
-            remedy=f"raise --beam to {n_best}",
-        )
+        raise UsageError(f"--n-best {n_best}", f"at most --beam {beams}", str(n_best), f"raise --beam to {n_best}")
     if sample and beams > 1:
-        raise UsageError(
-            asked="--sample", expected="no beam", got=f"--beam {beams}", remedy="choose one of --sample and --beam"
-        )
+        raise UsageError("--sample", "no beam", f"--beam {beams}", "choose one of --sample and --beam")
     if drawn and not sample:
         raise UsageError(
-            asked="--temperature, --top-k or --top-p",
-            expected="--sample with it",
-            got="no --sample",
-            remedy="add --sample, or leave it out",
+            "--temperature, --top-k or --top-p", "--sample with it", "no --sample", "add --sample, or leave it out"
         )
     if trace is not None and not trace.parent.is_dir():
-        raise UsageError(
-            asked=f"--trace {trace}", expected="a folder that exists", got=str(trace.parent), remedy="make it first"
-        )
+        raise UsageError(f"--trace {trace}", "a folder that exists", str(trace.parent), "make it first")
 
 
 def _write(
-    trained: Trained,
+    target: Vocabulary,
     line: str,
     unknown: list[str],
     hypotheses: list[Hypothesis],
     n_best: int,
     as_json: bool,
 ) -> None:
-    texts = [" ".join(trained.target.decode(hypothesis.tokens)) for hypothesis in hypotheses]
+    texts = [" ".join(target.decode(hypothesis.tokens)) for hypothesis in hypotheses]
     if as_json:
         shown = [
             {"text": text, "score": h.score, "logprob": h.logprob, "finished": h.finished}

@@ -1,4 +1,4 @@
-"""Errors for people: one line that says what was asked, what was expected, what was got, and what to do."""
+"""Errors in one line: what was asked, what was expected, what was got, and a remedy."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import unicodedata
 from collections.abc import Callable
 from functools import partial
 
-HARMLESS_FORMATS = "\u00ad\u200c\u200d\u200e\u200f"
-"""Format characters of ordinary text: soft hyphen, joiners of letters and emoji, marks of left and right."""
+_HARMLESS_FORMATS = "\u00ad\u200c\u200d\u200e\u200f"
+"""Format characters of ordinary text: soft hyphen, joiners, marks of direction."""
 
 
 class AttnworksError(Exception):
@@ -16,13 +16,13 @@ class AttnworksError(Exception):
     Its text is one line: `asked: expected ..., got ...; remedy`. The command line prints it without a traceback.
     """
 
-    def __init__(self, *, asked: str, expected: str, got: str, remedy: str) -> None:
+    def __init__(self, asked: str, expected: str, got: str, remedy: str) -> None:
         self.asked, self.expected, self.got, self.remedy = (_one_line(part) for part in (asked, expected, got, remedy))
         super().__init__(f"{self.asked}: expected {self.expected}, got {self.got}; {self.remedy}")
 
     def __reduce__(self) -> tuple[Callable[[], AttnworksError], tuple[()]]:
-        """Errors cross process boundaries whole."""
-        return partial(type(self), asked=self.asked, expected=self.expected, got=self.got, remedy=self.remedy), ()
+        """Pickling keeps the four parts."""
+        return partial(type(self), self.asked, self.expected, self.got, self.remedy), ()
 
 
 class UsageError(AttnworksError, ValueError):
@@ -44,6 +44,10 @@ class UnsafeFileError(FolderError):
     """A file that could run code when opened."""
 
 
+class DivergedError(AttnworksError, ArithmeticError):
+    """A loss or gradient that is not finite."""
+
+
 class MissingExtraError(AttnworksError, ImportError):
     """An optional dependency that is not installed."""
 
@@ -52,7 +56,7 @@ def printable(text: str, keep: str = "") -> str:
     """The text with every character escaped that could steer a terminal or hide other text, except those of `keep`.
 
     Escaped are control characters (categories Cc, Zl, Zp), format characters such as marks that turn the direction of
-    writing (Cf, without `HARMLESS_FORMATS`) and half of a surrogate pair (Cs).
+    writing (Cf, without `_HARMLESS_FORMATS`) and half of a surrogate pair (Cs).
 
     >>> printable("a\\x1b[31mb")
     'a\\\\x1b[31mb'
@@ -64,14 +68,14 @@ def printable(text: str, keep: str = "") -> str:
 
 def _steers(character: str) -> bool:
     category = unicodedata.category(character)
-    return category in ("Cc", "Cs", "Zl", "Zp") or (category == "Cf" and character not in HARMLESS_FORMATS)
+    return category in ("Cc", "Cs", "Zl", "Zp") or (category == "Cf" and character not in _HARMLESS_FORMATS)
 
 
 def _one_line(text: str) -> str:
     return printable(" ".join(text.split()))
 
 
-def in_short(error: object) -> str:
+def short_message(error: object) -> str:
     """The message of an error of another package, in one line of at most 200 characters."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 200 else f"{text[:197]}..."

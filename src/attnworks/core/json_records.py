@@ -1,4 +1,4 @@
-"""JSON <-> frozen dataclasses, strictly: every key known, every type right, every error says where."""
+"""Strict reading of JSON into frozen dataclasses: unknown keys and wrong types are errors that name the place."""
 
 from __future__ import annotations
 
@@ -8,22 +8,20 @@ import typing
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
 
-from attnworks.core.checks import LARGEST_FLOAT
+from attnworks.core.checks import LARGEST_FLOAT, choice
 from attnworks.core.errors import UsageError
-from attnworks.core.registry import unknown_name
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
-def parse(cls: type[T], data: Mapping[str, object], where: str) -> T:
+def parse(cls: type[_T], data: Mapping[str, object], where: str) -> _T:
     """An instance of dataclass `cls` from a mapping of exactly its fields; those with defaults may be left out."""
     if not isinstance(data, Mapping):
         raise _wrong(where, "a JSON object", shown_value(data), "correct it")
     fields = {field.name: field for field in dataclasses.fields(cls)}  # pyright: ignore[reportArgumentType]
     hints = typing.get_type_hints(cls)
     for key in data:
-        if key not in fields:
-            raise unknown_name(f"key of {where}", str(key), fields)
+        choice(f"key of {where}", key, fields)
     for name, field in fields.items():
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if required and name not in data:
@@ -57,16 +55,16 @@ def _value(hint: Any, value: object, where: str) -> Any:
 
 
 def _first_fitting(choices: tuple[Any, ...], value: object, where: str, hint: Any) -> Any:
-    for choice in choices:
+    for argument in choices:
         try:
-            return _value(choice, value, where)
+            return _value(argument, value, where)
         except UsageError:
             continue
     raise _wrong(where, _named(hint), shown_value(value))
 
 
 def _wrong(where: str, expected: str, got: str, remedy: str = "correct that key") -> UsageError:
-    return UsageError(asked=where, expected=expected, got=got, remedy=remedy)
+    return UsageError(where, expected, got, remedy)
 
 
 def _named(hint: Any) -> str:

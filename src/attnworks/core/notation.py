@@ -33,5 +33,5 @@ DTYPES = tuple(_TOLERANCES)
 
 
 def tolerance(dtype: torch.dtype) -> Tolerance:
-    """How far two computations of the same O(1) quantity may differ in `dtype`."""
+    """The largest difference allowed between two computations of an O(1) quantity in `dtype`."""
     return _TOLERANCES[str(dtype).removeprefix("torch.")]

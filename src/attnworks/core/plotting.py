@@ -1,4 +1,4 @@
-"""What every picture needs, and the plot of time against length on logarithmic axes."""
+"""Checks and palette of all pictures, and the plot of time against length on logarithmic axes."""
 
 from __future__ import annotations
 
@@ -12,54 +12,48 @@ from typing import Any
 from attnworks.core.errors import FolderError, MissingExtraError
 from attnworks.core.folders import disk_errors
 
-Curve = Mapping[int, float]
+_Curve = Mapping[int, float]
 """Seconds by length."""
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f3c8d", "#11a579", "#80531f", "#6c757d")
+PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f3c8d", "#11a579", "#80531f", "#6c757d")
 POINTS: dict[str, Any] = {"marker": "o", "markersize": 4, "linewidth": 1.4}
-YARDSTICK: dict[str, Any] = {"color": "#888888", "linestyle": "--", "linewidth": 1.2}
+_BASELINE: dict[str, Any] = {"color": "#888888", "linestyle": "--", "linewidth": 1.2}
 
 
 def need_matplotlib(path: Path) -> None:
-    """Refuse to draw where the extra is not installed."""
+    """An error if matplotlib is not installed."""
     if importlib.util.find_spec("matplotlib") is None:
         raise MissingExtraError(
-            asked=f"draw {path.name}",
-            expected="matplotlib",
-            got="an environment without it",
-            remedy="pip install 'attnworks[plot]'",
+            f"draw {path.name}", "matplotlib", "an environment without it", "pip install 'attnworks[plot]'"
         )
 
 
 def check_picture(path: Path) -> None:
-    """Refuse, before any work is done, a picture that could not be drawn."""
+    """An error, before any work is done, for a picture that could not be drawn."""
     need_matplotlib(path)
     if path.suffix != ".svg" or path.is_dir() or not path.parent.is_dir():
         raise FolderError(
-            asked=f"a picture in {path}",
-            expected="a file ending in .svg, in a folder that is there",
-            got=f"no folder {path.parent}" if not path.parent.is_dir() else f"{path.name}",
-            remedy="write for instance --plot times.svg",
+            f"a picture in {path}",
+            "a file ending in .svg, in a folder that is there",
+            f"no folder {path.parent}" if not path.parent.is_dir() else f"{path.name}",
+            "write for instance --plot times.svg",
         )
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise FolderError(
-            asked=f"a picture in {path}",
-            expected="a file that can be written",
-            got="no permission to write there",
-            remedy="choose another place",
+            f"a picture in {path}", "a file that can be written", "no permission to write there", "choose another place"
         )
 
 
 def draw_times(
-    panels: Mapping[str, Mapping[str, Curve]], path: Path, *, yardstick: str = "dense", bold: str | None = None
+    panels: Mapping[str, Mapping[str, _Curve]], path: Path, *, baseline: str = "dense", bold: str | None = None
 ) -> None:
-    """One panel per title, one line per name; the yardstick is grey, and one name may be drawn bold."""
+    """One panel per title, one line per name; the baseline is grey, and one line may be bold."""
     check_picture(path)
     from matplotlib import rc_context
     from matplotlib.figure import Figure
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
-    names = dict.fromkeys(name for curves in panels.values() for name in curves if name != yardstick)
-    colours = dict(zip(names, cycle(COLOURS), strict=False))
+    names = dict.fromkeys(name for curves in panels.values() for name in curves if name != baseline)
+    colours = dict(zip(names, cycle(PALETTE), strict=False))
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(4.4 * columns, 3.6 * rows))
@@ -68,7 +62,7 @@ def draw_times(
         axis.set_axis_off()
     for axis, (title, curves) in zip(axes.flat, panels.items(), strict=False):
         for name, curve in curves.items():
-            style = YARDSTICK if name == yardstick else {**POINTS, "color": colours[name]}
+            style = _BASELINE if name == baseline else {**POINTS, "color": colours[name]}
             style = {**style, "linewidth": 2.6} if name == bold else style
             places = sorted(curve)
             axis.plot(places, [1e3 * curve[n] for n in places], label=name, **style)

@@ -1,4 +1,4 @@
-"""Name -> plug-in. Each kind of plug-in has one Registry; an unknown name lists the known ones."""
+"""Plug-ins by name. Each kind of plug-in has one Registry, whose error for an unknown name lists the known ones."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Generic, TypeVar, cast
 
 from attnworks.core.errors import UnknownNameError, UsageError
 
-T = TypeVar("T")
-Entry = TypeVar("Entry")
+_T = TypeVar("_T")
+_Entry = TypeVar("_Entry")
 
 
-class Registry(Generic[T]):
+class Registry(Generic[_T]):
     """The plug-ins of one kind, by name.
 
     >>> colours = Registry[str]("colour")
@@ -24,23 +24,20 @@ class Registry(Generic[T]):
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
-        self._entries: dict[str, T] = {}
+        self._entries: dict[str, _T] = {}
 
-    def register(self, name: str) -> Callable[[Entry], Entry]:
-        def add(entry: Entry) -> Entry:
+    def register(self, name: str) -> Callable[[_Entry], _Entry]:
+        def add(entry: _Entry) -> _Entry:
             if name in self._entries:
                 raise UsageError(
-                    asked=f"register {self.kind} {name!r}",
-                    expected="a new name",
-                    got="one that is taken",
-                    remedy=f"choose a name other than {', '.join(self)}",
+                    f"register {self.kind} {name!r}", "a new name", "one that is taken", "choose another name"
                 )
-            self._entries[name] = cast(T, entry)
+            self._entries[name] = cast(_T, entry)
             return entry
 
         return add
 
-    def __getitem__(self, name: str) -> T:
+    def __getitem__(self, name: str) -> _T:
         if name not in self._entries:
             raise unknown_name(self.kind, name, self)
         return self._entries[name]
@@ -56,12 +53,12 @@ class Registry(Generic[T]):
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UnknownNameError:
-    """The error for a name that is not there, with the closest known one as remedy."""
+    """The error for a name that is not registered; it suggests the closest known one."""
     known = sorted(known)
     close = difflib.get_close_matches(name, known, n=1)
     return UnknownNameError(
-        asked=f"{kind} {name!r}",
-        expected=f"one of {', '.join(known)}" if known else "nothing, as there is none to choose from",
-        got="an unknown name",
-        remedy=f"did you mean {close[0]!r}?" if close else "choose a name from that list" if known else "leave it out",
+        f"{kind} {name!r}",
+        f"one of {', '.join(known)}" if known else "nothing, as there is none to choose from",
+        "an unknown name",
+        f"did you mean {close[0]!r}?" if close else "choose a name from that list" if known else "leave it out",
     )

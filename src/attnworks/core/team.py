@@ -1,4 +1,4 @@
-"""Several processes, one batch: each takes its share of the sentences, and gradients are added up."""
+"""Training in several processes: each takes a share of the batch, and gradients are summed."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
 class Team:
-    """Who else is training. Alone, every method does nothing and costs nothing."""
+    """The processes of a training run. In a team of one, every method returns its input at once."""
 
     rank: int = 0
     size: int = 1
@@ -25,11 +25,11 @@ class Team:
 
     @property
     def leads(self) -> bool:
-        """The first process writes files and talks."""
+        """Whether this is the first process, which writes files and prints."""
         return self.rank == 0
 
     def share(self, rows: Sequence[int]) -> list[int]:
-        """This process's part of a batch: every size-th sentence, so that lengths are spread evenly."""
+        """The rows of this process: every size-th, so that lengths are spread evenly."""
         return list(rows[self.rank :: self.size])
 
     def add_gradients(self, model: nn.Module) -> None:
@@ -40,7 +40,7 @@ class Team:
         flat = torch.cat([_gradient(parameter).reshape(-1) for parameter in parameters])
         dist.all_reduce(flat)
         for parameter, part in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
-            # a fused optimiser walks memory, so that a gradient must lie as its parameter does
+            # a fused optimizer needs gradients with the memory layout of their parameters
             parameter.grad = torch.empty_like(parameter, requires_grad=False).copy_(part.view(parameter.shape))
 
     def add(self, values: Iterable[float]) -> list[float]:
@@ -52,8 +52,8 @@ class Team:
         dist.all_reduce(tensor)
         return tensor.tolist()
 
-    def gather(self, thing: T) -> list[T]:
-        """What everyone has, in the order of ranks; all get the same list."""
+    def gather(self, thing: _T) -> list[_T]:
+        """The objects of all processes, in the order of ranks."""
         if self.size == 1:
             return [thing]
         everyone: list[Any] = [None] * self.size
@@ -61,7 +61,7 @@ class Team:
         return everyone
 
     def any(self, flag: bool) -> bool:
-        """Whether anyone says so; all get the same answer."""
+        """Whether the flag is set in any process."""
         return self.add([float(flag)])[0] > 0
 
     def wait(self) -> None:
@@ -71,7 +71,7 @@ class Team:
 
 @contextmanager
 def join_team(device: str) -> Iterator[Team]:
-    """The team that torchrun started us in, or a team of one."""
+    """The team of processes that torchrun started, or a team of one."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
         yield Team()

@@ -1,4 +1,4 @@
-"""Tensors: reused memory, functions with finite gradients at zero, the tensors of a module and their devices."""
+"""Tensors: reused memory, sqrt with a finite gradient at zero, the tensors of a module, devices."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attnworks.core.errors import UsageError, in_short
+from attnworks.core.errors import UsageError, short_message
 
 
 class Scratch:
-    """Buffers by name. What is got under a name is overwritten when that name is asked for again."""
+    """Reused buffers by name. A buffer is overwritten when its name is requested again."""
 
     def __init__(self) -> None:
         self._flat: dict[str, Tensor] = {}
@@ -27,14 +27,14 @@ class Scratch:
         return flat[:size].view(shape)
 
     def zeros(self, shape: tuple[int, ...], X: Tensor) -> Tensor:
-        """Zeros of the last shape asked for, where whatever the caller wrote is still there."""
+        """Zeros of this shape; a second request for the same shape returns the buffer with what the caller wrote."""
         if self._zeros is None or self._zeros[0] != shape or self._zeros[1].dtype != X.dtype:
             self._zeros = shape, X.new_zeros(shape)
         return self._zeros[1]
 
 
-class Fresh(Scratch):
-    """No memory at all: every buffer is new, and may be kept."""
+class _Fresh(Scratch):
+    """New memory for every buffer, which may be kept."""
 
     def empty(self, name: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
         del name
@@ -44,7 +44,7 @@ class Fresh(Scratch):
         return X.new_zeros(shape)
 
 
-FRESH = Fresh()
+FRESH = _Fresh()
 
 
 def safe_sqrt(x: Float[Tensor, "*a"]) -> Float[Tensor, "*a"]:
@@ -54,27 +54,25 @@ def safe_sqrt(x: Float[Tensor, "*a"]) -> Float[Tensor, "*a"]:
 
 
 def widened(X: Float[Tensor, "*a"]) -> Float[Tensor, "*a"]:
-    """In float32 at least: sums of squares overflow, and differences vanish, in half precision."""
+    """At least float32, since sums of squares overflow and differences vanish in half precision."""
     return X.float() if X.dtype.itemsize < 4 else X
 
 
 def parameters_of(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Every parameter once, under its first name: tied ones are stored a single time."""
+    """Parameters by name; a tied one occurs once, under its first name."""
     return dict(model.named_parameters(remove_duplicate=True))
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
-    """All that a folder stores: parameters, and buffers that belong to the state."""
+    """The tensors that a model folder stores: parameters and persistent buffers."""
     state = model.state_dict(keep_vars=True)
     buffers = {name: buffer for name, buffer in model.named_buffers() if name in state}
     return {**parameters_of(model), **buffers}
 
 
 def check_device(device: str) -> None:
-    """Refuse a device that this machine, or this torch, does not have."""
+    """An error for a device that torch cannot use here."""
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise UsageError(
-            asked=f"device {device!r}", expected="one that torch can use", got=in_short(error), remedy="use cpu"
-        ) from None
+        raise UsageError(f"device {device!r}", "one that torch can use", short_message(error), "use cpu") from None

@@ -1,4 +1,4 @@
-"""Interleaved ratio timing."""
+"""Timing of candidates that take turns, so that slow phases of the machine hit all of them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 CONFIDENCE = 0.95
-"""Of the intervals of time ratios."""
-ROUNDS, FEWEST_ROUNDS, SECONDS = 101, 6, 10.0
+"""Confidence of the intervals of time ratios."""
+MAX_ROUNDS, MIN_ROUNDS, MAX_SECONDS = 101, 6, 10.0
 """Rounds of `interleave_within`, and their total time. A busy machine needs many for a narrow interval; fewer than 6
 give no interval of the median at 95 %."""
 
@@ -19,7 +19,7 @@ Interval = tuple[float, float]
 
 
 def contains_one(interval: Interval) -> bool:
-    """Whether a time ratio with this interval cannot be told from 1: there is no measurable gain, and no loss."""
+    """Whether a time ratio with this interval may be 1: no measurable gain or loss."""
     return interval[0] <= 1 <= interval[1]
 
 
@@ -80,7 +80,7 @@ def interleave(
     warmup: int = 2,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Race:
-    """Run every candidate once per round, in an order that rotates, and keep the rounds after the warm-up."""
+    """Run every candidate once per round, in rotating order, and return the times after the warm-up rounds."""
     names = list(candidates)
     seconds: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(warmup + rounds):
@@ -95,13 +95,13 @@ def interleave(
 def interleave_within(
     candidates: Mapping[str, Callable[[], object]], *, clock: Callable[[], float] = time.perf_counter
 ) -> Race:
-    """`interleave` with as many rounds as fit into SECONDS: at most ROUNDS, at least FEWEST_ROUNDS for an interval.
+    """`interleave` with as many rounds as fit into MAX_SECONDS, from MIN_ROUNDS to MAX_ROUNDS.
 
-    A round before them warms up and shows how long a round takes.
+    A first round warms up and measures the time of a round.
     """
     began = clock()
     for run in candidates.values():
         run()
     once = clock() - began
-    fitting = ROUNDS if once * ROUNDS <= SECONDS else int(SECONDS / once)
-    return interleave(candidates, rounds=max(FEWEST_ROUNDS, fitting), warmup=0, clock=clock)
+    fitting = MAX_ROUNDS if once * MAX_ROUNDS <= MAX_SECONDS else int(MAX_SECONDS / once)
+    return interleave(candidates, rounds=max(MIN_ROUNDS, fitting), warmup=0, clock=clock)

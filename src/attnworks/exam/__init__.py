@@ -1,1 +1,1 @@
-"""One examination: plan the measures, run the model once, fold, say what was found."""
+"""Examinations: measures run on a model and a text, their readings, findings, folders and comparisons."""

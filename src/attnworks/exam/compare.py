@@ -13,12 +13,12 @@ from torch import Tensor
 from attnworks.exam.examination import Examination
 from attnworks.exam.head_matches import Match, State, match_heads
 from attnworks.exam.lineage import LINEAGE, Lineage, read_lineage
-from attnworks.exam.reading import Reading, Row
+from attnworks.exam.reading import LayerValues, Reading
 from attnworks.exam.statistics import CONFIDENCE
 
-FORMAT = 2
+COMPARISON_FORMAT = 2
 FALSE_DISCOVERIES = 0.05
-ROUNDING = 1e-5
+COMPARE_ROUNDING = 1e-5
 LABELS = "roles.label"
 DERIVED = {
     "roles.score", "roles.baseline", "roles.syntactic_baseline", "redundancy.nearest", "structure.shift",
@@ -32,7 +32,7 @@ COMPARED = {("depth",), ("layer",), ("layer", "head")}
 
 
 class Estimate(NamedTuple):
-    """A mean over sentences; without spread or count nothing is known of its certainty."""
+    """A mean over sentences; without spread or count its certainty is unknown."""
 
     value: float
     spread: float = math.nan
@@ -40,13 +40,13 @@ class Estimate(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Change:
+class NumberChange:
     """One number of one head (enc.3.7), layer (enc.3) or depth (4), before and after.
 
     where          the head, layer or depth in the first examination
     where_after    the same in the second; heads have other numbers where some were cut
     margin         half of the 95 % interval of the difference; None where certainty is unknown
-    chance         probability of so large a difference by chance; None where unknown
+    chance         probability of a difference this large by chance; None where unknown
     certain        whether it is significant among all numbers compared, with 5 % false discoveries; None where unknown
     """
 
@@ -86,7 +86,7 @@ class NewRole(NamedTuple):
     after: str
 
 
-class Curve(NamedTuple):
+class DepthCurve(NamedTuple):
     """A reading along depth in both examinations; None where there is no number."""
 
     reading: str
@@ -108,15 +108,15 @@ class Comparison:
     """
 
     compared: int
-    changes: tuple[Change, ...]
+    changes: tuple[NumberChange, ...]
     heads: tuple[Match, ...]
     roles_compared: int
     roles: tuple[NewRole, ...]
-    curves: tuple[Curve, ...]
+    curves: tuple[DepthCurve, ...]
     notes: tuple[str, ...]
 
     @property
-    def certain(self) -> tuple[Change, ...]:
+    def certain(self) -> tuple[NumberChange, ...]:
         """Changes that chance does not explain."""
         return tuple(change for change in self.changes if change.certain)
 
@@ -131,7 +131,7 @@ class Comparison:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "format": FORMAT,
+            "format": COMPARISON_FORMAT,
             "compared": self.compared,
             "nothing_changed": self.nothing_changed,
             "changes": [change.to_json() for change in self.changes],
@@ -148,7 +148,7 @@ class Comparison:
         }
 
 
-def compare(before: Examination, after: Examination) -> Comparison:
+def compare_exams(before: Examination, after: Examination) -> Comparison:
     """Every number that both have: per head, per layer and along depth. What else changed is named in the notes.
 
     Heads of a reshaped model are matched by their names in the original model, which its examination holds. Heads that
@@ -159,7 +159,7 @@ def compare(before: Examination, after: Examination) -> Comparison:
     compared at once, so those are called certain that Benjamini and Hochberg's procedure keeps, of which 5 % are false.
 
     Holds when: the sentences of one examination are independent. On the same corpus the two share their sentences; then
-    the probability is rather too large than too small.
+    the probability is too large rather than too small.
     """
     firsts, seconds = _by_key(before), _by_key(after)
     notes = [*_differing(before, after), *_noted(before, after), *_readings_of_one(firsts, seconds)]
@@ -167,9 +167,9 @@ def compare(before: Examination, after: Examination) -> Comparison:
     heads = match_heads(_heads(firsts), _heads(seconds), (before.model, after.model))
     pairs = _pairs(heads)
     left = _Left()
-    changes: list[Change] = []
+    changes: list[NumberChange] = []
     roles: list[NewRole] = []
-    curves: list[Curve] = []
+    curves: list[DepthCurve] = []
     compared = roles_compared = 0
     for key in (key for key in firsts if key in seconds):
         one, other = firsts[key], seconds[key]
@@ -205,7 +205,7 @@ def compare(before: Examination, after: Examination) -> Comparison:
         elif not uneven and told == (len(changes), len(roles), len(left.lost)) and not _same(one, other):
             (left.unlike if one.name == LABELS else left.nearly).append(label)
         if one.axes == ("depth",):
-            curves.append(Curve(label, _numbers(one), _numbers(other)))
+            curves.append(DepthCurve(label, _numbers(one), _numbers(other)))
     return Comparison(
         compared=compared,
         changes=tuple(_kept(changes, compared)),
@@ -219,7 +219,7 @@ def compare(before: Examination, after: Examination) -> Comparison:
 
 @dataclass
 class _Left:
-    """Readings with a difference that no single change tells.
+    """Readings with a difference that is not in the list of changes.
 
     lost      reading -> where a number is finite on one side only, or infinite on both and not the same
     unlike    not compared number by number, and not the same
@@ -247,7 +247,7 @@ class _Left:
                 yield f"{what}: {', '.join(readings)}"
 
 
-def _change(reading: str, where: tuple[str, str], before: Estimate, after: Estimate) -> Iterator[Change]:
+def _change(reading: str, where: tuple[str, str], before: Estimate, after: Estimate) -> Iterator[NumberChange]:
     """Nothing if both are the same, up to rounding where no spread says how far apart they may be."""
     one, other = before.value, after.value
     variances = [
@@ -255,20 +255,20 @@ def _change(reading: str, where: tuple[str, str], before: Estimate, after: Estim
     ]
     total = sum(variances)
     known = 0 < total < math.inf
-    if one == other or (not known and math.isclose(one, other, rel_tol=ROUNDING)):
+    if one == other or (not known and math.isclose(one, other, rel_tol=COMPARE_ROUNDING)):
         return
     if not known:
-        yield Change(reading, *where, one, other, None, None)
+        yield NumberChange(reading, *where, one, other, None, None)
         return
     parts = zip(variances, (before.sentences, after.sentences), strict=True)
     degrees = 1 / sum((variance / total) ** 2 / (sentences - 1) for variance, sentences in parts)
     error = math.sqrt(total)
     margin = float(student.ppf((1 + CONFIDENCE) / 2, degrees)) * error
     chance = float(2 * student.sf(abs(other - one) / error, degrees))
-    yield Change(reading, *where, one, other, margin, chance)
+    yield NumberChange(reading, *where, one, other, margin, chance)
 
 
-def _kept(changes: list[Change], compared: int) -> list[Change]:
+def _kept(changes: list[NumberChange], compared: int) -> list[NumberChange]:
     """With `certain`: the k-th smallest chance is significant if it, or a later one, is at most 5 % of k / compared."""
     known = sorted((c for c in changes if c.chance is not None), key=lambda c: (c.chance, -_size_of(c)))
     last = 0
@@ -279,7 +279,7 @@ def _kept(changes: list[Change], compared: int) -> list[Change]:
     return [replace(change, certain=rank < last) for rank, change in enumerate(known)] + unknown
 
 
-def _size_of(change: Change) -> float:
+def _size_of(change: NumberChange) -> float:
     """The difference against its margin, or against the larger value where that is not known."""
     scale = max(abs(change.before), abs(change.after)) if change.margin is None else change.margin
     return abs(change.difference) / scale
@@ -318,7 +318,7 @@ def _numbers(reading: Reading) -> tuple[float | None, ...]:
     return tuple(value if math.isfinite(value) else None for value in values)
 
 
-def _size(row: Row) -> int:
+def _size(row: LayerValues) -> int:
     return len(row) if isinstance(row, tuple) or row.dim() else 1
 
 
@@ -337,12 +337,12 @@ def _same(one: Reading, other: Reading) -> bool:
     )
 
 
-def _parts(reading: Reading) -> tuple[tuple[Row, ...] | None, ...]:
+def _parts(reading: Reading) -> tuple[tuple[LayerValues, ...] | None, ...]:
     low, high = reading.interval or (None, None)
     return reading.value, reading.spread, low, high, reading.count
 
 
-def _same_row(one: Row, other: Row) -> bool:
+def _same_row(one: LayerValues, other: LayerValues) -> bool:
     if not (isinstance(one, Tensor) and isinstance(other, Tensor)):
         return not isinstance(one, Tensor) and not isinstance(other, Tensor) and one == other
     return one.shape == other.shape and bool(((one == other) | ((one != one) & (other != other))).all())

@@ -1,31 +1,32 @@
-"""What an examination found: readings, findings in plain words, and sentences with their attention maps."""
+"""The result of an examination: readings, findings, and sentences with their attention maps."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attnworks.core.places import Kind, Slot
 from attnworks.exam.reading import Reading, Readings
-from attnworks.traces.layer import Kind, LayerTrace, Slot
+from attnworks.traces.layer import LayerTrace
 from attnworks.traces.maps import maps_of
-from attnworks.traces.subject import Examinee, Spectator
-from attnworks.traces.text import ExamText
+from attnworks.traces.subject import LayerHook, Side, Subject
+from attnworks.traces.text import TokenizedText
 
-FORMAT = 2
+EXAM_FORMAT = 3
 
-EASY, MOST = 32, 128
-"""Tokens that are easy to look at, and beyond which no sentence is kept unasked."""
+PIN_EASY_TOKENS, PIN_MAX_TOKENS = 32, 128
+"""The sentence that is kept by default has at most PIN_EASY_TOKENS, if one has, and never above PIN_MAX_TOKENS."""
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One sentence for people.
+class ExamFinding:
+    """One sentence about what stands out.
 
     weight     how large the effect is, from 0 to 1; the findings of a group come in this order
     readings   names of the readings it follows from
@@ -54,7 +55,7 @@ class Pin:
     """One sentence with the attention maps of every layer, for display: P [h i j] in float16.
 
     tokens    of the sentence (of the source, if there are two sides)
-    target    tokens that the decoder reads, where it reads others than the source's
+    target    tokens that the decoder reads, if they are not those of the source
     """
 
     tokens: tuple[str, ...]
@@ -92,7 +93,7 @@ class Examination:
     model: Mapping[str, Any]
     corpus: Mapping[str, Any]
     readings: Readings
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[ExamFinding, ...] = ()
     notes: tuple[str, ...] = ()
     pins: tuple[Pin, ...] = field(default=(), repr=False)
 
@@ -102,9 +103,9 @@ class Examination:
     def __contains__(self, name: object) -> bool:
         return name in self.readings
 
-    def grouped_findings(self) -> dict[str, list[Finding]]:
+    def grouped_findings(self) -> dict[str, list[ExamFinding]]:
         """Heading -> its findings, in their order."""
-        groups: dict[str, list[Finding]] = {}
+        groups: dict[str, list[ExamFinding]] = {}
         for finding in self.findings:
             groups.setdefault(finding.group, []).append(finding)
         return groups
@@ -123,7 +124,7 @@ class Examination:
     def to_json(self) -> dict[str, Any]:
         """All but the pins, in nested lists."""
         return {
-            "format": FORMAT,
+            "format": EXAM_FORMAT,
             "model": dict(self.model),
             "corpus": dict(self.corpus),
             "readings": {name: self.readings[name].to_json() for name in self.readings},
@@ -132,7 +133,7 @@ class Examination:
         }
 
 
-class KeepMaps(Spectator):
+class KeepMapsHook(LayerHook):
     """Keeps the maps of the first sentence of a batch."""
 
     def __init__(self) -> None:
@@ -143,27 +144,28 @@ class KeepMaps(Spectator):
         return None
 
 
-def pin_maps(examinee: Examinee, text: ExamText) -> Pin:
+def pin_maps(subject: Subject, text: TokenizedText) -> Pin:
     """The attention maps of a text of one sentence, all of them."""
     batch, _ = text.batch(0)
-    keep = KeepMaps()
+    keep = KeepMapsHook()
     with torch.inference_mode():
-        examinee.subject.run(batch.to(next(examinee.subject.model.parameters()).device), keep)
-    return pin_of(examinee, text, keep)
+        subject.run(batch.to(subject.device), keep)
+    return pin_of(subject, text, keep)
 
 
-def pin_of(examinee: Examinee, text: ExamText, keep: KeepMaps) -> Pin:
-    """Maps that were kept of the first batch, with the tokens of its first sentence."""
-    row = text.batches[0][0]
+def pin_of(subject: Subject, text: TokenizedText, keep: KeepMapsHook) -> Pin:
+    """The maps in `keep`, with the tokens of the first sentence of the first batch."""
+    row, names = text.batches[0][0], cast("tuple[Side, Side]", ("source", "target"))
     spelled = [
-        tuple(spell(token) for token in rows[row].ids) for spell, rows in zip(examinee.spell, text.sides, strict=False)
+        tuple(subject.token(token, side) for token in rows[row].ids)
+        for side, rows in zip(names, text.sides, strict=False)
     ]
     return Pin.of(spelled[0], keep.maps, spelled[1] if len(spelled) > 1 else None)
 
 
-def one_sentence(text: ExamText) -> list[ExamText]:
-    """The longest sentence that is easy to look at, else the shortest; none if that is very long."""
+def one_sentence(text: TokenizedText) -> list[TokenizedText]:
+    """The longest sentence of at most PIN_EASY_TOKENS, else the shortest; none if it has more than PIN_MAX_TOKENS."""
     lengths = [max(len(row) for row in rows) for rows in zip(*text.sides, strict=True)]
-    easy = [length for length in lengths if length <= EASY]
+    easy = [length for length in lengths if length <= PIN_EASY_TOKENS]
     chosen = max(easy) if easy else min(lengths)
-    return [replace(text, batches=[[lengths.index(chosen)]])] if chosen <= MOST else []
+    return [replace(text, batches=[[lengths.index(chosen)]])] if chosen <= PIN_MAX_TOKENS else []

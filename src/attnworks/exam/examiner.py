@@ -1,47 +1,136 @@
-"""One process's part of an examination: every forward pass, backward pass and ablation, once for all measures."""
+"""Run an examination: forward passes, backward passes and ablations, each once for all measures."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from attnworks.core.places import HeadId, Kind, Slot
 from attnworks.core.team import Team
-from attnworks.exam.measure import Measure, Placed
-from attnworks.exam.measure_hook import Walk, overrides
-from attnworks.exam.measures.cost import block_cost, measured_flops
-from attnworks.exam.missing_notes import missing_notes
+from attnworks.core.tensors import Scratch
+from attnworks.exam.examination import Examination, one_sentence, pin_maps
+from attnworks.exam.findings import find
+from attnworks.exam.lineage import LINEAGE, ReshapeRecord, lineage_of
+from attnworks.exam.measure import (
+    Measure,
+    MeasureContext,
+    PlacedSample,
+    Samples,
+    absence_note,
+    missing_notes,
+    overrides,
+)
+from attnworks.exam.measures import applicable_measures, choose_measures, layers_without_weights
+from attnworks.exam.measures.cost import cost_of_sentence
 from attnworks.exam.reading import Reading, Readings, are
-from attnworks.exam.statistics import Folds
-from attnworks.text.tokens import Kind, TextBatch
-from attnworks.traces.edits import CountHeads, HeadsOff, gate_gradients
+from attnworks.exam.statistics import Accumulator, not_finite
+from attnworks.models.modes import eval_mode, in_float64
+from attnworks.text.passages import Passage, from_texts
+from attnworks.text.tokens import Batch
+from attnworks.traces.edits import CountHeadsHook, HeadsOffHook, gate_gradients, without
 from attnworks.traces.forward import record_forward
-from attnworks.traces.layer import Slot
-from attnworks.traces.subject import Examinee
-from attnworks.traces.text import TOKENS_PER_BATCH, ExamText, Judge
-from attnworks.training.objectives.choice import choose
-from attnworks.training.objectives.contract import TextObjective
-from attnworks.training.objectives.sentences import OwnFunction
+from attnworks.traces.layer import LayerTrace, StreamTrace
+from attnworks.traces.loss import TextLoss
+from attnworks.traces.maps import Maps
+from attnworks.traces.rows import rows_of
+from attnworks.traces.subject import LayerHook, Subject
+from attnworks.traces.text import TOKENS_PER_BATCH, TokenizedText
+from attnworks.training.objectives import choose_objective
+from attnworks.training.objectives.contract import Objective
+from attnworks.training.objectives.sentences import LossFunction
 
-FEW = 3
-"""Sentences without which intervals and comparisons say nothing."""
 
-TOKENS_IN_DEPTH = 1024
-"""About the number of tokens whose whole forward passes are kept at a time."""
+class MeasureHook(LayerHook):
+    """Gives every layer of a forward pass to the measures, and accumulates their samples."""
+
+    def __init__(self, measures: Sequence[Measure], accumulator: Accumulator) -> None:
+        self.accumulator = accumulator
+        self.asking, self.reading_rows, self.reading_maps, self.reading_layers, self.reading_streams = (
+            [measure for measure in measures if overrides(measure, method)]
+            for method in ("pointers", "rows", "maps", "layer", "stream")
+        )
+        self.weighing = [measure for measure in measures if overrides(measure, "weights")]
+        self.span = max((measure.context.span for measure in measures), default=0)
+        self.weighed: set[Slot] = set()
+        self.scratch = Scratch()
+
+    def attention(self, trace: LayerTrace) -> Tensor | None:
+        slot = trace.slot
+        if _overflows(trace.Y.transpose(1, 2), trace.queries.real):
+            raise not_finite(f"activations of {slot}")
+        if self.weighing and slot not in self.weighed and trace.weights is not None:
+            self.weighed.add(slot)
+            for measure in self.weighing:
+                self._fold(measure.weights(slot, trace.weights), slot)
+        for measure in self.reading_layers:
+            self._fold(measure.layer(trace), slot)
+        if self.reading_rows or self.reading_maps:
+            pointers = {}
+            for measure in self.asking:
+                pointers |= measure.pointers(slot, trace.queries, trace.keys)
+            rows = rows_of(
+                trace, self.span, pointers, self._maps(trace.heads) if self.reading_maps else None, self.scratch
+            )
+            for measure in self.reading_rows:
+                self._fold(measure.rows(rows), slot)
+        return None
+
+    def stream(self, stream: StreamTrace) -> None:
+        """A stream that is not [b i e], in a model of no known family, is not read."""
+        if stream.X.shape[:2] != stream.tokens.ids.shape:
+            return
+        if _overflows(stream.X, stream.tokens.real):
+            raise not_finite(_named(stream))
+        for measure in self.reading_streams:
+            try:
+                samples = measure.stream(stream)
+            except torch.linalg.LinAlgError as error:  # pyright: ignore[reportPrivateImportUsage]
+                raise not_finite(f"{measure.name} of {_named(stream)}") from error
+            self._fold(samples, Slot(stream.kind, stream.depth))
+
+    def _maps(self, heads: int):
+        def read(maps: Maps) -> None:
+            for measure in self.reading_maps:
+                for name, sample in measure.maps(maps).items():
+                    self.accumulator.add(PlacedSample(name, maps.slot, sample), heads=maps.heads, of=heads)
+
+        return read
+
+    def _fold(self, samples: Samples, where: Slot | Kind) -> None:
+        for name, sample in samples.items():
+            self.accumulator.add(PlacedSample(name, where, sample))
+
+
+def _named(stream: StreamTrace) -> str:
+    what = "the embeddings" if stream.depth == 0 else f"the output of layer {stream.depth - 1}"
+    return f"{what} of the {stream.kind}"
+
+
+def _overflows(X: Tensor, real: Tensor) -> bool:
+    """Whether a number at a real token is not finite; where all are, the first sum already shows it."""
+    return not bool(torch.isfinite(X.sum())) and not bool(torch.isfinite(X[real]).all())
+
+
+MIN_SENTENCES_FOR_INTERVALS = 3
+"""With fewer sentences, a note says that intervals and comparisons are of no use."""
+
+DEEP_PASS_TOKENS = 1024
+"""About the number of tokens whose whole forward pass is in memory at a time."""
 
 
 @dataclass(frozen=True)
-class Request:
-    """What an examination is asked for; the arguments of `examine`. Where `pin` is None, a sentence is chosen."""
+class ExamSettings:
+    """The keyword arguments of `attnworks.examine`. Where `pin` is None, a sentence is chosen."""
 
     measures: Sequence[str] | None = None
-    objective: str | OwnFunction | None = None
+    objective: str | LossFunction | None = None
     without: tuple[str, ...] = ()
     pin: tuple[str, ...] | None = ()
-    tokens_per_batch: int = TOKENS_PER_BATCH
+    batch_tokens: int = TOKENS_PER_BATCH
     seed: int = 0
 
 
@@ -50,39 +139,39 @@ class Examiner:
 
     def __init__(
         self,
-        examinee: Examinee,
-        text: ExamText,
+        subject: Subject,
+        text: TokenizedText,
         measures: Sequence[Measure],
-        request: Request,
+        settings: ExamSettings,
         team: Team,
         advance: Callable[[int], None],
     ) -> None:
-        self.examinee, self.subject, self.text, self.measures = examinee, examinee.subject, text, measures
-        self.request, self.team, self.advance = request, team, advance
-        self.folds = Folds(declared for measure in measures for declared in measure.declares())
-        self.walk = Walk(measures, self.folds)
+        self.subject, self.text, self.measures = subject, text, measures
+        self.settings, self.team, self.advance = settings, team, advance
+        self.accumulator = Accumulator(spec for measure in measures for spec in measure.declares())
+        self.hook = MeasureHook(measures, self.accumulator)
         self.notes: list[str] = []
         self.unsound: dict[Kind, float] = {}
         self.heads: dict[Slot, int] = {}
         self.loss_readings: list[Reading] = []
-        self.deep, self.graded, self.probing, self.on_loss = (
-            [measure for measure in measures if overrides(measure, look)]
-            for look in ("forward", "gradient", "ablated", "from_loss")
+        self.deep, self.graded, self.ablating, self.on_loss = (
+            [measure for measure in measures if overrides(measure, method)]
+            for method in ("forward", "gradient", "ablated", "from_loss")
         )
-        self.device = next(self.subject.model.parameters()).device
+        self.device = subject.device
         self.batches = team.share(range(len(text.batches)))
-        wanted = self.graded or self.probing or self.on_loss or request.objective is not None
+        wanted = self.graded or self.ablating or self.on_loss or settings.objective is not None
         self.objective = self._objective() if wanted else None
 
     def work(self) -> int:
-        """Sentences to go through, each as often as the model runs on it."""
+        """The number of sentences of this process, times how often the model runs on each."""
         sentences = sum(len(self.text.batches[number]) for number in self.batches)
         return sentences * self._passes()
 
     def _passes(self) -> int:
-        heads = sum(self._count_heads().values()) if self.probing else 0
+        heads = sum(self._count_heads().values()) if self.ablating else 0
         on_loss = sum(measure.passes for measure in self.on_loss)
-        return 1 + bool(self.deep) + bool(self.graded) + on_loss + (heads + 1 if self.probing else 0)
+        return 1 + bool(self.deep) + bool(self.graded) + on_loss + (heads + 1 if self.ablating else 0)
 
     def run(self) -> None:
         objective = self.objective
@@ -90,43 +179,43 @@ class Examiner:
             batch, rows = self.text.batch(number)
             batch = batch.to(self.device)
             with torch.inference_mode():
-                self.subject.run(batch, self.walk)
+                self.subject.run(batch, self.hook)
             self.advance(len(batch))
             if self.deep:
-                self._look_deep(batch)
+                self._run_deep(batch)
             if self.graded and objective is not None:
-                self._grade(batch, rows, objective)
-            if self.probing and objective is not None:
-                self._probe(batch, rows, objective)
-            self.folds.settle()
+                self._gradients(batch, rows, objective)
+            if self.ablating and objective is not None:
+                self._ablate(batch, rows, objective)
+            self.accumulator.flush()
         if self.on_loss and objective is not None:
             self.loss_readings = self.team.gather(self._from_loss(objective) if self.team.leads else [])[0]
-        if self.request.without:
-            self.notes.append(f"run without {', '.join(self.request.without)}, in float64")
-        states = self.team.gather(self.folds.state())
+        if self.settings.without:
+            self.notes.append(f"run without {', '.join(self.settings.without)}, in float64")
+        states = self.team.gather(self.accumulator.state())
         for rank, state in enumerate(states):
             if rank != self.team.rank:
-                self.folds.merge(state)
+                self.accumulator.merge(state)
         for measure, found in zip(self.measures, self._reasons(), strict=True):
             measure.reasons = found
         self.unsound = _largest(self.team.gather(self.unsound))
         for kind, worst in sorted(self.unsound.items()):
             self.notes.append(
-                f"{_names(self.deep)}: not reported for the {kind}, whose residual stream does not add up "
-                f"(relative error {worst:.1e})"
+                f"{_names(self.deep)}: not reported for the {kind}, because its parts do not add up to its residual "
+                f"stream (relative error {worst:.1e})"
             )
         self.notes = list(dict.fromkeys(self.notes))
 
     def _reasons(self) -> list[dict[Slot, str]]:
-        """`reasons` of every measure, from the first process that has one for a layer."""
+        """`reasons` of every measure, for each layer from the first process that has one."""
         gathered = self.team.gather([measure.reasons for measure in self.measures])
         by_measure = zip(*reversed(gathered), strict=True)
         return [dict(item for reasons in found for item in reasons.items()) for found in by_measure]
 
     def readings(self) -> Readings:
-        """All that was folded and what follows from it, without what must not be reported."""
-        readings = self.folds.readings(self._count_heads())
-        deep = {declared.name for measure in self.deep for declared in measure.declares()}
+        """All readings, without those across depth of stacks whose parts do not add up to the residual stream."""
+        readings = self.accumulator.readings(self._count_heads())
+        deep = {spec.name for measure in self.deep for spec in measure.declares()}
         readings = Readings([
             reading for reading in readings.values() if reading.name not in deep or reading.kind not in self.unsound
         ])  # fmt: skip
@@ -136,30 +225,30 @@ class Examiner:
             for reading in measure.conclude(readings):
                 readings.add(reading)
         for measure in self.measures:
-            if not any(readings.of(declared.name) for declared in measure.declares()) and measure not in self.deep:
-                self.notes.append(f"{measure.name}: not applicable to this model")
+            if measure not in self.deep and not any(readings.of(spec.name) for spec in measure.declares()):
+                self.notes.append(absence_note(measure))
             self.notes.extend(missing_notes(measure, readings))
             self.notes.extend(measure.remarks(readings))
-        if len(self.text.kept) < FEW:
+        if len(self.text.kept) < MIN_SENTENCES_FOR_INTERVALS:
             self.notes.append(f"{are(len(self.text.kept))} too few for intervals and comparisons")
         return readings
 
-    def _objective(self) -> TextObjective:
+    def _objective(self) -> Objective:
         labels = getattr(getattr(self.subject.model, "config", None), "id2label", None)
-        chosen = choose(
-            self.request.objective,
+        chosen = choose_objective(
+            self.settings.objective,
             self.subject.abilities,
-            seed=self.request.seed,
+            seed=self.settings.seed,
             sentences=self.text.passages,
             class_names=labels if self.subject.abilities.classes else None,
         )
-        judged = f"heads are judged by the objective {chosen.name!r}: {chosen.words}"
-        unused = f"the objective {chosen.name!r} fits, but only importance and ablation judge heads by it"
-        self.notes.append(judged if self.graded or self.probing or self.on_loss else unused)
+        used = f"the importance of heads is measured by the objective {chosen.name!r}: {chosen.description}"
+        unused = f"the objective {chosen.name!r} was not used: only importance, ablation and bottleneck need one"
+        self.notes.append(used if self.graded or self.ablating or self.on_loss else unused)
         return chosen
 
-    def _look_deep(self, batch: TextBatch) -> None:
-        """Measures across depth see one stack at a time, and only where its stream adds up."""
+    def _run_deep(self, batch: Batch) -> None:
+        """Measures across depth get one stack at a time, and only where its parts add up to the residual stream."""
         if self.subject.blocks is None:
             self.notes.append(f"{_names(self.deep)}: not applicable, the blocks of this model are not known")
             self.advance(len(batch))
@@ -174,59 +263,56 @@ class Examiner:
                 self._fold(placed for trace in traces for measure in self.deep for placed in measure.forward(trace))
         self.advance(len(batch))
 
-    def _grade(self, batch: TextBatch, rows: Tensor, objective: TextObjective) -> None:
+    def _gradients(self, batch: Batch, rows: Tensor, objective: Objective) -> None:
         for slot, gradient in gate_gradients(self.subject, objective, batch, rows).items():
             self._fold(
-                Placed(name, slot, sample)
+                PlacedSample(name, slot, sample)
                 for measure in self.graded
                 for name, sample in measure.gradient(slot, gradient).items()
             )
         self.advance(len(batch))
 
-    def _probe(self, batch: TextBatch, rows: Tensor, objective: TextObjective) -> None:
+    def _ablate(self, batch: Batch, rows: Tensor, objective: Objective) -> None:
         read = objective.prepare(batch)
         with torch.inference_mode():
-            whole = self.subject.run(read, scores=self._scores(objective))
+            whole = self.subject.run(read, logits=self._scores(objective))
             self.advance(len(batch))
             for slot, heads in ((slot, heads) for slot, heads in self._count_heads().items() if heads):
                 changes: list[Tensor] = []
                 for head in range(heads):
-                    off = self.subject.run(read, HeadsOff([(slot, head)]), scores=self._scores(objective))
+                    off = self.subject.run(read, HeadsOffHook([HeadId(slot, head)]), logits=self._scores(objective))
                     changes.append(objective.distance(off, whole, batch, rows))
                     self.advance(len(batch))
                 self._fold(
-                    Placed(name, slot, sample)
-                    for measure in self.probing
+                    PlacedSample(name, slot, sample)
+                    for measure in self.ablating
                     for name, sample in measure.ablated(slot, torch.stack(changes, -1)).items()
                 )
 
-    def _from_loss(self, objective: TextObjective) -> list[Reading]:
-        """What measures read off the loss over the whole text."""
-        loss, found = Judge(self.subject, objective, self.text), list[Reading]()
+    def _from_loss(self, objective: Objective) -> list[Reading]:
+        """Readings of measures that follow from the loss over the whole text."""
+        loss, found = TextLoss(self.subject, objective, self.text), list[Reading]()
         for measure in self.on_loss:
             readings, notes = measure.from_loss(loss, self.advance)
             found.extend(readings)
             self.notes.extend(notes)
         return found
 
-    def _scores(self, objective: TextObjective) -> bool:
-        able = self.subject.abilities
-        return objective.reads_scores and (able.vocabulary or able.classes is not None)
+    def _scores(self, objective: Objective) -> bool:
+        return objective.reads_logits and self.subject.has_logits
 
-    def _fold(self, placed: Iterable[Placed]) -> None:
+    def _fold(self, placed: Iterable[PlacedSample]) -> None:
         for one in placed:
-            self.folds.add(one)
+            self.accumulator.add(one)
 
     def _count_heads(self) -> dict[Slot, int]:
-        """Heads of every attention layer, seen on the first sentence."""
+        """The number of heads of every attention layer, counted on the first sentence."""
         if not self.heads:
-            counting = CountHeads()
-            batch, _ = self.text.batch(0)
-            first = batch.some(slice(0, 1)).to(self.device)
+            counting = CountHeadsHook()
             with torch.inference_mode():
-                self.subject.run(first, counting)
+                self.subject.run(self._first_sentence(), counting)
             empty = {
-                Slot("cross" if part.role == "cross" else block.kind, block.layer): 0
+                block.slot(part): 0
                 for block in self.subject.blocks or ()
                 for part in block.parts
                 if part.weights is not None and not len(part.weights().W_O)
@@ -234,7 +320,11 @@ class Examiner:
             self.heads = dict(sorted((empty | counting.heads).items())) if empty else counting.heads
         return self.heads
 
+    def _first_sentence(self) -> Batch:
+        return self.text.batch(0)[0].some(slice(0, 1)).to(self.device)
+
     def describe(self) -> dict[str, Any]:
+        """What is known about the model: the `model` of an examination."""
         model = self.subject.model
         heads = self._count_heads()
         kinds = list(dict.fromkeys(slot.kind for slot in heads))
@@ -247,31 +337,18 @@ class Examiner:
             "heads": {str(slot): number for slot, number in heads.items()},
             "parameters": sum(parameter.numel() for parameter in model.parameters()),
             "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
-            **({"without": list(self.request.without)} if self.request.without else {}),
-            **({"cost": self._cost()} if any(measure.name == "cost" for measure in self.measures) else {}),
-        }
-
-    def _cost(self) -> dict[str, Any]:
-        """Parameters, FLOPs and bytes of every part for the first sentence, and the FLOPs that torch counts."""
-        batch, _ = self.text.batch(0)
-        first = batch.some(slice(0, 1)).to(self.device)
-        lengths = {"encoder": first.source.ids.shape[1], "decoder": first.sides("decoder")[0].ids.shape[1]}
-        parts = {
-            f"{block.kind} {block.layer} {part}": cost._asdict()
-            for block in self.subject.blocks or ()
-            for part, cost in block_cost(block, lengths[block.kind], lengths["encoder"]).items()
-        }
-        return {
-            "tokens": lengths,
-            "parts": parts,
-            "predicted_flops": sum(cost["flops"] for cost in parts.values()),
-            "counted_flops": measured_flops(self.subject.model, lambda: self.subject.run(first)).total,
+            **({"without": list(self.settings.without)} if self.settings.without else {}),
+            **(
+                {"cost": cost_of_sentence(self.subject, self._first_sentence())}
+                if any(measure.name == "cost" for measure in self.measures)
+                else {}
+            ),
         }
 
 
-def _small(batch: TextBatch) -> Iterable[TextBatch]:
-    longest = max(side.ids.shape[1] for side in batch if side is not None)
-    step = max(1, TOKENS_IN_DEPTH // longest)
+def _small(batch: Batch) -> Iterable[Batch]:
+    longest = max(side.ids.shape[1] for side in (batch.source, batch.target) if side is not None)
+    step = max(1, DEEP_PASS_TOKENS // longest)
     for start in range(0, len(batch), step):
         yield batch.some(slice(start, start + step))
 
@@ -285,3 +362,54 @@ def _largest(tables: Iterable[dict[Kind, float]]) -> dict[Kind, float]:
 
 def _names(measures: Sequence[Measure]) -> str:
     return ", ".join(measure.name for measure in measures)
+
+
+def run_examination(
+    subject: Subject,
+    passages: Sequence[Passage],
+    settings: ExamSettings,
+    *,
+    about: dict[str, Any] | None = None,
+    receipts: Sequence[ReshapeRecord] = (),
+    team: Team | None = None,
+    begin: Callable[[int, Mapping[str, str]], None] = lambda steps, costs: None,
+    advance: Callable[[int], None] = lambda sentences: None,
+) -> Examination:
+    """Run every measure on the passages; each process takes its part of the batches, and results are merged.
+
+    about       where the text is from
+    receipts    of the reshapes that made the model, first to last
+    begin       called with the number of sentences to run on (each as often as it is run), and the cost of each
+                measure outside the default set
+    advance     called with the number of sentences that were run
+    """
+    team = Team() if team is None else team
+    with eval_mode(subject.model):
+        text = subject.read(passages, batch_tokens=settings.batch_tokens)
+        pinned = (
+            one_sentence(text)
+            if settings.pin is None
+            else [subject.read(from_texts([line])[0], batch_tokens=settings.batch_tokens) for line in settings.pin]
+        )
+        context = MeasureContext(text.longest, settings.seed, len(text.kept), text.lengths)
+        chosen = [measure(context) for measure in choose_measures(settings.measures)]
+        weightless = layers_without_weights(subject.model)
+        measures = applicable_measures(chosen, settings.measures, weightless)
+        exam = Examiner(subject, text, measures, settings, team, advance)
+        if len(measures) < len(chosen):
+            left_out = ", ".join(measure.name for measure in chosen if measure not in measures)
+            exam.notes.append(
+                f"left out: {left_out}; {weightless[0]} has no attention weights, but mixtures of any sign"
+            )
+        with in_float64(subject.model, bool(settings.without)), without(subject, settings.without):
+            begin(exam.work(), {measure.name: measure.cost_of_text() for measure in measures if not measure.default})
+            exam.run()
+            pins = tuple(pin_maps(subject, line) for line in pinned)
+            about_model = exam.describe()
+    if receipts and (lineage := lineage_of(receipts, about_model["heads"])) is not None:
+        about_model[LINEAGE] = lineage.to_json()
+    readings = exam.readings()
+    return Examination(
+        model=about_model, corpus={**(about or {}), **text.about()}, readings=readings,
+        findings=find(readings), notes=tuple(exam.notes), pins=pins,
+    )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What stands out in the readings, said in plain words.
+"""What stands out in the readings, in plain sentences.
 
 Each finder answers one question about the whole model, so that no two findings contradict each other. A finding says
 what it means and what to do about it, then the number.
@@ -6,130 +6,350 @@ what it means and what to do about it, then the number.
 
 from __future__ import annotations
 
+import math
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
-from attnworks.exam.examination import Finding
-from attnworks.exam.finding_words import (
-    ModelReadings,
-    counted_heads,
-    head_names,
-    its_or_their,
-    joined_with_and,
-    verb_for,
-    whole_percent,
-)
-from attnworks.exam.head_findings import (
-    ablated_heads,
-    faint_heads,
-    first_token_heads,
-    head_roles,
-    narrow_heads,
-    redundant_heads,
-    structured_heads,
-)
-from attnworks.exam.reading import Readings, number
-from attnworks.traces.layer import Kind
+import torch
+from torch import Tensor
 
-ALIKE = 0.9
-"""Tokens are alike where their mean cosine is above this."""
-APART = 0.5
-"""The residual falls if less than this part of it is left at some depth."""
-KEPT = 0.1
-"""There is no collapse only if tokens keep this part of the stream apart at every depth."""
-SATURATED, ONE_KEY = 0.05, 0.9
-"""Mean Jacobian norm below, and mean largest weight above, which a head is saturated."""
-MOST = 0.8
-AGAINST = 0.01
-"""Paths work against the others if they take more than this part of the output away."""
-FEW_LAYERS = 0.5
-"""Paths through at most this part of the attention layers are short."""
-LOOSE = 10.0
+from attnworks.core.display import counted, format_number
+from attnworks.core.places import HeadId, Kind, Slot
+from attnworks.exam.examination import ExamFinding
+from attnworks.exam.reading import NO_ROLE, HeadValue, ModelReadings, Readings, joined_with_and, role_group
+
+SINK_SHARE = 0.5
+"""A head whose mean attention to the first token is above this is a sink."""
+MAX_TWIN_DISTANCE = 0.1
+"""Heads nearer than this attend to the same keys."""
+NEGLIGIBLE_LOSS_CHANGE = 1e-3
+FAINT_GRADIENT_SHARE = 0.01
+"""Heads whose gradient is below this share of the largest hardly affect the loss."""
+MEAN_COSINE_ALIKE = 0.9
+"""Tokens are nearly the same where their mean cosine is this or more."""
+RESIDUAL_DROP = 0.5
+"""Tokens become alike if, at some depth, less than this share of the first residual is left."""
+MIN_RESIDUAL_SHARE = 0.1
+"""There is no collapse if the relative residual is this or more at every depth."""
+SATURATED_JACOBIAN, ONE_KEY_WEIGHT = 0.05, 0.9
+"""A head is saturated if its mean Jacobian norm is below the first and its mean largest weight above the second."""
+MOST_ATTENTION_SHARE = 0.8
+"""The share of the output that counts as most of it."""
+OPPOSING_PATH_SHARE = 0.01
+"""Paths work against the others if they subtract more than this share of the output."""
+FEW_LAYERS_SHARE = 0.5
+LOOSE_BOUND_FACTOR = 10.0
+HEADS_NAMED = 4
+"""Heads that one finding names."""
+
+ROLE_SENTENCES = {
+    "previous": "attends to the previous token",
+    "next": "attends to the next token",
+    "self": "attends to the token itself",
+    "offset": "attends at another fixed offset",
+    "first": "attends to the first token",
+    "delimiter": "attends to delimiters",
+    "syntactic": "attends to the syntactic head",
+    "rare": "attends to the rarest token",
+    "uniform": "attends to all tokens nearly evenly",
+    "induction": "attends to what followed the same token before (induction)",
+    "duplicate": "attends to the same token elsewhere",
+}
+POSITION_ROLES = ("previous", "next", "self", "offset", "uniform")
+CONTENT_ROLES = ("syntactic", "rare", "induction", "duplicate")
+ROLES_BY_INTEREST = (
+    "induction", "syntactic", "previous", "next", "duplicate", "rare", "self", "delimiter", "uniform", "first",
+)  # fmt: skip
+SINK_ADVICE = "such heads often have no other task; ablation shows which can be removed"
+FORM_NAMES = {
+    "identity": "diagonal",
+    "offset": "shifted diagonal",
+    "column": "one column",
+    "columns": "blocks of columns",
+    "band": "band",
+    "permutation": "permutation",
+}
+"""Structured forms, with the names that the page uses."""
 
 
-def find(readings: Readings) -> tuple[Finding, ...]:
-    """All findings, group after group; in a group the largest effect first.
-
-    Readings that are absent, or hold no number, are passed over.
-    """
+def find(readings: Readings) -> tuple[ExamFinding, ...]:
+    """All findings, group after group; in a group the largest effect first. Missing readings and NaN are ignored."""
     model = ModelReadings(readings)
-    found: list[Finding] = []
+    found: list[ExamFinding] = []
     for group, finders in FINDERS.items():
         of_group = [replace(finding, group=group) for finder in finders for finding in finder(model)]
         found += sorted(of_group, key=lambda finding: -finding.weight)
     return tuple(found)
 
 
+# What heads do --------------------------------------------------------------------------------------------------------
+
+
+def head_roles(model: ModelReadings) -> Iterator[ExamFinding]:
+    """One finding for every label but `first`, which `first_token_heads` covers."""
+    for group, heads in _by_role(model).items():
+        if group != "first":
+            yield _role(model, group, heads)
+
+
+def first_token_heads(model: ModelReadings) -> Iterator[ExamFinding]:
+    """Heads with the label `first`, and heads that give the first token more than half of their attention."""
+    heads = model.heads("sinks.first")
+    sinks = [head for head in heads if head.value > SINK_SHARE]
+    if labelled := _by_role(model).get("first"):
+        found = _role(model, "first", labelled)
+        more = f"; {len(sinks)} of {len(heads)} heads {_verb('gives', sinks)} it more than half" if sinks else ""
+        yield replace(found, text=found.text + more, readings=(*found.readings, *["sinks.first"] * bool(sinks)))
+    elif sinks:
+        text = f"{_counted(model, sinks, len(heads))} {_verb('gives', sinks)} more than half of {_their(sinks)} "
+        text += f"attention to the first token: {SINK_ADVICE}"
+        yield ExamFinding(text, 0.3 + 0.35 * len(sinks) / len(heads), ("sinks.first",), _names(sinks))
+
+
+def _by_role(model: ModelReadings) -> dict[str, list[HeadValue]]:
+    """The heads of each role, the highest score first."""
+    scores = model.at("roles.score")
+    groups: dict[str, list[HeadValue]] = defaultdict(list)
+    for head, label in model.labels("roles.label").items():
+        if label != NO_ROLE:
+            groups[role_group(label)].append(HeadValue(head, scores.get(head, math.nan)))
+    for heads in groups.values():
+        heads.sort(key=lambda head: -head.value if math.isfinite(head.value) else math.inf)
+    return groups
+
+
+def _role(model: ModelReadings, group: str, heads: list[HeadValue]) -> ExamFinding:
+    does = _offsets(model, heads) if group == "offset" else ROLE_SENTENCES.get(group, f"has the label {group!r}")
+    verb, _, what = does.partition(" ")
+    most = f"{model.name_of(heads[0])} most, " if len(heads) > 1 else ""
+    best = heads[0].value
+    score = f" ({most}{_score(group, best)})" if math.isfinite(best) else ""
+    rank = ROLES_BY_INTEREST.index(group) / len(ROLES_BY_INTEREST) if group in ROLES_BY_INTEREST else 0.5
+    share = len(heads) / len(model.labels("roles.label"))
+    weight = 0.2 + 0.4 * share + 0.2 * (1 - rank) + 0.2 * (best if 0 <= best <= 1 else 0.5)
+    text = f"{_counted(model, heads)} {_verb(verb, heads)} {what}{_advice(model, group, heads)}{score}"
+    return ExamFinding(text, weight, ("roles.label", "roles.score"), _names(heads))
+
+
+def _advice(model: ModelReadings, group: str, heads: list[HeadValue]) -> str:
+    """What a role means and what can be done about it; only self-attention heads with a form get a fixed one."""
+    them = "it" if len(heads) == 1 else "them"
+    if group in POSITION_ROLES:
+        if all(head.crosses for head in heads):
+            return ": the order of the two texts decides, as in word-by-word alignment" if group == "offset" else ""
+        forms = model.labels("structure.form")
+        fixed = [head for head in heads if not head.crosses and forms.get(head.id, group) != NO_ROLE]
+        which = them if len(fixed) == len(heads) else f"{len(fixed)} of them"
+        return f": content matters little{f', so a fixed form may replace {which}; try reshape project' * bool(fixed)}"
+    if group in CONTENT_ROLES:
+        return f": content decides, so no fixed form can replace {them}"
+    return f": {SINK_ADVICE}" if group in ("first", "delimiter") else ""
+
+
+def _score(group: str, value: float) -> str:
+    if group == "syntactic":
+        return f"right for {format_number(value)} of the tokens"
+    return f"{format_number(value)} of {'the tokens' if group == 'uniform' else 'the attention'}"
+
+
+def _offsets(model: ModelReadings, heads: list[HeadValue]) -> str:
+    """attends 2 tokens back; for several offsets: attends at a fixed offset (2 tokens back: 3, ...)."""
+    own = {head.id for head in heads}
+    counts = Counter(_offset(label) for head, label in model.labels("roles.label").items() if head in own)
+    if len(counts) == 1:
+        return f"attends {next(iter(counts))}"
+    return f"attends at a fixed offset ({', '.join(f'{place}: {count}' for place, count in counts.most_common())})"
+
+
+def _offset(label: str) -> str:
+    """offset -2: 2 tokens back."""
+    offset = label.removeprefix("offset ")
+    if not offset.lstrip("-").isdigit():
+        return f"at {label}"
+    if offset == "0":
+        return "to the same position"
+    away = abs(int(offset))
+    return f"{away} token{'s' if away > 1 else ''} {'back' if offset[0] == '-' else 'ahead'}"
+
+
+def structured_heads(model: ModelReadings) -> Iterator[ExamFinding]:
+    """How many heads have a structured form, and the head that its form explains best."""
+    labels, explained = model.labels("structure.form"), model.at("structure.explained")
+    forms = {head: form for head, form in labels.items() if form in FORM_NAMES and head in explained}
+    if not forms:
+        return
+    heads = [HeadValue(head, explained[head]) for head in sorted(forms, key=lambda head: -explained[head])]
+    best, counts = heads[0], Counter(forms.values()).most_common()
+    what = f"a structured form, which explains at least half of {_their(heads)} attention"
+    advice = "" if all(head.crosses for head in heads) else ": try reshape project"
+    text = f"{len(heads)} of {len(labels)} heads {_verb('has', heads)} {what}{advice} "
+    text += f"({', '.join(f'{count} {FORM_NAMES[form]}' for form, count in counts)}; "
+    text += f"{FORM_NAMES[forms[best.id]]} explains {_percent(best.value)} of {model.name_of(best)})"
+    weight = 0.45 + 0.2 * len(heads) / len(labels)
+    yield ExamFinding(text, weight, ("structure.form", "structure.explained"), _names(heads))
+
+
+# What can be removed or is missing ------------------------------------------------------------------------------------
+
+
+def redundant_heads(model: ModelReadings) -> Iterator[ExamFinding]:
+    pairs: list[tuple[float, HeadValue, HeadValue]] = []
+    for reading in model.readings.of("redundancy.distance"):
+        for layer, row in enumerate(reading.value):
+            assert isinstance(row, Tensor)
+            slot = Slot(reading.kind, layer)
+            for one, other in torch.triu_indices(*row.shape, offset=1).T.tolist():
+                if (distance := float(row[one, other])) < MAX_TWIN_DISTANCE:
+                    first, second = (HeadValue(HeadId(slot, head), distance) for head in (one, other))
+                    pairs.append((distance, first, second))
+    if pairs:
+        distance, one, other = min(pairs)
+        more = f"; {counted(len(pairs) - 1, 'more pair')}" if len(pairs) > 1 else ""
+        text = f"heads {model.name_of(one)} and {model.name_of(other)} attend to the same keys: one of them may be "
+        text += f"enough; try reshape prune (distance {format_number(distance)}{more})"
+        names = dict.fromkeys(str(head.id) for pair in sorted(pairs) for head in pair[1:])
+        weight = 0.6 + 0.1 * (1 - distance / MAX_TWIN_DISTANCE)
+        yield ExamFinding(text, weight, ("redundancy.distance",), tuple(names))
+
+
+def ablated_heads(model: ModelReadings) -> Iterator[ExamFinding]:
+    """By both ends of the interval; nothing is said about a head without one, as after a single sentence."""
+    name = "ablation.change"
+    heads = model.heads(name)
+    low, high = (model.at(name, end) for end in (0, 1))
+    known = [(head, low[head.id], high[head.id]) for head in heads if head.id in low and head.id in high]
+    idle = [head for head, least, most in known if max(abs(least), abs(most)) < NEGLIGIBLE_LOSS_CHANGE]
+    harmful = [head for head, _, most in known if most < -NEGLIGIBLE_LOSS_CHANGE]
+    needed = [head for head, least, _ in known if least > NEGLIGIBLE_LOSS_CHANGE]
+    idle.sort(key=lambda head: abs(head.value))
+    if idle:
+        several = len(idle) > 1
+        listed = f" ({_listed(model, idle)})" if several else ""
+        text = f"{_counted(model, idle, len(heads))}{listed} can probably be removed{', one at a time' * several}: try "
+        text += f"reshape prune; the loss changes by less than {format_number(NEGLIGIBLE_LOSS_CHANGE)} without "
+        text += "any of them" if several else "it"
+        yield ExamFinding(text, 0.65 + 0.2 * len(idle) / len(heads), (name,), _names(idle))
+    if harmful:
+        worst = min(harmful, key=lambda head: head.value)
+        without = f"{model.name_of(worst)}, the worst" if len(harmful) > 1 else "it"
+        text = f"{_counted(model, harmful)} {_verb('does', harmful)} harm on this text: try reshape prune; "
+        text += f"the loss is {format_number(-worst.value)} lower without {without}"
+        yield ExamFinding(text, 0.75, (name,), _names(harmful))
+    if needed and len(heads) > 1:
+        most = max(needed, key=lambda head: head.value)
+        rise = format_number(most.value)
+        text = f"head {model.name_of(most)} matters most: keep it; the loss is {rise} higher without it"
+        yield ExamFinding(text, 0.6, (name,), (str(most.id),))
+
+
+def faint_heads(model: ModelReadings) -> Iterator[ExamFinding]:
+    heads = model.heads("importance.gradient")
+    if len(heads) < 2 or model.readings.of("ablation.change"):
+        return
+    largest = max(heads, key=lambda head: head.value)
+    least = FAINT_GRADIENT_SHARE * largest.value
+    faint = sorted((head for head in heads if head.value < least), key=lambda head: head.value)
+    if faint:
+        listed = f" ({_listed(model, faint)})" if len(faint) > 1 else ""
+        text = f"{_counted(model, faint, len(heads))}{listed} hardly {_verb('affects', faint)} the loss: "
+        text += "measure ablation to see what can be removed "
+        text += f"(gradient below {_percent(FAINT_GRADIENT_SHARE)} of that of {model.name_of(largest)})"
+    else:
+        text = (
+            f"the loss depends most on head {model.name_of(largest)}: keep it (gradient {format_number(largest.value)})"
+        )
+    yield ExamFinding(text, 0.55, ("importance.gradient",), _names(faint or [largest]))
+
+
+def narrow_heads(model: ModelReadings) -> Iterator[ExamFinding]:
+    for what in ("keys", "values"):
+        name = f"bottleneck.{what}"
+        all_heads = model.heads(name)
+        heads = [head for head in all_heads if head.value > 0]
+        if heads:
+            most = max(heads, key=lambda head: head.value)
+            text = f"{_counted(model, heads, len(all_heads))} would gain from wider {what}: try reshape grow; "
+            text += f"the loss should fall by {format_number(most.value)} per 1000 parameters"
+            text += f" in {model.name_of(most)}, the most" if len(heads) > 1 else ""
+            yield ExamFinding(text, 0.7, (name,), _names(heads))
+        elif all_heads:
+            text = f"no head needs wider {what}: growing them would not lower the loss on other sentences"
+            yield ExamFinding(text, 0.5, (name,), ())
+
+
 # Health of gradients and the residual stream --------------------------------------------------------------------------
 
 
-def _saturated(model: ModelReadings) -> Iterator[Finding]:
-    """A small Jacobian alone could also mean attention spread over many keys: the largest weight tells them apart."""
+def _saturated(model: ModelReadings) -> Iterator[ExamFinding]:
+    """A small Jacobian alone could also mean attention spread over many keys; the largest weight decides which."""
     top = model.at("saturation.max_weight")
-    flat = [head for head in model.heads("saturation.jacobian") if head.value < SATURATED]
-    found = sorted((head for head in flat if top.get(head.at, 0.0) > ONE_KEY), key=lambda head: head.value)
+    flat = [head for head in model.heads("saturation.jacobian") if head.value < SATURATED_JACOBIAN]
+    found = sorted((head for head in flat if top.get(head.id, 0.0) > ONE_KEY_WEIGHT), key=lambda head: head.value)
     if found:
         most = f"{model.name_of(found[0])} most, " if len(found) > 1 else ""
-        text = f"{counted_heads(model, found)} {verb_for('is', found)} saturated: each query attends to almost one "
-        text += f"key, so little gradient reaches {its_or_their(found)} scores "
-        text += f"({most}mean Jacobian norm {number(found[0].value)})"
-        weight = 0.5 + 0.2 * (1 - found[0].value / SATURATED)
-        yield Finding(text, weight, ("saturation.jacobian", "saturation.max_weight"), head_names(found))
+        text = f"{_counted(model, found)} {_verb('is', found)} saturated: each query attends to almost one key, so "
+        text += f"little gradient reaches {_their(found)} scores; to train further, scale {_their(found)} queries down "
+        text += f"({most}mean Jacobian norm {format_number(found[0].value)})"
+        weight = 0.5 + 0.2 * (1 - found[0].value / SATURATED_JACOBIAN)
+        yield ExamFinding(text, weight, ("saturation.jacobian", "saturation.max_weight"), _names(found))
 
 
-def _collapse(model: ModelReadings) -> Iterator[Finding]:
-    """Whether tokens become alike, by cosine and by residual; that there is no collapse only if both agree.
-
-    The residual is judged by the depth where least is left, wherever it lies.
-    """
+def _collapse(model: ModelReadings) -> Iterator[ExamFinding]:
+    """Whether tokens become alike, by cosine and by the least residual at any depth; no collapse only if both agree."""
     alike, falls, kept = list(_alike(model)), [], []
     for kind, curve in model.curves("rank.residual").items():
         if len(curve) < 2 or curve[min(curve)] <= 0:
             continue
         lowest = min(curve, key=lambda depth: curve[depth])
         left = curve[lowest] / curve[min(curve)]
-        if left < APART:
+        if left < RESIDUAL_DROP:
             falls.append((left, kind, lowest))
         else:
             kept.append((curve[lowest], kind, lowest))
     yield from alike
     if falls:
         yield _falling(model, sorted(falls))
-    elif kept and min(kept)[0] >= KEPT and not alike:
+    elif kept and min(kept)[0] >= MIN_RESIDUAL_SHARE and not alike:
         least, kind, lowest = min(kept)
-        text = "no rank collapse: tokens stay apart at every depth "
-        text += f"(they differ in {number(least)} of the stream or more, least at {model.stack(kind)}depth {lowest})"
-        yield Finding(text, 0.35, ("rank.residual",))
+        text = "no rank collapse: tokens stay apart at every depth, so nothing needs to change "
+        text += (
+            f"(they differ in {format_number(least)} of the stream or more, least at {model.stack(kind)}depth {lowest})"
+        )
+        yield ExamFinding(text, 0.35, ("rank.residual",))
 
 
-def _alike(model: ModelReadings) -> Iterator[Finding]:
+def _alike(model: ModelReadings) -> Iterator[ExamFinding]:
     places, most = [], 0.0
     for kind, curve in model.curves("rank.cosine").items():
-        for first, last in _runs(depth for depth, value in curve.items() if value >= ALIKE):
+        for first, last in _runs(depth for depth, value in curve.items() if value >= MEAN_COSINE_ALIKE):
             places.append(_after(first, last, model.stack(kind)))
             most = max(most, *(curve[depth] for depth in range(first, last + 1)))
     if places:
-        text = f"tokens are nearly the same {joined_with_and(places)}: attention can hardly tell them apart there "
-        text += f"(mean cosine{' up to' if len(places) > 1 else ''} {number(most)})"
-        yield Finding(text, 0.8 + 0.2 * min(1.0, (most - ALIKE) / (1 - ALIKE)), ("rank.cosine",))
+        text = f"tokens are nearly the same {joined_with_and(places)}: attention can hardly distinguish them there, "
+        text += (
+            f"check skip connections and norms (mean cosine{' up to' if len(places) > 1 else ''} {format_number(most)})"
+        )
+        weight = 0.8 + 0.2 * min(1.0, (most - MEAN_COSINE_ALIKE) / (1 - MEAN_COSINE_ALIKE))
+        yield ExamFinding(text, weight, ("rank.cosine",))
 
 
-def _falling(model: ModelReadings, falls: list[tuple[float, Kind, int]]) -> Finding:
-    """About all stacks where tokens come together, with the numbers of the one where they do most."""
+def _falling(model: ModelReadings, falls: list[tuple[float, Kind, int]]) -> ExamFinding:
+    """All stacks where tokens become alike, with the numbers of the one where they do most."""
     _, kind, lowest = falls[0]
     curve = model.curves("rank.residual")[kind]
     first, last = min(curve), max(curve)
     before, least, after = curve[first], curve[lowest], curve[last]
     where = model.in_stacks(kind for _, kind, _ in falls)
-    text = f"tokens become alike with depth{where}: later layers can hardly tell them apart, check skip connections "
-    text += f"and norms ({number(before)} of the stream differs at depth {first}, "
-    text += f"{number(least)} at {model.stack(kind) if len(falls) > 1 else ''}depth {lowest}"
-    text += f", {number(after)} at depth {last})" if after > least else ")"
-    return Finding(text, 0.9 - 0.2 * min(1.0, after / before), ("rank.residual",))
+    text = f"tokens become alike with depth{where}: later layers can hardly distinguish them, check skip connections "
+    text += f"and norms ({format_number(before)} of the stream differs at depth {first}, "
+    text += f"{format_number(least)} at {model.stack(kind) if len(falls) > 1 else ''}depth {lowest}"
+    text += f", {format_number(after)} at depth {last})" if after > least else ")"
+    return ExamFinding(text, 0.9 - 0.2 * min(1.0, after / before), ("rank.residual",))
 
 
-def _paths(model: ModelReadings) -> Iterator[Finding]:
-    """How many attention layers the output passes; of every stack in one finding."""
+def _paths(model: ModelReadings) -> Iterator[ExamFinding]:
+    """How many attention layers the output passes; all stacks in one finding."""
     carried: list[tuple[float, str]] = []
     against: list[tuple[float, str]] = []
     for kind, share in model.curves("paths.share").items():
@@ -137,40 +357,42 @@ def _paths(model: ModelReadings) -> Iterator[Finding]:
             continue
         longest = max(share)
         least = min(share, key=lambda length: share[length])
-        enough = next((n for n in sorted(share) if sum(share[m] for m in share if m <= n) >= MOST), longest)
-        if share[least] < -AGAINST:
-            lost = f"{whole_percent(-share[least])} of the output{model.in_stacks([kind])}"
-            against.append((-share[least], f"those through {_layers(least)} take away {lost}"))
+        up_to = {n: sum(share[m] for m in share if m <= n) for n in sorted(share)}
+        enough = next((n for n, part in up_to.items() if part >= MOST_ATTENTION_SHARE), longest)
+        if share[least] < -OPPOSING_PATH_SHARE:
+            layers = f"{least} attention layer{'s' if least != 1 else ''}"
+            part = f"{_percent(-share[least])} of the output{model.in_stacks([kind])}"
+            against.append((-share[least], f"those through {layers} subtract {part}"))
         else:
-            part = whole_percent(sum(share[length] for length in share if length <= enough))
-            carried.append((enough / longest, f"{model.stack(kind)}{part} through at most {enough} of {longest}"))
+            part = f"{_percent(up_to[enough])} through at most {enough} of {longest}"
+            carried.append((enough / longest, f"{model.stack(kind)}{part}"))
     if against:
-        text = f"some paths work against the others: {'; '.join(text for _, text in against)}"
-        yield Finding(text, 0.45 + 0.1 * min(1.0, max(against)[0]), ("paths.share",))
+        text = "some paths work against the others: measure ablation to see which heads can be removed "
+        text += f"({'; '.join(text for _, text in against)})"
+        yield ExamFinding(text, 0.45 + 0.1 * min(1.0, max(against)[0]), ("paths.share",))
     if carried:
+        few = "most of the output passes few attention layers: they hardly build on one another, so fewer may be enough"
+        many = "much of the output passes many attention layers: they build on one another, so keep all of them"
         most = max(carried)[0]
-        few = "most of the output passes few attention layers: they hardly build on one another"
-        many = "much of the output passes many attention layers: they build on one another"
-        text = f"{few if most <= FEW_LAYERS else many} ({', '.join(text for _, text in carried)})"
-        yield Finding(text, 0.3 + 0.3 * (1 - min(carried)[0]), ("paths.share",))
+        text = f"{few if most <= FEW_LAYERS_SHARE else many} ({', '.join(text for _, text in carried)})"
+        yield ExamFinding(text, 0.3 + 0.3 * (1 - min(carried)[0]), ("paths.share",))
 
 
-def _bounds(model: ModelReadings) -> Iterator[Finding]:
+def _bounds(model: ModelReadings) -> Iterator[ExamFinding]:
     curves = model.curves("bounds.ratio")
     ratios = [(ratio, model.stack(kind), layer) for kind, curve in curves.items() for layer, ratio in curve.items()]
     if ratios:
         ratio, stack, layer = min(ratios)
         where = f"{stack}layer {layer}"
-        if ratio < LOOSE:
-            text = f"the diameter bound nearly tells how far apart tokens stay in {where} "
-            text += f"({number(ratio)} times what was measured)"
-        else:
-            text = "the diameter bound is too loose to tell how far apart tokens stay "
-            text += f"({number(ratio)} times what was measured in {where}, more in others)"
-        yield Finding(text, 0.5 if ratio < LOOSE else 0.3, ("bounds.ratio",))
+        tight = f"the weights of {where} limit how far apart tokens stay: only larger ones would allow more "
+        tight += f"(the diameter bound is {format_number(ratio)} times what was measured)"
+        loose = "the diameter bound is too loose to predict how far apart tokens stay: use what was measured "
+        loose += f"({format_number(ratio)} times that in {where}, more in others)"
+        is_tight = ratio < LOOSE_BOUND_FACTOR
+        yield ExamFinding(tight if is_tight else loose, 0.5 if is_tight else 0.3, ("bounds.ratio",))
 
 
-FINDERS: dict[str, tuple[Callable[[ModelReadings], Iterable[Finding]], ...]] = {
+FINDERS: dict[str, tuple[Callable[[ModelReadings], Iterable[ExamFinding]], ...]] = {
     "What heads do": (head_roles, first_token_heads, structured_heads),
     "What can be removed or is missing": (ablated_heads, faint_heads, redundant_heads, narrow_heads),
     "Health of gradients and the residual stream": (_saturated, _collapse, _paths, _bounds),
@@ -178,21 +400,22 @@ FINDERS: dict[str, tuple[Callable[[ModelReadings], Iterable[Finding]], ...]] = {
 """Group -> its finders, in the order in which groups are shown."""
 
 
+# Words ----------------------------------------------------------------------------------------------------------------
+
+
 def _runs(depths: Iterable[int]) -> Iterator[tuple[int, int]]:
     """First and last of every run of consecutive numbers."""
-    first = last = None
+    runs: list[list[int]] = []
     for depth in depths:
-        if last is None or depth != last + 1:
-            if first is not None and last is not None:
-                yield first, last
-            first = depth
-        last = depth
-    if first is not None and last is not None:
-        yield first, last
+        if runs and depth == runs[-1][-1] + 1:
+            runs[-1].append(depth)
+        else:
+            runs.append([depth])
+    return ((run[0], run[-1]) for run in runs)
 
 
 def _after(first: int, last: int, stack: str) -> str:
-    """Depth d is what block d - 1 leaves; depth 0 are the embeddings."""
+    """Depth d is the output of block d - 1; depth 0 are the embeddings."""
     if last == 0:
         return f"at the {stack}embeddings"
     if first == 0:
@@ -200,5 +423,28 @@ def _after(first: int, last: int, stack: str) -> str:
     return f"after {stack}layer {first - 1}" if first == last else f"after {stack}layers {first - 1}-{last - 1}"
 
 
-def _layers(layers: int) -> str:
-    return f"{layers} attention layer{'s' if layers != 1 else ''}"
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def _counted(model: ModelReadings, heads: list[HeadValue], of: int | None = None) -> str:
+    """head 0.2; 3 heads; 3 of 8 heads."""
+    number_of_heads = f"{len(heads)} heads" if of is None else f"{len(heads)} of {of} heads"
+    return f"head {model.name_of(heads[0])}" if len(heads) == 1 else number_of_heads
+
+
+def _verb(verb: str, heads: list[HeadValue]) -> str:
+    """attends for one head, attend for several."""
+    return verb if len(heads) == 1 else {"has": "have", "is": "are", "does": "do"}.get(verb, verb.removesuffix("s"))
+
+
+def _their(heads: list[HeadValue]) -> str:
+    return "its" if len(heads) == 1 else "their"
+
+
+def _names(heads: list[HeadValue]) -> tuple[str, ...]:
+    return tuple(str(head.id) for head in heads)
+
+
+def _listed(model: ModelReadings, heads: list[HeadValue]) -> str:
+    return ", ".join(model.name_of(head) for head in heads[:HEADS_NAMED]) + ", ..." * (len(heads) > HEADS_NAMED)

@@ -1,7 +1,7 @@
 """Exam folders: exam.json, readings.safetensors, pins.safetensors and a manifest with the SHA-256 of everything.
 
-A folder is there whole or not at all. It is read with suspicion: what exam.json calls for, what the manifest lists and
-what the tensor files hold must be the same, byte for byte. The schema is in docs/exam.md.
+A folder is written whole or not at all. On reading, exam.json, the manifest and the tensor files must agree, byte for
+byte. The schema is in docs/exam.md.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from typing import Any, get_args
 from torch import Tensor
 
 from attnworks.core.errors import AttnworksError, FolderError
-from attnworks.core.folders import disk_errors, new_folder
-from attnworks.core.sealed import (
-    changed,
-    is_table,
+from attnworks.core.folders import (
+    disk_errors,
+    is_tensor_table,
+    load_error,
+    new_folder,
     read_json_bytes,
     read_sealed,
     read_tensors,
@@ -25,31 +26,36 @@ from attnworks.core.sealed import (
     sha256,
     write_tensors,
 )
-from attnworks.exam.examination import FORMAT, Examination, Finding, Pin
+from attnworks.core.places import Kind, Slot
+from attnworks.exam.examination import EXAM_FORMAT, ExamFinding, Examination, Pin
 from attnworks.exam.lineage import read_lineage
 from attnworks.exam.reading import Reading, Readings
-from attnworks.traces.layer import Kind, Slot
 
-EXAM, READINGS, PINS, MANIFEST = "exam.json", "readings.safetensors", "pins.safetensors", "manifest.json"
-FILES = (EXAM, READINGS, PINS, MANIFEST)
+EXAM_FILE, READINGS_FILE, PINS_FILE, EXAM_MANIFEST_FILE = (
+    "exam.json",
+    "readings.safetensors",
+    "pins.safetensors",
+    "manifest.json",
+)
+FILES = (EXAM_FILE, READINGS_FILE, PINS_FILE, EXAM_MANIFEST_FILE)
 BESIDE = {".html", ".svg", ".png"}
-"""Pictures made of a folder may lie in it, and go when it is replaced."""
+"""Files that may be in the folder, too; they are deleted when it is replaced."""
 
 
 def write_exam(exam: Examination, folder: str | os.PathLike[str]) -> Path:
-    """Write to `folder`, whole or not at all. An exam folder that is there is replaced, but nothing else."""
+    """Write to `folder`, whole or not at all. An existing exam folder is replaced; any other folder is refused."""
     folder = Path(folder)
-    check_place(folder)
+    check_exam_place(folder)
     with new_folder(folder) as scratch:
         text = seal(_outline(exam))
-        (scratch / EXAM).write_bytes(text)
+        (scratch / EXAM_FILE).write_bytes(text)
         manifest = {
-            "format": FORMAT,
+            "format": EXAM_FORMAT,
             "exam_sha256": sha256(text),
-            "readings": write_tensors(scratch / READINGS, _reading_tensors(exam.readings)),
-            "pins": write_tensors(scratch / PINS, _pin_tensors(exam.pins)),
+            "readings": write_tensors(scratch / READINGS_FILE, _reading_tensors(exam.readings)),
+            "pins": write_tensors(scratch / PINS_FILE, _pin_tensors(exam.pins)),
         }
-        (scratch / MANIFEST).write_bytes(seal(manifest))
+        (scratch / EXAM_MANIFEST_FILE).write_bytes(seal(manifest))
     return folder
 
 
@@ -59,18 +65,18 @@ def read_exam(folder: str | os.PathLike[str]) -> Examination:
     with disk_errors(f"load {folder}", remedy="check that you may read it"):
         _check_files(folder)
         manifest = _read_manifest(folder)
-        if sha256(read_json_bytes(folder / EXAM)) != manifest["exam_sha256"]:
-            raise changed(folder / EXAM, "the file that the manifest names", "another one")
-        outline = read_sealed(folder / EXAM)
-        readings = read_tensors(folder / READINGS, manifest["readings"])
-        pins = read_tensors(folder / PINS, manifest["pins"])
+        if sha256(read_json_bytes(folder / EXAM_FILE)) != manifest["exam_sha256"]:
+            raise load_error(folder / EXAM_FILE, "the file that the manifest names", "another one")
+        outline = read_sealed(folder / EXAM_FILE)
+        readings = read_tensors(folder / READINGS_FILE, manifest["readings"])
+        pins = read_tensors(folder / PINS_FILE, manifest["pins"])
     try:
         return _fill(without_control_characters(outline), readings, pins)
     except AttnworksError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         got = f"another one ({type(error).__name__}: {error})"
-        raise changed(folder / EXAM, "the outline of an examination", got[:200]) from error
+        raise load_error(folder / EXAM_FILE, "the outline of an examination", got[:200]) from error
 
 
 # Writing -------------------------------------------------------------------------------------------------------------
@@ -79,7 +85,7 @@ def read_exam(folder: str | os.PathLike[str]) -> Examination:
 def _outline(exam: Examination) -> dict[str, Any]:
     """All but the numbers."""
     return {
-        "format": FORMAT,
+        "format": EXAM_FORMAT,
         "model": dict(exam.model),
         "corpus": dict(exam.corpus),
         "readings": [_reading_outline(exam.readings[name]) for name in exam.readings],
@@ -101,7 +107,7 @@ def _reading_outline(reading: Reading) -> dict[str, Any]:
         "name": reading.name,
         "kind": reading.kind,
         "axes": list(reading.axes),
-        "words": reading.words,
+        "description": reading.description,
         "source": reading.source,
         "ticks": {axis: list(labels) for axis, labels in reading.ticks.items()},
         "rows": [None if isinstance(row, Tensor) else list(row) for row in reading.value],
@@ -139,7 +145,7 @@ def _tensor_name(name: str, kind: str, row: int, part: str) -> str:
 
 
 def _fill(outline: dict[str, Any], numbers: dict[str, Tensor], maps: dict[str, Tensor]) -> Examination:
-    """Each tensor is taken out as it finds its place; what remains was never called for."""
+    """Every tensor is removed from its dictionary when it is used; one that remains is an error."""
     _only(outline, {"format", "model", "corpus", "readings", "findings", "notes", "pins"})
     readings = Readings([_reading(made, numbers) for made in _list(outline["readings"], dict)])
     if len(readings) != len(outline["readings"]):
@@ -160,8 +166,8 @@ def _fill(outline: dict[str, Any], numbers: dict[str, Tensor], maps: dict[str, T
 
 
 def _reading(made: dict[str, Any], numbers: dict[str, Tensor]) -> Reading:
-    _only(made, {"name", "kind", "axes", "words", "source", "ticks", "rows", "parts"})
-    name, kind, words, source = _list([made[key] for key in ("name", "kind", "words", "source")], str)
+    _only(made, {"name", "kind", "axes", "description", "source", "ticks", "rows", "parts"})
+    name, kind, description, source = _list([made[key] for key in ("name", "kind", "description", "source")], str)
     if kind not in get_args(Kind):
         raise ValueError(f"kind {kind!r}")
     parts, rows = _list(made["parts"], str), _list(made["rows"], list | None)
@@ -183,7 +189,7 @@ def _reading(made: dict[str, Any], numbers: dict[str, Tensor]) -> Reading:
         kind=kind,
         axes=tuple(_list(made["axes"], str)),
         value=value,
-        words=words,
+        description=description,
         source=source,
         spread=held.get("spread"),
         interval=(held["low"], held["high"]) if "low" in held else None,
@@ -204,14 +210,14 @@ def _pin(index: int, made: dict[str, Any], maps: dict[str, Tensor]) -> Pin:
     return pin
 
 
-def _finding(made: dict[str, Any]) -> Finding:
+def _finding(made: dict[str, Any]) -> ExamFinding:
     _only(made, {"text", "weight", "readings", "heads", "group"})
     (text, group), (weight,) = _list([made["text"], made["group"]], str), _list([made["weight"]], int | float)
-    return Finding(text, weight, tuple(_list(made["readings"], str)), tuple(_list(made["heads"], str)), group)
+    return ExamFinding(text, weight, tuple(_list(made["readings"], str)), tuple(_list(made["heads"], str)), group)
 
 
 def without_control_characters(made: Any) -> Any:
-    """Drop control characters, which could steer a terminal. Line breaks and tabs, which tokens have, are kept."""
+    """Drop control characters, which a terminal would obey. Line breaks and tabs, which tokens have, are kept."""
     if isinstance(made, str):
         return "".join(letter for letter in made if letter in "\n\t" or unicodedata.category(letter) != "Cc")
     if isinstance(made, list):
@@ -233,18 +239,18 @@ def _list(made: Any, kind: Any) -> list[Any]:
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
-    manifest = read_sealed(folder / MANIFEST)
-    if manifest.get("format") != FORMAT:
+    manifest = read_sealed(folder / EXAM_MANIFEST_FILE)
+    if manifest.get("format") != EXAM_FORMAT:
         raise FolderError(
-            asked=f"load {folder}",
-            expected=f"exam format {FORMAT}",
-            got=f"format {without_control_characters(str(manifest.get('format')))[:20]}",
-            remedy="use the version of attnworks that wrote it",
+            f"load {folder}",
+            f"exam format {EXAM_FORMAT}",
+            repr(manifest.get("format"))[:20],
+            "examine the model again: attnworks examine MODEL --out FOLDER",
         )
     if not isinstance(manifest.get("exam_sha256"), str) or not all(
-        is_table(manifest.get(part)) for part in ("readings", "pins")
+        is_tensor_table(manifest.get(part)) for part in ("readings", "pins")
     ):
-        raise changed(folder / MANIFEST, "exam_sha256, and tables of readings and pins", "something else")
+        raise load_error(folder / EXAM_MANIFEST_FILE, "exam_sha256, and tables of readings and pins", "something else")
     return manifest
 
 
@@ -253,15 +259,12 @@ def _check_files(folder: Path) -> None:
     if missing:
         there = "a file" if folder.is_file() else "nothing there"
         raise FolderError(
-            asked=f"load {folder}",
-            expected="the folder of an examination",
-            got=f"no {missing[0]}" if folder.is_dir() else there,
-            remedy="check the path; attnworks examine MODEL --out FOLDER writes one",
+            f"load {folder}", "an exam folder", f"no {missing[0]}" if folder.is_dir() else there, "check the path"
         )
 
 
-def check_place(folder: Path) -> None:
-    """An error if `write_exam` would refuse this place: better known before the work than after it."""
+def check_exam_place(folder: Path) -> None:
+    """An error if `write_exam` would refuse this place; called before the work starts."""
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
     ours = folder.is_dir() and all((folder / name).is_file() for name in FILES)
@@ -270,8 +273,8 @@ def check_place(folder: Path) -> None:
     )
     if not ours or strangers:
         raise FolderError(
-            asked=f"write an examination to {folder}",
-            expected="a new place, or the folder of an examination to replace",
-            got=f"a folder that also holds {min(strangers)}" if strangers else "something else",
-            remedy="choose another place",
+            f"write an examination to {folder}",
+            "a new place, or the folder of an examination to replace",
+            f"a folder that also holds {min(strangers)}" if strangers else "something else",
+            "choose another place",
         )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
+from attnworks.core.places import Slot
 from attnworks.exam.lineage import ADDED, Lineage, read_lineage
-from attnworks.traces.layer import SHORT
 
 State = Literal["compared", "cut", "new", "not compared"]
 
@@ -32,7 +32,7 @@ class Match(NamedTuple):
         return self._asdict()
 
 
-class Layer(NamedTuple):
+class _LayerHeads(NamedTuple):
     """The heads of one layer of one model: their first names, and how many there were before the first reshape."""
 
     names: tuple[str, ...]
@@ -55,7 +55,7 @@ def match_heads(before: Layers, after: Layers, models: tuple[Mapping[str, Any], 
     first, second = (read_lineage(model) for model in models)
     return [
         match
-        for slot in sorted({*before, *after}, key=_order)
+        for slot in sorted({*before, *after}, key=lambda slot: Slot.parse(slot).order)
         for match in _in_layer(slot, before.get(slot), after.get(slot), first, second, models)
     ]
 
@@ -88,7 +88,7 @@ def _in_layer(
     yield from (Match(name, None, place, _state(name)) for name, place in places.items() if name not in there)
 
 
-def _why_not(one: Layer | None, other: Layer | None, now: tuple[int, int]) -> str:
+def _why_not(one: _LayerHeads | None, other: _LayerHeads | None, now: tuple[int, int]) -> str:
     """The reason for which heads of two layers cannot be matched."""
     if one is None or other is None:
         which = "both models" if one is other else f"the {'first' if one is None else 'second'} model"
@@ -110,15 +110,10 @@ def _apart(slot: str, before: int, after: int, why: str) -> Iterator[Match]:
         yield Match(f"{slot}.{number}", None, f"{slot}.{number}", "not compared", why)
 
 
-def _layer(slot: str, heads: int, lineage: Lineage | None) -> Layer | None:
+def _layer(slot: str, heads: int, lineage: Lineage | None) -> _LayerHeads | None:
     """None where it is not known which heads these are."""
     if lineage is not None and slot in lineage.heads and len(lineage.heads[slot]) == heads:
-        return Layer(lineage.heads[slot], lineage.counts[slot], recorded=True)
+        return _LayerHeads(lineage.heads[slot], lineage.counts[slot], recorded=True)
     if lineage is not None and slot in (*lineage.unrecorded, *lineage.heads):
         return None
-    return Layer(tuple(f"{slot}.{head}" for head in range(heads)), heads)
-
-
-def _order(slot: str) -> tuple[int, int]:
-    kind, _, layer = slot.partition(".")
-    return [*SHORT.values()].index(kind), int(layer)
+    return _LayerHeads(tuple(f"{slot}.{head}" for head in range(heads)), heads)

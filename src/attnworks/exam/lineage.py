@@ -136,10 +136,7 @@ def read_lineage(model: Mapping[str, Any]) -> Lineage | None:
 
 def _malformed(got: str) -> UsageError:
     return UsageError(
-        asked="the lineage of heads",
-        expected="the first name of every head of a layer, each once",
-        got=got,
-        remedy="examine the model again",
+        "the lineage of heads", "the first name of every head of a layer, each once", got, "examine the model again"
     )
 
 

@@ -1,9 +1,9 @@
-"""The contract of a measure: what it sees, what it reads, and how that accumulates over a corpus."""
+"""The contract of a measure: what it is given, what it returns, and what is noted where it returns nothing."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NamedTuple
 
@@ -12,50 +12,56 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attnworks.attention.heads import HeadWeights
+from attnworks.core.display import counted
+from attnworks.core.places import Kind, Slot
 from attnworks.core.registry import Registry
 from attnworks.exam.reading import Reading, Readings
 from attnworks.text.tokens import Tokens
 from attnworks.traces.forward import ForwardTrace
-from attnworks.traces.layer import Kind, LayerTrace, Slot, StreamTrace
+from attnworks.traces.layer import LayerTrace, StreamTrace
+from attnworks.traces.loss import TextLoss
 from attnworks.traces.maps import Maps
 from attnworks.traces.rows import LayerRows
-from attnworks.traces.text import Judge
 
-WIDEST_SPAN = 512
-"""Offsets further than this are not told apart."""
-FoldName = Literal["mean", "largest", "constant"]
+BY_DEPTH, BY_LAYER, BY_HEAD = ("depth",), ("layer",), ("layer", "head")
+"""Axes of most readings."""
+MAX_OFFSET = 512
+"""Offsets between query and key beyond this are not counted."""
+LAYERS_NAMED = 4
+"""Layers that a note names."""
+Fold = Literal["mean", "largest", "constant"]
 MEASURES: Registry[type[Measure]] = Registry("measure")
 
 
 @dataclass(frozen=True)
-class Declared:
+class ReadingSpec:
     """A reading that a measure promises.
 
-    name      measure.reading, such as saturation.entropy
-    axes      of the value: ("layer", "head"), ("depth",), ("layer", "head", "offset"), ...
-    words     one line for people: what a large or small value means
-    source    of the formula
-    fold      "mean" over sentences with spread and interval, "largest" over sentences, or "constant" (of weights)
-    ticks     labels along further axes, if they are not 0, 1, 2, ...
+    name         measure.reading, such as saturation.entropy
+    axes         of the value: ("layer", "head"), ("depth",), ("layer", "head", "offset"), ...
+    description  one line: what a large or small value means
+    source       of the formula
+    fold         "mean" over sentences with spread and interval, "largest" over sentences, or "constant" (of weights)
+    ticks        labels along further axes, if they are not 0, 1, 2, ...
     """
 
     name: str
     axes: tuple[str, ...]
-    words: str
+    description: str
     source: str
-    fold: FoldName = "mean"
+    fold: Fold = "mean"
     ticks: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
 
 class Sample(NamedTuple):
-    """One value per sentence, [b h ...] for heads and [b ...] else; where not `valid`, the sentence says nothing."""
+    """One value per sentence: [b h ...] by head, else [b ...]. Sentences that are not `valid` are left out."""
 
     values: Tensor
     valid: Bool[Tensor, "b ..."] | None = None
 
 
-class Placed(NamedTuple):
-    """A sample that belongs to a layer, or to all layers of a kind."""
+class PlacedSample(NamedTuple):
+    """A sample of a reading in one layer, or in all layers of a kind together."""
 
     reading: str
     where: Slot | Kind
@@ -66,68 +72,73 @@ Samples = Mapping[str, Sample]
 
 
 @dataclass(frozen=True)
-class Setting:
-    """What a measure may know beforehand of the examination.
+class MeasureContext:
+    """What a measure knows about the examination before it starts.
 
-    longest    real tokens of the longest sequence
-    seed       of anything drawn at random
-    sentences  how many there are in all
-    lengths    real tokens of the longer side of every sentence, where they are known
+    max_length  real tokens of the longest sequence
+    seed        of random draws
+    sentences   number of all sentences
+    lengths     real tokens of the longer side of every sentence, where they are known
     """
 
-    longest: int
+    max_length: int
     seed: int = 0
     sentences: int = 1
     lengths: Sequence[int] = ()
 
     @property
     def span(self) -> int:
-        """The largest offset between query and key that is told apart."""
-        return min(self.longest - 1, WIDEST_SPAN)
+        """The largest offset between query and key that is counted."""
+        return min(self.max_length - 1, MAX_OFFSET)
 
     def up_to(self, tokens: int) -> int:
-        """How many sentences have at most this many tokens."""
+        """The number of sentences with at most this many tokens."""
         return sum(length <= tokens for length in self.lengths) if self.lengths else self.sentences
 
 
 class Measure:
-    """One file, registered by name. It overrides those looks that it needs; each runs once for all measures.
+    """One quantity or several that belong together. A measure overrides those of these methods that it needs:
 
-    pointers  which key each query is asked about, from the tokens alone: name -> position [b i] or -1
-    rows      statistics of attention rows, one layer at a time
-    maps      whole attention maps, some sentences and heads at a time
-    layer     Q, K, V, X of a layer
-    stream    the residual stream at a depth
-    weights   the weights of a layer, once
-    forward   all layers of one stack together, with attention to be frozen; only where the stream adds up
-    gradient  dL / d gate of every head, per sentence, at gates of one
-    ablated   L with a head off minus L, per sentence
-    from_loss what follows from the loss of the model, once over the whole text
-    conclude  readings that follow from the folded ones
+    pointers   the key that each query is asked about, from the tokens alone: name -> position [b i] or -1
+    rows       statistics of attention rows, one layer at a time
+    maps       whole attention maps, some sentences and heads at a time
+    layer      Q, K, V, X of a layer
+    stream     the residual stream at a depth
+    weights    the weights of a layer, once
+    forward    all layers of one stack together, with frozen attention; only where the parts add up to the stream
+    gradient   dL / d gate of every head, per sentence, at gates of one
+    ablated    L without a head minus L, per sentence
+    from_loss  what follows from the loss of the model, once over the whole text
+    conclude   readings that follow from other readings
 
-    `remarks` says how far its readings can be trusted, in notes of the examination.
-    `reasons` has layers that the measure does not apply to, and why; `why_missing` says why else a reading is empty.
+    Every forward and backward pass runs once for all measures.
+    Promises, tested for every registered name: padding never counts; batches in any order give the same numbers; every
+    declared reading is given, and no other.
 
-    Promises, tested for every registered name: padding never counts; batches fold to the same numbers in any order;
-    every declared reading is given, and no other.
+    reasons    layer -> why the measure does not apply to it
+    refusal    why the measure gives no reading of this model at all, where it knows
     """
 
     name: ClassVar[str]
-    words: ClassVar[str]
-    """One line for people."""
+    description: ClassVar[str]
     cost: ClassVar[str]
-    """What it costs beside a forward pass, stated beforehand."""
+    """What it costs in addition to a forward pass."""
     default: ClassVar[bool] = False
     requires: ClassVar[tuple[str, ...]] = ()
-    """Measures whose readings its conclusions rest on, and that are taken along."""
+    """Measures whose readings it needs, and that are therefore taken, too."""
     passes: ClassVar[int] = 0
-    """How often `from_loss` goes over the whole text, for the progress bar."""
+    """How often `from_loss` runs over the whole text, for the progress bar."""
 
-    def __init__(self, setting: Setting) -> None:
-        self.setting = setting
+    def __init__(self, context: MeasureContext) -> None:
+        self.context = context
         self.reasons: dict[Slot, str] = {}
+        self.refusal: str | None = None
 
-    def declares(self) -> tuple[Declared, ...]:
+    def cost_of_text(self) -> str:
+        """`cost`, with the numbers of this text where they are known."""
+        return self.cost
+
+    def declares(self) -> tuple[ReadingSpec, ...]:
         raise NotImplementedError
 
     def pointers(self, slot: Slot, queries: Tokens, keys: Tokens) -> Mapping[str, Int[Tensor, "b i"]]:
@@ -148,7 +159,7 @@ class Measure:
     def weights(self, slot: Slot, weights: HeadWeights) -> Samples:
         return {}
 
-    def forward(self, forward: ForwardTrace) -> Iterable[Placed]:
+    def forward(self, forward: ForwardTrace) -> Iterable[PlacedSample]:
         return ()
 
     def gradient(self, slot: Slot, gates: Float[Tensor, "b h"]) -> Samples:
@@ -157,8 +168,8 @@ class Measure:
     def ablated(self, slot: Slot, change: Float[Tensor, "b h"]) -> Samples:
         return {}
 
-    def from_loss(self, loss: Judge, advance: Callable[[int], None]) -> tuple[Sequence[Reading], Sequence[str]]:
-        """Readings, and notes of the examination; only the first process asks for them.
+    def from_loss(self, loss: TextLoss, advance: Callable[[int], None]) -> tuple[Sequence[Reading], Sequence[str]]:
+        """Readings, and notes of the examination; runs in the first process only.
 
         loss        of the model on the whole text
         advance     called with the number of sentences of each batch, in each of the `passes` over the text
@@ -170,20 +181,74 @@ class Measure:
         return ()
 
     def remarks(self, readings: Readings) -> Iterable[str]:
-        """What its readings rest on, where that is little; sentences for people."""
+        """Sentences about how reliable its readings are."""
         del readings
         return ()
 
     def why_missing(self, name: str, slots: Sequence[Slot], readings: Readings) -> str | None:
-        """Why no sentence counted for this reading in these layers: a clause, "" without a note, None if unknown."""
+        """Why no sentence has a value for this reading in these layers: a clause, "" for no note, None if unknown."""
         del name, slots, readings
         return None
 
 
-def drawn(tokens: Tokens, one_in: int, seed: int) -> Bool[Tensor, " b"]:
-    """One sentence in `one_in`, by a checksum of its tokens and the seed: the same ones in whatever batches."""
+def sampled_sentences(tokens: Tokens, one_in: int, seed: int) -> Bool[Tensor, " b"]:
+    """Which sentences are used: one in `one_in`, by a checksum of its tokens and the seed, the same in any batch."""
     sums = [
         zlib.crc32(str((seed, row[: int(length)])).encode())
         for row, length in zip(tokens.ids.tolist(), tokens.lengths, strict=True)
     ]
     return torch.tensor([number % one_in == 0 for number in sums], device=tokens.ids.device)
+
+
+def overrides(measure: Measure, method: str) -> bool:
+    """Whether the measure has this method itself, not only the empty one of the base class."""
+    return getattr(type(measure), method) is not getattr(Measure, method)
+
+
+def absence_note(measure: Measure) -> str:
+    """Why a measure gave no reading of a model."""
+    reason = measure.refusal
+    if reason is None and overrides(measure, "weights"):
+        reason = "the weights of the heads of this model are not known"
+    elif reason is None and overrides(measure, "stream"):
+        reason = "the residual stream of this model is not known"
+    return f"{measure.name} was not computed: {reason or 'no layer of this model has a value for it'}"
+
+
+def missing_notes(measure: Measure, readings: Readings) -> Iterator[str]:
+    """Notes on readings that no sentence has a value for: which, in which layers, and why; one note per reason.
+
+    Readings that only some layers lack are noted where the reason is known.
+    """
+    names = [spec.name for spec in measure.declares() if readings.of(spec.name)]
+    by_reason: dict[tuple[str, tuple[Slot, ...]], list[str]] = {}
+    layers: dict[str, list[Slot]] = {}
+    for name in names:
+        layers[name] = [slot for reading in readings.of(name) for slot in _slots(reading)]
+        empty = [slot for reading in readings.of(name) for slot in _slots(reading, empty=True)]
+        known = [measure.reasons.get(slot) for slot in empty]
+        for reason in dict.fromkeys(known):
+            slots = [slot for slot, other in zip(empty, known, strict=True) if other == reason]
+            why = measure.why_missing(name, slots, readings) if reason is None else reason
+            if why is None and len(slots) == len(layers[name]):
+                why = "no sentence has a value for it"
+            if why:
+                by_reason.setdefault((why, tuple(slots)), []).append(name)
+    for (why, slots), found in by_reason.items():
+        what = measure.name if found == names and len(names) > 1 else ", ".join(found)
+        were = "was" if len(found) == 1 or what == measure.name else "were"
+        where = "" if all(len(slots) == len(layers[name]) for name in found) else f" in {_listed(slots)}"
+        yield f"{what} {were} not computed{where}: {why}"
+
+
+def _slots(reading: Reading, *, empty: bool = False) -> list[Slot]:
+    """The layers of a reading that have heads; with `empty`, those for which no sentence counted."""
+    if reading.count is None:
+        return []
+    rows = enumerate(reading.count)
+    return [Slot(reading.kind, row) for row, count in rows if count.numel() and not (empty and bool(count.any()))]
+
+
+def _listed(slots: Sequence[Slot]) -> str:
+    more = len(slots) - LAYERS_NAMED
+    return ", ".join(map(str, slots[:LAYERS_NAMED])) + (f" and {counted(more, 'more layer')}" if more > 0 else "")

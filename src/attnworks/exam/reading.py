@@ -1,41 +1,33 @@
-"""What a measure found, accumulated over the corpus, and how it prints as a table."""
+"""A reading: one quantity over the corpus, its table, and all readings of a model."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from attnworks.core.display import counted, format_number
 from attnworks.core.errors import UsageError
+from attnworks.core.places import HeadId, Kind, Slot
 from attnworks.core.registry import unknown_name
-from attnworks.traces.layer import SHORT, Kind
 
-Row = Tensor | tuple[str, ...]
+LayerValues = Tensor | tuple[str, ...]
+
+NO_ROLE = "none"
+"""The label of a head without a role."""
 
 
 def are(sentences: int) -> str:
     """1 sentence is, 2 sentences are."""
-    return "1 sentence is" if sentences == 1 else f"{sentences} sentences are"
-
-
-def number(value: float) -> str:
-    """About three digits, for people; - for what is no number."""
-    if math.isnan(value):
-        return "-"
-    size = abs(value)
-    if size == 0 or math.isinf(value):
-        return f"{value:g}"
-    if size < 1e-3 or size >= 1e6:
-        return f"{value:.1e}"
-    return f"{value:,.{3 if size < 1 else 2 if size < 10 else 1 if size < 100 else 0}f}"
+    return f"{counted(sentences, 'sentence')} {'is' if sentences == 1 else 'are'}"
 
 
 class TextTable(str):
-    """Text in aligned columns that a Python prompt shows as it is."""
+    """Text in aligned columns, shown without quotes at a Python prompt."""
 
     __slots__ = ()
 
@@ -46,7 +38,7 @@ class TextTable(str):
 def reading_table(reading: Reading) -> TextTable:
     """A reading for people: layers down and heads across; along depth, or another single axis, with its interval.
 
-    A third axis, such as the offset, is told by its strongest entry: `-1: 0.94`.
+    A third axis, such as the offset, is shown by its largest entry: `-1: 0.94`.
     """
     inner = reading.axes[1:] if reading.layered else reading.axes
     if len(inner) == 0 or (not reading.layered and len(inner) == 1):
@@ -55,14 +47,14 @@ def reading_table(reading: Reading) -> TextTable:
         lines = _grid(reading, inner)
     else:
         lines = _matrix(reading, inner)
-    title = f"{reading.name} ({reading.kind}): {reading.words}"
+    title = f"{reading.name} ({reading.kind}): {reading.description}"
     return TextTable("\n".join([title, *_aligned(lines)]))
 
 
 def _column(reading: Reading) -> list[list[str]]:
     """One value a line, with the ends of its interval if it has one."""
 
-    def entries(rows: tuple[Row, ...]) -> list[Tensor | str]:
+    def entries(rows: tuple[LayerValues, ...]) -> list[Tensor | str]:
         if reading.layered:
             return [row if isinstance(row, Tensor) else " ".join(row) for row in rows]
         return list(rows[0]) if reading.axes else [rows[0]] if isinstance(rows[0], Tensor) else list(rows[0])
@@ -117,7 +109,7 @@ def _ticks(reading: Reading, axis: str, size: int) -> list[str]:
 
 
 def _cell(value: Tensor | str) -> str:
-    return value if isinstance(value, str) else number(float(value))
+    return value if isinstance(value, str) else format_number(float(value))
 
 
 def _aligned(lines: list[list[str]]) -> list[str]:
@@ -129,7 +121,7 @@ def _aligned(lines: list[list[str]]) -> list[str]:
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """One named quantity of one kind of attention, with what is known of its certainty.
+    """One named quantity of one kind of attention, with spread and interval where they are known.
 
     axes       ("layer", "head"), ("depth",), ("layer", "head", "offset"), ("length",), ...
     value      one entry per layer (or depth): a tensor over the other axes, or labels; layers may differ in heads.
@@ -143,8 +135,8 @@ class Reading:
     name: str
     kind: Kind
     axes: tuple[str, ...]
-    value: tuple[Row, ...]
-    words: str
+    value: tuple[LayerValues, ...]
+    description: str
     source: str
     spread: tuple[Tensor, ...] | None = None
     interval: tuple[tuple[Tensor, ...], tuple[Tensor, ...]] | None = None
@@ -157,11 +149,11 @@ class Reading:
 
     def row_name(self, row: int) -> str:
         """enc.3 for a layer, 3 for a depth."""
-        return f"{SHORT[self.kind]}.{row}" if self.axes[0] == "layer" else str(row)
+        return str(Slot(self.kind, row)) if self.axes[0] == "layer" else str(row)
 
     @property
     def sentences(self) -> int:
-        """The most sentences that counted for any of its numbers."""
+        """The largest number of sentences behind any of its numbers."""
         return max((int(row.max()) for row in self.count or () if row.numel()), default=0)
 
     def table(self) -> TextTable:
@@ -171,7 +163,7 @@ class Reading:
     def to_json(self) -> dict[str, Any]:
         """Nested lists; a number that is not there, or not finite, is null."""
 
-        def plain(rows: tuple[Row, ...] | None) -> Any:
+        def plain(rows: tuple[LayerValues, ...] | None) -> Any:
             if rows is None:
                 return None
             lists = [list(row) if isinstance(row, tuple) else _finite(row) for row in rows]
@@ -185,7 +177,7 @@ class Reading:
             "interval": None if self.interval is None else [plain(end) for end in self.interval],
             "count": plain(self.count),
             "source": self.source,
-            "words": self.words,
+            "description": self.description,
             "ticks": {axis: list(labels) for axis, labels in self.ticks.items()},
         }
 
@@ -193,7 +185,7 @@ class Reading:
 class Readings(Mapping[str, Reading]):
     """All readings of an examination by name; with several kinds of attention, by name@kind.
 
-    A name alone will do where only one kind has it.
+    The name alone is enough where only one kind has it.
     """
 
     def __init__(self, readings: list[Reading]) -> None:
@@ -210,10 +202,10 @@ class Readings(Mapping[str, Reading]):
             return of_name[0]
         if of_name:
             raise UsageError(
-                asked=f"reading {name!r}",
-                expected=f"one of {', '.join(f'{name}@{reading.kind}' for reading in of_name)}",
-                got="a name that several kinds of attention share",
-                remedy=f"say which kind, as in {name}@{of_name[0].kind}",
+                f"reading {name!r}",
+                f"one of {', '.join(f'{name}@{reading.kind}' for reading in of_name)}",
+                "a name that several kinds of attention share",
+                f"say which kind, as in {name}@{of_name[0].kind}",
             )
         raise unknown_name("reading", name, self)
 
@@ -245,3 +237,86 @@ def _without_holes(value: Any) -> Any:
     if isinstance(value, list):
         return [_without_holes(item) for item in value]
     return value if math.isfinite(value) else None
+
+
+STACK_NAMES = {"encoder": "encoder", "decoder": "decoder", "cross": "cross-attention"}
+
+
+class HeadValue(NamedTuple):
+    """A head and its value in a reading."""
+
+    id: HeadId
+    value: float
+
+    @property
+    def crosses(self) -> bool:
+        return self.id.slot.crosses
+
+
+class ModelReadings:
+    """The readings of a model by head and by depth, and the names of its heads in sentences."""
+
+    def __init__(self, readings: Readings) -> None:
+        self.readings, self.several = readings, len(readings.kinds()) > 1
+
+    def heads(self, name: str, end: int | None = None) -> list[HeadValue]:
+        """Every head that has a number in this reading; with `end` 0 or 1, that end of its interval."""
+        return [
+            HeadValue(HeadId(Slot(reading.kind, layer), head), value)
+            for reading in self.readings.of(name)
+            for layer, row in enumerate(_values(reading, end))
+            if isinstance(row, Tensor)
+            for head, value in enumerate(row.tolist())
+            if math.isfinite(value)
+        ]
+
+    def at(self, name: str, end: int | None = None) -> dict[HeadId, float]:
+        """Head -> value, or one end of its interval."""
+        return dict(self.heads(name, end))
+
+    def curves(self, name: str) -> dict[Kind, dict[int, float]]:
+        """For every stack: depth (or layer, or length) -> value, where there is a number."""
+        found: dict[Kind, dict[int, float]] = {}
+        for reading in self.readings.of(name):
+            rows = [row for row in reading.value if isinstance(row, Tensor)]
+            if len(reading.axes) == 1 and rows:
+                values = torch.stack(rows).flatten() if reading.layered else rows[0]
+                found[reading.kind] = {at: value for at, value in enumerate(values.tolist()) if math.isfinite(value)}
+        return found
+
+    def labels(self, name: str) -> dict[HeadId, str]:
+        return {
+            HeadId(Slot(reading.kind, layer), head): label
+            for reading in self.readings.of(name)
+            for layer, row in enumerate(reading.value)
+            if isinstance(row, tuple)
+            for head, label in enumerate(row)
+        }
+
+    def name_of(self, head: HeadValue) -> str:
+        """enc.0.3, or 0.3 where the model has one stack."""
+        return str(head.id) if self.several else f"{head.id.slot.layer}.{head.id.head}"
+
+    def stack(self, kind: Kind) -> str:
+        """The name of a stack before "layer 3" or "depth 3"; nothing where there is only one."""
+        return f"{STACK_NAMES[kind]} " if self.several else ""
+
+    def in_stacks(self, kinds: Iterable[Kind]) -> str:
+        """ " in the encoder and the decoder"; nothing where there is only one stack."""
+        return f" in {joined_with_and([f'the {STACK_NAMES[kind]}' for kind in kinds])}" if self.several else ""
+
+
+def _values(reading: Reading, end: int | None) -> tuple[LayerValues, ...]:
+    if end is None:
+        return reading.value
+    return () if reading.interval is None else reading.interval[end]
+
+
+def joined_with_and(parts: list[str]) -> str:
+    """a, b and c."""
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def role_group(label: str) -> str:
+    """The label under which heads are counted together: all offsets are `offset`."""
+    return "offset" if label.startswith("offset ") else label

@@ -10,9 +10,9 @@ from scipy.stats import t as student
 from torch import Tensor
 
 from attnworks.core.errors import UsageError
-from attnworks.exam.measure import Declared, Placed
+from attnworks.core.places import Kind, Slot
+from attnworks.exam.measure import PlacedSample, ReadingSpec
 from attnworks.exam.reading import Reading, Readings
-from attnworks.traces.layer import Kind, Slot
 
 CONFIDENCE = 0.95
 
@@ -47,7 +47,7 @@ class Moments:
         self.sum, self.squares = Exact(shape), Exact(shape)
 
     def add(self, values: Float[Tensor, "b ..."], valid: Bool[Tensor, "b ..."] | None = None) -> None:
-        """One value per sentence; those not valid count for nothing.
+        """Add one value per sentence; those that are not valid are left out.
 
         With a number c near the mean of n values x = c + d, sum x = n c + sum d and
         sum x^2 = n c^2 + 2 c sum d + sum d^2, whose large terms are exact.
@@ -108,7 +108,7 @@ class Moments:
 
     @property
     def _single(self) -> bool:
-        """Whether nothing has two sentences, as in a look at one: then there is nothing to compute."""
+        """Whether no entry has two sentences, as for a single sentence: then there is no spread."""
         return not bool((self.count > 1).any())
 
 
@@ -159,18 +159,18 @@ def _product(a: Float[Tensor, "*a"], b: Float[Tensor, "*a"]) -> tuple[Float[Tens
     return product, ((a_up * b_up - product) + a_up * b_low + a_low * b_up) + a_low * b_low
 
 
-class Folds:
-    """(reading, place) -> what has been folded so far; a place is a slot, a depth of a stack, or a kind."""
+class Accumulator:
+    """Accumulates samples: (reading, place) -> statistics so far; a place is a slot, a depth of a stack, or a kind."""
 
-    def __init__(self, declared: Iterable[Declared]) -> None:
+    def __init__(self, declared: Iterable[ReadingSpec]) -> None:
         self.declared = {reading.name: reading for reading in declared}
         self._folds: dict[tuple[str, Slot | Kind], Moments | Largest] = {}
         self._constants: dict[tuple[str, Slot | Kind], Tensor] = {}
-        self._waiting: dict[tuple[int, str], list[Waiting]] = {}
-        self._ledgers: dict[tuple[str, tuple[tuple[Key, tuple[int, ...]], ...]], Moments | Largest] = {}
+        self._pending: dict[tuple[int, str], list[Waiting]] = {}
+        self._rows: dict[tuple[str, tuple[tuple[Key, tuple[int, ...]], ...]], Moments | Largest] = {}
 
-    def add(self, placed: Placed, *, heads: slice | None = None, of: int = 0) -> None:
-        """Fold one value per sentence in; with `heads`, only for these heads of `of`."""
+    def add(self, placed: PlacedSample, *, heads: slice | None = None, of: int = 0) -> None:
+        """Add one value per sentence; with `heads`, only for these heads of `of`."""
         name, where, (values, valid) = placed
         key = (name, where)
         if self.declared[name].fold == "constant":
@@ -182,25 +182,25 @@ class Folds:
             counted = torch.zeros(whole.shape, dtype=torch.bool, device=values.device)
             counted[:, heads] = True if valid is None else valid
             values, valid = whole, counted
-        self._waiting.setdefault((len(values), self.declared[name].fold), []).append((key, values, valid))
+        self._pending.setdefault((len(values), self.declared[name].fold), []).append((key, values, valid))
 
-    def settle(self) -> None:
-        """Fold what was added since the last time, all readings in one long row: that is many times faster."""
-        for (sentences, fold), samples in self._waiting.items():
+    def flush(self) -> None:
+        """Add up what came since the last flush, all readings in one long row: many times faster than one by one."""
+        for (sentences, fold), samples in self._pending.items():
             row = torch.cat([values.detach().cpu().reshape(sentences, -1) for _, values, _ in samples], 1)
             counted = torch.cat([_counted(values, valid) for _, values, valid in samples], 1)
             places = tuple((key, tuple(values.shape[1:])) for key, values, _ in samples)
             if not bool((torch.isfinite(row) | ~counted).all()):
                 raise not_finite(_first_not_finite(samples))
-            if (fold, places) not in self._ledgers:
-                self._ledgers[fold, places] = (Largest if fold == "largest" else Moments)((row.shape[1],))
-            self._ledgers[fold, places].add(row, counted)
-        self._waiting.clear()
+            if (fold, places) not in self._rows:
+                self._rows[fold, places] = (Largest if fold == "largest" else Moments)((row.shape[1],))
+            self._rows[fold, places].add(row, counted)
+        self._pending.clear()
 
-    def _post(self) -> None:
-        """From long rows to one fold for each reading and place."""
-        self.settle()
-        for (fold, places), ledger in self._ledgers.items():
+    def _distribute(self) -> None:
+        """Distribute the long rows to the statistics of each reading and place."""
+        self.flush()
+        for (fold, places), ledger in self._rows.items():
             tensors, start = ledger.tensors(), 0
             for key, shape in places:
                 size = torch.Size(shape).numel()
@@ -208,15 +208,15 @@ class Folds:
                     self._folds[key] = Largest(shape) if fold == "largest" else Moments(shape)
                 self._folds[key].merge(tensors[:, start : start + size].reshape(-1, *shape))
                 start += size
-        self._ledgers.clear()
+        self._rows.clear()
 
     def state(self) -> dict[tuple[str, Slot | Kind], Tensor]:
-        self._post()
+        self._distribute()
         return {key: fold.tensors() for key, fold in self._folds.items()}
 
     def merge(self, state: Mapping[tuple[str, Slot | Kind], Tensor]) -> None:
-        """What another process folded."""
-        self._post()
+        """Add the state of another process."""
+        self._distribute()
         for (name, where), tensors in state.items():
             if (name, where) not in self._folds:
                 shape = tuple(tensors.shape[1:])
@@ -225,9 +225,9 @@ class Folds:
             self._folds[name, where].merge(tensors)
 
     def readings(self, heads: Mapping[Slot, int] | None = None) -> Readings:
-        """All that was folded. A layer of `heads` (slot -> number of heads) that gave nothing to a reading has NaN
+        """All readings so far. A layer of `heads` (slot -> number of heads) without a sample has NaN
         there, and an empty row if it has no heads: row l is always layer l."""
-        self._post()
+        self._distribute()
         found = Readings([])
         for name, declared in self.declared.items():
             places: list[Slot | Kind] = [where for other, where in (*self._folds, *self._constants) if other == name]
@@ -242,8 +242,8 @@ class Folds:
                     found.add(self._reading(declared, kind, own))
         return found
 
-    def _without_samples(self, declared: Declared, like: Slot, missing: Mapping[Slot, int]) -> Iterable[Slot]:
-        """Layers that gave this reading nothing, each with a fold over its heads in which no sentence counts."""
+    def _without_samples(self, declared: ReadingSpec, like: Slot, missing: Mapping[Slot, int]) -> Iterable[Slot]:
+        """The layers without a sample of this reading; each gets statistics of its heads without a sentence."""
         sizes = (self._constants if declared.fold == "constant" else self._folds)[declared.name, like].shape
         over_heads = ("head", "other") if declared.axes[1:] == ("head", "other") else ("head",)
         for slot, heads in missing.items():
@@ -254,9 +254,9 @@ class Folds:
                 self._folds[declared.name, slot] = Largest(shape) if declared.fold == "largest" else Moments(shape)
         return missing
 
-    def _reading(self, declared: Declared, kind: Kind, places: list[Slot | Kind]) -> Reading:
+    def _reading(self, declared: ReadingSpec, kind: Kind, places: list[Slot | Kind]) -> Reading:
         about = {
-            "name": declared.name, "kind": kind, "axes": declared.axes, "words": declared.words,
+            "name": declared.name, "kind": kind, "axes": declared.axes, "description": declared.description,
             "source": declared.source, "ticks": declared.ticks,
         }  # fmt: skip
         if declared.fold == "constant":
@@ -293,9 +293,4 @@ def _layer(where: Slot | Kind) -> int:
 
 
 def not_finite(what: str) -> UsageError:
-    return UsageError(
-        asked=what,
-        expected="finite numbers",
-        got="NaN, infinity or numbers too large to compute with",
-        remedy="examine in --dtype float32 or float64; check the weights",
-    )
+    return UsageError(what, "finite numbers", "NaN, infinity or an overflow", "examine in --dtype float32 or float64")

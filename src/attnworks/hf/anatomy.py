@@ -12,12 +12,12 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attnworks.attention.heads import HeadGroups, HeadWeights, Widths
+from attnworks.attention.heads import HeadGroups, HeadWeights, HeadWidths
 from attnworks.core.errors import UsageError
+from attnworks.core.places import Kind
 from attnworks.hf.families import FAMILIES, Family, PartPlace, Projection, Projections, Stack
-from attnworks.models.anatomy import BlockAnatomy, Kind, Part
+from attnworks.models.anatomy import BlockAnatomy, Part, StackKind
 from attnworks.models.config import NormOrder
-from attnworks.text.tokens import Kind as AttentionKind
 
 ModelKind = Literal["encoder", "decoder", "encoder-decoder"]
 CROSS = ("cross", "encoder_attn", "encdec")
@@ -39,30 +39,30 @@ class HFPart(Part):
     place: tuple[nn.Module, Projections] | None = None
 
 
-def foreign_anatomy(model: nn.Module) -> tuple[BlockAnatomy, ...] | None:
+def hf_anatomy(model: nn.Module) -> tuple[BlockAnatomy, ...] | None:
     """The blocks of a Hugging Face model, encoder before decoder; None for a model whose parts are not known."""
     config = getattr(model, "config", None)
     family = FAMILIES.get(str(getattr(config, "model_type", None)))
     if family is None:
         return None
     base = getattr(model, "base_model", model)
-    blocks = tuple(block for stack in family.stacks for block in _foreign_stack(base, config, family, stack))
+    blocks = tuple(block for stack in family.stacks for block in _stack_anatomy(base, config, family, stack))
     return blocks or None
 
 
 def parts_unknown(model: nn.Module) -> UsageError:
     """The error for a model whose heads are asked for, and whose parts are not known."""
     return UsageError(
-        asked=f"other heads in {type(model).__name__}",
-        expected="a model of attnworks, or of a family whose parts are known",
-        got="a model whose parts are not known",
-        remedy="attnworks.hf.families.FAMILIES lists those that are",
+        f"other heads in {type(model).__name__}",
+        "a model of attnworks, or of a family whose parts are known",
+        "a model whose parts are not known",
+        "attnworks.hf.families.FAMILIES lists those that are",
     )
 
 
-def attention_kinds(model: nn.Module) -> dict[nn.Module, AttentionKind]:
+def attention_kinds(model: nn.Module) -> dict[nn.Module, Kind]:
     """Every attention module and its kind: where the parts are not known, a decoder's if it says that it is causal."""
-    blocks = foreign_anatomy(model)
+    blocks = hf_anatomy(model)
     if blocks is None:
         return {
             module: _guessed_kind(name.lower(), module)
@@ -70,16 +70,13 @@ def attention_kinds(model: nn.Module) -> dict[nn.Module, AttentionKind]:
             if hasattr(module, "is_causal") or "Attention" in type(module).__name__
         }
     return {
-        part.attention: "cross" if part.role == "cross" else block.kind
-        for block in blocks
-        for part in block.parts
-        if part.attention is not None
+        part.attention: block.slot(part).kind for block in blocks for part in block.parts if part.attention is not None
     }
 
 
 def model_kind(model: Any) -> ModelKind:
     """What a model of Hugging Face is as a whole; one that says nothing of causality is a decoder if it can write."""
-    config, known = model.config, foreign_anatomy(model) is not None
+    config, known = model.config, hf_anatomy(model) is not None
     kinds = set(attention_kinds(model).values()) - {"cross"}
     if getattr(config, "is_encoder_decoder", False) and not (known and len(kinds) == 1):
         return "encoder-decoder"
@@ -87,31 +84,31 @@ def model_kind(model: Any) -> ModelKind:
     return "decoder" if "decoder" in kinds or writes else "encoder"
 
 
-def _guessed_kind(name: str, module: nn.Module) -> AttentionKind:
+def _guessed_kind(name: str, module: nn.Module) -> Kind:
     if any(part in name for part in CROSS):
         return "cross"
     return "decoder" if getattr(module, "is_causal", False) else "encoder"
 
 
-def groups_of(module: nn.Module) -> HeadGroups | None:
+def head_groups_of(module: nn.Module) -> HeadGroups | None:
     """The mechanisms that a layer of Hugging Face's was given, if it was."""
     return getattr(module, ATTRIBUTE, None)
 
 
-def _foreign_stack(base: nn.Module, config: Any, family: Family, stack: Stack) -> list[BlockAnatomy]:
-    kind: Kind = "decoder" if len(family.stacks) == 1 and getattr(config, "is_decoder", False) else stack.kind
+def _stack_anatomy(base: nn.Module, config: Any, family: Family, stack: Stack) -> list[BlockAnatomy]:
+    kind: StackKind = "decoder" if len(family.stacks) == 1 and getattr(config, "is_decoder", False) else stack.kind
     norm: NormOrder = family.norm if family.pre_flag is None or getattr(config, family.pre_flag) else "post"
     parallel = family.parallel_flag is not None and getattr(config, family.parallel_flag)
     blocks: list[BlockAnatomy] = []
-    for layer, block in enumerate(_foreign_blocks(base, config, stack)):
-        parts = [_foreign_part(block, place) for place in stack.parts if _at(block, place.branch) is not None]
+    for layer, block in enumerate(_stack_blocks(base, config, stack)):
+        parts = [_part_anatomy(block, place) for place in stack.parts if _at(block, place.branch) is not None]
         if len(parts) < sum(not place.optional for place in stack.parts):
             return []
         blocks.append(BlockAnatomy(kind, layer, block, tuple(parts), norm, parallel))
     return blocks
 
 
-def _foreign_blocks(base: nn.Module, config: Any, stack: Stack) -> list[nn.Module]:
+def _stack_blocks(base: nn.Module, config: Any, stack: Stack) -> list[nn.Module]:
     """One entry per layer that is run. ALBERT runs the blocks of a group over and over, then those of the next."""
     found = _at(base, stack.blocks)
     if not isinstance(found, nn.ModuleList):
@@ -122,11 +119,11 @@ def _foreign_blocks(base: nn.Module, config: Any, stack: Stack) -> list[nn.Modul
     return [block for layer in range(layers) for block in getattr(found[int(layer / (layers / groups))], stack.shared)]
 
 
-def _foreign_part(block: nn.Module, place: PartPlace) -> HFPart:
+def _part_anatomy(block: nn.Module, place: PartPlace) -> HFPart:
     attention = None if place.attention is None else block.get_submodule(place.attention)
     weights = None
     if attention is not None and place.projections is not None:
-        weights = partial(_foreign_weights, block, attention, place.projections)
+        weights = partial(_part_weights, block, attention, place.projections)
     branch, norm = block.get_submodule(place.branch), block.get_submodule(place.norm)
     at = place.projections
     shrinkable, where = (None, None) if at is None else (_shrinkable(block, attention, at), (block, at))
@@ -161,17 +158,17 @@ def _no_heads(block: nn.Module, at: Projections) -> HeadWeights:
     return HeadWeights(W_Q, W_K, W_V, W_O, b, b, b, output.bias, 0, None)
 
 
-def _foreign_weights(block: nn.Module, attention: nn.Module, at: Projections) -> HeadWeights:
+def _part_weights(block: nn.Module, attention: nn.Module, at: Projections) -> HeadWeights:
     if is_empty(attention):
         return _no_heads(block, at)
     width: int = getattr(attention, at.width)
     (W_Q, b_Q), (W_K, b_K), (W_V, b_V) = (_heads(block, place, width) for place in (at.query, at.key, at.value))
-    own = groups_of(attention)
+    own = head_groups_of(attention)
     keys, values = (_widths(block, place) for place in (at.query, at.value))
     if own is not None and W_Q.shape[0] < own.count:
         W_Q, W_K = own.whole(W_Q), own.whole(W_K)
         b_Q, b_K = (None if b is None else own.whole(b) for b in (b_Q, b_K))
-        keys = tuple(width if head in own.looking else 0 for head in range(own.count))
+        keys = tuple(width if head in own.content_heads else 0 for head in range(own.count))
     heads, groups = W_Q.shape[0], W_K.shape[0]
     if groups != heads:
         W_K, W_V = (W.repeat_interleave(heads // groups, 0) for W in (W_K, W_V))
@@ -225,7 +222,7 @@ class HeadsOut(nn.Module):
 
     def __init__(self, d_e: int, widths: Sequence[int], widest: int, *, bias: bool) -> None:
         super().__init__()
-        self.of_each, self.widths = tuple(widths), Widths(len(widths), widths, widest)
+        self.of_each, self.widths = tuple(widths), HeadWidths(len(widths), widths, widest)
         self.weight = nn.Parameter(torch.empty(sum(widths), d_e))
         self.bias = nn.Parameter(torch.empty(sum(widths))) if bias else None
 
@@ -242,7 +239,7 @@ class HeadsIn(nn.Module):
 
     def __init__(self, d_e: int, widths: Sequence[int], widest: int, *, bias: bool) -> None:
         super().__init__()
-        self.widths = Widths(len(widths), widths, widest)
+        self.widths = HeadWidths(len(widths), widths, widest)
         self.weight = nn.Parameter(torch.empty(d_e, sum(widths)))
         self.bias = nn.Parameter(torch.empty(d_e)) if bias else None
 

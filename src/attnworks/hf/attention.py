@@ -1,6 +1,6 @@
 """Our mechanisms in models of transformers: as attention implementations for any model, or built into layers.
 
->>> name = offer("window:window=64")
+>>> name = register_mechanism("window:window=64")
 >>> model = AutoModel.from_pretrained(folder, attn_implementation=name)    # or model.set_attn_implementation(name)
 """
 
@@ -16,14 +16,14 @@ from attnworks.attention import Attended, Context, Geometry, Mask, Mechanism, Me
 from attnworks.attention.dense import Dense
 from attnworks.attention.heads import HeadGroups, carry_over, check_held, grouped
 from attnworks.core.errors import UsageError
-from attnworks.hf.anatomy import ATTRIBUTE, foreign_anatomy, groups_of, parts_unknown
-from attnworks.hf.heads import ENTRY, foreign_layers, rows_held
-from attnworks.models.surgery import Mechanisms
+from attnworks.hf.anatomy import ATTRIBUTE, head_groups_of, hf_anatomy, parts_unknown
+from attnworks.hf.heads import ENTRY, hf_layers, rows_held
+from attnworks.models.surgery import MechanismsBySlot
 
 OWN_HEADS = "attnworks-heads"
 
 
-def offer(mechanism: str) -> str:
+def register_mechanism(mechanism: str) -> str:
     """Register a mechanism with transformers; the name under which a model can be told to use it.
 
     Layers in which the mechanism is not defined (a window across sequences) compute dense attention. Padding arrives as
@@ -34,17 +34,17 @@ def offer(mechanism: str) -> str:
     spec = MechanismSpec.parse(mechanism)
     if any(True for _ in spec.build(Geometry(1, 8, 8)).parameters()):
         raise UsageError(
-            asked=f"{spec.name} attention for any model of transformers",
-            expected="a mechanism without parameters of its own",
-            got=f"{spec.name}, which has some",
-            remedy="choose window, bigbird, longformer or linear",
+            f"{spec.name} attention for any model of transformers",
+            "a mechanism without parameters of its own",
+            f"{spec.name}, which has some",
+            "choose window, bigbird, longformer or linear",
         )
     return register(f"attnworks-{spec}", _Implementation(spec))
 
 
-def offer_own_heads() -> str:
+def register_head_groups() -> str:
     """The name of the implementation that lets each layer attend by the mechanisms it was given, and others densely."""
-    return register(OWN_HEADS, own_heads)
+    return register(OWN_HEADS, head_groups_attention)
 
 
 def register(name: str, implementation: Any) -> str:
@@ -57,50 +57,50 @@ def register(name: str, implementation: Any) -> str:
     return name
 
 
-def own_heads(
+def head_groups_attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
     """Attention by the HeadGroups of a layer; in a layer without, dense attention."""
     _check_options("attention by own mechanisms", key.shape[2], options)
     mask = mask_given(module, query, key, attention_mask, options)
-    Y = attend_own_heads(module, query, key, value, mask, context_given(query, options)).Y
+    Y = attend_head_groups(module, query, key, value, mask, context_given(query, options)).Y
     return Y.transpose(1, 2).contiguous(), None
 
 
-def attend_own_heads(
+def attend_head_groups(
     module: nn.Module, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, context: Context, *, weights: bool = False
 ) -> Attended:
-    groups = groups_of(module)
+    groups = head_groups_of(module)
     if groups is None:
-        return Dense()(Q, *for_each_head(Q.shape[1], K, V), mask, context, weights=weights)
-    (K,), (V,) = for_each_head(Q.shape[1], K), for_each_head(groups.count, V)
+        return Dense()(Q, *repeat_for_heads(Q.shape[1], K, V), mask, context, weights=weights)
+    (K,), (V,) = repeat_for_heads(Q.shape[1], K), repeat_for_heads(groups.count, V)
     return groups(Q, K, V, mask, context, weights=weights)
 
 
-def equip(model: Any, wanted: Mechanisms) -> None:
+def build_in_mechanisms(model: Any, wanted: MechanismsBySlot) -> None:
     """Give layers of a Hugging Face model these mechanisms, in place, and write that into its config."""
-    if foreign_anatomy(model) is None:
+    if hf_anatomy(model) is None:
         raise parts_unknown(model)
-    layers = foreign_layers(model)
+    layers = hf_layers(model)
     for slot, specs in wanted.items():
         part = layers[slot]
         assert part.attention is not None and part.weights is not None
-        W, old = part.weights(), groups_of(part.attention)
+        W, old = part.weights(), head_groups_of(part.attention)
         groups = HeadGroups(grouped(specs), W.W_Q.shape[-1], W.W_V.shape[-1]).to(W.W_V)
         groups.train(part.attention.training)
         if old is not None:
             carry_over(old, groups)
         if part.shrinkable is not None:
-            held = range(groups.count) if old is None else old.looking
-            check_held(held, groups.looking, slot)
-            _shrink(part.shrinkable, rows_held(held, groups.looking, slot), W.W_Q.shape[-1])
+            held = range(groups.count) if old is None else old.content_heads
+            check_held(held, groups.content_heads, slot)
+            _shrink(part.shrinkable, rows_held(held, groups.content_heads, slot), W.W_Q.shape[-1])
         setattr(part.attention, ATTRIBUTE, groups)
     model.config.attnworks = {
         **getattr(model.config, ENTRY, {}),
-        **{slot: list(specs) for slot, specs in wanted.items()},
+        **{str(slot): list(specs) for slot, specs in wanted.items()},
     }
     if model.config.attnworks:
-        model.set_attn_implementation(offer_own_heads())
+        model.set_attn_implementation(register_head_groups())
 
 
 def _shrink(linears: Sequence[nn.Linear], heads: Sequence[int], width: int) -> None:
@@ -133,10 +133,10 @@ class _Implementation:
         _check_options(str(self.spec), key.shape[2], options)
         mask = mask_given(module, query, key, attention_mask, options)
         crosses = _crosses(module) or query.shape[2] != key.shape[2]
-        slot = "dec" if mask.causal else "cross" if crosses else "enc"
-        K, V = for_each_head(query.shape[1], key, value)
+        kind = "decoder" if mask.causal else "cross" if crosses else "encoder"
+        K, V = repeat_for_heads(query.shape[1], key, value)
         geometry = Geometry(query.shape[1], query.shape[3], V.shape[3])
-        attend = self._mechanism(geometry) if self.spec.serves(slot) else Dense()
+        attend = self._mechanism(geometry) if self.spec.serves(kind) else Dense()
         Y = attend(query, K, V, mask, context_given(query, options)).Y
         return Y.transpose(1, 2).contiguous(), None
 
@@ -152,7 +152,7 @@ def _crosses(module: nn.Module) -> bool:
     return bool(marked) or "Cross" in type(module).__name__
 
 
-def for_each_head(heads: int, *grouped: Tensor) -> tuple[Tensor, ...]:
+def repeat_for_heads(heads: int, *grouped: Tensor) -> tuple[Tensor, ...]:
     """Keys or values [b g j k] that heads share, repeated for each of `heads` heads."""
     return tuple(T if T.shape[1] == heads else T.repeat_interleave(heads // T.shape[1], 1) for T in grouped)
 
@@ -170,16 +170,16 @@ def _check_options(spec: str, keys: int, options: dict[str, Any]) -> None:
     unknown |= {name: options.get(name) is not None for name in ("softcap", "s_aux")}
     for name in (name for name, present in unknown.items() if present):
         raise UsageError(
-            asked=f"{spec} in a model with {name}",
-            expected="attention that is a softmax over all keys, or all earlier ones",
-            got=f"{name}={options[name]!r:.40}",
-            remedy=f"set {name} to None in the model's config if it can do without",
+            f"{spec} in a model with {name}",
+            "attention that is a softmax over all keys, or all earlier ones",
+            f"{name}={options[name]!r:.40}",
+            f"set {name} to None in the model's config if it can do without",
         )
 
 
 def mask_given(module: nn.Module, Q: Tensor, K: Tensor, given: Tensor | None, options: dict[str, Any]) -> Mask:
     flag = options.get("is_causal")
     causal = bool(getattr(module, "is_causal", True) if flag is None else flag) and Q.shape[2] <= K.shape[2]
-    padding = None if given is None else given[:, -K.shape[2] :].bool()
+    real = None if given is None else given[:, -K.shape[2] :].bool()
     added = options.get("position_bias")
-    return Mask(padding, causal, None if added is None or not added.any() else added)
+    return Mask(real, causal, None if added is None or not added.any() else added)

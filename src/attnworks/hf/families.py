@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from attnworks.models.anatomy import Kind, Role
+from attnworks.models.anatomy import Role, StackKind
 from attnworks.models.config import NormOrder
 
 
@@ -60,7 +60,7 @@ class Stack(NamedTuple):
     shared    the path leads to groups of blocks, each run for several layers in a row (ALBERT)
     """
 
-    kind: Kind
+    kind: StackKind
     blocks: str
     parts: tuple[PartPlace, ...]
     shared: str | None = None
@@ -107,7 +107,7 @@ def _fused(at: str, pieces: Iterable[Projection], output: str, width: str) -> Pr
     return Projections(query, key, value, f"{at}.{output}", width)
 
 
-def _stack(kind: Kind, blocks: str, *parts: PartPlace, shared: str | None = None) -> tuple[Stack, ...]:
+def _stack(kind: StackKind, blocks: str, *parts: PartPlace, shared: str | None = None) -> tuple[Stack, ...]:
     return (Stack(kind, blocks, parts, shared),)
 
 

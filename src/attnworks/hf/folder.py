@@ -1,7 +1,7 @@
 """Folders of Hugging Face models with changed heads or mechanisms: the same three files as those of own models.
 
 transformers alone cannot run such a model. Its config therefore names a model_type that transformers does not know.
-Where transformers can represent the model after all, `as_plain` gives it back with a plain config.
+Where transformers can represent the model after all, `to_standard` gives it back with a plain config.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ import torch
 from torch import nn
 
 from attnworks.core.errors import AttnworksError
-from attnworks.core.folders import disk_errors
-from attnworks.core.sealed import changed, parse_json, read_json_bytes
+from attnworks.core.folders import disk_errors, load_error, parse_json, read_json_bytes
+from attnworks.core.places import Slot
 from attnworks.core.tensors import tensors_of
 from attnworks.hf import quiet
-from attnworks.hf.attention import equip
+from attnworks.hf.attention import build_in_mechanisms
 from attnworks.hf.heads import (
     ENTRY,
     HEADS,
     WIDTHS,
-    foreign_layers,
+    hf_layers,
+    hf_refusal_to_grow,
+    hf_refusal_to_shrink,
     restore_heads,
-    why_not_fewer_foreign,
-    why_not_foreign,
 )
 from attnworks.models.folder import (
-    CONFIG,
-    WEIGHTS,
+    CONFIG_FILE,
+    WEIGHTS_FILE,
     check_expected,
     fill,
     read_config,
@@ -48,7 +48,7 @@ BY_NUMBER = ("t5", "mt5")
 POSITIONS = "relative_attention_bias.weight"
 
 
-def write_foreign(model: Any, folder: Path) -> None:
+def save_hf(model: Any, folder: Path) -> None:
     """A model of Hugging Face, into a folder that is being filled: as transformers does it, unless heads are ours."""
     if hasattr(model.config, ENTRY):
         _write_reshaped(model, folder)
@@ -77,16 +77,16 @@ def is_reshaped(folder: Path) -> bool:
     return str(config.get("model_type")).startswith(PREFIX) and ENTRY in config
 
 
-def is_pretrained(folder: Path) -> bool:
+def is_hf_folder(folder: Path) -> bool:
     """Whether the config is one of transformers, or was before a reshape."""
     return "model_type" in _config(folder)
 
 
 def _config(folder: Path) -> dict[str, Any]:
-    if not all((folder / name).is_file() for name in (CONFIG, WEIGHTS)):
+    if not all((folder / name).is_file() for name in (CONFIG_FILE, WEIGHTS_FILE)):
         return {}
     try:
-        config = parse_json(folder / CONFIG, read_json_bytes(folder / CONFIG))
+        config = parse_json(folder / CONFIG_FILE, read_json_bytes(folder / CONFIG_FILE))
     except (AttnworksError, OSError):
         return {}
     return config if isinstance(config, dict) else {}
@@ -94,20 +94,21 @@ def _config(folder: Path) -> dict[str, Any]:
 
 def _equipped(model_class: Any, config: Any, mechanisms: Any, widths: Any, heads: Any) -> Any:
     model = model_class(copy.deepcopy(config))
-    for slot in {**heads, **widths}:
-        _check_heads(model, slot, widths, heads)
-        restore_heads(model, foreign_layers(model)[slot], slot, widths.get(slot), heads.get(slot))
+    for name in {**heads, **widths}:
+        slot = Slot.parse(name)
+        _check_heads(model, slot, name in widths, heads.get(name))
+        restore_heads(model, hf_layers(model)[slot], slot, widths.get(name), heads.get(name))
     if heads:
         model.config.attnworks_heads = heads
-    equip(model, mechanisms)
+    build_in_mechanisms(model, {Slot.parse(name): specs for name, specs in mechanisms.items()})
     return model
 
 
-def _check_heads(model: nn.Module, slot: str, widths: Any, heads: Any) -> None:
-    if slot in widths:
-        if reason := why_not_foreign(model, slot):
+def _check_heads(model: nn.Module, slot: Slot, resized: bool, heads: Any) -> None:
+    if resized:
+        if reason := hf_refusal_to_grow(model, slot):
             raise cannot_grow(slot, reason)
-    elif reason := why_not_fewer_foreign(model, slot, heads[slot]):
+    elif reason := hf_refusal_to_shrink(model, slot, heads):
         raise cannot_keep(slot, reason)
 
 
@@ -117,7 +118,7 @@ def open_reshaped(folder: Path, model_class: Any, config: Any) -> nn.Module:
         manifest = read_manifest(folder)
         read_config(folder, manifest)
     if model_class is None:
-        raise changed(folder / CONFIG, "the class of a model of transformers", repr(config.architectures)[:60])
+        raise load_error(folder / CONFIG_FILE, "the class of a model of transformers", repr(config.architectures)[:60])
     described = [vars(config).pop(name, {}) for name in (ENTRY, WIDTHS, HEADS)]
     try:
         with torch.device("meta"):
@@ -127,7 +128,9 @@ def open_reshaped(folder: Path, model_class: Any, config: Any) -> nn.Module:
     except AttnworksError:
         raise
     except Exception as error:
-        raise changed(folder / CONFIG, "mechanisms, widths and heads that fit the model", str(error)[:100]) from error
+        raise load_error(
+            folder / CONFIG_FILE, "mechanisms, widths and heads that fit the model", str(error)[:100]
+        ) from error
     fill(model, read_weights(folder, manifest, model))
     return model
 
@@ -136,13 +139,13 @@ def open_reshaped(folder: Path, model_class: Any, config: Any) -> nn.Module:
 # long as every layer has as many; T5, whose heads know positions by their number, as long as they are the same ones.
 
 
-def as_plain(model: nn.Module) -> nn.Module:
+def to_standard(model: nn.Module) -> nn.Module:
     """The same model with a plain config, where transformers can represent it; else `model` itself."""
     config: Any = getattr(model, "config", None)
     kept: dict[str, list[int]] = getattr(config, HEADS, {})
     if not kept or getattr(config, ENTRY, None) or getattr(config, WIDTHS, None):
         return model
-    slots = {*foreign_layers(model)}
+    slots = {*map(str, hf_layers(model))}
     changes = _changes(config, kept, model) if {*kept} == slots and all(kept.values()) else None
     plain = None if changes is None else _changed(config, changes)
     return model if plain is None else _rebuilt(model, plain, next(iter(kept.values())))
@@ -155,7 +158,7 @@ def _changes(config: Any, kept: dict[str, list[int]], model: nn.Module) -> dict[
         return {"num_heads": len(next(iter(kept.values())))} if same else None
     if config.model_type not in BY_COUNT:
         return None
-    weights = [part.weights() for part in foreign_layers(model).values() if part.weights is not None]
+    weights = [part.weights() for part in hf_layers(model).values() if part.weights is not None]
     sizes = {(*W.W_Q.shape[::2], W.groups) for W in weights}
     if len(sizes) > 1:
         return None

@@ -15,11 +15,12 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from attnworks.attention.heads import Head, HeadGroups, HeadWeights, carry_over, grouped
-from attnworks.hf.anatomy import ATTRIBUTE, HeadsIn, HeadsOut, HFPart, foreign_anatomy, groups_of
+from attnworks.attention.heads import HeadGroups, HeadMatrices, HeadWeights, carry_over, grouped
+from attnworks.core.places import Slot
+from attnworks.hf.anatomy import ATTRIBUTE, HeadsIn, HeadsOut, HFPart, head_groups_of, hf_anatomy
 from attnworks.models.anatomy import attention_layers, heads_of
 from attnworks.models.config import AttentionConfig
-from attnworks.models.surgery import why_no_heads, why_not_these
+from attnworks.models.surgery import head_choice_refusal, missing_heads_reason
 
 ENTRY = "attnworks"
 """Under this name the config of a Hugging Face model says which of its heads use which mechanism."""
@@ -34,23 +35,23 @@ _COUNTS = ("num_attention_heads", "num_heads", "n_heads")
 _TOTALS = ("all_head_size", "inner_dim", "split_size")
 
 
-def foreign_layers(model: nn.Module) -> dict[str, HFPart]:
+def hf_layers(model: nn.Module) -> dict[Slot, HFPart]:
     """Every attention layer of a Hugging Face model whose module and weights are known and its own."""
-    parts = attention_layers(foreign_anatomy(model))
+    parts = attention_layers(hf_anatomy(model))
     return {slot: part for slot, part in parts.items() if isinstance(part, HFPart)}
 
 
-def why_not_foreign(model: nn.Module, slot: str) -> str | None:
+def hf_refusal_to_grow(model: nn.Module, slot: Slot) -> str | None:
     """The reason for which heads of a layer cannot be wider or more, in words; None if they can."""
-    if reason := why_no_heads(model, foreign_anatomy(model), slot):
+    if reason := missing_heads_reason(model, hf_anatomy(model), slot):
         return reason
-    part = foreign_layers(model)[slot]
+    part = hf_layers(model)[slot]
     assert part.place is not None and part.weights is not None and part.attention is not None
     if not heads_of(part):
         return "no heads at all"
     block, at = part.place
     query, key, value = at.query, at.key, at.value
-    W, groups = part.weights(), groups_of(part.attention)
+    W, groups = part.weights(), head_groups_of(part.attention)
     if max(query.of, key.of, value.of) > 1:
         return "queries, keys and values that are one projection"
     if not all(_is_linear(block.get_submodule(path)) for path in (query.path, key.path, value.path, at.output)):
@@ -59,7 +60,7 @@ def why_not_foreign(model: nn.Module, slot: str) -> str | None:
         return "keys and values that several heads share"
     if any("rotary" in name for name, _ in model.named_modules()):
         return "queries and keys that are turned by position (rotary)"
-    if part.shrinkable is not None and groups is not None and len(groups.looking) < groups.count:
+    if part.shrinkable is not None and groups is not None and len(groups.content_heads) < groups.count:
         return "heads that attend by position alone, and have neither queries nor keys"
     return None if groups is None or _grows(groups) else "mechanisms that depend on the width of a head"
 
@@ -74,12 +75,12 @@ def _grows(groups: HeadGroups) -> bool:
     return all(usual) and not groups.bound_to_width()
 
 
-def why_not_fewer_foreign(model: nn.Module, slot: str, kept: Sequence[int]) -> str | None:
+def hf_refusal_to_shrink(model: nn.Module, slot: Slot, kept: Sequence[int]) -> str | None:
     """The reason for which a layer cannot be cut down to these heads, in words; None if it can."""
-    if reason := why_no_heads(model, foreign_anatomy(model), slot):
+    if reason := missing_heads_reason(model, hf_anatomy(model), slot):
         return reason
-    part = foreign_layers(model)[slot]
-    if reason := why_not_these(len(heads_of(part)), kept):
+    part = hf_layers(model)[slot]
+    if reason := head_choice_refusal(len(heads_of(part)), kept):
         return reason
     assert part.place is not None and part.weights is not None
     block, at = part.place
@@ -92,15 +93,15 @@ def why_not_fewer_foreign(model: nn.Module, slot: str, kept: Sequence[int]) -> s
 
 
 @torch.no_grad()
-def keep_foreign_heads(model: Any, part: HFPart, slot: str, kept: Sequence[int], heads: Sequence[Head]) -> None:
+def hf_keep_heads(model: Any, part: HFPart, slot: Slot, kept: Sequence[int], heads: Sequence[HeadMatrices]) -> None:
     """Cut a layer of a Hugging Face model down to these of its heads, in place, and write that into its config."""
     assert part.attention is not None and part.weights is not None
     widths = getattr(model.config, WIDTHS, {})
     if not kept:
         _empty(part)
-        model.config.attnworks_widths = {other: widths[other] for other in widths if other != slot}
-    elif slot in widths:
-        put_foreign_heads(model, part, slot, [heads[head] for head in kept], kept)
+        model.config.attnworks_widths = {other: widths[other] for other in widths if other != str(slot)}
+    elif str(slot) in widths:
+        hf_put_heads(model, part, slot, [heads[head] for head in kept], kept)
         return
     else:
         _cut(part, slot, kept, part.weights())
@@ -108,14 +109,14 @@ def keep_foreign_heads(model: Any, part: HFPart, slot: str, kept: Sequence[int],
     _regroup(model, part, slot, kept)
 
 
-def _cut(part: HFPart, slot: str, kept: Sequence[int], W: HeadWeights) -> None:
+def _cut(part: HFPart, slot: Slot, kept: Sequence[int], W: HeadWeights) -> None:
     """Columns of the projections, and rows of the output, of these heads alone."""
     assert part.place is not None and part.attention is not None
     (block, at), attention = part.place, cast("Any", part.attention)
-    groups = groups_of(attention)
+    groups = head_groups_of(attention)
     width, count = getattr(attention, at.width), len(W.W_O)
     shared = list(dict.fromkeys(head * W.groups // count for head in kept))
-    keys = held = kept if groups is None or part.shrinkable is None else rows_held(groups.looking, kept, slot)
+    keys = held = kept if groups is None or part.shrinkable is None else rows_held(groups.content_heads, kept, slot)
     values = kept
     if W.groups < count:
         keys = values = shared
@@ -133,12 +134,12 @@ def _cut(part: HFPart, slot: str, kept: Sequence[int], W: HeadWeights) -> None:
     _tell_sizes(attention, len(kept), width, len(kept) // len(shared))
 
 
-def rows_held(held: Sequence[int], kept: Sequence[int], slot: str) -> list[int]:
+def rows_held(held: Sequence[int], kept: Sequence[int], slot: Slot) -> list[int]:
     """Where queries and keys of these heads are, in a layer that holds them for some heads only.
 
     transformers reads the length of a cache off its keys, so that a decoder keeps some, used or not.
     """
-    return [held.index(head) for head in kept if head in held] or [0] * slot.startswith("dec")
+    return [held.index(head) for head in kept if head in held] or [0] * slot.causal
 
 
 def _empty(part: HFPart) -> None:
@@ -191,8 +192,8 @@ def _choose(module: Any, numbers: Tensor, *, outputs: bool) -> None:
 
 
 @torch.no_grad()
-def put_foreign_heads(
-    model: Any, part: HFPart, slot: str, heads: Sequence[Head], origins: Sequence[int | None]
+def hf_put_heads(
+    model: Any, part: HFPart, slot: Slot, heads: Sequence[HeadMatrices], origins: Sequence[int | None]
 ) -> None:
     """Put a layer of a Hugging Face model together from these heads, in place, and write that into its config.
 
@@ -214,16 +215,16 @@ def put_foreign_heads(
     _regroup(model, part, slot, origins)
 
 
-def _regroup(model: Any, part: HFPart, slot: str, origins: Sequence[int | None]) -> None:
+def _regroup(model: Any, part: HFPart, slot: Slot, origins: Sequence[int | None]) -> None:
     """The mechanisms of a layer, if it has some of ours, for the heads that it has now."""
-    attention, old = part.attention, groups_of(part.attention)  # pyright: ignore[reportArgumentType]
+    attention, old = part.attention, head_groups_of(part.attention)  # pyright: ignore[reportArgumentType]
     assert attention is not None and part.place is not None
     if old is None:
         return
     block, at = part.place
     by_head = old.by_head()
     specs = tuple("dense" if origin is None else by_head[origin] for origin in origins)
-    described = {other: of for other, of in model.config.attnworks.items() if other != slot}
+    described = {other: of for other, of in model.config.attnworks.items() if other != str(slot)}
     if not specs:
         delattr(attention, ATTRIBUTE)
     else:
@@ -231,23 +232,23 @@ def _regroup(model: Any, part: HFPart, slot: str, origins: Sequence[int | None])
         new = HeadGroups(grouped(specs), width, width).to(output.weight).train(attention.training)
         carry_over(old, new, origins)
         setattr(attention, ATTRIBUTE, new)
-        described[slot] = list(specs)
+        described[str(slot)] = list(specs)
     model.config.attnworks = described
 
 
-def _write_origins(model: Any, attention: Any, slot: str, origins: Sequence[int | None]) -> None:
+def _write_origins(model: Any, attention: Any, slot: Slot, origins: Sequence[int | None]) -> None:
     """Into the config, by the numbers that heads had at first; T5 knows positions by them."""
     model.config.attnworks = getattr(model.config, ENTRY, {})
     known: dict[str, list[int]] = getattr(model.config, HEADS, {})
-    before = known.get(slot)
+    before = known.get(str(slot))
     first = [-1 if origin is None else before[origin] if before else origin for origin in origins]
-    model.config.attnworks_heads = {**known, slot: first}
+    model.config.attnworks_heads = {**known, str(slot): first}
     if hasattr(attention, "relative_attention_num_buckets"):
         _keep_positions(attention, first)
 
 
 def restore_heads(
-    model: Any, part: HFPart, slot: str, widths: dict[str, Any] | None, first: Sequence[int] | None
+    model: Any, part: HFPart, slot: Slot, widths: dict[str, Any] | None, first: Sequence[int] | None
 ) -> None:
     """Give a layer that is as its family has it the heads that the config of a folder speaks of, still without values.
 
@@ -258,7 +259,7 @@ def restore_heads(
     origins = None if first is None else [None if head < 0 else head for head in first]
     if widths is None:
         assert origins is not None and None not in origins
-        keep_foreign_heads(model, part, slot, [head for head in origins if head is not None], ())
+        hf_keep_heads(model, part, slot, [head for head in origins if head is not None], ())
         return
     before, now = len(part.weights().W_O), len(widths["keys"])
     _write_origins(model, part.attention, slot, origins or [head if head < before else None for head in range(now)])
@@ -266,7 +267,7 @@ def restore_heads(
 
 
 @torch.no_grad()
-def resize(model: Any, part: HFPart, slot: str, keys: Sequence[int], values: Sequence[int]) -> None:
+def resize(model: Any, part: HFPart, slot: Slot, keys: Sequence[int], values: Sequence[int]) -> None:
     """Give a layer heads of these widths, in place; what they hold is yet to be written. The output bias stays."""
     assert part.place is not None and part.attention is not None
     (block, at), attention = part.place, part.attention
@@ -284,7 +285,7 @@ def resize(model: Any, part: HFPart, slot: str, keys: Sequence[int], values: Seq
     setattr(attention, at.width, widest)
     _tell_sizes(attention, len(keys), widest)
     model.config.attnworks = getattr(model.config, ENTRY, {})
-    described = {slot: {"keys": list(keys), "values": list(values)}}
+    described = {str(slot): {"keys": list(keys), "values": list(values)}}
     model.config.attnworks_widths = {**getattr(model.config, WIDTHS, {}), **described}
 
 

@@ -21,18 +21,19 @@ from torch import Tensor, nn
 from attnworks.attention import Context, Mask
 from attnworks.attention.heads import HeadWeights
 from attnworks.core.errors import UsageError
-from attnworks.hf.anatomy import groups_of, is_empty
-from attnworks.hf.attention import attend_own_heads, context_given, mask_given, own_heads, register
-from attnworks.text.tokens import Kind, TextBatch
-from attnworks.traces.layer import LayerTrace, Slot
-from attnworks.traces.subject import Spectator
+from attnworks.core.places import Kind, Slot
+from attnworks.hf.anatomy import head_groups_of, is_empty
+from attnworks.hf.attention import attend_head_groups, context_given, head_groups_attention, mask_given, register
+from attnworks.text.tokens import Batch
+from attnworks.traces.layer import LayerTrace
+from attnworks.traces.subject import LayerHook
 
 OWN_HEADS_SHOWN = "attnworks-heads-shown"
 UNDERSTOOD = ("eager", "sdpa")
 """Implementations whose masks and options are understood here."""
 
-Look = Callable[[nn.Module, Tensor, Tensor, Tensor, Mask, Tensor, dict[str, Any]], Tensor | None]
-_LOOK: ContextVar[Look | None] = ContextVar("attnworks_look", default=None)
+AttentionHook = Callable[[nn.Module, Tensor, Tensor, Tensor, Mask, Tensor, dict[str, Any]], Tensor | None]
+_HOOK: ContextVar[AttentionHook | None] = ContextVar("attnworks_look", default=None)
 
 
 class Turn:
@@ -48,16 +49,16 @@ class Turn:
         kinds: Mapping[nn.Module, Kind],
         read_weights: Mapping[Slot, Callable[[], HeadWeights]],
         bilinear: Callable[[Slot, Tensor | None, Tensor], bool],
-        batch: TextBatch,
-        spectator: Spectator,
+        batch: Batch,
+        hook: LayerHook,
     ) -> None:
         self.kinds, self.read_weights, self.bilinear = kinds, read_weights, bilinear
-        self.batch, self.spectator = batch, spectator
+        self.batch, self.hook = batch, hook
         self.seen: Counter[Kind] = Counter()
         self.inputs: dict[nn.Module, tuple[Tensor, Tensor]] = {}
 
     @contextmanager
-    def watching_inputs(self, modules: Iterable[nn.Module]) -> Iterator[None]:
+    def hook_inputs(self, modules: Iterable[nn.Module]) -> Iterator[None]:
         """Remember what each of these attention modules reads until its attention is computed."""
         with ExitStack() as hooks:
             for module in modules:
@@ -89,13 +90,13 @@ class Turn:
         queries, keys = self.batch.sides(kind)
         if (Q.shape[2], K.shape[2]) != (queries.ids.shape[1], keys.ids.shape[1]):
             raise UsageError(
-                asked=f"attention of {slot}",
-                expected=f"{queries.ids.shape[1]} queries and {keys.ids.shape[1]} keys, one per token",
-                got=f"{Q.shape[2]} and {K.shape[2]}",
-                remedy="examine a model whose sequence is its tokens",
+                f"attention of {slot}",
+                f"{queries.ids.shape[1]} queries and {keys.ids.shape[1]} keys, one per token",
+                f"{Q.shape[2]} and {K.shape[2]}",
+                "examine a model whose sequence is its tokens",
             )
         X, Z = self.inputs.pop(module, (None, None))
-        groups, weigh, scoring = groups_of(module), None, None
+        groups, weigh, scoring = head_groups_of(module), None, None
         sink, softcap = options.get("s_aux"), options.get("softcap")
         scale = options.get("scaling")
         scale = Q.shape[-1] ** -0.5 if scale is None else scale
@@ -106,7 +107,7 @@ class Turn:
             if Q.shape[1] < groups.count:
                 Q, K = groups.every_head(Q), groups.every_head(K)
         plain = scale is not None and sink is None and softcap is None
-        return self.spectator.attention(
+        return self.hook.attention(
             LayerTrace(
                 slot, Q, K, V, Y, mask, scale, queries, keys,
                 X=X, Z=Z, read_weights=self.read_weights.get(slot), weigh=weigh, scoring=scoring, sink=sink,
@@ -161,13 +162,13 @@ def own_heads_shown(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def observed_by(look: Look) -> Iterator[None]:
+def observed_by(look: AttentionHook) -> Iterator[None]:
     """Let attention that is computed in this context be shown to `look`."""
-    token = _LOOK.set(look)
+    token = _HOOK.set(look)
     try:
         yield
     finally:
-        _LOOK.reset(token)
+        _HOOK.reset(token)
 
 
 class _Showing:
@@ -201,7 +202,7 @@ def _interface() -> Any:
 def _shown_interface(plain: Callable[..., Callable[..., Any]]) -> Callable[..., Callable[..., Any]]:
     def get_interface(self: Any, attn_implementation: str, default: Callable[..., Any]) -> Callable[..., Any]:
         found = plain(self, attn_implementation, default)
-        watched = _LOOK.get() is not None and attn_implementation in UNDERSTOOD
+        watched = _HOOK.get() is not None and attn_implementation in UNDERSTOOD
         return partial(_attention, found, attn_implementation) if watched else found
 
     return get_interface
@@ -230,7 +231,7 @@ def _own_heads(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
     """The attention of a model with mechanisms of attnworks, shown to the observer of this thread."""
-    Y, _ = own_heads(module, query, key, value, attention_mask, **options)
+    Y, _ = head_groups_attention(module, query, key, value, attention_mask, **options)
     mask = mask_given(module, query, key, attention_mask, options)
     return _shown(module, query, key, value, mask, Y, options), None
 
@@ -238,13 +239,13 @@ def _own_heads(
 def _shown(
     module: nn.Module, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, Y: Tensor, options: dict[str, Any]
 ) -> Tensor:
-    look = _LOOK.get()
+    look = _HOOK.get()
     edited = None if look is None else look(module, Q, K, V, mask, Y.transpose(1, 2), options)
     return Y if edited is None else edited.transpose(1, 2).contiguous()
 
 
 def _weigh(module: nn.Module, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, context: Context) -> Tensor:
-    P = attend_own_heads(module, Q, K, V, mask, context, weights=True).P
+    P = attend_head_groups(module, Q, K, V, mask, context, weights=True).P
     assert P is not None
     return P
 
@@ -281,9 +282,9 @@ def _eager_mask(module: nn.Module, Q: Tensor, given: Tensor | None, options: dic
 def bypassed(model: nn.Module) -> UsageError:
     """The error for a model whose attention could not be observed."""
     return UsageError(
-        asked=f"attention of {type(model).__name__}",
-        expected="a model that computes attention through transformers' attention interface",
-        got="one that does not (block-sparse BigBird, XLNet, code that reads ALL_ATTENTION_FUNCTIONS[...] itself, as "
+        f"attention of {type(model).__name__}",
+        "a model that computes attention through transformers' attention interface",
+        "one that does not (block-sparse BigBird, XLNet, code that reads ALL_ATTENTION_FUNCTIONS[...] itself, as "
         "models written for transformers 4 do, and some others)",
-        remedy="examine another model, or show its Q, K and V through attnworks.traces.adapted",
+        "examine another model, or show its Q, K and V through attnworks.traces.adapted",
     )

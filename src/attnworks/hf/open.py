@@ -7,26 +7,23 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
-from attnworks.core.errors import FolderError, MissingExtraError, UnsafeFileError, in_short
-from attnworks.core.folders import check_regular_files, disk_errors
+from attnworks.core.errors import FolderError, MissingExtraError, UnsafeFileError, short_message
+from attnworks.core.folders import check_regular_files, disk_errors, load_error, parse_json, read_json_bytes
 from attnworks.core.notation import DTYPES
 from attnworks.core.registry import unknown_name
-from attnworks.core.sealed import changed, parse_json, read_json_bytes
 from attnworks.core.tensors import check_device
 from attnworks.hf import quiet
-from attnworks.hf.anatomy import ModelKind, model_kind
 from attnworks.hf.folder import PREFIX, is_reshaped, open_reshaped
 from attnworks.hf.heads import ENTRY
-from attnworks.models.folder import PICKLES
+from attnworks.models.folder import PICKLE_SUFFIXES
 from attnworks.models.modes import cast
 
 CONFIG, WEIGHTS, INDEX, ADAPTER = (
@@ -48,24 +45,22 @@ RUNS_CODE = (
 )
 
 
-@dataclass(frozen=True, eq=False)
-class Pretrained:
+class OpenedModel(NamedTuple):
     """A model in evaluation mode, and its tokenizer if there is one."""
 
     model: Any
     tokenizer: Any
     name: str
-    kind: ModelKind
 
 
-def open_pretrained(
-    path_or_id: str, *, dtype: str | None = "float32", device: str = "cpu", head: bool = True
-) -> Pretrained:
+def open_model(
+    path_or_id: str, *, dtype: str | None = "float32", device: str = "cpu", output_layer: bool = True
+) -> OpenedModel:
     """The model in a folder, or with this id in the local cache of Hugging Face; nothing is ever downloaded.
 
     On any doubt there is an error, and nothing half-loaded. The model is built by the class of transformers that
-    config.json names, with its output layer; with `head=False`, or if there is no such class, by the one without.
-    Without a dtype, weights keep that in which they are stored.
+    config.json names, with its output layer; without it if `output_layer` is False, or there is no such class. Without
+    a dtype, weights keep that in which they are stored.
     """
     if dtype is not None and dtype not in DTYPES:
         raise unknown_name("type of numbers", dtype, DTYPES)
@@ -83,9 +78,9 @@ def open_pretrained(
             model = open_reshaped(folder, named, config).to(device)
             if dtype is not None:
                 cast(model, getattr(torch, dtype))
-            return Pretrained(model.eval(), _tokenizer(folder, config, transformers), folder.name, model_kind(model))
+            return OpenedModel(model.eval(), _tokenizer(folder, config, transformers), folder.name)
         try:
-            model_class = (named if head else None) or transformers.AutoModel
+            model_class = (named if output_layer else None) or transformers.AutoModel
             model, report = model_class.from_pretrained(
                 folder,
                 config=config,
@@ -97,21 +92,20 @@ def open_pretrained(
                 output_loading_info=True,
             )
         except Exception as error:
-            raise changed(folder, "a model that transformers can load", in_short(error), "check its files") from error
+            raise load_error(
+                folder, "a model that transformers can load", short_message(error), "check its files"
+            ) from error
         _check_report(folder, model, report)
         _check_finite(folder, model, dtype)
         tokenizer = _tokenizer(folder, config, transformers)
     name = (Path(path_or_id).name or folder.resolve().name) if Path(path_or_id).is_dir() else path_or_id
-    return Pretrained(model.to(device).eval(), tokenizer, name, model_kind(model))
+    return OpenedModel(model.to(device).eval(), tokenizer, name)
 
 
 def _transformers(asked: str) -> ModuleType:
     if importlib.util.find_spec("transformers") is None:
         raise MissingExtraError(
-            asked=f"open {asked}",
-            expected="the package transformers",
-            got="an environment without it",
-            remedy="pip install 'attnworks[hf]'",
+            f"open {asked}", "the package transformers", "an environment without it", "pip install 'attnworks[hf]'"
         )
     import transformers
 
@@ -122,9 +116,9 @@ def folder_of(path_or_id: str) -> Path:
     """The folder itself, or the copy that an earlier download left in the cache. The Hub is not asked."""
     folder = Path(path_or_id)
     if folder.is_file():
-        if folder.suffix in PICKLES:
+        if folder.suffix in PICKLE_SUFFIXES:
             raise _pickle(folder)
-        raise changed(folder, "a model folder", "a file", "give the folder that it is in")
+        raise load_error(folder, "a model folder", "a file", "give the folder that it is in")
     if folder.is_dir():
         return folder
     got, remedy = "nothing at this path", "check the path"
@@ -140,12 +134,9 @@ def folder_of(path_or_id: str) -> Path:
         except LocalEntryNotFoundError:
             got = "no such folder, and nothing in the cache under this name"
         except Exception as error:
-            got = f"no such folder, and a cache that cannot be read: {in_short(error)}"
+            got = f"no such folder, and a cache that cannot be read: {short_message(error)}"
     raise FolderError(
-        asked=f"open {path_or_id}",
-        expected="a model folder, or the id of a model that was downloaded from the Hugging Face Hub",
-        got=got,
-        remedy=remedy,
+        f"open {path_or_id}", "a model folder, or the id of a model downloaded from the Hugging Face Hub", got, remedy
     )
 
 
@@ -154,30 +145,30 @@ def _read_config(folder: Path, transformers: ModuleType) -> dict[str, Any]:
     if not path.is_file():
         inner = sorted(found.parent for found in folder.glob(f"*/{CONFIG}") if (found.parent / WEIGHTS).is_file())
         remedy = f"open {inner[0]}" if inner else "check the path"
-        raise changed(folder, f"a model folder, with {CONFIG}", "none in it", remedy)
+        raise load_error(folder, f"a model folder, with {CONFIG}", "none in it", remedy)
     if (folder / ADAPTER).is_file():
-        raise changed(folder, "a whole model", "an adapter of another model", "merge the adapter into its model first")
+        raise load_error(folder, "a whole model", "an adapter of another model", "merge it into its model first")
     config = parse_json(path, read_json_bytes(path))
     if isinstance(config, dict) and isinstance(config.get("model_type"), str) and ENTRY in config:
         config["model_type"] = config["model_type"].removeprefix(PREFIX)
     if isinstance(config, dict) and "kind" in config:
-        raise changed(
+        raise load_error(
             folder, "a training run, or a Hugging Face model", "a model of attnworks without its vocabulary",
             "give the run that it came from, or pass model and vocabulary in Python",
         )  # fmt: skip
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
-        raise changed(path, "a config that says its model_type", "none", "check that this is a Hugging Face model")
+        raise load_error(path, "a config that says its model_type", "none", "check that this is a Hugging Face model")
     if config["model_type"] not in transformers.CONFIG_MAPPING:
         if "auto_map" in config:
             raise UnsafeFileError(
-                asked=f"open {folder}",
-                expected="a model that transformers itself knows",
-                got=f"{config['model_type']!r}, which brings code of its own",
-                remedy="such code is never run; choose another model",
+                f"open {folder}",
+                "a model that transformers itself knows",
+                f"{config['model_type']!r} with code of its own",
+                "choose another model",
             )
         raise unknown_name(f"model_type in {path}", config["model_type"], sorted(transformers.CONFIG_MAPPING.keys()))
     if "quantization_config" in config:
-        raise changed(path, "weights as plain numbers", "quantised ones", "open the model before it was quantised")
+        raise load_error(path, "weights as plain numbers", "quantised ones", "open the model before it was quantised")
     return config
 
 
@@ -185,7 +176,9 @@ def _config(folder: Path, transformers: ModuleType, described: dict[str, Any]) -
     try:
         return transformers.CONFIG_MAPPING[described["model_type"]].from_dict(_harmless(described))
     except Exception as error:
-        raise changed(folder / CONFIG, "a config that transformers can read", in_short(error), "check it") from error
+        raise load_error(
+            folder / CONFIG, "a config that transformers can read", short_message(error), "check it"
+        ) from error
 
 
 def _harmless(config: Any) -> Any:
@@ -216,37 +209,33 @@ def _check_weights(folder: Path) -> None:
             with safe_open(path, framework="pt") as file:
                 file.keys()
         except (SafetensorError, OSError) as error:
-            raise changed(path, "a whole safetensors file", f"one that cannot be read ({in_short(error)})") from error
+            raise load_error(
+                path, "a whole safetensors file", f"one that cannot be read ({short_message(error)})"
+            ) from error
 
 
 def _shards(folder: Path) -> list[Path]:
     index = folder / INDEX
     if not index.is_file():
-        if pickles := sorted(path for path in folder.iterdir() if path.suffix in PICKLES):
+        if pickles := sorted(path for path in folder.iterdir() if path.suffix in PICKLE_SUFFIXES):
             raise _pickle(pickles[0])
-        raise changed(folder, f"{WEIGHTS} or {INDEX}", "neither", "copy the weights into the folder")
+        raise load_error(folder, f"{WEIGHTS} or {INDEX}", "neither", "copy the weights into the folder")
     table = parse_json(index, read_json_bytes(index))
     where = table.get("weight_map") if isinstance(table, dict) else None
     if not isinstance(where, dict) or not where:
-        raise changed(index, "a weight_map", "none")
+        raise load_error(index, "a weight_map", "none")
     names = sorted({str(name) for name in where.values()})
     for name in names:
         if not name.endswith(".safetensors") or Path(name).name != name:
             raise UnsafeFileError(
-                asked=f"open {folder}",
-                expected=f"safetensors files of this folder in {INDEX}",
-                got=repr(name),
-                remedy="convert the weights to safetensors where you trust them",
+                f"open {folder}", f"files of this folder in {INDEX}", repr(name), "convert the weights to safetensors"
             )
     return [folder / name for name in names]
 
 
 def _pickle(path: Path) -> UnsafeFileError:
     return UnsafeFileError(
-        asked=f"open {path}",
-        expected="safetensors",
-        got="a pickle, which can run any code when opened",
-        remedy="convert it to safetensors where you trust it, then open that",
+        f"open {path}", "safetensors", "a pickle, which can run code", "convert it to safetensors, if you trust it"
     )
 
 
@@ -254,22 +243,22 @@ def _check_report(folder: Path, model: nn.Module, report: dict[str, Any]) -> Non
     """The weights are those of the config: none of another shape, none missing, no layer left over."""
     remedy = "use the config.json and the weights that belong together"
     for name, stored, expected in sorted(report["mismatched_keys"]):
-        raise changed(folder, f"{name} of shape {list(expected)}", f"shape {list(stored)}", remedy)
+        raise load_error(folder, f"{name} of shape {list(expected)}", f"shape {list(stored)}", remedy)
     if missing := sorted(name for name in report["missing_keys"] if not MAY_BE_MISSING.search(name)):
-        raise changed(folder, "every tensor that the config calls for", f"no {_some(missing)}", remedy)
+        raise load_error(folder, "every tensor that the config calls for", f"no {_some(missing)}", remedy)
     own = {_numberless(name) for name in model.state_dict()}
     layers = tuple(name for name in own if "#" in name)
     if extra := sorted(name for name in report["unexpected_keys"] if _numberless(name).endswith(layers)):
-        raise changed(folder, "as many layers as the config says", f"also {_some(extra)}", remedy)
+        raise load_error(folder, "as many layers as the config says", f"also {_some(extra)}", remedy)
     if report["error_msgs"]:
-        raise changed(folder, "weights that fit", in_short(report["error_msgs"][0]), remedy)
+        raise load_error(folder, "weights that fit", short_message(report["error_msgs"][0]), remedy)
 
 
 def _check_finite(folder: Path, model: nn.Module, dtype: str | None) -> None:
     for name, tensor in model.state_dict().items():
         if tensor.is_floating_point() and not tensor.isfinite().all():
             bad = "NaN" if tensor.isnan().any() else f"infinite numbers in {dtype or 'its own type'}"
-            raise changed(folder, "finite weights", f"{bad} in {name}", "get the weights anew, or use a wider dtype")
+            raise load_error(folder, "finite weights", f"{bad} in {name}", "get the weights anew, or use a wider dtype")
 
 
 def _tokenizer(folder: Path, config: Any, transformers: ModuleType) -> Any:
@@ -280,8 +269,8 @@ def _tokenizer(folder: Path, config: Any, transformers: ModuleType) -> Any:
             folder, config=config, trust_remote_code=False, local_files_only=True
         )
     except Exception as error:
-        got = f"one that fails: {in_short(error)}"
-        raise changed(folder, "a tokenizer that transformers can load", got, "check its files") from error
+        got = f"one that fails: {short_message(error)}"
+        raise load_error(folder, "a tokenizer that transformers can load", got, "check its files") from error
 
 
 def _numberless(name: str) -> str:

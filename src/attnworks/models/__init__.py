@@ -1,10 +1,10 @@
 """Models: frozen configs in, torch modules out."""
 
+from attnworks.models.block import PureAttention
 from attnworks.models.build import PRESETS, Model, build, preset
 from attnworks.models.config import AttentionConfig, ModelConfig, PureConfig, RecurrentConfig, TransformerConfig
-from attnworks.models.folder import load, save
+from attnworks.models.folder import load_model, save_model
 from attnworks.models.multihead import MultiHead, Observation, Observer
-from attnworks.models.pure import PureAttention
 from attnworks.models.recurrent import Recurrent
 from attnworks.models.transformer import Transformer
 
@@ -23,7 +23,7 @@ __all__ = [
     "Transformer",
     "TransformerConfig",
     "build",
-    "load",
+    "load_model",
     "preset",
-    "save",
+    "save_model",
 ]

@@ -1,7 +1,7 @@
-"""Where the parts of a transformer sit: blocks, and in each block attention, MLP, norms and head-first weights.
+"""The blocks of a transformer, and in each block its attention layers, MLP, norms and head-first weights.
 
-The types serve models of any origin; the blocks of attnworks's own models are found here, those of Hugging Face models
-in `hf/anatomy.py`.
+The types describe any model. The blocks of attnworks models are found here, those of Hugging Face models in
+`hf/anatomy.py`.
 """
 
 from __future__ import annotations
@@ -13,16 +13,15 @@ from typing import Literal, cast
 
 from torch import nn
 
-from attnworks.attention.heads import Head, HeadWeights
-from attnworks.models.block import Block, Residual
+from attnworks.attention.heads import HeadMatrices, HeadWeights
+from attnworks.core.places import Slot
+from attnworks.models.block import Block, PureAttention, Residual
 from attnworks.models.config import NormOrder
 from attnworks.models.multihead import MultiHead
-from attnworks.models.pure import PureAttention
 from attnworks.models.transformer import Transformer
 
 Role = Literal["self", "cross", "mlp"]
-Kind = Literal["encoder", "decoder"]
-SHORT = {"encoder": "enc", "decoder": "dec"}
+StackKind = Literal["encoder", "decoder"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,9 +29,9 @@ class Part:
     """One summand of the residual stream.
 
     branch      the module whose output (the first, if there are several) is added to the stream
-    norm        the layer norm that belongs to the part, before or after it as the block says
+    norm        the layer norm of the part: before it or after the sum, as BlockAnatomy.norm says
     attention   the module that computes attention
-    weights     reads the weights of the attention as they are now, as views wherever that is possible
+    weights     reads the present weights of the attention, as views where possible
     """
 
     role: Role
@@ -51,7 +50,7 @@ class BlockAnatomy:
     skip        whether there is a residual sum at all; the theorems on rank collapse switch it off
     """
 
-    kind: Kind
+    kind: StackKind
     layer: int
     module: nn.Module
     parts: tuple[Part, ...]
@@ -59,36 +58,40 @@ class BlockAnatomy:
     parallel: bool
     skip: bool = True
 
+    def slot(self, part: Part) -> Slot:
+        """The name of one of its attention layers."""
+        return Slot("cross" if part.role == "cross" else self.kind, self.layer)
+
 
 def own_anatomy(model: nn.Module) -> tuple[BlockAnatomy, ...] | None:
-    """The blocks of an own model, encoder before decoder; None for a recurrent one, and for models of others."""
+    """The blocks of an attnworks model, encoder before decoder; None for a recurrent model and for any other."""
     if isinstance(model, PureAttention):
         return tuple(_own_block("encoder", layer, block) for layer, block in enumerate(model.layers))
     if isinstance(model, Transformer):
-        stacks: tuple[tuple[Kind, nn.ModuleList], ...] = (("encoder", model.encoder), ("decoder", model.decoder))
+        stacks: tuple[tuple[StackKind, nn.ModuleList], ...] = (("encoder", model.encoder), ("decoder", model.decoder))
         return tuple(_own_block(kind, layer, block) for kind, stack in stacks for layer, block in enumerate(stack))
     return None
 
 
-def attention_layers(blocks: Sequence[BlockAnatomy] | None) -> dict[str, Part]:
-    """Every attention layer whose module and weights are known and its own: enc.0, dec.1, cross.1."""
+def attention_layers(blocks: Sequence[BlockAnatomy] | None) -> dict[Slot, Part]:
+    """Every attention layer that has known weights and shares its module with no other: enc.0, dec.1, cross.1."""
     parts = every_layer(blocks)
     modules = [part.attention for part in parts.values()]
     return {slot: part for slot, part in parts.items() if modules.count(part.attention) == 1}
 
 
-def every_layer(blocks: Sequence[BlockAnatomy] | None) -> dict[str, Part]:
-    """The same, with those that share their module."""
+def every_layer(blocks: Sequence[BlockAnatomy] | None) -> dict[Slot, Part]:
+    """Every attention layer with known weights, including those that share their module."""
     return {
-        f"{'cross' if part.role == 'cross' else SHORT[block.kind]}.{block.layer}": part
+        block.slot(part): part
         for block in blocks or ()
         for part in block.parts
         if part.role != "mlp" and part.weights is not None
     }
 
 
-def heads_of(part: Part) -> list[Head]:
-    """The heads of a layer, each in its own width; views of the weights wherever that is possible."""
+def heads_of(part: Part) -> list[HeadMatrices]:
+    """The heads of a layer, each in its own width, as views of the weights where possible."""
     assert part.weights is not None
     W = part.weights()
     keys = W.key_widths or (W.W_Q.shape[-1],) * len(W.W_Q)
@@ -96,9 +99,9 @@ def heads_of(part: Part) -> list[Head]:
     return [_head(W, head, *widths) for head, widths in enumerate(zip(keys, values, strict=True))]
 
 
-def _head(W: HeadWeights, head: int, k: int, v: int) -> Head:
+def _head(W: HeadWeights, head: int, k: int, v: int) -> HeadMatrices:
     b_Q, b_K, b_V = (None if b is None else b[head] for b in (W.b_Q, W.b_K, W.b_V))
-    return Head(
+    return HeadMatrices(
         W.W_Q[head, :, :k],
         W.W_K[head, :, :k],
         W.W_V[head, :, :v],
@@ -109,13 +112,13 @@ def _head(W: HeadWeights, head: int, k: int, v: int) -> Head:
     )
 
 
-def _own_block(kind: Kind, layer: int, block: nn.Module) -> BlockAnatomy:
+def _own_block(kind: StackKind, layer: int, block: nn.Module) -> BlockAnatomy:
     assert isinstance(block, Block)
     first = block.attention_residual
     parts = [_own_attention("self", block.attention, first)]
-    if block.cross is not None and block.cross_residual is not None:
+    if block.cross is not None:
         parts.append(_own_attention("cross", block.cross, block.cross_residual))
-    if block.mlp is not None and block.mlp_residual is not None:
+    if block.mlp is not None:
         parts.append(Part("mlp", block.mlp, block.mlp_residual.norm, None, None))
     order = cast("NormOrder | None", first.order)
     return BlockAnatomy(kind, layer, block, tuple(parts), order, parallel=False, skip=first.skip)
@@ -126,7 +129,7 @@ def _own_attention(role: Role, attention: MultiHead, residual: Residual) -> Part
 
 
 def _own_weights(own: MultiHead) -> HeadWeights:
-    config, looking = own.config, own.mechanisms.looking
+    config, looking = own.config, own.mechanisms.content_heads
     keys = tuple(width if head in looking else 0 for head, width in enumerate(config.key_widths))
     parts = (*own.head_first(), *own.head_first_biases(), own.b_O)
     return HeadWeights(*parts, config.heads, config.scale, keys, config.value_widths)

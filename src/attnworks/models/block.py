@@ -1,23 +1,26 @@
-"""One transformer block: attention and feed-forward, each with its residual sum, norm and dropout, or without."""
+"""One transformer block: attention and feed-forward, each in a residual sum with norm and dropout.
+
+`PureAttention` stacks blocks on vectors, with sum, norm and feed-forward on or off, for the rank-collapse theorems.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from attnworks.attention import Mask
-from attnworks.models.config import AttentionConfig, NormKind, NormOrder
+from attnworks.core.places import Slot
+from attnworks.models.config import AttentionConfig, NormKind, NormOrder, PureConfig
 from attnworks.models.layers import Dropout, FeedForward, LayerNorm
-from attnworks.models.multihead import MultiHead, Observer
+from attnworks.models.multihead import MultiHead, Observer, tie_layers
 from attnworks.models.stepping import KeysValues
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wiring:
-    """How the parts of a block hang together. The theorems on rank collapse switch them off one by one."""
+    """How the parts of a block are connected. The theorems on rank collapse switch sum and norm off one by one."""
 
     skip: bool = True
     norm: NormOrder | None = "post"
@@ -27,8 +30,11 @@ class Wiring:
 
 
 class Residual(nn.Module):
-    """x -> LN(x + f(x)) (post), x + f(LN(x)) (pre), and the same without the sum or without the norm.
+    """The sum, norm and dropout around one part f of a block: x -> join(x, f(enter(x))).
 
+    post    LN(x + dropout(f(x)))
+    pre     x + dropout(f(LN(x)))
+    Without skip there is no sum, and without a norm no LN.
     Source: Conti 2024, section 1.2.2 (S4.33): u = LN(x + u').
     """
 
@@ -38,34 +44,41 @@ class Residual(nn.Module):
         self.norm = LayerNorm(d_e, wiring.norm_kind, wiring.norm_eps) if wiring.norm else None
         self.dropout = Dropout(wiring.dropout)
 
-    def forward(self, x: Float[Tensor, "b i e"], part: Callable[[Tensor], Tensor]) -> Float[Tensor, "b i e"]:
-        y = self.dropout(part(self.norm(x) if self.norm is not None and self.order == "pre" else x))
+    def enter(self, x: Float[Tensor, "b i e"]) -> Float[Tensor, "b i e"]:
+        """The input of the part."""
+        return self.norm(x) if self.norm is not None and self.order == "pre" else x
+
+    def join(self, x: Float[Tensor, "b i e"], y: Float[Tensor, "b i e"]) -> Float[Tensor, "b i e"]:
+        """The residual stream x after the part has computed y."""
+        y = self.dropout(y)
         if self.skip:
             y = x + y
         return self.norm(y) if self.norm is not None and self.order == "post" else y
 
 
 class Block(nn.Module):
-    """Self-attention, cross-attention if there is something to look at, and feed-forward, in this order (S4.153)."""
+    """Self-attention, cross-attention (in a decoder that has an encoder) and feed-forward, in this order (S4.153)."""
+
+    cross_residual: Residual  # set only beside `cross`
+    mlp_residual: Residual  # set only beside `mlp`
 
     def __init__(
         self,
         d_e: int,
         wiring: Wiring,
         *,
-        self_attention: tuple[str, AttentionConfig],
-        cross_attention: tuple[str, AttentionConfig] | None = None,
+        self_attention: tuple[Slot, AttentionConfig],
+        cross_attention: tuple[Slot, AttentionConfig] | None = None,
         d_ff: int | None = None,
     ) -> None:
         super().__init__()
         slot, attention = self_attention
         self.attention = MultiHead(d_e, attention, slot)
         self.attention_residual = Residual(d_e, wiring)
-        self.cross = self.cross_residual = None
+        self.cross = self.mlp = None
         if cross_attention is not None:
             slot, attention = cross_attention
             self.cross, self.cross_residual = MultiHead(d_e, attention, slot), Residual(d_e, wiring)
-        self.mlp = self.mlp_residual = None
         if d_ff is not None:
             self.mlp, self.mlp_residual = FeedForward(d_e, d_ff, wiring.dropout), Residual(d_e, wiring)
 
@@ -77,41 +90,80 @@ class Block(nn.Module):
         Z_mask: Mask | None = None,
         observe: Observer | None = None,
     ) -> Float[Tensor, "b i e"]:
-        X = self.attention_residual(X, lambda x: self.attention(x, mask=mask, observe=observe))
-        if self.cross is not None and self.cross_residual is not None:
-            cross = self.cross
-            X = self.cross_residual(X, lambda x: cross(x, Z, mask=Z_mask, observe=observe))
-        return X if self.mlp is None or self.mlp_residual is None else self.mlp_residual(X, self.mlp)
+        residual = self.attention_residual
+        X = residual.join(X, self.attention(residual.enter(X), mask=mask, observe=observe))
+        if self.cross is not None:
+            residual = self.cross_residual
+            X = residual.join(X, self.cross(residual.enter(X), Z, mask=Z_mask, observe=observe))
+        return self._feed_forward(X)
 
     def step(
         self,
         X: Float[Tensor, "n 1 e"],
-        own: KeysValues | None,
+        past: KeysValues | None,
         memory: KeysValues | None,
-        memory_padding: Bool[Tensor, "s j"] | None,
+        memory_real: Bool[Tensor, "s j"] | None,
     ) -> tuple[Float[Tensor, "n 1 e"], KeysValues]:
-        """One more position of n hypotheses, given the keys and values of those before and of the source.
+        """The next position of n hypotheses, and the keys and values of all positions including it.
 
-        The n rows are [sentences beams] flattened; beams of a sentence look at its memory side by side, as if they were
-        several queries of one sequence.
+        The n rows are [sentences beams], flattened. `past` holds the keys and values of the positions before, one row
+        per hypothesis; `memory` those of the source, one row per sentence.
         """
-        attention, cross = self.attention, self.cross
-        grown: list[KeysValues] = []
+        residual = self.attention_residual
+        Y, past = self.attention.step(residual.enter(X), past)
+        X = residual.join(X, Y)
+        if self.cross is not None and memory is not None:
+            residual = self.cross_residual
+            X = residual.join(X, self.cross.read_memory(residual.enter(X), memory, memory_real))
+        return self._feed_forward(X), past
 
-        def attend_own(x: Tensor) -> Tensor:
-            K, V = attention.keys_values(x)
-            grown.append(KeysValues(K, V) if own is None else own.append(K, V))
-            attended = attention.attend(attention.queries(x), grown[0].K, grown[0].V, Mask(causal=True))
-            return attention.output(attended.Y)
+    def _feed_forward(self, X: Float[Tensor, "b i e"]) -> Float[Tensor, "b i e"]:
+        if self.mlp is None:
+            return X
+        return self.mlp_residual.join(X, self.mlp(self.mlp_residual.enter(X)))
 
-        X = self.attention_residual(X, attend_own)
-        if cross is not None and self.cross_residual is not None and memory is not None:
-            sentences = memory.K.shape[0]
 
-            def attend_memory(x: Tensor) -> Tensor:
-                Q = cross.queries(x.reshape(sentences, -1, x.shape[-1]))
-                attended = cross.attend(Q, memory.K, memory.V, Mask(memory_padding))
-                return cross.output(attended.Y).reshape(x.shape)
+class PureAttention(nn.Module):
+    """SAN(X) = SA_L( ... SA_1(X)), on vectors instead of tokens; skip, MLP and norm can be switched on.
 
-            X = self.cross_residual(X, attend_memory)
-        return (X if self.mlp is None or self.mlp_residual is None else self.mlp_residual(X, self.mlp)), grown[0]
+    Source: Xie 2021, section 2 (S0.8-S0.12); the rank post (S1.3-S1.6).
+    """
+
+    def __init__(self, config: PureConfig) -> None:
+        super().__init__()
+        self.config = config
+        wiring = Wiring(
+            skip=config.skip,
+            norm="post" if config.norm else None,
+            norm_kind=config.norm_kind,
+            norm_eps=config.norm_eps,
+        )
+        self.layers = nn.ModuleList(
+            Block(
+                config.d_e,
+                wiring,
+                self_attention=(Slot("encoder", layer), config.attention),
+                d_ff=config.hidden if config.mlp else None,
+            )
+            for layer in range(config.layers)
+        )
+        tie_layers(self)
+
+    @property
+    def attentions(self) -> list[MultiHead]:
+        """The attention of every layer."""
+        return [layer.attention for layer in self.layers]  # pyright: ignore[reportReturnType]
+
+    def forward(
+        self, X: Float[Tensor, "b i e"], mask: Mask | None = None, observe: Observer | None = None
+    ) -> Float[Tensor, "b i e"]:
+        for layer in self.layers:
+            X = layer(X, mask, observe=observe)
+        return X
+
+    def states(self, X: Float[Tensor, "b i e"], mask: Mask | None = None) -> list[Float[Tensor, "b i e"]]:
+        """The input and the output of every layer, for curves over depth."""
+        states = [X]
+        for layer in self.layers:
+            states.append(layer(states[-1], mask))
+        return states

@@ -8,10 +8,10 @@ from typing import overload
 import torch
 from torch import nn
 
+from attnworks.core.checks import choice
 from attnworks.core.errors import UsageError
-from attnworks.core.registry import unknown_name
+from attnworks.models.block import PureAttention
 from attnworks.models.config import AttentionConfig, ModelConfig, PureConfig, RecurrentConfig, TransformerConfig
-from attnworks.models.pure import PureAttention
 from attnworks.models.recurrent import Recurrent
 from attnworks.models.transformer import Transformer
 
@@ -49,12 +49,7 @@ def _construct(config: ModelConfig) -> Model:
         case PureConfig():
             return PureAttention(config)
         case _:
-            raise UsageError(
-                asked="build a model",
-                expected="a TransformerConfig, RecurrentConfig or PureConfig",
-                got=repr(config)[:60],
-                remedy='for instance attnworks.build(attnworks.preset("tiny"))',
-            )
+            raise UsageError("build a model", "a config", repr(config)[:60], 'for instance attnworks.preset("tiny")')
 
 
 def skeleton(config: ModelConfig) -> nn.Module:
@@ -98,6 +93,5 @@ conti-1h and conti-8h are those of the documented experiment (S4.129)."""
 
 def preset(name: str) -> TransformerConfig | RecurrentConfig:
     """The config registered under `name`; an unknown name lists the known ones."""
-    if name not in PRESETS:
-        raise unknown_name("preset", name, PRESETS)
+    choice("preset", name, PRESETS)
     return replace(PRESETS[name])

@@ -1,4 +1,4 @@
-"""Frozen descriptions of models. A config says everything that the weights do not."""
+"""Frozen configs of models, and configs as JSON."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 from attnworks.attention import Geometry, MechanismSpec
-from attnworks.attention.heads import Group, grouped
-from attnworks.core.checks import LARGEST_FLOAT
+from attnworks.attention.heads import HeadGroup, grouped
+from attnworks.core.checks import LARGEST_FLOAT, choice, each, integer, number
 from attnworks.core.errors import UsageError
 from attnworks.core.json_records import parse, shown_value
-from attnworks.core.registry import unknown_name
+from attnworks.core.places import Kind, Slot
 
-LARGEST_WIDTH = 2**20
-LARGEST_VOCABULARY = 2**26
-MOST_LAYERS = 2**12
+MAX_WIDTH = 2**20
+MAX_VOCABULARY = 2**26
+MAX_LAYERS = 2**12
 
 NormOrder = Literal["post", "pre"]
 NormKind = Literal["standard", "documented"]
 PositionKind = Literal["sinusoid", "index", "normalised-index", "learned", "none"]
 Tying = Literal["none", "target", "all"]
-Cell = Literal["lstm", "gru"]
+CellKind = Literal["lstm", "gru"]
 
-C = TypeVar("C", bound="TokenConfig")
+_Config = TypeVar("_Config", bound="TokenConfig")
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionConfig:
     """One multi-head attention layer.
 
-    heads       how many; a layer without any gives the bias of its output
-    d_k, d_v    width of a key and of a value, free of d_e / heads: the same in all heads, or one width per head
+    heads       number of heads; a layer without heads gives the bias of its output
+    d_k, d_v    width of a key and of a value, independent of d_e / heads: one width for all heads, or one per head
     bias        whether the four projections carry biases
     mechanism   a mechanism for all heads, or one per head; options as in `window:window=64`
     scale       factor of the scores, if not the mechanism's own
@@ -48,32 +48,22 @@ class AttentionConfig:
     def __post_init__(self) -> None:
         if isinstance(self.mechanism, list):
             object.__setattr__(self, "mechanism", tuple(self.mechanism))
-        whole("heads", self.heads, 0, LARGEST_WIDTH)
+        integer("heads", self.heads, 0, MAX_WIDTH)
         for name in ("d_k", "d_v"):
-            self._settle_widths(name)
-        within("scale", self.scale or 0.0, -LARGEST_FLOAT, LARGEST_FLOAT)
-        if isinstance(self.mechanism, tuple) and len(self.mechanism) != self.heads:
-            raise UsageError(
-                asked="a mechanism for each head",
-                expected=f"{self.heads} mechanisms",
-                got=str(len(self.mechanism)),
-                remedy="give one for all heads, or as many as there are heads",
-            )
+            self._normalise_widths(name)
+        number("scale", self.scale or 0.0, -LARGEST_FLOAT)
+        if isinstance(self.mechanism, tuple):
+            each("a mechanism for each head", len(self.mechanism), self.heads, "mechanisms")
         self.mechanism_groups()
 
-    def _settle_widths(self, name: str) -> None:
+    def _normalise_widths(self, name: str) -> None:
         """Widths that are all the same are one number, so that equal layers have equal configs."""
         given = getattr(self, name)
         widths = tuple(given) if isinstance(given, list | tuple) else (given,)
         for width in widths:
-            whole(name, width, 1, LARGEST_WIDTH)
-        if len(widths) != self.heads and widths != (given,):
-            raise UsageError(
-                asked=f"{name} for each head",
-                expected=f"{self.heads} widths",
-                got=str(len(widths)),
-                remedy="give one for all heads, or as many as there are heads",
-            )
+            integer(name, width, 1, MAX_WIDTH)
+        if widths != (given,):
+            each(f"{name} for each head", len(widths), self.heads, "widths")
         object.__setattr__(self, name, widths[0] if len({*widths}) == 1 else widths)
 
     @property
@@ -88,38 +78,38 @@ class AttentionConfig:
 
     @property
     def geometry(self) -> Geometry:
-        """With the widths of the widest head, to which all others are padded by zeros."""
+        """Heads, and the widths of the widest head; the other heads are padded with zeros to these widths."""
         d_k, d_v = (width if isinstance(width, int) else max(width) for width in (self.d_k, self.d_v))
         return Geometry(self.heads, d_k, d_v)
 
-    def mechanism_groups(self) -> list[Group]:
+    def mechanism_groups(self) -> list[HeadGroup]:
         """Each distinct mechanism with the heads that use it, in order of their first head."""
         return grouped((self.mechanism,) * self.heads if isinstance(self.mechanism, str) else self.mechanism)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenConfig:
-    """What models of tokens share: how many kinds there are on each side, and the width of their embeddings."""
+    """The vocabulary sizes of source and target, and the width of their embeddings."""
 
     vocabulary: int
     d_e: int
     target_vocabulary: int | None = None
 
     def __post_init__(self) -> None:
-        whole("vocabulary", self.vocabulary, 1, LARGEST_VOCABULARY)
-        whole("target_vocabulary", self.target_size, 1, LARGEST_VOCABULARY)
-        whole("d_e", self.d_e, 1, LARGEST_WIDTH)
+        integer("vocabulary", self.vocabulary, 1, MAX_VOCABULARY)
+        integer("target_vocabulary", self.target_size, 1, MAX_VOCABULARY)
+        integer("d_e", self.d_e, 1, MAX_WIDTH)
 
     @property
     def target_size(self) -> int:
         return self.vocabulary if self.target_vocabulary is None else self.target_vocabulary
 
     @property
-    def longest(self) -> int | None:
-        """How many positions a model has; None if nothing limits them."""
+    def max_positions(self) -> int | None:
+        """The number of positions of a model; None if there is no limit."""
         return None
 
-    def with_vocabulary(self: C, vocabulary: int, target_vocabulary: int | None = None) -> C:
+    def with_vocabulary(self: _Config, vocabulary: int, target_vocabulary: int | None = None) -> _Config:
         return replace(self, vocabulary=vocabulary, target_vocabulary=target_vocabulary)
 
 
@@ -156,46 +146,38 @@ class TransformerConfig(TokenConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        whole("d_ff", self.d_ff, 1, LARGEST_WIDTH)
-        whole("encoder_layers", self.encoder_layers, 0, MOST_LAYERS)
-        whole("decoder_layers", self.decoder_layers, 0, MOST_LAYERS)
-        whole("max_length", self.max_length, 1, LARGEST_VOCABULARY)
+        integer("d_ff", self.d_ff, 1, MAX_WIDTH)
+        integer("encoder_layers", self.encoder_layers, 0, MAX_LAYERS)
+        integer("decoder_layers", self.decoder_layers, 0, MAX_LAYERS)
+        integer("max_length", self.max_length, 1, MAX_VOCABULARY)
         object.__setattr__(self, "slots", dict(self.slots))
-        within("dropout", self.dropout, 0.0, 1.0)
-        within("norm_eps", self.norm_eps, 0.0, 1.0)
-        within("position_base", self.position_base, 1.0, LARGEST_FLOAT)
-        one_of("norm", self.norm, NormOrder)
-        one_of("norm_kind", self.norm_kind, NormKind)
-        one_of("positions", self.positions, PositionKind)
-        one_of("tie", self.tie, Tying)
+        number("dropout", self.dropout, 0.0, 1.0)
+        number("norm_eps", self.norm_eps, 0.0, 1.0)
+        number("position_base", self.position_base, 1.0)
+        choice("norm", self.norm, get_args(NormOrder))
+        choice("norm_kind", self.norm_kind, get_args(NormKind))
+        choice("positions", self.positions, get_args(PositionKind))
+        choice("tie", self.tie, get_args(Tying))
         if self.encoder_layers + self.decoder_layers == 0:
             raise UsageError(
-                asked="a transformer",
-                expected="at least one layer",
-                got="encoder_layers=0 and decoder_layers=0",
-                remedy="set one of them to 1 or more",
+                "a transformer", "at least one layer", "none in encoder and decoder", "set one of them to 1"
             )
         if self.tie == "all" and self.target_size != self.vocabulary:
             raise UsageError(
-                asked='tie="all"',
-                expected="one vocabulary for source and target",
-                got=f"{self.vocabulary} and {self.target_size} token kinds",
-                remedy='use a joint vocabulary, or tie="target"',
+                'tie="all"', "one vocabulary", f"{self.vocabulary} and {self.target_size}", 'tie="target" allows two'
             )
         if self.positions == "sinusoid" and self.d_e % 2:
             raise UsageError(
-                asked="sinusoidal positions",
-                expected="an even d_e (sines and cosines come in pairs)",
-                got=f"d_e={self.d_e}",
-                remedy="choose an even d_e or other positions",
+                "sinusoidal positions", "an even d_e", f"d_e={self.d_e}", "sines and cosines come in pairs"
             )
-        for slot in self.slots:
-            if slot not in self.slot_names():
+        known = [str(slot) for slot in self.slot_names()]
+        for name in self.slots:
+            if name not in known:
                 raise UsageError(
-                    asked=f"attention slot {slot!r}",
-                    expected=f"one of {', '.join(self.slot_names())}",
-                    got="a slot this model does not have",
-                    remedy="name slots enc.L, dec.L or cross.L with layers from zero",
+                    f"attention slot {name!r}",
+                    f"one of {', '.join(known)}",
+                    "a slot this model does not have",
+                    "name slots enc.L, dec.L or cross.L with layers from zero",
                 )
 
         for slot in self.slot_names():
@@ -206,8 +188,8 @@ class TransformerConfig(TokenConfig):
         """Attention of this kind (or these, head by head) wherever all are defined; other layers stay as they are."""
         specs = [MechanismSpec.parse(text) for text in ((mechanism,) if isinstance(mechanism, str) else mechanism)]
         slots = {
-            slot: replace(self.slot(slot), mechanism=mechanism)
-            if all(spec.serves(slot) for spec in specs)
+            str(slot): replace(self.slot(slot), mechanism=mechanism)
+            if all(spec.serves(slot.kind) for spec in specs)
             else self.slot(slot)
             for slot in self.slot_names()
         }
@@ -220,48 +202,44 @@ class TransformerConfig(TokenConfig):
         return self.norm == "pre" if self.final_norm is None else self.final_norm
 
     @property
-    def longest(self) -> int | None:
+    def max_positions(self) -> int | None:
         return self.max_length if self.positions == "learned" else None
 
-    def slot_names(self) -> tuple[str, ...]:
+    def slot_names(self) -> tuple[Slot, ...]:
         """Every attention layer, in the order in which data meets them."""
-        encoder = tuple(f"enc.{layer}" for layer in range(self.encoder_layers))
-        decoder = tuple(
-            name
-            for layer in range(self.decoder_layers)
-            for name in ((f"dec.{layer}", f"cross.{layer}") if self.encoder_layers else (f"dec.{layer}",))
-        )
-        return encoder + decoder
+        kinds: tuple[Kind, ...] = ("decoder", "cross") if self.encoder_layers else ("decoder",)
+        encoder = tuple(Slot("encoder", layer) for layer in range(self.encoder_layers))
+        return encoder + tuple(Slot(kind, layer) for layer in range(self.decoder_layers) for kind in kinds)
 
-    def slot(self, name: str) -> AttentionConfig:
-        return self.slots.get(name, self.attention)
+    def slot(self, slot: Slot) -> AttentionConfig:
+        return self.slots.get(str(slot), self.attention)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecurrentConfig(TokenConfig):
-    """A recurrent encoder-decoder; without `mechanism` the last encoder state is all that the decoder gets."""
+    """A recurrent encoder-decoder; without `mechanism` the decoder gets only the last encoder state."""
 
     kind: ClassVar[str] = "recurrent"
 
     d_h: int
     layers: int = 1
-    cell: Cell = "lstm"
+    cell: CellKind = "lstm"
     mechanism: str | None = None
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        whole("d_h", self.d_h, 1, LARGEST_WIDTH)
-        whole("layers", self.layers, 1, MOST_LAYERS)
-        within("dropout", self.dropout, 0.0, 1.0)
-        one_of("cell", self.cell, Cell)
+        integer("d_h", self.d_h, 1, MAX_WIDTH)
+        integer("layers", self.layers, 1, MAX_LAYERS)
+        number("dropout", self.dropout, 0.0, 1.0)
+        choice("cell", self.cell, get_args(CellKind))
         if self.mechanism is not None:
-            check_serves(MechanismSpec.parse(self.mechanism), "cross")
+            check_serves(MechanismSpec.parse(self.mechanism), Slot("cross", 0))
 
 
 @dataclass(frozen=True, kw_only=True)
 class PureConfig:
-    """Attention layers on vectors, with skip, MLP and norm each on or off: what the rank theorems speak of."""
+    """Attention layers on vectors, with skip, MLP and norm each on or off: the networks of the rank theorems."""
 
     kind: ClassVar[str] = "pure"
 
@@ -276,58 +254,28 @@ class PureConfig:
     norm_eps: float = 1e-5
 
     def __post_init__(self) -> None:
-        whole("d_e", self.d_e, 1, LARGEST_WIDTH)
-        whole("layers", self.layers, 1, MOST_LAYERS)
-        whole("d_ff", self.hidden, 1, LARGEST_WIDTH)
-        within("norm_eps", self.norm_eps, 0.0, 1.0)
-        one_of("norm_kind", self.norm_kind, NormKind)
+        integer("d_e", self.d_e, 1, MAX_WIDTH)
+        integer("layers", self.layers, 1, MAX_LAYERS)
+        integer("d_ff", self.hidden, 1, MAX_WIDTH)
+        number("norm_eps", self.norm_eps, 0.0, 1.0)
+        choice("norm_kind", self.norm_kind, get_args(NormKind))
 
     @property
     def hidden(self) -> int:
         return 4 * self.d_e if self.d_ff is None else self.d_ff
 
 
-def check_serves(spec: MechanismSpec, slot: str) -> None:
-    if not spec.serves(slot):
-        across = slot.startswith("cross")
+def check_serves(spec: MechanismSpec, slot: Slot) -> None:
+    if not spec.serves(slot.kind):
         raise UsageError(
-            asked=f"{spec.name} attention in {slot}",
-            expected=f"a mechanism that {'takes queries of another sequence' if across else 'can be causal'}",
-            got=spec.name,
-            remedy="choose dense, luong-dot or linear there; TransformerConfig.with_mechanism(...) does it by itself",
+            f"{spec.name} attention in {slot}",
+            f"a mechanism that {'takes queries of another sequence' if slot.crosses else 'can be causal'}",
+            spec.name,
+            "choose dense, luong-dot or linear there; TransformerConfig.with_mechanism(...) does it by itself",
         )
 
 
 ModelConfig = TransformerConfig | RecurrentConfig | PureConfig
-
-
-def whole(name: str, value: int, low: int, high: int) -> None:
-    """A size: a whole number within bounds."""
-    if type(value) is not int:
-        raise UsageError(
-            asked=f"{name}={value!r}",
-            expected=f"a whole number from {low} to {high}",
-            got=type(value).__name__,
-            remedy=f"choose {name} in that range",
-        )
-    within(name, value, low, high)
-
-
-def within(name: str, value: float, low: float, high: float) -> None:
-    """Refuse sizes that make no sense before anything is allocated for them."""
-    if not low <= value <= high:
-        raise UsageError(
-            asked=f"{name}={value}",
-            expected=f"a value from {low} to {high}",
-            got=str(value),
-            remedy=f"choose {name} in that range",
-        )
-
-
-def one_of(name: str, value: str, choices: Any) -> None:
-    """Refuse a word that is no choice of this Literal."""
-    if value not in get_args(choices):
-        raise unknown_name(name, value, get_args(choices))
 
 
 _CONFIGS: dict[str, type[ModelConfig]] = {config.kind: config for config in typing.get_args(ModelConfig)}
@@ -342,12 +290,8 @@ def config_from_json(data: object) -> ModelConfig:
     """The config that a JSON document describes."""
     if not isinstance(data, dict) or not isinstance(data.get("kind"), str):
         raise UsageError(
-            asked="a model config",
-            expected='a JSON object with "kind"',
-            got=shown_value(data),
-            remedy=f"set kind to one of {', '.join(sorted(_CONFIGS))}",
+            "a model config", 'a JSON object with "kind"', shown_value(data), f"known are {', '.join(sorted(_CONFIGS))}"
         )
-    if data["kind"] not in _CONFIGS:
-        raise unknown_name("model kind", data["kind"], _CONFIGS)
+    choice("model kind", data["kind"], _CONFIGS)
     fields = {key: value for key, value in data.items() if key != "kind"}
     return parse(_CONFIGS[data["kind"]], fields, "config")

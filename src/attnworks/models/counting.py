@@ -1,8 +1,8 @@
-"""How many parameters, and in which part; the FLOPs of a layer, and how many of them are quadratic in length."""
+"""Parameters of a model by part, FLOPs of a layer, and the share of them that is quadratic in length."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import nn
 
@@ -24,7 +24,7 @@ _PART_OF = {
 
 
 def count_parameters(config: ModelConfig) -> dict[str, int]:
-    """Parameters by part, without allocating any; a matrix that parts share counts once, under all their names."""
+    """Parameters by part, without allocating any; a matrix that parts share counts once, under all names."""
     users: dict[nn.Parameter, list[str]] = {}
     for name, parameter in skeleton(config).named_parameters(remove_duplicate=False):
         users.setdefault(parameter, []).append(_part(name))
@@ -105,9 +105,9 @@ class Blueprint:
         return {part: count for part, count in parts.items() if count}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Published:
-    """A model of Conti's table 1: what was stated of it, and the hyper-parameters to count it by."""
+    """A model of Conti's table 1: the stated number of parameters, and the hyper-parameters to compute it from."""
 
     title: str
     date: str
@@ -130,51 +130,24 @@ def _gpt(vocabulary: int, positions: int, layers: int, d_e: int, *, final_norm: 
 
 
 PUBLISHED = {
-    "gpt-1": Published(
-        title="GPT-1",
-        date="June 2018",
-        stated=117_000_000,
-        claim="S4.63",
-        blueprint=_gpt(40_478, 512, 12, 768, final_norm=False),
-    ),
+    "gpt-1": Published("GPT-1", "June 2018", 117_000_000, "S4.63", _gpt(40_478, 512, 12, 768, final_norm=False)),
     "bert-large": Published(
-        title="BERT-large",
-        date="October 2018",
-        stated=340_000_000,
-        claim="S4.64",
-        blueprint=Blueprint(
-            vocabulary=30_522,
-            positions=512,
-            segments=2,
-            layers=24,
-            d_e=1024,
-            d_ff=4096,
-            d_attention=1024,
-            d_shared=1024,
-            embedding_norm=True,
-            pooler=True,
-        ),
+        "BERT-large",
+        "October 2018",
+        340_000_000,
+        "S4.64",
+        replace(_gpt(30_522, 512, 24, 1024, final_norm=False), segments=2, embedding_norm=True, pooler=True),
     ),
     "gpt-2-xl": Published(
-        title="GPT-2 XL",
-        date="February 2019",
-        stated=1_500_000_000,
-        claim="S4.65",
-        blueprint=_gpt(50_257, 1024, 48, 1600, final_norm=True),
+        "GPT-2 XL", "February 2019", 1_500_000_000, "S4.65", _gpt(50_257, 1024, 48, 1600, final_norm=True)
     ),
-    "gpt-3": Published(
-        title="GPT-3",
-        date="May 2020",
-        stated=175_000_000_000,
-        claim="S4.66",
-        blueprint=_gpt(50_257, 2048, 96, 12_288, final_norm=True),
-    ),
+    "gpt-3": Published("GPT-3", "May 2020", 175_000_000_000, "S4.66", _gpt(50_257, 2048, 96, 12_288, final_norm=True)),
     "lamda": Published(
-        title="LaMDA",
-        date="January 2022",
-        stated=137_000_000_000,
-        claim="S4.67",
-        blueprint=Blueprint(
+        "LaMDA",
+        "January 2022",
+        137_000_000_000,
+        "S4.67",
+        Blueprint(
             vocabulary=32_000,
             layers=64,
             d_e=8192,
@@ -187,11 +160,11 @@ PUBLISHED = {
         ),
     ),
     "minerva": Published(
-        title="Minerva (PaLM)",
-        date="June 2022",
-        stated=540_000_000_000,
-        claim="S4.68",
-        blueprint=Blueprint(
+        "Minerva (PaLM)",
+        "June 2022",
+        540_000_000_000,
+        "S4.68",
+        Blueprint(
             vocabulary=256_000,
             layers=118,
             d_e=18_432,

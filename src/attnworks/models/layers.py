@@ -11,28 +11,28 @@ from attnworks.core.errors import UsageError
 from attnworks.core.tensors import safe_sqrt, widened
 from attnworks.models.config import NormKind, PositionKind
 
-LEVELS = 2**16
-"""Probabilities are rounded to multiples of 1 / LEVELS, and the scale is that of the rounded one: the mean is exact."""
+DROPOUT_LEVELS = 2**16
+"""Probabilities are rounded to multiples of 1 / DROPOUT_LEVELS, and so is the scale: the mean is exact."""
 
 
 def dropout(x: Float[Tensor, "*a"], p: float) -> Float[Tensor, "*a"]:
     """Zero each entry with probability p and divide the others by 1 - p.
 
-    On a CPU, drawing one Bernoulli number per entry takes longer than the rest of dropout, and an eighth of a training
-    step of a small Transformer. One random 64-bit integer decides four entries here, by its four 16-bit parts.
+    On a CPU, one Bernoulli number per entry takes an eighth of a training step of a small Transformer. Here one random
+    64-bit integer decides four entries, by its four 16-bit parts.
     """
     if p == 0.0:
         return x
-    dropped = round(p * LEVELS)
-    if x.device.type != "cpu" or torch.compiler.is_compiling() or not 0 < dropped < LEVELS:
+    dropped = round(p * DROPOUT_LEVELS)
+    if x.device.type != "cpu" or torch.compiler.is_compiling() or not 0 < dropped < DROPOUT_LEVELS:
         return F.dropout(x, p)
     bits = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None).view(torch.int16)
-    keep = bits[: x.numel()].view(x.shape) >= dropped - LEVELS // 2
-    return x * torch.where(keep, x.new_tensor(LEVELS / (LEVELS - dropped)), x.new_tensor(0.0))
+    keep = bits[: x.numel()].view(x.shape) >= dropped - DROPOUT_LEVELS // 2
+    return x * torch.where(keep, x.new_tensor(DROPOUT_LEVELS / (DROPOUT_LEVELS - dropped)), x.new_tensor(0.0))
 
 
 class Embedding(nn.Module):
-    """Row lookup times sqrt(d), which brings N(0, 1/d) entries to the scale of the position code.
+    """Rows of a table times sqrt(d), which brings entries of N(0, 1/d) to the scale of the position code.
 
     Source: Conti 2024, section 1.2 (S4.17, S4.18).
     """
@@ -45,8 +45,8 @@ class Embedding(nn.Module):
         return F.embedding(tokens, self.weight) * self.weight.shape[-1] ** 0.5
 
 
-class Output(nn.Module):
-    """Scores of every token kind, Y M^T; the rows of M may be those of an embedding.
+class OutputLayer(nn.Module):
+    """Logits of every token of the vocabulary, Y M^T; M may be the matrix of an embedding.
 
     Source: Conti 2024, section 1.2.5 (S4.60).
     """
@@ -141,7 +141,7 @@ class Positions(nn.Module):
     learned             one trained row for each position up to `max_length`
     index               adds i: grows with the length (S4.19)
     normalised-index    adds i / n: the same position has another code in a sentence of another length (S4.19)
-    none                adds nothing: self-attention then cannot tell permutations apart (S4.30)
+    none                adds nothing: self-attention is then blind to permutations (S4.30)
     """
 
     def __init__(self, kind: PositionKind, d_e: int, base: float, max_length: int) -> None:
@@ -151,7 +151,7 @@ class Positions(nn.Module):
             self.table = nn.Parameter(torch.randn(max_length, d_e) * 0.02)
 
     def forward(
-        self, X: Float[Tensor, "b i e"], padding: Bool[Tensor, "b i"] | None = None, start: int = 0
+        self, X: Float[Tensor, "b i e"], real: Bool[Tensor, "b i"] | None = None, start: int = 0
     ) -> Float[Tensor, "b i e"]:
         """`start` is the position of the first row, for decoding step by step."""
         end = start + X.shape[1]
@@ -162,14 +162,14 @@ class Positions(nn.Module):
         if self.kind == "learned":
             if end > self.max_length:
                 raise UsageError(
-                    asked=f"a sequence of {end} tokens",
-                    expected=f"at most {self.max_length}, the learned positions of this model",
-                    got=f"{end} tokens",
-                    remedy="shorten the text, or build the model with a larger max_length",
+                    f"a sequence of {end} tokens",
+                    f"at most {self.max_length}, the learned positions of this model",
+                    f"{end} tokens",
+                    "shorten the text, or build the model with a larger max_length",
                 )
             return X + self.table[start:end]
         index = torch.arange(start, end, device=X.device, dtype=X.dtype)[None, :, None]
         if self.kind == "index":
             return X + index
-        lengths = end if padding is None else (start + padding.sum(-1)).clamp_min(1)[:, None, None]
+        lengths = end if real is None else (start + real.sum(-1)).clamp_min(1)[:, None, None]
         return X + index / lengths

@@ -1,4 +1,4 @@
-"""A model in evaluation mode, or in float64, for a while."""
+"""Context managers that run a model without dropout, without gradients or in float64; and `cast`."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from attnworks.core.tensors import tensors_of
 
 
 @contextmanager
-def evaluating(model: object) -> Iterator[None]:
-    """No gradients and no dropout inside; outside, every part is in the mode it was in before, whatever happened."""
-    with held_still(model), torch.inference_mode():
+def inference_mode(model: object) -> Iterator[None]:
+    """`eval_mode`, and torch.inference_mode()."""
+    with eval_mode(model), torch.inference_mode():
         yield
 
 
 @contextmanager
-def held_still(model: object) -> Iterator[None]:
-    """No dropout inside, but gradients if they are wanted."""
+def eval_mode(model: object) -> Iterator[None]:
+    """Inside, no part of the model is in training mode; afterwards each is in the mode that it was in before."""
     training = [part for part in model.modules() if part.training] if isinstance(model, nn.Module) else []
     for part in training:
         part.training = False
@@ -31,26 +31,25 @@ def held_still(model: object) -> Iterator[None]:
             part.training = True
 
 
-class InFloat64:
-    """The model in float64 for a while, where differences between tokens may become tiny; then each part as it was."""
+@contextmanager
+def in_float64(model: nn.Module, wanted: bool = True) -> Iterator[None]:
+    """Inside, the model computes in float64 if `wanted`; afterwards every tensor has its own type again.
 
-    def __init__(self, model: nn.Module, wanted: bool) -> None:
-        self.before: list[tuple[Tensor, torch.dtype]] = []
-        if wanted:
-            everything = (*model.parameters(), *model.buffers())
-            self.before = [(tensor, tensor.dtype) for tensor in everything if tensor.is_floating_point()]
-
-    def __enter__(self) -> None:
-        for tensor, _ in self.before:
-            tensor.data = tensor.data.double()
-
-    def __exit__(self, *_: object) -> None:
-        for tensor, dtype in self.before:
+    Differences between tokens can be so small that float32 loses them.
+    """
+    everything = (*model.parameters(), *model.buffers()) if wanted else ()
+    before = [(tensor, tensor.dtype) for tensor in everything if tensor.is_floating_point()]
+    for tensor, _ in before:
+        tensor.data = tensor.data.double()
+    try:
+        yield
+    finally:
+        for tensor, dtype in before:
             tensor.data = tensor.data.to(dtype)
 
 
 def cast(model: nn.Module, dtype: torch.dtype) -> None:
-    """All that a folder stores, in this type; what a model computes by itself, as rotary frequencies, stays."""
+    """Convert what a folder stores to this type; what a model computes by itself, such as rotary frequencies, stays."""
     for tensor in tensors_of(model).values():
         if tensor.is_floating_point():
             tensor.data = tensor.data.to(dtype)

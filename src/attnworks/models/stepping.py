@@ -1,4 +1,4 @@
-"""Decoding one token at a time: what a model remembers between steps, and what decoding needs of a model."""
+"""Decoding one token at a time: the states of models between steps, and the interface of a model that can decode."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from torch import Tensor
 
 
 @runtime_checkable
-class State(Protocol):
-    """What a model remembers of the hypotheses it is writing: `beams` of them for each of `sentences`."""
+class DecodingState(Protocol):
+    """The state of a model that writes `beams` hypotheses for each of `sentences` sentences."""
 
     @property
     def sentences(self) -> int: ...
 
-    def reorder(self, origin: Int[Tensor, "s beams"]) -> State:
+    def reorder(self, origin: Int[Tensor, "s beams"]) -> DecodingState:
         """Hypothesis c of sentence s continues what was hypothesis origin[s, c] of the same sentence."""
         ...
 
-    def keep(self, sentences: Int[Tensor, " kept"]) -> State:
-        """Forget all other sentences."""
+    def keep(self, sentences: Int[Tensor, " kept"]) -> DecodingState:
+        """The state of these sentences alone."""
         ...
 
 
@@ -42,14 +42,14 @@ class KeysValues:
 
 @dataclass(frozen=True, eq=False)
 class Memory:
-    """The encoded source as a decoder layer sees it, once for all beams of a sentence."""
+    """Keys and values of the encoded source, of each decoder layer, one row per sentence."""
 
     keys_values: tuple[KeysValues, ...]
-    padding: Bool[Tensor, "s j"] | None
+    real: Bool[Tensor, "s j"] | None
 
     def keep(self, sentences: Int[Tensor, " kept"]) -> Memory:
-        padding = None if self.padding is None else self.padding.index_select(0, sentences)
-        return Memory(tuple(layer.rows(sentences) for layer in self.keys_values), padding)
+        real = None if self.real is None else self.real.index_select(0, sentences)
+        return Memory(tuple(layer.rows(sentences) for layer in self.keys_values), real)
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +82,7 @@ class RecurrentState:
 
     last: tuple[Float[Tensor, "layers n d"], ...]
     states: Float[Tensor, "s j d"]
-    padding: Bool[Tensor, "s j"] | None
+    real: Bool[Tensor, "s j"] | None
 
     @property
     def sentences(self) -> int:
@@ -97,7 +97,7 @@ class RecurrentState:
         return RecurrentState(
             tuple(part.index_select(1, rows) for part in self.last),
             self.states.index_select(0, sentences),
-            None if self.padding is None else self.padding.index_select(0, sentences),
+            None if self.real is None else self.real.index_select(0, sentences),
         )
 
 
@@ -113,12 +113,12 @@ def _rows_of(sentences: Int[Tensor, " kept"], beams: int) -> Int[Tensor, " n"]:
 
 @runtime_checkable
 class Writer(Protocol):
-    """A model that writes one token at a time and remembers what it wrote in a State."""
+    """A model that writes one token at a time, with a DecodingState between the steps."""
 
-    def start(self, source: Int[Tensor, "s i"], padding: Bool[Tensor, "s i"] | None = None) -> State:
+    def start(self, source: Int[Tensor, "s i"], real: Bool[Tensor, "s i"] | None = None) -> DecodingState:
         """The state before the first target token, with one hypothesis for each sentence."""
         ...
 
-    def step(self, tokens: Int[Tensor, "s beams"], state: Any) -> tuple[Float[Tensor, "s beams w"], State]:
-        """Scores before softmax of the token after these, and the state that remembers these."""
+    def step(self, tokens: Int[Tensor, "s beams"], state: Any) -> tuple[Float[Tensor, "s beams w"], DecodingState]:
+        """Logits of the token after these, and the state after these."""
         ...

@@ -1,4 +1,4 @@
-"""An own Transformer with other heads or other mechanisms; weights are carried over."""
+"""Change the heads or the mechanisms of an attnworks Transformer, keeping its weights."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from attnworks.attention.heads import Head, Widths, carry_over, check_held
+from attnworks.attention.heads import HeadMatrices, HeadWidths, carry_over, check_held
 from attnworks.core.errors import UsageError
+from attnworks.core.places import Slot
 from attnworks.core.tensors import tensors_of
 from attnworks.models.anatomy import BlockAnatomy, attention_layers, every_layer, heads_of, own_anatomy
 from attnworks.models.build import build
@@ -17,28 +18,28 @@ from attnworks.models.config import AttentionConfig
 from attnworks.models.multihead import MultiHead, tie_layers
 from attnworks.models.transformer import Transformer
 
-Mechanisms = Mapping[str, Sequence[str]]
-"""Layer (enc.0, dec.1, cross.1) -> the mechanism of each of its heads."""
+MechanismsBySlot = Mapping[Slot, Sequence[str]]
+"""Layer -> the mechanism of each of its heads."""
 
 
-def why_no_heads(model: nn.Module, blocks: Sequence[BlockAnatomy] | None, slot: str) -> str | None:
-    """Why a layer of a model with these blocks has no heads of its own that could be taken out; None if it has."""
+def missing_heads_reason(model: nn.Module, blocks: Sequence[BlockAnatomy] | None, slot: Slot) -> str | None:
+    """The reason why no heads of this layer can be changed; None if they can."""
     known = every_layer(blocks)
     if not known:
         return f"{type(model).__name__}, a model whose parts are not known"
     if slot not in known:
-        return f"no such layer among {', '.join(known)}"
+        return f"no such layer among {', '.join(map(str, known))}"
     return None if slot in attention_layers(blocks) else "weights that several layers share"
 
 
-def why_not_these(heads: int, kept: Sequence[int]) -> str | None:
-    """Why these cannot be numbers of some of a layer's heads, in words; None if they can."""
+def head_choice_refusal(heads: int, kept: Sequence[int]) -> str | None:
+    """The reason why these are no numbers of heads of the layer; None if they are."""
     known = {*kept} <= {*range(heads)} and len({*kept}) == len(kept)
     return None if known else "numbers that are not those of its heads, or twice the same"
 
 
-def why_not_own(model: nn.Module, slot: str) -> str | None:
-    """The reason for which heads of a layer of an own model cannot be wider or more, in words; None if they can."""
+def own_refusal_to_grow(model: nn.Module, slot: Slot) -> str | None:
+    """The reason why heads of this layer cannot become wider or more; None if they can."""
     if reason := _why_none_of_its_own(model, slot):
         return reason
     part = attention_layers(own_anatomy(model))[slot]
@@ -46,78 +47,75 @@ def why_not_own(model: nn.Module, slot: str) -> str | None:
     assert isinstance(attention, MultiHead)
     if not heads_of(part):
         return "no heads at all"
-    if attention.twice:
+    if attention.has_global_projections:
         return "global tokens with projections of their own"
-    if otherwise := [mechanism.name for mechanism in attention.mechanisms.mechanisms if not mechanism.stochastic]:
+    if otherwise := [mechanism.name for mechanism in attention.mechanisms.mechanisms if not mechanism.rows_sum_to_one]:
         return f"{otherwise[0]} attention, whose weights are no distribution over keys"
     return "mechanisms that depend on the width of a head" if attention.mechanisms.bound_to_width() else None
 
 
-def why_not_fewer_own(model: nn.Module, slot: str, kept: Sequence[int]) -> str | None:
-    """The reason for which a layer of an own model cannot be cut down to these heads, in words; None if it can."""
+def own_refusal_to_shrink(model: nn.Module, slot: Slot, kept: Sequence[int]) -> str | None:
+    """The reason why this layer cannot keep these heads alone; None if it can."""
     if reason := _why_none_of_its_own(model, slot):
         return reason
-    return why_not_these(len(heads_of(attention_layers(own_anatomy(model))[slot])), kept)
+    return head_choice_refusal(len(heads_of(attention_layers(own_anatomy(model))[slot])), kept)
 
 
-def _why_none_of_its_own(model: nn.Module, slot: str) -> str | None:
-    reason = why_no_heads(model, own_anatomy(model), slot)
+def _why_none_of_its_own(model: nn.Module, slot: Slot) -> str | None:
+    reason = missing_heads_reason(model, own_anatomy(model), slot)
     if reason is None and not isinstance(model, Transformer):
         return f"{type(model).__name__}, whose layers are all alike"
     return reason
 
 
-def cannot_grow(slot: str, reason: str) -> UsageError:
-    """The error for a layer whose heads cannot be wider or more."""
+def cannot_grow(slot: Slot, reason: str) -> UsageError:
+    """The error of a layer whose heads cannot become wider or more."""
     return UsageError(
-        asked=f"wider or more heads in {slot}",
-        expected="dense heads with projections of their own",
-        got=reason,
-        remedy="choose another layer, or a model of another family",
+        f"wider or more heads in {slot}", "dense heads with own projections", reason, "choose another layer or model"
     )
 
 
-def cannot_keep(slot: str, reason: str) -> UsageError:
-    """The error for a layer that cannot be cut down to some of its heads."""
+def cannot_keep(slot: Slot, reason: str) -> UsageError:
+    """The error of a layer that cannot keep some of its heads alone."""
     return UsageError(
-        asked=f"fewer heads in {slot}",
-        expected="heads with projections of their own, or as many of each group that shares keys and values",
-        got=reason,
-        remedy="choose other heads, another layer, or a model of another family",
+        f"fewer heads in {slot}",
+        "heads with projections of their own, or as many of each group that shares keys and values",
+        reason,
+        "choose other heads, another layer, or a model of another family",
     )
 
 
 @torch.no_grad()
-def put_own_heads(model: Transformer, slot: str, heads: Sequence[Head], origins: Sequence[int | None]) -> None:
-    """Put a layer of an own model together from these heads, in place.
+def put_own_heads(model: Transformer, slot: Slot, heads: Sequence[HeadMatrices], origins: Sequence[int | None]) -> None:
+    """Build a layer of the model from these heads, in place.
 
-    origins    the number that each head had in the layer before; None for a new one
+    origins    the former number of each head in the layer; None for a new head
     """
     old = attention_layers(own_anatomy(model))[slot].attention
     assert isinstance(old, MultiHead)
     with torch.random.fork_rng(devices=[]):
         new = MultiHead(old.W_O.shape[-1], _config(old, heads, origins), slot).to(old.W_O).train(old.training)
-    looking = [heads[head] for head in new.mechanisms.looking]
+    content_heads = [heads[head] for head in new.mechanisms.content_heads]
     for name in ("W_Q", "W_K", "b_Q", "b_K"):
-        _fill(old, new, name, looking, new.key_widths)
+        _fill(old, new, name, content_heads, new.key_widths)
     for name, axis in (("W_V", -1), ("b_V", -1), ("W_O", 0)):
         _fill(old, new, name, heads, new.value_widths, axis)
     if old.b_O is not None and new.b_O is not None:
         new.b_O.requires_grad_(old.b_O.requires_grad).copy_(old.b_O)
     for name in (f"{letter}_{of}g" for letter in "Wb" for of in "QKV"):
-        if new.twice and getattr(old, name) is not None:
+        if new.has_global_projections and getattr(old, name) is not None:
             rows = [getattr(old, name)[head] for head in origins]
             getattr(new, name).requires_grad_(getattr(old, name).requires_grad).copy_(torch.stack(rows))
     _check_carried(old, new)
     carry_over(old.mechanisms, new.mechanisms, origins)
     holder, _, name = next(path for path, module in model.named_modules() if module is old).rpartition(".")
     setattr(model.get_submodule(holder), name, new)
-    model.config = replace(model.config, slots={**model.config.slots, slot: new.config})
+    model.config = replace(model.config, slots={**model.config.slots, str(slot): new.config})
     tie_layers(model)
 
 
-def _config(old: MultiHead, heads: Sequence[Head], origins: Sequence[int | None]) -> AttentionConfig:
-    """The layer's own with other widths and heads, and the scale that it had."""
+def _config(old: MultiHead, heads: Sequence[HeadMatrices], origins: Sequence[int | None]) -> AttentionConfig:
+    """The config of the layer with these heads, and with the scale that it had."""
     config = old.config
     if not heads:
         geometry = config.geometry
@@ -135,27 +133,29 @@ def _config(old: MultiHead, heads: Sequence[Head], origins: Sequence[int | None]
 
 
 def _scale(old: MultiHead) -> float:
-    """The one factor of the scores in all heads that look; one of other width would change it by itself."""
+    """The factor of the scores of all heads, to be kept: by default it would change with the width."""
     d_k = old.config.geometry.d_k
     scales = {mechanism.scale(d_k, old.context) for mechanism in old.mechanisms.mechanisms if mechanism.by_content}
     if len(scales) > 1:
         raise UsageError(
-            asked=f"another largest width of keys in {old.slot}",
-            expected="one scale of the scores in all heads",
-            got=", ".join(f"{scale:.4g}" for scale in sorted(scales)),
-            remedy="build the layer with a scale of its own",
+            f"another largest width of keys in {old.slot}",
+            "one scale of the scores in all heads",
+            ", ".join(f"{scale:.4g}" for scale in sorted(scales)),
+            "build the layer with a scale of its own",
         )
     return scales.pop() if scales else d_k**-0.5
 
 
-def _fill(old: MultiHead, new: MultiHead, name: str, heads: Sequence[Head], widths: Widths, axis: int = -1) -> None:
+def _fill(
+    old: MultiHead, new: MultiHead, name: str, heads: Sequence[HeadMatrices], widths: HeadWidths, axis: int = -1
+) -> None:
     if getattr(old, name) is not None:
         parameter = getattr(new, name).requires_grad_(getattr(old, name).requires_grad)
         widths.fill(parameter, [getattr(head, name) for head in heads], axis)
 
 
 def _check_carried(old: MultiHead, new: MultiHead) -> None:
-    """Parameters of mechanisms must not depend on the widths that changed."""
+    """Refuse mechanisms whose parameters depend on the widths that changed."""
     before, after = (
         {
             str(spec): [tensor.shape[1:] for tensor in module.state_dict().values()]
@@ -165,17 +165,14 @@ def _check_carried(old: MultiHead, new: MultiHead) -> None:
     )
     if any(before.get(spec, shapes) != shapes for spec, shapes in after.items()):
         raise UsageError(
-            asked=f"wider heads in {old.slot}",
-            expected="mechanisms whose own parameters do not depend on the width",
-            got=str(old.config.mechanism),
-            remedy="grow layers of dense heads",
+            f"wider heads in {old.slot}", "mechanisms that fit any width", str(old.config.mechanism), "grow dense heads"
         )
 
 
-def with_own_mechanisms(model: Transformer, wanted: Mechanisms) -> Transformer:
-    """A copy of an own model whose named layers use these mechanisms, with all weights carried over."""
+def with_own_mechanisms(model: Transformer, wanted: MechanismsBySlot) -> Transformer:
+    """A copy of the model whose named layers use these mechanisms, with the same weights."""
     config = model.config
-    slots = {slot: replace(config.slot(slot), mechanism=tuple(specs)) for slot, specs in wanted.items()}
+    slots = {str(slot): replace(config.slot(slot), mechanism=tuple(specs)) for slot, specs in wanted.items()}
     first = next(model.parameters())
     new = build(replace(config, slots={**config.slots, **slots}), seed=0).to(first).train(model.training)
     theirs = tensors_of(model)
@@ -192,14 +189,14 @@ def with_own_mechanisms(model: Transformer, wanted: Mechanisms) -> Transformer:
 
 
 def _carry_layer(old: MultiHead, new: MultiHead) -> None:
-    """W_Q and W_K of the heads that look, and the parameters of mechanisms that are in both."""
-    held = old.mechanisms.looking
-    check_held(held, new.mechanisms.looking, new.slot)
+    """Copy W_Q and W_K of heads that use them, and the parameters of mechanisms that are in both layers."""
+    held = old.mechanisms.content_heads
+    check_held(held, new.mechanisms.content_heads, new.slot)
     for name in ("W_Q", "W_K", "b_Q", "b_K"):
         theirs, mine = getattr(old, name), getattr(new, name)
         if theirs is not None:
             parts = old.key_widths.split(theirs)
-            new.key_widths.fill(mine, [parts[held.index(head)] for head in new.mechanisms.looking])
+            new.key_widths.fill(mine, [parts[held.index(head)] for head in new.mechanisms.content_heads])
     carry_over(old.mechanisms, new.mechanisms)
 
 

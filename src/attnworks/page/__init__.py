@@ -1,14 +1,14 @@
 """The page: examinations to look at, in one HTML file, a notebook, or live (docs/page.md)."""
 
-from attnworks.page.contents import Contents, Exam, exam_contents, page_contents
+from attnworks.page.contents import Contents, PageExam, exam_contents, page_contents
 from attnworks.page.file import notebook_frame, report
 from attnworks.page.html import page_html, policy
-from attnworks.page.sentences import Sentence
+from attnworks.page.sentences import PageSentence
 
 __all__ = [
     "Contents",
-    "Exam",
-    "Sentence",
+    "PageExam",
+    "PageSentence",
     "exam_contents",
     "notebook_frame",
     "page_contents",

@@ -14,19 +14,19 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-FINE, COARSE = 255, 39
+FINE_LEVELS, COARSE_LEVELS = 255, 39
 """Levels of a weight. At 12 x 12 heads and 128 tokens of BERT, fine ones take 1.9 MB in base64, coarse ones 0.9 MB."""
-MOST_FINE = 2**19
+MAX_FINE_WEIGHTS = 2**19
 """A sentence with more weights than this, in all of its maps, gets the coarse levels."""
-THUMB = 24
+THUMBNAIL_PIXELS = 24
 """Rows and columns of a thumbnail, at most."""
-SHADES = 17
+THUMBNAIL_SHADES = 17
 """Shades of a thumbnail besides zero; 255 is 15 times 17."""
 
-GZIP = 31
+_GZIP_WINDOW = 31
 """The window of zlib, and that it writes the head of gzip: without time and name."""
 
-DIGITS = 6
+PAGE_DIGITS = 6
 
 
 class Coding(NamedTuple):
@@ -46,19 +46,19 @@ def pack(data: bytes, *, noisy: bool = False) -> str:
     a tenth of the time, and into 4 to 14 % less.
     """
     strategy = zlib.Z_RLE if noisy else zlib.Z_DEFAULT_STRATEGY
-    gzip = zlib.compressobj(9, zlib.DEFLATED, GZIP, zlib.DEF_MEM_LEVEL, strategy)
+    gzip = zlib.compressobj(9, zlib.DEFLATED, _GZIP_WINDOW, zlib.DEF_MEM_LEVEL, strategy)
     return base64.b64encode(gzip.compress(data) + gzip.flush()).decode("ascii")
 
 
 def unpack(text: str) -> bytes:
-    return zlib.decompress(base64.b64decode(text, validate=True), GZIP)
+    return zlib.decompress(base64.b64decode(text, validate=True), _GZIP_WINDOW)
 
 
 def coding_of(P: Float[Tensor, "h i j"], weights: int) -> Coding:
     """What the maps of a layer are coded in, if those of the sentence have `weights` weights in all."""
     if not is_weights(P):
         return Coding("float16")
-    return Coding("uint8", FINE if weights <= MOST_FINE else COARSE)
+    return Coding("uint8", FINE_LEVELS if weights <= MAX_FINE_WEIGHTS else COARSE_LEVELS)
 
 
 def is_weights(P: Float[Tensor, "*a"]) -> bool:
@@ -66,7 +66,7 @@ def is_weights(P: Float[Tensor, "*a"]) -> bool:
     return bool(((P >= 0) & (P <= 1)).all())
 
 
-def encode(P: Float[Tensor, "*a"], coding: Coding) -> bytes:
+def encode_map(P: Float[Tensor, "*a"], coding: Coding) -> bytes:
     """q = round(levels sqrt(p)), row after row.
 
     With m = levels, sqrt(p) is kept within 1 / 2m, and so p within sqrt(p) / m + 1 / 4m^2.
@@ -76,7 +76,7 @@ def encode(P: Float[Tensor, "*a"], coding: Coding) -> bytes:
     return (P.float().clamp(0, 1).sqrt() * coding.levels).round().to(torch.uint8).numpy().tobytes()
 
 
-def decode(data: bytes, coding: Coding) -> Float[Tensor, " m"]:
+def decode_map(data: bytes, coding: Coding) -> Float[Tensor, " m"]:
     """What a page reads again, in one row."""
     if coding.type == "float16":
         return torch.from_numpy(np.frombuffer(data, "<f2").astype(np.float32))
@@ -89,13 +89,13 @@ def thumbnails(P: Float[Tensor, "h i j"]) -> tuple[bytes, tuple[int, int]]:
     A pixel is the largest weight in its part of the map, so that a single sharp weight is not lost. Of maps that are no
     weights, it is |p| as a share of the largest of the layer.
     """
-    size = (min(THUMB, P.shape[1]), min(THUMB, P.shape[2]))
+    size = (min(THUMBNAIL_PIXELS, P.shape[1]), min(THUMBNAIL_PIXELS, P.shape[2]))
     sizes = P if is_weights(P) else P.abs() / P.abs().max()
-    shades = encode(F.adaptive_max_pool2d(sizes.float(), size), Coding("uint8", SHADES))
-    return bytes(shade * (FINE // SHADES) for shade in shades), size
+    shades = encode_map(F.adaptive_max_pool2d(sizes.float(), size), Coding("uint8", THUMBNAIL_SHADES))
+    return bytes(shade * (FINE_LEVELS // THUMBNAIL_SHADES) for shade in shades), size
 
 
-def rounded(value: Any, digits: int = DIGITS) -> Any:
+def rounded(value: Any, digits: int = PAGE_DIGITS) -> Any:
     """Nested lists, tuples and mappings with every float to `digits` significant digits; None for what is not finite.
 
     >>> rounded({"a": [0.123456789, 12345678.9, 3], "b": float("nan")})

@@ -12,7 +12,7 @@ from attnworks.core.errors import FolderError, UsageError
 from attnworks.core.folders import disk_errors, write_file
 from attnworks.exam.examination import Examination
 from attnworks.exam.folder import read_exam
-from attnworks.page.contents import Advised, Contents, Exam, label_of, page_contents
+from attnworks.page.contents import Contents, PageAdvice, PageExam, exam_label, page_contents
 from attnworks.page.html import page_html
 from attnworks.page.inputs import read_advice, read_trace
 from attnworks.reshape.history import receipts_of
@@ -23,7 +23,7 @@ FRAME_HEIGHT = 720
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenPage:
     """A page on disk, and what is in it."""
 
     path: Path
@@ -50,13 +50,13 @@ def report(
 
 
 def write_report(
-    exams: Exam | Examination | AnyPath | Sequence[Exam | Examination | AnyPath],
+    exams: PageExam | Examination | AnyPath | Sequence[PageExam | Examination | AnyPath],
     out: AnyPath,
     *,
     trace: AnyPath | Sequence[AnyPath] | None = None,
     advice: AnyPath | None = None,
     model: AnyPath | None = None,
-) -> Written:
+) -> WrittenPage:
     """As `report`, and tells what is in the page. An `Exam` has a name of its own."""
     out = Path(out)
     check_out(out)
@@ -72,7 +72,7 @@ def write_report(
     )
     data = page_html(contents).encode()
     write_file(out, data)
-    return Written(out, len(data), contents)
+    return WrittenPage(out, len(data), contents)
 
 
 def check_out(out: Path) -> None:
@@ -87,10 +87,10 @@ def check_out(out: Path) -> None:
     got = next((words for words, is_so in wrong.items() if is_so), None)
     if got is not None:
         raise FolderError(
-            asked=f"a report in {out}",
-            expected="a new file, or a page to be replaced, in a folder that is there",
-            got=got,
-            remedy=f"make {out.parent}" if got.startswith("no folder") else "name another file",
+            f"a report in {out}",
+            "a new file or a page to replace",
+            got,
+            f"make {out.parent}" if got.startswith("no folder") else "name another file",
         )
 
 
@@ -101,66 +101,60 @@ def _is_page(file: Path) -> bool:
 
 def notebook_frame(exam: Examination) -> str:
     """The page in a frame of its own, from which its script reaches nothing of the notebook."""
-    page = page_html(page_contents([Exam(exam, label_of(exam))], host="notebook"))
-    title = html.escape(f"Examination of {label_of(exam)}")
+    page = page_html(page_contents([PageExam(exam, exam_label(exam))], host="notebook"))
+    title = html.escape(f"Examination of {exam_label(exam)}")
     return (
         f'<iframe sandbox="allow-scripts allow-downloads" title="{title}" width="100%" height="{FRAME_HEIGHT}" '
         f'srcdoc="{html.escape(page)}"></iframe>'
     )
 
 
-def _exam(exam: Exam | Examination | AnyPath) -> Exam:
-    if isinstance(exam, Exam):
+def _exam(exam: PageExam | Examination | AnyPath) -> PageExam:
+    if isinstance(exam, PageExam):
         return exam
     if isinstance(exam, Examination):
-        return Exam(exam, label_of(exam))
+        return PageExam(exam, exam_label(exam))
     if not isinstance(exam, str | os.PathLike):
         raise _no_exam(exam)
-    return Exam(read_exam(exam), Path(exam).resolve().name)
+    return PageExam(read_exam(exam), Path(exam).resolve().name)
 
 
 def _no_exam(got: object) -> UsageError:
     return UsageError(
-        asked="a report",
-        expected="an examination, its folder, or two of them",
-        got=type(got).__name__,
-        remedy="pass what attnworks.examine returns, or a path",
+        "a report", "an examination, its folder, or two of them", type(got).__name__, "pass an Examination or a path"
     )
 
 
-def _advice(exams: Sequence[Exam], file: Path) -> Advised:
+def _advice(exams: Sequence[PageExam], file: Path) -> PageAdvice:
     advice = read_advice(file)
     _check_layers(exams, {now.slot for now in advice.advice.present}, f"the advice {file}")
     return advice
 
 
-def _receipts(exams: Sequence[Exam], model: str) -> list[Receipt]:
+def _receipts(exams: Sequence[PageExam], model: str) -> list[Receipt]:
     found = receipts_of(model)
     if not found:
         raise UsageError(
-            asked=f"the receipts of {model}",
-            expected="a model that was reshaped",
-            got="one that never was",
-            remedy="leave --model out, or name the folder that attnworks reshape wrote",
+            f"the receipts of {model}", "a model that was reshaped", "one that never was", "leave --model out"
         )
     changed = {".".join(place.split(":")[0].split(".")[:2]) for receipt in found for place in receipt.done}
     _check_layers(exams, changed, f"the receipts of {model}")
     return found
 
 
-def _check_layers(exams: Sequence[Exam], slots: Collection[str], asked: str) -> None:
+def _check_layers(exams: Sequence[PageExam], slots: Collection[str], asked: str) -> None:
     """As far as layers tell, these are those of a model that was examined."""
     known = [set(heads) if isinstance(heads := exam.exam.model.get("heads"), dict) else set(slots) for exam in exams]
     if not any(set(slots) <= layers for layers in known):
         raise UsageError(
-            asked=asked,
-            expected="layers of a model that was examined",
-            got=", ".join(sorted(set(slots) - set().union(*known))[:3]) or "layers of both",
-            remedy="give what belongs to the examined model",
+            asked,
+            "layers of a model that was examined",
+            ", ".join(sorted(set(slots) - set().union(*known))[:3]) or "layers of both",
+            "examine that model",
         )
 
 
-def _with_trace(exams: Sequence[Exam], file: Path) -> list[Exam]:
+def _with_trace(exams: Sequence[PageExam], file: Path) -> list[PageExam]:
     """The traced sentences go to the examination of the model that translated them, as far as names and layers tell."""
     trace = read_trace(file)
     fitting = [shown for shown in exams if trace.belongs_to(shown.exam)]
@@ -170,10 +164,10 @@ def _with_trace(exams: Sequence[Exam], file: Path) -> list[Exam]:
         longer = replace(of_trace, sentences=(*of_trace.sentences, *trace.sentences))
         return [longer if exam is of_trace else exam for exam in exams]
     raise UsageError(
-        asked=f"the trace {file}",
-        expected="translations by a model that was examined",
-        got=f"those of {trace.run}, which could be of both" if fitting else "other layers or heads",
-        remedy="report the examination of the traced model alone"
+        f"the trace {file}",
+        "translations by a model that was examined",
+        f"those of {trace.run}, which could be of both" if fitting else "other layers or heads",
+        "report the examination of the traced model alone"
         if fitting
         else "trace the model that was examined: attnworks translate RUN TEXT --trace FILE",
     )

@@ -11,14 +11,14 @@ import hashlib
 import html
 from functools import cache
 
-from attnworks.page.contents import SCRIPT, STYLE, Contents, resource
+from attnworks.page.contents import SCRIPT_FILE, STYLE_FILE, Contents, resource
 
 NO_SCRIPT = "This page draws itself by a script that is part of it. Allow scripts for this file to see it."
 
 
 def page_html(contents: Contents) -> str:
     """The whole file."""
-    script, style = (resource(name).decode() for name in (SCRIPT, STYLE))
+    script, style = (resource(name).decode() for name in (SCRIPT_FILE, STYLE_FILE))
     live = contents.page["host"] == "live"
     title = html.escape(contents.page["title"].encode(errors="replace").decode())
     data = [_data("page", contents.packed)]
@@ -50,7 +50,7 @@ def page_html(contents: Contents) -> str:
 @cache
 def policy(*, live: bool) -> str:
     """What a browser lets the page do; for a live page as a header too, where frame-ancestors may be added."""
-    script, style = (_hash(resource(name)) for name in (SCRIPT, STYLE))
+    script, style = (_hash(resource(name)) for name in (SCRIPT_FILE, STYLE_FILE))
     return "; ".join(
         (
             "default-src 'none'",

@@ -11,25 +11,24 @@ from typing import Any, NamedTuple, NoReturn
 import torch
 
 from attnworks.core.errors import AttnworksError, FolderError
-from attnworks.core.folders import disk_errors
+from attnworks.core.folders import disk_errors, load_error, parse_json, read_json_bytes, unsealed
 from attnworks.core.json_records import parse
-from attnworks.core.sealed import changed, parse_json, read_json_bytes, unsealed
+from attnworks.core.places import Slot
 from attnworks.core.timing import Interval
 from attnworks.exam.examination import Examination, Pin
-from attnworks.page.contents import Advised
-from attnworks.page.sentences import Sentence
+from attnworks.models.decoding.translate import TRACE_FORMAT
+from attnworks.page.contents import PageAdvice
+from attnworks.page.sentences import PageSentence
 from attnworks.reshape.receipt import LARGEST_COUNT
 from attnworks.reshape.swapping.advice import Advice
-from attnworks.reshape.swapping.trials import Trial
-from attnworks.traces.layer import Slot
-from attnworks.training.trained import TRACE_FORMAT
+from attnworks.reshape.swapping.trials import SwapTrial
 
-LARGEST_TRACE = 2**30
+MAX_TRACE_BYTES = 2**30
 RATIOS = ("time_ratio", "time_interval")
 """Ends of the names of time ratios and their intervals in advice."""
 
 
-class Kind(NamedTuple):
+class FileKind(NamedTuple):
     """A kind of file: what it holds, the command that writes one, and keys that it has had in every version."""
 
     what: str
@@ -37,15 +36,15 @@ class Kind(NamedTuple):
     keys: frozenset[str]
 
 
-TRACE = Kind("a trace", "attnworks translate RUN TEXT --trace FILE", frozenset({"sentences"}))
-ADVICE = Kind("advice", "attnworks advise MODEL --json > FILE", frozenset({"present", "trials", "chosen"}))
+TRACE = FileKind("a trace", "attnworks translate RUN TEXT --trace FILE", frozenset({"sentences"}))
+ADVICE = FileKind("advice", "attnworks advise MODEL --json > FILE", frozenset({"present", "trials", "chosen"}))
 
 
 class Trace(NamedTuple):
     """Sentences with their maps, translations and beam searches, and the run that translated them."""
 
     run: str
-    sentences: list[Sentence]
+    sentences: list[PageSentence]
 
     def belongs_to(self, exam: Examination) -> bool:
         """Whether the examined model has the layers and heads of these sentences, as far as that is known."""
@@ -58,26 +57,26 @@ class Trace(NamedTuple):
 
 def read_trace(path: Path) -> Trace:
     """What `attnworks translate --trace` wrote."""
-    return _read(path, TRACE, _trace, LARGEST_TRACE)
+    return _read(path, TRACE, _trace, MAX_TRACE_BYTES)
 
 
-def read_advice(path: Path) -> Advised:
+def read_advice(path: Path) -> PageAdvice:
     """What `attnworks advise --json` printed."""
     return _read(path, ADVICE, _advised)
 
 
-def _belongs(sentence: Sentence, exam: Examination) -> bool:
+def _belongs(sentence: PageSentence, exam: Examination) -> bool:
     heads = exam.model.get("heads")
     found = {str(slot): len(P) for slot, P in sentence.pin.maps.items()}
     return not isinstance(heads, dict) or not heads or found == {slot: count for slot, count in heads.items() if count}
 
 
-def _read(path: Path, kind: Kind, make: Callable[[Any], Any], largest: int | None = None) -> Any:
+def _read(path: Path, kind: FileKind, make: Callable[[Any], Any], largest: int | None = None) -> Any:
     what, remedy = kind.what, f"{kind.command} writes one"
     with disk_errors(f"read {path}", remedy="check the path"):
         if not path.is_file():
             got = "a folder" if path.is_dir() else "nothing there"
-            raise changed(path, f"a file with {what}", got, remedy)
+            raise load_error(path, f"a file with {what}", got, remedy)
         text = read_json_bytes(path, largest, "take fewer sentences")
     try:
         data = unsealed(path, text, remedy)
@@ -89,14 +88,14 @@ def _read(path: Path, kind: Kind, make: Callable[[Any], Any], largest: int | Non
         return make(data)
     except (AttnworksError, AttributeError, KeyError, RuntimeError, TypeError, ValueError, OverflowError) as error:
         got = f"something else ({' '.join(str(error).split())[:120]})"
-        raise changed(path, what, got, remedy) from error
+        raise load_error(path, what, got, remedy) from error
 
 
-def _check_version(path: Path, kind: Kind, data: object) -> None:
+def _check_version(path: Path, kind: FileKind, data: object) -> None:
     """Refuse what older versions of attnworks wrote: format 1, or no SHA-256."""
     if isinstance(data, dict) and data.keys() >= kind.keys and (data.get("format") == 1 or "sha256" not in data):
         got = "a file of an older version of attnworks"
-        raise changed(path, f"{kind.what} of this version", got, f"write it again: {kind.command}")
+        raise load_error(path, f"{kind.what} of this version", got, f"write it again: {kind.command}")
 
 
 def _trace(data: dict[str, Any]) -> Trace:
@@ -107,7 +106,7 @@ def _trace(data: dict[str, Any]) -> Trace:
     return Trace(data["run"], [_sentence(made) for made in _list(data["sentences"], dict)] or _odd("no sentence"))
 
 
-def _sentence(made: dict[str, Any]) -> Sentence:
+def _sentence(made: dict[str, Any]) -> PageSentence:
     source, read, translation = (tuple(_list(made[key], str)) for key in ("source", "read", "translation"))
     maps: dict[Slot, torch.Tensor] = {}
     for layer in _list(made["attention"], dict):
@@ -117,7 +116,7 @@ def _sentence(made: dict[str, Any]) -> Sentence:
         queries, keys = pin.sides(slot.kind)
         if P.dim() != 3 or P.shape[1:] != (len(queries), len(keys)) or not P.isfinite().all():
             _odd(f"{slot} has maps of shape {list(P.shape)} for {len(queries)} and {len(keys)} tokens, or no numbers")
-    return Sentence(pin, translation, _beam(made["beam"]) or None)
+    return PageSentence(pin, translation, _beam(made["beam"]) or None)
 
 
 def _beam(made: Any) -> list[dict[str, Any]]:
@@ -139,7 +138,7 @@ def _candidate(made: dict[str, Any], parents: int) -> dict[str, Any]:
     return {"parent": parent, "token": token, "logprob": float(logprob)}
 
 
-def _advised(data: dict[str, Any]) -> Advised:
+def _advised(data: dict[str, Any]) -> PageAdvice:
     asked = {key: data.pop(key) for key in ("model", "max_error", "command")}
     if not isinstance(asked["model"], str) or type(asked["max_error"]) not in (int, float):
         _odd("no model or no max_error")
@@ -154,10 +153,10 @@ def _advised(data: dict[str, Any]) -> Advised:
     for low, high in filter(None, (advice.time_interval, advice.model_time_interval, *_intervals(advice.trials))):
         if low > high:
             _odd(f"an interval from {low} to {high}")
-    return Advised(asked["model"], float(asked["max_error"]), advice, asked["command"])
+    return PageAdvice(asked["model"], float(asked["max_error"]), advice, asked["command"])
 
 
-def _intervals(trials: Iterable[Trial]) -> Iterator[Interval | None]:
+def _intervals(trials: Iterable[SwapTrial]) -> Iterator[Interval | None]:
     return (trial.time_interval for trial in trials)
 
 

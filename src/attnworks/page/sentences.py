@@ -11,24 +11,24 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attnworks.core.places import HeadId, Kind, Slot
 from attnworks.exam.examination import Examination, Pin
 from attnworks.exam.linalg.spectrum import gram_singular_values
-from attnworks.exam.measures.structure import EPS, closest_forms, families_of
-from attnworks.exam.reading import Row
+from attnworks.exam.measures.structure import FORGIVEN_ERROR, closest_forms, families_of
+from attnworks.exam.reading import LayerValues
 from attnworks.exam.structure.fits import fit
 from attnworks.exam.structure.search import best_offset
-from attnworks.page.blobs import coding_of, encode, is_weights, pack, rounded, thumbnails
-from attnworks.traces.layer import Kind, Slot
+from attnworks.page.blobs import coding_of, encode_map, is_weights, pack, rounded, thumbnails
 
 SINGULAR_VALUES = 32
-LONGEST = 256
+MAX_SPECTRUM_TOKENS = 256
 """Maps of more tokens get neither spectra nor fits, whose cost grows with the cube of their number."""
-LARGEST = 65504.0
+FLOAT16_MAX = 65504.0
 """Of float16."""
 
 
 @dataclass(frozen=True, eq=False)
-class Sentence:
+class PageSentence:
     """A sentence with its maps, and where it was translated what the model wrote and how the beam search found it.
 
     beam    steps of {"kept": [...], "ended": [...]}, as in a trace of attnworks translate
@@ -39,16 +39,16 @@ class Sentence:
     beam: Sequence[Mapping[str, Any]] | None = None
 
 
-class Layer:
+class PageLayer:
     """The maps of one layer, coded; packed for all heads or some."""
 
-    def __init__(self, slot: Slot, P: Float[Tensor, "h i j"], weights: int, closest: Closest | None) -> None:
-        self.slot, self.P = slot, P.float().nan_to_num(0.0, LARGEST, -LARGEST).clamp(-LARGEST, LARGEST)
+    def __init__(self, slot: Slot, P: Float[Tensor, "h i j"], weights: int, closest: PageForms | None) -> None:
+        self.slot, self.P = slot, P.float().nan_to_num(0.0, FLOAT16_MAX, -FLOAT16_MAX).clamp(-FLOAT16_MAX, FLOAT16_MAX)
         self.coding = coding_of(self.P, weights)
         self.small, self.thumb = thumbnails(self.P)
-        self.short = max(P.shape[1:]) <= LONGEST
+        self.short = max(P.shape[1:]) <= MAX_SPECTRUM_TOKENS
         fitting = self.short and is_weights(self.P)
-        self.fitted: Fitted | None = fit_heads(self.P, slot.kind, closest) if fitting else None
+        self.fitted: FittedForms | None = fit_heads(self.P, slot.kind, closest) if fitting else None
 
     @property
     def name(self) -> str:
@@ -71,10 +71,10 @@ class Layer:
     def contents(self, prefix: str, held: Sequence[int]) -> tuple[dict[str, Any], dict[str, str]]:
         """The layer as a page has it, and its blobs, with the whole maps of these heads."""
         name, fitted = f"{prefix}-{self.name}", self.fitted
-        blobs = {f"{name}-maps": pack(encode(self.P[held], self.coding), noisy=True)} if held else {}
+        blobs = {f"{name}-maps": pack(encode_map(self.P[held], self.coding), noisy=True)} if held else {}
         fits = None
         if fitted is not None:
-            blobs |= {f"{name}-fits": pack(encode(fitted.P[held], self.coding))} if held else {}
+            blobs |= {f"{name}-fits": pack(encode_map(fitted.P[held], self.coding))} if held else {}
             errors = rounded(fitted.errors.tolist(), 4)
             fits = {"forms": list(fitted.forms), "errors": errors, "blob": f"{name}-fits" if held else None}
         heads, rows, columns = self.P.shape
@@ -93,22 +93,22 @@ class Layer:
         }, blobs
 
 
-class Coded:
+class EncodedSentence:
     """A sentence ready for a page. `prefix` tells its blobs from those of others."""
 
-    def __init__(self, sentence: Sentence, exam: Examination, prefix: str) -> None:
+    def __init__(self, sentence: PageSentence, exam: Examination, prefix: str) -> None:
         self.sentence, self.prefix = sentence, prefix
         maps = sentence.pin.maps
         weights = sum(P.numel() for P in maps.values())
-        self.layers = [Layer(slot, P, weights, _closest(exam, slot)) for slot, P in maps.items() if P.numel()]
+        self.layers = [PageLayer(slot, P, weights, _closest(exam, slot)) for slot, P in maps.items() if P.numel()]
 
-    def contents(self, left_out: Collection[tuple[str, int]] = ()) -> tuple[dict[str, Any], dict[str, str]]:
-        """The sentence as a page has it, and its blobs; without the whole maps of some heads, (slot, head)."""
+    def contents(self, left_out: Collection[HeadId] = ()) -> tuple[dict[str, Any], dict[str, str]]:
+        """The sentence as a page has it, and its blobs; without the whole maps of some heads."""
         pin, translation = self.sentence.pin, self.sentence.translation
         blobs = {f"{self.prefix}-small": pack(b"".join(layer.small for layer in self.layers), noisy=True)}
         slots: list[dict[str, Any]] = []
         for layer in self.layers:
-            held = [head for head in range(len(layer.P)) if (layer.name, head) not in left_out]
+            held = [head for head in range(len(layer.P)) if HeadId(layer.slot, head) not in left_out]
             slot, more = layer.contents(self.prefix, held)
             slots.append(slot)
             blobs |= more
@@ -122,27 +122,27 @@ class Coded:
         }, blobs
 
 
-def _closest(exam: Examination, slot: Slot) -> Closest | None:
+def _closest(exam: Examination, slot: Slot) -> PageForms | None:
     """The forms that are closest to the heads of a layer over the examination."""
     forms, shifts = (_row(exam, f"structure.{name}", slot) for name in ("closest", "shift"))
-    return Closest(forms, shifts if isinstance(shifts, Tensor) else None) if isinstance(forms, tuple) else None
+    return PageForms(forms, shifts if isinstance(shifts, Tensor) else None) if isinstance(forms, tuple) else None
 
 
-def _row(exam: Examination, name: str, slot: Slot) -> Row | None:
+def _row(exam: Examination, name: str, slot: Slot) -> LayerValues | None:
     for reading in exam.readings.of(name):
         if reading.kind == slot.kind and slot.layer < len(reading.value):
             return reading.value[slot.layer]
     return None
 
 
-class Closest(NamedTuple):
+class PageForms(NamedTuple):
     """The readings structure.closest of the heads of a layer, and structure.shift where there is one."""
 
     forms: tuple[str, ...]
     shifts: Float[Tensor, " h"] | None = None
 
 
-class Fitted(NamedTuple):
+class FittedForms(NamedTuple):
     """By head: the name of the form, the nearest map of that form, and the error of `structure`, per query."""
 
     forms: tuple[str, ...]
@@ -150,22 +150,22 @@ class Fitted(NamedTuple):
     errors: Float[Tensor, " h"]
 
 
-def fit_heads(H: Float[Tensor, "h i j"], kind: Kind, closest: Closest | None) -> Fitted:
+def fit_heads(H: Float[Tensor, "h i j"], kind: Kind, closest: PageForms | None) -> FittedForms:
     """Each head by the form and the offset that are closest to it over an examination, or else on this sentence."""
     names, H, causal = families_of(kind), H.float(), kind == "decoder"
     known = closest is not None and len(closest.forms) == len(H)
     forms = list(closest.forms) if closest is not None and known else [""] * len(H)
-    offsets = best_offset(H, EPS) if "offset" in names else None
+    offsets = best_offset(H, FORGIVEN_ERROR) if "offset" in names else None
     if offsets is not None and closest is not None and known and closest.shifts is not None:
         offsets = torch.where(closest.shifts.isfinite(), closest.shifts.nan_to_num().long(), offsets)
     if unknown := [head for head, form in enumerate(forms) if form not in names]:
-        duels = fit(H[unknown], names, eps=EPS, causal=causal).duels
+        duels = fit(H[unknown], names, eps=FORGIVEN_ERROR, causal=causal).duels
         for head, form in zip(unknown, closest_forms(duels, names).closest, strict=True):
             forms[head] = form
     P, errors = torch.zeros_like(H), H.new_zeros(len(H))
     for form in sorted(set(forms)):
         heads = [head for head, name in enumerate(forms) if name == form]
         offset = None if offsets is None else offsets[heads]
-        nearest = fit(H[heads], (form,), eps=EPS, causal=causal, offset=offset)
+        nearest = fit(H[heads], (form,), eps=FORGIVEN_ERROR, causal=causal, offset=offset)
         P[heads], errors[heads] = nearest.form(form), nearest.error[:, 0]
-    return Fitted(tuple(forms), P, errors)
+    return FittedForms(tuple(forms), P, errors)

@@ -12,22 +12,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from attnworks.core.display import Progress, silent
 from attnworks.reshape.contract import RESHAPES, Reshape
 from attnworks.reshape.growth.grow import KINDS, Grow
 from attnworks.reshape.growth.in_training import grow_in_training
 from attnworks.reshape.growth.places import NoBottleneckError
-from attnworks.reshape.progress import Watch, silently
 from attnworks.reshape.projection.project import Project
 from attnworks.reshape.pruning.prune import Prune
 from attnworks.reshape.receipt import Receipt
-from attnworks.reshape.run import Care, bench_for, carry_out
+from attnworks.reshape.run import ReshapeSettings, reshape_context, run_reshape
 from attnworks.reshape.swapping.advice import Advice
-from attnworks.reshape.swapping.advice import advise as advise_on
+from attnworks.reshape.swapping.advice import find_advice as advise_on
 from attnworks.reshape.swapping.swap import Swap
-from attnworks.reshape.texts import Texts, from_corpus, from_texts
+from attnworks.reshape.texts import TextSplit, split_corpus, split_texts
 from attnworks.text.passages import Passage
-from attnworks.traces.subject import examinee_of
-from attnworks.training.objectives.sentences import OwnFunction
+from attnworks.traces.subject import wrap
+from attnworks.training.objectives.sentences import LossFunction
 
 Given = Sequence[str] | Sequence[Passage] | str
 
@@ -42,24 +42,24 @@ def project(
     window: int = 2,
     eps: float = 0.02,
     sparsity: float = 0.05,
-    objective: str | OwnFunction | None = None,
+    objective: str | LossFunction | None = None,
     heal: int = 0,
     heal_by: str = "objective",
     rate: float | None = None,
     seed: int = 0,
-    watch: Watch = silently,
+    tell: Progress = silent,
 ) -> tuple[Any, Receipt]:
     """A copy of the model with these heads in structured forms, and the receipt; see `Project` for the options.
 
     model      a path, or a Hugging Face model or Transformer of attnworks with its tokenizer or vocabulary
-    texts      a corpus by name, or texts, of which every fourth is held out to judge by
+    texts      a corpus by name, or texts, of which every fourth is held out for evaluation
     objective  as of `attnworks.examine`
     heal       steps of training after the change, with Adam at `rate` (by default 3e-4; 5e-5 for Hugging Face models)
     heal_by    what healing lowers: "objective", or "distil", the distance to the model before after every block
-    watch      called with what is being done, how many steps of it are done, and of how many
+    tell       called with what is being done, how many steps of it are done, and of how many
     """
     asked = Project(heads=heads, form=form, window=window, eps=eps, sparsity=sparsity)
-    return _reshape(asked, model, tokenizer, texts, Care(objective, heal, rate, seed=seed, by=heal_by), watch)
+    return _reshape(asked, model, tokenizer, texts, ReshapeSettings(objective, heal, rate, seed=seed, by=heal_by), tell)
 
 
 def grow(
@@ -72,21 +72,21 @@ def grow(
     kinds: Sequence[str] = KINDS,
     by: str = "fisher",
     compare: bool = False,
-    objective: str | OwnFunction | None = None,
+    objective: str | LossFunction | None = None,
     heal: int = 0,
     heal_by: str = "objective",
     rate: float | None = None,
     seed: int = 0,
-    watch: Watch = silently,
+    tell: Progress = silent,
 ) -> tuple[Any, Receipt]:
     """A copy of the model with wider or more heads where that lowers the loss, and the receipt; see `Grow`.
 
-    NoBottleneckError where growing would not pay. Before the long work, `watch` gets a message with a total of 0: how
+    NoBottleneckError where growing would not pay. Before the long work, `tell` gets a message with a total of 0: how
     many sentences and passes growing takes, and about how long. After that it gets the percentage that is done. The
     other options are those of `project`.
     """
     asked = Grow(add=add, where=where, kinds=tuple(kinds), by=by, compare=compare)
-    return _reshape(asked, model, tokenizer, texts, Care(objective, heal, rate, seed=seed, by=heal_by), watch)
+    return _reshape(asked, model, tokenizer, texts, ReshapeSettings(objective, heal, rate, seed=seed, by=heal_by), tell)
 
 
 def prune(
@@ -99,19 +99,19 @@ def prune(
     by: str = "ablation",
     evenly: bool = False,
     compare: bool = False,
-    objective: str | OwnFunction | None = None,
+    objective: str | LossFunction | None = None,
     heal: int = 0,
     heal_by: str = "objective",
     rate: float | None = None,
     seed: int = 0,
-    watch: Watch = silently,
+    tell: Progress = silent,
 ) -> tuple[Any, Receipt]:
     """A copy of the model with fewer heads, truly smaller, and the receipt; see `Prune`.
 
     The other options are those of `project`.
     """
     asked = Prune(keep=keep, heads=heads, by=by, evenly=evenly, compare=compare)
-    return _reshape(asked, model, tokenizer, texts, Care(objective, heal, rate, seed=seed, by=heal_by), watch)
+    return _reshape(asked, model, tokenizer, texts, ReshapeSettings(objective, heal, rate, seed=seed, by=heal_by), tell)
 
 
 def swap(
@@ -123,19 +123,19 @@ def swap(
     layers: str = "auto",
     max_error: float = 0.02,
     length: int | None = None,
-    objective: str | OwnFunction | None = None,
+    objective: str | LossFunction | None = None,
     heal: int = 0,
     heal_by: str = "objective",
     rate: float | None = None,
     seed: int = 0,
-    watch: Watch = silently,
+    tell: Progress = silent,
 ) -> tuple[Any, Receipt]:
     """A copy of the model with other attention mechanisms in some layers, and the receipt; see `Swap`.
 
     The other options are those of `project`.
     """
     asked = Swap(to=(to,) if isinstance(to, str) else tuple(to), layers=layers, max_error=max_error, length=length)
-    return _reshape(asked, model, tokenizer, texts, Care(objective, heal, rate, seed=seed, by=heal_by), watch)
+    return _reshape(asked, model, tokenizer, texts, ReshapeSettings(objective, heal, rate, seed=seed, by=heal_by), tell)
 
 
 def advise(
@@ -146,23 +146,25 @@ def advise(
     to: str | Sequence[str] = (),
     max_error: float = 0.02,
     length: int | None = None,
-    objective: str | OwnFunction | None = None,
+    objective: str | LossFunction | None = None,
     seed: int = 0,
-    watch: Watch = silently,
+    tell: Progress = silent,
 ) -> Advice:
     """What other mechanisms would do in each layer, and the mix that `swap` would make; the model stays as it is."""
     asked = Swap(to=(to,) if isinstance(to, str) else tuple(to), max_error=max_error, length=length)
-    care = Care(objective, seed=seed)
-    bench = bench_for(asked, examinee_of(model, tokenizer), _texts(texts, seed), care, watch)
-    return advise_on(bench, asked.to, max_error=max_error, length=length)
+    settings = ReshapeSettings(objective, seed=seed)
+    context = reshape_context(asked, wrap(model, tokenizer), _texts(texts, seed), settings, tell)
+    return advise_on(context, asked.to, max_error=max_error, length=length)
 
 
-def _texts(texts: Any, seed: int) -> Texts:
-    return from_corpus(texts, seed=seed) if isinstance(texts, str) else from_texts(texts)
+def _texts(texts: Any, seed: int) -> TextSplit:
+    return split_corpus(texts, seed=seed) if isinstance(texts, str) else split_texts(texts)
 
 
-def _reshape(asked: Reshape, model: Any, tokenizer: Any, texts: Any, care: Care, watch: Watch) -> tuple[Any, Receipt]:
-    return carry_out(asked, examinee_of(model, tokenizer), _texts(texts, care.seed), care, watch)
+def _reshape(
+    asked: Reshape, model: Any, tokenizer: Any, texts: Any, settings: ReshapeSettings, tell: Progress
+) -> tuple[Any, Receipt]:
+    return run_reshape(asked, wrap(model, tokenizer), _texts(texts, settings.seed), settings, tell)
 
 
 __all__ = ["RESHAPES", "NoBottleneckError", "Reshape", "advise", "grow", "grow_in_training", "project", "prune", "swap"]

@@ -8,35 +8,35 @@ from typing import ClassVar, NamedTuple
 
 from torch import nn
 
+from attnworks.core.display import Progress, silent
 from attnworks.core.registry import Registry
 from attnworks.exam.lineage import HeadMap
-from attnworks.reshape.progress import Watch, silently
-from attnworks.traces.subject import Examinee, Spectator
-from attnworks.traces.text import Judge
+from attnworks.traces.loss import TextLoss
+from attnworks.traces.subject import LayerHook, Subject
 
 
 @dataclass(frozen=True, eq=False)
-class Bench:
-    """A model to be reshaped, and the text to look at beforehand.
+class ReshapeContext:
+    """A model to be reshaped, and its loss on the calibration text.
 
     length    mean number of tokens of a sentence
     """
 
-    examinee: Examinee
-    looked_at: Judge
+    subject: Subject
+    calibration: TextLoss
     length: int
-    watch: Watch = silently
+    tell: Progress = silent
     seed: int = 0
 
     @property
     def model(self) -> nn.Module:
-        return self.examinee.subject.model
+        return self.subject.model
 
 
-class Made(NamedTuple):
+class ReshapeResult(NamedTuple):
     """A new model, what was done where, and by how much the loss should rise.
 
-    rise_at_length  the same on texts joined to `counted_at` tokens, if it is known
+    rise_at_length  the same on texts joined to `flops_length` tokens, if it is known
     facts     further numbers for the receipt, by name
     others    models, or ways to run the old one, to measure beside it, by the names of their losses in the receipt
     left_out  places that could have been changed and were not, with the reason
@@ -47,7 +47,7 @@ class Made(NamedTuple):
     done: dict[str, str]
     rise: float
     facts: Mapping[str, float] = {}
-    others: Mapping[str, nn.Module | Spectator] = {}
+    others: Mapping[str, nn.Module | LayerHook] = {}
     left_out: Mapping[str, str] = {}
     heads: Mapping[str, HeadMap] = {}
     rise_at_length: float | None = None
@@ -57,16 +57,16 @@ class Reshape:
     """Frozen options, written down in receipts, and `make`. A reshape of nothing gives the same weights bit for bit."""
 
     name: ClassVar[str]
-    looks_at: ClassVar[int] = 256
+    calibration_sentences: ClassVar[int] = 256
     """Sentences from which forms, directions and predictions come."""
 
     @property
-    def stretches(self) -> bool:
-        """Whether weights only become more, so that what an optimiser remembers of them can be kept."""
+    def keeps_optimizer_state(self) -> bool:
+        """Whether weights only become more, so that what an optimizer remembers of them can be kept."""
         return False
 
     @property
-    def counted_at(self) -> int | None:
+    def flops_length(self) -> int | None:
         """Tokens for which the receipt counts FLOPs, and to which held-out sentences are joined for a second loss.
 
         None: the mean number of tokens of a sentence, and no second loss.
@@ -76,7 +76,7 @@ class Reshape:
     def check(self, model: nn.Module) -> None:
         """Refuse a model that this cannot be done to, before any work."""
 
-    def make(self, bench: Bench) -> Made:
+    def make(self, context: ReshapeContext) -> ReshapeResult:
         raise NotImplementedError
 
     def again(self, done: Mapping[str, str]) -> Reshape:

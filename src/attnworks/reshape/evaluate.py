@@ -11,10 +11,11 @@ from torch import nn
 from attnworks.attention import Geometry
 from attnworks.attention.dense import Dense
 from attnworks.core.timing import Interval, interleave_within
-from attnworks.models.modes import evaluating
+from attnworks.models.modes import inference_mode
 from attnworks.reshape.surgery import attention_parts, groups_in
-from attnworks.traces.subject import Examinee, Subject
-from attnworks.traces.text import WRITTEN_AT_ONCE, ExamText, Judge
+from attnworks.traces.loss import TextLoss
+from attnworks.traces.subject import TARGETS_WRITTEN_AT_ONCE, Subject
+from attnworks.traces.text import TokenizedText
 from attnworks.training.evaluate import translation_scores
 from attnworks.training.objectives.sentences import SentenceEmbedding
 
@@ -23,36 +24,36 @@ TRANSLATED = 256
 """Most held-out sentences that are translated."""
 
 
-def scores_of(examinee: Examinee, held_out: Judge, subject: Subject) -> dict[str, float]:
+def scores_of(held_out: TextLoss, subject: Subject) -> dict[str, float]:
     """BLEU, where there are references and a model that writes; and 1 - cos to the original's embeddings."""
-    drift = Judge(held_out.original, SentenceEmbedding(), held_out.text).mean(subject)
-    bleu = _bleu(examinee, held_out.text, subject.model)
+    drift = TextLoss(held_out.original, SentenceEmbedding(), held_out.text).mean(subject)
+    bleu = _bleu(subject, held_out.text)
     return {**({} if bleu is None else {BLEU: bleu}), DRIFT: drift}
 
 
-def _bleu(examinee: Examinee, text: ExamText, model: nn.Module) -> float | None:
+def _bleu(subject: Subject, text: TokenizedText) -> float | None:
     """On the tokens of the model's own vocabulary, greedily written."""
-    if examinee.write is None or text.written or len(text.sides) < 2:
+    if text.written or len(text.sides) < 2:
         return None
     sources, references = (rows[:TRANSLATED] for rows in text.sides)
     written: list[list[str]] = []
-    with evaluating(model):
-        for start in range(0, len(sources), WRITTEN_AT_ONCE):
-            rows = examinee.write(model, sources[start : start + WRITTEN_AT_ONCE])
-            written += [[examinee.spell[1](token) for token in row.text_ids] for row in rows]
-    gold = [[examinee.spell[1](token) for token in row.text_ids] for row in references]
+    with inference_mode(subject.model):
+        for start in range(0, len(sources), TARGETS_WRITTEN_AT_ONCE):
+            rows = subject.write_targets(sources[start : start + TARGETS_WRITTEN_AT_ONCE])
+            written += [[subject.token(token, "target") for token in row.text_ids] for row in rows]
+    gold = [[subject.token(token, "target") for token in row.text_ids] for row in references]
     scores = translation_scores(written, gold)
     return None if scores is None else scores.bleu
 
 
-def time_ratio(held_out: Judge, subject: Subject) -> tuple[float, Interval]:
+def time_ratio(held_out: TextLoss, subject: Subject) -> tuple[float, Interval]:
     """Time of a forward pass over the batch with most tokens, as a share of the original's, and its 95 % interval."""
     text = held_out.text
     largest = max(range(len(text.batches)), key=lambda number: text.batch(number)[0].source.ids.numel())
-    batch = text.batch(largest)[0].to(next(subject.model.parameters()).device)
+    batch = text.batch(largest)[0].to(subject.device)
 
     def run(model: Subject) -> None:
-        with evaluating(model.model), torch.inference_mode():
+        with inference_mode(model.model), torch.inference_mode():
             model.run(batch)
 
     race = interleave_within({"before": lambda: run(held_out.original), "after": lambda: run(subject)})
@@ -79,5 +80,5 @@ def attention_flops(model: nn.Module, n: int) -> int:
             [(Dense(), heads)] if groups is None else zip(groups.mechanisms, map(len, groups.heads), strict=True)
         )
         for mechanism, count in mechanisms:
-            total += mechanism.cost(n, n, Geometry(count, k, v), causal=slot.startswith("dec")).flops
+            total += mechanism.cost(n, n, Geometry(count, k, v), causal=slot.causal).flops
     return total

@@ -2,46 +2,41 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
-from attnworks.core.checks import LARGEST_FLOAT
-from attnworks.core.errors import AttnworksError, UsageError
-from attnworks.models.modes import cast, evaluating
-from attnworks.reshape.progress import Watch, silently
-from attnworks.text.tokens import TextBatch
+from attnworks.core.checks import number
+from attnworks.core.display import Progress, silent
+from attnworks.core.errors import UsageError
+from attnworks.models.modes import cast, inference_mode
+from attnworks.text.tokens import Batch
 from attnworks.traces.layer import StreamTrace
-from attnworks.traces.subject import Spectator, Subject
-from attnworks.traces.text import Judge
+from attnworks.traces.loss import TextLoss
+from attnworks.traces.subject import LayerHook, Subject
+from attnworks.training.fit import Fit, cosine_to_zero
 
 OBJECTIVE, DISTIL = "objective", "distil"
 LESSONS = (OBJECTIVE, DISTIL)
-CLIP = 1.0
-WARM_UP = 10
-"""The full rate is reached after one WARM_UP-th of the steps."""
-
-
-class NotHealedError(AttnworksError, ArithmeticError):
-    """The loss is no number any more."""
+WARMUP_DIVISOR = 10
+"""The learning rate reaches its peak after a tenth of the steps."""
+LOWER_THE_RATE = "lower the rate of healing"
 
 
 def heal(
-    judge: Judge,
+    text_loss: TextLoss,
     subject: Subject,
     *,
     steps: int,
     rate: float,
     seed: int = 0,
     by: str = OBJECTIVE,
-    watch: Watch = silently,
+    tell: Progress = silent,
 ) -> None:
-    """Adam on the judge's text; the rate rises for a tenth of the steps, then falls to zero along a cosine.
+    """Train with Adam on the calibration text. The learning rate rises for a tenth of the steps, then falls to zero.
 
-    What falls is the loss, or (by="distil") the distance of the streams from those of the judge's original model. The
+    What falls is the loss, or (by="distil") the distance of the streams from those of the original model. The
     same for a seed.
     """
     check_rate(rate)
@@ -50,53 +45,50 @@ def heal(
     learnable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not learnable:
         raise UsageError(
-            asked="healing",
-            expected="a model with weights to train",
-            got="one that is frozen",
-            remedy="call model.requires_grad_(True), or do without healing",
+            "healing", "a model with weights to train", "one that is frozen", "call model.requires_grad_(True)"
         )
     dtype = learnable[0].dtype
     if torch.finfo(dtype).bits < 32:
         cast(model, torch.float32)  # steps of healing are smaller than what half precision can tell apart
-    optimiser = torch.optim.Adam(learnable, lr=rate, betas=(0.9, 0.98))
+    fit = Fit(
+        model=model,
+        optimizer=torch.optim.Adam(learnable, lr=rate, betas=(0.9, 0.98)),
+        learning_rate=cosine_to_zero(rate, max(1, steps // WARMUP_DIVISOR), steps),
+        remedy=LOWER_THE_RATE,
+    )
     order = np.random.default_rng(seed)
     queue: list[int] = []
+
+    def loss() -> Tensor:
+        batch, rows = text_loss.text.batch(queue.pop())
+        batch = batch.to(device)
+        return (
+            stream_distance(text_loss, subject, batch) if by == DISTIL else text_loss.losses(subject, batch, rows)
+        ).mean()
+
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model.train()
         try:
             for step in range(steps):
-                queue = queue or order.permutation(len(judge.text.batches)).tolist()
-                for group in optimiser.param_groups:
-                    group["lr"] = rate * _warmth(step, steps)
-                batch, rows = judge.text.batch(queue.pop())
-                optimiser.zero_grad(set_to_none=True)
-                batch = batch.to(device)
-                losses = stream_distance(judge, subject, batch) if by == DISTIL else judge.losses(subject, batch, rows)
-                loss = losses.mean()
-                loss.backward()
-                norm = nn.utils.clip_grad_norm_(model.parameters(), CLIP)
-                if not (math.isfinite(float(loss.detach())) and math.isfinite(float(norm))):
-                    got = f"loss {float(loss.detach()):g} and gradient norm {float(norm):g}"
-                    raise not_healed(f"step {step + 1} of {steps}", got)
-                optimiser.step()
-                watch("healing", step + 1, steps)
+                queue = queue or order.permutation(len(text_loss.text.batches)).tolist()
+                fit.step(step, [loss], name=f"healing, step {step + 1} of {steps}")
+                tell("healing", step + 1, steps)
         finally:
             cast(model.eval(), dtype)
-            optimiser.zero_grad(set_to_none=True)
+            fit.optimizer.zero_grad(set_to_none=True)
 
 
-def stream_distance(judge: Judge, subject: Subject, batch: TextBatch) -> Float[Tensor, ""]:
+def stream_distance(text_loss: TextLoss, subject: Subject, batch: Batch) -> Float[Tensor, ""]:
     """Mean over blocks of sum |x - x'|^2 / sum |x'|^2 over real tokens, x' being the stream of the original model."""
-    read, now, then = judge.objective.prepare(batch), _Streams(), _Streams()
+    read, now, then = text_loss.objective.prepare(batch), _Streams(), _Streams()
     subject.run(read, now)
-    with evaluating(judge.original.model):
-        judge.original.run(read, then)
+    with inference_mode(text_loss.original.model):
+        text_loss.original.run(read, then)
     apart = [(x - whole).square().sum() / whole.square().sum() for x, whole in zip(now.X, then.X, strict=True)]
     return torch.stack(apart).mean()
 
 
-class _Streams(Spectator):
+class _Streams(LayerHook):
     """What left each block, at real tokens; at least in float32, in which squares do not overflow."""
 
     def __init__(self) -> None:
@@ -109,24 +101,4 @@ class _Streams(Spectator):
 
 
 def check_rate(rate: float) -> None:
-    if not 0 < rate <= LARGEST_FLOAT:
-        raise UsageError(
-            asked=f"healing at a rate of {rate}",
-            expected="a number above 0",
-            got=str(rate),
-            remedy="3e-4 is usual",
-        )
-
-
-def not_healed(when: str, got: str) -> NotHealedError:
-    return NotHealedError(
-        asked=f"healing, {when}",
-        expected="a finite loss and gradient",
-        got=got,
-        remedy="lower the rate of healing",
-    )
-
-
-def _warmth(step: int, steps: int) -> float:
-    warm = max(1, steps // WARM_UP)
-    return (step + 1) / warm if step < warm else (1 + math.cos(math.pi * (step - warm) / (steps - warm))) / 2
+    number("healing with learning rate", rate, 0, above=True, remedy="3e-4 is usual")

@@ -21,42 +21,53 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
+from attnworks.core.checks import choice, new_place
+from attnworks.core.display import Progress, silent
 from attnworks.core.errors import FolderError, UsageError
-from attnworks.core.folders import check_regular, disk_errors, new_folder
+from attnworks.core.folders import (
+    BEST_POINTER,
+    CHECKPOINTS_FOLDER,
+    LAST_POINTER,
+    best_checkpoint,
+    check_regular,
+    disk_errors,
+    load_error,
+    new_folder,
+    read_sealed,
+    seal,
+    write_pointer,
+)
 from attnworks.core.json_records import parse
 from attnworks.core.notation import DTYPES
-from attnworks.core.registry import unknown_name
-from attnworks.core.sealed import BEST, CHECKPOINTS, LAST, best_of, changed, point, read_sealed, seal
-from attnworks.hf.folder import README, is_reshaped, write_foreign
+from attnworks.hf.folder import README, is_reshaped, save_hf
 from attnworks.hf.open import WANTED, folder_of
-from attnworks.models.folder import CONFIG, MANIFEST, load
+from attnworks.models.folder import CONFIG_FILE, MANIFEST_FILE, load_model
 from attnworks.models.transformer import Transformer
 from attnworks.reshape.contract import RESHAPES
 from attnworks.reshape.growth.apply import stretched_state
-from attnworks.reshape.progress import Watch, silently
 from attnworks.reshape.receipt import Receipt
-from attnworks.reshape.run import Care, carry_out
-from attnworks.reshape.texts import found_again
-from attnworks.traces.subject import open_examinee
+from attnworks.reshape.run import ReshapeSettings, run_reshape
+from attnworks.reshape.texts import texts_of_receipt
+from attnworks.traces.subject import open_subject
 from attnworks.training.run_folder import (
-    RECIPE,
-    SOURCE,
-    TARGET,
+    RECIPE_FILE,
+    SOURCE_FILE,
+    TARGET_FILE,
     load_vocabularies,
-    read_optimiser,
+    read_optimizer,
     read_progress,
     read_recipe,
-    restore_optimiser,
+    restore_optimizer,
     save_checkpoint,
 )
 
 HISTORY, BEFORE, RECEIPT = "history", "before", "receipt.json"
 STORED = {"F32": torch.float32, "F64": torch.float64, "BF16": torch.bfloat16, "F16": torch.float16}
-OF_A_RUN = (RECIPE, SOURCE, TARGET)
+OF_A_RUN = (RECIPE_FILE, SOURCE_FILE, TARGET_FILE)
 
 
 @dataclass(frozen=True)
-class Place:
+class ModelFolder:
     """Where a model is: a folder, and in it the files that are the model; of a run these are its best checkpoint."""
 
     folder: Path
@@ -64,18 +75,15 @@ class Place:
     is_run: bool
 
     @classmethod
-    def of(cls, path: str) -> Place:
+    def of(cls, path: str) -> ModelFolder:
         folder = Path(path)
-        checkpoint = best_of(folder) if folder.is_dir() else None
+        checkpoint = best_checkpoint(folder) if folder.is_dir() else None
         if checkpoint is not None:
             return cls(folder, checkpoint, is_run=True)
         folder = folder_of(path)
-        if not (folder / CONFIG).is_file():
+        if not (folder / CONFIG_FILE).is_file():
             raise FolderError(
-                asked=f"open {path}",
-                expected="a training run, or a Hugging Face model",
-                got="a folder that is neither",
-                remedy="check the path",
+                f"open {path}", "a training run, or a Hugging Face model", "a folder that is neither", "check the path"
             )
         return cls(folder, folder, is_run=False)
 
@@ -95,7 +103,7 @@ def receipts(folder: Path) -> list[Receipt]:
 
 def receipts_of(path: str) -> list[Receipt]:
     """The same for a model that is named as on the command line: a run, a folder or an id of Hugging Face."""
-    return receipts(Place.of(path).folder)
+    return receipts(ModelFolder.of(path).folder)
 
 
 def _stored_type(folder: Path) -> torch.dtype:
@@ -114,45 +122,23 @@ def _holds_weights(file: Path) -> bool:
     return file.suffix == ".safetensors" or file.name.endswith(".safetensors.index.json")
 
 
-def check_new(out: Path) -> None:
-    """Refuse a place where something is."""
-    if out.exists():
-        raise FolderError(
-            asked=f"write to {out}",
-            expected="a place where nothing is",
-            got="an existing file or folder",
-            remedy="choose another --out",
-        )
-    home = next(parent for parent in out.absolute().parents if parent.exists())
-    if not home.is_dir() or not os.access(home, os.W_OK):
-        raise FolderError(
-            asked=f"write to {out}",
-            expected="a folder that can be written to",
-            got=f"{home}, which cannot",
-            remedy="choose another --out",
-        )
-
-
-def check_history(place: Place) -> None:
+def check_history(place: ModelFolder) -> None:
     """Refuse a model whose history was damaged, before the work of a reshape begins."""
     for step in _steps(place.folder):
         _, hashes, _ = _read(step)
         _check_files(step, hashes)
 
 
-def write_outcome(model: Any, receipt: Receipt, before: Place, out: Path) -> None:
+def write_outcome(model: Any, receipt: Receipt, before: ModelFolder, out: Path) -> None:
     """The new model, the history of the old one, and one step more; there whole or not at all.
 
-    Weights are stored in the type that they had before. Training continues with what the optimiser remembered where the
-    model only grew, and with a fresh optimiser elsewhere.
+    Weights are stored in the type that they had before. Training continues with what the optimizer remembered where the
+    model only grew, and with a fresh optimizer elsewhere.
     """
-    check_new(out)
+    new_place(out)
     if (odd := receipt.out_of_range()) is not None:
         raise FolderError(
-            asked=f"write to {out}",
-            expected="a receipt that can be read again",
-            got=odd,
-            remedy="check the model and the text: attnworks examine shows where numbers are lost",
+            f"write to {out}", "a receipt that can be read again", odd, "check the model: attnworks examine MODEL"
         )
     model = model.to(_stored_type(before.model))
     with new_folder(out) as scratch:
@@ -163,30 +149,27 @@ def write_outcome(model: Any, receipt: Receipt, before: Place, out: Path) -> Non
             _copy_run(before.folder, scratch)
             progress = replace(read_progress(before.model), best_loss=None, best_step=None, validations_since_best=0)
             assert isinstance(model, Transformer)
-            optimiser = torch.optim.Adam(model.parameters())
-            if parse(RESHAPES[receipt.reshape], receipt.asked, "asked").stretches:
-                state = stretched_state(read_optimiser(before.model), load(before.model), model)
-                restore_optimiser(model, optimiser, state)
-            save_checkpoint(scratch, model, optimiser, progress, best=True)
+            optimizer = torch.optim.Adam(model.parameters())
+            if parse(RESHAPES[receipt.reshape], receipt.asked, "asked").keeps_optimizer_state:
+                state = stretched_state(read_optimizer(before.model), load_model(before.model), model)
+                restore_optimizer(model, optimizer, state)
+            save_checkpoint(scratch, model, optimizer, progress, best=True)
         else:
-            ours = (MANIFEST, README) if is_reshaped(before.model) else ()
+            ours = (MANIFEST_FILE, README) if is_reshaped(before.model) else ()
             kept = (file for file in before.files() if not _holds_weights(file) and file.name not in ours)
             names = [str(file.relative_to(before.model)) for file in kept]
             _copy(names, before.model, scratch)
-            write_foreign(model, scratch)
+            save_hf(model, scratch)
 
 
 def undo(path: str, out: Path) -> Receipt:
     """The model as it was before the last reshape, file by file, in a new folder; the receipt of what was undone."""
-    check_new(out)
-    place = Place.of(path)
+    new_place(out)
+    place = ModelFolder.of(path)
     steps = _steps(place.folder)
     if not steps:
         raise FolderError(
-            asked=f"undo the last reshape of {path}",
-            expected="a model that was reshaped",
-            got="no history",
-            remedy="choose a folder that attnworks reshape wrote",
+            f"undo the last reshape of {path}", "a model that was reshaped", "no history", "choose a reshaped model"
         )
     receipt, hashes, checkpoint = _read(steps[-1])
     _check_files(steps[-1], hashes)
@@ -195,12 +178,12 @@ def undo(path: str, out: Path) -> Receipt:
         target = scratch
         if place.is_run:
             _copy_run(place.folder, scratch)
-            target = scratch / CHECKPOINTS / checkpoint
+            target = scratch / CHECKPOINTS_FOLDER / checkpoint
             target.mkdir(parents=True)
         _copy(list(hashes), steps[-1] / BEFORE, target)
         if place.is_run:
-            for pointer in (BEST, LAST):
-                point(scratch, pointer, target)
+            for pointer in (BEST_POINTER, LAST_POINTER):
+                write_pointer(scratch, pointer, target)
     return receipt
 
 
@@ -209,7 +192,7 @@ def _steps(folder: Path) -> list[Path]:
     home = folder / HISTORY
     found = sorted(home.iterdir(), key=lambda path: (len(path.name), path.name)) if home.is_dir() else []
     if [path.name for path in found] != [str(number) for number in range(len(found))]:
-        raise changed(home, "steps numbered from 0", ", ".join(path.name for path in found))
+        raise load_error(home, "steps numbered from 0", ", ".join(path.name for path in found))
     return found
 
 
@@ -219,10 +202,10 @@ def _read(step: Path) -> tuple[Receipt, dict[str, str], str]:
         sealed = read_sealed(step / RECEIPT)
     saved, hashes, checkpoint = (sealed.get(key) for key in ("receipt", "files", "checkpoint"))
     if not isinstance(saved, dict) or not isinstance(hashes, dict) or not _plain_name(checkpoint):
-        raise changed(step / RECEIPT, "a receipt, and the hashes of files", "something else")
+        raise load_error(step / RECEIPT, "a receipt, and the hashes of files", "something else")
     receipt = parse(Receipt, saved, "receipt")
     if (odd := receipt.out_of_range()) is not None:
-        raise changed(step / RECEIPT, "numbers that a reshape can give", odd)
+        raise load_error(step / RECEIPT, "numbers that a reshape can give", odd)
     return receipt, {str(name): str(of) for name, of in hashes.items()}, str(checkpoint)
 
 
@@ -230,7 +213,7 @@ def _plain_name(name: object) -> bool:
     return isinstance(name, str) and Path(name).name == name and name not in ("", "..")
 
 
-def _write_step(before: Place, receipt: Receipt, step: Path) -> None:
+def _write_step(before: ModelFolder, receipt: Receipt, step: Path) -> None:
     hashes = {str(file.relative_to(before.model)): _hash(file) for file in before.files()}
     _copy(list(hashes), before.model, step / BEFORE)
     record = {"receipt": asdict(receipt), "files": hashes, "checkpoint": before.model.resolve().name}
@@ -242,12 +225,12 @@ def _check_files(step: Path, hashes: dict[str, str]) -> None:
     home = step / BEFORE
     found = {str(path.relative_to(home)) for path in home.rglob("*") if not path.is_dir()}
     if odd := sorted(found ^ hashes.keys()):
-        raise changed(home, "the files that were kept", f"{'an extra' if odd[0] in found else 'no'} file {odd[0]!r}")
+        raise load_error(home, "the files that were kept", f"{'an extra' if odd[0] in found else 'no'} file {odd[0]!r}")
     for name, expected in hashes.items():
         if not all(map(_plain_name, Path(name).parts)):
-            raise changed(step / RECEIPT, "names of files in the folder", repr(name))
+            raise load_error(step / RECEIPT, "names of files in the folder", repr(name))
         if _hash(home / name) != expected:
-            raise changed(home / name, "the file that was kept", "one that was changed since")
+            raise load_error(home / name, "the file that was kept", "one that was changed since")
 
 
 def _copy_steps(steps: Sequence[Path], scratch: Path) -> None:
@@ -287,45 +270,40 @@ def _hash(file: Path) -> str:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
-def replay(history: str, on: str, out: Path, *, watch: Watch = silently) -> list[tuple[Receipt, Receipt]]:
+def replay(history: str, on: str, out: Path, *, tell: Progress = silent) -> list[tuple[Receipt, Receipt]]:
     """Every reshape in the history of a folder, done to the model `on` in turn; what was then, and what is now."""
-    check_new(out)
+    new_place(out)
     past = receipts_of(history)
     if not past:
         raise FolderError(
-            asked=f"replay the history of {history}",
-            expected="a model that was reshaped",
-            got="no history",
-            remedy="choose a folder that attnworks reshape wrote",
+            f"replay the history of {history}", "a model that was reshaped", "no history", "choose a reshaped model"
         )
-    check_history(Place.of(on))
+    check_history(ModelFolder.of(on))
     pairs: list[tuple[Receipt, Receipt]] = []
     with tempfile.TemporaryDirectory(dir=out.absolute().parent if out.parent.is_dir() else None) as scratch:
         source = on
         for number, receipt in enumerate(past):
             place = out if number == len(past) - 1 else Path(scratch) / str(number)
-            pairs.append((receipt, repeat(receipt, source, place, watch=watch)))
+            pairs.append((receipt, repeat(receipt, source, place, tell=tell)))
             source = str(place)
     return pairs
 
 
-def repeat(receipt: Receipt, on: str, out: Path, *, watch: Watch = silently) -> Receipt:
+def repeat(receipt: Receipt, on: str, out: Path, *, tell: Progress = silent) -> Receipt:
     """One reshape again, on another model."""
     reshape, healing = parse(RESHAPES[receipt.reshape], receipt.asked, "asked").again(receipt.done), receipt.healing
-    texts = found_again(receipt.text)
-    care = Care(receipt.objective, healing.steps, healing.rate, healing.tokens, healing.seed, healing.by)
+    texts = texts_of_receipt(receipt.text)
+    settings = ReshapeSettings(
+        receipt.objective, healing.steps, healing.learning_rate, healing.batch_tokens, healing.seed, healing.by
+    )
     dtype, device = receipt.numbers
-    if dtype not in DTYPES:
-        raise unknown_name("type of numbers", dtype, DTYPES)
-    examinee = open_examinee(on, dtype=dtype, device=device)
+    choice("type of numbers", dtype, DTYPES)
+    subject = open_subject(on, dtype=dtype, device=device)
     try:
-        model, new = carry_out(reshape, examinee, texts, care, watch)
+        model, new = run_reshape(reshape, subject, texts, settings, tell)
     except UsageError as error:
         raise UsageError(
-            asked=f"{receipt.reshape} on {on} what was done before",
-            expected="a model like that one",
-            got=str(error),
-            remedy="choose another --on",
+            f"{receipt.reshape} on {on} as before", "a model like that one", str(error), "choose another --on"
         ) from error
-    write_outcome(model, new, Place.of(on), out)
+    write_outcome(model, new, ModelFolder.of(on), out)
     return new

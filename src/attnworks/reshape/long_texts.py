@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from attnworks.hf.subject import longest_input
-from attnworks.models import Recurrent, Transformer
-from attnworks.text.tokens import NONE, TokenRow
+from attnworks.text.tokens import NO_WORD, TokenRow
+from attnworks.traces.loss import TextLoss
 from attnworks.traces.subject import Subject
-from attnworks.traces.text import ExamText, Judge
+from attnworks.traces.text import TokenizedText
 
 SENTENCES, LONG_TEXTS = 64, 8
 """About SENTENCES sentences are read, or long texts with as many tokens: LONG_TEXTS or more, if there are."""
@@ -26,21 +25,19 @@ class TrialText:
     asked    tokens that a text should have
     """
 
-    short: Judge
+    short: TextLoss
     some: slice
-    long: Judge | None
+    long: TextLoss | None
     asked: int
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, judge: Judge, mean: int, asked: int) -> TrialText:
+    def of(cls, text_loss: TextLoss, mean: int, asked: int) -> TrialText:
         """Texts of about `asked` tokens, at most as many as the model has positions; `mean` is the mean length now."""
-        text, model = judge.text, judge.original.model
-        own = isinstance(model, Transformer | Recurrent)
-        positions = model.config.longest if own else longest_input(model)
+        text, positions = text_loss.text, text_loss.original.max_length
         some = slice(None, None, max(1, len(text.kept) // SENTENCES))
         if asked <= mean:
-            return cls(judge, some, None, asked)
+            return cls(text_loss, some, None, asked)
         most = asked if positions is None else min(asked, positions)
         long = joined(text, most).part(slice(max(LONG_TEXTS, SENTENCES * mean // asked)))
         tokens = longest(long)
@@ -48,17 +45,17 @@ class TrialText:
         if not why and most < asked:
             why = f"the model has {positions:,} positions"
         told = f"Times are for {asked:,} positions, errors and losses for texts of at most {tokens:,} tokens: {why}."
-        return cls(judge, some, replace(judge, text=long), asked, (told,) if why else ())
+        return cls(text_loss, some, replace(text_loss, text=long), asked, (told,) if why else ())
 
     @property
-    def judge(self) -> Judge:
+    def text_loss(self) -> TextLoss:
         """What errors are measured on."""
         return replace(self.short, text=self.short.text.part(self.some)) if self.long is None else self.long
 
     @property
     def longest(self) -> int:
         """Tokens of the longest text that errors are measured on."""
-        return longest(self.judge.text)
+        return longest(self.text_loss.text)
 
     @property
     def long_enough(self) -> bool:
@@ -78,12 +75,12 @@ class TrialText:
         return [self.short.mean(subject, some=self.some), *([] if self.long is None else [self.long.mean(subject)])]
 
 
-def longest(text: ExamText) -> int:
+def longest(text: TokenizedText) -> int:
     """Tokens of the longest of the texts that are in batches, on either side."""
     return max(len(rows[place]) for batch in text.batches for rows in text.sides for place in batch)
 
 
-def joined(text: ExamText, tokens: int) -> ExamText:
+def joined(text: TokenizedText, tokens: int) -> TokenizedText:
     """Consecutive passages as one text, as many as have at most `tokens` tokens on either side; one text to a batch.
 
     Special tokens are those before the first passage and after the last. A passage that is longer stays by itself. A
@@ -110,7 +107,7 @@ def join(rows: Sequence[TokenRow]) -> TokenRow:
     for row, places in zip(rows, _kept(rows), strict=True):
         for place in places:
             word = row.word[place]
-            pieces.append((row.ids[place], row.special[place], NONE if word == NONE else words + word))
+            pieces.append((row.ids[place], row.special[place], NO_WORD if word == NO_WORD else words + word))
         words += max(row.word) + 1
     ids, special, word = zip(*pieces, strict=True)
     return TokenRow(ids, special, word)

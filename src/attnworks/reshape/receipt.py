@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from attnworks.core.display import counted
 from attnworks.core.errors import short_number
 from attnworks.exam.lineage import HeadMap
 
@@ -15,7 +16,7 @@ LARGEST_COUNT = 2**63
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
+class BeforeAfter:
     """A number before and after."""
 
     before: int
@@ -61,15 +62,15 @@ class Figures:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Healing:
+class HealReport:
     """Training after a change: steps of Adam at this rate, on batches of so many padded tokens.
 
     by    "objective", or "distil": nearness to the model before, after every block
     """
 
     steps: int
-    rate: float
-    tokens: int
+    learning_rate: float
+    batch_tokens: int
     seed: int
     by: str = "objective"
 
@@ -103,10 +104,10 @@ class Receipt:
     asked: dict[str, Any]
     text: dict[str, Any]
     objective: str
-    healing: Healing
+    healing: HealReport
     done: dict[str, str]
-    parameters: Change
-    flops: Change
+    parameters: BeforeAfter
+    flops: BeforeAfter
     length: int
     loss: Losses
     seconds: float
@@ -116,7 +117,7 @@ class Receipt:
     heads: dict[str, HeadMap] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
     facts: dict[str, float] = field(default_factory=dict)
-    bytes: Change | None = None
+    bytes: BeforeAfter | None = None
     time: float | None = None
     time_interval: tuple[float, float] | None = None
     loss_at_length: LossesAtLength | None = None
@@ -130,14 +131,14 @@ class Receipt:
             "length": self.length,
             "seconds": self.seconds,
             "healing.steps": self.healing.steps,
-            "healing.tokens": self.healing.tokens,
+            "healing.batch_tokens": self.healing.batch_tokens,
             **{f"{name}.{end}": getattr(change, end) for name, change in known.items() for end in ("before", "after")},
             **{name: self.facts[name] for name in ("heads_before", "heads_cut") if name in self.facts},
         }
         intervals = {"time_interval": self.time_interval, **self._fact_intervals()}
         ends = {name: ends for name, ends in intervals.items() if ends is not None}
         positive = {
-            "healing.rate": self.healing.rate,
+            "healing.learning_rate": self.healing.learning_rate,
             **{name: value for name, value in self.facts.items() if TIME_RATIO in name},
             **{f"{name}[{place}]": end for name, both in ends.items() for place, end in enumerate(both)},
             **({} if self.time is None else {"time": self.time}),
@@ -176,4 +177,4 @@ class Receipt:
         where = asked.get("heads") or asked.get("where") or asked.get("layers")
         by_head = self.reshape == "project" or any(place.count(".") > 1 for place in self.done)
         unit = "place" if self.reshape == "grow" else "head" if by_head else "layer"
-        return f"{self.reshape} {count} {unit}{'s' * (count != 1)} ({where})"
+        return f"{self.reshape} {counted(count, unit)} ({where})"

@@ -12,31 +12,28 @@ from typing import Any
 import torch
 from torch import nn
 
-from attnworks.core.errors import UsageError
-from attnworks.core.registry import unknown_name
-from attnworks.hf.subject import ForeignSubject
-from attnworks.models.folder import fingerprint
-from attnworks.reshape.contract import Bench, Reshape
+from attnworks.core.checks import choice
+from attnworks.core.display import Progress, silent
+from attnworks.core.errors import DivergedError, UsageError
+from attnworks.models.folder import weights_fingerprint
+from attnworks.reshape.contract import Reshape, ReshapeContext
 from attnworks.reshape.evaluate import attention_flops, scores_of, time_ratio, weight_bytes
-from attnworks.reshape.heal import LESSONS, OBJECTIVE, check_rate, heal, not_healed
+from attnworks.reshape.heal import LESSONS, LOWER_THE_RATE, OBJECTIVE, check_rate, heal
 from attnworks.reshape.long_texts import TrialText, longest
-from attnworks.reshape.progress import Watch, silently
-from attnworks.reshape.receipt import Change, Figures, Healing, Losses, LossesAtLength, Receipt
-from attnworks.reshape.texts import Texts
+from attnworks.reshape.receipt import BeforeAfter, Figures, HealReport, Losses, LossesAtLength, Receipt
+from attnworks.reshape.texts import TextSplit
 from attnworks.text.passages import Passage
-from attnworks.traces.own import OwnSubject
-from attnworks.traces.subject import Examinee, Spectator
-from attnworks.traces.text import ExamText, Judge, read_text
-from attnworks.training.objectives.choice import choose
-from attnworks.training.objectives.contract import TextObjective
-from attnworks.training.objectives.sentences import OwnFunction
-
-OWN_RATE, FOREIGN_RATE = 3e-4, 5e-5
+from attnworks.traces.loss import TextLoss
+from attnworks.traces.subject import LayerHook, Subject
+from attnworks.traces.text import TokenizedText
+from attnworks.training.objectives import choose_objective
+from attnworks.training.objectives.contract import Objective
+from attnworks.training.objectives.sentences import LossFunction
 
 
 @dataclass(frozen=True)
-class Care:
-    """How a change is judged, and how the model heals from it.
+class ReshapeSettings:
+    """How a change is evaluated, and how the model is healed after it.
 
     objective     as of `attnworks.examine`; None for that of the model
     steps, rate   of healing; no steps, no healing. Without a rate 3e-4 for own models, 5e-5 for those of Hugging Face
@@ -44,75 +41,77 @@ class Care:
     tokens        padded tokens of a batch
     """
 
-    objective: str | OwnFunction | None = None
+    objective: str | LossFunction | None = None
     steps: int = 0
-    rate: float | None = None
-    tokens: int = 2048
+    learning_rate: float | None = None
+    batch_tokens: int = 2048
     seed: int = 0
     by: str = OBJECTIVE
 
     def __post_init__(self) -> None:
-        if self.rate is not None:
-            check_rate(self.rate)
-        if self.by not in LESSONS:
-            raise unknown_name("way of healing", self.by, LESSONS)
+        if self.learning_rate is not None:
+            check_rate(self.learning_rate)
+        choice("way of healing", self.by, LESSONS)
 
 
-def carry_out(
+def run_reshape(
     reshape: Reshape,
-    examinee: Examinee,
-    texts: Texts,
-    care: Care | None = None,
-    watch: Watch = silently,
+    subject: Subject,
+    texts: TextSplit,
+    settings: ReshapeSettings | None = None,
+    tell: Progress = silent,
 ) -> tuple[Any, Receipt]:
     """A new model and its receipt, the same for a seed; the old model and torch's random numbers stay as they are."""
-    care = Care() if care is None else care
+    settings = ReshapeSettings() if settings is None else settings
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(care.seed)
-        return _carry_out(reshape, examinee, texts, care, watch)
+        torch.manual_seed(settings.seed)
+        return _run_reshape(reshape, subject, texts, settings, tell)
 
 
-def _carry_out(reshape: Reshape, examinee: Examinee, texts: Texts, care: Care, watch: Watch) -> tuple[Any, Receipt]:
-    began, subject, first = time.perf_counter(), examinee.subject, next(examinee.subject.model.parameters())
-    if not isinstance(subject, OwnSubject | ForeignSubject):
+def _run_reshape(
+    reshape: Reshape, subject: Subject, texts: TextSplit, settings: ReshapeSettings, tell: Progress
+) -> tuple[Any, Receipt]:
+    began, first = time.perf_counter(), next(subject.model.parameters())
+    if not subject.can_reshape:
         raise UsageError(
-            asked=f"to {reshape.name} heads of {subject.name}",
-            expected="a Transformer of attnworks or a model of Hugging Face",
-            got=type(subject.model).__name__,
-            remedy="reshape a model whose parts are known",
+            f"to {reshape.name} heads of {subject.name}",
+            "a Transformer of attnworks or a model of Hugging Face",
+            type(subject.model).__name__,
+            "reshape a model whose parts are known",
         )
     reshape.check(subject.model)
-    rate = (OWN_RATE if isinstance(subject, OwnSubject) else FOREIGN_RATE) if care.rate is None else care.rate
-    watch("reading text", 0, 1)
-    bench = bench_for(reshape, examinee, texts, care, watch)
-    looked_at, objective = bench.looked_at, bench.looked_at.objective
-    held_out = judge_on(examinee, objective, texts.held_out, care)
-    watch("measuring before", 0, 1)
-    long = _joined(held_out, reshape.counted_at)
-    before, scores_before = held_out.mean(subject), scores_of(examinee, held_out, subject)
+    rate = subject.heal_rate if settings.learning_rate is None else settings.learning_rate
+    tell("reading text", 0, 1)
+    context = reshape_context(reshape, subject, texts, settings, tell)
+    calibration, objective = context.calibration, context.calibration.objective
+    held_out = text_loss_on(subject, objective, texts.held_out, settings)
+    tell("measuring before", 0, 1)
+    long = _joined(held_out, reshape.flops_length)
+    before, scores_before = held_out.mean(subject), scores_of(held_out, subject)
     long_before = None if long is None else long.mean(subject)
-    made = reshape.make(bench)
-    length = reshape.counted_at or bench.length
+    made = reshape.make(context)
+    length = reshape.flops_length or context.length
     made.model.eval()
-    new = subject.again(made.model)
-    watch("measuring after", 0, 1)
-    after, scores_after = held_out.mean(new), scores_of(examinee, held_out, new)
+    new = subject.with_model(made.model)
+    tell("measuring after", 0, 1)
+    after, scores_after = held_out.mean(new), scores_of(held_out, new)
     long_after = None if long is None else long.mean(new)
     facts = dict(made.facts)
     for number, (name, other) in enumerate(made.others.items()):
-        watch("measuring others", number, len(made.others))
-        spectator = other if isinstance(other, Spectator) else None
-        facts[name] = held_out.mean(subject.again(other) if isinstance(other, nn.Module) else subject, spectator)
+        tell("measuring others", number, len(made.others))
+        hook = other if isinstance(other, LayerHook) else None
+        facts[name] = held_out.mean(subject.with_model(other) if isinstance(other, nn.Module) else subject, hook)
     healed, long_healed, scores_healed = None, None, {}
-    if care.steps:
-        watch("reading text to heal with", 0, 1)
-        healing = judge_on(examinee, objective, texts.learn, care)
-        heal(healing, new, steps=care.steps, rate=rate, seed=care.seed, by=care.by, watch=watch)
-        watch("measuring what healed", 0, 1)
+    if settings.steps:
+        tell("reading text to heal with", 0, 1)
+        healing = text_loss_on(subject, objective, texts.learn, settings)
+        heal(healing, new, steps=settings.steps, rate=rate, seed=settings.seed, by=settings.by, tell=tell)
+        tell("measuring what healed", 0, 1)
         healed = held_out.mean(new)
         if not math.isfinite(healed):
-            raise not_healed("after the last step", f"loss {healed:g}")
-        scores_healed = scores_of(examinee, held_out, new)
+            got = f"loss {healed:g}"
+            raise DivergedError("healing, after the last step", "a finite loss and gradient", got, LOWER_THE_RATE)
+        scores_healed = scores_of(held_out, new)
         long_healed = None if long is None else long.mean(new)
     at_length = None
     if long is not None and long_before is not None and long_after is not None:
@@ -129,22 +128,28 @@ def _carry_out(reshape: Reshape, examinee: Examinee, texts: Texts, care: Care, w
         asked=_as_stored(asdict(reshape)),  # pyright: ignore[reportArgumentType]
         text={
             **texts.about,
-            "looked_at": len(looked_at.text.kept),
-            "judged_by": len(held_out.text.kept),
+            "calibration": len(calibration.text.kept),
+            "evaluation": len(held_out.text.kept),
             "written": held_out.text.written,
         },
         objective=objective.name,
-        healing=Healing(steps=care.steps, rate=rate, tokens=care.tokens, seed=care.seed, by=care.by),
+        healing=HealReport(
+            steps=settings.steps,
+            learning_rate=rate,
+            batch_tokens=settings.batch_tokens,
+            seed=settings.seed,
+            by=settings.by,
+        ),
         done=made.done,
         heads=dict(made.heads),
         left_out=dict(made.left_out),
-        parameters=Change(before=_parameters(subject.model), after=_parameters(made.model)),
-        flops=Change(before=attention_flops(subject.model, length), after=attention_flops(made.model, length)),
+        parameters=BeforeAfter(before=_parameters(subject.model), after=_parameters(made.model)),
+        flops=BeforeAfter(before=attention_flops(subject.model, length), after=attention_flops(made.model, length)),
         length=length,
         facts=facts,
         loss=Losses(before=before, predicted=before + made.rise, after=after, healed=healed),
         loss_at_length=at_length,
-        bytes=Change(before=weight_bytes(subject.model), after=weight_bytes(made.model)),
+        bytes=BeforeAfter(before=weight_bytes(subject.model), after=weight_bytes(made.model)),
         time=time_share,
         time_interval=time_interval,
         scores={
@@ -153,30 +158,34 @@ def _carry_out(reshape: Reshape, examinee: Examinee, texts: Texts, care: Care, w
         },
         seconds=time.perf_counter() - began,
         numbers=(str(first.dtype).removeprefix("torch."), str(first.device)),
-        fingerprint=(fingerprint(subject.model), fingerprint(made.model)),
+        fingerprint=(weights_fingerprint(subject.model), weights_fingerprint(made.model)),
         version=version("attnworks"),
     )
 
 
-def bench_for(reshape: Reshape, examinee: Examinee, texts: Texts, care: Care, watch: Watch = silently) -> Bench:
+def reshape_context(
+    reshape: Reshape, subject: Subject, texts: TextSplit, settings: ReshapeSettings, tell: Progress = silent
+) -> ReshapeContext:
     """A model and the text that a reshape looks at, by the objective of the model or that asked for."""
-    objective = choose(care.objective, examinee.subject.abilities, seed=care.seed)
-    looked_at = judge_on(examinee, objective, texts.learn[: reshape.looks_at], care)
-    return Bench(examinee, looked_at, mean_length(looked_at.text), watch, care.seed)
+    objective = choose_objective(settings.objective, subject.abilities, seed=settings.seed)
+    calibration = text_loss_on(subject, objective, texts.learn[: reshape.calibration_sentences], settings)
+    return ReshapeContext(subject, calibration, mean_length(calibration.text), tell, settings.seed)
 
 
-def _joined(judge: Judge, tokens: int | None) -> Judge | None:
+def _joined(text_loss: TextLoss, tokens: int | None) -> TextLoss | None:
     """The same passages joined into texts of `tokens` tokens; None without a number, or if passages are as long."""
-    return None if tokens is None else TrialText.of(judge, mean_length(judge.text), tokens).long
+    return None if tokens is None else TrialText.of(text_loss, mean_length(text_loss.text), tokens).long
 
 
-def mean_length(text: ExamText) -> int:
+def mean_length(text: TokenizedText) -> int:
     """Tokens of a sentence of the source, or only, side."""
     return round(sum(map(len, text.sides[0])) / len(text.sides[0]))
 
 
-def judge_on(examinee: Examinee, objective: TextObjective, passages: Sequence[Passage], care: Care) -> Judge:
-    return Judge(examinee.subject, objective, read_text(examinee, passages, care.tokens))
+def text_loss_on(
+    subject: Subject, objective: Objective, passages: Sequence[Passage], settings: ReshapeSettings
+) -> TextLoss:
+    return TextLoss(subject, objective, subject.read(passages, batch_tokens=settings.batch_tokens))
 
 
 def _as_stored(asked: dict[str, Any]) -> dict[str, Any]:

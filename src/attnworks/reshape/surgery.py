@@ -14,54 +14,52 @@ import torch
 from torch import nn
 
 from attnworks.attention import MechanismSpec
-from attnworks.attention.heads import Head, HeadGroups
+from attnworks.attention.heads import HeadGroups, HeadMatrices
+from attnworks.core.checks import each
 from attnworks.core.errors import UsageError
-from attnworks.hf.anatomy import foreign_anatomy, groups_of, parts_unknown
-from attnworks.hf.attention import equip
+from attnworks.core.places import HeadId, Slot
+from attnworks.hf.anatomy import head_groups_of, hf_anatomy, parts_unknown
+from attnworks.hf.attention import build_in_mechanisms
 from attnworks.hf.heads import (
-    foreign_layers,
-    keep_foreign_heads,
-    put_foreign_heads,
-    why_not_fewer_foreign,
-    why_not_foreign,
+    hf_keep_heads,
+    hf_layers,
+    hf_put_heads,
+    hf_refusal_to_grow,
+    hf_refusal_to_shrink,
 )
 from attnworks.models.anatomy import BlockAnatomy, Part, attention_layers, heads_of, own_anatomy
 from attnworks.models.config import check_serves
 from attnworks.models.multihead import MultiHead
 from attnworks.models.recurrent import Recurrent
 from attnworks.models.surgery import (
-    Mechanisms,
+    MechanismsBySlot,
     cannot_grow,
     cannot_keep,
+    own_refusal_to_grow,
+    own_refusal_to_shrink,
     put_own_heads,
-    why_not_fewer_own,
-    why_not_own,
     with_own_mechanisms,
 )
 from attnworks.models.transformer import Transformer
-from attnworks.reshape.heads import Unit
-from attnworks.traces.edits import HeadsOff
-from attnworks.traces.layer import Slot
+from attnworks.traces.edits import HeadsOffHook
+
+PruneUnit = tuple[HeadId, ...]
+"""Heads that are cut together: one, or all that share keys and values."""
 
 
 def anatomy_of(model: nn.Module) -> tuple[BlockAnatomy, ...] | None:
     """The blocks of a model, encoder before decoder; None for a model whose parts are not known."""
     own = own_anatomy(model)
-    return foreign_anatomy(model) if own is None else own
+    return hf_anatomy(model) if own is None else own
 
 
-def attention_parts(model: nn.Module, *, cross: bool = False) -> dict[str, Part]:
+def attention_parts(model: nn.Module, *, cross: bool = False) -> dict[Slot, Part]:
     """Every self-attention layer whose module is its own; with `cross`, those of cross-attention too.
 
     Refused for models whose parts are not known.
     """
     if isinstance(model, Recurrent):
-        raise UsageError(
-            asked="other heads in a recurrent model",
-            expected="a transformer, with heads of self-attention",
-            got="none in a recurrent model",
-            remedy="choose another model",
-        )
+        raise UsageError("other heads", "a transformer", "a recurrent model", "choose another model")
     blocks = anatomy_of(model)
     if blocks is None:
         raise parts_unknown(model)
@@ -72,24 +70,24 @@ def groups_in(part: Part) -> HeadGroups | None:
     """The mechanisms of a layer; None for a layer of Hugging Face's as it came."""
     attention = part.attention
     assert attention is not None
-    return attention.mechanisms if isinstance(attention, MultiHead) else groups_of(attention)
+    return attention.mechanisms if isinstance(attention, MultiHead) else head_groups_of(attention)
 
 
 # --- heads ---
 
 
-def why_not(model: nn.Module, slot: str) -> str | None:
+def refusal_to_grow(model: nn.Module, slot: Slot) -> str | None:
     """The reason for which `put_heads` cannot change a layer, in words; None if it can."""
-    return why_not_foreign(model, slot) if own_anatomy(model) is None else why_not_own(model, slot)
+    return hf_refusal_to_grow(model, slot) if own_anatomy(model) is None else own_refusal_to_grow(model, slot)
 
 
-def check_can_grow(model: nn.Module, slot: str) -> None:
+def check_can_grow(model: nn.Module, slot: Slot) -> None:
     """Refuse layers that `put_heads` cannot change."""
-    if reason := why_not(model, slot):
+    if reason := refusal_to_grow(model, slot):
         raise cannot_grow(slot, reason)
 
 
-def put_heads(model: nn.Module, slot: str, heads: Sequence[Head]) -> None:
+def put_heads(model: nn.Module, slot: Slot, heads: Sequence[HeadMatrices]) -> None:
     """Put a layer together from these heads, in place: those it has, maybe wider, then new ones, which are dense.
 
     Scores keep the factor that they had. The same heads give the same model bit for bit. A `Part` or subject that was
@@ -103,21 +101,21 @@ def put_heads(model: nn.Module, slot: str, heads: Sequence[Head]) -> None:
     if isinstance(model, Transformer):
         put_own_heads(model, slot, heads, origins)
     else:
-        put_foreign_heads(model, foreign_layers(model)[slot], slot, heads, origins)
+        hf_put_heads(model, hf_layers(model)[slot], slot, heads, origins)
 
 
-def why_not_fewer(model: nn.Module, slot: str, kept: Sequence[int]) -> str | None:
+def refusal_to_shrink(model: nn.Module, slot: Slot, kept: Sequence[int]) -> str | None:
     """The reason for which `keep_heads` cannot cut a layer down to these heads, in words; None if it can."""
-    return (why_not_fewer_foreign if own_anatomy(model) is None else why_not_fewer_own)(model, slot, kept)
+    return (hf_refusal_to_shrink if own_anatomy(model) is None else own_refusal_to_shrink)(model, slot, kept)
 
 
-def check_can_keep(model: nn.Module, slot: str, kept: Sequence[int]) -> None:
+def check_can_keep(model: nn.Module, slot: Slot, kept: Sequence[int]) -> None:
     """Refuse what `keep_heads` cannot do."""
-    if reason := why_not_fewer(model, slot, kept):
+    if reason := refusal_to_shrink(model, slot, kept):
         raise cannot_keep(slot, reason)
 
 
-def keep_heads(model: nn.Module, slot: str, kept: Sequence[int]) -> None:
+def keep_heads(model: nn.Module, slot: Slot, kept: Sequence[int]) -> None:
     """Cut a layer down to these of its heads, in place: the others lose their rows and columns of all four maps.
 
     The output is that of the layer with the outputs of the others set to zero; a layer without heads gives its output
@@ -130,11 +128,11 @@ def keep_heads(model: nn.Module, slot: str, kept: Sequence[int]) -> None:
     if isinstance(model, Transformer):
         put_own_heads(model, slot, [heads[head] for head in kept], kept)
     else:
-        keep_foreign_heads(model, foreign_layers(model)[slot], slot, kept, heads)
+        hf_keep_heads(model, hf_layers(model)[slot], slot, kept, heads)
 
 
 @torch.no_grad()
-def silence_heads(model: nn.Module, slot: str, silent: Collection[int]) -> None:
+def silence_heads(model: nn.Module, slot: Slot, silent: Collection[int]) -> None:
     """W_O,h = 0 for these heads of a layer, in place: the layer without them, in which all keep numbers and maps."""
     part = attention_parts(model, cross=True)[slot]
     assert part.weights is not None
@@ -149,30 +147,30 @@ def silence_heads(model: nn.Module, slot: str, silent: Collection[int]) -> None:
     put_heads(model, slot, heads)
 
 
-def without(units: Iterable[Unit]) -> HeadsOff:
+def heads_off(units: Iterable[PruneUnit]) -> HeadsOffHook:
     """Runs a model without these heads."""
-    return HeadsOff((Slot.parse(slot), head) for unit in units for slot, head in unit)
+    return HeadsOffHook(head for unit in units for head in unit)
 
 
 # --- mechanisms ---
 
 
-def mechanisms_of(model: nn.Module, *, cross: bool = False) -> dict[str, tuple[str, ...]]:
+def mechanisms_of(model: nn.Module, *, cross: bool = False) -> dict[Slot, tuple[str, ...]]:
     """What each head of each self-attention layer uses; with `cross`, of cross-attention too."""
-    found: dict[str, tuple[str, ...]] = {}
+    found: dict[Slot, tuple[str, ...]] = {}
     for slot, part in attention_parts(model, cross=cross).items():
         groups = groups_in(part)
         found[slot] = ("dense",) * _count(part) if groups is None else groups.by_head()
     return found
 
 
-def attention_groups(model: nn.Module, *, cross: bool = False) -> dict[str, HeadGroups]:
+def attention_groups(model: nn.Module, *, cross: bool = False) -> dict[Slot, HeadGroups]:
     """The mechanisms of every self-attention layer that has some of ours; with `cross`, of cross-attention too."""
     found = {slot: groups_in(part) for slot, part in attention_parts(model, cross=cross).items()}
     return {slot: groups for slot, groups in found.items() if groups is not None}
 
 
-def with_mechanisms(model: nn.Module, wanted: Mechanisms) -> Any:
+def with_mechanisms(model: nn.Module, wanted: MechanismsBySlot) -> Any:
     """A copy of the model whose named layers use these mechanisms, one for each head; `model` itself stays as it is.
 
     Weights are carried over. Heads that no longer look at queries and keys lose W_Q and W_K: always in own models, in
@@ -185,7 +183,7 @@ def with_mechanisms(model: nn.Module, wanted: Mechanisms) -> Any:
     if isinstance(model, Transformer):
         return with_own_mechanisms(model, wanted)
     new = copy.deepcopy(model)
-    equip(new, wanted)
+    build_in_mechanisms(new, wanted)
     return new
 
 
@@ -194,20 +192,14 @@ def _count(part: Part) -> int:
     return len(part.weights().W_O)
 
 
-def _check(slot: str, specs: Sequence[str], now: Mapping[str, Sequence[str]]) -> None:
+def _check(slot: Slot, specs: Sequence[str], now: Mapping[Slot, Sequence[str]]) -> None:
     if slot not in now:
         raise UsageError(
-            asked=f"other heads in {slot}",
-            expected=f"one of {', '.join(now) or 'no layer: all of them share their weights'}",
-            got="a layer this model does not have, or whose weights several layers share",
-            remedy="name layers enc.L, dec.L or cross.L, from zero",
+            f"other heads in {slot}",
+            f"one of {', '.join(map(str, now)) or 'no layer: all of them share their weights'}",
+            "a layer this model does not have, or whose weights several layers share",
+            "name layers enc.L, dec.L or cross.L, from zero",
         )
-    if len(specs) != len(now[slot]):
-        raise UsageError(
-            asked=f"other heads in {slot}",
-            expected=f"{len(now[slot])} mechanisms, one for each head",
-            got=str(len(specs)),
-            remedy="repeat those of the heads that stay",
-        )
+    each(f"other heads in {slot}", len(specs), len(now[slot]), "mechanisms")
     for text in specs:
         check_serves(MechanismSpec.parse(text), slot)

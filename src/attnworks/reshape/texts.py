@@ -10,17 +10,17 @@ from typing import Any
 
 from attnworks.core.errors import UsageError
 from attnworks.text.corpora import corpus_fingerprint, open_corpus
-from attnworks.text.passages import Passage, Side, from_file, from_pair
+from attnworks.text.passages import Passage, Text, from_file
 
 LEARN, HELD_OUT = 10_000, 256
-"""Training pairs to learn from, and test pairs to judge by."""
+"""Training pairs to learn from, and test pairs to evaluate on."""
 HELD_OUT_OF = 4
 """Of texts without a split of their own, every fourth is held out."""
 
 
 @dataclass(frozen=True, eq=False)
-class Texts:
-    """Passages to learn from, and passages to judge by.
+class TextSplit:
+    """Passages to learn from, and passages to evaluate on.
 
     about    where they came from, so that they can be found again
     """
@@ -30,62 +30,59 @@ class Texts:
     about: dict[str, Any]
 
 
-def from_corpus(spec: str, *, pairs: int = LEARN, held_out: int = HELD_OUT, seed: int = 0) -> Texts:
-    """Training pairs to learn from, test pairs (or those for validation) to judge by."""
+def split_corpus(spec: str, *, pairs: int = LEARN, held_out: int = HELD_OUT, seed: int = 0) -> TextSplit:
+    """Training pairs to learn from, test pairs (or those for validation) to evaluate on."""
     corpus = open_corpus(spec, pairs=pairs, seed=seed)
     test = [*corpus.test, *corpus.valid][:held_out]
     about = {"corpus": spec, "pairs": pairs, "held_out": held_out, "seed": seed, "sha256": corpus_fingerprint(corpus)}
-    return _checked(Texts([from_pair(pair) for pair in corpus.train], [from_pair(pair) for pair in test], about))
+    return _checked(TextSplit(corpus.train, test, about))
 
 
-def from_passages(passages: Sequence[Passage], about: dict[str, Any]) -> Texts:
+def split_passages(passages: Sequence[Passage], about: dict[str, Any]) -> TextSplit:
     """Every fourth passage is held out; of those that read the same, one is taken."""
     distinct = list({passage.source.text: passage for passage in passages}.values())
     held_out = distinct[HELD_OUT_OF - 1 :: HELD_OUT_OF]
     learn = [passage for number, passage in enumerate(distinct) if number % HELD_OUT_OF != HELD_OUT_OF - 1]
-    return _checked(Texts(learn, held_out, about))
+    return _checked(TextSplit(learn, held_out, about))
 
 
-def from_lines(path: Path, *, pairs: int = LEARN, held_out: int = HELD_OUT) -> Texts:
+def split_file(path: Path, *, pairs: int = LEARN, held_out: int = HELD_OUT) -> TextSplit:
     """Lines of a file, every fourth held out; at most `pairs` to learn from and `held_out` others."""
     digest = hashlib.sha256()
     passages, _ = from_file(path, digest)
     about = {"file": str(path.resolve()), "pairs": pairs, "held_out": held_out, "sha256": digest.hexdigest()}
-    texts = from_passages(passages, about)
+    texts = split_passages(passages, about)
     return replace(texts, learn=texts.learn[:pairs], held_out=texts.held_out[:held_out])
 
 
-def found_again(about: dict[str, Any]) -> Texts:
+def texts_of_receipt(about: dict[str, Any]) -> TextSplit:
     """The texts of a receipt, if they are still what they were."""
     sizes = {"pairs": about.get("pairs"), "held_out": about.get("held_out")}
     name, texts = about.get("corpus") or about.get("file"), None
     if isinstance(name, str) and all(type(size) is int for size in sizes.values()):
         if "file" in about:
-            texts = from_lines(Path(name), **sizes)  # pyright: ignore[reportArgumentType]
+            texts = split_file(Path(name), **sizes)  # pyright: ignore[reportArgumentType]
         elif type(about.get("seed")) is int:
-            texts = from_corpus(name, **sizes, seed=about["seed"])  # pyright: ignore[reportArgumentType]
+            texts = split_corpus(name, **sizes, seed=about["seed"])  # pyright: ignore[reportArgumentType]
     if texts is None or texts.about["sha256"] != about.get("sha256"):
         raise UsageError(
-            asked="the same text again",
-            expected="a corpus by name or a file, as they were",
-            got="texts that were given in Python" if texts is None else f"{name}, which changed",
-            remedy="reshape anew with text of your own",
+            "the same text again",
+            "a corpus by name or a file, as they were",
+            "texts that were given in Python" if texts is None else f"{name}, which changed",
+            "reshape anew with text of your own",
         )
     return texts
 
 
-def from_texts(texts: Sequence[str] | Sequence[Passage]) -> Texts:
+def split_texts(texts: Sequence[str] | Sequence[Passage]) -> TextSplit:
     """The same of texts in memory."""
-    given = [text if isinstance(text, Passage) else Passage(Side(text)) for text in texts if text != ""]
-    return from_passages(given, {"texts": len(given)})
+    given = [text if isinstance(text, Passage) else Passage(Text(text)) for text in texts if text != ""]
+    return split_passages(given, {"texts": len(given)})
 
 
-def _checked(texts: Texts) -> Texts:
+def _checked(texts: TextSplit) -> TextSplit:
     if not texts.learn or not texts.held_out:
         raise UsageError(
-            asked="text to learn from and text to judge by",
-            expected=f"{HELD_OUT_OF} sentences or more",
-            got=f"{len(texts.learn)} and {len(texts.held_out)}",
-            remedy="give more text",
+            "the text", f"{HELD_OUT_OF} sentences", f"{len(texts.learn)} and {len(texts.held_out)}", "give more text"
         )
     return texts

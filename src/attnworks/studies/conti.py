@@ -15,25 +15,25 @@ from typing import Any
 from attnworks.core.folders import write_file
 from attnworks.models.counting import count_parameters
 from attnworks.models.decoding import beam
-from attnworks.models.decoding.translate import NOTHING, decode_sentences, translations
-from attnworks.text.pair import Pair
+from attnworks.models.decoding.translate import EMPTY_HYPOTHESIS, decode_sentences, trace_translation, translations
+from attnworks.text.passages import Passage
 from attnworks.text.vocabulary import BOS, EOS
+from attnworks.traces.own import OwnSubject
 from attnworks.training.evaluate import translation_scores
 from attnworks.training.events import Watcher
 from attnworks.training.recipe import Recipe
 from attnworks.training.run import Run
-from attnworks.training.trained import Trained, open_run
 
-DOCUMENTED = ("conti-1h", "conti-8h")
-ALL = (*DOCUMENTED, "lstm-plain", "lstm-dot", "lstm-multiplicative", "lstm-additive")
-RESULTS, MAPS = "results.json", "maps"
-BEAMS = 5
+DOCUMENTED_PRESETS = ("conti-1h", "conti-8h")
+ALL_PRESETS = (*DOCUMENTED_PRESETS, "lstm-plain", "lstm-dot", "lstm-multiplicative", "lstm-additive")
+RESULTS_FILE, MAPS_FOLDER = "results.json", "maps"
+NUM_BEAMS = 5
 
 
-def dictionary_translations(train: Sequence[Pair], sentences: Sequence[Sequence[str]]) -> list[list[str]] | None:
-    """Each word by the word it is most often aligned to in `train`, or by nothing if that is more frequent.
+def dictionary_translations(train: Sequence[Passage], sentences: Sequence[Sequence[str]]) -> list[list[str]] | None:
+    """Translate each word by the word it is most often aligned to in `train`, or by nothing if that is more frequent.
 
-    None where the pairs carry no alignment. Words never seen stay as they are.
+    None if the pairs have no alignment. Unknown words stay as they are.
     """
     aligned: defaultdict[str, Counter[str | None]] = defaultdict(Counter)
     for pair in train:
@@ -42,15 +42,16 @@ def dictionary_translations(train: Sequence[Pair], sentences: Sequence[Sequence[
         partners: defaultdict[int, list[int]] = defaultdict(list)
         for source, target in pair.truth.alignment:
             partners[source].append(target)
-        for position, word in enumerate(pair.source):
-            aligned[word].update([pair.target[other] for other in partners[position]] or [None])
+        source_words, target_words = pair.words
+        for position, word in enumerate(source_words):
+            aligned[word].update([target_words[other] for other in partners[position]] or [None])
     best = {word: counts.most_common(1)[0][0] for word, counts in aligned.items()}
     return [[other for word in sentence if (other := best.get(word, word)) is not None] for sentence in sentences]
 
 
 @dataclass(frozen=True)
-class Result:
-    """One row of the table."""
+class ContiResult:
+    """The scores of one trained model."""
 
     model: str
     parameters: int
@@ -61,49 +62,50 @@ class Result:
     chrf: float | None
 
 
-def conti(
+def run_conti(
     folder: Path,
     recipes: Sequence[Recipe],
     *,
     shown: int = 3,
-    watch: Callable[[Run], Watcher] | None = None,
+    tell: Callable[[Run], Watcher] | None = None,
     should_stop: Callable[[], bool] = lambda: False,
-) -> list[Result]:
-    """Train each recipe in folder/PRESET (or continue it), score it on the test split, keep its attention maps.
+) -> list[ContiResult]:
+    """Train each recipe in folder/PRESET (or resume it), score it on the test split, save its attention maps.
 
-    `shown` held-out sentences are traced for the pictures. Results so far are written after every model, so that an
-    interrupted experiment loses nothing.
+    shown    test sentences whose attention maps are saved
+
+    Results are written after every model, so that an interrupted experiment loses nothing.
     """
-    results: list[Result] = []
+    results: list[ContiResult] = []
     for recipe in recipes:
         place = folder / recipe.preset
-        run = train_in(place, recipe, watch, should_stop)
+        run = train_or_resume(place, recipe, tell, should_stop)
         if should_stop():
             break
-        trained = open_run(place, device=recipe.device)
-        write_maps(folder / MAPS / f"{recipe.preset}.json", trained, run.corpus.test[:shown])
-        results.append(_score(run, trained))
+        subject = OwnSubject.open(str(place), device=recipe.device)
+        write_maps(folder / MAPS_FOLDER / f"{recipe.preset}.json", subject, run.corpus.test[:shown])
+        results.append(_score(run, subject))
         table = {"results": [asdict(result) for result in results], "dictionary_bleu": _dictionary_bleu(run)}
-        write_file(folder / RESULTS, (json.dumps(table, indent=2) + "\n").encode())
+        write_file(folder / RESULTS_FILE, (json.dumps(table, indent=2) + "\n").encode())
     return results
 
 
-def train_in(
-    place: Path, recipe: Recipe, watch: Callable[[Run], Watcher] | None, should_stop: Callable[[], bool]
+def train_or_resume(
+    place: Path, recipe: Recipe, tell: Callable[[Run], Watcher] | None, should_stop: Callable[[], bool]
 ) -> Run:
-    """A run by this recipe, begun or gone on with, until it is done or told to stop."""
+    """Create or resume the run of this recipe, and train until it is done or `should_stop` says so."""
     run = Run.resume(place) if place.exists() else Run.create(recipe, place)
-    run.train([watch(run)] if watch else (), should_stop)
+    run.train([tell(run)] if tell else (), should_stop)
     return run
 
 
-def _score(run: Run, trained: Trained) -> Result:
+def _score(run: Run, subject: OwnSubject) -> ContiResult:
     """Beam-5 translations of the whole test split by the best checkpoint."""
     pairs = run.corpus.test
-    sentences = [pair.source for pair in pairs]
-    written = translations(trained.model, trained.source, trained.target, sentences, beams=BEAMS, device=trained.device)
-    scores = translation_scores(written, [pair.target for pair in pairs])
-    return Result(
+    sentences = [pair.words[0] for pair in pairs]
+    written = translations(subject.model, *subject.vocabularies, sentences, beams=NUM_BEAMS, device=subject.device)
+    scores = translation_scores(written, [pair.words[1] for pair in pairs])
+    return ContiResult(
         model=run.recipe.preset,
         parameters=sum(count_parameters(run.model.config).values()),
         steps=run.progress.step,
@@ -115,27 +117,27 @@ def _score(run: Run, trained: Trained) -> Result:
 
 
 def _dictionary_bleu(run: Run) -> float | None:
-    """What a word-for-word dictionary reaches on the same sentences, where the corpus knows its alignment."""
-    translations = dictionary_translations(run.corpus.train, [pair.source for pair in run.corpus.test])
+    """BLEU of a word-for-word dictionary on the same sentences; None if the corpus has no alignment."""
+    translations = dictionary_translations(run.corpus.train, [pair.words[0] for pair in run.corpus.test])
     if translations is None:
         return None
-    scores = translation_scores(translations, [pair.target for pair in run.corpus.test])
+    scores = translation_scores(translations, [pair.words[1] for pair in run.corpus.test])
     return None if scores is None else scores.bleu
 
 
-def write_maps(path: Path, trained: Trained, pairs: Sequence[Pair]) -> None:
-    """The attention of the model on some sentences and their translations, as `Trained.trace` gives it."""
+def write_maps(path: Path, subject: OwnSubject, pairs: Sequence[Passage]) -> None:
+    """The attention of the model on some sentences and their translations, as `trace_translation` gives it."""
     traces: list[dict[str, Any]] = []
     for pair in pairs:
         (hypothesis,) = decode_sentences(
-            lambda tokens, padding, longest: [
-                best[0] for best in beam(trained.model, tokens, padding, bos=BOS, eos=EOS, longest=longest)
+            lambda tokens, real, longest: [
+                best[0] for best in beam(subject.model, tokens, real, bos=BOS, eos=EOS, max_new_tokens=longest)
             ],
-            trained.source,
-            [pair.source],
-            empty=NOTHING,
-            device=trained.device,
+            subject.vocabularies[0],
+            [pair.words[0]],
+            empty=EMPTY_HYPOTHESIS,
+            device=subject.device,
         )
-        traces.append(trained.trace(pair.source, hypothesis))
+        traces.append(trace_translation(subject.model, *subject.vocabularies, pair.words[0], hypothesis))
     path.parent.mkdir(exist_ok=True)
     write_file(path, json.dumps({"format": 1, "sentences": traces}).encode())

@@ -1,8 +1,8 @@
 """The study of growth: what wider keys are worth, by the way in which the new columns are filled.
 
-Two parts. "once": a model whose keys are too narrow is trained until it is stuck, then grows and trains on. "along": a
-narrow model grows by one width again and again while it learns. Both always carry the fair control: a model of the same
-final size, trained from scratch for the same total steps.
+It has two parts. "once": a model whose keys are too narrow is trained until its loss stops falling, then grows and is
+trained further. "along": a narrow model grows by one width at regular steps of its training. Both are compared with a
+control: a model of the same final size, trained from scratch for the same total steps.
 Source: Burgund (S3.13-S3.30); the task is that of `studies.recall`.
 """
 
@@ -20,57 +20,65 @@ from typing import Any, Literal
 
 import torch
 
+from attnworks.core.checks import choice, integer
+from attnworks.core.display import Progress, silent
 from attnworks.core.errors import FolderError, UsageError
 from attnworks.core.folders import write_file
-from attnworks.core.registry import unknown_name
+from attnworks.core.places import Slot
 from attnworks.models import Transformer
 from attnworks.models.anatomy import attention_layers, heads_of
-from attnworks.reshape.growth.apply import Place, grown
-from attnworks.reshape.growth.grow import look_around, settle
+from attnworks.reshape.growth.apply import GrowthPlace, grown
+from attnworks.reshape.growth.grow import plan_step, survey_growth
 from attnworks.reshape.growth.places import NoBottleneckError, Spot
-from attnworks.reshape.growth.survey import Survey
-from attnworks.reshape.progress import Watch, silently
+from attnworks.reshape.growth.survey import GrowthSurvey
 from attnworks.reshape.surgery import anatomy_of
-from attnworks.studies.growth_baselines import method_of
-from attnworks.studies.recall import draw, judge, mean_loss, new_model, new_optimiser, train
-from attnworks.studies.results import read_kept
+from attnworks.studies.growth_baselines import growth_method
+from attnworks.studies.recall import (
+    draw_recall,
+    new_optimizer,
+    new_recall_model,
+    recall_loss,
+    recall_text_loss,
+    train_recall,
+)
+from attnworks.studies.results import read_results
 
-RESULTS, FORMAT = "results.json", 2
-NONE, SCRATCH = "none", "from-scratch"
+RESULTS_FILE, RESULTS_FORMAT = "results.json", 2
+NO_GROWTH, FROM_SCRATCH = "none", "from-scratch"
 WAYS = ("fisher", "whitened", "random", "zero", "split", "gradmax", "document", "document-descending")
-"""Of filling new columns."""
-ALL = (*WAYS, NONE, SCRATCH)
-ALONG = ("fisher", "random", "zero", "gradmax", SCRATCH)
+"""Ways of filling new columns."""
+ALL_WAYS = (*WAYS, NO_GROWTH, FROM_SCRATCH)
+WAYS_ALONG = ("fisher", "random", "zero", "gradmax", FROM_SCRATCH)
 CONTROLS = {
-    NONE: ("no growth", "no growth"),
-    SCRATCH: (
+    NO_GROWTH: ("no growth", "no growth"),
+    FROM_SCRATCH: (
         "same final size, trained from scratch for the same total steps",
         "from scratch, same size and steps",
     ),
 }
-"""Models that do not grow, to compare with: the long name of each, and a short one for pictures."""
-PREDICTING = ("fisher", "whitened")
-WITHOUT_TEXT = ("zero", "split")
-"""Ways that need no survey, whose time they are not charged."""
-NARROW, WIDEST = 1, 4
-LEARNING, LAST, AFTER = 3e-3, 1e-4, 1e-3
-"""Rates of training from the start, at its end, and after growth."""
-SPOT = Spot(Place("enc.0", 0), "keys")
-MARKS = (0, 50, 200, 600)
+"""Models that do not grow, for comparison: the long name of each, and a short one for pictures."""
+PREDICTING_WAYS = ("fisher", "whitened")
+WAYS_WITHOUT_SURVEY = ("zero", "split")
+"""Ways that need no survey; its time does not count as theirs."""
+START_WIDTH, FINAL_WIDTH = 1, 4
+START_LEARNING_RATE, FINAL_LEARNING_RATE, AFTER_GROWTH_LEARNING_RATE = 3e-3, 1e-4, 1e-3
+"""Learning rates at the start of training, at its end, and after growth."""
+GROWN_SPOT = Spot(GrowthPlace(Slot("encoder", 0), 0), "keys")
+SHOWN_STEPS = (0, 50, 200, 600)
 """Steps after growth that the table shows."""
 
-Key = tuple[str, int, int, str]
-"""Part, seed, columns added in all, and way."""
+_RunKey = tuple[str, int, int, str]
+"""The part of the study, the seed, the number of columns added in all, and the way."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
-    """How models are trained and judged.
+class GrowthStudySettings:
+    """How models are trained and tested.
 
-    train_steps    of the model that grows once, before it does; the rate falls in the last quarter of them
-    steps          after it
-    every          steps between growths along the way
-    survey         sequences that growth looks at
+    train_steps    training steps before the growth of part "once"; the learning rate falls in their last quarter
+    steps          training steps after that growth
+    every          training steps between the growths of part "along"
+    survey         sequences that growth reads
     held_out       sequences of the test
     """
 
@@ -82,22 +90,16 @@ class Settings:
 
     def __post_init__(self) -> None:
         for name, least in (("train_steps", 1), ("steps", 1), ("every", 1), ("survey", 8), ("held_out", 1)):
-            if getattr(self, name) < least:
-                raise UsageError(
-                    asked=f"{name}={getattr(self, name)}",
-                    expected=f"at least {least}",
-                    got=str(getattr(self, name)),
-                    remedy=f"choose another {name}",
-                )
+            integer(name, getattr(self, name), least)
 
     @property
     def marks(self) -> list[int]:
-        return [*(mark for mark in MARKS if mark < self.steps), self.steps]
+        return [*(mark for mark in SHOWN_STEPS if mark < self.steps), self.steps]
 
 
 @dataclass(frozen=True)
-class Point:
-    """The held-out loss after some steps, and the seconds of all steps and growths so far."""
+class LossPoint:
+    """The held-out loss after `step` steps, and the seconds of all steps and growths until then."""
 
     step: int
     d_k: int
@@ -107,12 +109,12 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Growth:
-    """One time that a model grew, or did not.
+class GrowthEvent:
+    """One attempt to grow.
 
-    before     the held-out loss
-    fall       by how much it should fall
-    refused    why it did not grow, in words
+    before     the held-out loss before it
+    fall       the predicted decrease of that loss
+    refused    why the model did not grow; None if it did
     """
 
     step: int
@@ -123,22 +125,22 @@ class Growth:
 
 
 @dataclass(frozen=True)
-class Run:
-    """One way on one seed; `add` columns in all. At a step of growth there are two points, before and after it."""
+class GrowthRun:
+    """One way with one seed, which adds `add` columns in all. A step with growth has two points, before and after."""
 
     part: str
     seed: int
     add: int
     way: str
-    growths: Sequence[Growth]
-    points: Sequence[Point]
+    growths: Sequence[GrowthEvent]
+    points: Sequence[LossPoint]
 
     @property
-    def key(self) -> Key:
+    def key(self) -> _RunKey:
         return self.part, self.seed, self.add, self.way
 
     def loss(self, step: int) -> float:
-        """The loss after `step` steps, and after growth there."""
+        """The loss after `step` steps, and after the growth at that step."""
         return next(point.loss for point in reversed(self.points) if point.step == step)
 
 
@@ -146,33 +148,33 @@ class _StoppedError(Exception):
     """The user asked to stop."""
 
 
-def growth(
+def run_growth_study(
     folder: Path,
-    settings: Settings,
+    settings: GrowthStudySettings,
     seeds: Sequence[int],
     adds: Sequence[int] = (1, 2),
-    ways: Sequence[str] = ALL,
+    ways: Sequence[str] = ALL_WAYS,
     *,
-    watch: Watch = silently,
+    tell: Progress = silent,
     should_stop: Callable[[], bool] = lambda: False,
-) -> list[Run]:
-    """Both parts for every seed; runs that `folder` has already are not made again, and each new one is kept at once.
+) -> list[GrowthRun]:
+    """Run both parts for every seed. Runs that are in `folder` are not repeated, and each new one is saved at once.
 
     The same seed gives all ways the same narrow model, survey and batches. The model from scratch is always among the
     runs, also where `ways` does not name it.
     """
-    check(adds, ways)
+    check_growth_options(adds, ways)
     known = {run.key: run for run in read_runs(folder, settings)}
     wanted = _wanted(seeds, adds, ways)
 
-    def tell(stage: str, done: int, total: int) -> None:
+    def tell_or_stop(stage: str, done: int, total: int) -> None:
         if should_stop():
             raise _StoppedError
-        watch(stage, done, total)
+        tell(stage, done, total)
 
     try:
         for seed in seeds:
-            shared = _Shared(seed, settings, tell)
+            shared = _Shared(seed, settings, tell_or_stop)
             for key in (key for key in wanted if key[1] == seed and key not in known):
                 known[key] = shared.once(*key[2:]) if key[0] == "once" else shared.along(*key[2:])
                 _write(folder, settings, known.values())
@@ -181,131 +183,137 @@ def growth(
     return [known[key] for key in wanted if key in known]
 
 
-def check(adds: Sequence[int], ways: Sequence[str]) -> None:
+def check_growth_options(adds: Sequence[int], ways: Sequence[str]) -> None:
     for way in ways:
-        if way not in ALL:
-            raise unknown_name("way of growing", way, ALL)
+        choice("way of growing", way, ALL_WAYS)
     if not adds or not all(1 <= add <= 16 for add in adds):
         raise UsageError(
-            asked=f"growing by {', '.join(map(str, adds)) or 'nothing'}",
-            expected="numbers of columns from 1 to 16",
-            got=", ".join(map(str, adds)) or "none",
-            remedy="--add 1,2 for instance",
+            f"growing by {', '.join(map(str, adds)) or 'nothing'}",
+            "numbers of columns from 1 to 16",
+            ", ".join(map(str, adds)) or "none",
+            "--add 1,2 for instance",
         )
 
 
-def _wanted(seeds: Sequence[int], adds: Sequence[int], ways: Sequence[str]) -> list[Key]:
+def _wanted(seeds: Sequence[int], adds: Sequence[int], ways: Sequence[str]) -> list[_RunKey]:
     growing = [way for way in ways if way in WAYS]
-    along = [way for way in ALONG if way in growing]
-    widths = range(NARROW + 1, WIDEST + 1) if along else ()
+    along = [way for way in WAYS_ALONG if way in growing]
+    widths = range(START_WIDTH + 1, FINAL_WIDTH + 1) if along else ()
 
-    def keys(seed: int) -> Iterator[Key]:
-        yield from (("once", seed, add, way) for add in adds for way in (*growing, SCRATCH))
-        yield from (("once", seed, 0, NONE) for way in ways if way == NONE)
-        yield from (("along", seed, WIDEST - NARROW, way) for way in along)
-        yield from (("along", seed, width - NARROW, SCRATCH) for width in widths)
+    def keys(seed: int) -> Iterator[_RunKey]:
+        yield from (("once", seed, add, way) for add in adds for way in (*growing, FROM_SCRATCH))
+        yield from (("once", seed, 0, NO_GROWTH) for way in ways if way == NO_GROWTH)
+        yield from (("along", seed, FINAL_WIDTH - START_WIDTH, way) for way in along)
+        yield from (("along", seed, width - START_WIDTH, FROM_SCRATCH) for width in widths)
 
     return [key for seed in seeds for key in keys(seed)]
 
 
 class _Shared:
-    """What all runs of a seed share, made when it is first needed."""
+    """What all runs of a seed share. Each part is computed when it is first needed."""
 
-    def __init__(self, seed: int, settings: Settings, tell: Watch) -> None:
+    def __init__(self, seed: int, settings: GrowthStudySettings, tell: Progress) -> None:
         self.seed, self.settings, self.tell = seed, settings, tell
 
-    def once(self, add: int, way: str) -> Run:
-        """From the narrow model that is stuck, or from one of the final size that was trained for as many steps."""
-        start = self._trained(NARROW + add) if way == SCRATCH else self.narrow
+    def once(self, add: int, way: str) -> GrowthRun:
+        """Part "once": from the trained narrow model, or from one of the final size trained for as many steps."""
+        start = self._trained(START_WIDTH + add) if way == FROM_SCRATCH else self.narrow
         added = {0: add} if way in WAYS else {}
-        run = Run("once", self.seed, add, way, (), ())
-        return self._follow(run, start, added, _dense_marks(self.settings.steps), AFTER, lambda model: self._survey)
+        run = GrowthRun("once", self.seed, add, way, (), ())
+        return self._follow(
+            run, start, added, _dense_marks(self.settings.steps), AFTER_GROWTH_LEARNING_RATE, lambda model: self._survey
+        )
 
-    def along(self, add: int, way: str) -> Run:
-        """From a new model, which grows by one column at regular steps, or has its final width from the start."""
+    def along(self, add: int, way: str) -> GrowthRun:
+        """Part "along": from a new model, which grows by one column at regular steps or has its final width at once."""
         every = self.settings.every
-        run = Run("along", self.seed, add, way, (), ())
-        start = new_model(NARROW + add if way == SCRATCH else NARROW, self.seed)
-        added = {} if way == SCRATCH else dict.fromkeys(range(every, every * (add + 1), every), 1)
-        end = every * (NARROW + add)
+        run = GrowthRun("along", self.seed, add, way, (), ())
+        start = new_recall_model(START_WIDTH + add if way == FROM_SCRATCH else START_WIDTH, self.seed)
+        added = {} if way == FROM_SCRATCH else dict.fromkeys(range(every, every * (add + 1), every), 1)
+        end = every * (START_WIDTH + add)
         marks = sorted({*range(0, end, max(1, every // 3)), *added, end})
-        return self._follow(run, start, added, marks, LEARNING, self._look)
+        return self._follow(run, start, added, marks, START_LEARNING_RATE, self._look)
 
     def _follow(
         self,
-        run: Run,
+        run: GrowthRun,
         start: Transformer,
         added: dict[int, int],
         marks: Sequence[int],
         rate: float,
-        look: Callable[[Transformer], tuple[Survey, float]],
-    ) -> Run:
-        """Train on and measure at every mark, growing at some of them."""
+        look: Callable[[Transformer], tuple[GrowthSurvey, float]],
+    ) -> GrowthRun:
+        """Train, measure the loss at every step of `marks`, and grow at the steps of `added`."""
         name = f"seed {run.seed}, {_title(run)}"
         model, batches = copy.deepcopy(start), self._random("after")
-        optimiser, step, seconds = new_optimiser(model), 0, 0.0
-        growths: list[Growth] = []
-        points: list[Point] = []
+        optimizer, step, seconds = new_optimizer(model), 0, 0.0
+        growths: list[GrowthEvent] = []
+        points: list[LossPoint] = []
         for mark in marks:
-            seconds += train(
-                model, optimiser, batches, [rate] * (mark - step),
+            seconds += train_recall(
+                model, optimizer, batches, [rate] * (mark - step),
                 lambda done, base=step: self.tell(name, base + done, marks[-1]),
             )  # fmt: skip
             step = mark
             points.append(self._point(model, step, seconds))
             if step in added:
                 model, found = self._grown(run, model, added[step], points[-1], look)
-                seconds, optimiser = seconds + found.seconds, new_optimiser(model)
+                seconds, optimizer = seconds + found.seconds, new_optimizer(model)
                 growths.append(found)
                 points.append(self._point(model, step, seconds))
         return replace(run, growths=growths, points=points)
 
     def _grown(
-        self, run: Run, model: Transformer, add: int, now: Point, look: Callable[[Transformer], tuple[Survey, float]]
-    ) -> tuple[Transformer, Growth]:
+        self,
+        run: GrowthRun,
+        model: Transformer,
+        add: int,
+        now: LossPoint,
+        look: Callable[[Transformer], tuple[GrowthSurvey, float]],
+    ) -> tuple[Transformer, GrowthEvent]:
         survey, looking = look(model)
         began = time.perf_counter()
         fall: float | None = None
         refused: str | None = None
         try:
-            settled = settle(survey, method_of(run.way), {SPOT: add}, run.seed)
+            settled = plan_step(survey, growth_method(run.way), {GROWN_SPOT: add}, run.seed)
             fall, model = settled.fall, grown(model, settled.steps)  # pyright: ignore[reportAssignmentType]
         except NoBottleneckError as error:
             refused = error.got
-        seconds = time.perf_counter() - began + (0.0 if run.way in WITHOUT_TEXT else looking)
-        return model, Growth(now.step, now.loss, fall, refused, seconds)
+        seconds = time.perf_counter() - began + (0.0 if run.way in WAYS_WITHOUT_SURVEY else looking)
+        return model, GrowthEvent(now.step, now.loss, fall, refused, seconds)
 
-    def _point(self, model: Transformer, step: int, seconds: float) -> Point:
-        (head,) = heads_of(attention_layers(anatomy_of(model))["enc.0"])
+    def _point(self, model: Transformer, step: int, seconds: float) -> LossPoint:
+        (head,) = heads_of(attention_layers(anatomy_of(model))[GROWN_SPOT.place.slot])
         size = sum(parameter.numel() for parameter in model.parameters())
-        return Point(step, head.W_Q.shape[1], size, mean_loss(model, self._held_out), seconds)
+        return LossPoint(step, head.W_Q.shape[1], size, recall_loss(model, self._held_out), seconds)
 
     @cached_property
     def narrow(self) -> Transformer:
-        return self._trained(NARROW)
+        return self._trained(START_WIDTH)
 
     @cached_property
     def _held_out(self) -> torch.Tensor:
-        return draw(self.settings.held_out, self._random("held out"))
+        return draw_recall(self.settings.held_out, self._random("held out"))
 
     @cached_property
-    def _survey(self) -> tuple[Survey, float]:
+    def _survey(self) -> tuple[GrowthSurvey, float]:
         return self._look(self.narrow)
 
-    def _look(self, model: Transformer) -> tuple[Survey, float]:
+    def _look(self, model: Transformer) -> tuple[GrowthSurvey, float]:
         """A survey of the model, and the seconds it took."""
-        sequences = draw(self.settings.survey, self._random("survey"))
+        sequences = draw_recall(self.settings.survey, self._random("survey"))
         began = time.perf_counter()
-        survey = look_around(judge(model, sequences), self.tell, ("keys",))
-        survey.sample(SPOT.place.slot)
+        survey = survey_growth(recall_text_loss(model, sequences), self.tell, ("keys",))
+        survey.sample(GROWN_SPOT.place.slot)
         return survey, time.perf_counter() - began
 
     def _trained(self, d_k: int) -> Transformer:
-        """As long as it takes until a narrow one is stuck."""
-        model, steps = new_model(d_k, self.seed), self.settings.train_steps
+        """A model trained for `train_steps` steps, after which the loss of a narrow one no longer falls."""
+        model, steps = new_recall_model(d_k, self.seed), self.settings.train_steps
         name = f"seed {self.seed}, training with d_k = {d_k}"
-        train(
-            model, new_optimiser(model), self._random("before"), _falling(steps),
+        train_recall(
+            model, new_optimizer(model), self._random("before"), _falling(steps),
             lambda done: self.tell(name, done, steps),
         )  # fmt: skip
         return model
@@ -315,16 +323,19 @@ class _Shared:
         return torch.Generator().manual_seed(len(uses) * self.seed + uses.index(use) + 1)
 
 
-def _title(run: Run) -> str:
-    if run.way == NONE:
+def _title(run: GrowthRun) -> str:
+    if run.way == NO_GROWTH:
         return "no growth"
     return f"{run.part} +{run.add}, {run.way}"
 
 
 def _falling(steps: int) -> list[float]:
-    """The rate of each step: constant for three quarters, then from a third of it in a straight line to the last."""
+    """The learning rate of each step: constant for three quarters, then linearly from a third of it to the last."""
     falling = steps * 7 // 27
-    return [LEARNING] * (steps - falling) + [AFTER + (LAST - AFTER) * step / falling for step in range(falling)]
+    return [START_LEARNING_RATE] * (steps - falling) + [
+        AFTER_GROWTH_LEARNING_RATE + (FINAL_LEARNING_RATE - AFTER_GROWTH_LEARNING_RATE) * step / falling
+        for step in range(falling)
+    ]
 
 
 def _dense_marks(steps: int) -> list[int]:
@@ -335,68 +346,66 @@ def _dense_marks(steps: int) -> list[int]:
 # --- the folder ---
 
 
-def read_runs(folder: Path, settings: Settings) -> list[Run]:
-    """Runs that an earlier study with the same settings left in the folder; a new or empty folder has none."""
-    kept = read_kept(
+def read_runs(folder: Path, settings: GrowthStudySettings) -> list[GrowthRun]:
+    """The runs of an earlier study with the same settings in this folder; a new or empty folder has none."""
+    kept = read_results(
         folder,
-        RESULTS,
+        RESULTS_FILE,
         "study",
-        FORMAT,
-        lambda table: (Settings(**table["settings"]), [_run(told) for told in table["runs"]]),
+        RESULTS_FORMAT,
+        lambda table: (GrowthStudySettings(**table["settings"]), [_run(told) for told in table["runs"]]),
     )
     if kept is None:
         return []
     before, runs = kept
     if before != settings:
-        raise FolderError(
-            asked=f"the study in {folder}",
-            expected="the settings it was begun with",
-            got="others",
-            remedy="give the same options, or choose another --out",
-        )
+        raise FolderError(f"the study in {folder}", "the same settings", "others", "choose another --out")
     return runs
 
 
-def _run(told: dict[str, Any]) -> Run:
-    growths, points = [Growth(**found) for found in told["growths"]], [Point(**point) for point in told["points"]]
-    return Run(**{**told, "growths": growths, "points": points})
+def _run(told: dict[str, Any]) -> GrowthRun:
+    growths, points = (
+        [GrowthEvent(**found) for found in told["growths"]],
+        [LossPoint(**point) for point in told["points"]],
+    )
+    return GrowthRun(**{**told, "growths": growths, "points": points})
 
 
-def _write(folder: Path, settings: Settings, runs: Iterable[Run]) -> None:
+def _write(folder: Path, settings: GrowthStudySettings, runs: Iterable[GrowthRun]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    write_file(folder / RESULTS, (json.dumps(report(settings, runs), indent=2) + "\n").encode())
+    write_file(folder / RESULTS_FILE, (json.dumps(growth_report(settings, runs), indent=2) + "\n").encode())
 
 
-def report(settings: Settings, runs: Iterable[Run]) -> dict[str, Any]:
-    """The study as JSON; `controls` has the ways of `runs` that do not grow, in words."""
+def growth_report(settings: GrowthStudySettings, runs: Iterable[GrowthRun]) -> dict[str, Any]:
+    """The study as JSON; `controls` describes the models that do not grow."""
     told = [asdict(run) for run in runs]
-    controls = {way: name_of(way) for way in CONTROLS}
-    return {"format": FORMAT, "settings": asdict(settings), "controls": controls, "runs": told}
+    controls = {way: way_name(way) for way in CONTROLS}
+    return {"format": RESULTS_FORMAT, "settings": asdict(settings), "controls": controls, "runs": told}
 
 
-# --- what follows ---
+# --- tables and pictures ---
 
 
-def name_of(way: str, *, short: bool = False) -> str:
-    """What tables or, short, pictures call a way to grow, or a model that does not grow."""
+def way_name(way: str, *, short: bool = False) -> str:
+    """The name of a way, or of a model that does not grow, in tables or (short) in pictures."""
     return CONTROLS[way][short] if way in CONTROLS else way
 
 
-def runs_of(runs: Sequence[Run], part: str, add: int, way: str) -> list[Run]:
-    """Of all seeds; that which never grows belongs to every `add`."""
-    return [run for run in runs if (run.part, run.add, run.way) == (part, 0 if way == NONE else add, way)]
+def runs_of_way(runs: Sequence[GrowthRun], part: str, add: int, way: str) -> list[GrowthRun]:
+    """The runs of one way over all seeds. The model that never grows is compared with every `add`."""
+    return [run for run in runs if (run.part, run.add, run.way) == (part, 0 if way == NO_GROWTH else add, way)]
 
 
-def order(runs: Sequence[Run], add: int, step: int) -> dict[str, int]:
-    """Ways to grow once, the best first, each with the number of seeds in which it beats the first."""
-    losses = {way: [run.loss(step) for run in runs_of(runs, "once", add, way)] for way in WAYS}
+def rank_ways(runs: Sequence[GrowthRun], add: int, step: int) -> dict[str, int]:
+    """Ways of part "once" by mean loss at a step, the best first, each with the number of seeds where it beats that."""
+    losses = {way: [run.loss(step) for run in runs_of_way(runs, "once", add, way)] for way in WAYS}
     known = sorted((way for way in WAYS if losses[way]), key=lambda way: fmean(losses[way]))
     return {way: sum(own < best for own, best in zip(losses[way], losses[known[0]], strict=False)) for way in known}
 
 
-def meeting(runs: Sequence[Run], add: int, leader: str, other: str) -> int | None:
-    """The step from which on `other` is ahead of `leader` in at least one seed at every mark; None if it never is."""
-    pairs = list(zip(runs_of(runs, "once", add, leader), runs_of(runs, "once", add, other), strict=False))
+def overtaking_step(runs: Sequence[GrowthRun], add: int, leader: str, other: str) -> int | None:
+    """The first step from which `other` has a lower loss than `leader` in some seed at every later point, or None."""
+    pairs = list(zip(runs_of_way(runs, "once", add, leader), runs_of_way(runs, "once", add, other), strict=False))
     met: int | None = None
     for step in sorted({point.step for run, _ in pairs for point in run.points}):
         if not any(two.loss(step) < one.loss(step) for one, two in pairs):

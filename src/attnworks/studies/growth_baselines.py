@@ -1,31 +1,31 @@
-"""Ways to fill new columns that only the study of growth compares, beside the methods of `reshape grow`."""
+"""Ways of filling new columns that only the study of growth uses, in addition to the methods of `reshape grow`."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from attnworks.attention.heads import Head
+from attnworks.attention.heads import HeadMatrices
 from attnworks.core.registry import Registry
-from attnworks.reshape.growth.apply import Place, Rewritten
+from attnworks.reshape.growth.apply import GrowthPlace, Rewritten
 from attnworks.reshape.growth.methods import METHODS, Line, Method, fixed_line, refit_steps, wrong_kind
 from attnworks.reshape.growth.places import Spot, Widths
-from attnworks.reshape.growth.score import FIRST_STEP, Kind
-from attnworks.reshape.growth.survey import Survey
+from attnworks.reshape.growth.score import FIRST_STEP, GrowthKind
+from attnworks.reshape.growth.survey import GrowthSurvey
 
 BASELINES: Registry[Method] = Registry("way of growing")
 
 
-def method_of(way: str) -> Method:
-    """The method of this name, of the reshape or of the study alone."""
+def growth_method(way: str) -> Method:
+    """The method of this name, from this module or from `reshape grow`."""
     return BASELINES[way] if way in BASELINES else METHODS[way]
 
 
 @BASELINES.register("split")
-def split(survey: Survey, widths: Widths, seed: int) -> Line:
-    """Columns split in two halves that differ by noise which cancels, as Net2Net does for neurons."""
+def split_columns(survey: GrowthSurvey, widths: Widths, seed: int) -> Line:
+    """Split columns into two halves whose noise cancels, as Net2Net does with neurons."""
     generator = torch.Generator().manual_seed(seed)
-    heads = {Place(slot, at): head for slot, own in survey.heads.items() for at, head in enumerate(own)}
+    heads = {GrowthPlace(slot, at): head for slot, own in survey.heads.items() for at, head in enumerate(own)}
 
     def halved(spot: Spot, width: int) -> Rewritten:
         if spot.kind == "heads":
@@ -37,18 +37,18 @@ def split(survey: Survey, widths: Widths, seed: int) -> Line:
 
 
 @BASELINES.register("document-descending")
-def document_descending(survey: Survey, widths: Widths, seed: int) -> Line:
+def document_descending(survey: GrowthSurvey, widths: Widths, seed: int) -> Line:
     """The method `document` with the sign that descends, B = S - t dL/dS, and the best t."""
     del seed
     refit = refit_steps(survey, widths)
     return Line(lambda t: refit(-t), FIRST_STEP)
 
 
-NOISE = 0.3
-"""Of a half, as a share of its length."""
+SPLIT_NOISE = 0.3
+"""The norm of the noise, as a share of the norm of the column."""
 
 
-def _halved(head: Head, kind: Kind, width: int, generator: torch.Generator) -> Head:
+def _halved(head: HeadMatrices, kind: GrowthKind, width: int, generator: torch.Generator) -> HeadMatrices:
     """q k^T = (q + n)(k/2)^T + (q - n)(k/2)^T, for the longest columns of all, one after the other."""
     names = ("W_Q", "b_Q", "W_K", "b_K") if kind == "keys" else ("W_V", "b_V", "W_O", "")
     first, bias, second, other = (getattr(head, name, None) for name in names)
@@ -57,7 +57,7 @@ def _halved(head: Head, kind: Kind, width: int, generator: torch.Generator) -> H
     for _ in range(width):
         at = int((columns.norm(dim=1) * rows.norm(dim=1)).argmax())
         noise = torch.randn(columns.shape[1], generator=generator, dtype=torch.float64).to(columns)
-        noise *= NOISE * columns[at].norm() / noise.norm()
+        noise *= SPLIT_NOISE * columns[at].norm() / noise.norm()
         columns = torch.cat([columns, columns[at : at + 1] - noise])
         columns = _replaced(columns, at, columns[at] + noise)
         rows = _replaced(torch.cat([rows, rows[at : at + 1] / 2]), at, rows[at] / 2)

@@ -1,4 +1,4 @@
-"""Pictures of the study of growth: loss after growth against steps, and along the way against parameters and time."""
+"""Pictures of the study of growth: the loss against steps after growth, parameters and training time."""
 
 from __future__ import annotations
 
@@ -9,9 +9,20 @@ from typing import Any, NamedTuple
 
 from attnworks.core.folders import disk_errors
 from attnworks.core.plotting import need_matplotlib
-from attnworks.studies.growth import ALL, ALONG, NARROW, NONE, SCRATCH, WIDEST, Run, Settings, name_of, runs_of
+from attnworks.studies.growth import (
+    ALL_WAYS,
+    FINAL_WIDTH,
+    FROM_SCRATCH,
+    NO_GROWTH,
+    START_WIDTH,
+    WAYS_ALONG,
+    GrowthRun,
+    GrowthStudySettings,
+    runs_of_way,
+    way_name,
+)
 
-STYLES: dict[str, dict[str, Any]] = {
+_STYLES: dict[str, dict[str, Any]] = {
     "fisher": {"color": "#0072b2", "linewidth": 2.4},
     "whitened": {"color": "#56b4e9", "linewidth": 1.8},
     "random": {"color": "#e69f00"},
@@ -20,20 +31,20 @@ STYLES: dict[str, dict[str, Any]] = {
     "gradmax": {"color": "#cc79a7"},
     "document": {"color": "#d55e00", "linestyle": (0, (1, 1.2))},
     "document-descending": {"color": "#d55e00", "linestyle": (0, (4, 1.5))},
-    NONE: {"color": "#888888", "linestyle": (0, (1, 1.2))},
-    SCRATCH: {"color": "#333333", "linestyle": (0, (4, 1.5))},
+    NO_GROWTH: {"color": "#888888", "linestyle": (0, (1, 1.2))},
+    FROM_SCRATCH: {"color": "#333333", "linestyle": (0, (4, 1.5))},
 }
-LINE: dict[str, Any] = {"linewidth": 1.5}
-BAND: dict[str, Any] = {"alpha": 0.13, "linewidth": 0}
-LEADER: dict[str, Any] = {
+_LINE: dict[str, Any] = {"linewidth": 1.5}
+_BAND: dict[str, Any] = {"alpha": 0.13, "linewidth": 0}
+_LEADER: dict[str, Any] = {
     "arrowstyle": "-", "linewidth": 0.6, "alpha": 0.6, "shrinkA": 1, "shrinkB": 2, "relpos": (0, 0.5),
 }  # fmt: skip
-GAP = 0.052
-"""Between two labels, as a share of the height of a panel."""
+_LABEL_GAP = 0.052
+"""The least distance of two labels, as a share of the height of a panel."""
 
 
-class Curve(NamedTuple):
-    """Means over seeds, and the range of losses."""
+class _Curve(NamedTuple):
+    """Means over seeds, and the range of the losses."""
 
     x: Sequence[float]
     loss: Sequence[float]
@@ -41,29 +52,31 @@ class Curve(NamedTuple):
     high: Sequence[float]
 
 
-def draw_growth(runs: Sequence[Run], path: Path) -> None:
+def draw_growth(runs: Sequence[GrowthRun], path: Path) -> None:
     """Loss after growth against steps, one panel for each number of columns added."""
     adds = sorted({run.add for run in runs if run.part == "once" and run.add})
     figure, axes = _panels(len(adds), path)
     for axis, add in zip(axes, adds, strict=True):
-        curves = {way: curve for way in ALL if (curve := _by_step(runs_of(runs, "once", add, way))) is not None}
-        axis.set(title=f"d_k {NARROW} → {NARROW + add}", xlabel="steps after growth", ylabel="held-out loss")
+        curves = {
+            way: curve for way in ALL_WAYS if (curve := _by_step(runs_of_way(runs, "once", add, way))) is not None
+        }
+        axis.set(title=f"d_k {START_WIDTH} → {START_WIDTH + add}", xlabel="steps after growth", ylabel="held-out loss")
         _draw(axis, curves)
     _save(figure, path)
 
 
-def draw_parameters(runs: Sequence[Run], settings: Settings, path: Path) -> None:
+def draw_parameters(runs: Sequence[GrowthRun], settings: GrowthStudySettings, path: Path) -> None:
     """Loss against parameters: at the end of each width, and of models that had it from the start, at as many steps."""
     figure, (axis,) = _panels(1, path)
-    curves: dict[str, Curve] = {}
+    curves: dict[str, _Curve] = {}
     sizes: dict[int, int] = {}
-    for way in (way for way in ALONG if any(run.part == "along" and run.way == way for run in runs)):
+    for way in (way for way in WAYS_ALONG if any(run.part == "along" and run.way == way for run in runs)):
         ends = []
-        for width in range(NARROW, WIDEST + 1):
-            add = width - NARROW if way == SCRATCH else WIDEST - NARROW
+        for width in range(START_WIDTH, FINAL_WIDTH + 1):
+            add = width - START_WIDTH if way == FROM_SCRATCH else FINAL_WIDTH - START_WIDTH
             points = [
                 next(point for point in run.points if point.step == settings.every * width)
-                for run in runs_of(runs, "along", add, way)
+                for run in runs_of_way(runs, "along", add, way)
             ]
             sizes |= {point.d_k: point.parameters for point in points}
             if points:
@@ -76,32 +89,32 @@ def draw_parameters(runs: Sequence[Run], settings: Settings, path: Path) -> None
     _save(figure, path)
 
 
-def draw_time(runs: Sequence[Run], path: Path) -> None:
+def draw_time(runs: Sequence[GrowthRun], path: Path) -> None:
     """Loss along the way against the seconds of training and growing, in steps to the right where a model grows."""
     figure, (axis,) = _panels(1, path)
-    curves: dict[str, Curve] = {}
-    for way in ALONG:
-        found = runs_of(runs, "along", WIDEST - NARROW, way)
+    curves: dict[str, _Curve] = {}
+    for way in WAYS_ALONG:
+        found = runs_of_way(runs, "along", FINAL_WIDTH - START_WIDTH, way)
         moments = zip(*(run.points for run in found), strict=True)
         if found:
             curves[way] = _curve([([point.seconds for point in at], [point.loss for point in at]) for at in moments])
-    axis.set(title=f"growing along the way, d_k {NARROW} → {WIDEST}", ylabel="held-out loss")
+    axis.set(title=f"growing along the way, d_k {START_WIDTH} → {FINAL_WIDTH}", ylabel="held-out loss")
     axis.set_xlabel("seconds of training and growing, without tests")
     _draw(axis, curves, marker="o", markersize=3)
     _save(figure, path)
 
 
-def _by_step(runs: Sequence[Run]) -> Curve | None:
+def _by_step(runs: Sequence[GrowthRun]) -> _Curve | None:
     if not runs:
         return None
     steps = sorted({point.step for point in runs[0].points})
     return _curve([([step], [run.loss(step) for run in runs]) for step in steps])
 
 
-def _curve(moments: Sequence[tuple[Sequence[float], Sequence[float]]]) -> Curve:
-    """From x and loss of every seed at some moments."""
+def _curve(moments: Sequence[tuple[Sequence[float], Sequence[float]]]) -> _Curve:
+    """A curve from pairs of (x of every seed, loss of every seed)."""
     rows = [(fmean(x), fmean(losses), min(losses), max(losses)) for x, losses in moments]
-    return Curve(*zip(*rows, strict=True))
+    return _Curve(*zip(*rows, strict=True))
 
 
 def _panels(number: int, path: Path) -> tuple[Any, Sequence[Any]]:
@@ -112,16 +125,16 @@ def _panels(number: int, path: Path) -> tuple[Any, Sequence[Any]]:
     return figure, figure.subplots(1, number, squeeze=False)[0]
 
 
-def _draw(axis: Any, curves: Mapping[str, Curve], **marks: Any) -> None:
+def _draw(axis: Any, curves: Mapping[str, _Curve], **marks: Any) -> None:
     """Lines with bands on a logarithmic axis of losses, each with its name at the end."""
     from matplotlib.ticker import FuncFormatter, LogFormatter
 
     axis.set_yscale("log")
     for way, curve in curves.items():
-        style = {**LINE, **STYLES[way]}
+        style = {**_LINE, **_STYLES[way]}
         axis.plot(curve.x, curve.loss, **style, **marks)
         if curve.low != curve.high:
-            axis.fill_between(curve.x, curve.low, curve.high, color=style["color"], **BAND)
+            axis.fill_between(curve.x, curve.low, curve.high, color=style["color"], **_BAND)
     axis.yaxis.set_major_formatter(FuncFormatter(lambda loss, _: f"{loss:g}"))
     axis.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1.0, 0.5)))
     axis.grid(color="#dddddd", linewidth=0.6)
@@ -130,19 +143,20 @@ def _draw(axis: Any, curves: Mapping[str, Curve], **marks: Any) -> None:
     _name_ends(axis, curves)
 
 
-def _name_ends(axis: Any, curves: Mapping[str, Curve]) -> None:
+def _name_ends(axis: Any, curves: Mapping[str, _Curve]) -> None:
     """Names to the right of the panel at the height of their lines, moved apart where they would meet."""
-    axis.get_ylim()  # settles the scale
+    axis.get_ylim()  # computes the limits of the axis
     to_panel = axis.transData + axis.transAxes.inverted()
     heights = {way: float(to_panel.transform((curve.x[-1], curve.loss[-1]))[1]) for way, curve in curves.items()}
     ranked = sorted(heights, key=lambda way: heights[way])
     places = _apart([heights[way] for way in ranked])
     for way, place in zip(ranked, places, strict=True):
-        colour = STYLES[way]["color"]
+        colour = _STYLES[way]["color"]
         axis.annotate(
-            name_of(way, short=True), (curves[way].x[-1], curves[way].loss[-1]), (1.05, place), "data", "axes fraction",
+            way_name(way, short=True), (curves[way].x[-1], curves[way].loss[-1]), (1.05, place),
+            "data", "axes fraction",
             color=colour, fontsize=8.5, va="center", annotation_clip=False,
-            arrowprops={**LEADER, "color": colour},
+            arrowprops={**_LEADER, "color": colour},
         )  # fmt: skip
 
 
@@ -155,15 +169,15 @@ def _apart(heights: Sequence[float]) -> list[float]:
     groups: list[list[float]] = []
     for height in heights:
         groups.append([height])
-        while len(groups) > 1 and _spread(groups[-1])[0] - _spread(groups[-2])[-1] < GAP:
+        while len(groups) > 1 and _spread(groups[-1])[0] - _spread(groups[-2])[-1] < _LABEL_GAP:
             last = groups.pop()
             groups[-1] += last
     return [place for group in groups for place in _spread(group)]
 
 
 def _spread(group: Sequence[float]) -> list[float]:
-    first = fmean(group) - GAP * (len(group) - 1) / 2
-    return [first + GAP * place for place in range(len(group))]
+    first = fmean(group) - _LABEL_GAP * (len(group) - 1) / 2
+    return [first + _LABEL_GAP * place for place in range(len(group))]
 
 
 def _save(figure: Any, path: Path) -> None:

@@ -1,6 +1,6 @@
 """Attention mechanisms on long sequences: accuracy, time and memory of each on tasks in the shape of Long Range Arena.
 
-The three tasks (`attnworks.studies.tasks`) are drawn by us, so that nothing is downloaded and a table takes minutes.
+The three tasks (`attnworks.studies.tasks`) are generated, so that nothing is downloaded and a table takes minutes.
 """
 
 from __future__ import annotations
@@ -14,17 +14,24 @@ import torch
 
 from attnworks.core.errors import UsageError
 from attnworks.core.folders import write_file
-from attnworks.studies.long_range_cell import Cell, Progress, Settings, classifier, lengths, train_cell
-from attnworks.studies.results import read_kept
+from attnworks.studies.long_range_cell import (
+    Cell,
+    CellProgress,
+    LongRangeSettings,
+    new_classifier,
+    train_cell,
+    training_lengths,
+)
+from attnworks.studies.results import read_results
 from attnworks.studies.tasks import TASKS
 
-RESULTS, FORMAT = "results.json", 1
-Key = tuple[str, str, int]
-"""Task, mechanism and seed of a cell."""
+RESULTS_FILE, RESULTS_FORMAT = "results.json", 1
+_CellKey = tuple[str, str, int]
+"""The task, mechanism and seed of a cell."""
 
 
 def default_mechanisms(length: int) -> tuple[str, ...]:
-    """Six; a query of the sparse ones sees 65 to 96 keys, however long the sequence."""
+    """Six mechanisms. A query of the sparse ones attends to 65 to 96 keys at any length."""
     return (
         "dense",
         "window:window=32",
@@ -35,54 +42,54 @@ def default_mechanisms(length: int) -> tuple[str, ...]:
     )
 
 
-def long_range(
+def run_long_range(
     folder: Path,
-    settings: Settings,
+    settings: LongRangeSettings,
     tasks: Sequence[str],
     mechanisms: Sequence[str],
     seeds: Sequence[int] = (0,),
     *,
-    watch: Callable[[Progress | Cell], None] = lambda event: None,
+    tell: Callable[[CellProgress | Cell], None] = lambda event: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> list[Cell]:
-    """The cells tasks x mechanisms x seeds, in this order; those that `folder` has already are not computed again.
+    """The cells tasks x mechanisms x seeds, in this order. Cells that are in `folder` are not computed again.
 
-    Every finished cell is written at once, so that an interrupted experiment loses at most one. What cannot run is
-    refused before anything does.
+    Every finished cell is written at once, so that an interrupted experiment loses at most one. A mechanism that cannot
+    run on a task is refused before the first cell is trained.
     """
     known = _by_key(read_cells(folder, settings))
-    check(settings, tasks, mechanisms)
+    check_long_range(settings, tasks, mechanisms)
     wanted = [(task, mechanism, seed) for task in tasks for mechanism in mechanisms for seed in seeds]
     for key in wanted:
         if key not in known:
-            cell = train_cell(*key, settings, watch, should_stop)
+            cell = train_cell(*key, settings, tell, should_stop)
             if cell is None:
                 break
             known |= _add(folder, settings, cell)
-        watch(known[key])
+        tell(known[key])
     return [known[key] for key in wanted if key in known]
 
 
-def check(settings: Settings, tasks: Sequence[str], mechanisms: Sequence[str]) -> None:
-    """Let every mechanism read one short and one long sequence, so that what is impossible is said at once."""
+def check_long_range(settings: LongRangeSettings, tasks: Sequence[str], mechanisms: Sequence[str]) -> None:
+    """Run every mechanism on one short and one long sequence of every task, so that errors come before training."""
     for name in tasks:
         task = TASKS[name]
         for mechanism in mechanisms:
-            model = classifier(task, mechanism, 0)
-            for length in {lengths(task, settings)[0], settings.length}:
+            model = new_classifier(task, mechanism, 0)
+            for length in {training_lengths(task, settings)[0], settings.length}:
                 batch = task.batch(0, 0, size=1, length=length)
                 with torch.no_grad():
-                    model(batch.tokens, batch.padding)
+                    model(batch.tokens, batch.real)
 
 
-def read_cells(folder: Path, settings: Settings) -> list[Cell]:
-    """Cells that an earlier run with the same settings left in the folder; a new or empty folder has none."""
-    kept = read_kept(
+def read_cells(folder: Path, settings: LongRangeSettings) -> list[Cell]:
+    """The cells of an earlier run with the same settings in this folder; a new or empty folder has none."""
+    kept = read_results(
         folder,
-        RESULTS,
+        RESULTS_FILE,
         "experiment",
-        FORMAT,
-        lambda table: (Settings(**table["settings"]), [Cell(**cell) for cell in table["cells"]]),
+        RESULTS_FORMAT,
+        lambda table: (LongRangeSettings(**table["settings"]), [Cell(**cell) for cell in table["cells"]]),
     )
     if kept is None:
         return []
@@ -90,26 +97,28 @@ def read_cells(folder: Path, settings: Settings) -> list[Cell]:
     for name, value in asdict(before).items():
         if value != getattr(settings, name):
             raise UsageError(
-                asked=f"the experiment in {folder} with {name}={getattr(settings, name)}",
-                expected=f"{name}={value}, as in the cells that are there",
-                got=str(getattr(settings, name)),
-                remedy="choose another --out, or the same settings",
+                f"the experiment in {folder} with {name}={getattr(settings, name)}",
+                f"{name}={value}, as in the cells that are there",
+                str(getattr(settings, name)),
+                "choose another --out, or the same settings",
             )
     return cells
 
 
-def _add(folder: Path, settings: Settings, cell: Cell) -> dict[Key, Cell]:
-    """Write one more cell; all that are there now, also those that another run has added meanwhile."""
+def _add(folder: Path, settings: LongRangeSettings, cell: Cell) -> dict[_CellKey, Cell]:
+    """Add a cell to the folder. Returns all its cells, with those that another run has added meanwhile."""
     cells = _by_key([*read_cells(folder, settings), cell])
     folder.mkdir(parents=True, exist_ok=True)
-    write_file(folder / RESULTS, (json.dumps(report(settings, list(cells.values())), indent=2) + "\n").encode())
+    write_file(
+        folder / RESULTS_FILE, (json.dumps(long_range_report(settings, list(cells.values())), indent=2) + "\n").encode()
+    )
     return cells
 
 
-def report(settings: Settings, cells: Sequence[Cell]) -> dict[str, object]:
+def long_range_report(settings: LongRangeSettings, cells: Sequence[Cell]) -> dict[str, object]:
     """The experiment as JSON."""
-    return {"format": FORMAT, "settings": asdict(settings), "cells": [asdict(cell) for cell in cells]}
+    return {"format": RESULTS_FORMAT, "settings": asdict(settings), "cells": [asdict(cell) for cell in cells]}
 
 
-def _by_key(cells: Sequence[Cell]) -> dict[Key, Cell]:
+def _by_key(cells: Sequence[Cell]) -> dict[_CellKey, Cell]:
     return {(cell.task, cell.mechanism, cell.seed): cell for cell in cells}

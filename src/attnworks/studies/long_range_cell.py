@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from operator import itemgetter
 from pathlib import Path
@@ -21,21 +22,21 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
-from attnworks.core.errors import UsageError
+from attnworks.core.checks import number
 from attnworks.models import AttentionConfig, TransformerConfig
-from attnworks.models.layers import Output
+from attnworks.models.layers import OutputLayer
 from attnworks.models.transformer import Transformer
-from attnworks.studies.tasks import TASKS, Batch, Task
+from attnworks.studies.tasks import TASKS, LongRangeTask, TaskBatch
 from attnworks.studies.tasks.contract import Readout
-from attnworks.training.loop import DivergedError, schedule
+from attnworks.training.fit import Fit, schedule
 
 LAYERS, WIDTH, HEADS, HIDDEN = 2, 64, 4, 128
-FIRST_LENGTH, GROWING = 16, 0.6
-MOST_SEQUENCES = 64
+FIRST_LENGTH, SHORT_LENGTHS_SHARE = 16, 0.6
+MAX_SEQUENCES = 64
 
 
 class Classifier(nn.Module):
-    """scores = M r + b, where r is the mean of the encoder's real positions ("mean") or its last real one ("last").
+    """logits = M r + b, where r is the mean of the encoder's real positions ("mean") or its last real one ("last").
 
     Holds when: every sequence has a real token, and its real tokens come first.
     """
@@ -44,30 +45,30 @@ class Classifier(nn.Module):
         super().__init__()
         self.encoder = Transformer(config)
         self.readout = readout
-        self.output = Output(classes, config.d_e, bias=True)
+        self.output = OutputLayer(classes, config.d_e, bias=True)
 
     def forward(
-        self, tokens: Int[Tensor, "b n"], padding: Bool[Tensor, "b n"] | None = None
+        self, tokens: Int[Tensor, "b n"], real: Bool[Tensor, "b n"] | None = None
     ) -> Float[Tensor, "b classes"]:
-        X = self.encoder.encode(tokens, padding)
-        return self.output(last_real(X, padding) if self.readout == "last" else mean_real(X, padding))
+        X = self.encoder.encode(tokens, real)
+        return self.output(last_real(X, real) if self.readout == "last" else mean_real(X, real))
 
 
-def mean_real(X: Float[Tensor, "b n e"], padding: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b e"]:
-    if padding is None:
+def mean_real(X: Float[Tensor, "b n e"], real: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b e"]:
+    if real is None:
         return X.mean(1)
-    share = padding.to(X.dtype) / padding.sum(1, keepdim=True)
+    share = real.to(X.dtype) / real.sum(1, keepdim=True)
     return torch.einsum("bn,bne->be", share, X)
 
 
-def last_real(X: Float[Tensor, "b n e"], padding: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b e"]:
-    if padding is None:
+def last_real(X: Float[Tensor, "b n e"], real: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b e"]:
+    if real is None:
         return X[:, -1]
-    return X[torch.arange(len(X), device=X.device), padding.sum(1) - 1]
+    return X[torch.arange(len(X), device=X.device), real.sum(1) - 1]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class LongRangeSettings:
     """How each cell is trained and tested.
 
     steps, minutes   where training ends, whichever comes first
@@ -87,22 +88,17 @@ class Settings:
     def __post_init__(self) -> None:
         for name in ("steps", "length", "batch", "learning_rate", "held_out", "minutes"):
             value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise UsageError(
-                    asked=f"{name}={value}",
-                    expected="a number above 0",
-                    got=str(value),
-                    remedy=f"choose another {name}",
-                )
+            if value is not None:
+                number(name, value, 0, above=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """What one mechanism did on one task.
+    """The result of one mechanism on one task.
 
     accuracy, low, high   on held-out sequences, with a 95 % interval over sequences
-    seconds               of all steps, with the drawing of their batches
-    seconds_per_step      median over the steps at full length, without that; None if there was none
+    seconds               of all steps, including the generation of their batches
+    seconds_per_step      median over the steps at full length, without that generation; None without such steps
     step_bytes            peak memory of forward and backward pass of a step at full length, above the model itself
     """
 
@@ -122,8 +118,8 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Progress:
-    """After a step: which cell it belongs to, its number, how much of the cell is done, its length and its loss."""
+class CellProgress:
+    """A step of a cell: its number, the share of the cell that is done (0 to 1), its length and its loss."""
 
     task: str
     mechanism: str
@@ -134,8 +130,8 @@ class Progress:
     loss: float
 
 
-def classifier(task: Task, mechanism: str, seed: int) -> Classifier:
-    """A new model; for one task and seed all mechanisms start from the same weights, wherever their shapes agree."""
+def new_classifier(task: LongRangeTask, mechanism: str, seed: int) -> Classifier:
+    """A new model. With one task and seed all mechanisms start from the same weights, wherever their shapes agree."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         common, model = (Classifier(_config(task, name), task.classes, task.readout) for name in ("dense", mechanism))
@@ -145,7 +141,7 @@ def classifier(task: Task, mechanism: str, seed: int) -> Classifier:
     return model
 
 
-def _config(task: Task, mechanism: str) -> TransformerConfig:
+def _config(task: LongRangeTask, mechanism: str) -> TransformerConfig:
     per_head = WIDTH // HEADS
     return TransformerConfig(
         vocabulary=task.vocabulary,
@@ -160,20 +156,20 @@ def _config(task: Task, mechanism: str) -> TransformerConfig:
     )
 
 
-def lengths(task: Task, settings: Settings) -> list[int]:
-    """Lengths in training, doubling up to the full one.
+def training_lengths(task: LongRangeTask, settings: LongRangeSettings) -> list[int]:
+    """The lengths of sequences in training, which double up to the full one.
 
-    At full length the first gradients are the sum of very many positions that do not matter, and little is learned in
-    minutes; on short sequences the same model finds what to look for at once, and keeps it as they grow.
+    At full length the first gradients are sums over very many positions that do not matter, and a model learns little
+    in minutes. On short sequences the same model learns the task at once, and still solves it as they get longer.
     """
-    growing, length = [], max(settings.first, task.shortest)
+    growing, length = [], max(settings.first, task.min_length)
     while length < settings.length:
         growing.append(length)
         length *= 2
     return [*growing, settings.length]
 
 
-class Training(NamedTuple):
+class _CellTraining(NamedTuple):
     """The last loss, steps and seconds of a training, and the seconds of each step at full length."""
 
     loss: float
@@ -182,20 +178,24 @@ class Training(NamedTuple):
     at_full_length: list[float]
 
 
-def train(
+def train_cell_model(
     model: Classifier,
     task_name: str,
     mechanism: str,
     seed: int,
-    settings: Settings,
-    watch: Callable[[Progress], None] = lambda progress: None,
+    settings: LongRangeSettings,
+    tell: Callable[[CellProgress], None] = lambda progress: None,
     should_stop: Callable[[], bool] = lambda: False,
-) -> Training | None:
-    """Adam over growing lengths; None if it was stopped on the way."""
+) -> _CellTraining | None:
+    """Train with Adam on sequences of increasing length; None if `should_stop` ended it early."""
     task = TASKS[task_name]
-    optimiser = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98))
-    rate = schedule("cosine", settings.learning_rate, settings.steps // 12, settings.steps)
-    stages = lengths(task, settings)
+    fit = Fit(
+        model=model,
+        optimizer=torch.optim.Adam(model.parameters(), betas=(0.9, 0.98)),
+        learning_rate=schedule("cosine", settings.learning_rate, settings.steps // 12, settings.steps),
+        remedy="leave it out, or lower --lr",
+    )
+    stages = training_lengths(task, settings)
     work = sum(_tokens(settings, _length_at(stages, number / settings.steps)) for number in range(settings.steps))
     limit = math.inf if settings.minutes is None else 60 * settings.minutes
     at_full_length: list[float] = []
@@ -206,39 +206,36 @@ def train(
         began = time.perf_counter()
         progress = max(step / settings.steps, seconds / limit)
         length = _length_at(stages, progress)
-        for group in optimiser.param_groups:
-            group["lr"] = rate(round(progress * settings.steps))
         batch = _batch(task, seed, step, settings, length)
         drawn = time.perf_counter()
-        loss = _step(model, optimiser, batch)
+        name = f"step {step + 1} of {mechanism} on {task_name}"
+        loss = fit.step(round(progress * settings.steps), [partial(_loss, model, batch)], name=name).loss
         ended = time.perf_counter()
-        if not math.isfinite(loss):
-            raise _diverged(task_name, mechanism, step)
         if length == settings.length:
             at_full_length.append(ended - drawn)
         step, seconds, tokens = step + 1, seconds + ended - began, tokens + _tokens(settings, length)
         done = min(1.0, max(tokens / work, seconds / limit))
-        watch(Progress(task_name, mechanism, seed, step, done, length, loss))
-    return Training(loss, step, seconds, at_full_length)
+        tell(CellProgress(task_name, mechanism, seed, step, done, length, loss))
+    return _CellTraining(loss, step, seconds, at_full_length)
 
 
 def train_cell(
     task_name: str,
     mechanism: str,
     seed: int,
-    settings: Settings,
-    watch: Callable[[Progress], None] = lambda progress: None,
+    settings: LongRangeSettings,
+    tell: Callable[[CellProgress], None] = lambda progress: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Cell | None:
-    """Train and test; None if it was stopped on the way. Batches depend on task, seed and step alone."""
+    """Train and test a cell; None if `should_stop` ended it early. Batches depend on task, seed and step alone."""
     task = TASKS[task_name]
-    model = classifier(task, mechanism, seed)
+    model = new_classifier(task, mechanism, seed)
     step_bytes = peak_bytes(lambda: _loss(model, _batch(task, seed, 0, settings, settings.length)).backward())
-    training = train(model, task_name, mechanism, seed, settings, watch, should_stop)
+    training = train_cell_model(model, task_name, mechanism, seed, settings, tell, should_stop)
     if training is None:
         return None
     loss, step, seconds, at_full_length = training
-    right = count_right(model, task, seed, settings)
+    right = count_correct(model, task, seed, settings)
     low, high = wilson(right, settings.held_out)
     return Cell(
         task=task_name,
@@ -266,55 +263,37 @@ def wilson(right: int, of: int) -> tuple[float, float]:
 
 
 def _length_at(stages: list[int], done: float) -> int:
-    """Equally many steps for each shorter length, then the full one."""
-    return stages[min(len(stages) - 1, int(done / GROWING * (len(stages) - 1)))]
+    """The length when this share of training is done: the same number of steps for each short length, then the full."""
+    return stages[min(len(stages) - 1, int(done / SHORT_LENGTHS_SHARE * (len(stages) - 1)))]
 
 
-def _size(settings: Settings, length: int) -> int:
-    """Sequences for as many tokens as at full length, up to a number beyond which more do not help."""
-    return max(settings.batch, min(MOST_SEQUENCES, settings.batch * settings.length // length))
+def _size(settings: LongRangeSettings, length: int) -> int:
+    """The number of sequences of a batch: as many tokens as at full length, but at most MAX_SEQUENCES."""
+    return max(settings.batch, min(MAX_SEQUENCES, settings.batch * settings.length // length))
 
 
-def _tokens(settings: Settings, length: int) -> int:
+def _tokens(settings: LongRangeSettings, length: int) -> int:
     return _size(settings, length) * length
 
 
-def _batch(task: Task, seed: int, step: int, settings: Settings, length: int) -> Batch:
+def _batch(task: LongRangeTask, seed: int, step: int, settings: LongRangeSettings, length: int) -> TaskBatch:
     return task.batch(seed, step, size=_size(settings, length), length=length)
 
 
-def _loss(model: Classifier, batch: Batch) -> torch.Tensor:
-    return F.cross_entropy(model(batch.tokens, batch.padding), batch.labels)
-
-
-def _step(model: Classifier, optimiser: torch.optim.Optimizer, batch: Batch) -> float:
-    optimiser.zero_grad()
-    loss = _loss(model, batch)
-    loss.backward()
-    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    optimiser.step()
-    return loss.item()
+def _loss(model: Classifier, batch: TaskBatch) -> torch.Tensor:
+    return F.cross_entropy(model(batch.tokens, batch.real), batch.labels)
 
 
 @torch.no_grad()
-def count_right(model: Classifier, task: Task, seed: int, settings: Settings) -> int:
-    """Right answers on the test stream of the seed."""
+def count_correct(model: Classifier, task: LongRangeTask, seed: int, settings: LongRangeSettings) -> int:
+    """The number of correct answers on the test sequences of the seed."""
     right, seen, step = 0, 0, 0
     while seen < settings.held_out:
         size = min(settings.batch, settings.held_out - seen)
         batch = task.batch(seed, step, split="test", size=size, length=settings.length)
-        right += int((model(batch.tokens, batch.padding).argmax(-1) == batch.labels).sum())
+        right += int((model(batch.tokens, batch.real).argmax(-1) == batch.labels).sum())
         seen, step = seen + size, step + 1
     return right
-
-
-def _diverged(task: str, mechanism: str, step: int) -> DivergedError:
-    return DivergedError(
-        asked=f"step {step + 1} of {mechanism} on {task}",
-        expected="a finite loss",
-        got="none",
-        remedy="leave the mechanism out, or run with a lower --lr",
-    )
 
 
 def peak_bytes(run: Callable[[], object]) -> int:
@@ -331,9 +310,9 @@ def peak_bytes(run: Callable[[], object]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         log.export_chrome_trace(str(Path(folder) / "trace.json"))
         events = json.loads((Path(folder) / "trace.json").read_text())["traceEvents"]
-    return peak_of((event["ts"], event["args"]["Bytes"]) for event in events if event["name"] == "[memory]")
+    return running_peak((event["ts"], event["args"]["Bytes"]) for event in events if event["name"] == "[memory]")
 
 
-def peak_of(changes: Iterable[tuple[float, int]]) -> int:
-    """The highest running sum of (moment, bytes); what has one moment counts in the order in which it was logged."""
+def running_peak(changes: Iterable[tuple[float, int]]) -> int:
+    """The highest running sum of (moment, bytes); entries of one moment count in their logged order."""
     return max(accumulate((size for _, size in sorted(changes, key=itemgetter(0))), initial=0))

@@ -1,4 +1,4 @@
-"""Attention maps as pictures: one panel per head, families, nearest forms, the cost of projecting."""
+"""Pictures of attention maps: heads of a layer, structured sets, nearest forms, and the cost of projection."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from attnworks.core.plotting import need_matplotlib
 from attnworks.theory import structured_sets
 
 _TITLES = {
-    "enc": "Encoder self-attention: a source word (row) looks at source words",
-    "dec": "Decoder self-attention: a word read (row) looks at words before it",
-    "cross": "Cross-attention: to write the next word, the decoder (row) looks at source words",
+    "enc": "Encoder self-attention: a source word (row) attends to source words",
+    "dec": "Decoder self-attention: a word read (row) attends to words before it",
+    "cross": "Cross-attention: to write the next word, the decoder (row) attends to source words",
 }
-WEIGHTS: dict[str, Any] = {"cmap": "viridis", "vmin": 0.0, "vmax": 1.0}
-COLOURS = {"after": "#d55e00", "healed": "#0072b2"}
-POINTS: dict[str, Any] = {"marker": "o", "markersize": 5, "linewidth": 1.6}
+_WEIGHTS: dict[str, Any] = {"cmap": "viridis", "vmin": 0.0, "vmax": 1.0}
+_COLOURS = {"after": "#d55e00", "healed": "#0072b2"}
+_POINTS: dict[str, Any] = {"marker": "o", "markersize": 5, "linewidth": 1.6}
 _LABELS = {
     "after": "at once",
     "healed": "after healing",
@@ -71,14 +71,14 @@ def draw_families(path: Path, n: int = 12, seed: int = 0) -> None:
     blocks = structured_sets.column_blocks(n, structured_sets.blocks_around(n, (3, 8), (5, 4)))
     errors = 0.1 * (2 * torch.rand(n, n, generator=draw) - 1) * (torch.rand(n, n, generator=draw) < 0.1)
     panels = {
-        "$\\Sigma_1$: each token itself": structured_sets.identity(n),
+        "$\\Sigma_1$: each token itself": structured_sets.identity_map(n),
         "$\\Sigma_2$: a band with dropout": structured_sets.sample_band(n, 2, 2, 0.3, draw),
         "$\\Sigma_3$: tokens 3 and 8, seen from around": blocks,
         "$\\Sigma_3$ with a sparse error": (blocks + errors).clamp(0, 1),
     }
     figure = Figure(figsize=(3.1 * len(panels), 3.3))
     for axis, (title, matrix) in zip(figure.subplots(1, len(panels)), panels.items(), strict=True):
-        axis.imshow(matrix.numpy(), **WEIGHTS)
+        axis.imshow(matrix.numpy(), **_WEIGHTS)
         axis.set_title(title, fontsize=9)
         _plain(axis)
     figure.supylabel("query", fontsize=9)
@@ -98,7 +98,7 @@ def draw_forms(heads: list[list[list[float]]], example: dict[str, Any], path: Pa
     tokens, side = example["tokens"], 0.5 + 0.16 * len(example["tokens"])
     figure = Figure(figsize=(4.2 * side + 1.5, len(heads) * (side + 0.25)))
     panels = figure.subplots(len(heads), 4, squeeze=False)
-    limits = [WEIGHTS, WEIGHTS, _about_zero(0.04), _about_zero(1.0)]
+    limits = [_WEIGHTS, _WEIGHTS, _about_zero(0.04), _about_zero(1.0)]
     forms = zip(heads, example["forms"], example["P"], example["E"], strict=True)
     for row, (weights, name, form, error) in enumerate(forms):
         H, P, E = (torch.tensor(part) for part in (weights, form, error))
@@ -125,7 +125,7 @@ def draw_cost(report: dict[str, Any], path: Path) -> None:
     counts = range(len(report["projected"]))
     for key, label in (("bleu", "after"), ("healed_bleu", "healed")):
         scores = [row[key] for row in report["projected"]]
-        axis.plot(counts, scores, color=COLOURS[label], label=_LABELS[label], **POINTS)
+        axis.plot(counts, scores, color=_COLOURS[label], label=_LABELS[label], **_POINTS)
     for name, style in (("conti-1h", ":"), ("conti-8h-structured", "--")):
         if name in report["models"]:
             axis.axhline(

@@ -1,4 +1,4 @@
-"""What an earlier run of a study left in its folder."""
+"""The results that an earlier run of a study saved in its folder."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from attnworks.core.folders import entries, read_file
 T = TypeVar("T")
 
 
-def read_kept(folder: Path, name: str, what: str, version: int, read: Callable[[dict[str, Any]], T]) -> T | None:
-    """`read` of the JSON object in folder/name, of this format; None of a new or empty folder, else an error."""
+def read_results(folder: Path, name: str, what: str, version: int, read: Callable[[dict[str, Any]], T]) -> T | None:
+    """`read` of the JSON object in folder/name, which must have this format; None if the folder is new or empty."""
     if not folder.exists() or (folder.is_dir() and not entries(folder)):
         return None
     try:
@@ -24,8 +24,5 @@ def read_kept(folder: Path, name: str, what: str, version: int, read: Callable[[
         return read(table)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise FolderError(
-            asked=f"the {what} in {folder}",
-            expected=f"a new folder, or one with the {name} of this {what}",
-            got="something else",
-            remedy="choose another --out",
+            f"the {what} in {folder}", f"a new folder, or one with its {name}", "something else", "choose another --out"
         ) from error

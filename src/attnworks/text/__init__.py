@@ -1,1 +1,1 @@
-"""Corpora, vocabularies and batches."""
+"""Text: passages, corpora and their readers, vocabularies and tokenizers, rows of tokens and batches."""

@@ -1,20 +1,20 @@
-"""CoNLL-U -> passages with words and syntactic heads, and parses for passages that have none.
+"""CoNLL-U -> passages with words and syntactic governors, and parses for passages that have none.
 
-The words are those that stand in the text: a multiword token such as Italian `della` (`1-2`, with the syntactic words
-`di` and `la`) is one word, whose head is that of its topmost syntactic word. Empty nodes (`1.1`) stand in no text.
+The words are those of the text: a multiword token such as Italian `della` (`1-2`, with the syntactic words `di` and
+`la`) is one word, and its governor is that of its topmost syntactic word. Empty nodes (`1.1`) are left out.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from attnworks.core.display import counted
 from attnworks.core.errors import UsageError
-from attnworks.text.lines import LONGEST_LINE, numbered_lines
-from attnworks.text.passages import ROOT, Passage, Side, without_blanks
+from attnworks.text.passages import MAX_LINE_BYTES, ROOT, Passage, Text, numbered_lines, without_blanks
 
 COLUMNS = 10
 _TEXT = re.compile(r"#\s*text\s*=\s*(.*)")
@@ -32,7 +32,7 @@ class _Range(NamedTuple):
 
 @dataclass
 class _Sentence:
-    """What was read of one sentence. Ids and heads count from 1, and the head 0 is none; lists have no entry for 0."""
+    """One sentence as it stands in the file: ids and heads count from 1, and head 0 means none."""
 
     path: Path
     text: str | None = None
@@ -44,7 +44,7 @@ class _Sentence:
     """Empty nodes after the last word."""
 
     def wrong(self, line: int, expected: str, got: str, remedy: str = "correct the parse") -> UsageError:
-        return UsageError(asked=f"read {self.path}, line {line:,}", expected=expected, got=got, remedy=remedy)
+        return UsageError(f"read {self.path}, line {line:,}", expected, got, remedy)
 
 
 def read_parses(path: Path | str) -> list[Passage]:
@@ -52,27 +52,22 @@ def read_parses(path: Path | str) -> list[Passage]:
     path = Path(path).expanduser()
     passages = [_passage(sentence) for sentence in _sentences(path)]
     if not passages:
-        raise UsageError(
-            asked=f"read {path}",
-            expected="parses in CoNLL-U",
-            got="no sentence",
-            remedy="choose a file with one word in each line",
-        )
+        raise UsageError(f"read {path}", "parses in CoNLL-U", "no sentence", "choose a file with one word in each line")
     return passages
 
 
 def attach(passages: Sequence[Passage], parses: Sequence[Passage]) -> tuple[list[Passage], int]:
-    """The passages, with the words and heads of the first parse that spells the same (blanks aside), on either side.
+    """The passages with the words and governors of the first parse of the same text (blanks aside), on either side.
 
-    The number is that of the passages whose source has no parse; these stay as they are.
+    The number counts passages without a parse of their source; these stay as they are.
     """
-    known: dict[str, Side] = {}
+    known: dict[str, Text] = {}
     for parse in parses:
         known.setdefault(without_blanks(parse.source.text), parse.source)
 
-    def parsed(side: Side | None) -> Side | None:
+    def parsed(side: Text | None) -> Text | None:
         found = known.get(without_blanks(side.text)) if side else None
-        return replace(side, words=found.words, heads=found.heads) if side and found else side
+        return Text(side.text, found.words, found.governors, side.line) if side and found else side
 
     attached = [Passage(parsed(passage.source) or passage.source, parsed(passage.target)) for passage in passages]
     return attached, sum(without_blanks(passage.source.text) not in known for passage in passages)
@@ -82,7 +77,7 @@ def _sentences(path: Path) -> Iterator[_Sentence]:
     sentence = _Sentence(path)
     for number, line in numbered_lines(path):
         if line is None:
-            raise sentence.wrong(number, "a parse", f"more than {LONGEST_LINE:,} bytes")
+            raise sentence.wrong(number, "a parse", f"more than {MAX_LINE_BYTES:,} bytes")
         if line.startswith("#"):
             if found := _TEXT.fullmatch(line):
                 sentence.text = found[1].strip() or None
@@ -99,8 +94,8 @@ def _sentences(path: Path) -> Iterator[_Sentence]:
 def _read_word(sentence: _Sentence, line: str, number: int) -> None:
     columns = line.split("\t")
     if len(columns) != COLUMNS:
-        got = f"{len(columns)} column{'' if len(columns) == 1 else 's'}"
-        raise sentence.wrong(number, f"{COLUMNS} columns with tabs between them", got, "save the parses as CoNLL-U")
+        expected, got = f"{COLUMNS} columns with tabs between them", counted(len(columns), "column")
+        raise sentence.wrong(number, expected, got, "save the parses as CoNLL-U")
     identity, form, head = columns[0], columns[1], columns[6]
     found = _IDENTITY.fullmatch(identity)
     after = len(sentence.forms) + 1
@@ -144,11 +139,11 @@ def _passage(sentence: _Sentence) -> Passage:
         raise sentence.wrong(
             line, "words that spell the text", f"the text {text!r}", "correct or remove the line '# text ='"
         )
-    return Passage(Side(text, words, heads, line))
+    return Passage(Text(text, words, heads, line))
 
 
 def _depths(sentence: _Sentence) -> list[int]:
-    """How many heads are above each word."""
+    """The number of words between each word and its root."""
     count = len(sentence.heads)
     for head, line in zip(sentence.heads, sentence.lines, strict=True):
         if head > count:
@@ -171,7 +166,7 @@ def _depths(sentence: _Sentence) -> list[int]:
 
 
 def _words_of_the_text(sentence: _Sentence, depths: Sequence[int]) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """The words, and their heads from 0. The topmost word of a range has its head outside, so that no circle arises."""
+    """The words and their governors, from 0. A range takes that of its topmost word, which lies outside of it."""
     ranges = {some.first: (some.last, some.form) for some in sentence.ranges}
     words: list[str] = []
     topmost: list[int] = []

@@ -1,37 +1,36 @@
 """Text -> rows of tokens, by the tokenizers of Hugging Face models and by the vocabularies of attnworks.
 
-Tokens are those that a model reads in the running text. They find their words by the letters they stand for, whether or
-not the tokenizer cuts where the words end: a token belongs to the word that most of its letters come from, and one that
-stands for blanks alone to the word that follows.
+A token belongs to the word that most of its letters come from, whether or not the tokenizer cuts where words end; a
+token of blanks alone belongs to the word that follows.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from attnworks.core.display import counted
 from attnworks.core.errors import UsageError
-from attnworks.text.passages import Side, without_blanks
-from attnworks.text.tokens import NONE, TokenRow
+from attnworks.text.passages import Passage, Text, without_blanks
+from attnworks.text.tokens import NO_WORD, RowPair, TokenRow
 from attnworks.text.vocabulary import BOS, EOS, PAD, Vocabulary
 from attnworks.text.words import words
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-FEWEST = 2
+MIN_TEXT_TOKENS = 2
 """A row with fewer tokens of text leaves attention no choice."""
 
 Span = tuple[int, int]
-Spell = Callable[[int], str]
+Side = Literal["source", "target"]
 
 
 class Pieces(NamedTuple):
-    """The tokens of a text, the word of each, and the first token of every word that has one."""
+    """The tokens of a text, the word of each token, and the first token of every word that has one."""
 
     ids: Sequence[int]
     special: Sequence[bool]
@@ -39,11 +38,11 @@ class Pieces(NamedTuple):
     first: Mapping[int, int]
 
 
-class SideReader(ABC):
-    """Reads one side of a passage.
+class TextReader(ABC):
+    """Reads one side of a passage into a row of tokens.
 
     specials    tokens that are added to every text
-    longest     the positions of the model, None if it takes any length
+    longest     number of positions of the model, None if it takes any length
     max_tokens  where longer texts are cut, special tokens at their end kept; without it they are refused
     """
 
@@ -54,45 +53,49 @@ class SideReader(ABC):
         self.longest, self.max_tokens = longest, max_tokens
         if max_tokens is None:
             return
-        fewest = specials + FEWEST
+        fewest = specials + MIN_TEXT_TOKENS
         if max_tokens < fewest or (longest is not None and max_tokens > longest):
             raise UsageError(
-                asked=f"--max-tokens {max_tokens}",
-                expected=f"at least {fewest} (with {specials} special)"
+                f"--max-tokens {max_tokens}",
+                f"at least {fewest} (with {specials} special)"
                 + (f" and at most the {longest:,} positions of the model" if longest is not None else ""),
-                got=str(max_tokens),
-                remedy="choose a number between" if longest is not None else f"choose {fewest} or more",
+                str(max_tokens),
+                "choose a number between" if longest is not None else f"choose {fewest} or more",
             )
 
-    def read(self, side: Side) -> TokenRow:
-        """The tokens of a text, with heads where the side has them and words are known."""
+    def read(self, side: Text) -> TokenRow:
+        """The tokens of a text, with governors where the text has them and words are known."""
         pieces = self._pieces(side)
         begins, ends = self._kept(side, pieces.special)
         kept = [*range(begins), *range(len(pieces.ids) - ends, len(pieces.ids))]
-        head = None
-        if side.heads is not None and self.knows_words:
+        governor = None
+        if side.governors is not None and self.knows_words:
             first = {word: token for word, token in pieces.first.items() if token < begins}
-            head = tuple(_head(token, pieces.word[token], side.heads, first) for token in kept)
+            governor = tuple(_governor(token, pieces.word[token], side.governors, first) for token in kept)
         return TokenRow(
             tuple(pieces.ids[token] for token in kept),
             tuple(bool(pieces.special[token]) for token in kept),
             tuple(pieces.word[token] for token in kept),
-            head,
+            governor,
         )
 
-    @abstractmethod
-    def _pieces(self, side: Side) -> Pieces: ...
+    def token(self, identity: int) -> str:
+        """The text of one id."""
+        return str(identity)
 
-    def _kept(self, side: Side, special: Sequence[bool]) -> tuple[int, int]:
+    @abstractmethod
+    def _pieces(self, side: Text) -> Pieces: ...
+
+    def _kept(self, side: Text, special: Sequence[bool]) -> tuple[int, int]:
         """How many tokens are kept of the beginning, and of the end."""
         count = len(special)
         if self.max_tokens is None:
             if self.longest is not None and count > self.longest:
                 raise UsageError(
-                    asked=side.name,
-                    expected=f"at most {self.longest:,} tokens, the positions of the model",
-                    got=f"{count:,}",
-                    remedy=f"pass --max-tokens {self.longest} to cut",
+                    side.name,
+                    f"at most {self.longest:,} tokens, the positions of the model",
+                    f"{count:,}",
+                    f"cut it by --max-tokens {self.longest}",
                 )
             return count, 0
         if count <= self.max_tokens:
@@ -101,12 +104,12 @@ class SideReader(ABC):
         return self.max_tokens - closing, closing
 
 
-class HuggingFaceReader(SideReader):
+class HuggingFaceReader(TextReader):
     """Reads with the tokenizer of a Hugging Face model.
 
-    A side without words has those of the tokenizer, or what stands between blanks if that knows none. A tokenizer
-    without a padding token pads with 0, which is masked. A tokenizer that cannot tell where in the text its tokens
-    stand (a slow one) leaves words and heads unknown: `knows_words` is False.
+    A text without words gets those of the tokenizer, or what stands between blanks if the tokenizer has none. A
+    tokenizer without a padding token pads with 0, which is masked. A slow tokenizer does not report where its tokens
+    stand in the text, so that words and governors stay unknown: `knows_words` is False.
     """
 
     def __init__(
@@ -117,33 +120,37 @@ class HuggingFaceReader(SideReader):
         self.pad_id = tokenizer.pad_token_id if isinstance(tokenizer.pad_token_id, int) else 0
         self.knows_words = bool(tokenizer.is_fast)
 
-    def _pieces(self, side: Side) -> Pieces:
+    def token(self, identity: int) -> str:
+        token = self.tokenizer.convert_ids_to_tokens(identity)
+        return str(token) if token else f"<{identity}>"
+
+    def _pieces(self, side: Text) -> Pieces:
         try:
             read = self.tokenizer(
                 side.text, return_special_tokens_mask=True, return_offsets_mapping=self.knows_words, verbose=False
             )
         except Exception as error:  # the tokenizers library raises bare Exception
             raise UsageError(
-                asked=f"read {side.name}",
-                expected="a tokenizer that can read any text",
-                got=f"one that fails ({error})",
-                remedy="give the tokenizer a token for unknown words, or text that it knows",
+                f"read {side.name}",
+                "a tokenizer that can read any text",
+                f"one that fails ({error})",
+                "give it a token for unknown words",
             ) from error
         ids, special = read["input_ids"], [bool(added) for added in read["special_tokens_mask"]]
         if not self.knows_words:
-            return Pieces(ids, special, [NONE] * len(ids), {})
+            return Pieces(ids, special, [NO_WORD] * len(ids), {})
         between_blanks = side.text.split()
         own = {word for word, added in zip(read.word_ids(), special, strict=True) if not added}
         if side.words is None and (len(own) > 1 or len(between_blanks) < 2):
-            return Pieces(ids, special, [NONE if word is None else word for word in read.word_ids()], {})
+            return Pieces(ids, special, [NO_WORD if word is None else word for word in read.word_ids()], {})
         return Pieces(ids, special, *align(side.text, read["offset_mapping"], special, side.words or between_blanks))
 
 
-class VocabularyReader(SideReader):
+class VocabularyReader(TextReader):
     """Reads with a vocabulary of attnworks, as in training: sources end in <eos>, targets begin with <bos>.
 
-    The vocabulary is looked up for the words of the text by the rule of `attnworks.text.words`; the words of the side,
-    where it has others, say only what belongs together.
+    Words are found by the rule of `attnworks.text.words` and looked up in the vocabulary. Where a text has words of its
+    own, they only decide which tokens form a word.
     """
 
     pad_id = PAD
@@ -151,7 +158,7 @@ class VocabularyReader(SideReader):
     def __init__(
         self,
         vocabulary: Vocabulary,
-        side: Literal["source", "target"] = "source",
+        side: Side = "source",
         longest: int | None = None,
         max_tokens: int | None = None,
     ) -> None:
@@ -159,7 +166,10 @@ class VocabularyReader(SideReader):
         self.vocabulary = vocabulary
         self.side = side
 
-    def _pieces(self, side: Side) -> Pieces:
+    def token(self, identity: int) -> str:
+        return self.vocabulary.token(identity)
+
+    def _pieces(self, side: Text) -> Pieces:
         written = _written(side)
         text = " ".join(written)
         read = self.vocabulary.tokenizer.encode(text, add_special_tokens=False)
@@ -168,6 +178,13 @@ class VocabularyReader(SideReader):
         special = [True] * len(before) + [False] * len(read.ids) + [True] * len(after)
         spans = [nowhere] * len(before) + read.offsets + [nowhere] * len(after)
         return Pieces([*before, *read.ids, *after], special, *align(text, spans, special, side.words or written))
+
+
+def read_pairs(pairs: Iterable[Passage], source: Vocabulary, target: Vocabulary) -> list[RowPair]:
+    """Rows of training: ids alone, in far less time than `VocabularyReader.read` needs to find their words."""
+    words = [pair.words for pair in pairs]
+    sides = (vocabulary.encode_all(pair[side] for pair in words) for side, vocabulary in enumerate((source, target)))
+    return [(TokenRow((*read, EOS)), TokenRow((BOS, *written))) for read, written in zip(*sides, strict=True)]
 
 
 def align(
@@ -185,7 +202,7 @@ def align(
     shared: dict[int, int] = {}
     for token, ((begin, end), added) in enumerate(zip(spans, special, strict=True)):
         if added or not owner:
-            word_of.append(NONE)
+            word_of.append(NO_WORD)
             continue
         covered = owner[letters[begin] : letters[end]] or owner[letters[end] :][:1] or owner[-1:]
         word = Counter(covered).most_common(1)[0][0]
@@ -197,26 +214,26 @@ def align(
 
 
 def usable(*sides: Sequence[TokenRow]) -> tuple[list[int], list[int]]:
-    """Which rows have two tokens of text or more on every side, and which have not and are to be dropped."""
+    """The rows with at least two tokens of text on every side, and the others, which are dropped."""
     lengths = [min(len(row.text_ids) for row in rows) for rows in zip(*sides, strict=True)]
-    kept = [row for row, length in enumerate(lengths) if length >= FEWEST]
+    kept = [row for row, length in enumerate(lengths) if length >= MIN_TEXT_TOKENS]
     if not kept:
         raise UsageError(
-            asked="the text",
-            expected=f"a line with {FEWEST} tokens or more",
-            got=f"none in {len(lengths):,} line{'' if len(lengths) == 1 else 's'}",
-            remedy="give longer lines",
+            "the text",
+            f"a line with {MIN_TEXT_TOKENS} tokens or more",
+            f"none in {counted(len(lengths), 'line')}",
+            "give longer lines",
         )
-    return kept, [row for row, length in enumerate(lengths) if length < FEWEST]
+    return kept, [row for row, length in enumerate(lengths) if length < MIN_TEXT_TOKENS]
 
 
-def _head(token: int, word: int, heads: Sequence[int], first: Mapping[int, int]) -> int:
-    head = NONE if word == NONE else first.get(heads[word], NONE)
-    return NONE if head == token else head
+def _governor(token: int, word: int, governors: Sequence[int], first: Mapping[int, int]) -> int:
+    governor = NO_WORD if word == NO_WORD else first.get(governors[word], NO_WORD)
+    return NO_WORD if governor == token else governor
 
 
-def _written(side: Side) -> tuple[str, ...]:
-    """The words to look up. Those of the side stand in where the rule would change the number of letters."""
+def _written(side: Text) -> tuple[str, ...]:
+    """The words to look up: by the rule, or those of the text where the rule would change the number of letters."""
     if side.words is None:
         return words(side.text)
     if side.text == " ".join(side.words):
@@ -232,7 +249,7 @@ class DecoderReader(HuggingFaceReader):
         super().__init__(tokenizer, longest, max_tokens)
         self.start = start
 
-    def read(self, side: Any) -> TokenRow:
+    def read(self, side: Text) -> TokenRow:
         tokenizer: Any = self.tokenizer
         switch = getattr(tokenizer, "_switch_to_target_mode", None)
         if switch is None:
@@ -245,16 +262,12 @@ class DecoderReader(HuggingFaceReader):
 
     def _as_read(self, row: TokenRow) -> TokenRow:
         closing = next((place for place, special in enumerate(reversed(row.special)) if not special), 0)
-        kept = range(len(row) - closing)
-        moved = {place: new for new, place in enumerate(kept, start=1)}
-        head = None
-        if row.head is not None:
-            head = (-1, *(moved.get(row.head[place], -1) for place in kept))
-        return replace(
-            decoder_row(self.start, [row.ids[place] for place in kept]),
-            special=(True, *(row.special[place] for place in kept)),
-            word=(-1, *(row.word[place] for place in kept)),
-            head=head,
+        kept = len(row) - closing
+        governor = None
+        if row.governor is not None:
+            governor = (NO_WORD, *(at + 1 if NO_WORD < at < kept else NO_WORD for at in row.governor[:kept]))
+        return TokenRow(
+            (self.start, *row.ids[:kept]), (True, *row.special[:kept]), (NO_WORD, *row.word[:kept]), governor
         )
 
 
@@ -266,39 +279,31 @@ def decoder_row(start: int, ids: Sequence[int], special: Collection[int] = ()) -
 
 
 def ended(ids: Sequence[int], endings: Collection[int]) -> Sequence[int]:
-    """What was written before the end, or the padding after it."""
+    """The ids without the end tokens, or padding, at their end."""
     length = next((len(ids) - place for place, token in enumerate(reversed(ids)) if token not in endings), 0)
     return ids[:length]
 
 
-class Readers(NamedTuple):
-    """What reads the source (or only side) and the target of a text, and what spells their tokens."""
+def readers_of(kind: str, given: Any, max_tokens: int | None = None) -> tuple[TextReader, TextReader | None]:
+    """The readers of source (or only side) and target for a model of this kind.
 
-    source: SideReader
-    target: SideReader | None
-    spell: tuple[Spell, Spell]
-
-
-def readers_of(kind: str, given: Any, max_tokens: int | None = None) -> Readers:
-    """The readers of a model of this kind, of a Vocabulary, a tokenizer, a SideReader, or a pair of them."""
+    given    a Vocabulary, a tokenizer, a TextReader, or a pair of them
+    """
     source, target = given if isinstance(given, tuple) else (given, given)
-    reader, spell = _reader(source, "target" if kind == "decoder" else "source", max_tokens)
-    if kind != "encoder-decoder":
-        return Readers(reader, None, (spell, spell))
-    other, spell_target = _reader(target, "target", max_tokens)
-    return Readers(reader, other, (spell, spell_target))
+    reader = _reader(source, "target" if kind == "decoder" else "source", max_tokens)
+    return reader, _reader(target, "target", max_tokens) if kind == "encoder-decoder" else None
 
 
-def _reader(given: Any, side: Literal["source", "target"], max_tokens: int | None) -> tuple[SideReader, Spell]:
+def _reader(given: Any, side: Side, max_tokens: int | None) -> TextReader:
     if isinstance(given, Vocabulary):
-        return VocabularyReader(given, side, max_tokens=max_tokens), given.token
+        return VocabularyReader(given, side, max_tokens=max_tokens)
     if hasattr(given, "num_special_tokens_to_add"):
-        return HuggingFaceReader(given, max_tokens=max_tokens), given.convert_ids_to_tokens
-    if isinstance(given, SideReader):
-        return given, str
+        return HuggingFaceReader(given, max_tokens=max_tokens)
+    if isinstance(given, TextReader):
+        return given
     raise UsageError(
-        asked=f"what reads the {side}",
-        expected="a Vocabulary, a tokenizer of Hugging Face or a SideReader",
-        got=type(given).__name__,
-        remedy="pass one beside the model, or a pair of them for an encoder-decoder",
+        f"what reads the {side}",
+        "a Vocabulary, a tokenizer of Hugging Face or a TextReader",
+        type(given).__name__,
+        "pass one beside the model, or a pair of them for an encoder-decoder",
     )

@@ -1,33 +1,42 @@
-"""Token sequences that know their words, syntactic heads and rarity, and the batches that a model reads."""
+"""Rows of token ids, the padded batches that a model reads, and which rows stand in which batch.
+
+A row may be annotated with special tokens, words, syntactic governors and rarity, as examinations need it. Rows of
+training have ids alone.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from itertools import compress
+from operator import not_
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from attnworks.core.checks import integer
 from attnworks.core.errors import UsageError
+from attnworks.core.places import Kind
+from attnworks.text.vocabulary import PAD
 
-NONE = -1
-"""No word, or no head."""
-
-Kind = Literal["encoder", "decoder", "cross"]
+NO_WORD = -1
+"""No word, or no governor."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenRow:
-    """One sequence, as `Tokens` holds many of. Without knowledge of syntax `head` is None."""
+    """One sequence, as `Tokens` holds many of. Rows of training have ids alone; without syntax `governor` is None."""
 
     ids: tuple[int, ...]
-    special: tuple[bool, ...]
-    word: tuple[int, ...]
-    head: tuple[int, ...] | None = None
+    special: tuple[bool, ...] = ()
+    word: tuple[int, ...] = ()
+    governor: tuple[int, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -35,28 +44,39 @@ class TokenRow:
     @property
     def text_ids(self) -> list[int]:
         """The ids of the text itself, without special tokens."""
-        return [identity for identity, special in zip(self.ids, self.special, strict=True) if not special]
+        return list(compress(self.ids, map(not_, self.special))) if self.special else list(self.ids)
+
+
+RowPair = tuple[TokenRow, TokenRow]
+"""A source, which ends in <eos>, and a target, which begins with <bos>."""
 
 
 @dataclass(frozen=True, eq=False)
 class Tokens:
-    """One side of a batch, padded on the right.
+    """One side of a batch, padded on the right. Batches of training have ids and real tokens only.
 
     real     False at padding
     special  added by the tokenizer, such as [CLS] or </s>
     word     index of the word that a token belongs to; -1 at special tokens and padding, and where words are unknown
-    head     position of the first token of the syntactic head's word, for every token of a word; never a token itself;
-             -1 for roots, special tokens, padding and heads that are unknown or cut off
+    governor position of the first token of the syntactic governor, for every token of a word; never a token itself;
+             -1 for roots, special tokens, padding and governors that are unknown or cut off
     rarity   -log(n_w / n) of a token that makes up n_w of the n tokens of the text; -inf at special tokens and padding,
              so that the largest is that of the rarest token of the text
+    padded   False if no row has padding, known without reading `real`
     """
 
     ids: Int[Tensor, "b i"]
     real: Bool[Tensor, "b i"]
-    special: Bool[Tensor, "b i"]
-    word: Int[Tensor, "b i"]
-    head: Int[Tensor, "b i"] | None
-    rarity: Float[Tensor, "b i"]
+    special: Bool[Tensor, "b i"] | None = None
+    word: Int[Tensor, "b i"] | None = None
+    governor: Int[Tensor, "b i"] | None = None
+    rarity: Float[Tensor, "b i"] | None = None
+    padded: bool = True
+
+    @property
+    def mask(self) -> Bool[Tensor, "b i"] | None:
+        """`real`, or None if nothing is padded, so that attention takes its path without a mask."""
+        return self.real if self.padded else None
 
     @property
     def lengths(self) -> Int[Tensor, " b"]:
@@ -71,33 +91,91 @@ class Tokens:
         return self._each(lambda tensor: tensor[sentences, places])
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Tokens:
-        ids, real, special, word, rarity = map(change, (self.ids, self.real, self.special, self.word, self.rarity))
-        return Tokens(ids, real, special, word, None if self.head is None else change(self.head), rarity)
+        tensors = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "padded"}
+        return replace(self, **{name: change(tensor) for name, tensor in tensors.items() if tensor is not None})
 
 
-def collate_tokens(rows: Sequence[TokenRow], pad_id: int, rarity: Mapping[int, float] | None = None) -> Tokens:
-    """Pad rows on the right into one batch; `rarity` is that of the whole text (of these rows alone if not given).
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """One side, or a source and the target that the decoder reads; `rows` are the numbers of its sentences."""
 
-    A row without heads has -1 among rows with heads.
+    source: Tokens
+    target: Tokens | None = None
+    rows: Int[Tensor, " b"] | None = None
+
+    def sides(self, kind: Kind) -> tuple[Tokens, Tokens]:
+        """The tokens of queries and of keys in attention of this kind."""
+        own = self.source if kind == "encoder" or self.target is None else self.target
+        return own, self.source if kind == "cross" else own
+
+    def labels(self, end_id: int | None) -> tuple[Int[Tensor, "b t"], Bool[Tensor, "b t"]]:
+        """The token that follows each token of the target, and where it counts.
+
+        `end_id` follows the last token, unless this is `end_id` already or no `end_id` is given: then nothing does.
+        """
+        assert self.target is not None
+        ids, real = self.target.ids, self.target.real
+        following, counted = F.pad(ids[:, 1:], (0, 1)), F.pad(real[:, 1:], (0, 1))
+        if end_id is None:
+            return following, counted
+        last = (self.target.lengths - 1).clamp_min(0)[:, None]
+        ended = ids.gather(1, last) == end_id
+        return following.scatter(1, last, end_id), counted.scatter(1, last, ~ended)
+
+    def to(self, device: torch.device | str) -> Batch:
+        """The same tokens on another device; `rows` stay where they are."""
+        return Batch(self.source.to(device), None if self.target is None else self.target.to(device), self.rows)
+
+    def some(self, sentences: slice) -> Batch:
+        """Some of the sentences, without padding that none of them needs."""
+
+        def part(side: Tokens) -> Tokens:
+            return side.part(sentences, slice(int(side.lengths[sentences].max())))
+
+        target = None if self.target is None else part(self.target)
+        return Batch(part(self.source), target, None if self.rows is None else self.rows[sentences])
+
+    def __len__(self) -> int:
+        return len(self.source.ids)
+
+
+def collate(
+    rows: Sequence[TokenRow], pad_id: int, rarity: Mapping[int, float] | None = None, *, annotate: bool = True
+) -> Tokens:
+    """Pad rows on the right into one side of a batch.
+
+    rarity      that of the whole text (of these rows alone if not given)
+    annotate    False for ids alone, as in training
+
+    A row without governors has -1 among rows with governors.
     """
     if not rows:
-        raise UsageError(asked="a batch", expected="at least one row", got="none", remedy="give a row")
-    known = count_rarity(rows) if rarity is None else rarity
-    lengths = torch.tensor([len(row) for row in rows])
-    longest = int(lengths.max())
+        raise UsageError("a batch", "at least one row", "none", "give a row")
+    lengths = [len(row.ids) for row in rows]
+    longest = max(lengths)
 
-    def padded(sequences: Sequence[Sequence[float]], filler: float, dtype: torch.dtype) -> Tensor:
+    def pad(sequences: Iterable[Sequence[float]], filler: float, dtype: torch.dtype) -> Tensor:
         return torch.tensor([[*values, *[filler] * (longest - len(values))] for values in sequences], dtype=dtype)
 
-    with_heads = any(row.head is not None for row in rows)
-    return Tokens(
-        ids=padded([row.ids for row in rows], pad_id, torch.int64),
-        real=torch.arange(longest) < lengths[:, None],
-        special=padded([row.special for row in rows], False, torch.bool),
-        word=padded([row.word for row in rows], NONE, torch.int64),
-        head=padded([row.head or (NONE,) * len(row) for row in rows], NONE, torch.int64) if with_heads else None,
-        rarity=padded([_rarities(row, known) for row in rows], -math.inf, torch.float32),
+    ids = pad([row.ids for row in rows], pad_id, torch.int64)
+    tokens = Tokens(ids, torch.arange(longest) < torch.tensor(lengths)[:, None], padded=min(lengths) < longest)
+    if not annotate:
+        return tokens
+    known = count_rarity(rows) if rarity is None else rarity
+    parsed = any(row.governor is not None for row in rows)
+    return replace(
+        tokens,
+        special=pad([row.special for row in rows], False, torch.bool),
+        word=pad([row.word for row in rows], NO_WORD, torch.int64),
+        governor=pad([row.governor or () for row in rows], NO_WORD, torch.int64) if parsed else None,
+        rarity=pad([_rarities(row, known) for row in rows], -math.inf, torch.float32),
     )
+
+
+def collate_pairs(pairs: Sequence[RowPair], rows: Sequence[int] | None = None) -> Batch:
+    """A batch of training; `rows` are the numbers of these pairs in the corpus."""
+    source, target = (collate(side, PAD, annotate=False) for side in zip(*pairs, strict=True))
+    return Batch(source, target, None if rows is None else torch.tensor(rows))
 
 
 def count_rarity(rows: Sequence[TokenRow]) -> Mapping[int, float]:
@@ -111,29 +189,29 @@ def count_rarity(rows: Sequence[TokenRow]) -> Mapping[int, float]:
     return {identity: math.log(total / counts[identity]) for identity in sorted(counts)}
 
 
-def text_batches(*sides: Sequence[TokenRow], tokens_per_batch: int) -> list[list[int]]:
-    """Which rows make up each batch: all rows, from short to long, ties in their order.
+def _rarities(row: TokenRow, known: Mapping[int, float]) -> list[float]:
+    try:
+        special = row.special or (False,) * len(row)
+        return [-math.inf if added else known[identity] for identity, added in zip(row.ids, special, strict=True)]
+    except KeyError as missing:
+        raise UsageError(
+            f"rarity of token {missing}", "a token of the counted text", "another", "count rarity over all rows"
+        ) from None
 
-    A batch is cut where its padded size (rows times the longest of them, summed over the sides) would pass
-    `tokens_per_batch`; it has one row at least. Sides, such as sources and targets, stay together.
+
+def cut_by_length(
+    order: Iterable[int], lengths: Sequence[tuple[int, ...]], limit: int, size: Callable[[tuple[int, ...]], int]
+) -> list[list[int]]:
+    """Rows in this order, cut into batches of at most `limit` padded tokens, or of one row.
+
+    lengths    of the sides of every row
+    size       padded tokens of a row, by the largest length of each side in its batch: `sum` or `max`
     """
-    if tokens_per_batch < 1:
-        raise UsageError(
-            asked="tokens per batch", expected="one or more", got=str(tokens_per_batch), remedy="ask for more tokens"
-        )
-    if len(counts := {len(rows) for rows in sides}) > 1:
-        raise UsageError(
-            asked="batches of several sides",
-            expected="the same number of rows on each",
-            got=" and ".join(str(len(rows)) for rows in sides),
-            remedy=f"give {max(counts)} rows on each side",
-        )
-    lengths = [tuple(map(len, rows)) for rows in zip(*sides, strict=True)]
     batches: list[list[int]] = []
     longest: tuple[int, ...] = ()
-    for row in sorted(range(len(lengths)), key=lambda row: sum(lengths[row])):
+    for row in order:
         grown = tuple(map(max, longest, lengths[row])) if batches else lengths[row]
-        if batches and sum(grown) * (len(batches[-1]) + 1) <= tokens_per_batch:
+        if batches and size(grown) * (len(batches[-1]) + 1) <= limit:
             batches[-1].append(row)
             longest = grown
         else:
@@ -142,47 +220,60 @@ def text_batches(*sides: Sequence[TokenRow], tokens_per_batch: int) -> list[list
     return batches
 
 
-def _rarities(row: TokenRow, known: Mapping[int, float]) -> list[float]:
-    try:
-        return [
-            -math.inf if special else known[identity] for identity, special in zip(row.ids, row.special, strict=True)
-        ]
-    except KeyError as missing:
+def exam_batches(*sides: Sequence[TokenRow], batch_tokens: int) -> list[list[int]]:
+    """Which rows make up each batch of an examination: all rows, from short to long, ties in their order.
+
+    A batch is cut where its padded size (rows times the longest of them, summed over the sides) would pass
+    `batch_tokens`; it has one row at least. Sides, such as sources and targets, stay together.
+    """
+    integer("batch_tokens", batch_tokens, 1)
+    if len({len(rows) for rows in sides}) > 1:
         raise UsageError(
-            asked=f"rarity of token {missing}",
-            expected="a token of the text that rarity was counted in",
-            got="another",
-            remedy="count rarity over all rows",
-        ) from None
+            "batches of sides", "as many rows on each", " and ".join(str(len(rows)) for rows in sides), "add some"
+        )
+    lengths = [tuple(map(len, rows)) for rows in zip(*sides, strict=True)]
+    order = sorted(range(len(lengths)), key=lambda row: sum(lengths[row]))
+    return cut_by_length(order, lengths, batch_tokens, sum)
 
 
-@dataclass(frozen=True, eq=False)
-class TextBatch:
-    """One side, or a source and the target that the decoder reads."""
+def validation_batches(pairs: Sequence[RowPair], batch_tokens: int) -> list[list[int]]:
+    """Which pairs make up each batch of validation: sorted by length, the larger padded side within `batch_tokens`."""
+    lengths = [(len(target), len(source)) for source, target in pairs]
+    return cut_by_length(sorted(range(len(pairs)), key=lengths.__getitem__), lengths, batch_tokens, max)
 
-    source: Tokens
-    target: Tokens | None = None
 
-    def __iter__(self) -> Iterator[Tokens | None]:
-        """Source, target: to be taken apart like a pair."""
-        yield self.source
-        yield self.target
+class BatchOrder:
+    """Which pairs make up the batch of each training step.
 
-    def sides(self, kind: Kind) -> tuple[Tokens, Tokens]:
-        """The tokens of queries and of keys in attention of this kind."""
-        own = self.source if kind == "encoder" or self.target is None else self.target
-        return own, self.source if kind == "cross" else own
+    Pairs are sorted by length, ties in an order of their own each epoch, and cut where the larger padded side of a
+    batch would pass `batch_tokens`. The cuts depend on lengths alone, so that every epoch has the same number of
+    batches, and the batch of step s follows from (seed, s) without running through the steps before.
+    """
 
-    def to(self, device: torch.device | str) -> TextBatch:
-        return TextBatch(self.source.to(device), None if self.target is None else self.target.to(device))
+    def __init__(self, pairs: Sequence[RowPair], batch_tokens: int, seed: int) -> None:
+        if not pairs:
+            raise UsageError("batches", "at least one example", "none", "choose a corpus that has pairs")
+        self.seed = seed
+        self.lengths = np.array([(len(source.ids), len(target.ids)) for source, target in pairs])
+        by_length = self.lengths[np.lexsort(self.lengths.T)].max(1).tolist()  # the larger side alone decides
+        batches = cut_by_length(range(len(pairs)), [(length,) for length in by_length], batch_tokens, max)
+        self.cuts = [(rows[0], rows[-1] + 1) for rows in batches]
 
-    def some(self, sentences: slice) -> TextBatch:
-        """Some of the sentences, without padding that none of them needs."""
-        sides = [
-            None if side is None else side.part(sentences, slice(int(side.lengths[sentences].max()))) for side in self
-        ]
-        assert sides[0] is not None
-        return TextBatch(sides[0], sides[1])
+    @property
+    def per_epoch(self) -> int:
+        return len(self.cuts)
 
-    def __len__(self) -> int:
-        return len(self.source.ids)
+    def rows(self, step: int) -> list[int]:
+        """The pairs of the batch at `step`, counted from 0 over all epochs."""
+        epoch, index = divmod(step, self.per_epoch)
+        order, batches = _shuffled(self, epoch)
+        start, end = self.cuts[batches[index]]
+        return order[start:end].tolist()
+
+
+@lru_cache(maxsize=4)
+def _shuffled(order: BatchOrder, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+    """All pairs by length, ties shuffled, and the order of the batches."""
+    random = np.random.Generator(np.random.PCG64([order.seed, epoch]))
+    ties = random.permutation(len(order.lengths))
+    return np.lexsort((ties, *order.lengths.T)), random.permutation(order.per_epoch)

@@ -8,7 +8,8 @@ from typing import Literal
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from attnworks.core.errors import AttnworksError, FolderError, UsageError
+from attnworks.core.checks import integer
+from attnworks.core.errors import AttnworksError, FolderError
 from attnworks.core.folders import read_file
 
 VocabularyKind = Literal["word", "bpe"]
@@ -16,8 +17,8 @@ VocabularyKind = Literal["word", "bpe"]
 PAD, UNK, BOS, EOS = range(4)
 SPECIALS = ["<pad>", "<unk>", "<bos>", "<eos>"]
 """The first four ids of every vocabulary: padding, unknown word, begin and end of sentence."""
-LARGEST = 2**26
-LARGEST_FILE = 2**31
+MAX_VOCABULARY = 2**26
+MAX_VOCABULARY_BYTES = 2**31
 NEVER_SEEN = "\U000fffff"
 """A word that no vocabulary has: encoding it fails in a tokenizer that has no token for unknown words."""
 
@@ -43,13 +44,8 @@ class Vocabulary:
         cls, kind: VocabularyKind, sentences: Iterable[Sequence[str]], size: int = 32_000, min_count: int = 1
     ) -> Vocabulary:
         """Learn from sentences of words. Same sentences, same vocabulary."""
-        if not len(SPECIALS) < size <= LARGEST:
-            raise UsageError(
-                asked=f"a vocabulary of {size}",
-                expected=f"room for more than the {len(SPECIALS)} special tokens, and at most {LARGEST:,} kinds",
-                got=str(size),
-                remedy="choose a size between",
-            )
+        remedy = f"{len(SPECIALS)} tokens are special"
+        integer("vocabulary size", size, len(SPECIALS) + 1, MAX_VOCABULARY, remedy)
         common = {"vocab_size": size, "min_frequency": min_count, "special_tokens": SPECIALS, "show_progress": False}
         if kind == "word":
             tokenizer = Tokenizer(models.WordLevel(unk_token=SPECIALS[UNK]))
@@ -92,7 +88,7 @@ class Vocabulary:
     @classmethod
     def load(cls, path: Path) -> Vocabulary:
         try:
-            vocabulary = cls(Tokenizer.from_str(read_file(path, LARGEST_FILE).decode()))
+            vocabulary = cls(Tokenizer.from_str(read_file(path, MAX_VOCABULARY_BYTES).decode()))
             vocabulary.encode([NEVER_SEEN])
         except AttnworksError:
             raise
@@ -104,9 +100,4 @@ class Vocabulary:
 
 
 def _no_vocabulary(path: Path, got: str) -> FolderError:
-    return FolderError(
-        asked=f"load the vocabulary {path}",
-        expected="a tokenizer that attnworks saved",
-        got=got,
-        remedy="copy the run folder again from where it was whole",
-    )
+    return FolderError(f"load the vocabulary {path}", "one that attnworks saved", got, "copy the run folder again")

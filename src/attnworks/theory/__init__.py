@@ -1,10 +1,10 @@
-"""Every statement of the five documents with a verdict, and a check where there is something to compute."""
+"""The statements of five documents on attention: each has a verdict, and a check if there is something to compute."""
 
 from attnworks.core.errors import UsageError
 from attnworks.theory import claims  # noqa: F401
-from attnworks.theory.contract import CLAIMS, Claim, Finding, Verdict, in_order, matching
+from attnworks.theory.contract import CLAIMS, Claim, ClaimResult, Verdict, all_claims, find_claims
 
-__all__ = ["CLAIMS", "Claim", "Finding", "Verdict", "claim", "in_order", "matching"]
+__all__ = ["CLAIMS", "Claim", "ClaimResult", "Verdict", "all_claims", "claim", "find_claims"]
 
 
 def claim(id: str) -> Claim:
@@ -13,9 +13,7 @@ def claim(id: str) -> Claim:
     >>> claim("S0.3").check(seed=3).holds
     True
     """
-    found = matching(id)
+    found = find_claims(id)
     if len(found) > 1:
-        raise UsageError(
-            asked=f"claim {id!r}", expected="the id of one", got=f"{len(found)} of them", remedy=f"matching({id!r})"
-        )
+        raise UsageError(f"claim {id!r}", "the id of one", f"{len(found)} of them", f"find_claims({id!r})")
     return found[0]

@@ -1,4 +1,4 @@
-"""Cases for a check: numbers and weights from one seed, adversarial inputs, and minima by trying everything."""
+"""Inputs of the checks: random numbers and weights from one seed, adversarial inputs, and minima by brute force."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from attnworks.exam.structure.search import assignment, band_mask, block_count
 from attnworks.theory.structured_sets import blocks_of
 
-M = TypeVar("M", bound=nn.Module)
+_Module = TypeVar("_Module", bound=nn.Module)
 
 
-class Draw:
-    """Everything that is drawn from one seed, in the order in which it is asked for."""
+class Draws:
+    """Random float64 tensors from one seed; the same calls in the same order give the same numbers."""
 
     def __init__(self, seed: int) -> None:
         self.generator = torch.Generator().manual_seed(seed)
@@ -35,7 +35,7 @@ class Draw:
         return torch.randperm(n, generator=self.generator)
 
     def stochastic(self, *shape: int, sharpness: float = 1.0) -> Float[Tensor, "..."]:
-        """Matrices whose rows are distributions: a softmax of normal numbers."""
+        """Matrices with rows that sum to one: the softmax of normal numbers times `sharpness`."""
         return self.normal(*shape, scale=sharpness).softmax(-1)
 
     def orthonormal(self, n: int, d: int) -> Float[Tensor, "n d"]:
@@ -43,8 +43,8 @@ class Draw:
         return torch.linalg.qr(self.normal(n, d)).Q
 
 
-def filled(draw: Draw, make: Callable[[], M], scale: float = 1.0) -> M:
-    """In float64 and without dropout, every parameter normal; torch's own random state is left alone."""
+def filled(draw: Draws, make: Callable[[], _Module], scale: float = 1.0) -> _Module:
+    """A module in float64 and evaluation mode with normal parameters; torch's own random state does not change."""
     with torch.random.fork_rng(devices=[]):
         module = make().double().eval().requires_grad_(False)
     for parameter in module.parameters():
@@ -52,10 +52,10 @@ def filled(draw: Draw, make: Callable[[], M], scale: float = 1.0) -> M:
     return module
 
 
-def highest(
+def maximise(
     ratio: Callable[..., Float[Tensor, ""]], start: Sequence[Tensor], *, steps: int = 100, rate: float = 0.05
 ) -> float:
-    """The largest value of `ratio(*inputs)` seen on the way up from `start`, by Adam, until it is no number.
+    """The largest value of `ratio(*inputs)` that Adam finds from `start`; it stops where the ratio is not finite.
 
     ratio    left side over right side of a bound, differentiable; a bound that holds keeps it at one or below
     """
@@ -105,6 +105,7 @@ def distances(
     H: Float[Tensor, "n n"], maps: Int[Tensor, "*a n"], eps: float, budget: int | None = None
 ) -> Float[Tensor, "*a"]:
     """sum_ij |h - p - e| of each map, e being h - p clipped to +-eps at the `budget` largest, or everywhere."""
+    # [*a n*n]
     D = (H - assignment(maps, H.shape[-1], dtype=H.dtype)).abs().flatten(-2)
     forgiven = D.clamp_max(eps).sort(-1, descending=True).values[..., :budget]
     return D.sum(-1) - forgiven.sum(-1)
@@ -112,6 +113,7 @@ def distances(
 
 def priced_gains(G: Float[Tensor, "n n"], maps: Int[Tensor, "*a n"], price: float) -> Float[Tensor, "*a"]:
     """sum_i G_{i tau_i} - price * (number of blocks of two or more rows)."""
+    # [*a n n] -> the entry of column tau_i in each row i, summed
     gains = G.expand(*maps.shape, G.shape[-1]).gather(-1, maps.unsqueeze(-1)).sum((-2, -1))
     return gains - price * block_count(maps)
 

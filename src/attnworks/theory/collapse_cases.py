@@ -1,4 +1,4 @@
-"""Inputs that break the published bounds on rank collapse, in closed form; attention of nearly equal rows."""
+"""Counterexamples to the published bounds on rank collapse, in closed form; softmax of nearly equal rows."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnworks.attention.softmax import score_range
+from attnworks.core.checks import integer
 from attnworks.core.errors import UsageError
 
 LARGEST_LEMMA_RANGE = 1.25643
 """The D with exp(D) = 1 + 2 D, rounded down: up to it lemma A.3 of Xie 2021 holds on its upper side (S0.34)."""
 
 
-class Beyond(NamedTuple):
+class BrokenBound(NamedTuple):
     """A residual of attention's output, and what a published bound allows it to be."""
 
     residual: float
@@ -31,7 +32,7 @@ class Beyond(NamedTuple):
 
 
 class Hub(NamedTuple):
-    """A hub that all rows look at, n // 2 active rows that look at themselves even more, and idle rows.
+    """A hub that all rows attend to, n // 2 active rows that attend to themselves even more, and idle rows.
 
     X = R + (r / w) 1 e_0^T with R_00 = 1, R_ii = 1 for the active rows i, and zero elsewhere. Scores are w X X^T, that
     is W_QK = w I, and W_V = I. Up to a number per row they are r for the hub, plus w for the hub and every active row
@@ -62,13 +63,7 @@ class Hub(NamedTuple):
 
 def hub(n: int) -> Hub:
     """w = ln n + 5 and r = ln n + 5/2: exp(w) is well above exp(r), and that above n."""
-    if n < 4:
-        raise UsageError(
-            asked=f"a hub among {n} rows",
-            expected="at least 4: the hub, two active rows and an idle one",
-            got=str(n),
-            remedy="ask for more rows",
-        )
+    integer("n", n, 4, remedy="a hub needs itself, two active rows and an idle one")
     return Hub(n, math.log(n) + 5, math.log(n) + 2.5)
 
 
@@ -94,7 +89,7 @@ def hub_weights(case: Hub) -> HubWeights:
     return HubWeights(on_hub, on_self, on_other)
 
 
-def hub_least(case: Hub) -> Beyond:
+def hub_least(case: Hub) -> BrokenBound:
     """A lower bound on min_y ||SA(X) - 1 y^T||_{1,inf}, and the published bound 4 w rho^3 with rho <= 1.
 
     With gap the difference of column 0 between idle and active rows: for every y_0 each pair of an idle and an active
@@ -105,7 +100,7 @@ def hub_least(case: Hub) -> Beyond:
     """
     _, active, idle = hub_weights(case).on_hub.tolist()
     across = min(case.active, case.idle) * abs(idle - active)
-    return Beyond(math.sqrt(across * float(row_distances(case).max()) / 2), 4 * case.w)
+    return BrokenBound(math.sqrt(across * float(row_distances(case).max()) / 2), 4 * case.w)
 
 
 def row_distances(case: Hub) -> Float[Tensor, " 4"]:
@@ -127,7 +122,7 @@ def row_distances(case: Hub) -> Float[Tensor, " 4"]:
     )
 
 
-def hub_mean(case: Hub) -> Beyond:
+def hub_mean(case: Hub) -> BrokenBound:
     """||SA(X) - 1 y^T||_{1,inf} with y the mean row, and the published bound 4 w rho^3 with rho from the mean of X.
 
     Of X every column but for a shift is a unit vector: column sums 2 (1 - 1/n), row sums at most 1 - 1/n + active / n.
@@ -142,10 +137,10 @@ def hub_mean(case: Hub) -> Beyond:
     columns = max((many * first).sum(), (many * other).sum() - other[1] + own)
     rows = max(first[0] + active * other[0], first[1] + own + (active - 1) * other[1], first[2] + active * other[2])
     rho = math.sqrt(2 * (1 - 1 / n) * (1 - 1 / n + active / n))
-    return Beyond(math.sqrt(float(columns * rows)), 4 * case.w * rho**3)
+    return BrokenBound(math.sqrt(float(columns * rows)), 4 * case.w * rho**3)
 
 
-# --- rows that look at themselves -------------------------------------------------------------------------------------
+# --- rows that attend to themselves -----------------------------------------------------------------------------------
 
 
 def own_weight_excess(n: int, w: float) -> float:
@@ -158,7 +153,7 @@ def self_keyed_sharpness(n: int) -> float:
     return math.log(n) + 3
 
 
-def signed_head(n: int, *, norm_of_value: float = 1.0) -> Beyond:
+def signed_head(n: int, *, norm_of_value: float = 1.0) -> BrokenBound:
     """min_y ||SA(X) - 1 y^T||_{1,inf} = delta sqrt(n) for X = I_n, scores w X X^T and W_V = s e_0^T, n even.
 
     P W_V = delta s e_0^T: half of column 0 is delta and half is -delta, so that no y beats zero.
@@ -168,29 +163,26 @@ def signed_head(n: int, *, norm_of_value: float = 1.0) -> Beyond:
     """
     _check_even(n)
     w = self_keyed_sharpness(n)
-    return Beyond(own_weight_excess(n, w) * math.sqrt(n), 4 * w * norm_of_value)
+    return BrokenBound(own_weight_excess(n, w) * math.sqrt(n), 4 * w * norm_of_value)
 
 
-def two_heads(n: int) -> Beyond:
+def two_heads(n: int) -> BrokenBound:
     """A lower bound on min_y ||SA(X) - 1 y^T||_{1,inf} for X = I_n, scores w X X^T and W_1 = e_0 1^T, W_2 = s e_0^T.
 
-    Up to equal rows SA(X) = delta (e_0 1^T + s e_0^T). Column 0 has (n - 2) / 2 pairs of signs besides row 0, each of
+    Up to equal rows SA(X) = delta (e_0 1^T + s e_0^T). Column 0 has (n - 2) / 2 pairs of signs without row 0, each of
     which adds 2 delta for every y. Row 0 differs by delta from every other one in n - 1 columns, and one of two rows
     has at least half of that. Allowed are 4 beta H rho^3 with H = 2, beta = w sqrt(n) and rho <= 1.
     Source: the counterexample to the sum over heads in the rank post (S1.14).
     """
     _check_even(n)
     w = self_keyed_sharpness(n)
-    return Beyond(own_weight_excess(n, w) * math.sqrt((n - 2) * (n - 1) / 2), 8 * w * math.sqrt(n))
+    return BrokenBound(own_weight_excess(n, w) * math.sqrt((n - 2) * (n - 1) / 2), 8 * w * math.sqrt(n))
 
 
 def _check_even(n: int) -> None:
     if n < 2 or n % 2:
         raise UsageError(
-            asked=f"{n} rows with signs that cancel",
-            expected="an even number of rows",
-            got=str(n),
-            remedy=f"ask for {n + 1 if n > 0 else 2} rows",
+            f"{n} rows of both signs", "an even number of rows", str(n), f"ask for {n + 1 if n > 0 else 2} rows"
         )
 
 

@@ -1,4 +1,4 @@
-"""A statement of the documents, its verdict, and the check that computes both of its sides."""
+"""Claims: a statement of a document, its verdict, and the check that computes both of its sides."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Concatenate, NamedTuple, ParamSpec, get_type_hints
+from typing import NamedTuple, TypeVar, get_type_hints
 
+from attnworks.core.checks import choice, integer, number
 from attnworks.core.errors import UnknownNameError, UsageError
-from attnworks.core.registry import Registry, unknown_name
-from attnworks.theory.cases import Draw
+from attnworks.core.registry import Registry
+from attnworks.theory.cases import Draws
 from attnworks.theory.sides import Sides
 
-STATEMENTS = 271
+STATEMENT_COUNT = 271
 """How many statements the five documents make."""
-P = ParamSpec("P")
+_Check = TypeVar("_Check", bound="Callable[..., ClaimResult]")
 
 
-class Document(NamedTuple):
+class _Document(NamedTuple):
     """Where claims come from: the letters that their ids begin with, who wrote it, and how it is called."""
 
     key: str
@@ -33,19 +34,19 @@ class Document(NamedTuple):
 DOCUMENTS = {
     document.key: document
     for document in (
-        Document("S0", "Xie 2021", "Attention (rank bound)"),
-        Document("S1", "the rank post, 2024", "on Dong, Cordonnier and Loukas"),
-        Document("S2", "CS224N", "Attention exploration"),
-        Document("S3", "Burgund", "Attention growing networks"),
-        Document("S4", "Conti 2024", "The math behind transformers"),
-        Document("D", "attnworks", "Derived results"),
+        _Document("S0", "Xie 2021", "Attention (rank bound)"),
+        _Document("S1", "the rank post, 2024", "on Dong, Cordonnier and Loukas"),
+        _Document("S2", "CS224N", "Attention exploration"),
+        _Document("S3", "Burgund", "Attention growing networks"),
+        _Document("S4", "Conti 2024", "The math behind transformers"),
+        _Document("D", "attnworks", "Derived results"),
     )
 }
 """By the beginning of their ids. D is no document: statements that were found while the others were checked."""
 
 
 class Verdict(StrEnum):
-    """What became of a statement when both of its sides were computed."""
+    """Whether a statement is true, as found by computing both of its sides."""
 
     HOLDS = "holds"
     CONDITION = "holds with a condition"
@@ -54,11 +55,14 @@ class Verdict(StrEnum):
     NOT_CHECKABLE = "not checkable"
 
 
+HOLDS, CONDITION, TYPO, FALSE, NOT_CHECKABLE = Verdict
+
+
 @dataclass(frozen=True)
-class Finding:
+class ClaimResult:
     """What a check computed.
 
-    stated       both sides of the statement as printed. Where its verdict asks for a condition, on a case that meets it
+    stated       both sides of the statement as printed. If its verdict is CONDITION, on a case that meets it
     corrected    both sides of the corrected statement, for one that is wrong
     without      both sides of the statement on a case that misses its condition, and so breaks it
     figures      anything else worth knowing, by name
@@ -83,7 +87,7 @@ class Finding:
         return self.stated.holds
 
     def confirms(self, verdict: Verdict) -> bool:
-        """Whether the numbers say what the verdict says."""
+        """Whether the numbers agree with the verdict."""
         match verdict:
             case Verdict.HOLDS:
                 return self.holds and self.corrected is None and self.without is None
@@ -95,9 +99,8 @@ class Finding:
                 return False
 
 
-@dataclass(frozen=True)
-class Between:
-    """The values that an argument of a check may have, ends included: `n: Annotated[int, Between(2, 13)] = 5`."""
+class SizeRange(NamedTuple):
+    """The values that a size of a check may have, ends included."""
 
     low: float
     high: float
@@ -128,37 +131,26 @@ class Claim:
     proof: str = ""
     why_not: str = ""
     heavy: bool = False
-    function: Callable[..., Finding] | None = None
+    function: Callable[..., ClaimResult] | None = None
 
-    def check(self, seed: int = 0, **sizes: float) -> Finding:
-        """Compute both sides, on numbers drawn by `seed`; `ranges` says which sizes can be set."""
+    def check(self, seed: int = 0, **sizes: float) -> ClaimResult:
+        """Compute both sides, on numbers drawn by `seed`; `ranges` has the sizes that can be set."""
         if self.function is None:
             raise UsageError(
-                asked=f"check {self.id}",
-                expected="a statement that can be computed",
-                got=self.why_not,
-                remedy="claim(...).why_not says why not, wherever there is nothing to compute",
+                f"check {self.id}", "a statement that can be computed", self.why_not, "check another claim"
             )
-        if type(seed) is not int or not 0 <= seed < 2**63:
-            raise UsageError(
-                asked=f"{self.id} with seed={seed!r}", expected="a whole number from 0 to 2^63 - 1", got=repr(seed),
-                remedy="leave it out, or choose another",
-            )  # fmt: skip
+        integer(f"{self.id} with seed", seed, 0, 2**63 - 1, "leave it out, or choose another")
         for name, value in sizes.items():
             self._check_size(name, value)
-        return self.function(Draw(seed), **sizes)
+        return self.function(Draws(seed), **sizes)
 
     @property
-    def ranges(self) -> dict[str, tuple[type, Between]]:
-        """The arguments of the check besides the seed: their type, and the values they may have."""
+    def ranges(self) -> dict[str, tuple[type, SizeRange]]:
+        """The sizes that the check takes: their type, and the values they may have (`between`)."""
         if self.function is None:
             return {}
-        hints = get_type_hints(self.function, include_extras=True)
-        return {
-            name: (hint.__origin__, hint.__metadata__[0])
-            for name, hint in hints.items()
-            if hasattr(hint, "__metadata__")
-        }
+        hints = get_type_hints(self.function)
+        return {name: (hints[name], allowed) for name, allowed in _SIZE_RANGES.get(self.function, {}).items()}
 
     @property
     def document(self) -> str:
@@ -180,70 +172,76 @@ class Claim:
 
     def _check_size(self, name: str, value: float) -> None:
         ranges = self.ranges
-        if name not in ranges:
-            raise unknown_name(f"size of {self.id}", name, ranges)
+        choice(f"size of {self.id}", name, ranges)
         kind, allowed = ranges[name]
-        if type(value) not in (int, kind) or not allowed.low <= value <= allowed.high:
-            raise UsageError(
-                asked=f"{self.id} with {name}={value!r}",
-                expected=f"{'a whole number' if kind is int else 'a number'} from {allowed.low:g} to {allowed.high:g}",
-                got=repr(value),
-                remedy=f"leave it out, or choose {name} in that range",
-            )
+        what, remedy = f"{self.id} with {name}", f"leave it out, or choose {name} in that range"
+        if kind is int:
+            integer(what, value, int(allowed.low), int(allowed.high), remedy)
+        else:
+            number(what, value, allowed.low, allowed.high, remedy=remedy)
 
 
 CLAIMS = Registry[Claim]("claim")
+_SIZE_RANGES: dict[Callable[..., ClaimResult], dict[str, SizeRange]] = {}
 
 
-def statement(
-    id: str,
-    *,
-    where: str,
-    says: str,
-    verdict: Verdict,
-    correction: str = "",
-    compares: str = "",
-    note: str = "",
-    proof: str = "",
-    heavy: bool = False,
-) -> Callable[[Callable[Concatenate[Draw, P], Finding]], Callable[Concatenate[Draw, P], Finding]]:
-    """Register the function below as the check of a statement."""
+@dataclass(frozen=True)
+class statement:  # noqa: N801
+    """A decorator for the check of a statement: `@statement("S0.3", "§2.1", HOLDS).says("...", compares="...")`.
 
-    def register(function: Callable[Concatenate[Draw, P], Finding]) -> Callable[Concatenate[Draw, P], Finding]:
-        claim = Claim(id, where, says, verdict, correction, compares, note, proof, heavy=heavy, function=function)
-        CLAIMS.register(id)(claim)
+    The arguments of `statement`, `says` and `not_computed` are those of `Claim`.
+    """
+
+    id: str
+    where: str
+    verdict: Verdict
+    heavy: bool = False
+
+    def says(
+        self, text: str, *, correction: str = "", compares: str = "", note: str = "", proof: str = ""
+    ) -> Callable[[_Check], _Check]:
+        """Register the function below as the check of this statement."""
+
+        def register(function: _Check) -> _Check:
+            parts = (self.id, self.where, text, self.verdict, correction, compares, note, proof)
+            CLAIMS.register(self.id)(Claim(*parts, heavy=self.heavy, function=function))
+            return function
+
+        return register
+
+    def not_computed(self, text: str, *, why_not: str, correction: str = "") -> None:
+        """Register a statement with nothing to compute: an image, an opinion, a misprint, a fact about others."""
+        CLAIMS.register(self.id)(Claim(self.id, self.where, text, self.verdict, correction, why_not=why_not))
+
+
+def between(**sizes: tuple[float, float]) -> Callable[[_Check], _Check]:
+    """Say which values the sizes of a check may have, ends included: `@between(n=(2, 13))`. Tests draw from them."""
+
+    def keep(function: _Check) -> _Check:
+        _SIZE_RANGES[function] = {name: SizeRange(*ends) for name, ends in sizes.items()}
         return function
 
-    return register
+    return keep
 
 
-def not_computed(
-    id: str, *, where: str, says: str, why_not: str, verdict: Verdict = Verdict.NOT_CHECKABLE, correction: str = ""
-) -> None:
-    """Register a statement with nothing to compute: an image, an opinion, a slip of the pen, a fact about others."""
-    CLAIMS.register(id)(Claim(id, where, says, verdict, correction, why_not=why_not))
-
-
-def in_order() -> list[Claim]:
+def all_claims() -> list[Claim]:
     """All claims as the documents have them, S0.2 before S0.10; ours come last."""
     documents = list(DOCUMENTS)
     return sorted((CLAIMS[id] for id in CLAIMS), key=lambda claim: (documents.index(claim.document), claim.number))
 
 
-def matching(*names: str) -> list[Claim]:
+def find_claims(*names: str) -> list[Claim]:
     """The claims of these ids, documents (S0, D) or patterns (S4.1*), in their order; all of them for no name."""
     if wrong := [name for name in names if not isinstance(name, str)]:
-        raise UsageError(
-            asked="claims", expected="ids as texts, one after the other", got=repr(wrong[0]), remedy='claim("S0.17")'
-        )
+        raise UsageError("claims", "ids as texts, one after the other", repr(wrong[0]), 'claim("S0.17")')
     patterns = [f"{name}*" if name in DOCUMENTS else name for name in (name.upper() for name in names)]
     for name, pattern in zip(names, patterns, strict=True):
         if not any(fnmatchcase(id, pattern) for id in CLAIMS):
             close = difflib.get_close_matches(name.upper(), CLAIMS, n=1)
             raise UnknownNameError(
-                asked=f"claim {name!r}",
-                expected="an id such as S0.17, a document (S0 to S4, or D), or a pattern such as S4.1*",
-                got="no claim of that name",
-                remedy=f"did you mean {close[0]!r}?" if close else "docs/claims.md lists them all",
+                f"claim {name!r}",
+                "an id such as S0.17, a document (S0 to S4, or D), or a pattern such as S4.1*",
+                "no claim of that name",
+                f"did you mean {close[0]!r}?" if close else "docs/claims.md lists them all",
             )
-    return [claim for claim in in_order() if not names or any(fnmatchcase(claim.id, pattern) for pattern in patterns)]
+    return [claim for claim in all_claims() if not names or any(fnmatchcase(claim.id, pattern) for pattern in patterns)]

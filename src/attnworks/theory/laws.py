@@ -1,4 +1,4 @@
-"""Claims as laws of single layers and stacks of a model, whatever its weights."""
+"""Claims that can be checked on any model: each is a law of one attention layer, or of a stack of layers."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from attnworks.exam.linalg.bounds import (
     LARGEST_ROW_RANGE,
     HeadSizes,
     composite_bound,
-    diameter,
     diameter_bound,
     head_sizes,
     logit_row_range,
     mean_factor,
     published_bound,
     published_factor,
+    row_diameter,
 )
 from attnworks.exam.linalg.residual import composite, relative_residual, residual
 from attnworks.exam.linalg.spectrum import cumulative_energy, numerical_rank, singular_values
-from attnworks.exam.measures.bounds import rounding, why_not
+from attnworks.exam.measures.bounds import bounds_refusal, rounding
 from attnworks.models.counting import layer_flops
 from attnworks.theory.random_projection import published_rows
 from attnworks.theory.sides import Sides, at_most, less, more, same
@@ -39,34 +39,34 @@ from attnworks.traces.frozen_pass import ROUNDED, frozen_steps, whole_maps
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.paths import paths_by_length
 
-Look = TypeVar("Look", bound=Callable[..., Sides | str])
+_Check = TypeVar("_Check", bound=Callable[..., Sides | str])
 
-EPS = 0.5
+_PROJECTION_ERROR = 0.5
 """The relative error that a random projection is asked for."""
-SINK = "its softmax has a sink logit"
+_SINK_REASON = "its softmax has a sink logit"
 """Why a claim about softmax over keys says nothing of a layer: the weights of its keys sum to less than one."""
-NEAR = 2
+_NEAR_DIAGONAL_TOKENS = 2
 """Tokens to each side that are near the diagonal."""
-FIRST = 8
+_LEADING_PARTS = 8
 """Singular values are split into this number of parts, of which the first counts."""
 
 
 @dataclass(frozen=True, eq=False)
-class Layer:
+class LawLayer:
     """One attention layer on one sentence, in float64 and without padding."""
 
     trace: LayerTrace
 
     @cached_property
     def P(self) -> Float[Tensor, "h i j"]:
-        """The attention maps of all heads: softmax of the scores, or what the layer itself says."""
+        """The attention maps of all heads: softmax of the scores, or the weights that the layer reports."""
         if self.trace.scale is not None or self.trace.weigh is None:
             return whole_maps(self.trace)[0]
         return self.trace.weigh()[0].double()
 
     @property
     def no_weights(self) -> str | None:
-        """Why its maps cannot be read as weights, in words; None where they can."""
+        """Why its maps are no weights, as a sentence; None where they are."""
         if self.trace.scale is None and not same(self.P.clamp_min(0.0).sum(-1), 1.0).holds:
             return "its maps are no weights, but mixtures of any sign"
         return None
@@ -105,41 +105,41 @@ class Layer:
 class Law:
     """A claim about one attention layer, or about a stack of them.
 
-    words    what stands on the two sides
-    looks    one sentence of a layer or of a stack -> both sides, or why the claim says nothing of it
+    description    what stands on the two sides
+    check          function of a `LawLayer` or of a `ForwardTrace`: both sides, or why the claim does not apply there
     """
 
     id: str
-    words: str
-    looks: Callable[..., Sides | str]
+    description: str
+    check: Callable[..., Sides | str]
 
 
-OF_LAYERS = Registry[Law]("law of layers")
-OF_STACKS = Registry[Law]("law of stacks")
+LAYER_LAWS = Registry[Law]("law of layers")
+STACK_LAWS = Registry[Law]("law of stacks")
 
 
-def of_layer(id: str, words: str) -> Callable[[Look], Look]:
-    """Register a function of a `Layer`: the two sides of claim `id` there, or why it does not apply."""
-    return _register(OF_LAYERS, id, words)
+def _layer_law(id: str, words: str) -> Callable[[_Check], _Check]:
+    """Register a function of a `LawLayer`: the two sides of claim `id` there, or why it does not apply."""
+    return _register(LAYER_LAWS, id, words)
 
 
-def of_stack(id: str, words: str) -> Callable[[Look], Look]:
+def _stack_law(id: str, words: str) -> Callable[[_Check], _Check]:
     """Register a function of a `ForwardTrace`: the two sides of claim `id` there, or why it does not apply."""
-    return _register(OF_STACKS, id, words)
+    return _register(STACK_LAWS, id, words)
 
 
-def of_maps(id: str, words: str) -> Callable[[Look], Look]:
-    """As `of_layer`, for claims about attention maps: silent where these are no weights."""
+def _map_law(id: str, words: str) -> Callable[[_Check], _Check]:
+    """As `_layer_law`, for claims about attention maps, which do not apply where maps are no weights."""
 
-    def register(looks: Look) -> Look:
-        of_layer(id, words)(lambda layer: layer.no_weights or looks(layer))
+    def register(looks: _Check) -> _Check:
+        _layer_law(id, words)(lambda layer: layer.no_weights or looks(layer))
         return looks
 
     return register
 
 
-def _register(laws: Registry[Law], id: str, words: str) -> Callable[[Look], Look]:
-    def register(looks: Look) -> Look:
+def _register(laws: Registry[Law], id: str, words: str) -> Callable[[_Check], _Check]:
+    def register(looks: _Check) -> _Check:
         laws.register(id)(Law(id, words, looks))
         return looks
 
@@ -149,18 +149,18 @@ def _register(laws: Registry[Law], id: str, words: str) -> Callable[[Look], Look
 # --- rank collapse ----------------------------------------------------------------------------------------------------
 
 
-@of_layer("D6", "distance of the most distant rows of the output, and its bound")
-def diameter_within_bound(layer: Layer) -> Sides | str:
-    if reason := why_not(layer.trace):
+@_layer_law("D6", "distance of the most distant rows of the output, and its bound")
+def _diameter_within_bound(layer: LawLayer) -> Sides | str:
+    if reason := bounds_refusal(layer.trace):
         return reason
     assert layer.trace.scale is not None
-    bound = diameter_bound(diameter(layer.X), layer.sizes, layer.trace.scale)
-    return at_most(diameter(layer.output), bound, slack=layer.rounding)
+    bound = diameter_bound(row_diameter(layer.X), layer.sizes, layer.trace.scale)
+    return at_most(row_diameter(layer.output), bound, slack=layer.rounding)
 
 
-@of_layer("D5", "composite residual of the output, and its repaired bound")
-def composite_within_bound(layer: Layer) -> Sides | str:
-    if reason := why_not(layer.trace):
+@_layer_law("D5", "composite residual of the output, and its repaired bound")
+def _composite_within_bound(layer: LawLayer) -> Sides | str:
+    if reason := bounds_refusal(layer.trace):
         return reason
     W, scale, R = layer.trace.weights, layer.trace.scale, residual(layer.X)
     assert W is not None and scale is not None
@@ -170,22 +170,22 @@ def composite_within_bound(layer: Layer) -> Sides | str:
     return at_most(composite(residual(layer.output)), bound, slack=layer.rounding * math.prod(R.shape) ** 0.5)
 
 
-@of_layer("S0.17", "composite residual of the output, and its bound as printed (one head)")
-def one_head_within_printed_bound(layer: Layer) -> Sides | str:
+@_layer_law("S0.17", "composite residual of the output, and its bound as printed (one head)")
+def _one_head_within_printed_bound(layer: LawLayer) -> Sides | str:
     if layer.trace.heads > 1:
         return "it is about layers of one head"
     return _printed_bound(layer)
 
 
-@of_layer("S1.14", "composite residual of the output, and its bound as printed (several heads)")
-def heads_within_printed_bound(layer: Layer) -> Sides | str:
+@_layer_law("S1.14", "composite residual of the output, and its bound as printed (several heads)")
+def _heads_within_printed_bound(layer: LawLayer) -> Sides | str:
     if layer.trace.heads == 1:
         return "it is about layers of several heads"
     return _printed_bound(layer)
 
 
-def _printed_bound(layer: Layer) -> Sides | str:
-    if reason := why_not(layer.trace):
+def _printed_bound(layer: LawLayer) -> Sides | str:
+    if reason := bounds_refusal(layer.trace):
         return reason
     assert layer.trace.scale is not None
     R = residual(layer.X)
@@ -193,16 +193,16 @@ def _printed_bound(layer: Layer) -> Sides | str:
     return at_most(composite(residual(layer.output)), bound, slack=layer.rounding * math.prod(R.shape) ** 0.5)
 
 
-@of_layer("S0.36", "c rho^2, which must be below one for the printed bound to fall with depth")
-def printed_bound_falls(layer: Layer) -> Sides | str:
-    if reason := why_not(layer.trace):
+@_layer_law("S0.36", "c rho^2, which must be below one for the printed bound to fall with depth")
+def _printed_bound_falls(layer: LawLayer) -> Sides | str:
+    if reason := bounds_refusal(layer.trace):
         return reason
     assert layer.trace.scale is not None
     return less(published_factor(layer.sizes, layer.trace.scale) * composite(residual(layer.X)) ** 2, 1.0)
 
 
-@of_maps("S0.29", "rank of the attention map, and of the scores before the softmax")
-def softmax_raises_no_rank(layer: Layer) -> Sides | str:
+@_map_law("S0.29", "rank of the attention map, and of the scores before the softmax")
+def _softmax_raises_no_rank(layer: LawLayer) -> Sides | str:
     if layer.trace.scale is None:
         return "its weights are no softmax of scaled dot products"
     if layer.trace.mask.causal or layer.trace.mask.dense is not None:
@@ -214,21 +214,21 @@ def softmax_raises_no_rank(layer: Layer) -> Sides | str:
     return at_most(ranks[0], ranks[1])
 
 
-@of_stack("S0.19", "relative residual after the last block, and before the first")
-def stack_loses_rank(forward: ForwardTrace) -> Sides | str:
+@_stack_law("S0.19", "relative residual after the last block, and before the first")
+def _stack_loses_rank(forward: ForwardTrace) -> Sides | str:
     if len(forward.blocks[0].entry[0]) == 1:
         return "one token has no others to be alike"
     entry, exit = (relative_residual(X) for X in (forward.blocks[0].entry, forward.blocks[-1].exit))
     return less(exit, entry)
 
 
-@of_stack("D1", "the sum over all path lengths, and the output of the last block")
-def paths_add_up(forward: ForwardTrace) -> Sides | str:
+@_stack_law("D1", "the sum over all path lengths, and the output of the last block")
+def _paths_add_up(forward: ForwardTrace) -> Sides | str:
     for block in forward.blocks:
-        if any(getattr(part.attention, "twice", False) for part in block.anatomy.parts):
+        if any(getattr(part.attention, "has_global_projections", False) for part in block.anatomy.parts):
             return "its global tokens have projections of their own"
         for part in block.parts:
-            if part.attention is not None and (reason := Layer(part.attention).no_weights):
+            if part.attention is not None and (reason := LawLayer(part.attention).no_weights):
                 return reason
     try:
         steps = [frozen.step for frozen in frozen_steps(forward)]
@@ -241,49 +241,49 @@ def paths_add_up(forward: ForwardTrace) -> Sides | str:
 # --- maps -------------------------------------------------------------------------------------------------------------
 
 
-@of_layer("S0.1", "what the heads give, and softmax(Q K^T times the scale, with the mask) V")
-def output_of_softmax(layer: Layer) -> Sides | str:
+@_layer_law("S0.1", "what the heads give, and softmax(Q K^T times the scale, with the mask) V")
+def _output_of_softmax(layer: LawLayer) -> Sides | str:
     if layer.trace.scale is None:
         return "its weights are no softmax of scaled dot products"
     if layer.trace.heads == 0:
         return "it has no heads"
     if layer.trace.sink is not None:
-        return SINK
+        return _SINK_REASON
     Y = layer.trace.Y[0]
     return same(layer.P @ layer.V, Y, slack=ROUNDED * float(layer.V.abs().max()))
 
 
-@of_layer("S1.5", "sum of a row of the attention map, and one")
-def rows_sum_to_one(layer: Layer) -> Sides | str:
+@_layer_law("S1.5", "sum of a row of the attention map, and one")
+def _rows_sum_to_one(layer: LawLayer) -> Sides | str:
     if layer.trace.sink is not None:
-        return SINK
+        return _SINK_REASON
     if layer.trace.scale is not None:
         return "it is a softmax, which sums to one by itself"
     return same(layer.P.sum(-1), 1.0)
 
 
-@of_maps("S4.47", "norm of the softmax Jacobian of a row, and one half")
-def jacobian_at_most_half(layer: Layer) -> Sides | str:
+@_map_law("S4.47", "norm of the softmax Jacobian of a row, and one half")
+def _jacobian_at_most_half(layer: LawLayer) -> Sides | str:
     if layer.trace.sink is not None:
-        return SINK
+        return _SINK_REASON
     return at_most(jacobian_norm(layer.P), 0.5)
 
 
-@of_maps("S4.105", "energy in the first eighth of the singular values of a head, and one half")
-def first_values_carry_most(layer: Layer) -> Sides | str:
+@_map_law("S4.105", "energy in the first eighth of the singular values of a head, and one half")
+def _first_values_carry_most(layer: LawLayer) -> Sides | str:
     n = min(layer.P.shape[-2:])
-    if n < 2 * FIRST:
-        return f"fewer than {2 * FIRST} tokens, of which an eighth says little"
-    return more(cumulative_energy(singular_values(layer.P))[:, math.ceil(n / FIRST) - 1], 0.5)
+    if n < 2 * _LEADING_PARTS:
+        return f"fewer than {2 * _LEADING_PARTS} tokens, of which an eighth says little"
+    return more(cumulative_energy(singular_values(layer.P))[:, math.ceil(n / _LEADING_PARTS) - 1], 0.5)
 
 
-@of_maps("S4.130", "spectral norm of a head's map, and the square root of its number of queries")
-def norm_at_most_root(layer: Layer) -> Sides:
+@_map_law("S4.130", "spectral norm of a head's map, and the square root of its number of queries")
+def _norm_at_most_root(layer: LawLayer) -> Sides:
     return at_most(torch.linalg.matrix_norm(layer.P, ord=2), layer.P.shape[-2] ** 0.5)
 
 
-@of_maps("S4.132", "share of a head's weight within two tokens of the diagonal, and one half")
-def never_spread(layer: Layer) -> Sides | str:
+@_map_law("S4.132", "share of a head's weight within two tokens of the diagonal, and one half")
+def _never_spread(layer: LawLayer) -> Sides | str:
     if layer.trace.slot.kind == "cross":
         return "maps between two sequences have no diagonal"
     i, j = layer.P.shape[-2:]
@@ -295,22 +295,22 @@ def never_spread(layer: Layer) -> Sides | str:
 
 
 def _near_the_diagonal(P: Float[Tensor, "*h i j"]) -> Float[Tensor, "*h"]:
-    return (P - P.triu(NEAR + 1) - P.tril(-NEAR - 1)).sum((-2, -1)) / P.shape[-2]
+    return (P - P.triu(_NEAR_DIAGONAL_TOKENS + 1) - P.tril(-_NEAR_DIAGONAL_TOKENS - 1)).sum((-2, -1)) / P.shape[-2]
 
 
-@of_maps("S0.28", "relative error of a projection to 5 ln n / (eps^2 - eps^3) keys, and eps = 1/2")
-def projection_replaces_attention(layer: Layer) -> Sides | str:
+@_map_law("S0.28", "relative error of a projection to 5 ln n / (eps^2 - eps^3) keys, and eps = 1/2")
+def _projection_replaces_attention(layer: LawLayer) -> Sides | str:
     n = layer.P.shape[-1]
-    k = published_rows(n, EPS)
+    k = published_rows(n, _PROJECTION_ERROR)
     if n == 1 or k >= n:
         return "the projection would have no fewer rows than there are keys"
-    return at_most(sketch_error_formula(layer.P, layer.V, k), EPS)
+    return at_most(sketch_error_formula(layer.P, layer.V, k), _PROJECTION_ERROR)
 
 
-@of_layer(
+@_layer_law(
     "S4.69", "share of attention and its projections in the FLOPs of a block with a feed-forward of 4d, and one half"
 )
-def attention_costs_most(layer: Layer) -> Sides | str:
+def _attention_costs_most(layer: LawLayer) -> Sides | str:
     if layer.trace.X is None or layer.trace.scale is None or layer.trace.slot.kind == "cross":
         return "it is about dense self-attention of a known width"
     flops = layer_flops(layer.P.shape[-2], layer.trace.X.shape[-1])

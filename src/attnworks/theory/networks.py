@@ -1,4 +1,4 @@
-"""Small networks of attention for a check: drawn or given weights, single heads, every path, shares of bounds."""
+"""Small float64 networks of attention for the checks, all paths through them, and residuals relative to bounds."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from attnworks.exam.linalg.bounds import (
     bound_converges,
     composite_bound,
     cubic_bound,
-    diameter,
     head_sizes,
     logit_row_range,
     mean_factor,
     published_bound,
     rounding_of_rows,
+    row_diameter,
 )
 from attnworks.exam.linalg.residual import best_row, composite, residual, residual_norm
 from attnworks.exam.linalg.spectrum import numerical_rank, singular_values
+from attnworks.models.block import PureAttention
 from attnworks.models.config import AttentionConfig, PureConfig
 from attnworks.models.multihead import MultiHead, Observation
-from attnworks.models.pure import PureAttention
-from attnworks.theory.cases import Draw
-from attnworks.theory.sides import Sides, same, together
-from attnworks.traces.paths import Hop, Step, paths_by_length
+from attnworks.theory.cases import Draws
+from attnworks.theory.sides import Sides, same, stacked
+from attnworks.traces.paths import Hop, PathStep, paths_by_length
 
 
-class Run(NamedTuple):
+class NetworkRun(NamedTuple):
     """One forward pass over X: what every layer computed.
 
     states    the input and the output of every layer
@@ -74,21 +74,21 @@ class Network:
         """Norms of the weights of every layer."""
         return [head_sizes(*layer.head_first()) for layer in self.layers]
 
-    def run(self, X: Float[Tensor, "n e"], mask: Mask | None = None) -> Run:
+    def run(self, X: Float[Tensor, "n e"], mask: Mask | None = None) -> NetworkRun:
         seen: list[Observation] = []
         self.model(X.unsqueeze(0), mask, observe=seen.append)
         states = self.model.states(X.unsqueeze(0), mask)
-        return Run([Z.squeeze(0) for Z in states], [layer.P.squeeze(0) for layer in seen])
+        return NetworkRun([Z.squeeze(0) for Z in states], [layer.P.squeeze(0) for layer in seen])
 
-    def steps(self, maps: Sequence[Float[Tensor, "h n n"]]) -> list[Step]:
+    def steps(self, maps: Sequence[Float[Tensor, "h n n"]]) -> list[PathStep]:
         """The network as steps with frozen attention: that of a run, or any other."""
         return [
-            Step((_hop(layer, P.unsqueeze(0)),), skip=self.skip) for layer, P in zip(self.layers, maps, strict=True)
+            PathStep((_hop(layer, P.unsqueeze(0)),), skip=self.skip) for layer, P in zip(self.layers, maps, strict=True)
         ]
 
 
 def drawn_network(
-    draw: Draw,
+    draw: Draws,
     *,
     e: int,
     heads: int = 1,
@@ -129,22 +129,23 @@ def given_network(
     return network
 
 
-def collapsing(draw: Draw, X: Float[Tensor, "n e"], *, share: float, layers: int, heads: int = 1) -> Network:
+def collapsing_network(draw: Draws, X: Float[Tensor, "n e"], *, share: float, layers: int, heads: int = 1) -> Network:
     """Layers that turn rows and keep their length, with (sum_h ||W_h||_2 ||W_QK,h||_2 / 4) diam_2(X)^2 = share."""
     e = X.shape[-1]
+    # [2 layers heads e e]: scores, then values
     turns = torch.stack([draw.orthonormal(e, e) for _ in range(2 * layers * heads)]).unflatten(0, (2, layers, heads))
-    size = 4 * share / float(diameter(X)) ** 2
+    size = 4 * share / float(row_diameter(X)) ** 2
     values = turns[1, :, :1].expand(layers, heads, e, e) / heads
     return given_network(size * turns[0], values)
 
 
-def rewired(network: Network, *, skip: bool, size: float = 1.0) -> Network:
+def rewired_network(network: Network, *, skip: bool, size: float = 1.0) -> Network:
     """The same heads without biases, with `size` times their values, and with or without skip connections."""
     W_QK, W_V, _ = (torch.stack(parts) for parts in zip(*(layer.folded() for layer in network.layers), strict=True))
     return given_network(W_QK, size * W_V, scale=network.scale, skip=skip)
 
 
-def frozen_attention(n: int, *, layers: int, skip: bool = False) -> Network:
+def self_attending_network(n: int, *, layers: int, skip: bool = False) -> Network:
     """For X = I_n: scores so sharp that every row attends to itself alone, and values as they are."""
     identity = torch.eye(n, dtype=torch.float64).expand(layers, 1, n, n)
     return given_network(1e4 * identity, identity, skip=skip)
@@ -155,7 +156,7 @@ def _hop(layer: MultiHead, P: Float[Tensor, "1 h n n"]) -> Hop:
     return Hop(lambda: P, W_V, W_O, layer.head_first_biases()[2], layer.b_O)
 
 
-def outputs(
+def mechanism_outputs(
     mechanism: Mechanism,
     Q: Float[Tensor, "i k"],
     K: Float[Tensor, "j k"],
@@ -168,7 +169,7 @@ def outputs(
     return mechanism(Q[None, None], K[None, None], V[None, None], mask, context).Y[0, 0].detach()
 
 
-def weights(
+def mechanism_weights(
     mechanism: Mechanism,
     Q: Float[Tensor, "i k"],
     K: Float[Tensor, "j k"],
@@ -177,13 +178,13 @@ def weights(
     mask: Mask | None = None,
     context: Context | None = None,
 ) -> Float[Tensor, "i j"]:
-    """P."""
+    """P, the attention weights of the mechanism."""
     P = mechanism(Q[None, None], K[None, None], V[None, None], mask, context, weights=True).P
     assert P is not None
     return P[0, 0].detach()
 
 
-def rows_with_a_common_part(draw: Draw, n: int, e: int, spread: float = 1.0) -> Float[Tensor, "n e"]:
+def rows_with_a_common_part(draw: Draws, n: int, e: int, spread: float = 1.0) -> Float[Tensor, "n e"]:
     return 3 * draw.normal(1, e) + spread * draw.normal(n, e)
 
 
@@ -194,7 +195,7 @@ def row_and_column(m: int, n: int) -> tuple[Float[Tensor, "m n"], Float[Tensor, 
     return A, B
 
 
-def rank(M: Float[Tensor, "i j"]) -> int:
+def numeric_rank(M: Float[Tensor, "i j"]) -> int:
     """Singular values above rounding."""
     return int(numerical_rank(singular_values(M), max(M.shape)))
 
@@ -204,7 +205,7 @@ def self_attended(X: Float[Tensor, "n e"], W_QK: Float[Tensor, "e e"]) -> Float[
     return (X @ W_QK @ X.mT).softmax(-1) @ X
 
 
-def of_row_range(network: Network, X: Float[Tensor, "n e"], row_range: float) -> Network:
+def with_row_range(network: Network, X: Float[Tensor, "n e"], row_range: float) -> Network:
     """The first layer's W_Q so scaled that no row of E has a larger range, E by the mean row or by the best one."""
     W_Q, W_K, _, _ = network.layers[0].head_first()
     widest = max(
@@ -231,16 +232,16 @@ def composite_share(network: Network, X: Float[Tensor, "n e"]) -> Float[Tensor, 
 
 def cubic_share(network: Network, X: Float[Tensor, "n e"]) -> Float[Tensor, ""]:
     """The diameter of the output over its bound c^{(3^L - 1) / 2} diam^{3^L}."""
-    bound, states = diameter(X), network.run(X).states
+    bound, states = row_diameter(X), network.run(X).states
     for sizes in network.sizes:
         bound = cubic_bound(bound, sizes, network.scale)
-    return diameter(states[-1]) / (bound + rounding_of_rows(*states))
+    return row_diameter(states[-1]) / (bound + rounding_of_rows(*states))
 
 
-def converges_below_one(draw: Draw) -> Sides:
+def converges_below_one(draw: Draws) -> Sides:
     """On both sides of c rho^2 = 1: the logarithm of the bound and of c^{-1/2} (c^{1/2} rho)^{3^L}, and where it falls.
 
-    A bound that falls with depth counts one, on the right where it is said to.
+    A bound that falls with depth counts one; on the right, one where `bound_converges` predicts it.
     """
     c, size = draw.normal(31).exp(), draw.normal(31).exp()
     rho = (size / c).sqrt()
@@ -248,10 +249,10 @@ def converges_below_one(draw: Draw) -> Sides:
         torch.stack([published_bound(r, k, layers) for r, k in zip(rho, c, strict=True)]) for layers in (3, 2)
     )
     said = torch.stack([bound_converges(r, k) for r, k in zip(rho, c, strict=True)])
-    return same(together(deep.log(), deep < shallow), together(27 / 2 * size.log() - c.log() / 2, said))
+    return same(stacked(deep.log(), deep < shallow), stacked(27 / 2 * size.log() - c.log() / 2, said))
 
 
-class PathOf(NamedTuple):
+class NetworkPath(NamedTuple):
     """One path: the heads it takes from the first layer on (None: past the layer) and P_path X W_path."""
 
     heads: tuple[int | None, ...]
@@ -269,7 +270,7 @@ def every_path(
     *,
     skip: bool = False,
     in_printed_order: bool = False,
-) -> Iterator[PathOf]:
+) -> Iterator[NetworkPath]:
     """P_L ... P_1 X W_1 ... W_L for all choices of a head per layer; with skip also of none.
 
     in_printed_order    weights in the order of the maps, W_L ... W_1, as Xie 2021 prints them (S0.9)
@@ -281,10 +282,10 @@ def every_path(
             if head is not None:
                 T = P[head] @ T
                 order = W[head] @ order if in_printed_order else order @ W[head]
-        yield PathOf(heads, T @ order)
+        yield NetworkPath(heads, T @ order)
 
 
-def folded(network: Network) -> tuple[list[Float[Tensor, "h e e"]], list[Float[Tensor, " e"]]]:
+def folded_weights(network: Network) -> tuple[list[Float[Tensor, "h e e"]], list[Float[Tensor, " e"]]]:
     """W_h = W_V,h W_O,h of all heads and the one bias b of every layer."""
     parts = [layer.folded() for layer in network.layers]
     return [W for _, W, _ in parts], [b for _, _, b in parts]
@@ -302,16 +303,18 @@ def one_bias(
 
 def sum_of_paths(network: Network, X: Tensor, maps: list[Tensor], *, in_printed_order: bool = False) -> Tensor:
     """Every single path, added up, without the bias."""
-    paths = every_path(X, maps, folded(network)[0], skip=network.skip, in_printed_order=in_printed_order)
+    paths = every_path(X, maps, folded_weights(network)[0], skip=network.skip, in_printed_order=in_printed_order)
     return torch.stack([path.term for path in paths]).sum(0)
 
 
-def with_any_maps(draw: Draw, n: int, e: int, heads: int, layers: int) -> tuple[Network, Tensor, list[Tensor]]:
+def network_with_drawn_maps(
+    draw: Draws, n: int, e: int, heads: int, layers: int
+) -> tuple[Network, Tensor, list[Tensor]]:
     """A network without biases, an input, and maps of any real numbers, which no softmax made."""
     network = drawn_network(draw, e=e, heads=heads, layers=layers, bias=False)
     return network, draw.normal(n, e), [draw.normal(heads, n, n) for _ in range(layers)]
 
 
-def frozen_exit(network: Network, X: Tensor, maps: list[Tensor]) -> Tensor:
+def output_with_maps(network: Network, X: Tensor, maps: list[Tensor]) -> Tensor:
     """The output of the network if these are its attention maps."""
     return paths_by_length(X.unsqueeze(0), network.steps(maps)).sum(0).squeeze(0)

@@ -8,7 +8,7 @@ from typing import Any
 
 from pylatexenc.latex2text import LatexNodes2Text, MacroTextSpec, get_default_latex_context_db
 
-REWRITTEN = (
+_LATEX_REWRITES = (
     (r"\\mathbf ?\{?1\}?", "𝟏"),
     (r"\^(\{\\top\}|\\top(?![a-zA-Z]))", "^T "),
     (r"\\(left|right|bigl|bigr|Bigl|Bigr|big|Big)(?![a-zA-Z])", ""),
@@ -19,14 +19,10 @@ REWRITTEN = (
 )
 """What is written otherwise before the rest becomes Unicode: functions stand apart from their arguments."""
 
-TIDY = (
-    (r"\s*([=≤≥<>∈∉≈≠≪≫→←↦⇒⇔∝∼×·∘∪])\s*", r" \1 "),
-    (r"(?<=[\w)]) (?=\()| (?=[)_^,.])", ""),
-    (r"\s+", " "),
-)
+_TIDYING = ((r"\s*([=≤≥<>∈∉≈≠≪≫→←↦⇒⇔∝∼×·∘∪])\s*", r" \1 "), (r"(?<=[\w)]) (?=\()| (?=[)_^,.])", ""), (r"\s+", " "))
 
 
-def plain(text: str) -> str:
+def unicode_formulas(text: str) -> str:
     r"""The text with its formulas readable as they stand.
 
     >>> plain(r"$\lVert P\rVert_{1,\infty} \le \frac{4\beta}{\sqrt{d}}$ for all $P$")
@@ -37,13 +33,13 @@ def plain(text: str) -> str:
 
 @cache
 def _formula(latex: str) -> str:
-    for pattern, short in REWRITTEN:
+    for pattern, short in _LATEX_REWRITES:
         latex = re.sub(pattern, short, latex)
     text = _reader().latex_to_text(latex)
     while "⟦" in text:
         text = re.sub(r"⟦([^⟦⟧]*)⟧(?=\s*[\w(‖|√∑⟦\[])", r"(\1) ", text)
         text = re.sub(r"⟦([^⟦⟧]*)⟧", r"\1", text)
-    for pattern, short in TIDY:
+    for pattern, short in _TIDYING:
         text = re.sub(pattern, short, text)
     return text.strip()
 

@@ -1,4 +1,4 @@
-"""What a random projection along the keys costs: P R^T R V in place of P V.
+"""The error of a random projection along the keys: P R^T R V in place of P V.
 
 The lemma of Johnson and Lindenstrauss with the constant 8: a normal map, shrunk so that both tails are equal.
 
@@ -16,9 +16,9 @@ from scipy.stats import chi2
 from torch import Generator, Tensor
 
 from attnworks.attention.sketched import sketch_error_formula
-from attnworks.core.errors import UsageError
+from attnworks.core.checks import number
 
-ROUNDING = 1e-9
+_ROWS_ROUNDING = 1e-9
 """A number of rows that is whole up to so much is not rounded up."""
 
 
@@ -41,15 +41,15 @@ def rows_for_error(P: Float[Tensor, "i j"], V: Float[Tensor, "j v"], eps: float)
 
     Source: D8, solved for k: (1 + ||P||_F^2 ||V||_F^2 / ||P V||_F^2) / eps^2. It has no log n in it (S0.21, S0.28).
     """
-    return math.ceil(float(sketch_error_formula(P, V, 1).square()) / eps**2 - ROUNDING)
+    return math.ceil(float(sketch_error_formula(P, V, 1).square()) / eps**2 - _ROWS_ROUNDING)
 
 
 def published_rows(n: int, eps: float) -> int:
-    """k = 5 ln n / (eps^2 - eps^3), rounded up, with which the error was said to be at most eps ||P w||.
+    """k = 5 ln n / (eps^2 - eps^3), rounded up, for which the document claims an error of at most eps ||P w||.
 
     Source: the constant of the proof that theorem 2.3 of Xie 2021 refers to (S0.21).
     """
-    check_eps(eps)
+    _check_eps(eps)
     return math.ceil(5 * math.log(n) / (eps**2 - eps**3))
 
 
@@ -60,7 +60,7 @@ def jl_inner_dim(rows: int, eps: float, delta: float) -> int:
     probability at most 4 exp(-(eps^2 - eps^3) k / 4), as R changes ||u + w||^2 and ||u - w||^2 by the factor 1 +- eps.
     Source: what is left of theorem 2.3 of Xie 2021 (S0.24), D8.
     """
-    check_eps(eps)
+    _check_eps(eps)
     return math.ceil(4 * math.log(4 * rows / delta) / (eps**2 - eps**3))
 
 
@@ -72,14 +72,8 @@ def exact_low_rank(P: Float[Tensor, "*a i j"], V: Float[Tensor, "*a j v"]) -> Fl
     return P @ V @ torch.linalg.pinv(V)
 
 
-def check_eps(eps: float) -> None:
-    if not 0 < eps < 1:
-        raise UsageError(
-            asked="a random projection",
-            expected="0 < eps < 1",
-            got=f"eps {eps}",
-            remedy="eps is the error that is allowed, as a share",
-        )
+def _check_eps(eps: float) -> None:
+    number("a random projection with eps", eps, 0, 1, above=True, below=True, remedy="eps is the error that is allowed")
 
 
 def equal_tails(eps: float) -> float:
@@ -87,7 +81,7 @@ def equal_tails(eps: float) -> float:
 
     Source: S4.113.
     """
-    check_eps(eps)
+    _check_eps(eps)
     return eps / math.atanh(eps)
 
 
@@ -96,7 +90,7 @@ def tail_exponent(eps: float, s: float = 1.0) -> float:
 
     Source: S4.113; Chernoff's bound of the chi-squared distribution. An end beyond the mean counts as I(1) = 0.
     """
-    check_eps(eps)
+    _check_eps(eps)
     return min(ratio - 1 - math.log(ratio) for ratio in (min((1 - eps) / s, 1.0), max((1 + eps) / s, 1.0)))
 
 
@@ -105,7 +99,7 @@ def enough_rows(m: int, eps: float) -> int:
 
     Source: Conti 2024, lemma 2.1 (S4.113), where k is called n; for a map scaled by `equal_tails`.
     """
-    check_eps(eps)
+    _check_eps(eps)
     return math.floor(8 * math.log(m) / eps**2) + 1
 
 
@@ -114,7 +108,7 @@ def union_failure(m: int, k: int, eps: float, s: float = 1.0) -> float:
 
     Source: S4.113. Below one, some map keeps all distances.
     """
-    check_eps(eps)
+    _check_eps(eps)
     outside = chi2.sf((1 + eps) / s * k, k) + chi2.cdf((1 - eps) / s * k, k)
     return m * (m - 1) / 2 * float(outside)
 

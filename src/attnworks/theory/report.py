@@ -12,32 +12,24 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from attnworks.theory.contract import DOCUMENTS, STATEMENTS, Claim, Finding, Verdict, in_order
-from attnworks.theory.sides import Sides, number
+from attnworks.theory.contract import DOCUMENTS, STATEMENT_COUNT, Claim, ClaimResult, Verdict, all_claims
+from attnworks.theory.sides import Sides, as_number
 
-ID = re.compile(r"\b(?:(S[0-4]\.)(\d+)(?:-(?:S[0-4]\.)?(\d+))?|(D)(\d+)(?:-D?(\d+))?)\b")
+_CLAIM_ID = re.compile(r"\b(?:(S[0-4]\.)(\d+)(?:-(?:S[0-4]\.)?(\d+))?|(D)(\d+)(?:-D?(\d+))?)\b")
 
-CITING = tuple(
-    f"theory/{name}"
-    for name in (
-        *("collapse_cases.py", "experiments/", "kernels.py", "random_projection.py", "retrieval.py"),
-        "structured_sets.py",
-    )
-)
-"""The mathematics and the experiments, beside the claims themselves."""
+_PAGE_HEAD = rf"""# Claims of the source documents
 
-HEAD = rf"""# Claims of the source documents
-
-attnworks implements five documents. These are their {STATEMENTS} statements, each with a verdict: found by computing
-both sides, or else it is said why there is nothing to compute. The results that were derived on the way come last. Ids
-are what docstrings cite. This page is made from the checks themselves (`make docs`); their numbers are computed live:
+attnworks implements five documents. These are their {STATEMENT_COUNT} statements, each with a verdict: found by
+computing both sides, or else it is said why there is nothing to compute. The results that were derived on the way come
+last. Ids are what docstrings cite. This page is made from the checks themselves (`make docs`); their numbers are
+computed live:
 
     attnworks claims                     # all checks, in under a minute
     attnworks claims S0.17 --explain     # one statement: both sides, correction, counterexample
     attnworks claims --on runs/first     # those that can be checked on a model of your own
 
-In Python, `from attnworks.theory import claim`, then `claim("S0.17").check(seed=3)` gives a `Finding`: `left`, `right`,
-`holds`, `corrected`, `figures`.
+In Python, `from attnworks.theory import claim`, then `claim("S0.17").check(seed=3)` gives a `ClaimResult`: `left`,
+`right`, `holds`, `corrected`, `figures`.
 
 **Verdicts.** *holds*: true as printed. *holds with a condition*: true once the stated condition or reading is added.
 *typo*: a slip (symbol, index, shape, scale) whose intended statement is true. *false*: the statement, its formula or
@@ -50,25 +42,30 @@ $\lVert\cdot\rVert_\infty$ the largest row sum, $\lVert\cdot\rVert_2$ the spectr
 $\lVert\cdot\rVert_{{1,\infty}}$ is $\sqrt{{\lVert\cdot\rVert_1 \lVert\cdot\rVert_\infty}}$; $\mathrm{{diam}}_2$ is the
 largest distance of two rows; $[M]_k$ is the truncated singular value decomposition; $\ln$ is natural.
 """
-SOURCE = "../src/"
-DIGITS = 4
-NOTHING = 1e-12
-"""What is smaller comes from rounding, and is another number on every machine."""
-TELLING = 1e-6
+_SRC_LINK = "../src/"
+_SHOWN_DIGITS = 4
+ROUNDS_TO_ZERO = 1e-12
+"""Smaller numbers come from rounding and differ between machines; they are shown as 0."""
+_SHOWN_SLACK_SHARE = 1e-6
 """Sides that count as equal though they differ by more than this share of them are shown with their slack."""
 
 
 @cache
 def citations() -> dict[str, tuple[str, ...]]:
-    """Id -> the files of the package that cite it, except commands and claims. S4.20-S4.23 cites four."""
+    """Id -> the files of the package that cite it, without commands and checks. S4.20-S4.23 cites four.
+
+    Of the theory only its mathematics and experiments count: the files that use neither `contract` nor `sides`.
+    """
     home = Path(__file__).parents[1]
     found: dict[str, list[str]] = defaultdict(list)
     for file in sorted(home.rglob("*.py")):
-        name = file.relative_to(home).as_posix()
-        if name.startswith(("theory/", "cli/")) and not name.startswith(CITING):
-            continue
-        for id in cited(file.read_text(encoding="utf-8")):
-            found[id].append(name)
+        name, text = file.relative_to(home).as_posix(), file.read_text(encoding="utf-8")
+        checks = name.startswith("theory/") and re.search(
+            r"attnworks\.theory\.(contract|sides)\b|^class Sides", text, re.M
+        )
+        if not checks and not name.startswith("cli/"):
+            for id in cited(text):
+                found[id].append(name)
     return {id: tuple(names) for id, names in found.items()}
 
 
@@ -79,7 +76,7 @@ def cited(text: str) -> list[str]:
     ['D6', 'S4.20', 'S4.21', 'S4.22']
     """
     ids: set[str] = set()
-    for book, first, last, derived, own_first, own_last in ID.findall(text):
+    for book, first, last, derived, own_first, own_last in _CLAIM_ID.findall(text):
         low, high = int(first or own_first), int(last or own_last or first or own_first)
         ids |= {f"{book or derived}{number}" for number in range(low, high + 1)}
     return sorted(ids)
@@ -87,8 +84,8 @@ def cited(text: str) -> list[str]:
 
 def markdown() -> str:
     """The whole page."""
-    claims = in_order()
-    parts = [HEAD, *_counts(claims)]
+    claims = all_claims()
+    parts = [_PAGE_HEAD, *_counts(claims)]
     for document in DOCUMENTS.values():
         own = [claim for claim in claims if claim.document == document.key]
         parts.append(f"\n## {document.key}: {document.author}, {document.title}\n")
@@ -148,25 +145,27 @@ def _code(claim: Claim) -> str:
     check = []
     if claim.code is not None:
         file, _, function = claim.code.partition(":")
-        check = [f"[`{function}`]({SOURCE}{file})"]
-    return ", ".join(check + [f"[{name}]({SOURCE}attnworks/{name})" for name in citations().get(claim.id, ())]) or "—"
+        check = [f"[`{function}`]({_SRC_LINK}{file})"]
+    return (
+        ", ".join(check + [f"[{name}]({_SRC_LINK}attnworks/{name})" for name in citations().get(claim.id, ())]) or "—"
+    )
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckedClaim:
     """A claim, what its check found (None where nothing can be computed), and how long that took."""
 
     claim: Claim
-    finding: Finding | None
+    result: ClaimResult | None
     seconds: float
 
     @property
     def confirmed(self) -> bool | None:
-        """Whether the numbers say what the verdict says; None where there are none."""
-        return None if self.finding is None else self.finding.confirms(self.claim.verdict)
+        """Whether the numbers agree with the verdict; None if nothing was computed."""
+        return None if self.result is None else self.result.confirms(self.claim.verdict)
 
     def to_json(self) -> dict[str, Any]:
-        claim, finding = self.claim, self.finding
+        claim, finding = self.claim, self.result
         document = DOCUMENTS[claim.document]
         data: dict[str, Any] = {
             "id": claim.id,
@@ -185,57 +184,57 @@ class Checked:
             sides: Sides | None = getattr(finding, name, None)
             data[name] = None if sides is None else sides.to_json()
         figures = {} if finding is None else finding.figures
-        return {**data, "figures": {name: number(value) for name, value in figures.items()}, "seconds": self.seconds}
+        return {**data, "figures": {name: as_number(value) for name, value in figures.items()}, "seconds": self.seconds}
 
 
-def check_claims(claims: Iterable[Claim], seed: int = 0) -> Iterator[Checked]:
-    """Check one claim after the other, as the caller asks for them."""
+def check_claims(claims: Iterable[Claim], seed: int = 0) -> Iterator[CheckedClaim]:
+    """Check the claims one after the other, lazily."""
     for claim in claims:
         start = time.perf_counter()
         finding = None if claim.function is None else claim.check(seed)
-        yield Checked(claim, finding, time.perf_counter() - start)
+        yield CheckedClaim(claim, finding, time.perf_counter() - start)
 
 
 def page_claims() -> list[dict[str, Any]]:
     """Every claim in its order, checked with seed 0."""
-    return [_shown(checked) for checked in check_claims(in_order())]
+    return [_shown(checked) for checked in check_claims(all_claims())]
 
 
-def rounded(value: float) -> float | int | str:
+def rounded_number(value: float) -> float | int | str:
     """Whole numbers as they are, others to four digits, and zero for what is rounding alone.
 
     >>> rounded(357.6412), rounded(393.0), rounded(2e-16), rounded(float("nan"))
     (357.6, 393, 0, 'NaN')
     """
     if not math.isfinite(value):
-        return number(value)
-    short = value if value.is_integer() else float(f"{value:.{DIGITS - 1}e}")
-    return 0 if abs(short) < NOTHING else int(short) if short.is_integer() else short
+        return as_number(value)
+    short = value if value.is_integer() else float(f"{value:.{_SHOWN_DIGITS - 1}e}")
+    return 0 if abs(short) < ROUNDS_TO_ZERO else int(short) if short.is_integer() else short
 
 
-def _shown(checked: Checked) -> dict[str, Any]:
-    claim, finding = checked.claim, checked.finding
+def _shown(checked: CheckedClaim) -> dict[str, Any]:
+    claim, finding = checked.claim, checked.result
     data = checked.to_json()
     for left_out in ("holds", "seconds"):
         del data[left_out]
     for name in ("stated", "corrected", "without"):
-        data[name] = _sides(getattr(finding, name, None))
+        data[name] = rounded_sides(getattr(finding, name, None))
     figures = {} if finding is None else finding.figures
     return data | {
         "verdict": claim.verdict.name.lower().replace("_", " "),
         "proof": claim.proof or None,
-        "figures": {name: rounded(float(value)) for name, value in figures.items()},
+        "figures": {name: rounded_number(float(value)) for name, value in figures.items()},
     }
 
 
-def _sides(sides: Sides | None) -> dict[str, Any] | None:
+def rounded_sides(sides: Sides | None) -> dict[str, Any] | None:
     if sides is None:
         return None
-    telling = sides.relation == "=" and sides.slack > TELLING * max(1.0, abs(sides.left), abs(sides.right))
+    telling = sides.relation == "=" and sides.slack > _SHOWN_SLACK_SHARE * max(1.0, abs(sides.left), abs(sides.right))
     return {
-        "left": rounded(sides.left),
+        "left": rounded_number(sides.left),
         "relation": sides.relation,
-        "right": rounded(sides.right),
-        "within": rounded(sides.slack) if telling else None,
+        "right": rounded_number(sides.right),
+        "within": rounded_number(sides.slack) if telling else None,
         "holds": sides.holds,
     }

@@ -1,4 +1,4 @@
-"""What one query gets out of n keys: copies, averages, and how both fail when keys scatter.
+"""The output of one query over n keys: copies and averages of values, and how random keys disturb both.
 
 Scores are k_i^T q without a scale. Keys a and b are those to be found.
 Source: CS224N, attention exploration (S2.1-S2.20), with the closed forms of D9.
@@ -14,32 +14,32 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnworks.core.errors import UsageError
+from attnworks.core.checks import integer, number
 
 
-class Bounded(NamedTuple):
+class BoundedValue(NamedTuple):
     """A number, and what it is never above."""
 
     value: Float[Tensor, ""]
     bound: Float[Tensor, ""]
 
 
-class Window(NamedTuple):
+class BetaWindow(NamedTuple):
     """Two ends; between them, and far from both, something works."""
 
     low: float
     high: float
 
 
-class Squashed(NamedTuple):
+class LogisticMoments(NamedTuple):
     """Mean and variance of a normal number after the logistic function."""
 
     mean: float
     variance: float
 
 
-class Retrieved(NamedTuple):
-    """T draws of keys: weights and output of one head that asks for a and b, and of two that ask for one of them each.
+class RetrievalDraws(NamedTuple):
+    """T draws of keys: weights and outputs of one head with a query for a and b, and of two with one for each.
 
     by_two is the mean of what `first` and `second` give.
     """
@@ -56,7 +56,7 @@ def attention_weights(K: Float[Tensor, "*t n k"], q: Float[Tensor, " k"]) -> Flo
     return (K @ q).softmax(-1)
 
 
-def copy_gap(K: Float[Tensor, "n k"], q: Float[Tensor, " k"], j: int) -> Bounded:
+def copy_gap(K: Float[Tensor, "n k"], q: Float[Tensor, " k"], j: int) -> BoundedValue:
     """1 - alpha_j <= (n - 1) exp(-gap), with gap = k_j^T q - max_{i != j} k_i^T q.
 
     Each of the n - 1 other weights is at most exp(-gap) alpha_j.
@@ -65,10 +65,10 @@ def copy_gap(K: Float[Tensor, "n k"], q: Float[Tensor, " k"], j: int) -> Bounded
     _check_two(len(K))
     S = K @ q
     others = torch.cat([S[:j], S[j + 1 :]])
-    return Bounded(_rest(S, j), len(others) * torch.exp(others.max() - S[j]))
+    return BoundedValue(_rest(S, j), len(others) * torch.exp(others.max() - S[j]))
 
 
-def copy_error(K: Float[Tensor, "n k"], q: Float[Tensor, " k"], V: Float[Tensor, "n v"], j: int) -> Bounded:
+def copy_error(K: Float[Tensor, "n k"], q: Float[Tensor, " k"], V: Float[Tensor, "n v"], j: int) -> BoundedValue:
     """||c - v_j|| <= (1 - alpha_j) max_i ||v_i - v_j|| for the output c = alpha^T V.
 
     c - v_j is the sum of alpha_i (v_i - v_j) over the other keys.
@@ -76,7 +76,7 @@ def copy_error(K: Float[Tensor, "n k"], q: Float[Tensor, " k"], V: Float[Tensor,
     """
     apart = V - V[j]
     error = torch.linalg.vector_norm(attention_weights(K, q) @ apart)
-    return Bounded(error, _rest(K @ q, j) * torch.linalg.vector_norm(apart, dim=-1).max())
+    return BoundedValue(error, _rest(K @ q, j) * torch.linalg.vector_norm(apart, dim=-1).max())
 
 
 def _rest(S: Float[Tensor, " n"], j: int) -> Float[Tensor, ""]:
@@ -114,24 +114,13 @@ def least_beta(n: int, shortfall: float) -> float:
     Source: D9 (S2.8).
     """
     _check_two(n)
-    if not 0 < shortfall < 0.5:
-        raise UsageError(
-            asked=f"weights {shortfall:g} below one half",
-            expected="a shortfall above 0 and below 0.5",
-            got=f"{shortfall:g}",
-            remedy="a weight reaches one half at no beta, and is above zero at every beta",
-        )
+    remedy = "a weight reaches one half at no beta, and is above zero at every beta"
+    number("shortfall", shortfall, 0, 0.5, above=True, below=True, remedy=remedy)
     return math.log((n - 2) * (1 - 2 * shortfall) / (4 * shortfall)) if n > 2 else -math.inf
 
 
 def _check_two(n: int) -> None:
-    if n < 2:
-        raise UsageError(
-            asked=f"one key beside others, of {n}",
-            expected="2 keys or more",
-            got=str(n),
-            remedy="a key alone has the weight one, whatever the query",
-        )
+    integer("n", n, 2, remedy="a key alone has the weight one, whatever the query")
 
 
 def two_way(score_a: float, score_b: float) -> float:
@@ -202,16 +191,16 @@ def gap_deviation(beta: float, alpha: float) -> float:
     return 2 * beta * math.sqrt(alpha)
 
 
-def beta_window(n: int, alpha: float) -> Window:
+def beta_window(n: int, alpha: float) -> BetaWindow:
     """ln n << beta << 1 / (2 sqrt(alpha)): where q = beta (mu_a + mu_b) averages keys with Sigma_i = alpha I.
 
     Below it the other n - 2 keys weigh in; above it `gap_deviation` is no longer small.
     Source: CS224N, (c) i (S2.13), and D9.
     """
-    return Window(math.log(n), 1 / gap_deviation(1.0, alpha) if alpha else math.inf)
+    return BetaWindow(math.log(n), 1 / gap_deviation(1.0, alpha) if alpha else math.inf)
 
 
-def squashed(mean: float, deviation: float) -> Squashed:
+def logistic_moments(mean: float, deviation: float) -> LogisticMoments:
     """Mean and variance of 1 / (1 + exp(-x)) for x ~ N(mean, deviation^2), by quadrature over one number.
 
     Gauss and Legendre, 40 points in each of some thirty pieces, which are short where the logistic function bends.
@@ -225,7 +214,7 @@ def squashed(mean: float, deviation: float) -> Squashed:
     density = half * shares * torch.exp(-z.square() / 2) / math.sqrt(2 * math.pi)
     value = torch.sigmoid(mean + deviation * z)
     centre = (density * value).sum()
-    return Squashed(float(centre), float((density * (value - centre).square()).sum()))
+    return LogisticMoments(float(centre), float((density * (value - centre).square()).sum()))
 
 
 def one_head_variance(beta: float, v_a: Float[Tensor, " v"], v_b: Float[Tensor, " v"]) -> float:
@@ -235,7 +224,7 @@ def one_head_variance(beta: float, v_a: Float[Tensor, " v"], v_b: Float[Tensor, 
     Source: CS224N, (c) ii (S2.17), and D9.
     Holds when: no key but a and b has weight (beta >> ln n), and all others stay at their means.
     """
-    return squashed(0.0, beta / math.sqrt(2)).variance * float((v_a - v_b).square().sum())
+    return logistic_moments(0.0, beta / math.sqrt(2)).variance * float((v_a - v_b).square().sum())
 
 
 def one_head_variance_among(beta: float, V: Float[Tensor, "n v"], a: int = 0, b: int = 1) -> float:
@@ -246,7 +235,7 @@ def one_head_variance_among(beta: float, V: Float[Tensor, "n v"], a: int = 0, b:
     """
     n, kept = len(V), math.exp(-beta)
     w = (V[b] + kept * (V.sum(0) - V[a] - V[b])) / (1 + (n - 2) * kept)
-    share = squashed(-math.log1p((n - 2) * kept), beta / math.sqrt(2)).variance
+    share = logistic_moments(-math.log1p((n - 2) * kept), beta / math.sqrt(2)).variance
     return share * float((V[a] - w).square().sum())
 
 
@@ -258,7 +247,7 @@ def two_head_variance(beta: float, V: Float[Tensor, "n v"], a: int = 0) -> float
     """
     n = len(V)
     others = (V.sum(0) - V[a]) / (n - 1)
-    share = squashed(beta - math.log(n - 1), beta / math.sqrt(2)).variance
+    share = logistic_moments(beta - math.log(n - 1), beta / math.sqrt(2)).variance
     return share * float((V[a] - others).square().sum()) / 4
 
 
@@ -282,12 +271,12 @@ def simulate_retrieval(
     a: int = 0,
     b: int = 1,
     generator: torch.Generator | None = None,
-) -> Retrieved:
-    """T draws of keys, asked by q = beta (mu_a + mu_b) in one head, and by beta mu_a and beta mu_b in two.
+) -> RetrievalDraws:
+    """T draws of keys, with q = beta (mu_a + mu_b) in one head, and beta mu_a and beta mu_b in two heads.
 
     Source: CS224N, (c) and (d) (S2.13-S2.20).
     """
     K = sample_keys(mu, Sigma, T, generator)
     queries = two_key_query(mu[a], mu[b], beta), beta * mu[a], beta * mu[b]
     one, first, second = (attention_weights(K, q) for q in queries)
-    return Retrieved(one, first, second, one @ V, (first + second) @ V / 2)
+    return RetrievalDraws(one, first, second, one @ V, (first + second) @ V / 2)

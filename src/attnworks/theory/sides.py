@@ -1,4 +1,4 @@
-"""Two sides of a statement, computed, and how they compare."""
+"""The two computed sides of a statement, and whether their relation holds."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from attnworks.core.notation import tolerance
 Relation = Literal["=", "<=", ">=", "<", ">"]
 Number = float | int | bool | Tensor
 
-STRICT = ("<", ">")
-SIGNS: dict[str, Callable[[Any], Any]] = {
+_STRICT = ("<", ">")
+_SIGNS: dict[str, Callable[[Any], Any]] = {
     "=": abs,
     "<=": lambda gap: gap,
     "<": lambda gap: gap,
@@ -41,24 +41,24 @@ class Sides:
     @property
     def holds(self) -> bool:
         """Never true of a side that is no number."""
-        return self.excess < -self.slack if self.relation in STRICT else self.excess <= self.slack
+        return self.excess < -self.slack if self.relation in _STRICT else self.excess <= self.slack
 
     @property
     def excess(self) -> float:
-        """By how much the relation is broken; negative where it holds with room to spare."""
+        """By how much the relation is broken; negative where it holds strictly."""
         gap = 0.0 if self.left == self.right else self.left - self.right
-        return SIGNS[self.relation](gap)
+        return _SIGNS[self.relation](gap)
 
     def to_json(self) -> dict[str, float | str | bool]:
         """Infinity and NaN, which JSON does not have, as words that Python and JavaScript read back."""
-        left, right = (number(side) for side in (self.left, self.right))
+        left, right = (as_number(side) for side in (self.left, self.right))
         return {"left": left, "relation": self.relation, "right": right, "slack": self.slack, "holds": self.holds}
 
 
 def same(left: Number, right: Number, *, slack: float | None = None) -> Sides:
     """left = right: of two tensors the entries that are furthest apart, or if only rounding parts them the largest.
 
-    slack    how far apart they may be; for float64 sides of rounding alone, unless told
+    slack    how far apart they may be; by default, the rounding of float64
     """
     return _worst(left, "=", right, slack)
 
@@ -88,7 +88,7 @@ def more(left: Number, right: Number) -> Sides:
     return _worst(left, ">", right, None)
 
 
-def number(value: float) -> float | str:
+def as_number(value: float) -> float | str:
     """A number as JSON can hold it."""
     return float(value) if math.isfinite(value) else str(float(value)).replace("inf", "Infinity").replace("nan", "NaN")
 
@@ -97,14 +97,11 @@ def _worst(left: Number, relation: Relation, right: Number, slack: float | None)
     L, R = torch.broadcast_tensors(*(torch.as_tensor(side, dtype=torch.float64) for side in (left, right)))
     if not L.numel():
         raise UsageError(
-            asked="compare two sides",
-            expected="at least one number on each",
-            got=f"tensors of shape {tuple(L.shape)}",
-            remedy="draw a case that is not empty",
+            "compare two sides", "at least one number on each", f"shape {tuple(L.shape)}", "draw another case"
         )
     L, R = L.flatten(), R.flatten()
     gap = torch.where(L == R, 0.0, L - R)
-    worst = int(SIGNS[relation](gap).nan_to_num(nan=math.inf).argmax())
+    worst = int(_SIGNS[relation](gap).nan_to_num(nan=math.inf).argmax())
     if slack is not None:
         return Sides(float(L[worst]), relation, float(R[worst]), slack)
     rtol, atol = tolerance(torch.float64)
@@ -123,7 +120,7 @@ def _first_of_the_largest(L: Tensor) -> int:
     return int((sizes >= (1 - 1e-6) * sizes.max()).int().argmax())
 
 
-def together(*parts: Number) -> Float[Tensor, " n"]:
+def stacked(*parts: Number) -> Float[Tensor, " n"]:
     """All entries in a row, in float64, for a statement of several parts that have to hold at once.
 
     Holds when: the parts are of about one size; what counts as rounding is measured by the largest.

@@ -1,4 +1,4 @@
-"""The nearest matrix that is a band plus small errors, and what its rows are then."""
+"""Members of the three structured sets of maps (identity, bands, blocks), and the nearest band plus small errors."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 
+from attnworks.core.checks import number
 from attnworks.core.errors import UsageError
 from attnworks.exam.structure.fits import small_errors
 from attnworks.exam.structure.search import assignment, band_mask
@@ -30,7 +31,7 @@ def is_permutation(P: Float[Tensor, "*a i j"]) -> Bool[Tensor, "*a"]:
 # --- Sigma_1 ----------------------------------------------------------------------------------------------------------
 
 
-def identity(n: int, *, dtype: torch.dtype | None = None) -> Float[Tensor, "{n} {n}"]:
+def identity_map(n: int, *, dtype: torch.dtype | None = None) -> Float[Tensor, "{n} {n}"]:
     """I_n, the one member of Sigma_1: every token attends itself.
 
     Source: Conti 2024, section 3.1.2 (S4.137).
@@ -51,10 +52,7 @@ def drop_band(
     Source: Conti 2024, section 3.1.2 (S4.140), which does not say whether survivors are scaled.
     Holds when: 0 <= p < 1. Rows of P need not sum to one, even with `rescale`; `renormalised` makes them.
     """
-    if not 0 <= p < 1:
-        raise UsageError(
-            asked="dropout on a band", expected="0 <= p < 1", got=f"p = {p}", remedy="p is the share that is dropped"
-        )
+    number("dropout with p", p, 0, 1, below=True, remedy="p is the share that is dropped")
     kept = torch.rand(B.shape, generator=generator, dtype=B.dtype, device=B.device) >= p
     return B * kept / (1 - p if rescale else 1)
 
@@ -77,7 +75,7 @@ def sample_band(
 # --- Sigma_3 ----------------------------------------------------------------------------------------------------------
 
 
-class Block(NamedTuple):
+class ColumnBlock(NamedTuple):
     """Rows start .. start + width - 1, all of which attend `column`, one of them."""
 
     start: int
@@ -86,7 +84,7 @@ class Block(NamedTuple):
 
 
 def column_blocks(
-    n: int, blocks: Iterable[Block | tuple[int, int, int]], *, dtype: torch.dtype | None = None
+    n: int, blocks: Iterable[ColumnBlock | tuple[int, int, int]], *, dtype: torch.dtype | None = None
 ) -> Float[Tensor, "{n} {n}"]:
     """The direct sum of the blocks and, between them, of identities: a member of Sigma_3.
 
@@ -101,7 +99,7 @@ def column_blocks(
 
 def blocks_around(
     n: int, tokens: Sequence[int], windows: Sequence[int], place: Literal["centre", "first"] = "centre"
-) -> tuple[Block, ...]:
+) -> tuple[ColumnBlock, ...]:
     """Token t_k attended by a window of w_k tokens that has it in its centre, or as its first.
 
     Source: Conti 2024, section 3.1.2: (T, W) with T the tokens and W the sizes of their windows (S4.138).
@@ -110,16 +108,16 @@ def blocks_around(
     """
     if len(tokens) != len(windows) or place not in ("centre", "first"):
         raise UsageError(
-            asked=f"windows around tokens, place {place!r}",
-            expected="one window per token, and place 'centre' or 'first'",
-            got=f"{len(tokens)} tokens and {len(windows)} windows",
-            remedy="write blocks_around(n, tokens=(4, 9), windows=(3, 2))",
+            f"windows around tokens, place {place!r}",
+            "one window per token, and place 'centre' or 'first'",
+            f"{len(tokens)} tokens and {len(windows)} windows",
+            "write blocks_around(n, tokens=(4, 9), windows=(3, 2))",
         )
     before = [(window - 1) // 2 if place == "centre" else 0 for window in windows]
-    return _disjoint(n, map(Block, (t - w for t, w in zip(tokens, before, strict=True)), windows, tokens))
+    return _disjoint(n, map(ColumnBlock, (t - w for t, w in zip(tokens, before, strict=True)), windows, tokens))
 
 
-def blocks_of(P: Float[Tensor, "n n"]) -> tuple[Block, ...] | None:
+def blocks_of(P: Float[Tensor, "n n"]) -> tuple[ColumnBlock, ...] | None:
     """The blocks of two or more rows of a member of Sigma_3, by which it is `column_blocks`; None for any other P."""
     if not is_assignment(P):
         return None
@@ -128,26 +126,26 @@ def blocks_of(P: Float[Tensor, "n n"]) -> tuple[Block, ...] | None:
     if not ((start <= column) & (column < start + width)).all():
         return None
     runs = zip(start.tolist(), width.tolist(), column.tolist(), strict=True)
-    return tuple(Block(*run) for run in runs if run[1] > 1)
+    return tuple(ColumnBlock(*run) for run in runs if run[1] > 1)
 
 
-def _disjoint(n: int, blocks: Iterable[Block | tuple[int, int, int]]) -> tuple[Block, ...]:
+def _disjoint(n: int, blocks: Iterable[ColumnBlock | tuple[int, int, int]]) -> tuple[ColumnBlock, ...]:
     """The blocks by their start, if they are inside the sequence, apart from each other, and around their columns."""
-    ordered = tuple(sorted(Block(*block) for block in blocks))
+    ordered = tuple(sorted(ColumnBlock(*block) for block in blocks))
     end = 0
     for block in ordered:
         start, end_before, end = block.start, end, block.start + block.width
         if not end_before <= start <= block.column < end <= n:
             raise UsageError(
-                asked=f"blocks of a sequence of {n} tokens",
-                expected=f"disjoint windows inside 0 .. {n - 1}, each with its column inside",
-                got=f"{block} after {end_before} tokens",
-                remedy="move or narrow the windows",
+                f"blocks of a sequence of {n} tokens",
+                f"disjoint windows inside 0 .. {n - 1}, each with its column inside",
+                f"{block} after {end_before} tokens",
+                "move or narrow the windows",
             )
     return ordered
 
 
-class Projection(NamedTuple):
+class BandProjection(NamedTuple):
     """The nearest X = B + E.
 
     B            the band, equal to H there
@@ -166,7 +164,9 @@ class Projection(NamedTuple):
         return self.B + self.E
 
 
-def project(H: Float[Tensor, "*a n n"], left: int, right: int, eps: float, budget: int | None = None) -> Projection:
+def project_to_band(
+    H: Float[Tensor, "*a n n"], left: int, right: int, eps: float, budget: int | None = None
+) -> BandProjection:
     """The X nearest to H of {B + E: B in the band, |e_ij| <= eps, at most `budget` e_ij outside the band not zero}.
 
     Inside the band X = H; outside, E is h clipped to +-eps at the `budget` largest |h|, or everywhere without a budget.
@@ -181,7 +181,7 @@ def project(H: Float[Tensor, "*a n n"], left: int, right: int, eps: float, budge
     E = small_errors(outside, eps, budget)
     rest = outside - E
     l1, frobenius = (torch.linalg.vector_norm(rest, order, (-2, -1)) for order in (1, 2))
-    return Projection(H - outside, E, l1, frobenius)
+    return BandProjection(H - outside, E, l1, frobenius)
 
 
 class RowReport(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from attnworks.attention import Mask
 from attnworks.attention.dense import fused
 from attnworks.attention.heads import HeadWeights
+from attnworks.core.checks import choice
 from attnworks.core.errors import UsageError
 from attnworks.core.notation import tolerance
-from attnworks.core.registry import unknown_name
-from attnworks.models.anatomy import BlockAnatomy
+from attnworks.core.places import SHORT_KINDS, Kind, Slot
 from attnworks.text.tokenizers import readers_of
-from attnworks.text.tokens import Kind, TextBatch, TokenRow
-from attnworks.traces.layer import SHORT, LayerTrace, Slot, StreamTrace, linear_queries
-from attnworks.traces.subject import Examinee, Spectator
+from attnworks.text.tokens import Batch
+from attnworks.traces.layer import LayerTrace, StreamTrace, linear_queries
+from attnworks.traces.subject import LayerHook, Subject
 from attnworks.training.objectives.contract import Abilities, Outputs
 
 KINDS: dict[str, tuple[Kind, ...]] = {
@@ -30,8 +30,8 @@ KINDS: dict[str, tuple[Kind, ...]] = {
 """What a model is, and the attention that it has."""
 
 
-class AdaptedSubject:
-    """Any torch module, and a function that runs it.
+class AdaptedSubject(Subject):
+    """Any torch module, and a function that runs it. It is examined, but not reshaped.
 
     forward      (batch, show) -> the last residual stream [b i e], or Outputs with scores; it calls
                  `Y = show("enc.0", Q, K, V, Y=Y)` for every attention layer and continues with what that returns
@@ -41,10 +41,12 @@ class AdaptedSubject:
     mask_id      the token that stands for a hidden word
     """
 
+    can_reshape = False
+
     def __init__(
         self,
         model: nn.Module,
-        forward: Callable[[TextBatch, Show], Tensor | Outputs],
+        forward: Callable[[Batch, Show], Tensor | Outputs],
         name: str = "model",
         kind: str = "encoder",
         *,
@@ -52,32 +54,38 @@ class AdaptedSubject:
         classes: int | None = None,
         mask_id: int | None = None,
     ) -> None:
-        if kind not in KINDS:
-            raise unknown_name("kind of model", kind, KINDS)
+        choice("kind of model", kind, KINDS)
         self.name, self.model, self.forward = name, model, forward
-        self.blocks: Sequence[BlockAnatomy] | None = None
         self.abilities = Abilities(kind, vocabulary, classes, mask_id)
         self._checked: set[Slot] = set()
 
-    def run(self, batch: TextBatch, spectator: Spectator | None = None, *, scores: bool = False) -> Outputs:
-        show = Show(self.name, self.abilities.kind, batch, spectator, self._checked)
+    def _set_model(self, model: nn.Module) -> None:
+        raise UsageError(
+            f"another model in the place of {self.name}",
+            "a Transformer of attnworks or a model of Hugging Face",
+            type(model).__name__,
+            "make an AdaptedSubject of it, with a forward of its own",
+        )
+
+    def _set_tokenizer(self, tokenizer: Any, max_length: int | None) -> None:
+        self.source, self.target = readers_of(self.abilities.kind, tokenizer, max_length)
+
+    def run(self, batch: Batch, hook: LayerHook | None = None, *, logits: bool = False) -> Outputs:
+        show = Show(self.name, self.abilities.kind, batch, hook, self._checked)
         given = self.forward(batch, show)
         outputs = given if isinstance(given, Outputs) else Outputs(given)
         b, i = batch.sides("encoder" if self.abilities.kind == "encoder" else "decoder")[0].ids.shape
         _expect(f"the stream that forward of {self.name} returns", outputs.hidden, (b, i, None))
-        if scores and outputs.scores is None:
+        if logits and outputs.logits is None:
             raise UsageError(
-                asked=f"scores of {self.name}",
-                expected="Outputs(hidden, scores) from forward",
-                got="a stream alone",
-                remedy="return scores too, or ask for the objective 'embedding'",
+                f"logits of {self.name}",
+                "Outputs(hidden, logits) from forward",
+                "a stream alone",
+                "return logits, or use the objective 'embedding'",
             )
-        if spectator is not None and not show.seen:
+        if hook is not None and not show.seen:
             raise UsageError(
-                asked=f"attention of {self.name}",
-                expected="show(slot, Q, K, V) once for every attention layer",
-                got="no layer at all",
-                remedy="call show in forward",
+                f"attention of {self.name}", "show(slot, Q, K, V) for every layer", "no layer", "call it there"
             )
         return outputs
 
@@ -86,9 +94,9 @@ class Show:
     """What a module of one's own calls in a forward pass: itself for each attention layer, `stream` between blocks."""
 
     def __init__(
-        self, name: str, kind: str, batch: TextBatch, spectator: Spectator | None, checked: set[Slot] | None = None
+        self, name: str, kind: str, batch: Batch, hook: LayerHook | None, checked: set[Slot] | None = None
     ) -> None:
-        self.name, self.kinds, self.batch, self.spectator = name, KINDS[kind], batch, spectator
+        self.name, self.kinds, self.batch, self.hook = name, KINDS[kind], batch, hook
         self.checked: set[Slot] = set() if checked is None else checked
         self.seen: set[Slot] = set()
         self.depths: set[tuple[Kind, int]] = set()
@@ -119,7 +127,7 @@ class Show:
         Y         what the layer computed, checked once against Q, K and V; given, it is also what comes back unedited
         P         the weights of a layer that scores otherwise than by scale Q K^T
         """
-        if self.spectator is None:
+        if self.hook is None:
             return Y
         at = self._slot(slot)
         queries, keys = self.batch.sides(at.kind)
@@ -157,50 +165,47 @@ class Show:
             bilinear=bilinear, weigh=None if P is None else lambda: P,
         )  # fmt: skip
         self.seen.add(at)
-        edited = self.spectator.attention(trace)
+        edited = self.hook.attention(trace)
         return given if edited is None else edited
 
     def stream(self, kind: Kind, depth: int, X: Float[Tensor, "b i e"]) -> None:
         """Show the residual stream before the first block (depth 0) or after block `depth` - 1."""
-        if self.spectator is None:
+        if self.hook is None:
             return
         stacks = [known for known in self.kinds if known != "cross"]
-        if kind not in stacks:
-            raise unknown_name(f"stack of {self.name}", kind, stacks)
+        choice(f"stack of {self.name}", kind, stacks)
         if (kind, depth) in self.depths:
             raise _twice(f"the stream of the {kind} at depth {depth}", "one call for each depth of a forward pass")
         tokens, _ = self.batch.sides(kind)
         _expect(f"the stream of the {kind} at depth {depth}", X, (*tokens.ids.shape, None))
         self.depths.add((kind, depth))
-        self.spectator.stream(StreamTrace(kind, depth, X, tokens))
+        self.hook.stream(StreamTrace(kind, depth, X, tokens))
 
     def _slot(self, name: str) -> Slot:
-        short, _, layer = name.partition(".")
-        known = [SHORT[kind] for kind in self.kinds]
-        if short not in known or not layer.isdecimal():
+        try:
+            slot = Slot.parse(name)
+        except ValueError:
+            slot = None
+        if slot is None or slot.kind not in self.kinds:
             raise UsageError(
-                asked=f"attention layer {name!r} of {self.name}",
-                expected=" or ".join(f"{kind}.L" for kind in known),
-                got="another name",
-                remedy="count layers from zero, and say kind='encoder-decoder' of a model that has both",
+                f"attention layer {name!r} of {self.name}",
+                " or ".join(f"{SHORT_KINDS[kind]}.L" for kind in self.kinds),
+                "another name",
+                "count layers from zero, and say kind='encoder-decoder' of a model that has both",
             )
-        slot = Slot.parse(name)
         if slot in self.seen:
             raise _twice(f"attention layer {name!r} of {self.name}", "every layer once in a forward pass")
         return slot
 
     def _mask(self, slot: Slot, given: Mask | Tensor | None, real: Bool[Tensor, "b j"]) -> Mask:
         if given is None:
-            return Mask(real, causal=slot.kind == "decoder")
+            return Mask(real, causal=slot.causal)
         if isinstance(given, Tensor):
             return Mask(real, dense=given)
-        padding = given.padding
-        if padding is not None and (padding.shape != real.shape or not torch.equal(padding & real, real)):
+        theirs = given.real
+        if theirs is not None and (theirs.shape != real.shape or not torch.equal(theirs & real, real)):
             raise UsageError(
-                asked=f"the padding of {slot}",
-                expected="that of the batch",
-                got="another, which hides real tokens",
-                remedy="hide them by a dense mask",
+                f"the padding of {slot}", "that of the batch", "one that hides tokens", "hide them by a dense mask"
             )
         return Mask(real, given.causal, given.dense)
 
@@ -213,36 +218,11 @@ class Show:
         rtol, atol = tolerance(given.dtype)
         if not error <= 10 * (atol + rtol * computed.abs().max().item()):
             raise UsageError(
-                asked=f"attention of {slot}",
-                expected="Y = softmax(scale Q K^T + mask) V",
-                got=f"a Y that is {error:.1e} away from it",
-                remedy="give the scale and mask that the layer uses, or its weights as P",
+                f"attention of {slot}",
+                "Y = softmax(scale Q K^T + mask) V",
+                f"a Y that is {error:.1e} away from it",
+                "give the scale and mask that the layer uses, or its weights as P",
             )
-
-
-def examinee_at(path: str, *, max_tokens: int | None, device: str, dtype: str) -> None:
-    """No path leads to a module of one's own."""
-    del path, max_tokens, device, dtype
-
-
-def examinee_with(model: Any, tokenizer: Any, name: str | None, max_tokens: int | None) -> Examinee | None:
-    """An `AdaptedSubject`, which has a name already; None for another model."""
-    del name
-    if not isinstance(model, AdaptedSubject):
-        return None
-    source, target, spell = readers_of(model.abilities.kind, tokenizer, max_tokens)
-    return Examinee(model, source, target, unwritten, spell)
-
-
-def unwritten(model: Any, sources: Sequence[TokenRow]) -> list[TokenRow]:
-    """What an adapted decoder would write is not known."""
-    del model
-    raise UsageError(
-        asked=f"targets of {len(sources)} sources",
-        expected="passages with a target each",
-        got="sources alone",
-        remedy="give pairs of texts; a module of your own is not asked to translate",
-    )
 
 
 def _repeated(grouped: Tensor, heads: int) -> Tensor:
@@ -258,8 +238,8 @@ def _expect(what: str, given: Any, shape: tuple[int | None, ...]) -> None:
 def _misshapen(what: str, expected: str, given: Any) -> UsageError:
     got = f"shape {list(given.shape)}" if isinstance(given, Tensor) else type(given).__name__
     remedy = "Q is [batch, heads, queries, width], K and V [batch, heads, keys, width], streams [batch, tokens, width]"
-    return UsageError(asked=what, expected=expected, got=got, remedy=remedy)
+    return UsageError(what, expected, got, remedy)
 
 
 def _twice(what: str, expected: str) -> UsageError:
-    return UsageError(asked=what, expected=expected, got="a second one", remedy="number layers from zero, each its own")
+    return UsageError(what, expected, "a second one", "number layers from zero, each its own")

@@ -11,19 +11,20 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from attnworks.core.checks import choice
 from attnworks.core.errors import UsageError
-from attnworks.core.registry import unknown_name
+from attnworks.core.places import HeadId, Slot
 from attnworks.models.anatomy import BlockAnatomy, Part
-from attnworks.models.modes import held_still
-from attnworks.text.tokens import TextBatch
-from attnworks.traces.layer import LayerTrace, Slot
-from attnworks.traces.subject import Spectator, Subject, first
-from attnworks.training.objectives.contract import TextObjective
+from attnworks.models.modes import eval_mode
+from attnworks.text.tokens import Batch
+from attnworks.traces.layer import LayerTrace
+from attnworks.traces.subject import LayerHook, Subject, first
+from attnworks.training.objectives.contract import Objective
 
 REMOVABLE = ("skip", "mlp", "norm")
 
 
-class OpenGates(Spectator):
+class OpenGatesHook(LayerHook):
     """A gate of one on every head of every sentence, so that dL / d gate says what each head does to each loss."""
 
     def __init__(self) -> None:
@@ -35,10 +36,10 @@ class OpenGates(Spectator):
         return trace.Y * gate[:, :, None, None]
 
 
-class HeadsOff(Spectator):
+class HeadsOffHook(LayerHook):
     """Heads, of any layers, whose outputs are zero."""
 
-    def __init__(self, heads: Iterable[tuple[Slot, int]]) -> None:
+    def __init__(self, heads: Iterable[HeadId]) -> None:
         self.off: dict[Slot, list[int]] = {}
         for slot, head in heads:
             self.off.setdefault(slot, []).append(head)
@@ -51,7 +52,7 @@ class HeadsOff(Spectator):
         return Y
 
 
-class CountHeads(Spectator):
+class CountHeadsHook(LayerHook):
     """How many heads each attention layer has."""
 
     def __init__(self) -> None:
@@ -63,16 +64,16 @@ class CountHeads(Spectator):
 
 
 def gate_gradients(
-    subject: Subject, objective: TextObjective, batch: TextBatch, rows: Tensor
+    subject: Subject, objective: Objective, batch: Batch, rows: Tensor
 ) -> dict[Slot, Float[Tensor, "b h"]]:
     """dL / d gate of every head, for each sentence, at gates of one; zero where the loss does not feel a layer.
 
     Objectives that are relative are asked for their losses, as the distance of a model to itself has no slope.
     """
-    gates, able = OpenGates(), subject.abilities
-    scores = objective.reads_scores and (able.vocabulary or able.classes is not None)
-    with held_still(subject.model), torch.enable_grad():
-        outputs = subject.run(objective.prepare(batch), gates, scores=scores)
+    gates = OpenGatesHook()
+    logits = objective.reads_logits and subject.has_logits
+    with eval_mode(subject.model), torch.enable_grad():
+        outputs = subject.run(objective.prepare(batch), gates, logits=logits)
         loss = objective.losses(outputs, batch, rows).sum()
         found = torch.autograd.grad(loss, list(gates.gates.values()), allow_unused=True)
     return {
@@ -93,15 +94,14 @@ def without(subject: Subject, removed: Collection[str]) -> Iterator[None]:
     Holds when: dropout is off. Norms outside of the blocks, as after the embedding or the last block, stay.
     """
     for name in removed:
-        if name not in REMOVABLE:
-            raise unknown_name("part to run without", name, REMOVABLE)
+        choice("part to run without", name, REMOVABLE)
     before = subject.blocks
     if removed and before is None:
         raise UsageError(
-            asked=f"{subject.name} without {', '.join(removed)}",
-            expected="a model whose blocks are known",
-            got=type(subject.model).__name__,
-            remedy="leave --without out, or examine a model of a known family",
+            f"{subject.name} without {', '.join(removed)}",
+            "a model whose blocks are known",
+            type(subject.model).__name__,
+            "leave --without out, or examine a model of a known family",
         )
     if not removed or before is None:
         yield

@@ -13,10 +13,11 @@ from torch import Tensor, nn
 
 from attnworks.core.errors import UsageError
 from attnworks.core.notation import tolerance
+from attnworks.core.places import Kind, Slot
 from attnworks.models.anatomy import BlockAnatomy, Role
-from attnworks.text.tokens import Kind, TextBatch, Tokens
-from attnworks.traces.layer import LayerTrace, Slot
-from attnworks.traces.subject import Spectator, Subject, first
+from attnworks.text.tokens import Batch, Tokens
+from attnworks.traces.layer import LayerTrace
+from attnworks.traces.subject import LayerHook, Subject, first
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +53,7 @@ class ForwardTrace:
     tokens: Tokens
 
 
-class _Keep(Spectator):
+class _Keep(LayerHook):
     def __init__(self) -> None:
         self.traces: dict[Slot, LayerTrace] = {}
 
@@ -61,7 +62,7 @@ class _Keep(Spectator):
         return None
 
 
-def record_forward(subject: Subject, batch: TextBatch) -> tuple[list[ForwardTrace], dict[tuple[Kind, int], float]]:
+def record_forward(subject: Subject, batch: Batch) -> tuple[list[ForwardTrace], dict[tuple[Kind, int], float]]:
     """Every stack of one forward pass whose stream adds up, and how well each block's does.
 
     The error of a block is that of `stream_identity_error`; a stack with a block beyond tolerance is left out.
@@ -84,7 +85,7 @@ def record_forward(subject: Subject, batch: TextBatch) -> tuple[list[ForwardTrac
 
 
 def _block_trace(
-    block: BlockAnatomy, passage: Passage, outputs: Sequence[Tensor | None], traces: dict[Slot, LayerTrace]
+    block: BlockAnatomy, passage: BlockPass, outputs: Sequence[Tensor | None], traces: dict[Slot, LayerTrace]
 ) -> BlockTrace:
     """What every part read follows from what the parts before it added."""
     x, parts = passage.entry, []
@@ -92,7 +93,7 @@ def _block_trace(
         if output is None:
             continue
         output = output.reshape(x.shape)
-        slot = Slot("cross" if part.role == "cross" else block.kind, block.layer)
+        slot = block.slot(part)
         read = passage.entry if block.parallel else x
         parts.append(PartTrace(part.role, read, output, traces.get(slot) if part.role != "mlp" else None))
         x = x + output if block.skip else output
@@ -101,9 +102,9 @@ def _block_trace(
     return BlockTrace(block, passage.entry, passage.exit, tuple(parts))
 
 
-def run_watched(blocks: Sequence[BlockAnatomy], run: Callable[[], object]) -> list[tuple[BlockAnatomy, Passage]]:
+def run_watched(blocks: Sequence[BlockAnatomy], run: Callable[[], object]) -> list[tuple[BlockAnatomy, BlockPass]]:
     """Every block that takes part in `run()`, one forward pass, with what passed through it."""
-    passages: dict[nn.Module, list[Passage]] = {block.module: [] for block in blocks}
+    passages: dict[nn.Module, list[BlockPass]] = {block.module: [] for block in blocks}
     hooks: list[Any] = []
     try:
         for module in passages:
@@ -118,7 +119,7 @@ def run_watched(blocks: Sequence[BlockAnatomy], run: Callable[[], object]) -> li
     return [(block, next(in_order[block.module])) for block in blocks if passages[block.module]]
 
 
-class Passage:
+class BlockPass:
     """One run of a block: the stream at its entry and exit, and what its branches gave."""
 
     def __init__(self, entry: Tensor) -> None:
@@ -131,10 +132,10 @@ class Passage:
         return None if pieces is None else torch.cat(pieces, -2)
 
 
-def _watch(module: nn.Module, branches: list[nn.Module], passages: list[Passage]) -> list[Any]:
+def _watch(module: nn.Module, branches: list[nn.Module], passages: list[BlockPass]) -> list[Any]:
     def entered(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         stream = args[0] if args else kwargs["hidden_states"]
-        passages.append(Passage(stream.detach()))
+        passages.append(BlockPass(stream.detach()))
 
     def gave(branch: nn.Module, _: Any, output: Any) -> None:
         passages[-1].pieces.setdefault(branch, []).append(first(output).detach())
@@ -149,22 +150,19 @@ def _watch(module: nn.Module, branches: list[nn.Module], passages: list[Passage]
     ]
 
 
-def _check_one_pass(blocks: Sequence[BlockAnatomy], passages: dict[nn.Module, list[Passage]]) -> None:
+def _check_one_pass(blocks: Sequence[BlockAnatomy], passages: dict[nn.Module, list[BlockPass]]) -> None:
     """A side of the model may be left out, such as an encoder whose output is given, but nothing may run twice."""
     for module, times in Counter(block.module for block in blocks).items():
         if len(passages[module]) not in (0, times):
             raise UsageError(
-                asked="the residual stream of one forward pass",
-                expected=f"{times} run(s) of each {type(module).__name__}",
-                got=str(len(passages[module])),
-                remedy="let run() call the model once, without generating",
+                "the residual stream of one forward pass",
+                f"{times} run(s) of each {type(module).__name__}",
+                str(len(passages[module])),
+                "let run() call the model once, without generating",
             )
     if not any(passages.values()):
         raise UsageError(
-            asked="the residual stream of one forward pass",
-            expected="a forward pass of the model",
-            got="none",
-            remedy="let run() call the very model that is checked",
+            "the residual stream of one forward pass", "a forward pass of the model", "none", "let run() call the model"
         )
 
 

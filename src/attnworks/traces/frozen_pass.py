@@ -16,7 +16,7 @@ from attnworks.models.anatomy import Part
 from attnworks.traces.forward import BlockTrace, ForwardTrace, PartTrace
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.maps import maps_of
-from attnworks.traces.paths import FrozenNorm, Hop, Source, Step
+from attnworks.traces.paths import FrozenNorm, Hop, PathStep, Source
 
 ROUNDED = 1e-6
 """Some norms compute in float32, whatever they are given."""
@@ -25,7 +25,7 @@ ROUNDED = 1e-6
 class FrozenStep(NamedTuple):
     """A step of the stream, the layer it belongs to, and the parts that its branches stand for."""
 
-    step: Step
+    step: PathStep
     layer: int
     parts: tuple[PartTrace, ...]
 
@@ -64,10 +64,10 @@ def frozen_norm(norm: nn.Module, stream: Float[Tensor, "b i e"]) -> FrozenNorm:
     error = (recomposed - real).abs().max()
     if not error <= max(tolerance(stream.dtype).rtol, ROUNDED) * real.abs().max().clamp_min(1.0):
         raise UsageError(
-            asked=f"freezing {type(norm).__name__}",
-            expected="LayerNorm or RMSNorm: a factor per row times z (less its mean) times weight, plus bias",
-            got=f"another function, {error.item():.1e} away from it",
-            remedy="leave out measures of paths for this model",
+            f"freezing {type(norm).__name__}",
+            "LayerNorm or RMSNorm: a factor per row times z (less its mean) times weight, plus bias",
+            f"another function, {error.item():.1e} away from it",
+            "leave out measures of paths for this model",
         )
     return frozen
 
@@ -87,14 +87,14 @@ def _block_steps(block: BlockTrace, real: Tensor) -> list[FrozenStep]:
     by_role = {part.role: part for part in anatomy.parts}
     branches = [_branch(block, by_role[traced.role], traced, real) for traced in block.parts]
     if anatomy.parallel:
-        return [FrozenStep(Step(tuple(branches), anatomy.skip), anatomy.layer, block.parts)]
+        return [FrozenStep(PathStep(tuple(branches), anatomy.skip), anatomy.layer, block.parts)]
     steps: list[FrozenStep] = []
     for traced, branch in zip(block.parts, branches, strict=True):
         norm = by_role[traced.role].norm if anatomy.norm == "post" else None
         if norm is not None:
             total = traced.stream + traced.output if anatomy.skip else traced.output
             norm = frozen_norm(norm, total.masked_fill(~real, 0.0))
-        steps.append(FrozenStep(Step((branch,), anatomy.skip, norm), anatomy.layer, (traced,)))
+        steps.append(FrozenStep(PathStep((branch,), anatomy.skip, norm), anatomy.layer, (traced,)))
     return steps
 
 
@@ -115,10 +115,7 @@ def _branch(block: BlockTrace, part: Part, traced: PartTrace, real: Tensor) -> H
 def _weights(attention: LayerTrace) -> HeadWeights:
     if attention.weights is None:
         raise UsageError(
-            asked=f"paths through {attention.slot}",
-            expected="a layer whose weights are known",
-            got="none",
-            remedy="examine a model of a known family, or leave out measures of paths",
+            f"paths through {attention.slot}", "a layer whose weights are known", "none", "leave out measures of paths"
         )
     return attention.weights
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import InitVar, dataclass, field
 from functools import cached_property
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float
@@ -15,32 +15,12 @@ from torch import Tensor
 from attnworks.attention import Mask
 from attnworks.attention.heads import HeadWeights, Scoring
 from attnworks.core.notation import tolerance
+from attnworks.core.places import Kind, Slot
 from attnworks.core.tensors import FRESH, Scratch
-from attnworks.text.tokens import Kind, Tokens
+from attnworks.text.tokens import Tokens
 
-SHORT: dict[str, str] = {"encoder": "enc", "decoder": "dec", "cross": "cross"}
 LOWEST_LOG = -1e4
 """Stands for ln 0 where scores are read off weights."""
-
-
-class Slot(NamedTuple):
-    """An attention layer: enc.0 (encoder self-attention), dec.1 (decoder self-attention), cross.1."""
-
-    kind: Kind
-    layer: int
-
-    def __str__(self) -> str:
-        return f"{SHORT[self.kind]}.{self.layer}"
-
-    @classmethod
-    def parse(cls, name: str) -> Slot:
-        """The slot of this very name; ValueError for any other text."""
-        short, _, layer = name.partition(".")
-        kinds = {known: kind for kind, known in SHORT.items()}
-        slot = cls(kinds.get(short, short), int(layer))  # pyright: ignore[reportArgumentType]
-        if short not in kinds or str(slot) != name:
-            raise ValueError(f"slot {name!r}")
-        return slot
 
 
 @dataclass(frozen=True, eq=False)

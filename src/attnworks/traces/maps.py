@@ -12,9 +12,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attnworks.attention.mask import as_four_axes
+from attnworks.core.places import Slot
 from attnworks.core.tensors import FRESH, Scratch
 from attnworks.text.tokens import Tokens
-from attnworks.traces.layer import LOWEST_LOG, LayerTrace, Slot
+from attnworks.traces.layer import LOWEST_LOG, LayerTrace
 
 HIDDEN = -1e30
 """The score of a key that may not be seen: far below all others, and finite, so that 0 times it is 0."""

@@ -6,71 +6,130 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from attnworks.attention.heads import HeadWeights
-from attnworks.core.errors import UsageError
-from attnworks.core.sealed import best_of
+from attnworks.core.errors import FolderError, UsageError
+from attnworks.core.folders import best_checkpoint
 from attnworks.models import Observation, Recurrent, Transformer
-from attnworks.models.anatomy import BlockAnatomy, own_anatomy
+from attnworks.models.anatomy import own_anatomy
 from attnworks.models.decoding import greedy
-from attnworks.models.decoding.translate import longest_target
+from attnworks.models.decoding.translate import max_target_tokens
+from attnworks.models.folder import load_model
 from attnworks.text.tokenizers import VocabularyReader, decoder_row
-from attnworks.text.tokens import TextBatch, TokenRow, collate_tokens
+from attnworks.text.tokens import Batch, TokenRow, collate
 from attnworks.text.vocabulary import BOS, EOS, PAD, Vocabulary
-from attnworks.traces.layer import LayerTrace, Slot
-from attnworks.traces.subject import Examinee, Spectator, stacks_of, watching_streams, weight_readers
+from attnworks.traces.layer import LayerTrace
+from attnworks.traces.subject import LayerHook, Subject, hook_streams, stacks_of, weight_readers
 from attnworks.training.objectives.contract import Abilities, Outputs
-from attnworks.training.trained import open_run
+from attnworks.training.run_folder import load_vocabularies, read_recipe
 
 
-class OwnSubject:
-    """A Transformer or a recurrent encoder-decoder of attnworks."""
+class OwnSubject(Subject):
+    """A Transformer or a recurrent encoder-decoder of attnworks.
 
-    def __init__(self, model: Transformer | Recurrent, name: str = "model") -> None:
-        self.name, self.model = name, model
-        self.blocks: Sequence[BlockAnatomy] | None = own_anatomy(model)
-        self.abilities = Abilities(_kind(model), vocabulary=True, end_id=EOS)
-        self._readers = weight_readers(self.blocks)
+    vocabularies    of the source and of the target, or one for both; the model runs on batches alone without
+    """
 
-    def again(self, model: nn.Module) -> OwnSubject:
-        """The same subject with another model."""
+    model: Transformer | Recurrent  # pyright: ignore[reportIncompatibleVariableOverride]
+    vocabularies: tuple[Vocabulary, Vocabulary]
+
+    def __init__(
+        self,
+        model: Transformer | Recurrent,
+        name: str = "model",
+        vocabularies: Vocabulary | tuple[Vocabulary, Vocabulary] | None = None,
+        *,
+        max_length: int | None = None,
+    ) -> None:
+        self.name = name
+        self._set_model(model)
+        if vocabularies is not None:
+            self._set_tokenizer(vocabularies, max_length)
+
+    @classmethod
+    def open(
+        cls, path: str, *, device: str = "cpu", dtype: str = "float32", max_length: int | None = None
+    ) -> OwnSubject:
+        """The best checkpoint of a training run (the last one, if the run was never validated)."""
+        folder = Path(path)
+        read_recipe(folder)
+        checkpoint = best_checkpoint(folder)
+        if checkpoint is None:
+            raise FolderError(
+                f"open the run {folder}",
+                "a checkpoint",
+                "none yet",
+                f"train it first: attnworks train --resume {folder}",
+            )
+        model = load_model(checkpoint).to(device=device, dtype=getattr(torch, dtype)).eval()
         assert isinstance(model, Transformer | Recurrent)
-        return OwnSubject(model, self.name)
+        return cls(model, str(folder), load_vocabularies(folder), max_length=max_length)
 
-    def run(self, batch: TextBatch, spectator: Spectator | None = None, *, scores: bool = False) -> Outputs:
+    def _set_model(self, model: nn.Module) -> None:
+        assert isinstance(model, Transformer | Recurrent)
+        self.model = model  # pyright: ignore[reportIncompatibleVariableOverride]
+        self.blocks = own_anatomy(model)
+        self.abilities = Abilities(_kind(model), vocabulary=True, end_id=EOS)
+        self._weight_readers = weight_readers(self.blocks)
+
+    def _set_tokenizer(self, tokenizer: Any, max_length: int | None) -> None:
+        both = (tokenizer, tokenizer) if isinstance(tokenizer, Vocabulary) else tokenizer
+        if not isinstance(both, tuple):
+            raise UsageError(
+                f"an examination of {self.name}",
+                "the vocabulary of the model, or those of source and target",
+                type(tokenizer).__name__,
+                "pass the Vocabulary, or the pair of them, that the model was trained with",
+            )
+        self.vocabularies = both
+        side = "target" if self.abilities.kind == "decoder" else "source"
+        self.source = VocabularyReader(both[side == "target"], side, self.max_length, max_length)
+        if self.abilities.kind == "encoder-decoder":
+            self.target = VocabularyReader(both[1], "target", self.max_length, max_length)
+
+    @property
+    def max_length(self) -> int | None:
+        return self.model.config.max_positions
+
+    def write_targets(self, sources: Sequence[TokenRow]) -> list[TokenRow]:
+        """Greedily."""
+        read = collate(sources, PAD).to(self.device)
+        cut = max_target_tokens(read.ids.shape[1])
+        cut = cut if self.max_length is None else min(cut, self.max_length - 1)
+        written = greedy(self.model, read.ids, read.real, bos=BOS, eos=EOS, max_new_tokens=cut)
+        return [decoder_row(BOS, [token for token in found.tokens if token != EOS]) for found in written]
+
+    def run(self, batch: Batch, hook: LayerHook | None = None, *, logits: bool = False) -> Outputs:
         source, target = batch.source, batch.target
         given: Any = (source.ids, None, source.real, None)
         if self.abilities.kind == "decoder":
             given = (None, source.ids, None, source.real)
         elif target is not None:
             given = (source.ids, target.ids, source.real, target.real)
-        if spectator is None:
+        if hook is None:
             hidden = self.model.hidden(*given)
         elif isinstance(self.model, Recurrent) and self.model.attention is None:
             raise UsageError(
-                asked=f"attention of {self.name}",
-                expected="a model that attends",
-                got="a recurrent network without attention",
-                remedy="examine one that was built with a mechanism",
+                f"attention of {self.name}", "a model that attends", "one without", "examine one with a mechanism"
             )
         else:
-            with watching_streams(stacks_of(self.blocks), batch, spectator):
-                hidden = self.model.hidden(*given, observe=self._showing(batch, spectator))
-        return Outputs(hidden, self.model.scores(hidden) if scores else None)
+            with hook_streams(stacks_of(self.blocks), batch, hook):
+                hidden = self.model.hidden(*given, observe=self._showing(batch, hook))
+        return Outputs(hidden, self.model.logits(hidden) if logits else None)
 
-    def _showing(self, batch: TextBatch, spectator: Spectator):
+    def _showing(self, batch: Batch, hook: LayerHook):
         def show(seen: Observation) -> Tensor | None:
-            return spectator.attention(own_trace(seen, batch, self._readers.get(Slot.parse(seen.slot))))
+            return hook.attention(own_trace(seen, batch, self._weight_readers.get(seen.slot)))
 
         return show
 
 
-def own_trace(seen: Observation, batch: TextBatch, read_weights: Callable[[], HeadWeights] | None) -> LayerTrace:
-    slot = Slot.parse(seen.slot)
-    queries, keys = batch.sides(slot.kind)
+def own_trace(seen: Observation, batch: Batch, read_weights: Callable[[], HeadWeights] | None) -> LayerTrace:
+    queries, keys = batch.sides(seen.slot.kind)
     return LayerTrace(
-        slot, seen.Q, seen.K, seen.V, seen.Y, seen.mask, seen.scale, queries, keys,
+        seen.slot, seen.Q, seen.K, seen.V, seen.Y, seen.mask, seen.scale, queries, keys,
         X=seen.X, Z=seen.Z, read_weights=read_weights, bilinear=seen.scale is not None, weigh=lambda: seen.P,
         scoring=seen.scoring,
     )  # fmt: skip
@@ -82,58 +141,3 @@ def _kind(model: nn.Module) -> str:
     assert isinstance(model, Transformer)
     sides = [name for name, stack in (("encoder", model.encoder), ("decoder", model.decoder)) if len(stack)]
     return "-".join(sides)
-
-
-def examinee_at(path: str, *, max_tokens: int | None, device: str, dtype: str) -> Examinee | None:
-    """A training run; None for another path."""
-    folder = Path(path)
-    if not folder.is_dir() or best_of(folder) is None:
-        return None
-    trained = open_run(folder, device=device, dtype=dtype)
-    return own_examinee(trained.model, (trained.source, trained.target), str(folder), max_tokens)
-
-
-def examinee_with(model: Any, tokenizer: Any, name: str | None, max_tokens: int | None) -> Examinee | None:
-    """A Transformer or a recurrent encoder-decoder; None for another model."""
-    if not isinstance(model, Transformer | Recurrent):
-        return None
-    return own_examinee(model, tokenizer, name or type(model).__name__, max_tokens)
-
-
-def own_examinee(
-    model: Transformer | Recurrent,
-    vocabularies: Vocabulary | tuple[Vocabulary, Vocabulary],
-    name: str,
-    max_tokens: int | None = None,
-) -> Examinee:
-    """A model of attnworks with one vocabulary, or one for each side."""
-    if isinstance(vocabularies, Vocabulary):
-        vocabularies = vocabularies, vocabularies
-    if not isinstance(vocabularies, tuple):
-        raise UsageError(
-            asked=f"an examination of {name}",
-            expected="the vocabulary of the model, or those of source and target",
-            got=type(vocabularies).__name__,
-            remedy="pass the Vocabulary, or the pair of them, that the model was trained with",
-        )
-    subject, longest = OwnSubject(model, name), model.config.longest
-    source, target = vocabularies
-    if subject.abilities.kind != "encoder-decoder":
-        side = "target" if subject.abilities.kind == "decoder" else "source"
-        own = target if side == "target" else source
-        return Examinee(subject, VocabularyReader(own, side, longest, max_tokens), spell=(own.token, own.token))
-
-    def write(model: Transformer | Recurrent, sources: Sequence[TokenRow]) -> list[TokenRow]:
-        read = collate_tokens(sources, PAD).to(next(model.parameters()).device)
-        cut = longest_target(read.ids.shape[1])
-        cut = cut if longest is None else min(cut, longest - 1)
-        written = greedy(model, read.ids, read.real, bos=BOS, eos=EOS, longest=cut)
-        return [decoder_row(BOS, [token for token in found.tokens if token != EOS]) for found in written]
-
-    return Examinee(
-        subject,
-        VocabularyReader(source, "source", longest, max_tokens),
-        VocabularyReader(target, "target", longest, max_tokens),
-        write,
-        (source.token, target.token),
-    )

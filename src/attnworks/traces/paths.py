@@ -73,7 +73,7 @@ class Source:
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
+class PathStep:
     """x -> norm(x + sum of branches at x), without x if not `skip`; a parallel block is one step of two branches."""
 
     branches: tuple[Hop | Source, ...]
@@ -81,7 +81,7 @@ class Step:
     norm: FrozenNorm | None = None
 
 
-def paths_by_length(entry: Float[Tensor, "b i e"], steps: Sequence[Step]) -> Float[Tensor, "l b i e"]:
+def paths_by_length(entry: Float[Tensor, "b i e"], steps: Sequence[PathStep]) -> Float[Tensor, "l b i e"]:
     """C_j = sum over all paths of length j, where length counts the attention layers passed; sum_j C_j is the exit.
 
     C_0 = entry, and for each step C_j <- N(C_j + S(C_{j-1})), with every C of a layer in the same matrix products.
@@ -101,7 +101,7 @@ def paths_by_length(entry: Float[Tensor, "b i e"], steps: Sequence[Step]) -> Flo
     return C
 
 
-def path_counts(steps: Sequence[Step]) -> list[int]:
+def path_counts(steps: Sequence[PathStep]) -> list[int]:
     """How many paths of each length begin at the entry or in cross-attention: C(L, j) H^j with L layers of H heads.
 
     Source: S0.12; for layers of different H_l the elementary symmetric polynomials of H_1 .. H_L. Exact integers.
@@ -147,7 +147,7 @@ def attention_constant(hop: Hop, P: Float[Tensor, "b h i i"]) -> Float[Tensor, "
     return constant if hop.b_O is None else constant + hop.b_O
 
 
-def carried(T: Float[Tensor, "*a b i e"], steps: Sequence[Step]) -> Float[Tensor, "*a b i e"]:
+def carried(T: Float[Tensor, "*a b i e"], steps: Sequence[PathStep]) -> Float[Tensor, "*a b i e"]:
     """What a summand of the first step's sum is at the end of the steps: T through their norms, past later branches.
 
     With T = Y_h W_O,h it is the sum of all paths whose last hop is that head; these, the entry, MLPs and constants add
@@ -167,7 +167,7 @@ class Reader(NamedTuple):
     after: Float[Tensor, "b i e"]
 
 
-def readers(G: Float[Tensor, "b i e"], steps: Sequence[Step]) -> tuple[Float[Tensor, "b i e"], list[Reader]]:
+def readers(G: Float[Tensor, "b i e"], steps: Sequence[PathStep]) -> tuple[Float[Tensor, "b i e"], list[Reader]]:
     """G_0 for the entry and G_p for each step p, so that <carried(T), G> = <T, G_p> for every summand T of step p.
 
     Source: the transposed of `carried`: one walk back serves all heads of all layers.

@@ -10,9 +10,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attnworks.attention.heads import Scoring
+from attnworks.core.places import Slot
 from attnworks.core.tensors import FRESH, Scratch
 from attnworks.text.tokens import Tokens
-from attnworks.traces.layer import LayerTrace, Slot
+from attnworks.traces.layer import LayerTrace
 from attnworks.traces.maps import Maps, Row, diagonal_sums, maps_of, row_statistics
 
 

@@ -1,1 +1,1 @@
-"""Training: one readable loop, a run folder that survives anything, one process or many."""
+"""Training: the fitting loop, runs and their folders, objectives, evaluation; in one process or several."""

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from torch import nn
 
-from attnworks.models.modes import evaluating
-from attnworks.text.batches import Example, collate
+from attnworks.models.modes import inference_mode
+from attnworks.text.tokens import RowPair, collate_pairs, validation_batches
 from attnworks.training.objectives.contract import Objective
 
 
-class Scores(NamedTuple):
+class TranslationScores(NamedTuple):
     """BLEU and chrF of translations against references, with the signatures that say how they were computed."""
 
     bleu: float
@@ -23,18 +23,20 @@ class Scores(NamedTuple):
 
 
 def mean_loss(
-    model: nn.Module, objective: Objective, examples: Sequence[Example], *, batch_tokens: int, device: str = "cpu"
+    model: nn.Module, objective: Objective, pairs: Sequence[RowPair], *, batch_tokens: int, device: str = "cpu"
 ) -> float:
-    """Mean loss per term over all examples; NaN if there are none."""
+    """Mean loss per term over all pairs; NaN if there are none."""
     total, terms = 0.0, 0
-    with evaluating(model):
-        for batch in _by_length(examples, batch_tokens):
-            loss = objective(model, collate(batch).to(device))
+    with inference_mode(model):
+        for rows in validation_batches(pairs, batch_tokens):
+            loss = objective.total(model, collate_pairs([pairs[row] for row in rows]).to(device))
             total, terms = total + float(loss.total), terms + loss.terms
     return total / terms if terms else math.nan
 
 
-def translation_scores(hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> Scores | None:
+def translation_scores(
+    hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[str]]
+) -> TranslationScores | None:
     """sacrebleu on our own tokens (tokenize=none), or None where there is no sacrebleu or nothing to score."""
     if not hypotheses or importlib.util.find_spec("sacrebleu") is None:
         return None
@@ -45,19 +47,4 @@ def translation_scores(hypotheses: Sequence[Sequence[str]], references: Sequence
     gold = [[" ".join(words) for words in references]]
     bleu, chrf = BLEU(tokenize="none", force=True), CHRF()
     score = bleu.corpus_score(written, gold)
-    return Scores(score.score, chrf.corpus_score(written, gold).score, str(bleu.get_signature()))
-
-
-def _by_length(examples: Sequence[Example], batch_tokens: int) -> Iterator[list[Example]]:
-    ordered = sorted(examples, key=lambda example: (len(example.target), len(example.source)))
-    batch: list[Example] = []
-    longest = 0
-    for example in ordered:
-        length = max(len(example.source), len(example.target) + 1)
-        longest = max(longest, length)
-        if batch and longest * (len(batch) + 1) > batch_tokens:
-            yield batch
-            batch, longest = [], length
-        batch.append(example)
-    if batch:
-        yield batch
+    return TranslationScores(score.score, chrf.corpus_score(written, gold).score, str(bleu.get_signature()))

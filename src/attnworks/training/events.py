@@ -1,4 +1,4 @@
-"""Events of a training run, and metrics.jsonl: one line per step, validation and growth."""
+"""Events of a training run, and metrics.jsonl with one line per step, validation and growth."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from attnworks.core.display import counted
 from attnworks.core.folders import disk_errors, free_name, read_file, write_file
 
-METRICS = "metrics.jsonl"
-LARGEST_METRICS = 2**34
+METRICS_FILE = "metrics.jsonl"
+MAX_METRICS_BYTES = 2**34
 
 
 @dataclass(frozen=True)
 class StepDone:
-    """One optimiser step: its number (from 1), mean loss per target token, rate, tokens of both sides, seconds."""
+    """A step: its number from 1, mean loss per target token, learning rate, tokens of both sides, seconds."""
 
     step: int
     epoch: float
@@ -49,12 +50,12 @@ class Saved:
 
 @dataclass(frozen=True)
 class Grown:
-    """The model grew after a step, or did not.
+    """An attempt of the model to grow after a step.
 
-    done      where -> what, in words
-    fall      by how much the loss should fall
-    reason    why it did not grow, in words
-    left_out  where -> why nothing grew there, for places that were considered
+    done      layer or head -> what grew there
+    fall      the predicted decrease of the loss
+    reason    why the model did not grow; None if it did
+    left_out  layer or head that was considered -> why nothing grew there
     """
 
     step: int
@@ -68,7 +69,7 @@ class Grown:
 
 @dataclass(frozen=True)
 class Remark:
-    """Something about the run folder that its user should know, at the step from which training continues."""
+    """A message about the run folder, at the step from which training continues."""
 
     step: int
     text: str
@@ -83,19 +84,19 @@ class Watcher(Protocol):
 
 
 class Metrics:
-    """Appends what happens. Lines of steps after `after`, which will be done again, are dropped first.
+    """Appends events to metrics.jsonl. Lines of steps after `after`, which will be repeated, are dropped first.
 
-    Lines that cannot be read are first copied to a file beside it, so that none is lost; `remark` says so.
+    Lines that cannot be read are first copied to another file, so that none is lost; `remark` is a message about them.
     """
 
     def __init__(self, run: Path, after: int) -> None:
-        self.path, self.remark = run / METRICS, None
-        lines, damaged = read_lines(self.path)
+        self.path, self.remark = run / METRICS_FILE, None
+        lines, damaged = read_metrics(self.path)
         if damaged:
             aside = free_name(self.path)
             write_file(aside, b"".join(line + b"\n" for line in damaged))
-            number = f"{len(damaged)} damaged line{'s' * (len(damaged) > 1)}"
-            self.remark = f"{number} of {METRICS}: moved to {aside.name}; all others were kept"
+            number = counted(len(damaged), "damaged line")
+            self.remark = f"{number} of {METRICS_FILE}: moved to {aside.name}; all others were kept"
         write_file(self.path, b"".join(_line(line) for line in lines if line["step"] <= after))
 
     def __call__(self, event: Event) -> None:
@@ -106,12 +107,12 @@ class Metrics:
             file.write(_line({"kind": kind, **asdict(event)}))
 
 
-def read_lines(path: Path) -> tuple[list[dict], list[bytes]]:
-    """All lines that can be read, and those that cannot; the half line that a crash leaves at the end is neither."""
+def read_metrics(path: Path) -> tuple[list[dict], list[bytes]]:
+    """The lines that can be read and those that cannot, without an incomplete last line, which a crash leaves."""
     if not os.path.lexists(path):
         return [], []
     lines, damaged = [], []
-    texts = read_file(path, LARGEST_METRICS).split(b"\n")
+    texts = read_file(path, MAX_METRICS_BYTES).split(b"\n")
     for number, text in enumerate(texts, 1):
         try:
             line = json.loads(text)

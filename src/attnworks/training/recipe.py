@@ -1,32 +1,32 @@
-"""Everything that decides how a run goes, in one frozen record that the run folder keeps."""
+"""The recipe of a run: all its settings, which the run folder keeps."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
+from attnworks.core.checks import integer, number
 from attnworks.core.errors import UsageError
 from attnworks.text.vocabulary import VocabularyKind
-from attnworks.training.loop import ScheduleKind
+from attnworks.training.fit import ScheduleKind
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How to train.
+    """The settings of a run.
 
     preset              which model; its vocabulary sizes come from the corpus
-    corpus, pairs       where sentences come from, and at most how many pairs to train on
-    mechanism           attention for every layer where it is defined, instead of the preset's own
-    vocabulary          words or byte pairs, at most `vocabulary_size` kinds a side
-    batch_tokens        largest padded side of a batch; `accumulate` batches make one step
-    epochs, steps, minutes    where to stop, whichever comes first
-    validate_every      steps between validations, each of which leaves a checkpoint
+    corpus, pairs       the corpus, and the largest number of pairs to train on
+    mechanism           attention of every layer that supports it, instead of that of the preset
+    vocabulary          words or byte pairs, at most `vocabulary_size` different tokens for each side
+    batch_tokens        padded tokens of a batch, on its larger side; `accumulate` batches make one step
+    epochs, steps, minutes    when to stop, whichever comes first
+    validate_every      steps between validations, each of which saves a checkpoint
     keep_every          steps between checkpoints that are never deleted
     patience            stop after this many validations without a better loss
-    grow_until          widths to grow to, where growing pays: d_k=64, d_v=32, heads=8, comma-separated
+    grow_until          widths to grow to, where that lowers the loss: d_k=64, d_v=32, heads=8, comma-separated
     grow_every          steps between growths
-    grow_by             widths to add each time in all; an eighth of what is missing at the start if None
+    grow_by             widths to add in each growth; None adds an eighth of what is missing at the start
     score_sentences     held-out sentences to translate for BLEU and chrF at each validation
     """
 
@@ -61,35 +61,26 @@ class Recipe:
 
     def __post_init__(self) -> None:
         for name in ("batch_tokens", "accumulate", "validate_every", "grow_every"):
-            _at_least(name, getattr(self, name), 1)
-        _at_least("score_sentences", self.score_sentences, 0)
+            integer(f"training with {name}", getattr(self, name), 1)
+        integer("training with score_sentences", self.score_sentences, 0)
         for name in ("pairs", "steps", "keep_every", "patience", "threads", "grow_by"):
             if getattr(self, name) is not None:
-                _at_least(name, getattr(self, name), 1)
+                integer(f"training with {name}", getattr(self, name), 1)
         for name in ("learning_rate", "clip", "epochs", "minutes"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise _wrong(name, value, "a value above 0")
-        if self.epochs == math.inf:
-            raise _wrong("epochs", self.epochs, "a finite number")
-        if not 0 <= self.seed < 2**63:
-            raise _wrong("seed", self.seed, "a whole number from 0 up to, not including, 2^63")
+            if value is not None:
+                number(f"training with {name}", value, 0, above=True)
+        integer("training with seed", self.seed, 0, 2**63 - 1)
         for name in ("smoothing", "dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise _wrong(name, getattr(self, name), "a value from 0 up to, not including, 1")
+            number(f"training with {name}", getattr(self, name), 0, 1, below=True)
         self.goals()
         if self.schedule == "cosine" and self.epochs is None and self.steps is None:
-            raise UsageError(
-                asked="the cosine schedule",
-                expected="epochs or steps, where it is to end",
-                got="neither",
-                remedy="set epochs or steps (minutes may be given too), or use the warmup schedule",
-            )
+            raise UsageError("the cosine schedule", "epochs or steps", "neither", "set one, or use schedule=warmup")
         if self.epochs is None and self.steps is None and self.minutes is None:
             raise _wrong("epochs", "nothing", "epochs, steps or minutes: some place to stop")
 
     def goals(self) -> dict[str, int]:
-        """d_k, d_v and heads to grow to, of those that are to grow."""
+        """The widths to grow to, by their names: some of d_k, d_v and heads."""
         goals: dict[str, int] = {}
         for part in self.grow_until.split(",") if self.grow_until is not None else ():
             name, _, number = part.strip().partition("=")
@@ -99,10 +90,5 @@ class Recipe:
         return goals
 
 
-def _at_least(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise _wrong(name, value, f"at least {least}")
-
-
 def _wrong(name: str, value: object, expected: str) -> UsageError:
-    return UsageError(asked=f"training with {name}={value}", expected=expected, got=str(value), remedy=f"set {name}")
+    return UsageError(f"training with {name}={value}", expected, str(value), f"set {name}")

@@ -1,11 +1,11 @@
-"""A run: a recipe, its corpus, model and folder, trained until it is done or told to stop.
+"""A run: a recipe with its corpus, model and folder.
 
 runs/mine/
   run.json                    the recipe
   source.json, target.json    the vocabularies
   metrics.jsonl               a line for every step, every validation and every growth
-  checkpoints/step-00000500   a model folder plus the state of the optimiser
-  last.json, best.json        which checkpoint is which
+  checkpoints/step-00000500   a model folder with the state of the optimizer
+  last.json, best.json        the names of the last and the best checkpoint
 """
 
 from __future__ import annotations
@@ -20,38 +20,51 @@ import torch
 from torch import Tensor
 
 from attnworks.attention import Mechanism
-from attnworks.core.errors import FolderError, UsageError
-from attnworks.core.folders import disk_errors, new_folder, set_aside, write_file
-from attnworks.core.sealed import BEST, LAST, point, pointed_at, read_sealed, seal, sha256
+from attnworks.core.checks import new_place
+from attnworks.core.errors import DivergedError, FolderError, UsageError
+from attnworks.core.folders import (
+    BEST_POINTER,
+    LAST_POINTER,
+    disk_errors,
+    new_folder,
+    read_pointer,
+    read_sealed,
+    seal,
+    set_aside,
+    sha256,
+    write_file,
+    write_pointer,
+)
 from attnworks.core.team import Team
 from attnworks.core.tensors import check_device
 from attnworks.models import PureConfig, Recurrent, RecurrentConfig, Transformer, TransformerConfig, build, preset
 from attnworks.models.config import config_from_json
 from attnworks.models.decoding.translate import translations
 from attnworks.models.folder import read_config, read_manifest
-from attnworks.text.batches import BatchOrder, encode
 from attnworks.text.corpora import Corpus, corpus_fingerprint, open_corpus
-from attnworks.text.vocabulary import Vocabulary
-from attnworks.training.evaluate import Scores, mean_loss, translation_scores
+from attnworks.text.tokenizers import read_pairs
+from attnworks.text.tokens import BatchOrder
+from attnworks.text.vocabulary import EOS, Vocabulary
+from attnworks.training.evaluate import TranslationScores, mean_loss, translation_scores
 from attnworks.training.events import Event, Grown, Metrics, Remark, Saved, Validated, Watcher
-from attnworks.training.loop import DivergedError, Loop, schedule
-from attnworks.training.objectives.seq2seq import Seq2Seq
+from attnworks.training.fit import CorpusFit, schedule
+from attnworks.training.objectives.language import NextTargetToken
 from attnworks.training.recipe import Recipe
 from attnworks.training.run_folder import (
-    RECIPE,
-    SOURCE,
-    TARGET,
-    Progress,
-    forget_others,
+    RECIPE_FILE,
+    SOURCE_FILE,
+    TARGET_FILE,
+    RunProgress,
+    delete_checkpoints,
     load_checkpoint,
     load_vocabularies,
     read_recipe,
-    restore_optimiser,
+    restore_optimizer,
     resume_point,
     save_checkpoint,
 )
 
-LIMITS = ("epochs", "steps", "minutes")
+STOP_FIELDS = ("epochs", "steps", "minutes")
 
 
 class Run:
@@ -73,18 +86,17 @@ class Run:
         self.model: Transformer | Recurrent = build(config, seed=recipe.seed)
         check_device(recipe.device)
         self.model.to(recipe.device)
-        self.optimiser = self._adam()
-        self.examples = encode(corpus.train, source, target)
-        self.valid = encode(corpus.valid, source, target)
-        order = BatchOrder(self.examples, recipe.batch_tokens, recipe.seed)
+        self.train_rows = read_pairs(corpus.train, source, target)
+        self.valid_rows = read_pairs(corpus.valid, source, target)
+        order = BatchOrder(self.train_rows, recipe.batch_tokens, recipe.seed)
         self.last_step = _last_step(recipe, order.per_epoch)
-        self.loop = Loop(
-            self.model,
-            Seq2Seq(recipe.smoothing),
-            self.examples,
-            order,
-            self.optimiser,
-            schedule(recipe.schedule, recipe.learning_rate, recipe.warmup, self.last_step),
+        self.fit = CorpusFit(
+            model=self.model,
+            objective=NextTargetToken(EOS, recipe.smoothing),
+            pairs=self.train_rows,
+            order=order,
+            optimizer=self._adam(),
+            learning_rate=schedule(recipe.schedule, recipe.learning_rate, recipe.warmup, self.last_step),
             accumulate=recipe.accumulate,
             clip=recipe.clip,
             seed=recipe.seed,
@@ -92,30 +104,28 @@ class Run:
             dtype=recipe.dtype,
             team=self.team,
         )
-        self.progress = Progress()
+        self.progress = RunProgress()
         self.remarks: list[str] = []
 
     def _adam(self) -> torch.optim.Adam:
         return torch.optim.Adam(self.model.parameters(), betas=(0.9, 0.98), eps=1e-9, fused=True)
 
-    def go_on_with(self, state: dict[str, Tensor]) -> None:
-        """A new optimiser for the weights that the model has now, which remembers this of them."""
-        self.loop.optimiser = self.optimiser = self._adam()
-        restore_optimiser(self.model, self.optimiser, state)
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        return self.fit.optimizer
+
+    def replace_optimizer_state(self, state: dict[str, Tensor]) -> None:
+        """A new optimizer for the weights that the model has now, with this state by the names of parameters."""
+        self.fit.optimizer = self._adam()
+        restore_optimizer(self.model, self.optimizer, state)
 
     @classmethod
     def create(cls, recipe: Recipe, folder: Path, team: Team | None = None) -> Run:
         """A new run in a new folder."""
         team = team or Team()
-        with disk_errors(f"train to {folder}", remedy="choose another --out"):
-            taken = team.leads and folder.exists()
-        if taken:
-            raise FolderError(
-                asked=f"train to {folder}",
-                expected="a place where nothing is",
-                got="an existing file or folder",
-                remedy=f"choose another --out, or continue with: attnworks train --resume {folder}",
-            )
+        if team.leads:
+            remedy = f"choose another --out, or continue with: attnworks train --resume {folder}"
+            new_place(folder, "train to", remedy)
         _with_options(preset(recipe.preset), recipe)  # refuses unknown names before a corpus is read
         _check_goals(recipe)
         corpus = open_corpus(recipe.corpus, pairs=recipe.pairs, seed=recipe.seed)
@@ -124,62 +134,60 @@ class Run:
         run._check_lengths()
         if team.leads:
             with new_folder(folder) as scratch:
-                source.save(scratch / SOURCE)
-                target.save(scratch / TARGET)
+                source.save(scratch / SOURCE_FILE)
+                target.save(scratch / TARGET_FILE)
                 saved = {"recipe": asdict(recipe), "corpus_sha256": corpus_fingerprint(corpus)}
-                saved |= {name: sha256((scratch / name).read_bytes()) for name in (SOURCE, TARGET)}
-                (scratch / RECIPE).write_bytes(seal(saved))
+                saved |= {name: sha256((scratch / name).read_bytes()) for name in (SOURCE_FILE, TARGET_FILE)}
+                (scratch / RECIPE_FILE).write_bytes(seal(saved))
         team.wait()
         return run
 
     def _check_lengths(self) -> None:
         """Refuse, before anything is written, sentences that are longer than the model can read."""
-        limits = [part.longest for part in self.model.modules() if isinstance(part, Mechanism) and part.longest]
+        limits = [part.max_keys for part in self.model.modules() if isinstance(part, Mechanism) and part.max_keys]
         if not limits:
             return
-        examples = (*self.examples, *self.valid)
-        longest = max(max(len(example.source), len(example.target)) for example in examples)
+        longest = max(max(len(source), len(target) - 1) for source, target in (*self.train_rows, *self.valid_rows))
         if longest + 1 > min(limits):
             raise UsageError(
-                asked=f"train with {self.recipe.mechanism}",
-                expected=f"attention to {longest + 1} tokens, the longest sentence of the corpus and its end",
-                got=f"at most {min(limits)}",
-                remedy=f"set length={longest + 1} or more in --mechanism",
+                f"train with {self.recipe.mechanism}",
+                f"attention to {longest + 1} tokens, the longest sentence of the corpus and its end",
+                f"at most {min(limits)}",
+                f"set length={longest + 1} or more in --mechanism",
             )
 
     @classmethod
     def resume(cls, folder: Path, team: Team | None = None, **changes: object) -> Run:
-        """The run in `folder`, where its last checkpoint left it, with the model that is there: it may be reshaped.
+        """The run in `folder` at its last checkpoint, with the model of that checkpoint, which may be reshaped.
 
-        `changes` replace fields of its recipe from now on; a new place to stop replaces all old ones.
+        changes    new values of fields of the recipe; a new limit (epochs, steps, minutes) replaces all old ones
         """
         old, corpus_sha256 = read_recipe(folder)
-        stops = {} if changes.keys().isdisjoint(LIMITS) else dict.fromkeys(LIMITS)
+        stops = {} if changes.keys().isdisjoint(STOP_FIELDS) else dict.fromkeys(STOP_FIELDS)
         recipe = replace(old, **(stops | changes))  # pyright: ignore[reportArgumentType]
         if "grow_until" in changes:
             _check_goals(recipe)
         corpus = open_corpus(recipe.corpus, pairs=recipe.pairs, seed=recipe.seed)
         if corpus_fingerprint(corpus) != corpus_sha256:
             raise FolderError(
-                asked=f"resume {folder}",
-                expected=f"the corpus it was started with, {recipe.corpus}",
-                got="other sentences under that name",
-                remedy="put the old corpus back, or start a new run",
+                f"resume {folder}", f"the corpus {recipe.corpus} as it was", "other sentences", "start a new run"
             )
         with disk_errors(f"resume {folder}", remedy="check that you may read it"):
             last, damaged, remark = resume_point(folder)
         config = None if last is None else _config_of(last, recipe)
         run = cls(folder, recipe, corpus, *load_vocabularies(folder), team, config)
         if last is not None:
-            run.progress = load_checkpoint(last, run.model, run.optimiser)
+            run.progress = load_checkpoint(last, run.model, run.optimizer)
         run.remarks = [] if remark is None else [remark]
         if remark is not None and last is not None and run.team.leads:
             for newer in damaged:
                 set_aside(newer)
-            for pointer in (BEST, LAST) if run.progress.best_step == run.progress.step else (LAST,):
-                point(folder, pointer, last)
+            for pointer in (
+                (BEST_POINTER, LAST_POINTER) if run.progress.best_step == run.progress.step else (LAST_POINTER,)
+            ):
+                write_pointer(folder, pointer, last)
         if recipe != old and run.team.leads:
-            write_file(folder / RECIPE, seal(read_sealed(folder / RECIPE) | {"recipe": asdict(recipe)}))
+            write_file(folder / RECIPE_FILE, seal(read_sealed(folder / RECIPE_FILE) | {"recipe": asdict(recipe)}))
         return run
 
     def train(
@@ -187,12 +195,12 @@ class Run:
         watchers: Sequence[Watcher] = (),
         should_stop: Callable[[], bool] = lambda: False,
         grow: Callable[[Run], Grown | None] | None = None,
-    ) -> Progress:
-        """Step until the recipe says enough or `should_stop` does; either way a checkpoint is left.
+    ) -> RunProgress:
+        """Train until a limit of the recipe is reached or `should_stop` says so, and save a checkpoint.
 
-        grow    how the model grows, if the recipe says that it should: `attnworks.reshape.grow_in_training`
+        grow    called for the growth that the recipe asks for: `attnworks.reshape.grow_in_training`
         """
-        assert grow is not None or self.recipe.grow_until is None, "a recipe that grows needs to be told how"
+        assert grow is not None or self.recipe.grow_until is None, "a recipe with grow_until needs the argument grow"
         metrics = Metrics(self.folder, after=self.progress.step) if self.team.leads else None
         everyone = [watcher for watcher in (metrics, *watchers) if watcher is not None]
 
@@ -204,9 +212,9 @@ class Run:
         remarks = [*self.remarks, metrics.remark if metrics is not None else None]
         for remark in filter(None, remarks):
             tell(Remark(self.progress.step, remark))
-        saved_at = self.progress.step if pointed_at(self.folder, LAST) else -1
+        saved_at = self.progress.step if read_pointer(self.folder, LAST_POINTER) else -1
         while not self.done() and not self.team.any(should_stop()):
-            event = self.loop.step(self.progress.step)
+            event = self.fit.train_step(self.progress.step)
             self.progress = replace(self.progress, step=event.step, seconds=self.progress.seconds + event.seconds)
             tell(event)
             if grow is not None and event.step % self.recipe.grow_every == 0 and not self.done():
@@ -230,13 +238,13 @@ class Run:
         """Greedy translations by the model as it is now."""
         return translations(self.model, self.source, self.target, sentences, device=self.recipe.device)
 
-    def score(self, split: str = "test", sentences: int | None = None) -> Scores | None:
+    def score(self, split: str = "test", sentences: int | None = None) -> TranslationScores | None:
         """BLEU and chrF on a held-out split, or None without sacrebleu."""
         pairs = {"valid": self.corpus.valid, "test": self.corpus.test}[split][:sentences]
-        return translation_scores(self.translate([pair.source for pair in pairs]), [pair.target for pair in pairs])
+        return translation_scores(self.translate([pair.words[0] for pair in pairs]), [pair.words[1] for pair in pairs])
 
     def done(self) -> bool:
-        """Whether the recipe says enough."""
+        """Whether a limit of the recipe is reached."""
         progress, recipe = self.progress, self.recipe
         late = recipe.minutes is not None and progress.seconds >= 60 * recipe.minutes
         stuck = recipe.patience is not None and progress.validations_since_best >= recipe.patience
@@ -244,16 +252,15 @@ class Run:
 
     def _validate(self, tell: Callable[[Event], None]) -> None:
         """Held-out loss and scores, then a checkpoint. All processes compute the loss, so that all know the best."""
-        if not self.valid:
+        if not self.valid_rows:
             return self._save(tell, best=False)
         recipe, progress = self.recipe, self.progress
-        loss = mean_loss(self.model, Seq2Seq(), self.valid, batch_tokens=recipe.batch_tokens, device=recipe.device)
+        loss = mean_loss(
+            self.model, NextTargetToken(EOS), self.valid_rows, batch_tokens=recipe.batch_tokens, device=recipe.device
+        )
         if not math.isfinite(loss):
             raise DivergedError(
-                asked=f"validation after step {progress.step}",
-                expected="a finite held-out loss",
-                got=f"{loss:g}",
-                remedy="resume from the last checkpoint with a lower --lr, a longer --warmup or a smaller --clip",
+                f"validation after step {progress.step}", "a finite held-out loss", f"{loss:g}", self.fit.remedy
             )
         best = progress.best_loss is None or loss < progress.best_loss
         self.progress = replace(
@@ -271,8 +278,8 @@ class Run:
 
     def _save(self, tell: Callable[[Event], None], *, best: bool) -> None:
         if self.team.leads:
-            folder = save_checkpoint(self.folder, self.model, self.optimiser, self.progress, best=best)
-            forget_others(self.folder, self.recipe.keep_every)
+            folder = save_checkpoint(self.folder, self.model, self.optimizer, self.progress, best=best)
+            delete_checkpoints(self.folder, self.recipe.keep_every)
             tell(Saved(self.progress.step, folder))
         self.team.wait()
 
@@ -301,31 +308,31 @@ def _with_options(config: TransformerConfig | RecurrentConfig, recipe: Recipe) -
 
 
 def _check_goals(recipe: Recipe) -> None:
-    """Refuse, before anything is written, growth that cannot be."""
+    """Refuse goals of growth that the model cannot have, before anything is written."""
     if recipe.grow_until is None:
         return
     config = preset(recipe.preset)
     if not isinstance(config, TransformerConfig):
         raise UsageError(
-            asked=f"train {recipe.preset} until {recipe.grow_until}",
-            expected="a transformer, whose heads can grow",
-            got="a recurrent model",
-            remedy="choose tiny, conti-1h, conti-8h or base",
+            f"train {recipe.preset} until {recipe.grow_until}",
+            "a transformer, whose heads can grow",
+            "a recurrent model",
+            "choose another preset",
         )
     widths = config.attention.geometry
     for name, goal in recipe.goals().items():
         if goal <= getattr(widths, name):
             raise UsageError(
-                asked=f"train {recipe.preset} until {name}={goal}",
-                expected=f"more than the {getattr(widths, name)} that it starts with",
-                got=str(goal),
-                remedy=f"choose a larger {name}, or a narrower preset",
+                f"grow_until with {name}={goal}",
+                f"more than {getattr(widths, name)}",
+                str(goal),
+                f"choose a larger {name}",
             )
 
 
 def _vocabularies(recipe: Recipe, corpus: Corpus) -> tuple[Vocabulary, Vocabulary]:
     """One for each side, or one for both if the model shares its embeddings."""
-    sources, targets = [pair.source for pair in corpus.train], [pair.target for pair in corpus.train]
+    sources, targets = [pair.words[0] for pair in corpus.train], [pair.words[1] for pair in corpus.train]
     config = preset(recipe.preset)
     if isinstance(config, TransformerConfig) and config.tie == "all":
         joint = Vocabulary.train(recipe.vocabulary, [*sources, *targets], recipe.vocabulary_size)

@@ -12,38 +12,40 @@ import torch
 from torch import Tensor, nn
 
 from attnworks.core.errors import AttnworksError, FolderError
-from attnworks.core.folders import disk_errors, new_folder, set_aside
-from attnworks.core.json_records import parse
-from attnworks.core.sealed import (
-    BEST,
-    CHECKPOINTS,
-    LAST,
-    TRAINING,
-    changed,
-    is_table,
-    point,
-    pointed_at,
+from attnworks.core.folders import (
+    BEST_POINTER,
+    CHECKPOINTS_FOLDER,
+    LAST_POINTER,
+    TRAINING_FILE,
+    disk_errors,
+    is_tensor_table,
+    load_error,
+    new_folder,
     read_json_bytes,
+    read_pointer,
     read_sealed,
     read_tensors,
     seal,
+    set_aside,
     sha256,
+    write_pointer,
     write_tensors,
 )
+from attnworks.core.json_records import parse
 from attnworks.core.tensors import parameters_of, tensors_of
 from attnworks.models import Model
-from attnworks.models.folder import load, write_model
+from attnworks.models.folder import load_model, write_model
 from attnworks.text.vocabulary import Vocabulary
 from attnworks.training.recipe import Recipe
 
-OPTIMISER = "optimiser.safetensors"
-NAME = re.compile(r"step-([0-9]{8,})")
+OPTIMIZER_FILE = "optimizer.safetensors"
+CHECKPOINT_NAME = re.compile(r"step-([0-9]{8,})")
 
-RECIPE, SOURCE, TARGET = "run.json", "source.json", "target.json"
+RECIPE_FILE, SOURCE_FILE, TARGET_FILE = "run.json", "source.json", "target.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Progress:
+class RunProgress:
     """Where a run stands: steps done, seconds spent in them, and the best validation so far."""
 
     step: int = 0
@@ -54,66 +56,66 @@ class Progress:
 
 
 def save_checkpoint(
-    run: Path, model: Model, optimiser: torch.optim.Optimizer, progress: Progress, *, best: bool
+    run: Path, model: Model, optimizer: torch.optim.Optimizer, progress: RunProgress, *, best: bool
 ) -> Path:
-    """Write the checkpoint of this step, then point `last` (before it `best`) at it.
+    """Write the checkpoint of this step, then its name into best.json (if it is the best) and last.json.
 
-    Killed in between, the run resumes from this checkpoint all the same (`resume_point`). A damaged folder of the same
-    name is renamed, not replaced.
+    If the process is killed in between, the run still resumes from this checkpoint (`resume_point`). A damaged folder
+    of the same name is renamed, not replaced.
     """
-    folder = run / CHECKPOINTS / f"step-{progress.step:08d}"
-    if folder.exists() and not is_whole(folder):
+    folder = run / CHECKPOINTS_FOLDER / f"step-{progress.step:08d}"
+    if folder.exists() and not is_complete(folder):
         set_aside(folder)
     with new_folder(folder) as scratch:
         write_model(model, scratch)
-        table = write_tensors(scratch / OPTIMISER, optimiser_tensors(model, optimiser))
-        (scratch / TRAINING).write_bytes(seal({"progress": asdict(progress), "tensors": table}))
-    for pointer in (BEST, LAST) if best else (LAST,):
-        point(run, pointer, folder)
+        table = write_tensors(scratch / OPTIMIZER_FILE, optimizer_tensors(model, optimizer))
+        (scratch / TRAINING_FILE).write_bytes(seal({"progress": asdict(progress), "tensors": table}))
+    for pointer in (BEST_POINTER, LAST_POINTER) if best else (LAST_POINTER,):
+        write_pointer(run, pointer, folder)
     return folder
 
 
-def load_checkpoint(folder: Path, model: Model, optimiser: torch.optim.Optimizer) -> Progress:
-    """Put a checkpoint's weights and optimiser state into place; everything is checked before anything changes."""
-    progress, tensors = read_progress(folder), read_optimiser(folder)
-    weights = tensors_of(load(folder))
+def load_checkpoint(folder: Path, model: Model, optimizer: torch.optim.Optimizer) -> RunProgress:
+    """Load the weights and the optimizer state of a checkpoint; all is checked before anything changes."""
+    progress, tensors = read_progress(folder), read_optimizer(folder)
+    weights = tensors_of(load_model(folder))
     if {name: T.shape for name, T in weights.items()} != {name: T.shape for name, T in tensors_of(model).items()}:
-        raise changed(folder, "the weights of this run's model", "those of another")
+        raise load_error(folder, "the weights of this run's model", "those of another")
     with torch.no_grad():
         for name, tensor in tensors_of(model).items():
             tensor.copy_(weights[name])
-    restore_optimiser(model, optimiser, tensors)
+    restore_optimizer(model, optimizer, tensors)
     return progress
 
 
-def read_progress(folder: Path) -> Progress:
+def read_progress(folder: Path) -> RunProgress:
     """Where the run stood at this checkpoint."""
     with disk_errors(f"load {folder}", remedy="check that you may read it"):
-        return parse(Progress, read_sealed(folder / TRAINING).get("progress", {}), "progress")
+        return parse(RunProgress, read_sealed(folder / TRAINING_FILE).get("progress", {}), "progress")
 
 
-def read_optimiser(folder: Path) -> dict[str, Tensor]:
-    """What the optimiser remembered at this checkpoint, by the names of parameters."""
+def read_optimizer(folder: Path) -> dict[str, Tensor]:
+    """The state of the optimizer at this checkpoint, by the names of parameters."""
     with disk_errors(f"load {folder}", remedy="check that you may read it"):
-        saved = read_sealed(folder / TRAINING)
-        if not is_table(saved.get("tensors")):
-            raise changed(folder / TRAINING, "a table of tensors", "something else")
-        return read_tensors(folder / OPTIMISER, saved["tensors"])
+        saved = read_sealed(folder / TRAINING_FILE)
+        if not is_tensor_table(saved.get("tensors")):
+            raise load_error(folder / TRAINING_FILE, "a table of tensors", "something else")
+        return read_tensors(folder / OPTIMIZER_FILE, saved["tensors"])
 
 
 def checkpoints(run: Path) -> dict[int, Path]:
     """The checkpoints of a run by their step, the newest first."""
-    home = run / CHECKPOINTS
-    named = [(NAME.fullmatch(folder.name), folder) for folder in home.iterdir()] if home.is_dir() else []
+    home = run / CHECKPOINTS_FOLDER
+    named = [(CHECKPOINT_NAME.fullmatch(folder.name), folder) for folder in home.iterdir()] if home.is_dir() else []
     return dict(sorted(((int(name[1]), folder) for name, folder in named if name), reverse=True))
 
 
-def is_whole(folder: Path) -> bool:
-    """Whether everything in a checkpoint can be read and is what was saved."""
+def is_complete(folder: Path) -> bool:
+    """Whether all files of a checkpoint can be read and are unchanged."""
     try:
         read_progress(folder)
-        read_optimiser(folder)
-        load(folder)
+        read_optimizer(folder)
+        load_model(folder)
     except AttnworksError:
         return False
     return True
@@ -133,25 +135,25 @@ def resume_point(run: Path) -> ResumePoint:
     A checkpoint that last.json names and that is damaged is not replaced by an older one: loading it is an error.
     """
     try:
-        last, damaged_pointer = pointed_at(run, LAST), False
+        last, damaged_pointer = read_pointer(run, LAST_POINTER), False
     except FolderError:
         last, damaged_pointer = None, True
-    step = -1 if last is None or (name := NAME.fullmatch(last.name)) is None else int(name[1])
+    step = -1 if last is None or (name := CHECKPOINT_NAME.fullmatch(last.name)) is None else int(name[1])
     newer = [folder for number, folder in checkpoints(run).items() if number > step]
     named = f"last.json is {'damaged' if damaged_pointer else 'missing'}"
     named = named if last is None else f"last.json names {last.name}"
     damaged: list[Path] = []
     for folder in newer:
-        if is_whole(folder):
+        if is_complete(folder):
             last = folder
             break
         damaged.append(folder)
     if last is None and (damaged or damaged_pointer):
         raise FolderError(
-            asked=f"resume {run}",
-            expected=f"last.json or a whole checkpoint in {CHECKPOINTS}",
-            got=f"{named}, and {f'{damaged[0].name} is damaged' if damaged else 'there is no checkpoint'}",
-            remedy="copy the run folder again from where it was whole",
+            f"resume {run}",
+            f"last.json or a whole checkpoint in {CHECKPOINTS_FOLDER}",
+            f"{named}, and {f'{damaged[0].name} is damaged' if damaged else 'there is no checkpoint'}",
+            "copy the run folder again from where it was whole",
         )
     if last is None or not newer:
         return ResumePoint(last, [], None)
@@ -159,35 +161,38 @@ def resume_point(run: Path) -> ResumePoint:
     return ResumePoint(last, damaged, f"{names}{named}; resuming from {last.name}, the newest whole checkpoint")
 
 
-def forget_others(run: Path, keep_every: int | None) -> None:
-    """Delete checkpoints older than the last that are neither best nor to be kept, and what interrupted saves left.
+def delete_checkpoints(run: Path, keep_every: int | None) -> None:
+    """Delete checkpoints before the last that are neither the best nor to be kept, and files of interrupted saves.
 
     Newer checkpoints and folders with other names stay.
     """
-    last, best = pointed_at(run, LAST), pointed_at(run, BEST)
+    last, best = read_pointer(run, LAST_POINTER), read_pointer(run, BEST_POINTER)
     found = checkpoints(run)
     newest = next((step for step, folder in found.items() if folder == last), -1)
     for step, folder in found.items():
         if step < newest and folder != best and not (keep_every and step % keep_every == 0):
             shutil.rmtree(folder, ignore_errors=True)
-    for scratch in (*(run / CHECKPOINTS).glob(".step-*.partial"), *(run / CHECKPOINTS).glob(".step-*.old")):
+    for scratch in (
+        *(run / CHECKPOINTS_FOLDER).glob(".step-*.partial"),
+        *(run / CHECKPOINTS_FOLDER).glob(".step-*.old"),
+    ):
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def optimiser_tensors(model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The optimiser's state by the names of parameters: `encoder.0.mlp.W_1/exp_avg` and so on."""
+def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The optimizer's state by the names of parameters: `encoder.0.mlp.W_1/exp_avg` and so on."""
     return {
         f"{name}/{key}": value
         for name, parameter in parameters_of(model).items()
-        for key, value in optimiser.state.get(parameter, {}).items()
+        for key, value in optimizer.state.get(parameter, {}).items()
     }
 
 
-def restore_optimiser(model: nn.Module, optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+def restore_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
     for name, parameter in parameters_of(model).items():
         state = {key.rpartition("/")[2]: value for key, value in tensors.items() if key.rpartition("/")[0] == name}
         if state:
-            optimiser.state[parameter] = {key: _like(parameter, value) for key, value in state.items()}
+            optimizer.state[parameter] = {key: _like(parameter, value) for key, value in state.items()}
 
 
 def _like(parameter: nn.Parameter, value: Tensor) -> Tensor:
@@ -199,17 +204,17 @@ def _like(parameter: nn.Parameter, value: Tensor) -> Tensor:
 
 def read_recipe(folder: Path) -> tuple[Recipe, str]:
     """The recipe of a run folder, and the fingerprint of its corpus."""
-    path = folder / RECIPE
+    path = folder / RECIPE_FILE
     if not path.is_file():
         raise FolderError(
-            asked=f"open the run {folder}",
-            expected=f"a run folder (with {RECIPE})",
-            got="a folder without it" if folder.is_dir() else "a file" if folder.exists() else "nothing there",
-            remedy="check the path; attnworks train PRESET --out FOLDER makes one",
+            f"open the run {folder}",
+            f"a run folder (with {RECIPE_FILE})",
+            "a folder without it" if folder.is_dir() else "a file" if folder.exists() else "nothing there",
+            "check the path; attnworks train PRESET --out FOLDER makes one",
         )
     saved = _read_saved(folder)
     if not isinstance(saved.get("recipe"), dict) or not isinstance(saved.get("corpus_sha256"), str):
-        raise changed(path, "a recipe", "something else")
+        raise load_error(path, "a recipe", "something else")
     return parse(Recipe, saved["recipe"], "recipe"), saved["corpus_sha256"]
 
 
@@ -217,12 +222,12 @@ def load_vocabularies(folder: Path) -> tuple[Vocabulary, Vocabulary]:
     """Both vocabularies, byte for byte as they were when the run began: other words would mean other weights."""
     saved = _read_saved(folder)
     with disk_errors(f"open the run {folder}", remedy="copy the run folder again from where it was whole"):
-        for path in (folder / SOURCE, folder / TARGET):
+        for path in (folder / SOURCE_FILE, folder / TARGET_FILE):
             if sha256(read_json_bytes(path)) != saved.get(path.name):
-                raise changed(path, "the vocabulary that was saved", "one that was changed since")
-    return Vocabulary.load(folder / SOURCE), Vocabulary.load(folder / TARGET)
+                raise load_error(path, "the vocabulary that was saved", "one that was changed since")
+    return Vocabulary.load(folder / SOURCE_FILE), Vocabulary.load(folder / TARGET_FILE)
 
 
 def _read_saved(folder: Path) -> dict[str, Any]:
     with disk_errors(f"open the run {folder}", remedy="check that you may read it"):
-        return read_sealed(folder / RECIPE)
+        return read_sealed(folder / RECIPE_FILE)

@@ -26,7 +26,7 @@ def attention(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     dense = next(bench.contestants("dense"))
     monkeypatch.setattr(bench, "contestants", lambda only="": iter((dense,)))
     monkeypatch.setattr(bench, "check", lambda only: ({DENSE: "agrees to 1e-07"}, {}))
-    monkeypatch.setattr(bench, "ask_child", lambda command, cells: {name: Peak(1.5, 11_000_000) for name in cells})
+    monkeypatch.setattr(bench, "peaks_in_child", lambda command, cells: {name: Peak(1.5, 11_000_000) for name in cells})
     monkeypatch.setattr(sys, "argv", ["attention.py", "--n", "1024", "--threads", "1", "--out", str(tmp_path)])
     return bench
 

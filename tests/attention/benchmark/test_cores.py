@@ -4,15 +4,24 @@ import pytest
 import torch
 
 from attnworks.attention import Attended, Context, Mask, Mechanism, MechanismSpec
-from attnworks.attention.benchmark.cores import BOTH, FORWARD, Core, Task, core_of, draw, passes_over, roofline
+from attnworks.attention.benchmark.versus_dense import (
+    BOTH,
+    FORWARD,
+    BenchmarkTask,
+    Core,
+    core_of,
+    draw_inputs,
+    passes_over,
+    roofline,
+)
 from attnworks.core.errors import UsageError
 from tests.helpers import assert_close
 
-TASK = Task(n=13, heads=3, width=7, dtype="float64", causal=True)
+TASK = BenchmarkTask(n=13, heads=3, width=7, dtype="float64", causal=True)
 
 
 def test_inputs_are_the_same_for_the_same_seed() -> None:
-    first, again, other = draw(TASK, seed=5), draw(TASK, seed=5), draw(TASK, seed=6)
+    first, again, other = draw_inputs(TASK, seed=5), draw_inputs(TASK, seed=5), draw_inputs(TASK, seed=6)
     assert all(T.shape == (1, 3, 13, 7) and T.dtype == torch.float64 for T in first)
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
     assert not torch.equal(first.Q, other.Q) and not torch.equal(first.K, first.V)
@@ -21,7 +30,7 @@ def test_inputs_are_the_same_for_the_same_seed() -> None:
 def test_both_passes_run_the_mechanism_under_the_mask_of_the_task() -> None:
     mechanism = MechanismSpec.parse("luong-multiplicative").build(TASK.geometry)
     core = core_of(mechanism, TASK)
-    inputs = draw(TASK)
+    inputs = draw_inputs(TASK)
     runs = passes_over(core, inputs)
     leaves = [T.detach().clone().requires_grad_() for T in inputs[:3]]
     Y = mechanism(*leaves, Mask(causal=True)).Y
@@ -39,22 +48,22 @@ def test_both_passes_run_the_mechanism_under_the_mask_of_the_task() -> None:
 
 def test_only_the_passes_that_are_asked_for() -> None:
     core = Core(lambda Q, K, V: Q + K + V)
-    assert list(passes_over(core, draw(TASK), (FORWARD,))) == [FORWARD]
-    assert list(passes_over(core, draw(TASK), (BOTH, FORWARD))) == [FORWARD, BOTH]
+    assert list(passes_over(core, draw_inputs(TASK), (FORWARD,))) == [FORWARD]
+    assert list(passes_over(core, draw_inputs(TASK), (BOTH, FORWARD))) == [FORWARD, BOTH]
 
 
 class Needy(Mechanism):
     name = "needy"
-    needs = frozenset({"global_tokens", "second"})
+    needs = frozenset({"global_tokens", "global_qkv"})
 
     def attend(self, Q, K, V, mask: Mask, context: Context, weights: bool) -> Attended:
         assert context.global_tokens is not None and context.global_tokens.tolist() == [[True] + [False] * 12]
-        assert context.second is not None
-        return Attended(Q + context.second[2])
+        assert context.global_qkv is not None
+        return Attended(Q + context.global_qkv[2])
 
 
 def test_what_a_mechanism_needs_is_filled_in_or_refused() -> None:
-    Q, K, V, _ = draw(TASK)
+    Q, K, V, _ = draw_inputs(TASK)
     assert_close(core_of(Needy(), TASK).attend(Q, K, V), Q + V)
     Needy.needs = frozenset({"scale"})
     with pytest.raises(UsageError, match="needs scale of its Context; leave it out"):

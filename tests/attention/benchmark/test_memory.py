@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from attnworks.attention.benchmark import memory
-from attnworks.attention.benchmark.memory import Peak, ask_child
+from attnworks.attention.benchmark.memory import Peak, peaks_in_child
 
 MEGABYTE = 10**6
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -58,7 +58,7 @@ print(memory["peak_above"](lambda: allocate(ever + 100_000_000)))
 
 CHILD = """
 import itertools, runpy, sys, time
-answer = runpy.run_path(sys.argv.pop(1))["answer"]
+measure_cells = runpy.run_path(sys.argv.pop(1))["measure_cells"]
 def fail(): raise ValueError("no such thing")
 runs = {
     "nothing": lambda: None,
@@ -70,7 +70,7 @@ runs = {
 }
 print("noise of some library")
 for slow, names in itertools.groupby(sys.argv[1:], lambda name: name == "slow"):
-    answer([(name, runs[name]) for name in names], seconds=0.1 if slow else 600.0)
+    measure_cells([(name, runs[name]) for name in names], seconds=0.1 if slow else 600.0)
 """
 
 
@@ -82,7 +82,7 @@ def test_a_child_that_dies_is_started_again_on_the_rest() -> None:
         started.append(left)
         return [sys.executable, "-c", CHILD, memory.__file__, *left]
 
-    found = ask_child(command, ["nothing", "small", "slow", "huge", "wrong", "last"])
+    found = peaks_in_child(command, ["nothing", "small", "slow", "huge", "wrong", "last"])
     assert [len(left) for left in started] == [6, 3, 2, 1]
     small = found["small"]
     assert isinstance(small, Peak) and isinstance(found["nothing"], Peak) and isinstance(found["last"], Peak)
@@ -98,7 +98,7 @@ memory = runpy.run_path(sys.argv[1])
 resource.setrlimit(resource.RLIMIT_AS, (1 << 33, 1 << 33))
 limits = []
 memory["_line"].__globals__["_line"] = lambda path, name: int(sys.argv[2])
-memory["answer"]([("a", lambda: limits.append(resource.getrlimit(resource.RLIMIT_AS)))], seconds=600.0)
+memory["measure_cells"]([("a", lambda: limits.append(resource.getrlimit(resource.RLIMIT_AS)))], seconds=600.0)
 print(*limits[0])
 """
 
@@ -113,7 +113,7 @@ def test_a_lower_hard_limit_stays(free: int, soft: int) -> None:
 
 
 def test_a_child_without_a_word_is_told_by_its_code() -> None:
-    found = ask_child(lambda left: [sys.executable, "-c", "raise SystemExit(7)"], ["a"])
+    found = peaks_in_child(lambda left: [sys.executable, "-c", "raise SystemExit(7)"], ["a"])
     assert found == {"a": "ended with code 7"}
 
 
@@ -125,5 +125,5 @@ def test_the_childs_malloc_gives_blocks_back(monkeypatch: pytest.MonkeyPatch) ->
         return subprocess.CompletedProcess([], 0, '{"cell": "a", "seconds": 1.5, "bytes": 11}\n', "")
 
     monkeypatch.setattr(memory.subprocess, "run", run)
-    assert ask_child(lambda left: [], ["a"]) == {"a": Peak(1.5, 11)}
+    assert peaks_in_child(lambda left: [], ["a"]) == {"a": Peak(1.5, 11)}
     assert seen.items() >= memory.PROMPT_MALLOC.items()

@@ -19,7 +19,6 @@ from attnworks.exam.linalg.bounds import (
     composite_factor,
     contraction,
     cubic_bound,
-    diameter,
     diameter_bound,
     head_sizes,
     logit_row_range,
@@ -27,6 +26,7 @@ from attnworks.exam.linalg.bounds import (
     product_singular_values,
     published_bound,
     published_factor,
+    row_diameter,
     skip_bounds,
 )
 from attnworks.exam.linalg.residual import best_row, composite, induced_inf, induced_one, residual, residual_norm
@@ -94,7 +94,7 @@ def test_diameter_by_loops() -> None:
     X = torch.randn(2, 3, 7, 5, dtype=torch.float64) + 11
     real = torch.rand(2, 3, 7) < 0.6
     real[0, 0] = False
-    got, among_real = diameter(X), diameter(X.masked_fill(~real.unsqueeze(-1), torch.nan), real)
+    got, among_real = row_diameter(X), row_diameter(X.masked_fill(~real.unsqueeze(-1), torch.nan), real)
     for b in range(2):
         for c in range(3):
             rows, kept = X[b, c], X[b, c][real[b, c]]
@@ -105,23 +105,23 @@ def test_diameter_by_loops() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
 def test_equal_rows_have_diameter_zero(dtype: torch.dtype) -> None:
-    assert (diameter(torch.randn(3, 1, 7).to(dtype).expand(3, 11, 7)) == 0).all()
-    assert (diameter(torch.randn(3, 1, 7).to(dtype)) == 0).all()
+    assert (row_diameter(torch.randn(3, 1, 7).to(dtype).expand(3, 11, 7)) == 0).all()
+    assert (row_diameter(torch.randn(3, 1, 7).to(dtype)) == 0).all()
 
 
 @pytest.mark.parametrize("size", [1e-30, 1e-9, 1.0, 1e30])
 def test_diameter_keeps_its_digits(size: float) -> None:
     """Far from the origin as well: rows at 1 and 1 + 2^-20 are that far apart, in float32."""
     X = torch.randn(7, 5, dtype=torch.float64)
-    assert_close(diameter((size * X).float()) / size, diameter(X).float())
+    assert_close(row_diameter((size * X).float()) / size, row_diameter(X).float())
     far = torch.tensor([[1.0, 1.0], [1.0 + 2**-20, 1.0], [1.0, 1.0]])
-    assert diameter(far).item() == pytest.approx(2**-20, rel=1e-6)
+    assert row_diameter(far).item() == pytest.approx(2**-20, rel=1e-6)
 
 
 def test_nan_is_not_hidden() -> None:
     X = torch.randn(2, 5, 3)
     X[0, 2, 1] = torch.nan
-    assert diameter(X)[0].isnan() and diameter(X)[1].isfinite()
+    assert row_diameter(X)[0].isnan() and row_diameter(X)[1].isfinite()
 
 
 # --- sizes ------------------------------------------------------------------------------------------------------------
@@ -153,9 +153,9 @@ def test_head_sizes_are_norms_of_the_products() -> None:
 def test_the_diameter_bound_is_never_violated(seed: int, spread: float, h: int, n: int) -> None:
     layer, X = drawn(seed, spread, h=h, n=n)
     Y = layer(X)
-    bound = diameter_bound(diameter(X), layer.sizes, layer.scale)
-    assert diameter(Y) <= bound * (1 + 1e-12) + rounding(Y)
-    assert bound <= cubic_bound(diameter(X), layer.sizes, layer.scale) * (1 + 1e-12)
+    bound = diameter_bound(row_diameter(X), layer.sizes, layer.scale)
+    assert row_diameter(Y) <= bound * (1 + 1e-12) + rounding(Y)
+    assert bound <= cubic_bound(row_diameter(X), layer.sizes, layer.scale) * (1 + 1e-12)
 
 
 @draws
@@ -164,16 +164,16 @@ def test_the_diameter_bound_holds_if_all_queries_see_the_same_keys(seed: int, sp
     allowed = torch.rand(1, n, generator=torch.Generator().manual_seed(seed)) < 0.5
     allowed[0, 0] = True
     Y = layer(X, allowed)
-    assert diameter(Y) <= diameter_bound(diameter(X), layer.sizes, layer.scale) * (1 + 1e-12) + rounding(Y)
+    assert row_diameter(Y) <= diameter_bound(row_diameter(X), layer.sizes, layer.scale) * (1 + 1e-12) + rounding(Y)
 
 
 @draws
 def test_skip_bounds_are_never_violated(seed: int, spread: float, h: int, n: int) -> None:
     layer, X = drawn(seed, spread, h=h, n=n)
     Z = X + layer(X)
-    low, high = skip_bounds(diameter(X), layer.sizes, layer.scale)
+    low, high = skip_bounds(row_diameter(X), layer.sizes, layer.scale)
     slack = rounding(Z, X)
-    assert low * (1 - 1e-12) - slack <= diameter(Z) <= high * (1 + 1e-12) + slack
+    assert low * (1 - 1e-12) - slack <= row_diameter(Z) <= high * (1 + 1e-12) + slack
 
 
 def single(qk: float, vo: float, scale: float = 1.0) -> Layer:
@@ -188,21 +188,21 @@ def test_the_diameter_bound_is_attained(a: float, qk: float) -> None:
     """n = 2, d = 1, X = +-a: PX = +-a tanh(qk scale a^2), and diam = 2 a."""
     layer, X = single(qk, 1.7, scale=0.5), torch.tensor([[a], [-a]], dtype=torch.float64)
     want = 1.7 * 2 * a * math.tanh(qk * 0.5 * a**2)
-    assert_close(diameter(layer(X)), number(want))
-    assert_close(diameter_bound(diameter(X), layer.sizes, layer.scale), number(want))
-    assert_close(contraction(diameter(X), layer.sizes, layer.scale), number(want / (2 * a)))
-    low, high = skip_bounds(diameter(X), layer.sizes, layer.scale)
-    assert_close(diameter(X + layer(X)), high)
+    assert_close(row_diameter(layer(X)), number(want))
+    assert_close(diameter_bound(row_diameter(X), layer.sizes, layer.scale), number(want))
+    assert_close(contraction(row_diameter(X), layer.sizes, layer.scale), number(want / (2 * a)))
+    low, high = skip_bounds(row_diameter(X), layer.sizes, layer.scale)
+    assert_close(row_diameter(X + layer(X)), high)
     assert_close(low, number(max(2 * a - want, 0.0)))
     if want <= 2 * a:
-        assert_close(diameter(X - layer(X)), low)
+        assert_close(row_diameter(X - layer(X)), low)
 
 
 def test_a_causal_mask_breaks_it() -> None:
     """S0.20: X = +-0.1, diam out 0.101, bound 0.0020."""
     layer, X = single(1.0, 1.0), torch.tensor([[0.1], [-0.1]], dtype=torch.float64)
-    out = diameter(layer(X, torch.ones(2, 2, dtype=torch.bool).tril()))
-    bound = diameter_bound(diameter(X), layer.sizes, layer.scale)
+    out = row_diameter(layer(X, torch.ones(2, 2, dtype=torch.bool).tril()))
+    bound = diameter_bound(row_diameter(X), layer.sizes, layer.scale)
     assert out.item() == pytest.approx(0.101, abs=1e-4) and bound.item() == pytest.approx(0.0020, abs=1e-4)
 
 
@@ -221,9 +221,11 @@ def test_bounds_are_batched() -> None:
     several = torch.stack([X, 0.1 * X, 0 * X])
     rho, D = composite(residual(several)), logit_row_range(residual(several), layer.W_Q, layer.W_K, layer.scale)
     for at, one in enumerate(several):
-        diam = diameter(one)
-        assert_close(diameter_bound(diameter(several), layer.sizes, 0.3)[at], diameter_bound(diam, layer.sizes, 0.3))
-        assert_close(cubic_bound(diameter(several), layer.sizes, -0.3)[at], cubic_bound(diam, layer.sizes, 0.3))
+        diam = row_diameter(one)
+        assert_close(
+            diameter_bound(row_diameter(several), layer.sizes, 0.3)[at], diameter_bound(diam, layer.sizes, 0.3)
+        )
+        assert_close(cubic_bound(row_diameter(several), layer.sizes, -0.3)[at], cubic_bound(diam, layer.sizes, 0.3))
         assert_close(composite_bound(rho, layer.sizes, -0.3)[at], composite_bound(rho[at], layer.sizes, 0.3))
         assert_close(D[at], logit_row_range(residual(one), layer.W_Q, layer.W_K, layer.scale))
     assert D[2] == 0 and composite_factor(D)[2] == 1

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attnworks.exam.linalg.spectrum import (
-    LEAST_WORK,
+    MIN_PARALLEL_WORK,
     cumulative_energy,
     effective_rank,
     gram_singular_values,
@@ -76,7 +76,7 @@ def test_scale_does_not_matter(scale: float) -> None:
 
 def test_threads_do_not_change_the_result() -> None:
     X = torch.randn(2, 70, 97, 89)
-    assert X.numel() > LEAST_WORK
+    assert X.numel() > MIN_PARALLEL_WORK
     alone = gram_singular_values(X)
     with torch_threads(2):
         together, kept = gram_singular_values(X), torch.get_num_threads()

@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 
 from attnworks.attention import Mask
-from attnworks.exam.measure import Declared, Measure, Sample, Setting
+from attnworks.core.places import Kind, Slot
+from attnworks.exam.measure import Measure, MeasureContext, ReadingSpec, Sample
 from attnworks.exam.reading import Reading, Readings
 from attnworks.exam.statistics import Moments
 from attnworks.text import grammar
-from attnworks.text.pair import Pair
-from attnworks.text.tokens import TokenRow, Tokens, collate_tokens, count_rarity
-from attnworks.traces.layer import Kind, LayerTrace, Slot
+from attnworks.text.passages import Passage
+from attnworks.text.tokens import TokenRow, Tokens, collate, count_rarity
+from attnworks.traces.layer import LayerTrace
 from attnworks.traces.rows import rows_of
 
 PAD_ID, FIRST, TAG, LAST = range(4)
@@ -34,7 +35,7 @@ FRAMES: dict[Form, tuple[tuple[int, ...], tuple[int, ...]]] = {
 
 
 @cache
-def drawn_pairs(number: int, seed: int) -> list[Pair]:
+def drawn_pairs(number: int, seed: int) -> list[Passage]:
     return grammar.pairs(number, seed, "test")
 
 
@@ -44,10 +45,9 @@ def written_rows(seed: int, number: int, form: Form, side: Literal["source", "ta
     ids: dict[str, int] = {}
     rows = []
     for pair in drawn_pairs(number, seed):
-        assert pair.truth is not None
-        words, heads = (
-            (pair.source, pair.truth.source_heads) if side == "source" else (pair.target, pair.truth.target_heads)
-        )
+        text = pair.source if side == "source" else pair.target
+        assert text is not None and text.words is not None and text.governors is not None
+        words, heads = text.words, text.governors
         shifted = [head + len(before) if head >= 0 else -1 for head in heads]
         own = [ids.setdefault(word, 11 + len(ids)) for word in words]
         special = [True] * len(before) + [False] * len(words) + [True] * len(after)
@@ -65,7 +65,7 @@ def written_rows(seed: int, number: int, form: Form, side: Literal["source", "ta
 
 def padded_batches(rows: Sequence[TokenRow], size: int) -> list[Tokens]:
     rarity = count_rarity(rows)
-    return [collate_tokens(rows[start : start + size], PAD_ID, rarity) for start in range(0, len(rows), size)]
+    return [collate(rows[start : start + size], PAD_ID, rarity) for start in range(0, len(rows), size)]
 
 
 def pointed_keys(
@@ -79,7 +79,7 @@ def pointed_keys(
     if name.startswith("offset"):
         found = [i + int(name.split()[1])]
     elif name == "syntactic":
-        found = [queries.head[i]] if queries.head is not None else []
+        found = [queries.governor[i]] if queries.governor is not None else []
     elif name == "rare":
         text = [j for j, special in enumerate(keys.special) if not special]
         found = [max(text, key=lambda j: (rarity[keys.ids[j]], -j))]
@@ -137,7 +137,7 @@ def trace_of(slot: Slot, P: Tensor, queries: Tokens, keys: Tokens, causal: bool)
     """A layer that weighs as P says."""
     b, h, i, j = P.shape
     Q, K = P.new_zeros(b, h, i, 1), P.new_zeros(b, h, j, 1)
-    mask = Mask(padding=keys.real, causal=causal)
+    mask = Mask(real=keys.real, causal=causal)
     return LayerTrace(slot, Q, K, K, Q, mask, None, queries, keys, weigh=lambda: P)
 
 
@@ -159,8 +159,8 @@ def examine(measures: Sequence[type[Measure]], traces: Iterable[LayerTrace]) -> 
     """Every sample folded over its sentences, then what follows from all of them."""
     traces = list(traces)
     longest = max(max(int(side.lengths.max()) for side in (trace.queries, trace.keys)) for trace in traces)
-    setting = Setting(longest)
-    chosen = [measure(setting) for measure in measures]
+    context = MeasureContext(longest)
+    chosen = [measure(context) for measure in measures]
     declared = {reading.name: reading for measure in chosen for reading in measure.declares()}
     folds: dict[tuple[str, Kind], dict[int, Moments]] = {}
     for trace in traces:
@@ -177,10 +177,10 @@ def examine(measures: Sequence[type[Measure]], traces: Iterable[LayerTrace]) -> 
     return readings
 
 
-def _reading(declared: Declared, kind: Kind, layers: dict[int, Moments]) -> Reading:
+def _reading(declared: ReadingSpec, kind: Kind, layers: dict[int, Moments]) -> Reading:
     folds = [layers[layer] for layer in sorted(layers)]
     lows, highs = zip(*(fold.interval for fold in folds), strict=True)
     return Reading(
-        declared.name, kind, declared.axes, tuple(fold.value for fold in folds), declared.words, declared.source,
+        declared.name, kind, declared.axes, tuple(fold.value for fold in folds), declared.description, declared.source,
         tuple(fold.spread for fold in folds), (lows, highs), tuple(fold.count for fold in folds), declared.ticks,
     )  # fmt: skip

@@ -13,16 +13,17 @@ from torch import Tensor
 from attnworks.attention import Mask
 from attnworks.attention.heads import HeadWeights, Scoring
 from attnworks.core.errors import UsageError
+from attnworks.core.places import Slot
 from attnworks.exam.linalg.residual import composite, residual
-from attnworks.exam.measure import MEASURES, Samples, Setting
-from attnworks.exam.measures.bounds import Bounds, why_not
+from attnworks.exam.measure import MEASURES, MeasureContext, Samples
+from attnworks.exam.measures.bounds import Bounds, bounds_refusal
 from attnworks.text.tokens import Tokens
-from attnworks.traces.layer import LayerTrace, Slot
+from attnworks.traces.layer import LayerTrace
 from tests.helpers import assert_close
 
 H, E, K, V, N = 3, 5, 2, 7, 11
 LENGTHS = (11, 4, 1)
-SETTING = Setting(N)
+SETTING = MeasureContext(N)
 NAMES = {declared.name for declared in Bounds(SETTING).declares()}
 
 
@@ -42,7 +43,7 @@ def weights_of(seed: int = 0, spread: float = 1.0) -> HeadWeights:
 
 def trace_of(X: Tensor, weights: HeadWeights, tokens: Tokens, mask: Mask | None = None) -> LayerTrace:
     """A layer of self-attention that hides padded keys, and whatever the mask hides."""
-    mask = Mask(padding=tokens.real) if mask is None else mask
+    mask = Mask(real=tokens.real) if mask is None else mask
     Q, K, V = (
         X.unsqueeze(1) @ W + (0.0 if b is None else b.unsqueeze(-2))
         for W, b in ((weights.W_Q, weights.b_Q), (weights.W_K, weights.b_K), (weights.W_V, weights.b_V))
@@ -175,7 +176,7 @@ def dense(rows: Tensor) -> Mask:
 def test_why_not() -> None:
     X, W, tokens = inputs(), weights_of(), tokens_of()
     trace = trace_of(X, W, tokens)
-    assert why_not(trace) is None and why_not(replace(trace, Z=X.clone())) is None
+    assert bounds_refusal(trace) is None and bounds_refusal(replace(trace, Z=X.clone())) is None
     reasons = {
         "weights of its heads": replace(trace, weights=None),
         "projected from": replace(trace, Z=None),
@@ -187,12 +188,12 @@ def test_why_not() -> None:
         "rotary positions": replace(trace, bilinear=False),
         "1 of its 3 heads": replace(trace, scale=None, scoring=Scoring((1.0, None, 1.0), (True,) * H)),
         "different factors": replace(trace, scale=None, scoring=Scoring((1.0, 2.0, 1.0), (True,) * H)),
-        "as with causal attention": replace(trace, mask=Mask(padding=tokens.real, causal=True)),
+        "as with causal attention": replace(trace, mask=Mask(real=tokens.real, causal=True)),
         "not the same for all queries": replace(trace, mask=dense(torch.ones(N, N, dtype=torch.bool).tril())),
     }
     other = replace(trace, Z=X + 1)
     for words, odd in [*reasons.items(), ("different sequences", other)]:
-        assert words in str(why_not(odd))
+        assert words in str(bounds_refusal(odd))
         for sample in Bounds(SETTING).layer(odd).values():
             assert sample.valid is not None and not sample.valid.any() and sample.values.shape == (len(LENGTHS),)
 
@@ -205,7 +206,7 @@ def test_dense_masks_that_hide_the_same_from_all() -> None:
     per_key = torch.randn(3, 1, 1, N, dtype=torch.float64).expand(3, 1, N, N)
     for added in (hidden, hidden + per_key):
         trace = trace_of(X, W, tokens, dense(added))
-        assert why_not(trace) is None
+        assert bounds_refusal(trace) is None
         ratio = Bounds(SETTING).layer(trace)["bounds.ratio"]
         assert (ratio.values[:2] >= 1).all()
-    assert why_not(trace_of(X, W, tokens, dense(hidden + torch.randn(N, N).double()))) is not None
+    assert bounds_refusal(trace_of(X, W, tokens, dense(hidden + torch.randn(N, N).double()))) is not None

@@ -11,10 +11,10 @@ from torch import nn
 
 from attnworks.attention.heads import HeadWeights
 from attnworks.core.errors import UsageError
-from attnworks.exam.measure import MEASURES, Setting
-from attnworks.exam.measures.cost import AttentionCost, attention_cost, block_cost, measured_flops
+from attnworks.core.places import Slot
+from attnworks.exam.measure import MEASURES, MeasureContext
+from attnworks.exam.measures.cost import CostMeasure, attention_cost, block_cost, measured_flops
 from attnworks.reshape.surgery import anatomy_of
-from attnworks.traces.layer import Slot
 from tests.model_helpers import (
     BATCH,
     SOURCE,
@@ -63,8 +63,8 @@ def test_attention_cost_by_counting() -> None:
 
 
 def test_measure() -> None:
-    assert MEASURES["cost"] is AttentionCost and not AttentionCost.default
-    measure = AttentionCost(Setting(QUERIES))
+    assert MEASURES["cost"] is CostMeasure and not CostMeasure.default
+    measure = CostMeasure(MeasureContext(QUERIES))
     got, want = measure.weights(Slot("encoder", 0), weights_of()), attention_cost(weights_of(), QUERIES, QUERIES)
     assert set(got) == {declared.name for declared in measure.declares()}
     for name, total in want._asdict().items():

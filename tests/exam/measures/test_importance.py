@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import torch
 
-from attnworks.exam.measure import MEASURES, Setting
+from attnworks.core.places import Slot
+from attnworks.exam.measure import MEASURES, MeasureContext
 from attnworks.exam.measures.importance import Ablation, Importance
 from attnworks.exam.statistics import Moments
-from attnworks.traces.layer import Slot
 from tests.helpers import assert_close
 
 SENTENCES, HEADS = 11, 5
 SLOT = Slot("encoder", 1)
-SETTING = Setting(longest=7)
+SETTING = MeasureContext(max_length=7)
 
 
 def test_both_are_asked_for_by_name_and_neither_is_in_the_default_set() -> None:

@@ -12,13 +12,13 @@ from scipy.stats import ttest_1samp
 from torch import Tensor
 
 import attnworks
-from attnworks.exam.measure import Setting
-from attnworks.exam.measures.labels import AGAINST_CHANCE, FAMILY_WISE_ERROR, LEAST_GAIN, Candidates, choose
+from attnworks.core.places import Kind, Slot
+from attnworks.exam.measure import MeasureContext
+from attnworks.exam.measures.labels import AGAINST_CHANCE, FAMILY_WISE_ERROR, LEAST_GAIN, Candidates, choose_label
 from attnworks.exam.measures.roles import Roles
 from attnworks.exam.measures.sinks import Sinks
 from attnworks.exam.reading import Readings
 from attnworks.text.tokens import count_rarity
-from attnworks.traces.layer import Kind, Slot
 from tests.exam.measures.handmade_heads import (
     Form,
     batched,
@@ -61,7 +61,7 @@ def test_a_candidate_stands_by_a_t_test_with_one_more_sentence(level: float) -> 
     for n in (3, 6, 9, 30):
         noise = torch.randn(n, 60, 1, generator=source, dtype=torch.float64)
         scores = LEAST + 0.05 * noise + torch.linspace(0, 0.4, 60, dtype=torch.float64)[:, None]
-        labels, _, _ = choose([candidates(scores), candidates(torch.zeros_like(scores))], level)
+        labels, _, _ = choose_label([candidates(scores), candidates(torch.zeros_like(scores))], level)
         more = torch.cat([scores, torch.full((1, 60, 1), LEAST, dtype=torch.float64)])
         chances = np.asarray(ttest_1samp(more[..., 0].numpy(), LEAST, alternative="greater"))[1]
         assert [label != "none" for label in labels] == (chances < level).tolist()
@@ -71,9 +71,9 @@ def test_a_candidate_stands_by_a_t_test_with_one_more_sentence(level: float) -> 
 def test_scores_that_agree_by_accident_are_not_certain() -> None:
     """Three sentences with the same score have a spread of 0."""
     same, nothing = (candidates(torch.full((3, 1, 1), score)) for score in (0.5, 0.0))
-    assert choose([same, nothing], FAMILY_WISE_ERROR / 60)[0] == ("none",)
+    assert choose_label([same, nothing], FAMILY_WISE_ERROR / 60)[0] == ("none",)
     many = candidates(torch.full((6, 1, 1), 0.5))
-    assert choose([many, nothing], FAMILY_WISE_ERROR / 60)[0] == ("role 0",)
+    assert choose_label([many, nothing], FAMILY_WISE_ERROR / 60)[0] == ("role 0",)
 
 
 # --- the family-wise error --------------------------------------------------------------------------------------------
@@ -93,7 +93,7 @@ def test_gains_that_are_not_above_the_least_are_labelled_in_few_models(n: int, s
     else:
         scores = (drawn < LEAST).double().mean(1)
     group = candidates(scores.reshape(n, models, tests))
-    labels, _, _ = choose([group, candidates(torch.zeros(n, models, 1))], FAMILY_WISE_ERROR / tests)
+    labels, _, _ = choose_label([group, candidates(torch.zeros(n, models, 1))], FAMILY_WISE_ERROR / tests)
     wrong = sum(label != "none" for label in labels) / models
     assert wrong <= FAMILY_WISE_ERROR
     assert wrong > 0.01 or n < 64 or shape != "normal"
@@ -152,5 +152,5 @@ def test_clear_heads_keep_their_labels_with_few_sentences(kind: Kind, form: Form
 
 
 def test_the_reading_states_the_error() -> None:
-    (label,) = (declared for declared in Roles(Setting(3)).declares() if declared.name == "roles.label")
-    assert "5 % at most" in label.words
+    (label,) = (declared for declared in Roles(MeasureContext(3)).declares() if declared.name == "roles.label")
+    assert "5 % at most" in label.description

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from attnworks.attention import Mask
 from attnworks.core.errors import UsageError
 from attnworks.core.notation import tolerance
+from attnworks.core.places import Slot
 from attnworks.exam.linalg.residual import relative_residual
-from attnworks.exam.measure import MEASURES, Measure, Placed, Setting
+from attnworks.exam.measure import MEASURES, Measure, MeasureContext, PlacedSample
 from attnworks.exam.measures.paths import Paths, Rollout
 from attnworks.models import PureAttention
 from attnworks.models.anatomy import BlockAnatomy, Part
@@ -25,7 +26,7 @@ from attnworks.reshape.surgery import anatomy_of
 from attnworks.text.tokens import Tokens
 from attnworks.traces.forward import BlockTrace, ForwardTrace, PartTrace
 from attnworks.traces.frozen_pass import frozen_norm, frozen_steps, whole_maps
-from attnworks.traces.layer import LayerTrace, Slot
+from attnworks.traces.layer import LayerTrace
 from attnworks.traces.paths import carried, forward_rounding, paths_by_length
 from tests.helpers import assert_close
 from tests.model_helpers import D_E, filled, pure_config, randn, the, transformer
@@ -76,7 +77,7 @@ class Watched:
             hook.remove()
 
     def observe(self, seen: Observation) -> None:
-        at = Slot.parse(seen.slot)
+        at = seen.slot
         kind, role = ("decoder", "cross") if at.kind == "cross" else (at.kind, "self")
         (module,) = [
             the(part.attention)
@@ -143,11 +144,11 @@ OWN: dict[str, Callable[..., ForwardTrace]] = {
 every = pytest.mark.parametrize("name", OWN)
 
 
-def by_name(placed: list[Placed], reading: str) -> dict[object, Tensor]:
+def by_name(placed: list[PlacedSample], reading: str) -> dict[object, Tensor]:
     return {found.where: found.sample.values for found in placed if found.reading == reading}
 
 
-def total_share(placed: list[Placed]) -> Tensor:
+def total_share(placed: list[PlacedSample]) -> Tensor:
     """Embedding, heads, MLPs and biases together, of each sentence."""
     parts = ("paths.embedding", "paths.mlp", "paths.bias")
     total = sum((values for name in parts for values in by_name(placed, name).values()), torch.zeros(1))
@@ -166,7 +167,7 @@ def test_lengths_recompose_the_exit(name: str, dtype: torch.dtype) -> None:
     largest = max(stream[real].abs().max().item() for stream in streams)
     allowed = 10 * forward_rounding(dtype, len(steps), largest)
     assert (C.sum(0) - exit)[real].abs().max() <= allowed
-    (reported,) = by_name(Paths(Setting(N)).forward(forward), "paths.error").values()
+    (reported,) = by_name(Paths(MeasureContext(N)).forward(forward), "paths.error").values()
     for b, length in enumerate(real.sum(-1).tolist()):
         assert reported[b] * exit[b, :length].abs().max() <= allowed
 
@@ -174,7 +175,7 @@ def test_lengths_recompose_the_exit(name: str, dtype: torch.dtype) -> None:
 @every
 def test_readings_against_slow_loops(name: str) -> None:
     forward = OWN[name]()
-    placed = Paths(Setting(N)).forward(forward)
+    placed = Paths(MeasureContext(N)).forward(forward)
     x, real = forward.blocks[-1].exit, forward.tokens.real
     steps = [frozen.step for frozen in frozen_steps(forward)]
     C = paths_by_length(forward.blocks[0].entry, steps)
@@ -194,7 +195,7 @@ def test_readings_against_slow_loops(name: str) -> None:
 def test_share_of_every_head_and_mlp(name: str) -> None:
     """Each written out, carried to the end through the norms, and weighed there; together they are the output."""
     forward = OWN[name]()
-    placed = Paths(Setting(N)).forward(forward)
+    placed = Paths(MeasureContext(N)).forward(forward)
     heads, mlps = by_name(placed, "paths.head"), by_name(placed, "paths.mlp")
     x, real = forward.blocks[-1].exit, forward.tokens.real
     frozen = frozen_steps(forward)
@@ -215,7 +216,7 @@ def test_share_of_every_head_and_mlp(name: str) -> None:
 
 @every
 def test_declared_is_given(name: str) -> None:
-    for measure in (Paths(Setting(N)), Rollout(Setting(N))):
+    for measure in (Paths(MeasureContext(N)), Rollout(MeasureContext(N))):
         placed = list(measure.forward(OWN[name]()))
         assert {found.reading for found in placed} == {declared.name for declared in measure.declares()}
         axes = {declared.name: declared.axes for declared in measure.declares()}
@@ -228,13 +229,15 @@ def test_declared_is_given(name: str) -> None:
 
 
 def test_counts() -> None:
-    (counts,) = by_name(Paths(Setting(N)).forward(pure()), "paths.count").values()
+    (counts,) = by_name(Paths(MeasureContext(N)).forward(pure()), "paths.count").values()
     assert counts.tolist() == [1, 9, 27, 27]
-    (counts,) = by_name(Paths(Setting(N)).forward(own("decoder")), "paths.count").values()
+    (counts,) = by_name(Paths(MeasureContext(N)).forward(own("decoder")), "paths.count").values()
     assert counts.tolist() == [1, 3 + 3 + 3 + 3, 9 + 9]
 
 
-@pytest.mark.parametrize("measure", [Paths(Setting(N)), Rollout(Setting(N))], ids=lambda measure: measure.name)
+@pytest.mark.parametrize(
+    "measure", [Paths(MeasureContext(N)), Rollout(MeasureContext(N))], ids=lambda measure: measure.name
+)
 @every
 def test_padding_never_counts(name: str, measure: Measure) -> None:
     """Whatever the stream, the outputs and Y hold at padding, even if it is no number."""
@@ -276,7 +279,7 @@ def test_whole_maps() -> None:
 
 def test_effective_tokens() -> None:
     forward = pure()
-    placed = by_name(list(Rollout(Setting(N)).forward(forward)), "rollout.effective")
+    placed = by_name(list(Rollout(MeasureContext(N)).forward(forward)), "rollout.effective")
     for b, length in enumerate(LENGTHS):
         mixed = torch.eye(length, dtype=torch.float64)
         for block in forward.blocks:
@@ -325,7 +328,7 @@ def test_unknown_weights_are_refused() -> None:
     forward = pure()
     vars(forward.blocks[0].parts[0].attention)["weights"] = None
     with pytest.raises(UsageError, match=r"enc\.0"):
-        Paths(Setting(N)).forward(forward)
+        Paths(MeasureContext(N)).forward(forward)
 
 
 def foreign(name: str) -> Iterator[ForwardTrace]:
@@ -377,7 +380,7 @@ FOREIGN = (
 def test_models_of_hugging_face(name: str) -> None:
     """The norms of Llama and Qwen2 round to float32."""
     for forward in foreign(name):
-        placed = Paths(Setting(N)).forward(forward)
+        placed = Paths(MeasureContext(N)).forward(forward)
         (error,) = by_name(placed, "paths.error").values()
         rtol = 1e-6 if name in ("llama", "qwen2") else tolerance(torch.float64).rtol
         assert error.max() < rtol

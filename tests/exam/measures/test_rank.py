@@ -7,18 +7,18 @@ import torch
 from torch import Tensor
 
 from attnworks.exam.linalg.residual import NORMS, relative_residual_norm
-from attnworks.exam.measure import Samples, Setting, drawn
+from attnworks.exam.measure import MeasureContext, Samples, sampled_sentences
 from attnworks.exam.measures.rank import BY_LINEAR_PROGRAM, ONE_IN, Rank, Ranks, Residuals
-from attnworks.text.tokens import TokenRow, Tokens, collate_tokens
+from attnworks.text.tokens import TokenRow, Tokens, collate
 from attnworks.traces.layer import StreamTrace
 
 LENGTHS, WIDTH = (7, 5, 2, 1), 11
-SETTING = Setting(max(LENGTHS))
+SETTING = MeasureContext(max(LENGTHS))
 
 
 def tokens(lengths: tuple[int, ...]) -> Tokens:
     rows = [TokenRow(tuple(range(9, 9 + n)), (False,) * n, tuple(range(n))) for n in lengths]
-    return collate_tokens(rows, 0)
+    return collate(rows, 0)
 
 
 def look(measure, X: Tensor, lengths: tuple[int, ...] = LENGTHS) -> Samples:
@@ -95,7 +95,7 @@ def test_residuals_in_every_norm(X: Tensor, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_linear_programs_are_drawn_by_the_sentence_alone() -> None:
-    many = collate_tokens(
+    many = collate(
         [
             TokenRow((*range(5, 5 + n), 7 * k), (False,) * (n + 1), (-1,) * (n + 1))
             for n in (2, 3, 5)
@@ -103,8 +103,8 @@ def test_linear_programs_are_drawn_by_the_sentence_alone() -> None:
         ],
         0,
     )
-    chosen = drawn(many, ONE_IN, seed=0)
+    chosen = sampled_sentences(many, ONE_IN, seed=0)
     assert 5 <= int(chosen.sum()) <= 40
-    alone = [collate_tokens([TokenRow(tuple(many.ids[k, : many.lengths[k]].tolist()), (False,) * int(many.lengths[k]), (-1,) * int(many.lengths[k]))], 0) for k in range(0, len(chosen), 7)]  # fmt: skip  # noqa: E501
-    assert [bool(drawn(one, ONE_IN, seed=0)) for one in alone] == chosen[::7].tolist()
+    alone = [collate([TokenRow(tuple(many.ids[k, : many.lengths[k]].tolist()), (False,) * int(many.lengths[k]), (-1,) * int(many.lengths[k]))], 0) for k in range(0, len(chosen), 7)]  # fmt: skip  # noqa: E501
+    assert [bool(sampled_sentences(one, ONE_IN, seed=0)) for one in alone] == chosen[::7].tolist()
     assert set(BY_LINEAR_PROGRAM) < set(NORMS)

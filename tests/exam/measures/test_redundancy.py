@@ -13,22 +13,23 @@ from torch import Tensor
 
 from attnworks.attention import Mask
 from attnworks.attention.softmax import masked_softmax
-from attnworks.exam.measure import MEASURES, Setting
+from attnworks.core.places import Slot
+from attnworks.exam.measure import MEASURES, MeasureContext
 from attnworks.exam.measures import redundancy
 from attnworks.exam.measures.redundancy import Redundancy, all_heads, divergences
 from attnworks.exam.reading import Reading, Readings
-from attnworks.text.tokens import TokenRow, Tokens, collate_tokens
+from attnworks.text.tokens import TokenRow, Tokens, collate
 from attnworks.traces import maps
-from attnworks.traces.layer import LayerTrace, Slot
+from attnworks.traces.layer import LayerTrace
 from tests.helpers import assert_close
 
 HEADS, GROUPS, D_K, D_V = 6, 3, 11, 13
 LENGTHS = (5, 5, 3, 1, 7)
-SETTING = Setting(longest=7)
+SETTING = MeasureContext(max_length=7)
 
 
 def tokens(*lengths: int) -> Tokens:
-    return collate_tokens([TokenRow((7,) * n, (False,) * n, tuple(range(n))) for n in lengths], pad_id=0)
+    return collate([TokenRow((7,) * n, (False,) * n, tuple(range(n))) for n in lengths], pad_id=0)
 
 
 def layer(
@@ -48,7 +49,7 @@ def layer(
         return torch.randn(shape, dtype=torch.float64, generator=source).to(dtype)
 
     Q, K, V, Y = drawn(b, HEADS, i, D_K), drawn(b, groups, j, D_K), drawn(b, groups, j, D_V), drawn(b, HEADS, i, D_V)
-    mask = Mask(Mask.from_lengths(list(keys)).padding, causal, dense)
+    mask = Mask(Mask.from_lengths(list(keys)).real, causal, dense)
     trace = LayerTrace(
         Slot("cross" if queries != keys else "encoder", 2), Q, K, V, Y, mask, 1.7, tokens(*queries), tokens(*keys)
     )
@@ -217,9 +218,9 @@ def test_pieces_hold_every_row_once(case: str, monkeypatch: pytest.MonkeyPatch) 
 def test_padding_never_counts() -> None:
     trace = layer()
     want = distances(trace)
-    padding = ~trace.queries.real[:, None, :, None]
+    real = ~trace.queries.real[:, None, :, None]
     for tensor in (trace.Q, trace.K):
-        tensor.masked_fill_(padding, 1e3)
+        tensor.masked_fill_(real, 1e3)
     assert torch.equal(distances(trace), want)
     for row, length in enumerate(LENGTHS):
         Q, K, V, Y = (tensor[row : row + 1, :, :length] for tensor in (trace.Q, trace.K, trace.V, trace.Y))

@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from attnworks.core.errors import UnknownNameError
-from attnworks.exam.measure import MEASURES, Sample, Setting
+from attnworks.core.places import Kind, Slot
+from attnworks.exam.measure import MEASURES, MeasureContext, Sample
 from attnworks.exam.measures.pointers import after_same, rarest, same_before, same_nearest
 from attnworks.exam.measures.roles import Roles
 from attnworks.exam.measures.sinks import Sinks
 from attnworks.exam.reading import Readings
-from attnworks.text.tokens import TokenRow, collate_tokens, count_rarity
-from attnworks.traces.layer import Kind, LayerTrace, Slot
+from attnworks.text.tokens import TokenRow, collate, count_rarity
+from attnworks.traces.layer import LayerTrace
 from tests.exam.measures.handmade_heads import (
     PAD_ID,
     Form,
@@ -123,8 +124,8 @@ def test_without_sinks_the_label_says_so() -> None:
     traces = handmade_traces("encoder", "bert", ["offset -1", "first", *EVERYWHERE], 0, "even")
     alone, both = examine([Roles], traces), examine([Roles, Sinks], traces)
     assert labels_of(alone)[0] == "previous" and "first" not in labels_of(alone)
-    assert "sinks were not measured" in alone["roles.label"].words
-    assert "sinks were not measured" not in both["roles.label"].words
+    assert "sinks were not measured" in alone["roles.label"].description
+    assert "sinks were not measured" not in both["roles.label"].description
 
 
 # --- numbers ----------------------------------------------------------------------------------------------------------
@@ -159,8 +160,8 @@ def case_of(kind: Kind, seed: int = 7) -> Case:
     source = torch.Generator().manual_seed(seed)
     rarity = dict(count_rarity(CASES))
     maps = handmade_maps(["random 1", "random 2", "random 4"], queries, keys, rarity, causal, "even", source)
-    K = collate_tokens(keys, PAD_ID, rarity)
-    Q = collate_tokens(queries, PAD_ID, rarity) if kind == "cross" else K
+    K = collate(keys, PAD_ID, rarity)
+    Q = collate(queries, PAD_ID, rarity) if kind == "cross" else K
     return Case(trace_of(Slot(kind, 0), batched(maps, Q, K), Q, K, causal), maps, queries, keys, rarity, causal)
 
 
@@ -185,7 +186,7 @@ def assert_sample(sample: Sample, by_loop: Callable[..., float], *axes: range) -
 @pytest.mark.parametrize("kind", ["encoder", "decoder", "cross"])
 def test_offsets_by_loops(kind: Kind) -> None:
     case = case_of(kind)
-    found = look(Roles(Setting(SPAN + 1)), case.trace, SPAN)
+    found = look(Roles(MeasureContext(SPAN + 1)), case.trace, SPAN)
 
     def those(s: int, offset: int) -> list[int]:
         queries = [i for i in case.choices(s) if i + offset in case.seen(s, i)]
@@ -216,7 +217,7 @@ def test_offsets_by_loops(kind: Kind) -> None:
 @pytest.mark.parametrize("kind", ["encoder", "decoder", "cross"])
 def test_pointers_by_loops(kind: Kind) -> None:
     case = case_of(kind)
-    found = look(Roles(Setting(SPAN + 1)), case.trace, SPAN)
+    found = look(Roles(MeasureContext(SPAN + 1)), case.trace, SPAN)
 
     def those(name: str, s: int) -> list[tuple[int, int]]:
         if name == "rare" and all(case.keys[s].special):
@@ -257,7 +258,7 @@ def test_pointers_by_loops(kind: Kind) -> None:
 @pytest.mark.parametrize("kind", ["encoder", "decoder", "cross"])
 def test_copying_and_averaging_by_loops(kind: Kind) -> None:
     case = case_of(kind)
-    found = look(Roles(Setting(SPAN + 1)), case.trace, SPAN)
+    found = look(Roles(MeasureContext(SPAN + 1)), case.trace, SPAN)
     largest = [P.amax(-1) for P in case.maps]
 
     def evenness(s: int, h: int, i: int) -> float:
@@ -275,7 +276,7 @@ def test_copying_and_averaging_by_loops(kind: Kind) -> None:
 def test_every_reading_that_is_declared_is_given() -> None:
     for form, names in (("encoder", EVERYWHERE), ("decoder", EVERYWHERE)):
         readings = examine([Roles, Sinks], handmade_traces(form, "bert", names, 0, "even"))  # pyright: ignore[reportArgumentType]
-        declared = [*Roles(Setting(3)).declares(), *Sinks(Setting(3)).declares()]
+        declared = [*Roles(MeasureContext(3)).declares(), *Sinks(MeasureContext(3)).declares()]
         assert {reading.name for reading in declared} == set(readings)
         assert all(readings[reading.name].axes == reading.axes for reading in declared)
     assert MEASURES["roles"] is Roles and MEASURES["sinks"] is Sinks
@@ -283,7 +284,7 @@ def test_every_reading_that_is_declared_is_given() -> None:
 
 def test_without_heads_syntax_counts_nothing() -> None:
     rows = [TokenRow(row.ids, row.special, row.word) for row in CASES]
-    tokens = collate_tokens(rows, PAD_ID)
+    tokens = collate(rows, PAD_ID)
     case = case_of("encoder")
     trace = trace_of(Slot("encoder", 0), batched(case.maps, tokens, tokens), tokens, tokens, False)
     readings = examine([Roles], [trace])
@@ -303,9 +304,9 @@ def test_the_baseline_is_the_best_fixed_offset_of_the_corpus() -> None:
     for offset in range(-20, 21):
         shares.append(
             mean(
-                mean(float(head == i + offset) for i, head in enumerate(row.head or ()) if head >= 0)
+                mean(float(head == i + offset) for i, head in enumerate(row.governor or ()) if head >= 0)
                 for row in rows
-                if max(row.head or ()) >= 0
+                if max(row.governor or ()) >= 0
             )
         )
     assert isinstance(baseline, Tensor) and baseline.item() == pytest.approx(max(shares), abs=1e-12)
@@ -325,12 +326,12 @@ def test_batches_in_any_order_fold_to_the_same() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=1, max_size=11), st.integers(0, 3))
-def test_repeats_by_loops(tokens: list[tuple[int, bool]], padding: int) -> None:
+def test_repeats_by_loops(tokens: list[tuple[int, bool]], real: int) -> None:
     ids, special = zip(*tokens, strict=True)
     row = TokenRow(ids, special, tuple(range(len(ids))))
-    filler = TokenRow((2,) * (len(ids) + padding), (False,) * (len(ids) + padding), tuple(range(len(ids) + padding)))
+    filler = TokenRow((2,) * (len(ids) + real), (False,) * (len(ids) + real), tuple(range(len(ids) + real)))
     rarity = dict(count_rarity([row, filler]))
-    both = collate_tokens([row, filler], 2, rarity)
+    both = collate([row, filler], 2, rarity)
 
     def by_loop(name: str, causal: bool) -> list[int]:
         found = []
@@ -342,7 +343,7 @@ def test_repeats_by_loops(tokens: list[tuple[int, bool]], padding: int) -> None:
             else:
                 near = before[::-1] if causal else sorted(text, key=lambda j: (abs(i - j), j))
                 found.append(near[0] if near else -1)
-        return found + [-1] * padding
+        return found + [-1] * real
 
     assert same_before(both)[0].tolist() == by_loop("duplicate", True)
     assert same_nearest(both)[0].tolist() == by_loop("duplicate", False)

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from attnworks.attention import Mask
-from attnworks.exam.measure import Sample, Setting
+from attnworks.core.places import Kind, Slot
+from attnworks.exam.measure import MeasureContext, Sample
 from attnworks.exam.measures.sinks import Sinks
-from attnworks.text.tokens import TokenRow, collate_tokens, count_rarity
-from attnworks.traces.layer import Kind, LayerTrace, Slot
+from attnworks.text.tokens import TokenRow, collate, count_rarity
+from attnworks.traces.layer import LayerTrace
 from tests.exam.measures.handmade_heads import PAD_ID, batched, examine, handmade_maps, look, trace_of
 from tests.helpers import assert_close
 
@@ -40,8 +41,8 @@ def maps_and_trace(kind: Kind, dtype: torch.dtype = torch.float64) -> tuple[list
     rarity = dict(count_rarity(ROWS))
     source = torch.Generator().manual_seed(3)
     maps = handmade_maps(["random 1", "random 3", "first"], queries, ROWS, rarity, causal, "random", source)
-    K = collate_tokens(ROWS, PAD_ID, rarity)
-    Q = collate_tokens(queries, PAD_ID, rarity) if kind == "cross" else K
+    K = collate(ROWS, PAD_ID, rarity)
+    Q = collate(queries, PAD_ID, rarity) if kind == "cross" else K
     return maps, trace_of(Slot(kind, 0), batched(maps, Q, K).to(dtype), Q, K, causal), queries
 
 
@@ -63,7 +64,7 @@ def assert_sample(sample: Sample, by_loop: Callable[[int, Tensor], float | None]
 @pytest.mark.parametrize("kind", ["encoder", "decoder", "cross"])
 def test_sinks_by_loops(kind: Kind) -> None:
     maps, trace, queries = maps_and_trace(kind)
-    found = look(Sinks(Setting(LONGEST)), trace, LONGEST - 1)
+    found = look(Sinks(MeasureContext(LONGEST)), trace, LONGEST - 1)
     seen = [torch.ones_like(P).tril() if kind == "decoder" else torch.ones_like(P) for P in maps]
     even = [P / P.sum(-1, keepdim=True) for P in seen]
 
@@ -96,11 +97,11 @@ def test_sinks_by_loops(kind: Kind) -> None:
     for name, by_loop in loops.items():
         assert_sample(found[f"sinks.{name}"], by_loop, maps)
         assert_sample(found[f"sinks.{name}_chance"], by_loop, even)
-    assert set(found) == {reading.name for reading in Sinks(Setting(LONGEST)).declares()}
+    assert set(found) == {reading.name for reading in Sinks(MeasureContext(LONGEST)).declares()}
 
 
 def test_everything_on_the_first_token_is_one_in_every_sentence() -> None:
-    tokens = collate_tokens(ROWS, PAD_ID)
+    tokens = collate(ROWS, PAD_ID)
     P = torch.zeros(len(ROWS), H, LONGEST, LONGEST, dtype=torch.float64)
     P[..., 0] = 1.0
     readings = examine([Sinks], [trace_of(Slot("decoder", 0), P, tokens, tokens, True)])
@@ -113,7 +114,7 @@ def test_everything_on_the_first_token_is_one_in_every_sentence() -> None:
 
 
 def test_even_attention_is_at_chance() -> None:
-    tokens = collate_tokens(ROWS, PAD_ID)
+    tokens = collate(ROWS, PAD_ID)
     P = torch.ones(len(ROWS), H, LONGEST, LONGEST, dtype=torch.float64)
     for kind in ("encoder", "decoder"):
         readings = examine([Sinks], [trace_of(Slot(kind, 0), P, tokens, tokens, kind == "decoder")])
@@ -125,7 +126,7 @@ def test_even_attention_is_at_chance() -> None:
 
 def test_a_window_hides_the_first_token() -> None:
     """Causal attention to two keys: only the second query sees the first token and another one."""
-    tokens = collate_tokens(ROWS[:1], PAD_ID)
+    tokens = collate(ROWS[:1], PAD_ID)
     P = torch.ones(1, H, LONGEST, LONGEST, dtype=torch.float64)
     P[:, :, 1, 0] = 3.0
     window = torch.ones(LONGEST, LONGEST, dtype=torch.bool).tril().triu(-1)
@@ -134,17 +135,17 @@ def test_a_window_hides_the_first_token() -> None:
         whole.slot, whole.Q, whole.K, whole.V, whole.Y, Mask(tokens.real, True, window), None, tokens, tokens,
         weigh=lambda: P,
     )  # fmt: skip
-    found = look(Sinks(Setting(LONGEST)), trace, LONGEST - 1)
+    found = look(Sinks(MeasureContext(LONGEST)), trace, LONGEST - 1)
     assert_close(found["sinks.first"].values, torch.full((1, H), 0.75, dtype=torch.float64))
     assert_close(found["sinks.first_chance"].values, torch.full((1,), 0.5, dtype=torch.float64))
     assert_close(found["sinks.strongest_chance"].values, torch.full((1,), 1 / 6, dtype=torch.float64))
 
 
 def test_one_token_says_nothing() -> None:
-    tokens = collate_tokens([ROWS[4]], PAD_ID)
+    tokens = collate([ROWS[4]], PAD_ID)
     for kind in ("encoder", "decoder", "cross"):
         P = torch.ones(1, H, 1, 1, dtype=torch.float64)
-        found = look(Sinks(Setting(1)), trace_of(Slot(kind, 0), P, tokens, tokens, kind == "decoder"), 0)
+        found = look(Sinks(MeasureContext(1)), trace_of(Slot(kind, 0), P, tokens, tokens, kind == "decoder"), 0)
         for sample in found.values():
             assert sample.valid is not None and not sample.valid.any() and sample.values.isfinite().all()
 
@@ -152,6 +153,6 @@ def test_one_token_says_nothing() -> None:
 def test_single_precision_stays_single() -> None:
     _, trace, _ = maps_and_trace("decoder", torch.float32)
     _, double, _ = maps_and_trace("decoder")
-    found, expected = (look(Sinks(Setting(LONGEST)), layer, LONGEST - 1) for layer in (trace, double))
+    found, expected = (look(Sinks(MeasureContext(LONGEST)), layer, LONGEST - 1) for layer in (trace, double))
     for name, sample in found.items():
         assert_close(sample.values, expected[name].values, torch.float32)

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from attnworks.attention.heads import HeadWeights
-from attnworks.exam.measure import MEASURES, Setting
-from attnworks.exam.measures.spectra import SHARES, WHOLE_BELOW, WIDTHS, Sketch, Spectra
-from attnworks.text.tokens import TokenRow, collate_tokens
-from attnworks.traces.layer import Slot
+from attnworks.core.places import Slot
+from attnworks.exam.measure import MEASURES, MeasureContext
+from attnworks.exam.measures.spectra import SHARES, SKETCH_RANKS, WHOLE_BELOW, Sketch, Spectra
+from attnworks.text.tokens import TokenRow, collate
 from attnworks.traces.maps import Maps, attend_rows
 from tests.helpers import assert_close
 
 B, H, V = 2, 3, 5
-SETTING = Setting(11)
+SETTING = MeasureContext(11)
 SLOT = Slot("encoder", 1)
 
 
@@ -27,7 +27,7 @@ def maps_of_scores(S: Tensor, values: Tensor | None = None, first_head: int = 0)
     b, h, i, j = S.shape
     values = torch.randn(b, h, j, V, dtype=S.dtype) if values is None else values
     heads = slice(first_head, first_head + h)
-    queries = collate_tokens([TokenRow((*range(i),), (False,) * i, (*range(i),))] * b, 0)
+    queries = collate([TokenRow((*range(i),), (False,) * i, (*range(i),))] * b, 0)
     return Maps(SLOT, slice(0, b), heads, attend_rows(S.clone()), torch.full((b, i), j), values, queries)
 
 
@@ -149,7 +149,7 @@ def test_sketch_formula_by_loops() -> None:
     for b in range(B):
         for h in range(H):
             P, W = maps.P[b, h], maps.V[b, h]
-            for at, k in enumerate(WIDTHS):
+            for at, k in enumerate(SKETCH_RANKS):
                 square = sum((P.norm() ** 2 * w.norm() ** 2 + (P @ w).norm() ** 2) / k for w in W.T)
                 assert_close(got.values[b, h, at], (square / (P @ W).norm() ** 2) ** 0.5)  # pyright: ignore
 
@@ -157,7 +157,7 @@ def test_sketch_formula_by_loops() -> None:
 def test_sketch_errors_average_to_the_formula() -> None:
     """D8, over 1009 seeds: the mean square error is known exactly."""
     maps = maps_of_scores(scores(7, 11))
-    draws = torch.stack([Sketch(Setting(11, seed)).maps(maps)["sketch.error"].values for seed in range(1009)])
+    draws = torch.stack([Sketch(MeasureContext(11, seed)).maps(maps)["sketch.error"].values for seed in range(1009)])
     formula = Sketch(SETTING).maps(maps)["sketch.formula"].values
     ratio = draws.square().mean(0).sqrt() / formula
     assert ((ratio - 1).abs() < 0.1).all(), ratio
@@ -166,13 +166,13 @@ def test_sketch_errors_average_to_the_formula() -> None:
 @given(st.integers(0, 3))
 def test_sketch_does_not_depend_on_the_batch(seed: int) -> None:
     S, values = scores(7, 11), torch.randn(B, H, 11, V, dtype=torch.float64)
-    sketch = Sketch(Setting(11, seed))
+    sketch = Sketch(MeasureContext(11, seed))
     whole = sketch.maps(maps_of_scores(S, values))["sketch.error"].values
     for b in range(B):
         for h in range(H):
             own = maps_of_scores(S[b : b + 1, h : h + 1], values[b : b + 1, h : h + 1], first_head=h)
             assert_close(sketch.maps(own)["sketch.error"].values[0, 0], whole[b, h])
-    other = Sketch(Setting(11, seed + 1)).maps(maps_of_scores(S, values))["sketch.error"].values
+    other = Sketch(MeasureContext(11, seed + 1)).maps(maps_of_scores(S, values))["sketch.error"].values
     assert (other != whole).any()
 
 

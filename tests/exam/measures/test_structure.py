@@ -8,24 +8,32 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnworks.exam.measure import MEASURES, Placed, Sample, Setting
-from attnworks.exam.measures.structure import ACROSS, EPS, FAMILIES, LONGEST, SENTENCES, Structure, closest_forms
+from attnworks.core.places import Kind, Slot
+from attnworks.exam.measure import MEASURES, MeasureContext, PlacedSample, Sample
+from attnworks.exam.measures.structure import (
+    ACROSS,
+    FAMILY_DESCRIPTIONS,
+    FIT_MAX_TOKENS,
+    FIT_SENTENCES,
+    FORGIVEN_ERROR,
+    Structure,
+    closest_forms,
+)
 from attnworks.exam.reading import Readings
-from attnworks.exam.statistics import Folds
+from attnworks.exam.statistics import Accumulator
 from attnworks.exam.structure import fits, search
-from attnworks.text.tokens import TokenRow, collate_tokens
+from attnworks.text.tokens import TokenRow, collate
 from attnworks.theory import structured_sets
-from attnworks.traces.layer import Kind, Slot
 from attnworks.traces.maps import Maps
 from tests.helpers import assert_close
 
-SETTING = Setting(17)
+SETTING = MeasureContext(17)
 
 
 def maps(P: Tensor, kind: Kind = "encoder", first: int = 0) -> Maps:
     b, h, i, j = P.shape
     rows = [TokenRow((*range(i),), (False,) * i, (*range(i),)) for _ in range(b)]
-    queries, visible, V = collate_tokens(rows, 0), torch.full((b, i), j), torch.zeros(b, h, j, 3)
+    queries, visible, V = collate(rows, 0), torch.full((b, i), j), torch.zeros(b, h, j, 3)
     return Maps(Slot(kind, 0), slice(first, first + b), slice(0, h), P, visible, V, queries)
 
 
@@ -44,17 +52,17 @@ def planted(n: int, draw: torch.Generator) -> Tensor:
     return torch.stack([*(noisy(P, draw) for P in (previous, column, blocks)), torch.full((n, n), 1 / n).double()])
 
 
-def folded(*given: Maps) -> Folds:
+def folded(*given: Maps) -> Accumulator:
     own = Structure(SETTING)
-    folds = Folds(own.declares())
+    folds = Accumulator(own.declares())
     for one in given:
         for name, sample in own.maps(one).items():
-            folds.add(Placed(name, one.slot, sample))
-        folds.settle()
+            folds.add(PlacedSample(name, one.slot, sample))
+        folds.flush()
     return folds
 
 
-def told(folds: Folds) -> Readings:
+def told(folds: Accumulator) -> Readings:
     readings = folds.readings()
     for reading in Structure(SETTING).conclude(readings):
         readings.add(reading)
@@ -97,9 +105,9 @@ def test_a_head_has_one_offset_over_all_sentences() -> None:
     shift, error, duel = (found[f"structure.{name}"].value[0] for name in ("shift", "offset", "duel"))
     assert isinstance(shift, Tensor) and isinstance(error, Tensor) and isinstance(duel, Tensor)
     assert shift.tolist() == [-1.0]
-    by_hand = [fits.fit(one, ("offset",), eps=EPS, offset=torch.tensor(-1)).error[0].item() for one in P]
+    by_hand = [fits.fit(one, ("offset",), eps=FORGIVEN_ERROR, offset=torch.tensor(-1)).error[0].item() for one in P]
     assert by_hand[:2] == [0.0, 0.0] and by_hand[2] > 1
-    count, own = found["structure.offset"].count, tuple(FAMILIES).index("offset")
+    count, own = found["structure.offset"].count, tuple(FAMILY_DESCRIPTIONS).index("offset")
     assert_close(error, torch.tensor([sum(by_hand) / 3], dtype=torch.float64))
     assert count is not None and count[0].tolist() == [3]
     assert_close(duel[:, own, own], error)
@@ -145,12 +153,12 @@ def test_folds_that_are_merged_give_the_same_offset() -> None:
 
 def duels_of(**errors: float) -> Tensor:
     """Every family wins against those of larger error."""
-    row = torch.tensor([errors.get(name, 1.9) for name in FAMILIES], dtype=torch.float64)
+    row = torch.tensor([errors.get(name, 1.9) for name in FAMILY_DESCRIPTIONS], dtype=torch.float64)
     return row[:, None].expand(-1, len(row)).clone()
 
 
 def test_a_form_explains_half_or_more() -> None:
-    names = tuple(FAMILIES)
+    names = tuple(FAMILY_DESCRIPTIONS)
     heads = torch.stack(
         [duels_of(zero=0.8, column=0.4), duels_of(zero=0.8, column=0.401), duels_of(zero=0.8, uniform=0)]
     )
@@ -163,8 +171,10 @@ def test_a_form_explains_half_or_more() -> None:
 def test_a_winner_that_explains_less_than_half_is_not_called_closest() -> None:
     """Even attention wins every duel with a share of 0.1; the band, too long for its 0.4, has the least error."""
     duels = duels_of(zero=0.8, uniform=0.72, band=0.48)
-    duels[tuple(FAMILIES).index("band")] += 0.4 - 0.4 * torch.eye(len(FAMILIES))[tuple(FAMILIES).index("band")]
-    closest, distance, explained, form = closest_forms(duels[None], tuple(FAMILIES))
+    duels[tuple(FAMILY_DESCRIPTIONS).index("band")] += (
+        0.4 - 0.4 * torch.eye(len(FAMILY_DESCRIPTIONS))[tuple(FAMILY_DESCRIPTIONS).index("band")]
+    )
+    closest, distance, explained, form = closest_forms(duels[None], tuple(FAMILY_DESCRIPTIONS))
     assert closest == ("band",) and form == ("none",)
     assert distance.item() == pytest.approx(0.48) and explained.item() == pytest.approx(0.4)
 
@@ -173,10 +183,10 @@ def test_a_winner_that_explains_less_than_half_is_not_called_closest() -> None:
 def test_without_a_winner_the_closest_is_told_but_is_no_form(winner: str) -> None:
     """Nothing at all, or the map, wins every duel; the band has the least error of all others."""
     duels = duels_of(zero=0.8, band=0.27, map=0.1)
-    place = tuple(FAMILIES).index(winner)
+    place = tuple(FAMILY_DESCRIPTIONS).index(winner)
     duels[place] = 0.0
     duels[place, place] = 0.8 if winner == "zero" else 0.1
-    closest, _, explained, form = closest_forms(duels[None], tuple(FAMILIES))
+    closest, _, explained, form = closest_forms(duels[None], tuple(FAMILY_DESCRIPTIONS))
     assert closest == ("band",) and form == ("none",)
     assert explained.item() == pytest.approx(1 - 0.27 / 0.8)
 
@@ -187,7 +197,7 @@ def test_where_nothing_is_left_to_explain_there_is_no_share() -> None:
 
 
 def test_a_head_of_which_nothing_is_known() -> None:
-    n = LONGEST + 1
+    n = FIT_MAX_TOKENS + 1
     found = concluded(maps(torch.full((1, 2, n, n), 1 / n)))
     assert not {"form", "closest", "shift", "distance", "explained"} & found.keys()
 
@@ -202,8 +212,8 @@ def test_errors_are_those_of_the_fit(kind: Kind) -> None:
     samples = Structure(SETTING).maps(maps(P, kind))
     for b in range(2):
         for h in range(3):
-            alone = fits.fit(P[b, h], tuple(FAMILIES), eps=EPS, causal=kind == "decoder")
-            for number, name in enumerate(FAMILIES):
+            alone = fits.fit(P[b, h], tuple(FAMILY_DESCRIPTIONS), eps=FORGIVEN_ERROR, causal=kind == "decoder")
+            for number, name in enumerate(FAMILY_DESCRIPTIONS):
                 if name != "offset":
                     sample = samples[f"structure.{name}"]
                     assert isinstance(sample, Sample)
@@ -223,10 +233,10 @@ def test_attention_across_has_no_diagonal() -> None:
 
 
 def test_long_texts_are_left_out() -> None:
-    n = LONGEST + 1
-    samples = Structure(Setting(n)).maps(maps(torch.full((1, 2, n, n), 1 / n)))
+    n = FIT_MAX_TOKENS + 1
+    samples = Structure(MeasureContext(n)).maps(maps(torch.full((1, 2, n, n), 1 / n)))
     assert all(sample.valid is not None and not sample.valid.any() for sample in samples.values())
-    short = torch.eye(LONGEST).expand(1, 2, -1, -1)
+    short = torch.eye(FIT_MAX_TOKENS).expand(1, 2, -1, -1)
     both = concluded(maps(torch.full((1, 2, n, n), 1 / n)), maps(short, first=1))
     assert both["form"] == ("identity", "identity")
 
@@ -235,10 +245,10 @@ def test_of_many_sentences_some_are_fitted_the_same_in_any_batch() -> None:
     texts = [tuple(int(token) for token in torch.randint(99, (5,))) for _ in range(40)]
     rows = [TokenRow(ids, (False,) * 5, (*range(5),)) for ids in texts]
     P = torch.softmax(torch.randn(40, 1, 5, 5, dtype=torch.float64), -1)
-    own = Structure(Setting(5, sentences=40 * SENTENCES))
+    own = Structure(MeasureContext(5, sentences=40 * FIT_SENTENCES))
 
     def told(chosen: slice) -> Tensor:
-        tokens, b = collate_tokens(rows[chosen], 0), len(rows[chosen])
+        tokens, b = collate(rows[chosen], 0), len(rows[chosen])
         given = Maps(Slot("encoder", 0), chosen, slice(0, 1), P[chosen], torch.full((b, 5), 5), P[chosen], tokens)
         valid = own.maps(given)["structure.map"].valid
         assert valid is not None

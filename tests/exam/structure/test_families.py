@@ -8,7 +8,7 @@ import torch
 from attnworks.core.errors import UsageError
 from attnworks.exam.structure import search
 from attnworks.theory import structured_sets
-from attnworks.theory.structured_sets import Block
+from attnworks.theory.structured_sets import ColumnBlock
 from tests.helpers import unchecked
 
 
@@ -48,13 +48,15 @@ def test_a_drawn_band_has_rows_of_weights_before_dropout() -> None:
 
 def test_one_block_of_the_claims() -> None:
     """S4.134, S4.138, S4.141: n = 7, w = 3 gives an idempotent of rank 5 that no permutation makes diagonal."""
-    P = structured_sets.column_blocks(7, [Block(2, 3, 2)], dtype=torch.float64)
+    P = structured_sets.column_blocks(7, [ColumnBlock(2, 3, 2)], dtype=torch.float64)
     assert P.sum(0).tolist() == [1, 1, 3, 0, 0, 1, 1]
     assert torch.equal(P @ P, P) and torch.linalg.matrix_rank(P) == 5
     assert structured_sets.is_assignment(P) and not structured_sets.is_permutation(P)
     P_r = torch.zeros(3, 3, dtype=torch.float64)
     P_r[:, 0] = 1
-    assert torch.equal(P, torch.block_diag(structured_sets.identity(2), P_r, structured_sets.identity(2)).double())
+    assert torch.equal(
+        P, torch.block_diag(structured_sets.identity_map(2), P_r, structured_sets.identity_map(2)).double()
+    )
 
 
 def test_figure_13() -> None:
@@ -63,14 +65,14 @@ def test_figure_13() -> None:
 
 
 def test_windows_around_tokens() -> None:
-    assert structured_sets.blocks_around(11, (3, 8), (5, 2)) == (Block(1, 5, 3), Block(8, 2, 8))
-    assert structured_sets.blocks_around(11, (8, 3), (2, 5), "first") == (Block(3, 5, 3), Block(8, 2, 8))
+    assert structured_sets.blocks_around(11, (3, 8), (5, 2)) == (ColumnBlock(1, 5, 3), ColumnBlock(8, 2, 8))
+    assert structured_sets.blocks_around(11, (8, 3), (2, 5), "first") == (ColumnBlock(3, 5, 3), ColumnBlock(8, 2, 8))
     assert structured_sets.blocks_around(11, (), ()) == ()
 
 
 @pytest.mark.parametrize("blocks", [[(0, 3, 1), (2, 2, 3)], [(5, 3, 6)], [(-1, 3, 0)], [(1, 2, 3)], [(1, 0, 1)]])
 def test_blocks_that_do_not_fit_are_refused_in_one_line(blocks: list[tuple[int, int, int]]) -> None:
-    with pytest.raises(UsageError, match=r"expected disjoint windows inside 0 \.\. 6.* got Block") as caught:
+    with pytest.raises(UsageError, match=r"expected disjoint windows inside 0 \.\. 6.* got ColumnBlock") as caught:
         structured_sets.column_blocks(7, blocks)
     assert "\n" not in str(caught.value)
 
@@ -85,8 +87,10 @@ def test_windows_that_do_not_fit_are_refused() -> None:
 
 
 def test_blocks_of_members_and_of_others() -> None:
-    assert structured_sets.blocks_of(structured_sets.identity(5)) == ()
-    assert structured_sets.blocks_of(structured_sets.column_blocks(5, [(1, 1, 1), (2, 3, 4)])) == (Block(2, 3, 4),)
+    assert structured_sets.blocks_of(structured_sets.identity_map(5)) == ()
+    assert structured_sets.blocks_of(structured_sets.column_blocks(5, [(1, 1, 1), (2, 3, 4)])) == (
+        ColumnBlock(2, 3, 4),
+    )
     others = [[1, 0, 2], [1, 2, 2], [2, 2, 2, 2, 0], [1, 1, 0], [0, 0, 0, 1]]
     for tau in others:
         assert structured_sets.blocks_of(search.assignment(torch.tensor(tau), len(tau))) is None
@@ -102,7 +106,7 @@ def test_assignments() -> None:
     P = search.assignment(torch.tensor([[2, 0], [-1, 1]]), 3)
     assert P.tolist() == [[[0, 0, 1], [1, 0, 0]], [[0, 0, 0], [0, 1, 0]]]
     assert structured_sets.is_assignment(P).tolist() == [True, False]
-    assert structured_sets.is_permutation(structured_sets.identity(5)[torch.randperm(5)])
+    assert structured_sets.is_permutation(structured_sets.identity_map(5)[torch.randperm(5)])
     assert not structured_sets.is_assignment(torch.full((2, 2), 0.5)) and not structured_sets.is_assignment(
         2 * torch.eye(2)
     )
@@ -112,7 +116,7 @@ def test_assignments() -> None:
 def test_other_values_that_cannot_be() -> None:
     with pytest.raises(UsageError, match="widths of 0 or more"):
         search.band_mask(5, -1, 2)
-    with pytest.raises(UsageError, match="0 <= p < 1"):
+    with pytest.raises(UsageError, match="a number from 0 and below 1"):
         structured_sets.drop_band(torch.ones(3, 3), 1.0)
-    with pytest.raises(UsageError, match="keys from 0 to 2"):
+    with pytest.raises(UsageError, match="keys: expected 0 to 2"):
         search.assignment(torch.tensor([0, 3]), 3)

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from attnworks.core.errors import UnknownNameError, UsageError
 from attnworks.exam.structure.fits import fit, offset_duels, winner
-from attnworks.exam.structure.members import FAMILIES
+from attnworks.exam.structure.members import FORM_FAMILIES
 from attnworks.exam.structure.search import assignment, best_blocks, shift_map
-from attnworks.theory.structured_sets import blocks_of, column_blocks, identity, project, sample_band
+from attnworks.theory.structured_sets import blocks_of, column_blocks, identity_map, project_to_band, sample_band
 from tests.exam.structure.structure_heads import KINDS, heads
 from tests.helpers import assert_close, unchecked
 
@@ -27,19 +27,19 @@ def planted(n: int = 31) -> dict[str, Tensor]:
     return {
         "zero": torch.zeros(n, n),
         "uniform": torch.full((n, n), 1 / n, dtype=torch.float64),
-        "identity": identity(n),
+        "identity": identity_map(n),
         "offset": assignment(shift_map(n, torch.tensor(-3)), n),
         "column": assignment(torch.full((n,), 4), n),
         "band": band,
         "columns": column_blocks(n, [(2, 11, 5), (17, 7, 20)]),
-        "permutation": identity(n)[order],
+        "permutation": identity_map(n)[order],
         "map": assignment(tau, n),
         "permuted-band": band[order],
     }
 
 
 @pytest.mark.parametrize("noise", [0.01, 0.1, 0.2])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", FORM_FAMILIES)
 def test_a_planted_family_wins(family: str, noise: float) -> None:
     P = planted()[family].double()
     if family == "zero":
@@ -65,7 +65,7 @@ def test_the_winner_wins_its_duels_whoever_else_is_there() -> None:
     H = heads(17)[:6]
     every = fit(H)
     for head, name in zip(H, every.names, strict=True):
-        for other in FAMILIES:
+        for other in FORM_FAMILIES:
             at_equal_cost = fit(head, families=(name, other)).at_equal_cost
             assert at_equal_cost[0] <= at_equal_cost[-1] + 1e-12, (name, other)
 
@@ -148,7 +148,7 @@ def test_errors_by_hand(eps: float, budget: int | None) -> None:
 
 def test_the_band_is_the_projection() -> None:
     H = heads(11)
-    found, want = fit(H, families="band", budget=13, band=(1, 3)), project(H, 1, 3, 0.02, 13)
+    found, want = fit(H, families="band", budget=13, band=(1, 3)), project_to_band(H, 1, 3, 0.02, 13)
     assert_close(found.form("band"), want.B)
     assert_close(found.remainder("band"), want.E)
     assert_close(found.error[:, 0] * 11, want.l1)
@@ -207,9 +207,11 @@ def test_what_cannot_be_fitted_is_refused_in_one_line() -> None:
         fit(H, families=("colums",))
     with pytest.raises(UnknownNameError, match="one of map, zero"):
         fit(H, families=("zero", "map")).form("band")
-    for eps, budget in ((0.5, None), (-0.1, None), (0.1, -1)):
-        with pytest.raises(UsageError, match=f"got eps {eps} and budget {budget}"):
-            fit(H, eps=eps, budget=budget)
+    for eps in (0.5, -0.1):
+        with pytest.raises(UsageError, match=f"a fit with eps={eps}: .* below 0.5, got {eps}"):
+            fit(H, eps=eps)
+    with pytest.raises(UsageError, match=r"a fit with budget=-1: .* got -1"):
+        fit(H, eps=0.1, budget=-1)
     with unchecked():
         for wrong in (torch.rand(5), torch.zeros(0, 5, 5), torch.ones(5, 5).long(), torch.full((2, 2), torch.nan)):
             with pytest.raises(UsageError, match="expected finite weights"):

@@ -56,8 +56,8 @@ class Toy:
         """One sentence of each kind."""
         return torch.arange(len(self.scores))[:, None]
 
-    def start(self, source: Tensor, padding: Tensor | None = None) -> ToyState:
-        del padding
+    def start(self, source: Tensor, real: Tensor | None = None) -> ToyState:
+        del real
         return ToyState(source[:, 0], None)
 
     def step(self, tokens: Tensor, state: ToyState) -> tuple[Tensor, ToyState]:
@@ -115,26 +115,26 @@ class Uncached:
     def __init__(self, model: Transformer | Recurrent) -> None:
         self.model = model
 
-    def start(self, source: Tensor, padding: Tensor | None = None) -> UncachedState:
-        return UncachedState(source, padding, None)
+    def start(self, source: Tensor, real: Tensor | None = None) -> UncachedState:
+        return UncachedState(source, real, None)
 
     def step(self, tokens: Tensor, state: UncachedState) -> tuple[Tensor, UncachedState]:
         sentences, beams = tokens.shape
         written = tokens.unsqueeze(-1)
         if state.written is not None:
             written = torch.cat([state.written, written], -1)
-        source, padding = (
-            None if part is None else part.repeat_interleave(beams, 0) for part in (state.source, state.padding)
+        source, real = (
+            None if part is None else part.repeat_interleave(beams, 0) for part in (state.source, state.real)
         )
         assert source is not None
-        scores = self.model(source, written.flatten(0, 1), padding)[:, -1]
+        scores = self.model(source, written.flatten(0, 1), real)[:, -1]
         return scores.view(sentences, beams, -1), replace(state, written=written)
 
 
 @dataclass(frozen=True, eq=False)
 class UncachedState:
     source: Tensor
-    padding: Tensor | None
+    real: Tensor | None
     written: Tensor | None
 
     @property
@@ -147,8 +147,8 @@ class UncachedState:
 
     def keep(self, sentences: Tensor) -> UncachedState:
         assert self.written is not None
-        padding = None if self.padding is None else self.padding[sentences]
-        return UncachedState(self.source[sentences], padding, self.written[sentences])
+        real = None if self.real is None else self.real[sentences]
+        return UncachedState(self.source[sentences], real, self.written[sentences])
 
 
 def transformer(seed: int = 5, **changes: Any) -> Transformer:

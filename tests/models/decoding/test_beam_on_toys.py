@@ -32,7 +32,7 @@ def test_wide_beam_is_exact(seed: int, alpha: float, sizes: tuple[int, int]) -> 
     """S4.12: N >= |V|^(T - 1) beams find the true best; |V|^T find the true n best."""
     vocabulary, longest = sizes
     toy = Toy.random(2, vocabulary, longest, seed)
-    asked: dict[str, Any] = {"bos": BOS, "eos": EOS, "longest": longest, "alpha": alpha}
+    asked: dict[str, Any] = {"bos": BOS, "eos": EOS, "max_new_tokens": longest, "alpha": alpha}
     narrow = beam(toy, toy.source, beams=vocabulary ** (longest - 1), **asked)
     wide = beam(toy, toy.source, beams=vocabulary**longest, n_best=7, **asked)
     for kind in range(2):
@@ -47,7 +47,7 @@ def test_equals_the_search_by_lists(seed: int, alpha: float, beams: int, data: s
     vocabulary, longest = data.draw(st.sampled_from([(3, 6), (5, 4), (7, 3)]))
     n_best = data.draw(st.integers(1, beams))
     toy = Toy.random(3, vocabulary, longest, seed, spread=data.draw(st.sampled_from([0.3, 1.5, 5.0])))
-    got = beam(toy, toy.source, bos=BOS, eos=EOS, beams=beams, longest=longest, alpha=alpha, n_best=n_best)
+    got = beam(toy, toy.source, bos=BOS, eos=EOS, beams=beams, max_new_tokens=longest, alpha=alpha, n_best=n_best)
     for kind in range(3):
         expected = beam_by_lists(toy, kind, beams=beams, longest=longest, alpha=alpha, n_best=n_best)
         same(got[kind], expected)
@@ -55,7 +55,7 @@ def test_equals_the_search_by_lists(seed: int, alpha: float, beams: int, data: s
 
 def test_early_stop_saves_steps_and_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     toy = Toy.random(97, 3, 7, seed=11)
-    asked: dict[str, Any] = {"bos": BOS, "eos": EOS, "beams": 3, "longest": 7, "n_best": 2}
+    asked: dict[str, Any] = {"bos": BOS, "eos": EOS, "beams": 3, "max_new_tokens": 7, "n_best": 2}
     steps: list[BeamStep] = []
     early = beam(toy, toy.source, observe=steps.append, **asked)
     saved = 97 * 7 - len(steps)
@@ -72,7 +72,7 @@ def test_a_step_in_which_every_beam_ends_is_not_the_last() -> None:
     assert eos == 2
     later = {eos: 0.51, a: 0.49, b: 1e-7}
     toy = table(3, {0: {eos: 1e-9, a: 0.5, b: 0.5}, 1 + a: later, 1 + b: later})
-    ((best,),) = beam(toy, toy.source, bos=BOS, eos=eos, beams=2, longest=6, alpha=0.6)
+    ((best,),) = beam(toy, toy.source, bos=BOS, eos=eos, beams=2, max_new_tokens=6, alpha=0.6)
     assert (best.tokens, best.score) == ((a, a), pytest.approx(-1.1835, abs=5e-5))
     ended = math.log(0.5 * 0.51) / length_penalty(2, 0.6)
     assert ended == pytest.approx(-1.2458, abs=5e-5) and best.score > ended
@@ -91,8 +91,8 @@ def test_the_bound_holds(seed: int, length: int, alpha: float) -> None:
 @given(SEEDS, ALPHAS)
 def test_one_beam_is_greedy(seed: int, alpha: float) -> None:
     toy = Toy.random(7, 5, 4, seed)
-    narrow = beam(toy, toy.source, bos=BOS, eos=EOS, beams=1, longest=4, alpha=alpha)
-    chain = greedy(toy, toy.source, bos=BOS, eos=EOS, longest=4)
+    narrow = beam(toy, toy.source, bos=BOS, eos=EOS, beams=1, max_new_tokens=4, alpha=alpha)
+    chain = greedy(toy, toy.source, bos=BOS, eos=EOS, max_new_tokens=4)
     assert [(best.tokens, best.logprob, best.finished) for (best,) in narrow] == [
         (one.tokens, one.logprob, one.finished) for one in chain
     ]
@@ -106,7 +106,7 @@ def test_greedy_misses_the_best_text() -> None:
     a, b, c = 0, 1, 3
     after_a, after_b = {a: 0.34, b: 0.33, c: 0.33}, {a: 0.9, b: 0.05, c: 0.05}
     toy = table(4, {0: {a: 0.6, b: 0.4}, 1 + a: after_a, 1 + b: after_b})
-    asked: dict[str, Any] = {"bos": BOS, "eos": EOS, "longest": 3}
+    asked: dict[str, Any] = {"bos": BOS, "eos": EOS, "max_new_tokens": 3}
     (chain,) = greedy(toy, toy.source, **asked)
     ((best, *rest),) = beam(toy, toy.source, beams=2, n_best=2, alpha=0.0, **asked)
     assert (chain.tokens, math.exp(chain.logprob)) == ((a, a), pytest.approx(0.204))
@@ -119,14 +119,14 @@ def test_length_penalty_prefers_the_longer() -> None:
     toy = table(3, {0: {EOS: 0.55, 0: 0.45}})
     turning = math.log(math.log(0.45) / math.log(0.55)) / math.log(7 / 6)
     for alpha, tokens in ((turning - 0.01, ()), (turning + 0.01, (0,))):
-        ((best,),) = beam(toy, toy.source, bos=BOS, eos=EOS, beams=2, longest=5, alpha=alpha)
+        ((best,),) = beam(toy, toy.source, bos=BOS, eos=EOS, beams=2, max_new_tokens=5, alpha=alpha)
         assert best.tokens == tokens
 
 
 @given(SEEDS, st.integers(2, 11))
 def test_n_best_fall_and_differ(seed: int, beams: int) -> None:
     toy = Toy.random(3, 5, 4, seed)
-    for best in beam(toy, toy.source, bos=BOS, eos=EOS, beams=beams, n_best=beams, longest=4):
+    for best in beam(toy, toy.source, bos=BOS, eos=EOS, beams=beams, n_best=beams, max_new_tokens=4):
         assert len(best) == beams == len({(one.tokens, one.finished) for one in best})
         ranks = [(not one.finished, -one.score) for one in best]
         assert ranks == sorted(ranks)
@@ -135,7 +135,7 @@ def test_n_best_fall_and_differ(seed: int, beams: int) -> None:
 def test_fewer_texts_than_asked_for() -> None:
     """Two tokens, one of them eos, and two steps: eos, a eos, and a a, which is cut."""
     toy = Toy.random(1, 2, 2, seed=13)
-    (best,) = beam(toy, toy.source, bos=0, eos=0, beams=5, n_best=5, longest=2, alpha=0.0)
+    (best,) = beam(toy, toy.source, bos=0, eos=0, beams=5, n_best=5, max_new_tokens=2, alpha=0.0)
     assert sorted((one.tokens, one.finished) for one in best) == [((), True), ((1,), True), ((1, 1), False)]
     assert sum(math.exp(one.logprob) for one in best) == pytest.approx(1.0)
     assert best[-1].tokens == (1, 1)
@@ -144,7 +144,7 @@ def test_fewer_texts_than_asked_for() -> None:
 def test_impossible_texts_are_never_returned() -> None:
     toy = table(5, {0: {EOS: 0.25, 0: 0.75}})
     steps: list[BeamStep] = []
-    (best,) = beam(toy, toy.source, bos=BOS, eos=EOS, beams=3, n_best=3, longest=7, observe=steps.append)
+    (best,) = beam(toy, toy.source, bos=BOS, eos=EOS, beams=3, n_best=3, max_new_tokens=7, observe=steps.append)
     assert [(one.tokens, one.finished) for one in best] == [((0,), True), ((), True)]
     assert [len(step.kept) for step in steps] == [1, 0]
 
@@ -152,7 +152,7 @@ def test_impossible_texts_are_never_returned() -> None:
 def test_impossible_endings_are_no_endings() -> None:
     toy = table(3, {0: {0: 1.0}})
     steps: list[BeamStep] = []
-    (best,) = beam(toy, toy.source, bos=BOS, eos=EOS, beams=3, n_best=3, longest=5, observe=steps.append)
+    (best,) = beam(toy, toy.source, bos=BOS, eos=EOS, beams=3, n_best=3, max_new_tokens=5, observe=steps.append)
     assert [(one.tokens, one.logprob, one.finished) for one in best] == [((0,), 0.0, True)]
     assert [len(step.ended) for step in steps] == [0, 1]
 
@@ -167,7 +167,9 @@ def test_equal_candidates_fall_to_the_lower_beam_and_token(beams: int) -> None:
         5: [(), (0,), (0, 0), (0, 0, 0), (0, 0, 1)],
         13: [(), (0,), (1,), (0, 0), (0, 1), (1, 0), (1, 1)],
     }
-    (first, second) = beam(toy, toy.source, bos=BOS, eos=EOS, beams=beams, n_best=min(beams, 7), longest=3, alpha=0.0)
+    (first, second) = beam(
+        toy, toy.source, bos=BOS, eos=EOS, beams=beams, n_best=min(beams, 7), max_new_tokens=3, alpha=0.0
+    )
     assert [one.tokens for one in first] == texts[beams]
     assert first == second
 
@@ -176,7 +178,7 @@ def test_equal_candidates_fall_to_the_lower_beam_and_token(beams: int) -> None:
 def test_a_text_that_never_ends_is_cut(longest: int) -> None:
     toy = Toy.random(3, 3, 5, seed=17)
     toy.scores[..., EOS] = -math.inf
-    asked: dict[str, Any] = {"bos": BOS, "eos": EOS, "longest": longest}
+    asked: dict[str, Any] = {"bos": BOS, "eos": EOS, "max_new_tokens": longest}
     for best in [*beam(toy, toy.source, beams=2, n_best=2, **asked), greedy(toy, toy.source, **asked)]:
         assert all(not one.finished and len(one.tokens) == longest for one in best)
 
@@ -184,14 +186,14 @@ def test_a_text_that_never_ends_is_cut(longest: int) -> None:
 def test_eos_first() -> None:
     toy = Toy.random(2, 3, 3, seed=19)
     toy.scores[:, 0] = torch.tensor([-math.inf, -math.inf, 4.0], dtype=torch.float64)
-    asked: dict[str, Any] = {"bos": BOS, "eos": EOS, "longest": 3}
+    asked: dict[str, Any] = {"bos": BOS, "eos": EOS, "max_new_tokens": 3}
     for (one,) in [*beam(toy, toy.source, beams=3, **asked), *([one] for one in greedy(toy, toy.source, **asked))]:
         assert (one.tokens, one.logprob, one.score, one.finished) == ((), 0.0, 0.0, True)
 
 
 def test_a_vocabulary_of_one() -> None:
     toy = Toy(torch.full((3, 1, 1), -7.0, dtype=torch.float64))
-    asked: dict[str, Any] = {"bos": 0, "eos": 0, "longest": 5}
+    asked: dict[str, Any] = {"bos": 0, "eos": 0, "max_new_tokens": 5}
     chain = greedy(toy, toy.source, **asked)
     assert [(one.tokens, one.logprob, one.finished) for one in chain] == [((), 0.0, True)] * 3
     assert beam(toy, toy.source, beams=5, n_best=2, **asked) == [[one] for one in chain]
@@ -199,7 +201,7 @@ def test_a_vocabulary_of_one() -> None:
 
 def test_longest_of_one() -> None:
     toy = Toy.random(13, 3, 1, seed=23)
-    for kind, best in enumerate(beam(toy, toy.source, bos=BOS, eos=EOS, beams=3, n_best=3, longest=1)):
+    for kind, best in enumerate(beam(toy, toy.source, bos=BOS, eos=EOS, beams=3, n_best=3, max_new_tokens=1)):
         assert [(one.tokens, one.finished) for one in best[:1]] == [((), True)]
         p = toy.next_logprobs(kind, ())
         assert [one.tokens[0] for one in best[1:]] == sorted((0, 1), key=lambda token: -p[token])
@@ -210,7 +212,7 @@ def test_the_tree_that_was_searched(seed: int, beams: int) -> None:
     """Walking from parent to parent gives back each text with its log-probability; endings are all that was found."""
     toy = Toy.random(3, 5, 4, seed)
     steps: list[BeamStep] = []
-    asked: dict[str, Any] = {"bos": BOS, "eos": EOS, "beams": beams, "longest": 4, "alpha": 0.0, "n_best": beams}
+    asked: dict[str, Any] = {"bos": BOS, "eos": EOS, "beams": beams, "max_new_tokens": 4, "alpha": 0.0, "n_best": beams}
     found = beam(toy, toy.source, observe=steps.append, **asked)
     assert found == beam(toy, toy.source, **asked)
     for sentence in range(3):

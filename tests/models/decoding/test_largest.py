@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from attnworks.core.errors import UsageError
 from attnworks.core.notation import tolerance
-from attnworks.models.decoding.candidates import WORTH_FOLDING, largest, logprobs
+from attnworks.models.decoding.candidates import FOLD_ABOVE_RATIO, k_largest, logprobs
 
 
 def sorted_out(x: torch.Tensor, k: int) -> tuple[list[object], list[object]]:
@@ -23,15 +23,15 @@ def test_equals_a_stable_sort(seed: int, k: int, n: int, kinds: int) -> None:
     x = torch.randint(kinds, (2, 3, n), generator=torch.Generator().manual_seed(seed)).double()
     x[0, 0, : n // 2] = -torch.inf
     before, k = x.clone(), min(k, n)
-    values, places = largest(x, k)
+    values, places = k_largest(x, k)
     assert (values.tolist(), places.tolist()) == sorted_out(x, k)
     assert torch.equal(x, before)
 
 
-@pytest.mark.parametrize("n", [7 * WORTH_FOLDING + left_over for left_over in range(1, 9)])
+@pytest.mark.parametrize("n", [7 * FOLD_ABOVE_RATIO + left_over for left_over in range(1, 9)])
 def test_the_largest_may_stand_anywhere(n: int) -> None:
     x = torch.zeros(n, n).fill_diagonal_(1.0) + torch.arange(n) * 1e-6
-    _, places = largest(x, 7)
+    _, places = k_largest(x, 7)
     assert places[:, 0].tolist() == list(range(n))
     assert places.tolist() == sorted_out(x, 7)[1]
 
@@ -41,7 +41,7 @@ def test_the_largest_may_stand_anywhere(n: int) -> None:
 def test_logprobs_of_a_few(vocabulary: int, dtype: torch.dtype) -> None:
     scores = (300 + 20 * torch.randn(3, 5, vocabulary, dtype=torch.float64)).to(dtype)
     before = scores.clone()
-    highest, token = largest(scores, min(2, vocabulary))
+    highest, token = k_largest(scores, min(2, vocabulary))
     expected = scores.double().log_softmax(-1).gather(-1, token)
     got = logprobs(highest, scores, highest[..., :1])
     assert got.dtype == (torch.float32 if dtype == torch.bfloat16 else dtype)
@@ -55,5 +55,5 @@ def test_logprobs_of_a_few(vocabulary: int, dtype: torch.dtype) -> None:
 def test_scores_that_are_no_scores(bad: float) -> None:
     scores = torch.zeros(2, 3)
     scores[1] = bad
-    with pytest.raises(UsageError, match="expected finite scores"):
+    with pytest.raises(UsageError, match="expected finite logits"):
         logprobs(scores[:, :1], scores, scores.amax(-1, keepdim=True))

@@ -21,28 +21,28 @@ from tests.models.decoding.decoding_helpers import (
 )
 
 LONGEST = 11
-ASKED: dict[str, Any] = {"bos": BOS, "eos": EOS, "longest": LONGEST}
+ASKED: dict[str, Any] = {"bos": BOS, "eos": EOS, "max_new_tokens": LONGEST}
 
 
 def source_of(name: str) -> tuple[torch.Tensor, torch.Tensor]:
-    tokens, padding = sources()
-    return (tokens % VOCABULARY if name == "tied" else tokens), padding
+    tokens, real = sources()
+    return (tokens % VOCABULARY if name == "tied" else tokens), real
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_cache_changes_nothing(name: str) -> None:
-    model, (source, padding) = MODELS[name](), source_of(name)
-    same(greedy(model, source, padding, **ASKED), greedy(Uncached(model), source, padding, **ASKED))
-    found = beam(model, source, padding, beams=3, n_best=3, **ASKED)
-    for got, expected in zip(found, beam(Uncached(model), source, padding, beams=3, n_best=3, **ASKED), strict=True):
+    model, (source, real) = MODELS[name](), source_of(name)
+    same(greedy(model, source, real, **ASKED), greedy(Uncached(model), source, real, **ASKED))
+    found = beam(model, source, real, beams=3, n_best=3, **ASKED)
+    for got, expected in zip(found, beam(Uncached(model), source, real, beams=3, n_best=3, **ASKED), strict=True):
         same(got, expected)
     assert len({len(best[0].tokens) for best in found}) > 1
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_sentences_do_not_know_each_other(name: str) -> None:
-    model, (source, padding) = MODELS[name](), source_of(name)
-    together = beam(model, source, padding, beams=3, n_best=2, **ASKED)
+    model, (source, real) = MODELS[name](), source_of(name)
+    together = beam(model, source, real, beams=3, n_best=2, **ASKED)
     for row, length in [(1, 3), (3, 1), (4, 6)]:
         same(together[row], beam(model, source[row : row + 1, :length], beams=3, n_best=2, **ASKED)[0])
 
@@ -50,16 +50,16 @@ def test_sentences_do_not_know_each_other(name: str) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_logprobs_are_those_of_one_forward_pass(name: str) -> None:
     """S4.5: log p(y | x) = sum_t log p(y_t | y_<t, x)."""
-    model, (source, padding) = MODELS[name](), source_of(name)
+    model, (source, real) = MODELS[name](), source_of(name)
     generator = torch.Generator().manual_seed(7)
-    found = beam(model, source, padding, beams=3, n_best=3, alpha=0.7, **ASKED)
-    chains = greedy(model, source, padding, **ASKED)
-    draws = sample(model, source, padding, temperature=1.7, top_k=5, generator=generator, **ASKED)
+    found = beam(model, source, real, beams=3, n_best=3, alpha=0.7, **ASKED)
+    chains = greedy(model, source, real, **ASKED)
+    draws = sample(model, source, real, temperature=1.7, top_k=5, generator=generator, **ASKED)
     for row, best in enumerate(found):
         for hypothesis in [*best, chains[row], draws[row]]:
             written = list(hypothesis.tokens) + [EOS] * hypothesis.finished
             target = torch.tensor([[BOS, *written[:-1]]])
-            p = model(source[row : row + 1], target, padding[row : row + 1])[0].log_softmax(-1).detach()
+            p = model(source[row : row + 1], target, real[row : row + 1])[0].log_softmax(-1).detach()
             logprob = float(p[torch.arange(len(written)), written].sum())
             assert abs(hypothesis.logprob - logprob) < 1e-10
             penalty = length_penalty(len(written), 0.7) if hypothesis in best else 1.0
@@ -70,31 +70,31 @@ def test_logprobs_are_those_of_one_forward_pass(name: str) -> None:
 def test_each_part_keeps_its_mode(build: Any) -> None:
     """A model that is being trained writes without dropout, is trained on afterwards, and may be frozen in parts."""
     model = build(dropout=0.5)
-    source, padding = sources()
-    still = greedy(model, source, padding, **ASKED)
+    source, real = sources()
+    still = greedy(model, source, real, **ASKED)
     model.train()
     model.decoder.eval()
     modes = [part.training for part in model.modules()]
-    assert greedy(model, source, padding, **ASKED) == still
-    assert beam(model, source, padding, beams=1, alpha=0.0, **ASKED) == [[one] for one in still]
+    assert greedy(model, source, real, **ASKED) == still
+    assert beam(model, source, real, beams=1, alpha=0.0, **ASKED) == [[one] for one in still]
     assert [part.training for part in model.modules()] == modes
     with pytest.raises(ValueError, match="eos=99"):
-        greedy(model, source, padding, bos=BOS, eos=99, longest=2)
+        greedy(model, source, real, bos=BOS, eos=99, max_new_tokens=2)
     assert [part.training for part in model.modules()] == modes
 
 
 @pytest.mark.parametrize("build", [transformer, recurrent])
 def test_a_model_can_be_trained_after_writing(build: Any) -> None:
     """Nothing that decoding leaves behind is an inference tensor that autograd would refuse."""
-    model, (source, padding) = build(dropout=0.0, d_e=22), sources()
-    greedy(model, source, padding, **ASKED)
-    model.train()(source, source[:, :5] % VOCABULARY, padding).square().mean().backward()
+    model, (source, real) = build(dropout=0.0, d_e=22), sources()
+    greedy(model, source, real, **ASKED)
+    model.train()(source, source[:, :5] % VOCABULARY, real).square().mean().backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
 def test_half_precision_sums_in_float32() -> None:
-    model, (source, padding) = transformer().to(torch.bfloat16), sources()
-    for best in beam(model, source, padding, beams=3, n_best=3, **ASKED):
+    model, (source, real) = transformer().to(torch.bfloat16), sources()
+    for best in beam(model, source, real, beams=3, n_best=3, **ASKED):
         assert all(isinstance(one, Hypothesis) and one.logprob <= 0 for one in best)
 
 

@@ -23,7 +23,7 @@ def draws(toy: Toy, longest: int, seed: int = 29, **options: Any) -> Counter[tup
     """How often each text was written, eos included."""
     source = torch.zeros(DRAWS, 1, dtype=torch.long)
     generator = torch.Generator().manual_seed(seed)
-    found = sample(toy, source, longest=longest, generator=generator, **ASKED, **options)
+    found = sample(toy, source, max_new_tokens=longest, generator=generator, **ASKED, **options)
     return Counter((*one.tokens, EOS) if one.finished else one.tokens for one in found)
 
 
@@ -77,7 +77,7 @@ def test_logprob_is_the_models_own() -> None:
     toy = one_step(0.1, 0.4, 0.3, 0.2)
     generator = torch.Generator().manual_seed(37)
     source = torch.zeros(41, 1, dtype=torch.long)
-    for one in sample(toy, source, longest=1, temperature=0.3, top_k=2, generator=generator, **ASKED):
+    for one in sample(toy, source, max_new_tokens=1, temperature=0.3, top_k=2, generator=generator, **ASKED):
         token = EOS if one.finished else one.tokens[0]
         assert math.exp(one.logprob) == pytest.approx((0.1, 0.4, 0.3, 0.2)[token])
         assert one.score == one.logprob
@@ -88,17 +88,17 @@ def test_logprob_is_the_models_own() -> None:
 def test_limits_are_greedy(options: dict[str, Any], seed: int) -> None:
     toy = Toy.random(7, 5, 4, seed)
     generator = torch.Generator().manual_seed(seed)
-    drawn = sample(toy, toy.source, longest=4, generator=generator, **ASKED, **options)
-    assert drawn == greedy(toy, toy.source, longest=4, **ASKED)
+    drawn = sample(toy, toy.source, max_new_tokens=4, generator=generator, **ASKED, **options)
+    assert drawn == greedy(toy, toy.source, max_new_tokens=4, **ASKED)
 
 
 @pytest.mark.parametrize("options", [{}, {"top_k": 5}, {"top_p": 0.9}, {"temperature": 2.0}])
 def test_same_generator_same_texts(options: dict[str, Any]) -> None:
-    model, (source, padding) = transformer().float(), sources()
+    model, (source, real) = transformer().float(), sources()
 
     def drawn(seed: int) -> list[Any]:
         generator = torch.Generator().manual_seed(seed)
-        return sample(model, source, padding, longest=13, generator=generator, **ASKED, **options)
+        return sample(model, source, real, max_new_tokens=13, generator=generator, **ASKED, **options)
 
     assert drawn(43) == drawn(43)
     assert drawn(43) != drawn(47)
@@ -107,6 +107,6 @@ def test_same_generator_same_texts(options: dict[str, Any]) -> None:
 def test_without_a_generator_the_global_seed_counts() -> None:
     toy = Toy.random(5, 5, 4, seed=53)
     torch.manual_seed(59)
-    first = sample(toy, toy.source, longest=4, **ASKED)
+    first = sample(toy, toy.source, max_new_tokens=4, **ASKED)
     torch.manual_seed(59)
-    assert sample(toy, toy.source, longest=4, **ASKED) == first
+    assert sample(toy, toy.source, max_new_tokens=4, **ASKED) == first

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attnworks.models import AttentionConfig, TransformerConfig, build
 from attnworks.models.decoding import Hypothesis, greedy
-from attnworks.models.decoding.translate import NOTHING, decode_sentences, longest_target
+from attnworks.models.decoding.translate import EMPTY_HYPOTHESIS, decode_sentences, max_target_tokens
 from attnworks.text.vocabulary import BOS, EOS, PAD, Vocabulary
 from tests.model_helpers import filled
 
@@ -24,9 +24,9 @@ class Echo:
     def __init__(self) -> None:
         self.calls: list[tuple[list[int], int]] = []
 
-    def __call__(self, tokens: Tensor, padding: Tensor | None, longest: int) -> list[list[int]]:
+    def __call__(self, tokens: Tensor, real: Tensor | None, longest: int) -> list[list[int]]:
         rows = tokens.tolist()
-        lengths = [len(row) for row in rows] if padding is None else padding.sum(1).tolist()
+        lengths = [len(row) for row in rows] if real is None else real.sum(1).tolist()
         self.calls.append((lengths, longest))
         for row, length in zip(rows, lengths, strict=True):
             assert row[length - 1] == EOS and row[length:] == [PAD] * (len(row) - length)
@@ -43,7 +43,7 @@ def test_each_in_its_place(sentences: list[list[str]], batch: int) -> None:
     asked = [length for lengths, _ in echo.calls for length in lengths]
     assert asked == sorted(asked), "sentences of like length go together"
     for lengths, longest in echo.calls:
-        assert longest == longest_target(max(lengths))
+        assert longest == max_target_tokens(max(lengths))
 
 
 def test_only_empty_sentences_ask_nothing() -> None:
@@ -59,11 +59,11 @@ def test_unknown_words_are_words() -> None:
 
 def test_too_few_results_are_noticed() -> None:
     with pytest.raises(ValueError, match="zip"):
-        decode_sentences(lambda tokens, padding, longest: [1], VOCABULARY, [["a"], ["b"]], empty=0)
+        decode_sentences(lambda tokens, real, longest: [1], VOCABULARY, [["a"], ["b"]], empty=0)
 
 
 def test_where_a_translation_is_cut() -> None:
-    assert [longest_target(n) for n in (1, 2, 10, 1000)] == [12, 14, 30, 2010]
+    assert [max_target_tokens(n) for n in (1, 2, 10, 1000)] == [12, 14, 30, 2010]
 
 
 def test_with_a_model_that_never_ends() -> None:
@@ -79,9 +79,9 @@ def test_with_a_model_that_never_ends() -> None:
         model.get_parameter("output.weight")[EOS] *= 0
         model.get_parameter("decoder.0.mlp_residual.norm.beta").zero_()
 
-    def decode(tokens: Tensor, padding: Tensor | None, longest: int) -> list[Hypothesis]:
-        return greedy(model, tokens, padding, bos=BOS, eos=EOS, longest=longest)
+    def decode(tokens: Tensor, real: Tensor | None, longest: int) -> list[Hypothesis]:
+        return greedy(model, tokens, real, bos=BOS, eos=EOS, max_new_tokens=longest)
 
-    ((first, nothing),) = [decode_sentences(decode, VOCABULARY, [["a", "b", "c"], []], empty=NOTHING)]
+    ((first, nothing),) = [decode_sentences(decode, VOCABULARY, [["a", "b", "c"], []], empty=EMPTY_HYPOTHESIS)]
     assert nothing == Hypothesis((), 0.0, 0.0, True)
-    assert not first.finished and len(first.tokens) == longest_target(4)
+    assert not first.finished and len(first.tokens) == max_target_tokens(4)

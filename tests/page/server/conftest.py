@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from attnworks.page.server.live import LiveModel
-from attnworks.traces.subject import open_examinee
+from attnworks.traces.subject import open_subject
 from tests.exam_helpers import LINES, tiny_run
 from tests.page.server.server_helpers import Client, live, serving
 
@@ -19,7 +19,7 @@ def bert() -> LiveModel:
 
 @pytest.fixture(scope="session")
 def translator() -> LiveModel:
-    return LiveModel(open_examinee(str(tiny_run())), longest=23, text=LINES[0])
+    return LiveModel(open_subject(str(tiny_run())), longest=23, text=LINES[0])
 
 
 @pytest.fixture(scope="session")

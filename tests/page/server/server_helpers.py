@@ -18,7 +18,7 @@ from attnworks.page.server.app import application
 from attnworks.page.server.live import LiveModel
 from attnworks.page.server.queue import Worker
 from attnworks.page.server.start import Server
-from attnworks.traces.subject import open_examinee
+from attnworks.traces.subject import open_subject
 from tests.exam_helpers import LINES, tiny_folder
 
 PATIENCE = 180.0
@@ -70,7 +70,7 @@ class Client:
 @cache
 def live(name: str) -> LiveModel:
     """A tiny model of this name, opened once: it answers, and stays as it is."""
-    return LiveModel(open_examinee(str(tiny_folder(name))), longest=23, text=LINES[0])
+    return LiveModel(open_subject(str(tiny_folder(name))), longest=23, text=LINES[0])
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from attnworks.page.html import policy
 from attnworks.page.server.live import LiveModel
-from attnworks.page.server.questions import LARGEST, MOST_CHANGES
+from attnworks.page.server.questions import MAX_QUESTION_BYTES, MOST_CHANGES
 from tests.exam_helpers import LINES
 from tests.page.server.server_helpers import JSON, TOKEN, Client, serving
 
@@ -91,7 +91,7 @@ def test_only_json(client: Client) -> None:
 
 
 def test_large_bodies(client: Client) -> None:
-    large = json.dumps({"text": "x" * LARGEST}).encode()
+    large = json.dumps({"text": "x" * MAX_QUESTION_BYTES}).encode()
     assert client.post("api/look", large).status == 413
     told = f"POST /{TOKEN}/api/look HTTP/1.1\r\nHost: 127.0.0.1:{client.port}\r\nContent-Type: application/json\r\n"
     reply = client.raw(f"{told}Content-Length: 99999999999\r\n\r\n".encode())
@@ -182,7 +182,7 @@ def test_errors_of_ours_stay_here(
         raise RuntimeError("a secret\nin two lines")
 
     contents = bert.page()
-    monkeypatch.setattr(bert, "look", broken)
+    monkeypatch.setattr(bert, "inspect", broken)
     with serving(contents, bert) as client:
         reply = client.post("api/look", ASKED)
         assert reply.status == 500

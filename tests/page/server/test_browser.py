@@ -10,13 +10,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from attnworks.page.server.start import opened
+from attnworks.page.server.start import open_browser
 
 
 def test_by_a_file_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: queue.Queue[str] = queue.Queue()
     monkeypatch.setattr(webbrowser, "open", asked.put)
-    with opened("http://127.0.0.1:1234/secret/"):
+    with open_browser("http://127.0.0.1:1234/secret/"):
         address = asked.get(timeout=180)
         file = Path(urlsplit(address).path)
         assert address.startswith("file:") and "secret" not in address

@@ -12,23 +12,21 @@ import pytest
 import torch
 
 from attnworks.core.errors import UsageError
-from attnworks.exam.examiner import Request
-from attnworks.exam.run import run_examination
+from attnworks.core.places import HeadId, Slot
+from attnworks.exam.examiner import ExamSettings, run_examination
 from attnworks.models.decoding import beam
-from attnworks.page.blobs import Coding, decode, unpack
+from attnworks.page.blobs import Coding, decode_map, unpack
 from attnworks.page.contents import page_contents
 from attnworks.page.server import inspect
-from attnworks.page.server.edits import KEPT, ChangedModels
-from attnworks.page.server.inspect import Output, _classes
+from attnworks.page.server.edits import EDITED_MODELS_KEPT, EditedModels
+from attnworks.page.server.inspect import OutputToken, _classes
 from attnworks.page.server.live import LiveModel
 from attnworks.page.server.questions import Changes, Question
 from attnworks.reshape.projection.project import Project
 from attnworks.reshape.surgery import silence_heads
 from attnworks.text.passages import from_texts
-from attnworks.traces.edits import HeadsOff
-from attnworks.traces.layer import Slot
-from attnworks.traces.subject import open_examinee
-from attnworks.traces.text import read_text
+from attnworks.traces.edits import HeadsOffHook
+from attnworks.traces.subject import open_subject
 from tests.exam_helpers import LINES, save_model, tiny_folder, tiny_run
 from tests.helpers import assert_close
 from tests.page.server.server_helpers import live
@@ -43,15 +41,15 @@ def without_time(answer: dict[str, Any]) -> str:
 
 def maps_of(answer: dict[str, Any], slot: int) -> torch.Tensor:
     found = answer["exam"]["pins"][0]["slots"][slot]
-    data = decode(unpack(answer["blobs"][found["blob"]]), Coding(**found["coding"]))
+    data = decode_map(unpack(answer["blobs"][found["blob"]]), Coding(**found["coding"]))
     return data.unflatten(0, (len(found["held"]), found["rows"], found["columns"]))
 
 
 def test_look_shows_the_maps_and_readings_of_an_examination(bert: LiveModel) -> None:
     """weight = (q / 255)^2 with q rounded: |sqrt(p') - sqrt(p)| <= 1/2 / 255, and so |p' - p| <= 1 / 255 + tiny."""
-    answer = bert.look(Question(TEXT))
+    answer = bert.inspect(Question(TEXT))
     passages = from_texts([TEXT])[0]
-    exam = run_examination(bert.base, passages, Request(("rank", "saturation"), pin=(TEXT,)))
+    exam = run_examination(bert.base, passages, ExamSettings(("rank", "saturation"), pin=(TEXT,)))
     for number, P in enumerate(exam.pins[0].maps.values()):
         assert (maps_of(answer, number) - P.float()).abs().max() <= 1 / 255 + 1e-3
     assert answer["exam"]["pins"][0]["tokens"] == list(exam.pins[0].tokens)
@@ -72,7 +70,7 @@ def test_examine_has_default_readings_and_no_pin(bert: LiveModel) -> None:
 def test_one_sentence_gives_no_role_labels_and_says_so(bert: LiveModel) -> None:
     for changes in (Changes(), Changes(project=(("enc.1.1", "previous"),))):
         exam = bert.examine(Question(TEXT, changes))["exam"]
-        shown = {**exam["readings"], **bert.look(Question(TEXT, changes))["exam"]["readings"]}
+        shown = {**exam["readings"], **bert.inspect(Question(TEXT, changes))["exam"]["readings"]}
         assert not [name for name in shown if name.startswith(("roles.label", "roles.score", "roles.baseline"))]
         assert not [finding for finding in exam["findings"] if "roles.label" in finding["readings"]]
         assert "no role labels: 1 sentence is too few, because labels need 3 or more" in exam["notes"]
@@ -89,22 +87,22 @@ def test_one_sentence_gives_no_role_labels_and_says_so(bert: LiveModel) -> None:
     ],
 )
 def test_changes_move_outputs_and_undoing_them_gives_the_same_bits(bert: LiveModel, changes: Changes) -> None:
-    weights = {name: tensor.clone() for name, tensor in bert.base.subject.model.state_dict().items()}
-    before = bert.look(Question(TEXT))
-    after = bert.look(Question(TEXT, changes))
+    weights = {name: tensor.clone() for name, tensor in bert.base.model.state_dict().items()}
+    before = bert.inspect(Question(TEXT))
+    after = bert.inspect(Question(TEXT, changes))
     assert after["outputs"]["moved"] > 1e-4
-    assert without_time(bert.look(Question(TEXT))) == without_time(before)
-    assert all(torch.equal(tensor, weights[name]) for name, tensor in bert.base.subject.model.state_dict().items())
+    assert without_time(bert.inspect(Question(TEXT))) == without_time(before)
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in bert.base.model.state_dict().items())
 
 
 def test_projected_head_attends_by_its_form(bert: LiveModel) -> None:
-    answer = bert.look(Question(TEXT, Changes(project=(("enc.1.1", "first"),))))
+    answer = bert.inspect(Question(TEXT, Changes(project=(("enc.1.1", "first"),))))
     P = maps_of(answer, 1)[1]
     assert_close(P, torch.nn.functional.one_hot(torch.zeros(len(P), dtype=torch.long), len(P)).to(P))
 
 
 def test_swapped_layer_sees_its_window(bert: LiveModel) -> None:
-    P = maps_of(bert.look(Question(TEXT, Changes(swap=(("enc.0", "window:window=1"),)))), 0)
+    P = maps_of(bert.inspect(Question(TEXT, Changes(swap=(("enc.0", "window:window=1"),)))), 0)
     i = torch.arange(P.shape[-1])
     far = (i[:, None] - i).abs() > 1
     assert not P[:, far].any() and P[:, ~far].any()
@@ -113,17 +111,17 @@ def test_swapped_layer_sees_its_window(bert: LiveModel) -> None:
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "bart", "t5"])
 def test_cut_heads_are_as_closed_gates(name: str) -> None:
     """u = sum_h Y_h W_O,h + b: with W_O,h = 0 the layer gives what it gives with Y_h = 0."""
-    examinee = live(name).base
-    text = read_text(examinee, from_texts([TEXT])[0], 999)
+    subject = live(name).base
+    text = subject.read(from_texts([TEXT])[0], batch_tokens=999)
     batch, _ = text.batch(0)
     slot = "dec.1" if name in ("gpt2", "llama") else "enc.1"
     with torch.inference_mode():
-        whole = examinee.subject.run(batch).hidden
-        gated = examinee.subject.run(batch, HeadsOff([(Slot.parse(slot), 0), (Slot.parse(slot), 2)])).hidden
-    cut = ChangedModels(examinee).examinee(Changes(cut=(f"{slot}.0", f"{slot}.2")))
+        whole = subject.run(batch).hidden
+        gated = subject.run(batch, HeadsOffHook([HeadId(Slot.parse(slot), 0), HeadId(Slot.parse(slot), 2)])).hidden
+    cut = EditedModels(subject).subject(Changes(cut=(f"{slot}.0", f"{slot}.2")))
     with torch.inference_mode():
-        assert_close(cut.subject.run(batch).hidden, gated)
-        assert torch.equal(examinee.subject.run(batch).hidden, whole)
+        assert_close(cut.run(batch).hidden, gated)
+        assert torch.equal(subject.run(batch).hidden, whole)
     assert (gated - whole).abs().max() > 1e-4
 
 
@@ -134,37 +132,37 @@ def test_cut_heads_of_unequal_widths(translator: LiveModel) -> None:
     from attnworks.models.anatomy import heads_of
     from attnworks.reshape.surgery import attention_parts, put_heads
 
-    model = copy.deepcopy(translator.base.subject.model)
-    heads = heads_of(attention_parts(model)["enc.0"])
+    model = copy.deepcopy(translator.base.model)
+    heads = heads_of(attention_parts(model)[Slot.parse("enc.0")])
     narrow = heads[0]._replace(
         W_V=heads[0].W_V[:, :-1], W_O=heads[0].W_O[:-1], b_V=None if heads[0].b_V is None else heads[0].b_V[:-1]
     )
-    put_heads(model, "enc.0", [narrow.each(torch.clone), *(head.each(torch.clone) for head in heads[1:])])
-    silence_heads(model, "enc.0", [0])
-    left = heads_of(attention_parts(model)["enc.0"])
+    put_heads(model, Slot.parse("enc.0"), [narrow.each(torch.clone), *(head.each(torch.clone) for head in heads[1:])])
+    silence_heads(model, Slot.parse("enc.0"), [0])
+    left = heads_of(attention_parts(model)[Slot.parse("enc.0")])
     assert not left[0].W_O.any() and all(head.W_O.any() for head in left[1:])
 
 
 def test_only_some_changed_models_are_kept(bert: LiveModel) -> None:
-    models = ChangedModels(bert.base)
+    models = EditedModels(bert.base)
     every = [Changes(cut=(f"enc.{layer}.{head}",)) for layer in range(2) for head in range(3)]
-    first = models.examinee(every[0])
-    assert models.examinee(every[0]) is first
+    first = models.subject(every[0])
+    assert models.subject(every[0]) is first
     for changes in every[1:]:
-        models.examinee(changes)
-    assert len(models._made) == KEPT and models.examinee(every[0]) is not first
-    assert models.examinee(Changes()) is bert.base
+        models.subject(changes)
+    assert len(models._made) == EDITED_MODELS_KEPT and models.subject(every[0]) is not first
+    assert models.subject(Changes()) is bert.base
 
 
 def test_forms_are_those_of_the_sentence_and_the_model_that_are_shown(bert: LiveModel) -> None:
     """A head that looks at the first token alone is one column, whatever it was before."""
-    answer = bert.look(Question(LINES[2], Changes(project=(("enc.0.0", "first"),))))
+    answer = bert.inspect(Question(LINES[2], Changes(project=(("enc.0.0", "first"),))))
     fits = answer["exam"]["pins"][0]["slots"][0]["fits"]
     assert fits["forms"][0] == "column" and fits["errors"][0] < 1e-6
 
 
 def test_first_sentence_is_as_long_as_may_be_shown() -> None:
-    model = LiveModel(open_examinee(str(tiny_folder("bert"))), longest=5)
+    model = LiveModel(open_subject(str(tiny_folder("bert"))), longest=5)
     assert len(model.first.exam.pins or model.first.sentences) == 1
     assert len(model.first.sentences[0].pin.tokens) == 5
 
@@ -172,7 +170,7 @@ def test_first_sentence_is_as_long_as_may_be_shown() -> None:
 @pytest.mark.parametrize("text", ["caf\udce9", "\ud800"])
 def test_what_is_no_text_is_refused(bert: LiveModel, text: str) -> None:
     with pytest.raises(UsageError, match="expected text in UTF-8"):
-        bert.look(Question(text))
+        bert.inspect(Question(text))
 
 
 def test_chances_of_classes() -> None:
@@ -182,11 +180,11 @@ def test_chances_of_classes() -> None:
     assert [output.probability for output in _classes(several, scores).outputs] == pytest.approx(
         [0.8808, 0.5, 0.2689], abs=1e-4
     )
-    assert _classes(several, scores[:1]).outputs == [Output("a: 2", None)]
+    assert _classes(several, scores[:1]).outputs == [OutputToken("a: 2", None)]
 
 
 def test_translation_and_its_beam(translator: LiveModel) -> None:
-    answer = translator.look(Question(TEXT, Changes(cut=("enc.0.0",))))
+    answer = translator.inspect(Question(TEXT, Changes(cut=("enc.0.0",))))
     pin = answer["exam"]["pins"][0]
     assert {slot["kind"] for slot in pin["slots"]} == {"encoder", "decoder", "cross"}
     assert pin["beam"] and {*pin["beam"][0]} == {"kept", "ended"}
@@ -199,7 +197,7 @@ def test_translation_and_its_beam(translator: LiveModel) -> None:
 @pytest.mark.parametrize(("name", "words"), [("gpt2", "next tokens"), ("bert", "hidden word"), ("bart", "writes")])
 def test_what_models_say(name: str, words: str) -> None:
     model = live(name)
-    outputs = model.look(Question("the cat sees <mask> ." if name == "bert" else TEXT))["outputs"]
+    outputs = model.inspect(Question("the cat sees <mask> ." if name == "bert" else TEXT))["outputs"]
     assert words in outputs["words"]
     chances = [output["probability"] for output in outputs["before"]]
     assert len(chances) == (1 if name == "bart" else 5)
@@ -214,7 +212,7 @@ def test_mechanisms_that_are_offered_can_be_had() -> None:
     slots = ("enc.0", "dec.0", "cross.0")
     for specs in zip_longest(*(offered[slot] for slot in slots)):
         swap = tuple((slot, spec) for slot, spec in zip(slots, specs, strict=True) if spec is not None)
-        assert model.look(Question(SHORT, Changes(swap=swap)))["exam"]["pins"]
+        assert model.inspect(Question(SHORT, Changes(swap=swap)))["exam"]["pins"]
 
 
 @pytest.mark.parametrize("name", ["gpt2", "bart"])
@@ -228,9 +226,9 @@ def test_forms_that_are_offered_can_be_had(name: str) -> None:
     heads = [f"dec.{layer}.{head}" for layer in range(2) for head in range(3)]
     for first in range(0, len(offered["dec.0"]), len(heads)):
         project = tuple(zip(heads, offered["dec.0"][first:], strict=False))
-        assert model.look(Question(SHORT, Changes(project=project)))["exam"]["pins"]
+        assert model.inspect(Question(SHORT, Changes(project=project)))["exam"]["pins"]
     with pytest.raises(UsageError, match=r"'next' for head dec\.0\.1: expected one of auto, mix"):
-        model.look(Question(TEXT, Changes(project=(("dec.0.1", "next"),))))
+        model.inspect(Question(TEXT, Changes(project=(("dec.0.1", "next"),))))
 
 
 def test_forms_are_fitted_once(bert: LiveModel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,20 +236,20 @@ def test_forms_are_fitted_once(bert: LiveModel, monkeypatch: pytest.MonkeyPatch)
     fit = Project.fit
     monkeypatch.setattr(Project, "fit", lambda self, *args: (fitted.append(self.heads), fit(self, *args))[1])
     for heads in (("enc.0.0",), ("enc.0.0", "enc.1.2"), ("enc.0.0", "enc.1.2", "enc.1.0")):
-        bert.look(Question(LINES[1], Changes(project=tuple((head, "band") for head in heads))))
+        bert.inspect(Question(LINES[1], Changes(project=tuple((head, "band") for head in heads))))
     assert fitted == ["enc.0.0", "enc.1.2", "enc.1.0"]
 
 
 def test_a_single_word(bert: LiveModel, translator: LiveModel) -> None:
     """It can be looked at, and what needs several is left out."""
     for model in (bert, translator):
-        look, more = (ask(Question("bird"))["exam"] for ask in (model.look, model.examine))
+        look, more = (ask(Question("bird"))["exam"] for ask in (model.inspect, model.examine))
         assert look["pins"] and {*more["readings"]} == {*look["readings"]} and "too short" in more["notes"][0]
 
 
 def test_the_error_of_a_form_is_the_one_that_was_measured(bert: LiveModel) -> None:
     """Of one sentence the closest form in its picture and in the reading are the same, with the same error."""
-    slots = bert.look(Question(TEXT))["exam"]["pins"][0]["slots"]
+    slots = bert.inspect(Question(TEXT))["exam"]["pins"][0]["slots"]
     readings = bert.examine(Question(TEXT))["exam"]["readings"]
     forms, measured = (readings[f"structure.{name}@encoder"]["value"] for name in ("closest", "distance"))
     assert [slot["fits"]["forms"] for slot in slots] == forms
@@ -263,21 +261,21 @@ def test_a_sentence_is_translated_once(translator: LiveModel, monkeypatch: pytes
     written: list[object] = []
     monkeypatch.setattr(inspect, "beam", lambda *args, **more: (written.append(0), beam(*args, **more))[1])
     question = Question("the small bird sees a very small cat .", Changes(cut=("dec.0.0",)))
-    for ask in (translator.look, translator.examine, translator.look):
+    for ask in (translator.inspect, translator.examine, translator.inspect):
         ask(question)
     assert len(written) == 2
 
 
 def test_a_changed_model_has_its_own_number_of_parameters(bert: LiveModel) -> None:
     question = Question(LINES[0], Changes(project=(("enc.0.0", "previous"),)))
-    counts = [ask(question)["exam"]["model"]["parameters"] for ask in (bert.look, bert.examine)]
-    assert counts[0] == counts[1] < bert.look(Question(LINES[0]))["exam"]["model"]["parameters"]
+    counts = [ask(question)["exam"]["model"]["parameters"] for ask in (bert.inspect, bert.examine)]
+    assert counts[0] == counts[1] < bert.inspect(Question(LINES[0]))["exam"]["model"]["parameters"]
 
 
 def test_models_that_cannot_write(tmp_path: Path) -> None:
     """The decoder of a body without a head reads the sentence itself; that is no translation."""
     save_model(TINY["bart"].build(dtype=torch.float32).model, tmp_path / "body")
-    answer = LiveModel(open_examinee(str(tmp_path / "body")), longest=23, text=LINES[0]).look(Question(TEXT))
+    answer = LiveModel(open_subject(str(tmp_path / "body")), longest=23, text=LINES[0]).inspect(Question(TEXT))
     assert answer["outputs"]["after"] == [] and "reads the sentence itself" in answer["outputs"]["words"]
     assert answer["exam"]["pins"][0]["translation"] is None
 
@@ -290,12 +288,12 @@ def test_long_sentences_are_there_whole(bert: LiveModel, monkeypatch: pytest.Mon
 
 
 def test_models_without_heads_to_change() -> None:
-    model = LiveModel(open_examinee(str(tiny_run("small-lstm"))), text=LINES[0])
+    model = LiveModel(open_subject(str(tiny_run("small-lstm"))), text=LINES[0])
     live = model.page().page["live"]
     assert "recurrent" in live["reshape"] and live["forms"] == {} and live["mechanisms"] == {}
     with pytest.raises(UsageError, match="recurrent"):
-        model.look(Question(TEXT, Changes(cut=("cross.0.0",))))
-    assert model.look(Question(TEXT))["exam"]["pins"]
+        model.inspect(Question(TEXT, Changes(cut=("cross.0.0",))))
+    assert model.inspect(Question(TEXT))["exam"]["pins"]
 
 
 def test_page_says_what_may_be_asked(bert: LiveModel) -> None:

@@ -8,9 +8,9 @@ from concurrent.futures import CancelledError
 
 import pytest
 
-from attnworks.page.server.app import SECONDS_BEFORE_NO
+from attnworks.page.server.app import SECONDS_BEFORE_REFUSAL
 from attnworks.page.server.live import LiveModel
-from attnworks.page.server.queue import MOST_OPEN, BusyError, Worker
+from attnworks.page.server.queue import MAX_OPEN_QUESTIONS, BusyError, Worker
 from tests.exam_helpers import LINES
 from tests.page.server.server_helpers import TOKEN, serving
 
@@ -18,12 +18,12 @@ from tests.page.server.server_helpers import TOKEN, serving
 def test_queue_is_as_long_as_patience() -> None:
     """Work of 0.1 s, patience of 0.35 s: three fit, waiting and running ones together."""
     worker, hold = Worker(patience=0.35), threading.Event()
-    worker.offer("look", lambda: None).result()
+    worker.submit("look", lambda: None).result()
     _until(lambda: not worker._open)
     worker._expected["look"] = 0.1
-    taken = [worker.offer("look", hold.wait) for _ in range(3)]
+    taken = [worker.submit("look", hold.wait) for _ in range(3)]
     with pytest.raises(BusyError, match="3 questions before"):
-        worker.offer("look", hold.wait)
+        worker.submit("look", hold.wait)
     hold.set()
     assert all(future.result() for future in taken)
     worker.close()
@@ -32,10 +32,10 @@ def test_queue_is_as_long_as_patience() -> None:
 def test_a_new_worker_does_not_take_a_crowd() -> None:
     """Nothing is known about the work, so that all but the first wait for what it will tell."""
     worker, hold = Worker(), threading.Event()
-    taken = [worker.offer("look", hold.wait)]
+    taken = [worker.submit("look", hold.wait)]
     for _ in range(50):
         with pytest.raises(BusyError, match="1 question before"):
-            worker.offer("look", hold.wait)
+            worker.submit("look", hold.wait)
     hold.set()
     assert taken[0].result()
     worker.close()
@@ -44,9 +44,9 @@ def test_a_new_worker_does_not_take_a_crowd() -> None:
 def test_quick_work_has_a_queue_that_ends() -> None:
     worker, hold = Worker(), threading.Event()
     worker._expected["look"] = 0.0
-    taken = [worker.offer("look", hold.wait) for _ in range(MOST_OPEN)]
-    with pytest.raises(BusyError, match=f"{MOST_OPEN} questions before"):
-        worker.offer("look", hold.wait)
+    taken = [worker.submit("look", hold.wait) for _ in range(MAX_OPEN_QUESTIONS)]
+    with pytest.raises(BusyError, match=f"{MAX_OPEN_QUESTIONS} questions before"):
+        worker.submit("look", hold.wait)
     hold.set()
     assert all(future.result() for future in taken)
     worker.close()
@@ -57,7 +57,7 @@ def test_what_is_refused_says_nothing_about_the_time_of_answers() -> None:
     worker._expected["look"] = 0.5
     for _ in range(9):
         with pytest.raises(ZeroDivisionError):
-            worker.offer("look", lambda: 1 / 0).result()
+            worker.submit("look", lambda: 1 / 0).result()
         _until(lambda: not worker._open)
     assert worker._expected["look"] == 0.5
     worker.close()
@@ -65,17 +65,17 @@ def test_what_is_refused_says_nothing_about_the_time_of_answers() -> None:
 
 def test_idle_worker_takes_any_work() -> None:
     worker = Worker(patience=0.0)
-    worker.offer("examine", lambda: time.sleep(0.01)).result()
+    worker.submit("examine", lambda: time.sleep(0.01)).result()
     _until(lambda: not worker._open)
-    assert worker.offer("examine", lambda: 3).result() == 3
+    assert worker.submit("examine", lambda: 3).result() == 3
     worker.close()
 
 
 def test_cancelled_work_is_not_begun_and_frees_its_place() -> None:
     worker, hold, begun = Worker(), threading.Event(), list[int]()
     worker._expected["look"] = 0.1
-    running = worker.offer("look", hold.wait)
-    waiting = worker.offer("look", lambda: begun.append(1))
+    running = worker.submit("look", hold.wait)
+    waiting = worker.submit("look", lambda: begun.append(1))
     assert waiting.cancel() and len(worker._open) == 1
     hold.set()
     running.result()
@@ -85,7 +85,7 @@ def test_cancelled_work_is_not_begun_and_frees_its_place() -> None:
 
 def test_close_does_not_wait_for_work_that_does_not_end() -> None:
     worker, hold, began = Worker(), threading.Event(), threading.Event()
-    running = worker.offer("look", lambda: (began.set(), hold.wait()))
+    running = worker.submit("look", lambda: (began.set(), hold.wait()))
     began.wait()
     assert not worker.close(0.0) and not running.done()
     hold.set()
@@ -101,11 +101,11 @@ def test_stop_finishes_what_runs_and_drops_what_waits() -> None:
         hold.wait()
         return 3
 
-    running, waiting = worker.offer("look", work), worker.offer("look", work)
+    running, waiting = worker.submit("look", work), worker.submit("look", work)
     began.wait()
     worker.stop()
     with pytest.raises(BusyError, match="stops"):
-        worker.offer("look", work)
+        worker.submit("look", work)
     hold.set()
     assert running.result() == 3
     with pytest.raises(CancelledError):
@@ -117,14 +117,14 @@ def test_full_server_says_so_after_a_moment_and_clients_that_leave_are_forgotten
     bert: LiveModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker, hold, begun = Worker(patience=0.5), threading.Event(), list[str]()
-    contents, look = bert.page(), bert.look
+    contents, look = bert.page(), bert.inspect
 
     def slow(question):
         begun.append(question.text)
         hold.wait()
         return look(question)
 
-    monkeypatch.setattr(bert, "look", slow)
+    monkeypatch.setattr(bert, "inspect", slow)
     worker._expected["look"] = 0.2
     with serving(contents, bert, worker) as client:
         first = threading.Thread(target=client.post, args=("api/look", {"text": LINES[0]}))
@@ -139,7 +139,7 @@ def test_full_server_says_so_after_a_moment_and_clients_that_leave_are_forgotten
         _until(lambda: len(worker._open) == 2)
         asked = time.monotonic()
         refused = client.post("api/look", {"text": LINES[0]})
-        assert time.monotonic() - asked >= SECONDS_BEFORE_NO
+        assert time.monotonic() - asked >= SECONDS_BEFORE_REFUSAL
         assert (refused.status, refused.headers["retry-after"]) == (503, "1")
         assert "2 questions before" in refused.json["error"] and client.get().status == 200
         leaving.close()

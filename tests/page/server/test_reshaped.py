@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from attnworks.page.server.start import open_live
-from attnworks.reshape.history import Place, write_outcome
+from attnworks.reshape.history import ModelFolder, write_outcome
 from attnworks.reshape.pruning.prune import Prune
-from attnworks.reshape.run import carry_out
-from attnworks.reshape.texts import from_texts as split
+from attnworks.reshape.run import run_reshape
+from attnworks.reshape.texts import split_texts as split
 from attnworks.text.passages import from_texts
-from attnworks.traces.subject import open_examinee
+from attnworks.traces.subject import open_subject
 from tests.exam_helpers import LINES, save_tiny, tiny_folder
 from tests.reshape.reshape_helpers import project_folder, small_run
 
@@ -20,14 +20,14 @@ from tests.reshape.reshape_helpers import project_folder, small_run
 @pytest.fixture
 def reshaped(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run whose heads were projected, or a Hugging Face model of which a head was cut."""
-    monkeypatch.setattr("attnworks.traces.own.longest_target", lambda _: 5)
+    monkeypatch.setattr("attnworks.traces.own.max_target_tokens", lambda _: 5)
     out = tmp_path / "new"
     if request.param == "run":
         project_folder(small_run(tmp_path / "home"), "enc.0.1", out)
     else:
         source = save_tiny("bert", tmp_path / "bert")
-        model, receipt = carry_out(Prune(heads="0.1"), open_examinee(str(source)), split(from_texts(LINES * 2)[0]))
-        write_outcome(model, receipt, Place.of(str(source)), out)
+        model, receipt = run_reshape(Prune(heads="0.1"), open_subject(str(source)), split(from_texts(LINES * 2)[0]))
+        write_outcome(model, receipt, ModelFolder.of(str(source)), out)
     return out
 
 

@@ -8,17 +8,17 @@ from typing import Any
 
 import torch
 
+from attnworks.core.display import silent
 from attnworks.models import Transformer
-from attnworks.reshape.contract import Bench
-from attnworks.reshape.growth.score import Kind
-from attnworks.reshape.growth.survey import Survey
-from attnworks.reshape.progress import silently
-from attnworks.reshape.texts import Texts
-from attnworks.text.passages import Passage, Side
-from attnworks.traces.text import Judge, read_text
-from attnworks.training.objectives.choice import choose
+from attnworks.reshape.contract import ReshapeContext
+from attnworks.reshape.growth.score import GrowthKind
+from attnworks.reshape.growth.survey import GrowthSurvey
+from attnworks.reshape.texts import TextSplit
+from attnworks.text.passages import Passage, Text
+from attnworks.traces.loss import TextLoss
+from attnworks.training.objectives import choose_objective
 from tests.exam_helpers import NOUNS
-from tests.reshape.reshape_helpers import examinee_of, model_of, texts
+from tests.reshape.reshape_helpers import model_of, subject_of, texts
 
 _SAID = [
     f"the {'very ' * much}{'tired ' * tired}{who} {does} {'the red ' * red}{what} ."
@@ -26,7 +26,7 @@ _SAID = [
         range(3), range(2), NOUNS[:3], ("sees", "wants", "loves"), range(2), NOUNS[5:7]
     )
 ]
-PASSAGES = [Passage(Side(text), Side(" ".join(reversed(text.split())))) for text in Random(3).sample(_SAID, 96)]
+PASSAGES = [Passage(Text(text), Text(" ".join(reversed(text.split())))) for text in Random(3).sample(_SAID, 96)]
 
 
 def growing_model(dtype: torch.dtype = torch.float64, **changes: Any) -> Transformer:
@@ -34,15 +34,15 @@ def growing_model(dtype: torch.dtype = torch.float64, **changes: Any) -> Transfo
     return model_of(dtype, **({"seed": 2, "encoder_layers": 1, "decoder_layers": 1} | changes))
 
 
-def growing_texts(passages: list[Passage] = PASSAGES) -> Texts:
+def growing_texts(passages: list[Passage] = PASSAGES) -> TextSplit:
     return texts(passages)
 
 
-def growing_bench(model: Transformer | None = None, given: Texts | None = None) -> Bench:
-    examinee = examinee_of(growing_model() if model is None else model)
-    text = read_text(examinee, (growing_texts() if given is None else given).learn, 2048)
-    return Bench(examinee, Judge(examinee.subject, choose(None, examinee.subject.abilities), text), 9)
+def growing_bench(model: Transformer | None = None, given: TextSplit | None = None) -> ReshapeContext:
+    subject = subject_of(growing_model() if model is None else model)
+    text = subject.read((growing_texts() if given is None else given).learn, batch_tokens=2048)
+    return ReshapeContext(subject, TextLoss(subject, choose_objective(None, subject.abilities), text), 9)
 
 
-def survey_of(bench: Bench, *kinds: Kind) -> Survey:
-    return Survey(bench.looked_at, silently, kinds)
+def survey_of(context: ReshapeContext, *kinds: GrowthKind) -> GrowthSurvey:
+    return GrowthSurvey(context.calibration, silent, kinds)

@@ -10,16 +10,18 @@ import pytest
 import torch
 
 import attnworks
-from attnworks.exam.measure import MEASURES, Setting
+from attnworks.core.display import silent
+from attnworks.core.places import Slot
+from attnworks.exam.measure import MEASURES, MeasureContext
 from attnworks.models import AttentionConfig
 from attnworks.reshape.growth.bottleneck import PER, Bottleneck
-from attnworks.reshape.growth.survey import KINDS, Survey
-from attnworks.reshape.progress import silently
-from attnworks.traces.text import TOKENS_PER_BATCH, Judge, read_text
-from attnworks.training.objectives.choice import choose
+from attnworks.reshape.growth.survey import KINDS, GrowthSurvey
+from attnworks.traces.loss import TextLoss
+from attnworks.traces.text import TOKENS_PER_BATCH
+from attnworks.training.objectives import choose_objective
 from tests.exam_helpers import LINES, tiny_tokenizer
 from tests.reshape.growth.growth_helpers import PASSAGES, growing_model
-from tests.reshape.reshape_helpers import D_K, D_V, WORDS, examinee_of
+from tests.reshape.reshape_helpers import D_K, D_V, WORDS, subject_of
 from tests.tiny_models import TINY
 
 pytestmark = pytest.mark.slow
@@ -39,7 +41,7 @@ def examined(case: str) -> Any:
 
 def test_it_is_asked_for_by_name() -> None:
     assert MEASURES["bottleneck"] is Bottleneck and not Bottleneck.default
-    assert [declared.name for declared in Bottleneck(Setting(7)).declares()] == NAMES
+    assert [declared.name for declared in Bottleneck(MeasureContext(7)).declares()] == NAMES
 
 
 @pytest.mark.parametrize(("case", "kinds"), [("own", ("encoder", "decoder", "cross")), ("bert", ("encoder",))])
@@ -70,13 +72,13 @@ def test_what_is_refused_is_worth_nothing() -> None:
 def test_readings_are_those_of_a_survey() -> None:
     """Per 1000 parameters, on the same sentences."""
     exam = examined("own")
-    examinee = examinee_of(growing_model())
-    text = read_text(examinee, PASSAGES[:48], TOKENS_PER_BATCH)
-    survey = Survey(Judge(examinee.subject, choose(None, examinee.subject.abilities), text), silently, ("values",))
+    subject = subject_of(growing_model())
+    text = subject.read(PASSAGES[:48], batch_tokens=TOKENS_PER_BATCH)
+    survey = GrowthSurvey(TextLoss(subject, choose_objective(None, subject.abilities), text), silent, ("values",))
     for slot, kind in (("enc.0", "encoder"), ("cross.0", "cross")):
         (trust,) = exam[f"bottleneck.values_trust@{kind}"].value
         (gain,) = exam[f"bottleneck.values@{kind}"].value
-        scores = [survey.tried(score) for score in survey.scores(slot, "values")]
+        scores = [survey.tried(score) for score in survey.scores(Slot.parse(slot), "values")]
         assert trust.tolist() == pytest.approx([score.trust for score in scores], rel=1e-5)
         worth = [PER * score.gain / score.parameters for score in scores]
         assert gain.tolist() == pytest.approx(worth, rel=1e-5)

@@ -8,21 +8,21 @@ from typing import Any
 import pytest
 
 from attnworks.cli.reshape_run import watching
+from attnworks.core.display import overall_progress
 from attnworks.core.errors import UsageError
 from attnworks.models import Transformer
-from attnworks.models.folder import fingerprint
-from attnworks.reshape.contract import Bench
+from attnworks.models.folder import weights_fingerprint
+from attnworks.reshape.contract import ReshapeContext
 from attnworks.reshape.growth import cost as cost_module
 from attnworks.reshape.growth import grow, statistics
-from attnworks.reshape.growth.cost import COMPARING, EVALUATIONS, FITTING, SEARCHING, Cost, measured_cost
+from attnworks.reshape.growth.cost import COMPARING, EVALUATIONS, FITTING, SEARCHING, GrowthCost, measured_cost
 from attnworks.reshape.growth.grow import Grow
 from attnworks.reshape.growth.places import TRYING
-from attnworks.reshape.growth.score import Trial
+from attnworks.reshape.growth.score import GrowthTrial
 from attnworks.reshape.growth.statistics import SEARCH
 from attnworks.reshape.growth.survey import COPIES, KINDS, PASSES, TURNS
-from attnworks.reshape.progress import PERCENT, on_one_scale
-from attnworks.reshape.run import Care, carry_out
-from tests.reshape.growth.growth_helpers import examinee_of, growing_bench, growing_model, growing_texts
+from attnworks.reshape.run import ReshapeSettings, run_reshape
+from tests.reshape.growth.growth_helpers import growing_bench, growing_model, growing_texts, subject_of
 
 Told = list[tuple[str, int, int]]
 
@@ -32,28 +32,28 @@ def model() -> Transformer:
     return growing_model(encoder_layers=0)
 
 
-def told_by(asked: Grow, care: Care | None = None) -> tuple[Told, Any]:
+def told_by(asked: Grow, settings: ReshapeSettings | None = None) -> tuple[Told, Any]:
     """All progress reports while a model grows, and the new model."""
     events: Told = []
-    new, _ = carry_out(asked, examinee_of(model()), growing_texts(), care, lambda *told: events.append(told))
+    new, _ = run_reshape(asked, subject_of(model()), growing_texts(), settings, lambda *told: events.append(told))
     return events, new
 
 
 def test_stages_that_come_again_or_are_not_known_do_not_move_the_scale_back() -> None:
     events: Told = []
-    watch = on_one_scale(lambda *told: events.append(told), {"one": 1.0, "two": 0.0, "three": 3.0})
+    tell = overall_progress(lambda *told: events.append(told), {"one": 1.0, "two": 0.0, "three": 3.0})
     for event in (("one", 1, 2), ("two", 1, 1), ("three", 1, 2), ("one", 0, 1), ("other", 3, 4), ("three", 2, 2)):
-        watch(*event)
+        tell(*event)
     assert [done for _, done, _ in events] == [12, 25, 62, 62, 62, 100]
     assert [stage for stage, _, _ in events] == ["one", "two", "three", "one", "other", "three"]
 
 
 def test_a_message_stays_a_message() -> None:
     events: Told = []
-    watch = on_one_scale(lambda *told: events.append(told), {"one": 1.0})
+    tell = overall_progress(lambda *told: events.append(told), {"one": 1.0})
     for event in (("one", 1, 2), ("read this", 0, 0), ("one", 2, 2)):
-        watch(*event)
-    assert events == [("one", 50, PERCENT), ("read this", 0, 0), ("one", 100, PERCENT)]
+        tell(*event)
+    assert events == [("one", 50, 100), ("read this", 0, 0), ("one", 100, 100)]
 
 
 @pytest.mark.parametrize(
@@ -77,10 +77,10 @@ def test_a_message_comes_first_and_then_one_percentage(asked: Grow, stages: list
     growing_now = [event for event in events[messages[0] + 1 :] if event[0] in (*stages, COMPARING)]
     assert not any(stage in stages for stage, _, _ in events[: messages[0]])
     assert list(dict.fromkeys(stage for stage, _, _ in growing_now)) == stages
-    assert {total for _, _, total in growing_now} == {PERCENT}
+    assert {total for _, _, total in growing_now} == {100}
     done = [done for _, done, _ in growing_now]
-    assert done == sorted(done) and done[0] == 0 and 0 < done[-1] <= PERCENT
-    assert asked.compare or done[-1] == PERCENT
+    assert done == sorted(done) and done[0] == 0 and 0 < done[-1] <= 100
+    assert asked.compare or done[-1] == 100
 
 
 def test_the_counts_are_those_of_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,13 +88,13 @@ def test_the_counts_are_those_of_the_work(monkeypatch: pytest.MonkeyPatch) -> No
     graded = statistics.graded_layers
     monkeypatch.setattr(statistics, "graded_layers", lambda *given: backward.update(["batch"]) or graded(*given))
     events: Told = []
-    bench = growing_bench(model())
-    bench = Bench(bench.examinee, bench.looked_at, bench.length, lambda *told: events.append(told))
-    cost = measured_cost(bench.looked_at, KINDS, add=4)
+    context = growing_bench(model())
+    context = ReshapeContext(context.subject, context.calibration, context.length, lambda *told: events.append(told))
+    cost = measured_cost(context.calibration, KINDS, add=4)
     assert not backward  # one batch is run, but not to be summed up
     monkeypatch.setattr(grow, "measured_cost", lambda *given, **options: cost)
-    monkeypatch.setattr(grow, "on_one_scale", lambda watch, stages: watch)
-    Grow(add=4).make(bench)
+    monkeypatch.setattr(grow, "overall_progress", lambda tell, stages: tell)
+    Grow(add=4).make(context)
     assert backward["batch"] == cost.passes * cost.batches
     totals = {stage: total for stage, _, total in events}
     assert totals[TRYING] == cost.places == 2 + 2 + 1  # keys and values of two heads, and a new head
@@ -103,7 +103,7 @@ def test_the_counts_are_those_of_the_work(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_the_estimate_adds_up_what_was_timed() -> None:
-    cost = Cost(
+    cost = GrowthCost(
         sentences=4096, batches=20, layers=2, keys=2, copies=2, places=10, chosen=3, tried_on=128, searched_on=512,
         compared=0, batch=2.0, trial=0.5, fit=4.0,
     )  # fmt: skip
@@ -116,46 +116,46 @@ def test_the_estimate_adds_up_what_was_timed() -> None:
 def test_time_is_taken_of_one_pass_of_each_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter(range(100))
     monkeypatch.setattr("attnworks.reshape.growth.cost.time.perf_counter", lambda: float(next(ticks) ** 2))
-    cost = measured_cost(growing_bench(model()).looked_at, ("keys",), given=1)
+    cost = measured_cost(growing_bench(model()).calibration, ("keys",), given=1)
     assert (cost.trial, cost.batch, cost.fit) == (1.0, 5.0, 9.0)
     assert (cost.places, cost.chosen, cost.passes) == (0, 1, 1)
-    assert measured_cost(growing_bench(model()).looked_at, ("values",), given=1).fit == 0.0
+    assert measured_cost(growing_bench(model()).calibration, ("values",), given=1).fit == 0.0
 
 
 def test_sentences_to_search_on_are_counted_as_they_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """About 7 of 18 are wanted, and every second one is taken."""
     monkeypatch.setattr(cost_module, "SEARCHED_ON", 7)
     used: list[slice] = []
-    monkeypatch.setattr(grow, "Trial", lambda judge, some: used.append(some) or Trial(judge, some))
-    bench = growing_bench(model())
-    Grow(where="dec.0.1:values=2").make(bench)
+    monkeypatch.setattr(grow, "GrowthTrial", lambda text_loss, some: used.append(some) or GrowthTrial(text_loss, some))
+    context = growing_bench(model())
+    Grow(where="dec.0.1:values=2").make(context)
     (some,) = {(one.start, one.step) for one in used if one.start == SEARCH.start}
-    sentences = len(range(some[0], sum(map(len, bench.looked_at.text.batches)), some[1]))
-    assert measured_cost(bench.looked_at, ("values",), given=1).searched_on == sentences > 7
+    sentences = len(range(some[0], sum(map(len, context.calibration.text.batches)), some[1]))
+    assert measured_cost(context.calibration, ("values",), given=1).searched_on == sentences > 7
 
 
 def test_telling_changes_nothing_and_nothing_is_timed_where_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = Grow(where="dec.0.1:values=2")
     _, heard = told_by(asked)
     monkeypatch.setattr(grow, "measured_cost", lambda *_, **__: pytest.fail("timed"))
-    alone, _ = carry_out(asked, examinee_of(model()), growing_texts())
-    assert fingerprint(alone) == fingerprint(heard)
+    alone, _ = run_reshape(asked, subject_of(model()), growing_texts())
+    assert weights_fingerprint(alone) == weights_fingerprint(heard)
     with watching("reshape", quiet=True) as quiet:
-        unheard, _ = carry_out(asked, examinee_of(model()), growing_texts(), None, quiet)
-    assert fingerprint(unheard) == fingerprint(heard)
+        unheard, _ = run_reshape(asked, subject_of(model()), growing_texts(), None, quiet)
+    assert weights_fingerprint(unheard) == weights_fingerprint(heard)
 
 
 def test_what_cannot_grow_is_refused_before_anything_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grow, "measured_cost", lambda *_, **__: pytest.fail("timed"))
     with pytest.raises(UsageError, match="an objective that says how good the model is"):
-        told_by(Grow(add=2), Care("embedding"))
+        told_by(Grow(add=2), ReshapeSettings("embedding"))
 
 
 @pytest.mark.parametrize("quiet", [False, True])
 def test_the_message_is_a_line_on_standard_error(quiet: bool, capsys: pytest.CaptureFixture[str]) -> None:
-    with watching("reshape", quiet=quiet) as watch:
-        watch("Growing reads 4 sentences", 0, 0)
-        watch("looking", 1, 2)
+    with watching("reshape", quiet=quiet) as tell:
+        tell("Growing reads 4 sentences", 0, 0)
+        tell("looking", 1, 2)
     out, err = capsys.readouterr()
     assert not out
     assert err.splitlines() == ([] if quiet else ["Growing reads 4 sentences", "looking"])

@@ -22,7 +22,7 @@ from torch import Tensor
 from attnworks.core.errors import UsageError
 from attnworks.reshape.growth.directions import (
     Direction,
-    Reservoir,
+    ScoreSample,
     marginal_gains,
     score_direction,
     value_direction,
@@ -36,7 +36,7 @@ EXACT = {"sweeps": 2000, "iterations": 100, "tolerance": 1e-11}
 
 class Case(NamedTuple):
     T: Tensor
-    sample: Reservoir
+    sample: ScoreSample
 
     def objective(self) -> Callable[[Tensor, Tensor], Tensor]:
         curvature = curvature_of(self.sample)
@@ -53,14 +53,14 @@ def case(seed: int = 0, *, e: int = E, f: int = F, sharpness: float = 1.0) -> Ca
     hidden = torch.ones(QUERIES, KEYS, dtype=torch.bool).triu(5)
     P = (sharpness * drawn(N, H, QUERIES, KEYS, seed=seed + 2)).masked_fill(hidden, -torch.inf).softmax(-1)
     G = jacobians(P) @ drawn(N, H, QUERIES, KEYS, seed=seed + 3).unsqueeze(-1)
-    return Case(100 * torch.einsum("nie,nhij,njf->hef", X, G.squeeze(-1), Y) / N, Reservoir(X, Y, P))
+    return Case(100 * torch.einsum("nie,nhij,njf->hef", X, G.squeeze(-1), Y) / N, ScoreSample(X, Y, P))
 
 
 def jacobians(P: Tensor) -> Tensor:
     return P.diag_embed() - P.unsqueeze(-1) * P.unsqueeze(-2)
 
 
-def curvature_of(sample: Reservoir) -> Callable[[Tensor, Tensor], Tensor]:
+def curvature_of(sample: ScoreSample) -> Callable[[Tensor, Tensor], Tensor]:
     """vec(D)^T M vec(D) of D = a b^T, with the matrix M over all entries of D: dS_ij = <x_i y_j^T, D>."""
     pairs = torch.einsum("nie,njf->nijef", sample.X, sample.Y).flatten(-2)
     M = torch.einsum("nija,nhijk,nikb->hab", pairs, jacobians(sample.P), pairs) / len(sample.X)
@@ -112,7 +112,7 @@ def test_several_starts_find_what_one_misses() -> None:
     tenth, three starts in fewer than a thirtieth; three never end below one."""
     heads = 97
     X = drawn(3, 7, 5, seed=1)
-    T, sample = drawn(heads, 5, 5, seed=3), Reservoir(X, X, (4 * drawn(3, heads, 7, 7, seed=2)).softmax(-1))
+    T, sample = drawn(heads, 5, 5, seed=3), ScoreSample(X, X, (4 * drawn(3, heads, 7, 7, seed=2)).softmax(-1))
     one, three, five = (score_direction(T, sample, 1, starts=starts).gain for starts in (1, 3, 5))
     best = torch.maximum(three, five)
     assert (one < 0.99 * best).double().mean() > 0.1
@@ -142,7 +142,7 @@ def test_slope_and_curvature_are_those_of_the_columns(solve: Callable[..., Direc
     assert_close(found.alpha.norm(dim=-2), found.beta.norm(dim=-2))
 
 
-def roots(sample: Reservoir) -> tuple[Tensor, Tensor]:
+def roots(sample: ScoreSample) -> tuple[Tensor, Tensor]:
     """L_x L_x^T = C_x and L_y L_y^T = C_y, the means of x_i x_i^T and y_j y_j^T over all pairs with P_ij > 0."""
     X, Y, P = sample
     live = (P > 0).double().mean(1)
@@ -213,16 +213,16 @@ def test_a_sweep_is_never_uphill(seed: int, sharpness: float, p: int, iterations
 
 def test_padding_changes_nothing() -> None:
     T, (X, Y, P) = case(17)
-    wide = Reservoir(
+    wide = ScoreSample(
         torch.cat([X, 100 * drawn(N, 2, E)], 1),
         torch.cat([Y, 100 * drawn(N, 3, F)], 1),
         torch.nn.functional.pad(P, (0, 3, 0, 2)),
     )
     for solve in (whitened_direction, score_direction):
-        narrow, padded = solve(T, Reservoir(X, Y, P), 2), solve(T, wide, 2)
+        narrow, padded = solve(T, ScoreSample(X, Y, P), 2), solve(T, wide, 2)
         assert_close(product(narrow), product(padded))
         assert_close(narrow.residual, padded.residual)
-        assert_close(marginal_gains(narrow, T, Reservoir(X, Y, P)), marginal_gains(padded, T, wide))
+        assert_close(marginal_gains(narrow, T, ScoreSample(X, Y, P)), marginal_gains(padded, T, wide))
 
 
 @given(st.floats(-6, 6), st.integers(1, 3))
@@ -244,7 +244,7 @@ def test_coordinates_do_not_matter(seed: int) -> None:
         torch.linalg.qr(drawn(d, d, seed=seed + d)).Q * torch.linspace(1, 3, d, dtype=torch.float64) for d in (E, F)
     )
     for solve in (whitened_direction, score_direction):
-        old, new = solve(T, Reservoir(X, Y, P), 2), solve(M.mT @ T @ L, Reservoir(X @ M, Y @ L, P), 2)
+        old, new = solve(T, ScoreSample(X, Y, P), 2), solve(M.mT @ T @ L, ScoreSample(X @ M, Y @ L, P), 2)
         assert_close(M @ product(new) @ L.mT, product(old))
         assert_close(new.gain, old.gain)
         assert_close(new.residual, old.residual)
@@ -252,9 +252,9 @@ def test_coordinates_do_not_matter(seed: int) -> None:
 
 def test_heads_do_not_know_of_each_other() -> None:
     T, (X, Y, P) = case(29)
-    both = score_direction(T, Reservoir(X, Y, P), 2, tolerance=1e-6)
+    both = score_direction(T, ScoreSample(X, Y, P), 2, tolerance=1e-6)
     for h in range(H):
-        one = score_direction(T[h : h + 1], Reservoir(X, Y, P[:, h : h + 1]), 2, tolerance=1e-6)
+        one = score_direction(T[h : h + 1], ScoreSample(X, Y, P[:, h : h + 1]), 2, tolerance=1e-6)
         torch.testing.assert_close(product(one)[0], product(both)[h], rtol=1e-10, atol=1e-12)
 
 
@@ -277,7 +277,7 @@ def test_a_gradient_outside_of_what_the_sample_shows_counts_as_none(solve: Calla
     flat[..., 2] = 0
     only = torch.zeros_like(T)
     only[:, 2] = T[:, 2]
-    found = solve(turn.mT @ only, Reservoir(flat @ turn, Y, P), 2)
+    found = solve(turn.mT @ only, ScoreSample(flat @ turn, Y, P), 2)
     assert not any(part.any() for part in found)
 
 
@@ -293,7 +293,7 @@ def test_a_sample_that_sees_nothing(solve: Callable[..., Direction]) -> None:
 def test_weights_of_one_key_have_no_curvature(elsewhere: float) -> None:
     """Rows that are unit vectors, or that rounding cannot tell from them: nothing is best, and the residual says so."""
     T, (X, Y, P) = case(43)
-    sample = Reservoir(X, Y, torch.nn.functional.one_hot(P.argmax(-1), KEYS).double().clamp_min(elsewhere))
+    sample = ScoreSample(X, Y, torch.nn.functional.one_hot(P.argmax(-1), KEYS).double().clamp_min(elsewhere))
     found = score_direction(T, sample, 2)
     assert not found.alpha.any() and not found.gain.any()
     assert_close(found.residual, torch.ones(H, dtype=torch.float64))
@@ -304,7 +304,7 @@ def test_more_columns_than_there_are_directions(solve: Callable[..., Direction])
     """X spans three dimensions: columns from the fourth on are zero, and p = 3 finds the same."""
     T, (X, Y, P) = case(47)
     flat = drawn(E, 3, seed=1) @ drawn(3, E, seed=2)
-    T, sample = flat.mT @ T, Reservoir(X @ flat, Y, P)
+    T, sample = flat.mT @ T, ScoreSample(X @ flat, Y, P)
     few, many = solve(T, sample, 3), solve(T, sample, 13)
     assert many.alpha.shape == (H, E, 13) and many.beta.shape == (H, F, 13)
     assert_close(product(many), product(few))
@@ -409,5 +409,5 @@ def test_no_columns_are_refused(p: int) -> None:
         lambda: whitened_direction(*case(), p),
         lambda: value_direction(*value_case(), p),
     ):
-        with pytest.raises(UsageError, match=f"a direction of {p} columns: expected 1 column or more"):
+        with pytest.raises(UsageError, match=f"columns={p}: expected a whole number from 1"):
             ask()

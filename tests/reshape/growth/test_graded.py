@@ -15,33 +15,34 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from attnworks.attention.heads import Head
+from attnworks.attention.heads import HeadMatrices
 from attnworks.core.errors import UsageError
+from attnworks.core.places import Slot
 from attnworks.models import AttentionConfig
 from attnworks.models.anatomy import attention_layers, heads_of
-from attnworks.reshape.growth.apply import NewHead, Place, Step, grown
+from attnworks.reshape.growth.apply import GrowthPlace, GrowthStep, NewHead, grown
 from attnworks.reshape.growth.statistics import GradedLayer, graded_layers, softmax_back
 from attnworks.reshape.surgery import anatomy_of
 from attnworks.traces.frozen_pass import whole_maps
 from attnworks.traces.layer import LayerTrace
-from attnworks.traces.subject import Spectator
-from attnworks.traces.text import Judge
+from attnworks.traces.loss import TextLoss
+from attnworks.traces.subject import LayerHook
 from tests.helpers import assert_close
 from tests.model_helpers import randn, the
-from tests.reshape.reshape_helpers import D_E, D_V, bench_of, examinee_of, model_of
+from tests.reshape.reshape_helpers import D_E, D_V, context_of, model_of, subject_of
 from tests.traces.trace_helpers import dense_map
 
-SLOTS = ("enc.0", "enc.1", "dec.1", "cross.0")
+SLOTS = tuple(map(Slot.parse, ("enc.0", "enc.1", "dec.1", "cross.0")))
 
 
-class InTheOpen(Spectator):
+class InTheOpen(LayerHook):
     """One layer with Y computed by hand from scores S + E, and the output u + U, where E and U are zeros."""
 
-    def __init__(self, slot: str) -> None:
+    def __init__(self, slot: Slot) -> None:
         self.slot = slot
 
     def attention(self, trace: LayerTrace) -> Tensor | None:
-        if str(trace.slot) != self.slot:
+        if trace.slot != self.slot:
             return None
         with torch.no_grad():
             seen = dense_map(trace) > 0
@@ -53,11 +54,11 @@ class InTheOpen(Spectator):
         return self.Y
 
 
-def judge(**changes: Any) -> Judge:
-    return bench_of(examinee_of(model_of(**changes))).looked_at
+def text_loss(**changes: Any) -> TextLoss:
+    return context_of(subject_of(model_of(**changes))).calibration
 
 
-def graded(own: Judge, slot: str) -> GradedLayer:
+def graded(own: TextLoss, slot: Slot) -> GradedLayer:
     """Of the last batch, whose sentences are of several lengths."""
     number = len(own.text.batches) - 1
     branches = {slot: attention_layers(anatomy_of(own.original.model))[slot].branch}
@@ -67,8 +68,8 @@ def graded(own: Judge, slot: str) -> GradedLayer:
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize("slot", SLOTS)
-def test_by_scores_and_by_heads(slot: str, norm: str) -> None:
-    own = judge(norm=norm)
+def test_by_scores_and_by_heads(slot: Slot, norm: str) -> None:
+    own = text_loss(norm=norm)
     layer, open_one = graded(own, slot), InTheOpen(slot)
     batch, rows = own.text.batch(len(own.text.batches) - 1)
     assert not batch.source.real.all(), "some padding"
@@ -82,14 +83,14 @@ def test_by_scores_and_by_heads(slot: str, norm: str) -> None:
     assert not (found * ~real).any()
     assert_close(found.sum(-1), torch.zeros_like(found[..., 0]))
     assert found.abs().max() > 1e-6
-    if slot == "dec.1":
+    if slot == Slot.parse("dec.1"):
         assert not found.triu(1).any()
 
 
 @pytest.mark.parametrize("slot", SLOTS)
-def test_by_output(slot: str) -> None:
+def test_by_output(slot: Slot) -> None:
     """The gradient of what a layer adds to the stream: that of its bias b_O, position by position."""
-    own = judge()
+    own = text_loss()
     layer, model = graded(own, slot), own.original.model
     branch: Any = attention_layers(anatomy_of(model))[slot].branch
     U: list[Tensor] = []
@@ -108,12 +109,12 @@ def test_by_output(slot: str) -> None:
 
 
 def test_all_layers_at_once_and_nothing_is_left_behind() -> None:
-    own = judge()
+    own = text_loss()
     model = own.original.model
     model.train()
     parts = attention_layers(anatomy_of(model))
     branches = {slot: part.branch for slot, part in parts.items()}
-    together = {str(layer.trace.slot): layer for layer in graded_layers(own, *own.text.batch(0), branches)}
+    together = {layer.trace.slot: layer for layer in graded_layers(own, *own.text.batch(0), branches)}
     assert list(together) == list(branches)
     for slot, layer in together.items():
         (alone,) = graded_layers(own, *own.text.batch(0), {slot: branches[slot]})
@@ -136,14 +137,14 @@ def test_the_softmax_backwards(seed: int) -> None:
 
 
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("slot", ["enc.1", "dec.0", "cross.1"])
-def test_as_a_model_that_has_the_head(slot: str, bias: bool) -> None:
+@pytest.mark.parametrize("slot", [Slot.parse("enc.1"), Slot.parse("dec.0"), Slot.parse("cross.1")])
+def test_as_a_model_that_has_the_head(slot: Slot, bias: bool) -> None:
     """The gradient by the scores of a head that is not there is t -> 0 of that of a model where it is, by t:
 
     with outputs t b it adds t P' Z a b to the layer, so that dL/dS' = t P' o (...) + O(t^2), and the loss of the model
     with keys that differ by s alpha beta^T has the mixed derivative <X'^T (dL/dS') Z, alpha beta^T> in t and s.
     """
-    own = judge(attention=AttentionConfig(heads=2, d_k=3, d_v=D_V, bias=bias))
+    own = text_loss(attention=AttentionConfig(heads=2, d_k=3, d_v=D_V, bias=bias))
     model, parent = own.original.model, 1
     like = heads_of(attention_layers(anatomy_of(model))[slot])[parent].each(lambda tensor: 1.2 * tensor.detach() + 0.05)
     a, b, alpha, beta = randn(D_E, 2), randn(2, D_E, seed=1), randn(D_E, 1, seed=2), randn(D_E, 1, seed=3)
@@ -156,14 +157,14 @@ def test_as_a_model_that_has_the_head(slot: str, bias: bool) -> None:
 
     def slope(t: float) -> float:
         """d loss / d s at s = 0 of the model with the head at length t, by autograd: columns alpha and zero keys."""
-        head: Head = like._replace(
+        head: HeadMatrices = like._replace(
             W_Q=torch.cat([like.W_Q, alpha], 1),
             W_K=torch.cat([like.W_K, torch.zeros_like(beta)], 1),
             b_Q=None if like.b_Q is None else torch.cat([like.b_Q, torch.zeros(1).double()]),
             b_K=None if like.b_K is None else torch.cat([like.b_K, torch.zeros(1).double()]),
         )
-        new = grown(model, [Step(Place(slot, None), NewHead(head, a, b), t, scale)])
-        own.losses(original.again(new), batch, rows).sum().backward()
+        new = grown(model, [GrowthStep(GrowthPlace(slot, None), NewHead(head, a, b), t, scale)])
+        own.losses(original.with_model(new), batch, rows).sum().backward()
         attention: Any = attention_layers(anatomy_of(new))[slot].attention
         by_keys = attention.key_widths.split(attention.W_K.grad)[-1][:, -1]
         return float(by_keys @ beta[:, 0]) / scale
@@ -173,7 +174,7 @@ def test_as_a_model_that_has_the_head(slot: str, bias: bool) -> None:
 
 
 def test_a_copy_of_a_head_sees_what_the_head_sees() -> None:
-    own = judge()
+    own = text_loss()
     for slot in SLOTS:
         layer = graded(own, slot)
         head = heads_of(attention_layers(anatomy_of(own.original.model))[slot])[1].each(torch.detach)
@@ -186,18 +187,18 @@ def test_a_copy_of_a_head_sees_what_the_head_sees() -> None:
 
 @torch.no_grad()
 def test_a_copy_of_a_head_has_the_sink_logit_of_that_head() -> None:
-    own = judge()
-    plain = graded(own, "enc.0")
+    own = text_loss()
+    plain = graded(own, Slot.parse("enc.0"))
     trace = replace(plain.trace, sink=torch.tensor([-1.0, 2.0], dtype=torch.float64))
     layer = GradedLayer(trace, whole_maps(trace), plain.by_heads, plain.by_output)
-    head = heads_of(attention_layers(anatomy_of(own.original.model))["enc.0"])[1].each(torch.detach)
+    head = heads_of(attention_layers(anatomy_of(own.original.model))[Slot.parse("enc.0")])[1].each(torch.detach)
     alone = layer.as_head(head, head.W_V, head.W_O, 1)
     assert_close(alone.P, layer.P[:, 1:])
     assert layer.P[:, 1].sum(-1).max() < 1 and alone.trace.sink is not None and alone.trace.sink.shape == (1,)
 
 
 def test_the_gradient_by_capped_scores_is_refused() -> None:
-    layer = graded(judge(), "enc.0")
+    layer = graded(text_loss(), Slot.parse("enc.0"))
     capped = replace(layer, trace=replace(layer.trace, softcap=2.5))
     with pytest.raises(UsageError, match=r"enc\.0: expected scores that are not capped, got .* capped at 2\.5"):
         capped.by_scores()

@@ -1,9 +1,10 @@
-"""Growing: places, how widths are spread, every method, receipts, folders with optimisers, and what is refused."""
+"""Growing: places, how widths are spread, every method, receipts, folders with optimizers, and what is refused."""
 
 from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,49 +19,50 @@ import attnworks
 from attnworks.cli import main
 from attnworks.core.errors import UsageError
 from attnworks.core.json_records import parse
+from attnworks.core.places import Slot
 from attnworks.models import AttentionConfig, MultiHead, Transformer
 from attnworks.models.anatomy import attention_layers, heads_of
 from attnworks.models.build import PRESETS
-from attnworks.models.folder import fingerprint
+from attnworks.models.folder import weights_fingerprint
 from attnworks.reshape import NoBottleneckError
 from attnworks.reshape.contract import RESHAPES
-from attnworks.reshape.growth.apply import Place as At
+from attnworks.reshape.growth.apply import GrowthPlace as At
 from attnworks.reshape.growth.apply import grown
-from attnworks.reshape.growth.grow import Grow, difference, look_around, settle
+from attnworks.reshape.growth.grow import Grow, output_difference, plan_step, survey_growth
 from attnworks.reshape.growth.methods import METHODS, refit_steps
 from attnworks.reshape.growth.places import Spot, Widths, read_places, spread
 from attnworks.reshape.growth.statistics import graded_layers
-from attnworks.reshape.growth.survey import KINDS, Survey
-from attnworks.reshape.history import Place, receipts, replay, undo, write_outcome
+from attnworks.reshape.growth.survey import KINDS, GrowthSurvey
+from attnworks.reshape.history import ModelFolder, receipts, replay, undo, write_outcome
 from attnworks.reshape.receipt import Receipt
-from attnworks.reshape.run import Care, carry_out
+from attnworks.reshape.run import ReshapeSettings, run_reshape
 from attnworks.reshape.surgery import anatomy_of
-from attnworks.reshape.texts import Texts, from_corpus
-from attnworks.text.passages import Passage, Side
-from attnworks.traces.subject import open_examinee
+from attnworks.reshape.texts import TextSplit, split_corpus
+from attnworks.text.passages import Passage, Text
+from attnworks.traces.subject import open_subject
 from attnworks.training.run import Run
 from tests.exam_helpers import LINES, save_model, tiny_tokenizer, write_lines
 from tests.helpers import assert_close, unchecked
 from tests.model_helpers import the
 from tests.reshape.growth.growth_helpers import PASSAGES, growing_bench, growing_model, growing_texts, survey_of
-from tests.reshape.reshape_helpers import D_E, D_K, D_V, WORDS, examinee_of, files_of, small_run, without_time
+from tests.reshape.reshape_helpers import D_E, D_K, D_V, WORDS, files_of, small_run, subject_of, without_time
 from tests.tiny_models import TINY
 from tests.traces.trace_helpers import Keep
 from tests.training.training_helpers import SMALL
 
 pytestmark = pytest.mark.slow
 
-LAYERS = {"enc.0": 2, "enc.1": 3, "dec.0": 2, "cross.0": 2}
-CARE = Care()
+LAYERS = {Slot.parse("enc.0"): 2, Slot.parse("enc.1"): 3, Slot.parse("dec.0"): 2, Slot.parse("cross.0"): 2}
+CARE = ReshapeSettings()
 
 
-def spots(asked: str, layers: dict[str, int] = LAYERS) -> dict[str, int]:
+def spots(asked: str, layers: Mapping[Slot, int] = LAYERS) -> dict[str, int]:
     return {str(spot): width for spot, width in read_places(asked, layers).items()}
 
 
-def grow(model: Transformer | None = None, care: Care = CARE, **options: Any) -> tuple[Any, Receipt]:
+def grow(model: Transformer | None = None, settings: ReshapeSettings = CARE, **options: Any) -> tuple[Any, Receipt]:
     model = growing_model() if model is None else model
-    return carry_out(Grow(**options), examinee_of(model), growing_texts(), care)
+    return run_reshape(Grow(**options), subject_of(model), growing_texts(), settings)
 
 
 def count(model: nn.Module) -> int:
@@ -68,7 +70,7 @@ def count(model: nn.Module) -> int:
 
 
 @pytest.fixture(scope="module")
-def survey() -> Survey:
+def survey() -> GrowthSurvey:
     return survey_of(growing_bench(), *KINDS)
 
 
@@ -127,10 +129,10 @@ def test_places_that_are_none(asked: str) -> None:
         ({"kinds": "keys"}, "expected some of keys, values, heads"),
         ({"kinds": ()}, "some of keys, values, heads"),
         ({"kinds": ("keys", "wings")}, "wings"),
-        ({"add": -1}, "a whole number of widths"),
-        ({"add": 2.0}, "a whole number of widths"),
-        ({"add": True}, "a whole number of widths"),
-        ({"add": 10**12}, "a whole number of widths"),
+        ({"add": -1}, "a whole number from 0 to"),
+        ({"add": 2.0}, "a whole number from 0 to"),
+        ({"add": True}, "a whole number from 0 to"),
+        ({"add": 10**12}, "a whole number from 0 to"),
         ({"add": 3, "where": "enc.0.0:keys=1"}, "got both; leave out add"),
         ({"by": "fischer"}, "fisher"),
         ({"where": 3}, "places to grow at: expected text, got int"),
@@ -146,13 +148,13 @@ def test_options_that_cannot_be_used(options: dict[str, Any], told: str) -> None
 # Spreading widths ----------------------------------------------------------------------------------------------------
 
 
-def cost(survey: Survey, widths: Widths) -> int:
+def cost(survey: GrowthSurvey, widths: Widths) -> int:
     """A head costs as many widths as it has keys and values."""
     return sum(width * (D_K + D_V if spot.kind == "heads" else 1) for spot, width in widths.items())
 
 
 @pytest.mark.parametrize("kinds", [("keys",), ("values",), ("heads",), KINDS])
-def test_as_many_widths_as_were_asked_for(survey: Survey, kinds: Any) -> None:
+def test_as_many_widths_as_were_asked_for(survey: GrowthSurvey, kinds: Any) -> None:
     for add in (9,) if kinds == ("keys",) else (9, 17):
         widths = spread(survey, kinds, add)
         assert {spot.kind for spot in widths} <= {*kinds} and all(widths.values())
@@ -163,7 +165,7 @@ def test_as_many_widths_as_were_asked_for(survey: Survey, kinds: Any) -> None:
             assert survey.tried(score).refusal is None
 
 
-def test_the_first_goes_where_it_pays_most(survey: Survey) -> None:
+def test_the_first_goes_where_it_pays_most(survey: GrowthSurvey) -> None:
     """Per parameter, among the places that are not refused."""
     (best,) = spread(survey, KINDS, 1)
     tried = {
@@ -176,7 +178,7 @@ def test_the_first_goes_where_it_pays_most(survey: Survey) -> None:
     assert best == max(affordable, key=lambda spot: affordable[spot].gain / affordable[spot].parameters)
 
 
-def test_limits(survey: Survey) -> None:
+def test_limits(survey: GrowthSurvey) -> None:
     free = spread(survey, ("values",), 8)
     most = dict.fromkeys(list(free)[:2], 1)
     limited = spread(survey, ("values",), 8, most)
@@ -185,13 +187,13 @@ def test_limits(survey: Survey) -> None:
         spread(survey, ("values",), 8, {})
 
 
-def test_too_few_widths_for_a_head(survey: Survey) -> None:
+def test_too_few_widths_for_a_head(survey: GrowthSurvey) -> None:
     with pytest.raises(NoBottleneckError) as error:
         spread(survey, ("heads",), 1)
     assert "None" not in str(error.value) and "more than was asked for" in str(error.value)
 
 
-def test_what_is_left_after_a_head_goes_to_columns(survey: Survey) -> None:
+def test_what_is_left_after_a_head_goes_to_columns(survey: GrowthSurvey) -> None:
     widths = spread(survey, KINDS, D_K + D_V + 3)
     assert cost(survey, widths) == D_K + D_V + 3
 
@@ -207,8 +209,8 @@ def test_what_is_left_after_a_head_goes_to_columns(survey: Survey) -> None:
         ("cross.0:heads=1", ("document",)),
     ],
 )
-def test_all_methods_add_the_same_parameters(survey: Survey, where: str, left_out: tuple[str, ...]) -> None:
-    model = survey.judge.original.model
+def test_all_methods_add_the_same_parameters(survey: GrowthSurvey, where: str, left_out: tuple[str, ...]) -> None:
+    model = survey.text_loss.original.model
     widths, added = read_places(where, survey.every), set[int]()
     assert {*METHODS} == {"fisher", "whitened", "random", "zero", "gradmax", "document"}
     for name in METHODS:
@@ -229,61 +231,65 @@ def test_all_methods_add_the_same_parameters(survey: Survey, where: str, left_ou
 
 @pytest.mark.parametrize("where", ["enc.0.0:keys=3", "cross.0.1:values=2", "dec.0:heads=1", "dec.0.0:keys=23"])
 @pytest.mark.parametrize("by", ["zero", "gradmax"])
-def test_methods_that_change_nothing_yet(survey: Survey, where: str, by: str) -> None:
-    settled = settle(survey, METHODS[by], read_places(where, survey.every), 0)
-    assert difference(survey.judge, settled.steps) <= 1e-10
+def test_methods_that_change_nothing_yet(survey: GrowthSurvey, where: str, by: str) -> None:
+    settled = plan_step(survey, METHODS[by], read_places(where, survey.every), 0)
+    assert output_difference(survey.text_loss, settled.steps) <= 1e-10
     assert abs(settled.fall) <= 1e-10
-    new = grown(survey.judge.original.model, settled.steps)
-    assert fingerprint(new) != fingerprint(survey.judge.original.model)
+    new = grown(survey.text_loss.original.model, settled.steps)
+    assert weights_fingerprint(new) != weights_fingerprint(survey.text_loss.original.model)
 
 
-def gradients(survey: Survey, steps: Any, slot: str) -> dict[str, Tensor]:
+def gradients(survey: GrowthSurvey, steps: Any, slot: Slot) -> dict[str, Tensor]:
     """Of the loss of a few sentences, by the weights of one layer of the grown model."""
-    original: Any = survey.judge.original
-    subject = original.again(grown(original.model, steps))
-    survey.judge.losses(subject, *survey.judge.text.batch(0)).sum().backward()
+    original: Any = survey.text_loss.original
+    subject = original.with_model(grown(original.model, steps))
+    survey.text_loss.losses(subject, *survey.text_loss.text.batch(0)).sum().backward()
     layer = attention_layers(anatomy_of(subject.model))[slot].attention
     assert isinstance(layer, MultiHead)
     return {name: the(parameter.grad) for name, parameter in layer.named_parameters()}
 
 
 @pytest.mark.parametrize(("by", "moved"), [("zero", ("W_K", "W_O")), ("gradmax", ("W_Q", "W_V"))])
-def test_what_changes_nothing_can_be_trained(survey: Survey, by: str, moved: tuple[str, str]) -> None:
+def test_what_changes_nothing_can_be_trained(survey: GrowthSurvey, by: str, moved: tuple[str, str]) -> None:
     """Where one side is zero, the gradient of that side is not."""
     for kind, name in zip(("keys", "values"), moved, strict=True):
         steps = METHODS[by](survey, read_places(f"enc.0.1:{kind}=2", survey.every), 0).steps(1.0)
-        found = gradients(survey, steps, "enc.0")[name]
+        found = gradients(survey, steps, Slot.parse("enc.0"))[name]
         new = found[-2:] if name == "W_O" else found[:, -2:]
         assert new.abs().max() > 1e-6
 
 
-def test_gradmax_makes_the_gradient_largest(survey: Survey) -> None:
+def test_gradmax_makes_the_gradient_largest(survey: GrowthSurvey) -> None:
     """||T beta|| over beta of one length is largest for the first right singular vector of T."""
     (step,) = METHODS["gradmax"](survey, read_places("enc.0.1:keys=2", survey.every), 0).steps(1.0)
     addition: Any = step.addition
-    T = survey.sums["enc.0"].means()[0][0, 1]
+    T = survey.sums[Slot.parse("enc.0")].means()[0][0, 1]
     s = torch.linalg.svdvals(T)
-    length = heads_of(attention_layers(anatomy_of(survey.judge.original.model))["enc.0"])[1].W_K.norm(dim=0).mean()
+    length = (
+        heads_of(attention_layers(anatomy_of(survey.text_loss.original.model))[Slot.parse("enc.0")])[1]
+        .W_K.norm(dim=0)
+        .mean()
+    )
     assert_close((T @ addition.beta).norm(dim=0), length * s[:2])
 
 
-def test_random_columns_are_seeded(survey: Survey) -> None:
+def test_random_columns_are_seeded(survey: GrowthSurvey) -> None:
     widths = read_places("enc.0.0:keys=2,dec.0:heads=1", survey.every)
-    model = survey.judge.original.model
+    model = survey.text_loss.original.model
     for by in ("random", "zero"):
         first, again, other = (
-            fingerprint(grown(model, METHODS[by](survey, widths, seed).steps(0.5))) for seed in (3, 3, 4)
+            weights_fingerprint(grown(model, METHODS[by](survey, widths, seed).steps(0.5))) for seed in (3, 3, 4)
         )
         assert first == again != other
 
 
-def test_random_steps_go_downhill(survey: Survey) -> None:
+def test_random_steps_go_downhill(survey: GrowthSurvey) -> None:
     for where in ("enc.0.0:keys=2", "cross.0.1:values=2"):
         line = METHODS["random"](survey, read_places(where, survey.every), 5)
-        taught = survey.judge.mean(some=slice(0, None, 2))
-        original: Any = survey.judge.original
-        small = original.again(grown(original.model, line.steps(1e-4)))
-        assert survey.judge.mean(small, some=slice(0, None, 2)) < taught
+        taught = survey.text_loss.mean(some=slice(0, None, 2))
+        original: Any = survey.text_loss.original
+        small = original.with_model(grown(original.model, line.steps(1e-4)))
+        assert survey.text_loss.mean(small, some=slice(0, None, 2)) < taught
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -292,13 +298,13 @@ def test_the_document_on_one_sentence(t: float, bias: bool) -> None:
     """W_Q W_K^T = [X^+ (S + dL/dS) Z^+T / s] cut to rank k + p (S3.13, S3.27), and with t dL/dS for another t."""
     model = growing_model(attention=AttentionConfig(heads=2, d_k=D_K, d_v=D_V, bias=bias))
     one = [PASSAGES[0]]
-    survey = survey_of(growing_bench(model, Texts(one, one, {})), "keys")
-    keep, judge, slot, head = Keep(), survey.judge, "cross.0", 1
-    batch, rows = judge.text.batch(0)
+    survey = survey_of(growing_bench(model, TextSplit(one, one, {})), "keys")
+    keep, text_loss, slot, head = Keep(), survey.text_loss, Slot.parse("cross.0"), 1
+    batch, rows = text_loss.text.batch(0)
     with torch.no_grad():
-        judge.losses(judge.original, batch, rows, keep)
-    trace = next(trace for trace in keep.traces if str(trace.slot) == slot)
-    (graded,) = graded_layers(judge, batch, rows, {slot: survey.branches[slot]})
+        text_loss.losses(text_loss.original, batch, rows, keep)
+    trace = next(trace for trace in keep.traces if trace.slot == slot)
+    (graded,) = graded_layers(text_loss, batch, rows, {slot: survey.branches[slot]})
     scale = the(trace.scale)
     S, G = scale * trace.Q[0, head] @ trace.K[0, head].mT, graded.by_scores()[0, head]
     X, Z = the(trace.X)[0], the(trace.Z)[0]
@@ -318,15 +324,15 @@ def test_the_document_needs_one_factor_of_all_scores() -> None:
     """Where heads use different mechanisms, there is no S of the whole layer to fit."""
     mixed = AttentionConfig(heads=2, d_k=D_K, d_v=D_V, mechanism=("dense", "structured"))
     model, one = growing_model(slots={"enc.0": mixed}), [PASSAGES[0]]
-    survey = survey_of(growing_bench(model, Texts(one, one, {})), "keys")
-    with pytest.raises(UsageError, match=r"enc\.0 by document.*same factor of Q K\^T"):
-        METHODS["document"](survey, {Spot(At("enc.0", 0), "keys"): 1}, 0)
+    survey = survey_of(growing_bench(model, TextSplit(one, one, {})), "keys")
+    with pytest.raises(UsageError, match=r"enc\.0 by document.*one scale of Q K\^T"):
+        METHODS["document"](survey, {Spot(At(Slot.parse("enc.0"), 0), "keys"): 1}, 0)
 
 
-def test_fisher_beats_the_others(survey: Survey) -> None:
+def test_fisher_beats_the_others(survey: GrowthSurvey) -> None:
     """At once, on the sentences that check."""
     widths = read_places("cross.0.0:values=1,enc.0.0:values=1", survey.every)
-    falls = {name: settle(survey, METHODS[name], widths, 0).fall for name in ("fisher", "random", "zero", "gradmax")}
+    falls = {name: plan_step(survey, METHODS[name], widths, 0).fall for name in ("fisher", "random", "zero", "gradmax")}
     assert falls["fisher"] > 0.01 and falls["fisher"] > 2 * max(fall for by, fall in falls.items() if by != "fisher")
 
 
@@ -347,7 +353,7 @@ def test_fisher_beats_the_others(survey: Survey) -> None:
 )
 def test_the_receipt(where: str, done: dict[str, str], added: int) -> None:
     model = growing_model()
-    before = fingerprint(model)
+    before = weights_fingerprint(model)
     new, receipt = grow(model, where=where)
     assert receipt.reshape == "grow" and receipt.done == done
     assert parse(RESHAPES["grow"], receipt.asked, "asked") == Grow(where=where)
@@ -362,19 +368,19 @@ def test_the_receipt(where: str, done: dict[str, str], added: int) -> None:
     assert receipt.loss.predicted < receipt.loss.before and receipt.loss.after < receipt.loss.before
     fall, predicted = (receipt.loss.before - loss for loss in (receipt.loss.after, receipt.loss.predicted))
     assert fall == pytest.approx(predicted, rel=0.5)
-    assert receipt.fingerprint == (before, fingerprint(new)) and fingerprint(model) == before
+    assert receipt.fingerprint == (before, weights_fingerprint(new)) and weights_fingerprint(model) == before
 
 
 def test_healing_goes_on_from_there() -> None:
-    new, receipt = grow(care=replace(CARE, steps=3, rate=1e-3), where="cross.0.1:values=2")
+    new, receipt = grow(settings=replace(CARE, steps=3, rate=1e-3), where="cross.0.1:values=2")
     assert receipt.loss.healed is not None and receipt.loss.healed < receipt.loss.after
-    assert fingerprint(new) == receipt.fingerprint[1]
+    assert weights_fingerprint(new) == receipt.fingerprint[1]
 
 
 def test_growing_by_nothing_is_the_same_bit_for_bit() -> None:
     model = growing_model()
     new, receipt = grow(model, add=0)
-    assert fingerprint(new) == fingerprint(model) and receipt.fingerprint[0] == receipt.fingerprint[1]
+    assert weights_fingerprint(new) == weights_fingerprint(model) and receipt.fingerprint[0] == receipt.fingerprint[1]
     assert receipt.done == {} and receipt.loss.before == receipt.loss.predicted == receipt.loss.after
 
 
@@ -390,10 +396,10 @@ def test_where_it_pays() -> None:
 def test_nothing_held_out_is_looked_at() -> None:
     model, given = growing_model(), growing_texts()
     one, other = (
-        carry_out(Grow(where="cross.0.1:values=2"), examinee_of(model), Texts(given.learn, held_out, {}), CARE)[0]
+        run_reshape(Grow(where="cross.0.1:values=2"), subject_of(model), TextSplit(given.learn, held_out, {}), CARE)[0]
         for held_out in (given.held_out, given.held_out[:5])
     )
-    assert fingerprint(one) == fingerprint(other)
+    assert weights_fingerprint(one) == weights_fingerprint(other)
 
 
 @pytest.mark.slow
@@ -424,22 +430,22 @@ def test_noise_is_refused() -> None:
     words = ["the", "very", "tired", "red", "sees", "wants", "loves", "."]
     lengths = torch.randint(3, 12, (len(sources),), generator=draw).tolist()
     noise = [
-        Passage(Side(text), Side(" ".join(words[at] for at in torch.randint(8, (n,), generator=draw).tolist())))
+        Passage(Text(text), Text(" ".join(words[at] for at in torch.randint(8, (n,), generator=draw).tolist())))
         for text, n in zip(sources, lengths, strict=True)
     ]
-    model, given = growing_model(), Texts(noise, noise, {})
+    model, given = growing_model(), TextSplit(noise, noise, {})
     with pytest.raises(NoBottleneckError) as error:
-        carry_out(Grow(where="enc.0.1:keys=8"), examinee_of(model), given, CARE)
-    said = str(error.value)
-    assert "at enc.0.1:keys, " in said and "\n" not in said
-    assert "of the slope: more data, or no bottleneck" in said or "no step lowers the loss" in said
+        run_reshape(Grow(where="enc.0.1:keys=8"), subject_of(model), given, CARE)
+    message = str(error.value)
+    assert "at enc.0.1:keys, " in message and "\n" not in message
+    assert "of the slope: more data, or no bottleneck" in message or "no step lowers the loss" in message
 
 
 def test_relative_objectives_are_refused() -> None:
     with pytest.raises(UsageError, match=r"only says how far it is from itself.*choose lm, mlm or seq2seq"):
-        carry_out(Grow(add=2), examinee_of(growing_model()), growing_texts(), Care("embedding"))
-    judge = growing_bench().looked_at
-    assert look_around(judge, lambda *_: None, ("keys",)).judge is judge
+        run_reshape(Grow(add=2), subject_of(growing_model()), growing_texts(), ReshapeSettings("embedding"))
+    text_loss = growing_bench().calibration
+    assert survey_growth(text_loss, lambda *_: None, ("keys",)).text_loss is text_loss
 
 
 @pytest.mark.parametrize(
@@ -480,9 +486,9 @@ class Chain:
         ]
 
     def grow(self, source: Path, out: Path, **options: Any) -> Receipt:
-        given = from_corpus(f"tsv:{self.run.parent / 'pairs.tsv'}", pairs=50, held_out=5, seed=11)
-        model, receipt = carry_out(Grow(**options), open_examinee(str(source)), given, CARE)
-        write_outcome(model, receipt, Place.of(str(source)), out)
+        given = split_corpus(f"tsv:{self.run.parent / 'pairs.tsv'}", pairs=50, held_out=5, seed=11)
+        model, receipt = run_reshape(Grow(**options), open_subject(str(source)), given, CARE)
+        write_outcome(model, receipt, ModelFolder.of(str(source)), out)
         return receipt
 
 
@@ -494,9 +500,11 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Chain:
 def test_grown_runs_are_read_again(chain: Chain) -> None:
     assert receipts(chain.second) == chain.done and files_of(chain.run) == chain.files
     model = attnworks.load(chain.second)
-    assert isinstance(model, Transformer) and fingerprint(model) == chain.done[1].fingerprint[1]
-    assert model.config.slot("enc.0").key_widths == (3, 5) and model.config.slot("cross.0").value_widths == (8, 5)
-    assert model.config.slot("dec.0").heads == 3
+    assert isinstance(model, Transformer) and weights_fingerprint(model) == chain.done[1].fingerprint[1]
+    assert model.config.slot(Slot.parse("enc.0")).key_widths == (3, 5) and model.config.slot(
+        Slot.parse("cross.0")
+    ).value_widths == (8, 5)
+    assert model.config.slot(Slot.parse("dec.0")).heads == 3
 
 
 def test_undoing_gives_the_files_of_before(chain: Chain, tmp_path: Path) -> None:
@@ -512,10 +520,10 @@ def test_doing_it_again_gives_the_same_bits(chain: Chain, tmp_path: Path) -> Non
     pairs = replay(str(chain.second), str(chain.run), tmp_path / "again")
     assert [then for then, _ in pairs] == chain.done
     assert all(without_time(then) == without_time(now) for then, now in pairs)
-    assert fingerprint(attnworks.load(tmp_path / "again")) == chain.done[1].fingerprint[1]
+    assert weights_fingerprint(attnworks.load(tmp_path / "again")) == chain.done[1].fingerprint[1]
 
 
-def test_what_the_optimiser_remembers_is_kept(chain: Chain) -> None:
+def test_what_the_optimizer_remembers_is_kept(chain: Chain) -> None:
     """Columns that were there keep both moments and their counters; those that are new have zeros."""
     old, new = Run.resume(chain.run), Run.resume(chain.second)
     before, after = (dict(run.model.named_parameters()) for run in (old, new))
@@ -523,41 +531,43 @@ def test_what_the_optimiser_remembers_is_kept(chain: Chain) -> None:
     changed: set[str] = set()
     for name, parameter in before.items():
         for moment in ("exp_avg", "exp_avg_sq"):
-            one, other = (run.optimiser.state[of[name]][moment] for run, of in ((old, before), (new, after)))
+            one, other = (run.optimizer.state[of[name]][moment] for run, of in ((old, before), (new, after)))
             assert one.any()
             if one.shape == other.shape:
                 assert torch.equal(one, other), name
             else:
                 changed.add(name)
-        assert new.optimiser.state[after[name]]["step"] == old.optimiser.state[parameter]["step"] == 3
+        assert new.optimizer.state[after[name]]["step"] == old.optimizer.state[parameter]["step"] == 3
     holders = [name.rpartition(".")[0] for name in changed]
     assert {name.rpartition(".")[2] for name in changed} == {
         *("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V"),
     } and len(set(holders)) == 3
     self_attention = next(name for name in changed if name.startswith("encoder") and name.endswith("W_K"))
     for moment in ("exp_avg", "exp_avg_sq"):
-        keys = new.optimiser.state[after[self_attention]][moment]
-        one = old.optimiser.state[before[self_attention]][moment]
+        keys = new.optimizer.state[after[self_attention]][moment]
+        one = old.optimizer.state[before[self_attention]][moment]
         assert torch.equal(keys[:, :6], torch.cat([*one], 1)) and keys.shape[1] == 8 and not keys[:, 6:].any()
     cross = next(name for name in changed if "cross" in name and name.endswith("W_O"))
-    outputs = new.optimiser.state[after[cross]]["exp_avg"]
-    one = old.optimiser.state[before[cross]]["exp_avg"]
+    outputs = new.optimizer.state[after[cross]]["exp_avg"]
+    one = old.optimizer.state[before[cross]]["exp_avg"]
     assert torch.equal(outputs[:5], one[0]) and not outputs[5:8].any() and torch.equal(outputs[8:], one[1])
     decoder = next(name for name in changed if name.startswith("decoder") and name.endswith("W_Q"))
-    queries, one = (run.optimiser.state[of[decoder]]["exp_avg"] for run, of in ((new, after), (old, before)))
+    queries, one = (run.optimizer.state[of[decoder]]["exp_avg"] for run, of in ((new, after), (old, before)))
     assert queries.shape[0] == 3 and torch.equal(queries[:2], one) and not queries[2].any()
 
 
 def test_a_grown_run_goes_on(chain: Chain, tmp_path: Path) -> None:
     run = Run.resume(Path(shutil.copytree(chain.second, tmp_path / "run")), steps=6)
-    assert run.progress.step == 3 and fingerprint(run.model) == chain.done[1].fingerprint[1]
+    assert run.progress.step == 3 and weights_fingerprint(run.model) == chain.done[1].fingerprint[1]
     run.train()
-    assert run.progress.step == 6 and fingerprint(attnworks.load(tmp_path / "run")) == fingerprint(run.model)
-    assert isinstance(run.model, Transformer) and run.model.config.slot("dec.0").heads == 3
+    assert run.progress.step == 6 and weights_fingerprint(attnworks.load(tmp_path / "run")) == weights_fingerprint(
+        run.model
+    )
+    assert isinstance(run.model, Transformer) and run.model.config.slot(Slot.parse("dec.0")).heads == 3
     again = Run.resume(tmp_path / "run")
-    assert fingerprint(again.model) == fingerprint(run.model)
+    assert weights_fingerprint(again.model) == weights_fingerprint(run.model)
     undo(str(tmp_path / "run"), tmp_path / "back")
-    assert fingerprint(attnworks.load(tmp_path / "back")) == chain.done[1].fingerprint[0]
+    assert weights_fingerprint(attnworks.load(tmp_path / "back")) == chain.done[1].fingerprint[0]
 
 
 # Models of Hugging Face ----------------------------------------------------------------------------------------------
@@ -571,18 +581,22 @@ def test_a_grown_run_goes_on(chain: Chain, tmp_path: Path) -> None:
 def test_models_of_hugging_face(name: str, objective: str, where: str, by: str, tmp_path: Path) -> None:
     source = save_model(TINY[name].build(dtype=torch.float32), tmp_path / name)
     before = files_of(source)
-    examinee = open_examinee(str(source))
+    subject = open_subject(str(source))
     pairs = [
-        Passage(Side(line), Side(other)) for line, other in zip(LINES * 6, (LINES[1:] + LINES[:1]) * 6, strict=True)
+        Passage(Text(line), Text(other)) for line, other in zip(LINES * 6, (LINES[1:] + LINES[:1]) * 6, strict=True)
     ]
-    given = Texts(pairs, pairs, {}) if name == "bart" else Texts([Passage(Side(line)) for line in LINES * 6], pairs, {})
-    model, receipt = carry_out(Grow(where=where, by=by), examinee, given, Care(tokens=200))
+    given = (
+        TextSplit(pairs, pairs, {})
+        if name == "bart"
+        else TextSplit([Passage(Text(line)) for line in LINES * 6], pairs, {})
+    )
+    model, receipt = run_reshape(Grow(where=where, by=by), subject, given, ReshapeSettings(batch_tokens=200))
     assert receipt.objective == objective and receipt.parameters.after == count(model) > receipt.parameters.before
     assert receipt.facts["difference_at_zero"] <= 1e-5
     assert receipt.loss.after <= receipt.loss.before or by == "random"
-    write_outcome(model, receipt, Place.of(str(source)), tmp_path / "out")
+    write_outcome(model, receipt, ModelFolder.of(str(source)), tmp_path / "out")
     opened = attnworks.load(tmp_path / "out")
-    assert fingerprint(opened) == receipt.fingerprint[1] and type(opened) is type(model)
+    assert weights_fingerprint(opened) == receipt.fingerprint[1] and type(opened) is type(model)
     weights = load_file(tmp_path / "out" / "model.safetensors")
     assert sum(tensor.numel() for tensor in weights.values()) >= count(model) - 1
     undo(str(tmp_path / "out"), tmp_path / "back")
@@ -595,7 +609,7 @@ def test_models_of_hugging_face(name: str, objective: str, where: str, by: str, 
 def test_from_python() -> None:
     model, told = growing_model(torch.float32), []
     new, receipt = attnworks.reshape.grow(
-        model, PASSAGES, tokenizer=WORDS, where="cross.0.1:values=2", heal=1, watch=lambda *event: told.append(event)
+        model, PASSAGES, tokenizer=WORDS, where="cross.0.1:values=2", heal=1, tell=lambda *event: told.append(event)
     )
     assert any(stage.startswith("Growing reads") and not total for stage, _, total in told)
     assert isinstance(new, Transformer) and receipt.done == {"cross.0.1": "5 -> 7 values"}
@@ -628,8 +642,8 @@ def test_the_command(chain: Chain, tmp_path: Path) -> None:
         assert f"{number:.4g}" in result.stdout
     assert f"{receipt.parameters.after:,}" in result.stdout
     assert shell("history", out).stdout.splitlines()[0] == "1. grow 2 places (enc.0.*:keys=1)"
-    said = shell("undo", out, "--out", tmp_path / "back").stdout
-    assert said.startswith("Undone: grow 2 places (enc.0.*:keys=1).")
+    message = shell("undo", out, "--out", tmp_path / "back").stdout
+    assert message.startswith("Undone: grow 2 places (enc.0.*:keys=1).")
 
 
 def test_one_json_document(chain: Chain, tmp_path: Path) -> None:
@@ -637,17 +651,17 @@ def test_one_json_document(chain: Chain, tmp_path: Path) -> None:
     words = ["--where", "cross.0.0:values=2", "--kinds", "values", "--by", "zero", "--seed", "5"]
     result = shell("grow", chain.run, *words, *FEW, "--out", out, "--json")
     assert result.exit_code == 0 and result.stderr == "", result.output
-    said = json.loads(result.stdout)
+    message = json.loads(result.stdout)
     (receipt,) = receipts(out)
-    assert said["out"] == str(out) and said["done"] == receipt.done and said["facts"] == dict(receipt.facts)
+    assert message["out"] == str(out) and message["done"] == receipt.done and message["facts"] == dict(receipt.facts)
     where = "cross.0.0:values=2"
-    assert said["asked"] == {"add": 0, "where": where, "kinds": ["values"], "by": "zero", "compare": False}
+    assert message["asked"] == {"add": 0, "where": where, "kinds": ["values"], "by": "zero", "compare": False}
 
 
 @pytest.mark.parametrize(
     ("options", "told", "code"),
     [
-        ("", "expected --add N with N of 1 or more, or --where with places, got neither", 2),
+        ("", "expected --add or --where, got neither", 2),
         ("--add -1", "--add", 2),
         ("--add 2 --where enc.0.0:keys=1", "got both", 2),
         ("--where enc.0.0:wings=1", "growing at 'enc.0.0:wings=1'", 2),
@@ -683,9 +697,9 @@ def test_a_model_of_hugging_face_in_the_shell(tmp_path: Path) -> None:
     words = ("--where", "enc.0.0:keys=2", "--by", "zero", "--text", text, "--threads", 1)
     result = shell("grow", source, *words, "--out", tmp_path / "out", "--json")
     assert result.exit_code == 0, result.output
-    said = json.loads(result.stdout)
-    assert said["done"] == {"enc.0.0": "5 -> 7 keys"} and said["objective"] == "mlm"
-    assert fingerprint(attnworks.load(tmp_path / "out")) == said["fingerprint"][1]
+    message = json.loads(result.stdout)
+    assert message["done"] == {"enc.0.0": "5 -> 7 keys"} and message["objective"] == "mlm"
+    assert weights_fingerprint(attnworks.load(tmp_path / "out")) == message["fingerprint"][1]
     gpt2 = save_model(TINY["gpt2"].build(dtype=torch.float32), tmp_path / "gpt2")
     result = shell("grow", gpt2, *words, "--out", tmp_path / "more")
     assert result.exit_code == 2 and "--where" not in result.stderr.splitlines()[-1]

@@ -14,13 +14,13 @@ from attnworks.reshape import grow_in_training
 from attnworks.reshape.growth import grow, methods
 from attnworks.reshape.growth import score as score_module
 from attnworks.reshape.growth.directions import whitened_direction
-from attnworks.reshape.growth.grow import Grow, settle
+from attnworks.reshape.growth.grow import Grow, plan_step
 from attnworks.reshape.growth.methods import METHODS
 from attnworks.reshape.growth.places import NoBottleneckError, Spot, read_places
-from attnworks.reshape.growth.survey import Survey
-from attnworks.reshape.run import Care, carry_out
+from attnworks.reshape.growth.survey import GrowthSurvey
+from attnworks.reshape.run import ReshapeSettings, run_reshape
 from attnworks.training.run import Run
-from tests.reshape.growth.growth_helpers import examinee_of, growing_bench, growing_model, growing_texts, survey_of
+from tests.reshape.growth.growth_helpers import growing_bench, growing_model, growing_texts, subject_of, survey_of
 from tests.training.training_helpers import SMALL, recipe, write_pairs
 
 REASON = "other sentences confirm 46% of the slope: more data, or no bottleneck"
@@ -31,7 +31,7 @@ def left_out(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The first place that is asked about is not confirmed; its name is written here."""
     believed, first = methods._believed, []
 
-    def doubt(survey: Survey, spot: Spot, width: int, solve: object) -> object:
+    def doubt(survey: GrowthSurvey, spot: Spot, width: int, solve: object) -> object:
         first[:] = first or [str(spot)]
         return REASON if str(spot) == first[0] else believed(survey, spot, width, solve)  # pyright: ignore[reportArgumentType]
 
@@ -41,7 +41,7 @@ def left_out(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_what_is_not_confirmed_is_left_out_and_the_rest_grows(left_out: list[str]) -> None:
     model = growing_model()
-    new, receipt = carry_out(Grow(add=5, kinds=("values",)), examinee_of(model), growing_texts(), Care())
+    new, receipt = run_reshape(Grow(add=5, kinds=("values",)), subject_of(model), growing_texts(), ReshapeSettings())
     assert receipt.left_out == {left_out[0]: REASON}
     assert receipt.done and left_out[0].partition(":")[0] not in receipt.done
     assert receipt.loss.after < receipt.loss.before
@@ -55,14 +55,14 @@ def test_what_is_not_confirmed_is_left_out_and_the_rest_grows(left_out: list[str
 def test_a_place_that_was_asked_for_is_refused(left_out: list[str]) -> None:
     asked = Grow(where="enc.0.1:values=1,cross.0.1:values=1")
     with pytest.raises(NoBottleneckError, match=r"at enc\.0\.1:values, other sentences confirm 46%"):
-        carry_out(asked, examinee_of(growing_model()), growing_texts(), Care())
+        run_reshape(asked, subject_of(growing_model()), growing_texts(), ReshapeSettings())
     assert left_out == ["enc.0.1:values"]
 
 
 def test_nothing_is_left_to_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(methods, "_believed", lambda *_: REASON)
     with pytest.raises(NoBottleneckError, match="confirm 46%"):
-        carry_out(Grow(add=2, kinds=("values",)), examinee_of(growing_model()), growing_texts(), Care())
+        run_reshape(Grow(add=2, kinds=("values",)), subject_of(growing_model()), growing_texts(), ReshapeSettings())
 
 
 TWO = "enc.0.1:values=1,cross.0.1:values=1"
@@ -76,7 +76,7 @@ def test_a_place_of_low_trust_is_left_out(monkeypatch: pytest.MonkeyPatch) -> No
     low, high = sorted(widths, key=trust.__getitem__)
     assert trust[low] < trust[high]
     monkeypatch.setattr(score_module, "BELIEVED", (trust[low] + trust[high]) / 2)
-    settled = settle(survey, METHODS["fisher"], widths, 0)
+    settled = plan_step(survey, METHODS["fisher"], widths, 0)
     assert settled.left_out == {
         low: f"other sentences confirm {trust[low]:.0%} of the slope: more data, or no bottleneck"
     }
@@ -93,7 +93,7 @@ def test_a_named_place_is_refused_before_any_search(left_out: list[str], monkeyp
 def test_a_baseline_that_leaves_out_a_place_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     believed = methods._believed
 
-    def doubt(survey: Survey, spot: Spot, width: int, solve: object) -> object:
+    def doubt(survey: GrowthSurvey, spot: Spot, width: int, solve: object) -> object:
         doubted = solve is whitened_direction and str(spot) == "enc.0.1:values"
         return REASON if doubted else believed(survey, spot, width, solve)  # pyright: ignore[reportArgumentType]
 

@@ -13,16 +13,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from attnworks.core.display import silent
+from attnworks.core.places import Slot
 from attnworks.models import AttentionConfig, Transformer, TransformerConfig, build
-from attnworks.models.layers import Output
+from attnworks.models.layers import OutputLayer
 from attnworks.reshape.growth import score as score_module
-from attnworks.reshape.growth.apply import Keys, Place, Step, Values, grown
-from attnworks.reshape.growth.directions import Reservoir, whitened_direction
+from attnworks.reshape.growth.apply import GrowthPlace, GrowthStep, Keys, Values, grown
+from attnworks.reshape.growth.directions import ScoreSample, whitened_direction
 from attnworks.reshape.growth.score import (
     BELIEVED,
     CONVERGED,
+    GrowthTrial,
     Score,
-    Trial,
     best_direction,
     key_scores,
     some_checks,
@@ -30,56 +32,56 @@ from attnworks.reshape.growth.score import (
 )
 from attnworks.reshape.growth.solvers import Found
 from attnworks.reshape.growth.statistics import CHECK, LEARN, SEARCH
-from attnworks.reshape.growth.survey import Survey
-from attnworks.reshape.progress import silently
+from attnworks.reshape.growth.survey import GrowthSurvey
 from attnworks.studies.recall import (
     D_E,
     D_FF,
     D_V,
-    KEYS,
     PAIRS,
-    VALUES,
+    RECALL_KEYS,
+    RECALL_VALUES,
     PairEmbedding,
-    draw,
-    judge,
-    mean_loss,
-    new_model,
-    new_optimiser,
-    train,
+    draw_recall,
+    new_optimizer,
+    new_recall_model,
+    recall_loss,
+    recall_text_loss,
+    train_recall,
 )
-from attnworks.text.tokens import TextBatch
-from attnworks.traces.text import Judge
+from attnworks.text.tokens import Batch
+from attnworks.traces.loss import TextLoss
 from attnworks.training.objectives.contract import Outputs
-from attnworks.training.objectives.sentences import OwnCallable
+from attnworks.training.objectives.sentences import FunctionObjective
 from tests.reshape.growth.growth_helpers import growing_bench, survey_of
 
 pytestmark = pytest.mark.slow
 
 STEPS = 250
 SCORE = Score(
-    place=Place("enc.0", 0), kind="values", addition=Values(torch.ones(14, 1).double(), torch.ones(1, 14).double()),
+    place=GrowthPlace(Slot("encoder", 0), 0), kind="values",
+    addition=Values(torch.ones(14, 1).double(), torch.ones(1, 14).double()),
     taught=2.0, checked=1.5, residual=0.0, parameters=29, shares=(0.1,),
 )  # fmt: skip
 
 
 def trained(model: Transformer, steps: int = STEPS) -> Transformer:
     rates = [3e-3 * (1 - step / steps) + 1e-4 for step in range(steps)]
-    train(model, new_optimiser(model), torch.Generator().manual_seed(1), rates)
+    train_recall(model, new_optimizer(model), torch.Generator().manual_seed(1), rates)
     return model.eval()
 
 
 def sequences(size: int, seed: int) -> Tensor:
-    return draw(size, torch.Generator().manual_seed(seed))
+    return draw_recall(size, torch.Generator().manual_seed(seed))
 
 
 @pytest.fixture(scope="module")
 def narrow() -> Transformer:
-    return trained(new_model(1, 0))
+    return trained(new_recall_model(1, 0))
 
 
 @pytest.fixture(scope="module")
-def survey(narrow: Transformer) -> Survey:
-    return Survey(judge(narrow, sequences(1024, 7)), silently, ("keys", "values"))
+def survey(narrow: Transformer) -> GrowthSurvey:
+    return GrowthSurvey(recall_text_loss(narrow, sequences(1024, 7)), silent, ("keys", "values"))
 
 
 # Trust and refusal ---------------------------------------------------------------------------------------------------
@@ -109,7 +111,7 @@ def test_heads_in_which_the_solver_does_not_converge_get_the_closed_form(monkeyp
         return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
     X = drawn(3, 7, 5, seed=1)
-    T, sample = drawn(3, 5, 5, seed=2), Reservoir(X, X, (3 * drawn(3, 3, 7, 7, seed=3)).softmax(-1))
+    T, sample = drawn(3, 5, 5, seed=2), ScoreSample(X, X, (3 * drawn(3, 3, 7, 7, seed=3)).softmax(-1))
     closed = whitened_direction(T, sample, 2, cutoff=1e-4)
     solved = best_direction(T, sample, 2, cutoff=1e-4)
     assert (solved.residual < CONVERGED).all() and (closed.residual > CONVERGED).all()
@@ -124,7 +126,7 @@ def test_heads_in_which_the_solver_does_not_converge_get_the_closed_form(monkeyp
             assert torch.equal(got[head], want[head])
 
 
-class Watched(Trial):
+class Watched(GrowthTrial):
     """Counts how often a step is tried."""
 
     tried = 0
@@ -135,7 +137,7 @@ class Watched(Trial):
 
 
 def test_what_is_not_believed_is_not_tried() -> None:
-    trial = Watched(growing_bench().looked_at, CHECK)
+    trial = Watched(growing_bench().calibration, CHECK)
     for changes in ({"checked": 0.1}, {"taught": 0.0}):
         score = replace(SCORE, **changes)
         assert score.tried(trial, 1.0) is score
@@ -146,12 +148,12 @@ def test_what_is_not_believed_is_not_tried() -> None:
 
 
 def test_a_trial_is_the_loss_of_the_grown_model() -> None:
-    own = growing_bench().looked_at
-    trial = Trial(own, CHECK)
+    own = growing_bench().calibration
+    trial = GrowthTrial(own, CHECK)
     assert trial.loss == own.mean(some=CHECK)
-    step = Step(SCORE.place, SCORE.addition, 0.3)
+    step = GrowthStep(SCORE.place, SCORE.addition, 0.3)
     original: Any = own.original
-    assert trial.with_steps([step]) == own.mean(original.again(grown(original.model, [step])), some=CHECK)
+    assert trial.with_steps([step]) == own.mean(original.with_model(grown(original.model, [step])), some=CHECK)
     assert trial.with_steps([]) == trial.loss
     assert trial.search(-1.0, lambda t: [step]) == Found(0.0, trial.loss)
     assert trial.search(0.0, lambda t: [step], whole=5.0) == Found(0.0, 5.0)
@@ -160,7 +162,7 @@ def test_a_trial_is_the_loss_of_the_grown_model() -> None:
 
 
 def test_about_so_many_sentences_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = growing_bench().looked_at
+    own = growing_bench().calibration
     assert some_checks(own) == CHECK
     checks = sum(len(range(len(batch))[CHECK]) for batch in own.text.batches)
     monkeypatch.setattr(score_module, "TRIED_ON", checks // 3)
@@ -173,23 +175,26 @@ def test_about_so_many_sentences_check(monkeypatch: pytest.MonkeyPatch) -> None:
 # Slopes --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("slot", ["enc.0", "cross.0"])
-def test_slopes_are_those_of_the_loss(slot: str) -> None:
+@pytest.mark.parametrize("slot", [Slot.parse("enc.0"), Slot.parse("cross.0")])
+def test_slopes_are_those_of_the_loss(slot: Slot) -> None:
     """taught and checked are how fast the loss falls along the addition, on either half of the sentences."""
-    bench = growing_bench()
-    own, original = bench.looked_at, bench.looked_at.original
-    survey = survey_of(bench, "keys", "values")
+    context = growing_bench()
+    own, original = context.calibration, context.calibration.original
+    survey = survey_of(context, "keys", "values")
     again: Any = original
     for score in (*survey.scores(slot, "keys", 2), *survey.scores(slot, "values", 2)):
         for some, told in ((LEARN, score.taught), (CHECK, score.checked)):
             up, down = (
-                own.mean(again.again(grown(original.model, [Step(score.place, score.addition, t, 3**-0.5)])), some=some)
+                own.mean(
+                    again.with_model(grown(original.model, [GrowthStep(score.place, score.addition, t, 3**-0.5)])),
+                    some=some,
+                )
                 for t in (1e-6, -1e-6)
             )
             assert (down - up) / 2e-6 == pytest.approx(told, rel=1e-3, abs=1e-7)
         assert score.taught > 0 and len(score.shares) == 2
         assert isinstance(score.addition, Keys if score.kind == "keys" else Values)
-        steps = [Step(score.place, score.addition, 0.1, 3**-0.5)]
+        steps = [GrowthStep(score.place, score.addition, 0.1, 3**-0.5)]
         new, old = (
             sum(parameter.numel() for parameter in model.parameters())
             for model in (grown(original.model, steps), original.model)
@@ -200,8 +205,8 @@ def test_slopes_are_those_of_the_loss(slot: str) -> None:
 def test_some_heads_are_scored_as_among_all() -> None:
     survey = survey_of(growing_bench(), "keys", "values")
     for kind in ("keys", "values"):
-        every, (one,) = survey.scores("enc.0", kind, 2), survey.scores("enc.0", kind, 2, (1,))
-        assert one.place == every[1].place == Place("enc.0", 1)
+        every, (one,) = survey.scores(Slot.parse("enc.0"), kind, 2), survey.scores(Slot.parse("enc.0"), kind, 2, (1,))
+        assert one.place == every[1].place == GrowthPlace(Slot.parse("enc.0"), 1)
         assert one.taught == pytest.approx(every[1].taught, rel=0.05)
 
 
@@ -211,35 +216,38 @@ def test_some_heads_are_scored_as_among_all() -> None:
 def actual_fall(model: Transformer, score: Score, scale: float, seed: int = 99) -> float:
     """On sentences that nobody has seen."""
     held_out = sequences(1024, seed)
-    new = grown(model, [Step(score.place, score.addition, score.step, scale)])
+    new = grown(model, [GrowthStep(score.place, score.addition, score.step, scale)])
     assert isinstance(new, Transformer)
-    return mean_loss(model, held_out) - mean_loss(new, held_out)
+    return recall_loss(model, held_out) - recall_loss(new, held_out)
 
 
 @pytest.mark.parametrize("p", [1, 2])
-def test_more_keys_are_believed_and_do_what_is_predicted(narrow: Transformer, survey: Survey, p: int) -> None:
-    (score,) = survey.scores("enc.0", "keys", p)
+def test_more_keys_are_believed_and_do_what_is_predicted(narrow: Transformer, survey: GrowthSurvey, p: int) -> None:
+    (score,) = survey.scores(Slot.parse("enc.0"), "keys", p)
     score = survey.tried(score)
     assert score.refusal is None and score.trust > 0.7
-    fall = actual_fall(narrow, score, survey.scale("enc.0"))
+    fall = actual_fall(narrow, score, survey.scale(Slot.parse("enc.0")))
     assert fall > 0.05 and score.gain / 1.5 < fall < 1.5 * score.gain
 
 
-def test_keys_pay_more_than_values(survey: Survey) -> None:
-    (keys,), (values,) = (survey.scores("enc.0", kind) for kind in ("keys", "values"))
+def test_keys_pay_more_than_values(survey: GrowthSurvey) -> None:
+    (keys,), (values,) = (survey.scores(Slot.parse("enc.0"), kind) for kind in ("keys", "values"))
     keys, values = survey.tried(keys), survey.tried(values)
     assert keys.gain / keys.parameters > 3 * values.gain / values.parameters
 
 
-def test_the_same_score_is_tried_once(survey: Survey) -> None:
-    (score,) = survey.scores("enc.0", "keys")
+def test_the_same_score_is_tried_once(survey: GrowthSurvey) -> None:
+    (score,) = survey.scores(Slot.parse("enc.0"), "keys")
     assert survey.tried(score) is survey.tried(score)
 
 
-def test_sums_can_be_scored_alone(survey: Survey) -> None:
-    sums, sample = survey.sums["enc.0"], survey.sample("enc.0")
-    (keys,), (values,) = key_scores("enc.0", sums, sample, True, 1), value_scores("enc.0", sums, True, 1)
-    (again,), (once_more,) = survey.scores("enc.0", "keys"), survey.scores("enc.0", "values")
+def test_sums_can_be_scored_alone(survey: GrowthSurvey) -> None:
+    sums, sample = survey.sums[Slot.parse("enc.0")], survey.sample(Slot.parse("enc.0"))
+    (keys,), (values,) = (
+        key_scores(Slot.parse("enc.0"), sums, sample, True, 1),
+        value_scores(Slot.parse("enc.0"), sums, True, 1),
+    )
+    (again,), (once_more,) = survey.scores(Slot.parse("enc.0"), "keys"), survey.scores(Slot.parse("enc.0"), "values")
     assert (keys.taught, keys.checked) == (again.taught, again.checked)
     assert (values.taught, values.checked) == (once_more.taught, once_more.checked)
 
@@ -247,12 +255,14 @@ def test_sums_can_be_scored_alone(survey: Survey) -> None:
 # No bottleneck -------------------------------------------------------------------------------------------------------
 
 
-def by_chance(outputs: Outputs, batch: TextBatch) -> Tensor:
+def by_chance(outputs: Outputs, batch: Batch) -> Tensor:
     """Cross-entropy with answers that have nothing to do with the sequence: a hash of all its tokens."""
-    assert outputs.scores is not None
+    assert outputs.logits is not None
     ids = batch.source.ids
-    labels = ((ids * torch.arange(1, 2 * ids.shape[1], 2)).sum(1, keepdim=True) * 7919 + ids[:, PAIRS:] * 31) % VALUES
-    flat = F.cross_entropy(outputs.scores[:, PAIRS:].flatten(0, 1), labels.flatten(), reduction="none")
+    labels = (
+        (ids * torch.arange(1, 2 * ids.shape[1], 2)).sum(1, keepdim=True) * 7919 + ids[:, PAIRS:] * 31
+    ) % RECALL_VALUES
+    flat = F.cross_entropy(outputs.logits[:, PAIRS:].flatten(0, 1), labels.flatten(), reduction="none")
     return flat.view(len(ids), -1).mean(1)
 
 
@@ -263,16 +273,16 @@ def test_noise_is_refused(narrow: Transformer) -> None:
     with torch.no_grad():
         for parameter in even.output.parameters():
             parameter *= 1e-3
-    own = judge(even, sequences(256, 11))
-    survey = Survey(Judge(own.original, OwnCallable(by_chance), own.text), silently, ("keys", "values"))
+    own = recall_text_loss(even, sequences(256, 11))
+    survey = GrowthSurvey(TextLoss(own.original, FunctionObjective(by_chance), own.text), silent, ("keys", "values"))
     for kind in ("keys", "values"):
-        for score in survey.scores("enc.0", kind, 2):
+        for score in survey.scores(Slot.parse("enc.0"), kind, 2):
             tried = survey.tried(score)
             assert tried.refusal is not None and "more data, or no bottleneck" in tried.refusal and tried.gain == 0
 
 
-def test_every_sentence_is_used_once(survey: Survey) -> None:
-    own = survey.judge
+def test_every_sentence_is_used_once(survey: GrowthSurvey) -> None:
+    own = survey.text_loss
     parts = [{int(row) for _, rows in own.batches(some) for row in rows} for some in (LEARN, CHECK, SEARCH)]
     assert sum(map(len, parts)) == len(set().union(*parts)) == 1024
 
@@ -282,21 +292,22 @@ def test_every_sentence_is_used_once(survey: Survey) -> None:
 
 def two_layers(seed: int) -> Transformer:
     config = TransformerConfig(
-        vocabulary=KEYS * VALUES + KEYS, d_e=D_E, d_ff=D_FF, attention=AttentionConfig(heads=2, d_k=1, d_v=D_V // 4),
+        vocabulary=RECALL_KEYS * RECALL_VALUES + RECALL_KEYS, d_e=D_E, d_ff=D_FF,
+        attention=AttentionConfig(heads=2, d_k=1, d_v=D_V // 4),
         encoder_layers=2, decoder_layers=0, norm="pre", positions="none", dropout=0.0,
     )  # fmt: skip
     model = build(config, seed=seed)
     assert isinstance(model, Transformer)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model.source_embedding, model.output = PairEmbedding(), Output(VALUES, D_E)
+        model.source_embedding, model.output = PairEmbedding(), OutputLayer(RECALL_VALUES, D_E)
     return model
 
 
 @pytest.mark.slow
 def test_places_are_ranked_by_what_they_give() -> None:
     model = trained(two_layers(3), 400)
-    survey = Survey(judge(model, sequences(2048, 5)), silently, ("keys", "values"))
+    survey = GrowthSurvey(recall_text_loss(model, sequences(2048, 5)), silent, ("keys", "values"))
     tried = [
         survey.tried(score)
         for slot in survey.layers

@@ -157,5 +157,5 @@ def test_balancing_keeps_the_product(p: int) -> None:
 
 def test_a_negative_rank_is_refused() -> None:
     for fit in (lowrank_fit, truncated_fit):
-        with pytest.raises(UsageError, match="expected a rank of 0 or more, got -1"):
+        with pytest.raises(UsageError, match="rank=-1: expected a whole number from 0, got -1"):
             fit(drawn(3, 3), drawn(3, 2), -1)

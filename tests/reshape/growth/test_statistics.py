@@ -18,37 +18,38 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnworks.attention.heads import Head
+from attnworks.attention.heads import HeadMatrices
+from attnworks.core.places import Slot
 from attnworks.models import AttentionConfig
 from attnworks.models.anatomy import attention_layers, heads_of
-from attnworks.reshape.growth.apply import Addition, Keys, Place, Step, Values, grown
+from attnworks.reshape.growth.apply import Addition, GrowthPlace, GrowthStep, Keys, Values, grown
 from attnworks.reshape.growth.statistics import (
     CHECK,
     LEARN,
     SAMPLE,
     SEARCH,
-    Sums,
+    GrowthSums,
     gather_sample,
     gather_sums,
     graded_layers,
 )
 from attnworks.reshape.surgery import anatomy_of
-from attnworks.reshape.texts import Texts
-from attnworks.text.passages import Passage, Side
-from attnworks.traces.subject import examinee_of as any_examinee
-from attnworks.traces.text import Judge
+from attnworks.reshape.texts import TextSplit
+from attnworks.text.passages import Passage, Text
+from attnworks.traces.loss import TextLoss
+from attnworks.traces.subject import wrap
 from tests.exam_helpers import LINES, tiny_tokenizer
 from tests.helpers import assert_close
 from tests.model_helpers import randn, the
-from tests.reshape.reshape_helpers import D_E, SENTENCES, bench_of, examinee_of, model_of
+from tests.reshape.reshape_helpers import D_E, SENTENCES, context_of, model_of, subject_of
 from tests.tiny_models import TINY
 from tests.traces.trace_helpers import Keep, dense_map
 
 P_ = 2
 UNEQUAL = AttentionConfig(heads=2, d_k=(3, 5), d_v=(4, 2))
 NO_BIAS = AttentionConfig(heads=2, d_k=3, d_v=5, bias=False)
-PASSAGES = [Passage(Side(one), Side(other)) for one, other in pairwise(SENTENCES)]
-LINE_PAIRS = [Passage(Side(one), Side(other)) for one, other in zip(LINES * 2, LINES[::-1] * 2, strict=True)]
+PASSAGES = [Passage(Text(one), Text(other)) for one, other in pairwise(SENTENCES)]
+LINE_PAIRS = [Passage(Text(one), Text(other)) for one, other in zip(LINES * 2, LINES[::-1] * 2, strict=True)]
 
 
 def silent(done: int, total: int) -> None:
@@ -56,37 +57,37 @@ def silent(done: int, total: int) -> None:
 
 
 @cache
-def judge(case: str) -> Judge:
+def text_loss(case: str) -> TextLoss:
     """Thirteen sentences or so of several lengths, padded in batches."""
     if case in ("bert", "bart", "t5", "opt"):
-        given = LINE_PAIRS if case in ("bart", "t5") else [Passage(Side(line)) for line in LINES * 2]
-        examinee = any_examinee(TINY[case].build(), tiny_tokenizer(case))
-        return bench_of(examinee, Texts(given, given, {})).looked_at
+        given = LINE_PAIRS if case in ("bart", "t5") else [Passage(Text(line)) for line in LINES * 2]
+        subject = wrap(TINY[case].build(), tiny_tokenizer(case))
+        return context_of(subject, TextSplit(given, given, {})).calibration
     changes: dict[str, Any] = {
         "own": {},
         "no bias": {"attention": NO_BIAS, "norm": "pre"},
         "unequal": {"attention": UNEQUAL},
         "decoder": {"encoder_layers": 0},
     }[case]
-    given = PASSAGES if case != "decoder" else [Passage(Side(line)) for line in SENTENCES]
-    return bench_of(examinee_of(model_of(**changes)), Texts(given, given, {})).looked_at
+    given = PASSAGES if case != "decoder" else [Passage(Text(line)) for line in SENTENCES]
+    return context_of(subject_of(model_of(**changes)), TextSplit(given, given, {})).calibration
 
 
 @cache
-def sums(case: str) -> dict[str, Sums]:
-    model = judge(case).original.model
+def sums(case: str) -> dict[Slot, GrowthSums]:
+    model = text_loss(case).original.model
     return gather_sums(
-        judge(case), {slot: part.branch for slot, part in attention_layers(anatomy_of(model)).items()}, silent
+        text_loss(case), {slot: part.branch for slot, part in attention_layers(anatomy_of(model)).items()}, silent
     )
 
 
-def head_gradient(case: str, place: Place, addition: Addition, some: slice) -> Head:
+def head_gradient(case: str, place: GrowthPlace, addition: Addition, some: slice) -> HeadMatrices:
     """Of the mean loss of some sentences, by the weights of one head of the grown model."""
-    own = judge(case)
+    own = text_loss(case)
     original: Any = own.original
     scale = the(sums(case)[place.slot].scale)
-    subject = original.again(
-        grown(original.model, [Step(place, addition, scale if isinstance(addition, Keys) else 1.0, scale)])
+    subject = original.with_model(
+        grown(original.model, [GrowthStep(place, addition, scale if isinstance(addition, Keys) else 1.0, scale)])
     )
     model, sentences = subject.model, 0
     for batch, rows in own.batches(some):
@@ -100,32 +101,32 @@ def head_gradient(case: str, place: Place, addition: Addition, some: slice) -> H
     return heads_of(attention_layers(anatomy_of(model))[place.slot])[place.head]
 
 
-def batched(own: Judge, batches: list[list[int]]) -> Judge:
+def batched(own: TextLoss, batches: list[list[int]]) -> TextLoss:
     return replace(own, text=replace(own.text, batches=batches))
 
 
 PLACES = [
-    ("own", Place("enc.0", 1)),
-    ("own", Place("enc.1", 0)),
-    ("own", Place("dec.0", 0)),
-    ("own", Place("cross.0", 1)),
-    ("own", Place("cross.1", 0)),
-    ("no bias", Place("enc.0", 0)),
-    ("no bias", Place("dec.1", 1)),
-    ("no bias", Place("cross.0", 0)),
-    ("unequal", Place("enc.0", 0)),
-    ("unequal", Place("cross.1", 1)),
-    ("decoder", Place("dec.0", 1)),
-    ("bert", Place("enc.0", 2)),
-    ("bart", Place("cross.1", 0)),
-    ("bart", Place("dec.0", 4)),
-    ("t5", Place("dec.1", 1)),
-    ("opt", Place("dec.0", 1)),
+    ("own", GrowthPlace(Slot.parse("enc.0"), 1)),
+    ("own", GrowthPlace(Slot.parse("enc.1"), 0)),
+    ("own", GrowthPlace(Slot.parse("dec.0"), 0)),
+    ("own", GrowthPlace(Slot.parse("cross.0"), 1)),
+    ("own", GrowthPlace(Slot.parse("cross.1"), 0)),
+    ("no bias", GrowthPlace(Slot.parse("enc.0"), 0)),
+    ("no bias", GrowthPlace(Slot.parse("dec.1"), 1)),
+    ("no bias", GrowthPlace(Slot.parse("cross.0"), 0)),
+    ("unequal", GrowthPlace(Slot.parse("enc.0"), 0)),
+    ("unequal", GrowthPlace(Slot.parse("cross.1"), 1)),
+    ("decoder", GrowthPlace(Slot.parse("dec.0"), 1)),
+    ("bert", GrowthPlace(Slot.parse("enc.0"), 2)),
+    ("bart", GrowthPlace(Slot.parse("cross.1"), 0)),
+    ("bart", GrowthPlace(Slot.parse("dec.0"), 4)),
+    ("t5", GrowthPlace(Slot.parse("dec.1"), 1)),
+    ("opt", GrowthPlace(Slot.parse("dec.0"), 1)),
 ]
 
 
 @pytest.mark.parametrize(("case", "place"), PLACES, ids=lambda value: str(value))
-def test_sums_are_gradients_of_models_that_have_the_columns(case: str, place: Place) -> None:
+def test_sums_are_gradients_of_models_that_have_the_columns(case: str, place: GrowthPlace) -> None:
     keys, values, _ = sums(case)[place.slot].means()
     scale = the(sums(case)[place.slot].scale)
     (f, e), biased = values.shape[-2:], keys.shape[-2] > values.shape[-1]
@@ -148,10 +149,10 @@ def test_sums_are_gradients_of_models_that_have_the_columns(case: str, place: Pl
         assert T.abs().max() > 1e-8 and T_V.abs().max() > 1e-8
 
 
-@pytest.mark.parametrize("place", [Place("enc.1", 1), Place("cross.0", 0)], ids=str)
-def test_sums_are_slopes_of_the_loss(place: Place) -> None:
+@pytest.mark.parametrize("place", [GrowthPlace(Slot.parse("enc.1"), 1), GrowthPlace(Slot.parse("cross.0"), 0)], ids=str)
+def test_sums_are_slopes_of_the_loss(place: GrowthPlace) -> None:
     """The loss of models with columns of a small length, up and down."""
-    own = judge("own")
+    own = text_loss("own")
     original: Any = own.original
     keys, values, _ = sums("own")[place.slot].means()
     alpha, beta, bias = randn(D_E, P_), randn(D_E, P_, seed=1), randn(P_, seed=2)
@@ -162,7 +163,9 @@ def test_sums_are_slopes_of_the_loss(place: Place) -> None:
             (Values(a, b), values, a @ b),
         ):
             up, down = (
-                own.mean(original.again(grown(original.model, [Step(place, addition, t, 3**-0.5)])), some=some)
+                own.mean(
+                    original.with_model(grown(original.model, [GrowthStep(place, addition, t, 3**-0.5)])), some=some
+                )
                 for t in (1e-6, -1e-6)
             )
             expected = float((T[half, place.head] * change).sum())
@@ -172,7 +175,7 @@ def test_sums_are_slopes_of_the_loss(place: Place) -> None:
 @pytest.mark.parametrize("case", ["own", "no bias"])
 def test_a_bias_of_the_keys_would_change_nothing(case: str) -> None:
     """Rows of dL/dS sum to zero, so that X'^T (dL/dS) 1 = 0 (S3.8): T needs no column for it."""
-    own, slot = judge(case), "dec.1"
+    own, slot = text_loss(case), Slot.parse("dec.1")
     keys = sums(case)[slot].means()[0]
     assert keys.shape[-1] == D_E
     branch = {slot: attention_layers(anatomy_of(own.original.model))[slot].branch}
@@ -180,16 +183,16 @@ def test_a_bias_of_the_keys_would_change_nothing(case: str) -> None:
         assert_close(graded.by_scores().sum(-1), torch.zeros_like(graded.by_scores()[..., 0]))
 
 
-@pytest.mark.parametrize("slot", ["enc.1", "dec.0", "cross.1"])
-def test_the_spread_of_what_heads_see(slot: str) -> None:
+@pytest.mark.parametrize("slot", [Slot.parse("enc.1"), Slot.parse("dec.0"), Slot.parse("cross.1")])
+def test_the_spread_of_what_heads_see(slot: Slot) -> None:
     """C_V = mean (P Z)^T P Z over the sentences that teach, added up sentence by sentence."""
-    own = judge("own")
+    own = text_loss("own")
     expected, sentences = torch.zeros(2, D_E, D_E, dtype=torch.float64), 0
     for batch, rows in own.batches(LEARN):
         keep = Keep()
         with torch.no_grad():
             own.losses(own.original, batch, rows, keep)
-        trace = next(trace for trace in keep.traces if str(trace.slot) == slot)
+        trace = next(trace for trace in keep.traces if trace.slot == slot)
         seen = dense_map(trace) @ the(trace.Z).unsqueeze(1)
         for sentence, length in zip(seen, trace.queries.lengths.tolist(), strict=True):
             expected += sentence[:, :length].mT @ sentence[:, :length]
@@ -201,17 +204,17 @@ def test_the_spread_of_what_heads_see(slot: str) -> None:
 # Batches -------------------------------------------------------------------------------------------------------------
 
 
-def one_batch(own: Judge) -> list[int]:
+def one_batch(own: TextLoss) -> list[int]:
     """The first twelve sentences, thirds of which are whole fours."""
     return [index for batch in own.text.batches for index in batch][:12]
 
 
-def gathered(own: Judge, batches: list[list[int]]) -> dict[str, Sums]:
+def gathered(own: TextLoss, batches: list[list[int]]) -> dict[Slot, GrowthSums]:
     layers = attention_layers(anatomy_of(own.original.model))
     return gather_sums(batched(own, batches), {slot: part.branch for slot, part in layers.items()}, silent)
 
 
-def assert_same_sums(one: Sums, other: Sums) -> None:
+def assert_same_sums(one: GrowthSums, other: GrowthSums) -> None:
     for name in ("keys", "values", "spread", "sentences"):
         found, expected = getattr(one, name), getattr(other, name)
         assert (found - expected).abs().max() <= 1e-12 * expected.abs().max(), name
@@ -222,7 +225,7 @@ def assert_same_sums(one: Sums, other: Sums) -> None:
 @pytest.mark.parametrize("case", ["own", "decoder"])
 def test_sums_do_not_depend_on_the_size_of_batches(case: str, sizes: tuple[int, ...]) -> None:
     """What a sentence is for follows from its place among all, and padding counts for nothing."""
-    own = judge(case)
+    own = text_loss(case)
     rows = one_batch(own)
     ends = list(accumulate(sizes))
     split = gathered(own, [rows[end - size : end] for end, size in zip(ends, sizes, strict=True)])
@@ -231,7 +234,7 @@ def test_sums_do_not_depend_on_the_size_of_batches(case: str, sizes: tuple[int, 
 
 
 def test_sums_do_not_depend_on_the_order_of_batches() -> None:
-    own = judge("decoder")
+    own = text_loss("decoder")
     rows = one_batch(own)
     turned = gathered(own, [rows[8:], rows[:4], rows[4:8]])
     for slot, expected in gathered(own, [rows]).items():
@@ -239,11 +242,11 @@ def test_sums_do_not_depend_on_the_order_of_batches() -> None:
 
 
 def test_memory_does_not_grow_with_the_text() -> None:
-    own = judge("decoder")
+    own = text_loss("decoder")
     rows = one_batch(own)
-    once, often = gathered(own, [rows])["dec.0"], gathered(own, [rows] * 10)["dec.0"]
+    once, often = gathered(own, [rows])[Slot.parse("dec.0")], gathered(own, [rows] * 10)[Slot.parse("dec.0")]
 
-    def numbers(sums: Sums) -> int:
+    def numbers(sums: GrowthSums) -> int:
         return sum(value.numel() for value in vars(sums).values() if isinstance(value, Tensor))
 
     assert numbers(once) == numbers(often) == 2 + 2 * 2 * (D_E + 1) * D_E + 2 * 2 * D_E**2 + 2 * D_E**2
@@ -253,7 +256,7 @@ def test_memory_does_not_grow_with_the_text() -> None:
 
 
 def test_some_heads() -> None:
-    whole = sums("bart")["dec.0"]
+    whole = sums("bart")[Slot.parse("dec.0")]
     some = whole.of_heads((3, 0))
     for all_heads, two in zip(whole.means(), some.means(), strict=True):
         assert torch.equal(all_heads[..., [3, 0], :, :], two)
@@ -262,10 +265,10 @@ def test_some_heads() -> None:
 
 def test_sums_of_a_small_type_are_in_float64() -> None:
     model = model_of(torch.float32)
-    own = bench_of(examinee_of(model), Texts(PASSAGES, PASSAGES, {})).looked_at
-    found = gathered(own, [list(batch) for batch in own.text.batches])["cross.0"]
+    own = context_of(subject_of(model), TextSplit(PASSAGES, PASSAGES, {})).calibration
+    found = gathered(own, [list(batch) for batch in own.text.batches])[Slot.parse("cross.0")]
     assert found.keys.dtype == found.values.dtype == found.spread.dtype == torch.float64
-    torch.testing.assert_close(found.keys, sums("own")["cross.0"].keys, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(found.keys, sums("own")[Slot.parse("cross.0")].keys, rtol=1e-3, atol=1e-4)
 
 
 # Which sentences are for what ----------------------------------------------------------------------------------------
@@ -280,7 +283,7 @@ def test_every_sentence_has_one_part_to_play(sentences: int) -> None:
 
 @pytest.mark.parametrize("case", ["own", "bart"])
 def test_parts_of_a_text_are_its_sentences(case: str) -> None:
-    own = judge(case)
+    own = text_loss(case)
     parts = [[row for _, rows in own.batches(some) for row in rows.tolist()] for some in (LEARN, CHECK, SEARCH)]
     assert sorted(chain(*parts)) == sorted(own.text.kept)
     found = next(iter(sums(case).values())).sentences.tolist()
@@ -293,10 +296,16 @@ def test_parts_of_a_text_are_its_sentences(case: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("case", "slot"), [("own", "cross.1"), ("own", "enc.0"), ("no bias", "dec.1"), ("bert", "enc.1")]
+    ("case", "slot"),
+    [
+        ("own", Slot.parse("cross.1")),
+        ("own", Slot.parse("enc.0")),
+        ("no bias", Slot.parse("dec.1")),
+        ("bert", Slot.parse("enc.1")),
+    ],
 )
-def test_a_sample_is_what_sentences_show_one_by_one(case: str, slot: str) -> None:
-    own = judge(case)
+def test_a_sample_is_what_sentences_show_one_by_one(case: str, slot: Slot) -> None:
+    own = text_loss(case)
     sample = gather_sample(own, slot)
     order = [index for _, rows in own.batches(LEARN) for index in rows.tolist()]
     assert len(sample.X) == len(sample.Y) == len(sample.P) == len(order)
@@ -307,7 +316,7 @@ def test_a_sample_is_what_sentences_show_one_by_one(case: str, slot: str) -> Non
         keep = Keep()
         with torch.no_grad():
             alone.losses(alone.original, *alone.text.batch(0), keep)
-        trace = next(trace for trace in keep.traces if str(trace.slot) == slot)
+        trace = next(trace for trace in keep.traces if trace.slot == slot)
         i, j = trace.Q.shape[2], trace.K.shape[2]
         X, P = the(trace.X), dense_map(trace)
         if case != "no bias":
@@ -320,9 +329,9 @@ def test_a_sample_is_what_sentences_show_one_by_one(case: str, slot: str) -> Non
 
 
 def test_a_large_text_is_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = judge("own")
+    own = text_loss("own")
     assert SAMPLE >= 100
     monkeypatch.setattr("attnworks.reshape.growth.statistics.SAMPLE", 3)
-    taught = int(sums("own")["enc.0"].sentences[0])
-    sample = gather_sample(own, "enc.0")
+    taught = int(sums("own")[Slot.parse("enc.0")].sentences[0])
+    sample = gather_sample(own, Slot.parse("enc.0"))
     assert 1 <= len(sample.X) <= 3 + len(own.text.batches) < taught + len(own.text.batches)

@@ -11,18 +11,18 @@ from torch import nn
 import attnworks
 from attnworks.attention.structured import Structured
 from attnworks.core.errors import UsageError
+from attnworks.core.places import HeadId, Slot
 from attnworks.models import Transformer
-from attnworks.models.folder import fingerprint
+from attnworks.models.folder import weights_fingerprint
 from attnworks.reshape.contract import RESHAPES
 from attnworks.reshape.evaluate import attention_flops
 from attnworks.reshape.projection import project as project_module
 from attnworks.reshape.projection.project import Project, rise_alone, with_forms
-from attnworks.reshape.receipt import Healing
-from attnworks.reshape.run import carry_out
+from attnworks.reshape.receipt import HealReport
+from attnworks.reshape.run import run_reshape
 from attnworks.reshape.surgery import attention_groups, mechanisms_of, with_mechanisms
-from attnworks.reshape.texts import Texts, from_lines, from_texts
-from attnworks.text.passages import Passage, Side
-from attnworks.traces.own import OwnSubject
+from attnworks.reshape.texts import TextSplit, split_file, split_texts
+from attnworks.text.passages import Passage, Text
 from tests.exam_helpers import LINES, tiny_tokenizer
 from tests.reshape.reshape_helpers import (
     D_E,
@@ -30,10 +30,10 @@ from tests.reshape.reshape_helpers import (
     D_V,
     PASSAGES,
     WORDS,
-    bench_of,
-    examinee_of,
+    context_of,
     heads_of,
     model_of,
+    subject_of,
     texts,
 )
 from tests.tiny_models import TINY
@@ -46,15 +46,10 @@ def planted(slots: dict[str, Any], mixes: dict[str, tuple[float, ...]], **change
     model = model_of(slots=slots, **changes)
     groups = attention_groups(model)
     for slot, mix in mixes.items():
-        mechanism = groups[slot].mechanisms[-1]
+        mechanism = groups[Slot.parse(slot)].mechanisms[-1]
         assert isinstance(mechanism, Structured)
         mechanism.set_weights(torch.tensor([mix], dtype=torch.float64))
     return model
-
-
-def subject_of(model: nn.Module) -> OwnSubject:
-    assert isinstance(model, Transformer)
-    return OwnSubject(model)
 
 
 def parameters(model: nn.Module) -> int:
@@ -66,11 +61,11 @@ def parameters(model: nn.Module) -> int:
 
 def test_planted_heads_are_found_again() -> None:
     model = planted({"enc.0": heads_of(PREVIOUS, ENDS)}, {"enc.0": (0.6, 0.4)})
-    new, receipt = carry_out(Project(heads="enc.0.*", eps=0.0), examinee_of(model), texts())
+    new, receipt = run_reshape(Project(heads="enc.0.*", eps=0.0), subject_of(model), texts())
     assert receipt.done == {"enc.0.0": "previous", "enc.0.1": "60 % first, 40 % mean"}
     assert receipt.loss.after == pytest.approx(receipt.loss.before, rel=1e-9)
     assert receipt.loss.predicted == pytest.approx(receipt.loss.before, rel=1e-9)
-    (previous, ends) = attention_groups(new)["enc.0"].mechanisms
+    (previous, ends) = attention_groups(new)[Slot.parse("enc.0")].mechanisms
     assert isinstance(previous, Structured) and isinstance(ends, Structured)
     assert previous.members == (-1,) and ends.members == ("first", "mean")
     torch.testing.assert_close(ends.mix, torch.tensor([[0.6, 0.4]]).double(), rtol=0, atol=1e-6)
@@ -79,16 +74,16 @@ def test_planted_heads_are_found_again() -> None:
 def test_planted_heads_of_a_decoder() -> None:
     slots = {"dec.0": heads_of("dense", SELF), "dec.1": heads_of("dense", ENDS)}
     model = planted(slots, {"dec.0": (0.3, 0.7), "dec.1": (0.25, 0.75)}, encoder_layers=0)
-    given = from_texts([passage.source.text for passage in PASSAGES])
-    _, receipt = carry_out(Project(heads="*.1", eps=0.0), examinee_of(model), given)
+    given = split_texts([passage.source.text for passage in PASSAGES])
+    _, receipt = run_reshape(Project(heads="*.1", eps=0.0), subject_of(model), given)
     assert receipt.done == {"dec.0.1": "70 % first, 30 % self", "dec.1.1": "75 % mean, 25 % first"}
     assert receipt.objective == "lm" and receipt.loss.after == pytest.approx(receipt.loss.before, rel=1e-9)
 
 
 def test_a_planted_head_that_looks_back() -> None:
     model = planted({"dec.0": heads_of("dense", PREVIOUS)}, {}, encoder_layers=0)
-    given = from_texts([passage.source.text for passage in PASSAGES])
-    _, receipt = carry_out(Project(heads="0.1", eps=0.0), examinee_of(model), given)
+    given = split_texts([passage.source.text for passage in PASSAGES])
+    _, receipt = run_reshape(Project(heads="0.1", eps=0.0), subject_of(model), given)
     assert receipt.done == {"dec.0.1": "previous"}
 
 
@@ -97,8 +92,8 @@ def test_a_planted_head_that_looks_back() -> None:
 )
 def test_forms_that_are_asked_for(form: str, members: tuple[Any, ...]) -> None:
     model = model_of()
-    new, receipt = carry_out(Project(heads="enc.1.0", form=form, window=1), examinee_of(model), texts())
-    mechanism = attention_groups(new)["enc.1"].mechanisms[0]
+    new, receipt = run_reshape(Project(heads="enc.1.0", form=form, window=1), subject_of(model), texts())
+    mechanism = attention_groups(new)[Slot.parse("enc.1")].mechanisms[0]
     assert isinstance(mechanism, Structured) and mechanism.members == members
     assert list(receipt.done) == ["enc.1.0"] and receipt.asked["form"] == form
 
@@ -106,19 +101,19 @@ def test_forms_that_are_asked_for(form: str, members: tuple[Any, ...]) -> None:
 def test_offsets_with_an_error_are_a_share_of_the_length() -> None:
     model = model_of()
     for sparsity, eps, offsets in ((0.0, 0.5, 0), (0.3, 0.0, 0), (0.3, 0.5, 3)):
-        bench = bench_of(examinee_of(model), length=9)
+        context = context_of(subject_of(model), length=9)
         asked = Project(heads="enc.0.0", form="self", eps=eps, sparsity=sparsity)
-        (form,) = asked.fit(bench, [("enc.0", 0)]).values()
+        (form,) = asked.fit(context, [HeadId.parse("enc.0.0")]).values()
         assert len(form.error) == len(form.errors) == offsets
-    new = with_forms(model, {("enc.0", 0): form})
-    mechanism = attention_groups(new)["enc.0"].mechanisms[0]
+    new = with_forms(model, {HeadId.parse("enc.0.0"): form})
+    mechanism = attention_groups(new)[Slot.parse("enc.0")].mechanisms[0]
     assert isinstance(mechanism, Structured)
     assert mechanism.error == form.error and mechanism.errors[0].tolist() == pytest.approx(form.errors)
 
 
 def test_an_error_with_many_digits() -> None:
-    _, receipt = carry_out(
-        Project(heads="enc.*", form="self", eps=0.0100001234, sparsity=0.9), examinee_of(model_of()), texts()
+    _, receipt = run_reshape(
+        Project(heads="enc.*", form="self", eps=0.0100001234, sparsity=0.9), subject_of(model_of()), texts()
     )
     assert len(receipt.done) == 4
 
@@ -130,48 +125,54 @@ def test_an_error_with_many_digits() -> None:
 def test_what_each_head_does_alone(objective: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The loss of a model in which that head alone has its form, on every second sentence of each batch."""
     monkeypatch.setattr(project_module, "PREDICTED_ON", 5)
-    examinee = examinee_of(model_of())
-    bench = bench_of(examinee, objective=objective)
-    heads = [("enc.0", 0), ("enc.1", 1), ("dec.0", 1)]
-    forms = Project(heads="*").fit(bench, heads)
-    alone = rise_alone(bench, forms)
-    some = slice(None, None, len(bench.looked_at.text.kept) // 5)
+    subject = subject_of(model_of())
+    context = context_of(subject, objective=objective)
+    heads = [HeadId.parse(name) for name in ("enc.0.0", "enc.1.1", "dec.0.1")]
+    forms = Project(heads="*").fit(context, heads)
+    alone = rise_alone(context, forms)
+    some = slice(None, None, len(context.calibration.text.kept) // 5)
     assert some.step == 2
-    whole = bench.looked_at.mean(some=some)
+    whole = context.calibration.mean(some=some)
     for head in heads:
-        subject = subject_of(with_forms(bench.model, {head: forms[head]}))
-        assert alone[head] == pytest.approx(bench.looked_at.mean(subject, some=some) - whole, abs=1e-12)
+        subject = subject_of(with_forms(context.model, {head: forms[head]}))
+        assert alone[head] == pytest.approx(context.calibration.mean(subject, some=some) - whole, abs=1e-12)
         assert abs(alone[head]) > 1e-9
 
 
 def test_one_sentence_in_so_many() -> None:
-    judge, losses = bench_of(examinee_of(model_of())).looked_at, list[float]()
+    text_loss, losses = context_of(subject_of(model_of())).calibration, list[float]()
     with torch.no_grad():
-        for number in range(len(judge.text.batches)):
-            losses += judge.losses(judge.original, *judge.text.batch(number)).tolist()
+        for number in range(len(text_loss.text.batches)):
+            losses += text_loss.losses(text_loss.original, *text_loss.text.batch(number)).tolist()
     losses = losses[::3]
-    assert len(losses) > len(judge.text.batches)
-    assert judge.mean(some=slice(None, None, 3)) == pytest.approx(sum(losses) / len(losses), rel=1e-12)
-    assert judge.mean(some=slice(None, None, 3)) != judge.mean()
+    assert len(losses) > len(text_loss.text.batches)
+    assert text_loss.mean(some=slice(None, None, 3)) == pytest.approx(sum(losses) / len(losses), rel=1e-12)
+    assert text_loss.mean(some=slice(None, None, 3)) != text_loss.mean()
 
 
 def test_the_receipt_says_what_was_measured() -> None:
     model, given = model_of(), texts()
-    examinee, project = examinee_of(model), Project(heads="enc.*", window=1)
-    before = fingerprint(model)
-    new, receipt = carry_out(project, examinee, given)
-    judged = bench_of(examinee, Texts(given.held_out, given.held_out, {})).looked_at
+    subject, project = subject_of(model), Project(heads="enc.*", window=1)
+    before = weights_fingerprint(model)
+    new, receipt = run_reshape(project, subject, given)
+    judged = context_of(subject, TextSplit(given.held_out, given.held_out, {})).calibration
     assert receipt.loss.before == pytest.approx(judged.mean(), rel=1e-12)
     assert receipt.loss.after == pytest.approx(judged.mean(subject_of(new)), rel=1e-12)
-    bench = bench_of(examinee, given, length=receipt.length)
-    rises = rise_alone(bench, project.fit(bench, [("enc.0", 0), ("enc.0", 1), ("enc.1", 0), ("enc.1", 1)]))
+    context = context_of(subject, given, length=receipt.length)
+    rises = rise_alone(
+        context,
+        project.fit(
+            context,
+            [HeadId.parse("enc.0.0"), HeadId.parse("enc.0.1"), HeadId.parse("enc.1.0"), HeadId.parse("enc.1.1")],
+        ),
+    )
     assert receipt.loss.predicted == pytest.approx(receipt.loss.before + sum(rises.values()), rel=1e-12)
     assert receipt.loss.healed is None
-    assert receipt.healing == Healing(steps=0, rate=3e-4, tokens=2048, seed=0)
+    assert receipt.healing == HealReport(steps=0, learning_rate=3e-4, batch_tokens=2048, seed=0)
     lengths = [len(passage.source.text.split()) + 1 for passage in given.learn]
     assert receipt.length == round(sum(lengths) / len(lengths))
-    assert receipt.text["looked_at"] == len(given.learn) and receipt.text["judged_by"] == len(given.held_out)
-    assert receipt.fingerprint == (before, fingerprint(new)) and fingerprint(model) == before
+    assert receipt.text["calibration"] == len(given.learn) and receipt.text["evaluation"] == len(given.held_out)
+    assert receipt.fingerprint == (before, weights_fingerprint(new)) and weights_fingerprint(model) == before
     assert receipt.reshape == "project" and RESHAPES["project"](**receipt.asked) == project
     assert receipt.objective == "seq2seq" and receipt.version == attnworks.__version__
 
@@ -179,7 +180,10 @@ def test_the_receipt_says_what_was_measured() -> None:
 def test_parameters_and_flops_by_hand() -> None:
     """Of four heads in the encoder and four in the decoder, three lose their queries and keys."""
     model = model_of()
-    wanted = {"enc.0": (PREVIOUS, "structured:members=first/mean,error=3,eps=0.1"), "dec.1": ("dense", SELF)}
+    wanted = {
+        Slot.parse("enc.0"): (PREVIOUS, "structured:members=first/mean,error=3,eps=0.1"),
+        Slot.parse("dec.1"): ("dense", SELF),
+    }
     new, n = with_mechanisms(model, wanted), 7
     projections, biases = D_E * D_K, D_K
     learned = 2 + 1 + 2  # the mix and the error of the second head, the mix of the third
@@ -199,7 +203,7 @@ def test_parameters_and_flops_by_hand() -> None:
 
 def test_the_receipt_counts() -> None:
     model = model_of()
-    new, receipt = carry_out(Project(heads="enc.0.0", form="previous", eps=0.0), examinee_of(model), texts())
+    new, receipt = run_reshape(Project(heads="enc.0.0", form="previous", eps=0.0), subject_of(model), texts())
     assert (receipt.parameters.before, receipt.parameters.after) == (parameters(model), parameters(new))
     assert receipt.parameters.before - receipt.parameters.after == 2 * (D_E * D_K + D_K)
     assert receipt.flops.before == attention_flops(model, receipt.length)
@@ -208,17 +212,18 @@ def test_the_receipt_counts() -> None:
 
 
 def test_nothing_held_out_is_looked_at() -> None:
-    """Other sentences to judge by, of the same lengths: the same model bit for bit, the same rise of the loss."""
+    """Other sentences to evaluate on, of the same lengths: the same model bit for bit, the same rise of the loss."""
     model, given = model_of(), texts()
-    others = [
-        Passage(*(Side(" ".join(reversed(side.text.split()))) for side in (passage.source, passage.target or Side(""))))
-        for passage in given.held_out
-    ]
+
+    def backwards(side: Text) -> Text:
+        return Text(" ".join(reversed(side.text.split())))
+
+    others = [Passage(backwards(passage.source), backwards(passage.target or Text(""))) for passage in given.held_out]
     (one, first), (other, second) = (
-        carry_out(Project(heads="*", sparsity=0.3), examinee_of(model), Texts(given.learn, held_out, {}))
+        run_reshape(Project(heads="*", sparsity=0.3), subject_of(model), TextSplit(given.learn, held_out, {}))
         for held_out in (given.held_out, others)
     )
-    assert fingerprint(one) == fingerprint(other) and first.done == second.done
+    assert weights_fingerprint(one) == weights_fingerprint(other) and first.done == second.done
     assert first.loss.before != second.loss.before
     rises = [receipt.loss.predicted - receipt.loss.before for receipt in (first, second)]
     assert rises[0] == pytest.approx(rises[1], abs=1e-12)
@@ -230,10 +235,10 @@ def test_no_sentence_is_on_both_sides(tmp_path: Any) -> None:
     assert len(given.learn) + len(given.held_out) == len(PASSAGES)
     assert not {id(one) for one in given.learn} & {id(one) for one in given.held_out}
     (tmp_path / "lines.txt").write_text("\n".join(LINES) + "\n")
-    lines = from_lines(tmp_path / "lines.txt")
+    lines = split_file(tmp_path / "lines.txt")
     assert [passage.source.text for passage in lines.held_out] == [LINES[3]]
-    with pytest.raises(UsageError, match="4 sentences or more, got 3 and 0; give more text"):
-        from_texts(LINES[:3])
+    with pytest.raises(UsageError, match="4 sentences, got 3 and 0; give more text"):
+        split_texts(LINES[:3])
 
 
 # In memory -----------------------------------------------------------------------------------------------------------
@@ -244,19 +249,19 @@ def test_python_with_an_own_model() -> None:
     new, receipt = attnworks.reshape.project(model, PASSAGES, tokenizer=WORDS, heads="enc.0.*", form="mean", heal=2)
     assert isinstance(new, Transformer) and receipt.done == {"enc.0.0": "mean", "enc.0.1": "mean"}
     assert receipt.loss.healed is not None and receipt.text["texts"] == len(PASSAGES)
-    assert set(mechanisms_of(model)["enc.0"]) == {"dense"}
+    assert set(mechanisms_of(model)[Slot.parse("enc.0")]) == {"dense"}
 
 
 @pytest.mark.parametrize(("name", "objective"), [("bert", "mlm"), ("gpt2", "lm"), ("opt", "lm"), ("t5", "seq2seq")])
 def test_python_with_a_model_of_hugging_face(name: str, objective: str) -> None:
     model = TINY[name].build(dtype=torch.float32)
-    pairs = [Passage(Side(line), Side(other)) for line, other in zip(LINES, LINES[::-1], strict=True)]
+    pairs = [Passage(Text(line), Text(other)) for line, other in zip(LINES, LINES[::-1], strict=True)]
     given = pairs if objective == "seq2seq" else LINES
     new, receipt = attnworks.reshape.project(model, given, tokenizer=tiny_tokenizer(name), heads="*.1.0", form="mix")
-    slots = [slot for slot in mechanisms_of(model) if slot.endswith(".1")]
+    slots = [slot for slot in mechanisms_of(model) if slot.layer == 1]
     assert list(receipt.done) == [f"{slot}.0" for slot in slots] and receipt.objective == objective
     assert type(new) is type(model) and mechanisms_of(new)[slots[0]][0].startswith("structured")
-    assert receipt.healing.rate == 5e-5
+    assert receipt.healing.learning_rate == 5e-5
     assert receipt.parameters.before == parameters(model) and receipt.parameters.after == parameters(new)
 
 
@@ -268,7 +273,7 @@ def test_python_with_a_model_of_hugging_face(name: str, objective: str) -> None:
 )
 def test_options_out_of_range(options: dict[str, Any]) -> None:
     (name,) = options
-    with pytest.raises(UsageError, match=f"projecting with {name}=.*choose {name} in that range"):
+    with pytest.raises(UsageError, match=f"projecting with {name}=.*choose a value in that range"):
         Project(heads="*", **options)
 
 

@@ -17,11 +17,11 @@ from click.testing import CliRunner
 import attnworks
 from attnworks.cli import main
 from attnworks.core.errors import AttnworksError, UsageError
+from attnworks.core.places import HeadId, Slot
 from attnworks.models import build
 from attnworks.models.anatomy import attention_layers
 from attnworks.models.build import PRESETS
-from attnworks.models.folder import fingerprint
-from attnworks.reshape.heads import Head
+from attnworks.models.folder import weights_fingerprint
 from attnworks.reshape.heal import stream_distance
 from attnworks.reshape.history import receipts, replay, undo
 from attnworks.reshape.pruning import ranking
@@ -29,14 +29,13 @@ from attnworks.reshape.pruning.l0_gates import train_gates
 from attnworks.reshape.pruning.prune import LEVELS, Prune, units_of
 from attnworks.reshape.pruning.ranking import RANKINGS
 from attnworks.reshape.receipt import Receipt
-from attnworks.reshape.run import Care, carry_out
-from attnworks.reshape.surgery import anatomy_of, without
+from attnworks.reshape.run import ReshapeSettings, run_reshape
+from attnworks.reshape.surgery import anatomy_of, heads_off
 from attnworks.reshape.swapping.swap import Swap
-from attnworks.traces.edits import HeadsOff
-from attnworks.traces.layer import Slot
+from attnworks.traces.edits import HeadsOffHook
 from tests.exam_helpers import LINES, tiny_folder, tiny_run, tiny_tokenizer, write_lines
 from tests.model_helpers import recurrent_config
-from tests.reshape.reshape_helpers import WORDS, bench_of, examinee_of, files_of, model_of, texts
+from tests.reshape.reshape_helpers import WORDS, context_of, files_of, model_of, subject_of, texts
 from tests.tiny_models import TINY
 from tests.training.training_helpers import SMALL
 
@@ -49,33 +48,33 @@ def small_preset(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PRESETS, "small", SMALL["small"])
 
 
-def prune(model: Any, care: Care | None = None, **options: Any) -> tuple[Any, Receipt]:
-    return carry_out(Prune(**options), examinee_of(model), texts(), care)
+def prune(model: Any, settings: ReshapeSettings | None = None, **options: Any) -> tuple[Any, Receipt]:
+    return run_reshape(Prune(**options), subject_of(model), texts(), settings)
 
 
 def heads_left(model: Any) -> dict[str, int]:
     found = {}
     for slot, part in attention_layers(anatomy_of(model)).items():
         assert part.weights is not None
-        found[slot] = len(part.weights().W_O)
+        found[str(slot)] = len(part.weights().W_O)
     return found
 
 
-def cut_by(receipt: Receipt, before: dict[str, int]) -> list[Head]:
+def cut_by(receipt: Receipt, before: dict[str, int]) -> list[HeadId]:
     """The heads that are not in the brackets: 2 -> 1 head (1)."""
-    gone: list[Head] = []
+    gone: list[HeadId] = []
     for slot, words in receipt.done.items():
         kept = [int(number) for number in words.partition("(")[2].rstrip(")").split(",") if number]
-        gone += [(slot, head) for head in range(before[slot]) if head not in kept]
+        gone += [HeadId(Slot.parse(slot), head) for head in range(before[slot]) if head not in kept]
     return gone
 
 
 @pytest.mark.parametrize("keep", [1.0, 0.75, 0.5, 0.1, 0.0])
 def test_a_share_of_all_heads_stays(keep: float) -> None:
     model = model_of()
-    old = fingerprint(model)
+    old = weights_fingerprint(model)
     new, receipt = prune(model, keep=keep, by="random")
-    assert sum(heads_left(new).values()) == round(keep * HEADS) and fingerprint(model) == old
+    assert sum(heads_left(new).values()) == round(keep * HEADS) and weights_fingerprint(model) == old
     assert receipt.facts["heads_before"] == HEADS and receipt.facts["heads_cut"] == HEADS - round(keep * HEADS)
     assert len(cut_by(receipt, heads_left(model))) == HEADS - round(keep * HEADS)
     assert math.isfinite(receipt.loss.after)
@@ -84,8 +83,8 @@ def test_a_share_of_all_heads_stays(keep: float) -> None:
 def test_cutting_none_changes_nothing() -> None:
     model = model_of()
     for asked in (Prune(keep=1.0), Prune(heads="none")):
-        new, receipt = carry_out(asked, examinee_of(model), texts())
-        assert fingerprint(new) == fingerprint(model) and new.config == model.config
+        new, receipt = run_reshape(asked, subject_of(model), texts())
+        assert weights_fingerprint(new) == weights_fingerprint(model) and new.config == model.config
         assert receipt.done == {} and receipt.loss.before == receipt.loss.predicted == receipt.loss.after
         assert receipt.bytes is not None and receipt.parameters.saved == receipt.flops.saved == receipt.bytes.saved == 0
         assert receipt.scores["embedding drift"].after == 0
@@ -94,11 +93,11 @@ def test_cutting_none_changes_nothing() -> None:
 def test_the_prediction_is_that_of_silenced_heads() -> None:
     """On the same sentences, predicted and measured are the same."""
     model = model_of()
-    bench = bench_of(examinee_of(model))
-    made = Prune(keep=0.5).make(bench)
-    judge = bench.looked_at
-    after = judge.mean(judge.original.again(made.model.eval()))  # pyright: ignore[reportAttributeAccessIssue]
-    assert after == pytest.approx(judge.mean() + made.rise, rel=1e-12) and made.rise != 0
+    context = context_of(subject_of(model))
+    made = Prune(keep=0.5).make(context)
+    text_loss = context.calibration
+    after = text_loss.mean(text_loss.original.with_model(made.model.eval()))  # pyright: ignore[reportAttributeAccessIssue]
+    assert after == pytest.approx(text_loss.mean() + made.rise, rel=1e-12) and made.rise != 0
 
 
 def test_named_heads() -> None:
@@ -124,7 +123,7 @@ def test_every_ranking(by: str) -> None:
 def test_a_head_that_does_nothing_goes_first() -> None:
     model = model_of()
     with torch.no_grad():
-        attention: Any = attention_layers(anatomy_of(model))["dec.1"].attention
+        attention: Any = attention_layers(anatomy_of(model))[Slot.parse("dec.1")].attention
         attention.W_O[1] = 0.0
     new, receipt = prune(model, keep=11 / 12, by="gradient")
     assert heads_left(new)["dec.1"] == 1 and receipt.done == {"dec.1": "2 -> 1 head (0)"}
@@ -147,8 +146,8 @@ def test_compared() -> None:
 def test_units_share_keys_and_values() -> None:
     units = units_of(TINY["llama"].build())
     assert {len(unit) for unit in units} == {3} and all(len({slot for slot, _ in unit}) == 1 for unit in units)
-    spectator = without(units[:1])
-    assert isinstance(spectator, HeadsOff) and spectator.off == {Slot("decoder", 0): [0, 1, 2]}
+    hook = heads_off(units[:1])
+    assert isinstance(hook, HeadsOffHook) and hook.off == {Slot("decoder", 0): [0, 1, 2]}
 
 
 # Receipts and healing ------------------------------------------------------------------------------------------------
@@ -156,7 +155,7 @@ def test_units_share_keys_and_values() -> None:
 
 def test_what_a_receipt_says() -> None:
     model = model_of(torch.float32)
-    new, receipt = prune(model, Care(steps=2), keep=0.5, by="random")
+    new, receipt = prune(model, ReshapeSettings(steps=2), keep=0.5, by="random")
     assert receipt.parameters.after == sum(p.numel() for p in new.parameters()) < receipt.parameters.before
     assert receipt.bytes is not None and receipt.bytes.after == 4 * receipt.parameters.after
     assert receipt.flops.after < receipt.flops.before
@@ -171,7 +170,7 @@ def test_what_a_receipt_says() -> None:
 def test_healing_towards_the_model_before() -> None:
     """Distillation brings the embeddings back; the objective alone need not."""
     model = model_of(torch.float32, dropout=0.0)
-    _, receipt = prune(model, Care(steps=60, rate=1e-2, by="distil"), heads="enc.*.1")
+    _, receipt = prune(model, ReshapeSettings(steps=60, learning_rate=1e-2, by="distil"), heads="enc.*.1")
     drift = receipt.scores["embedding drift"]
     assert drift.healed is not None and drift.healed < 0.5 * drift.after
     assert receipt.healing.by == "distil"
@@ -179,7 +178,7 @@ def test_healing_towards_the_model_before() -> None:
 
 def test_other_ways_of_healing_are_refused() -> None:
     with pytest.raises(AttnworksError, match=r"^way of healing 'sleep': expected one of distil, objective"):
-        Care(by="sleep")
+        ReshapeSettings(by="sleep")
 
 
 @pytest.mark.parametrize(
@@ -190,8 +189,8 @@ def test_other_ways_of_healing_are_refused() -> None:
         ({"keep": 1.5}, "a number from 0 to 1"),
         ({"keep": float("nan")}, "a number from 0 to 1"),
         ({"keep": 0.5, "by": "magic"}, "ranking of heads 'magic'"),
-        ({"heads": "enc.0.1", "evenly": True}, "give keep instead of heads"),
-        ({"heads": "enc.0.1", "compare": True}, "give keep instead of heads"),
+        ({"heads": "enc.0.1", "evenly": True}, "give keep"),
+        ({"heads": "enc.0.1", "compare": True}, "give keep"),
     ],
     ids=str,
 )
@@ -227,7 +226,7 @@ def test_what_transformers_can_load(tmp_path: Path) -> None:
     command("prune", folder, "--keep", 0.5, "--by", "random", "--evenly", "--text", lines, "--out", out)
     plain: Any = transformers.AutoModelForCausalLM.from_pretrained(out)
     assert plain.config.num_key_value_heads * 2 == transformers.AutoConfig.from_pretrained(folder).num_key_value_heads
-    assert fingerprint(plain) == fingerprint(attnworks.load(out)) == receipts(out)[0].fingerprint[1]
+    assert weights_fingerprint(plain) == weights_fingerprint(attnworks.load(out)) == receipts(out)[0].fingerprint[1]
     undo(str(out), tmp_path / "back")
     assert files_of(tmp_path / "back") == files_of(folder)
 
@@ -259,7 +258,7 @@ def test_pruned_grown_and_swapped(tmp_path: Path) -> None:
     for number, expected in enumerate((folders[1], folders[0], run)):
         undo(str(back), tmp_path / str(number))
         back = tmp_path / str(number)
-        assert fingerprint(attnworks.load(back)) == fingerprint(attnworks.load(expected))
+        assert weights_fingerprint(attnworks.load(back)) == weights_fingerprint(attnworks.load(expected))
 
 
 def test_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,10 +296,12 @@ def test_distillation_of_half_precision() -> None:
         for embedding in (model.source_embedding, model.target_embedding):
             assert embedding is not None
             embedding.weight.mul_(40)
-    examinee = examinee_of(model)
-    judge = bench_of(examinee).looked_at
-    found = stream_distance(judge, judge.original.again(model), judge.text.batch(0)[0])  # pyright: ignore[reportAttributeAccessIssue]
-    other = stream_distance(judge, judge.original.again(model_of(torch.float16, seed=3)), judge.text.batch(0)[0])  # pyright: ignore[reportAttributeAccessIssue]
+    subject = subject_of(model)
+    text_loss = context_of(subject).calibration
+    found = stream_distance(text_loss, text_loss.original.with_model(model), text_loss.text.batch(0)[0])  # pyright: ignore[reportAttributeAccessIssue]
+    other = stream_distance(
+        text_loss, text_loss.original.with_model(model_of(torch.float16, seed=3)), text_loss.text.batch(0)[0]
+    )  # pyright: ignore[reportAttributeAccessIssue]
     assert float(found) == 0 and 0 < float(other) < math.inf
 
 
@@ -347,5 +348,5 @@ def test_without_any_head(tmp_path: Path) -> None:
     none, _ = prune(model_of(), keep=0)
     with pytest.raises(UsageError, match="none are left"):
         prune(none, keep=0.5)
-    with pytest.raises(UsageError, match="one without any, or whose layers share theirs"):
+    with pytest.raises(UsageError, match="none, or shared by layers"):
         prune(none, heads="enc.0.0")

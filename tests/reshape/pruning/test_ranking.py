@@ -13,44 +13,45 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from attnworks.core.places import HeadId, Slot
 from attnworks.models import AttentionConfig
 from attnworks.models.multihead import MultiHead
-from attnworks.reshape.contract import Bench
-from attnworks.reshape.heads import Unit
+from attnworks.reshape.contract import ReshapeContext
 from attnworks.reshape.pruning import ranking
 from attnworks.reshape.pruning.l0_gates import train_gates
 from attnworks.reshape.pruning.ranking import RANKINGS, rank
 from attnworks.reshape.pruning.structural import role_gains
-from attnworks.reshape.surgery import without
-from attnworks.reshape.texts import from_texts
-from attnworks.traces.edits import CountHeads, HeadsOff
-from attnworks.traces.layer import Slot
-from attnworks.traces.subject import Spectator, Subject
-from attnworks.traces.subject import examinee_of as any_examinee
-from attnworks.traces.text import Judge
+from attnworks.reshape.surgery import PruneUnit, heads_off
+from attnworks.reshape.texts import split_texts
+from attnworks.traces.edits import CountHeadsHook, HeadsOffHook
+from attnworks.traces.loss import TextLoss
+from attnworks.traces.subject import LayerHook, Subject, wrap
 from tests.exam_helpers import LINES, tiny_tokenizer
 from tests.reshape.growth.growth_helpers import growing_bench
-from tests.reshape.reshape_helpers import D_K, D_V, bench_of, examinee_of, heads_of, model_of
+from tests.reshape.reshape_helpers import D_K, D_V, context_of, heads_of, model_of, subject_of
 from tests.tiny_models import TINY
 
 THREE = AttentionConfig(heads=3, d_k=D_K, d_v=D_V)
 ONE_LAYER: dict[str, Any] = {"encoder_layers": 1, "decoder_layers": 1}
 
 
-def units_of(bench: Bench) -> list[Unit]:
-    counted = CountHeads()
-    batch, _ = bench.looked_at.text.batch(0)
+def units_of(context: ReshapeContext) -> list[PruneUnit]:
+    counted = CountHeadsHook()
+    batch, _ = context.calibration.text.batch(0)
     with torch.no_grad():
-        bench.examinee.subject.run(batch, counted)
-    return [((str(slot), head),) for slot, heads in counted.heads.items() for head in range(heads)]
+        context.subject.run(batch, counted)
+    return [(HeadId(slot, head),) for slot, heads in counted.heads.items() for head in range(heads)]
 
 
-def layer_of(bench: Bench, slot: str) -> MultiHead:
-    return next(layer for layer in bench.model.modules() if isinstance(layer, MultiHead) and layer.slot == slot)
+def layer_of(context: ReshapeContext, slot: Slot) -> MultiHead:
+    return next(layer for layer in context.model.modules() if isinstance(layer, MultiHead) and layer.slot == slot)
 
 
-def single(*heads: tuple[str, int]) -> list[Unit]:
-    return [(head,) for head in heads]
+def single(*heads: str) -> list[PruneUnit]:
+    return [(HeadId.parse(head),) for head in heads]
+
+
+SLOTS = (Slot("encoder", 0), Slot("decoder", 0), Slot("cross", 0))
 
 
 # All of them ---------------------------------------------------------------------------------------------------------
@@ -60,12 +61,12 @@ def single(*heads: tuple[str, int]) -> list[Unit]:
 def test_every_unit_is_ranked_once_and_progress_is_told(by: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranking, "train_gates", partial(train_gates, steps=3))
     told: list[tuple[str, int, int]] = []
-    bench = replace(growing_bench(), watch=lambda *event: told.append(event))
-    pairs: list[Unit] = [((slot, 0), (slot, 1)) for slot in ("enc.0", "dec.0", "cross.0")]
-    for units in (pairs, units_of(bench)):
-        assert sorted(rank(bench, units, 2, by)) == sorted(units)
+    context = replace(growing_bench(), tell=lambda *event: told.append(event))
+    pairs: list[PruneUnit] = [(HeadId(slot, 0), HeadId(slot, 1)) for slot in SLOTS]
+    for units in (pairs, units_of(context)):
+        assert sorted(rank(context, units, 2, by)) == sorted(units)
     assert all(0 <= done < total for _, done, total in told) and (bool(told) or by == "random")
-    assert rank(bench, [], 0, by) == []
+    assert rank(context, [], 0, by) == []
 
 
 def test_names_stand_in_their_order() -> None:
@@ -76,12 +77,14 @@ def test_names_stand_in_their_order() -> None:
 def test_dead_heads_go_first(by: str) -> None:
     """A head whose rows of W_O are zero changes nothing; each of the others alone turns the embedding."""
     five = AttentionConfig(heads=5, d_k=D_K, d_v=D_V)
-    bench = bench_of(examinee_of(model_of(attention=five, encoder_layers=1, decoder_layers=0)), objective="embedding")
-    dead = single(("enc.0", 1), ("enc.0", 3))
+    context = context_of(
+        subject_of(model_of(attention=five, encoder_layers=1, decoder_layers=0)), objective="embedding"
+    )
+    dead = single("enc.0.1", "enc.0.3")
     with torch.no_grad():
         for ((slot, head),) in dead:
-            layer_of(bench, slot).W_O[head] = 0.0
-    assert sorted(rank(bench, units_of(bench), 2, by)[:2]) == sorted(dead)
+            layer_of(context, slot).W_O[head] = 0.0
+    assert sorted(rank(context, units_of(context), 2, by)[:2]) == sorted(dead)
 
 
 @pytest.mark.parametrize("by", ["ablation", "gradient", "redundancy", "role"])
@@ -89,21 +92,21 @@ def test_a_model_of_hugging_face(by: str) -> None:
     model = TINY["bert"].build()
     with torch.no_grad():
         model.bert.encoder.layer[1].attention.output.dense.weight[:, 5:10] = 0.0  # W_O of head 1 of enc.1
-    bench = bench_of(any_examinee(model, tiny_tokenizer("bert")), from_texts(LINES), "embedding")
-    units = units_of(bench)
-    order = rank(bench, units, 2, by)
+    context = context_of(wrap(model, tiny_tokenizer("bert")), split_texts(LINES), "embedding")
+    units = units_of(context)
+    order = rank(context, units, 2, by)
     assert sorted(order) == sorted(units) and len(units) == 6
-    assert order[0] == (("enc.1", 1),) or by in ("redundancy", "role")
+    assert order[0] == (HeadId.parse("enc.1.1"),) or by in ("redundancy", "role")
 
 
 def test_without_is_the_model_without_all_their_heads() -> None:
-    off = without([(("enc.0", 1), ("enc.0", 0)), (("cross.1", 2),)])
+    off = heads_off([(HeadId.parse("enc.0.1"), HeadId.parse("enc.0.0")), (HeadId.parse("cross.1.2"),)])
     assert off.off == {Slot("encoder", 0): [1, 0], Slot("cross", 1): [2]}
 
 
 def test_a_seed_decides_what_is_random() -> None:
-    bench, units = growing_bench(), single(*((f"enc.{layer}", head) for layer in range(5) for head in range(3)))
-    orders = [RANKINGS["random"](replace(bench, seed=seed), units, 1) for seed in (0, 0, 1)]
+    context, units = growing_bench(), single(*(f"enc.{layer}.{head}" for layer in range(5) for head in range(3)))
+    orders = [RANKINGS["random"](replace(context, seed=seed), units, 1) for seed in (0, 0, 1)]
     assert orders[0] == orders[1] != orders[2]
 
 
@@ -111,7 +114,7 @@ def test_a_seed_decides_what_is_random() -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class Table(Judge):
+class Table(TextLoss):
     """A loss that is given for every set of heads of enc.0 that are off: own harms, and those of pairs."""
 
     alone: Sequence[float] = ()
@@ -122,21 +125,21 @@ class Table(Judge):
         return sum(self.alone[head] for head in off) + sum(self.pairs[pair] for pair in combinations(sorted(off), 2))
 
     def mean(
-        self, subject: Subject | None = None, spectator: Spectator | None = None, *, some: slice = slice(None)
+        self, subject: Subject | None = None, hook: LayerHook | None = None, *, some: slice = slice(None)
     ) -> float:
-        assert isinstance(spectator, HeadsOff)
-        off = frozenset(head for heads in spectator.off.values() for head in heads)
+        assert isinstance(hook, HeadsOffHook)
+        off = frozenset(head for heads in hook.off.values() for head in heads)
         self.asked.append(off)
         return self.loss(off)
 
 
-BENCH = bench_of(examinee_of(model_of(**ONE_LAYER)))
+BENCH = context_of(subject_of(model_of(**ONE_LAYER)))
 
 
-def with_table(alone: Sequence[float], pairs: dict[tuple[int, int], float]) -> tuple[Bench, Table]:
-    judge = BENCH.looked_at
-    table = Table(judge.original, judge.objective, judge.text, alone, pairs)
-    return replace(BENCH, looked_at=table), table
+def with_table(alone: Sequence[float], pairs: dict[tuple[int, int], float]) -> tuple[ReshapeContext, Table]:
+    text_loss = BENCH.calibration
+    table = Table(text_loss.original, text_loss.objective, text_loss.text, alone, pairs)
+    return replace(BENCH, calibration=table), table
 
 
 def greedy(table: Table, heads: int, cut: int) -> list[int]:
@@ -159,18 +162,18 @@ def test_lazy_is_greedy_where_harms_only_grow(data: st.DataObject) -> None:
     alone = [float(harm) for harm in data.draw(st.lists(st.integers(-20, 20), min_size=heads, max_size=heads))]
     pairs = {pair: float(data.draw(st.integers(0, 20))) for pair in combinations(range(heads), 2)}
     cut = data.draw(st.integers(0, heads))
-    bench, table = with_table(alone, pairs)
-    order = rank(bench, single(*(("enc.0", head) for head in range(heads))), cut, "ablation")
+    context, table = with_table(alone, pairs)
+    order = rank(context, single(*(f"enc.0.{head}" for head in range(heads))), cut, "ablation")
     assert [head for ((_, head),) in order[:cut]] == greedy(table, heads, cut)
 
 
 def test_harms_that_do_not_grow_are_measured_once_more_at_most() -> None:
     """Without interactions the smallest harm stays the smallest: the whole, each alone, and one for every later cut."""
     heads, cut = 11, 5
-    bench, table = with_table(
+    context, table = with_table(
         [float((7 * head) % 11) for head in range(heads)], dict.fromkeys(combinations(range(11), 2), 0.0)
     )
-    order = rank(bench, single(*(("enc.0", head) for head in range(heads))), cut, "ablation")
+    order = rank(context, single(*(f"enc.0.{head}" for head in range(heads))), cut, "ablation")
     assert [(7 * head) % 11 for ((_, head),) in order] == list(range(heads))
     assert len(table.asked) == 1 + heads + (cut - 1)
 
@@ -181,18 +184,18 @@ def test_heads_that_back_each_other_up_do_not_both_go() -> None:
 
     One at a time, 0 and 1 are the least harmful; in a row, 2 comes before the second of them.
     """
-    bench = bench_of(examinee_of(model_of(attention=THREE, **ONE_LAYER)), objective="embedding")
-    layer, units = layer_of(bench, "dec.0"), single(*(("dec.0", head) for head in range(3)))
+    context = context_of(subject_of(model_of(attention=THREE, **ONE_LAYER)), objective="embedding")
+    layer, units = layer_of(context, Slot.parse("dec.0")), single(*(f"dec.0.{head}" for head in range(3)))
     with torch.no_grad():
         for weights in (layer.W_Q, layer.W_K, layer.W_V, layer.W_O, layer.b_Q, layer.b_K, layer.b_V):
             assert weights is not None
             weights[1] = weights[0]
         layer.W_O[:2] *= 1000.0
         layer.W_O[2] *= 300.0
-    judge = bench.looked_at
-    alone = [judge.mean(spectator=without([unit])) for unit in units]
-    assert max(alone[:2]) < alone[2] < judge.mean(spectator=without(units[:2]))
-    order = rank(bench, units, 2, "ablation")
+    text_loss = context.calibration
+    alone = [text_loss.mean(hook=heads_off([unit])) for unit in units]
+    assert max(alone[:2]) < alone[2] < text_loss.mean(hook=heads_off(units[:2]))
+    order = rank(context, units, 2, "ablation")
     assert order in ([units[0], units[2], units[1]], [units[1], units[2], units[0]])
 
 
@@ -201,38 +204,40 @@ def test_heads_that_back_each_other_up_do_not_both_go() -> None:
 
 def test_gradients_are_slopes_of_the_loss() -> None:
     """dL_s / d gate by a step of W_O[h] to both sides, as gates are factors of its rows; one sentence at a time."""
-    bench = bench_of(examinee_of(model_of(**ONE_LAYER)))
-    judge, step, slopes = bench.looked_at, 1e-5, []
-    for ((slot, head),) in (units := units_of(bench)):
-        W_O, sides = layer_of(bench, slot).W_O, []
+    context = context_of(subject_of(model_of(**ONE_LAYER)))
+    text_loss, step, slopes = context.calibration, 1e-5, []
+    for ((slot, head),) in (units := units_of(context)):
+        W_O, sides = layer_of(context, slot).W_O, []
         for factor in (1 + step, (1 - step) / (1 + step)):
             with torch.no_grad():
                 W_O[head] *= factor
-                sides.append(torch.cat([judge.losses(judge.original, *batch) for batch in judge.batches()]))
+                sides.append(torch.cat([text_loss.losses(text_loss.original, *batch) for batch in text_loss.batches()]))
         with torch.no_grad():
             W_O[head] /= 1 - step
         slopes.append(float((sides[0] - sides[1]).abs().mean()) / (2 * step))
-    assert rank(bench, units, 1, "gradient") == [units[number] for number in torch.tensor(slopes).argsort()]
+    assert rank(context, units, 1, "gradient") == [units[number] for number in torch.tensor(slopes).argsort()]
 
 
 # Twins ---------------------------------------------------------------------------------------------------------------
 
 
 def test_one_of_two_twins_goes_first_and_not_the_other() -> None:
-    bench = bench_of(examinee_of(model_of(attention=THREE, **ONE_LAYER)))
-    layer, units = layer_of(bench, "cross.0"), units_of(bench)
+    context = context_of(subject_of(model_of(attention=THREE, **ONE_LAYER)))
+    layer, units = layer_of(context, Slot.parse("cross.0")), units_of(context)
     with torch.no_grad():
         for weights in (layer.W_Q, layer.W_K, layer.b_Q, layer.b_K):
             assert weights is not None
             weights[2] = weights[0]
-    order = rank(bench, units, 2, "redundancy")
-    twins = single(("cross.0", 0), ("cross.0", 2))
+    order = rank(context, units, 2, "redundancy")
+    twins = single("cross.0.0", "cross.0.2")
     assert order[0] in twins and order[1] not in twins
 
 
 def given_distances(monkeypatch: pytest.MonkeyPatch, **layers: list[list[float]]) -> None:
-    tables = {name.replace("_", "."): torch.tensor(rows, dtype=torch.float64) for name, rows in layers.items()}
-    monkeypatch.setattr(ranking, "map_distances", lambda bench: tables)
+    tables = {
+        Slot.parse(name.replace("_", ".")): torch.tensor(rows, dtype=torch.float64) for name, rows in layers.items()
+    }
+    monkeypatch.setattr(ranking, "map_distances", lambda context: tables)
 
 
 def test_of_a_pair_that_goes_which_is_nearer_to_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,7 +245,7 @@ def test_of_a_pair_that_goes_which_is_nearer_to_a_second(monkeypatch: pytest.Mon
     given_distances(
         monkeypatch, enc_0=[[0.0, 0.1, 0.5], [0.1, 0.0, 0.3], [0.5, 0.3, 0.0]], enc_1=[[0.0, 0.4], [0.4, 0.0]]
     )
-    units = single(("enc.0", 0), ("enc.0", 1), ("enc.0", 2), ("enc.1", 0), ("enc.1", 1))
+    units = single("enc.0.0", "enc.0.1", "enc.0.2", "enc.1.0", "enc.1.1")
     order = [units[number] for number in (1, 3, 0, 2, 4)]
     assert rank(BENCH, units, 1, "redundancy") == order
 
@@ -252,7 +257,11 @@ def test_heads_of_a_unit_are_no_neighbours(monkeypatch: pytest.MonkeyPatch) -> N
     for (one, other), distance in {(0, 1): 0.0, (0, 2): 0.6, (1, 2): 0.8, (2, 3): 0.3}.items():
         D[one, other] = D[other, one] = distance
     given_distances(monkeypatch, enc_0=D.tolist())
-    units: list[Unit] = [(("enc.0", 0), ("enc.0", 1)), (("enc.0", 2),), (("enc.0", 3),)]
+    units: list[PruneUnit] = [
+        (HeadId.parse("enc.0.0"), HeadId.parse("enc.0.1")),
+        (HeadId.parse("enc.0.2"),),
+        (HeadId.parse("enc.0.3"),),
+    ]
     assert rank(BENCH, units, 1, "redundancy") == [units[1], units[0], units[2]]
 
 
@@ -262,22 +271,22 @@ def test_heads_of_a_unit_are_no_neighbours(monkeypatch: pytest.MonkeyPatch) -> N
 def test_heads_with_a_role_stay() -> None:
     """One head sees the previous token, one the first, which is a sink, and one all of them evenly, which is chance."""
     forms = [f"structured:members={member},error=none" for member in ("-1", "first", "mean")]
-    bench = bench_of(examinee_of(model_of(slots={"enc.0": heads_of(*forms)}, attention=THREE, **ONE_LAYER)))
-    units = single(*(("enc.0", head) for head in range(3)))
-    previous, first, mean = (role_gains(bench)["enc.0", head] for head in range(3))
+    context = context_of(subject_of(model_of(slots={"enc.0": heads_of(*forms)}, attention=THREE, **ONE_LAYER)))
+    units = single(*(f"enc.0.{head}" for head in range(3)))
+    previous, first, mean = (role_gains(context)[HeadId(Slot.parse("enc.0"), head)] for head in range(3))
     assert previous > 0.6 and first < 0.1 and mean < 1e-9
-    assert rank(bench, units, 1, "role")[-1] == units[0]
+    assert rank(context, units, 1, "role")[-1] == units[0]
 
 
 @pytest.mark.parametrize("by", ["redundancy", "role"])
 def test_heads_without_maps_go_last(by: str) -> None:
     """Also where no mixture happens to be negative, and numbers could be had."""
     slots = {"enc.0": heads_of(*["linformer:rank=3,length=40"] * 3)}
-    bench = bench_of(examinee_of(model_of(slots=slots, attention=THREE, **ONE_LAYER)))
+    context = context_of(subject_of(model_of(slots=slots, attention=THREE, **ONE_LAYER)))
     with torch.no_grad():
-        for parameter in layer_of(bench, "enc.0").mechanisms.parameters():
+        for parameter in layer_of(context, Slot.parse("enc.0")).mechanisms.parameters():
             parameter.abs_()
-    units = units_of(bench)
-    order = rank(bench, units, 1, by)
+    units = units_of(context)
+    order = rank(context, units, 1, by)
     alone = 0 if by == "role" else 2  # the last heads of the two other layers have nobody left, either
     assert {*units[:3]} <= {*order[-3 - alone :]}

@@ -13,26 +13,27 @@ from attnworks.cli.console import console
 from attnworks.cli.receipt_display import receipt_shown
 from attnworks.core.errors import UsageError
 from attnworks.core.json_records import parse
+from attnworks.core.places import Slot
 from attnworks.core.timing import Race
 from attnworks.reshape import evaluate
-from attnworks.reshape.contract import Bench
+from attnworks.reshape.contract import ReshapeContext
 from attnworks.reshape.long_texts import TrialText
-from attnworks.reshape.receipt import Change, Healing, Losses, LossesAtLength, Receipt
-from attnworks.reshape.run import Care, carry_out, judge_on, mean_length
+from attnworks.reshape.receipt import BeforeAfter, HealReport, Losses, LossesAtLength, Receipt
+from attnworks.reshape.run import ReshapeSettings, mean_length, run_reshape, text_loss_on
 from attnworks.reshape.surgery import mechanisms_of
 from attnworks.reshape.swapping import advice as advice_module
 from attnworks.reshape.swapping import trials
-from attnworks.reshape.swapping.advice import Advice, advise, swapped, whole_layers
+from attnworks.reshape.swapping.advice import Advice, find_advice, swapped, whole_layers
 from attnworks.reshape.swapping.swap import Swap
-from attnworks.reshape.swapping.trials import NOW, Present, Timed, Trial, Trying
+from attnworks.reshape.swapping.trials import NOW, Present, SwapPlace, SwapTrial, SwapTrialHook, Timed
 from attnworks.traces.subject import Subject
 from tests.model_helpers import the
-from tests.reshape.reshape_helpers import PASSAGES, bench_of, examinee_of, model_of, texts
+from tests.reshape.reshape_helpers import PASSAGES, context_of, model_of, subject_of, texts
 
 WINDOW, OTHER = "window:window=17", "window:window=9"
 LONG = 90
 Interval = tuple[float, float]
-Times = dict[tuple[str, str], Timed]
+Times = dict[SwapPlace, Timed]
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def times(monkeypatch: pytest.MonkeyPatch) -> Times:
     """Times by layer and mechanism; others take half of what is there. The whole model takes 100 seconds, then 90."""
     known: Times = {}
 
-    def told(tried: Trying, *given: Any) -> Times:
+    def told(tried: SwapTrialHook, *given: Any) -> Times:
         del given
         half = Timed(0.5, (0.45, 0.55))
         return {place: known.get(place, half) for place in (*tried.groups, *((slot, NOW) for slot in tried.layers))}
@@ -57,9 +58,9 @@ def told_race(monkeypatch: pytest.MonkeyPatch, shares: Sequence[float], before: 
     monkeypatch.setattr(advice_module, "interleave_within", lambda candidates, **options: race)
 
 
-def with_mix(bench: Bench, chosen: Mapping[str, str]) -> Subject:
-    subject: Any = bench.examinee.subject
-    return subject.again(swapped(bench.model, whole_layers(bench.model, chosen)))
+def with_mix(context: ReshapeContext, chosen: Mapping[str, str]) -> Subject:
+    subject: Any = context.subject
+    return subject.with_model(swapped(context.model, whole_layers(context.model, chosen)))
 
 
 # Losses --------------------------------------------------------------------------------------------------------------
@@ -67,27 +68,27 @@ def with_mix(bench: Bench, chosen: Mapping[str, str]) -> Subject:
 
 def test_the_loss_is_that_of_texts_of_the_length_asked_for(times: Times) -> None:
     """A window of 17 tokens changes nothing in sentences of 9 tokens, and much in texts of 90."""
-    bench = bench_of(examinee_of(model_of()))
-    advice = advise(bench, (WINDOW,), max_error=1.0, length=LONG)
-    long = the(TrialText.of(bench.looked_at, bench.length, LONG).long)
+    context = context_of(subject_of(model_of()))
+    advice = find_advice(context, (WINDOW,), max_error=1.0, length=LONG)
+    long = the(TrialText.of(context.calibration, context.length, LONG).long)
     assert advice.chosen and advice.tried_at > 0.8 * LONG
-    after = with_mix(bench, advice.chosen)
+    after = with_mix(context, advice.chosen)
     assert advice.loss == pytest.approx(long.mean(), rel=1e-12)
     assert advice.loss + advice.rise == pytest.approx(long.mean(after), rel=1e-12)
     assert abs(advice.rise) > 1e-4
-    assert the(advice.sentence_loss) == pytest.approx(bench.looked_at.mean(), rel=1e-12)
+    assert the(advice.sentence_loss) == pytest.approx(context.calibration.mean(), rel=1e-12)
     assert the(advice.sentence_rise) == pytest.approx(0, abs=1e-12)
 
 
 def test_without_longer_texts_there_is_one_loss(times: Times) -> None:
-    bench = bench_of(examinee_of(model_of()))
-    advice = advise(bench, (WINDOW,), max_error=1.0)
-    assert advice.chosen and advice.loss == pytest.approx(bench.looked_at.mean(), rel=1e-12)
+    context = context_of(subject_of(model_of()))
+    advice = find_advice(context, (WINDOW,), max_error=1.0)
+    assert advice.chosen and advice.loss == pytest.approx(context.calibration.mean(), rel=1e-12)
     assert advice.sentence_loss is None and advice.sentence_rise is None
 
 
 def test_advice_says_if_no_text_is_as_long_as_asked(times: Times) -> None:
-    advice = advise(bench_of(examinee_of(model_of()), texts(PASSAGES[:8])), (WINDOW,), max_error=1.0, length=4096)
+    advice = find_advice(context_of(subject_of(model_of()), texts(PASSAGES[:8])), (WINDOW,), max_error=1.0, length=4096)
     first, *others = advice.notes
     assert first == (
         f"Times are for 4,096 positions, errors and losses for texts of at most {advice.tried_at} tokens: there is no "
@@ -99,13 +100,13 @@ def test_advice_says_if_no_text_is_as_long_as_asked(times: Times) -> None:
 
 def test_the_losses_that_refuse_a_mix(monkeypatch: pytest.MonkeyPatch) -> None:
     """Told are errors of nearly nothing, so that only the loss of long texts speaks against it."""
-    bench = bench_of(examinee_of(model_of(seed=1)))
-    told = [Trial(slot, WINDOW, 1e-9, 0.1, 1, time_interval=(0.1, 0.1)) for slot in ("enc.0", "enc.1")]
-    present = [Present(slot, now, 1.0, 1) for slot, now in mechanisms_of(bench.model, cross=True).items()]
+    context = context_of(subject_of(model_of(seed=1)))
+    told = [SwapTrial(slot, WINDOW, 1e-9, 0.1, 1, time_interval=(0.1, 0.1)) for slot in ("enc.0", "enc.1")]
+    present = [Present(str(slot), now, 1.0, 1) for slot, now in mechanisms_of(context.model, cross=True).items()]
     monkeypatch.setattr(advice_module, "try_out", lambda *given, **options: (present, told))
-    advice = advise(bench, (WINDOW,), max_error=1e-7, length=LONG)
-    long = the(TrialText.of(bench.looked_at, bench.length, LONG).long)
-    after = long.mean(with_mix(bench, {"enc.0": WINDOW, "enc.1": WINDOW}))
+    advice = find_advice(context, (WINDOW,), max_error=1e-7, length=LONG)
+    long = the(TrialText.of(context.calibration, context.length, LONG).long)
+    after = long.mean(with_mix(context, {"enc.0": WINDOW, "enc.1": WINDOW}))
     assert advice.chosen == {} and advice.time_ratio == 1.0 and advice.time_interval == (1.0, 1.0)
     refused = the(advice.refused)
     assert refused.tokens == advice.tried_at
@@ -114,20 +115,20 @@ def test_the_losses_that_refuse_a_mix(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_receipts_have_the_loss_at_the_length_asked_for(times: Times) -> None:
-    given, examinee = texts(), examinee_of(model_of())
-    care = Care(steps=1)
-    new, receipt = carry_out(Swap(to=(WINDOW,), layers="enc.*", length=LONG), examinee, given, care)
-    held_out = judge_on(examinee, bench_of(examinee).looked_at.objective, given.held_out, care)
+    given, subject = texts(), subject_of(model_of())
+    settings = ReshapeSettings(steps=1)
+    new, receipt = run_reshape(Swap(to=(WINDOW,), layers="enc.*", length=LONG), subject, given, settings)
+    held_out = text_loss_on(subject, context_of(subject).calibration.objective, given.held_out, settings)
     long = the(TrialText.of(held_out, mean_length(held_out.text), LONG).long)
     found = the(receipt.loss_at_length)
-    subject: Any = examinee.subject
+    subject: Any = subject
     assert found.tokens == max(len(row) for rows in long.text.sides for row in rows) > 2 * mean_length(held_out.text)
     assert found.before == pytest.approx(long.mean(), rel=1e-12)
-    assert found.healed == pytest.approx(long.mean(subject.again(new.eval())), rel=1e-12)
-    plain = with_mix(bench_of(examinee), {"enc.0": WINDOW, "enc.1": WINDOW})
+    assert found.healed == pytest.approx(long.mean(subject.with_model(new.eval())), rel=1e-12)
+    plain = with_mix(context_of(subject), {"enc.0": WINDOW, "enc.1": WINDOW})
     assert found.after == pytest.approx(long.mean(plain), rel=1e-12)
     assert abs(found.after - found.before) > 1e-5 and receipt.loss.after == pytest.approx(receipt.loss.before, rel=1e-9)
-    learn = judge_on(examinee, held_out.objective, given.learn, care)
+    learn = text_loss_on(subject, held_out.objective, given.learn, settings)
     learned = the(TrialText.of(learn, mean_length(learn.text), LONG).long)
     rise = learned.mean(plain) - learned.mean()
     assert found.predicted == pytest.approx(found.before + rise, rel=1e-12)
@@ -135,7 +136,7 @@ def test_receipts_have_the_loss_at_the_length_asked_for(times: Times) -> None:
 
 
 def test_receipts_without_a_length_have_one_loss(times: Times) -> None:
-    _, receipt = carry_out(Swap(to=(WINDOW,), layers="enc.*"), examinee_of(model_of()), texts(PASSAGES[:8]))
+    _, receipt = run_reshape(Swap(to=(WINDOW,), layers="enc.*"), subject_of(model_of()), texts(PASSAGES[:8]))
     assert receipt.loss_at_length is None
 
 
@@ -148,20 +149,33 @@ def test_receipts_without_a_length_have_one_loss(times: Times) -> None:
     ids=["surely", "to 1", "over 1"],
 )
 def test_only_what_is_measurably_faster_is_chosen(interval: Interval, taken: bool, times: Times) -> None:
-    times.update({(slot, WINDOW): Timed(0.7, interval) for slot in ("enc.0", "enc.1", "dec.0", "dec.1")})
-    advice = advise(bench_of(examinee_of(model_of()), texts(PASSAGES[:8])), (WINDOW,), max_error=1.0)
+    times.update(
+        {
+            (slot, WINDOW): Timed(0.7, interval)
+            for slot in (Slot.parse("enc.0"), Slot.parse("enc.1"), Slot.parse("dec.0"), Slot.parse("dec.1"))
+        }
+    )
+    advice = find_advice(context_of(subject_of(model_of()), texts(PASSAGES[:8])), (WINDOW,), max_error=1.0)
     assert (advice.chosen != {}) == taken
     assert [trial.time_interval for trial in advice.trials if trial.reason is None] == [interval] * 4
 
 
 def test_the_interval_of_all_cores_weighs_layers_by_their_times(times: Times) -> None:
     """Six layers; that of enc.0 takes 5 seconds and falls to 2, those of others take 1 and two fall to a half."""
-    times["enc.0", NOW] = Timed(5.0, (1.0, 1.0))
-    times["enc.0", OTHER] = Timed(2.0, (0.3, 0.5))
-    times.update({(slot, spec): Timed(3.0, (2.0, 4.0)) for slot in ("dec.0", "dec.1") for spec in (WINDOW, OTHER)})
-    bench = bench_of(examinee_of(model_of()), texts(PASSAGES[:8]))
-    times.update({("enc.1", OTHER): Timed(2.0, (1.9, 2.1)), ("enc.0", WINDOW): Timed(9.0, (1.8, 1.8))})
-    advice = advise(bench, (WINDOW, OTHER), max_error=1.0)
+    times[Slot.parse("enc.0"), NOW] = Timed(5.0, (1.0, 1.0))
+    times[Slot.parse("enc.0"), OTHER] = Timed(2.0, (0.3, 0.5))
+    times.update(
+        {
+            (slot, spec): Timed(3.0, (2.0, 4.0))
+            for slot in (Slot.parse("dec.0"), Slot.parse("dec.1"))
+            for spec in (WINDOW, OTHER)
+        }
+    )
+    context = context_of(subject_of(model_of()), texts(PASSAGES[:8]))
+    times.update(
+        {(Slot.parse("enc.1"), OTHER): Timed(2.0, (1.9, 2.1)), (Slot.parse("enc.0"), WINDOW): Timed(9.0, (1.8, 1.8))}
+    )
+    advice = find_advice(context, (WINDOW, OTHER), max_error=1.0)
     assert advice.chosen == {"enc.0": OTHER, "enc.1": WINDOW}
     assert advice.time_ratio == pytest.approx((2.0 + 0.5 + 4) / 10)
     assert advice.time_interval == pytest.approx(((5 * 0.3 + 0.45 + 4) / 10, (5 * 0.5 + 0.55 + 4) / 10))
@@ -174,17 +188,17 @@ def test_a_candidate_is_timed_with_an_interval(monkeypatch: pytest.MonkeyPatch) 
         return Race({name: seconds[name] for name in candidates})
 
     monkeypatch.setattr(trials, "interleave_within", told)
-    bench = bench_of(examinee_of(model_of()), texts(PASSAGES[:8]))
-    wanted = {"enc.0": {WINDOW: (WINDOW, WINDOW)}}
-    present, (trial,) = trials.try_out(bench.looked_at, wanted, 9)
-    assert [layer.seconds for layer in present] == [2.0] * len(mechanisms_of(bench.model, cross=True))
+    context = context_of(subject_of(model_of()), texts(PASSAGES[:8]))
+    wanted = {Slot.parse("enc.0"): {WINDOW: (WINDOW, WINDOW)}}
+    present, (trial,) = trials.try_out(context.calibration, wanted, 9)
+    assert [layer.seconds for layer in present] == [2.0] * len(mechanisms_of(context.model, cross=True))
     assert trial.seconds == pytest.approx(2.0 * 0.65) and trial.time_interval == pytest.approx((0.5, 0.8))
 
 
 def advice_with_model(monkeypatch: pytest.MonkeyPatch, shares: Sequence[float], before: float = 100.0) -> Advice:
     """Attention takes 6 seconds of the whole model's, and saves 2 to 2.2 of them."""
     told_race(monkeypatch, shares, before)
-    return advise(bench_of(examinee_of(model_of()), texts(PASSAGES[:8])), (WINDOW,), max_error=1.0)
+    return find_advice(context_of(subject_of(model_of()), texts(PASSAGES[:8])), (WINDOW,), max_error=1.0)
 
 
 def test_the_time_of_the_whole_model(times: Times, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,7 +232,7 @@ def test_receipts_have_times_with_intervals(times: Times, monkeypatch: pytest.Mo
     rounds = (0.9, 0.92, 0.94, 0.96, 0.98, 1.0, 1.02)
     race = Race({"before": (1.0,) * 7, "after": rounds})
     monkeypatch.setattr(evaluate, "interleave_within", lambda candidates, **options: race)
-    _, receipt = carry_out(Swap(to=(WINDOW,), max_error=1.0), examinee_of(model_of()), texts(PASSAGES[:8]))
+    _, receipt = run_reshape(Swap(to=(WINDOW,), max_error=1.0), subject_of(model_of()), texts(PASSAGES[:8]))
     assert receipt.done and receipt.time == pytest.approx(0.96) and receipt.time_interval == pytest.approx((0.9, 1.02))
     facts = receipt.facts
     ratios = [facts[f"attention_time_ratio{end}"] for end in ("_low", "", "_high")]
@@ -238,8 +252,8 @@ def shown(receipt: Receipt) -> str:
 
 RECEIPT = Receipt(
     reshape="swap", asked={"length": 90}, text={}, objective="lm", done={"enc.0": WINDOW},
-    healing=Healing(steps=0, rate=1e-3, tokens=5, seed=0), parameters=Change(before=7, after=7),
-    flops=Change(before=13, after=11), length=90, loss=Losses(before=1.0, predicted=1.0, after=1.0), seconds=0.5,
+    healing=HealReport(steps=0, learning_rate=1e-3, batch_tokens=5, seed=0), parameters=BeforeAfter(before=7, after=7),
+    flops=BeforeAfter(before=13, after=11), length=90, loss=Losses(before=1.0, predicted=1.0, after=1.0), seconds=0.5,
     numbers=("float32", "cpu"), fingerprint=("a", "b"), version="0", time=0.96, time_interval=(0.9, 1.02),
     loss_at_length=LossesAtLength(before=2.0, predicted=2.25, after=2.5, tokens=87),
     facts={

@@ -15,27 +15,28 @@ from attnworks.api import load, save
 from attnworks.attention import Geometry, MechanismSpec
 from attnworks.core.errors import UnknownNameError, UsageError
 from attnworks.core.json_records import parse
-from attnworks.hf.subject import foreign_examinee
+from attnworks.core.places import HeadId, Slot
+from attnworks.hf.subject import HFSubject
 from attnworks.models import AttentionConfig
-from attnworks.models.folder import fingerprint
-from attnworks.models.modes import evaluating
-from attnworks.reshape.contract import RESHAPES, Bench
+from attnworks.models.folder import weights_fingerprint
+from attnworks.models.modes import inference_mode
+from attnworks.reshape.contract import RESHAPES, ReshapeContext
 from attnworks.reshape.long_texts import TrialText, join, joined
-from attnworks.reshape.run import Care, carry_out, judge_on
+from attnworks.reshape.run import ReshapeSettings, run_reshape, text_loss_on
 from attnworks.reshape.surgery import attention_groups, attention_parts, mechanisms_of, with_mechanisms
 from attnworks.reshape.swapping import advice as advice_module
 from attnworks.reshape.swapping import trials as trials_module
-from attnworks.reshape.swapping.advice import advise, default_candidates, swapped
+from attnworks.reshape.swapping.advice import default_candidates, find_advice, swapped
 from attnworks.reshape.swapping.swap import Swap, heads_of_layers
-from attnworks.reshape.swapping.trials import NOW, Present, Timed, Trial, Trying, layers_of, try_out
-from attnworks.text.passages import Passage, Side
+from attnworks.reshape.swapping.trials import NOW, Present, SwapTrial, SwapTrialHook, Timed, layers_of, try_out
+from attnworks.text.passages import Passage, Text
 from attnworks.text.tokens import TokenRow
 from attnworks.traces.subject import first
-from attnworks.training.objectives.choice import choose
+from attnworks.training.objectives import choose_objective
 from tests.exam_helpers import LINES, tiny_tokenizer
 from tests.helpers import unchecked
 from tests.model_helpers import the
-from tests.reshape.reshape_helpers import PASSAGES, bench_of, examinee_of, heads_of, model_of, texts
+from tests.reshape.reshape_helpers import PASSAGES, context_of, heads_of, model_of, subject_of, texts
 from tests.tiny_models import TINY
 
 NARROW, WIDE = "window:window=1", "window:window=64"
@@ -47,45 +48,45 @@ NOTHING_SAVED = {
 }  # fmt: skip
 
 
-def foreign_bench(name: str, **changes: Any) -> Bench:
+def foreign_bench(name: str, **changes: Any) -> ReshapeContext:
     """A tiny model of Hugging Face, and lines of several lengths."""
     model = TINY[name].build(**changes)
-    examinee = foreign_examinee(model, tiny_tokenizer(name), name)
-    pairs = [Passage(Side(line), Side(other)) for line, other in zip(LINES, LINES[::-1], strict=True)]
-    objective = choose(None, examinee.subject.abilities)
-    return Bench(examinee, judge_on(examinee, objective, pairs, Care(tokens=70)), LENGTH)
+    subject = HFSubject(model, name, tiny_tokenizer(name))
+    pairs = [Passage(Text(line), Text(other)) for line, other in zip(LINES, LINES[::-1], strict=True)]
+    objective = choose_objective(None, subject.abilities)
+    return ReshapeContext(subject, text_loss_on(subject, objective, pairs, ReshapeSettings(batch_tokens=70)), LENGTH)
 
 
-def everywhere(model: nn.Module, *specs: str) -> dict[str, dict[str, tuple[str, ...]]]:
+def everywhere(model: nn.Module, *specs: str) -> dict[Slot, dict[str, tuple[str, ...]]]:
     return {
         slot: {spec: (spec,) * len(now) for spec in specs} for slot, now in mechanisms_of(model, cross=True).items()
     }
 
 
-def branch_outputs(bench: Bench, model: nn.Module, slot: str) -> list[Tensor]:
+def branch_outputs(context: ReshapeContext, model: nn.Module, slot: Slot) -> list[Tensor]:
     """What a layer adds to the stream for every real query, in all batches."""
     found: list[Tensor] = []
-    subject: Any = bench.examinee.subject
+    subject: Any = context.subject
     handle = attention_parts(model, cross=True)[slot].branch.register_forward_hook(
         lambda module, given, output: found.append(first(output).detach().clone())
     )
     kept: list[Tensor] = []
-    with evaluating(model):
-        for number in range(len(bench.looked_at.text.batches)):
-            batch, _ = bench.looked_at.text.batch(number)
-            subject.again(model).run(batch)
-            real = batch.source.real if slot.startswith("enc") or batch.target is None else batch.target.real
+    with inference_mode(model):
+        for number in range(len(context.calibration.text.batches)):
+            batch, _ = context.calibration.text.batch(number)
+            subject.with_model(model).run(batch)
+            real = batch.source.real if slot.kind == "encoder" or batch.target is None else batch.target.real
             kept.append(found.pop()[real])
     handle.remove()
     return kept
 
 
-def true_error(bench: Bench, slot: str, *specs: str) -> float:
+def true_error(context: ReshapeContext, slot: Slot, *specs: str) -> float:
     """The layer's output in a model with only this layer swapped, against that of before, the output bias aside."""
-    now = mechanisms_of(bench.model, cross=True)
-    new = swapped(bench.model, {slot: specs if len(specs) > 1 else specs * len(now[slot])})
-    before, after = (torch.cat(branch_outputs(bench, model, slot)) for model in (bench.model, new))
-    bias = the(attention_parts(bench.model, cross=True)[slot].weights)().b_O
+    now = mechanisms_of(context.model, cross=True)
+    new = swapped(context.model, {slot: specs if len(specs) > 1 else specs * len(now[slot])})
+    before, after = (torch.cat(branch_outputs(context, model, slot)) for model in (context.model, new))
+    bias = the(attention_parts(context.model, cross=True)[slot].weights)().b_O
     whole = before if bias is None else before - bias
     return ((after - before).norm() / whole.norm()).item()
 
@@ -99,7 +100,7 @@ def times(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     """Seconds by mechanism, in the place of measured ones, known to one percent; what is there takes one second."""
     seconds: dict[str, float] = {}
 
-    def told(tried: Trying, *given: Any) -> dict[tuple[str, str], Timed]:
+    def told(tried: SwapTrialHook, *given: Any) -> dict[tuple[Slot, str], Timed]:
         del given
         known = {place: timed(seconds.get(place[1], 0.5)) for place in tried.groups}
         return known | {(slot, NOW): Timed(1.0, (1.0, 1.0)) for slot in tried.layers}
@@ -114,13 +115,13 @@ def times(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
 @pytest.mark.parametrize("spec", [NARROW, "longformer:window=1", BIGBIRD, LINEAR, LINFORMER, "structured"])
 def test_errors_are_those_of_the_swapped_layer(spec: str, times: dict[str, float]) -> None:
     """e = |(Y' - Y) W_O|_F / |Y W_O|_F: a layer adds Y W_O + b_O to the stream, and its input is the same in both."""
-    bench = bench_of(examinee_of(model_of(attention=AttentionConfig(heads=2, d_k=3, d_v=5, scale=0.7))), FEW)
-    _, trials = try_out(bench.looked_at, everywhere(bench.model, spec), LENGTH)
+    context = context_of(subject_of(model_of(attention=AttentionConfig(heads=2, d_k=3, d_v=5, scale=0.7))), FEW)
+    _, trials = try_out(context.calibration, everywhere(context.model, spec), LENGTH)
     assert [trial.slot for trial in trials] == ["enc.0", "enc.1", "dec.0", "cross.0", "dec.1", "cross.1"]
     for trial in trials:
-        assert (trial.reason is None) == MechanismSpec.parse(spec).serves(trial.slot)
+        assert (trial.reason is None) == MechanismSpec.parse(spec).serves(Slot.parse(trial.slot).kind)
         if trial.error is not None:
-            assert trial.error == pytest.approx(true_error(bench, trial.slot, spec), rel=1e-9, abs=1e-12)
+            assert trial.error == pytest.approx(true_error(context, Slot.parse(trial.slot), spec), rel=1e-9, abs=1e-12)
         else:
             assert (trial.seconds, trial.flops) == (None, None)
     assert max(trial.error or 0.0 for trial in trials) > 1e-2
@@ -131,18 +132,18 @@ def test_errors_are_those_of_the_swapped_layer(spec: str, times: dict[str, float
 )
 def test_errors_in_models_of_hugging_face(name: str, spec: str, times: dict[str, float]) -> None:
     """Keys that heads share (Llama), scales (GPT-2), padding and added positions (T5) are those of the model itself."""
-    bench = foreign_bench(name)
-    _, trials = try_out(bench.looked_at, everywhere(bench.model, spec), LENGTH)
+    context = foreign_bench(name)
+    _, trials = try_out(context.calibration, everywhere(context.model, spec), LENGTH)
     able = [trial for trial in trials if trial.error is not None]
-    assert len(able) == sum(MechanismSpec.parse(spec).serves(trial.slot) for trial in trials) > 0
+    assert len(able) == sum(MechanismSpec.parse(spec).serves(Slot.parse(trial.slot).kind) for trial in trials) > 0
     for trial in able:
-        assert trial.error == pytest.approx(true_error(bench, trial.slot, spec), rel=1e-9, abs=1e-12)
+        assert trial.error == pytest.approx(true_error(context, Slot.parse(trial.slot), spec), rel=1e-9, abs=1e-12)
     assert max(trial.error or 0.0 for trial in trials) > 1e-2
 
 
 def test_reasons() -> None:
-    bench = foreign_bench("t5")
-    _, trials = try_out(bench.looked_at, everywhere(bench.model, LINEAR, NARROW, LINFORMER), LENGTH)
+    context = foreign_bench("t5")
+    _, trials = try_out(context.calibration, everywhere(context.model, LINEAR, NARROW, LINFORMER), LENGTH)
     told = {(trial.slot, trial.spec): trial.reason for trial in trials}
     assert told["enc.0", LINEAR] == "has no scores that positions could be added to, as the model does"
     assert told["cross.0", LINEAR] is None and told["enc.0", NARROW] is None
@@ -153,10 +154,12 @@ def test_reasons() -> None:
 def test_more_reasons() -> None:
     form = "structured:members=-1,error=none"
     model = model_of(slots={"enc.0": heads_of("dense", form)})
-    bench = bench_of(examinee_of(model), FEW)
-    wanted = {"enc.0": {NARROW: (NARROW,) * 2, "half": (NARROW, form)}, "enc.1": {}}
-    wanted["enc.1"] = {name: (name,) * 2 for name in ("linformer:length=3", "linformer:length=30", "window:window=1")}
-    _, trials = try_out(bench.looked_at, wanted, 41)
+    context = context_of(subject_of(model), FEW)
+    wanted = {Slot.parse("enc.0"): {NARROW: (NARROW,) * 2, "half": (NARROW, form)}, Slot.parse("enc.1"): {}}
+    wanted[Slot.parse("enc.1")] = {
+        name: (name,) * 2 for name in ("linformer:length=3", "linformer:length=30", "window:window=1")
+    }
+    _, trials = try_out(context.calibration, wanted, 41)
     told = {(trial.slot, trial.spec): trial.reason for trial in trials}
     assert told["enc.0", NARROW] == "needs queries and keys, which heads of the layer have lost"
     assert told["enc.0", "half"] is None and told["enc.1", NARROW] is None
@@ -165,8 +168,8 @@ def test_more_reasons() -> None:
 
 
 def test_a_layer_that_hides_more_than_padding(times: dict[str, float]) -> None:
-    bench = foreign_bench("mistral", sliding_window=3)
-    _, trials = try_out(bench.looked_at, everywhere(bench.model, NARROW), LENGTH)
+    context = foreign_bench("mistral", sliding_window=3)
+    _, trials = try_out(context.calibration, everywhere(context.model, NARROW), LENGTH)
     assert {trial.reason for trial in trials} == {
         "would see more than the layer does, which hides keys in a way of its own"
     }
@@ -174,20 +177,20 @@ def test_a_layer_that_hides_more_than_padding(times: dict[str, float]) -> None:
 
 def test_heads_of_unequal_widths(times: dict[str, float]) -> None:
     model = model_of(attention=AttentionConfig(heads=2, d_k=(3, 7), d_v=5))
-    bench = bench_of(examinee_of(model), FEW)
-    _, trials = try_out(bench.looked_at, everywhere(model, LINEAR, NARROW), LENGTH)
+    context = context_of(subject_of(model), FEW)
+    _, trials = try_out(context.calibration, everywhere(model, LINEAR, NARROW), LENGTH)
     told = {(trial.slot, trial.spec): trial for trial in trials}
     assert "columns of zeros" in str(told["enc.0", LINEAR].reason)
-    assert told["enc.0", NARROW].error == pytest.approx(true_error(bench, "enc.0", NARROW), rel=1e-9)
+    assert told["enc.0", NARROW].error == pytest.approx(true_error(context, Slot.parse("enc.0"), NARROW), rel=1e-9)
 
 
 # Times and FLOPs -----------------------------------------------------------------------------------------------------
 
 
 def test_rows() -> None:
-    bench = bench_of(examinee_of(model_of()), FEW)
-    present, trials = try_out(bench.looked_at, everywhere(bench.model, NARROW, LINEAR), 23)
-    assert [layer.slot for layer in present] == list(mechanisms_of(bench.model, cross=True))
+    context = context_of(subject_of(model_of()), FEW)
+    present, trials = try_out(context.calibration, everywhere(context.model, NARROW, LINEAR), 23)
+    assert [layer.slot for layer in present] == [*map(str, mechanisms_of(context.model, cross=True))]
     seconds = {(trial.slot, trial.spec): trial.seconds for trial in trials}
     assert seconds["enc.0", LINEAR] == seconds["enc.1", LINEAR] == seconds["cross.1", LINEAR], "timed once"
     assert seconds["dec.0", NARROW] == seconds["dec.1", NARROW] != seconds["enc.0", NARROW], "causal ones apart"
@@ -202,7 +205,7 @@ def test_rows() -> None:
 
 def test_the_flops_of_heads_that_differ() -> None:
     model = model_of(slots={"enc.0": heads_of("dense", NARROW)})
-    layer = layers_of(model)["enc.0"]
+    layer = layers_of(model)[Slot.parse("enc.0")]
     one = Geometry(1, 3, 5)
     each = (MechanismSpec.parse(spec).build(one).cost(7, 7, one).flops for spec in ("dense", NARROW))
     assert layer.flops(layer.present(), 7) == sum(each)
@@ -235,7 +238,7 @@ def test_joined_rows() -> None:
 
 
 def test_joined_texts() -> None:
-    text = bench_of(examinee_of(model_of())).looked_at.text
+    text = context_of(subject_of(model_of())).calibration.text
     long = joined(text, 31)
     for rows, before in zip(long.sides, text.sides, strict=True):
         assert [token for one in rows for token in one.text_ids] == [token for one in before for token in one.text_ids]
@@ -245,14 +248,14 @@ def test_joined_texts() -> None:
 
 
 def test_texts_are_as_long_as_asked_or_as_the_model_has_positions() -> None:
-    judge = bench_of(examinee_of(model_of())).looked_at
-    plain, long = TrialText.of(judge, LENGTH, LENGTH), TrialText.of(judge, LENGTH, 40)
-    assert plain.long is None and not plain.notes and len(plain.losses(judge.original)) == 1
+    text_loss = context_of(subject_of(model_of())).calibration
+    plain, long = TrialText.of(text_loss, LENGTH, LENGTH), TrialText.of(text_loss, LENGTH, 40)
+    assert plain.long is None and not plain.notes and len(plain.losses(text_loss.original)) == 1
     assert 30 < long.longest <= 40 and long.long_enough and not long.notes
-    assert long.losses(judge.original) == [judge.mean(), pytest.approx(the(long.long).mean())]
-    too_long = TrialText.of(judge, LENGTH, 100_000)
+    assert long.losses(text_loss.original) == [text_loss.mean(), pytest.approx(the(long.long).mean())]
+    too_long = TrialText.of(text_loss, LENGTH, 100_000)
     assert "there is no more text" in too_long.notes[0] and not too_long.long_enough
-    learned = bench_of(examinee_of(model_of(positions="learned", max_length=29))).looked_at
+    learned = context_of(subject_of(model_of(positions="learned", max_length=29))).calibration
     cut = TrialText.of(learned, LENGTH, 100_000)
     assert cut.longest <= 29
     (told,) = cut.notes
@@ -260,10 +263,10 @@ def test_texts_are_as_long_as_asked_or_as_the_model_has_positions() -> None:
 
 
 def test_a_window_shows_in_long_text_only(times: dict[str, float]) -> None:
-    bench = bench_of(examinee_of(model_of()))
+    context = context_of(subject_of(model_of()))
     spec = "window:window=17"
     for length, low, high in ((None, 0.0, 1e-9), (90, 0.005, 10.0)):
-        advice = advise(bench, (spec,), length=length)
+        advice = find_advice(context, (spec,), length=length)
         errors = [trial.error for trial in advice.trials if trial.error is not None]
         assert len(errors) == 4 and all(low <= error <= high for error in errors)
     assert advice.length == 90 and 60 < advice.tried_at <= 90
@@ -278,8 +281,8 @@ STEPS = {f"window:window={window}": 0.1 * window for window in (1, 2, 3, 5, 7)}
 def test_the_cheapest_mix_within_the_bound(max_error: float, times: dict[str, float]) -> None:
     """All mixes of five windows in four layers are tried, with times that are told."""
     times.update(STEPS)
-    bench = bench_of(examinee_of(model_of()), FEW)
-    advice = advise(bench, [*STEPS], max_error=max_error)
+    context = context_of(subject_of(model_of()), FEW)
+    advice = find_advice(context, [*STEPS], max_error=max_error)
     errors = {(trial.slot, trial.spec): trial.error for trial in advice.trials}
     squared = sum(the(errors[slot, spec]) ** 2 for slot, spec in advice.chosen.items())
     assert advice.error == pytest.approx(math.sqrt(squared / 6)) and advice.error <= max_error
@@ -287,9 +290,9 @@ def test_the_cheapest_mix_within_the_bound(max_error: float, times: dict[str, fl
     assert advice.time_ratio == pytest.approx(cost / 6)
     assert advice.chosen and cost == pytest.approx(brute_force(errors, times, 6 * max_error**2))
     assert advice.rise <= max_error * advice.loss, "so that the first mix was taken"
-    new = swapped(bench.model, advice_module.whole_layers(bench.model, advice.chosen))
-    subject: Any = bench.examinee.subject
-    assert advice.rise == pytest.approx(bench.looked_at.mean(subject.again(new)) - advice.loss, abs=1e-12)
+    new = swapped(context.model, advice_module.whole_layers(context.model, advice.chosen))
+    subject: Any = context.subject
+    assert advice.rise == pytest.approx(context.calibration.mean(subject.with_model(new)) - advice.loss, abs=1e-12)
 
 
 def brute_force(errors: Mapping[tuple[str, str], float | None], times: Mapping[str, float], bound: float) -> float:
@@ -301,9 +304,9 @@ def brute_force(errors: Mapping[tuple[str, str], float | None], times: Mapping[s
     return min(cost for cost, error in mixes if error <= bound)
 
 
-def trial(slot: str, spec: str, error: float) -> Trial:
+def trial(slot: str, spec: str, error: float) -> SwapTrial:
     """Ten times as fast as what is there."""
-    return Trial(slot, spec, error, 0.1, 1, time_interval=(0.09, 0.11))
+    return SwapTrial(slot, spec, error, 0.1, 1, time_interval=(0.09, 0.11))
 
 
 @pytest.mark.parametrize("objective", ["seq2seq", "embedding"])
@@ -311,12 +314,13 @@ def test_a_small_error_of_attention_with_a_large_loss_is_dropped(
     objective: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Told are tiny errors of a mechanism that does much, and of one that does nothing on short text."""
-    bench = bench_of(examinee_of(model_of()), FEW, objective=objective)
-    present = [Present(slot, now, 1.0, 1) for slot, now in mechanisms_of(bench.model, cross=True).items()]
-    subject: Any = bench.examinee.subject
-    loss = bench.looked_at.mean()
+    context = context_of(subject_of(model_of()), FEW, objective=objective)
+    present = [Present(str(slot), now, 1.0, 1) for slot, now in mechanisms_of(context.model, cross=True).items()]
+    subject: Any = context.subject
+    loss = context.calibration.mean()
     rises = {
-        slot: bench.looked_at.mean(subject.again(swapped(bench.model, {slot: (NARROW,) * 2}))) - loss
+        slot: context.calibration.mean(subject.with_model(swapped(context.model, {Slot.parse(slot): (NARROW,) * 2})))
+        - loss
         for slot in ("enc.0", "enc.1", "dec.0")
     }
     worst = max(rises, key=rises.__getitem__)
@@ -325,38 +329,38 @@ def test_a_small_error_of_attention_with_a_large_loss_is_dropped(
     rise = rises[worst]
     share = rise if objective == "embedding" else rise / loss
     assert share > 1e-6 and (loss == 0) == (objective == "embedding")
-    generous, strict = (advise(bench, (NARROW, WIDE), max_error=factor * share) for factor in (1.01, 0.99))
+    generous, strict = (find_advice(context, (NARROW, WIDE), max_error=factor * share) for factor in (1.01, 0.99))
     assert generous.chosen == {worst: NARROW, "dec.1": WIDE} and generous.rise == pytest.approx(rise, rel=1e-6)
     assert strict.chosen == {"dec.1": WIDE} and strict.rise == pytest.approx(0, abs=1e-12)
 
 
 def test_losses_count_on_long_texts_too(times: dict[str, float]) -> None:
     """On the sentences as they are this window changes nothing; on long texts it must not pass unseen."""
-    bench = bench_of(examinee_of(model_of(seed=1)))
+    context = context_of(subject_of(model_of(seed=1)))
     spec = "window:window=17"
     told = [trial(slot, spec, 1e-9) for slot in ("enc.0", "enc.1")]
-    present = [Present(slot, now, 1.0, 1) for slot, now in mechanisms_of(bench.model, cross=True).items()]
+    present = [Present(str(slot), now, 1.0, 1) for slot, now in mechanisms_of(context.model, cross=True).items()]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(advice_module, "try_out", lambda *given, **options: (present, told))
-        short, long = (advise(bench, (spec,), max_error=1e-7, length=length) for length in (None, 90))
+        short, long = (find_advice(context, (spec,), max_error=1e-7, length=length) for length in (None, 90))
     assert short.chosen == {"enc.0": spec, "enc.1": spec} and long.chosen == {}
 
 
 def test_what_saves_next_to_nothing_is_not_taken(times: dict[str, float]) -> None:
     times[WIDE] = 0.97
-    bench = bench_of(examinee_of(model_of()), FEW)
-    assert advise(bench, (WIDE,)).chosen == {}
+    context = context_of(subject_of(model_of()), FEW)
+    assert find_advice(context, (WIDE,)).chosen == {}
     times[WIDE] = 0.9
-    assert list(advise(bench, (WIDE,)).chosen) == ["enc.0", "enc.1", "dec.0", "dec.1"]
+    assert list(find_advice(context, (WIDE,)).chosen) == ["enc.0", "enc.1", "dec.0", "dec.1"]
 
 
 def test_auto(times: dict[str, float]) -> None:
     times.update(STEPS)
     asked = Swap(to=tuple(STEPS), max_error=0.2)
-    new, receipt = carry_out(asked, examinee_of(model_of()), FEW, Care(steps=2))
+    new, receipt = run_reshape(asked, subject_of(model_of()), FEW, ReshapeSettings(steps=2))
     assert receipt.done and parse(RESHAPES["swap"], receipt.asked, "asked") == asked and receipt.loss.healed is not None
     now = mechanisms_of(new, cross=True)
-    assert {slot: specs[0] for slot, specs in now.items() if specs != ("dense", "dense")} == receipt.done
+    assert {str(slot): specs[0] for slot, specs in now.items() if specs != ("dense", "dense")} == receipt.done
     ratios = {f"{of}_time_ratio{end}" for of in ("attention", "model") for end in ("", "_low", "_high")}
     assert {*receipt.facts} == {"error", *ratios, *(f"error_{slot}" for slot in receipt.done)}
     squared = sum(receipt.facts[f"error_{slot}"] ** 2 for slot in receipt.done)
@@ -365,7 +369,7 @@ def test_auto(times: dict[str, float]) -> None:
 
 
 def test_auto_without_names_tries_what_could_pay() -> None:
-    made = Swap(max_error=0.0, length=70).make(bench_of(examinee_of(model_of()), FEW))
+    made = Swap(max_error=0.0, length=70).make(context_of(subject_of(model_of()), FEW))
     assert made.done == {} and made.facts == NOTHING_SAVED
 
 
@@ -382,85 +386,89 @@ def test_auto_without_names_tries_what_could_pay() -> None:
     ],
 )
 def test_named(layers: str, done: dict[str, str], times: dict[str, float]) -> None:
-    bench = bench_of(examinee_of(model_of()), FEW)
-    before = fingerprint(bench.model)
-    made = Swap(to=(LINEAR,), layers=layers).make(bench)
-    assert made.done == done and fingerprint(bench.model) == before
+    context = context_of(subject_of(model_of()), FEW)
+    before = weights_fingerprint(context.model)
+    made = Swap(to=(LINEAR,), layers=layers).make(context)
+    assert made.done == done and weights_fingerprint(context.model) == before
     now = mechanisms_of(made.model, cross=True)
     for slot, specs in now.items():
         assert specs == tuple(
-            LINEAR if slot in done or f"{slot}.{head}" in done else "dense" for head in range(len(specs))
+            LINEAR if str(slot) in done or f"{slot}.{head}" in done else "dense" for head in range(len(specs))
         )
     swapped_layers = dict.fromkeys(".".join(place.split(".")[:2]) for place in done)
     assert {*made.facts} == {*NOTHING_SAVED, *(f"error_{slot}" for slot in swapped_layers)}
     for slot in swapped_layers:
-        assert made.facts[f"error_{slot}"] == pytest.approx(true_error(bench, slot, *now[slot]), rel=1e-9, abs=1e-12)
+        assert made.facts[f"error_{slot}"] == pytest.approx(
+            true_error(context, Slot.parse(slot), *now[Slot.parse(slot)]), rel=1e-9, abs=1e-12
+        )
 
 
 def test_layers_and_heads_by_name() -> None:
-    one = {"enc.0": 2, "enc.1": 2, "enc.10": 2}
-    assert heads_of_layers("1", one) == heads_of_layers("enc.1", one) == [("enc.1", 0), ("enc.1", 1)]
-    assert heads_of_layers("0,1.1", one) == [("enc.0", 0), ("enc.0", 1), ("enc.1", 1)]
+    one = {Slot.parse("enc.0"): 2, Slot.parse("enc.1"): 2, Slot.parse("enc.10"): 2}
+    assert heads_of_layers("1", one) == heads_of_layers("enc.1", one) == [*map(HeadId.parse, ("enc.1.0", "enc.1.1"))]
+    assert heads_of_layers("0,1.1", one) == [*map(HeadId.parse, ("enc.0.0", "enc.0.1", "enc.1.1"))]
     assert len(heads_of_layers("*", one)) == len(heads_of_layers("enc.*", one)) == 6
-    assert heads_of_layers("*.1", one) == [("enc.0", 1), ("enc.1", 1), ("enc.10", 1)], "heads, as everywhere"
+    assert heads_of_layers("*.1", one) == [*map(HeadId.parse, ("enc.0.1", "enc.1.1", "enc.10.1"))], (
+        "heads, as everywhere"
+    )
 
 
 @pytest.mark.parametrize("name", ["own", "bart", "llama"])
 def test_swapping_to_what_is_there_changes_nothing(name: str, times: dict[str, float]) -> None:
-    bench = bench_of(examinee_of(model_of()), FEW) if name == "own" else foreign_bench(name)
+    context = context_of(subject_of(model_of()), FEW) if name == "own" else foreign_bench(name)
     swap = Swap(to=("dense",), layers="*")
-    made = swap.make(bench)
+    made = swap.make(context)
     assert made.done == {} and made.rise == 0 and made.facts == NOTHING_SAVED
-    old, new = bench.model.state_dict(), made.model.state_dict()
+    old, new = context.model.state_dict(), made.model.state_dict()
     assert list(old) == list(new) and all(torch.equal(old[key], new[key]) for key in old)
-    subject: Any = bench.examinee.subject
-    assert bench.looked_at.mean(subject.again(made.model)) == bench.looked_at.mean()
+    subject: Any = context.subject
+    assert context.calibration.mean(subject.with_model(made.model)) == context.calibration.mean()
 
 
 def test_a_mechanism_with_parameters_is_there_as_it_was_tried() -> None:
     """The same draw in trials and in the model, whatever was drawn before; heads that stay keep theirs."""
     torch.manual_seed(3)
-    bench = foreign_bench("bert")
-    first_time = swapped(bench.model, {"enc.1": (LINFORMER, "dense", "dense")})
+    context = foreign_bench("bert")
+    first_time = swapped(context.model, {Slot.parse("enc.1"): (LINFORMER, "dense", "dense")})
     torch.manual_seed(5)
-    again = swapped(bench.model, {"enc.1": (LINFORMER, "dense", "dense")})
-    assert fingerprint(first_time) == fingerprint(again)
+    again = swapped(context.model, {Slot.parse("enc.1"): (LINFORMER, "dense", "dense")})
+    assert weights_fingerprint(first_time) == weights_fingerprint(again)
     with torch.no_grad():
-        for parameter in attention_groups(again)["enc.1"].parameters():
+        for parameter in attention_groups(again)[Slot.parse("enc.1")].parameters():
             parameter.add_(1.0)
-    kept = swapped(again, {"enc.1": (LINFORMER, NARROW, "dense")})
-    mine, theirs = (attention_groups(model)["enc.1"].mechanisms[0].state_dict() for model in (kept, again))
+    kept = swapped(again, {Slot.parse("enc.1"): (LINFORMER, NARROW, "dense")})
+    mine, theirs = (attention_groups(model)[Slot.parse("enc.1")].mechanisms[0].state_dict() for model in (kept, again))
     assert all(torch.equal(mine[key], theirs[key]) for key in theirs)
-    assert all(parameter.requires_grad for parameter in attention_groups(kept)["enc.1"].parameters())
+    assert all(parameter.requires_grad for parameter in attention_groups(kept)[Slot.parse("enc.1")].parameters())
 
 
 @pytest.mark.parametrize("name", ["own", "bert", "bart"])
 def test_saved_and_loaded(name: str, tmp_path: Path, times: dict[str, float]) -> None:
-    bench = bench_of(examinee_of(model_of()), FEW) if name == "own" else foreign_bench(name)
-    slot = [*mechanisms_of(bench.model, cross=True)][-1]
-    made = Swap(to=(LINEAR,), layers=slot).make(bench)
-    assert made.done == {slot: LINEAR} and slot.startswith("cross" if name in ("own", "bart") else "")
+    context = context_of(subject_of(model_of()), FEW) if name == "own" else foreign_bench(name)
+    slot = [*mechanisms_of(context.model, cross=True)][-1]
+    made = Swap(to=(LINEAR,), layers=str(slot)).make(context)
+    assert made.done == {str(slot): LINEAR} and slot.crosses == (name in ("own", "bart"))
     save(made.model, tmp_path / "new")
     opened = load(tmp_path / "new")
     assert mechanisms_of(opened, cross=True) == mechanisms_of(made.model, cross=True)
-    subject: Any = bench.examinee.subject
-    losses = [bench.looked_at.mean(subject.again(model)) for model in (made.model, opened)]
-    assert losses[0] == losses[1] != bench.looked_at.mean()
-    assert losses[0] - bench.looked_at.mean() == pytest.approx(made.rise, abs=1e-12)
+    subject: Any = context.subject
+    losses = [context.calibration.mean(subject.with_model(model)) for model in (made.model, opened)]
+    assert losses[0] == losses[1] != context.calibration.mean()
+    assert losses[0] - context.calibration.mean() == pytest.approx(made.rise, abs=1e-12)
 
 
 def test_cross_attention_is_named_only_where_it_is_asked_for() -> None:
     model = model_of()
-    assert [*mechanisms_of(model)] == ["enc.0", "enc.1", "dec.0", "dec.1"]
-    assert [*mechanisms_of(model, cross=True)] == ["enc.0", "enc.1", "dec.0", "cross.0", "dec.1", "cross.1"]
-    new = with_mechanisms(model, {"cross.1": (LINEAR, "dense")})
-    assert mechanisms_of(new, cross=True)["cross.1"] == (LINEAR, "dense")
-    assert mechanisms_of(new) == mechanisms_of(model) and "cross.1" in attention_groups(new, cross=True)
+    assert [*map(str, mechanisms_of(model))] == ["enc.0", "enc.1", "dec.0", "dec.1"]
+    assert [*map(str, mechanisms_of(model, cross=True))] == ["enc.0", "enc.1", "dec.0", "cross.0", "dec.1", "cross.1"]
+    new = with_mechanisms(model, {Slot.parse("cross.1"): (LINEAR, "dense")})
+    assert mechanisms_of(new, cross=True)[Slot.parse("cross.1")] == (LINEAR, "dense")
+    assert mechanisms_of(new) == mechanisms_of(model) and Slot.parse("cross.1") in attention_groups(new, cross=True)
     for name in ("W_Q", "W_K", "W_V", "W_O"):
-        old_layer, layer = (attention_parts(one, cross=True)["cross.1"].attention for one in (model, new))
+        old_layer, layer = (attention_parts(one, cross=True)[Slot.parse("cross.1")].attention for one in (model, new))
         assert torch.equal(getattr(old_layer, name), getattr(layer, name))
     with pytest.raises(UsageError, match=r"window attention in cross\.0"):
-        with_mechanisms(model, {"cross.0": (NARROW, "dense")})
+        with_mechanisms(model, {Slot.parse("cross.0"): (NARROW, "dense")})
 
 
 # Mistakes ------------------------------------------------------------------------------------------------------------
@@ -469,15 +477,15 @@ def test_cross_attention_is_named_only_where_it_is_asked_for() -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"to": "window"}, "a list of mechanisms"),
-        ({"to": (7,)}, "a list of mechanisms"),
+        ({"to": "window"}, "a list of texts"),
+        ({"to": (7,)}, "a list of texts"),
         ({"max_error": -0.1}, "a number from 0 to 1"),
         ({"max_error": float("nan")}, "a number from 0 to 1"),
         ({"max_error": True}, "a number from 0 to 1"),
         ({"length": 1}, "a whole number from 2 to 32,768"),
         ({"length": 5.0}, "a whole number"),
         ({"layers": 3}, "layers to swap: expected text"),
-        ({"layers": "enc.0"}, "the one mechanism that they get, got none"),
+        ({"layers": "enc.0"}, "one mechanism, got none"),
         ({"layers": "enc.0", "to": (NARROW, LINEAR)}, f"got {NARROW}, {LINEAR}"),
     ],
     ids=str,

@@ -12,13 +12,13 @@ from itertools import islice
 
 import pytest
 
-from attnworks.core.errors import UsageError
+from attnworks.core.errors import UnknownNameError, UsageError
 from attnworks.text.grammar import SPLITS, english, generate, italian, lexicon, pairs, texts
 from attnworks.text.grammar.entries import Noun
 from attnworks.text.grammar.italian import Gender
 from attnworks.text.grammar.plans import Combination, clauses, combination, split_of
 from attnworks.text.grammar.sentences import render
-from attnworks.text.pair import Pair, Truth
+from attnworks.text.passages import Passage, Truth
 
 PEOPLE = {"name", "person", "kin"}
 ALL_NOUNS = [noun for nouns in lexicon.NOUNS_BY_KIND.values() for noun in nouns]
@@ -42,7 +42,7 @@ pickle.dump([pairs(40, 11), pairs(5, 12, "test")], sys.stdout.buffer)
 class Drawn:
     """Pairs of one split from two seeds, with all their lemma combinations."""
 
-    pairs: list[Pair]
+    pairs: list[Passage]
     combinations: set[Combination]
 
 
@@ -61,11 +61,11 @@ def splits() -> dict[str, Drawn]:
 
 
 @pytest.fixture(scope="module")
-def corpus(splits: dict[str, Drawn]) -> list[Pair]:
+def corpus(splits: dict[str, Drawn]) -> list[Passage]:
     return splits["train"].pairs
 
 
-def truth_of(pair: Pair) -> Truth:
+def truth_of(pair: Passage) -> Truth:
     assert pair.truth is not None
     return pair.truth
 
@@ -100,7 +100,7 @@ def test_large_samples_are_pairs_of_the_corpus(splits: dict[str, Drawn]) -> None
 
 def test_a_stream_is_fixed_for_good() -> None:
     first = pairs(1, seed=0)[0]
-    assert (" ".join(first.source), " ".join(first.target)) == FIRST_PAIR_OF_SEED_0
+    assert tuple(map(" ".join, first.words)) == FIRST_PAIR_OF_SEED_0
 
 
 def test_fewer_pairs_are_a_prefix_of_more() -> None:
@@ -113,42 +113,44 @@ def test_no_pairs() -> None:
 
 
 def test_a_negative_number_of_pairs_is_refused() -> None:
-    with pytest.raises(UsageError, match="zero or more"):
+    with pytest.raises(UsageError, match="a whole number from 0"):
         pairs(-1)
 
 
 def test_an_unknown_split_is_refused_at_once() -> None:
-    with pytest.raises(UsageError, match=r"train, valid, test.*'dev'"):
+    with pytest.raises(UnknownNameError, match=r"'dev'.*test, train, valid"):
         generate(0, "dev")
 
 
-def test_words_survive_whitespace(corpus: list[Pair]) -> None:
+def test_words_survive_whitespace(corpus: list[Passage]) -> None:
     for pair in corpus:
-        assert tuple(" ".join(pair.source).split()) == pair.source
-        assert tuple(" ".join(pair.target).split()) == pair.target
+        assert tuple(" ".join(pair.words[0]).split()) == pair.words[0]
+        assert tuple(" ".join(pair.words[1]).split()) == pair.words[1]
 
 
-def test_sentences_begin_with_capitals_and_end_with_punctuation(corpus: list[Pair]) -> None:
+def test_sentences_begin_with_capitals_and_end_with_punctuation(corpus: list[Passage]) -> None:
     for pair in corpus:
-        for words in (pair.source, pair.target):
+        for words in (pair.words[0], pair.words[1]):
             assert words[-1] in (".", "?")
             assert all(words[span.start][0].isupper() for span in sentence_spans(words))
-        assert len(sentence_spans(pair.source)) == len(sentence_spans(pair.target)) <= 2
+        assert len(sentence_spans(pair.words[0])) == len(sentence_spans(pair.words[1])) <= 2
 
 
 def test_the_translation_is_a_function_of_the_source(splits: dict[str, Drawn]) -> None:
     translations: dict[tuple[str, ...], tuple[str, ...]] = {}
     for pair in [pair for drawn in splits.values() for pair in drawn.pairs]:
-        assert translations.setdefault(pair.source, pair.target) == pair.target
+        assert translations.setdefault(pair.words[0], pair.words[1]) == pair.words[1]
 
 
-def test_elided_words_stand_before_vowels(corpus: list[Pair]) -> None:
+def test_elided_words_stand_before_vowels(corpus: list[Passage]) -> None:
     for pair in corpus:
-        for word, following in zip(pair.target, pair.target[1:], strict=False):
+        for word, following in zip(pair.words[1], pair.words[1][1:], strict=False):
             if word.endswith("'"):
-                assert following[0].lower() in "aeiouàèéìòùh", " ".join(pair.target)
+                assert following[0].lower() in "aeiouàèéìòùh", " ".join(pair.words[1])
             if word.lower() in ("lo", "una", "della", "nella", "alla", "dello", "nello", "allo", "quella"):
-                assert following[0].lower() not in "aeiouàèéìòù" or following in ("e", "ed", "è"), " ".join(pair.target)
+                assert following[0].lower() not in "aeiouàèéìòù" or following in ("e", "ed", "è"), " ".join(
+                    pair.words[1]
+                )
 
 
 def test_splits_share_no_lemma_combination_across_seeds(splits: dict[str, Drawn]) -> None:
@@ -161,7 +163,7 @@ def test_splits_share_no_lemma_combination_across_seeds(splits: dict[str, Drawn]
 
 
 def test_splits_share_no_text_across_seeds(splits: dict[str, Drawn]) -> None:
-    train, valid, test = ({pair.source for pair in splits[split].pairs} for split in SPLITS)
+    train, valid, test = ({pair.words[0] for pair in splits[split].pairs} for split in SPLITS)
     assert not train & valid
     assert not train & test
     assert not valid & test
@@ -175,19 +177,22 @@ def test_splits_are_stable_and_weigh_ninety_five_five() -> None:
     assert 0.035 < shares["test"] / 3600 < 0.065
 
 
-def test_every_lemma_occurs_in_training(corpus: list[Pair]) -> None:
-    known = {word.lower() for pair in corpus for word in pair.source}
+def test_every_lemma_occurs_in_training(corpus: list[Passage]) -> None:
+    known = {word.lower() for pair in corpus for word in pair.words[0]}
     lemmas = {noun.lemma for noun in ALL_NOUNS} | {noun.lemma for noun in lexicon.STATE_CHOICE.entries}
     lemmas |= {entry.english for entries in lexicon.ADJECTIVES_BY_KIND.values() for entry in entries}
-    assert not {lemma for lemma in lemmas if lemma.lower() not in known and english.plural(lemma).lower() not in known}
+    assert not {
+        lemma for lemma in lemmas if lemma.lower() not in known and english.english_plural(lemma).lower() not in known
+    }
     verbs = [verb for verbs in lexicon.VERBS_BY_FRAME.values() for verb in verbs]
     assert not {verb.lemma for verb in verbs if not known.intersection(verb.forms[:5])}
 
 
-def test_every_tree_is_a_tree(corpus: list[Pair]) -> None:
+def test_every_tree_is_a_tree(corpus: list[Passage]) -> None:
     for pair in corpus:
-        truth = truth_of(pair)
-        for words, heads in ((pair.source, truth.source_heads), (pair.target, truth.target_heads)):
+        for text in (pair.source, pair.target):
+            assert text is not None and text.words is not None and text.governors is not None
+            words, heads = text.words, text.governors
             assert len(words) == len(heads)
             for span in sentence_spans(words):
                 assert sum(heads[place] == -1 for place in span) == 1
@@ -199,33 +204,33 @@ def test_every_tree_is_a_tree(corpus: list[Pair]) -> None:
                         assert steps <= len(span), "a cycle"
 
 
-def test_alignment_is_sane(corpus: list[Pair]) -> None:
+def test_alignment_is_sane(corpus: list[Passage]) -> None:
     names = {noun.lemma for noun in lexicon.NOUNS_BY_KIND["name"]}
     for pair in corpus:
         links = truth_of(pair).alignment
         assert list(links) == sorted(set(links))
-        assert all(i < len(pair.source) and j < len(pair.target) for i, j in links)
+        assert all(i < len(pair.words[0]) and j < len(pair.words[1]) for i, j in links)
         for i, j in links:
-            if pair.source[i] in names:
-                assert pair.target[j] == pair.source[i]
-            if pair.source[i] in (".", "?", ","):
-                assert pair.target[j] == pair.source[i]
+            if pair.words[0][i] in names:
+                assert pair.words[1][j] == pair.words[0][i]
+            if pair.words[0][i] in (".", "?", ","):
+                assert pair.words[1][j] == pair.words[0][i]
         linked = {i for i, _ in links}
-        assert all(i in linked for i, word in enumerate(pair.source) if word in names)
-        unaligned = set(range(len(pair.target))) - {j for _, j in links}
-        assert all(pair.target[j].lower() in WITHOUT_COUNTERPART for j in unaligned), " ".join(pair.target)
+        assert all(i in linked for i, word in enumerate(pair.words[0]) if word in names)
+        unaligned = set(range(len(pair.words[1]))) - {j for _, j in links}
+        assert all(pair.words[1][j].lower() in WITHOUT_COUNTERPART for j in unaligned), " ".join(pair.words[1])
 
 
 def nouns_named(word: str, plural: bool) -> list[Noun]:
     return [noun for noun in ALL_NOUNS if word in (noun.english[plural], noun.english[plural].capitalize())]
 
 
-def test_pronouns_agree_with_earlier_antecedents(corpus: list[Pair]) -> None:
+def test_pronouns_agree_with_earlier_antecedents(corpus: list[Passage]) -> None:
     seen = 0
     for pair in corpus:
         for pronoun, antecedent in truth_of(pair).source_coreference:
             assert antecedent < pronoun
-            word, noun = pair.source[pronoun].lower(), pair.source[antecedent]
+            word, noun = pair.words[0][pronoun].lower(), pair.words[0][antecedent]
             seen += 1
             if word in PLURAL_PRONOUNS:
                 assert nouns_named(noun, True), noun
@@ -238,36 +243,36 @@ def test_pronouns_agree_with_earlier_antecedents(corpus: list[Pair]) -> None:
     assert seen > 500
 
 
-def test_italian_clitics_agree_with_their_antecedents(corpus: list[Pair]) -> None:
+def test_italian_clitics_agree_with_their_antecedents(corpus: list[Passage]) -> None:
     genders: dict[str, Gender] = {"lo": "m", "la": "f"}
     seen = 0
     for pair in corpus:
         for pronoun, antecedent in truth_of(pair).target_coreference:
             assert antecedent < pronoun
-            gender = genders.get(pair.target[pronoun].lower())
+            gender = genders.get(pair.words[1][pronoun].lower())
             if gender is not None:
                 seen += 1
                 forms = {form[0] for noun in ALL_NOUNS for sex, form in noun.italian.items() if sex == gender}
-                assert pair.target[antecedent] in forms | {form.capitalize() for form in forms}
+                assert pair.words[1][antecedent] in forms | {form.capitalize() for form in forms}
     assert seen > 20
 
 
-def test_many_second_sentences_refer_back(corpus: list[Pair]) -> None:
-    def refers_back(pair: Pair) -> bool:
-        first = sentence_spans(pair.source)[0]
+def test_many_second_sentences_refer_back(corpus: list[Passage]) -> None:
+    def refers_back(pair: Passage) -> bool:
+        first = sentence_spans(pair.words[0])[0]
         return any(a in first and p not in first for p, a in truth_of(pair).source_coreference)
 
     assert 0.33 < sum(map(refers_back, corpus)) / len(corpus) < 0.47
 
 
-def test_lengths_are_moderate(corpus: list[Pair]) -> None:
-    mean = sum(len(pair.source) for pair in corpus) / len(corpus)
+def test_lengths_are_moderate(corpus: list[Passage]) -> None:
+    mean = sum(len(pair.words[0]) for pair in corpus) / len(corpus)
     assert 8 <= mean <= 14
-    assert max(len(pair.source) for pair in corpus) < 40
+    assert max(len(pair.words[0]) for pair in corpus) < 40
 
 
-def test_frequencies_have_a_zipf_tail(corpus: list[Pair]) -> None:
-    counts = Counter(word for pair in corpus for word in pair.source)
+def test_frequencies_have_a_zipf_tail(corpus: list[Passage]) -> None:
+    counts = Counter(word for pair in corpus for word in pair.words[0])
     ranked = [counts[noun.lemma] for noun in lexicon.NOUNS_BY_KIND["name"]]
     assert sum(ranked[:5]) > 4 * sum(ranked[-5:])
     assert sum(count <= 3 for count in counts.values()) > len(counts) / 10

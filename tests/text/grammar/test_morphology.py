@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from attnworks.text.grammar import conjugation, english, italian
+from attnworks.text.grammar import english, italian
 from attnworks.text.grammar.italian import Gender
 
 
@@ -49,7 +49,7 @@ def test_definite_articles(gender: Gender, plural: bool, following: str, article
     ],
 )
 def test_indefinite_articles(gender: Gender, following: str, article: str) -> None:
-    assert italian.indefinite(gender, following) == article
+    assert italian.italian_indefinite(gender, following) == article
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_and(following: str, form: str) -> None:
     ],
 )
 def test_italian_plurals(noun: str, gender: Gender, plural: str) -> None:
-    assert italian.plural(noun, gender) == plural
+    assert italian.italian_plural(noun, gender) == plural
 
 
 def test_eggs_change_their_gender() -> None:
@@ -218,7 +218,7 @@ def test_prenominal_forms(adjective: str, gender: Gender, plural: bool, followin
     ],
 )
 def test_present(infinitive: str, forms: str) -> None:
-    assert conjugation.present(infinitive) == tuple(forms.split())
+    assert italian.present(infinitive) == tuple(forms.split())
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_present(infinitive: str, forms: str) -> None:
     ],
 )
 def test_future(infinitive: str, third: str) -> None:
-    assert conjugation.future(infinitive)[2] == third
+    assert italian.future(infinitive)[2] == third
 
 
 @pytest.mark.parametrize(
@@ -260,19 +260,19 @@ def test_future(infinitive: str, third: str) -> None:
     ],
 )
 def test_participles_and_gerunds(infinitive: str, participle: str, gerund: str) -> None:
-    assert (conjugation.participle(infinitive), conjugation.gerund(infinitive)) == (participle, gerund)
+    assert (italian.past_participle(infinitive), italian.italian_gerund(infinitive)) == (participle, gerund)
 
 
 @pytest.mark.parametrize(
     ("infinitive", "third"), [("essere", "era"), ("avere", "aveva"), ("dire", "diceva"), ("bere", "beveva")]
 )
 def test_imperfect(infinitive: str, third: str) -> None:
-    assert conjugation.imperfect(infinitive)[2] == third
+    assert italian.imperfect(infinitive)[2] == third
 
 
 @pytest.mark.parametrize(("lemma", "with_essere"), [("andare", True), ("svegliarsi", True), ("mangiare", False)])
 def test_auxiliaries(lemma: str, with_essere: bool) -> None:
-    assert conjugation.conjugate(lemma).with_essere is with_essere
+    assert italian.conjugate(lemma).with_essere is with_essere
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ def test_auxiliaries(lemma: str, with_essere: bool) -> None:
     ],
 )
 def test_english_plurals(noun: str, plural: str) -> None:
-    assert english.plural(noun) == plural
+    assert english.english_plural(noun) == plural
 
 
 @pytest.mark.parametrize(
@@ -328,7 +328,7 @@ def test_particles_stay_apart() -> None:
      ("Italian", "an"), ("umbrella", "an"), ("ugly", "an"), ("house", "a")],
 )  # fmt: skip
 def test_a_and_an(following: str, article: str) -> None:
-    assert english.indefinite(following) == article
+    assert english.english_indefinite(following) == article
 
 
 @pytest.mark.parametrize(

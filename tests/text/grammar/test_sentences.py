@@ -8,7 +8,7 @@ import pytest
 
 from attnworks.text.grammar import lexicon
 from attnworks.text.grammar.nominals import Couple, Nominal, Pronoun, pronoun_for
-from attnworks.text.grammar.plans import Clause, Location, Sentence
+from attnworks.text.grammar.plans import Clause, Location, SentencePlan
 from attnworks.text.grammar.sentences import render
 
 NOUNS = {noun.lemma: noun for nouns in lexicon.NOUNS_BY_KIND.values() for noun in nouns}
@@ -36,29 +36,32 @@ def place(lemma: str, english: str, italian: str, determiner: str = "the") -> Lo
     return Location(Nominal(NOUNS[lemma], "" if proper else determiner), english, italian)
 
 
-def spain() -> list[Sentence]:
+def spain() -> list[SentencePlan]:
     luca = name("Luca")
     studying = Clause("verbal", luca, GO["study"], tense="progressive", place=place("Spain", "in", "in"))
     happy = Clause("adjective", pronoun_for(luca), adjective=ADJECTIVES["happy"], degree="very")
-    return [Sentence(studying), Sentence(happy)]
+    return [SentencePlan(studying), SentencePlan(happy)]
 
 
-def chair() -> list[Sentence]:
+def chair() -> list[SentencePlan]:
     seat = the("chair")
     new = Clause("adjective", seat, adjective=ADJECTIVES["new"])
     return [
-        Sentence(new),
-        Sentence(Clause("adjective", pronoun_for(seat), adjective=ADJECTIVES["beautiful"], degree="very")),
+        SentencePlan(new),
+        SentencePlan(Clause("adjective", pronoun_for(seat), adjective=ADJECTIVES["beautiful"], degree="very")),
     ]
 
 
-def seen() -> list[Sentence]:
+def seen() -> list[SentencePlan]:
     luca, maria = name("Luca"), name("Maria")
     met = Clause("verbal", luca, DO["meet"], tense="past", object=maria)
-    return [Sentence(met), Sentence(Clause("verbal", SPEAKER, DO["see"], tense="past", object=pronoun_for(maria)))]
+    return [
+        SentencePlan(met),
+        SentencePlan(Clause("verbal", SPEAKER, DO["see"], tense="past", object=pronoun_for(maria))),
+    ]
 
 
-def phoned() -> list[Sentence]:
+def phoned() -> list[SentencePlan]:
     marco, anna = name("Marco"), name("Anna")
     spoken = Clause("verbal", marco, VERBS["addressing"]["speak to"], object=anna)
     phoned = Clause(
@@ -69,69 +72,69 @@ def phoned() -> list[Sentence]:
         negative=True,
         object=pronoun_for(anna),
     )
-    return [Sentence(spoken), Sentence(phoned)]
+    return [SentencePlan(spoken), SentencePlan(phoned)]
 
 
-def feminine_student() -> list[Sentence]:
+def feminine_student() -> list[SentencePlan]:
     student = Nominal(NOUNS["student"], "the", feminine=True)
     tired = Clause("adjective", student, adjective=ADJECTIVES["tired"])
-    return [Sentence(tired), Sentence(Clause("verbal", pronoun_for(student), FEEL["wake up"], tense="past"))]
+    return [SentencePlan(tired), SentencePlan(Clause("verbal", pronoun_for(student), FEEL["wake up"], tense="past"))]
 
 
-def owner() -> list[Sentence]:
+def owner() -> list[SentencePlan]:
     pietro = name("Pietro")
     mother = Nominal(NOUNS["mother"], "his", owner=pietro)
     return [
-        Sentence(Clause("verbal", pietro, GO["sleep"], tense="progressive")),
-        Sentence(Clause("verbal", mother, DO["drink"], object=the("water", determiner=""))),
+        SentencePlan(Clause("verbal", pietro, GO["sleep"], tense="progressive")),
+        SentencePlan(Clause("verbal", mother, DO["drink"], object=the("water", determiner=""))),
     ]
 
 
-def contrast() -> list[Sentence]:
+def contrast() -> list[SentencePlan]:
     he, she = Pronoun(3, False, "m", stressed=True), Pronoun(3, False, "f", stressed=True)
     eating = Clause("verbal", he, DO["eat"], tense="progressive", object=the("eggs", "fresh", determiner="two"))
-    return [Sentence(eating, "but", Clause("verbal", she, DO["read"], tense="progressive", object=the("stories")))]
+    return [SentencePlan(eating, "but", Clause("verbal", she, DO["read"], tense="progressive", object=the("stories")))]
 
 
-def relative() -> list[Sentence]:
+def relative() -> list[SentencePlan]:
     boy = the("boy")
     inner = Clause("verbal", boy, DO["eat"], tense="progressive", object=the("orange", determiner="a"))
-    return [Sentence(Clause("adjective", boy, adjective=ADJECTIVES["tired"], subject_relative=inner))]
+    return [SentencePlan(Clause("adjective", boy, adjective=ADJECTIVES["tired"], subject_relative=inner))]
 
 
-def object_relative() -> list[Sentence]:
+def object_relative() -> list[SentencePlan]:
     book = the("book", "beautiful")
     inner = Clause("verbal", name("Maria"), DO["buy"], tense="past", object=book)
     return [
-        Sentence(
+        SentencePlan(
             Clause("verbal", name("Luca"), DO["read"], object=book, tense="perfect", object_relative=(inner, "object"))
         )
     ]
 
 
-def because() -> list[Sentence]:
+def because() -> list[SentencePlan]:
     maria = name("Maria")
     hungry = Clause("state", pronoun_for(maria), state=STATES["hungry"], degree="very")
     eats = Clause("verbal", maria, DO["eat"], tense="progressive", object=the("bread", determiner=""))
-    return [Sentence(eats, "because", hungry)]
+    return [SentencePlan(eats, "because", hungry)]
 
 
-def when() -> list[Sentence]:
+def when() -> list[SentencePlan]:
     anna = name("Anna")
     tired = Clause("adjective", anna, adjective=ADJECTIVES["tired"])
-    return [Sentence(Clause("verbal", pronoun_for(anna), FEEL["rest"]), "when", tired, second_first=True)]
+    return [SentencePlan(Clause("verbal", pronoun_for(anna), FEEL["rest"]), "when", tired, second_first=True)]
 
 
-def reported() -> list[Sentence]:
+def reported() -> list[SentencePlan]:
     inner = Clause("place", Couple(NOUNS["Luca"], NOUNS["Elena"]), place=place("Athens", "in", "a"))
-    return [Sentence(Clause("verbal", name("Paolo"), VERBS["report"]["say"], tense="past", reported=inner))]
+    return [SentencePlan(Clause("verbal", name("Paolo"), VERBS["report"]["say"], tense="past", reported=inner))]
 
 
-def simple(*arguments: object, **fields: object) -> Callable[[], list[Sentence]]:
-    return lambda: [Sentence(Clause(*arguments, **fields))]  # type: ignore[arg-type]
+def simple(*arguments: object, **fields: object) -> Callable[[], list[SentencePlan]]:
+    return lambda: [SentencePlan(Clause(*arguments, **fields))]  # type: ignore[arg-type]
 
 
-TEXTS: list[tuple[Callable[[], list[Sentence]], str, str]] = [
+TEXTS: list[tuple[Callable[[], list[SentencePlan]], str, str]] = [
     (spain, "Luca is studying in Spain . He is very happy .", "Luca sta studiando in Spagna . È molto felice ."),
     (chair, "The chair is new . It is very beautiful .", "La sedia è nuova . È molto bella ."),
     (seen, "Luca met Maria . I saw her .", "Luca ha incontrato Maria . L' ho vista ."),
@@ -306,45 +309,48 @@ TEXTS: list[tuple[Callable[[], list[Sentence]], str, str]] = [
 
 
 @pytest.mark.parametrize(("text", "source", "target"), TEXTS, ids=[source for _, source, _ in TEXTS])
-def test_texts_are_translated(text: Callable[[], list[Sentence]], source: str, target: str) -> None:
+def test_texts_are_translated(text: Callable[[], list[SentencePlan]], source: str, target: str) -> None:
     pair = render(*text())
-    assert (" ".join(pair.source), " ".join(pair.target)) == (source, target)
+    assert (" ".join(pair.words[0]), " ".join(pair.words[1])) == (source, target)
 
 
 def test_truth_of_a_text() -> None:
-    truth = render(*seen()).truth
+    pair = render(*seen())
+    truth = pair.truth
     assert truth is not None
     # Luca met Maria . I saw her .  |  Luca ha incontrato Maria . L' ho vista .
     assert truth.alignment == ((0, 0), (1, 1), (1, 2), (2, 3), (3, 4), (5, 6), (5, 7), (6, 5), (7, 8))
-    assert truth.source_heads == (1, -1, 1, 1, 5, -1, 5, 5)
-    assert truth.target_heads == (2, 2, -1, 2, 2, 7, 7, -1, 7)
+    assert pair.source.governors == (1, -1, 1, 1, 5, -1, 5, 5)
+    assert pair.target is not None
+    assert pair.target.governors == (2, 2, -1, 2, 2, 7, 7, -1, 7)
     assert truth.source_coreference == ((6, 2),)
     assert truth.target_coreference == ((5, 3),)
 
 
 def test_truth_of_a_question_with_split_verb_group() -> None:
-    pair = render(Sentence(Clause("verbal", name("Sara"), DO["eat"], mood="what", tense="progressive")))
-    assert pair.truth is not None
+    pair = render(SentencePlan(Clause("verbal", name("Sara"), DO["eat"], mood="what", tense="progressive")))
+    assert pair.truth is not None and pair.target is not None
     # What is Sara eating ?  |  Che cosa sta mangiando Sara ?
     assert pair.truth.alignment == ((0, 0), (0, 1), (1, 2), (2, 4), (3, 3), (4, 5))
-    assert pair.truth.source_heads == (3, 3, 3, -1, 3)
-    assert pair.truth.target_heads == (1, 3, 3, -1, 3, 3)
+    assert pair.source.governors == (3, 3, 3, -1, 3)
+    assert pair.target.governors == (1, 3, 3, -1, 3, 3)
 
 
 def test_couples_are_antecedents_with_both_names() -> None:
     couple = Couple(NOUNS["Luca"], NOUNS["Maria"])
     sleeping = Clause("verbal", couple, GO["sleep"], tense="progressive")
     pair = render(
-        Sentence(sleeping), Sentence(Clause("verbal", SPEAKER, DO["help"], tense="past", object=pronoun_for(couple)))
+        SentencePlan(sleeping),
+        SentencePlan(Clause("verbal", SPEAKER, DO["help"], tense="past", object=pronoun_for(couple))),
     )
-    assert " ".join(pair.target) == "Luca e Maria stanno dormendo . Li ho aiutati ."
+    assert " ".join(pair.words[1]) == "Luca e Maria stanno dormendo . Li ho aiutati ."
     assert pair.truth is not None
     assert pair.truth.source_coreference == ((8, 0), (8, 2))
     assert pair.truth.target_coreference == ((6, 0), (6, 2))
 
 
 def test_contracted_prepositions_align_with_both_words() -> None:
-    pair = render(Sentence(Clause("place", name("Luca"), place=place("park", "in", "in"))))
-    assert (" ".join(pair.source), " ".join(pair.target)) == ("Luca is in the park .", "Luca è nel parco .")
+    pair = render(SentencePlan(Clause("place", name("Luca"), place=place("park", "in", "in"))))
+    assert (" ".join(pair.words[0]), " ".join(pair.words[1])) == ("Luca is in the park .", "Luca è nel parco .")
     assert pair.truth is not None
     assert {(2, 2), (3, 2)} <= set(pair.truth.alignment)

@@ -36,7 +36,7 @@ def put(folder: Path, name: str, content: bytes) -> None:
 
 def texts(corpus: Corpus) -> dict[str, str]:
     pairs = [*corpus.train, *corpus.valid, *corpus.test]
-    return {" ".join(pair.source): " ".join(pair.target) for pair in pairs}
+    return {" ".join(pair.words[0]): " ".join(pair.words[1]) for pair in pairs}
 
 
 def test_messages_become_pairs(tmp_path: Path) -> None:
@@ -103,8 +103,7 @@ def test_no_catalogs(tmp_path: Path) -> None:
     with pytest.raises(FolderError) as caught:
         open_corpus(f"gettext:{tmp_path}")
     assert str(caught.value) == (
-        f"corpus 'gettext:{tmp_path}': expected catalogs {tmp_path}/it/LC_MESSAGES/*.mo, got none; "
-        "name the folder that has the languages in it, or choose another corpus"
+        f"corpus 'gettext:{tmp_path}': expected catalogs {tmp_path}/it/LC_MESSAGES/*.mo, got none; name their folder"
     )
 
 

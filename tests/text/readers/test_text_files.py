@@ -9,7 +9,7 @@ import pytest
 
 from attnworks.core.errors import AttnworksError
 from attnworks.text.corpora import Corpus, open_corpus
-from attnworks.text.lines import LONGEST_LINE
+from attnworks.text.passages import MAX_LINE_BYTES
 
 
 def spec(folder: Path, source: str, target: str) -> str:
@@ -20,7 +20,7 @@ def spec(folder: Path, source: str, target: str) -> str:
 
 def texts(corpus: Corpus) -> set[tuple[str, str]]:
     pairs = [*corpus.train, *corpus.valid, *corpus.test]
-    return {(" ".join(pair.source), " ".join(pair.target)) for pair in pairs}
+    return {(" ".join(pair.words[0]), " ".join(pair.words[1])) for pair in pairs}
 
 
 def error_of(spec: str) -> str:
@@ -37,7 +37,7 @@ def test_lines_are_paired(tmp_path: Path) -> None:
 
 
 def test_bad_lines_keep_the_others_aligned(tmp_path: Path) -> None:
-    huge = "x" * (LONGEST_LINE + 1)
+    huge = "x" * (MAX_LINE_BYTES + 1)
     corpus = open_corpus(spec(tmp_path, f"Hi\n\n\nGo\n{huge}\nb\0\nRun\n", "Ciao\n\nVuoto\n \nx\nx\nCorri\n"))
     assert texts(corpus) == {("Hi", "Ciao"), ("Run", "Corri")}
     assert corpus.report.first_lines == {
@@ -51,8 +51,8 @@ def test_bad_lines_keep_the_others_aligned(tmp_path: Path) -> None:
 def test_other_line_counts(tmp_path: Path, source: int, target: int) -> None:
     message = error_of(spec(tmp_path, "a\n" * source, "b\n" * target))
     assert message == (
-        f"read {tmp_path / 'a.en'} and {tmp_path / 'a.it.gz'} side by side: expected the same number of lines, "
-        f"got {source:,} and {target:,}; align the files line by line"
+        f"{tmp_path / 'a.en'} and {tmp_path / 'a.it.gz'}: expected the same number of lines, "
+        f"got {source:,} and {target:,}; align them"
     )
 
 
@@ -61,8 +61,7 @@ def test_other_line_counts(tmp_path: Path, source: int, target: int) -> None:
 )
 def test_two_files_are_needed(argument: str, got: str) -> None:
     assert error_of(f"text:{argument}") == (
-        f"corpus 'text:{argument}': expected text:FILE_SRC,FILE_TGT, got {got}; "
-        "name two files with a comma between them"
+        f"corpus 'text:{argument}': expected text:FILE_SRC,FILE_TGT, got {got}; name two files"
     )
 
 

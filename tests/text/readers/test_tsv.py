@@ -9,7 +9,7 @@ import pytest
 
 from attnworks.core.errors import AttnworksError
 from attnworks.text.corpora import Corpus, open_corpus
-from attnworks.text.lines import LONGEST_LINE
+from attnworks.text.passages import MAX_LINE_BYTES
 
 
 def read(path: Path, content: bytes | str) -> Corpus:
@@ -19,7 +19,7 @@ def read(path: Path, content: bytes | str) -> Corpus:
 
 def texts(corpus: Corpus) -> set[tuple[str, str]]:
     pairs = [*corpus.train, *corpus.valid, *corpus.test]
-    return {(" ".join(pair.source), " ".join(pair.target)) for pair in pairs}
+    return {(" ".join(pair.words[0]), " ".join(pair.words[1])) for pair in pairs}
 
 
 def error_of(spec: str) -> str:
@@ -81,9 +81,9 @@ def test_the_first_five_numbers_are_remembered(path: Path) -> None:
     assert report.summary() == "1 pair; 9 lines left out: no tab (lines 1, 2, 3, 4, 5 and 4 more)"
 
 
-@pytest.mark.parametrize("surplus", [1, 2, LONGEST_LINE, 3 * LONGEST_LINE + 5])
+@pytest.mark.parametrize("surplus", [1, 2, MAX_LINE_BYTES, 3 * MAX_LINE_BYTES + 5])
 def test_a_huge_line_is_passed_over(path: Path, surplus: int) -> None:
-    corpus = read(path, b"Hi\tCiao\n" + b"x" * (LONGEST_LINE + surplus) + b"\nGo\tVai\n")
+    corpus = read(path, b"Hi\tCiao\n" + b"x" * (MAX_LINE_BYTES + surplus) + b"\nGo\tVai\n")
     assert texts(corpus) == {("Hi", "Ciao"), ("Go", "Vai")}
     assert corpus.report.first_lines == {"more than 1,048,576 bytes": (2,)}
 
@@ -100,7 +100,7 @@ def test_bytes_that_are_no_text(path: Path) -> None:
 
 
 def test_the_offset_counts_the_mark_and_overlong_lines(path: Path) -> None:
-    content = b"\xef\xbb\xbfHi\tCiao\n" + b"x" * (2 * LONGEST_LINE) + b"\n"
+    content = b"\xef\xbb\xbfHi\tCiao\n" + b"x" * (2 * MAX_LINE_BYTES) + b"\n"
     path.write_bytes(content + b"\xff")
     assert f"got byte 0xff at offset {len(content):,} (line 3)" in error_of(f"tsv:{path}")
 

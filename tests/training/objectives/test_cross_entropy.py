@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
-from attnworks.training.objectives import seq2seq
-from attnworks.training.objectives.seq2seq import linear_cross_entropy, reference
+from attnworks.training.objectives import language
+from attnworks.training.objectives.language import linear_cross_entropy
 from tests.helpers import assert_close
+
+
+def reference(X: Tensor, M: Tensor, bias: Tensor | None, target: Tensor, smoothing: float = 0.0) -> Tensor:
+    """The same by torch, which stores all logits."""
+    return F.cross_entropy(F.linear(X, M, bias), target, reduction="sum", label_smoothing=smoothing)
 
 
 @pytest.fixture(params=[1, 7, 53, 10_000], ids=lambda rows: f"{rows} rows at a time")
 def chunked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seq2seq, "CHUNK_SCORES", 31 * request.param)
+    monkeypatch.setattr(language, "LOGITS_AT_ONCE", 31 * request.param)
 
 
 @pytest.mark.usefixtures("chunked")

@@ -14,11 +14,17 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from attnworks.core.errors import UnknownNameError, UsageError
-from attnworks.text.tokens import TextBatch, TokenRow, Tokens, collate_tokens
-from attnworks.training.objectives.choice import choose, that_fit
-from attnworks.training.objectives.contract import TEXT_OBJECTIVES, Abilities, Outputs, TextObjective
+from attnworks.text.tokens import Batch, TokenRow, Tokens, collate
+from attnworks.training.objectives import choose_objective, fitting_objectives
+from attnworks.training.objectives.contract import OBJECTIVES, Abilities, Objective, Outputs
 from attnworks.training.objectives.language import MaskedToken, NextTargetToken, NextToken
-from attnworks.training.objectives.sentences import ClassLabels, OwnCallable, SentenceEmbedding, embeddings, read_labels
+from attnworks.training.objectives.sentences import (
+    ClassLabels,
+    FunctionObjective,
+    SentenceEmbedding,
+    embeddings,
+    read_labels,
+)
 from tests.helpers import assert_close, unchecked
 
 WORDS, WIDTH, CLASSES, MASK, PAD = 29, 7, 3, 28, 0
@@ -39,12 +45,12 @@ def plain(*ids: int) -> TokenRow:
 
 
 def tokens(*lengths: int) -> Tokens:
-    return collate_tokens([sentence(length) for length in lengths], PAD)
+    return collate([sentence(length) for length in lengths], PAD)
 
 
 SOURCE, TARGET = tokens(*LENGTHS), tokens(2, 13, 7, 3)
-BATCH = TextBatch(SOURCE)
-PAIRS = TextBatch(SOURCE, TARGET)
+BATCH = Batch(SOURCE)
+PAIRS = Batch(SOURCE, TARGET)
 
 
 def outputs(side: Tokens, scores: int | None = WORDS, dtype: torch.dtype = torch.float64, *, seed: int = 23) -> Outputs:
@@ -56,19 +62,19 @@ def outputs(side: Tokens, scores: int | None = WORDS, dtype: torch.dtype = torch
     return Outputs(hidden.to(dtype), None if drawn is None else drawn.to(dtype))
 
 
-CASES: dict[str, tuple[TextObjective, TextBatch, Outputs]] = {
+CASES: dict[str, tuple[Objective, Batch, Outputs]] = {
     "lm": (NextToken(), BATCH, outputs(SOURCE)),
     "mlm": (MaskedToken(MASK, 5), BATCH, outputs(SOURCE)),
     "seq2seq": (NextTargetToken(), PAIRS, outputs(TARGET)),
     "embedding": (SentenceEmbedding(5), BATCH, outputs(SOURCE, None)),
     "labels": (ClassLabels(LABELS), BATCH, outputs(SOURCE, CLASSES)),
-    "own": (OwnCallable(lambda out, batch: out.hidden[:, 0].square().sum(-1)), BATCH, outputs(SOURCE)),
+    "own": (FunctionObjective(lambda out, batch: out.hidden[:, 0].square().sum(-1)), BATCH, outputs(SOURCE)),
 }
 
 
 def with_grad(out: Outputs) -> Outputs:
     return Outputs(
-        out.hidden.clone().requires_grad_(), None if out.scores is None else out.scores.clone().requires_grad_()
+        out.hidden.clone().requires_grad_(), None if out.logits is None else out.logits.clone().requires_grad_()
     )
 
 
@@ -76,8 +82,8 @@ def with_grad(out: Outputs) -> Outputs:
 
 
 def test_every_registered_objective_is_tested() -> None:
-    assert set(TEXT_OBJECTIVES) == set(CASES) - {"own"}
-    assert all(TEXT_OBJECTIVES[name].name == name and TEXT_OBJECTIVES[name].words for name in TEXT_OBJECTIVES)
+    assert set(OBJECTIVES) == set(CASES) - {"own"}
+    assert all(OBJECTIVES[name].name == name and OBJECTIVES[name].description for name in OBJECTIVES)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -86,7 +92,7 @@ def test_one_finite_loss_per_sentence_with_a_gradient(name: str) -> None:
     out = with_grad(out)
     losses = objective.losses(out, batch, ROWS)
     assert losses.shape == (len(LENGTHS),) and losses.isfinite().all()
-    read = out.hidden if name in ("embedding", "own") else out.scores
+    read = out.hidden if name in ("embedding", "own") else out.logits
     assert read is not None
     (gradient,) = torch.autograd.grad(losses.sum(), read)
     assert (gradient.flatten(1) != 0).any(-1).all() and gradient.isfinite().all()
@@ -96,8 +102,8 @@ def test_one_finite_loss_per_sentence_with_a_gradient(name: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_losses_are_float32_at_least(name: str, dtype: torch.dtype) -> None:
     objective, batch, out = CASES[name]
-    rounded = Outputs(out.hidden.to(dtype), None if out.scores is None else out.scores.to(dtype))
-    exact = Outputs(rounded.hidden.double(), None if rounded.scores is None else rounded.scores.double())
+    rounded = Outputs(out.hidden.to(dtype), None if out.logits is None else out.logits.to(dtype))
+    exact = Outputs(rounded.hidden.double(), None if rounded.logits is None else rounded.logits.double())
     losses = objective.losses(rounded, batch, ROWS)
     assert losses.dtype == torch.float32
     coarse = dtype if name == "own" else torch.float32
@@ -106,10 +112,7 @@ def test_losses_are_float32_at_least(name: str, dtype: torch.dtype) -> None:
 
 def alone(side: Tokens, row: int) -> Tokens:
     length = int(side.lengths[row])
-    ids, real, special, word, rarity = (
-        tensor[row : row + 1, :length] for tensor in (side.ids, side.real, side.special, side.word, side.rarity)
-    )
-    return Tokens(ids, real, special, word, None, rarity)
+    return side.part(slice(row, row + 1), slice(length))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -118,8 +121,8 @@ def test_a_sentence_is_judged_alike_alone_and_in_a_padded_batch(name: str) -> No
     own_side = batch.sides("decoder")[0]
     together = objective.losses(out, batch, ROWS)
     for row, length in enumerate(own_side.lengths.tolist()):
-        single = TextBatch(alone(batch.source, row), None if batch.target is None else alone(batch.target, row))
-        scores = out.scores
+        single = Batch(alone(batch.source, row), None if batch.target is None else alone(batch.target, row))
+        scores = out.logits
         if scores is not None:
             scores = scores[row : row + 1] if scores.dim() == 2 else scores[row : row + 1, :length]
         cropped = Outputs(out.hidden[row : row + 1, :length], scores)
@@ -129,18 +132,18 @@ def test_a_sentence_is_judged_alike_alone_and_in_a_padded_batch(name: str) -> No
 @pytest.mark.parametrize("name", ["lm", "mlm", "seq2seq", "embedding"])
 def test_padding_may_be_anything(name: str) -> None:
     objective, batch, out = CASES[name]
-    padding = ~batch.sides("decoder")[0].real.unsqueeze(-1)
+    real = ~batch.sides("decoder")[0].real.unsqueeze(-1)
     odd = with_grad(
         Outputs(
-            out.hidden.masked_fill(padding, torch.nan),
-            None if out.scores is None else out.scores.masked_fill(padding, torch.nan),
+            out.hidden.masked_fill(real, torch.nan),
+            None if out.logits is None else out.logits.masked_fill(real, torch.nan),
         )
     )
     losses = objective.losses(odd, batch, ROWS)
     assert torch.equal(losses, objective.losses(out, batch, ROWS))
-    read = odd.hidden if odd.scores is None else odd.scores
+    read = odd.hidden if odd.logits is None else odd.logits
     (gradient,) = torch.autograd.grad(losses.sum(), read)
-    assert gradient.isfinite().all() and (gradient.masked_select(padding) == 0).all()
+    assert gradient.isfinite().all() and (gradient.masked_select(real) == 0).all()
 
 
 @pytest.mark.parametrize("name", sorted(set(CASES) - {"embedding"}))
@@ -153,9 +156,9 @@ def test_distance_is_the_difference_of_losses(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["lm", "mlm", "seq2seq", "labels"])
-def test_without_scores_there_is_no_cross_entropy(name: str) -> None:
+def test_without_logits_there_is_no_cross_entropy(name: str) -> None:
     objective, batch, out = CASES[name]
-    with pytest.raises(UsageError, match="expected a model with scores, got hidden states alone"):
+    with pytest.raises(UsageError, match="expected a model with logits, got hidden states alone"):
         objective.losses(Outputs(out.hidden), batch, ROWS)
 
 
@@ -171,29 +174,29 @@ def surprise(scores: Tensor, gold: int) -> float:
 def test_each_position_predicts_the_next_token(name: str) -> None:
     objective, batch, out = CASES[name]
     side = batch.sides("decoder")[0]
-    assert out.scores is not None
+    assert out.logits is not None
     want = []
     for row, length in enumerate(side.lengths.tolist()):
-        terms = [surprise(out.scores[row, t], int(side.ids[row, t + 1])) for t in range(length - 1)]
+        terms = [surprise(out.logits[row, t], int(side.ids[row, t + 1])) for t in range(length - 1)]
         want.append(sum(terms) / len(terms))
     assert_close(objective.losses(out, batch, ROWS), torch.tensor(want, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("longest", [1, 5])
 def test_a_sentence_of_one_token_has_loss_zero_and_no_gradient(longest: int) -> None:
-    side = collate_tokens([plain(7), plain(*range(3, 3 + longest))], PAD)
+    side = collate([plain(7), plain(*range(3, 3 + longest))], PAD)
     out = with_grad(outputs(side))
-    assert out.scores is not None
-    losses = NextToken().losses(out, TextBatch(side), torch.arange(2))
-    (gradient,) = torch.autograd.grad(losses.sum(), out.scores)
+    assert out.logits is not None
+    losses = NextToken().losses(out, Batch(side), torch.arange(2))
+    (gradient,) = torch.autograd.grad(losses.sum(), out.logits)
     assert losses[0] == 0 and (gradient[0] == 0).all()
     assert (losses[1] > 0) == (longest > 1)
 
 
 def test_the_last_score_is_read_by_nobody() -> None:
     out = with_grad(outputs(SOURCE))
-    assert out.scores is not None
-    (gradient,) = torch.autograd.grad(NextToken().losses(out, BATCH, ROWS).sum(), out.scores)
+    assert out.logits is not None
+    (gradient,) = torch.autograd.grad(NextToken().losses(out, BATCH, ROWS).sum(), out.logits)
     last = (SOURCE.lengths - 1).tolist()
     assert all((gradient[row, place] == 0).all() for row, place in enumerate(last))
     assert all((gradient[row, place - 1] != 0).all() for row, place in enumerate(last))
@@ -206,9 +209,9 @@ def test_the_end_of_a_sentence_counts() -> None:
     ids[ids == end] = 6
     ids[1, int(TARGET.lengths[1]) - 1] = end
     target = replace(TARGET, ids=ids)
-    found = NextTargetToken(end).losses(out, TextBatch(SOURCE, target), ROWS)
-    assert out.scores is not None
-    logs = out.scores.log_softmax(-1)
+    found = NextTargetToken(end).losses(out, Batch(SOURCE, target), ROWS)
+    assert out.logits is not None
+    logs = out.logits.log_softmax(-1)
     for row, n in enumerate(TARGET.lengths.tolist()):
         terms = [logs[row, t, ids[row, t + 1]] for t in range(n - 1)]
         terms += [logs[row, n - 1, end]] * (row != 1)
@@ -228,14 +231,15 @@ def test_hidden_words_are_predicted_from_what_is_left() -> None:
     prepared = objective.prepare(BATCH).source
     changed = prepared.ids != SOURCE.ids
     assert torch.equal(changed, objective.hidden(SOURCE)) and (prepared.ids[changed] == MASK).all()
+    assert SOURCE.special is not None
     assert not (changed & (SOURCE.special | ~SOURCE.real)).any()
     assert changed.sum(-1).tolist() == [1, 1, 1, 2]
     out = outputs(SOURCE)
-    assert out.scores is not None
+    assert out.logits is not None
     want = []
     for row in range(len(LENGTHS)):
         terms = [
-            surprise(out.scores[row, t], int(SOURCE.ids[row, t])) for t in changed[row].nonzero().flatten().tolist()
+            surprise(out.logits[row, t], int(SOURCE.ids[row, t])) for t in changed[row].nonzero().flatten().tolist()
         ]
         want.append(sum(terms) / len(terms))
     assert_close(objective.losses(out, BATCH, ROWS), torch.tensor(want, dtype=torch.float64))
@@ -245,21 +249,21 @@ def test_hidden_words_are_predicted_from_what_is_left() -> None:
 def test_what_is_hidden_depends_on_the_sentence_and_the_seed_alone(lengths: list[int], seed: int) -> None:
     rows = [plain(*range(3, 3 + length % 23), *[5] * (length - length % 23)) for length in [*lengths, 47]]
     objective = MaskedToken(MASK, seed)
-    together = objective.hidden(collate_tokens(rows, PAD))
+    together = objective.hidden(collate(rows, PAD))
     for row, here in zip(rows[:-1], together, strict=False):
         number = len(row)
         assert int(here.sum()) == (max(1, round(0.15 * number)) if number else 0)
         if number:
-            single = MaskedToken(MASK, seed).hidden(collate_tokens([row], PAD + 17))
+            single = MaskedToken(MASK, seed).hidden(collate([row], PAD + 17))
             assert torch.equal(single[0], here[:number]) and not here[number:].any()
 
 
 def test_seeds_and_sentences_differ_in_what_is_hidden() -> None:
-    one = collate_tokens([plain(*range(3, 26))], PAD)
+    one = collate([plain(*range(3, 26))], PAD)
     choices = {tuple(MaskedToken(MASK, seed).hidden(one)[0].nonzero().flatten().tolist()) for seed in range(31)}
     assert len(choices) > 20
     assert {place for choice in choices for place in choice} == set(range(23))
-    others = collate_tokens([plain(*range(3, 25), last) for last in range(3, 26)], PAD)
+    others = collate([plain(*range(3, 25), last) for last in range(3, 26)], PAD)
     assert len({tuple(row) for row in MaskedToken(MASK, 0).hidden(others).tolist()}) > 15
 
 
@@ -269,11 +273,11 @@ def test_what_is_hidden_never_changes() -> None:
 
 
 def test_special_tokens_alone_have_nothing_to_hide() -> None:
-    side = collate_tokens([sentence(0), sentence(3), TokenRow((MASK,), (False,), (0,))], PAD)
+    side = collate([sentence(0), sentence(3), TokenRow((MASK,), (False,), (0,))], PAD)
     objective = MaskedToken(MASK)
-    losses = objective.losses(outputs(side), TextBatch(side), torch.arange(3))
+    losses = objective.losses(outputs(side), Batch(side), torch.arange(3))
     assert losses[0] == 0 and losses[1] > 0 and losses[2] == 0
-    assert torch.equal(objective.prepare(TextBatch(side)).source.ids[[0, 2]], side.ids[[0, 2]])
+    assert torch.equal(objective.prepare(Batch(side)).source.ids[[0, 2]], side.ids[[0, 2]])
 
 
 # --- embeddings -------------------------------------------------------------------------------------------------------
@@ -332,7 +336,7 @@ def test_small_distances_keep_their_digits(dtype: torch.dtype) -> None:
     whole = torch.zeros(1, 5, 2, dtype=dtype)
     whole[..., 0] = 1
     turned = torch.tensor([1.0, angle], dtype=dtype).expand(1, 5, 2)
-    got = SentenceEmbedding().distance(Outputs(turned), Outputs(whole), TextBatch(side), torch.zeros(1).long())
+    got = SentenceEmbedding().distance(Outputs(turned), Outputs(whole), Batch(side), torch.zeros(1).long())
     assert abs(float(got) / (angle**2 / 2) - 1) < 1e-4
 
 
@@ -358,8 +362,8 @@ def write(folder: Path, text: str) -> Path:
 
 def test_labels_belong_to_sentences_of_the_corpus() -> None:
     out = outputs(SOURCE, CLASSES)
-    assert out.scores is not None
-    want = [surprise(out.scores[place], LABELS[row]) for place, row in enumerate(ROWS.tolist())]
+    assert out.logits is not None
+    want = [surprise(out.logits[place], LABELS[row]) for place, row in enumerate(ROWS.tolist())]
     assert_close(ClassLabels(LABELS).losses(out, BATCH, ROWS), torch.tensor(want, dtype=torch.float64))
 
 
@@ -372,9 +376,9 @@ def test_labels_are_read_by_number_or_name(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("0\n1\n", "expected 3, one line per sentence, got 2 lines"),
-        ("0\n1\n2\n0\n", "got 4 lines"),
-        ("", "got 0 lines"),
+        ("0\n1\n", "expected 3, one per sentence, got 2"),
+        ("0\n1\n2\n0\n", "expected 3, one per sentence, got 4"),
+        ("", "expected 3, one per sentence, got 0"),
         ("0\n3\n1\n", "line 2 of .*: expected a number from 0 to 2 or one of good, 2, so so, got '3'"),
         ("0\n1\nbad\n", "line 3 of .*got 'bad'"),
         ("0\n\n1\n", "line 2 of .*got ''"),
@@ -400,11 +404,11 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_an_own_function_is_asked_with_outputs_and_batch() -> None:
-    def longest_word(out: Outputs, batch: TextBatch) -> Tensor:
+    def longest_word(out: Outputs, batch: Batch) -> Tensor:
         return (out.hidden.norm(dim=-1) * batch.source.real).amax(-1)
 
     out = outputs(SOURCE)
-    assert_close(OwnCallable(longest_word).losses(out, BATCH, ROWS), longest_word(out, BATCH))
+    assert_close(FunctionObjective(longest_word).losses(out, BATCH, ROWS), longest_word(out, BATCH))
 
 
 @pytest.mark.parametrize(
@@ -422,7 +426,7 @@ def test_an_own_function_is_asked_with_outputs_and_batch() -> None:
 )
 def test_what_an_own_function_may_not_give(function: Callable[..., Tensor], message: str) -> None:
     with unchecked(), pytest.raises(UsageError, match=f"losses of <lambda>: .*{message}"):
-        OwnCallable(function).losses(with_grad(outputs(SOURCE)), BATCH, ROWS)
+        FunctionObjective(function).losses(with_grad(outputs(SOURCE)), BATCH, ROWS)
 
 
 # --- choosing ---------------------------------------------------------------------------------------------------------
@@ -449,30 +453,30 @@ HEADLESS = Abilities("decoder", vocabulary=False)
     ],
 )
 def test_the_default_is_that_of_the_model(abilities: Abilities, name: str) -> None:
-    assert choose(None, abilities).name == name == that_fit(abilities)[0]
+    assert choose_objective(None, abilities).name == name == fitting_objectives(abilities)[0]
 
 
 def test_what_is_asked_for_is_built_with_its_knowledge(tmp_path: Path) -> None:
-    masked = choose("mlm", BERT, seed=11)
+    masked = choose_objective("mlm", BERT, seed=11)
     assert isinstance(masked, MaskedToken) and (masked.mask_id, masked.seed) == (MASK, 11)
-    embedding = choose("embedding", GPT, seed=13)
+    embedding = choose_objective("embedding", GPT, seed=13)
     assert isinstance(embedding, SentenceEmbedding) and embedding.seed == 13
     path = write(tmp_path, "so so\n0\n")
-    labels = choose(f"labels:{path}", CLASSIFIER, sentences=2, class_names=NAMES)
+    labels = choose_objective(f"labels:{path}", CLASSIFIER, sentences=2, class_names=NAMES)
     assert isinstance(labels, ClassLabels) and labels.labels.tolist() == [2, 0]
-    assert isinstance(choose(lambda out, batch: out.hidden[:, 0, 0], GPT), OwnCallable)
+    assert isinstance(choose_objective(lambda out, batch: out.hidden[:, 0, 0], GPT), FunctionObjective)
 
 
 @pytest.mark.parametrize(
     ("asked", "abilities", "message"),
     [
-        ("lm", BERT, "model: mlm, embedding, or .*got an encoder, where decoder is asked for; choose 'mlm'"),
-        ("mlm", GPT, "model: lm, embedding, or .*got a decoder, where encoder is asked for; choose 'lm'"),
+        ("lm", BERT, "expected mlm, embedding or .*got an encoder, where decoder is asked for; choose 'mlm'"),
+        ("mlm", GPT, "expected lm, embedding or .*got a decoder, where encoder is asked for; choose 'lm'"),
         ("seq2seq", GPT, "got a decoder, where encoder-decoder is asked for"),
         ("lm", MARIAN, "got an encoder-decoder, where decoder is asked for; choose 'seq2seq'"),
         ("lm", HEADLESS, "got a decoder without scores over a vocabulary; choose 'embedding'"),
         ("mlm", Abilities("encoder", vocabulary=True), "got an encoder without a token for hidden words"),
-        ("mlm", CLASSIFIER, "model: embedding, labels:FILE, or .*got an encoder without scores over a vocabulary"),
+        ("mlm", CLASSIFIER, "expected embedding, labels:FILE or .*got an encoder without scores over a vocabulary"),
         ("labels:x", BERT, "got an encoder that does not score two or more classes"),
         ("labels:x", Abilities("encoder", vocabulary=False, classes=1), "two or more classes"),
         ("labels", CLASSIFIER, "expected a file with one label per line, got no file; write labels:FILE"),
@@ -481,9 +485,9 @@ def test_what_is_asked_for_is_built_with_its_knowledge(tmp_path: Path) -> None:
 )
 def test_what_does_not_fit_is_refused_with_what_does(asked: str, abilities: Abilities, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        choose(asked, abilities)
+        choose_objective(asked, abilities)
 
 
 def test_unknown_objectives() -> None:
     with pytest.raises(UnknownNameError, match="one of embedding, labels, lm, mlm, seq2seq, got an unknown name"):
-        choose("ml", BERT)
+        choose_objective("ml", BERT)

@@ -52,7 +52,7 @@ export function HeadStanding({ head }: { head: HeadName }): JSX.Element | null {
           strip.interval?.[1] ?? null,
           placeOf(strip),
           strip.others.length,
-          strip.found.words,
+          strip.found.description,
           strip.found.source,
         ]),
       })}

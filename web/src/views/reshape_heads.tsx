@@ -158,7 +158,7 @@ function Measured({ judgement }: { judgement: Judgement }): JSX.Element {
         words={
           first !== undefined && (
             <>
-              {capital(first.words)}. Source: <Words text={first.source} />.
+              {capital(first.description)}. Source: <Words text={first.source} />.
             </>
           )
         }

@@ -142,7 +142,7 @@ export function noFormSentence(exam: Exam, head: HeadName): string | null {
   return `${reason}; the closest, ${name}, explains ${share}`;
 }
 
-/** "each token to the one at a fixed offset", from the words of the reading. */
+/** "each token to the one at a fixed offset", from the description of the reading. */
 export function formWords(exam: Exam, form: string, kind: Kind): string {
-  return (reading(exam, `structure.${form}`, kind)?.words ?? "").replace(/^error of /, "");
+  return (reading(exam, `structure.${form}`, kind)?.description ?? "").replace(/^error of /, "");
 }

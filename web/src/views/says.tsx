@@ -3,10 +3,10 @@ import type { JSX } from "preact";
 import type { Reading } from "../contract";
 import { Words } from "../formula";
 
-export function Says({ of: { words, source } }: { of: Reading }): JSX.Element {
+export function Says({ of: { description, source } }: { of: Reading }): JSX.Element {
   return (
     <>
-      {words} (<Words text={source} />)
+      {description} (<Words text={source} />)
     </>
   );
 }

@@ -1,1 +1,1 @@
-"""Mechanisms against dense attention on this machine: times that take turns, and peak memory."""
+"""Mechanisms timed against dense attention on this machine, with their peak memory."""

@@ -1,6 +1,6 @@
-"""Peak memory of one run above what was there before, measured in a process of its own.
+"""Peak memory that one run adds, measured in a process of its own.
 
-`ask_child` starts the process and `answer` is what happens in it. The child's malloc gives large blocks back to the
+`peaks_in_child` starts the process and `measure_cells` runs in it. The child's malloc gives large blocks back to the
 system at once, so that its resident size is what the computation holds and not what the allocator keeps for later. A
 run that takes too long, or more memory than is free, ends the child and not its parent.
 """
@@ -23,19 +23,19 @@ if sys.platform != "win32":
     import resource
 
 PROMPT_MALLOC = {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072"}
-SPARE = 0.8
+FREE_MEMORY_SHARE = 0.8
 """The share of free memory that a run may take."""
 
 
 class Peak(NamedTuple):
-    """What one run took."""
+    """Seconds and additional bytes of one run."""
 
     seconds: float
     bytes: int | None
 
 
 def peak_above(run: Callable[[], object]) -> int | None:
-    """Bytes by which the resident high-water mark rises; None on systems that do not tell."""
+    """Bytes by which the resident high-water mark rises; None on systems that do not report it."""
     gc.collect()
     before = _reset_high_water()
     kept = run()
@@ -44,8 +44,8 @@ def peak_above(run: Callable[[], object]) -> int | None:
     return None if before is None or after is None else max(0, after - before)
 
 
-def answer(cells: Iterable[tuple[str, Callable[[], object]]], *, seconds: float) -> None:
-    """In the child: run each cell once and print what it took, one JSON object a line."""
+def measure_cells(cells: Iterable[tuple[str, Callable[[], object]]], *, seconds: float) -> None:
+    """In the child: run each cell once and print seconds and bytes, one JSON object a line."""
     for name, run in cells:
         with _limits(seconds):
             began = time.perf_counter()
@@ -55,17 +55,17 @@ def answer(cells: Iterable[tuple[str, Callable[[], object]]], *, seconds: float)
         sys.stdout.flush()
 
 
-def ask_child(command: Callable[[Sequence[str]], Sequence[str]], cells: Sequence[str]) -> dict[str, Peak | str]:
-    """What each cell took, or in a few words why it could not be had; a child that dies is started on the rest."""
+def peaks_in_child(command: Callable[[Sequence[str]], Sequence[str]], cells: Sequence[str]) -> dict[str, Peak | str]:
+    """Seconds and bytes of each cell, or why there are none; if the child dies, another one runs the rest."""
     found: dict[str, Peak | str] = {}
     while left := [cell for cell in cells if cell not in found]:
         environment = {**os.environ, **PROMPT_MALLOC}
         child = subprocess.run(list(command(left)), capture_output=True, text=True, env=environment)
         for line in child.stdout.splitlines():
-            if not line.startswith('{"cell"'):  # what some library had to say
+            if not line.startswith('{"cell"'):  # printed by some library
                 continue
-            said = json.loads(line)
-            found[said["cell"]] = Peak(said["seconds"], said["bytes"])
+            cell = json.loads(line)
+            found[cell["cell"]] = Peak(cell["seconds"], cell["bytes"])
         if died := [cell for cell in left if cell not in found]:
             found[died[0]] = _reason(child)
     return found
@@ -82,14 +82,14 @@ def _reason(child: subprocess.CompletedProcess[str]) -> str:
 
 @contextlib.contextmanager
 def _limits(seconds: float) -> Iterator[None]:
-    """The process ends when the time is up, even inside a kernel; memory beyond what is free is refused."""
+    """End the process when the time is up, even inside a kernel, and refuse memory beyond what is free."""
     if sys.platform == "win32":
         yield
         return
     free = _line("/proc/meminfo", "MemAvailable")
     mapped = _line("/proc/self/status", "VmSize")
     if free is not None and mapped is not None:
-        wanted, (_, hard) = int(mapped + SPARE * free), resource.getrlimit(resource.RLIMIT_AS)
+        wanted, (_, hard) = int(mapped + FREE_MEMORY_SHARE * free), resource.getrlimit(resource.RLIMIT_AS)
         resource.setrlimit(resource.RLIMIT_AS, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
@@ -99,7 +99,7 @@ def _limits(seconds: float) -> Iterator[None]:
 
 
 def _reset_high_water() -> int | None:
-    """Lower the mark to what is resident now, where the system can; then where it stands."""
+    """Lower the mark to what is resident now, where the system can, and read it."""
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
     return _high_water()

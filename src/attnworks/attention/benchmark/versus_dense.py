@@ -1,4 +1,7 @@
-"""Mechanisms against dense attention on this machine: time, share of the machine's own speed, memory."""
+"""Mechanisms against dense attention on this machine: time, memory, and the share of a matrix product's speed.
+
+What is timed is the core, (Q, K, V) -> Y without projections: one forward pass, or forward and backward.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +10,114 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
-from attnworks.attention import MECHANISMS, Mechanism, MechanismSpec
-from attnworks.attention.benchmark.cores import BOTH, FLOPS, FORWARD, Task, core_of, draw, passes_over, roofline
-from attnworks.attention.benchmark.memory import Peak, ask_child
-from attnworks.attention.spec import option_names
+from attnworks.attention import MECHANISMS, Context, Geometry, Mask, Mechanism, MechanismSpec
+from attnworks.attention.benchmark.memory import Peak, peaks_in_child
+from attnworks.attention.contract import option_names
 from attnworks.core.errors import UsageError
 from attnworks.core.timing import Race, interleave
 
+FORWARD, BOTH = "forward", "forward+backward"
+
+FLOPS = {FORWARD: 1, BOTH: 3}
+"""FLOPs in units of the forward pass: every product has two gradients. Recomputation does not count."""
+
+FILLED = frozenset({"global_tokens", "global_qkv"})
+"""Fields of Context that a benchmark can fill."""
+
+
+class BenchmarkTask(NamedTuple):
+    """Self-attention of one sequence of n positions."""
+
+    n: int
+    heads: int = 8
+    width: int = 64
+    dtype: str = "float32"
+    causal: bool = False
+
+    @property
+    def geometry(self) -> Geometry:
+        return Geometry(self.heads, self.width, self.width)
+
+
+class Inputs(NamedTuple):
+    """Q, K, V, and the gradient G of some loss with respect to Y."""
+
+    Q: Tensor
+    K: Tensor
+    V: Tensor
+    G: Tensor
+
+
+class Core(NamedTuple):
+    """Attention without its projections: (Q, K, V) -> Y, and the parameters that are trained along."""
+
+    attend: Callable[[Tensor, Tensor, Tensor], Tensor]
+    parameters: tuple[Tensor, ...] = ()
+
+
+def draw_inputs(task: BenchmarkTask, *, seed: int = 0) -> Inputs:
+    """Standard normal inputs [1 h n width]."""
+    source = torch.Generator().manual_seed(seed)
+    shape = (1, task.heads, task.n, task.width)
+    return Inputs(*(torch.randn(shape, generator=source, dtype=getattr(torch, task.dtype)) for _ in Inputs._fields))
+
+
+def core_of(mechanism: Mechanism, task: BenchmarkTask) -> Core:
+    """A mechanism with the mask of the task; if it needs global tokens, the first position is one."""
+    mechanism = mechanism.to(getattr(torch, task.dtype))
+    mask = Mask(causal=task.causal)
+    first = torch.arange(task.n)[None] == 0
+    for needed in sorted(mechanism.needs - FILLED):
+        raise UsageError(
+            f"timing {mechanism.name}",
+            "a mechanism that runs on Q, K, V and global tokens",
+            f"one that needs {needed} of its Context",
+            "leave it out",
+        )
+
+    def attend(Q: Tensor, K: Tensor, V: Tensor) -> Tensor:
+        context = Context(
+            global_tokens=first if "global_tokens" in mechanism.needs else None,
+            global_qkv=(Q, K, V) if "global_qkv" in mechanism.needs else None,
+        )
+        return mechanism(Q, K, V, mask, context).Y
+
+    return Core(attend, tuple(mechanism.parameters()))
+
+
+def passes_over(core: Core, inputs: Inputs, passes: Sequence[str] = (FORWARD, BOTH)) -> dict[str, Callable[[], object]]:
+    """A function for each pass: without gradients, or with those of Q, K, V and the core's own parameters."""
+    *leaves, G = inputs
+    asked = [*(leaf.requires_grad_() for leaf in leaves), *core.parameters]
+
+    def forward() -> Tensor:
+        with torch.no_grad():
+            return core.attend(*leaves)
+
+    def both() -> tuple[Tensor, ...]:
+        return torch.autograd.grad(core.attend(*leaves), asked, G, allow_unused=True)
+
+    return {name: run for name, run in ((FORWARD, forward), (BOTH, both)) if name in passes}
+
+
+def roofline(dtype: str, side: int = 1024) -> tuple[Callable[[], object], int]:
+    """A large matrix product, which shows how fast this machine multiplies, and its FLOPs."""
+    A, B, C = (torch.randn(side, side).to(getattr(torch, dtype)) for _ in range(3))
+    return lambda: torch.mm(A, B, out=C), 2 * side**3
+
+
 DENSE, ROOF = "dense", "matrix product"
-TRIAL = 512
-"""Positions of the run from which the time of a longer one is foretold."""
+TRIAL_POSITIONS = 512
+"""Positions of the run from which the time of a longer one is predicted."""
 
 
 @dataclass(frozen=True)
-class Row:
+class BenchmarkRow:
     """One mechanism at one length; each figure by pass, and only of passes that were run."""
 
     mechanism: str
@@ -40,29 +134,29 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Comparison:
-    task: Task
+class BenchmarkResult:
+    task: BenchmarkTask
     threads: int
     roof: dict[int, float]
     """Flops per second of the matrix product, by length."""
-    rows: tuple[Row, ...]
+    rows: tuple[BenchmarkRow, ...]
 
 
-def compare(
+def benchmark(
     specs: Sequence[MechanismSpec],
     lengths: Sequence[int],
-    task: Task,
+    task: BenchmarkTask,
     *,
     passes: Sequence[str] = (FORWARD, BOTH),
     rounds: int = 5,
     limit: float = 20.0,
     seed: int = 0,
     advance: Callable[[str], None] = lambda _: None,
-) -> Comparison:
-    """Dense and the mechanisms take turns at every length; passes that would take longer than `limit` are skipped."""
+) -> BenchmarkResult:
+    """Time dense and the mechanisms in turn at every length; skip passes that would take longer than `limit` s."""
     texts = list(dict.fromkeys((DENSE, *map(str, specs))))
     check_causal(texts, task)
-    rows: list[Row] = []
+    rows: list[BenchmarkRow] = []
     roof: dict[int, float] = {}
     for n in lengths:
         here = task._replace(n=n)
@@ -74,16 +168,16 @@ def compare(
         advance(f"time at {n:,}")
         roof[n] = flops / race.median(ROOF)
         rows += [_row(text, here, race, flops, found) for text, found in peaks.items()]
-    return Comparison(task, torch.get_num_threads(), roof, tuple(rows))
+    return BenchmarkResult(task, torch.get_num_threads(), roof, tuple(rows))
 
 
-def steps(specs: Sequence[MechanismSpec], lengths: Sequence[int]) -> int:
-    """How often `compare` will advance."""
+def benchmark_steps(specs: Sequence[MechanismSpec], lengths: Sequence[int]) -> int:
+    """How often `benchmark` calls `advance`."""
     return len(lengths) * (1 + len({DENSE, *map(str, specs)}))
 
 
-def verdict(comparison: Comparison) -> str:
-    """Where a mechanism was not faster than dense, in one plain sentence; a quarter of the rounds is enough."""
+def benchmark_verdict(comparison: BenchmarkResult) -> str:
+    """One sentence: which mechanisms were no faster than dense in at least a quarter of the rounds, and where."""
     others = [row for row in comparison.rows if row.mechanism != DENSE]
     compared = [row for row in others if row.surely]
     slow: dict[int, list[str]] = {}
@@ -93,8 +187,8 @@ def verdict(comparison: Comparison) -> str:
             which = "" if len(passes) == len(row.surely) else f" ({' and '.join(passes)})"
             slow.setdefault(row.n, []).append(f"{row.mechanism}{which}")
     if slow:
-        told = "; ".join(f"at n = {n:,} {', '.join(names)}" for n, names in slow.items())
-        sentence = f"No faster than dense in at least a quarter of the rounds: {told}."
+        where = "; ".join(f"at n = {n:,} {', '.join(names)}" for n, names in slow.items())
+        sentence = f"No faster than dense in at least a quarter of the rounds: {where}."
     elif compared:
         sentence = "Every mechanism was faster than dense wherever both ran."
     else:
@@ -103,34 +197,31 @@ def verdict(comparison: Comparison) -> str:
     return sentence + (f" Not compared with dense: {', '.join(alone)}." if alone else "")
 
 
-def check_causal(texts: Sequence[str], task: Task) -> None:
-    """Refuse before anything runs."""
+def check_causal(texts: Sequence[str], task: BenchmarkTask) -> None:
+    """Refuse mechanisms without a causal form if the task is causal."""
     for name in (MechanismSpec.parse(text).name for text in texts):
-        if task.causal and "causal" not in MECHANISMS[name].masks:
-            able = [other for other in MECHANISMS if "causal" in MECHANISMS[other].masks]
+        if task.causal and "causal" not in MECHANISMS[name].supported_masks:
+            able = [other for other in MECHANISMS if "causal" in MECHANISMS[other].supported_masks]
             raise UsageError(
-                asked=f"{name} attention with --causal",
-                expected=f"a mechanism with a causal form ({', '.join(able)})",
-                got="one without",
-                remedy="leave out --causal or the mechanism",
+                f"{name} with --causal", f"one of {', '.join(able)}", "no causal form", "leave out one of them"
             )
 
 
-def foretell(text: str, task: Task, chosen: str) -> float:
+def predicted_seconds(text: str, task: BenchmarkTask, chosen: str) -> float:
     """Seconds of a run, from one of at most TRIAL positions and the mechanism's own count of flops."""
-    trial = task._replace(n=min(task.n, TRIAL))
-    mechanism = build(text, trial)
-    run = passes_over(core_of(mechanism, trial), draw(trial), (chosen,))[chosen]
+    trial = task._replace(n=min(task.n, TRIAL_POSITIONS))
+    mechanism = build_mechanism(text, trial)
+    run = passes_over(core_of(mechanism, trial), draw_inputs(trial), (chosen,))[chosen]
     took = []
     for _ in range(2):
         began = time.perf_counter()
         run()
         took.append(time.perf_counter() - began)
-    return min(took) * flops_of(mechanism, task) / flops_of(mechanism, trial)
+    return min(took) * _flops_of(mechanism, task) / _flops_of(mechanism, trial)
 
 
-def _peaks(text: str, task: Task, passes: Sequence[str], limit: float, seed: int) -> dict[str, Peak | str]:
-    expected = {name: foretell(text, task, name) for name in passes}
+def _peaks(text: str, task: BenchmarkTask, passes: Sequence[str], limit: float, seed: int) -> dict[str, Peak | str]:
+    expected = {name: predicted_seconds(text, task, name) for name in passes}
     slow: dict[str, Peak | str] = {
         name: f"would take about {seconds:.0f} s a run, over the limit of {limit:g} s"
         for name, seconds in expected.items()
@@ -138,30 +229,32 @@ def _peaks(text: str, task: Task, passes: Sequence[str], limit: float, seed: int
     }
     job = {"text": text, "task": task, "threads": torch.get_num_threads(), "seconds": 5 * limit, "seed": seed}
     possible = [name for name in passes if name not in slow]
-    return slow | ask_child(lambda left: _child_command({**job, "passes": list(left)}), possible)
+    return slow | peaks_in_child(lambda left: _child_command({**job, "passes": list(left)}), possible)
 
 
 def _child_command(job: Mapping[str, object]) -> list[str]:
     return [sys.executable, "-m", "attnworks.attention.benchmark", json.dumps(job)]
 
 
-def _race(peaks: Mapping[str, Mapping[str, Peak | str]], task: Task, rounds: int, seed: int) -> tuple[Race, int]:
-    inputs = draw(task, seed=seed)
+def _race(
+    peaks: Mapping[str, Mapping[str, Peak | str]], task: BenchmarkTask, rounds: int, seed: int
+) -> tuple[Race, int]:
+    inputs = draw_inputs(task, seed=seed)
     product, flops = roofline(task.dtype)
     candidates: dict[str, Callable[[], object]] = {ROOF: product}
     for text, found in peaks.items():
         ran = [name for name, peak in found.items() if isinstance(peak, Peak)]
         torch.manual_seed(seed)
-        for name, run in passes_over(core_of(build(text, task), task), inputs, ran).items():
+        for name, run in passes_over(core_of(build_mechanism(text, task), task), inputs, ran).items():
             candidates[f"{text} {name}"] = run
     return interleave(candidates, rounds=rounds, warmup=1), flops
 
 
-def _row(text: str, task: Task, race: Race, roof_flops: int, found: Mapping[str, Peak | str]) -> Row:
+def _row(text: str, task: BenchmarkTask, race: Race, roof_flops: int, found: Mapping[str, Peak | str]) -> BenchmarkRow:
     peaks = {name: peak for name, peak in found.items() if isinstance(peak, Peak)}
     beside = [name for name in peaks if f"{DENSE} {name}" in race.seconds]
-    flops = flops_of(build(text, task), task)
-    return Row(
+    flops = _flops_of(build_mechanism(text, task), task)
+    return BenchmarkRow(
         text,
         task.n,
         seconds={name: race.median(f"{text} {name}") for name in peaks},
@@ -173,13 +266,13 @@ def _row(text: str, task: Task, race: Race, roof_flops: int, found: Mapping[str,
     )
 
 
-def build(text: str, task: Task) -> Mechanism:
-    """From its spec; a mechanism made for one `length` gets that of the task, if the spec does not say."""
+def build_mechanism(text: str, task: BenchmarkTask) -> Mechanism:
+    """Build from a spec; an option `length` that the spec leaves out is that of the task."""
     spec = MechanismSpec.parse(text)
     known = option_names(MECHANISMS[spec.name])
     length = {"length": task.n} if "length" in known else {}
     return MechanismSpec(spec.name, {**length, **spec.options}).build(task.geometry)
 
 
-def flops_of(mechanism: Mechanism, task: Task) -> int:
+def _flops_of(mechanism: Mechanism, task: BenchmarkTask) -> int:
     return mechanism.cost(task.n, task.n, task.geometry, causal=task.causal).flops

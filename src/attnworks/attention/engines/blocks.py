@@ -1,11 +1,11 @@
-"""Attention where whole blocks of queries see whole blocks of keys, any of them."""
+"""Attention where each block of queries sees a list of blocks of keys."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from attnworks.attention.engines.steps import Step, Walk, operator
+from attnworks.attention.engines.steps import BlockStep, BlockWalk, operator
 from attnworks.core.tensors import widened
 
 
@@ -30,8 +30,8 @@ def attend_blocks(
     return _attend(*wide, seen, hidden, block, causal, scale).to(Q.dtype)
 
 
-class Blocks(Walk):
-    """The blocks of a step are copied side by side: one large product is faster than many small ones in place."""
+class BlockSteps(BlockWalk):
+    """The key blocks of a step are copied side by side: one large product is faster than many small ones in place."""
 
     def __init__(
         self,
@@ -50,6 +50,7 @@ class Blocks(Walk):
         self.j = self.length
         self.counts = (seen[0] >= 0).sum(-1).tolist()
         self.seen = seen
+        # [b*h*m block*k], [b*h*m block*v]: a row is one block of one head
         self.sources = tuple(T.reshape(-1, block * T.shape[-1]) for T in (self.K, self.V))
         self.later = self.Q.new_full((block, block), -torch.inf).triu_(1) if causal else None
         self.sums: list[Tensor] = []
@@ -57,7 +58,7 @@ class Blocks(Walk):
     def most_keys(self) -> int:
         return self.block * max(self.counts)
 
-    def fetch(self, step: Step) -> tuple[Tensor, Tensor]:
+    def fetch(self, step: BlockStep) -> tuple[Tensor, Tensor]:
         index = self._rows(step)
         K, V = (
             torch.index_select(source, 0, index, out=self.buffer(name, len(index), source.shape[1]))
@@ -65,18 +66,18 @@ class Blocks(Walk):
         )
         return tuple(T.view(step.count, -1, T.shape[1] // self.block) for T in (K, V))  # pyright: ignore[reportReturnType]
 
-    def hide(self, S: Tensor, step: Step) -> None:
+    def hide(self, S: Tensor, step: BlockStep) -> None:
         if self.later is not None:
             first = step.position - step.block * self.block
             S[..., -self.block :] += self.later[first : first + S.shape[1]]
         if self.shade is not None:
             blocks = self.seen[:, step.block, : self.counts[step.block]]
-            shade = self.shade.unflatten(1, (-1, self.block))[step.sentences]
-            by_head = shade[:, blocks].flatten(0, 1).flatten(1)
+            shade = self.shade.unflatten(1, (-1, self.block))[step.sentences]  # [sentences m block]; blocks is [h c]
+            by_head = shade[:, blocks].flatten(0, 1).flatten(1)  # [sentences*h c*block]
             start = step.heads.start - step.sentences.start * self.h
             S += by_head[start : start + step.count, None]
 
-    def give_back(self, step: Step, dS: Tensor, Q: Tensor, P: Tensor, dY: Tensor) -> None:
+    def add_gradients(self, step: BlockStep, dS: Tensor, Q: Tensor, P: Tensor, dY: Tensor) -> None:
         if not self.sums:
             self.sums = [torch.zeros_like(T) for T in self.sources]
         index = self._rows(step)
@@ -88,15 +89,15 @@ class Blocks(Walk):
         shaped = (sums.view(self.b * self.h, -1, sums.shape[1] // self.block) for sums in self.sums)
         return [sums[:, : self.length] for sums in shaped]
 
-    def _rows(self, step: Step) -> Tensor:
-        """The step's blocks as rows of the sources [b*h*m .]."""
+    def _rows(self, step: BlockStep) -> Tensor:
+        """The step's blocks as rows of the sources [b*h*m .]: g times c of them."""
         heads = torch.arange(step.heads.start, step.heads.stop, device=self.seen.device)
         own = self.seen[heads % self.h, step.block, : self.counts[step.block]]
         return (own + heads[:, None] * (self.K.shape[1] // self.block)).flatten()
 
 
 def _whole_blocks(K: Tensor, V: Tensor, hidden: Tensor | None, block: int) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Keys and values up to the end of the last block, what is added hidden."""
+    """Keys and values padded to whole blocks; the padding is hidden."""
     missing = -K.shape[2] % block
     if not missing:
         return K, V, hidden
@@ -107,7 +108,7 @@ def _whole_blocks(K: Tensor, V: Tensor, hidden: Tensor | None, block: int) -> tu
 
 _attend = operator(
     "blocks",
-    Blocks,
+    BlockSteps,
     "Tensor Q, Tensor K, Tensor V, Tensor seen, Tensor? hidden, int block, bool causal, float scale",
     differentiable=3,
 )

@@ -1,4 +1,4 @@
-"""Softmax attention edge by edge, for any graph: scores, weights and gradients exist only where there is an edge."""
+"""Softmax attention over the edges of any graph: scores, weights and gradients exist only where there is an edge."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple
+from typing import Generic, TypeVar
 
 import numpy as np
 import torch
@@ -15,61 +15,58 @@ from torch.autograd.function import once_differentiable
 
 from attnworks.core.tensors import widened
 
+_A = TypeVar("_A", np.ndarray, Tensor)
+
 
 @dataclass(frozen=True, eq=False)
-class Edges:
-    """A graph by rows: query r sees keys[start[r] : start[r + 1]]. The same by columns, for gradients of keys.
+class EdgeList(Generic[_A]):
+    """The edges of a graph, sorted by query and by key: as numpy arrays, which can be cached, or as tensors.
 
-    Arrays, which may be remembered; `on` gives them as tensors.
+    start, keys             query r sees keys[start[r] : start[r + 1]]
+    query                   the query of each edge
+    key_start, key_query    key c is seen by key_query[key_start[c] : key_start[c + 1]], for gradients of keys
+    by_key                  the edges in the order of their keys
     """
 
-    start: np.ndarray
-    keys: np.ndarray
-    query: np.ndarray
-    key_start: np.ndarray
-    key_query: np.ndarray
-    by_key: np.ndarray
+    start: _A
+    keys: _A
+    query: _A
+    key_start: _A
+    key_query: _A
+    by_key: _A
 
-    @classmethod
-    def of(cls, degrees: np.ndarray, keys: np.ndarray, n: int) -> Edges:
-        """From the number of keys of each query, and all keys in the order of the queries, among n."""
+    @staticmethod
+    def of(degrees: np.ndarray, keys: np.ndarray, n: int) -> EdgeList[np.ndarray]:
+        """From the number of keys of each query, and the keys (of n) of all queries, one query after the other."""
         query, by_key = np.arange(len(degrees)).repeat(degrees), keys.argsort(kind="stable")
-        return cls(_starts(degrees), keys, query, _starts(np.bincount(keys, minlength=n)), query[by_key], by_key)
+        return EdgeList(_starts(degrees), keys, query, _starts(np.bincount(keys, minlength=n)), query[by_key], by_key)
 
     def __len__(self) -> int:
         return len(self.keys)
 
-    def on(self, device: torch.device) -> Graph:
-        return Graph(**{name: torch.as_tensor(part, device=device) for name, part in vars(self).items()})
-
-
-class Graph(NamedTuple):
-    """Edges as tensors."""
-
-    start: Tensor
-    keys: Tensor
-    query: Tensor
-    key_start: Tensor
-    key_query: Tensor
-    by_key: Tensor
+    def to_torch(self, device: torch.device) -> EdgeList[Tensor]:
+        return EdgeList(**{name: torch.as_tensor(part, device=device) for name, part in vars(self).items()})
 
 
 def attend_edges(
-    Q: Tensor, K: Tensor, V: Tensor, graphs: Sequence[Edges], scale: float, hidden: Tensor | None = None
+    Q: Tensor, K: Tensor, V: Tensor, graphs: Sequence[EdgeList[np.ndarray]], scale: float, hidden: Tensor | None = None
 ) -> Tensor:
     """Y [b h i v] over the edges of one graph for all heads, or of one for each; `hidden` [b j] keys are not seen."""
     wide = (widened(T) for T in (Q, K, V))
     with torch.autocast(Q.device.type, enabled=False):
-        Y = _OverEdges.apply(*wide, tuple(graph.on(Q.device) for graph in graphs), scale, hidden)
+        Y = _OverEdges.apply(*wide, tuple(graph.to_torch(Q.device) for graph in graphs), scale, hidden)
     assert isinstance(Y, Tensor)
     return Y.to(Q.dtype)
 
 
+_Graphs = tuple[EdgeList[Tensor], ...]
+
+
 class _OverEdges(torch.autograd.Function):
-    """Sampled and sparse matrix products; weights are kept for the backward pass, one number per edge."""
+    """Sampled and sparse products per sentence and head; P, one number per edge, is kept for the backward pass."""
 
     @staticmethod
-    def forward(ctx, Q: Tensor, K: Tensor, V: Tensor, graphs: tuple[Graph, ...], scale: float, hidden: Tensor | None):
+    def forward(ctx, Q: Tensor, K: Tensor, V: Tensor, graphs: _Graphs, scale: float, hidden: Tensor | None):
         _warn_once()
         Y = Q.new_empty(*Q.shape[:3], V.shape[-1])
         kept = []
@@ -89,7 +86,7 @@ class _OverEdges(torch.autograd.Function):
     def backward(ctx, dY: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         Q, K, V, Y, *kept = ctx.saved_tensors
         dQ, dK, dV = (T.new_empty(T.shape) for T in (Q, K, V))
-        along = (dY * Y).sum(-1)
+        along = (dY * Y).sum(-1)  # [b h i], sum_j P_ij dP_ij
         for P, (b, h, graph) in zip(kept, _heads(Q, ctx.graphs), strict=True):
             dP = _sampled(graph, dY[b, h], V[b, h], 1.0)
             dS = (dP - along[b, h][graph.query]) * P * ctx.scale
@@ -99,19 +96,19 @@ class _OverEdges(torch.autograd.Function):
         return dQ, dK, dV, None, None, None
 
 
-def _heads(Q: Tensor, graphs: tuple[Graph, ...]):
+def _heads(Q: Tensor, graphs: _Graphs):
     for b in range(Q.shape[0]):
         for h in range(Q.shape[1]):
             yield b, h, graphs[h % len(graphs)]
 
 
-def _sampled(graph: Graph, rows: Tensor, columns: Tensor, scale: float) -> Tensor:
+def _sampled(graph: EdgeList[Tensor], rows: Tensor, columns: Tensor, scale: float) -> Tensor:
     """scale rows_q . columns_k for every edge (q, k)."""
     at = _csr(graph.start, graph.keys, rows.new_zeros(len(graph.keys)), (len(rows), len(columns)))
     return torch.sparse.sampled_addmm(at, rows.contiguous(), columns.contiguous().mT, beta=0.0, alpha=scale).values()
 
 
-def _softmax(S: Tensor, graph: Graph) -> Tensor:
+def _softmax(S: Tensor, graph: EdgeList[Tensor]) -> Tensor:
     """Over the edges of each query; all zero where they are all -inf."""
     degree = len(S) // max(1, len(graph.start) - 1)
     if (graph.start[1:] - graph.start[:-1] == degree).all() and degree and not S.isneginf().any():
@@ -122,11 +119,11 @@ def _softmax(S: Tensor, graph: Graph) -> Tensor:
     return shifted.div_(total.masked_fill_(total == 0, 1.0)[graph.query])
 
 
-def _rows(graph: Graph, values: Tensor, keys: int) -> Tensor:
+def _rows(graph: EdgeList[Tensor], values: Tensor, keys: int) -> Tensor:
     return _csr(graph.start, graph.keys, values, (len(graph.start) - 1, keys))
 
 
-def _columns(graph: Graph, values: Tensor, queries: int) -> Tensor:
+def _columns(graph: EdgeList[Tensor], values: Tensor, queries: int) -> Tensor:
     return _csr(graph.key_start, graph.key_query, values[graph.by_key], (len(graph.key_start) - 1, queries))
 
 
@@ -140,7 +137,7 @@ def _starts(counts: np.ndarray) -> np.ndarray:
 
 @cache
 def _warn_once() -> None:
-    """torch says once per process that sparse tensors are young; let it say so here, unheard."""
+    """Take torch's warning, once per process, that sparse tensors are in beta, and ignore it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         _csr(torch.tensor([0, 1]), torch.tensor([0]), torch.ones(1), (1, 1))

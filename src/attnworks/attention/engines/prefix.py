@@ -1,4 +1,4 @@
-"""Linear attention in linear time: keys and values are summed up into states, chunk by chunk."""
+"""Linear attention in linear time: keys and values are summed into states [f v], chunk by chunk."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from torch import Tensor
 
 from attnworks.core.tensors import Scratch
 
-ELEMENTWISE = ("identity", "elu", "relu", "exp")
-"""Maps that the kernel applies itself, chunk by chunk, in both directions, so that features are never stored."""
+_ELEMENTWISE = ("identity", "elu", "relu", "exp")
+"""Feature maps that the kernel applies itself, chunk by chunk, in both passes, so that features are never stored."""
 
-CHUNK = 64
-"""Positions between which pairs are scored; the same as a usual head's width, where scores and states cost the same."""
-ROWS = 4096
-"""Positions, times heads and batch, worked on at a time: few large operations on buffers that stay in the cache."""
-PAD = 8
-"""Columns beside V. The first is all ones and sums up the denominator, the others keep rows aligned."""
+KEYS_PER_CHUNK = 64
+"""Positions of a chunk, inside which pairs are scored; as many as a usual head is wide, where states cost the same."""
+ROWS_AT_ONCE = 4096
+"""Positions times heads times sequences in one operation: large operations, and buffers that stay in the cache."""
+CHUNK_PADDING = 8
+"""Columns beside V. The first is all ones and sums the denominator; the others keep rows aligned in memory."""
 
 
 def linear_attention(
@@ -41,7 +41,7 @@ def linear_attention(
     the way back, instead of keeping some, loses digits.
     One derivative only: `backward` is no differentiable operation.
     """
-    assert feature in ELEMENTWISE, feature
+    assert feature in _ELEMENTWISE, feature
     return _forward(Q, K, V, real, causal, feature, eps)[0]
 
 
@@ -66,13 +66,13 @@ def guarded(den: Float[Tensor, "*a"], eps: float) -> Float[Tensor, "*a"]:
 def _forward(
     Q: Tensor, K: Tensor, V: Tensor, real: Tensor | None, causal: bool, feature: str, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Y, its denominators as they are divided by, and the states [f v+PAD] that the backward pass needs."""
+    """Y, its denominators as they are divided by, and the states [f v+8] that the backward pass needs."""
     Y, den, states = _outputs(Q, K, V, causal)
     plan = _Plan.of(Q, K)
     for part in plan.parts():
         kernel = _Kernel(plan, Q[part], K[part], V[part], None if real is None else real[part], feature, eps)
         (kernel.causal if causal else kernel.full)(Y[part], den[part], states[:, part])
-    if eps == 0:  # divided by whatever it was, and put right in one go: cheaper than to look at every chunk
+    if eps == 0:  # set zeros afterwards, all at once: cheaper than a check in every chunk
         nothing = den <= torch.finfo(den.dtype).tiny
         if nothing.any():
             Y.masked_fill_(nothing, 0.0)
@@ -143,7 +143,7 @@ def _outputs(Q: Tensor, K: Tensor, V: Tensor, causal: bool) -> tuple[Tensor, Ten
     heads_inside = Q.stride(1) < Q.stride(2)
     Y = Q.new_empty(b, i, h, v).transpose(1, 2) if heads_inside else Q.new_empty(b, h, i, v)
     kept = max(0, _Plan.of(Q, K).stretch_count() - (1 if i == j else 0)) if causal else 1
-    return Y, Q.new_empty(b, h, i, 1), Q.new_empty(kept, b, h, f, v + PAD)
+    return Y, Q.new_empty(b, h, i, 1), Q.new_empty(kept, b, h, f, v + CHUNK_PADDING)
 
 
 class _Stretch(NamedTuple):
@@ -158,7 +158,7 @@ class _Stretch(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """How i queries of b sequences are cut: `together` sequences at a time, in stretches of `length` positions."""
+    """How i queries of b sequences are split: `together` sequences at a time, in stretches of `length` positions."""
 
     b: int
     i: int
@@ -168,30 +168,32 @@ class _Plan(NamedTuple):
     @classmethod
     def of(cls, Q: Tensor, K: Tensor) -> _Plan:
         (b, h, i, _), j = Q.shape, K.shape[2]
-        together = max(1, min(b, ROWS // max(1, h * min(max(i, j), CHUNK))))
-        return cls(b, i, together, CHUNK * max(1, ROWS // max(1, CHUNK * h * together)))
+        together = max(1, min(b, ROWS_AT_ONCE // max(1, h * min(max(i, j), KEYS_PER_CHUNK))))
+        return cls(b, i, together, KEYS_PER_CHUNK * max(1, ROWS_AT_ONCE // max(1, KEYS_PER_CHUNK * h * together)))
 
     def parts(self) -> list[slice]:
         return [slice(first, first + self.together) for first in range(0, self.b if self.i else 0, self.together)]
 
     def stretch_count(self) -> int:
-        return -(-(self.i // CHUNK * CHUNK) // self.length) + (1 if self.i % CHUNK else 0)
+        return -(-(self.i // KEYS_PER_CHUNK * KEYS_PER_CHUNK) // self.length) + (1 if self.i % KEYS_PER_CHUNK else 0)
 
     def stretches(self) -> list[_Stretch]:
-        """Stretches of whole chunks, then what is left as one chunk of its own."""
-        whole = self.i // CHUNK * CHUNK
-        stretches = [_Stretch(start, min(start + self.length, whole), CHUNK) for start in range(0, whole, self.length)]
+        """Stretches of whole chunks, then the rest as one shorter chunk."""
+        whole = self.i // KEYS_PER_CHUNK * KEYS_PER_CHUNK
+        stretches = [
+            _Stretch(start, min(start + self.length, whole), KEYS_PER_CHUNK) for start in range(0, whole, self.length)
+        ]
         return stretches if whole == self.i else [*stretches, _Stretch(whole, self.i, self.i - whole)]
 
     def pieces(self, n: int) -> list[_Stretch]:
-        """n positions, where no chunks are needed: half as many at a time, with fewer operations but no fewer bytes."""
-        length = max(CHUNK, self.length // 2)
+        """n positions in pieces of one chunk each, for sums over all positions; half as long as stretches."""
+        length = max(KEYS_PER_CHUNK, self.length // 2)
         cuts = [(start, min(start + length, n)) for start in range(0, n, length)]
         return [_Stretch(start, stop, stop - start) for start, stop in cuts]
 
 
 class _Result(NamedTuple):
-    """What the backward pass starts from: the gradient by Y, Y, and what it was divided by."""
+    """What the backward pass starts from: the gradient G by Y, Y itself, and its denominators."""
 
     G: Tensor
     Y: Tensor
@@ -201,8 +203,8 @@ class _Result(NamedTuple):
 class _Kernel:
     """Some sequences of the batch, and the buffers that all their chunks share.
 
-    Chunks come first in every buffer, [c b h chunk .]: so are products for any run of chunks, and the states between
-    them, contiguous, as the batched matrix product wants them.
+    Buffers are [c b h chunk .] with the number of the chunk c first: the matrices of consecutive chunks, and the states
+    between them, are then contiguous, as the batched matrix product needs them.
     """
 
     def __init__(
@@ -212,10 +214,10 @@ class _Kernel:
         self.real = None if real is None else real[:, None, :, None].to(Q.dtype)
         self.scratch, self.buffers = Scratch(), dict[tuple[str, tuple[int, ...]], Tensor]()
         (b, h, self.i, self.f), (self.j, self.v) = Q.shape, V.shape[2:]
-        self.heads, self.width = b * h, self.v + PAD
+        self.heads, self.width = b * h, self.v + CHUNK_PADDING
 
     def empty(self, name: str, *shape: int) -> Tensor:
-        """The buffer of this name in this shape. Views cost microseconds, so those once made are kept."""
+        """The buffer of this name in this shape. Views take microseconds to make, so they are kept."""
         if (name, shape) not in self.buffers:
             self.buffers[name, shape] = self.scratch.empty(name, shape, self.Q.dtype, self.Q.device)
         return self.buffers[name, shape]
@@ -225,11 +227,11 @@ class _Kernel:
         return self.empty(name, buffer.shape[:-2].numel(), *buffer.shape[-2:])
 
     def widened(self, name: str, first: float) -> None:
-        """Fill the columns beside V or its gradient; the buffer's rows keep their places, whatever the chunks."""
+        """Fill the columns beside V (ones) or beside its gradient (zeros), once for all chunks."""
         beside = self.empty(name, self.heads * min(self.plan.length, self.i), self.width)[:, self.v :]
         beside.zero_()[:, 0] = first
 
-    # --- the parts that all four directions share ---
+    # --- shared by forward and backward, full and causal ---
 
     def mapped(self, name: str, X: Tensor, at: _Stretch, *, keys: bool) -> Tensor:
         """Features [c*b*h chunk f] of some queries or keys; those of padding are zero."""
@@ -253,7 +255,7 @@ class _Kernel:
         return self.chunks(name, features)
 
     def pulled_back(self, gradient: Tensor, features: Tensor, into: Tensor, at: _Stretch, *, keys: bool) -> None:
-        """The gradient by features becomes that by what was mapped, with the slopes of the map (0 where padded)."""
+        """Write the gradient by Q or K, given that by its features: times the slopes of the map, 0 at padding."""
         target = _cut(into, at)
         if self.feature == "identity":
             self.pasted(gradient, into, at)
@@ -268,14 +270,14 @@ class _Kernel:
         target.copy_(chunks.view(target.shape))
 
     def values(self, at: _Stretch) -> Tensor:
-        """V with a column of ones, [c*b*h chunk v+PAD]."""
+        """V with a column of ones, [c*b*h chunk v+8]."""
         x = _cut(self.V, at)
         wide = self.empty("V", *x.shape[:-1], self.width)
         wide[..., : self.v] = x
         return self.chunks("V", wide)
 
     def write(self, sums: Tensor, Y: Tensor, den: Tensor, at: _Stretch) -> None:
-        """Numerators and denominators [c*b*h chunk v+PAD] become outputs."""
+        """Y = numerators / denominators, which are the columns of `sums` [c*b*h chunk v+8]."""
         y = _cut(Y, at)
         sums = sums.view(*y.shape[:-1], self.width)
         divisor = sums[..., self.v : self.v + 1]
@@ -285,7 +287,7 @@ class _Kernel:
         torch.div(sums[..., : self.v], divisor, out=y)
 
     def outgoing(self, result: _Result, at: _Stretch) -> Tensor:
-        """The gradient by numerators and denominators, [c*b*h chunk v+PAD]."""
+        """The gradients by numerators and denominators, [c*b*h chunk v+8]."""
         y, den = _cut(result.Y, at), _cut(result.den, at)
         wide = self.empty("G", *y.shape[:-1], self.width)
         numerators = torch.div(_cut(result.G, at), den, out=wide[..., : self.v])
@@ -296,7 +298,7 @@ class _Kernel:
         return self.chunks("G", wide)
 
     def absorbed(self, n: int, state: Tensor) -> Tensor:
-        """sum over the first n keys of phi(k) (v, 1)^T, written into `state` [b*h f v+PAD]."""
+        """sum over the first n keys of phi(k) (v, 1)^T, written into `state` [b*h f v+8]."""
         S, z = self.empty("S", self.heads, self.f, self.v).zero_(), self.empty("z", self.heads, self.f).zero_()
         for at in self.plan.pieces(n):
             keys = self.mapped("K", self.K, at, keys=True)
@@ -316,7 +318,7 @@ class _Kernel:
             by_K = torch.baddbmm(R_z, values, R_S.mT, out=self.empty("by_K", self.heads, at.chunk, self.f))
             self.pulled_back(by_K, keys, dK, at, keys=True)
 
-    # --- every query sees every key ---
+    # --- full: every query sees every key ---
 
     def full(self, Y: Tensor, den: Tensor, states: Tensor) -> None:
         state = self.absorbed(self.j, states[0].flatten(0, 1))
@@ -336,7 +338,7 @@ class _Kernel:
             self.pulled_back(by_Q, queries, dQ, at, keys=False)
         self.released(self.j, R, dK, dV)
 
-    # --- no query sees a later key ---
+    # --- causal: no query sees a later key ---
 
     def causal(self, Y: Tensor, den: Tensor, states: Tensor) -> None:
         offset, state, kept = self.j - self.i, None, iter(states.flatten(1, 2))
@@ -391,7 +393,10 @@ class _Kernel:
     def states_before(
         self, keys: Tensor, values: Tensor, state: Tensor | None, following: Tensor | None
     ) -> tuple[Tensor, int]:
-        """The states before the chunks of a stretch from the first (in rows) that has one; fills that after them."""
+        """The states [c*b*h f v+8] before the chunks of a stretch, and the row of the first chunk that has one.
+
+        The first chunk of a sequence has no state before it. `following` receives the state after the stretch.
+        """
         chunks = len(keys) // self.heads
         first, last = 0 if state is not None else 1, chunks - (following is None)
         sums = self.empty("states", chunks + 1, self.heads, self.f, self.width)
@@ -407,7 +412,7 @@ class _Kernel:
         return sums[first:chunks].flatten(0, 1), first * self.heads
 
     def states_after(self, queries: Tensor, G: Tensor, R: Tensor | None, more: bool) -> tuple[Tensor, Tensor | None]:
-        """The gradients by the states after the chunks that have one, and by the state before the stretch."""
+        """The gradients by the states after the chunks and, if `more` comes before the stretch, by the one before."""
         chunks = len(queries) // self.heads
         first, last = 0 if more else 1, chunks - (R is None)
         sums = self.empty("states", chunks + 1, self.heads, self.f, self.width)
@@ -423,6 +428,6 @@ class _Kernel:
 
 
 def _cut(X: Tensor, at: _Stretch) -> Tensor:
-    """[b h n .] -> [c b h chunk .], or [b h chunk .] where one chunk is all; a view."""
+    """A view of positions start..stop of X [b h n .]: [c b h chunk .], or [b h chunk .] if they are one chunk."""
     part = X[:, :, at.start : at.stop]
     return part if at.chunk == at.stop - at.start else part.unflatten(2, (-1, at.chunk)).permute(2, 0, 1, 3, 4)

@@ -1,8 +1,10 @@
-"""Softmax attention in steps: a block of queries over the few keys that it sees, for a group of heads at a time.
+"""Softmax attention in steps: one block of queries over the few keys that it sees, for a group of heads at a time.
 
-The scores of one step stay in the processor's cache: matrix products do nearly all of the work, no score is stored, and
-the backward pass computes them again. Blocks and groups are Python loops over large products; torch's fused kernel on
-the same keys is no faster here, and would need its private backward pass.
+The scores of one step fit into the processor's cache. No scores are stored: the backward pass computes them again.
+Blocks and groups are Python loops over large matrix products; torch's fused kernel on the same keys is no faster here,
+and its backward pass is private.
+
+Shapes: g heads of a step, over sentences and heads flattened; r queries of its block; c keys that it sees.
 """
 
 from __future__ import annotations
@@ -16,13 +18,20 @@ from torch import Tensor
 
 from attnworks.core.tensors import Scratch
 
-CACHE = 2_621_440
-"""Bytes of scores in one step: about what two cores hold near."""
+CACHE_BYTES = 2_621_440
+"""Bytes of scores in one step: about the cache of two cores."""
 
 
 @dataclass(frozen=True)
-class Step:
-    """Some heads (of some sentences) at one block of queries."""
+class BlockStep:
+    """Some heads (of some sentences) at one block of queries.
+
+    heads       rows of the flattened axis [b*h]
+    sentences   the rows of [b] that these heads belong to
+    queries     rows of Q
+    position    of the first query, counted in the keys' sequence
+    block       number of the block
+    """
 
     heads: slice
     sentences: slice
@@ -35,8 +44,8 @@ class Step:
         return self.heads.stop - self.heads.start
 
 
-class Walk(ABC):
-    """All steps of one pass. Which keys a step sees, and where their gradients go, is told by the pattern below.
+class BlockWalk(ABC):
+    """All steps of one pass. Subclasses say which keys a step sees, and where their gradients go.
 
     Queries [b h i k] are the last i positions of the keys [b h j k]; blocks begin at multiples of `block`.
     """
@@ -50,23 +59,23 @@ class Walk(ABC):
 
     @abstractmethod
     def most_keys(self) -> int:
-        """How many keys a step sees at most."""
+        """The largest number of keys that a step sees."""
 
     @abstractmethod
-    def fetch(self, step: Step) -> tuple[Tensor, Tensor]:
+    def fetch(self, step: BlockStep) -> tuple[Tensor, Tensor]:
         """Keys [g c k] and values [g c v] of a step."""
 
     @abstractmethod
-    def hide(self, S: Tensor, step: Step) -> None:
-        """-inf into the scores [g r c] of keys that are not seen."""
+    def hide(self, S: Tensor, step: BlockStep) -> None:
+        """Write -inf into the scores [g r c] of keys that are not seen."""
 
     @abstractmethod
-    def give_back(self, step: Step, dS: Tensor, Q: Tensor, P: Tensor, dY: Tensor) -> None:
+    def add_gradients(self, step: BlockStep, dS: Tensor, Q: Tensor, P: Tensor, dY: Tensor) -> None:
         """Add dS^T Q and P^T dY to the gradients of the step's keys and values."""
 
     @abstractmethod
     def gradients(self) -> list[Tensor]:
-        """What `give_back` has added up."""
+        """The gradients that `add_gradients` has summed."""
 
     def buffer(self, name: str, *shape: int) -> Tensor:
         return self._scratch.empty(name, shape, self.Q.dtype, self.Q.device)
@@ -81,22 +90,23 @@ class Walk(ABC):
         return Y.unflatten(0, (self.b, self.h))
 
     def backward(self, dY: Tensor, Y: Tensor) -> list[Tensor]:
-        """dQ, dK, dV and whatever else the pattern has gradients for."""
+        """dQ, dK, dV and the gradients of further inputs of the subclass."""
         dY, Y = dY.flatten(0, 1), Y.flatten(0, 1)
         dQ = self.Q.new_empty(self.Q.shape)
         for step in self._steps():
             at = step.heads, step.queries
             K, V = self.fetch(step)
             P = self._weights(step, K)
-            dP = torch.bmm(dY[at], V.mT, out=self.buffer("dP", *P.shape))
+            dP = torch.bmm(dY[at], V.mT, out=self.buffer("dP", *P.shape))  # [g r c]
+            # softmax backward: dS = P (dP - sum_c P dP), and sum_c P dP = dY . Y
             dS = dP.sub_((dY[at] * Y[at]).sum(-1, keepdim=True)).mul_(P)
-            Q = self.buffer("Q", *P.shape[:2], K.shape[-1])  # still scaled, from the scores
-            self.give_back(step, dS, Q, P, dY[at])
+            Q = self.buffer("Q", *P.shape[:2], K.shape[-1])  # [g r k], still scaled from the scores
+            self.add_gradients(step, dS, Q, P, dY[at])
             torch.mul(torch.bmm(dS, K, out=self.buffer("dQ", *Q.shape)), self.scale, out=dQ[at])
         return [T.unflatten(0, (self.b, self.h)) for T in (dQ, *self.gradients())]
 
-    def _weights(self, step: Step, K: Tensor) -> Tensor:
-        """Softmax of the step's scores, zero where no key is seen. Twice a softmax is cheaper than storing its sum."""
+    def _weights(self, step: BlockStep, K: Tensor) -> Tensor:
+        """P [g r c], zero where no key is seen. A second softmax, in the backward pass, is cheaper than stored sums."""
         Q = self.Q[step.heads, step.queries]
         Q = torch.mul(Q, self.scale, out=self.buffer("Q", *Q.shape))
         S = torch.bmm(Q, K.mT, out=self.buffer("S", *Q.shape[:2], K.shape[1]))
@@ -108,18 +118,18 @@ class Walk(ABC):
             return torch.softmax(S, -1, out=S)
         return torch.softmax(S.masked_fill_(blind, 0.0), -1, out=S).masked_fill_(blind, 0.0)
 
-    def _steps(self) -> Iterator[Step]:
-        """All blocks of queries for one group of heads after the other, so that its keys are still near."""
+    def _steps(self) -> Iterator[BlockStep]:
+        """All blocks of queries for one group of heads, then the next group: the keys of a group stay in the cache."""
         offset = self.j - self.i
         for heads, sentences in self._groups():
             for block in range(offset // self.block, -(-self.j // self.block)):
                 first, last = max(block * self.block, offset), min((block + 1) * self.block, self.j)
-                yield Step(heads, sentences, slice(first - offset, last - offset), first, block)
+                yield BlockStep(heads, sentences, slice(first - offset, last - offset), first, block)
 
     def _groups(self) -> Iterator[tuple[slice, slice]]:
-        """Heads of one sentence, or of several whole ones, whose scores fit the cache: an even number if possible."""
+        """Heads of one sentence, or of several sentences, whose scores fit the cache; an even number if possible."""
         h, rows = self.h, min(self.i, self.block)
-        fitting = max(1, CACHE // (rows * self.most_keys() * self.Q.element_size()))
+        fitting = max(1, CACHE_BYTES // (rows * self.most_keys() * self.Q.element_size()))
         if fitting >= h:
             for start in range(0, self.b, fitting // h):
                 stop = min(self.b, start + fitting // h)
@@ -135,10 +145,11 @@ def _minus_infinity(hidden: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill_(hidden, -torch.inf)
 
 
-def operator(name: str, walk: Callable[..., Walk], arguments: str, differentiable: int) -> Callable[..., Tensor]:
-    """A walk as one torch operator with its gradient, which torch.compile takes as it is.
+def operator(name: str, walk: Callable[..., BlockWalk], arguments: str, differentiable: int) -> Callable[..., Tensor]:
+    """A BlockWalk as one torch operator with its gradient, which torch.compile does not trace into.
 
-    arguments        those of the walk, as a schema; the first `differentiable`, tensors or None, have gradients
+    arguments        of the walk, as a schema
+    differentiable   the first arguments, tensors or None, that have gradients
     """
     total, tensors = arguments.count(",") + 1, arguments.count("Tensor")
 

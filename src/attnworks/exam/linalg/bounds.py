@@ -18,7 +18,7 @@ LARGEST_ROW_RANGE = 4.22929
 # --- diameter ---------------------------------------------------------------------------------------------------------
 
 
-def diameter(X: Float[Tensor, "*a n e"], real: Bool[Tensor, "*a n"] | None = None) -> Float[Tensor, "*a"]:
+def row_diameter(X: Float[Tensor, "*a n e"], real: Bool[Tensor, "*a n"] | None = None) -> Float[Tensor, "*a"]:
     """diam_2(X) = max_{i, i'} ||X_i - X_i'||_2 over the real rows; 0 for one row, and exactly 0 for equal rows.
 
     Source: D6; a seminorm, unlike the composite residual (S0.35).

@@ -19,7 +19,7 @@ from attnworks.exam.linalg.spectrum import gram_singular_values, over_threads, r
 SEED = 20210503
 """Of the random columns: the same input gives the same output."""
 
-SMALL = 128
+SMALL_MATRIX = 128
 """Rows or columns below which the steps cost more than all eigenvalues of the Gram matrix."""
 
 
@@ -84,7 +84,7 @@ def leading_singular_value(
     Matrices with fewer than `SMALL` rows or columns have their whole spectrum computed, which is faster there.
     """
     wide = widened(X).detach()
-    if min(X.shape[-2:]) < max(SMALL, block * (max(steps) + 1)):
+    if min(X.shape[-2:]) < max(SMALL_MATRIX, block * (max(steps) + 1)):
         return gram_singular_values(wide)[..., 0]
     flat = wide.reshape(-1, *wide.shape[-2:])
     return over_threads(lambda part: _leading_value(part, precision, block, steps), flat).reshape(X.shape[:-2])

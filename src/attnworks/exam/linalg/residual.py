@@ -15,7 +15,8 @@ from scipy.optimize import linprog
 from scipy.sparse import block_array, csr_array, eye_array, kron
 from torch import Tensor
 
-from attnworks.core.registry import Registry, unknown_name
+from attnworks.core.checks import choice
+from attnworks.core.registry import Registry
 from attnworks.core.tensors import safe_sqrt, widened
 
 NORMS = Registry[Callable[[Tensor], Tensor]]("norm")
@@ -226,8 +227,7 @@ def relative_residual_norm(
 
 
 def _centre(Y: Tensor, norm: str, real: Tensor | None) -> Tensor:
-    if norm not in CENTRES:
-        raise unknown_name("norm", norm, CENTRES)
+    choice("norm", norm, CENTRES)
     return CENTRES[norm](Y, real)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from attnworks.attention.softmax import entropy
 from attnworks.core.tensors import safe_sqrt, widened
 
-LEAST_WORK = 2**17
+MIN_PARALLEL_WORK = 2**17
 """Entries below which a second thread costs more than it brings."""
 
 
@@ -126,7 +126,7 @@ def over_threads(f: Callable[[Tensor], Tensor], X: Tensor) -> Tensor:
     Where gradients are wanted, f runs once on everything.
     """
     workers, matrices = torch.get_num_threads(), X.shape[:-2].numel()
-    if workers == 1 or matrices < 2 or X.numel() < LEAST_WORK or (X.requires_grad and torch.is_grad_enabled()):
+    if workers == 1 or matrices < 2 or X.numel() < MIN_PARALLEL_WORK or (X.requires_grad and torch.is_grad_enabled()):
         return f(X)
     with torch_threads(1), ThreadPoolExecutor(workers) as pool:
         parts = list(pool.map(torch.no_grad()(f), X.detach().flatten(0, -3).chunk(workers)))

@@ -1,4 +1,4 @@
-"""What the theorems on rank collapse promise for a layer, next to what it does."""
+"""The measure `bounds`: bounds of the rank-collapse theorems for a layer, next to the measured values."""
 
 from __future__ import annotations
 
@@ -9,24 +9,26 @@ from torch import Tensor
 
 from attnworks.attention.heads import HeadWeights
 from attnworks.attention.mask import as_four_axes
+from attnworks.core.display import format_number
 from attnworks.core.errors import UsageError
+from attnworks.core.places import Slot
 from attnworks.exam.linalg.bounds import (
     LARGEST_ROW_RANGE,
     HeadSizes,
     bound_converges,
     composite_bound,
-    diameter,
     diameter_bound,
     head_sizes,
     logit_row_range,
     mean_factor,
     published_bound,
     published_factor,
+    row_diameter,
 )
 from attnworks.exam.linalg.residual import composite, residual
-from attnworks.exam.measure import MEASURES, Declared, Measure, Sample, Samples, Setting
-from attnworks.exam.reading import Readings, number
-from attnworks.traces.layer import LayerTrace, Slot
+from attnworks.exam.measure import BY_LAYER, MEASURES, Measure, MeasureContext, ReadingSpec, Sample, Samples
+from attnworks.exam.reading import Readings
+from attnworks.traces.layer import LayerTrace
 
 ROUNDINGS = 16
 """Roundings, of the largest number that the output is made of, by which a bound may be passed."""
@@ -37,21 +39,22 @@ class Bounds(Measure):
     """diam_2(SA(X)) against sum_h ||W_h||_2 tanh(||W_QK,h||_2 scale diam_2(X)^2 / 4) diam_2(X), and composite bounds.
 
     Source: D5, D6; the published forms S0.17 and S1.14.
-    Holds when: `why_not` finds nothing; where it does, no sentence counts. X is what the layer projects queries and
-    keys from, after a norm that comes first. The composite bound also needs row_range <= 4.229 (D5).
+    Holds when: `bounds_refusal` finds no reason against it; where it does, no sentence counts. X is the input of the
+    projections of queries and keys, after a norm that comes first. The composite bound also needs row_range <= 4.229
+    (D5).
     """
 
     name = "bounds"
-    words = "how near attention comes to the bounds of the rank-collapse theorems"
+    description = "how near attention comes to the bounds of the rank-collapse theorems"
     cost = "for each layer about two products of its maps' size per head; norms of weights once"
 
-    def __init__(self, setting: Setting) -> None:
-        super().__init__(setting)
+    def __init__(self, context: MeasureContext) -> None:
+        super().__init__(context)
         self._sizes: dict[Slot, HeadSizes] = {}
 
-    def declares(self) -> tuple[Declared, ...]:
-        def of_layer(name: str, words: str, source: str) -> Declared:
-            return Declared(f"bounds.{name}", ("layer",), words, source)
+    def declares(self) -> tuple[ReadingSpec, ...]:
+        def of_layer(name: str, words: str, source: str) -> ReadingSpec:
+            return ReadingSpec(f"bounds.{name}", BY_LAYER, words, source)
 
         return (
             of_layer("diameter", "how far apart two rows of the attention output can be at most", "D6"),
@@ -66,7 +69,7 @@ class Bounds(Measure):
         )
 
     def layer(self, trace: LayerTrace) -> Samples:
-        if (reason := why_not(trace)) is not None:
+        if (reason := bounds_refusal(trace)) is not None:
             self.reasons.setdefault(trace.slot, reason)
             nothing = trace.Q.new_zeros(len(trace.Q), dtype=torch.float64)
             return {declared.name: Sample(nothing, nothing > 0) for declared in self.declares()}
@@ -76,7 +79,7 @@ class Bounds(Measure):
         output = _wide(trace.Y).transpose(1, 2).flatten(2) @ _wide(W.W_O).flatten(0, 1)
         slack = rounding(trace, W)
 
-        bound, measured = diameter_bound(diameter(X, real), sizes, scale), diameter(output, real).double()
+        bound, measured = diameter_bound(row_diameter(X, real), sizes, scale), row_diameter(output, real).double()
         _refuse_violation(trace.slot, "diameter (D6)", measured, bound, slack)
 
         R = residual(X, real)
@@ -109,7 +112,7 @@ class Bounds(Measure):
         if len(means) < len(slots):
             return "every text has a single token, and a bound compares two rows or more"
         if name == "bounds.composite":
-            shown = " to ".join(dict.fromkeys(number(end) for end in (min(means), max(means))))
+            shown = " to ".join(dict.fromkeys(format_number(end) for end in (min(means), max(means))))
             return (
                 f"in every sentence the range of scores in a row is above {LARGEST_ROW_RANGE:.3f}, up to which the "
                 f"bound holds (mean of the largest range in a sentence: {shown})"
@@ -122,8 +125,8 @@ class Bounds(Measure):
         return self._sizes[slot]
 
 
-def why_not(trace: LayerTrace) -> str | None:
-    """Why the bounds say nothing of this layer, in words; None where they do."""
+def bounds_refusal(trace: LayerTrace) -> str | None:
+    """Why the bounds do not apply to this layer; None where they do."""
     if trace.weights is None:
         return "the weights of its heads are not known"
     if trace.X is None or trace.Z is None:
@@ -190,10 +193,10 @@ def _refuse_violation(slot: Slot, name: str, measured: Tensor, bound: Tensor, sl
     if over.any():
         at = int(over.int().argmax())
         raise UsageError(
-            asked=f"the bound on the {name} of {slot}",
-            expected=f"at most {bound[at].item():.6g}, which is a theorem",
-            got=f"{measured[at].item():.6g} in sentence {at} of a batch",
-            remedy="report this model: its queries, keys or values are not those of its weights",
+            f"the bound on the {name} of {slot}",
+            f"at most {bound[at].item():.6g}, which is a theorem",
+            f"{measured[at].item():.6g} in sentence {at} of a batch",
+            "report this model: its queries, keys or values are not those of its weights",
         )
 
 

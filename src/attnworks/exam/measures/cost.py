@@ -11,12 +11,14 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from attnworks.attention.heads import HeadWeights
 from attnworks.core.errors import UsageError
-from attnworks.exam.measure import MEASURES, Declared, Measure, Sample, Samples
+from attnworks.core.places import Slot
+from attnworks.exam.measure import BY_HEAD, BY_LAYER, MEASURES, Measure, ReadingSpec, Sample, Samples
 from attnworks.models.anatomy import BlockAnatomy
-from attnworks.traces.layer import Slot
+from attnworks.text.tokens import Batch
+from attnworks.traces.subject import Subject
 
 
-class Cost(NamedTuple):
+class PartCost(NamedTuple):
     """What a part holds and does.
 
     flops    of matrix products, a multiplication and an addition counting two; sums, softmax and norms are left out
@@ -28,7 +30,7 @@ class Cost(NamedTuple):
     bytes: int
 
 
-def attention_cost(weights: HeadWeights, i: int, j: int) -> Cost:
+def attention_cost(weights: HeadWeights, i: int, j: int) -> PartCost:
     """2 (i h e k + j g f (k + v) + i j h (k + v) + i h v e) FLOPs for i queries, j keys, h heads and g groups of keys.
 
     Source: S0.1, S0.25. Keys and values that heads share are projected once and counted once.
@@ -41,16 +43,16 @@ def attention_cost(weights: HeadWeights, i: int, j: int) -> Cost:
     flops = 2 * (i * e * hk + j * f * (gk + gv) + i * j * (hk + hv) + i * hv * e)
     numbers = i * e + j * f + i * hk + j * (gk + gv) + 2 * h * i * j + i * hv + i * e
     parameters = e * hk + f * (gk + gv) + hv * e + sum(columns for b, columns in biased if b is not None)
-    return Cost(parameters, flops, (parameters + numbers) * weights.W_Q.element_size())
+    return PartCost(parameters, flops, (parameters + numbers) * weights.W_Q.element_size())
 
 
-def block_cost(anatomy: BlockAnatomy, tokens: int, source: int | None = None) -> dict[str, Cost]:
+def block_cost(anatomy: BlockAnatomy, tokens: int, source: int | None = None) -> dict[str, PartCost]:
     """The cost of a block for one sequence, by part: "self", "cross" (with `source` keys), "mlp", "norm".
 
     The MLP is what the block holds beside attention and norms: each of its matrices [m n] multiplies every token once,
     with 2 m n FLOPs, and m + n numbers read and written.
     """
-    costs: dict[str, Cost] = {}
+    costs: dict[str, PartCost] = {}
     elsewhere: set[nn.Parameter] = set()
     norms = {p for part in anatomy.parts if part.norm is not None for p in part.norm.parameters()}
     for part in anatomy.parts:
@@ -58,10 +60,10 @@ def block_cost(anatomy: BlockAnatomy, tokens: int, source: int | None = None) ->
             continue
         if part.weights is None or part.attention is None:
             raise UsageError(
-                asked=f"the cost of {anatomy.kind} layer {anatomy.layer}",
-                expected="attention whose weights are known",
-                got=type(part.branch).__name__,
-                remedy="count it with measured_flops",
+                f"the cost of {anatomy.kind} layer {anatomy.layer}",
+                "attention whose weights are known",
+                type(part.branch).__name__,
+                "count it with measured_flops",
             )
         keys = tokens if part.role == "self" or source is None else source
         costs[part.role] = attention_cost(part.weights(), tokens, keys)
@@ -71,9 +73,9 @@ def block_cost(anatomy: BlockAnatomy, tokens: int, source: int | None = None) ->
         matrices = [p for p in mlp if p.dim() == 2]
         flops = 2 * tokens * sum(p.numel() for p in matrices)
         through = sum(tokens * sum(p.shape) * p.element_size() for p in matrices)
-        costs["mlp"] = Cost(_numbers(mlp), flops, _bytes(mlp) + through)
+        costs["mlp"] = PartCost(_numbers(mlp), flops, _bytes(mlp) + through)
     if norms:
-        costs["norm"] = Cost(_numbers(norms), 0, _bytes(norms))
+        costs["norm"] = PartCost(_numbers(norms), 0, _bytes(norms))
     return costs
 
 
@@ -102,33 +104,49 @@ def measured_flops(model: nn.Module, run: Callable[[], object]) -> MeasuredFlops
     return MeasuredFlops(counter.get_total_flops(), named)
 
 
+def cost_of_sentence(subject: Subject, sentence: Batch) -> dict[str, Any]:
+    """Parameters, FLOPs and bytes of every part for a batch of one sentence, and the FLOPs that torch counts."""
+    lengths = {"encoder": sentence.source.ids.shape[1], "decoder": sentence.sides("decoder")[0].ids.shape[1]}
+    parts = {
+        f"{block.kind} {block.layer} {part}": cost._asdict()
+        for block in subject.blocks or ()
+        for part, cost in block_cost(block, lengths[block.kind], lengths["encoder"]).items()
+    }
+    return {
+        "tokens": lengths,
+        "parts": parts,
+        "predicted_flops": sum(cost["flops"] for cost in parts.values()),
+        "counted_flops": measured_flops(subject.model, lambda: subject.run(sentence)).total,
+    }
+
+
 @MEASURES.register("cost")
-class AttentionCost(Measure):
+class CostMeasure(Measure):
     """Parameters, FLOPs and bytes of attention in closed form, for one sequence as long as the longest of the text."""
 
     name = "cost"
-    words = "parameters, FLOPs and bytes of attention"
+    description = "parameters, FLOPs and bytes of attention"
     cost = "one forward pass of one sentence, counted"
 
-    def declares(self) -> tuple[Declared, ...]:
-        at = f"for {self.setting.longest} tokens"
+    def declares(self) -> tuple[ReadingSpec, ...]:
+        at = f"for {self.context.max_length} tokens"
         said = (
             ("parameters", "parameters", "D13"),
             ("flops", f"FLOPs of matrix products {at}", "S0.25"),
             ("bytes", f"bytes of weights, inputs, maps and outputs {at}", "S0.25"),
         )
         heads = (
-            Declared(f"cost.{name}", ("layer", "head"), f"{words}, a head's share", source, fold="constant")
+            ReadingSpec(f"cost.{name}", BY_HEAD, f"{words}, a head's share", source, fold="constant")
             for name, words, source in said
         )
         layers = (
-            Declared(f"cost.layer_{name}", ("layer",), f"{words}, all heads", source, fold="constant")
+            ReadingSpec(f"cost.layer_{name}", BY_LAYER, f"{words}, all heads", source, fold="constant")
             for name, words, source in said
         )
         return (*heads, *layers)
 
     def weights(self, slot: Slot, weights: HeadWeights) -> Samples:
-        cost, heads = attention_cost(weights, self.setting.longest, self.setting.longest), len(weights.W_Q)
+        cost, heads = attention_cost(weights, self.context.max_length, self.context.max_length), len(weights.W_Q)
         totals = {name: torch.tensor(float(value), dtype=torch.float64) for name, value in cost._asdict().items()}
         shares = {f"cost.{name}": Sample((total / heads).expand(heads)) for name, total in totals.items()}
         return shares | {f"cost.layer_{name}": Sample(total) for name, total in totals.items()}

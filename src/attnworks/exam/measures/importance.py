@@ -5,8 +5,8 @@ from __future__ import annotations
 from jaxtyping import Float
 from torch import Tensor
 
-from attnworks.exam.measure import MEASURES, Declared, Measure, Sample, Samples
-from attnworks.traces.layer import Slot
+from attnworks.core.places import Slot
+from attnworks.exam.measure import BY_HEAD, MEASURES, Measure, ReadingSpec, Sample, Samples
 
 MICHEL = "Michel et al. 2019"
 
@@ -21,14 +21,15 @@ class Importance(Measure):
     """
 
     name = "importance"
-    words = "how much the loss depends on each head, to first order"
+    description = "how much the loss depends on each head, to first order"
     cost = "one forward and backward"
 
-    def declares(self) -> tuple[Declared, ...]:
-        by_head = ("layer", "head")
+    def declares(self) -> tuple[ReadingSpec, ...]:
         return (
-            Declared("importance.gradient", by_head, "mean |dL/d gate|; 0: the loss does not feel the head", MICHEL),
-            Declared("importance.gradient_signed", by_head, "mean dL/d gate; below 0: more of it would help", MICHEL),
+            ReadingSpec("importance.gradient", BY_HEAD, "mean |dL/d gate|; 0: the loss does not feel the head", MICHEL),
+            ReadingSpec(
+                "importance.gradient_signed", BY_HEAD, "mean dL/d gate; below 0: more of it would help", MICHEL
+            ),
         )
 
     def gradient(self, slot: Slot, gates: Float[Tensor, "b h"]) -> Samples:
@@ -45,12 +46,12 @@ class Ablation(Measure):
     """
 
     name = "ablation"
-    words = "how much worse the model is without each head"
+    description = "how much worse the model is without each head"
     cost = "one forward per head"
 
-    def declares(self) -> tuple[Declared, ...]:
+    def declares(self) -> tuple[ReadingSpec, ...]:
         words = "loss without the head minus loss with it; below 0: the head does harm"
-        return (Declared("ablation.change", ("layer", "head"), words, "Michel et al. 2019"),)
+        return (ReadingSpec("ablation.change", BY_HEAD, words, "Michel et al. 2019"),)
 
     def ablated(self, slot: Slot, change: Float[Tensor, "b h"]) -> Samples:
         return {"ablation.change": Sample(change)}

@@ -29,8 +29,8 @@ from jaxtyping import Float, Int
 from scipy.stats import t as student
 from torch import Tensor
 
+from attnworks.core.places import Kind
 from attnworks.exam.reading import Reading, Readings
-from attnworks.traces.layer import Kind
 
 LEAST_GAIN = 0.2
 LEAST_SYNTACTIC_GAIN = 0.1
@@ -43,7 +43,7 @@ RELIABLE_SENTENCES = 30
 """Below this number labels are called unreliable. A score with a standard deviation of 0.25 over sentences has a 95 %
 interval of +-0.09 with 30 of them, less than half of the least gain; with 8 it is +-0.21, as large as that."""
 
-NEAR = {-1: "previous", 0: "self", 1: "next"}
+NEAR_OFFSET_NAMES = {-1: "previous", 0: "self", 1: "next"}
 AGAINST_CHANCE = {
     "first": "sinks.first",
     "delimiter": "sinks.delimiter",
@@ -86,7 +86,7 @@ def label_heads(readings: Readings, syntactic_baseline: Mapping[Kind, tuple[Tens
     tests = sum(int(_tested(group).sum()) for layers in stacks.values() for groups in layers for group in groups)
     level = FAMILY_WISE_ERROR / max(tests, 1)
     return {
-        kind: Labels(*zip(*(choose(groups, level) for groups in layers), strict=True))
+        kind: Labels(*zip(*(choose_label(groups, level) for groups in layers), strict=True))
         for kind, layers in stacks.items()
     }
 
@@ -107,7 +107,7 @@ def _candidates(
     return [*candidates, even]
 
 
-def choose(groups: list[Candidates], level: float) -> tuple[tuple[str, ...], Tensor, Tensor]:
+def choose_label(groups: list[Candidates], level: float) -> tuple[tuple[str, ...], Tensor, Tensor]:
     """For each head the name, score and baseline of the candidate, significant at this level, with the largest gain.
 
     The last group has a label only where no other is significant.
@@ -178,7 +178,7 @@ def _folded(found: Reading, layer: int) -> tuple[Tensor, Tensor, Tensor]:
 
 def _offset_name(offset: int, kind: Kind) -> str:
     """In cross-attention, positions of two texts are compared, and none is previous to another."""
-    return f"offset {offset}" if kind == "cross" else NEAR.get(offset, f"offset {offset}")
+    return f"offset {offset}" if kind == "cross" else NEAR_OFFSET_NAMES.get(offset, f"offset {offset}")
 
 
 def _tensor(row: Tensor | tuple[str, ...]) -> Tensor:

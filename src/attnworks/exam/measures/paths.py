@@ -10,11 +10,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnworks.attention.softmax import entropy
+from attnworks.core.places import Slot
 from attnworks.exam.linalg.residual import relative_residual
-from attnworks.exam.measure import MEASURES, Declared, Measure, Placed, Sample
+from attnworks.exam.measure import MEASURES, Measure, PlacedSample, ReadingSpec, Sample
 from attnworks.traces.forward import ForwardTrace, PartTrace
 from attnworks.traces.frozen_pass import FrozenStep, frozen_steps, whole_maps
-from attnworks.traces.layer import LayerTrace, Slot
+from attnworks.traces.layer import LayerTrace
 from attnworks.traces.paths import Reader, path_counts, paths_by_length, readers, rollout, rollout_step
 
 
@@ -29,25 +30,29 @@ class Paths(Measure):
     """
 
     name = "paths"
-    words = "how much of the output came through 0, 1, 2, ... attention layers, and from each head"
+    description = "how much of the output came through 0, 1, 2, ... attention layers, and from each head"
     cost = "about 20 to 25 layer forwards for 12 layers; grows with the square of the depth"
 
-    def declares(self) -> tuple[Declared, ...]:
+    def declares(self) -> tuple[ReadingSpec, ...]:
         length, head = ("length",), ("layer", "head")
         return (
-            Declared("paths.share", length, "share of the output by number of attention layers passed", "D1, S0.12"),
-            Declared("paths.norm", length, "size of all paths of a length, of that of the output", "D1, S1.17"),
-            Declared("paths.residual", length, "what tells tokens apart in paths of a length; 0: collapsed", "S1.17"),
-            Declared("paths.count", length, "paths of a length that begin at the embedding", "S0.12", "constant"),
-            Declared("paths.head", head, "share of the output that a head wrote", "S0.11"),
-            Declared("paths.mlp", ("layer",), "share of the output that an MLP wrote", "S0.11"),
-            Declared("paths.embedding", (), "share of the output that is the embedding itself", "S0.11"),
-            Declared("paths.bias", (), "share of the output that output biases and norms wrote", "D2"),
-            Declared("paths.error", (), "what the paths miss of the output; rounding, if all is well", "D1", "largest"),
+            ReadingSpec("paths.share", length, "share of the output by number of attention layers passed", "D1, S0.12"),
+            ReadingSpec("paths.norm", length, "size of all paths of a length, of that of the output", "D1, S1.17"),
+            ReadingSpec(
+                "paths.residual", length, "what tells tokens apart in paths of a length; 0: collapsed", "S1.17"
+            ),
+            ReadingSpec("paths.count", length, "paths of a length that begin at the embedding", "S0.12", "constant"),
+            ReadingSpec("paths.head", head, "share of the output that a head wrote", "S0.11"),
+            ReadingSpec("paths.mlp", ("layer",), "share of the output that an MLP wrote", "S0.11"),
+            ReadingSpec("paths.embedding", (), "share of the output that is the embedding itself", "S0.11"),
+            ReadingSpec("paths.bias", (), "share of the output that output biases and norms wrote", "D2"),
+            ReadingSpec(
+                "paths.error", (), "what the paths miss of the output; rounding, if all is well", "D1", "largest"
+            ),
         )
 
     @torch.no_grad()
-    def forward(self, forward: ForwardTrace) -> list[Placed]:
+    def forward(self, forward: ForwardTrace) -> list[PlacedSample]:
         steps = frozen_steps(forward)
         output = _output(forward)
         return [*_by_length(forward, steps, output), *_by_part(forward, steps, output)]
@@ -70,7 +75,7 @@ def _output(forward: ForwardTrace) -> _Output:
     return _Output(x, x * torch.where(counted, weight, 0.0).unsqueeze(-1), counted, counted.any(-1))
 
 
-def _by_length(forward: ForwardTrace, steps: list[FrozenStep], output: _Output) -> Iterator[Placed]:
+def _by_length(forward: ForwardTrace, steps: list[FrozenStep], output: _Output) -> Iterator[PlacedSample]:
     x, G, counted, valid = output
     plain = [frozen.step for frozen in steps]
     C = paths_by_length(_zero_padding(forward.blocks[0].entry, forward), plain)
@@ -87,10 +92,10 @@ def _by_length(forward: ForwardTrace, steps: list[FrozenStep], output: _Output) 
         "paths.error": Sample(missed / x.abs().amax((-2, -1)).clamp_min(tiny), real.any(-1)),
     }
     for reading, sample in samples.items():
-        yield Placed(reading, forward.kind, sample)
+        yield PlacedSample(reading, forward.kind, sample)
 
 
-def _by_part(forward: ForwardTrace, steps: list[FrozenStep], output: _Output) -> Iterator[Placed]:
+def _by_part(forward: ForwardTrace, steps: list[FrozenStep], output: _Output) -> Iterator[PlacedSample]:
     at_entry, at_steps = readers(output.G, [frozen.step for frozen in steps])
     valid, bias = output.valid, output.x.new_zeros(len(output.x))
     mlps = {block.anatomy.layer: torch.zeros_like(bias) for block in forward.blocks}
@@ -102,15 +107,15 @@ def _by_part(forward: ForwardTrace, steps: list[FrozenStep], output: _Output) ->
                 bias += _share(_zero_padding(part.output, forward), reader.before)
             else:
                 values = _head_shares(part.attention, reader)
-                yield Placed("paths.head", part.attention.slot, Sample(values, valid.unsqueeze(-1)))
+                yield PlacedSample("paths.head", part.attention.slot, Sample(values, valid.unsqueeze(-1)))
                 bias += _bias_share(part, reader)
         if step.norm is not None and step.norm.beta is not None:
             bias += _share(step.norm.beta, reader.after)
     for layer, values in mlps.items():
-        yield Placed("paths.mlp", Slot(forward.kind, layer), Sample(values, valid))
+        yield PlacedSample("paths.mlp", Slot(forward.kind, layer), Sample(values, valid))
     embedding = _share(_zero_padding(forward.blocks[0].entry, forward), at_entry)
-    yield Placed("paths.embedding", forward.kind, Sample(embedding, valid))
-    yield Placed("paths.bias", forward.kind, Sample(bias, valid))
+    yield PlacedSample("paths.embedding", forward.kind, Sample(embedding, valid))
+    yield PlacedSample("paths.bias", forward.kind, Sample(bias, valid))
 
 
 def _head_shares(attention: LayerTrace, reader: Reader) -> Float[Tensor, "b h"]:
@@ -143,15 +148,15 @@ class Rollout(Measure):
     """
 
     name = "rollout"
-    words = "how many input tokens reach a token after each layer, if heads count alike and values do not count"
+    description = "how many input tokens reach a token after each layer, if heads count alike and values do not count"
     cost = "the attention maps of every layer, and one product of them per layer"
 
-    def declares(self) -> tuple[Declared, ...]:
+    def declares(self) -> tuple[ReadingSpec, ...]:
         words = "input tokens that reach a token after the layer: 1 is itself alone"
-        return (Declared("rollout.effective", ("layer",), words, "Abnar and Zuidema 2020"),)
+        return (ReadingSpec("rollout.effective", ("layer",), words, "Abnar and Zuidema 2020"),)
 
     @torch.no_grad()
-    def forward(self, forward: ForwardTrace) -> list[Placed]:
+    def forward(self, forward: ForwardTrace) -> list[PlacedSample]:
         traces = [part.attention for block in forward.blocks for part in block.parts]
         own = [trace for trace in traces if trace is not None and trace.slot.kind == forward.kind]
         real = forward.tokens.real
@@ -159,6 +164,6 @@ class Rollout(Measure):
         tokens = entropy(rollout([rollout_step(whole_maps(trace)) for trace in own])).exp()
         means = tokens.masked_fill(~real, 0.0).sum(-1) / number.clamp_min(1)
         return [
-            Placed("rollout.effective", trace.slot, Sample(values, number > 0))
+            PlacedSample("rollout.effective", trace.slot, Sample(values, number > 0))
             for trace, values in zip(own, means, strict=True)
         ]

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attnworks.text.tokens import NONE, Tokens
+from attnworks.text.tokens import NO_WORD, Tokens
 from attnworks.traces.rows import LayerRows
 
 
@@ -129,8 +129,8 @@ def forced(rows: LayerRows) -> Float[Tensor, "b h i"] | None:
 
 def rarest(keys: Tokens) -> Int[Tensor, " b"]:
     """The first of the rarest tokens of each sentence, -1 where all are special."""
-    first = keys.rarity.argmax(-1)
-    return torch.where((keys.rarity > -torch.inf).any(-1), first, NONE)
+    assert keys.rarity is not None
+    return torch.where((keys.rarity > -torch.inf).any(-1), keys.rarity.argmax(-1), NO_WORD)
 
 
 def same_before(tokens: Tokens) -> Int[Tensor, "b i"]:
@@ -150,16 +150,17 @@ def after_same(tokens: Tokens) -> Int[Tensor, "b i"]:
     """The token after the last occurrence before of each token of the text; -1 if there is none or it is itself."""
     before = same_before(tokens)
     position = torch.arange(before.shape[1], device=before.device)
-    return torch.where((before >= 0) & (before + 1 < position), before + 1, NONE)
+    return torch.where((before >= 0) & (before + 1 < position), before + 1, NO_WORD)
 
 
 def _neighbours(tokens: Tokens) -> tuple[Tensor, Tensor]:
     """Sorted by id, in their order, equal tokens stand side by side."""
     position = torch.arange(tokens.ids.shape[1], device=tokens.ids.device)
+    assert tokens.special is not None
     counted = tokens.real & ~tokens.special
     ids, order = torch.where(counted, tokens.ids, -1 - position).sort(dim=-1, stable=True)
     same = ids[:, 1:] == ids[:, :-1]
-    none = torch.full_like(ids, NONE)
-    before = none.scatter(-1, order[:, 1:], torch.where(same, order[:, :-1], NONE))
-    after = none.scatter(-1, order[:, :-1], torch.where(same, order[:, 1:], NONE))
+    none = torch.full_like(ids, NO_WORD)
+    before = none.scatter(-1, order[:, 1:], torch.where(same, order[:, :-1], NO_WORD))
+    after = none.scatter(-1, order[:, :-1], torch.where(same, order[:, 1:], NO_WORD))
     return before, after

@@ -7,13 +7,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnworks.core.tensors import widened
-from attnworks.exam.linalg.krylov import SMALL, leading_singular_value
+from attnworks.exam.linalg.krylov import SMALL_MATRIX, leading_singular_value
 from attnworks.exam.linalg.residual import NORMS, residual_norm
 from attnworks.exam.linalg.spectrum import effective_rank, over_threads, rank_for_energy, second_ratio, singular_values
-from attnworks.exam.measure import MEASURES, Declared, Measure, Sample, Samples, drawn
+from attnworks.exam.measure import BY_DEPTH, MEASURES, Measure, ReadingSpec, Sample, Samples, sampled_sentences
 from attnworks.traces.layer import StreamTrace
-
-BY_DEPTH = ("depth",)
 
 BY_LINEAR_PROGRAM = ("inf", "composite")
 ONE_IN = 16
@@ -37,19 +35,19 @@ class Rank(Measure):
     """
 
     name = "rank"
-    words = "how alike tokens are after every layer: residual, stable rank, cosine, diameter"
+    description = "how alike tokens are after every layer: residual, stable rank, cosine, diameter"
     cost = "one small matrix product per layer"
     default = True
 
-    def declares(self) -> tuple[Declared, ...]:
+    def declares(self) -> tuple[ReadingSpec, ...]:
         return (
-            Declared(
+            ReadingSpec(
                 "rank.residual", BY_DEPTH, "distance to equal rows over size; 0: all tokens the same", "S0.14, S0.15"
             ),
-            Declared("rank.residual_absolute", BY_DEPTH, "Frobenius distance to equal rows", "S0.14"),
-            Declared("rank.stable", BY_DEPTH, "||X||_F^2 / s1^2; 1: one direction carries everything", "S1.10"),
-            Declared("rank.cosine", BY_DEPTH, "mean cosine between tokens; 1: all point the same way", "S0.15"),
-            Declared("rank.diameter", BY_DEPTH, "largest distance between two tokens", "D6"),
+            ReadingSpec("rank.residual_absolute", BY_DEPTH, "Frobenius distance to equal rows", "S0.14"),
+            ReadingSpec("rank.stable", BY_DEPTH, "||X||_F^2 / s1^2; 1: one direction carries everything", "S1.10"),
+            ReadingSpec("rank.cosine", BY_DEPTH, "mean cosine between tokens; 1: all point the same way", "S0.15"),
+            ReadingSpec("rank.diameter", BY_DEPTH, "largest distance between two tokens", "D6"),
         )
 
     def stream(self, stream: StreamTrace) -> Samples:
@@ -88,7 +86,7 @@ def _trace(G: Float[Tensor, "b i i"]) -> Float[Tensor, " b"]:
 
 
 def _largest_eigenvalue(G: Float[Tensor, "b i i"]) -> Float[Tensor, " b"]:
-    if G.shape[-1] < SMALL:
+    if G.shape[-1] < SMALL_MATRIX:
         return over_threads(torch.linalg.eigvalsh, G)[..., -1]
     return leading_singular_value(G)
 
@@ -120,17 +118,17 @@ class Ranks(Measure):
     """
 
     name = "ranks"
-    words = "effective and numerical rank, rank for 90 % of the energy, and s2 / s1 at every depth"
+    description = "effective and numerical rank, rank for 90 % of the energy, and s2 / s1 at every depth"
     cost = "the singular values of every sentence at every depth, about a quarter of a forward pass"
 
-    def declares(self) -> tuple[Declared, ...]:
+    def declares(self) -> tuple[ReadingSpec, ...]:
         return (
-            Declared(
+            ReadingSpec(
                 "ranks.effective", BY_DEPTH, "exp of the entropy of the singular values; 1: one direction", "S1.10"
             ),
-            Declared("ranks.numerical", BY_DEPTH, "singular values above rounding", "S1.2"),
-            Declared("ranks.energy90", BY_DEPTH, "fewest directions with 90 % of the energy", "S1.10"),
-            Declared("ranks.second_ratio", BY_DEPTH, "s2 / s1; 0: one direction carries everything", "S1.10"),
+            ReadingSpec("ranks.numerical", BY_DEPTH, "singular values above rounding", "S1.2"),
+            ReadingSpec("ranks.energy90", BY_DEPTH, "fewest directions with 90 % of the energy", "S1.10"),
+            ReadingSpec("ranks.second_ratio", BY_DEPTH, "s2 / s1; 0: one direction carries everything", "S1.10"),
         )
 
     def stream(self, stream: StreamTrace) -> Samples:
@@ -156,14 +154,14 @@ class Residuals(Measure):
     """
 
     name = "residuals"
-    words = "distance to equal rows in six norms, each with its exact minimiser"
+    description = "distance to equal rows in six norms, each with its exact minimiser"
     cost = f"a linear program per depth for one sentence in {ONE_IN}: seconds for each"
 
-    def declares(self) -> tuple[Declared, ...]:
+    def declares(self) -> tuple[ReadingSpec, ...]:
         return tuple(
-            Declared(
+            ReadingSpec(
                 f"residuals.{norm}{suffix}",
-                ("depth",),
+                BY_DEPTH,
                 f"{norm} distance to equal rows {words}; minimiser: {MINIMISER[norm]}",
                 "S0.14, D4",
             )
@@ -178,7 +176,7 @@ class Residuals(Measure):
         samples: dict[str, Sample] = {}
         for norm in NORMS:
             few = norm in BY_LINEAR_PROGRAM
-            chosen = several & drawn(stream.tokens, ONE_IN, self.setting.seed) if few else several
+            chosen = several & sampled_sentences(stream.tokens, ONE_IN, self.context.seed) if few else several
             values, size = torch.zeros(2, len(X), dtype=X.dtype, device=X.device)
             if chosen.any():
                 values[chosen] = residual_norm(X[chosen], norm, real[chosen])

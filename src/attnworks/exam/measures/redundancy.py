@@ -1,4 +1,4 @@
-"""Which heads of a layer look at the same places."""
+"""The measure `redundancy`: which heads of a layer attend to the same keys."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnworks.attention import Mask
-from attnworks.exam.measure import MEASURES, Declared, Measure, Sample, Samples
+from attnworks.core.places import Slot
+from attnworks.exam.measure import BY_HEAD, MEASURES, Measure, ReadingSpec, Sample, Samples
 from attnworks.exam.reading import Reading, Readings
-from attnworks.traces.layer import LayerTrace, Slot
+from attnworks.traces.layer import LayerTrace
 from attnworks.traces.maps import WEIGHTS_AT_ONCE, Maps, Row, maps_of, row_statistics, same_lengths
 
-BY_HEAD = ("layer", "head")
 LIN = "Lin 1991"
 NOBODY = "none"
 """The twin of a head that is alone in its layer."""
 
-DISTANCE = Declared(
+DISTANCE = ReadingSpec(
     "redundancy.distance",
-    ("layer", "head", "other"),
+    (*BY_HEAD, "other"),
     "Jensen-Shannon distance between heads of a layer; 0: same attention, 1: nothing in common",
     LIN,
 )
-NEAREST = Declared("redundancy.nearest", BY_HEAD, "distance to the most similar head of the layer", LIN)
-TWIN = Declared("redundancy.twin", BY_HEAD, "the most similar head of the layer", LIN, "constant")
+NEAREST = ReadingSpec("redundancy.nearest", BY_HEAD, "distance to the most similar head of the layer", LIN)
+TWIN = ReadingSpec("redundancy.twin", BY_HEAD, "the most similar head of the layer", LIN, "constant")
 
 
 @MEASURES.register("redundancy")
@@ -43,10 +43,10 @@ class Redundancy(Measure):
     """
 
     name = "redundancy"
-    words = "which heads of a layer look at the same places"
+    description = "which heads of a layer attend to the same keys"
     cost = "0.2 to 0.6 forward passes for 32 tokens and 12 heads, 1 to 3 for 512; it grows with the square of the heads"
 
-    def declares(self) -> tuple[Declared, ...]:
+    def declares(self) -> tuple[ReadingSpec, ...]:
         return DISTANCE, NEAREST, TWIN
 
     @torch.no_grad()
@@ -90,13 +90,13 @@ def _nearest(distance: Reading) -> Iterator[Reading]:
         distance.kind,
         NEAREST.axes,
         value,
-        NEAREST.words,
+        NEAREST.description,
         NEAREST.source,
         spread=None if spread is None else at_twins(spread),
         interval=None if interval is None else (at_twins(interval[0]), at_twins(interval[1])),
         count=None if count is None else at_twins(count),
     )
-    yield Reading(TWIN.name, distance.kind, TWIN.axes, names, TWIN.words, TWIN.source)
+    yield Reading(TWIN.name, distance.kind, TWIN.axes, names, TWIN.description, TWIN.source)
 
 
 def divergences(P: Float[Tensor, "b h i j"]) -> Float[Tensor, "b h h"]:

@@ -1,4 +1,4 @@
-"""What heads do: which offset, syntactic head, rare or repeated token they look at, against what chance would give."""
+"""The measure `roles`: the offset, syntactic head, rare or repeated token that a head attends to, against chance."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from attnworks.exam.measure import MEASURES, Declared, Measure, Sample, Samples, Setting
+from attnworks.core.places import Kind, Slot
+from attnworks.exam.measure import BY_HEAD, BY_LAYER, MEASURES, Measure, MeasureContext, ReadingSpec, Sample, Samples
 from attnworks.exam.measures.labels import (
     FAMILY_WISE_ERROR,
     FEWEST_SENTENCES,
@@ -19,8 +20,7 @@ from attnworks.exam.measures.labels import (
 )
 from attnworks.exam.measures.pointers import OffsetSight, Sight, after_same, forced, rarest, same_before, same_nearest
 from attnworks.exam.reading import Reading, Readings, are
-from attnworks.text.tokens import NONE, Tokens
-from attnworks.traces.layer import Kind, Slot
+from attnworks.text.tokens import NO_WORD, Tokens
 from attnworks.traces.rows import LayerRows
 
 COPIES = 0.9
@@ -29,11 +29,10 @@ COPIES = 0.9
 ERROR = f"a model gets any wrong label with probability {FAMILY_WISE_ERROR:.0%} at most".replace("%", " %")
 
 VOITA, CLARK, OLSSON = "Voita et al. 2019", "Clark et al. 2019", "Olsson et al. 2022"
-HEADS, LAYERS = ("layer", "head"), ("layer",)
 
 
 class _Known(NamedTuple):
-    """What a batch says before its attention is looked at; layers of one batch share it."""
+    """What follows from the tokens of a batch alone; shared by all layers."""
 
     sight: Sight
     offsets: OffsetSight
@@ -65,41 +64,43 @@ class Roles(Measure):
     """
 
     name = "roles"
-    words = "what each head looks at: offsets, syntax, rare or repeated tokens, or everything"
+    description = "what each head attends to: offsets, syntax, rare or repeated tokens, or everything"
     cost = "four gathers and some sums per layer"
     default = True
     requires = ("sinks",)
 
-    def __init__(self, setting: Setting) -> None:
-        super().__init__(setting)
+    def __init__(self, context: MeasureContext) -> None:
+        super().__init__(context)
         self._pointers: dict[Kind, tuple[Tokens, Tokens, Mapping[str, Tensor]]] = {}
         self._known: dict[Kind, _Known] = {}
 
-    def declares(self) -> tuple[Declared, ...]:
-        by_offset = {"offset": tuple(float(offset) for offset in range(-self.setting.span, self.setting.span + 1))}
-        each, all_heads, even = (*HEADS, "offset"), (*LAYERS, "offset"), "what even attention gives to"
+    def declares(self) -> tuple[ReadingSpec, ...]:
+        by_offset = {"offset": tuple(float(offset) for offset in range(-self.context.span, self.context.span + 1))}
+        each, all_heads, even = (*BY_HEAD, "offset"), (*BY_LAYER, "offset"), "what even attention gives to"
         label = "what the head does most above its baseline, or none; " + ERROR
         return (
-            Declared("roles.offset", each, "mean attention at key - query", VOITA, ticks=by_offset),
-            Declared("roles.offset_argmax", each, "share of largest weights at key - query", VOITA, ticks=by_offset),
-            Declared("roles.offset_chance", all_heads, f"{even} each offset", VOITA, ticks=by_offset),
-            Declared("roles.self", HEADS, "mean attention of tokens to themselves", CLARK),
-            Declared("roles.syntactic", HEADS, "share of largest weights that are on the syntactic head", VOITA),
-            Declared("roles.syntactic_mass", HEADS, "mean attention to the syntactic head", CLARK),
-            Declared("roles.syntactic_offset", all_heads, "share of syntactic heads there", VOITA, ticks=by_offset),
-            Declared("roles.syntactic_baseline", LAYERS, "accuracy of the best fixed offset", VOITA, "constant"),
-            Declared("roles.rare", HEADS, "mean attention to the rarest token of the sentence", VOITA),
-            Declared("roles.rare_chance", LAYERS, f"{even} the rarest token", VOITA),
-            Declared("roles.duplicate", HEADS, "mean attention to another occurrence of the same token", OLSSON),
-            Declared("roles.duplicate_chance", LAYERS, f"{even} another occurrence", OLSSON),
-            Declared("roles.induction", HEADS, "mean attention to what followed the same token before", OLSSON),
-            Declared("roles.induction_chance", LAYERS, f"{even} what followed before", OLSSON),
-            Declared("roles.copy", HEADS, "mean largest weight; near 1 a head copies single values", "S2.3-S2.5"),
-            Declared("roles.copy_share", HEADS, f"share of rows with a weight of {COPIES} or more", "S2.3-S2.5"),
-            Declared("roles.uniform", HEADS, "exp(entropy) / visible keys; 1 averages all values", "S2.8"),
-            Declared("roles.label", HEADS, label, VOITA, "constant"),
-            Declared("roles.score", HEADS, "how much: mean attention, for syntax accuracy", VOITA, "constant"),
-            Declared("roles.baseline", HEADS, "the same of even attention, or of a fixed offset", VOITA, "constant"),
+            ReadingSpec("roles.offset", each, "mean attention at key - query", VOITA, ticks=by_offset),
+            ReadingSpec("roles.offset_argmax", each, "share of largest weights at key - query", VOITA, ticks=by_offset),
+            ReadingSpec("roles.offset_chance", all_heads, f"{even} each offset", VOITA, ticks=by_offset),
+            ReadingSpec("roles.self", BY_HEAD, "mean attention of tokens to themselves", CLARK),
+            ReadingSpec("roles.syntactic", BY_HEAD, "share of largest weights that are on the syntactic head", VOITA),
+            ReadingSpec("roles.syntactic_mass", BY_HEAD, "mean attention to the syntactic head", CLARK),
+            ReadingSpec("roles.syntactic_offset", all_heads, "share of syntactic heads there", VOITA, ticks=by_offset),
+            ReadingSpec("roles.syntactic_baseline", BY_LAYER, "accuracy of the best fixed offset", VOITA, "constant"),
+            ReadingSpec("roles.rare", BY_HEAD, "mean attention to the rarest token of the sentence", VOITA),
+            ReadingSpec("roles.rare_chance", BY_LAYER, f"{even} the rarest token", VOITA),
+            ReadingSpec("roles.duplicate", BY_HEAD, "mean attention to another occurrence of the same token", OLSSON),
+            ReadingSpec("roles.duplicate_chance", BY_LAYER, f"{even} another occurrence", OLSSON),
+            ReadingSpec("roles.induction", BY_HEAD, "mean attention to what followed the same token before", OLSSON),
+            ReadingSpec("roles.induction_chance", BY_LAYER, f"{even} what followed before", OLSSON),
+            ReadingSpec("roles.copy", BY_HEAD, "mean largest weight; near 1 a head copies single values", "S2.3-S2.5"),
+            ReadingSpec("roles.copy_share", BY_HEAD, f"share of rows with a weight of {COPIES} or more", "S2.3-S2.5"),
+            ReadingSpec("roles.uniform", BY_HEAD, "exp(entropy) / visible keys; 1 averages all values", "S2.8"),
+            ReadingSpec("roles.label", BY_HEAD, label, VOITA, "constant"),
+            ReadingSpec("roles.score", BY_HEAD, "how much: mean attention, for syntax accuracy", VOITA, "constant"),
+            ReadingSpec(
+                "roles.baseline", BY_HEAD, "the same of even attention, or of a fixed offset", VOITA, "constant"
+            ),
         )
 
     def pointers(self, slot: Slot, queries: Tokens, keys: Tokens) -> Mapping[str, Int[Tensor, "b i"]]:
@@ -110,7 +111,7 @@ class Roles(Measure):
                 found["roles.duplicate"] = same_before(queries) if slot.kind == "decoder" else same_nearest(queries)
                 found["roles.induction"] = after_same(queries)
                 found["roles.syntactic_mass"] = (
-                    torch.full_like(queries.ids, NONE) if queries.head is None else queries.head
+                    torch.full_like(queries.ids, NO_WORD) if queries.governor is None else queries.governor
                 )
             known = self._pointers[slot.kind] = queries, keys, found
         return known[2]
@@ -118,9 +119,9 @@ class Roles(Measure):
     def rows(self, rows: LayerRows) -> Samples:
         known = self._of_batch(rows)
         choice, (number, _, counts) = known.sight.choice, known.offsets
-        at = rows.argmax - known.sight.position + self.setting.span
-        has_offset = (rows.argmax >= 0) & (at >= 0) & (at <= 2 * self.setting.span)
-        at = at.clamp(0, 2 * self.setting.span)
+        at = rows.argmax - known.sight.position + self.context.span
+        has_offset = (rows.argmax >= 0) & (at >= 0) & (at <= 2 * self.context.span)
+        at = at.clamp(0, 2 * self.context.span)
         diagonal, weight = rows.diagonal, forced(rows)
         if weight is not None:
             diagonal = diagonal.scatter_add(-1, at, -weight * has_offset)
@@ -141,7 +142,7 @@ class Roles(Measure):
             heads = self.pointers(rows.slot, rows.queries, rows.keys)["roles.syntactic_mass"]
             right = (rows.argmax == heads.unsqueeze(1)).to(diagonal.dtype)
             found["roles.syntactic"] = Sample(*rows.mean(right, known.where["roles.syntactic_mass"]))
-            found["roles.self"] = Sample(on_offset[..., self.setting.span], counted[..., self.setting.span])
+            found["roles.self"] = Sample(on_offset[..., self.context.span], counted[..., self.context.span])
         return {**found, **known.samples}
 
     def _of_batch(self, rows: LayerRows) -> _Known:
@@ -152,7 +153,7 @@ class Roles(Measure):
 
     def _know(self, rows: LayerRows) -> _Known:
         sight = Sight.of(rows)
-        offsets = sight.offsets(self.setting.span)
+        offsets = sight.offsets(self.context.span)
         pointers = self.pointers(rows.slot, rows.queries, rows.keys)
         where = {name: sight.sees(pointer) for name, pointer in pointers.items()}
         samples = {"roles.offset_chance": Sample(offsets.chance, offsets.counts)}
@@ -160,10 +161,10 @@ class Roles(Measure):
             if name != "roles.syntactic_mass":
                 samples[f"{name}_chance"] = Sample(*sight.mean_even(counted))
             else:
-                at = pointers[name] - sight.position + self.setting.span
-                inside = counted & (at >= 0) & (at <= 2 * self.setting.span)
+                at = pointers[name] - sight.position + self.context.span
+                inside = counted & (at >= 0) & (at <= 2 * self.context.span)
                 here = torch.zeros_like(offsets.chance).scatter_add(
-                    -1, at.clamp(0, 2 * self.setting.span), inside.double()
+                    -1, at.clamp(0, 2 * self.context.span), inside.double()
                 )
                 tokens = counted.sum(-1, keepdim=True)
                 samples["roles.syntactic_offset"] = Sample(here / tokens.clamp_min(1), tokens > 0)
@@ -200,6 +201,6 @@ class Roles(Measure):
 
 
 def _concluded(
-    declared: Declared, kind: Kind, value: tuple[Tensor, ...] | tuple[tuple[str, ...], ...], more: str = ""
+    declared: ReadingSpec, kind: Kind, value: tuple[Tensor, ...] | tuple[tuple[str, ...], ...], more: str = ""
 ) -> Reading:
-    return Reading(declared.name, kind, declared.axes, value, declared.words + more, declared.source)
+    return Reading(declared.name, kind, declared.axes, value, declared.description + more, declared.source)

@@ -9,12 +9,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnworks.attention.heads import Scoring
-from attnworks.exam.measure import MEASURES, Declared, Measure, Sample, Samples
+from attnworks.core.places import Slot
+from attnworks.exam.measure import BY_HEAD, MEASURES, Measure, ReadingSpec, Sample, Samples
 from attnworks.exam.reading import Readings
-from attnworks.traces.layer import LayerTrace, Slot
+from attnworks.traces.layer import LayerTrace
 from attnworks.traces.rows import LayerRows
-
-BY_HEAD = ("layer", "head")
 
 
 @MEASURES.register("saturation")
@@ -30,22 +29,22 @@ class Saturation(Measure):
     """
 
     name = "saturation"
-    words = "entropy, largest weight, score range and Jacobian norm of attention rows"
+    description = "entropy, largest weight, score range and Jacobian norm of attention rows"
     cost = "part of the one walk over the attention maps"
     default = True
 
-    def declares(self) -> tuple[Declared, ...]:
+    def declares(self) -> tuple[ReadingSpec, ...]:
         return (
-            Declared("saturation.entropy", BY_HEAD, "nats; 0: one key gets everything", "S4.46"),
-            Declared("saturation.max_weight", BY_HEAD, "mean largest weight of a row", "S4.48"),
-            Declared(
+            ReadingSpec("saturation.entropy", BY_HEAD, "nats; 0: one key gets everything", "S4.46"),
+            ReadingSpec("saturation.max_weight", BY_HEAD, "mean largest weight of a row", "S4.48"),
+            ReadingSpec(
                 "saturation.jacobian", BY_HEAD, "mean Frobenius norm of the softmax Jacobian; 0: no gradient", "S4.47"
             ),
-            Declared(
+            ReadingSpec(
                 "saturation.score_range", BY_HEAD, "largest minus smallest score of a row, before softmax", "S0.34"
             ),
-            Declared("saturation.score_rms", BY_HEAD, "root mean square of the scores before any mask", "S4.50"),
-            Declared(
+            ReadingSpec("saturation.score_rms", BY_HEAD, "root mean square of the scores before any mask", "S4.50"),
+            ReadingSpec(
                 "saturation.score_expected",
                 BY_HEAD,
                 "scale sqrt(k) rms(q) rms(k): what score_rms would be if entries of q and k were independent",

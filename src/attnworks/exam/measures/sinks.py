@@ -1,4 +1,4 @@
-"""Where attention goes that has nowhere to go: the first token, delimiters, or any one position."""
+"""The measure `sinks`: attention that gathers on the first token, on delimiters, or on any one position."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnworks.exam.measure import MEASURES, Declared, Measure, Sample, Samples, Setting
+from attnworks.core.places import Kind, Slot
+from attnworks.exam.measure import BY_HEAD, BY_LAYER, MEASURES, Measure, MeasureContext, ReadingSpec, Sample, Samples
 from attnworks.exam.measures.pointers import Sight, forced
 from attnworks.exam.reading import Readings
-from attnworks.traces.layer import Kind, Slot
 from attnworks.traces.rows import LayerRows
 
 SINK = 0.3
@@ -23,7 +23,7 @@ OPENAI = "OpenAI 2025 (gpt-oss model card)"
 
 @MEASURES.register("sinks")
 class Sinks(Measure):
-    """Attention received by positions that say little.
+    """Attention received by positions that carry little information.
 
     first      1/|I| sum of P[i, 0] over the queries I that may see the first token and another one
     delimiter  the same for all special tokens after the first together; a sentence counts if at least half of the
@@ -39,15 +39,15 @@ class Sinks(Measure):
     """
 
     name = "sinks"
-    words = "attention that gathers on the first token, on delimiters, or on any one position"
+    description = "attention that gathers on the first token, on delimiters, or on any one position"
     cost = "a few sums per layer"
     default = True
 
-    def __init__(self, setting: Setting) -> None:
-        super().__init__(setting)
+    def __init__(self, context: MeasureContext) -> None:
+        super().__init__(context)
         self._sights: dict[Kind, Sight] = {}
 
-    def declares(self) -> tuple[Declared, ...]:
+    def declares(self) -> tuple[ReadingSpec, ...]:
         readings = {
             "first": ("mean attention to the first token", GU),
             "delimiter": (
@@ -57,13 +57,13 @@ class Sinks(Measure):
             "share": (f"share of sentences whose first token receives more than {SINK} on average", GU),
             "strongest": ("mean attention to the position that receives most", GU),
         }
-        found = [Declared(f"sinks.{name}", ("layer", "head"), *about) for name, about in readings.items()]
+        found = [ReadingSpec(f"sinks.{name}", BY_HEAD, *about) for name, about in readings.items()]
         chance = [
-            Declared(f"sinks.{name}_chance", ("layer",), f"{words}, if attention were even", source)
+            ReadingSpec(f"sinks.{name}_chance", BY_LAYER, f"{words}, if attention were even", source)
             for name, (words, source) in readings.items()
         ]
         words = "mean weight of the learned sink logit; what the weights of keys lack to one"
-        return (*found, *chance, Declared("sinks.learned", ("layer", "head"), words, OPENAI))
+        return (*found, *chance, ReadingSpec("sinks.learned", BY_HEAD, words, OPENAI))
 
     def why_missing(self, name: str, slots: Sequence[Slot], readings: Readings) -> str | None:
         del slots, readings
@@ -76,6 +76,7 @@ class Sinks(Measure):
         is_seen = sight.sees(torch.zeros_like(sight.visible))
         first = received[..., 0] / is_seen.sum(-1, keepdim=True).clamp_min(1)
         first_even, first_counts = sight.mean_even(is_seen)
+        assert rows.keys.special is not None
         delimiters = rows.keys.special & rows.keys.real
         delimiters[:, 0] = False
         number = sight.number_seen(delimiters)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from attnworks.attention.heads import HeadWeights
 from attnworks.attention.sketched import sketch_error_formula
+from attnworks.core.places import Slot
 from attnworks.exam.linalg.bounds import product_singular_values
 from attnworks.exam.linalg.krylov import leading_spectrum
 from attnworks.exam.linalg.spectrum import (
@@ -18,8 +19,7 @@ from attnworks.exam.linalg.spectrum import (
     rank_for_energy,
     stable_rank,
 )
-from attnworks.exam.measure import MEASURES, Declared, Measure, Sample, Samples
-from attnworks.traces.layer import Slot
+from attnworks.exam.measure import MEASURES, Measure, ReadingSpec, Sample, Samples
 from attnworks.traces.maps import Maps
 
 SHARES = tuple(tick / 10 for tick in range(11))
@@ -34,7 +34,7 @@ WHOLE_BELOW = 112
 EVEN = 0.5
 """Only where one direction is known to carry this share of the energy, few values carry 90 % of it."""
 
-WIDTHS = (8, 16, 32, 64, 128)
+SKETCH_RANKS = (8, 16, 32, 64, 128)
 """Rows k of the random projection."""
 
 
@@ -50,22 +50,22 @@ class Spectra(Measure):
     """
 
     name = "spectra"
-    words = "how many singular values attention maps need, and how large those of W_QK and W_VO are"
+    description = "how many singular values attention maps need, and how large those of W_QK and W_VO are"
     cost = "an eigenvalue problem per map: several times the forward pass"
 
-    def declares(self) -> tuple[Declared, ...]:
-        def of_map(name: str, words: str, source: str, *axes: str) -> Declared:
+    def declares(self) -> tuple[ReadingSpec, ...]:
+        def of_map(name: str, words: str, source: str, *axes: str) -> ReadingSpec:
             ticks = {"share": SHARES} if axes else {}
-            return Declared(f"spectra.{name}", ("layer", "head", *axes), words, source, ticks=ticks)
+            return ReadingSpec(f"spectra.{name}", ("layer", "head", *axes), words, source, ticks=ticks)
 
-        def of_weights(product: str, letters: str) -> tuple[Declared, ...]:
+        def of_weights(product: str, letters: str) -> tuple[ReadingSpec, ...]:
             said = (
                 ("stable", f"stable rank of {letters}: 1 if one direction dominates", "S4.109"),
                 ("effective", f"effective rank of {letters}: how many directions it uses", "Roy and Vetterli 2007"),
                 ("norm", f"largest singular value of {letters}", "D6"),
             )
             axes = ("layer", "head")
-            return tuple(Declared(f"spectra.{product}_{name}", axes, *rest, fold="constant") for name, *rest in said)
+            return tuple(ReadingSpec(f"spectra.{product}_{name}", axes, *rest, fold="constant") for name, *rest in said)
 
         return (
             of_map("curve", "energy in a share of the singular values: early rise means low rank", "S4.109", "share"),
@@ -138,16 +138,16 @@ class Sketch(Measure):
     """
 
     name = "sketch"
-    words = "error of attention through k random projections of the keys"
+    description = "error of attention through k random projections of the keys"
     cost = "per map and k four thin products: about as much as the attention itself"
 
-    def declares(self) -> tuple[Declared, ...]:
-        axes, ticks = ("layer", "head", "k"), {"k": tuple(map(float, WIDTHS))}
+    def declares(self) -> tuple[ReadingSpec, ...]:
+        axes, ticks = ("layer", "head", "k"), {"k": tuple(map(float, SKETCH_RANKS))}
         return (
-            Declared(
+            ReadingSpec(
                 "sketch.error", axes, "error for one random projection, relative to P V", "S0.21, S0.28", ticks=ticks
             ),
-            Declared("sketch.formula", axes, "root mean square of that error over all draws", "D8", ticks=ticks),
+            ReadingSpec("sketch.formula", axes, "root mean square of that error over all draws", "D8", ticks=ticks),
         )
 
     def maps(self, maps: Maps) -> Samples:
@@ -155,8 +155,8 @@ class Sketch(Measure):
         R = self._draws(maps.slot, maps.heads, P)
         Y, PR, RV = P @ V, P @ R.mT, R @ V
         size = torch.linalg.matrix_norm(Y)
-        errors = [torch.linalg.matrix_norm(PR[..., :k] @ RV[..., :k, :] / k - Y) / size for k in WIDTHS]
-        formula = [sketch_error_formula(P, V, k) for k in WIDTHS]
+        errors = [torch.linalg.matrix_norm(PR[..., :k] @ RV[..., :k, :] / k - Y) / size for k in SKETCH_RANKS]
+        formula = [sketch_error_formula(P, V, k) for k in SKETCH_RANKS]
         valid = (size > 0).unsqueeze(-1)
         return {
             "sketch.error": Sample(torch.stack(errors, -1), valid),
@@ -167,8 +167,8 @@ class Sketch(Measure):
         """Standard normal [h k j] for the largest k."""
 
         def draw(head: int) -> Tensor:
-            seed = zlib.crc32(f"{self.setting.seed} {slot} {head} {P.shape[-1]}".encode())
+            seed = zlib.crc32(f"{self.context.seed} {slot} {head} {P.shape[-1]}".encode())
             source = torch.Generator().manual_seed(seed)
-            return torch.randn(max(WIDTHS), P.shape[-1], generator=source, dtype=torch.float64)
+            return torch.randn(max(SKETCH_RANKS), P.shape[-1], generator=source, dtype=torch.float64)
 
         return torch.stack([draw(head) for head in range(heads.start, heads.stop)]).to(P)

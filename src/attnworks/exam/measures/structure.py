@@ -1,4 +1,4 @@
-"""The nearest structured form of each head: a diagonal, a band, a column, blocks of columns, a permutation or a map."""
+"""The measure `structure`: the nearest structured form of each head, such as a diagonal, a band or a column."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attnworks.exam.measure import MEASURES, Declared, Measure, Sample, Samples, drawn
-from attnworks.exam.reading import Reading, Readings, Row
+from attnworks.core.display import counted
+from attnworks.core.places import Kind, Slot
+from attnworks.exam.measure import BY_HEAD, MEASURES, Measure, ReadingSpec, Sample, Samples, sampled_sentences
+from attnworks.exam.reading import LayerValues, Reading, Readings
 from attnworks.exam.structure.fits import fit, offset_duels, winner
-from attnworks.traces.layer import Kind, Slot
 from attnworks.traces.maps import Maps
 
-HEADS = ("layer", "head")
 SOURCE = "Conti 2024, section 3.1.1 (S4.133), D12"
-EPS = 0.02
-SENTENCES = 16
+FORGIVEN_ERROR = 0.02
+FIT_SENTENCES = 16
 """About the number of sentences of a corpus that are fitted."""
-RELIABLE = SENTENCES // 2
+MIN_RELIABLE_SENTENCES = FIT_SENTENCES // 2
 """Forms from fewer sentences are called unreliable: that is less than half of what the measure aims at."""
-LONGEST = 64
+FIT_MAX_TOKENS = 64
 """Maps of more tokens are left out: the search for blocks of columns grows with their cube."""
-FAMILIES = {
+FAMILY_DESCRIPTIONS = {
     "zero": "nothing at all, a baseline",
     "uniform": "all tokens evenly",
     "identity": "each token to itself",
@@ -42,9 +42,9 @@ ANYTHING = ("zero", "map")
 """Families that describe no pattern: nothing at all, and any head that attends one token at a time."""
 BASELINES = ("uniform", *ANYTHING)
 """Families that are no structured form: also even attention, as untrained heads have it."""
-HALF = 0.5
+MIN_EXPLAINED = 0.5
 """The share of a head that a pattern must explain to be its form."""
-NONE = "none"
+NO_FORM = "none"
 
 
 @MEASURES.register("structure")
@@ -70,42 +70,51 @@ class Structure(Measure):
     """
 
     name = "structure"
-    words = "which structured form each head has: diagonal, band, column, blocks, permutation"
-    cost = f"2 forward passes for 12 tokens, 5 for 64, of about {SENTENCES} sentences; longer texts are left out"
+    description = "which structured form each head has: diagonal, band, column, blocks, permutation"
+    cost = f"2 forward passes for 12 tokens, 5 for 64, of about {FIT_SENTENCES} sentences; longer texts are left out"
     default = True
 
     @property
     def offsets(self) -> Tensor:
         """All that may have a key for half of the queries."""
-        furthest = min(self.setting.longest, LONGEST) // 2
+        furthest = min(self.context.max_length, FIT_MAX_TOKENS) // 2
         return torch.arange(-furthest, furthest + 1)
 
-    def declares(self) -> tuple[Declared, ...]:
-        errors = (Declared(f"structure.{name}", HEADS, f"error of {words}", SOURCE) for name, words in FAMILIES.items())
-        families, ticks = ", ".join(FAMILIES), {"offset": tuple(self.offsets.tolist())}
+    def declares(self) -> tuple[ReadingSpec, ...]:
+        errors = (
+            ReadingSpec(f"structure.{name}", BY_HEAD, f"error of {words}", SOURCE)
+            for name, words in FAMILY_DESCRIPTIONS.items()
+        )
+        families, ticks = ", ".join(FAMILY_DESCRIPTIONS), {"offset": tuple(self.offsets.tolist())}
         against = f"errors at equal cost of each token to the one at this offset, against: {families}"
+        enough = f"worth its length and explains {MIN_EXPLAINED} or more"
         concluded = {
             "shift": "the offset of the nearest shifted diagonal: -1 is the token before",
-            "closest": f"the pattern that is worth its length and explains {HALF} or more, or else that of least error",
+            "closest": f"the pattern that is {enough}; or else that of least error",
             "distance": "error of the closest pattern: 0 is a perfect fit, 2 the worst",
             "explained": "share of the head that the closest pattern explains: 1 is a perfect fit",
-            "form": f"the closest pattern if it is worth its length, explains {HALF} or more and is not even; or none",
+            "form": f"the closest pattern if it is {enough}, and not even attention; or none",
         }
         return (
             *errors,
-            Declared("structure.tokens", HEADS, "mean number of tokens of the sentences that were fitted", SOURCE),
-            Declared("structure.duel", (*HEADS, "family", "other"), f"errors at equal cost: {families}", SOURCE),
-            Declared("structure.offset_duel", (*HEADS, "offset", "other"), against, SOURCE, ticks=ticks),
-            *(Declared(f"structure.{name}", HEADS, words, SOURCE, "constant") for name, words in concluded.items()),
+            ReadingSpec("structure.tokens", BY_HEAD, "mean number of tokens of the sentences that were fitted", SOURCE),
+            ReadingSpec("structure.duel", (*BY_HEAD, "family", "other"), f"errors at equal cost: {families}", SOURCE),
+            ReadingSpec("structure.offset_duel", (*BY_HEAD, "offset", "other"), against, SOURCE, ticks=ticks),
+            *(
+                ReadingSpec(f"structure.{name}", BY_HEAD, words, SOURCE, "constant")
+                for name, words in concluded.items()
+            ),
         )
 
     def maps(self, maps: Maps) -> Samples:
         P, names, offsets = maps.P.detach(), families_of(maps.slot.kind), self.offsets.to(maps.P.device)
-        chosen = drawn(maps.queries, max(1, self.setting.up_to(LONGEST) // SENTENCES), self.setting.seed)
-        chosen = chosen & (max(P.shape[-2:]) <= LONGEST)
+        chosen = sampled_sentences(
+            maps.queries, max(1, self.context.up_to(FIT_MAX_TOKENS) // FIT_SENTENCES), self.context.seed
+        )
+        chosen = chosen & (max(P.shape[-2:]) <= FIT_MAX_TOKENS)
         duels, by_offset = (P.new_zeros(*P.shape[:2], rows, len(names)) for rows in (len(names), len(offsets)))
         if chosen.any():
-            fitted = fit(P[chosen], names, eps=EPS, causal=maps.slot.kind == "decoder")
+            fitted = fit(P[chosen], names, eps=FORGIVEN_ERROR, causal=maps.slot.kind == "decoder")
             duels[chosen] = fitted.duels
             if "offset" in names:
                 by_offset[chosen] = offset_duels(fitted, offsets)
@@ -120,21 +129,21 @@ class Structure(Measure):
     def remarks(self, readings: Readings) -> Iterable[str]:
         """One for all kinds of attention, of the one with the fewest sentences."""
         used = min((duel.sentences for duel in readings.of("structure.duel")), default=0)
-        texts = self.setting.sentences
-        longer = texts - self.setting.up_to(LONGEST)
-        source, remedy = f"come from {used} sentence{'s' * (used != 1)}", f"examine {RELIABLE} or more"
+        texts = self.context.sentences
+        longer = texts - self.context.up_to(FIT_MAX_TOKENS)
+        source, remedy = f"come from {counted(used, 'sentence')}", f"examine {MIN_RELIABLE_SENTENCES} or more"
         if longer:
             are = "is" if longer == 1 else "are"
-            source = f"come from {used} of {texts} texts, of which {longer} {are} longer than {LONGEST} tokens"
-            remedy = f"cut texts with --max-tokens {LONGEST}"
-        if 0 < used < RELIABLE:
+            source = f"come from {used} of {texts} texts, of which {longer} {are} longer than {FIT_MAX_TOKENS} tokens"
+            remedy = f"cut texts with --max-tokens {FIT_MAX_TOKENS}"
+        if 0 < used < MIN_RELIABLE_SENTENCES:
             yield f"structured forms are unreliable: they {source}; {remedy}"
         elif used and longer:
             yield f"structured forms {source}; {remedy} to use more"
 
     def why_missing(self, name: str, slots: Sequence[Slot], readings: Readings) -> str | None:
         del name, slots, readings
-        return f"no text has {LONGEST} tokens or fewer; cut texts with --max-tokens {LONGEST}"
+        return f"no text has {FIT_MAX_TOKENS} tokens or fewer; cut texts with --max-tokens {FIT_MAX_TOKENS}"
 
     def conclude(self, readings: Readings) -> Iterable[Reading]:
         declared = {reading.name: reading for reading in self.declares()}
@@ -166,7 +175,7 @@ class ClosestForms(NamedTuple):
 
 
 def families_of(kind: Kind) -> tuple[str, ...]:
-    return ACROSS if kind == "cross" else tuple(FAMILIES)
+    return ACROSS if kind == "cross" else tuple(FAMILY_DESCRIPTIONS)
 
 
 def closest_forms(duels: Float[Tensor, "h f f"], names: tuple[str, ...]) -> ClosestForms:
@@ -180,15 +189,15 @@ def closest_forms(duels: Float[Tensor, "h f f"], names: tuple[str, ...]) -> Clos
     described = torch.tensor([name not in ANYTHING for name in names], device=duels.device)
     first = torch.arange(len(names), dtype=duels.dtype, device=duels.device).expand(errors.shape)
     won = winner(duels, first)
-    enough = described[won] & (shares.gather(-1, won[:, None])[:, 0] >= HALF)
+    enough = described[won] & (shares.gather(-1, won[:, None])[:, 0] >= MIN_EXPLAINED)
     closest = torch.where(enough, won, errors.masked_fill(~described, torch.inf).argmin(-1))
     known = ~duels.isnan().any(-1).any(-1)
     distance, explained = (
         torch.where(known, values.gather(-1, closest[:, None])[:, 0], torch.nan) for values in (errors, shares)
     )
-    nearest = tuple(names[at] if sure else NONE for at, sure in zip(closest.tolist(), known.tolist(), strict=True))
+    nearest = tuple(names[at] if sure else NO_FORM for at, sure in zip(closest.tolist(), known.tolist(), strict=True))
     form = tuple(
-        name if sure and name not in BASELINES else NONE for name, sure in zip(nearest, enough.tolist(), strict=True)
+        name if sure and name not in BASELINES else NO_FORM for name, sure in zip(nearest, enough.tolist(), strict=True)
     )
     return ClosestForms(nearest, distance, explained, form)
 
@@ -205,7 +214,7 @@ def _nearest(
 
 
 def _with_offsets(
-    duel: Reading, by_offset: Reading, places: Sequence[Int[Tensor, " h"]], told: Declared
+    duel: Reading, by_offset: Reading, places: Sequence[Int[Tensor, " h"]], told: ReadingSpec
 ) -> tuple[Reading, Reading]:
     """The errors of the family "offset" at these places of its axis, and the duels with that row."""
     own = families_of(duel.kind).index("offset")
@@ -217,14 +226,14 @@ def _with_offsets(
         return row.index_copy(1, torch.tensor([own]), row_at(layer, shifted)[:, None])
 
     error = _changed(lambda layer, shifted: row_at(layer, shifted)[:, own], by_offset)
-    error = replace(error, name=told.name, axes=told.axes, words=told.words, ticks={})
+    error = replace(error, name=told.name, axes=told.axes, description=told.description, ticks={})
     return error, _changed(with_row, duel, by_offset)
 
 
 def _changed(change: Callable[..., Tensor], *readings: Reading) -> Reading:
     """The first reading with value, spread, interval and count replaced by change(layer, row of each reading)."""
 
-    def rows(*parts: Sequence[Row] | None) -> tuple[Tensor, ...]:
+    def rows(*parts: Sequence[LayerValues] | None) -> tuple[Tensor, ...]:
         told = [_tensors(part) for part in parts if part is not None]
         return tuple(change(layer, *row) for layer, row in enumerate(zip(*told, strict=True)))
 
@@ -235,9 +244,9 @@ def _changed(change: Callable[..., Tensor], *readings: Reading) -> Reading:
     return replace(readings[0], value=value, spread=spread, interval=(rows(*low), rows(*high)), count=count)
 
 
-def _tensors(rows: Iterable[Row]) -> list[Tensor]:
+def _tensors(rows: Iterable[LayerValues]) -> list[Tensor]:
     return [row for row in rows if isinstance(row, Tensor)]
 
 
-def _constant(told: Declared, kind: Kind, rows: Iterable[Row]) -> Reading:
-    return Reading(told.name, kind, told.axes, tuple(rows), told.words, told.source)
+def _constant(told: ReadingSpec, kind: Kind, rows: Iterable[LayerValues]) -> Reading:
+    return Reading(told.name, kind, told.axes, tuple(rows), told.description, told.source)

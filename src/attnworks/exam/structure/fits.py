@@ -11,10 +11,11 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from attnworks.core.checks import choice, integer, number
 from attnworks.core.errors import UsageError
 from attnworks.core.registry import unknown_name
 from attnworks.core.tensors import widened
-from attnworks.exam.structure.members import FAMILIES, Member, Terms
+from attnworks.exam.structure.members import FORM_FAMILIES, Member, Terms
 from attnworks.exam.structure.search import beyond, shift_map
 
 
@@ -23,21 +24,17 @@ def small_errors(R: Float[Tensor, "*a i j"], eps: float, budget: int | None = No
 
     Source: D11.
     """
-    if not eps >= 0 or (budget is not None and budget < 0):
-        raise UsageError(
-            asked="small errors",
-            expected="eps and budget of 0 or more",
-            got=f"eps {eps} and budget {budget}",
-            remedy="budget=None allows any number of errors",
-        )
+    number("eps", eps, 0)
+    if budget is not None:
+        integer("budget", budget, 0, remedy="budget=None allows any number of errors")
     if budget is None or budget >= R.shape[-2:].numel():
         return R.clamp(-eps, eps)
     flat = R.flatten(-2)
-    where = largest(flat.detach().abs(), budget)
+    where = largest_entries(flat.detach().abs(), budget)
     return torch.zeros_like(flat).scatter_(-1, where, flat.gather(-1, where).clamp(-eps, eps)).view(R.shape)
 
 
-def largest(sizes: Float[Tensor, "*a m"], count: int) -> Int[Tensor, "*a {count}"]:
+def largest_entries(sizes: Float[Tensor, "*a m"], count: int) -> Int[Tensor, "*a {count}"]:
     """Where the `count` largest values of each row are, in no order; of equal values the first.
 
     numpy selects in vector instructions, in a third of the time of torch.topk, which leaves open which equals it takes.
@@ -55,7 +52,7 @@ def largest(sizes: Float[Tensor, "*a m"], count: int) -> Int[Tensor, "*a {count}
 
 
 @dataclass(frozen=True)
-class Fit:
+class StructureFit:
     """The nearest member of each family, and how near it is. Axes f and g are those of `families`.
 
     bits       the length of the description of P
@@ -109,7 +106,7 @@ def fit(
     band: tuple[int, int] = (2, 2),
     causal: bool = False,
     offset: Int[Tensor, "*#a"] | None = None,
-) -> Fit:
+) -> StructureFit:
     """H = P + E + rest with P the member of each family that leaves the least, and the family that explains H best.
 
     Families are compared two by two by their error at equal cost, never by the error alone, as a longer description
@@ -130,7 +127,7 @@ def fit(
     H = _checked(H, eps, budget)
     chosen = _chosen(families, H.shape[-2] == H.shape[-1])
     terms = Terms(H.shape[-2], H.shape[-1], eps, band, causal, offset)
-    members = {name: FAMILIES[name](H, terms) for name in chosen}
+    members = {name: FORM_FAMILIES[name](H, terms) for name in chosen}
     bits = torch.stack([H.new_zeros(H.shape[:-2], dtype=torch.float64) + m.bits() for m in members.values()], -1)
     duels = torch.stack(
         [
@@ -139,10 +136,10 @@ def fit(
         ],
         -2,
     )
-    return Fit(chosen, bits, duels, winner(duels, bits), members, budget)
+    return StructureFit(chosen, bits, duels, winner(duels, bits), members, budget)
 
 
-def offset_duels(fitted: Fit, offsets: Int[Tensor, " o"]) -> Float[Tensor, "*a o f"]:
+def offset_duels(fitted: StructureFit, offsets: Int[Tensor, " o"]) -> Float[Tensor, "*a o f"]:
     """The duels of the family "offset" for each of these offsets, rather than the nearest: `fitted.duels` at "offset"
     if `fit` were given that offset.
 
@@ -201,42 +198,34 @@ def winner(duels: Float[Tensor, "*a f f"], bits: Float[Tensor, "*a f"]) -> Int[T
 def _checked(H: Tensor, eps: float, budget: int | None) -> Tensor:
     if not isinstance(H, Tensor):
         raise UsageError(
-            asked="a fit of attention maps",
-            expected="a tensor [..., queries, keys]",
-            got=type(H).__name__,
-            remedy="call torch.as_tensor on it",
+            "a fit of attention maps", "a tensor [..., queries, keys]", type(H).__name__, "call torch.as_tensor on it"
         )
     if H.ndim < 2 or not H.numel() or not H.is_floating_point() or not H.isfinite().all():
         raise UsageError(
-            asked="a fit of attention maps",
-            expected="finite weights [..., queries, keys]",
-            got=f"{str(H.dtype).removeprefix('torch.')} of shape {list(H.shape)}",
-            remedy="give the maps of one or more heads, after the softmax",
+            "a fit of attention maps",
+            "finite weights [..., queries, keys]",
+            f"{str(H.dtype).removeprefix('torch.')} of shape {list(H.shape)}",
+            "give the maps of one or more heads, after the softmax",
         )
-    if not 0 <= eps < 0.5 or (budget is not None and budget < 0):
-        raise UsageError(
-            asked="a fit of attention maps",
-            expected="0 <= eps < 0.5 and a budget of 0 or more",
-            got=f"eps {eps} and budget {budget}",
-            remedy="leave them out for eps 0.02 and any number of errors",
-        )
+    number("a fit with eps", eps, 0, 0.5, below=True, remedy="0.02 is usual")
+    if budget is not None:
+        integer("a fit with budget", budget, 0, remedy="budget=None allows any number of errors")
     return widened(H.detach())
 
 
 def _chosen(families: Sequence[str] | None, square: bool) -> tuple[str, ...]:
     """The families asked for, or all that are defined for the shape."""
-    defined = tuple(name for name, family in FAMILIES.items() if square or family.rectangular)
+    defined = tuple(name for name, family in FORM_FAMILIES.items() if square or family.rectangular)
     asked = (families,) if isinstance(families, str) else families
     chosen = defined if asked is None else tuple(dict.fromkeys(asked))
     for name in chosen:
-        if name not in FAMILIES:
-            raise unknown_name("family", name, FAMILIES)
+        choice("family", name, FORM_FAMILIES)
     refused = [name for name in chosen if name not in defined]
     if refused or not chosen:
         raise UsageError(
-            asked="a fit of attention maps",
-            expected=f"families of {', '.join(defined)}" + ("" if square else " for unequal queries and keys"),
-            got=", ".join(refused) or "none",
-            remedy="leave families out for all that are defined",
+            "a fit of attention maps",
+            f"families of {', '.join(defined)}" + ("" if square else " for unequal queries and keys"),
+            ", ".join(refused) or "none",
+            "leave families out for all that are defined",
         )
     return chosen

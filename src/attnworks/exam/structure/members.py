@@ -23,7 +23,7 @@ from attnworks.exam.structure.search import (
     shift_map,
 )
 
-FINEST = 2.0**-17
+FINEST_EPS = 2.0**-17
 """The least error that a value is written with: half a step of 2^-16."""
 
 
@@ -45,7 +45,7 @@ class Terms:
 
     @property
     def value(self) -> float:
-        return -log2(2 * max(self.eps, FINEST))
+        return -log2(2 * max(self.eps, FINEST_EPS))
 
     @property
     def correction(self) -> float:
@@ -179,7 +179,7 @@ class Map(Assigned):
         return self.terms.i * log2(self.terms.j)
 
 
-class Band(Member):
+class _Band(Member):
     """Sigma_2 with any values: P = H inside the band, every entry of which is written."""
 
     def inside(self) -> Bool[Tensor, "*#a j j"]:
@@ -192,7 +192,7 @@ class Band(Member):
         return self.H.masked_fill(~self.inside(), 0.0)
 
 
-class PermutedBand(Band):
+class PermutedBand(_Band):
     """Rows of a band in another order: row i is row order_i of the band."""
 
     def __init__(self, H: Float[Tensor, "*a n n"], terms: Terms) -> None:
@@ -206,13 +206,13 @@ class PermutedBand(Band):
         return super().bits() + self.terms.order
 
 
-FAMILIES: dict[str, type[Member]] = {
+FORM_FAMILIES: dict[str, type[Member]] = {
     "zero": Zero,
     "uniform": Uniform,
     "identity": Identity,
     "offset": Offset,
     "column": Column,
-    "band": Band,
+    "band": _Band,
     "columns": Columns,
     "permutation": Permutation,
     "map": Map,

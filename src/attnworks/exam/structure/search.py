@@ -29,10 +29,7 @@ def assignment(tau: Int[Tensor, "*a i"], j: int, *, dtype: torch.dtype | None = 
     """
     if tau.numel() and not (int(tau.min()) >= -1 and int(tau.max()) < j):
         raise UsageError(
-            asked=f"an assignment to {j} keys",
-            expected=f"keys from 0 to {j - 1}, or -1 for none",
-            got=f"keys from {int(tau.min())} to {int(tau.max())}",
-            remedy="count positions from 0",
+            "keys", f"0 to {j - 1}, or -1 for none", f"{int(tau.min())} to {int(tau.max())}", "count from 0"
         )
     return (tau.unsqueeze(-1) == torch.arange(j, device=tau.device)).to(dtype or torch.get_default_dtype())
 
@@ -52,9 +49,7 @@ def band_mask(n: int, left: int, right: int, *, device: torch.device | None = No
     Source: Conti 2024, section 3.1.2, left = w_1 and right = w_2 (S4.140).
     """
     if left < 0 or right < 0:
-        raise UsageError(
-            asked="a band", expected="widths of 0 or more", got=f"left {left} and right {right}", remedy="(0, 0) is I_n"
-        )
+        raise UsageError("a band", "widths of 0 or more", f"left {left} and right {right}", "(0, 0) is I_n")
     place = torch.arange(n, device=device)
     ahead = place - place.unsqueeze(-1)
     return (ahead >= -left) & (ahead <= right)

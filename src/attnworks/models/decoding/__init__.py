@@ -5,9 +5,9 @@
 >>> from attnworks.models import RecurrentConfig
 >>> model = build(RecurrentConfig(vocabulary=11, d_e=7, d_h=5, mechanism="luong-dot"))
 >>> source = torch.tensor([[3, 4, 5, 6], [7, 8, 2, 0]])
->>> padding = torch.tensor([[True, True, True, True], [True, True, True, False]])
->>> best = decoding.greedy(model, source, padding, bos=1, eos=2, longest=13)
->>> n_best = decoding.beam(model, source, padding, bos=1, eos=2, longest=13, beams=5, n_best=3)
+>>> real = torch.tensor([[True, True, True, True], [True, True, True, False]])
+>>> best = decoding.greedy(model, source, real, bos=1, eos=2, max_new_tokens=13)
+>>> n_best = decoding.beam(model, source, real, bos=1, eos=2, max_new_tokens=13, beams=5, n_best=3)
 >>> [hypothesis.score for hypothesis in n_best[0]] == sorted((h.score for h in n_best[0]), reverse=True)
 True
 

@@ -2,40 +2,40 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int, Num
 from torch import Tensor
 
+from attnworks.core.checks import integer
 from attnworks.core.errors import UsageError
 
-FOLDS = 8
-WORTH_FOLDING = 64
+_FOLDS = 8
+FOLD_ABOVE_RATIO = 64
 ENTRIES_AT_ONCE = 2**17
 """Rows are exponentiated in blocks of about this size, which stay in the processor's cache."""
 
 
 @dataclass(frozen=True, eq=False)
 class Frontier:
-    """Hypotheses of the sentences that are still in the batch, the most probable first.
+    """The hypotheses of sentences that are not finished, the most probable first.
 
-    sentence   which sentence of the caller's batch each row is
-    tokens     what was written so far, then unused places up to `longest`
+    sentence   the number of each row in the caller's batch
+    tokens     the tokens written so far, then zeros up to `max_new_tokens` (axis t)
     """
 
     sentence: Int[Tensor, " s"]
-    tokens: Int[Tensor, "s beams longest"]
+    tokens: Int[Tensor, "s beams t"]
     logprob: Float[Tensor, "s beams"]
 
     @classmethod
-    def start(cls, source: Int[Tensor, "s i"], longest: int) -> Frontier:
+    def start(cls, source: Int[Tensor, "s i"], max_new_tokens: int) -> Frontier:
         """One empty hypothesis for each sentence."""
         sentences, device = len(source), source.device
         return cls(
             torch.arange(sentences, device=device),
-            torch.zeros(sentences, 1, longest, dtype=torch.long, device=device),
+            torch.zeros(sentences, 1, max_new_tokens, dtype=torch.long, device=device),
             torch.zeros(sentences, 1, device=device),
         )
 
@@ -46,12 +46,12 @@ class Frontier:
         logprob: Float[Tensor, "s children"],
         length: int,
     ) -> Frontier:
-        """Children of these hypotheses, with their last token, `length` tokens long."""
+        """Hypotheses of `length` tokens: those at `parent`, each with one more `token`."""
         tokens = self.tokens_of(parent)
         tokens[:, :, length - 1] = token
         return Frontier(self.sentence, tokens, logprob)
 
-    def tokens_of(self, parent: Int[Tensor, "s children"]) -> Int[Tensor, "s children longest"]:
+    def tokens_of(self, parent: Int[Tensor, "s children"]) -> Int[Tensor, "s children t"]:
         return self.tokens.gather(1, parent.unsqueeze(-1).expand(-1, -1, self.tokens.shape[-1]))
 
     def keep(self, rows: Int[Tensor, " kept"]) -> Frontier:
@@ -60,12 +60,12 @@ class Frontier:
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """One target sentence that a model wrote.
+    """One target sentence that a model has written.
 
     tokens     without bos and eos
     logprob    sum_t log p(y_t | y_<t, x), with the term of eos if `finished` (S4.5)
-    score      what hypotheses were ranked by: logprob over the length penalty in beam search, else logprob itself
-    finished   whether the model wrote eos; if not, it was stopped
+    score      by which hypotheses are ranked: logprob over the length penalty in beam search, else logprob itself
+    finished   whether the model wrote eos; if not, it was cut at max_new_tokens
     """
 
     tokens: tuple[int, ...]
@@ -74,117 +74,70 @@ class Hypothesis:
     finished: bool
 
 
-def largest(x: Num[Tensor, "*a n"], k: int) -> tuple[Num[Tensor, "*a k"], Int[Tensor, "*a k"]]:
-    """Values in falling order and their places; of equal values the one at the lower place comes first.
+def k_largest(x: Num[Tensor, "*a n"], k: int) -> tuple[Num[Tensor, "*a k"], Int[Tensor, "*a k"]]:
+    """The k largest values in falling order and their places; of equal values the lower place comes first.
 
-    torch.topk promises no order among equals. Looking one value further than k shows every row where that matters, and
-    these few are sorted.
+    torch.topk promises no order among equal values. It is asked for k + 1 values, which shows the rows with equal ones;
+    these few rows are sorted.
     """
-    looked_at = min(k + 1, x.shape[-1])
-    values, places = _folded_topk(x, looked_at) if x.shape[-1] > WORTH_FOLDING * k else x.topk(looked_at)
+    count = min(k + 1, x.shape[-1])
+    values, places = _folded_topk(x, count) if x.shape[-1] > FOLD_ABOVE_RATIO * k else x.topk(count)
     tied = (values[..., 1:] == values[..., :-1]).any(-1)
     if tied.any():
         in_order = torch.sort(x[tied], stable=True, dim=-1, descending=True)
-        values[tied], places[tied] = in_order.values[..., :looked_at], in_order.indices[..., :looked_at]
+        values[tied], places[tied] = in_order.values[..., :count], in_order.indices[..., :count]
     return values[..., :k], places[..., :k]
 
 
 def _folded_topk(x: Num[Tensor, "*a n"], k: int) -> tuple[Num[Tensor, "*a k"], Int[Tensor, "*a k"]]:
     """topk, three times faster on a long row.
 
-    Written as FOLDS lines below each other, the row's k largest stand in the k columns with the largest maxima: a value
-    in any other column has k values, those maxima, that are at least as large.
+    The row is folded into _FOLDS lines. Its k largest values are in the k columns with the largest maxima: for a value
+    in any other column these k maxima are at least as large.
     """
-    width = x.shape[-1] // FOLDS
-    folded = x[..., : FOLDS * width].unflatten(-1, (FOLDS, width))
-    columns = folded.amax(-2).topk(k).indices
-    lines = torch.arange(0, FOLDS * width, width, device=x.device)
-    left_over = torch.arange(FOLDS * width, x.shape[-1], device=x.device).expand(*x.shape[:-1], -1)
+    width = x.shape[-1] // _FOLDS
+    folded = x[..., : _FOLDS * width].unflatten(-1, (_FOLDS, width))  # [... folds width]
+    columns = folded.amax(-2).topk(k).indices  # [... k]
+    lines = torch.arange(0, _FOLDS * width, width, device=x.device)
+    left_over = torch.arange(_FOLDS * width, x.shape[-1], device=x.device).expand(*x.shape[:-1], -1)
+    # places in the row of all values in these columns, and of the last values that fill no line: [... folds*k + rest]
     places = torch.cat([(columns.unsqueeze(-2) + lines[:, None]).flatten(-2), left_over], -1)
     values, chosen = x.gather(-1, places).topk(k)
     return values, places.gather(-1, chosen)
 
 
 def logprobs(
-    chosen: Float[Tensor, "*a k"], scores: Float[Tensor, "*a w"], highest: Float[Tensor, "*a 1"]
+    chosen: Float[Tensor, "*a k"], logits: Float[Tensor, "*a w"], highest: Float[Tensor, "*a 1"]
 ) -> Float[Tensor, "*a k"]:
-    """log p_t = S_t - m - log sum_u exp(S_u - m) for the `chosen` S_t, with m the highest score of the row.
+    """log p_t = S_t - m - log sum_u exp(S_u - m) for the `chosen` logits S_t, with m the highest logit of the row.
 
     The sum contains exp(0) = 1, so that log p_t <= 0 even after rounding.
-    Holds when: each row has a finite highest score. Half-precision scores are summed in float32.
+    Holds when: each row has a finite highest logit. Half-precision logits are summed in float32.
     """
-    wide = torch.promote_types(scores.dtype, torch.float32)
-    log_sum = _sum_of_exponentials(scores, highest, wide).log_()
+    wide = torch.promote_types(logits.dtype, torch.float32)
+    log_sum = _sum_of_exponentials(logits, highest, wide).log_()
     if not log_sum.isfinite().all():
         raise UsageError(
-            asked="decoding",
-            expected="finite scores (-inf forbids a token, but not all of them)",
-            got="NaN, infinity or a row of -inf",
-            remedy="look for NaN in the weights, and for sentences without a single real token",
+            "decoding",
+            "finite logits (-inf forbids a token, but not all of them)",
+            "NaN, infinity or a row of -inf",
+            "look for NaN in the weights, and for sentences without a single real token",
         )
     return (chosen - highest).to(wide) - log_sum
 
 
 def _sum_of_exponentials(
-    scores: Float[Tensor, "*a w"], highest: Float[Tensor, "*a 1"], dtype: torch.dtype
+    logits: Float[Tensor, "*a w"], highest: Float[Tensor, "*a 1"], dtype: torch.dtype
 ) -> Float[Tensor, "*a 1"]:
-    rows = max(1, ENTRIES_AT_ONCE // scores.shape[-1])
-    blocks = zip(scores.flatten(0, -2).split(rows), highest.flatten(0, -2).split(rows), strict=True)
+    rows = max(1, ENTRIES_AT_ONCE // logits.shape[-1])
+    blocks = zip(logits.flatten(0, -2).split(rows), highest.flatten(0, -2).split(rows), strict=True)
     sums = [(S - m).to(dtype).exp_().sum(-1, keepdim=True) for S, m in blocks]
     return torch.cat(sums).view_as(highest)
 
 
-def at_least_one(name: str, value: int, remedy: str) -> None:
-    if value < 1:
-        raise UsageError(asked=f"decoding with {name}={value}", expected="1 or more", got=str(value), remedy=remedy)
-
-
-def check_longest(longest: int) -> None:
-    at_least_one("longest", longest, "longest counts the tokens written, eos included")
+def check_max_new_tokens(count: int) -> None:
+    integer("decoding with max_new_tokens", count, 1, remedy="max_new_tokens counts the tokens written, eos included")
 
 
 def check_eos(eos: int, vocabulary: int) -> None:
-    if not 0 <= eos < vocabulary:
-        raise UsageError(
-            asked=f"decoding with eos={eos}",
-            expected=f"one of the {vocabulary} tokens that the model can write, 0 to {vocabulary - 1}",
-            got=str(eos),
-            remedy="pass the id of the end token in the target vocabulary",
-        )
-
-
-def check_beam(beams: int, n_best: int, alpha: float) -> None:
-    at_least_one("beams", beams, "beams=1 is greedy decoding")
-    if not 1 <= n_best <= beams:
-        raise UsageError(
-            asked=f"the {n_best} best of a beam search",
-            expected=f"1 to {beams} of them, as many as there are beams",
-            got=f"n_best={n_best} with beams={beams}",
-            remedy="ask for fewer hypotheses, or search with more beams",
-        )
-    if not 0 <= alpha < math.inf:
-        raise UsageError(
-            asked=f"beam search with alpha={alpha}",
-            expected="a finite number of 0 or more",
-            got=str(alpha),
-            remedy="alpha=0 ranks by probability alone, 0.6 to 1 is usual",
-        )
-
-
-def check_sampling(temperature: float, top_k: int | None, top_p: float | None) -> None:
-    if not 0 < temperature < math.inf:
-        raise UsageError(
-            asked=f"sampling with temperature={temperature}",
-            expected="a finite number above 0",
-            got=str(temperature),
-            remedy="use greedy, which is the limit of sampling as the temperature goes to 0",
-        )
-    if top_k is not None:
-        at_least_one("top_k", top_k, "top_k=1 is greedy decoding, top_k=None keeps every token")
-    if top_p is not None and not 0 < top_p <= 1:
-        raise UsageError(
-            asked=f"sampling with top_p={top_p}",
-            expected="a share of probability above 0 and at most 1",
-            got=str(top_p),
-            remedy="0.9 is usual, top_p=None keeps every token",
-        )
+    integer("decoding with eos", eos, 0, vocabulary - 1, "pass the id of the end token in the target vocabulary")

@@ -1,4 +1,4 @@
-"""Who may ask, and where the server listens: its own pages alone, under a secret address, on this machine."""
+"""Access control: the server listens on this machine only and answers its own pages, under a secret address."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from attnworks.core.errors import AttnworksError, UsageError
 
-COMMON = {
+_COMMON_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
@@ -31,15 +31,15 @@ def refusal(status: int, error: str, headers: dict[str, str] | None = None) -> J
 
 
 class Guard:
-    """Lets through what comes to http://HOST:PORT/TOKEN/..., and gives every answer the headers of a closed page.
+    """Passes requests to http://HOST:PORT/TOKEN/... on, and adds security headers to every response.
 
-    A foreign Host is refused, or any page could reach us by a name that it lets point here (DNS rebinding); so is a
-    foreign Origin. Without the token everything is as if it were not there.
+    Another Host header is refused, since any web page could point a name of its own to this server (DNS rebinding), and
+    so is another Origin. Without the token every path is "not found".
     """
 
     def __init__(self, app: ASGIApp, *, hosts: Collection[str], token: str, policy: str) -> None:
         self.app, self.hosts, self.token = app, frozenset(hosts), token.encode()
-        self.headers = {**COMMON, "Content-Security-Policy": f"{policy}; frame-ancestors 'none'"}
+        self.headers = {**_COMMON_HEADERS, "Content-Security-Policy": f"{policy}; frame-ancestors 'none'"}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert scope["type"] == "http"
@@ -59,7 +59,7 @@ class Guard:
         return RedirectResponse(f"{scope['path']}/", 308) if scope["path"].count("/") == 1 else None
 
     def _inside(self, scope: Scope) -> dict[str, Any]:
-        """The scope as the pages see it, without the token."""
+        """The scope with a path without the token."""
         return {**scope, "path": "/" + scope["path"].partition("/")[2].partition("/")[2]}
 
     def _sealed(self, send: Send) -> Send:
@@ -73,7 +73,7 @@ class Guard:
         return seal
 
 
-class NoPlaceError(AttnworksError):
+class AddressError(AttnworksError):
     """An address at which nothing can listen."""
 
 
@@ -84,33 +84,30 @@ def check_local(host: str) -> str:
         if "%" not in address and ipaddress.ip_address(address).is_loopback:
             return address
     raise UsageError(
-        asked=f"--host {host}",
-        expected="an address that only this machine can reach, such as 127.0.0.1 or ::1",
-        got="another",
-        remedy="from another machine, reach it through ssh -L PORT:127.0.0.1:PORT",
+        f"--host {host}", "a local address, as 127.0.0.1", "another", "use ssh -L PORT:127.0.0.1:PORT from afar"
     )
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket at this address; at a port of the system's choice for port 0."""
+    """A socket at this address; the system chooses the port if it is 0."""
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
         taken = error.errno == errno.EADDRINUSE
-        raise NoPlaceError(
-            asked=f"serve at {host} port {port}",
-            expected="a port that is free" if taken else "an address to listen at",
-            got="one in use by another program" if taken else str(error.strerror or error),
-            remedy="choose another --port, or leave it out for any that is free",
+        raise AddressError(
+            f"serve at {host} port {port}",
+            "a port that is free" if taken else "an address to listen at",
+            "one in use by another program" if taken else str(error.strerror or error),
+            "choose another --port, or leave it out for any that is free",
         ) from error
 
 
 def local_hosts(host: str, port: int) -> list[str]:
-    """What a browser may call this server."""
-    names = dict.fromkeys((shown(host), "127.0.0.1", "localhost", "[::1]"))
+    """Host headers that name this server."""
+    names = dict.fromkeys((url_host(host), "127.0.0.1", "localhost", "[::1]"))
     return [f"{name}:{port}" for name in names] + [*names] * (port == 80)
 
 
-def shown(host: str) -> str:
-    """As it stands in a URL."""
+def url_host(host: str) -> str:
+    """The host as written in a URL."""
     return f"[{host}]" if ":" in host else host

@@ -1,4 +1,4 @@
-"""The server as an ASGI application: the page, and what it may ask."""
+"""The server as an ASGI application: the page, and its questions."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from attnworks.page.contents import Contents
 from attnworks.page.html import page_html, policy
 from attnworks.page.server.access import Guard, refusal
 from attnworks.page.server.live import LiveModel
-from attnworks.page.server.questions import LARGEST, NotJSONError, Question, read_question
+from attnworks.page.server.questions import MAX_QUESTION_BYTES, NotJSONError, Question, read_question
 from attnworks.page.server.queue import BusyError, Worker
 
 SECONDS_TO_SEND = 10.0
-"""For the body of a question."""
-AGAIN = {"Retry-After": "1"}
-SECONDS_BEFORE_NO = 1.0
-"""Who is refused hears it after this time: clients that ask again at once would take the time of answers."""
+"""Time limit for the body of a question."""
+RETRY_AFTER = {"Retry-After": "1"}
+SECONDS_BEFORE_REFUSAL = 1.0
+"""Delay of a refusal, so that clients that ask again at once do not slow answers down."""
 
 
 def application(contents: Contents, model: LiveModel, worker: Worker, *, hosts: Collection[str], token: str) -> ASGIApp:
-    """The page under /TOKEN/, and what it may ask under /TOKEN/api/."""
+    """The page under /TOKEN/, and its questions under /TOKEN/api/."""
     html = page_html(contents).encode()
 
     async def page(request: Request) -> Response:
@@ -44,7 +44,7 @@ def application(contents: Contents, model: LiveModel, worker: Worker, *, hosts: 
         Route("/", page),
         *(
             Route(f"/api/{name}", _answering(name, answer, worker), methods=["POST"])
-            for name, answer in (("look", model.look), ("examine", model.examine))
+            for name, answer in (("look", model.inspect), ("examine", model.examine))
         ),
     ]
     app = Starlette(routes=routes, exception_handlers={HTTPException: _refuse, Exception: _fail})
@@ -74,7 +74,7 @@ def _answering(name: str, answer: Callable[[Question], dict[str, Any]], worker: 
                 done.cancel()
         except (BusyError, asyncio.CancelledError, CancelledError) as error:
             said = str(error) if isinstance(error, BusyError) else "the server stops"
-            return refusal(503, said, AGAIN)
+            return refusal(503, said, RETRY_AFTER)
         except NotJSONError as error:
             return refusal(400, str(error))
         except AttnworksError as error:
@@ -86,36 +86,36 @@ def _answering(name: str, answer: Callable[[Question], dict[str, Any]], worker: 
 
 
 async def _offered(worker: Worker, kind: str, work: Callable[[], bytes]) -> Future[bytes]:
-    """The result to come; a busy server says so after a while."""
+    """The future result; a busy server raises BusyError after a delay."""
     try:
-        return worker.offer(kind, work)
+        return worker.submit(kind, work)
     except BusyError:
-        await asyncio.sleep(SECONDS_BEFORE_NO)
+        await asyncio.sleep(SECONDS_BEFORE_REFUSAL)
         raise
 
 
 async def _gone(request: Request) -> None:
-    """Ends when the other side has closed the connection."""
+    """Ends when the client closes the connection."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
 async def _body(request: Request) -> bytes:
-    """The body of a question, however it is sent, and no more of it than a question may have."""
+    """The body of a question, at most MAX_QUESTION_BYTES of it."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise HTTPException(415, "a question is sent as application/json")
     told = request.headers.get("content-length", "0")
     body = bytearray()
     with suppress(TimeoutError):
         async with asyncio.timeout(SECONDS_TO_SEND):
-            if told.isdigit() and int(told[:20]) <= LARGEST:
+            if told.isdigit() and int(told[:20]) <= MAX_QUESTION_BYTES:
                 async for chunk in request.stream():
                     body += chunk
-                    if len(body) > LARGEST:
+                    if len(body) > MAX_QUESTION_BYTES:
                         break
                 else:
                     return bytes(body)
-            raise HTTPException(413, f"a question has at most {LARGEST:,} bytes")
+            raise HTTPException(413, f"a question has at most {MAX_QUESTION_BYTES:,} bytes")
     raise HTTPException(408, "the question did not come to its end")
 
 
@@ -129,7 +129,7 @@ async def _refuse(request: Request, error: Exception) -> Response:
 
 
 async def _fail(request: Request, error: Exception) -> Response:
-    """What went wrong here is told here, in one line, and not to the other side."""
+    """Print the error in one line on the terminal; the client gets no details."""
     del request
     sys.stderr.write(f"attnworks: {type(error).__name__}: {printable(' '.join(str(error).split())[:500])}\n")
     return refusal(500, "the server could not answer; its terminal says why")

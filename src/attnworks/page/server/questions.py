@@ -1,4 +1,4 @@
-"""What a page asks: a sentence, and changes to the model. Read with suspicion."""
+"""Questions of the page: a sentence and edits of the model, checked strictly."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 from attnworks.core.errors import UsageError
 
-LARGEST = 64 * 1024
+MAX_QUESTION_BYTES = 64 * 1024
 """Bytes of a question."""
 MOST_CHANGES = 1024
-Pairs = tuple[tuple[str, str], ...]
+_Pairs = tuple[tuple[str, str], ...]
 
 
 class NotJSONError(UsageError):
@@ -20,11 +20,11 @@ class NotJSONError(UsageError):
 
 @dataclass(frozen=True)
 class Changes:
-    """Heads that are cut, forms of heads and mechanisms of layers, all by name; in order, so that equals are equal."""
+    """Edits by name: heads to cut, forms of heads, mechanisms of layers; sorted, so that equal edits compare equal."""
 
     cut: tuple[str, ...] = ()
-    project: Pairs = ()
-    swap: Pairs = ()
+    project: _Pairs = ()
+    swap: _Pairs = ()
 
     def __bool__(self) -> bool:
         return bool(self.cut or self.project or self.swap)
@@ -57,10 +57,10 @@ def _parsed(body: bytes) -> Any:
         json.dumps(asked, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise NotJSONError(
-            asked="a question",
-            expected="JSON in UTF-8",
-            got=f"{len(body):,} bytes of something else",
-            remedy='send {"text": "a sentence", "changes": {"cut": [], "project": {}, "swap": {}}}',
+            "a question",
+            "JSON in UTF-8",
+            f"{len(body):,} bytes of something else",
+            'send {"text": "a sentence", "changes": {"cut": [], "project": {}, "swap": {}}}',
         ) from error
     return asked
 
@@ -72,7 +72,7 @@ def _check_keys(asked: Any, needed: set[str], more: set[str], what: str) -> None
         raise _unlike(what, f"{', '.join(sorted(needed | more))} in it", got[:80])
 
 
-def _pairs(asked: Any, name: str) -> Pairs:
+def _pairs(asked: Any, name: str) -> _Pairs:
     fits = isinstance(asked, dict) and all(isinstance(value, str) for value in asked.values())
     _check(fits, name, "an object of texts", asked)
     return tuple(sorted(asked.items()))
@@ -84,4 +84,4 @@ def _check(fits: bool, what: str, expected: str, got: Any) -> None:
 
 
 def _unlike(what: str, expected: str, got: str) -> UsageError:
-    return UsageError(asked=what, expected=expected, got=got, remedy="see docs/page.md")
+    return UsageError(what, expected, got, "see docs/page.md")

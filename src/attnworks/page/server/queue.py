@@ -1,4 +1,4 @@
-"""One thread for all work, a short queue before it that refuses what would take too long, and recent results."""
+"""One thread for all answers, with a short queue that refuses questions it could not answer in time."""
 
 from __future__ import annotations
 
@@ -9,29 +9,30 @@ from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, Generic, TypeVar
 
+from attnworks.core.display import counted
 from attnworks.core.errors import AttnworksError
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
-PATIENCE = 0.7
-"""Seconds that work may take from its arrival to its end, by what work like it took lately."""
-MOST_OPEN = 64
-"""Pieces of work, however quick."""
-FORGETTING = 0.9
-"""With every piece of work, the longest time of work of its kind fades by this factor."""
+MAX_WAIT_SECONDS = 0.7
+"""Expected seconds from a question to its answer, above which the question is refused."""
+MAX_OPEN_QUESTIONS = 64
+"""Questions in the queue, however quick."""
+TIME_DECAY = 0.9
+"""Factor by which the expected time of a kind of question falls with every answer."""
 
-K = TypeVar("K", bound=Hashable)
-V = TypeVar("V")
+_K = TypeVar("_K", bound=Hashable)
+_V = TypeVar("_V")
 
 
 class BusyError(AttnworksError):
-    """There is too much to do already."""
+    """The queue is full."""
 
 
 class Worker:
-    """Does one thing after the other, those that came first before. Work that is cancelled in time is never begun."""
+    """Answers one question after the other, first come first served. A question cancelled in time is never begun."""
 
-    def __init__(self, patience: float = PATIENCE) -> None:
+    def __init__(self, patience: float = MAX_WAIT_SECONDS) -> None:
         self.patience = patience
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="attnworks")
         self._lock = threading.Lock()
@@ -39,20 +40,24 @@ class Worker:
         self._open: dict[Future[Any], float] = {}
         self._stopped = False
 
-    def offer(self, kind: str, work: Callable[[], T]) -> Future[T]:
-        """The result to come, or BusyError at once; whoever comes when nothing is open is never sent away.
+    def submit(self, kind: str, work: Callable[[], _T]) -> Future[_T]:
+        """The future result, or BusyError at once. A question to an idle worker is never refused.
 
-        Work of a kind that was never done is expected to take all the patience there is.
+        The first question of a kind is expected to take MAX_WAIT_SECONDS.
         """
         with self._lock:
             own = self._expected.get(kind, self.patience)
             count = len(self._open)
-            if self._stopped or count >= MOST_OPEN or (count and sum(self._open.values()) + own > self.patience):
+            if (
+                self._stopped
+                or count >= MAX_OPEN_QUESTIONS
+                or (count and sum(self._open.values()) + own > self.patience)
+            ):
                 raise BusyError(
-                    asked="an answer",
-                    expected="a server with time for it",
-                    got="one that stops" if self._stopped else f"{count} question{'s' * (count != 1)} before this one",
-                    remedy="ask again in a second",
+                    "an answer",
+                    "a server with time for it",
+                    "one that stops" if self._stopped else f"{counted(count, 'question')} before this one",
+                    "ask again in a second",
                 )
             future = self._thread.submit(self._timed, kind, work)
             self._open[future] = own
@@ -60,7 +65,7 @@ class Worker:
         return future
 
     def stop(self) -> None:
-        """Finish what runs, drop what waits, refuse what comes."""
+        """Finish the running question, cancel waiting ones and refuse new ones."""
         with self._lock:
             self._stopped = True
             waiting = list(self._open)
@@ -68,20 +73,20 @@ class Worker:
             future.cancel()
 
     def close(self, seconds: float | None = None) -> bool:
-        """The same, and wait for the end, at most this many seconds; False if something still runs then."""
+        """`stop`, and wait at most this many seconds for the end; False if a question still runs then."""
         self.stop()
         with self._lock:
             running = list(self._open)
         self._thread.shutdown(wait=seconds is None)
         return not wait(running, seconds).not_done
 
-    def _timed(self, kind: str, work: Callable[[], T]) -> T:
-        """What is refused on the way is quick, and says nothing about the time that an answer takes."""
+    def _timed(self, kind: str, work: Callable[[], _T]) -> _T:
+        """Time the work; work that raises an error is not counted, as errors are quick."""
         began = time.perf_counter()
         done = work()
         taken = time.perf_counter() - began
         with self._lock:
-            self._expected[kind] = max(taken, FORGETTING * self._expected.get(kind, 0.0))
+            self._expected[kind] = max(taken, TIME_DECAY * self._expected.get(kind, 0.0))
         return done
 
     def _close(self, future: Future[Any]) -> None:
@@ -89,26 +94,26 @@ class Worker:
             self._open.pop(future, None)
 
 
-class Recent(Generic[K, V]):
-    """The last few things that were asked for, by key.
+class RecentItems(Generic[_K, _V]):
+    """A cache of the last few values by key.
 
-    >>> squares = Recent(2)
+    >>> squares = RecentItems(2)
     >>> [squares.get(n, lambda: n * n) for n in (1, 2, 1, 3)], list(squares)
     ([1, 4, 1, 9], [1, 3])
     """
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self._kept: OrderedDict[K, V] = OrderedDict()
+        self._kept: OrderedDict[_K, _V] = OrderedDict()
 
-    def get(self, key: K, make: Callable[[], V]) -> V:
-        """What was made for this key, or else is made now."""
+    def get(self, key: _K, make: Callable[[], _V]) -> _V:
+        """The value of this key, made now if it is not in the cache."""
         if key not in self._kept:
             self.put(key, make())
         self._kept.move_to_end(key)
         return self._kept[key]
 
-    def put(self, key: K, value: V) -> None:
+    def put(self, key: _K, value: _V) -> None:
         self._kept[key] = value
         self._kept.move_to_end(key)
         while len(self._kept) > self.most:

@@ -1,4 +1,4 @@
-"""From the name of a model to a running server, and its page in the user's browser."""
+"""Starting the server of a model, and opening its page in the browser."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from starlette.types import ASGIApp
 
 from attnworks.core.errors import UsageError
 from attnworks.core.folders import disk_errors
-from attnworks.exam.folder import EXAM
-from attnworks.page.server.access import check_local, listen, local_hosts, shown
+from attnworks.exam.folder import EXAM_FILE
+from attnworks.page.server.access import check_local, listen, local_hosts, url_host
 from attnworks.page.server.app import application
 from attnworks.page.server.live import LiveModel
 from attnworks.page.server.queue import Worker
 from attnworks.reshape.history import receipts_of
-from attnworks.traces.subject import open_examinee
+from attnworks.traces.subject import open_subject
 
 SECONDS_TO_END, SECONDS_TO_WORK = 1, 0.5
-"""For answers that are being sent, and for work that runs, when the server is stopped."""
+"""Time limits for sending answers and for running work when the server stops."""
 
 
 @contextmanager
-def opened(url: str) -> Iterator[None]:
+def open_browser(url: str) -> Iterator[None]:
     """Open the browser on a file that leads to the address, and remove the file at the end.
 
     The command line of a browser can be read by everybody on the machine; the file, only by its owner.
@@ -46,7 +46,7 @@ def opened(url: str) -> Iterator[None]:
 
 
 class Server(uvicorn.Server):
-    """Ctrl-C and SIGTERM let it finish what runs within a second, drop what waits, and end with exit code 0."""
+    """On Ctrl-C and SIGTERM it finishes running work within a second, drops waiting work, and ends with exit code 0."""
 
     def __init__(self, app: ASGIApp, worker: Worker, *, ignore_later_signals: bool = False) -> None:
         super().__init__(
@@ -71,7 +71,7 @@ class Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Without raising them again, and until the last work is done; signals come to the main thread alone."""
+        """Handle signals until the last work is done, without raising them again; only the main thread gets signals."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -84,7 +84,7 @@ class Server(uvicorn.Server):
                 signal.signal(number, signal.SIG_IGN if self.ignore_later_signals else handler)
 
 
-def run(app: ASGIApp, worker: Worker, place: socket.socket, *, ends_process: bool = False) -> bool:
+def run_server(app: ASGIApp, worker: Worker, place: socket.socket, *, ends_process: bool = False) -> bool:
     """Serve until a signal comes; False if work still runs then, in a thread that nothing can end.
 
     ends_process    whether the process ends afterwards: further signals are then ignored
@@ -112,7 +112,7 @@ def serve_page(
 ) -> bool:
     """Serve the page of a model, live, until a signal comes; False if work still runs then.
 
-    longest    most tokens of a sentence
+    longest    maximum tokens of a sentence
     text       the sentence that is shown first
     opens      whether to open the page in the browser
     ends_process  whether the process ends afterwards: further signals are then ignored
@@ -124,11 +124,11 @@ def serve_page(
         model = open_live(name, longest=longest, text=text, device=device, dtype=dtype)
         token, worker = secrets.token_urlsafe(), Worker()
         app = application(model.page(), model, worker, hosts=local_hosts(host, number), token=token)
-        url = f"http://{shown(host)}:{number}/{token}/"
+        url = f"http://{url_host(host)}:{number}/{token}/"
         tell(f"Serving {name} at {url}")
         tell("Ctrl-C stops.")
-        with opened(url) if opens else nullcontext():
-            ended = run(app, worker, place, ends_process=ends_process)
+        with open_browser(url) if opens else nullcontext():
+            ended = run_server(app, worker, place, ends_process=ends_process)
         tell("Stopped.")
         return ended
 
@@ -137,18 +137,18 @@ def open_live(
     name: str, *, longest: int = 128, text: str | None = None, device: str = "cpu", dtype: str = "float32"
 ) -> LiveModel:
     """The model of this name, with the receipts of its folder."""
-    examinee = open_examinee(name, device=device, dtype=dtype)
-    return LiveModel(examinee, longest=longest, text=text, receipts=receipts_of(name))
+    subject = open_subject(name, device=device, dtype=dtype)
+    return LiveModel(subject, longest=longest, text=text, receipts=receipts_of(name))
 
 
 def _check_model(name: str) -> None:
-    """Refuse the folder of an examination: its page asks nothing, and `attnworks report` writes it."""
+    """An error for an exam folder, whose page `attnworks report` writes."""
     with disk_errors(f"open {name}", remedy="check the path"):
-        is_exam = (Path(name) / EXAM).is_file()
+        is_exam = (Path(name) / EXAM_FILE).is_file()
     if is_exam:
         raise UsageError(
-            asked=f"serve {name}",
-            expected="a model",
-            got="the folder of an examination",
-            remedy=shlex.join(["attnworks", "report", name, "--out", "report.html"]) + " writes its page",
+            f"serve {name}",
+            "a model",
+            "the folder of an examination",
+            shlex.join(["attnworks", "report", name, "--out", "report.html"]) + " writes its page",
         )

@@ -1,6 +1,6 @@
 """Columns added to heads, and heads added to layers, by a step that may be zero: then nothing changes.
 
-What an optimiser remembers of each weight is stretched in the same way.
+What an optimizer remembers of each weight is stretched in the same way.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attnworks.attention.heads import Head
+from attnworks.attention.heads import HeadMatrices
+from attnworks.core.places import Slot
 from attnworks.core.tensors import parameters_of
 from attnworks.models.anatomy import attention_layers, heads_of
 from attnworks.reshape.surgery import anatomy_of, put_heads
@@ -38,7 +39,7 @@ class Values(NamedTuple):
 class NewHead(NamedTuple):
     """u + step P' Z a b: one more head. P' comes from the queries and keys of `like`, which no step changes."""
 
-    like: Head
+    like: HeadMatrices
     a: Float[Tensor, "f p"]
     b: Float[Tensor, "p e"]
 
@@ -46,46 +47,46 @@ class NewHead(NamedTuple):
 class Rewritten(NamedTuple):
     """A head in the place of the one that is there, whatever the step."""
 
-    head: Head
+    head: HeadMatrices
 
 
 Addition = Keys | Values | NewHead | Rewritten
 
 
-class Place(NamedTuple):
+class GrowthPlace(NamedTuple):
     """Where something can be added; `head` is None for a new head of the layer."""
 
-    slot: str
+    slot: Slot
     head: int | None
 
     def __str__(self) -> str:
-        return self.slot if self.head is None else f"{self.slot}.{self.head}"
+        return str(self.slot) if self.head is None else f"{self.slot}.{self.head}"
 
 
-class Step(NamedTuple):
+class GrowthStep(NamedTuple):
     """An addition, and how far to go; `scale` is the factor of the layer's scores."""
 
-    place: Place
+    place: GrowthPlace
     addition: Addition
     length: float
     scale: float = 1.0
 
 
-def grown(model: nn.Module, steps: Sequence[Step]) -> nn.Module:
+def grown(model: nn.Module, steps: Sequence[GrowthStep]) -> nn.Module:
     """A copy of the model with all these additions. Steps of length zero leave its function as it is."""
     new = copy.deepcopy(model)
     grow_in_place(new, steps)
     return new
 
 
-def grow_in_place(model: nn.Module, steps: Sequence[Step]) -> None:
+def grow_in_place(model: nn.Module, steps: Sequence[GrowthStep]) -> None:
     layers = attention_layers(anatomy_of(model))
     for slot in dict.fromkeys(step.place.slot for step in steps):
         heads = heads_of(layers[slot])
         put_heads(model, slot, grown_heads(heads, [step for step in steps if step.place.slot == slot]))
 
 
-def grown_heads(heads: Sequence[Head], steps: Sequence[Step]) -> list[Head]:
+def grown_heads(heads: Sequence[HeadMatrices], steps: Sequence[GrowthStep]) -> list[HeadMatrices]:
     """The heads of one layer, with what these steps add."""
     new = list(heads)
     for place, addition, length, scale in steps:
@@ -107,7 +108,7 @@ def grown_heads(heads: Sequence[Head], steps: Sequence[Step]) -> list[Head]:
 def stretched(model: nn.Module, like: nn.Module) -> nn.Module:
     """A copy of the model with the widths and heads of a grown one, all that is new being zero.
 
-    Made for what an optimiser remembers of each weight, put into the place of the weights.
+    Made for what an optimizer remembers of each weight, put into the place of the weights.
     """
     new, wanted = copy.deepcopy(model), attention_layers(anatomy_of(like))
     for slot, part in attention_layers(anatomy_of(new)).items():
@@ -117,7 +118,7 @@ def stretched(model: nn.Module, like: nn.Module) -> nn.Module:
     return new
 
 
-def _padded(head: Head, like: Head) -> Head:
+def _padded(head: HeadMatrices, like: HeadMatrices) -> HeadMatrices:
     sizes = iter(tensor.shape for tensor in like if tensor is not None)
     return head.each(lambda tensor: _into(tensor.new_zeros(next(sizes)), tensor))
 
@@ -127,7 +128,7 @@ def _into(zeros: Tensor, corner: Tensor) -> Tensor:
     return zeros
 
 
-def _wider_keys(head: Head, keys: Keys, length: float, scale: float) -> Head:
+def _wider_keys(head: HeadMatrices, keys: Keys, length: float, scale: float) -> HeadMatrices:
     root = math.sqrt(abs(length / scale))
     sign = math.copysign(1.0, length * scale)
     p = keys.alpha.shape[1]
@@ -140,7 +141,7 @@ def _wider_keys(head: Head, keys: Keys, length: float, scale: float) -> Head:
     )
 
 
-def _wider_values(head: Head, a: Tensor, b: Tensor, length: float) -> Head:
+def _wider_values(head: HeadMatrices, a: Tensor, b: Tensor, length: float) -> HeadMatrices:
     root = math.sqrt(abs(length))
     return head._replace(
         W_V=_beside(head.W_V, math.copysign(root, length) * a),
@@ -149,7 +150,7 @@ def _wider_values(head: Head, a: Tensor, b: Tensor, length: float) -> Head:
     )
 
 
-def _new_head(new: NewHead, length: float) -> Head:
+def _new_head(new: NewHead, length: float) -> HeadMatrices:
     like = new.like
     b_V = None if like.b_V is None else like.b_V[:0]
     bare = like._replace(W_V=like.W_V[:, :0], W_O=like.W_O[:0], b_V=b_V)
@@ -161,7 +162,7 @@ def _beside(old: Tensor, new: Tensor, axis: int = -1) -> Tensor:
 
 
 def stretched_state(state: Mapping[str, Tensor], old: nn.Module, new: nn.Module) -> dict[str, Tensor]:
-    """`optimiser_tensors` of the old model with zeros for every weight that is new; counters stay as they are.
+    """`optimizer_tensors` of the old model with zeros for every weight that is new; counters stay as they are.
 
     Adam's moments lie as the weights do, so that they are put in the place of the weights and grow as these did.
     """

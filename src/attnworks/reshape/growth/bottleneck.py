@@ -7,20 +7,17 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from attnworks.exam.measure import MEASURES, Declared, Measure
+from attnworks.core.places import Kind, Slot
+from attnworks.exam.measure import MEASURES, Measure, ReadingSpec
 from attnworks.exam.reading import Reading
-from attnworks.hf.subject import ForeignSubject
-from attnworks.reshape.growth.score import Kind, Score
+from attnworks.reshape.growth.score import GrowthKind, Score, trial_sentences
 from attnworks.reshape.growth.statistics import FEWEST
-from attnworks.reshape.growth.survey import KINDS, PASSES, Survey
-from attnworks.traces.layer import Kind as AttentionKind
-from attnworks.traces.layer import Slot
-from attnworks.traces.own import OwnSubject
-from attnworks.traces.text import Judge
+from attnworks.reshape.growth.survey import KINDS, PASSES, GrowthSurvey
+from attnworks.traces.loss import TextLoss
 
 SOURCE = "Burgund, section 2 (S3.9-S3.30), D10"
 PER = 1000
-GAINS: dict[Kind, str] = {
+GAINS: dict[GrowthKind, str] = {
     "keys": "predicted fall of the loss for one more column of keys and queries, per 1000 parameters",
     "values": "predicted fall of the loss for one more column of values and row of outputs, per 1000 parameters",
     "heads": "predicted fall of the loss for one more head in the layer, per 1000 parameters",
@@ -41,53 +38,70 @@ class Bottleneck(Measure):
     """
 
     name = "bottleneck"
-    words = "how much the loss would fall for more keys, values or heads, per parameter"
-    cost = "3 backward passes, and about 6 forward passes over 128 sentences for every head and kind"
+    description = "how much the loss would fall for more keys, values or heads, per parameter"
+    cost = "3 backward passes, and about 6 forward passes over a quarter of the sentences for every head and kind"
     passes = len(PASSES)
 
-    def declares(self) -> tuple[Declared, ...]:
+    def declares(self) -> tuple[ReadingSpec, ...]:
         return tuple(
             declared
             for kind in KINDS
             for declared in (
-                Declared(f"bottleneck.{kind}", _axes(kind), GAINS[kind], SOURCE, "constant"),
-                Declared(f"bottleneck.{kind}_trust", _axes(kind), TRUST, SOURCE, "constant"),
+                ReadingSpec(f"bottleneck.{kind}", _axes(kind), GAINS[kind], SOURCE, "constant"),
+                ReadingSpec(f"bottleneck.{kind}_trust", _axes(kind), TRUST, SOURCE, "constant"),
             )
         )
 
-    def from_loss(self, loss: Judge, advance: Callable[[int], None]) -> tuple[list[Reading], list[str]]:
-        if len(loss.text.kept) < FEWEST:
-            return [], [f"{self.name}: needs {FEWEST} sentences or more"]
-        if loss.objective.relative or not isinstance(loss.original, OwnSubject | ForeignSubject):
-            return [], [f"{self.name}: needs a known model, and an objective that says how good it is"]
+    def cost_of_text(self) -> str:
+        tried = len(range(self.context.sentences)[trial_sentences(self.context.sentences)])
+        return self.cost.replace("a quarter of the sentences", f"{tried} sentence{'s' * (tried != 1)}")
 
-        def watch(stage: str, done: int, total: int) -> None:
+    def from_loss(self, loss: TextLoss, advance: Callable[[int], None]) -> tuple[list[Reading], list[str]]:
+        self.refusal = _refusal(loss)
+        if self.refusal is not None:
+            return [], []
+
+        def tell(stage: str, done: int, total: int) -> None:
             del total
             if stage in PASSES:
                 advance(len(loss.text.batches[done]))
 
-        survey = Survey(loss, watch)
+        survey = GrowthSurvey(loss, tell)
         notes = [f"{slot} cannot grow: {reason}" for slot, reason in survey.refused.items()]
         return list(self._readings(survey)), notes
 
-    def _readings(self, survey: Survey) -> Iterator[Reading]:
-        slots = [Slot.parse(slot) for slot in survey.every]
+    def _readings(self, survey: GrowthSurvey) -> Iterator[Reading]:
+        slots = list(survey.every)
         for kind in KINDS:
-            found = {slot: _scores(survey, str(slot), kind) for slot in slots}
-            kinds: list[AttentionKind] = list(dict.fromkeys(slot.kind for slot in slots))
+            found = {slot: _scores(survey, slot, kind) for slot in slots}
+            kinds: list[Kind] = list(dict.fromkeys(slot.kind for slot in slots))
             for attention in kinds:
                 rows = [found[slot] for slot in slots if slot.kind == attention]
                 for name, number in (("", 0), ("_trust", 1)):
                     value = tuple(row[number] for row in rows)
                     declared = next(one for one in self.declares() if one.name == f"bottleneck.{kind}{name}")
-                    yield Reading(declared.name, attention, declared.axes, value, declared.words, SOURCE)
+                    yield Reading(declared.name, attention, declared.axes, value, declared.description, SOURCE)
 
 
-def _axes(kind: Kind) -> tuple[str, ...]:
+def _refusal(loss: TextLoss) -> str | None:
+    """Why growth cannot be predicted for this model and text; None if it can."""
+    if len(loss.text.kept) < FEWEST:
+        return f"it needs {FEWEST} sentences or more, and there are {len(loss.text.kept)}"
+    if loss.objective.relative:
+        return (
+            f"the objective {loss.objective.name!r} compares a changed model with the original one, so that no change "
+            "can lower it; choose another with --objective"
+        )
+    if not loss.original.can_reshape:
+        return "the parts of this model are not known, so that it cannot grow"
+    return None
+
+
+def _axes(kind: GrowthKind) -> tuple[str, ...]:
     return ("layer",) if kind == "heads" else ("layer", "head")
 
 
-def _scores(survey: Survey, slot: str, kind: Kind) -> tuple[Tensor, Tensor]:
+def _scores(survey: GrowthSurvey, slot: Slot, kind: GrowthKind) -> tuple[Tensor, Tensor]:
     """Gain and trust of every head of a layer, or of a new one; NaN where there is no direction."""
     scores = [survey.tried(score) for score in survey.scores(slot, kind)] if slot in survey.layers else []
     shape = () if kind == "heads" else (survey.every[slot],)

@@ -6,12 +6,14 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from attnworks.core.display import counted
+from attnworks.core.places import Slot
 from attnworks.models.anatomy import heads_of
 from attnworks.reshape.growth.places import TRYING
-from attnworks.reshape.growth.score import Trial, key_scores, some_checks
-from attnworks.reshape.growth.statistics import SEARCH, Sums, gather_sample, graded_layers
+from attnworks.reshape.growth.score import GrowthTrial, key_scores, some_checks
+from attnworks.reshape.growth.statistics import SEARCH, GrowthSums, gather_sample, graded_layers
 from attnworks.reshape.growth.survey import COPIES, PASSES, TURNS, growable_layers
-from attnworks.traces.text import Judge
+from attnworks.traces.loss import TextLoss
 
 FITTING, SEARCHING, COMPARING = "fitting the chosen columns", "searching for the step", "comparing ways to grow"
 """Stages after places are chosen. Those before it: PASSES, COPIES, TURNS and TRYING."""
@@ -22,7 +24,7 @@ SEARCHED_ON = 512
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cost:
+class GrowthCost:
     """Counts of the work, and the seconds that one unit of each kind took.
 
     sentences    that are read, in `batches`
@@ -84,11 +86,11 @@ class Cost:
         return sum(self.stages.values())
 
     def __str__(self) -> str:
-        passes = "1 backward pass" if self.passes == 1 else f"{self.passes} backward passes"
-        directions = self.places + self.copies + self.chosen
+        sentences, passes = counted(self.sentences, "sentence"), counted(self.passes, "backward pass")
+        directions = counted(self.places + self.copies + self.chosen, "direction")
         return (
-            f"Growing reads {self.sentences:,} sentences: {passes} over all of them, then about {EVALUATIONS} forward "
-            f"passes over {self.tried_on:,} of them for each of up to {directions:,} directions. "
+            f"Growing reads {sentences}: {passes} over all of them, then about {EVALUATIONS} forward "
+            f"passes over {self.tried_on:,} of them for each of up to {directions}. "
             f"Estimated time: {in_words(self.seconds)}."
         )
 
@@ -106,49 +108,51 @@ def in_words(seconds: float) -> str:
     return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def some_to_search(judge: Judge) -> slice:
+def some_to_search(text_loss: TextLoss) -> slice:
     """Of the sentences to search on, about as many as the final step is searched on."""
-    sentences = len(range(sum(map(len, judge.text.batches)))[SEARCH])
+    sentences = len(range(sum(map(len, text_loss.text.batches)))[SEARCH])
     return slice(SEARCH.start, None, SEARCH.step * max(1, sentences // SEARCHED_ON))
 
 
-def measured_cost(judge: Judge, kinds: Collection[str], *, add: int = 0, given: int = 0, compared: int = 0) -> Cost:
+def measured_cost(
+    text_loss: TextLoss, kinds: Collection[str], *, add: int = 0, given: int = 0, compared: int = 0
+) -> GrowthCost:
     """The cost of growing by `add` widths where they pay, or at `given` places.
 
     One batch in the middle is run backward, the sentences that directions are tried on run forward once, and one layer
     has its keys fitted to that batch.
     """
-    layers, _ = growable_layers(judge.original.model)
+    layers, _ = growable_layers(text_loss.original.model)
     heads = sum(len(heads_of(part)) for part in layers.values())
     places = 0 if given else heads * len({*kinds} - {"heads"}) + len(layers) * ("heads" in kinds)
-    sentences = sum(map(len, judge.text.batches))
-    tried_on = len(range(sentences)[some_checks(judge)])
+    sentences = sum(map(len, text_loss.text.batches))
+    tried_on = len(range(sentences)[some_checks(text_loss)])
     batch = trial = fit = 0.0
     if layers:
         began = time.perf_counter()
-        Trial(judge, some_checks(judge))
+        GrowthTrial(text_loss, some_checks(text_loss))
         trial = time.perf_counter() - began
         began = time.perf_counter()
-        sums: dict[str, Sums] = {slot: Sums() for slot in layers}
-        middle = judge.text.batch(len(judge.text.batches) // 2)
-        for layer in graded_layers(judge, *middle, {slot: part.branch for slot, part in layers.items()}):
-            sums[str(layer.trace.slot)].add(layer)
+        sums: dict[Slot, GrowthSums] = {slot: GrowthSums() for slot in layers}
+        middle = text_loss.text.batch(len(text_loss.text.batches) // 2)
+        for layer in graded_layers(text_loss, *middle, {slot: part.branch for slot, part in layers.items()}):
+            sums[layer.trace.slot].add(layer)
         batch = time.perf_counter() - began
         slot = next((slot for slot in layers if sums[slot].scale is not None), None)
         if slot is not None and {*kinds} & {"keys", "heads"}:
             began = time.perf_counter()
-            key_scores(slot, sums[slot], gather_sample(judge, slot), heads_of(layers[slot])[0].b_Q is not None, 1)
+            key_scores(slot, sums[slot], gather_sample(text_loss, slot), heads_of(layers[slot])[0].b_Q is not None, 1)
             fit = time.perf_counter() - began
-    return Cost(
+    return GrowthCost(
         sentences=sentences,
-        batches=len(judge.text.batches),
+        batches=len(text_loss.text.batches),
         layers=len(layers),
         keys=len(layers) if "keys" in kinds else 0,
         copies=len(layers) if "heads" in kinds else 0,
         places=places,
         chosen=given or min(add // 2, places),
         tried_on=tried_on,
-        searched_on=len(range(sentences)[some_to_search(judge)]),
+        searched_on=len(range(sentences)[some_to_search(text_loss)]),
         compared=compared,
         batch=batch,
         trial=trial,

@@ -20,7 +20,7 @@ import torch.nn.functional as nn
 from jaxtyping import Float
 from torch import Tensor
 
-from attnworks.core.errors import UsageError
+from attnworks.core.checks import integer
 from attnworks.reshape.growth.solvers import balanced
 
 ENOUGH = 0.3
@@ -31,7 +31,7 @@ TRIAL_SWEEPS = 4
 """After which one of several starts is chosen: a longer trial costs more and finds little more."""
 
 
-class Reservoir(NamedTuple):
+class ScoreSample(NamedTuple):
     """What a layer's queries and keys are made from, and its weights, in n sentences; P is zero where nothing is seen.
 
     For a bias of the queries, X has a column of ones. States of padding may be anything finite.
@@ -74,7 +74,7 @@ class ValueDirection(NamedTuple):
 
 def score_direction(
     T: Float[Tensor, "h e f"],
-    sample: Reservoir,
+    sample: ScoreSample,
     p: int,
     *,
     starts: int = 3,
@@ -117,7 +117,7 @@ def score_direction(
     return _direction(problem, a, b)
 
 
-def whitened_direction(T: Float[Tensor, "h e f"], sample: Reservoir, p: int, *, cutoff: float = 1e-6) -> Direction:
+def whitened_direction(T: Float[Tensor, "h e f"], sample: ScoreSample, p: int, *, cutoff: float = 1e-6) -> Direction:
     """-C_x^-1/2 [C_x^-1/2 T C_y^-1/2]_p C_y^-1/2 with the length that is best in the metric, for every head.
 
     C_x and C_y are the second moments of X and Y over the pairs of a query and a key it sees; their eigenvalues below
@@ -129,7 +129,7 @@ def whitened_direction(T: Float[Tensor, "h e f"], sample: Reservoir, p: int, *, 
     return _direction(problem, *_start(problem))
 
 
-def marginal_gains(direction: Direction, T: Float[Tensor, "h e f"], sample: Reservoir) -> Float[Tensor, "h p"]:
+def marginal_gains(direction: Direction, T: Float[Tensor, "h e f"], sample: ScoreSample) -> Float[Tensor, "h p"]:
     """What column r adds: the gain of the first r columns less that of the first r - 1, each at its best length."""
     q, k = _projected(sample.X, direction.alpha), _projected(sample.Y, direction.beta)
     slope = -(T @ direction.beta * direction.alpha).sum(-2).cumsum(-1)
@@ -177,7 +177,7 @@ class _Problem(NamedTuple):
         return self._replace(T=self.T[index], P=self.P[:, index], norm=self.norm[index])
 
 
-def _whitened(T: Tensor, sample: Reservoir, p: int, cutoff: float) -> _Problem:
+def _whitened(T: Tensor, sample: ScoreSample, p: int, cutoff: float) -> _Problem:
     _check_columns(p)
     X, Y, P = sample
     pairs = (P > 0).to(P.dtype).mean(1)
@@ -345,10 +345,4 @@ def _ratio(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _check_columns(p: int) -> None:
-    if p < 1:
-        raise UsageError(
-            asked=f"a direction of {p} columns",
-            expected="1 column or more",
-            got=str(p),
-            remedy="do without growing instead",
-        )
+    integer("columns", p, 1)

@@ -9,24 +9,24 @@ from typing import Any, ClassVar, NamedTuple
 
 from torch import nn
 
+from attnworks.core.checks import choice, integer, text
+from attnworks.core.display import Progress, overall_progress, silent
 from attnworks.core.errors import UsageError
-from attnworks.core.registry import unknown_name
 from attnworks.exam.lineage import HeadMap
 from attnworks.models.anatomy import attention_layers, heads_of
-from attnworks.models.config import LARGEST_WIDTH
-from attnworks.models.modes import evaluating
-from attnworks.reshape.contract import RESHAPES, Bench, Made, Reshape
-from attnworks.reshape.growth.apply import Step, grown
+from attnworks.models.config import MAX_WIDTH
+from attnworks.models.modes import inference_mode
+from attnworks.reshape.contract import RESHAPES, Reshape, ReshapeContext, ReshapeResult
+from attnworks.reshape.growth.apply import GrowthStep, grown
 from attnworks.reshape.growth.cost import COMPARING, SEARCHING, measured_cost, some_to_search
 from attnworks.reshape.growth.methods import METHODS, Method
 from attnworks.reshape.growth.places import NoBottleneckError, Spot, Widths, no_bottleneck, read_places, spread
-from attnworks.reshape.growth.score import Score, Trial
+from attnworks.reshape.growth.score import GrowthTrial, Score
 from attnworks.reshape.growth.solvers import line_search
 from attnworks.reshape.growth.statistics import FEWEST
-from attnworks.reshape.growth.survey import KINDS, Survey
-from attnworks.reshape.progress import Watch, on_one_scale, silently
+from attnworks.reshape.growth.survey import KINDS, GrowthSurvey
 from attnworks.reshape.surgery import anatomy_of, check_can_grow
-from attnworks.traces.text import Judge
+from attnworks.traces.loss import TextLoss
 
 REFITTING = "document"
 """The method that writes queries and keys anew."""
@@ -52,7 +52,7 @@ class Grow(Reshape):
     """
 
     name: ClassVar[str] = "grow"
-    looks_at: ClassVar[int] = 4096
+    calibration_sentences: ClassVar[int] = 4096
 
     add: int = 0
     where: str = "auto"
@@ -63,32 +63,21 @@ class Grow(Reshape):
     def __post_init__(self) -> None:
         if isinstance(self.kinds, str) or not self.kinds or not {*self.kinds} <= {*KINDS}:
             raise UsageError(
-                asked=f"growing {', '.join(map(str, self.kinds))}",
-                expected=f"some of {', '.join(KINDS)}",
-                got=", ".join(map(str, self.kinds)) or "none",
-                remedy="name the kinds that may grow",
+                f"growing {', '.join(map(str, self.kinds))}",
+                f"some of {', '.join(KINDS)}",
+                ", ".join(map(str, self.kinds)) or "none",
+                "name the kinds that may grow",
             )
-        if type(self.add) is not int or not 0 <= self.add <= LARGEST_WIDTH:
-            raise UsageError(
-                asked=f"growing by {self.add!r}", expected="a whole number of widths", got=repr(self.add),
-                remedy="8, for instance",
-            )  # fmt: skip
+        integer("growing with add", self.add, 0, MAX_WIDTH, "8, for instance")
         if self.add and self.where != "auto":
             raise UsageError(
-                asked=f"growing by {self.add} at {self.where}",
-                expected="an amount in all and auto, or amounts at places",
-                got="both",
-                remedy="leave out add; places say how much: enc.0.3:keys=8",
+                f"growing by {self.add} at {self.where}", "add, or places with amounts", "both", "leave out add"
             )
-        if self.by not in METHODS:
-            raise unknown_name("method of growing", self.by, METHODS)
-        if not isinstance(self.where, str):
-            raise UsageError(
-                asked="places to grow at", expected="text", got=type(self.where).__name__, remedy='where="auto"'
-            )
+        choice("method of growing", self.by, METHODS)
+        text("places to grow at", self.where, 'where="auto"')
 
     @property
-    def stretches(self) -> bool:
+    def keeps_optimizer_state(self) -> bool:
         return self.by != REFITTING
 
     def check(self, model: nn.Module) -> None:
@@ -98,10 +87,7 @@ class Grow(Reshape):
             widest = len(heads_of(layers[place.slot])[0].W_Q)
             if width > widest:
                 raise UsageError(
-                    asked=f"growing {place} by {width} {kind}",
-                    expected=f"at most {widest} columns, as many as the stream has",
-                    got=str(width),
-                    remedy="ask for fewer",
+                    f"growing {place} by {width} {kind}", f"at most {widest} (d_e)", str(width), "ask for fewer"
                 )
 
     def asked(self, model: nn.Module) -> Widths | None:
@@ -112,79 +98,82 @@ class Grow(Reshape):
             self.where, {slot: len(heads_of(part)) for slot, part in attention_layers(anatomy_of(model)).items()}
         )
 
-    def make(self, bench: Bench) -> Made:
-        asked = self.asked(bench.model)
+    def make(self, context: ReshapeContext) -> ReshapeResult:
+        asked = self.asked(context.model)
         if not asked and not self.add:
-            return Made(grown(bench.model, ()), {}, 0.0)
+            return ReshapeResult(grown(context.model, ()), {}, 0.0)
         kinds = {*self.kinds} if asked is None else {at.kind for at in asked}
-        survey = look_around(bench.looked_at, self._with_cost_estimate(bench, kinds, asked), kinds)
+        survey = survey_growth(context.calibration, self._with_cost_estimate(context, kinds, asked), kinds)
         widths = spread(survey, [kind for kind in KINDS if kind in self.kinds], self.add) if asked is None else asked
-        chosen = settle(survey, METHODS[self.by], widths, bench.seed, every_place=asked is not None)
+        chosen = plan_step(survey, METHODS[self.by], widths, context.seed, every_place=asked is not None)
         widths = {spot: width for spot, width in widths.items() if spot not in chosen.left_out}
         others: dict[str, nn.Module] = {}
         ways = [name for name in METHODS if self.compare and name != self.by]
         for number, name in enumerate(ways):
-            survey.watch(COMPARING, number, len(ways))
+            survey.tell(COMPARING, number, len(ways))
             with contextlib.suppress(UsageError, NoBottleneckError):
-                other = settle(survey, METHODS[name], widths, bench.seed, refuse=False, every_place=True)
-                others[f"loss_by_{name}"] = grown(bench.model, other.steps)
-        facts = {} if self.by == REFITTING else {"difference_at_zero": difference(bench.looked_at, chosen.at_zero)}
+                other = plan_step(survey, METHODS[name], widths, context.seed, refuse=False, every_place=True)
+                others[f"loss_by_{name}"] = grown(context.model, other.steps)
+        facts = (
+            {}
+            if self.by == REFITTING
+            else {"difference_at_zero": output_difference(context.calibration, chosen.at_zero)}
+        )
         for score in chosen.scores:
             facts |= {f"{name}_{score.place}:{score.kind}": getattr(score, name) for name in ("trust", "residual")}
         left_out = {str(spot): reason for spot, reason in chosen.left_out.items()}
-        new, done, heads = grown(bench.model, chosen.steps), said(survey, widths), with_new_heads(survey, widths)
-        return Made(new, done, -chosen.fall, facts, others, left_out, heads)
+        new, done, heads = (
+            grown(context.model, chosen.steps),
+            describe_changes(survey, widths),
+            with_new_heads(survey, widths),
+        )
+        return ReshapeResult(new, done, -chosen.fall, facts, others, left_out, heads)
 
-    def _with_cost_estimate(self, bench: Bench, kinds: Collection[str], asked: Widths | None) -> Watch:
+    def _with_cost_estimate(self, context: ReshapeContext, kinds: Collection[str], asked: Widths | None) -> Progress:
         """Report what growing will cost, then how much of it is done. Nothing is timed if no callback was given."""
-        if bench.watch is silently:
-            return silently
-        check_judge(bench.looked_at)
+        if context.tell is silent:
+            return silent
+        check_sentences(context.calibration)
         compared = len(METHODS) - 1 if self.compare else 0
-        cost = measured_cost(bench.looked_at, kinds, add=self.add, given=len(asked or ()), compared=compared)
-        bench.watch(str(cost), 0, 0)
-        return on_one_scale(bench.watch, cost.stages)
+        cost = measured_cost(context.calibration, kinds, add=self.add, given=len(asked or ()), compared=compared)
+        context.tell(str(cost), 0, 0)
+        return overall_progress(context.tell, cost.stages)
 
 
-class Settled(NamedTuple):
+class PlannedStep(NamedTuple):
     """Steps to take, the same of length zero, by how much the loss should fall, the scores of the places, and the
     places that do not grow, with the reason."""
 
-    steps: Sequence[Step]
-    at_zero: Sequence[Step]
+    steps: Sequence[GrowthStep]
+    at_zero: Sequence[GrowthStep]
     fall: float
     scores: Sequence[Score]
     left_out: Mapping[Spot, str]
 
 
-def look_around(judge: Judge, watch: Watch, kinds: Collection[str]) -> Survey:
+def survey_growth(text_loss: TextLoss, tell: Progress, kinds: Collection[str]) -> GrowthSurvey:
     """A survey of a model by an objective that tells how good it is."""
-    check_judge(judge)
-    return Survey(judge, watch, [kind for kind in KINDS if kind in kinds])
+    check_sentences(text_loss)
+    return GrowthSurvey(text_loss, tell, [kind for kind in KINDS if kind in kinds])
 
 
-def check_judge(judge: Judge) -> None:
+def check_sentences(text_loss: TextLoss) -> None:
     """Refuse an objective that cannot say whether growing pays, and too few sentences."""
-    if judge.objective.relative:
+    if text_loss.objective.relative:
         raise UsageError(
-            asked=f"to grow by the objective {judge.objective.name!r}",
-            expected="an objective that says how good the model is",
-            got="one that only says how far it is from itself, and is 0 now",
-            remedy="take a model with an output layer for words (lm, mlm, seq2seq), or give a function in Python",
+            f"to grow by the objective {text_loss.objective.name!r}",
+            "an objective that says how good the model is",
+            "one that only says how far it is from itself, and is 0 now",
+            "take a model with an output layer for words (lm, mlm, seq2seq), or give a function in Python",
         )
-    sentences = sum(map(len, judge.text.batches))
+    sentences = sum(map(len, text_loss.text.batches))
     if sentences < FEWEST:
-        raise UsageError(
-            asked="to grow",
-            expected=f"{FEWEST} sentences or more to learn from",
-            got=str(sentences),
-            remedy="give more text",
-        )
+        raise UsageError("to grow", f"{FEWEST} sentences or more to learn from", str(sentences), "give more text")
 
 
-def settle(
-    survey: Survey, method: Method, widths: Widths, seed: int, *, refuse: bool = True, every_place: bool = False
-) -> Settled:
+def plan_step(
+    survey: GrowthSurvey, method: Method, widths: Widths, seed: int, *, refuse: bool = True, every_place: bool = False
+) -> PlannedStep:
     """The columns of a method, how far to go with them, and what that should do.
 
     refuse       raise NoBottleneckError if the best step is zero
@@ -200,45 +189,45 @@ def settle(
     if line.start is None:
         steps = line.steps(1.0)
         fall = survey.trial.loss - survey.trial.with_steps(steps)
-        return Settled(steps, at_zero, fall, line.scores, line.left_out)
-    survey.watch(SEARCHING, 0, 2)
+        return PlannedStep(steps, at_zero, fall, line.scores, line.left_out)
+    survey.tell(SEARCHING, 0, 2)
     expected = line_search(
         lambda t: survey.trial.with_steps(line.steps(t)), line.start, survey.trial.with_steps(at_zero)
     )
-    survey.watch(SEARCHING, 1, 2)
-    search = Trial(survey.judge, some_to_search(survey.judge))
+    survey.tell(SEARCHING, 1, 2)
+    search = GrowthTrial(survey.text_loss, some_to_search(survey.text_loss))
     found = line_search(lambda t: search.with_steps(line.steps(t)), line.start, search.with_steps(at_zero))
-    survey.watch(SEARCHING, 2, 2)
+    survey.tell(SEARCHING, 2, 2)
     if refuse and line.scores and not found.step:
         raise no_bottleneck("on the sentences to search on, the best step is zero")
     step = found.step or line.start  # columns of zeros on both sides would never learn
-    return Settled(line.steps(step), at_zero, survey.trial.loss - expected.value, line.scores, line.left_out)
+    return PlannedStep(line.steps(step), at_zero, survey.trial.loss - expected.value, line.scores, line.left_out)
 
 
-def difference(judge: Judge, steps: Sequence[Step]) -> float:
+def output_difference(text_loss: TextLoss, steps: Sequence[GrowthStep]) -> float:
     """The largest difference of outputs that these steps make, relative to the largest output, on a few sentences."""
-    original: Any = judge.original
-    batch, _ = judge.text.batch(0)
-    batch = judge.objective.prepare(batch).to(next(original.model.parameters()).device)
-    with evaluating(original.model):
+    original: Any = text_loss.original
+    batch, _ = text_loss.text.batch(0)
+    batch = text_loss.objective.prepare(batch).to(next(original.model.parameters()).device)
+    with inference_mode(original.model):
         before = original.run(batch).hidden
-        new = original.again(grown(original.model, steps).eval())
+        new = original.with_model(grown(original.model, steps).eval())
         after = new.run(batch).hidden
         real = batch.sides("encoder" if batch.target is None else "decoder")[0].real
         return float((after - before)[real].abs().max() / before[real].abs().max())
 
 
-def with_new_heads(survey: Survey, widths: Widths) -> dict[str, HeadMap]:
+def with_new_heads(survey: GrowthSurvey, widths: Widths) -> dict[str, HeadMap]:
     """For every layer that gets new heads, which come after those it has, which head became which."""
     found: dict[str, HeadMap] = {}
     for (place, kind), width in widths.items():
         if kind == "heads":
             before = len(survey.heads[place.slot])
-            found[place.slot] = HeadMap(before=before, after=(*range(before), *(None,) * width))
+            found[str(place.slot)] = HeadMap(before=before, after=(*range(before), *(None,) * width))
     return found
 
 
-def said(survey: Survey, widths: Widths) -> dict[str, str]:
+def describe_changes(survey: GrowthSurvey, widths: Widths) -> dict[str, str]:
     """In words: 4 -> 6 keys."""
     done: dict[str, str] = {}
     for (place, kind), width in widths.items():

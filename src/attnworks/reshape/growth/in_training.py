@@ -9,32 +9,31 @@ from typing import NamedTuple
 
 import numpy as np
 
+from attnworks.core.display import silent
 from attnworks.models import TransformerConfig, preset
 from attnworks.models.anatomy import attention_layers, heads_of
-from attnworks.reshape.growth.apply import Place, Step, grow_in_place, stretched_state
-from attnworks.reshape.growth.grow import look_around, said, settle
+from attnworks.reshape.growth.apply import GrowthPlace, GrowthStep, grow_in_place, stretched_state
+from attnworks.reshape.growth.grow import describe_changes, plan_step, survey_growth
 from attnworks.reshape.growth.methods import METHODS
 from attnworks.reshape.growth.places import NoBottleneckError, Spot, spread
-from attnworks.reshape.growth.score import Kind
-from attnworks.reshape.progress import silently
-from attnworks.reshape.run import Care, judge_on
+from attnworks.reshape.growth.score import GrowthKind
+from attnworks.reshape.run import ReshapeSettings, text_loss_on
 from attnworks.reshape.surgery import anatomy_of
-from attnworks.text.passages import from_pair
-from attnworks.traces.own import own_examinee
+from attnworks.traces.own import OwnSubject
 from attnworks.training.events import Grown
-from attnworks.training.objectives.choice import choose
+from attnworks.training.objectives import choose_objective
 from attnworks.training.run import Run
-from attnworks.training.run_folder import optimiser_tensors
+from attnworks.training.run_folder import optimizer_tensors
 
 GROWTHS = 8
 """About the number of growths that reach the goal, if all of them pay."""
 LOOKED_AT = 1024
 """Sentences of the corpus, drawn anew each time."""
-NAMED: dict[str, Kind] = {"d_k": "keys", "d_v": "values", "heads": "heads"}
+NAMED: dict[str, GrowthKind] = {"d_k": "keys", "d_v": "values", "heads": "heads"}
 
 
 class _Found(NamedTuple):
-    steps: Sequence[Step]
+    steps: Sequence[GrowthStep]
     done: dict[str, str]
     fall: float = 0.0
     reason: str | None = None
@@ -44,7 +43,7 @@ class _Found(NamedTuple):
 def grow_in_training(run: Run) -> Grown | None:
     """Add widths where they pay on sentences of the corpus, up to the goals of the recipe; None once these are reached.
 
-    The first process decides and all follow. The optimiser keeps what it knows of the weights that were there.
+    The first process decides and all follow. The optimizer keeps what it knows of the weights that were there.
     """
     missing = _missing(run)
     if not any(missing.values()):
@@ -52,9 +51,9 @@ def grow_in_training(run: Run) -> Grown | None:
     found = run.team.gather(_find(run, missing) if run.team.leads else None)[0]
     assert found is not None
     if found.steps:
-        old, state = copy.deepcopy(run.model), optimiser_tensors(run.model, run.optimiser)
+        old, state = copy.deepcopy(run.model), optimizer_tensors(run.model, run.optimizer)
         grow_in_place(run.model, found.steps)
-        run.go_on_with(stretched_state(state, old, run.model))
+        run.replace_optimizer_state(stretched_state(state, old, run.model))
     parameters = sum(parameter.numel() for parameter in run.model.parameters())
     return Grown(run.progress.step, found.done, parameters, found.fall, found.reason, left_out=dict(found.left_out))
 
@@ -66,32 +65,32 @@ def _missing(run: Run) -> dict[Spot, int]:
         heads = heads_of(part)
         for name, goal in run.recipe.goals().items():
             if name == "heads":
-                missing[Spot(Place(slot, None), "heads")] = max(0, goal - len(heads))
+                missing[Spot(GrowthPlace(slot, None), "heads")] = max(0, goal - len(heads))
                 continue
             for number, head in enumerate(heads):
                 width = (head.W_Q if name == "d_k" else head.W_V).shape[1]
-                missing[Spot(Place(slot, number), NAMED[name])] = max(0, goal - width)
+                missing[Spot(GrowthPlace(slot, number), NAMED[name])] = max(0, goal - width)
     return missing
 
 
 def _find(run: Run, missing: dict[Spot, int]) -> _Found:
     recipe = run.recipe
-    examinee = own_examinee(run.model, (run.source, run.target), str(run.folder))
+    subject = OwnSubject(run.model, str(run.folder), (run.source, run.target))
     pairs = run.corpus.train
     drawn = np.random.default_rng([recipe.seed, run.progress.step]).permutation(len(pairs))[:LOOKED_AT]
-    objective = choose(None, examinee.subject.abilities, seed=recipe.seed)
-    care = Care(seed=recipe.seed)
-    judge = judge_on(examinee, objective, [from_pair(pairs[number]) for number in drawn], care)
-    kinds: list[Kind] = [NAMED[name] for name in recipe.goals()]
+    objective = choose_objective(None, subject.abilities, seed=recipe.seed)
+    settings = ReshapeSettings(seed=recipe.seed)
+    text_loss = text_loss_on(subject, objective, [pairs[number] for number in drawn], settings)
+    kinds: list[GrowthKind] = [NAMED[name] for name in recipe.goals()]
     try:
-        survey = look_around(judge, silently, kinds)
+        survey = survey_growth(text_loss, silent, kinds)
         widths = spread(survey, kinds, _each_time(run), missing)
-        settled = settle(survey, METHODS["fisher"], widths, recipe.seed)
+        settled = plan_step(survey, METHODS["fisher"], widths, recipe.seed)
     except NoBottleneckError as error:
         return _Found((), {}, reason=error.got)
     grown = {spot: width for spot, width in widths.items() if spot not in settled.left_out}
     left_out = {str(spot): reason for spot, reason in settled.left_out.items()}
-    return _Found(settled.steps, said(survey, grown), settled.fall, left_out=left_out)
+    return _Found(settled.steps, describe_changes(survey, grown), settled.fall, left_out=left_out)
 
 
 def _each_time(run: Run) -> int:

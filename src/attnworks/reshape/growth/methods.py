@@ -10,14 +10,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attnworks.core.errors import UsageError
+from attnworks.core.places import Slot
 from attnworks.core.registry import Registry
-from attnworks.reshape.growth.apply import Addition, Keys, NewHead, Rewritten, Step, Values
+from attnworks.reshape.growth.apply import Addition, GrowthStep, Keys, NewHead, Rewritten, Values
 from attnworks.reshape.growth.cost import FITTING
 from attnworks.reshape.growth.directions import whitened_direction
 from attnworks.reshape.growth.places import Spot, Widths, no_bottleneck
 from attnworks.reshape.growth.score import FIRST_STEP, Score, Solve, best_direction
 from attnworks.reshape.growth.statistics import graded_layers, query_states, sampled
-from attnworks.reshape.growth.survey import Survey
+from attnworks.reshape.growth.survey import GrowthSurvey
 
 
 class Line(NamedTuple):
@@ -27,40 +28,40 @@ class Line(NamedTuple):
     left_out  places that were asked for and do not grow, with the reason
     """
 
-    steps: Callable[[float], list[Step]]
+    steps: Callable[[float], list[GrowthStep]]
     start: float | None
     scores: Sequence[Score] = ()
     left_out: Mapping[Spot, str] = {}
 
 
-Method = Callable[[Survey, Widths, int], Line]
+Method = Callable[[GrowthSurvey, Widths, int], Line]
 METHODS: Registry[Method] = Registry("method of growing")
 
 
 @METHODS.register("fisher")
-def fisher(survey: Survey, widths: Widths, seed: int) -> Line:
+def fisher(survey: GrowthSurvey, widths: Widths, seed: int) -> Line:
     """The direction that lowers the loss most in the metric of the softmax, where other sentences confirm it."""
     del seed
     return _along(survey, widths, best_direction)
 
 
 @METHODS.register("whitened")
-def whitened(survey: Survey, widths: Widths, seed: int) -> Line:
+def whitened(survey: GrowthSurvey, widths: Widths, seed: int) -> Line:
     """The same without the alternating solver: singular vectors of the whitened gradient."""
     del seed
     return _along(survey, widths, whitened_direction)
 
 
 @METHODS.register("random")
-def at_random(survey: Survey, widths: Widths, seed: int) -> Line:
+def random_columns(survey: GrowthSurvey, widths: Widths, seed: int) -> Line:
     """Random columns on both sides, downhill, with the best step."""
     generator = torch.Generator().manual_seed(seed)
     additions = [(spot, _random(survey, spot, width, generator)) for spot, width in widths.items()]
     signs = [1.0 if _falls(survey, spot, addition) else -1.0 for spot, addition in additions]
 
-    def steps(t: float) -> list[Step]:
+    def steps(t: float) -> list[GrowthStep]:
         return [
-            Step(spot.place, addition, t * sign, survey.scale(spot.place.slot))
+            GrowthStep(spot.place, addition, t * sign, survey.scale(spot.place.slot))
             for (spot, addition), sign in zip(additions, signs, strict=True)
         ]
 
@@ -68,21 +69,21 @@ def at_random(survey: Survey, widths: Widths, seed: int) -> Line:
 
 
 @METHODS.register("zero")
-def zero(survey: Survey, widths: Widths, seed: int) -> Line:
+def zero(survey: GrowthSurvey, widths: Widths, seed: int) -> Line:
     """Random queries (or values) and zero keys (or outputs), which change nothing until they are trained."""
     generator = torch.Generator().manual_seed(seed)
     return fixed_line(survey, widths, lambda spot, width: _second_zero(_random(survey, spot, width, generator)))
 
 
 @METHODS.register("gradmax")
-def gradmax(survey: Survey, widths: Widths, seed: int) -> Line:
+def gradmax(survey: GrowthSurvey, widths: Widths, seed: int) -> Line:
     """Zero queries (or values) and the keys (or outputs) that make their gradient largest, as GradMax does for MLPs."""
     del seed
     return fixed_line(survey, widths, lambda spot, width: _largest_gradient(survey, spot, width))
 
 
 @METHODS.register("document")
-def document(survey: Survey, widths: Widths, seed: int) -> Line:
+def document(survey: GrowthSurvey, widths: Widths, seed: int) -> Line:
     """Burgund's, as printed: rank k + p of the pseudo-inverse of B = S + dL/dS (S3.13, S3.27); keys only."""
     del seed
     refit = refit_steps(survey, widths)
@@ -92,7 +93,7 @@ def document(survey: Survey, widths: Widths, seed: int) -> Line:
 # --- directions ---
 
 
-def _believed(survey: Survey, spot: Spot, width: int, solve: Solve) -> Score | str:
+def _believed(survey: GrowthSurvey, spot: Spot, width: int, solve: Solve) -> Score | str:
     """The direction at a place with its best step, or why nothing should grow there."""
     found = _directions(survey, spot, width, solve)
     if not found:
@@ -111,7 +112,7 @@ def _alive(addition: Addition) -> int:
     return int((addition.beta.any(0) if isinstance(addition, Keys) else addition.b.any(1)).sum())
 
 
-def _directions(survey: Survey, spot: Spot, width: int, solve: Solve) -> list[Score]:
+def _directions(survey: GrowthSurvey, spot: Spot, width: int, solve: Solve) -> list[Score]:
     """One, or none where there is no such direction."""
     (slot, head), kind = spot
     if head is None:
@@ -127,11 +128,11 @@ def _why(spot: Spot) -> str:
     return "the layer does not score by Q K^T alone"
 
 
-def _along(survey: Survey, widths: Widths, solve: Solve) -> Line:
+def _along(survey: GrowthSurvey, widths: Widths, solve: Solve) -> Line:
     """All directions that are confirmed at once, each as long as it would be alone."""
     found: dict[Spot, Score | str] = {}
     for done, (spot, width) in enumerate(widths.items()):
-        survey.watch(FITTING, done, len(widths))
+        survey.tell(FITTING, done, len(widths))
         found[spot] = _believed(survey, spot, width, solve)
     scores = [score for score in found.values() if isinstance(score, Score)]
     left_out = {spot: reason for spot, reason in found.items() if isinstance(reason, str)}
@@ -139,8 +140,10 @@ def _along(survey: Survey, widths: Widths, solve: Solve) -> Line:
         spot, reason = next(iter(left_out.items()))
         raise no_bottleneck(f"at {spot}, {reason}")
 
-    def steps(t: float) -> list[Step]:
-        return [Step(score.place, score.addition, t * score.step, survey.scale(score.place.slot)) for score in scores]
+    def steps(t: float) -> list[GrowthStep]:
+        return [
+            GrowthStep(score.place, score.addition, t * score.step, survey.scale(score.place.slot)) for score in scores
+        ]
 
     slope = sum(score.step * score.checked for score in scores)
     return Line(steps, FIRST_STEP * abs(survey.trial.loss) / slope, scores, left_out)
@@ -150,18 +153,18 @@ def _along(survey: Survey, widths: Widths, solve: Solve) -> Line:
 
 
 def fixed_line(
-    survey: Survey, widths: Widths, addition: Callable[[Spot, int], Keys | Values | NewHead | Rewritten]
+    survey: GrowthSurvey, widths: Widths, addition: Callable[[Spot, int], Keys | Values | NewHead | Rewritten]
 ) -> Line:
     """Columns as they are given, of which no step is asked."""
     steps = [
-        Step(spot.place, addition(spot, width), scale if spot.kind == "keys" else 1.0, scale)
+        GrowthStep(spot.place, addition(spot, width), scale if spot.kind == "keys" else 1.0, scale)
         for spot, width in widths.items()
         for scale in (survey.scale(spot.place.slot),)
     ]
     return Line(lambda t: steps, None)
 
 
-def _random(survey: Survey, spot: Spot, width: int, generator: torch.Generator) -> Keys | Values | NewHead:
+def _random(survey: GrowthSurvey, spot: Spot, width: int, generator: torch.Generator) -> Keys | Values | NewHead:
     """Entries of variance 1 / rows."""
     like = survey.heads[spot.place.slot][spot.place.head or 0]
 
@@ -181,7 +184,7 @@ def _random(survey: Survey, spot: Spot, width: int, generator: torch.Generator) 
             return NewHead(keys, draw(f, v), draw(v, e))
 
 
-def _falls(survey: Survey, spot: Spot, addition: Keys | Values | NewHead) -> bool:
+def _falls(survey: GrowthSurvey, spot: Spot, addition: Keys | Values | NewHead) -> bool:
     """Whether a step of this sign goes downhill, on the sentences that teach."""
     (keys, _), (values, _), _ = survey.sums[spot.place.slot].means()
     match addition:
@@ -200,7 +203,7 @@ def _second_zero(addition: Keys | Values | NewHead) -> Keys | Values | NewHead:
     return addition._replace(b=torch.zeros_like(addition.b))
 
 
-def _largest_gradient(survey: Survey, spot: Spot, width: int) -> Keys | Values | NewHead:
+def _largest_gradient(survey: GrowthSurvey, spot: Spot, width: int) -> Keys | Values | NewHead:
     """The right singular vectors of T, as long as the columns that are there."""
     slot, head = spot.place.slot, spot.place.head or 0
     (keys, _), (values, _), _ = survey.sums[slot].means()
@@ -221,7 +224,7 @@ def _largest_gradient(survey: Survey, spot: Spot, width: int) -> Keys | Values |
 # --- the document's truncation ---
 
 
-def refit_steps(survey: Survey, widths: Widths) -> Callable[[float], list[Step]]:
+def refit_steps(survey: GrowthSurvey, widths: Widths) -> Callable[[float], list[GrowthStep]]:
     """t -> heads whose product W_Q W_K^T is [mean over sentences of X^+ (S + t dL/dS) Z^+T] cut to rank k + p."""
     spots = list(widths.items())
     if any(spot.kind != "keys" for spot, _ in spots):
@@ -229,15 +232,12 @@ def refit_steps(survey: Survey, widths: Widths) -> Callable[[float], list[Step]]
     slots = dict.fromkeys(spot.place.slot for spot, _ in spots)
     for slot in (slot for slot in slots if survey.sums[slot].scale is None):
         raise UsageError(
-            asked=f"growing {slot} by document",
-            expected="a layer whose heads all score by the same factor of Q K^T",
-            got="heads that score in other ways",
-            remedy="choose another layer, or another method",
+            f"growing {slot} by document", "heads with one scale of Q K^T", "other scores", "choose another method"
         )
     targets = {slot: _targets(survey, slot) for slot in slots}
 
-    def steps(t: float) -> list[Step]:
-        found: list[Step] = []
+    def steps(t: float) -> list[GrowthStep]:
+        found: list[GrowthStep] = []
         for spot, width in spots:
             slot, at = spot.place
             assert at is not None
@@ -248,18 +248,18 @@ def refit_steps(survey: Survey, widths: Widths) -> Callable[[float], list[Step]]
             left, right = (F.pad(side[:, : len(root)] * root, (0, rank - len(root))) for side in (U, Vh.mT))
             biases = {} if head.b_Q is None else {"b_Q": left[-1], "b_K": torch.zeros_like(left[-1])}
             new = head._replace(W_Q=left if head.b_Q is None else left[:-1], W_K=right, **biases)
-            found.append(Step(spot.place, Rewritten(new), 1.0, scale))
+            found.append(GrowthStep(spot.place, Rewritten(new), 1.0, scale))
         return found
 
     return steps
 
 
-def _targets(survey: Survey, slot: str) -> tuple[Tensor, Tensor]:
+def _targets(survey: GrowthSurvey, slot: Slot) -> tuple[Tensor, Tensor]:
     """mean X^+ S Z^+T and mean X^+ (dL/dS) Z^+T over some of the sentences that teach, [h e f] each."""
-    judge, sentences = survey.judge, 0
+    text_loss, sentences = survey.text_loss, 0
     S = G = torch.zeros(())
-    for batch, rows in judge.batches(sampled(judge)):
-        for layer in graded_layers(judge, batch, rows, {slot: survey.branches[slot]}):
+    for batch, rows in text_loss.batches(sampled(text_loss)):
+        for layer in graded_layers(text_loss, batch, rows, {slot: survey.branches[slot]}):
             trace = layer.trace
             assert trace.Z is not None
             X, Z = (
@@ -274,9 +274,4 @@ def _targets(survey: Survey, slot: str) -> tuple[Tensor, Tensor]:
 
 
 def wrong_kind(method: str, kinds: str) -> UsageError:
-    return UsageError(
-        asked=f"growing by {method}",
-        expected=kinds,
-        got="another kind",
-        remedy="choose those kinds, or another method",
-    )
+    return UsageError(f"growing by {method}", kinds, "another kind", "choose those kinds, or another method")

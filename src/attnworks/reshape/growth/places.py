@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from attnworks.core.errors import AttnworksError, UsageError
-from attnworks.models.config import LARGEST_WIDTH
-from attnworks.reshape.growth.apply import NewHead, Place
-from attnworks.reshape.growth.score import Kind, Score
-from attnworks.reshape.growth.survey import KINDS, Survey
-from attnworks.reshape.heads import choose_heads
+from attnworks.core.places import Slot, select_heads
+from attnworks.models.config import MAX_WIDTH
+from attnworks.reshape.growth.apply import GrowthPlace, NewHead
+from attnworks.reshape.growth.score import GrowthKind, Score
+from attnworks.reshape.growth.survey import KINDS, GrowthSurvey
 
 TRYING = "trying places"
 """The stage in which the places to grow at are chosen."""
@@ -22,8 +22,8 @@ LONGEST = 10
 class Spot(NamedTuple):
     """A place and what may grow there."""
 
-    place: Place
-    kind: Kind
+    place: GrowthPlace
+    kind: GrowthKind
 
     def __str__(self) -> str:
         return f"{self.place}:{self.kind}"
@@ -37,45 +37,44 @@ class NoBottleneckError(AttnworksError, ValueError):
     """Growing would not pay, or it cannot be known from this text that it would."""
 
 
-def read_places(asked: str, layers: Mapping[str, int]) -> Widths:
+def read_places(asked: str, layers: Mapping[Slot, int]) -> Widths:
     """ "enc.0.3:keys=8,dec.0.*:values=2,enc.1:heads=1" as columns of heads, and heads of layers.
 
-    >>> read_places("0.*:keys=2", {"enc.0": 2})
-    {Spot(place=Place(slot='enc.0', head=0), kind='keys'): 2, Spot(place=Place(slot='enc.0', head=1), kind='keys'): 2}
+    >>> {str(spot): width for spot, width in read_places("0.*:keys=2", {Slot("encoder", 0): 2}).items()}
+    {'enc.0.0:keys': 2, 'enc.0.1:keys': 2}
     """
     widths: Widths = {}
     for part in asked.split(","):
         where, _, what = part.strip().partition(":")
         name, _, number = what.partition("=")
-        if name not in KINDS or not number.isdecimal() or not 0 < int(number[:LONGEST]) <= LARGEST_WIDTH:
+        if name not in KINDS or not number.isdecimal() or not 0 < int(number[:LONGEST]) <= MAX_WIDTH:
             raise UsageError(
-                asked=f"growing at {part.strip()!r}",
-                expected="places such as enc.0.3:keys=8, dec.0.*:values=2 or enc.1:heads=1",
-                got=repr(part.strip()),
-                remedy="write layer.head:keys=N or :values=N, or layer:heads=N; or leave it to auto",
+                f"growing at {part.strip()!r}",
+                "places such as enc.0.3:keys=8, dec.0.*:values=2 or enc.1:heads=1",
+                repr(part.strip()),
+                "write layer.head:keys=N or :values=N, or layer:heads=N; or leave it to auto",
             )
-        kind: Kind = name  # pyright: ignore[reportAssignmentType]
+        kind: GrowthKind = name  # pyright: ignore[reportAssignmentType]
         if kind == "heads" and int(number) != 1:
             raise UsageError(
-                asked=f"growing at {part.strip()!r}",
-                expected="one new head of a layer at a time: the next depends on what that one does",
-                got=number,
-                remedy=f"write {where}:heads=1, and grow again",
+                f"growing at {part.strip()!r}", "one new head of a layer at a time", number, f"write {where}:heads=1"
             )
         for place in _heads_of(where, layers) if kind != "heads" else _layers_of(where, layers):
             widths[Spot(place, kind)] = int(number)
     return widths
 
 
-def _heads_of(where: str, layers: Mapping[str, int]) -> list[Place]:
-    return [Place(slot, head) for slot, head in choose_heads(where, layers)]
+def _heads_of(where: str, layers: Mapping[Slot, int]) -> list[GrowthPlace]:
+    return [GrowthPlace(slot, head) for slot, head in select_heads(where, layers)]
 
 
-def _layers_of(where: str, layers: Mapping[str, int]) -> list[Place]:
-    return [Place(slot, None) for slot, _ in choose_heads(f"{where}.0", layers)]
+def _layers_of(where: str, layers: Mapping[Slot, int]) -> list[GrowthPlace]:
+    return [GrowthPlace(slot, None) for slot, _ in select_heads(f"{where}.0", layers)]
 
 
-def spread(survey: Survey, kinds: Sequence[Kind], add: int, most: Mapping[Spot, int] | None = None) -> Widths:
+def spread(
+    survey: GrowthSurvey, kinds: Sequence[GrowthKind], add: int, most: Mapping[Spot, int] | None = None
+) -> Widths:
     """`add` widths, one after the other where the loss should fall most for each parameter.
 
     most    columns that a spot may get at most; all are free where it is not given
@@ -104,19 +103,19 @@ def spread(survey: Survey, kinds: Sequence[Kind], add: int, most: Mapping[Spot, 
     return {spot: widths[spot] for spot in scores if spot in widths}
 
 
-def _tried(survey: Survey, kinds: Sequence[Kind]) -> Iterator[tuple[Spot, Score]]:
+def _tried(survey: GrowthSurvey, kinds: Sequence[GrowthKind]) -> Iterator[tuple[Spot, Score]]:
     """Every place with its direction and the best step, layer by layer."""
     places = sum(1 if kind == "heads" else len(heads) for heads in survey.heads.values() for kind in kinds)
     done = 0
     for slot in survey.layers:
         for kind in kinds:
             for score in survey.scores(slot, kind):
-                survey.watch(TRYING, done, places)
+                survey.tell(TRYING, done, places)
                 yield Spot(score.place, kind), survey.tried(score)
                 done += 1
 
 
-def _per_parameter(survey: Survey, score: Score, taken: int) -> float:
+def _per_parameter(survey: GrowthSurvey, score: Score, taken: int) -> float:
     """The gain of the next column where `taken` are taken."""
     shares = (1.0,) if score.kind == "heads" else survey.shares(score.place, score.kind)
     share = shares[taken] / shares[0] if taken < len(shares) and shares[0] else 0.0
@@ -128,13 +127,13 @@ def _cost(score: Score) -> int:
     return addition.like.W_Q.shape[1] + addition.a.shape[1] if isinstance(addition, NewHead) else 1
 
 
-def _nowhere(survey: Survey, scores: Mapping[Spot, Score]) -> NoBottleneckError:
+def _nowhere(survey: GrowthSurvey, scores: Mapping[Spot, Score]) -> NoBottleneckError:
     if not survey.layers:
         return NoBottleneckError(
-            asked="to grow",
-            expected="a layer that can",
-            got="; ".join(f"{slot}: {reason}" for slot, reason in list(survey.refused.items())[:2]) or "none",
-            remedy="choose another model; the guide to growing lists those that can",
+            "to grow",
+            "a layer that can",
+            "; ".join(f"{slot}: {reason}" for slot, reason in list(survey.refused.items())[:2]) or "none",
+            "choose another model; the guide to growing lists those that can",
         )
     if not scores:
         return no_bottleneck("no layer with a direction that other sentences confirm by half")
@@ -145,8 +144,8 @@ def _nowhere(survey: Survey, scores: Mapping[Spot, Score]) -> NoBottleneckError:
 
 def no_bottleneck(got: str) -> NoBottleneckError:
     return NoBottleneckError(
-        asked="to grow",
-        expected="a place where more width lowers the loss, also of sentences that the direction was not fitted to",
-        got=got,
-        remedy="leave the model as it is, train it further, or give more text",
+        "to grow",
+        "a place where more width lowers the loss, also of sentences that the direction was not fitted to",
+        got,
+        "leave the model as it is, train it further, or give more text",
     )

@@ -9,20 +9,21 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from attnworks.reshape.growth.apply import Addition, Keys, NewHead, Place, Step, Values, grown
+from attnworks.core.places import Slot
+from attnworks.reshape.growth.apply import Addition, GrowthPlace, GrowthStep, Keys, NewHead, Values, grown
 from attnworks.reshape.growth.directions import (
     Direction,
-    Reservoir,
+    ScoreSample,
     marginal_gains,
     score_direction,
     value_direction,
     whitened_direction,
 )
 from attnworks.reshape.growth.solvers import Found, line_search
-from attnworks.reshape.growth.statistics import CHECK, Sums
-from attnworks.traces.text import Judge
+from attnworks.reshape.growth.statistics import CHECK, GrowthSums
+from attnworks.traces.loss import TextLoss
 
-Kind = Literal["keys", "values", "heads"]
+GrowthKind = Literal["keys", "values", "heads"]
 TRIED_ON = 128
 """About the number of checking sentences on which steps are tried."""
 FIRST_STEP = 0.01
@@ -41,10 +42,10 @@ BELIEVED = 0.5
 
 @runtime_checkable
 class Solve(Protocol):
-    def __call__(self, T: Tensor, sample: Reservoir, p: int, *, cutoff: float) -> Direction: ...
+    def __call__(self, T: Tensor, sample: ScoreSample, p: int, *, cutoff: float) -> Direction: ...
 
 
-def best_direction(T: Tensor, sample: Reservoir, p: int, *, cutoff: float) -> Direction:
+def best_direction(T: Tensor, sample: ScoreSample, p: int, *, cutoff: float) -> Direction:
     """`score_direction`; for heads in which its solver does not converge, the closed form `whitened_direction`.
 
     A solver that does not converge usually meets a direction in which T has a part and the sample shows no curvature:
@@ -73,8 +74,8 @@ class Score:
     step, gain  the best step on the sentences that check, and by how much their loss falls there; 0 before it is tried
     """
 
-    place: Place
-    kind: Kind
+    place: GrowthPlace
+    kind: GrowthKind
     addition: Addition
     taught: float
     checked: float
@@ -96,27 +97,27 @@ class Score:
             return f"other sentences confirm {self.trust:.0%} of the slope: more data, or no bottleneck"
         return None if self.gain > 0 else "no step lowers the loss"
 
-    def tried(self, trial: Trial, scale: float) -> Score:
+    def tried(self, trial: GrowthTrial, scale: float) -> Score:
         """With the best step. Nothing is tried where other sentences do not confirm the direction."""
         if self.trust < BELIEVED:
             return self
-        found = trial.search(self.checked, lambda length: [Step(self.place, self.addition, length, scale)])
+        found = trial.search(self.checked, lambda length: [GrowthStep(self.place, self.addition, length, scale)])
         return replace(self, step=found.step, gain=trial.loss - found.value)
 
 
-class Trial:
-    """What steps of growth do to the loss, on some of the sentences of a judge."""
+class GrowthTrial:
+    """What steps of growth do to the loss, on some of the calibration sentences."""
 
-    def __init__(self, judge: Judge, some: slice) -> None:
-        self.judge, self.some = judge, some
-        self.loss = judge.mean(some=some)
+    def __init__(self, text_loss: TextLoss, some: slice) -> None:
+        self.text_loss, self.some = text_loss, some
+        self.loss = text_loss.mean(some=some)
 
-    def with_steps(self, steps: Sequence[Step]) -> float:
+    def with_steps(self, steps: Sequence[GrowthStep]) -> float:
         """The mean loss of the model with these additions."""
-        original: Any = self.judge.original
-        return self.judge.mean(original.again(grown(original.model, steps)), some=self.some)
+        original: Any = self.text_loss.original
+        return self.text_loss.mean(original.with_model(grown(original.model, steps)), some=self.some)
 
-    def search(self, slope: float, steps: Callable[[float], Sequence[Step]], whole: float | None = None) -> Found:
+    def search(self, slope: float, steps: Callable[[float], Sequence[GrowthStep]], whole: float | None = None) -> Found:
         """The best length along a direction that falls with this slope from `whole`, by default the model's loss."""
         whole = self.loss if whole is None else whole
         if slope <= 0:
@@ -124,14 +125,19 @@ class Trial:
         return line_search(lambda t: self.with_steps(steps(t)), FIRST_STEP * abs(whole) / slope, whole)
 
 
-def some_checks(judge: Judge) -> slice:
+def some_checks(text_loss: TextLoss) -> slice:
     """Of the sentences that check, about as many as steps are tried on."""
-    checks = len(range(sum(map(len, judge.text.batches)))[CHECK])
+    return trial_sentences(sum(map(len, text_loss.text.batches)))
+
+
+def trial_sentences(sentences: int) -> slice:
+    """Of this many sentences, those that steps are tried on."""
+    checks = len(range(sentences)[CHECK])
     return slice(CHECK.start, None, CHECK.step * max(1, checks // TRIED_ON))
 
 
 def key_scores(
-    slot: str, sums: Sums, sample: Reservoir, biased: bool, p: int, solve: Solve = best_direction
+    slot: Slot, sums: GrowthSums, sample: ScoreSample, biased: bool, p: int, solve: Solve = best_direction
 ) -> list[Score]:
     """The best p columns of keys for every head of a layer."""
     (taught, checked), _, _ = sums.means()
@@ -150,7 +156,7 @@ def key_scores(
     return _convincing(found)
 
 
-def value_scores(slot: str, sums: Sums, biased: bool, p: int) -> list[Score]:
+def value_scores(slot: Slot, sums: GrowthSums, biased: bool, p: int) -> list[Score]:
     """The best p columns of values, with their rows of outputs, for every head of a layer."""
     _, (taught, checked), spread = sums.means()
 
@@ -180,8 +186,8 @@ def _convincing(found: Callable[[float], list[Score]]) -> list[Score]:
 
 
 def _scores(
-    slot: str,
-    kind: Kind,
+    slot: Slot,
+    kind: GrowthKind,
     additions: Sequence[Addition],
     slopes: tuple[Tensor, Tensor],
     parameters: int,
@@ -191,16 +197,18 @@ def _scores(
     """One for every head; slopes are those on the sentences that teach, and that check."""
     numbers = zip(additions, *(side.tolist() for side in (*slopes, residuals, shares)), strict=True)
     return [
-        Score(Place(slot, head), kind, addition, taught, checked, residual, parameters, tuple(share))
+        Score(GrowthPlace(slot, head), kind, addition, taught, checked, residual, parameters, tuple(share))
         for head, (addition, taught, checked, residual, share) in enumerate(numbers)
     ]
 
 
-def head_score(slot: str, new: NewHead, sums: Sums) -> Score:
+def head_score(slot: Slot, new: NewHead, sums: GrowthSums) -> Score:
     """A new head whose queries and keys are settled, with the best values for its attention."""
     p = new.a.shape[1]
     found = value_scores(slot, sums, new.like.b_V is not None, p)[0]
     assert isinstance(found.addition, Values)
     addition = NewHead(new.like, found.addition.a, found.addition.b)
     keys = sum(part.numel() for part in (new.like.W_Q, new.like.W_K, new.like.b_Q, new.like.b_K) if part is not None)
-    return replace(found, place=Place(slot, None), kind="heads", addition=addition, parameters=found.parameters + keys)
+    return replace(
+        found, place=GrowthPlace(slot, None), kind="heads", addition=addition, parameters=found.parameters + keys
+    )

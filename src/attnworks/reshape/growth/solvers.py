@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from attnworks.core.errors import UsageError
+from attnworks.core.checks import integer
 
 DOUBLINGS = 16
 SHRINKINGS = 4
@@ -131,13 +131,7 @@ def _widened(columns: Tensor, k: int) -> Tensor:
 
 
 def _check_rank(k: int) -> None:
-    if k < 0:
-        raise UsageError(
-            asked=f"a fit of rank {k}",
-            expected="a rank of 0 or more",
-            got=str(k),
-            remedy="the rank is how many columns each factor has",
-        )
+    integer("rank", k, 0, remedy="the rank is the number of columns of each factor")
 
 
 class Found(NamedTuple):

@@ -11,15 +11,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attnworks.attention.heads import Head, mask_of_heads
+from attnworks.attention.heads import HeadMatrices, mask_of_heads
 from attnworks.core.errors import UsageError
-from attnworks.models.modes import evaluating, held_still
-from attnworks.reshape.growth.directions import Reservoir
-from attnworks.text.tokens import TextBatch
+from attnworks.core.places import Slot
+from attnworks.models.modes import eval_mode, inference_mode
+from attnworks.reshape.growth.directions import ScoreSample
+from attnworks.text.tokens import Batch
 from attnworks.traces.frozen_pass import whole_maps
 from attnworks.traces.layer import LayerTrace
-from attnworks.traces.subject import Spectator, first
-from attnworks.traces.text import Judge
+from attnworks.traces.loss import TextLoss
+from attnworks.traces.subject import LayerHook, first
 
 LEARN, CHECK, SEARCH = slice(0, None, 2), slice(1, None, 4), slice(3, None, 4)
 """Of all sentences, sorted by length: those that directions come from, that check them, that steps are searched on."""
@@ -50,15 +51,15 @@ class GradedLayer:
         """
         if self.trace.softcap is not None:
             raise UsageError(
-                asked=f"the gradient by the scores of {self.trace.slot}",
-                expected="scores that are not capped",
-                got=f"scores capped at {self.trace.softcap:g}",
-                remedy="leave out this layer, or choose another model",
+                f"the gradient by the scores of {self.trace.slot}",
+                "scores that are not capped",
+                f"scores capped at {self.trace.softcap:g}",
+                "leave out this layer, or choose another model",
             )
         V = self.trace.shared(self.trace.V, slice(None)).detach()
         return softmax_back(self.P, self.by_heads.to(self.P.dtype) @ V.to(self.P.dtype).mT)
 
-    def as_head(self, keys: Head, a: Float[Tensor, "f p"], b: Float[Tensor, "p e"], parent: int) -> GradedLayer:
+    def as_head(self, keys: HeadMatrices, a: Float[Tensor, "f p"], b: Float[Tensor, "p e"], parent: int) -> GradedLayer:
         """As if the layer had one head, with these queries and keys, values Z a and outputs b.
 
         It sees what its parent sees and has the sink logit of its parent; what a model adds to scores for positions, a
@@ -94,13 +95,13 @@ def softmax_back(P: Float[Tensor, "*a i j"], by_weights: Float[Tensor, "*a i j"]
 
 
 def graded_layers(
-    judge: Judge, batch: TextBatch, rows: Tensor, branches: Mapping[str, nn.Module]
+    text_loss: TextLoss, batch: Batch, rows: Tensor, branches: Mapping[Slot, nn.Module]
 ) -> Iterator[GradedLayer]:
     """Every layer that is asked for, by the module whose output is added to the stream, after one backward pass."""
-    subject = judge.original
+    subject = text_loss.original
     probes = _Probes(set(branches))
-    with held_still(subject.model), probes.outputs(branches), torch.enable_grad():
-        loss = judge.losses(subject, batch.to(next(subject.model.parameters()).device), rows, probes).sum()
+    with eval_mode(subject.model), probes.outputs(branches), torch.enable_grad():
+        loss = text_loss.losses(subject, batch.to(next(subject.model.parameters()).device), rows, probes).sum()
         slots = [slot for slot in branches if slot in probes.traces and slot in probes.by_output]
         wanted = [probe for slot in slots for probe in (probes.by_heads[slot], probes.by_output[slot])]
         found = torch.autograd.grad(loss, wanted, allow_unused=True)
@@ -111,17 +112,17 @@ def graded_layers(
             yield GradedLayer(trace, whole_maps(trace).detach(), by_heads, by_output)
 
 
-class _Probes(Spectator):
+class _Probes(LayerHook):
     """Zeros, added to the heads and to the output of layers, whose gradients are those of heads and outputs."""
 
-    def __init__(self, wanted: set[str]) -> None:
+    def __init__(self, wanted: set[Slot]) -> None:
         self.wanted = wanted
-        self.traces: dict[str, LayerTrace] = {}
-        self.by_heads: dict[str, Tensor] = {}
-        self.by_output: dict[str, Tensor] = {}
+        self.traces: dict[Slot, LayerTrace] = {}
+        self.by_heads: dict[Slot, Tensor] = {}
+        self.by_output: dict[Slot, Tensor] = {}
 
     def attention(self, trace: LayerTrace) -> Tensor | None:
-        slot = str(trace.slot)
+        slot = trace.slot
         if slot not in self.wanted:
             return None
         self.traces[slot] = trace
@@ -129,13 +130,13 @@ class _Probes(Spectator):
         return trace.Y + self.by_heads[slot]
 
     @contextmanager
-    def outputs(self, branches: Mapping[str, nn.Module]) -> Iterator[None]:
+    def outputs(self, branches: Mapping[Slot, nn.Module]) -> Iterator[None]:
         with ExitStack() as hooks:
             for slot, branch in branches.items():
                 hooks.callback(branch.register_forward_hook(self._output(slot)).remove)
             yield
 
-    def _output(self, slot: str) -> Callable[[nn.Module, Any, Any], Any]:
+    def _output(self, slot: Slot) -> Callable[[nn.Module, Any, Any], Any]:
         def gave(_: nn.Module, __: Any, output: Any) -> Any:
             self.by_output[slot] = torch.zeros_like(first(output), requires_grad=True)
             probed = first(output) + self.by_output[slot]
@@ -144,7 +145,7 @@ class _Probes(Spectator):
         return gave
 
 
-class Sums:
+class GrowthSums:
     """T = mean X'^T (dL/dS) Z and T_V = mean (P Z)^T dL/du of every head, over sentences that teach and that check.
 
     With a bias of the queries, X' = [X | 1]; a bias of the keys never changes the softmax (S3.8). C_V is the mean of
@@ -172,9 +173,9 @@ class Sums:
         self.sentences += torch.tensor([len(X[some]) for some in parts])
         self.scale = score_scale(trace)
 
-    def of_heads(self, heads: Sequence[int]) -> Sums:
+    def of_heads(self, heads: Sequence[int]) -> GrowthSums:
         """The sums of some heads."""
-        chosen, index = Sums(), list(heads)
+        chosen, index = GrowthSums(), list(heads)
         chosen.sentences, chosen.scale, chosen.spread = self.sentences, self.scale, self.spread[index]
         chosen.keys, chosen.values = self.keys[:, index], self.values[:, index]
         return chosen
@@ -185,48 +186,48 @@ class Sums:
 
 
 def gather_sums(
-    judge: Judge,
-    branches: Mapping[str, nn.Module],
-    watch: Progress,
+    text_loss: TextLoss,
+    branches: Mapping[Slot, nn.Module],
+    tell: Progress,
     seen_as: Callable[[GradedLayer], GradedLayer] = lambda layer: layer,
-) -> dict[str, Sums]:
+) -> dict[Slot, GrowthSums]:
     """One backward pass over the text, for all layers at once; `seen_as` may put other heads in their place."""
-    sums, first = {slot: Sums() for slot in branches}, 0
+    sums, first = {slot: GrowthSums() for slot in branches}, 0
     if not sums:
         return sums
-    for number in range(len(judge.text.batches)):
-        watch(number, len(judge.text.batches))
-        for layer in graded_layers(judge, *judge.text.batch(number), branches):
-            sums[str(layer.trace.slot)].add(seen_as(layer), first)
-        first += len(judge.text.batches[number])
+    for number in range(len(text_loss.text.batches)):
+        tell(number, len(text_loss.text.batches))
+        for layer in graded_layers(text_loss, *text_loss.text.batch(number), branches):
+            sums[layer.trace.slot].add(seen_as(layer), first)
+        first += len(text_loss.text.batches[number])
     return sums
 
 
-def sampled(judge: Judge) -> slice:
+def sampled(text_loss: TextLoss) -> slice:
     """At most SAMPLE of the sentences that teach, of all lengths."""
-    taught = len(range(sum(map(len, judge.text.batches)))[LEARN])
+    taught = len(range(sum(map(len, text_loss.text.batches)))[LEARN])
     return slice(LEARN.start, None, LEARN.step * -(-taught // SAMPLE))
 
 
-def gather_sample(judge: Judge, slot: str) -> Reservoir:
+def gather_sample(text_loss: TextLoss, slot: Slot) -> ScoreSample:
     """Queries, keys and attention of one layer, in some of the sentences that teach, in float64."""
     keep = _Keep(slot)
-    device = next(judge.original.model.parameters()).device
-    with evaluating(judge.original.model):
-        for batch, rows in judge.batches(sampled(judge)):
-            judge.losses(judge.original, batch.to(device), rows, keep)
+    device = next(text_loss.original.model.parameters()).device
+    with inference_mode(text_loss.original.model):
+        for batch, rows in text_loss.batches(sampled(text_loss)):
+            text_loss.losses(text_loss.original, batch.to(device), rows, keep)
     i, j = (max(P.shape[axis] for _, _, P in keep.found) for axis in (-2, -1))
     padded = ((_padded(X, i), _padded(Z, j), _padded(_padded(P, i).mT, j).mT) for X, Z, P in keep.found)
-    return Reservoir(*(torch.cat(parts) for parts in zip(*padded, strict=True)))
+    return ScoreSample(*(torch.cat(parts) for parts in zip(*padded, strict=True)))
 
 
-class _Keep(Spectator):
-    def __init__(self, slot: str) -> None:
+class _Keep(LayerHook):
+    def __init__(self, slot: Slot) -> None:
         self.slot = slot
         self.found: list[tuple[Tensor, Tensor, Tensor]] = []
 
     def attention(self, trace: LayerTrace) -> Tensor | None:
-        if str(trace.slot) == self.slot:
+        if trace.slot == self.slot:
             X, Z = (
                 states.double() * side.real.unsqueeze(-1)
                 for states, side in ((query_states(trace), trace.queries), (_states(trace.Z), trace.keys))

@@ -9,17 +9,18 @@ from typing import NamedTuple, get_args
 import torch
 from torch import Tensor, nn
 
-from attnworks.attention.heads import Head
+from attnworks.attention.heads import HeadMatrices
+from attnworks.core.places import Slot
 from attnworks.models.anatomy import Part, attention_layers, every_layer, heads_of
-from attnworks.reshape.growth.apply import NewHead, Place, Step, Values
-from attnworks.reshape.growth.directions import Reservoir, whitened_direction
+from attnworks.reshape.growth.apply import GrowthPlace, GrowthStep, NewHead, Values
+from attnworks.reshape.growth.directions import ScoreSample, whitened_direction
 from attnworks.reshape.growth.score import (
     BELIEVED,
     CUTOFFS,
-    Kind,
+    GrowthKind,
+    GrowthTrial,
     Score,
     Solve,
-    Trial,
     best_direction,
     head_score,
     key_scores,
@@ -27,12 +28,12 @@ from attnworks.reshape.growth.score import (
     value_scores,
 )
 from attnworks.reshape.growth.solvers import shortened
-from attnworks.reshape.growth.statistics import GradedLayer, Progress, Sums, gather_sample, gather_sums
-from attnworks.reshape.surgery import anatomy_of, why_not
-from attnworks.traces.text import Judge
+from attnworks.reshape.growth.statistics import GradedLayer, GrowthSums, Progress, gather_sample, gather_sums
+from attnworks.reshape.surgery import anatomy_of, refusal_to_grow
+from attnworks.traces.loss import TextLoss
 
 Watch = Callable[[str, int, int], None]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+KINDS: tuple[GrowthKind, ...] = get_args(GrowthKind)
 PASSES = ("looking for bottlenecks", "looking for keys of new heads", "looking for values of new heads")
 """Stages that are backward passes over the whole text; the last two only where new heads are asked for."""
 COPIES, TURNS = "trying copies of heads", "fitting keys of new heads"
@@ -49,14 +50,14 @@ class _Copy(NamedTuple):
     step: float
 
 
-def growable_layers(model: nn.Module) -> tuple[dict[str, Part], dict[str, str]]:
+def growable_layers(model: nn.Module) -> tuple[dict[Slot, Part], dict[Slot, str]]:
     """Attention layers that can grow, and for the others the reason why they cannot, in words."""
-    reasons = {slot: why_not(model, slot) for slot in every_layer(anatomy_of(model))}
+    reasons = {slot: refusal_to_grow(model, slot) for slot in every_layer(anatomy_of(model))}
     refused = {slot: reason for slot, reason in reasons.items() if reason is not None}
     return {slot: part for slot, part in attention_layers(anatomy_of(model)).items() if slot not in refused}, refused
 
 
-class Survey:
+class GrowthSurvey:
     """Directions of growth, from one backward pass over a text (three where new heads are asked for).
 
     every      how many heads each layer has
@@ -64,34 +65,34 @@ class Survey:
     trial      tries steps on the sentences that check
     """
 
-    def __init__(self, judge: Judge, watch: Watch, kinds: Collection[Kind] = KINDS) -> None:
-        self.judge, self.watch = judge, watch
-        model = judge.original.model
+    def __init__(self, text_loss: TextLoss, tell: Watch, kinds: Collection[GrowthKind] = KINDS) -> None:
+        self.text_loss, self.tell = text_loss, tell
+        model = text_loss.original.model
         self.every = {slot: len(heads_of(part)) for slot, part in attention_layers(anatomy_of(model)).items()}
         self.layers, self.refused = growable_layers(model)
         self.branches = {slot: part.branch for slot, part in self.layers.items()}
         self.heads = {slot: heads_of(part) for slot, part in self.layers.items()}
-        self.sums = gather_sums(judge, self.branches, self._passing(PASSES[0]))
-        self.trial = Trial(judge, some_checks(judge))
-        self._sample: tuple[str, Reservoir] | None = None
-        self._scores: dict[tuple[str, Kind, int, tuple[int, ...] | None], list[Score]] = {}
-        self._shares: dict[tuple[str, Kind], list[tuple[float, ...]]] = {}
+        self.sums = gather_sums(text_loss, self.branches, self._passing(PASSES[0]))
+        self.trial = GrowthTrial(text_loss, some_checks(text_loss))
+        self._sample: tuple[Slot, ScoreSample] | None = None
+        self._scores: dict[tuple[Slot, GrowthKind, int, tuple[int, ...] | None], list[Score]] = {}
+        self._shares: dict[tuple[Slot, GrowthKind], list[tuple[float, ...]]] = {}
         self._tried: dict[Score, Score] = {}
         self._new_heads = self._find_new_heads() if "heads" in kinds else {}
 
-    def scale(self, slot: str) -> float:
+    def scale(self, slot: Slot) -> float:
         """The factor of a layer's scores; a layer without one has no scores that keys could change."""
         scale = self.sums[slot].scale
         return 1.0 if scale is None else scale
 
-    def scores(self, slot: str, kind: Kind, p: int = 1, heads: Sequence[int] | None = None) -> list[Score]:
+    def scores(self, slot: Slot, kind: GrowthKind, p: int = 1, heads: Sequence[int] | None = None) -> list[Score]:
         """The best p columns for some heads of a layer, or for all; not tried yet. A new head has widths of its own."""
         key = (slot, kind, p, None if heads is None else tuple(heads))
         if key not in self._scores:
             self._scores[key] = self._solve(slot, kind, p, heads)
         return self._scores[key]
 
-    def _solve(self, slot: str, kind: Kind, p: int, heads: Sequence[int] | None) -> list[Score]:
+    def _solve(self, slot: Slot, kind: GrowthKind, p: int, heads: Sequence[int] | None) -> list[Score]:
         sums = self.sums[slot] if heads is None else self.sums[slot].of_heads(heads)
         biased = self._biased(slot)
         match kind:
@@ -113,7 +114,7 @@ class Survey:
             self._tried[score] = score.tried(self.trial, self.scale(score.place.slot))
         return self._tried[score]
 
-    def shares(self, place: Place, kind: Kind) -> tuple[float, ...]:
+    def shares(self, place: GrowthPlace, kind: GrowthKind) -> tuple[float, ...]:
         """What each of the first columns adds to the gain, by a direction that takes no search."""
         slot, head = place
         if (slot, kind) not in self._shares:
@@ -126,7 +127,7 @@ class Survey:
         assert head is not None
         return self._shares[slot, kind][head]
 
-    def keys_by(self, solve: Solve, place: Place, p: int) -> Score:
+    def keys_by(self, solve: Solve, place: GrowthPlace, p: int) -> Score:
         """p columns of keys of one head by another solver, which need not be the best ones."""
         assert place.head is not None
         sample = self.sample(place.slot)
@@ -135,50 +136,50 @@ class Survey:
         found = key_scores(place.slot, sums, sample, self._biased(place.slot), p, solve)[0]
         return replace(found, place=place)
 
-    def _biased(self, slot: str) -> bool:
+    def _biased(self, slot: Slot) -> bool:
         return self.heads[slot][0].b_Q is not None
 
-    def sample(self, slot: str) -> Reservoir:
+    def sample(self, slot: Slot) -> ScoreSample:
         """Kept for one layer at a time."""
         if self._sample is None or self._sample[0] != slot:
-            self._sample = (slot, gather_sample(self.judge, slot))
+            self._sample = (slot, gather_sample(self.text_loss, slot))
         return self._sample[1]
 
     def _passing(self, stage: str) -> Progress:
-        return lambda done, total: self.watch(stage, done, total)
+        return lambda done, total: self.tell(stage, done, total)
 
     # --- new heads ---
 
-    def _find_new_heads(self) -> dict[str, Score]:
+    def _find_new_heads(self) -> dict[Slot, Score]:
         """One for each layer: the head whose attention serves more values best, with values and then keys of its own.
 
         From a copy of that head the values are solved for, then its keys by the gradient of its own scores, then the
         values again. A head from nothing, tried first, fits noise.
         """
         slots = [slot for slot, sums in self.sums.items() if sums.scale is not None]
-        copies: dict[str, _Copy] = {}
+        copies: dict[Slot, _Copy] = {}
         for done, slot in enumerate(slots):
-            self.watch(COPIES, done, len(slots))
+            self.tell(COPIES, done, len(slots))
             if (found := self._copied_head(slot)) is not None:
                 copies[slot] = found
         sums = self._sums_of(copies, PASSES[1])
-        turned: dict[str, _Copy] = {}
+        turned: dict[Slot, _Copy] = {}
         for done, slot in enumerate(copies):
-            self.watch(TURNS, done, len(copies))
+            self.tell(TURNS, done, len(copies))
             turned[slot] = self._turned(slot, copies[slot], sums[slot])
         sums = self._sums_of(turned, PASSES[2])
         return {slot: head_score(slot, new, sums[slot]) for slot, (_, new, _) in turned.items()}
 
-    def _sums_of(self, news: dict[str, _Copy], stage: str) -> dict[str, Sums]:
+    def _sums_of(self, news: dict[Slot, _Copy], stage: str) -> dict[Slot, GrowthSums]:
         branches = {slot: self.branches[slot] for slot in news}
 
         def alone(layer: GradedLayer) -> GradedLayer:
-            parent, new, _ = news[str(layer.trace.slot)]
+            parent, new, _ = news[layer.trace.slot]
             return layer.as_head(new.like, new.a, new.b, parent)
 
-        return gather_sums(self.judge, branches, self._passing(stage), alone)
+        return gather_sums(self.text_loss, branches, self._passing(stage), alone)
 
-    def _copied_head(self, slot: str) -> _Copy | None:
+    def _copied_head(self, slot: Slot) -> _Copy | None:
         """The head to start from, with as many values as it has, and the best step; None where none is believed."""
         width = max(head.W_V.shape[1] for head in self.heads[slot])
         scores = [score for score in self.scores(slot, "values", width) if score.trust >= BELIEVED]
@@ -189,7 +190,7 @@ class Survey:
         assert score.place.head is not None and isinstance(score.addition, Values)
         return _Copy(score.place.head, NewHead(self.heads[slot][score.place.head], *score.addition), tried.step)
 
-    def _turned(self, slot: str, copy: _Copy, sums: Sums) -> _Copy:
+    def _turned(self, slot: Slot, copy: _Copy, sums: GrowthSums) -> _Copy:
         """The copied head with keys that serve its values, as far as the loss falls."""
         parent, new, step = copy
         sample, scale = self.sample(slot), self.scale(slot)
@@ -202,14 +203,14 @@ class Survey:
         def turned(t: float) -> NewHead:
             return new._replace(like=_with_keys(new.like, direction.alpha[0], direction.beta[0], t / scale, sample))
 
-        def steps(new: NewHead) -> list[Step]:
-            return [Step(Place(slot, None), new, step)]
+        def steps(new: NewHead) -> list[GrowthStep]:
+            return [GrowthStep(GrowthPlace(slot, None), new, step)]
 
         found = self.trial.search(slope, lambda t: steps(turned(t)), whole=self.trial.with_steps(steps(new)))
         return copy._replace(new=turned(found.step)) if found.step else copy
 
 
-def _with_keys(like: Head, alpha: Tensor, beta: Tensor, t: float, sample: Reservoir) -> Head:
+def _with_keys(like: HeadMatrices, alpha: Tensor, beta: Tensor, t: float, sample: ScoreSample) -> HeadMatrices:
     """W_Q W_K^T + t alpha beta^T in as many columns as before, as near as can be on the sample."""
     W_Q = like.W_Q if like.b_Q is None else torch.cat([like.W_Q, like.b_Q.unsqueeze(0)])
     left, right = torch.cat([W_Q.to(alpha), t * alpha], 1), torch.cat([like.W_K.to(beta), beta], 1)

@@ -11,12 +11,12 @@ from jaxtyping import Float
 from scipy.optimize import nnls
 from torch import Tensor
 
-from attnworks.attention.fixed_maps import Member, member_tables, read_members
+from attnworks.attention.fixed_maps import MapMember, member_tables, read_members
 from attnworks.core.errors import UsageError
-from attnworks.reshape.heads import Head
+from attnworks.core.places import HeadId, Slot
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.maps import Maps, maps_of
-from attnworks.traces.subject import Spectator
+from attnworks.traces.subject import LayerHook
 
 SLACK = 0.05
 """A form of one member is taken if its squared distance is at most so much larger than that of the best mix."""
@@ -27,7 +27,7 @@ LARGEST_ERROR = 0.95
 SPAN = 16
 """Errors are put at most so far away."""
 NAMES: dict[str, str] = {"previous": "-1", "self": "0", "next": "1"}
-WORDS: dict[Member, str] = {value: name for name, text in NAMES.items() for value in [int(text)]}
+WORDS: dict[MapMember, str] = {value: name for name, text in NAMES.items() for value in [int(text)]}
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Form:
     distance    of the mix from the head: sum of ||P_i - mix_i||^2 over rows, as a share of that of ||P_i||^2
     """
 
-    members: tuple[Member, ...]
+    members: tuple[MapMember, ...]
     mix: tuple[float, ...]
     error: tuple[int, ...]
     errors: tuple[float, ...]
@@ -58,7 +58,7 @@ class Form:
         return words + ("; errors at " + ", ".join(map(str, self.error))) * bool(self.error)
 
 
-def read_form(form: str, window: int) -> tuple[Member, ...] | None:
+def read_form(form: str, window: int) -> tuple[MapMember, ...] | None:
     """The members of a form: names, or members as in `structured`; None for auto and mix, which are fitted."""
     if form in ("auto", "mix"):
         return None
@@ -67,13 +67,13 @@ def read_form(form: str, window: int) -> tuple[Member, ...] | None:
     return read_members(parts, f"form {form!r}, which is none of auto, mix, {', '.join(named)}")
 
 
-def candidates(window: int, causal: bool) -> tuple[Member, ...]:
+def candidates(window: int, causal: bool) -> tuple[MapMember, ...]:
     """Offsets up to the window, the first token, the last, and all evenly; to the left only under causality."""
     right = 0 if causal else window
     return (*range(-window, right + 1), "first", *(() if causal else ("last",)), "mean")
 
 
-class Sums:
+class FormSums:
     """What the best mix and the best error of the heads of one layer depend on, summed over the rows of a text.
 
     gram           <F_m, F_n> of the members
@@ -84,7 +84,7 @@ class Sums:
     rows_at        how many rows have a key there
     """
 
-    def __init__(self, members: tuple[Member, ...], heads: int, causal: bool) -> None:
+    def __init__(self, members: tuple[MapMember, ...], heads: int, causal: bool) -> None:
         m, o = len(members), 2 * SPAN + 1
         self.members, self.causal = members, causal
         self.gram, self.with_heads, self.squares, self.heads_at, self.members_at, self.rows_at = (
@@ -107,37 +107,37 @@ class Sums:
             self.rows_at += len(P) * _along_offsets(torch.ones(1, n, n, dtype=torch.float64))[0]
 
 
-class Overlaps(Spectator):
+class FormHook(LayerHook):
     """The sums of every layer in question.
 
     Mixes are compared with heads on rows where each member has a key, as only there the mix that attends is the mix:
     elsewhere it is divided by what is left of it. A sentence without such a row counts with all of its rows.
     """
 
-    def __init__(self, members: Mapping[str, tuple[Member, ...]]) -> None:
+    def __init__(self, members: Mapping[Slot, tuple[MapMember, ...]]) -> None:
         self.members = members
-        self.sums: dict[str, Sums] = {}
+        self.sums: dict[Slot, FormSums] = {}
 
     def attention(self, trace: LayerTrace) -> Tensor | None:
-        slot = str(trace.slot)
+        slot = trace.slot
         if slot in self.members:
-            causal = trace.slot.kind == "decoder"
-            sums = self.sums.setdefault(slot, Sums(self.members[slot], trace.heads, causal))
+            causal = trace.slot.causal
+            sums = self.sums.setdefault(slot, FormSums(self.members[slot], trace.heads, causal))
             for maps in maps_of(trace):
                 sums.add(maps)
         return None
 
-    def form(self, head: Head, form: str, eps: float, errors: int) -> Form:
+    def form(self, head: HeadId, form: str, eps: float, errors: int) -> Form:
         """The nearest mix of the members, or with form "auto" a single one that is nearly as near; then the error."""
         slot, number = head
         sums, fitted = self.sums[slot], form in ("auto", "mix")
         usable = sums.gram.diagonal() > 0
         if not usable.any():
             raise UsageError(
-                asked=f"form {form!r} in {slot}",
-                expected="members that some token has a key for",
-                got=", ".join(map(_word, sums.members)),
-                remedy="choose offsets within the sentences, to the left in a decoder",
+                f"form {form!r} in {slot}",
+                "members that some token has a key for",
+                ", ".join(map(_word, sums.members)),
+                "choose offsets within the sentences, to the left in a decoder",
             )
         members = [member for member, seen in zip(sums.members, usable.tolist(), strict=True) if seen]
         squares, overlap = sums.squares[number], sums.with_heads[number, usable]
@@ -166,7 +166,7 @@ def _along_offsets(P: Float[Tensor, "*a n n"]) -> Float[Tensor, "*a o"]:
 
 
 def _error(
-    sums: Sums, head: int, members: Sequence[Member], explained: Float[Tensor, " o"], eps: float, errors: int
+    sums: FormSums, head: int, members: Sequence[MapMember], explained: Float[Tensor, " o"], eps: float, errors: int
 ) -> tuple[tuple[int, ...], tuple[float, ...]]:
     """The offsets where most of the head is left after the mix, and the mean of that, clipped to eps (D11, D12)."""
     held = torch.tensor([place - SPAN in members for place in range(2 * SPAN + 1)])
@@ -178,7 +178,7 @@ def _error(
     return tuple(place - SPAN for place in chosen), tuple(min(float(mean[p]), LARGEST_ERROR * eps) for p in chosen)
 
 
-def _word(member: Member) -> str:
+def _word(member: MapMember) -> str:
     if isinstance(member, int):
         return WORDS.get(member, f"{abs(member)} {'before' if member < 0 else 'after'}")
     return member

@@ -12,14 +12,14 @@ from torch import Tensor
 from attnworks.attention import Geometry, Mechanism, MechanismSpec
 from attnworks.attention.heads import HeadGroups, mask_of_heads
 from attnworks.attention.structured import Structured
-from attnworks.core.errors import UsageError
-from attnworks.models.modes import evaluating
-from attnworks.reshape.contract import RESHAPES, Bench, Made, Reshape
-from attnworks.reshape.heads import Head, choose_heads
-from attnworks.reshape.projection.forms import Form, Overlaps, candidates, read_form
+from attnworks.core.checks import integer, number, text
+from attnworks.core.places import HeadId, select_heads
+from attnworks.models.modes import inference_mode
+from attnworks.reshape.contract import RESHAPES, Reshape, ReshapeContext, ReshapeResult
+from attnworks.reshape.projection.forms import Form, FormHook, candidates, read_form
 from attnworks.reshape.surgery import attention_groups, mechanisms_of, with_mechanisms
 from attnworks.traces.layer import LayerTrace
-from attnworks.traces.subject import Spectator
+from attnworks.traces.subject import LayerHook
 
 PREDICTED_ON = 64
 """About the number of sentences on which each head is tried alone."""
@@ -55,67 +55,55 @@ class Project(Reshape):
     sparsity: float = 0.05
 
     def __post_init__(self) -> None:
-        for name, low, high, kind in (("window", 0, WIDEST, int), ("eps", 0, 1, float), ("sparsity", 0, 1, float)):
-            value = getattr(self, name)
-            if type(value) not in (int, kind) or not low <= value <= high:
-                raise UsageError(
-                    asked=f"projecting with {name}={value!r}",
-                    expected=f"a {'whole ' * (kind is int)}number from {low} to {high}",
-                    got=repr(value),
-                    remedy=f"choose {name} in that range",
-                )
+        integer("projecting with window", self.window, 0, WIDEST)
+        for name in ("eps", "sparsity"):
+            number(f"projecting with {name}", getattr(self, name), 0, 1)
         for name in ("heads", "form"):
-            if not isinstance(getattr(self, name), str):
-                raise UsageError(
-                    asked=f"projecting with {name}={getattr(self, name)!r}",
-                    expected="text, such as heads='0.2,1.*' or form='previous'",
-                    got=type(getattr(self, name)).__name__,
-                    remedy="put it into quotes",
-                )
+            text(f"projecting with {name}", getattr(self, name), "for instance heads='0.2,1.*' or form='previous'")
         read_form(self.form, self.window)
 
     def check(self, model: torch.nn.Module) -> None:
         self.chosen(model)
 
-    def chosen(self, model: torch.nn.Module) -> list[Head]:
+    def chosen(self, model: torch.nn.Module) -> list[HeadId]:
         """The heads that are asked for."""
-        return choose_heads(self.heads, {slot: len(specs) for slot, specs in mechanisms_of(model).items()})
+        return select_heads(self.heads, {slot: len(specs) for slot, specs in mechanisms_of(model).items()})
 
-    def make(self, bench: Bench) -> Made:
-        heads = self.chosen(bench.model)
-        forms = self.fit(bench, heads)
-        rise = sum(rise_alone(bench, forms).values())
-        done = {f"{slot}.{head}": str(forms[slot, head]) for slot, head in heads}
-        return Made(with_forms(bench.model, forms), done, rise)
+    def make(self, context: ReshapeContext) -> ReshapeResult:
+        heads = self.chosen(context.model)
+        forms = self.fit(context, heads)
+        rise = sum(rise_alone(context, forms).values())
+        done = {str(head): str(forms[head]) for head in heads}
+        return ReshapeResult(with_forms(context.model, forms), done, rise)
 
-    def fit(self, bench: Bench, heads: Sequence[Head]) -> dict[Head, Form]:
+    def fit(self, context: ReshapeContext, heads: Sequence[HeadId]) -> dict[HeadId, Form]:
         """The form of every head, from the text that is read."""
         chosen = read_form(self.form, self.window)
         slots = dict.fromkeys(slot for slot, _ in heads)
-        members = {slot: chosen or candidates(self.window, slot.startswith("dec")) for slot in slots}
-        overlaps, judge = Overlaps(members), bench.looked_at
-        device = next(bench.model.parameters()).device
-        with evaluating(bench.model):
-            for number in range(len(judge.text.batches)):
-                bench.watch("looking at heads", number, len(judge.text.batches))
-                bench.examinee.subject.run(judge.text.batch(number)[0].to(device), overlaps)
-        errors = round(self.sparsity * bench.length)
+        members = {slot: chosen or candidates(self.window, slot.causal) for slot in slots}
+        overlaps, text_loss = FormHook(members), context.calibration
+        device = next(context.model.parameters()).device
+        with inference_mode(context.model):
+            for number in range(len(text_loss.text.batches)):
+                context.tell("looking at heads", number, len(text_loss.text.batches))
+                context.subject.run(text_loss.text.batch(number)[0].to(device), overlaps)
+        errors = round(self.sparsity * context.length)
         return {head: overlaps.form(head, self.form, self.eps, errors) for head in heads}
 
 
-def rise_alone(bench: Bench, forms: Mapping[Head, Form]) -> dict[Head, float]:
+def rise_alone(context: ReshapeContext, forms: Mapping[HeadId, Form]) -> dict[HeadId, float]:
     """What the form of each head alone adds to the loss, on some of the text that is read."""
-    judge, subject = bench.looked_at, bench.examinee.subject
-    some = slice(None, None, max(1, len(judge.text.kept) // PREDICTED_ON))
-    whole = judge.mean(subject, some=some)
-    rises: dict[Head, float] = {}
+    text_loss, subject = context.calibration, context.subject
+    some = slice(None, None, max(1, len(text_loss.text.kept) // PREDICTED_ON))
+    whole = text_loss.mean(subject, some=some)
+    rises: dict[HeadId, float] = {}
     for head, form in forms.items():
-        bench.watch("trying each head alone", len(rises), len(forms))
-        rises[head] = judge.mean(subject, InForm(head, form), some=some) - whole
+        context.tell("trying each head alone", len(rises), len(forms))
+        rises[head] = text_loss.mean(subject, ProjectionHook(head, form), some=some) - whole
     return rises
 
 
-def with_forms(model: torch.nn.Module, forms: Mapping[Head, Form]) -> torch.nn.Module:
+def with_forms(model: torch.nn.Module, forms: Mapping[HeadId, Form]) -> torch.nn.Module:
     """A copy of the model whose heads have these forms."""
     wanted = {slot: list(specs) for slot, specs in mechanisms_of(model).items() if slot in {slot for slot, _ in forms}}
     for (slot, head), form in forms.items():
@@ -143,15 +131,15 @@ def take_form(mechanism: Mechanism, forms: Sequence[Form], rows: Sequence[int]) 
     mechanism.set_weights(mix, errors, rows)
 
 
-class InForm(Spectator):
+class ProjectionHook(LayerHook):
     """One head whose output is that of its form."""
 
-    def __init__(self, head: Head, form: Form) -> None:
+    def __init__(self, head: HeadId, form: Form) -> None:
         (self.slot, self.head), self.form = head, form
         self.mechanism: Mechanism | None = None
 
     def attention(self, trace: LayerTrace) -> Tensor | None:
-        if str(trace.slot) != self.slot:
+        if trace.slot != self.slot:
             return None
         one = slice(self.head, self.head + 1)
         V = trace.shared(trace.V, one)

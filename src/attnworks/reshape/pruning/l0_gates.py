@@ -10,12 +10,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnworks.models.modes import held_still
-from attnworks.reshape.contract import Bench
-from attnworks.reshape.heads import Unit
-from attnworks.reshape.surgery import without
+from attnworks.core.places import HeadId
+from attnworks.models.modes import eval_mode
+from attnworks.reshape.contract import ReshapeContext
+from attnworks.reshape.surgery import PruneUnit, heads_off
 from attnworks.traces.layer import LayerTrace
-from attnworks.traces.subject import Spectator
+from attnworks.traces.subject import LayerHook
 
 BETA, GAMMA, ZETA = 2 / 3, -0.1, 1.1
 STEPS, RATE = 150, 0.1
@@ -40,22 +40,24 @@ def chance_open(log_alpha: Float[Tensor, "*a"]) -> Float[Tensor, "*a"]:
     return torch.sigmoid(log_alpha - BETA * math.log(-GAMMA / ZETA))
 
 
-class Gated(Spectator):
+class L0GateHook(LayerHook):
     """Multiplies the output of every head by the gate of its unit, one for each sentence; other heads stay whole."""
 
-    def __init__(self, units: Sequence[Unit], gates: Float[Tensor, "b u"]) -> None:
+    def __init__(self, units: Sequence[PruneUnit], gates: Float[Tensor, "b u"]) -> None:
         self.column = {head: column for column, unit in enumerate(units) for head in unit}
         self.gates = torch.cat([gates, torch.ones_like(gates[:, :1])], 1)
 
     def attention(self, trace: LayerTrace) -> Tensor | None:
-        slot, whole = str(trace.slot), self.gates.shape[1] - 1
-        columns = [self.column.get((slot, head), whole) for head in range(trace.heads)]
+        slot, whole = trace.slot, self.gates.shape[1] - 1
+        columns = [self.column.get(HeadId(slot, head), whole) for head in range(trace.heads)]
         return (
             None if min(columns, default=whole) == whole else trace.Y * self.gates.to(trace.Y)[:, columns, None, None]
         )
 
 
-def train_gates(bench: Bench, units: Sequence[Unit], cut: int, steps: int = STEPS) -> Float[Tensor, " u"]:
+def train_gates(
+    context: ReshapeContext, units: Sequence[PruneUnit], cut: int, steps: int = STEPS
+) -> Float[Tensor, " u"]:
     """The log alpha of every unit after training: the lower, the sooner the model does without it.
 
         min over log alpha, max over l_1, l_2 of   E[L] / D + l_1 (s - t) + l_2 (s - t)^2
@@ -68,30 +70,30 @@ def train_gates(bench: Bench, units: Sequence[Unit], cut: int, steps: int = STEP
     hardly feel a gradient; and units worth a hundredth of the largest are not told from those worth nothing.
     Departs: the model is frozen; one draw for each sentence instead of one for all; D.
     """
-    judge, subject = bench.looked_at, bench.examinee.subject
+    text_loss, subject = context.calibration, context.subject
     device = next(subject.model.parameters()).device
-    drawn, order = torch.Generator().manual_seed(bench.seed), np.random.default_rng(bench.seed)
+    drawn, order = torch.Generator().manual_seed(context.seed), np.random.default_rng(context.seed)
     log_alpha = torch.full((len(units),), BEGIN, dtype=torch.float64, requires_grad=True)
     multipliers = torch.zeros(2, dtype=torch.float64, requires_grad=True)
-    optimiser = torch.optim.Adam([{"params": [log_alpha]}, {"params": [multipliers], "maximize": True}], lr=RATE)
-    worth, queue = _worth_of_all(bench, units), list[int]()
-    with held_still(subject.model), torch.enable_grad():
+    optimizer = torch.optim.Adam([{"params": [log_alpha]}, {"params": [multipliers], "maximize": True}], lr=RATE)
+    worth, queue = _worth_of_all(context, units), list[int]()
+    with eval_mode(subject.model), torch.enable_grad():
         for step in range(steps):
-            bench.watch("training gates", step, steps)
-            queue = queue or order.permutation(len(judge.text.batches)).tolist()
-            batch, rows = judge.text.batch(queue.pop())
+            context.tell("training gates", step, steps)
+            queue = queue or order.permutation(len(text_loss.text.batches)).tolist()
+            batch, rows = text_loss.text.batch(queue.pop())
             u = torch.rand(len(batch), len(units), generator=drawn, dtype=torch.float64)
-            gated = Gated(units, hard_concrete(log_alpha.expand_as(u), u))
-            loss = judge.losses(subject, batch.to(device), rows, gated).mean().cpu().double()
+            gated = L0GateHook(units, hard_concrete(log_alpha.expand_as(u), u))
+            loss = text_loss.losses(subject, batch.to(device), rows, gated).mean().cpu().double()
             target = 1 - cut / len(units) * min(1.0, (step + 1) / (ANNEALED * steps))
             above = chance_open(log_alpha).mean() - target
             whole = loss / worth + multipliers @ torch.stack([above, above.square()])
             log_alpha.grad, multipliers.grad = torch.autograd.grad(whole, (log_alpha, multipliers))
-            optimiser.step()
+            optimizer.step()
     return log_alpha.detach()
 
 
-def _worth_of_all(bench: Bench, units: Sequence[Unit]) -> float:
+def _worth_of_all(context: ReshapeContext, units: Sequence[PruneUnit]) -> float:
     """By how much the loss changes if all gates are closed; 1 where it does not."""
-    judge, subject = bench.looked_at, bench.examinee.subject
-    return abs(judge.mean(subject, without(units)) - judge.mean(subject)) or 1.0
+    text_loss, subject = context.calibration, context.subject
+    return abs(text_loss.mean(subject, heads_off(units)) - text_loss.mean(subject)) or 1.0

@@ -8,27 +8,26 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import torch
 
-from attnworks.reshape.contract import Bench
-from attnworks.reshape.heads import Head, Unit
+from attnworks.core.places import HeadId, Slot
+from attnworks.reshape.contract import ReshapeContext
 from attnworks.reshape.pruning.l0_gates import train_gates
 from attnworks.reshape.pruning.structural import APART, map_distances, role_gains
-from attnworks.reshape.surgery import without
+from attnworks.reshape.surgery import PruneUnit, heads_off
 from attnworks.traces.edits import gate_gradients
-from attnworks.traces.layer import Slot
 
 TRIED_ON = 64
 """About the number of sentences on which heads are left out."""
 
-Way = Callable[[Bench, Sequence[Unit], int], list[Unit]]
+Way = Callable[[ReshapeContext, Sequence[PruneUnit], int], list[PruneUnit]]
 """(bench, units, how many will be cut) -> all units, the first to go first."""
 
 
-def rank(bench: Bench, units: Sequence[Unit], cut: int, by: str) -> list[Unit]:
+def rank(context: ReshapeContext, units: Sequence[PruneUnit], cut: int, by: str) -> list[PruneUnit]:
     """All units in the order in which they should go, by the way of this name."""
-    return RANKINGS[by](bench, units, cut) if units else []
+    return RANKINGS[by](context, units, cut) if units else []
 
 
-def ablation(bench: Bench, units: Sequence[Unit], cut: int) -> list[Unit]:
+def ablation(context: ReshapeContext, units: Sequence[PruneUnit], cut: int) -> list[PruneUnit]:
     """Greedy: the next to go is argmin_u of L(gone + u) - L(gone), measured on some sentences of all lengths.
 
     Harms that were measured when fewer units were gone wait in a heap; only the smallest is measured again, until it
@@ -36,21 +35,21 @@ def ablation(bench: Bench, units: Sequence[Unit], cut: int) -> list[Unit]:
     units the others follow by the harm that was measured last.
     Source: Michel et al. 2019, section 3.2, for the harm of one head; the heap is that of Minoux 1978.
     """
-    judge, subject = bench.looked_at, bench.examinee.subject
-    some = slice(None, None, max(1, sum(map(len, judge.text.batches)) // TRIED_ON))
+    text_loss, subject = context.calibration, context.subject
+    some = slice(None, None, max(1, sum(map(len, text_loss.text.batches)) // TRIED_ON))
 
-    def loss(off: Sequence[Unit]) -> float:
-        return judge.mean(subject, without(off), some=some)
+    def loss(off: Sequence[PruneUnit]) -> float:
+        return text_loss.mean(subject, heads_off(off), some=some)
 
-    gone: list[Unit] = []
+    gone: list[PruneUnit] = []
     now = whole = loss(gone)
     waiting: list[tuple[float, int, int]] = []  # harm, number of the unit, how many were gone when it was measured
     for number, unit in enumerate(units):
-        bench.watch("leaving out each head", number, len(units))
+        context.tell("leaving out each head", number, len(units))
         waiting.append((loss([unit]) - whole, number, 0))
     heapq.heapify(waiting)
     while waiting and len(gone) < cut:
-        bench.watch("leaving out one head after the other", len(gone), cut)
+        context.tell("leaving out one head after the other", len(gone), cut)
         harm, number, measured = waiting[0]
         if measured < len(gone):
             heapq.heapreplace(waiting, (loss([*gone, units[number]]) - now, number, len(gone)))
@@ -61,31 +60,31 @@ def ablation(bench: Bench, units: Sequence[Unit], cut: int) -> list[Unit]:
     return gone + [units[number] for _, number, _ in sorted(waiting)]
 
 
-def gradient(bench: Bench, units: Sequence[Unit], cut: int) -> list[Unit]:
+def gradient(context: ReshapeContext, units: Sequence[PruneUnit], cut: int) -> list[PruneUnit]:
     """By mean_s |dL_s / d gate| over sentences s, summed over the heads of a unit: a forward and a backward pass.
 
     Source: Michel et al. 2019, eq. 2; the measure `importance`.
     """
     del cut
-    judge, subject = bench.looked_at, bench.examinee.subject
-    device, batches = next(bench.model.parameters()).device, len(judge.text.batches)
+    text_loss, subject = context.calibration, context.subject
+    device, batches = next(context.model.parameters()).device, len(text_loss.text.batches)
     totals: dict[Slot, torch.Tensor] = {}
     for number in range(batches):
-        bench.watch("asking for gradients", number, batches)
-        batch, rows = judge.text.batch(number)
-        for slot, found in gate_gradients(subject, judge.objective, batch.to(device), rows).items():
+        context.tell("asking for gradients", number, batches)
+        batch, rows = text_loss.text.batch(number)
+        for slot, found in gate_gradients(subject, text_loss.objective, batch.to(device), rows).items():
             totals[slot] = totals.get(slot, 0.0) + found.abs().double().sum(0).cpu()
-    means = {slot: total / sum(map(len, judge.text.batches)) for slot, total in totals.items()}
-    scores = {(str(slot), head): score for slot, mean in means.items() for head, score in enumerate(mean.tolist())}
+    means = {slot: total / sum(map(len, text_loss.text.batches)) for slot, total in totals.items()}
+    scores = {HeadId(slot, head): score for slot, mean in means.items() for head, score in enumerate(mean.tolist())}
     return _by_sum(units, scores)
 
 
-def gates(bench: Bench, units: Sequence[Unit], cut: int) -> list[Unit]:
+def gates(context: ReshapeContext, units: Sequence[PruneUnit], cut: int) -> list[PruneUnit]:
     """By the log alpha of gates that were trained to stay open in as many units as are not cut: see `train_gates`."""
-    return _by_score(units, train_gates(bench, units, cut).tolist())
+    return _by_score(units, train_gates(context, units, cut).tolist())
 
 
-def redundancy(bench: Bench, units: Sequence[Unit], cut: int) -> list[Unit]:
+def redundancy(context: ReshapeContext, units: Sequence[PruneUnit], cut: int) -> list[PruneUnit]:
     """The next to go is that whose nearest head of its layer, of those that are still there, is nearest.
 
     Distances are Jensen-Shannon's between attention maps, averaged over the text, and over the heads of a unit. Of the
@@ -93,12 +92,12 @@ def redundancy(bench: Bench, units: Sequence[Unit], cut: int) -> list[Unit]:
     Source: the measure `redundancy`.
     """
     del cut
-    distances = {slot: table.tolist() for slot, table in map_distances(bench).items()}
-    left: dict[str, set[int]] = {}
+    distances = {slot: table.tolist() for slot, table in map_distances(context).items()}
+    left: dict[Slot, set[int]] = {}
     for slot, head in (head for unit in units for head in unit):
         left.setdefault(slot, set()).add(head)
 
-    def nearest_two(unit: Unit) -> tuple[float, ...]:
+    def nearest_two(unit: PruneUnit) -> tuple[float, ...]:
         found = []
         for slot, head in unit:
             others = left[slot] - {other for at, other in unit if at == slot}
@@ -106,7 +105,7 @@ def redundancy(bench: Bench, units: Sequence[Unit], cut: int) -> list[Unit]:
         return tuple(sum(column) / len(unit) for column in zip(*found, strict=True))
 
     waiting = {number: nearest_two(unit) for number, unit in enumerate(units)}
-    order: list[Unit] = []
+    order: list[PruneUnit] = []
     while waiting:
         number = min(waiting, key=lambda number: (waiting[number], number))
         del waiting[number]
@@ -120,18 +119,18 @@ def redundancy(bench: Bench, units: Sequence[Unit], cut: int) -> list[Unit]:
     return order
 
 
-def role(bench: Bench, units: Sequence[Unit], cut: int) -> list[Unit]:
+def role(context: ReshapeContext, units: Sequence[PruneUnit], cut: int) -> list[PruneUnit]:
     """Heads without a clear role go first, among them those that look at the first token or at delimiters alone.
 
     By `role_gains`, summed over the heads of a unit; equals in an order that the seed decides.
     """
-    return _by_sum(at_random(bench, units, cut), role_gains(bench))
+    return _by_sum(random_order(context, units, cut), role_gains(context))
 
 
-def at_random(bench: Bench, units: Sequence[Unit], cut: int) -> list[Unit]:
+def random_order(context: ReshapeContext, units: Sequence[PruneUnit], cut: int) -> list[PruneUnit]:
     """In an order that the seed decides: what any other way has to be better than."""
     del cut
-    return [units[number] for number in np.random.default_rng(bench.seed).permutation(len(units))]
+    return [units[number] for number in np.random.default_rng(context.seed).permutation(len(units))]
 
 
 RANKINGS: Mapping[str, Way] = {
@@ -140,14 +139,14 @@ RANKINGS: Mapping[str, Way] = {
     "gates": gates,
     "redundancy": redundancy,
     "role": role,
-    "random": at_random,
+    "random": random_order,
 }
 
 
-def _by_sum(units: Sequence[Unit], scores: Mapping[Head, float]) -> list[Unit]:
+def _by_sum(units: Sequence[PruneUnit], scores: Mapping[HeadId, float]) -> list[PruneUnit]:
     return _by_score(units, [sum(scores[head] for head in unit) for unit in units])
 
 
-def _by_score(units: Sequence[Unit], scores: Sequence[float]) -> list[Unit]:
+def _by_score(units: Sequence[PruneUnit], scores: Sequence[float]) -> list[PruneUnit]:
     """The smallest score first, equals in their order."""
     return [units[number] for number in sorted(range(len(units)), key=lambda number: scores[number])]

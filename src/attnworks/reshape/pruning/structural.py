@@ -10,39 +10,39 @@ from torch import Tensor
 
 from attnworks.attention import MECHANISMS
 from attnworks.core.errors import UsageError
-from attnworks.exam.measure import Samples, Setting
+from attnworks.core.places import HeadId, Slot
+from attnworks.exam.measure import MeasureContext, Samples
 from attnworks.exam.measures.labels import FEWEST_SENTENCES
 from attnworks.exam.measures.redundancy import Redundancy
 from attnworks.exam.measures.roles import Roles
 from attnworks.exam.statistics import Moments
 from attnworks.models.anatomy import every_layer
-from attnworks.models.modes import evaluating
-from attnworks.reshape.contract import Bench
-from attnworks.reshape.heads import Head
+from attnworks.models.modes import inference_mode
+from attnworks.reshape.contract import ReshapeContext
 from attnworks.reshape.surgery import anatomy_of, groups_in
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.rows import rows_of
-from attnworks.traces.subject import Spectator
+from attnworks.traces.subject import LayerHook
 
 APART = 1.0
 """The distance of heads that have nothing in common."""
 ROLES = ("roles.offset", "roles.rare", "roles.duplicate", "roles.induction")
 """Against even attention; syntax is against the best fixed offset."""
 
-Means = dict[str, dict[str, Moments]]
+Means = dict[Slot, dict[str, Moments]]
 """Layer -> reading -> what sentences say on average."""
 
 
-def map_distances(bench: Bench) -> dict[str, Float[Tensor, "h h"]]:
+def map_distances(context: ReshapeContext) -> dict[Slot, Float[Tensor, "h h"]]:
     """The mean Jensen-Shannon distance between all heads of each layer; 1 where there are no maps to compare."""
-    measure = Redundancy(Setting(bench.looked_at.text.longest))
-    distances = {slot: said["redundancy.distance"].value for slot, said in _means(bench, measure.layer).items()}
-    for slot, head in _without_maps(bench):
+    measure = Redundancy(MeasureContext(context.calibration.text.longest))
+    distances = {slot: said["redundancy.distance"].value for slot, said in _means(context, measure.layer).items()}
+    for slot, head in _without_maps(context):
         distances[slot][head], distances[slot][:, head] = torch.nan, torch.nan
     return {slot: distance.nan_to_num(APART) for slot, distance in distances.items()}
 
 
-def role_gains(bench: Bench) -> dict[Head, float]:
+def role_gains(context: ReshapeContext) -> dict[HeadId, float]:
     """max over roles of (s - c) / (1 - c): 0 is chance, or less, and 1 is all attention.
 
     s is the lower end of the 95 % interval of a head's mean attention to an offset, the rarest token, another
@@ -51,29 +51,31 @@ def role_gains(bench: Bench) -> dict[Head, float]:
     is no role: what goes there is lost to all others. Infinite where fewer than three sentences say anything.
     Source: the roles of Voita et al. 2019, with the gain of `exam.measures.labels`.
     """
-    roles = Roles(Setting(bench.looked_at.text.longest))
+    roles = Roles(MeasureContext(context.calibration.text.longest))
 
     def look(trace: LayerTrace) -> Samples:
         pointers = roles.pointers(trace.slot, trace.queries, trace.keys)
-        return roles.rows(rows_of(trace, roles.setting.span, pointers))
+        return roles.rows(rows_of(trace, roles.context.span, pointers))
 
-    _check_enough(bench)
-    means = _means(bench, look)
-    gains = {(slot, head): gain for slot, said in means.items() for head, gain in enumerate(_clearest(said).tolist())}
-    return gains | dict.fromkeys(_without_maps(bench), torch.inf)
+    _check_enough(context)
+    means = _means(context, look)
+    gains = {
+        HeadId(slot, head): gain for slot, said in means.items() for head, gain in enumerate(_clearest(said).tolist())
+    }
+    return gains | dict.fromkeys(_without_maps(context), torch.inf)
 
 
-def _check_enough(bench: Bench) -> None:
-    if len(bench.looked_at.text.kept) < FEWEST_SENTENCES:
+def _check_enough(context: ReshapeContext) -> None:
+    if len(context.calibration.text.kept) < FEWEST_SENTENCES:
         raise UsageError(
-            asked="heads ranked by role",
-            expected=f"{FEWEST_SENTENCES} sentences or more",
-            got=str(len(bench.looked_at.text.kept)),
-            remedy="give more text, or choose ablation",
+            "ranking by role",
+            f"{FEWEST_SENTENCES} sentences",
+            str(len(context.calibration.text.kept)),
+            "give more text",
         )
 
 
-class _Averages(Spectator):
+class _Averages(LayerHook):
     """Averages over sentences what is said of every layer."""
 
     def __init__(self, look: Callable[[LayerTrace], Samples]) -> None:
@@ -81,19 +83,19 @@ class _Averages(Spectator):
         self.means: Means = {}
 
     def attention(self, trace: LayerTrace) -> Tensor | None:
-        of_layer = self.means.setdefault(str(trace.slot), {})
+        of_layer = self.means.setdefault(trace.slot, {})
         for name, (values, valid) in self.look(trace).items():
             of_layer.setdefault(name, Moments(tuple(values.shape[1:]))).add(values, valid)
         return None
 
 
-def _means(bench: Bench, look: Callable[[LayerTrace], Samples]) -> Means:
-    averages, text = _Averages(look), bench.looked_at.text
-    device = next(bench.model.parameters()).device
-    with evaluating(bench.model):
+def _means(context: ReshapeContext, look: Callable[[LayerTrace], Samples]) -> Means:
+    averages, text = _Averages(look), context.calibration.text
+    device = next(context.model.parameters()).device
+    with inference_mode(context.model):
         for number in range(len(text.batches)):
-            bench.watch("looking at heads", number, len(text.batches))
-            bench.examinee.subject.run(text.batch(number)[0].to(device), averages)
+            context.tell("looking at heads", number, len(text.batches))
+            context.subject.run(text.batch(number)[0].to(device), averages)
     return averages.means
 
 
@@ -114,14 +116,14 @@ def _gains(found: Moments, chance: Float[Tensor, "*c"]) -> Float[Tensor, "h c"]:
     return torch.where(counted.reshape(gain.shape) >= FEWEST_SENTENCES, gain, torch.nan)
 
 
-def _without_maps(bench: Bench) -> list[Head]:
+def _without_maps(context: ReshapeContext) -> list[HeadId]:
     """Heads whose maps are mixtures of any sign."""
-    groups = {slot: groups_in(part) for slot, part in every_layer(anatomy_of(bench.model)).items()}
+    groups = {slot: groups_in(part) for slot, part in every_layer(anatomy_of(context.model)).items()}
     return [
-        (slot, head)
+        HeadId(slot, head)
         for slot, own in groups.items()
         if own is not None
         for spec, heads in zip(own.specs, own.heads, strict=True)
-        if not MECHANISMS[spec.name].stochastic
+        if not MECHANISMS[spec.name].rows_sum_to_one
         for head in heads
     ]

@@ -11,18 +11,18 @@ import torch
 from torch import nn
 
 from attnworks.attention import MECHANISMS, Geometry, MechanismSpec
-from attnworks.attention.spec import option_names
+from attnworks.attention.contract import option_names
+from attnworks.core.checks import integer, number
 from attnworks.core.errors import UsageError
+from attnworks.core.places import Slot
 from attnworks.core.timing import Interval, interleave_within
-from attnworks.hf.subject import ForeignSubject
-from attnworks.models.modes import evaluating
+from attnworks.models.modes import inference_mode
 from attnworks.models.multihead import MultiHead
-from attnworks.reshape.contract import Bench
+from attnworks.reshape.contract import ReshapeContext
 from attnworks.reshape.long_texts import TrialText
 from attnworks.reshape.surgery import attention_parts, groups_in, mechanisms_of, with_mechanisms
 from attnworks.reshape.swapping.mixes import Mix, Option, best_mixes
-from attnworks.reshape.swapping.trials import ByHead, Layer, Present, Trial, layers_of, try_out
-from attnworks.traces.own import OwnSubject
+from attnworks.reshape.swapping.trials import ByHead, Present, SwapLayer, SwapTrial, layers_of, try_out
 from attnworks.traces.subject import Subject
 
 LONGEST = 2**15
@@ -73,7 +73,7 @@ class Advice:
     length: int
     tried_at: int
     present: tuple[Present, ...]
-    trials: tuple[Trial, ...]
+    trials: tuple[SwapTrial, ...]
     chosen: dict[str, str]
     error: float
     loss: float
@@ -89,7 +89,9 @@ class Advice:
     notes: tuple[str, ...] = ()
 
 
-def advise(bench: Bench, to: Sequence[str] = (), *, max_error: float = 0.02, length: int | None = None) -> Advice:
+def find_advice(
+    context: ReshapeContext, to: Sequence[str] = (), *, max_error: float = 0.02, length: int | None = None
+) -> Advice:
     """Which mechanisms could be in which layers, and the mix of them that saves most time within the bounds.
 
     Every layer keeps what it has or gets one of `to`, by default `default_candidates`. Costs are measured seconds of
@@ -101,47 +103,44 @@ def advise(bench: Bench, to: Sequence[str] = (), *, max_error: float = 0.02, len
     are joined into texts of that length: errors are measured on those, and losses on both.
     """
     check_max_error(max_error)
-    text, layers = _text(bench, length), layers_of(bench.model)
+    text, layers = _text(context, length), layers_of(context.model)
     specs = [str(MechanismSpec.parse(spec)) for spec in to] or default_candidates(layers, text.asked, text.longest)
     wanted = {
         slot: {spec: (spec,) * len(layer.now) for spec in specs if (spec,) * len(layer.now) != layer.now}
         for slot, layer in layers.items()
     }
-    present, trials = try_out(text.judge, wanted, text.asked, watch=bench.watch)
+    present, trials = try_out(text.text_loss, wanted, text.asked, tell=context.tell)
     mixes = [mix for mix in best_mixes(_options(present, trials)) if mix.error <= len(present) * max_error**2]
     nothing = Mix(sum(layer.seconds for layer in present), 0.0, {})
-    before = text.losses(bench.examinee.subject)
-    found, refused = _cheapest_that_holds(bench, text, mixes, before, max_error)
+    before = text.losses(context.subject)
+    found, refused = _cheapest_that_holds(context, text, mixes, before, max_error)
     mix, rises = found or (nothing, [0.0] * len(before))
     advice = _advice(text, present, trials, mix, _changes(mix), before, rises)
     advice = replace(advice, refused=refused, notes=(*text.notes, *_untrained(trials)))
-    return _with_model_time(advice, bench, text) if advice.chosen else advice
+    return _with_model_time(advice, context, text) if advice.chosen else advice
 
 
-def trial_of(bench: Bench, wanted: Mapping[str, ByHead], length: int | None = None) -> Advice:
+def trial_of(context: ReshapeContext, wanted: Mapping[Slot, ByHead], length: int | None = None) -> Advice:
     """The same numbers for given mechanisms; UsageError where a layer cannot have one."""
-    text, names = _text(bench, length), {slot: _name(by_head) for slot, by_head in wanted.items()}
-    given = {slot: {names[slot]: by_head} for slot, by_head in wanted.items()}
-    present, trials = try_out(text.judge, given, text.asked, watch=bench.watch)
+    text, names = _text(context, length), {str(slot): _name(by_head) for slot, by_head in wanted.items()}
+    given = {slot: {names[str(slot)]: by_head} for slot, by_head in wanted.items()}
+    present, trials = try_out(text.text_loss, given, text.asked, tell=context.tell)
     for trial in trials:
         if trial.reason is not None:
             raise UsageError(
-                asked=f"{trial.spec} in {trial.slot}",
-                expected="a mechanism that can be there",
-                got=f"one that {trial.reason}",
-                remedy="choose another layer or mechanism",
+                f"{trial.spec} in {trial.slot}", "a mechanism that fits", f"one that {trial.reason}", "choose another"
             )
     seconds = {layer.slot: layer.seconds for layer in present} | {trial.slot: trial.seconds or 0.0 for trial in trials}
     mix = Mix(sum(seconds.values()), sum((trial.error or 0.0) ** 2 for trial in trials), names)
-    before = text.losses(bench.examinee.subject)
-    rises = _rises(bench, text, before, wanted)
+    before = text.losses(context.subject)
+    rises = _rises(context, text, before, wanted)
     return _advice(text, present, trials, mix, names, before, rises)
 
 
-def _text(bench: Bench, length: int | None) -> TrialText:
-    asked = max(2, bench.length) if length is None else length
+def _text(context: ReshapeContext, length: int | None) -> TrialText:
+    asked = max(2, context.length) if length is None else length
     check_length(asked)
-    return TrialText.of(bench.looked_at, bench.length, asked)
+    return TrialText.of(context.calibration, context.length, asked)
 
 
 def _name(by_head: ByHead) -> str:
@@ -151,7 +150,7 @@ def _name(by_head: ByHead) -> str:
 def _advice(
     text: TrialText,
     present: Sequence[Present],
-    trials: Sequence[Trial],
+    trials: Sequence[SwapTrial],
     mix: Mix,
     chosen: dict[str, str],
     before: Sequence[float],
@@ -174,7 +173,7 @@ def _advice(
     )
 
 
-def _time_interval(present: Sequence[Present], trials: Sequence[Trial], chosen: Mapping[str, str]) -> Interval:
+def _time_interval(present: Sequence[Present], trials: Sequence[SwapTrial], chosen: Mapping[str, str]) -> Interval:
     """Of the time of all attention cores after / before: the ends of each layer's, weighted by its time."""
     intervals = {
         trial.slot: trial.time_interval
@@ -189,7 +188,7 @@ def _time_interval(present: Sequence[Present], trials: Sequence[Trial], chosen: 
     return low, high
 
 
-def _options(present: Sequence[Present], trials: Sequence[Trial]) -> dict[str, list[Option]]:
+def _options(present: Sequence[Present], trials: Sequence[SwapTrial]) -> dict[str, list[Option]]:
     """What each layer may have: what it has, and what is measurably faster."""
     options = {layer.slot: [Option(KEPT, layer.seconds, 0.0)] for layer in present}
     for trial in trials:
@@ -202,17 +201,17 @@ def _options(present: Sequence[Present], trials: Sequence[Trial]) -> dict[str, l
 
 
 def _cheapest_that_holds(
-    bench: Bench, text: TrialText, mixes: Sequence[Mix], before: Sequence[float], max_error: float
+    context: ReshapeContext, text: TrialText, mixes: Sequence[Mix], before: Sequence[float], max_error: float
 ) -> tuple[tuple[Mix, list[float]] | None, Refused | None]:
     """The first mix, in the steps of `advise`, whose losses rise by no more than they may, and by how much they do.
 
     And the loss of the very first that rises by more, if one does: that of long texts rather than that of sentences.
     """
-    relative, refused = bench.looked_at.objective.relative, None
+    relative, refused = context.calibration.objective.relative, None
     may_rise = [max_error * (1 if relative else abs(loss)) for loss in before]
     for mix in _by_halves(mixes):
-        bench.watch("measuring a mix", 0, 1)
-        rises = _rises(bench, text, before, whole_layers(bench.model, _changes(mix)))
+        context.tell("measuring a mix", 0, 1)
+        rises = _rises(context, text, before, whole_layers(context.model, _changes(mix)))
         # written so that a loss that is not a number is refused
         over = [place for place, rise in enumerate(rises) if not rise <= may_rise[place]]
         if not over:
@@ -235,29 +234,29 @@ def _by_halves(mixes: Sequence[Mix]) -> Iterator[Mix]:
             most = mix.error / 4
 
 
-def _rises(bench: Bench, text: TrialText, before: Sequence[float], wanted: Mapping[str, ByHead]) -> list[float]:
+def _rises(
+    context: ReshapeContext, text: TrialText, before: Sequence[float], wanted: Mapping[Slot, ByHead]
+) -> list[float]:
     """By how much the losses of the text rise in a model with these mechanisms."""
     if not wanted:
         return [0.0] * len(before)
-    return [new - old for new, old in zip(text.losses(_subject(bench, wanted)), before, strict=True)]
+    return [new - old for new, old in zip(text.losses(_subject(context, wanted)), before, strict=True)]
 
 
-def _subject(bench: Bench, wanted: Mapping[str, ByHead]) -> Subject:
-    subject = bench.examinee.subject
-    assert isinstance(subject, OwnSubject | ForeignSubject)
-    return subject.again(swapped(bench.model, wanted).eval())
+def _subject(context: ReshapeContext, wanted: Mapping[Slot, ByHead]) -> Subject:
+    return context.subject.with_model(swapped(context.model, wanted).eval())
 
 
-def _with_model_time(advice: Advice, bench: Bench, text: TrialText) -> Advice:
+def _with_model_time(advice: Advice, context: ReshapeContext, text: TrialText) -> Advice:
     """The time of the whole model too, on one text; a note if no text is long enough, or if it cannot be right."""
     if not text.long_enough:
         return replace(advice, notes=(*advice.notes, "No text is long enough to time the whole model."))
-    old, new = bench.examinee.subject, _subject(bench, whole_layers(bench.model, advice.chosen))
-    longest = text.judge.text
+    old, new = context.subject, _subject(context, whole_layers(context.model, advice.chosen))
+    longest = text.text_loss.text
     place = max((place for batch in longest.batches for place in batch), key=lambda place: len(longest.sides[0][place]))
     batch, _ = replace(longest, batches=[[place]]).batch(0)
-    batch = batch.to(next(bench.model.parameters()).device)
-    with evaluating(bench.model):
+    batch = batch.to(next(context.model.parameters()).device)
+    with inference_mode(context.model):
         race = interleave_within({OLD: lambda: old.run(batch), NEW: lambda: new.run(batch)})
     attention = min(1.0, sum(layer.seconds for layer in advice.present) / race.median(OLD))
     ratio, least = race.time_ratio(NEW, to=OLD), 1 - attention * (1 - advice.time_interval[0])
@@ -274,7 +273,7 @@ def _with_model_time(advice: Advice, bench: Bench, text: TrialText) -> Advice:
     )
 
 
-def _untrained(trials: Sequence[Trial]) -> list[str]:
+def _untrained(trials: Sequence[SwapTrial]) -> list[str]:
     """Mechanisms that begin with random parameters."""
     names = {
         MechanismSpec.parse(spec).name for trial in trials if trial.error is not None for spec in trial.spec.split()
@@ -285,7 +284,7 @@ def _untrained(trials: Sequence[Trial]) -> list[str]:
     return [f"Parameters of {' and '.join(found)} are random before healing, and so are the errors."] if found else []
 
 
-def default_candidates(layers: Mapping[str, Layer], length: int, longest: int = 0) -> list[str]:
+def default_candidates(layers: Mapping[Slot, SwapLayer], length: int, longest: int = 0) -> list[str]:
     """What takes fewer FLOPs at this length, in some layer at least, than what is there.
 
     Windows of 32 to 256 tokens to each side, BigBird in blocks of 16 to 64, and every other registered mechanism with
@@ -299,7 +298,7 @@ def default_candidates(layers: Mapping[str, Layer], length: int, longest: int = 
     return [spec for spec in specs if any(_saves(spec, layer, length) for layer in layers.values())]
 
 
-def _saves(spec: str, layer: Layer, length: int) -> bool:
+def _saves(spec: str, layer: SwapLayer, length: int) -> bool:
     by_head = (spec,) * len(layer.now)
     if layer.now == by_head or layer.why_not(by_head) is not None:
         return False
@@ -307,13 +306,14 @@ def _saves(spec: str, layer: Layer, length: int) -> bool:
     return layer.flops(groups, length) < layer.flops(layer.present(), length)
 
 
-def whole_layers(model: nn.Module, chosen: Mapping[str, str]) -> dict[str, ByHead]:
+def whole_layers(model: nn.Module, chosen: Mapping[str, str]) -> dict[Slot, ByHead]:
     """The same mechanism for all heads of each of these layers."""
     now = mechanisms_of(model, cross=True)
-    return {slot: (spec,) * len(now[slot]) for slot, spec in chosen.items()}
+    slots = {Slot.parse(name): spec for name, spec in chosen.items()}
+    return {slot: (spec,) * len(now[slot]) for slot, spec in slots.items()}
 
 
-def swapped(model: nn.Module, wanted: Mapping[str, ByHead]) -> Any:
+def swapped(model: nn.Module, wanted: Mapping[Slot, ByHead]) -> Any:
     """A copy of the model with these mechanisms, whose new parameters are those of the trials.
 
     Global tokens that look around through projections of their own begin with those of all tokens.
@@ -331,7 +331,12 @@ def swapped(model: nn.Module, wanted: Mapping[str, ByHead]) -> Any:
 
 @torch.no_grad()
 def _begin_second(old: nn.Module | None, new: nn.Module | None) -> None:
-    if isinstance(old, MultiHead) and isinstance(new, MultiHead) and new.twice and not old.twice:
+    if (
+        isinstance(old, MultiHead)
+        and isinstance(new, MultiHead)
+        and new.has_global_projections
+        and not old.has_global_projections
+    ):
         (W_Q, W_K, W_V, _), biases = old.head_first(), old.head_first_biases()
         for name, W, b in zip("QKV", (W_Q, W_K, W_V), biases, strict=True):
             getattr(new, f"W_{name}g").copy_(W)
@@ -340,16 +345,8 @@ def _begin_second(old: nn.Module | None, new: nn.Module | None) -> None:
 
 
 def check_max_error(error: float) -> None:
-    if type(error) not in (int, float) or not 0 <= error <= 1:
-        raise UsageError(
-            asked=f"an error of at most {error!r}", expected="a number from 0 to 1", got=repr(error),
-            remedy="0.02 is two percent",
-        )  # fmt: skip
+    number("max_error", error, 0, 1, remedy="0.02 is two percent")
 
 
 def check_length(length: int) -> None:
-    if type(length) is not int or not 2 <= length <= LONGEST:
-        raise UsageError(
-            asked=f"time at a length of {length!r}", expected=f"a whole number from 2 to {LONGEST:,}", got=repr(length),
-            remedy="4096, for instance",
-        )  # fmt: skip
+    integer("length", length, 2, LONGEST, "4096, for instance")

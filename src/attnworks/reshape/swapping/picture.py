@@ -6,7 +6,7 @@ from itertools import cycle
 from pathlib import Path
 
 from attnworks.core.folders import disk_errors
-from attnworks.core.plotting import COLOURS, check_picture
+from attnworks.core.plotting import PALETTE, check_picture
 from attnworks.reshape.swapping.advice import Advice
 
 SHAPES = {"enc": ("o", "encoder"), "dec": ("s", "decoder"), "cross": ("^", "cross-attention")}
@@ -25,7 +25,7 @@ def draw_advice(advice: Advice, path: Path, *, max_error: float) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     now = {layer.slot: layer.seconds for layer in advice.present}
-    colours = dict(zip(dict.fromkeys(trial.spec for trial in advice.trials), cycle(COLOURS), strict=False))
+    colours = dict(zip(dict.fromkeys(trial.spec for trial in advice.trials), cycle(PALETTE), strict=False))
     figure = Figure(figsize=(7.6, 4.6))
     axis = figure.subplots()
     named: set[str] = set()

@@ -11,13 +11,21 @@ import torch
 from torch import nn
 
 from attnworks.attention import Geometry, MechanismSpec
+from attnworks.core.checks import text
 from attnworks.core.errors import UsageError
+from attnworks.core.places import NO_HEADS, HeadId, Slot, select_heads
 from attnworks.core.timing import Interval
 from attnworks.models.config import check_serves
-from attnworks.reshape.contract import RESHAPES, Bench, Made, Reshape
-from attnworks.reshape.heads import NONE, Head, choose_heads
+from attnworks.reshape.contract import RESHAPES, Reshape, ReshapeContext, ReshapeResult
 from attnworks.reshape.surgery import mechanisms_of
-from attnworks.reshape.swapping.advice import advise, check_length, check_max_error, swapped, trial_of, whole_layers
+from attnworks.reshape.swapping.advice import (
+    check_length,
+    check_max_error,
+    find_advice,
+    swapped,
+    trial_of,
+    whole_layers,
+)
 from attnworks.reshape.swapping.trials import ByHead
 
 AUTO, PAIR = "auto", "="
@@ -40,7 +48,7 @@ class Swap(Reshape):
     """
 
     name: ClassVar[str] = "swap"
-    looks_at: ClassVar[int] = 1024
+    calibration_sentences: ClassVar[int] = 1024
 
     to: tuple[str, ...] = ()
     layers: str = AUTO
@@ -48,48 +56,38 @@ class Swap(Reshape):
     length: int | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.to, str) or not all(isinstance(text, str) for text in self.to):
+        if isinstance(self.to, str) or not all(isinstance(spec, str) for spec in self.to):
             raise UsageError(
-                asked=f"swapping to {self.to!r}", expected="a list of mechanisms as texts", got=type(self.to).__name__,
-                remedy='write for instance to=["window:window=64"]',
-            )  # fmt: skip
-        object.__setattr__(self, "to", tuple(dict.fromkeys(str(MechanismSpec.parse(text)) for text in self.to)))
-        for text in self.to:
-            _check_builds(MechanismSpec.parse(text))
+                f"swapping to {self.to!r}", "a list of texts", type(self.to).__name__, 'to=["window:window=64"]'
+            )
+        object.__setattr__(self, "to", tuple(dict.fromkeys(str(MechanismSpec.parse(spec)) for spec in self.to)))
+        for spec in self.to:
+            _check_builds(MechanismSpec.parse(spec))
         check_max_error(self.max_error)
         if self.length is not None:
             check_length(self.length)
-        if not isinstance(self.layers, str):
-            raise UsageError(
-                asked="layers to swap", expected="text", got=type(self.layers).__name__, remedy='layers="auto"'
-            )
+        text("layers to swap", self.layers, 'layers="auto"')
         if PAIR in self.layers and self.to:
             raise UsageError(
-                asked=f"swapping {self.layers}",
-                expected="mechanisms in the pairs alone",
-                got=f"also {', '.join(self.to)}",
-                remedy="leave out to",
+                f"swapping {self.layers}", "mechanisms in the pairs alone", f"also {', '.join(self.to)}", "leave out to"
             )
-        if self.layers not in (AUTO, NONE) and PAIR not in self.layers and len(self.to) != 1:
+        if self.layers not in (AUTO, NO_HEADS) and PAIR not in self.layers and len(self.to) != 1:
             raise UsageError(
-                asked=f"swapping layers {self.layers}",
-                expected="the one mechanism that they get",
-                got=", ".join(self.to) or "none",
-                remedy="name one mechanism, or let layers be auto",
+                f"swapping layers {self.layers}", "one mechanism", ", ".join(self.to) or "none", "name one mechanism"
             )
 
     @property
-    def counted_at(self) -> int | None:
+    def flops_length(self) -> int | None:
         return self.length
 
     def check(self, model: nn.Module) -> None:
         for (slot, _), spec in self.heads(model).items():
             check_serves(MechanismSpec.parse(spec), slot)
 
-    def heads(self, model: nn.Module) -> dict[Head, str]:
+    def heads(self, model: nn.Module) -> dict[HeadId, str]:
         """The heads that are named, and the mechanism of each; none for "auto"."""
         now = {slot: len(by_head) for slot, by_head in mechanisms_of(model, cross=True).items()}
-        if self.layers in (AUTO, NONE):
+        if self.layers in (AUTO, NO_HEADS):
             return {}
         if PAIR not in self.layers:
             return dict.fromkeys(heads_of_layers(self.layers, now), self.to[0])
@@ -99,16 +97,16 @@ class Swap(Reshape):
         }
 
     def again(self, done: Mapping[str, str]) -> Swap:
-        return replace(self, to=(), layers=pairs_of(done) or NONE) if self.layers == AUTO else self
+        return replace(self, to=(), layers=pairs_of(done) or NO_HEADS) if self.layers == AUTO else self
 
-    def make(self, bench: Bench) -> Made:
+    def make(self, context: ReshapeContext) -> ReshapeResult:
         if self.layers == AUTO:
-            advice = advise(bench, self.to, max_error=self.max_error, length=self.length)
-            wanted = whole_layers(bench.model, advice.chosen)
+            advice = find_advice(context, self.to, max_error=self.max_error, length=self.length)
+            wanted = whole_layers(context.model, advice.chosen)
             done = advice.chosen
         else:
-            wanted, done = self.named(bench.model)
-            advice = trial_of(bench, wanted, self.length)
+            wanted, done = self.named(context.model)
+            advice = trial_of(context, wanted, self.length)
         facts = {"error": advice.error, **_with_interval("attention", advice.time_ratio, advice.time_interval)}
         if advice.model_time_ratio is not None and advice.model_time_interval is not None:
             facts |= _with_interval("model", advice.model_time_ratio, advice.model_time_interval)
@@ -116,19 +114,19 @@ class Swap(Reshape):
             if trial.error is not None and advice.chosen.get(trial.slot) == trial.spec:
                 facts[f"error_{trial.slot}"] = trial.error
         rise = advice.rise if advice.sentence_rise is None else advice.sentence_rise
-        return Made(swapped(bench.model, wanted), done, rise, facts, rise_at_length=advice.rise)
+        return ReshapeResult(swapped(context.model, wanted), done, rise, facts, rise_at_length=advice.rise)
 
-    def named(self, model: nn.Module) -> tuple[dict[str, ByHead], dict[str, str]]:
+    def named(self, model: nn.Module) -> tuple[dict[Slot, ByHead], dict[str, str]]:
         """The mechanisms of the layers in which something changes, and what is done where: a layer, or some heads."""
-        wanted: dict[str, ByHead] = {}
+        wanted: dict[Slot, ByHead] = {}
         done: dict[str, str] = {}
         heads = self.heads(model)
         for slot, now in mechanisms_of(model, cross=True).items():
-            new = tuple(heads.get((slot, head), before) for head, before in enumerate(now))
+            new = tuple(heads.get(HeadId(slot, head), before) for head, before in enumerate(now))
             if new != now:
                 wanted[slot] = new
                 changed = {f"{slot}.{head}": new[head] for head, before in enumerate(now) if new[head] != before}
-                done |= {slot: new[0]} if len({*new}) == 1 else changed
+                done |= {str(slot): new[0]} if len({*new}) == 1 else changed
         return wanted, done
 
 
@@ -143,26 +141,27 @@ def pairs_of(chosen: Mapping[str, str]) -> str:
     return " ".join(f"{place}{PAIR}{spec}" for place, spec in chosen.items())
 
 
-def heads_of_layers(asked: str, layers: Mapping[str, int]) -> list[Head]:
-    """Heads as `choose_heads` reads them; what names no head but a layer means all heads of it.
+def heads_of_layers(asked: str, layers: Mapping[Slot, int]) -> list[HeadId]:
+    """Heads as `select_heads` reads them; what names no head but a layer means all heads of it.
 
-    >>> heads_of_layers("enc.1,0.2", {"enc.0": 3, "enc.1": 2})
-    [('enc.0', 2), ('enc.1', 0), ('enc.1', 1)]
+    >>> layers = {Slot("encoder", 0): 3, Slot("encoder", 1): 2}
+    >>> [str(head) for head in heads_of_layers("enc.1,0.2", layers)]
+    ['enc.0.2', 'enc.1.0', 'enc.1.1']
     """
-    if asked.strip() == NONE:
+    if asked.strip() == NO_HEADS:
         return []
     patterns = [pattern.strip() for pattern in asked.split(",")]
     whole = [f"{pattern}.*" if _names_layers(pattern, layers) else pattern for pattern in patterns]
-    return choose_heads(",".join(whole), layers)
+    return select_heads(",".join(whole), layers)
 
 
-def _names_layers(pattern: str, layers: Mapping[str, int]) -> bool:
+def _names_layers(pattern: str, layers: Mapping[Slot, int]) -> bool:
     return not _finds(pattern, layers) and _finds(f"{pattern}.*", layers)
 
 
-def _finds(pattern: str, layers: Mapping[str, int]) -> bool:
+def _finds(pattern: str, layers: Mapping[Slot, int]) -> bool:
     try:
-        return bool(choose_heads(pattern, layers))
+        return bool(select_heads(pattern, layers))
     except UsageError:
         return False
 

@@ -13,17 +13,18 @@ from torch import Tensor, nn
 
 from attnworks.attention import MECHANISMS, Context, Geometry, Mask, MechanismSpec
 from attnworks.attention.heads import HeadGroups, carry_over, grouped
+from attnworks.core.display import Progress, silent
 from attnworks.core.errors import UsageError
+from attnworks.core.places import Slot
 from attnworks.core.timing import Interval, interleave_within
 from attnworks.hf.anatomy import HFPart
 from attnworks.models.anatomy import Part
-from attnworks.models.modes import evaluating
+from attnworks.models.modes import inference_mode
 from attnworks.models.multihead import MultiHead
-from attnworks.reshape.progress import Watch, silently
 from attnworks.reshape.surgery import attention_parts, groups_in, mechanisms_of
 from attnworks.traces.layer import LayerTrace
-from attnworks.traces.subject import Spectator
-from attnworks.traces.text import Judge
+from attnworks.traces.loss import TextLoss
+from attnworks.traces.subject import LayerHook
 
 SEED = 0
 """Parameters of new mechanisms are drawn by it, in trials and in the model that comes of them."""
@@ -34,14 +35,14 @@ NO_SCORES = "has no scores that positions could be added to, as the model does"
 
 ByHead = tuple[str, ...]
 """The mechanism of each head of a layer."""
-Wanted = Mapping[str, Mapping[str, ByHead]]
+Wanted = Mapping[Slot, Mapping[str, ByHead]]
 """Layer -> name -> mechanisms to try there."""
-Place = tuple[str, str]
+SwapPlace = tuple[Slot, str]
 """A layer and the name of what is tried there."""
 
 
 @dataclass(frozen=True)
-class Trial:
+class SwapTrial:
     """A mechanism in the place of what a layer has.
 
     error     |(Y' - Y) W_O|_F / |Y W_O|_F over the text, where Y is what the heads give and Y' what they would
@@ -78,13 +79,13 @@ class Timed(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Layer:
+class SwapLayer:
     """An attention layer, and all that a mechanism must fit.
 
     scale    factor of the scores that the model sets, if not 1/sqrt(k)
     """
 
-    slot: str
+    slot: Slot
     part: Part
     now: ByHead
     geometry: Geometry
@@ -92,7 +93,7 @@ class Layer:
 
     @property
     def causal(self) -> bool:
-        return self.slot.startswith("dec")
+        return self.slot.causal
 
     def present(self) -> HeadGroups:
         """The mechanisms that are there."""
@@ -111,10 +112,10 @@ class Layer:
     def second(self, groups: HeadGroups, trace: LayerTrace) -> tuple[Tensor, Tensor, Tensor] | None:
         """Q, K and V of global tokens that have projections of their own, if they have and keep them."""
         attention = self.part.attention
-        kept = any(mechanism.projects_twice for mechanism in groups.mechanisms)
-        if not isinstance(attention, MultiHead) or not attention.twice or not kept or trace.X is None:
+        kept = any(mechanism.has_global_projections for mechanism in groups.mechanisms)
+        if not isinstance(attention, MultiHead) or not attention.has_global_projections or not kept or trace.X is None:
             return None
-        return attention.second(trace.X)
+        return attention.project_global(trace.X)
 
     def flops(self, groups: HeadGroups, n: int) -> int:
         """Of one sequence of n positions, or of n queries and n keys."""
@@ -127,33 +128,33 @@ class Layer:
         """Why these mechanisms cannot be in the layer, as far as its parts tell; None if they can."""
         groups, attention = groups_in(self.part), self.part.attention
         own = isinstance(attention, MultiHead)
-        looking = range(len(self.now)) if groups is None else groups.looking
+        looking = range(len(self.now)) if groups is None else groups.content_heads
         lost = own or (isinstance(self.part, HFPart) and self.part.shrinkable is not None)
         positions = self.part.role == "self" and hasattr(attention, "relative_attention_num_buckets")
         for head, spec in enumerate(map(MechanismSpec.parse, by_head)):
             kind = MECHANISMS[spec.name]
-            if not spec.serves(self.slot):
+            if not spec.serves(self.slot.kind):
                 return "has no causal form" if self.causal else "is not defined from one sequence to another"
             if kind.needs:
                 return f"needs {' and '.join(sorted(kind.needs)).replace('_', ' ')}"
             if kind.by_content and head not in looking and lost:
                 return "needs queries and keys, which heads of the layer have lost"
-            if positions and "dense" not in kind.masks:
+            if positions and "dense" not in kind.supported_masks:
                 return NO_SCORES
         if groups is not None and positions:
             return "would be tried without positions, which mechanisms that are there add to scores"
         return _unbuilt(attention, by_head) if isinstance(attention, MultiHead) else None
 
 
-def layers_of(model: nn.Module) -> dict[str, Layer]:
+def layers_of(model: nn.Module) -> dict[Slot, SwapLayer]:
     """Every attention layer whose heads can be changed, cross-attention included."""
-    parts, layers = attention_parts(model, cross=True), dict[str, Layer]()
+    parts, layers = attention_parts(model, cross=True), dict[Slot, SwapLayer]()
     for slot, now in ((slot, now) for slot, now in mechanisms_of(model, cross=True).items() if now):
         part = parts[slot]
         assert part.weights is not None
         W = part.weights()
         geometry = Geometry(len(now), W.W_Q.shape[-1], W.W_V.shape[-1])
-        layers[slot] = Layer(slot, part, now, geometry, _scale(part.attention, geometry.d_k))
+        layers[slot] = SwapLayer(slot, part, now, geometry, _scale(part.attention, geometry.d_k))
     return layers
 
 
@@ -178,7 +179,9 @@ def _in_words(error: UsageError) -> str:
     return f"expects {error.expected}, got {error.got}"
 
 
-def try_out(judge: Judge, wanted: Wanted, length: int, *, watch: Watch = silently) -> tuple[list[Present], list[Trial]]:
+def try_out(
+    text_loss: TextLoss, wanted: Wanted, length: int, *, tell: Progress = silent
+) -> tuple[list[Present], list[SwapTrial]]:
     """What all layers that run have, and each mechanism that is `wanted` tried on a layer's true Q, K, V and mask.
 
     length    positions at which time is measured; FLOPs are predicted for as many
@@ -187,52 +190,52 @@ def try_out(judge: Judge, wanted: Wanted, length: int, *, watch: Watch = silentl
     (Linformer, structured forms) are drawn by a fixed seed: their errors are those of an untrained mechanism, and they
     need healing.
     """
-    model = judge.original.model
+    model = text_loss.original.model
     like = next(model.parameters())
-    layers, text = layers_of(model), judge.text
-    tried = Trying(layers, wanted, like)
-    with evaluating(model):
+    layers, text = layers_of(model), text_loss.text
+    tried = SwapTrialHook(layers, wanted, like)
+    with inference_mode(model):
         for number in range(len(text.batches)):
-            watch("trying mechanisms", number, len(text.batches))
-            judge.original.run(text.batch(number)[0].to(like.device), tried)
+            tell("trying mechanisms", number, len(text.batches))
+            text_loss.original.run(text.batch(number)[0].to(like.device), tried)
         errors = tried.errors()
-        times = measure_times(tried, length, like, watch)
+        times = measure_times(tried, length, like, tell)
     present = [
-        Present(slot, layer.now, times[slot, NOW].seconds, layer.flops(layer.present(), length))
+        Present(str(slot), layer.now, times[slot, NOW].seconds, layer.flops(layer.present(), length))
         for slot, layer in layers.items()
         if slot in tried.seen
     ]
-    trials: list[Trial] = []
+    trials: list[SwapTrial] = []
     for place in ((slot, name) for slot in wanted for name in wanted[slot]):
         if place in tried.reasons:
-            trials.append(Trial(*place, reason=tried.reasons[place]))
+            trials.append(SwapTrial(str(place[0]), place[1], reason=tried.reasons[place]))
         else:
             flops = layers[place[0]].flops(tried.groups[place], length)
             seconds, interval = times[place]
-            trials.append(Trial(*place, errors[place], seconds, flops, time_interval=interval))
+            trials.append(SwapTrial(str(place[0]), place[1], errors[place], seconds, flops, time_interval=interval))
     return present, trials
 
 
-class Trying(Spectator):
+class SwapTrialHook(LayerHook):
     """Sums up |(Y' - Y) W_O|_F^2 of every candidate, and |Y W_O|_F^2, over real queries.
 
     seen      layers that were run
     biased    layers in which something is added to scores, such as T5's positions
     """
 
-    def __init__(self, layers: Mapping[str, Layer], wanted: Wanted, like: Tensor) -> None:
+    def __init__(self, layers: Mapping[Slot, SwapLayer], wanted: Wanted, like: Tensor) -> None:
         self.layers, self.like = layers, like
-        self.groups: dict[Place, HeadGroups] = {}
-        self.reasons: dict[Place, str] = {}
-        self.biased: set[str] = set()
+        self.groups: dict[SwapPlace, HeadGroups] = {}
+        self.reasons: dict[SwapPlace, str] = {}
+        self.biased: set[Slot] = set()
         self.whole = dict.fromkeys(layers, 0.0)
-        self.seen: set[str] = set()
-        self.changed: dict[Place, float] = {}
+        self.seen: set[Slot] = set()
+        self.changed: dict[SwapPlace, float] = {}
         for slot, candidates in wanted.items():
             for name, by_head in candidates.items():
                 self._build((slot, name), by_head)
 
-    def _build(self, place: Place, by_head: ByHead) -> None:
+    def _build(self, place: SwapPlace, by_head: ByHead) -> None:
         layer = self.layers[place[0]]
         reason = layer.why_not(by_head)
         try:
@@ -244,7 +247,7 @@ class Trying(Spectator):
             self.reasons[place] = reason
 
     def attention(self, trace: LayerTrace) -> None:
-        slot = str(trace.slot)
+        slot = trace.slot
         if slot not in self.layers:
             return
         self.seen.add(slot)
@@ -260,23 +263,23 @@ class Trying(Spectator):
                 continue
             if mask is None:
                 self.reasons[place] = "would see more than the layer does, which hides keys in a way of its own"
-            elif mask.dense is not None and not all("dense" in kind.masks for kind in groups.mechanisms):
+            elif mask.dense is not None and not all("dense" in kind.supported_masks for kind in groups.mechanisms):
                 self.reasons[place] = NO_SCORES
             else:
-                context = Context(scale=layer.scale, second=layer.second(groups, trace))
+                context = Context(scale=layer.scale, global_qkv=layer.second(groups, trace))
                 self._compare(
                     place, lambda groups=groups, context=context: groups(trace.Q, K, V, mask, context).Y, trace, W_O
                 )
 
-    def _compare(self, place: Place, attend: Callable[[], Tensor], trace: LayerTrace, W_O: Tensor) -> None:
+    def _compare(self, place: SwapPlace, attend: Callable[[], Tensor], trace: LayerTrace, W_O: Tensor) -> None:
         try:
             self.changed[place] += _size(attend() - trace.Y, W_O, trace.queries.real)
         except UsageError as error:
             self.reasons[place] = _in_words(error)
 
-    def errors(self) -> dict[Place, float]:
+    def errors(self) -> dict[SwapPlace, float]:
         """Of all that has no reason against it."""
-        found: dict[Place, float] = {}
+        found: dict[SwapPlace, float] = {}
         for place in (place for place in self.changed if place[0] not in self.seen):
             self.reasons[place] = "would be in a layer that this text never runs"
         for place in (place for place in self.changed if place not in self.reasons):
@@ -303,27 +306,27 @@ def mask_of(trace: LayerTrace) -> Mask | None:
     if given.dense is None:
         return given
     i, j = trace.Q.shape[2], trace.K.shape[2]
-    plain = Mask(trace.keys.real, trace.slot.kind == "decoder")
+    plain = Mask(trace.keys.real, trace.slot.causal)
     ours, theirs = (mask.allowed(i, j, trace.Q.device) for mask in (plain, given))
     assert ours is not None and theirs is not None
     if ((ours != theirs) & trace.queries.real[:, None, :, None]).any():
         return None
     added = given.additive()
-    return plain if added is None or not added.any() else Mask(plain.padding, plain.causal, added)
+    return plain if added is None or not added.any() else Mask(plain.real, plain.causal, added)
 
 
-def measure_times(tried: Trying, n: int, like: Tensor, watch: Watch = silently) -> dict[Place, Timed]:
+def measure_times(tried: SwapTrialHook, n: int, like: Tensor, tell: Progress = silent) -> dict[SwapPlace, Timed]:
     """Time of the core of what each layer has (`NOW`), and of all candidates against it, on n positions.
 
     Candidates take turns, and a candidate's seconds are the present one's times the median of the ratios of each round.
     Layers that are alike are timed once. What cannot run on n positions gets a reason instead.
     """
-    alike: dict[object, list[str]] = {}
+    alike: dict[object, list[Slot]] = {}
     for slot, layer in tried.layers.items():
         alike.setdefault((layer.geometry, layer.causal, layer.now, layer.scale, slot in tried.biased), []).append(slot)
-    times: dict[Place, Timed] = {}
+    times: dict[SwapPlace, Timed] = {}
     for number, slots in enumerate(alike.values()):
-        watch("timing mechanisms", number, len(alike))
+        tell("timing mechanisms", number, len(alike))
         layer = tried.layers[slots[0]]
         run = _runner(layer, n, like, slots[0] in tried.biased)
         places = [place for place in tried.groups if place[0] in slots and place not in tried.reasons]
@@ -335,7 +338,7 @@ def measure_times(tried: Trying, n: int, like: Tensor, watch: Watch = silently) 
     return times
 
 
-def _runner(layer: Layer, n: int, like: Tensor, biased: bool) -> Callable[[HeadGroups], Callable[[], object]]:
+def _runner(layer: SwapLayer, n: int, like: Tensor, biased: bool) -> Callable[[HeadGroups], Callable[[], object]]:
     source, (h, k, v) = torch.Generator().manual_seed(SEED), layer.geometry
     Q, K, V = (torch.randn(1, h, n, width, generator=source).to(like) for width in (k, k, v))
     mask = Mask(causal=layer.causal, dense=Q.new_zeros(1, n, n) if biased else None)

@@ -5,8 +5,8 @@ torch.Size([2, 32])
 """
 
 from attnworks.studies.tasks.byte_text import ByteText
-from attnworks.studies.tasks.contract import TASKS, Batch, Readout, Split, Task
+from attnworks.studies.tasks.contract import TASKS, LongRangeTask, Readout, Split, TaskBatch
 from attnworks.studies.tasks.listops import ListOps
 from attnworks.studies.tasks.recall import Recall
 
-__all__ = ["TASKS", "Batch", "ByteText", "ListOps", "Readout", "Recall", "Split", "Task"]
+__all__ = ["TASKS", "ByteText", "ListOps", "LongRangeTask", "Readout", "Recall", "Split", "TaskBatch"]

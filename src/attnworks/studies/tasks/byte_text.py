@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from attnworks.studies.tasks.contract import TASKS, Split, Task, draw_lengths, padded
+from attnworks.studies.tasks.contract import TASKS, LongRangeTask, Split, draw_lengths, padded
 from attnworks.text.grammar import pairs
 
 SENTENCES = {"train": 3000, "test": 500}
@@ -15,7 +15,7 @@ LINE_BREAK = b"\n"
 
 
 @dataclass(frozen=True)
-class ByteText(Task):
+class ByteText(LongRangeTask):
     """A title in English or Italian and two paragraphs of sentences; label 1 if the second is mostly in its language.
 
     Sentences are those of the embedded grammar. Title and second paragraph draw their languages apart, so no letter
@@ -32,7 +32,7 @@ class ByteText(Task):
     vocabulary = 256
     classes = 2
     readout = "mean"
-    shortest = 32
+    min_length = 32
 
     def draw(
         self, random: np.random.Generator, split: Split, size: int, length: int
@@ -70,7 +70,7 @@ def _paragraph(
 @lru_cache
 def _languages(split: Split) -> list[list[bytes]]:
     """The same statements in English and in Italian."""
-    drawn = ((pair.source, pair.target) for pair in pairs(SENTENCES[split], split=split))
+    drawn = (pair.words for pair in pairs(SENTENCES[split], split=split))
     return [[" ".join((*words, "")).encode() for words in side] for side in zip(*drawn, strict=True)]
 
 

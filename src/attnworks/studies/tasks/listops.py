@@ -1,4 +1,4 @@
-"""Nested list operations on digits: the answer hangs on brackets that open and close far apart."""
+"""Nested list operations on digits: the answer depends on brackets that open and close far apart."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from random import Random
 import numpy as np
 
 from attnworks.core.errors import UsageError
-from attnworks.studies.tasks.contract import TASKS, Split, Task, draw_lengths, padded
+from attnworks.studies.tasks.contract import TASKS, LongRangeTask, Split, draw_lengths, padded
 
-WORDS = (*"0123456789", "[MIN", "[MAX", "[MEDIAN", "[SUM", "]")
+LISTOPS_WORDS = (*"0123456789", "[MIN", "[MAX", "[MEDIAN", "[SUM", "]")
 MIN, MAX, MEDIAN, SUM, CLOSE = range(10, 15)
-LEAST = 4
-"""Tokens of the shortest operation, on two digits."""
+MIN_OPERATION_TOKENS = 4
+"""Tokens of the min_length operation, on two digits."""
 
 
 @dataclass(frozen=True)
-class ListOps(Task):
+class ListOps(LongRangeTask):
     """[MAX 2 [SUM 7 6 ] 1 ] -> 3: the value of an expression of MIN, MAX, MEDIAN and SUM modulo 10.
 
-    Expressions are written from the answer downwards: an operation whose value is given gets arguments that yield it.
-    So all ten answers are equally frequent, and every length is met exactly.
+    Expressions are generated from the answer down: an operation with a given value gets arguments that yield it.
+    So all ten answers are equally frequent, and every expression has exactly the wanted length.
 
-    arguments   most arguments of one operation, 4 or more
-    nested      most of its arguments that are operations themselves
+    arguments   the largest number of arguments of one operation, 4 or more
+    nested      the largest number of these that are operations themselves
 
     Splits: expressions have an even number of tokens in training and an odd one in test.
     """
@@ -34,18 +34,18 @@ class ListOps(Task):
     arguments: int = 10
     nested: int = 4
 
-    vocabulary = len(WORDS)
+    vocabulary = len(LISTOPS_WORDS)
     classes = 10
     readout = "mean"
-    shortest = 8
+    min_length = 8
 
     def __post_init__(self) -> None:
-        if self.arguments < LEAST or not 1 <= self.nested < self.arguments:
+        if self.arguments < MIN_OPERATION_TOKENS or not 1 <= self.nested < self.arguments:
             raise UsageError(
-                asked="a listops task",
-                expected="arguments from 4, and nested from 1 to fewer than these",
-                got=f"arguments={self.arguments} and nested={self.nested}",
-                remedy="for instance ListOps(arguments=10, nested=4)",
+                "a listops task",
+                "arguments from 4, and nested from 1 to fewer than these",
+                f"arguments={self.arguments} and nested={self.nested}",
+                "for instance ListOps(arguments=10, nested=4)",
             )
 
     def draw(
@@ -83,12 +83,12 @@ class ListOps(Task):
     def _lengths(self, random: Random, inside: int) -> list[int]:
         """Lengths of arguments that fill `inside` tokens: some operations, and digits."""
         unit = random.random
-        nested = 1 + int(unit() * min(self.nested, inside // LEAST))
-        fewest, most = nested == 1, min(self.arguments - nested, inside - LEAST * nested)
+        nested = 1 + int(unit() * min(self.nested, inside // MIN_OPERATION_TOKENS))
+        fewest, most = nested == 1, min(self.arguments - nested, inside - MIN_OPERATION_TOKENS * nested)
         digits = fewest + int(unit() * (most - fewest + 1))
-        spare = inside - digits - LEAST * nested
+        spare = inside - digits - MIN_OPERATION_TOKENS * nested
         cuts = sorted(int(unit() * (spare + 1)) for _ in range(nested - 1))
-        lengths = [1] * digits + [LEAST + end - start for start, end in pairwise((0, *cuts, spare))]
+        lengths = [1] * digits + [MIN_OPERATION_TOKENS + end - start for start, end in pairwise((0, *cuts, spare))]
         _shuffle(random, lengths)
         return lengths
 
@@ -109,7 +109,7 @@ def _arguments(random: Random, operation: int, value: int, count: int) -> list[i
 
 
 def _shuffle(random: Random, few: list[int]) -> None:
-    """As random.shuffle; of a few items twice as fast, and drawing takes a good part of its time here."""
+    """As random.shuffle, but twice as fast for a few items; a good part of the time of a batch is spent here."""
     few.sort(key=lambda _: random.random())
 
 
@@ -121,10 +121,10 @@ _VALUE_OF: dict[int, Callable[[list[int]], int]] = {
 }
 
 
-def evaluate(tokens: Sequence[int]) -> int:
+def evaluate_listops(tokens: Sequence[int]) -> int:
     """The value of an expression; of an even number of arguments, MEDIAN is the lower one in the middle.
 
-    >>> evaluate(read("[MAX 2 [SUM 7 6 ] 1 ]"))
+    >>> evaluate_listops(read_listops("[MAX 2 [SUM 7 6 ] 1 ]"))
     3
     """
     open_operations: list[tuple[int, list[int]]] = [(CLOSE, [])]
@@ -143,26 +143,23 @@ def evaluate(tokens: Sequence[int]) -> int:
     return open_operations[0][1][0]
 
 
-def read(text: str) -> list[int]:
+def read_listops(text: str) -> list[int]:
     """Tokens of an expression written as in `[MIN 4 [SUM 5 6 ] ]`."""
-    unknown = [word for word in text.split() if word not in WORDS]
+    unknown = [word for word in text.split() if word not in LISTOPS_WORDS]
     if unknown:
         raise UsageError(
-            asked="a list expression",
-            expected=f"words out of {' '.join(WORDS)}",
-            got=repr(unknown[0]),
-            remedy="put spaces between words, also before ]",
+            "a list expression",
+            f"words out of {' '.join(LISTOPS_WORDS)}",
+            repr(unknown[0]),
+            "put spaces between words and ]",
         )
-    return [WORDS.index(word) for word in text.split()]
+    return [LISTOPS_WORDS.index(word) for word in text.split()]
 
 
 def _no_expression(tokens: Sequence[int]) -> UsageError:
-    shown = " ".join(WORDS[token] if 0 <= token < len(WORDS) else str(token) for token in tokens)
+    shown = " ".join(LISTOPS_WORDS[token] if 0 <= token < len(LISTOPS_WORDS) else str(token) for token in tokens)
     return UsageError(
-        asked="the value of a list expression",
-        expected="one digit, or one operation with arguments and brackets that close",
-        got=repr(shown[:60]),
-        remedy="write it like [MIN 4 [SUM 5 6 ] ]",
+        "a list expression", "a digit or one operation in brackets", repr(shown[:60]), "as in [MIN 4 [SUM 5 6 ] ]"
     )
 
 

@@ -1,4 +1,4 @@
-"""Associative recall: pairs of key and value among noise, and at the end a key whose value is asked for."""
+"""Associative recall: pairs of a key and a value among noise, and at the end a key whose value is asked for."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from attnworks.core.errors import UsageError
-from attnworks.studies.tasks.contract import TASKS, Split, Task
+from attnworks.studies.tasks.contract import TASKS, LongRangeTask, Split
 
 
 @dataclass(frozen=True)
-class Recall(Task):
+class Recall(LongRangeTask):
     """noise .. (k_3,v_9) .. noise .. (k_1,v_4) .. noise .. k_3 -> v_9.
 
     A pair is one token, its key is asked for by another, so that one attention layer that reaches far enough can
@@ -19,9 +19,9 @@ class Recall(Task):
     minutes: with two pairs in eight tokens they still guess after 1500 steps.) The pairs, all with different keys,
     stand in the first half: the answer is at least half the sequence away.
 
-    keys, values    how many kinds of each
-    pairs           how many in a sequence; as many as fit in a short one
-    noise           kinds of tokens in between
+    keys, values    the number of different keys and values
+    pairs           the number of pairs of a sequence; fewer in a short one, as many as fit
+    noise           the number of different tokens in between
 
     Splits: token ids of a sequence sum to an even number in training and to an odd one in test.
     """
@@ -32,15 +32,15 @@ class Recall(Task):
     noise: int = 16
 
     readout = "last"
-    shortest = 8
+    min_length = 8
 
     def __post_init__(self) -> None:
         if min(self.keys, self.values, self.pairs) < 1 or self.noise < 2:
             raise UsageError(
-                asked="a recall task",
-                expected="at least one key, value and pair, and two kinds of noise",
-                got=f"keys={self.keys}, values={self.values}, pairs={self.pairs}, noise={self.noise}",
-                remedy="for instance Recall(keys=16, values=16, pairs=8, noise=16)",
+                "a recall task",
+                "at least one key, value and pair, and two kinds of noise",
+                f"keys={self.keys}, values={self.values}, pairs={self.pairs}, noise={self.noise}",
+                "for instance Recall(keys=16, values=16, pairs=8, noise=16)",
             )
         object.__setattr__(self, "classes", self.values)
         object.__setattr__(self, "vocabulary", self.noise + self.keys + self.keys * self.values)

@@ -1,4 +1,6 @@
-"""The embedded corpus `grammar`: English-Italian pairs from a parallel grammar, with gold structure.
+"""`grammar` or `grammar:SEED`: English-Italian pairs from a parallel grammar, with gold structure; needs no file.
+
+Without SEED the corpus is drawn by the seed of the run.
 
 Every pair is drawn from (seed, split, index) with a random stream of its own, so that `pairs(n)` is a prefix of
 `pairs(n + k)` and any seed gives an infinite stream. The Italian text is a function of the English text. Splits are
@@ -10,32 +12,30 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from hashlib import blake2b
 from itertools import count, islice
 from random import Random
 
+from attnworks.core.checks import choice, integer
 from attnworks.core.errors import UsageError
-from attnworks.text.grammar.plans import SPLITS, Sentence
+from attnworks.text.corpora import CORPORA, CorpusLimits, Splits
+from attnworks.text.grammar.plans import SPLITS, SentencePlan
 from attnworks.text.grammar.sentences import render
 from attnworks.text.grammar.texts import TextDrawer
-from attnworks.text.pair import Pair
+from attnworks.text.passages import Passage, ReadReport
 
-__all__ = ["SPLITS", "generate", "pairs", "texts"]
+TRAINING_PAIRS = 30_000
+HELD_OUT_PAIRS = 1_000
 
 
-def texts(seed: int, split: str = "train") -> Iterator[tuple[Sentence, ...]]:
+def texts(seed: int, split: str = "train") -> Iterator[tuple[SentencePlan, ...]]:
     """The endless stream of texts of a seed and a split, before they are put into words."""
-    if split not in SPLITS:
-        raise UsageError(
-            asked="a split of the grammar corpus",
-            expected=f"one of {', '.join(SPLITS)}",
-            got=repr(split),
-            remedy="choose one of these splits",
-        )
+    choice("split of the grammar corpus", split, SPLITS)
     return _texts(seed, split)
 
 
-def _texts(seed: int, split: str) -> Iterator[tuple[Sentence, ...]]:
+def _texts(seed: int, split: str) -> Iterator[tuple[SentencePlan, ...]]:
     random = Random()
     drawer = TextDrawer(random, split)
     stream = int.from_bytes(blake2b(f"{seed}/{split}".encode(), digest_size=16).digest(), "big")
@@ -44,17 +44,14 @@ def _texts(seed: int, split: str) -> Iterator[tuple[Sentence, ...]]:
         yield drawer.text()
 
 
-def generate(seed: int, split: str = "train") -> Iterator[Pair]:
+def generate(seed: int, split: str = "train") -> Iterator[Passage]:
     """The endless stream of pairs of a seed and a split (`train`, `valid` or `test`)."""
     return (render(*text) for text in texts(seed, split))
 
 
-def pairs(n: int, seed: int = 0, split: str = "train") -> list[Pair]:
+def pairs(n: int, seed: int = 0, split: str = "train") -> list[Passage]:
     """The first n pairs of a seed and a split."""
-    if n < 0:
-        raise UsageError(
-            asked="the number of pairs", expected="zero or more", got=str(n), remedy="ask for zero or more pairs"
-        )
+    integer("the number of pairs", n, 0)
     with _collector_at_rest():
         return list(islice(generate(seed, split), n))
 
@@ -69,3 +66,32 @@ def _collector_at_rest() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+@CORPORA.register("grammar")
+def _grammar(argument: str, limits: CorpusLimits) -> Splits:
+    """30,000 training pairs unless limited, 1,000 for validation and 1,000 for test."""
+    seed = _seed(argument) if argument else limits.seed
+    train = pairs(TRAINING_PAIRS if limits.pairs is None else limits.pairs, seed, "train")
+    valid, test = (list(_held_out(HELD_OUT_PAIRS, seed, split)) for split in ("valid", "test"))
+    return Splits(train, valid, test, ReadReport(len(train) + len(valid) + len(test)))
+
+
+@lru_cache(maxsize=8)
+def _held_out(number: int, seed: int, split: str) -> tuple[Passage, ...]:
+    """Cached: drawing 1,000 pairs of a small split takes about a second, and a corpus is often opened again."""
+    return tuple(pairs(number, seed, split))
+
+
+def _seed(argument: str) -> int:
+    try:
+        return int(argument)
+    except ValueError:
+        raise UsageError(
+            f"corpus 'grammar:{argument}'", "grammar or grammar:SEED", repr(argument), "write for example grammar:7"
+        ) from None
+
+
+def grammar_passages(n: int) -> list[Passage]:
+    """The default text: the first n test pairs of the grammar, English as source and Italian as target."""
+    return pairs(integer("passages", n, 1), 0, "test")

@@ -24,22 +24,10 @@ from attnworks.text.grammar.predicates import Tense
 
 ATTEMPTS = 300
 
-PERSON_FRAMES = weighted(
-    {
-        "transitive": 38,
-        "adjective": 12,
-        "activity": 10,
-        "motion": 8,
-        "liking": 8,
-        "reflexive": 6,
-        "giving": 6,
-        "addressing": 5,
-        "place": 5,
-        "noun": 5,
-        "state": 5,
-        "comparison": 3,
-    }
-)
+PERSON_FRAMES = weighted({
+    "transitive": 38, "adjective": 12, "activity": 10, "motion": 8, "liking": 8, "reflexive": 6, "giving": 6,
+    "addressing": 5, "place": 5, "noun": 5, "state": 5, "comparison": 3,
+})  # fmt: skip
 ANIMAL_FRAMES = weighted({"adjective": 30, "activity": 25, "transitive": 25, "spot": 15, "comparison": 5})
 THING_FRAMES = weighted({"adjective": 55, "spot": 35, "comparison": 10})
 SITE_FRAMES = weighted({"adjective": 80, "comparison": 20})

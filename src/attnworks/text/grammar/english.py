@@ -4,68 +4,26 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-VOWELS = "aeiou"
+ENGLISH_VOWELS = "aeiou"
 
 IRREGULAR_PLURALS = {
-    "man": "men",
-    "woman": "women",
-    "child": "children",
-    "wife": "wives",
-    "wolf": "wolves",
-    "knife": "knives",
-    "shelf": "shelves",
-    "scarf": "scarves",
-    "mouse": "mice",
-    "goose": "geese",
-    "foot": "feet",
-    "tomato": "tomatoes",
+    "man": "men", "woman": "women", "child": "children", "wife": "wives", "wolf": "wolves", "knife": "knives",
+    "shelf": "shelves", "scarf": "scarves", "mouse": "mice", "goose": "geese", "foot": "feet", "tomato": "tomatoes",
     "potato": "potatoes",
-}
+}  # fmt: skip
 
 IRREGULAR_VERBS = {
-    "be": "was been",
-    "break": "broke broken",
-    "bring": "brought brought",
-    "buy": "bought bought",
-    "choose": "chose chosen",
-    "come": "came come",
-    "cut": "cut cut",
-    "draw": "drew drawn",
-    "drink": "drank drunk",
-    "drive": "drove driven",
-    "eat": "ate eaten",
-    "fall": "fell fallen",
-    "find": "found found",
-    "forget": "forgot forgotten",
-    "get": "got gotten",
-    "give": "gave given",
-    "go": "went gone",
-    "have": "had had",
-    "hear": "heard heard",
-    "hide": "hid hidden",
-    "know": "knew known",
-    "leave": "left left",
-    "lend": "lent lent",
-    "lose": "lost lost",
-    "meet": "met met",
-    "read": "read read",
-    "run": "ran run",
-    "say": "said said",
-    "see": "saw seen",
-    "sell": "sold sold",
-    "send": "sent sent",
-    "sing": "sang sung",
-    "sit": "sat sat",
-    "sleep": "slept slept",
-    "speak": "spoke spoken",
-    "steal": "stole stolen",
-    "swim": "swam swum",
-    "take": "took taken",
-    "understand": "understood understood",
-    "wake": "woke woken",
-    "wear": "wore worn",
+    "be": "was been", "break": "broke broken", "bring": "brought brought", "buy": "bought bought",
+    "choose": "chose chosen", "come": "came come", "cut": "cut cut", "draw": "drew drawn", "drink": "drank drunk",
+    "drive": "drove driven", "eat": "ate eaten", "fall": "fell fallen", "find": "found found",
+    "forget": "forgot forgotten", "get": "got gotten", "give": "gave given", "go": "went gone", "have": "had had",
+    "hear": "heard heard", "hide": "hid hidden", "know": "knew known", "leave": "left left", "lend": "lent lent",
+    "lose": "lost lost", "meet": "met met", "read": "read read", "run": "ran run", "say": "said said",
+    "see": "saw seen", "sell": "sold sold", "send": "sent sent", "sing": "sang sung", "sit": "sat sat",
+    "sleep": "slept slept", "speak": "spoke spoken", "steal": "stole stolen", "swim": "swam swum",
+    "take": "took taken", "understand": "understood understood", "wake": "woke woken", "wear": "wore worn",
     "write": "wrote written",
-}
+}  # fmt: skip
 
 STRESSED_ON_THE_LAST = {"forget"}
 SILENT_H = ("hour", "honest")
@@ -87,7 +45,7 @@ class VerbForms(NamedTuple):
 
 def is_vowel(letter: str) -> bool:
     """True for a, e, i, o, u."""
-    return letter in VOWELS
+    return letter in ENGLISH_VOWELS
 
 
 def add_s(word: str) -> str:
@@ -99,7 +57,7 @@ def add_s(word: str) -> str:
     return word + "s"
 
 
-def plural(noun: str) -> str:
+def english_plural(noun: str) -> str:
     """The plural of a noun."""
     return IRREGULAR_PLURALS.get(noun) or add_s(noun)
 
@@ -117,7 +75,7 @@ def doubles_its_consonant(verb: str) -> bool:
     return is_vowel(verb[-2]) and not is_vowel(verb[-3]) and (one_syllable or verb in STRESSED_ON_THE_LAST)
 
 
-def gerund(verb: str) -> str:
+def english_gerund(verb: str) -> str:
     """The form in -ing."""
     if verb.endswith("e") and not verb.endswith(("ee", "be")):
         return verb[:-1] + "ing"
@@ -137,10 +95,10 @@ def verb_forms(lemma: str) -> VerbForms:
     """All forms of a lemma such as `eat` or `look for`; only its first word inflects."""
     base, *particles = lemma.split()
     past, participle = IRREGULAR_VERBS.get(base, f"{regular_past(base)} {regular_past(base)}").split()
-    return VerbForms(base, third_person(base), gerund(base), past, participle, tuple(particles))
+    return VerbForms(base, third_person(base), english_gerund(base), past, participle, tuple(particles))
 
 
-def indefinite(following: str) -> str:
+def english_indefinite(following: str) -> str:
     """`a` or `an`, by the first sound of the following word."""
     following = following.lower()
     if following.startswith(SILENT_H):

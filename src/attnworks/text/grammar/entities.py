@@ -28,20 +28,10 @@ CLOSE_PEOPLE = frozenset(
 )
 DISTANCING = {POSSESSOR: "the", "my": "the", "our": "the", "your": "the", OWN: "the"}
 SUBJECT_DETERMINERS = weighted({"the": 50, "my": 16, "this": 6, "that": 5, "a": 5, "our": 5, "your": 5, POSSESSOR: 8})
-SUBJECT_PLURAL_DETERMINERS = weighted(
-    {
-        "the": 50,
-        "my": 14,
-        NUMBER: 12,
-        "these": 6,
-        "those": 5,
-        "many": 4,
-        "our": 4,
-        "all the": 5,
-        "some": 3,
-        "several": 1,
-    }
-)
+SUBJECT_PLURAL_DETERMINERS = weighted({
+    "the": 50, "my": 14, NUMBER: 12, "these": 6, "those": 5, "many": 4, "our": 4, "all the": 5, "some": 3,
+    "several": 1,
+})  # fmt: skip
 KIN_DETERMINERS = weighted({"my": 48, "your": 14, "our": 12, POSSESSOR: 26})
 KIN_PLURAL_DETERMINERS = weighted({"my": 60, "your": 15, "our": 25})
 OBJECT_DETERMINERS = weighted({"a": 34, "the": 34, OWN: 10, "my": 5, "this": 6, "that": 4, "another": 3, POSSESSOR: 4})
@@ -62,15 +52,10 @@ THINGS = weighted({"ware": 28, "furniture": 22, "clothes": 18, "text": 14, "food
 SPEAKERS = weighted({(1, False): 60, (1, True): 20, (2, False): 20})
 DEICTIC: Choice[tuple[bool, Gender]] = weighted({(False, "m"): 40, (False, "f"): 40, (True, "m"): 20})
 SURFACES = frozenset(("chair", "table", "bed", "sofa", "desk", "shelf", "carpet", "armchair"))
-AROUND = weighted(
-    {
-        ("under", "sotto"): 30,
-        ("near", "vicino a"): 25,
-        ("behind", "dietro"): 20,
-        ("next to", "accanto a"): 15,
-        ("in front of", "davanti a"): 10,
-    }
-)
+AROUND = weighted({
+    ("under", "sotto"): 30, ("near", "vicino a"): 25, ("behind", "dietro"): 20, ("next to", "accanto a"): 15,
+    ("in front of", "davanti a"): 10,
+})  # fmt: skip
 
 
 class NothingFitsError(Exception):

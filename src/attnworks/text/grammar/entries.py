@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from attnworks.text.grammar import conjugation, english, italian
+from attnworks.text.grammar import english, italian
 from attnworks.text.grammar.italian import Gender
 
 T = TypeVar("T")
@@ -103,7 +103,7 @@ class Verb:
 
     lemma: str
     forms: english.VerbForms
-    conjugation: conjugation.Conjugation
+    conjugation: italian.Conjugation
     objects: str = ""
     stative: bool = False
     momentary: bool = False
@@ -128,11 +128,11 @@ def read_noun(kind: str, source: str, target: str, *place: str) -> Noun:
     forms: dict[Gender, tuple[str, str]] = {}
     for word in target.split("/"):
         singular, gender = read_gender(word)
-        forms[gender] = (singular, italian.plural(singular, gender))
+        forms[gender] = (singular, italian.italian_plural(singular, gender))
     english_place, italian_place = place if place else ("", "")
     return Noun(
         kind,
-        (lemma, english.plural(lemma)),
+        (lemma, english.english_plural(lemma)),
         forms,
         not mass and kind not in ("dish", "drink"),
         english_place,
@@ -158,7 +158,7 @@ def read_verb(frame: str, source: str, target: str, *marks: str) -> Verb:
     return Verb(
         lemma,
         english.verb_forms(lemma),
-        conjugation.conjugate(target),
+        italian.conjugate(target),
         objects,
         "s" in marks,
         "n" in marks,

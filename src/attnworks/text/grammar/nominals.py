@@ -230,7 +230,7 @@ def _english_words(
     if possessor:
         words = [("possessor", possessor.lemma), ("'s", "'s"), *words]
     elif determiner == "a":
-        words.insert(0, ("determiner", english.indefinite(words[0][1])))
+        words.insert(0, ("determiner", english.english_indefinite(words[0][1])))
     else:
         words = [("all" if word == "all" else "determiner", word) for word in determiner.split()] + words
     return [("preposition", word) for word in preposition.split()] + words
@@ -286,7 +286,7 @@ def _opening(
         inner = ("determiner", italian.definite(gender, plural, following))
         return [*_tagged(italian.before(preposition, every) if preposition else ""), ("all", every), inner]
     if article == "indefinite":
-        word = italian.indefinite(gender, following)
+        word = italian.italian_indefinite(gender, following)
         return [*_tagged(italian.before(preposition, word) if preposition else ""), ("determiner", word)]
     if article == "partitive":
         word = italian.contract("di", italian.definite(gender, plural, following))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from operator import add
 from typing import NamedTuple
 
-from attnworks.text.pair import Pair, Truth
+from attnworks.text.passages import Passage, Text, Truth
 
 Links = tuple[tuple[int, int], ...]
 
@@ -126,17 +126,12 @@ class Draft:
         if antecedent is not None and antecedent != index:
             self.references.append((index, slot, antecedent))
 
-    def finish(self) -> Pair:
+    def finish(self) -> Passage:
         """The pair, with the truth about it."""
         left = Layout(self.phrases, 0, self.source_order, [start for start, _ in self.starts])
         right = Layout(self.phrases, 1, self.target_order, [start for _, start in self.starts])
-        truth = Truth(
-            self.alignment(left, right),
-            tuple(left.heads(self.governors)),
-            tuple(right.heads(self.governors)),
-            *self.coreference(left, right),
-        )
-        return Pair(tuple(left.words), tuple(right.words), truth)
+        sides = (Text.of_words(tuple(side.words), tuple(side.heads(self.governors))) for side in (left, right))
+        return Passage(*sides, truth=Truth(self.alignment(left, right), *self.coreference(left, right)))
 
     def alignment(self, left: Layout, right: Layout) -> Links:
         """All links between the two sides, sorted."""

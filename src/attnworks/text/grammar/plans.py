@@ -70,7 +70,7 @@ class Clause:
 
 
 @dataclass(slots=True, eq=False)
-class Sentence:
+class SentencePlan:
     """A clause, perhaps linked with a second one."""
 
     clause: Clause
@@ -116,7 +116,7 @@ def combination(clause: Clause) -> Combination:
     return subject, clause.verb.lemma, complement_lemma(clause)
 
 
-def clauses(sentence: Sentence) -> Iterator[Clause]:
+def clauses(sentence: SentencePlan) -> Iterator[Clause]:
     """All clauses of a sentence."""
     waiting = [sentence.clause, sentence.second]
     while waiting:

@@ -11,8 +11,8 @@ from functools import lru_cache
 from typing import Literal
 
 from attnworks.text.grammar import english, italian
-from attnworks.text.grammar.conjugation import conjugate
 from attnworks.text.grammar.entries import Adjective, Noun, Verb
+from attnworks.text.grammar.italian import conjugate
 from attnworks.text.grammar.lexicon import COPULA, DEGREES, FREQUENCIES, HAVING
 from attnworks.text.grammar.nominals import CACHE_SIZE, Features, english_object, english_subject
 from attnworks.text.grammar.phrase import Phrase, phrase
@@ -27,21 +27,11 @@ REFLEXIVES = ("mi", "ti", "si", "ci", "vi", "si")
 DIRECT = {("m", False): "lo", ("f", False): "la", ("m", True): "li", ("f", True): "le"}
 
 COUNTERPARTS = {
-    "verb": ("verb", "reflexive"),
-    "particle": ("verb",),
-    "expletive": ("locative",),
-    "aux": ("aux",),
-    "modal": ("modal",),
-    "not": ("non",),
-    "cannot": ("modal", "non"),
-    "adverb": ("adverb",),
-    "never": ("adverb", "non"),
-    "object": ("object",),
-    "recipient": ("recipient",),
-    "degree": ("degree",),
-    "more": ("degree",),
-    "predicate": ("predicate",),
-}
+    "verb": ("verb", "reflexive"), "particle": ("verb",), "expletive": ("locative",), "aux": ("aux",),
+    "modal": ("modal",), "not": ("non",), "cannot": ("modal", "non"), "adverb": ("adverb",),
+    "never": ("adverb", "non"), "object": ("object",), "recipient": ("recipient",), "degree": ("degree",),
+    "more": ("degree",), "predicate": ("predicate",),
+}  # fmt: skip
 
 
 def person_index(subject: Features) -> int:
@@ -140,12 +130,12 @@ def italian_finite(
         return [("aux", STARE.present[person]), *frequency, ("verb", forms.gerund)]
     if tense == "perfect" or (tense == "past" and not verb.stative):
         auxiliary = (ESSERE if forms.with_essere else AVERE).present[person]
-        return [("aux", auxiliary), *frequency, ("verb", participle(verb, subject, direct))]
+        return [("aux", auxiliary), *frequency, ("verb", agreeing_participle(verb, subject, direct))]
     finite = {"present": forms.present, "past": forms.imperfect, "future": forms.future}[tense]
     return [("verb", finite[person]), *frequency]
 
 
-def participle(verb: Verb, subject: Features, direct: Features | None) -> str:
+def agreeing_participle(verb: Verb, subject: Features, direct: Features | None) -> str:
     """The participle, agreeing with the subject of `essere` or with the clitics lo, la, li, le."""
     form = verb.conjugation.participle
     if verb.conjugation.with_essere:

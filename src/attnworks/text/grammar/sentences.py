@@ -12,9 +12,9 @@ from attnworks.text.grammar import italian
 from attnworks.text.grammar.lexicon import COPULA, MANNERS, TIMES
 from attnworks.text.grammar.nominals import Entity, Features, Nominal, Pronoun, realise
 from attnworks.text.grammar.phrase import COMMA, FULL_STOP, QUESTION_MARK, Draft, Phrase, parallel
-from attnworks.text.grammar.plans import Clause, Gap, Sentence
+from attnworks.text.grammar.plans import Clause, Gap, SentencePlan
 from attnworks.text.grammar.predicates import adjective_group, existential_group, liking_group, state_group, verb_group
-from attnworks.text.pair import Pair
+from attnworks.text.passages import Passage
 
 QUESTION_WORDS = {"who": "chi", "what": "che cosa", "where": "dove", "when": "quando", "why": "perché"}
 LINKERS = {"because": "perché", "when": "quando", "but": "ma", "while": "mentre", "if": "se", "that": "che", "and": "e"}
@@ -39,7 +39,7 @@ def is_inverted(clause: Clause) -> bool:
     return clause.mood not in ("statement", "who")
 
 
-def render(*sentences: Sentence) -> Pair:
+def render(*sentences: SentencePlan) -> Passage:
     """The pair of a text, with its truth."""
     draft = Draft()
     for sentence in sentences:
@@ -47,7 +47,7 @@ def render(*sentences: Sentence) -> Pair:
     return draft.finish()
 
 
-def render_sentence(draft: Draft, sentence: Sentence) -> None:
+def render_sentence(draft: Draft, sentence: SentencePlan) -> None:
     """Lays out one sentence with its final punctuation."""
     draft.start_sentence()
     if sentence.second is None:
@@ -343,11 +343,6 @@ def refer_owner(draft: Draft, index: int, nominal: Nominal) -> None:
 
 
 RENDERERS = {
-    "verbal": render_verbal,
-    "adjective": render_adjective,
-    "state": render_state,
-    "noun": render_noun,
-    "place": render_place,
-    "existential": render_existential,
-    "liking": render_liking,
-}
+    "verbal": render_verbal, "adjective": render_adjective, "state": render_state, "noun": render_noun,
+    "place": render_place, "existential": render_existential, "liking": render_liking,
+}  # fmt: skip

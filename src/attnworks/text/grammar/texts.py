@@ -9,25 +9,14 @@ from attnworks.text.grammar.entities import ONLY_ONE, NothingFitsError, confusab
 from attnworks.text.grammar.entries import Choice, Verb, ranked, weighted
 from attnworks.text.grammar.lexicon import LIKING, VERB_CHOICE, VERBS_BY_FRAME
 from attnworks.text.grammar.nominals import Entity, Nominal, Pronoun, owner_word, pronoun_for
-from attnworks.text.grammar.plans import Clause, Mood, Sentence
+from attnworks.text.grammar.plans import Clause, Mood, SentencePlan
 
 SECOND_SENTENCE_SHARE = 0.42
 
-SENTENCES = weighted(
-    {
-        "simple": 46,
-        "whether": 7,
-        "question": 9,
-        "existential": 6,
-        "because": 8,
-        "when": 6,
-        "contrast": 7,
-        "report": 6,
-        "subject relative": 4,
-        "object relative": 5,
-        "stranger": 4,
-    }
-)
+SENTENCES = weighted({
+    "simple": 46, "whether": 7, "question": 9, "existential": 6, "because": 8, "when": 6, "contrast": 7, "report": 6,
+    "subject relative": 4, "object relative": 5, "stranger": 4,
+})  # fmt: skip
 QUESTIONS: Choice[Mood] = weighted({"what": 30, "who": 25, "which": 12, "where": 18, "when": 8, "why": 7})
 QUESTIONED_FRAMES: dict[Mood, tuple[str, ...]] = {
     "what": ("transitive",),
@@ -62,17 +51,17 @@ class TextDrawer(ClauseDrawer):
             "simple": self.simple,
             "whether": self.whether,
             "question": self.question,
-            "existential": lambda: Sentence(self.existential()),
+            "existential": lambda: SentencePlan(self.existential()),
             "because": self.because,
             "when": self.when,
             "contrast": self.contrast,
             "report": self.report,
             "subject relative": self.subject_relative,
             "object relative": self.object_relative,
-            "stranger": lambda: Sentence(self.clause(self.stranger())),
+            "stranger": lambda: SentencePlan(self.clause(self.stranger())),
         }
 
-    def text(self) -> tuple[Sentence, ...]:
+    def text(self) -> tuple[SentencePlan, ...]:
         """One or two sentences of the split."""
         while True:
             try:
@@ -82,21 +71,21 @@ class TextDrawer(ClauseDrawer):
             except NothingFitsError:
                 continue
 
-    def simple(self) -> Sentence:
+    def simple(self) -> SentencePlan:
         """A statement."""
-        return Sentence(self.clause())
+        return SentencePlan(self.clause())
 
-    def whether(self) -> Sentence:
+    def whether(self) -> SentencePlan:
         """A question for yes or no."""
         clause = self.clause()
-        return Sentence(self.asked(clause) if clause.subject.person != 1 else clause)
+        return SentencePlan(self.asked(clause) if clause.subject.person != 1 else clause)
 
     def asked(self, clause: Clause) -> Clause:
         """Turns a statement into a question for yes or no."""
         clause.mood, clause.negative, clause.adverb = "whether", False, ""
         return clause
 
-    def question(self) -> Sentence:
+    def question(self) -> SentencePlan:
         """A question with a question word."""
         mood = QUESTIONS.pick(self.unit())
         while True:
@@ -106,7 +95,7 @@ class TextDrawer(ClauseDrawer):
                 if mood == "who":
                     clause.subject = Pronoun(3)
                 if self.fits(clause):
-                    return Sentence(clause)
+                    return SentencePlan(clause)
 
     def questionable(self, clause: Clause, mood: Mood) -> bool:
         """Fits a clause for a question word by taking out what is asked for; False where it cannot be."""
@@ -138,7 +127,7 @@ class TextDrawer(ClauseDrawer):
         owned = isinstance(clause.object, Nominal) and clause.object.owner is not None
         return verbal and not owned and clause.object is not None
 
-    def because(self) -> Sentence:
+    def because(self) -> SentencePlan:
         """A clause and its reason, about the same subject or another one."""
         main = self.clause(self.person())
         if self.chance(0.7):
@@ -149,9 +138,9 @@ class TextDrawer(ClauseDrawer):
                 reason.adverb = ""
         else:
             reason = self.clause(self.other_person(main.subject))
-        return Sentence(main, "because", reason)
+        return SentencePlan(main, "because", reason)
 
-    def when(self) -> Sentence:
+    def when(self) -> SentencePlan:
         """A clause and its circumstance, in the same tense."""
         main = self.clause(self.person(), ("transitive", "activity", "motion", "reflexive", "addressing"))
         if main.verb.stative:
@@ -167,9 +156,9 @@ class TextDrawer(ClauseDrawer):
             circumstance.adverb = ""
         if first and not isinstance(main.subject, Pronoun):
             circumstance.subject, main.subject = main.subject, circumstance.subject
-        return Sentence(main, "when", circumstance, first)
+        return SentencePlan(main, "when", circumstance, first)
 
-    def contrast(self) -> Sentence:
+    def contrast(self) -> SentencePlan:
         """Two clauses about different subjects, whose pronouns Italian keeps."""
         first = self.clause(self.contrasted(None), PLAIN_FRAMES)
         second = self.clause(self.contrasted(first.subject), PLAIN_FRAMES)
@@ -177,7 +166,7 @@ class TextDrawer(ClauseDrawer):
         if allows(second, first.tense):
             second.tense = first.tense
         linker = CONTRASTS.pick(self.unit()) if second.tense == first.tense else "but"
-        return Sentence(first, linker, second)
+        return SentencePlan(first, linker, second)
 
     def contrasted(self, other: Entity | None) -> Entity:
         """A subject that differs from the other one; pronouns are stressed."""
@@ -188,7 +177,7 @@ class TextDrawer(ClauseDrawer):
             if other is None or not (same_reference(subject, other) or confusable(subject, other)):
                 return subject
 
-    def report(self) -> Sentence:
+    def report(self) -> SentencePlan:
         """Somebody says or knows something."""
         for _ in range(100):
             verb = VERB_CHOICE["report"].pick(self.unit())
@@ -198,24 +187,24 @@ class TextDrawer(ClauseDrawer):
             if self.fits(main):
                 if main.tense == "past" and main.reported.tense in ("present", "progressive", "perfect"):
                     main.tense = "present"
-                return Sentence(main)
+                return SentencePlan(main)
         raise NothingFitsError
 
-    def subject_relative(self) -> Sentence:
+    def subject_relative(self) -> SentencePlan:
         """`The boy that is eating an apple is tired`."""
         subject = Nominal(self.noun("person"), "the", self.chance(0.3))
         main = self.clause(subject)
         inner = self.clause(subject, ("transitive", "activity", "motion", "addressing"))
         inner.time = ""
         main.subject_relative = inner if main.frame != "liking" else None
-        return Sentence(main)
+        return SentencePlan(main)
 
-    def object_relative(self) -> Sentence:
+    def object_relative(self) -> SentencePlan:
         """`Luca is reading the book that Maria bought`."""
         main = self.clause(self.person(), ("transitive",))
         thing = main.object
         if not isinstance(thing, Nominal) or thing.noun.kind in ("name", "kin", "city", "country"):
-            return Sentence(main)
+            return SentencePlan(main)
         thing.determiner, thing.possessor, thing.owner = "the", None, None
         main.place, main.time = None, ""
         inner = self.with_verb(RELATIVE_VERBS[thing.noun.kind], self.other_person(main.subject), thing)
@@ -223,7 +212,7 @@ class TextDrawer(ClauseDrawer):
             raise NothingFitsError
         inner.tense = "perfect" if ambiguous_past(inner) else "past"
         main.object_relative = (inner, "object")
-        return Sentence(main)
+        return SentencePlan(main)
 
     def with_verb(self, choice: Choice[Verb], subject: Entity, patient: Entity) -> Clause:
         """A clause of the split about a given subject and object, with a verb of the choice."""
@@ -245,7 +234,7 @@ class TextDrawer(ClauseDrawer):
             if not any(same_reference(person, other) for other in taken):
                 return person
 
-    def linked_pair(self) -> tuple[Sentence, ...]:
+    def linked_pair(self) -> tuple[SentencePlan, ...]:
         """Two sentences, the second of which refers to the first."""
         first = self.existential() if self.chance(0.08) else self.clause()
         if first.mood != "statement":
@@ -261,7 +250,7 @@ class TextDrawer(ClauseDrawer):
             raise NothingFitsError
         if self.chance(0.08) and second.subject.person != 1:
             self.asked(second)
-        return Sentence(first), Sentence(second)
+        return SentencePlan(first), SentencePlan(second)
 
     def settle_gender(self, clause: Clause, entity: Entity) -> None:
         """Sometimes makes a noun without English gender feminine, where only a later pronoun can tell."""

@@ -1,5 +1,5 @@
-"""Readers of corpora, one per file; importing this package registers them all."""
+"""Readers of corpora from files and from the Hugging Face Hub; importing this package registers them."""
 
-from attnworks.text.readers import files, gettext, grammar, opus_books
+from attnworks.text.readers import files, gettext, opus_books
 
-__all__ = ["files", "gettext", "grammar", "opus_books"]
+__all__ = ["files", "gettext", "opus_books"]

@@ -15,52 +15,43 @@ from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
 
+from attnworks.core.display import counted
 from attnworks.core.errors import UsageError
-from attnworks.text.lines import LONGEST_LINE, Tally, numbered_lines
-from attnworks.text.pair import Pair
-from attnworks.text.readers.contract import CORPORA, split_by_source
+from attnworks.text.corpora import CORPORA, split_by_source
+from attnworks.text.passages import MAX_LINE_BYTES, Passage, ReadTally, numbered_lines
 
 _ENDED = (0, "")
 
 
 @CORPORA.register("text")
 @split_by_source("line")
-def text(argument: str, tally: Tally) -> Iterator[Pair]:
+def _text(argument: str, tally: ReadTally) -> Iterator[Passage]:
     files = [Path(name.strip()).expanduser() for name in argument.split(",") if name.strip()]
     if len(files) != 2:
-        raise UsageError(
-            asked=f"corpus 'text:{argument}'",
-            expected="text:FILE_SRC,FILE_TGT",
-            got=f"{len(files) or 'no'} file{'' if len(files) == 1 else 's'}",
-            remedy="name two files with a comma between them",
-        )
+        got = counted(len(files), "file") if files else "no files"
+        raise UsageError(f"corpus 'text:{argument}'", "text:FILE_SRC,FILE_TGT", got, "name two files")
     counts = [0, 0]
     for lines in zip_longest(*map(numbered_lines, files), fillvalue=_ENDED):
         counts = [number or count for (number, _), count in zip(lines, counts, strict=True)]
         (number, source), (_, target) = lines
         if source is None or target is None:
-            tally.leave_out(f"more than {LONGEST_LINE:,} bytes", number)
+            tally.leave_out(f"more than {MAX_LINE_BYTES:,} bytes", number)
         elif (source.strip() or target.strip()) and (pair := tally.pair(source, target, number)):
             yield pair
     if counts[0] != counts[1]:
         raise UsageError(
-            asked=f"read {files[0]} and {files[1]} side by side",
-            expected="the same number of lines",
-            got=f"{counts[0]:,} and {counts[1]:,}",
-            remedy="align the files line by line",
+            f"{files[0]} and {files[1]}", "the same number of lines", f"{counts[0]:,} and {counts[1]:,}", "align them"
         )
 
 
 @CORPORA.register("tsv")
 @split_by_source("line")
-def tsv(argument: str, tally: Tally) -> Iterator[Pair]:
+def _tsv(argument: str, tally: ReadTally) -> Iterator[Passage]:
     if not argument:
-        raise UsageError(
-            asked="corpus 'tsv:'", expected="tsv:FILE", got="no file", remedy="name a file of lines: source TAB target"
-        )
+        raise UsageError("corpus 'tsv:'", "tsv:FILE", "no file", "name a file of lines: source TAB target")
     for number, line in numbered_lines(Path(argument).expanduser()):
         if line is None:
-            tally.leave_out(f"more than {LONGEST_LINE:,} bytes", number)
+            tally.leave_out(f"more than {MAX_LINE_BYTES:,} bytes", number)
         elif "\t" in line:
             source, target = line.split("\t", 2)[:2]
             if pair := tally.pair(source, target, number):

@@ -16,9 +16,8 @@ from gettext import GNUTranslations
 from pathlib import Path
 
 from attnworks.core.errors import FolderError
-from attnworks.text.lines import Tally
-from attnworks.text.pair import Pair
-from attnworks.text.readers.contract import CORPORA, split_by_source
+from attnworks.text.corpora import CORPORA, split_by_source
+from attnworks.text.passages import Passage, ReadTally
 
 DEFAULT_FOLDER = "/usr/share/locale"
 
@@ -30,15 +29,12 @@ _MARK_BEFORE_LETTER = {mark: re.compile(rf"{mark}(?=[^\W_])") for mark in "_&"}
 
 @CORPORA.register("gettext")
 @split_by_source("entry")
-def catalogs(argument: str, tally: Tally) -> Iterator[Pair]:
+def _catalogs(argument: str, tally: ReadTally) -> Iterator[Passage]:
     folder = Path(argument or DEFAULT_FOLDER).expanduser()
     files = sorted(file for file in folder.glob("it/LC_MESSAGES/*.mo") if file.is_file())
     if not files:
         raise FolderError(
-            asked=f"corpus 'gettext:{argument}'",
-            expected=f"catalogs {folder}/it/LC_MESSAGES/*.mo",
-            got="none",
-            remedy="name the folder that has the languages in it, or choose another corpus",
+            f"corpus 'gettext:{argument}'", f"catalogs {folder}/it/LC_MESSAGES/*.mo", "none", "name their folder"
         )
     seen: set[str] = set()
     for file in files:
@@ -65,11 +61,11 @@ def without_mnemonics(source: str, target: str) -> tuple[str, str]:
 
 
 def has_letters(text: str) -> bool:
-    """Whether anything is said outside format directives."""
+    """Whether the text has a letter outside format directives."""
     return any(map(str.isalpha, _DIRECTIVE.sub("", text)))
 
 
-def _messages(file: Path, tally: Tally) -> Iterator[tuple[str, str]]:
+def _messages(file: Path, tally: ReadTally) -> Iterator[tuple[str, str]]:
     """(message, translation) of a catalog, without its header and plurals; a malformed catalog is counted."""
     try:
         with file.open("rb") as stream:

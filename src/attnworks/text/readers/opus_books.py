@@ -1,7 +1,7 @@
 """`opus_books`: English-Italian sentences from books, from the Hugging Face Hub or the cache of an earlier download.
 
 Only data is fetched; code from the Hub is never run. Without network the cache is used, and if it has nothing the error
-comes within seconds: the Hub is asked for a sign of life before anything that would retry for long.
+comes within seconds: a short request finds out whether the Hub answers, before `datasets` retries for long.
 """
 
 from __future__ import annotations
@@ -13,24 +13,18 @@ from types import ModuleType
 from typing import Any
 
 from attnworks.core.errors import MissingExtraError, UsageError
-from attnworks.text.lines import Tally
-from attnworks.text.pair import Pair
-from attnworks.text.readers.contract import CORPORA, split_by_source
+from attnworks.text.corpora import CORPORA, split_by_source
+from attnworks.text.passages import Passage, ReadTally
 
-DATASET, CONFIG = "Helsinki-NLP/opus_books", "en-it"
+DATASET, DATASET_CONFIG = "Helsinki-NLP/opus_books", "en-it"
 PATIENCE_IN_SECONDS = 4.0
 
 
 @CORPORA.register("opus_books")
 @split_by_source("row")
-def books(argument: str, tally: Tally) -> Iterator[Pair]:
+def _books(argument: str, tally: ReadTally) -> Iterator[Passage]:
     if argument:
-        raise UsageError(
-            asked=f"corpus 'opus_books:{argument}'",
-            expected="opus_books",
-            got=f"the argument {argument!r}",
-            remedy="leave it out; the languages are English and Italian",
-        )
+        raise UsageError(f"corpus 'opus_books:{argument}'", "opus_books", f"the argument {argument!r}", "leave it out")
     for number, row in enumerate(_rows(), start=1):
         match row:
             case {"translation": {"en": str(source), "it": str(target)}}:
@@ -46,26 +40,23 @@ def _rows() -> Any:
         import huggingface_hub
     except ImportError:
         raise MissingExtraError(
-            asked="corpus 'opus_books'",
-            expected="the package datasets",
-            got="none",
-            remedy="run pip install 'attnworks[data]'",
+            "corpus 'opus_books'", "the package datasets", "none", "run pip install 'attnworks[data]'"
         ) from None
     reachable = _answers(huggingface_hub)
     try:
         with _online(datasets, reachable):
-            return datasets.load_dataset(DATASET, CONFIG, split="train")
+            return datasets.load_dataset(DATASET, DATASET_CONFIG, split="train")
     except Exception as wrong:
         raise UsageError(
-            asked="corpus 'opus_books'",
-            expected="the Hugging Face Hub or an earlier download",
-            got=str(wrong) if reachable else "no connection to the Hub, and nothing in the cache",
-            remedy="try again with a network, or choose grammar, tsv:FILE or gettext:",
+            "corpus 'opus_books'",
+            "the Hugging Face Hub or an earlier download",
+            str(wrong) if reachable else "no connection to the Hub, and nothing in the cache",
+            "try again with a network, or choose grammar, tsv:FILE or gettext:",
         ) from None
 
 
 def _answers(hub: ModuleType) -> bool:
-    """Whether the Hub gives a sign of life. A thread, because looking up a name obeys no timeout."""
+    """Whether the Hub answers in time. In a thread, because looking up a host name obeys no timeout."""
     answers: list[bool] = []
 
     def ask() -> None:

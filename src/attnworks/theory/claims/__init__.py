@@ -1,57 +1,10 @@
-"""Claims by document: s0 Xie 2021, s1 the rank post, s2 CS224N, s3 Burgund, s4 Conti 2024, d derived here."""
+"""Claims by document: s0 Xie 2021, s1 the rank post, s2 CS224N, s3 Burgund, s4 Conti 2024, d derived here.
 
-from attnworks.theory.claims import (
-    d_closed_forms,
-    d_collapse,
-    d_fits,
-    d_paths,
-    s0_lemma,
-    s0_paths,
-    s0_projection,
-    s0_theorem,
-    s1_collapse,
-    s1_paths,
-    s2_averaging,
-    s2_copying,
-    s3_fit,
-    s3_heads,
-    s4_block,
-    s4_cost,
-    s4_decoder,
-    s4_kernels,
-    s4_low_rank,
-    s4_positions,
-    s4_softmax,
-    s4_sparse,
-    s4_structure,
-    s4_structured_sets,
-    s4_words,
-)
+Importing this package imports all of its modules, which registers their claims.
+"""
 
-__all__ = [
-    "d_closed_forms",
-    "d_collapse",
-    "d_fits",
-    "d_paths",
-    "s0_lemma",
-    "s0_paths",
-    "s0_projection",
-    "s0_theorem",
-    "s1_collapse",
-    "s1_paths",
-    "s2_averaging",
-    "s2_copying",
-    "s3_fit",
-    "s3_heads",
-    "s4_block",
-    "s4_cost",
-    "s4_decoder",
-    "s4_kernels",
-    "s4_low_rank",
-    "s4_positions",
-    "s4_softmax",
-    "s4_sparse",
-    "s4_structure",
-    "s4_structured_sets",
-    "s4_words",
-]
+from importlib import import_module
+from pkgutil import iter_modules
+
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")

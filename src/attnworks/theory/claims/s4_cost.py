@@ -1,8 +1,6 @@
-"""S4: Conti 2024, S4.38 and S4.62-S4.72: sizes of models, and what attention costs."""
+"""S4: Conti 2024 on the sizes of models and the cost of attention (S4.38, S4.62-S4.72)."""
 
 from __future__ import annotations
-
-from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -13,32 +11,26 @@ from attnworks.core.errors import UsageError
 from attnworks.models import preset
 from attnworks.models.counting import PUBLISHED, count_parameters, layer_flops, quadratic_share
 from attnworks.models.layers import Positions
-from attnworks.theory.cases import Draw
-from attnworks.theory.contract import Between, Finding, Verdict, not_computed, statement
-from attnworks.theory.sides import Sides, both, more, same, together
+from attnworks.theory.cases import Draws
+from attnworks.theory.contract import CONDITION, HOLDS, ClaimResult, between, statement
+from attnworks.theory.sides import Sides, both, more, same, stacked
 
 
-@statement(
-    "S4.69",
-    where="§2.1",
-    says="Most of the complexity of a transformer lies in the self-attention.",
-    verdict=Verdict.CONDITION,
-    correction=(
-        "For long sequences. Of a layer's forward FLOPs, $4n^2d$ are quadratic in the length and $24nd^2$ are not "
-        r"(feed-forward width $4d$): the share is $\frac{n}{n+6d}$, more than one half for $n > 6d$. With its "
-        r"projections, self-attention takes $\frac{n+2d}{n+6d}$, more than one half for $n > 2d$."
-    ),
+@statement("S4.69", "§2.1", CONDITION).says(
+    "Most of the complexity of a transformer lies in the self-attention.",
+    correction="For long sequences. Of a layer's forward FLOPs, $4n^2d$ are quadratic in the length and $24nd^2$ are "
+    r"not (feed-forward width $4d$): the share is $\frac{n}{n+6d}$, more than one half for $n > 6d$. With its "
+    r"projections, self-attention takes $\frac{n+2d}{n+6d}$, more than one half for $n > 2d$.",
     compares="share of self-attention with its projections for $n > 2d$ (or of its quadratic part for $n > 6d$), and "
     r"one half (or any share, and by the formula); without: the same for $n \le 2d$ (or $n \le 6d$)",
     note=r"Up to BERT's 512 tokens self-attention takes at most one half for every $d \ge 256$.",
 )
-def share_of_attention(
-    draw: Draw, n: Annotated[int, Between(1, 512)] = 512, d: Annotated[int, Between(256, 12_288)] = 1024
-) -> Finding:
+@between(n=(1, 512), d=(256, 12_288))
+def share_of_attention(draw: Draws, n: int = 512, d: int = 1024) -> ClaimResult:
     """Beyond either limit by n tokens, and within it by n tokens, up to the limit itself."""
-    shares = together(attention_share(2 * d + n, d), quadratic_share(6 * d + n, d))
+    shares = stacked(attention_share(2 * d + n, d), quadratic_share(6 * d + n, d))
     lengths = torch.tensor([1, n, 2 * d - n, 2 * d]), torch.tensor([1, n, 6 * d - n, 6 * d])
-    short = together(
+    short = stacked(
         *(attention_share(length, d) for length in lengths[0].clamp_min(1).tolist()),
         *(quadratic_share(length, d) for length in lengths[1].tolist()),
     )
@@ -47,9 +39,9 @@ def share_of_attention(
         "share that is quadratic in the length, n tokens": quadratic_share(n, d),
     }
     by_formula = same(
-        together(attention_share(n, d), quadratic_share(n, d)), together((n + 2 * d) / (n + 6 * d), n / (n + 6 * d))
+        stacked(attention_share(n, d), quadratic_share(n, d)), stacked((n + 2 * d) / (n + 6 * d), n / (n + 6 * d))
     )
-    return Finding(both(more(shares, 0.5), by_formula), without=more(short.max(), 0.5), figures=figures)
+    return ClaimResult(both(more(shares, 0.5), by_formula), without=more(short.max(), 0.5), figures=figures)
 
 
 def attention_share(n: int, d: int) -> float:
@@ -58,40 +50,34 @@ def attention_share(n: int, d: int) -> float:
     return (flops["attention"] + flops["projections"]) / sum(flops.values())
 
 
-@statement(
-    "S4.70",
-    where="§2.1",
-    says=r"Relating every token to every other token has complexity $O(n^2)$.",
-    verdict=Verdict.CONDITION,
-    correction=r"In the length alone: $O(n^2 d)$ time, and $O(n^2)$ memory per head if $P$ is stored.",
-    compares="FLOPs of a head at $2n$ tokens, and four times those at $n$; without: FLOPs at width $2d$, and those "
-    "at $d$",
+@statement("S4.70", "§2.1", CONDITION).says(
+    "Relating every token to every other token has complexity $O(n^2)$.",
+    correction="In the length alone: $O(n^2 d)$ time, and $O(n^2)$ memory per head if $P$ is stored.",
+    compares="FLOPs of a head at $2n$ tokens, and four times those at $n$; without: FLOPs at width $2d$, and those at "
+    "$d$",
 )
-def pairs_of_tokens(
-    draw: Draw, n: Annotated[int, Between(1, 10_000)] = 512, d: Annotated[int, Between(1, 1024)] = 64
-) -> Finding:
+@between(n=(1, 10_000), d=(1, 1024))
+def pairs_of_tokens(draw: Draws, n: int = 512, d: int = 64) -> ClaimResult:
     once, longer, wider = (
         Dense().cost(length, length, Geometry(1, width, width)).flops
         for length, width in ((n, d), (2 * n, d), (n, 2 * d))
     )
-    return Finding(
+    return ClaimResult(
         same(longer, 4 * once), without=same(wider, once), figures={"FLOPs of one head": float(once), "pairs": n * n}
     )
 
 
-@statement(
-    "S4.71",
-    where="§2.1",
-    says="Most transformers are fixed in length; BERT is limited to 512 tokens.",
-    verdict=Verdict.HOLDS,
+@statement("S4.71", "§2.1", HOLDS).says(
+    "Most transformers are fixed in length; BERT is limited to 512 tokens.",
     correction="Its positions are a learned table, which has no row for token 513.",
     compares="longest input that the position table of BERT takes, and 512",
 )
-def learned_positions_end(draw: Draw, d: Annotated[int, Between(1, 13)] = 5) -> Finding:
+@between(d=(1, 13))
+def learned_positions_end(draw: Draws, d: int = 5) -> ClaimResult:
     rows = PUBLISHED["bert-large"].blueprint.positions
     table = Positions("learned", d, 10_000.0, rows).double()
     taken = [n for n in range(rows - 3, rows + 4) if _takes(table, draw.normal(1, n, d))]
-    return Finding(same(max(taken), 512))
+    return ClaimResult(same(max(taken), 512))
 
 
 def _takes(positions: Positions, X: Tensor) -> bool:
@@ -102,145 +88,121 @@ def _takes(positions: Positions, X: Tensor) -> bool:
     return True
 
 
-not_computed(
-    "S4.72",
-    where="§2.1.1",
-    says="As its authors proved, BigBird handles sequences 8 times as long as before on similar hardware.",
-    verdict=Verdict.CONDITION,
-    correction="The abstract reports it as an experiment on similar hardware; it is no theorem.",
+statement("S4.72", "§2.1.1", CONDITION).not_computed(
+    "As its authors proved, BigBird handles sequences 8 times as long as before on similar hardware.",
     why_not="a report of others' experiments",
+    correction="The abstract reports it as an experiment on similar hardware; it is no theorem.",
 )
 
 
-PAPER_BASE = 65_000_000
+_PAPER_PARAMETERS = 65_000_000
 """Parameters of the base model by the 2017 paper."""
 
-WORDS = ("embedding", "positions")
+_WORD_PARAMETERS = ("embedding", "positions")
 
 
-@statement(
-    "S4.38",
-    where="§1.2.2",
-    says="In the paper $d = 512$, $k = 64$, $m = 2048$, $H = 8$ and $L = 6$.",
-    verdict=Verdict.HOLDS,
+@statement("S4.38", "§1.2.2", HOLDS, heavy=True).says(
+    "In the paper $d = 512$, $k = 64$, $m = 2048$, $H = 8$ and $L = 6$.",
     correction="With one vocabulary of 37000 for everything and no biases in attention that makes 63.0 million "
     "parameters; the paper says 65.",
     compares="parameters by these numbers, and of our base model",
-    heavy=True,
 )
-def base_model(draw: Draw) -> Finding:
+def base_model(draw: Draws) -> ClaimResult:
     del draw
     d, k, m, H, L, vocabulary = 512, 64, 2048, 8, 6, 37_000
     feed_forward, norm, attention = 2 * d * m + m + d, 2 * d, 4 * d * H * k
     encoder, decoder = attention + feed_forward + 2 * norm, 2 * attention + feed_forward + 3 * norm
     count = sum(count_parameters(preset("base")).values())
-    figures = {"heads times their width": float(H * k), "over the number of the paper": count / PAPER_BASE}
-    return Finding(same(L * (encoder + decoder) + vocabulary * d, count), figures=figures)
+    figures = {"heads times their width": float(H * k), "over the number of the paper": count / _PAPER_PARAMETERS}
+    return ClaimResult(same(L * (encoder + decoder) + vocabulary * d, count), figures=figures)
 
 
-@statement(
-    "S4.62",
-    where="§2",
-    says="Context windows: GPT-4 up to 32000, GPT-3.5 from 4000 to 16000, GPT-3 2000.",
-    verdict=Verdict.CONDITION,
+@statement("S4.62", "§2", CONDITION).says(
+    "Context windows: GPT-4 up to 32000, GPT-3.5 from 4000 to 16000, GPT-3 2000.",
     correction="If a thousand is 1024: 32768; 4096 and 16385 (one more than that); 2048. Of these the 2048 positions "
     "of GPT-3 are compared here. There were models with 128k by November 2023.",
     compares="twice 1024, and positions of GPT-3; without: twice 1000, and positions of GPT-3",
 )
-def context_of_gpt_3(draw: Draw) -> Finding:
+def context_of_gpt_3(draw: Draws) -> ClaimResult:
     del draw
     positions = PUBLISHED["gpt-3"].blueprint.positions
-    return Finding(same(2 * 1024, positions), without=same(2 * 1000, positions))
+    return ClaimResult(same(2 * 1024, positions), without=same(2 * 1000, positions))
 
 
-@statement(
-    "S4.63",
-    where="§2, table 1",
-    says="GPT-1, June 2018, 117 million parameters.",
-    verdict=Verdict.HOLDS,
+@statement("S4.63", "§2, table 1", HOLDS).says(
+    "GPT-1, June 2018, 117 million parameters.",
     correction="12 layers, $d = 768$, 40478 tokens, 512 positions, one matrix for input and output, no final norm. The "
     "date is not computed.",
     compares="parameters counted, and stated (to the last digit that is not 0)",
 )
-def gpt_1(draw: Draw) -> Finding:
+def gpt_1(draw: Draws) -> ClaimResult:
     del draw
-    return Finding(_rounded("gpt-1"), figures=_counts("gpt-1"))
+    return ClaimResult(_rounded("gpt-1"), figures=_counts("gpt-1"))
 
 
-@statement(
-    "S4.64",
-    where="§2, table 1",
-    says="BERT, October 2018, 340 million parameters.",
-    verdict=Verdict.HOLDS,
+@statement("S4.64", "§2, table 1", HOLDS).says(
+    "BERT, October 2018, 340 million parameters.",
     correction="BERT-large: 24 layers, $d = 1024$, feed-forward 4096, 30522 tokens, 512 positions; rounded to tens of "
     "millions. The date is not computed.",
     compares="parameters counted, and stated (to the last digit that is not 0)",
 )
-def bert(draw: Draw) -> Finding:
+def bert(draw: Draws) -> ClaimResult:
     del draw
-    return Finding(_rounded("bert-large"), figures=_counts("bert-large"))
+    return ClaimResult(_rounded("bert-large"), figures=_counts("bert-large"))
 
 
-@statement(
-    "S4.65",
-    where="§2, table 1",
-    says="GPT-2, February 2019, 1.5 billion parameters.",
-    verdict=Verdict.CONDITION,
+@statement("S4.65", "§2, table 1", CONDITION).says(
+    "GPT-2, February 2019, 1.5 billion parameters.",
     correction="GPT-2 XL, 48 layers, $d = 1600$, 50257 tokens, 1024 positions, has 1.5 billion without the embedding "
     "of tokens and positions; all together round to 1.6. The number comes from the 1542 million that its paper counts. "
     "The date is not computed.",
     compares="parameters without embeddings, and stated; without: all parameters, and stated",
     note="The count is 3.8 percent above 1.5 billion, and so not what the number says to its last digit.",
 )
-def gpt_2(draw: Draw) -> Finding:
+def gpt_2(draw: Draws) -> ClaimResult:
     del draw
-    return Finding(_rounded("gpt-2-xl", leave_out=WORDS), without=_rounded("gpt-2-xl"), figures=_counts("gpt-2-xl"))
+    return ClaimResult(
+        _rounded("gpt-2-xl", leave_out=_WORD_PARAMETERS), without=_rounded("gpt-2-xl"), figures=_counts("gpt-2-xl")
+    )
 
 
-@statement(
-    "S4.66",
-    where="§2, table 1",
-    says="GPT-3, May 2020, 175 billion parameters.",
-    verdict=Verdict.HOLDS,
-    correction=r"96 layers, $d = 12288$, 50257 tokens, 2048 positions; $12 L d^2$ alone is 173.9 billion. The date is "
+@statement("S4.66", "§2, table 1", HOLDS).says(
+    "GPT-3, May 2020, 175 billion parameters.",
+    correction="96 layers, $d = 12288$, 50257 tokens, 2048 positions; $12 L d^2$ alone is 173.9 billion. The date is "
     "not computed.",
     compares="parameters counted, and stated (to the last digit that is not 0)",
 )
-def gpt_3(draw: Draw) -> Finding:
+def gpt_3(draw: Draws) -> ClaimResult:
     del draw
     shape = PUBLISHED["gpt-3"].blueprint
     figures = _counts("gpt-3") | {"twelve times layers times width squared": 12.0 * shape.layers * shape.d_e**2}
-    return Finding(_rounded("gpt-3"), figures=figures)
+    return ClaimResult(_rounded("gpt-3"), figures=figures)
 
 
-@statement(
-    "S4.67",
-    where="§2, table 1",
-    says="LaMDA, January 2022, 137 billion parameters.",
-    verdict=Verdict.CONDITION,
+@statement("S4.67", "§2, table 1", CONDITION).says(
+    "LaMDA, January 2022, 137 billion parameters.",
     correction="Without the embedding: 64 layers, $d = 8192$, gated feed-forward 65536, 128 heads of width 128. With "
     "32000 tokens it rounds to 138. The date is not computed, and the hyper-parameters are taken as known.",
     compares="parameters without the embedding, and stated; without: all parameters, and stated",
     note="The count with the embedding is 0.5 percent above 137 billion, and so not what the number says to its last "
     "digit.",
 )
-def lamda(draw: Draw) -> Finding:
+def lamda(draw: Draws) -> ClaimResult:
     del draw
-    return Finding(_rounded("lamda", leave_out=WORDS), without=_rounded("lamda"), figures=_counts("lamda"))
+    return ClaimResult(
+        _rounded("lamda", leave_out=_WORD_PARAMETERS), without=_rounded("lamda"), figures=_counts("lamda")
+    )
 
 
-@statement(
-    "S4.68",
-    where="§2, table 1",
-    says="Minerva, June 2022, 540 billion parameters.",
-    verdict=Verdict.HOLDS,
+@statement("S4.68", "§2, table 1", HOLDS).says(
+    "Minerva, June 2022, 540 billion parameters.",
     correction="That of PaLM: 118 layers, $d = 18432$, 48 heads of width 256 with one key and value for all, gated "
     "feed-forward $4d$, 256000 tokens. The date is not computed, and the hyper-parameters are taken as known.",
     compares="parameters counted, and stated (to the last digit that is not 0)",
 )
-def minerva(draw: Draw) -> Finding:
+def minerva(draw: Draws) -> ClaimResult:
     del draw
-    return Finding(_rounded("minerva"), figures=_counts("minerva"))
+    return ClaimResult(_rounded("minerva"), figures=_counts("minerva"))
 
 
 def _rounded(name: str, leave_out: tuple[str, ...] = ()) -> Sides:

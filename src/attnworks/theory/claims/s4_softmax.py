@@ -1,9 +1,8 @@
-"""S4.46-S4.50, S4.121-S4.128: the derivative of softmax, why scores are scaled, and attention pooling."""
+"""S4: Conti 2024 on the gradient of softmax, the scale of scores and attention pooling (S4.46-S4.50, S4.121-S4.128)."""
 
 from __future__ import annotations
 
 import math
-from typing import Annotated
 
 import torch
 from jaxtyping import Float
@@ -13,51 +12,40 @@ from torch import Tensor
 from attnworks.attention.dense import Dense
 from attnworks.attention.pooling import Pooling
 from attnworks.attention.softmax import jacobian_norm, scaled_dot, softmax_jacobian
-from attnworks.theory.cases import Draw, highest
-from attnworks.theory.contract import Between, Finding, Verdict, not_computed, statement
-from attnworks.theory.networks import outputs
-from attnworks.theory.sides import Sides, at_most, both, less, more, same, together
-
-Entries = Annotated[int, Between(2, 23)]
-Spread = Annotated[float, Between(0.01, 3.0)]
+from attnworks.theory.cases import Draws, maximise
+from attnworks.theory.contract import CONDITION, FALSE, HOLDS, NOT_CHECKABLE, TYPO, ClaimResult, between, statement
+from attnworks.theory.networks import mechanism_outputs
+from attnworks.theory.sides import Sides, at_most, both, less, more, same, stacked
 
 
-@statement(
-    "S4.46",
-    where="§1.2.3",
-    says=r"$\frac{\partial s_i}{\partial z_i} = s_i (1 - s_i)$ and $\frac{\partial s_i}{\partial z_k} = -s_i s_k$, for "
-    r"$k \neq i$",
-    verdict=Verdict.HOLDS,
+@statement("S4.46", "§1.2.3", HOLDS).says(
+    r"$\frac{\partial s_i}{\partial z_i} = s_i (1 - s_i)$ and $\frac{\partial s_i}{\partial z_k} = -s_i s_k$, for $k "
+    r"\neq i$",
     correction=r"The condition $k \neq i$ belongs to the second alone.",
     compares="entry of the formula, and of the derivative by autograd",
 )
-def derivatives_of_softmax(
-    draw: Draw, n: Annotated[int, Between(1, 23)] = 5, spread: Annotated[float, Between(0.01, 100.0)] = 1.0
-) -> Finding:
+@between(n=(1, 23), spread=(0.01, 100.0))
+def derivatives_of_softmax(draw: Draws, n: int = 5, spread: float = 1.0) -> ClaimResult:
     z = draw.normal(n, scale=spread)
-    return Finding(same(softmax_jacobian(z.softmax(-1)), _by_autograd(z)))
+    return ClaimResult(same(softmax_jacobian(z.softmax(-1)), _by_autograd(z)))
 
 
-@statement(
-    "S4.47",
-    where="§1.2.3",
-    says=r"The Jacobian has the diagonal $s_1 (1 - s_1), -s_2 (1 - s_2), \ldots, -s_n (1 - s_n)$ and $-s_i s_k$ beside "
-    "it.",
-    verdict=Verdict.TYPO,
+@statement("S4.47", "§1.2.3", TYPO, heavy=True).says(
+    r"The Jacobian has the diagonal $s_1 (1 - s_1), -s_2 (1 - s_2), \ldots, -s_n (1 - s_n)$ and $-s_i s_k$ beside it.",
     correction=r"All of the diagonal is $+s_i (1 - s_i)$: $J = \operatorname{diag}(s) - s s^\top$. It is symmetric and "
     r"positive semidefinite, $J \mathbf 1 = 0$, its rank is $n - 1$, and $\lVert J \rVert_2 \le \frac 12$.",
     compares=r"entry of the printed Jacobian, and of that by autograd; corrected: of $\operatorname{diag}(s) - s "
     r"s^\top$, and by autograd",
-    heavy=True,
 )
-def signs_of_the_diagonal(draw: Draw, n: Entries = 5, spread: Spread = 1.0) -> Finding:
+@between(n=(2, 23), spread=(0.01, 3.0))
+def signs_of_the_diagonal(draw: Draws, n: int = 5, spread: float = 1.0) -> ClaimResult:
     z = draw.normal(n, scale=spread)
     J = softmax_jacobian(z.softmax(-1))
     signs = -torch.ones(n, dtype=torch.float64)
     signs[0] = 1.0
     printed = J - J.diag().diag() + (signs * J.diag()).diag()
     spectrum = torch.linalg.eigvalsh(J)
-    norm_over_half = highest(
+    norm_over_half = maximise(
         lambda z: 2 * torch.linalg.eigvalsh(softmax_jacobian(z.softmax(-1)))[-1], [z], steps=60, rate=0.3
     )
     figures = {
@@ -68,64 +56,50 @@ def signs_of_the_diagonal(draw: Draw, n: Entries = 5, spread: Spread = 1.0) -> F
         "largest row sum": float(J.sum(-1).abs().max()),
     }
     true = _by_autograd(z)
-    return Finding(same(printed, true), corrected=same(J, true), figures=figures)
+    return ClaimResult(same(printed, true), corrected=same(J, true), figures=figures)
 
 
-@statement(
-    "S4.48",
-    where="§1.2.3, (9)",
-    says="The Jacobian becomes zero if $s$ is one of the unit vectors.",
-    verdict=Verdict.CONDITION,
+@statement("S4.48", "§1.2.3, (9)", CONDITION).says(
+    "The Jacobian becomes zero if $s$ is one of the unit vectors.",
     correction="If and only if; and softmax of finite $z$ reaches them only in the limit.",
     compares="entry of the Jacobian at unit vectors, and 0; without: its norm at a softmax of finite numbers, and 0",
 )
-def jacobian_at_unit_vectors(draw: Draw, n: Entries = 5, spread: Spread = 1.0) -> Finding:
+@between(n=(2, 23), spread=(0.01, 3.0))
+def jacobian_at_unit_vectors(draw: Draws, n: int = 5, spread: float = 1.0) -> ClaimResult:
     units, z = torch.eye(n, dtype=torch.float64), draw.normal(n, scale=spread)
-    return Finding(same(softmax_jacobian(units), 0.0), without=same(jacobian_norm(z.softmax(-1)), 0.0))
+    return ClaimResult(same(softmax_jacobian(units), 0.0), without=same(jacobian_norm(z.softmax(-1)), 0.0))
 
 
-@statement(
-    "S4.49",
-    where="§1.2.3",
-    says="Softmax is not scale invariant: the higher the inputs are scaled, the more the largest dominates the output.",
-    verdict=Verdict.CONDITION,
+@statement("S4.49", "§1.2.3", CONDITION).says(
+    "Softmax is not scale invariant: the higher the inputs are scaled, the more the largest dominates the output.",
     correction="If the largest is the only one of its size: several of them share the weight at every scale.",
     compares="largest weight after scaling up, and before; without: the same where two inputs are the largest",
 )
-def scaling_up(
-    draw: Draw,
-    n: Entries = 5,
-    lead: Annotated[float, Between(0.1, 2.0)] = 0.5,
-    factor: Annotated[float, Between(1.5, 4.0)] = 2.0,
-) -> Finding:
+@between(n=(2, 23), lead=(0.1, 2.0), factor=(1.5, 4.0))
+def scaling_up(draw: Draws, n: int = 5, lead: float = 0.5, factor: float = 2.0) -> ClaimResult:
     """Two equal largest inputs have half of the weight each, however far the others are below."""
     z = draw.uniform(n, low=-1.0)
     z[0] = 1.0 + lead
     tied = 1000 * torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64)
     top, top_tied = ([(c * x).softmax(-1).max() for c in (factor, 1.0)] for x in (z, tied))
-    return Finding(
+    return ClaimResult(
         more(*top), without=more(*top_tied), figures={"largest weight of two equal ones": float(top_tied[0])}
     )
 
 
-@statement(
-    "S4.50",
-    where="§1.2.3",
-    says="The larger the dimension $d$ of keys and queries, the larger the dot products tend to be, and the gradient "
-    "of softmax vanishes; therefore they are rescaled.",
-    verdict=Verdict.CONDITION,
+@statement("S4.50", "§1.2.3", CONDITION, heavy=True).says(
+    "The larger the dimension $d$ of keys and queries, the larger the dot products tend to be, and the gradient of "
+    "softmax vanishes; therefore they are rescaled.",
     correction=r"$\operatorname{Var}(q \cdot k) = k$ for independent entries of mean 0 and variance 1, and not, for "
-    r"example, for vectors of length 1; what counts is the width $k$ of a head, not $d$. How much gradient is left "
+    "example, for vectors of length 1; what counts is the width $k$ of a head, not $d$. How much gradient is left "
     r"depends on the number of keys too: at $k = 64$ the median $\lVert J \rVert_F$ of unscaled rows is below that of "
-    r"scaled ones for few keys (about 0.06 against 0.37 for 8 keys), and above it from about 50 keys on (0.25 against "
-    r"0.10 for 256). At $k = 512$ it is still below with 128 keys (0.02 against 0.13).",
+    "scaled ones for few keys (about 0.06 against 0.37 for 8 keys), and above it from about 50 keys on (0.25 against "
+    "0.10 for 256). At $k = 512$ it is still below with 128 keys (0.02 against 0.13).",
     compares=r"mean square of $q \cdot k$, and $k$ (or the median of $\lVert J \rVert_F$ said to be smaller, and the "
     "other one); without: the same for vectors of length 1",
-    heavy=True,
 )
-def dot_products_of_wide_vectors(
-    draw: Draw, k: Annotated[int, Between(2, 512)] = 64, n: Annotated[int, Between(64, 128)] = 128
-) -> Finding:
+@between(k=(2, 512), n=(64, 128))
+def dot_products_of_wide_vectors(draw: Draws, k: int = 64, n: int = 128) -> ClaimResult:
     """q.k is normal of variance |q|^2 given q, so that E (q.k)^4 = 3 E |q|^4 = 3 (k^2 + 2 k), and the squares have the
     variance 2 k^2 + 6 k: 6 standard errors are allowed. The medians are compared on both sides of 50 keys.
     """
@@ -142,7 +116,7 @@ def dot_products_of_wide_vectors(
         "share of unscaled rows with a norm below 0.01": float((unscaled < 0.01).double().mean()),
         "share of scaled rows with a norm below 0.01": float((scaled < 0.01).double().mean()),
     }
-    medians = {keys: median_gradients(draw, keys) for keys in (FEW_KEYS, MANY_KEYS)}
+    medians = {keys: median_gradients(draw, keys) for keys in (_FEW_KEYS, _MANY_KEYS)}
     for keys, (bare, with_scale) in medians.items():
         figures |= {
             f"median at k = 64, {keys} keys, unscaled": bare,
@@ -150,22 +124,22 @@ def dot_products_of_wide_vectors(
         }
     (few, few_scaled), (many, many_scaled), (wide, wide_scaled) = (
         *medians.values(),
-        median_gradients(draw, MANY_KEYS, 512),
+        median_gradients(draw, _MANY_KEYS, 512),
     )
-    return Finding(
+    return ClaimResult(
         both(
             same(products.square().mean(), k, slack=slack),
-            less(together(few, many_scaled, wide), together(few_scaled, many, wide_scaled)),
+            less(stacked(few, many_scaled, wide), stacked(few_scaled, many, wide_scaled)),
         ),
         without=same(of_length_one.square().mean(), k, slack=slack),
         figures=figures,
     )
 
 
-FEW_KEYS, MANY_KEYS = 24, 128
+_FEW_KEYS, _MANY_KEYS = 24, 128
 
 
-def median_gradients(draw: Draw, keys: int, k: int = 64) -> tuple[float, float]:
+def median_gradients(draw: Draws, keys: int, k: int = 64) -> tuple[float, float]:
     """The median ||J||_F of rows of softmax over keys of width k, without a scale and with 1 / sqrt(k)."""
     S = draw.normal(16, 128, k) @ draw.normal(16, keys, k).mT
     bare, scaled = (float(jacobian_norm((scale * S).softmax(-1)).median()) for scale in (1.0, k**-0.5))
@@ -178,43 +152,27 @@ def _by_autograd(z: Float[Tensor, " n"]) -> Float[Tensor, "n n"]:
     return jacobian
 
 
-Rows = Annotated[int, Between(2, 13)]
-
-Width = Annotated[int, Between(1, 7)]
-
-Wide = Annotated[int, Between(2, 7)]
-
-Nearness = Annotated[float, Between(0.1, 0.99)]
-
-not_computed(
-    "S4.121",
-    where="§3",
-    says=(
-        "$W_q$ and $W_k$ deform the space so that similar words cluster, and $W_v$ makes use of it: a word $c$ between "
-        "$a$ and $b$ moves to one of them by its context."
-    ),
-    correction="A picture without a formula.",
+statement("S4.121", "§3", NOT_CHECKABLE).not_computed(
+    "$W_q$ and $W_k$ deform the space so that similar words cluster, and $W_v$ makes use of it: a word $c$ between $a$ "
+    "and $b$ moves to one of them by its context.",
     why_not="a picture without a formula; `attnworks experiment context` draws it",
+    correction="A picture without a formula.",
 )
 
 
-@statement(
-    "S4.122",
-    where="§3, (18)",
-    says=r"$o_j = \frac 1C \sum_i f(q_j, k_i) g(v_i) \in \mathbb R^p$ with $g(v) = W_v v \in \mathbb R^q$.",
-    verdict=Verdict.TYPO,
+@statement("S4.122", "§3, (18)", TYPO).says(
+    r"$o_j = \frac 1C \sum_i f(q_j, k_i) g(v_i) \in \mathbb R^p$ with $g(v) = W_v v \in \mathbb R^q$.",
     correction=r"$C = C_j = \sum_i f(q_j, k_i)$ depends on the query, and $o_j \in \mathbb R^q$.",
     compares="output with one $C$ for all queries, and of our pooling; corrected: with $C_j$, and of our pooling",
 )
-def constant_of_each_query(
-    draw: Draw, n: Rows = 5, m: Rows = 7, d: Width = 3, p: Width = 2, q: Annotated[int, Between(8, 13)] = 11
-) -> Finding:
+@between(n=(2, 13), m=(2, 13), d=(1, 7), p=(1, 7), q=(8, 13))
+def constant_of_each_query(draw: Draws, n: int = 5, m: int = 7, d: int = 3, p: int = 2, q: int = 11) -> ClaimResult:
     Q, K, V, W_v = draw.normal(n, d), draw.normal(m, d), draw.normal(m, p), draw.normal(q, p)
-    pooled = outputs(Pooling(similarity=_exponential, values=lambda V: V @ W_v.mT), Q, K, V)
+    pooled = mechanism_outputs(Pooling(similarity=_exponential, values=lambda V: V @ W_v.mT), Q, K, V)
     f = _exponential(Q, K)
     C = f.sum(-1, keepdim=True)
     one_constant, own_constants = f @ (V @ W_v.mT) / C[:1], f @ (V @ W_v.mT) / C
-    return Finding(
+    return ClaimResult(
         same(one_constant, pooled),
         corrected=same(own_constants, pooled),
         figures={"width of a value": p, "width of an output": pooled.shape[-1]},
@@ -225,53 +183,45 @@ def _exponential(Q: Tensor, K: Tensor) -> Tensor:
     return scaled_dot(Q, K, 1.0).exp()
 
 
-@statement(
-    "S4.123",
-    where="§3",
-    says=(
-        r"In transformers $f(q_j, k_i) = \exp(\theta(q_j) \phi(k_i)^\top)$ with linear $\theta$ and $\phi$, such as "
-        r"$\theta(q) = W_q q$."
-    ),
-    verdict=Verdict.CONDITION,
+@statement("S4.123", "§3", CONDITION).says(
+    r"In transformers $f(q_j, k_i) = \exp(\theta(q_j) \phi(k_i)^\top)$ with linear $\theta$ and $\phi$, such as "
+    r"$\theta(q) = W_q q$.",
     correction=r"With $\frac{1}{\sqrt k}$ in the exponent, and all vectors rows (or all columns).",
     compares=r"output of pooling with $\frac{1}{\sqrt k}$, and of attention; without: of pooling without it, and of "
     "attention",
 )
-def similarity_of_transformers(draw: Draw, n: Rows = 5, d: Width = 3, k: Wide = 2) -> Finding:
+@between(n=(2, 13), d=(1, 7), k=(2, 7))
+def similarity_of_transformers(draw: Draws, n: int = 5, d: int = 3, k: int = 2) -> ClaimResult:
     Q, K, V = draw.normal(3, n, d)
     W_q, W_k = draw.normal(2, d, k, scale=d**-0.5)
-    attended = outputs(Dense(), Q @ W_q, K @ W_k, V)
+    attended = mechanism_outputs(Dense(), Q @ W_q, K @ W_k, V)
     scaled, unscaled = (
-        outputs(Pooling(similarity=lambda Q, K, s=s: scaled_dot(Q @ W_q, K @ W_k, s).exp()), Q, K, V)
+        mechanism_outputs(Pooling(similarity=lambda Q, K, s=s: scaled_dot(Q @ W_q, K @ W_k, s).exp()), Q, K, V)
         for s in (k**-0.5, 1.0)
     )
-    return Finding(same(scaled, attended), without=same(unscaled, attended))
+    return ClaimResult(same(scaled, attended), without=same(unscaled, attended))
 
 
-def _opposed(draw: Draw, nearness: float) -> tuple[Tensor, Tensor]:
+def _opposed(draw: Draws, nearness: float) -> tuple[Tensor, Tensor]:
     """Inner products 1 and -c of a query with two keys, and a value for each key."""
     f = torch.tensor([[1.0, -nearness]], dtype=torch.float64)
     return f, draw.normal(2, 3)
 
 
-@statement(
-    "S4.124",
-    where="§3",
-    says=r"The weights $f(q_j, k_i)$ form a convex combination.",
-    verdict=Verdict.CONDITION,
-    correction=(
-        r"If $f \ge 0$ and $C_j > 0$. Then outputs lie between the least and the largest value. Inner products of 1 "
-        "and $-0.99$ give the weights 100 and $-99$."
-    ),
+@statement("S4.124", "§3", CONDITION).says(
+    "The weights $f(q_j, k_i)$ form a convex combination.",
+    correction=r"If $f \ge 0$ and $C_j > 0$. Then outputs lie between the least and the largest value. Inner products "
+    "of 1 and $-0.99$ give the weights 100 and $-99$.",
     compares="how far an output is outside of the values' range, and 0; without: the same with inner products 1 and "
     "$-c$",
 )
-def convex_weights(draw: Draw, n: Rows = 7, d: Width = 3, nearness: Nearness = 0.99) -> Finding:
+@between(n=(2, 13), d=(1, 7), nearness=(0.1, 0.99))
+def convex_weights(draw: Draws, n: int = 7, d: int = 3, nearness: float = 0.99) -> ClaimResult:
     Q, K, V = draw.normal(3, n, d)
-    inside = [outputs(Pooling(similarity=kind), Q, K, V) for kind in ("exp", "gaussian", "polynomial", "elu")]
+    inside = [mechanism_outputs(Pooling(similarity=kind), Q, K, V) for kind in ("exp", "gaussian", "polynomial", "elu")]
     f, values = _opposed(draw, nearness)
     outside = f @ values / f.sum(-1, keepdim=True)
-    return Finding(
+    return ClaimResult(
         _between(torch.cat(inside), V),
         without=_between(outside, values),
         figures={"largest weight": float(f[0, 0] / f.sum()), "least weight": float(f[0, 1] / f.sum())},
@@ -283,22 +233,16 @@ def _between(o: Tensor, V: Tensor) -> Sides:
     return at_most(torch.cat([o - V.amax(0), V.amin(0) - o]), 0)
 
 
-@statement(
-    "S4.125",
-    where="§3",
-    says=(
-        r"With $f = \langle x, y \rangle$, if $q_j$ attends mostly $k_1$ then $o_j \approx \frac 1C \langle q_j, k_1 "
-        r"\rangle g(v_1) \approx g(v_1)$."
-    ),
-    verdict=Verdict.CONDITION,
-    correction=(
-        r"Only if $\sum_i f(q_j, k_i) \approx f(q_j, k_1)$; inner products may be negative. With $f \ge 0$ and a share "
-        r"$\alpha$ of $k_1$ in $\sum_i \lvert f \rvert$, $\lVert o_j - g(v_1) \rVert \le (1 - \alpha) \max_i \lVert "
-        r"g(v_i) - g(v_1) \rVert$. With inner products 1 and $-c$ it is not so."
-    ),
+@statement("S4.125", "§3", CONDITION).says(
+    r"With $f = \langle x, y \rangle$, if $q_j$ attends mostly $k_1$ then $o_j \approx \frac 1C \langle q_j, k_1 "
+    r"\rangle g(v_1) \approx g(v_1)$.",
+    correction=r"Only if $\sum_i f(q_j, k_i) \approx f(q_j, k_1)$; inner products may be negative. With $f \ge 0$ and "
+    r"a share $\alpha$ of $k_1$ in $\sum_i \lvert f \rvert$, $\lVert o_j - g(v_1) \rVert \le (1 - \alpha) \max_i "
+    r"\lVert g(v_i) - g(v_1) \rVert$. With inner products 1 and $-c$ it is not so.",
     compares="distance of the output from $g(v_1)$, and its bound; without: the same with inner products 1 and $-c$",
 )
-def attending_mostly_one(draw: Draw, n: Rows = 5, d: Width = 3, nearness: Nearness = 0.99) -> Finding:
+@between(n=(2, 13), d=(1, 7), nearness=(0.1, 0.99))
+def attending_mostly_one(draw: Draws, n: int = 5, d: int = 3, nearness: float = 0.99) -> ClaimResult:
     positive, values = draw.uniform(1, n), draw.normal(n, d)
     signed, two = _opposed(draw, nearness)
 
@@ -306,10 +250,10 @@ def attending_mostly_one(draw: Draw, n: Rows = 5, d: Width = 3, nearness: Nearne
         distance, bound = _from_the_first(log_f.exp(), V)
         return distance / bound
 
-    return Finding(
+    return ClaimResult(
         at_most(*_from_the_first(positive, values)),
         without=at_most(*_from_the_first(signed, two)),
-        figures={"tightest ratio found": highest(ratio, [positive.log(), values], steps=30)},
+        figures={"tightest ratio found": maximise(ratio, [positive.log(), values], steps=30)},
     )
 
 
@@ -320,34 +264,25 @@ def _from_the_first(f: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:
     return (o - V[0]).norm(), others * (V - V[0]).norm(dim=-1).max()
 
 
-not_computed(
-    "S4.126",
-    where="§3",
-    says="Few heads matter for translation, and most can be pruned without a significant loss.",
-    verdict=Verdict.HOLDS,
-    correction="Voita et al. 2019 prune 38 of 48 encoder heads at a loss of 0.15 BLEU (English to Russian, WMT).",
+statement("S4.126", "§3", HOLDS).not_computed(
+    "Few heads matter for translation, and most can be pruned without a significant loss.",
     why_not="a report of others' experiments; `attnworks reshape` prunes your own model",
+    correction="Voita et al. 2019 prune 38 of 48 encoder heads at a loss of 0.15 BLEU (English to Russian, WMT).",
 )
 
-not_computed(
-    "S4.127",
-    where="§3",
-    says="Heads can be pruned, but after the training process.",
-    verdict=Verdict.CONDITION,
-    correction="They go on training a converged model, with gates under an $L_0$ penalty.",
+statement("S4.127", "§3", CONDITION).not_computed(
+    "Heads can be pruned, but after the training process.",
     why_not="a report of others' experiments",
+    correction="They go on training a converged model, with gates under an $L_0$ penalty.",
 )
 
 
-@statement(
-    "S4.128",
-    where="§3.1",
-    says='The experiment uses opus_books, "texts, articles and web pages", and the tokenizer WordLeverTrainer.',
-    verdict=Verdict.FALSE,
+@statement("S4.128", "§3.1", FALSE).says(
+    'The experiment uses opus_books, "texts, articles and web pages", and the tokenizer WordLeverTrainer.',
     correction="OPUS Books is aligned books alone. The class of the tokenizers library is WordLevelTrainer.",
     compares="classes of the printed name in the tokenizers library, and 1; corrected: of the right name, and 1",
     note="Only the name of the class is computed.",
 )
-def name_of_the_trainer(draw: Draw) -> Finding:
+def name_of_the_trainer(draw: Draws) -> ClaimResult:
     printed, known = (hasattr(trainers, name) for name in ("WordLeverTrainer", "WordLevelTrainer"))
-    return Finding(same(printed, 1), corrected=same(known, 1))
+    return ClaimResult(same(printed, 1), corrected=same(known, 1))

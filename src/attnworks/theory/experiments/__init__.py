@@ -1,1 +1,1 @@
-"""The six experiments of the theory: rows, and their pictures."""
+"""The six experiments of the theory: each computes rows, shows them in tables and sentences, and draws them."""

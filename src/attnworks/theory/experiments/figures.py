@@ -1,4 +1,4 @@
-"""Pictures of the theory of many layers, rank collapse and paths by length, and what all pictures of theory share."""
+"""Colours, panels, labels and files of the figures of all experiments of the theory."""
 
 from __future__ import annotations
 
@@ -13,19 +13,16 @@ from attnworks.core.plotting import need_matplotlib
 BLUE, SKY, GREEN, ORANGE, YELLOW, PINK, GREY = (
     "#0072b2", "#56b4e9", "#009e73", "#d55e00", "#e69f00", "#cc79a7", "#777777",
 )  # fmt: skip
-LINE: dict[str, Any] = {"marker": "o", "markersize": 4, "linewidth": 1.8}
-BOUND: dict[str, Any] = {"linestyle": (0, (4, 2)), "linewidth": 1.4}
-SMALL = 8.5
+LINE_STYLE: dict[str, Any] = {"marker": "o", "markersize": 4, "linewidth": 1.8}
+BOUND_STYLE: dict[str, Any] = {"linestyle": (0, (4, 2)), "linewidth": 1.4}
+SMALL_FONT = 8.5
 
-FIGURES = ("figure.svg", "figure.png")
-
-
-# --- what all of them share -------------------------------------------------------------------------------------------
+FIGURE_FILES = ("figure.svg", "figure.png")
 
 
 def panels(rows: int, columns: int, width: float, height: float, folder: Path, **shared: Any) -> tuple[Any, Any]:
     """A figure and its grid of axes, with nothing in them that is not needed."""
-    need_matplotlib(folder / FIGURES[0])
+    need_matplotlib(folder / FIGURE_FILES[0])
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
@@ -34,7 +31,7 @@ def panels(rows: int, columns: int, width: float, height: float, folder: Path, *
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(color="#e4e4e4", linewidth=0.6)
         axis.set_axisbelow(True)
-        axis.tick_params(labelsize=SMALL)
+        axis.tick_params(labelsize=SMALL_FONT)
     return figure, axes
 
 
@@ -42,14 +39,14 @@ def title(axis: Any, text: str) -> None:
     axis.set_title(text, fontsize=10.5, loc="left")
 
 
-def save(figure: Any, folder: Path) -> None:
+def save_figure(figure: Any, folder: Path) -> None:
     """As figure.svg and figure.png; the same picture twice is the same file."""
     from matplotlib import rc_context
 
     writing = disk_errors(f"draw in {folder}", remedy="free space or choose another disk")
     with writing, rc_context({"svg.hashsalt": "attnworks"}):
-        figure.savefig(folder / FIGURES[0], format="svg", metadata={"Date": None})
-        figure.savefig(folder / FIGURES[1], format="png", dpi=130)
+        figure.savefig(folder / FIGURE_FILES[0], format="svg", metadata={"Date": None})
+        figure.savefig(folder / FIGURE_FILES[1], format="png", dpi=130)
 
 
 def name_right(axis: Any, ends: Mapping[str, tuple[float, str]], gap: float = 0.068) -> None:
@@ -71,7 +68,7 @@ def name_right(axis: Any, ends: Mapping[str, tuple[float, str]], gap: float = 0.
     for group in groups:
         for name, place in zip(group, _places(group, height, gap), strict=True):
             at = (1.02, place)
-            axis.annotate(name, at, xycoords="axes fraction", color=ends[name][1], fontsize=SMALL, va="center")
+            axis.annotate(name, at, xycoords="axes fraction", color=ends[name][1], fontsize=SMALL_FONT, va="center")
 
 
 def _places(group: Sequence[str], height: Callable[[str], float], gap: float) -> list[float]:
@@ -83,12 +80,12 @@ def _places(group: Sequence[str], height: Callable[[str], float], gap: float) ->
 def note(
     axis: Any, text: str, x: float, y: float, colour: str, away: tuple[float, float] = (5, 3), **more: Any
 ) -> None:
-    """A word beside a line, `away` points away from a point of the data."""
+    """Write text next to a line, `away` points from a point of the data."""
     from matplotlib.patheffects import withStroke
 
     style = {"path_effects": [withStroke(linewidth=2.5, foreground="white")], **more}
     axis.annotate(
-        text, (x, y), away, textcoords="offset points", color=colour, fontsize=SMALL, in_layout=False, **style
+        text, (x, y), away, textcoords="offset points", color=colour, fontsize=SMALL_FONT, in_layout=False, **style
     )
 
 

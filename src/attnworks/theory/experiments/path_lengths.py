@@ -15,23 +15,14 @@ from torch import Tensor
 
 from attnworks.exam.linalg.residual import relative_residual
 from attnworks.models.multihead import Observation
-from attnworks.theory.experiments import collapse
-from attnworks.theory.experiments.collapse import check_size
-from attnworks.theory.experiments.figures import BLUE, GREY, ORANGE, panels, save, title
-from attnworks.traces.paths import Hop, Step, path_counts, paths_by_length
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options(collapse.Options):
-    """A random network with skip connections; numbers are means over the seeds."""
-
-    layers: int = 6
-    heads: int = 2
-    weights: float = 1.0
+from attnworks.theory.experiments.contract import ResultTable, three_digits
+from attnworks.theory.experiments.figures import BLUE, GREY, ORANGE, panels, save_figure, title
+from attnworks.theory.experiments.random_network import NetworkExperiment, check_size
+from attnworks.traces.paths import Hop, PathStep, path_counts, paths_by_length
 
 
 @dataclass(frozen=True)
-class Row:
+class PathLengthRow:
     """All paths of one length, added up.
 
     count                how many they are
@@ -51,14 +42,70 @@ class Row:
         return self.size / self.count
 
 
-def run(options: Options) -> list[Row]:
-    """Every length from 0, the input itself, to the number of layers."""
-    seeds = [_one_seed(options, seed) for seed in range(options.seed, options.seed + options.seeds)]
-    return [_mean(same_length) for same_length in zip(*seeds, strict=True)]
+@dataclass(frozen=True, kw_only=True)
+class PathLengthExperiment(NetworkExperiment[PathLengthRow]):
+    """A random network with skip connections; numbers are means over the seeds."""
+
+    layers: int = 6
+    heads: int = 2
+    weights: float = 1.0
+
+    def run(self) -> list[PathLengthRow]:
+        """Every length from 0, the input itself, to the number of layers."""
+        seeds = [_one_seed(self, seed) for seed in range(self.seed, self.seed + self.seeds)]
+        return [_mean(same_length) for same_length in zip(*seeds, strict=True)]
+
+    def tables(self, rows: Sequence[PathLengthRow]) -> list[ResultTable]:
+        seeds = f", mean of {self.seeds} seeds" if self.seeds > 1 else ""
+        table = ResultTable(
+            f"Paths by length; L = {self.layers}, H = {self.heads}, with skip{seeds}; sizes over the output's",
+            "length", "paths", "size of their sum", "size for each", "relative residual", "missing without longer ones",
+            left=0,
+        )  # fmt: skip
+        for row in rows:
+            numbers = (row.size, row.size_per_path, row.relative_residual, row.missing)
+            table.add_row(str(row.length), _count(row.count), *map(three_digits, numbers))
+        return [table]
+
+    def sentences(self, rows: Sequence[PathLengthRow]) -> list[str]:
+        most, largest = max(rows, key=lambda row: row.count), max(rows, key=lambda row: row.size)
+        first, last, total = rows[0], rows[-1], sum(row.count for row in rows)
+        return [
+            f"Most paths have length {most.length} ({_count(most.count)} of {_count(total)}); the largest sum is that "
+            f"of length {largest.length}.",
+            f"Relative residual from length 0 to {last.length}: {three_digits(first.relative_residual)} to "
+            f"{three_digits(last.relative_residual)}. All together are the output, within "
+            f"{last.missing:.0e} of its size.",
+        ]
+
+    def draw(self, rows: Sequence[PathLengthRow], folder: Path) -> None:
+        """How many paths of each length there are, the size of their sum, and how different it keeps the tokens."""
+        figure, ((count, size, spread),) = panels(1, 3, 4.0, 3.5, folder)
+        lengths = [row.length for row in rows]
+        for axis, values, words, colour, form in (
+            (count, [float(row.count) for row in rows], "how many paths", GREY, "{:,.0f}"),
+            (size, [row.size for row in rows], "size of their sum, over that of the output", BLUE, "{:.2g}"),
+            (spread, [row.relative_residual for row in rows], "how different they keep the tokens", ORANGE, "{:.2g}"),
+        ):
+            title(axis, words)
+            bars = axis.bar(lengths, values, color=colour, width=0.72)
+            axis.grid(False)
+            axis.xaxis.get_major_locator().set_params(integer=True)
+            if len(rows) <= _MAX_NAMED_BARS:
+                numbers = [(form if value < 1e5 else "{:.0e}").format(value) for value in values]
+                axis.bar_label(bars, numbers, fontsize=8, padding=2, color="#444444")
+                axis.set(xticks=lengths, yticks=[])
+                axis.spines["left"].set_visible(False)
+            axis.set_xlabel("layers of attention on the path", fontsize=9.5)
+        save_figure(figure, folder)
 
 
-def _one_seed(options: Options, seed: int) -> list[Row]:
-    network, X = options.draw(seed, skip=True), options.draw_input(seed)
+def _count(number: int) -> str:
+    return f"{number:,}" if number < 1e9 else f"{number:.1e}"
+
+
+def _one_seed(experiment: PathLengthExperiment, seed: int) -> list[PathLengthRow]:
+    network, X = experiment.draw_network(seed, skip=True), experiment.draw_input(seed)
     maps: list[Float[Tensor, "1 h n n"]] = []
 
     def keep(observation: Observation) -> None:
@@ -67,46 +114,24 @@ def _one_seed(options: Options, seed: int) -> list[Row]:
     output = network(X, observe=keep)
     check_size(output)
     layers = zip(network.attentions, maps, strict=True)
-    steps = [Step((Hop(lambda P=P: P, layer.W_V, layer.W_O),)) for layer, P in layers]
+    steps = [PathStep((Hop(lambda P=P: P, layer.W_V, layer.W_O),)) for layer, P in layers]
     C = paths_by_length(X, steps)
     whole, missing = output.norm(), C.cumsum(0) - output
     numbers = zip(path_counts(steps), C, missing, strict=True)
     return [
-        Row(length, count, (term.norm() / whole).item(), relative_residual(term).item(), (left.norm() / whole).item())
+        PathLengthRow(
+            length, count, (term.norm() / whole).item(), relative_residual(term).item(), (left.norm() / whole).item()
+        )
         for length, (count, term, left) in enumerate(numbers)
     ]
 
 
-def _mean(rows: Sequence[Row]) -> Row:
+def _mean(rows: Sequence[PathLengthRow]) -> PathLengthRow:
     def mean(name: str) -> float:
         return fmean(getattr(row, name) for row in rows)
 
-    return Row(rows[0].length, rows[0].count, mean("size"), mean("relative_residual"), mean("missing"))
+    return PathLengthRow(rows[0].length, rows[0].count, mean("size"), mean("relative_residual"), mean("missing"))
 
 
-# --- paths ------------------------------------------------------------------------------------------------------------
-
-MOST_NAMED = 13
+_MAX_NAMED_BARS = 13
 """Most bars that have their numbers above them, and no axis."""
-
-
-def draw_paths(rows: Sequence[Row], options: Options, folder: Path) -> None:
-    """How many paths of each length there are, how much they bring, and how alike they leave the tokens."""
-    figure, ((count, size, spread),) = panels(1, 3, 4.0, 3.5, folder)
-    lengths = [row.length for row in rows]
-    for axis, values, words, colour, form in (
-        (count, [float(row.count) for row in rows], "how many paths", GREY, "{:,.0f}"),
-        (size, [row.size for row in rows], "size of their sum, over that of the output", BLUE, "{:.2g}"),
-        (spread, [row.relative_residual for row in rows], "how different they keep the tokens", ORANGE, "{:.2g}"),
-    ):
-        title(axis, words)
-        bars = axis.bar(lengths, values, color=colour, width=0.72)
-        axis.grid(False)
-        axis.xaxis.get_major_locator().set_params(integer=True)
-        if len(rows) <= MOST_NAMED:
-            numbers = [(form if value < 1e5 else "{:.0e}").format(value) for value in values]
-            axis.bar_label(bars, numbers, fontsize=8, padding=2, color="#444444")
-            axis.set(xticks=lengths, yticks=[])
-            axis.spines["left"].set_visible(False)
-        axis.set_xlabel("layers of attention on the path", fontsize=9.5)
-    save(figure, folder)

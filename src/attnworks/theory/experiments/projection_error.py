@@ -1,11 +1,11 @@
-"""What attention through a random projection of k dimensions costs, and what k the printed theorem asks for.
+"""The error of attention through a random projection of k dimensions, and the k of the printed theorem.
 
 Source: Xie 2021, theorem 2.3 (S0.21, S0.28); D8 for the error that is to be expected.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,10 +14,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnworks.attention.sketched import sketch_error_formula
-from attnworks.models.config import whole, within
+from attnworks.core.checks import integer, number
+from attnworks.theory.experiments.contract import ResultTable, TheoryExperiment
 from attnworks.theory.experiments.figures import (  # fmt: skip
     BLUE,
-    BOUND,
+    BOUND_STYLE,
     GREEN,
     GREY,
     ORANGE,
@@ -26,54 +27,20 @@ from attnworks.theory.experiments.figures import (  # fmt: skip
     note,
     panels,
     plain_ticks,
-    save,
+    save_figure,
     title,
 )
 from attnworks.theory.random_projection import published_rows, sketch_error
 
-SHARP, DIFFUSE = 4.0, 1.0
+_SHARP, _DIFFUSE = 4.0, 1.0
 """Standard deviation of the scores."""
 
-MEANS = {"around zero": 0.0, "around one": 1.0}
+_VALUE_MEANS = {"around zero": 0.0, "around one": 1.0}
 """Values are normal numbers of variance one around this."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """Square attention matrices of `tokens` tokens.
-
-    values     columns of V
-    epsilon    relative error that the theorem is asked for
-    draws      of the projection
-    """
-
-    tokens: int = 128
-    values: int = 16
-    epsilon: float = 0.5
-    draws: int = 40
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        whole("tokens", self.tokens, 2, 1024)
-        whole("values", self.values, 1, 1024)
-        whole("draws", self.draws, 2, 10_000)
-        whole("seed", self.seed, 0, 2**60)
-        within("epsilon", self.epsilon, 0.1, 0.9)
-
-    @property
-    def published_k(self) -> int:
-        """5 ln n / (epsilon^2 - epsilon^3), rounded up."""
-        return published_rows(self.tokens, self.epsilon)
-
-    @property
-    def dimensions(self) -> list[int]:
-        """Powers of two up to eight times the tokens, and the published k."""
-        powers = [2**power for power in range(1, (8 * self.tokens).bit_length())]
-        return sorted({*powers, self.published_k})
-
-
 @dataclass(frozen=True)
-class Row:
+class ProjectionRow:
     """||P R^T R V - P V||_F / ||P V||_F over the draws of R [k n]: root mean square, and tenth and ninetieth percent.
 
     expected    the root of the mean square, exactly
@@ -90,34 +57,128 @@ class Row:
     reached: float
 
 
-def run(options: Options) -> list[Row]:
-    """Every kind of attention with every kind of values, for every k."""
-    source = torch.Generator().manual_seed(options.seed)
-    maps = attention_maps(options.tokens, source)
-    V = torch.randn(options.tokens, options.values, generator=source, dtype=torch.float64)
-    return [
-        _row(name, values, P, V + mean, k, options, source)
-        for values, mean in MEANS.items()
-        for name, P in maps.items()
-        for k in options.dimensions
-    ]
+@dataclass(frozen=True, kw_only=True)
+class ProjectionExperiment(TheoryExperiment[ProjectionRow]):
+    """Square attention matrices of `tokens` tokens.
+
+    values     columns of V
+    epsilon    relative error in the theorem
+    draws      of the projection
+    """
+
+    tokens: int = 128
+    values: int = 16
+    epsilon: float = 0.5
+    draws: int = 40
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        integer("tokens", self.tokens, 2, 1024)
+        integer("values", self.values, 1, 1024)
+        integer("draws", self.draws, 2, 10_000)
+        integer("seed", self.seed, 0, 2**60)
+        number("epsilon", self.epsilon, 0.1, 0.9)
+
+    @property
+    def published_k(self) -> int:
+        """5 ln n / (epsilon^2 - epsilon^3), rounded up."""
+        return published_rows(self.tokens, self.epsilon)
+
+    @property
+    def dimensions(self) -> list[int]:
+        """Powers of two up to eight times the tokens, and the published k."""
+        powers = [2**power for power in range(1, (8 * self.tokens).bit_length())]
+        return sorted({*powers, self.published_k})
+
+    def run(self) -> list[ProjectionRow]:
+        """Every kind of attention with every kind of values, for every k."""
+        source = torch.Generator().manual_seed(self.seed)
+        maps = _attention_maps(self.tokens, source)
+        V = torch.randn(self.tokens, self.values, generator=source, dtype=torch.float64)
+        return [
+            _row(name, values, P, V + mean, k, self, source)
+            for values, mean in _VALUE_MEANS.items()
+            for name, P in maps.items()
+            for k in self.dimensions
+        ]
+
+    def tables(self, rows: Sequence[ProjectionRow]) -> list[ResultTable]:
+        shown = [k for k in self.dimensions if k in (8, 32, self.published_k, 4 * self.tokens, 8 * self.tokens)]
+        shown = shown or self.dimensions
+        table = ResultTable(
+            f"Relative error of P V for {self.tokens} tokens over {self.draws} draws (expected), and how often it is"
+            f" at most {self.epsilon:g} at the printed k",
+            "values", "attention", *(f"k = {k}" for k in shown), f"k = {self.published_k}", left=2,
+        )  # fmt: skip
+        for values in _VALUE_MEANS:
+            for attention in dict.fromkeys(row.attention for row in rows):
+                found = {row.k: row for row in rows if (row.values, row.attention) == (values, attention)}
+                cells = [f"{found[k].error:.2f} ({found[k].expected:.2f})" for k in shown]
+                table.add_row(values, attention, *cells, f"{found[self.published_k].reached:.0%}")
+        return [table]
+
+    def sentences(self, rows: Sequence[ProjectionRow]) -> list[str]:
+        at = [row for row in rows if row.k == self.published_k]
+        kept = _named(row for row in at if row.reached >= 0.9)
+        lost = _named(row for row in at if row.reached <= 0.1)
+        sentences = [f"The printed k = 5 ln n / (ε² - ε³) = {self.published_k} promises an error of {self.epsilon:g}."]
+        if lost:
+            sentences.append(f"It is missed in nine draws of ten or more with {lost}.")
+        if kept:
+            sentences.append(f"It is kept in nine draws of ten or more with {kept}.")
+        return sentences
+
+    def draw(self, rows: Sequence[ProjectionRow], folder: Path) -> None:
+        """Relative error against k: dots are measured, bars run from the 10th to 90th percentile, lines are exact."""
+        figure, (axes,) = panels(1, 2, 5.4, 4.2, folder, sharey=True)
+        for axis, values in zip(axes, _VALUE_MEANS, strict=True):
+            title(axis, f"values {values}")
+            axis.set(xscale="log", yscale="log")
+            for name, colour in _MAP_COLOURS.items():
+                found = [row for row in rows if row.values == values and row.attention == name]
+                k = [row.k for row in found]
+                axis.plot(k, [row.expected for row in found], color=colour, linewidth=1.5)
+                axis.plot(k, [row.error for row in found], "o", markersize=4, color=colour)
+                axis.vlines(k, [row.low for row in found], [row.high for row in found], color=colour, linewidth=1)
+            axis.axhline(self.epsilon, color=GREY, **BOUND_STYLE)
+            axis.axvline(self.published_k, color=GREY, **BOUND_STYLE)
+            plain_ticks(axis.xaxis, [2**power for power in range(1, (8 * self.tokens).bit_length(), 2)])
+            axis.set_xlabel("dimensions k of the projection", fontsize=9.5)
+        axes[0].set_ylabel("relative error of P V", fontsize=9.5)
+        plain_ticks(axes[0].yaxis, [0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10])
+        for axis, values in zip(axes, _VALUE_MEANS, strict=True):
+            last = [row for row in rows if row.values == values and row.k == max(self.dimensions)]
+            name_right(axis, {row.attention: (row.expected, _MAP_COLOURS[row.attention]) for row in last}, gap=0.055)
+        top = axes[0].get_ylim()[1]
+        note(axes[0], f"the printed k = {self.published_k} ", self.published_k, top, GREY, (0, 0), ha="right", va="top")
+        note(axes[0], f"asked for: {self.epsilon:g}", 2, self.epsilon, GREY, (0, 4))
+        save_figure(figure, folder)
 
 
-def attention_maps(n: int, source: torch.Generator) -> dict[str, Float[Tensor, "n n"]]:
-    """From attention that looks at one token to attention that looks at all alike."""
+def _named(rows: Iterable[ProjectionRow]) -> str:
+    by_values: dict[str, list[str]] = {}
+    for row in rows:
+        by_values.setdefault(row.values, []).append(row.attention)
+    return "; ".join(f"values {values}: {', '.join(found)}" for values, found in by_values.items())
+
+
+def _attention_maps(n: int, source: torch.Generator) -> dict[str, Float[Tensor, "n n"]]:
+    """From attention to one token to uniform attention."""
     S = torch.randn(n, n, generator=source, dtype=torch.float64)
     return {
         "identity": torch.eye(n, dtype=torch.float64),
-        "sharp softmax": (SHARP * S).softmax(-1),
-        "diffuse softmax": (DIFFUSE * S).softmax(-1),
+        "sharp softmax": (_SHARP * S).softmax(-1),
+        "diffuse softmax": (_DIFFUSE * S).softmax(-1),
         "uniform": torch.full((n, n), 1 / n, dtype=torch.float64),
     }
 
 
-def _row(name: str, values: str, P: Tensor, V: Tensor, k: int, options: Options, source: torch.Generator) -> Row:
-    errors = torch.stack([sketch_error(P, V, k, source) for _ in range(options.draws)])
+def _row(
+    name: str, values: str, P: Tensor, V: Tensor, k: int, experiment: ProjectionExperiment, source: torch.Generator
+) -> ProjectionRow:
+    errors = torch.stack([sketch_error(P, V, k, source) for _ in range(experiment.draws)])
     low, high = errors.quantile(torch.tensor([0.1, 0.9], dtype=errors.dtype)).tolist()
-    return Row(
+    return ProjectionRow(
         name,
         values,
         k,
@@ -125,39 +186,8 @@ def _row(name: str, values: str, P: Tensor, V: Tensor, k: int, options: Options,
         low,
         high,
         sketch_error_formula(P, V, k).item(),
-        (errors <= options.epsilon).double().mean().item(),
+        (errors <= experiment.epsilon).double().mean().item(),
     )
 
 
-# --- random projection ------------------------------------------------------------------------------------------------
-
-MAP_COLOURS = {"identity": ORANGE, "sharp softmax": YELLOW, "diffuse softmax": BLUE, "uniform": GREEN}
-
-
-def draw_projection(rows: Sequence[Row], options: Options, folder: Path) -> None:
-    """Relative error against k: dots are measured, with bars from the tenth to the ninetieth percent; lines exact."""
-    figure, (axes,) = panels(1, 2, 5.4, 4.2, folder, sharey=True)
-    for axis, values in zip(axes, MEANS, strict=True):
-        title(axis, f"values {values}")
-        axis.set(xscale="log", yscale="log")
-        for name, colour in MAP_COLOURS.items():
-            found = [row for row in rows if row.values == values and row.attention == name]
-            k = [row.k for row in found]
-            axis.plot(k, [row.expected for row in found], color=colour, linewidth=1.5)
-            axis.plot(k, [row.error for row in found], "o", markersize=4, color=colour)
-            axis.vlines(k, [row.low for row in found], [row.high for row in found], color=colour, linewidth=1)
-        axis.axhline(options.epsilon, color=GREY, **BOUND)
-        axis.axvline(options.published_k, color=GREY, **BOUND)
-        plain_ticks(axis.xaxis, [2**power for power in range(1, (8 * options.tokens).bit_length(), 2)])
-        axis.set_xlabel("dimensions k of the projection", fontsize=9.5)
-    axes[0].set_ylabel("relative error of P V", fontsize=9.5)
-    plain_ticks(axes[0].yaxis, [0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10])
-    for axis, values in zip(axes, MEANS, strict=True):
-        last = [row for row in rows if row.values == values and row.k == max(options.dimensions)]
-        name_right(axis, {row.attention: (row.expected, MAP_COLOURS[row.attention]) for row in last}, gap=0.055)
-    top = axes[0].get_ylim()[1]
-    note(
-        axes[0], f"the printed k = {options.published_k} ", options.published_k, top, GREY, (0, 0), ha="right", va="top"
-    )
-    note(axes[0], f"asked for: {options.epsilon:g}", 2, options.epsilon, GREY, (0, 4))
-    save(figure, folder)
+_MAP_COLOURS = {"identity": ORANGE, "sharp softmax": YELLOW, "diffuse softmax": BLUE, "uniform": GREEN}

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnworks.core.errors import UsageError
-from attnworks.text.tokens import TextBatch, Tokens
-from attnworks.training.objectives.contract import TEXT_OBJECTIVES, Outputs, TextObjective
+from attnworks.models import Recurrent, Transformer
+from attnworks.text.tokens import Batch, Tokens
+from attnworks.training.objectives.contract import OBJECTIVES, Loss, Objective, Outputs
 
 HIDDEN_SHARE = 0.15
+LOGITS_AT_ONCE = 2**20
+"""Computed at a time: enough rows for an efficient matrix product, few enough to stay in the processor's cache."""
 
 
-@TEXT_OBJECTIVES.register("lm")
-class NextToken(TextObjective):
+@OBJECTIVES.register("lm")
+class NextToken(Objective):
     """L = -1/(n - 1) sum_{t < n} log p(x_{t+1} | x_1, ..., x_t) of a sentence of n real tokens; 0 if n = 1.
 
     Source: Conti 2024, section 1.1 (S4.8), without a source sentence.
@@ -26,79 +30,75 @@ class NextToken(TextObjective):
     """
 
     name = "lm"
-    words = "how surprised the model is by each next token"
+    description = "how surprised the model is by each next token"
 
-    def losses(self, outputs: Outputs, batch: TextBatch, rows: Tensor) -> Float[Tensor, " b"]:
-        return _next_token(outputs, batch.source)
+    def losses(self, outputs: Outputs, batch: Batch, rows: Tensor) -> Float[Tensor, " b"]:
+        tokens = batch.source
+        return mean_cross_entropy(logits_of(outputs)[:, :-1], tokens.ids[:, 1:], tokens.real[:, 1:])
 
 
-@TEXT_OBJECTIVES.register("seq2seq")
-class NextTargetToken(TextObjective):
+@OBJECTIVES.register("seq2seq")
+class NextTargetToken(Objective):
     """L = -1/n sum_t log p(y_{t+1} | y_1, ..., y_t, x) of a target of n real tokens, y_{n+1} being the end of sentence.
 
-    end_id    the token that ends a sentence; if it is not known, or the target holds it, the sum is over t < n
+    end_id       the token that ends a sentence; if it is not known, or the target holds it, the sum is over t < n
+    smoothing    of labels in `total`: share of the probability that is spread over the whole vocabulary
     Source: Conti 2024, section 1.1 (S4.5-S4.9).
+    Departs: the sign of the document's last line, log p instead of -log p, is corrected.
     """
 
     name = "seq2seq"
-    words = "how surprised the decoder is by each next token of the target"
+    description = "how surprised the decoder is by each next token of the target"
 
-    def __init__(self, end_id: int | None = None) -> None:
-        self.end_id = end_id
+    def __init__(self, end_id: int | None = None, smoothing: float = 0.0) -> None:
+        self.end_id, self.smoothing = end_id, smoothing
 
-    def losses(self, outputs: Outputs, batch: TextBatch, rows: Tensor) -> Float[Tensor, " b"]:
+    def losses(self, outputs: Outputs, batch: Batch, rows: Tensor) -> Float[Tensor, " b"]:
         if batch.target is None:
-            raise UsageError(
-                asked="objective seq2seq",
-                expected="a target to each source",
-                got="sources alone",
-                remedy="give pairs of sentences, one source and one target each",
-            )
-        if self.end_id is None:
-            return _next_token(outputs, batch.target)
-        return _to_the_end(outputs, batch.target, self.end_id)
+            raise UsageError("objective seq2seq", "a target to each source", "sources alone", "give pairs of sentences")
+        return mean_cross_entropy(logits_of(outputs), *batch.labels(self.end_id))
 
+    def total(self, model: nn.Module, batch: Batch) -> Loss:
+        """The sum over all tokens of the batch. Padding is left out before the vocabulary is read.
 
-def _next_token(outputs: Outputs, tokens: Tokens) -> Float[Tensor, " b"]:
-    return mean_cross_entropy(scores_of(outputs)[:, :-1], tokens.ids[:, 1:], tokens.real[:, 1:])
-
-
-def _to_the_end(outputs: Outputs, tokens: Tokens, end_id: int) -> Float[Tensor, " b"]:
-    last = (tokens.lengths - 1).clamp_min(0)[:, None]
-    ended = tokens.ids.gather(1, last) == end_id
-    gold = F.pad(tokens.ids[:, 1:], (0, 1)).scatter(1, last, end_id)
-    return mean_cross_entropy(scores_of(outputs), gold, tokens.real.scatter(1, last, ~ended))
+        Holds when: `end_id` is known and no target holds it.
+        """
+        writer, source, target = cast(Transformer | Recurrent, model), batch.source, batch.target
+        assert target is not None and self.end_id is not None
+        X = writer.hidden(source.ids, target.ids, source.mask, target.mask)  # [b t e]
+        gold, _ = batch.labels(self.end_id)
+        real = slice(None) if target.mask is None else target.mask
+        X, gold = X[real].flatten(0, -2), gold[real].flatten()
+        output = writer.output
+        return Loss(linear_cross_entropy(X, output.weight, output.bias, gold, self.smoothing), terms=gold.numel())
 
 
 def mean_cross_entropy(
-    scores: Float[Tensor, "b n w"], gold: Int[Tensor, "b n"], counted: Bool[Tensor, "b n"]
+    logits: Float[Tensor, "b n w"], gold: Int[Tensor, "b n"], counted: Bool[Tensor, "b n"]
 ) -> Float[Tensor, " b"]:
-    """-1/|C| sum_{t in C} log softmax(scores_t)[gold_t] of each sentence over its counted positions C; 0 without any.
+    """-1/|C| sum_{t in C} log softmax(logits_t)[gold_t] of each sentence over its counted positions C; 0 without any.
 
     At least in float32. What is not counted is never read: it may be anything, and has gradient zero.
     """
-    wide = torch.promote_types(scores.dtype, torch.float32)
+    wide = torch.promote_types(logits.dtype, torch.float32)
     sums = [
         F.cross_entropy(own[here].to(wide), wanted[here], reduction="sum")
-        for own, wanted, here in zip(scores.unbind(), gold, counted, strict=True)
+        for own, wanted, here in zip(logits.unbind(), gold, counted, strict=True)
     ]
     return torch.stack(sums) / counted.sum(-1).clamp_min(1)
 
 
-def scores_of(outputs: Outputs) -> Tensor:
-    """The scores of the model's own head."""
-    if outputs.scores is None:
+def logits_of(outputs: Outputs) -> Tensor:
+    """The logits of the model's own head."""
+    if outputs.logits is None:
         raise UsageError(
-            asked="a cross-entropy",
-            expected="a model with scores",
-            got="hidden states alone",
-            remedy="load the model with its head, or choose the objective embedding",
+            "a cross-entropy", "a model with logits", "hidden states alone", "choose the objective embedding"
         )
-    return outputs.scores
+    return outputs.logits
 
 
-@TEXT_OBJECTIVES.register("mlm")
-class MaskedToken(TextObjective):
+@OBJECTIVES.register("mlm")
+class MaskedToken(Objective):
     """L = -1/|C| sum_{t in C} log p(x_t | x with all of C replaced by mask_id); 0 if C is empty.
 
     C is 15 % of the tokens of the text, one at least, none of special tokens. Which ones depends on the
@@ -108,21 +108,22 @@ class MaskedToken(TextObjective):
     """
 
     name = "mlm"
-    words = "how surprised the model is by hidden words, 15 % of each sentence"
+    description = "how surprised the model is by hidden words, 15 % of each sentence"
 
     def __init__(self, mask_id: int, seed: int = 0) -> None:
         self.mask_id, self.seed = mask_id, seed
 
-    def prepare(self, batch: TextBatch) -> TextBatch:
+    def prepare(self, batch: Batch) -> Batch:
         source = batch.source
         ids = source.ids.masked_fill(self.hidden(source), self.mask_id)
-        return TextBatch(replace(source, ids=ids), batch.target)
+        return replace(batch, source=replace(source, ids=ids))
 
-    def losses(self, outputs: Outputs, batch: TextBatch, rows: Tensor) -> Float[Tensor, " b"]:
-        return mean_cross_entropy(scores_of(outputs), batch.source.ids, self.hidden(batch.source))
+    def losses(self, outputs: Outputs, batch: Batch, rows: Tensor) -> Float[Tensor, " b"]:
+        return mean_cross_entropy(logits_of(outputs), batch.source.ids, self.hidden(batch.source))
 
     def hidden(self, tokens: Tokens) -> Bool[Tensor, "b i"]:
         """The tokens of C; a token of the text that already is mask_id is left alone."""
+        assert tokens.special is not None
         of_text = (tokens.real & ~tokens.special & (tokens.ids != self.mask_id)).cpu()
         chosen = torch.zeros_like(of_text)
         for row, (ids, real, candidates) in enumerate(zip(tokens.ids.cpu(), tokens.real.cpu(), of_text, strict=True)):
@@ -131,3 +132,58 @@ class MaskedToken(TextObjective):
             number = min(len(places), max(1, round(HIDDEN_SHARE * len(places))))
             chosen[row, places[torch.from_numpy(draws.argsort()[:number])]] = True
         return chosen.to(tokens.ids.device)
+
+
+def linear_cross_entropy(
+    X: Float[Tensor, "n e"],
+    M: Float[Tensor, "w e"],
+    bias: Float[Tensor, " w"] | None,
+    target: Int[Tensor, " n"],
+    smoothing: float = 0.0,
+) -> Float[Tensor, ""]:
+    """sum_n -q_n . log softmax(M x_n + bias), where q_n = (1 - smoothing) onehot(target_n) + smoothing / w.
+
+    Source: Conti 2024, section 1.1 (S4.8); the sign that the document drops in its next line is kept (S4.9).
+    The gradient by the logits, softmax - q, is known in the forward pass, so it is used there, some rows at a time, and
+    the n x w table with its three copies in autograd is never stored: a third of the time of the last layer saved.
+    """
+    return _LinearCrossEntropy.apply(X, M, bias, target, smoothing)  # pyright: ignore[reportReturnType]
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, X: Tensor, M: Tensor, bias: Tensor | None, target: Tensor, smoothing: float) -> Tensor:
+        wide = torch.promote_types(X.dtype, torch.float32)
+        weight, offset = M.to(X.dtype), None if bias is None else bias.to(X.dtype)
+        wanted = any(ctx.needs_input_grad)
+        d_X, d_M = (torch.empty_like(X), torch.zeros_like(weight)) if wanted else (None, None)
+        d_bias = torch.zeros_like(bias, dtype=wide) if wanted and bias is not None else None
+        loss = torch.zeros((), dtype=wide, device=X.device)
+        rows = max(1, LOGITS_AT_ONCE // M.shape[0])
+        for start in range(0, X.shape[0], rows):
+            part, gold = X[start : start + rows], target[start : start + rows, None]
+            Z = F.linear(part, weight, offset).to(wide)
+            loss -= (1 - smoothing) * Z.gather(1, gold).sum()
+            if smoothing:
+                loss -= smoothing * Z.mean(-1).sum()
+            top = Z.amax(-1)
+            P = torch.softmax(Z, -1, out=Z)
+            loss += (top - P.amax(-1).log()).sum()  # log sum exp: the largest P is exp(top - log sum exp)
+            if d_X is None or d_M is None:
+                continue
+            if smoothing:
+                P -= smoothing / M.shape[0]
+            P.scatter_add_(1, gold, torch.full_like(gold, smoothing - 1, dtype=wide))
+            G = P.to(X.dtype)
+            torch.mm(G, weight, out=d_X[start : start + rows])
+            d_M.addmm_(G.T, part)
+            if d_bias is not None:
+                d_bias += P.sum(0)
+        ctx.gradients = d_X, None if d_M is None else d_M.to(M.dtype), d_bias
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        (scale,) = grad_outputs
+        scaled = (None if gradient is None else gradient * scale.to(gradient.dtype) for gradient in ctx.gradients)
+        return (*scaled, None, None)

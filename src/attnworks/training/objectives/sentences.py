@@ -1,4 +1,4 @@
-"""One number per sentence: distance of embeddings, cross-entropy of known classes, or a function of the user."""
+"""Objectives of whole sentences: distance of embeddings, cross-entropy of known classes, a function of the user."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from attnworks.core.errors import UsageError
-from attnworks.text.tokens import TextBatch
-from attnworks.training.objectives.contract import TEXT_OBJECTIVES, Outputs, TextObjective
-from attnworks.training.objectives.language import scores_of
+from attnworks.text.tokens import Batch
+from attnworks.training.objectives.contract import OBJECTIVES, Objective, Outputs
+from attnworks.training.objectives.language import logits_of
 
-NAMED = 6
-LARGEST_LABELS = 2**30
-"""Bytes that are read of a file of labels."""
-OwnFunction = Callable[[Outputs, TextBatch], Tensor]
+CLASSES_NAMED = 6
+"""Names of classes that the message of an error lists."""
+MAX_LABELS_BYTES = 2**30
+
+LossFunction = Callable[[Outputs, Batch], Tensor]
 
 
-@TEXT_OBJECTIVES.register("embedding")
-class SentenceEmbedding(TextObjective):
+@OBJECTIVES.register("embedding")
+class SentenceEmbedding(Objective):
     """losses: <u, e>;   distance: 1 - cos(e, e_whole);   e = m / |m|, m = mean of `hidden` over real tokens.
 
     u is a unit vector drawn for each sentence from the seed and the number of the sentence in the corpus.
@@ -35,18 +36,18 @@ class SentenceEmbedding(TextObjective):
     """
 
     name = "embedding"
-    words = "how far the sentence embedding turns"
-    reads_scores = False
+    description = "how far the sentence embedding turns"
+    reads_logits = False
     relative = True
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
 
-    def losses(self, outputs: Outputs, batch: TextBatch, rows: Tensor) -> Float[Tensor, " b"]:
+    def losses(self, outputs: Outputs, batch: Batch, rows: Tensor) -> Float[Tensor, " b"]:
         e = embeddings(outputs, batch)
         return (e * self.directions(rows, e.shape[-1]).to(e)).sum(-1)
 
-    def distance(self, outputs: Outputs, whole: Outputs, batch: TextBatch, rows: Tensor) -> Float[Tensor, " b"]:
+    def distance(self, outputs: Outputs, whole: Outputs, batch: Batch, rows: Tensor) -> Float[Tensor, " b"]:
         """1 - cos as |e - e_whole|^2 / 2, which keeps its digits where a head changes little."""
         e, e_whole = embeddings(outputs, batch), embeddings(whole, batch)
         pointing = e.detach().any(-1).long() + e_whole.detach().any(-1)
@@ -58,7 +59,7 @@ class SentenceEmbedding(TextObjective):
         return F.normalize(torch.from_numpy(np.stack(drawn)), dim=-1)
 
 
-def embeddings(outputs: Outputs, batch: TextBatch) -> Float[Tensor, "b e"]:
+def embeddings(outputs: Outputs, batch: Batch) -> Float[Tensor, "b e"]:
     """The mean of `hidden` over the real tokens of the side that is read last, normalised, at least in float32."""
     real = batch.sides("decoder")[0].real.unsqueeze(-1)
     wide = torch.promote_types(outputs.hidden.dtype, torch.float32)
@@ -66,24 +67,21 @@ def embeddings(outputs: Outputs, batch: TextBatch) -> Float[Tensor, "b e"]:
     return F.normalize(total / real.sum(-2).clamp_min(1), dim=-1, eps=torch.finfo(wide).tiny)
 
 
-"""Names of classes that an error lists."""
-
-
-@TEXT_OBJECTIVES.register("labels")
-class ClassLabels(TextObjective):
-    """L = -log softmax(scores)[label] of each sentence; labels[r] is the class of sentence r of the corpus."""
+@OBJECTIVES.register("labels")
+class ClassLabels(Objective):
+    """L = -log softmax(logits)[label] of each sentence; labels[r] is the class of sentence r of the corpus."""
 
     name = "labels"
-    words = "how surprised the model is by the known class of each sentence"
+    description = "how surprised the model is by the known class of each sentence"
 
     def __init__(self, labels: Sequence[int]) -> None:
         self.labels = torch.tensor(labels, dtype=torch.int64)
 
-    def losses(self, outputs: Outputs, batch: TextBatch, rows: Tensor) -> Float[Tensor, " b"]:
-        scores = scores_of(outputs)
-        wide = torch.promote_types(scores.dtype, torch.float32)
-        gold = self.labels[rows.cpu()].to(scores.device)
-        return F.cross_entropy(scores.to(wide), gold, reduction="none")
+    def losses(self, outputs: Outputs, batch: Batch, rows: Tensor) -> Float[Tensor, " b"]:
+        logits = logits_of(outputs)
+        wide = torch.promote_types(logits.dtype, torch.float32)
+        gold = self.labels[rows.cpu()].to(logits.device)
+        return F.cross_entropy(logits.to(wide), gold, reduction="none")
 
 
 def read_labels(
@@ -97,21 +95,18 @@ def read_labels(
     lines = _lines(Path(path))
     if sentences is not None and len(lines) != sentences:
         raise UsageError(
-            asked=f"labels from {path}",
-            expected=f"{sentences:,}, one line per sentence",
-            got=f"{len(lines):,} lines",
-            remedy="give the file that belongs to this text",
+            f"labels from {path}", f"{sentences:,}, one per sentence", f"{len(lines):,}", "give the labels of this text"
         )
     labels = []
     for line, text in enumerate(lines, 1):
         label = numbers.get(text, int(text) if text.isascii() and text.isdigit() else -1)
         if not 0 <= label < classes:
-            listed = ", ".join(list(numbers)[:NAMED]) + (", ..." if len(numbers) > NAMED else "")
+            listed = ", ".join(list(numbers)[:CLASSES_NAMED]) + (", ..." if len(numbers) > CLASSES_NAMED else "")
             raise UsageError(
-                asked=f"label in line {line} of {path}",
-                expected=f"a number from 0 to {classes - 1}" + (f" or one of {listed}" if numbers else ""),
-                got=repr(text),
-                remedy="correct the line, or examine the model that these labels are for",
+                f"label in line {line} of {path}",
+                f"a number from 0 to {classes - 1}" + (f" or one of {listed}" if numbers else ""),
+                repr(text),
+                "correct the line, or examine the model that these labels are for",
             )
         labels.append(label)
     return labels
@@ -120,28 +115,28 @@ def read_labels(
 def _lines(path: Path) -> list[str]:
     try:
         with path.open("rb") as file:
-            text = file.read(LARGEST_LABELS).decode("utf-8-sig")
+            text = file.read(MAX_LABELS_BYTES).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as failure:
         raise UsageError(
-            asked=f"labels from {path}",
-            expected="a text file in UTF-8",
-            got="other bytes" if isinstance(failure, UnicodeDecodeError) else failure.strerror or "nothing readable",
-            remedy="give the path of a file with one label per line, as in labels:FILE",
+            f"labels from {path}",
+            "a text file in UTF-8",
+            "other bytes" if isinstance(failure, UnicodeDecodeError) else failure.strerror or "nothing readable",
+            "give the path of a file with one label per line, as in labels:FILE",
         ) from None
     return [line.strip() for line in text.removesuffix("\n").split("\n")] if text else []
 
 
-class OwnCallable(TextObjective):
-    """What function(outputs, batch) gives: one finite loss per sentence, to be small; all else is refused."""
+class FunctionObjective(Objective):
+    """The losses that a function of the user gives for (outputs, batch): one finite number per sentence."""
 
     name = "own"
-    words = "a function of your own"
+    description = "a function of your own"
 
-    def __init__(self, function: OwnFunction) -> None:
+    def __init__(self, function: LossFunction) -> None:
         self.function = function
         self.asked = f"losses of {getattr(function, '__name__', type(function).__name__)}"
 
-    def losses(self, outputs: Outputs, batch: TextBatch, rows: Tensor) -> Float[Tensor, " b"]:
+    def losses(self, outputs: Outputs, batch: Batch, rows: Tensor) -> Float[Tensor, " b"]:
         losses = self.function(outputs, batch)
         self._check_shape(losses, len(batch))
         differentiable = outputs.hidden.requires_grad and torch.is_grad_enabled()
@@ -150,7 +145,7 @@ class OwnCallable(TextObjective):
         if not bool(losses.isfinite().all()):
             first = int((~losses.isfinite()).long().argmax())
             got = f"{losses[first].item()} for sentence {int(rows[first])}"
-            raise self._refusal("finite numbers", got, "see that padding and logarithms of zero are left out")
+            raise self._refusal("finite numbers", got, "leave out padding and logarithms of zero")
         return losses.to(torch.promote_types(losses.dtype, torch.float32))
 
     def _check_shape(self, losses: object, number: int) -> None:
@@ -163,4 +158,4 @@ class OwnCallable(TextObjective):
             raise self._refusal(expected, got, remedy)
 
     def _refusal(self, expected: str, got: str, remedy: str) -> UsageError:
-        return UsageError(asked=self.asked, expected=expected, got=got, remedy=remedy)
+        return UsageError(self.asked, expected, got, remedy)

@@ -11,11 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from attnworks.core.errors import DivergedError
 from attnworks.models import Recurrent, RecurrentConfig, Transformer, TransformerConfig, build
-from attnworks.text.batches import Batch, BatchOrder, Example, collate
-from attnworks.training.loop import DivergedError, Loop
+from attnworks.text.tokens import Batch, BatchOrder, RowPair, collate_pairs
+from attnworks.text.vocabulary import EOS
+from attnworks.training.fit import CorpusFit
 from attnworks.training.objectives.contract import Loss
-from attnworks.training.objectives.seq2seq import Seq2Seq
+from attnworks.training.objectives.language import NextTargetToken
 from tests.model_helpers import filled, recurrent_config, transformer_config
 from tests.training.training_helpers import examples, tensor_sha256, weights_of
 
@@ -39,10 +41,13 @@ def adam(model: nn.Module, fused: bool = True) -> torch.optim.Adam:
     return torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9, fused=fused)
 
 
-def loop(model: nn.Module, *, tokens: int = 25, some: list[Example] = EXAMPLES, **options: Any) -> Loop:
-    settings: dict[str, Any] = {"learning_rate": lambda step: RATE, "optimiser": adam(model), "objective": Seq2Seq(0.1)}
-    settings |= options
-    return Loop(model, settings.pop("objective"), some, BatchOrder(some, tokens, seed=9), **settings)
+def corpus_fit(model: nn.Module, *, tokens: int = 25, some: list[RowPair] = EXAMPLES, **options: Any) -> CorpusFit:
+    settings: dict[str, Any] = {
+        "learning_rate": lambda step: RATE,
+        "optimizer": adam(model),
+        "objective": NextTargetToken(EOS, 0.1),
+    }
+    return CorpusFit(model=model, pairs=some, order=BatchOrder(some, tokens, seed=9), **(settings | options))
 
 
 def close(one: dict[str, Tensor], other: dict[str, Tensor], rtol: float = 1e-9, atol: float = 1e-10) -> None:
@@ -51,23 +56,23 @@ def close(one: dict[str, Tensor], other: dict[str, Tensor], rtol: float = 1e-9, 
 
 
 def by_hand(
-    model: Transformer | Recurrent, batches: list[list[int]], optimiser: torch.optim.Optimizer, clip: float
+    model: Transformer | Recurrent, batches: list[list[int]], optimizer: torch.optim.Optimizer, clip: float
 ) -> float:
     """Mean loss over all target tokens, gradient, clip, Adam, in the plainest torch."""
-    optimiser.zero_grad()
+    optimizer.zero_grad()
     rows = [row for batch in batches for row in batch]
-    batch = collate([EXAMPLES[row] for row in rows])
-    scores = model(batch.source, batch.read, batch.source_padding, batch.target_padding)
-    gold = batch.write.clone()
-    if batch.target_padding is not None:
-        gold[~batch.target_padding] = -100
+    batch = collate_pairs([EXAMPLES[row] for row in rows])
+    assert batch.target is not None
+    scores = model(batch.source.ids, batch.target.ids, batch.source.mask, batch.target.mask)
+    gold, real = batch.labels(EOS)
+    gold[~real] = -100
     loss = F.cross_entropy(scores.flatten(0, 1), gold.flatten(), label_smoothing=0.1)
     loss.backward()
     norm = sum(float(p.grad.square().sum()) for p in model.parameters() if p.grad is not None) ** 0.5
     for parameter in model.parameters():
         assert parameter.grad is not None
         parameter.grad *= min(1.0, clip / (norm + 1e-6))
-    optimiser.step()
+    optimizer.step()
     return float(loss)
 
 
@@ -76,17 +81,17 @@ def by_hand(
 def test_steps_equal_those_by_hand(name: str, accumulate: int) -> None:
     """Three steps; several batches to a step count as one large one, term by term."""
     ours, hands = small(name), small(name)
-    training, optimiser = loop(ours, accumulate=accumulate, clip=0.5), adam(hands, fused=False)
-    for group in optimiser.param_groups:
+    training, optimizer = corpus_fit(ours, accumulate=accumulate, clip=0.5), adam(hands, fused=False)
+    for group in optimizer.param_groups:
         group["lr"] = RATE
     for step in range(3):
         batches = [training.order.rows(step * accumulate + micro) for micro in range(accumulate)]
-        loss = by_hand(hands, batches, optimiser, clip=0.5)
-        done = training.step(step)
+        loss = by_hand(hands, batches, optimizer, clip=0.5)
+        done = training.train_step(step)
         assert done.loss == pytest.approx(loss, rel=1e-10)
         assert done.step == step + 1 and done.learning_rate == RATE and done.seconds > 0
         rows = [row for batch in batches for row in batch]
-        assert done.tokens == sum(len(EXAMPLES[row].source) + len(EXAMPLES[row].target) + 1 for row in rows)
+        assert done.tokens == sum(len(side) for row in rows for side in EXAMPLES[row])
         assert done.epoch == pytest.approx((step + 1) * accumulate / training.order.per_epoch)
     close(weights_of(ours), weights_of(hands))
 
@@ -96,7 +101,7 @@ def test_clipping() -> None:
     norms, gradients = [], []
     for clip in (1e-3, 1e9):
         model = small()
-        norms.append(loop(model, clip=clip).step(0).gradient_norm)
+        norms.append(corpus_fit(model, clip=clip).train_step(0).gradient_norm)
         gradients.append(math.sqrt(sum(float(p.grad.square().sum()) for p in model.parameters())))
     assert norms[0] == pytest.approx(norms[1], rel=1e-12)
     assert gradients[0] == pytest.approx(1e-3, rel=1e-3)
@@ -105,11 +110,11 @@ def test_clipping() -> None:
 
 def test_the_rate_of_each_step_is_used() -> None:
     model = small()
-    training = loop(model, learning_rate=lambda step: 0.1 if step == 1 else 0.0)
+    training = corpus_fit(model, learning_rate=lambda step: 0.1 if step == 1 else 0.0)
     before = tensor_sha256(weights_of(model))
-    assert training.step(0).learning_rate == 0.0
+    assert training.train_step(0).learning_rate == 0.0
     assert tensor_sha256(weights_of(model)) == before
-    assert training.step(1).learning_rate == 0.1
+    assert training.train_step(1).learning_rate == 0.1
     assert tensor_sha256(weights_of(model)) != before
 
 
@@ -123,9 +128,9 @@ def test_fused_adam_on_our_strides_equals_plain_adam_on_contiguous_copies(dtype:
     }
     fused = adam(ours)
     plain = torch.optim.Adam(copies.values(), betas=(0.9, 0.98), eps=1e-9, lr=RATE, foreach=False)
-    training = loop(ours, optimiser=fused)
+    training = corpus_fit(ours, optimizer=fused)
     for step in range(4):
-        training.step(step)
+        training.train_step(step)
         for name, parameter in ours.named_parameters():
             assert parameter.grad is not None and parameter.grad.stride() == parameter.stride()
             copies[name].grad = parameter.grad.contiguous()
@@ -138,21 +143,22 @@ def test_fused_adam_on_our_strides_equals_plain_adam_on_contiguous_copies(dtype:
     )
 
 
-class Broken:
+class Broken(NextTargetToken):
     """A loss that is no number from some step on."""
 
     def __init__(self, value: float, calls: int) -> None:
+        super().__init__(EOS)
         self.value, self.calls = value, calls
 
-    def __call__(self, model: nn.Module, batch: Batch) -> Loss:
-        loss = Seq2Seq()(model, batch)
+    def total(self, model: nn.Module, batch: Batch) -> Loss:
+        loss = super().total(model, batch)
         self.calls -= 1
         return loss if self.calls >= 0 else Loss(loss.total * self.value, loss.terms)
 
 
-def snapshot(optimiser: torch.optim.Optimizer) -> tuple[object, str]:
+def snapshot(optimizer: torch.optim.Optimizer) -> tuple[object, str]:
     """Settings and a hash of every tensor of the state."""
-    state = optimiser.state_dict()
+    state = optimizer.state_dict()
     tensors = {f"{place} {name}": tensor for place, row in state["state"].items() for name, tensor in row.items()}
     assert tensors
     return copy.deepcopy(state["param_groups"]), tensor_sha256(tensors)
@@ -161,34 +167,34 @@ def snapshot(optimiser: torch.optim.Optimizer) -> tuple[object, str]:
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_no_number_stops_with_step_and_pairs(value: float) -> None:
     model = small()
-    training = loop(model, objective=Broken(value, calls=2))
-    training.step(0)
-    training.step(1)
-    before, state = tensor_sha256(weights_of(model)), snapshot(training.optimiser)
+    training = corpus_fit(model, objective=Broken(value, calls=2))
+    training.train_step(0)
+    training.train_step(1)
+    before, state = tensor_sha256(weights_of(model)), snapshot(training.optimizer)
     with pytest.raises(DivergedError) as caught:
-        training.step(2)
+        training.train_step(2)
     text = str(caught.value)
     assert text.startswith("training step 3:") and "\n" not in text
     rows = training.order.rows(2)
     assert f"training pairs {', '.join(map(str, rows[:5]))}" in text
     assert tensor_sha256(weights_of(model)) == before, "the weights went with it"
-    assert snapshot(training.optimiser) == state
+    assert snapshot(training.optimizer) == state
 
 
 def test_an_infinite_gradient_of_a_finite_loss_stops_too() -> None:
     model = small()
     model.get_parameter("output.weight").register_hook(lambda gradient: gradient * math.inf)
     with pytest.raises(DivergedError, match=r"training step 1:.*gradient norm"):
-        loop(model).step(0)
+        corpus_fit(model).train_step(0)
 
 
 def test_dropout_follows_from_seed_and_step() -> None:
     def after(steps: int, seed: int = 3) -> str:
         model = small(dropout=0.3)
-        training = loop(model, seed=seed)
+        training = corpus_fit(model, seed=seed)
         for step in range(steps):
             torch.rand(steps)  # whatever else uses random numbers
-            training.step(step)
+            training.train_step(step)
         return tensor_sha256(weights_of(model))
 
     assert after(3) == after(3)
@@ -197,14 +203,14 @@ def test_dropout_follows_from_seed_and_step() -> None:
 
 def test_each_step_draws_its_own_dropout() -> None:
     one = EXAMPLES[3:4]
-    training = loop(small(dropout=0.5), some=one, learning_rate=lambda step: 0.0)
-    assert len({training.step(step).loss for step in range(5)}) == 5
-    assert training.step(2).loss == training.step(2).loss
+    training = corpus_fit(small(dropout=0.5), some=one, learning_rate=lambda step: 0.0)
+    assert len({training.train_step(step).loss for step in range(5)}) == 5
+    assert training.train_step(2).loss == training.train_step(2).loss
 
 
 def test_training_mode_comes_back_after_validation() -> None:
     model = small(dropout=0.5).eval()
-    loop(model).step(0)
+    corpus_fit(model).train_step(0)
     assert model.training
 
 
@@ -212,8 +218,8 @@ def test_bfloat16_trains_near_float32() -> None:
     losses = {}
     for dtype in ("float32", "bfloat16"):
         model = small(dtype=torch.float32)
-        training = loop(model, dtype=dtype)
-        losses[dtype] = [training.step(step).loss for step in range(6)]
+        training = corpus_fit(model, dtype=dtype)
+        losses[dtype] = [training.train_step(step).loss for step in range(6)]
         assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
     assert losses["bfloat16"] == pytest.approx(losses["float32"], rel=0.03)
     assert losses["bfloat16"] != losses["float32"]
@@ -221,6 +227,6 @@ def test_bfloat16_trains_near_float32() -> None:
 
 def test_it_learns() -> None:
     model = small(dtype=torch.float32)
-    training = loop(model, objective=Seq2Seq())
-    losses = [training.step(step).loss for step in range(60)]
+    training = corpus_fit(model, objective=NextTargetToken(EOS))
+    losses = [training.train_step(step).loss for step in range(60)]
     assert sum(losses[-5:]) < 0.5 * sum(losses[:5])

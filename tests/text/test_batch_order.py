@@ -5,94 +5,95 @@ from __future__ import annotations
 from itertools import chain
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from attnworks.core.errors import UsageError
-from attnworks.text.batches import BatchOrder, Example, collate, encode, pad
-from attnworks.text.pair import Pair
+from attnworks.text.passages import Passage
+from attnworks.text.tokenizers import read_pairs
+from attnworks.text.tokens import BatchOrder, RowPair, TokenRow, collate, collate_pairs
 from attnworks.text.vocabulary import BOS, EOS, PAD, Vocabulary
 
 
-def lengths_to_examples(lengths: list[tuple[int, int]]) -> list[Example]:
-    return [Example((7,) * source + (EOS,), (8,) * target) for source, target in lengths]
+def pair(source: tuple[int, ...], target: tuple[int, ...]) -> RowPair:
+    return TokenRow((*source, EOS)), TokenRow((BOS, *target))
+
+
+def pairs_of(lengths: list[tuple[int, int]]) -> list[RowPair]:
+    return [pair((7,) * source, (8,) * target) for source, target in lengths]
 
 
 LENGTHS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), min_size=1, max_size=60)
-VARIED = lengths_to_examples([(n % 5, n % 5) for n in range(83)])
+VARIED = pairs_of([(n % 5, n % 5) for n in range(83)])
 
 
 def epoch_of(order: BatchOrder, epoch: int) -> list[list[int]]:
     return [order.rows(epoch * order.per_epoch + index) for index in range(order.per_epoch)]
 
 
-def padded_sides(examples: list[Example], rows: list[int]) -> tuple[int, int]:
-    source = max(len(examples[row].source) for row in rows)
-    target = max(len(examples[row].target) + 1 for row in rows)
+def padded_sides(pairs: list[RowPair], rows: list[int]) -> tuple[int, int]:
+    source, target = (max(len(pairs[row][side]) for row in rows) for side in (0, 1))
     return source * len(rows), target * len(rows)
 
 
-def test_pad_on_the_right() -> None:
-    tokens, padding = pad([[5, 6, 7], [8], []])
-    assert tokens.tolist() == [[5, 6, 7], [8, PAD, PAD], [PAD, PAD, PAD]]
-    assert padding is not None
-    assert padding.tolist() == [[True, True, True], [True, False, False], [False, False, False]]
+def test_nothing_padded_has_no_mask() -> None:
+    whole = collate([TokenRow((5, 6)), TokenRow((7, 8))], PAD, annotate=False)
+    assert whole.ids.tolist() == [[5, 6], [7, 8]] and whole.mask is None and whole.real.all()
+    assert whole.special is whole.word is whole.rarity is whole.governor is None
+    padded = collate([TokenRow((5, 6)), TokenRow((7,))], PAD, annotate=False)
+    assert padded.mask is padded.real
 
 
-def test_nothing_padded_is_none() -> None:
-    tokens, padding = pad([[5, 6], [7, 8]])
-    assert tokens.tolist() == [[5, 6], [7, 8]] and padding is None
-    assert tokens.dtype == torch.int64
+def test_labels_are_shifted_by_one_and_end() -> None:
+    batch = collate_pairs([pair((10, 11), (20, 21, 22)), pair((12,), (23,))], rows=[4, 2])
+    assert batch.target is not None and batch.rows is not None
+    assert batch.source.ids.tolist() == [[10, 11, EOS], [12, EOS, PAD]]
+    assert batch.target.ids.tolist() == [[BOS, 20, 21, 22], [BOS, 23, PAD, PAD]]
+    labels, counted = batch.labels(EOS)
+    assert labels.tolist() == [[20, 21, 22, EOS], [23, EOS, PAD, PAD]]
+    assert counted.tolist() == batch.target.real.tolist() == [[True] * 4, [True, True, False, False]]
+    assert batch.source.real.tolist() == [[True] * 3, [True, True, False]]
+    assert batch.rows.tolist() == [4, 2]
 
 
-def test_collate_shifts_by_one() -> None:
-    batch = collate([Example((10, 11, EOS), (20, 21, 22)), Example((12, EOS), (23,))], rows=[4, 2])
-    assert batch.source.tolist() == [[10, 11, EOS], [12, EOS, PAD]]
-    assert batch.read.tolist() == [[BOS, 20, 21, 22], [BOS, 23, PAD, PAD]]
-    assert batch.write.tolist() == [[20, 21, 22, EOS], [23, EOS, PAD, PAD]]
-    assert batch.source_padding is not None and batch.target_padding is not None
-    assert batch.source_padding.tolist() == [[True] * 3, [True, True, False]]
-    assert batch.target_padding.tolist() == [[True] * 4, [True, True, False, False]]
-    assert batch.rows == (4, 2)
-    assert (batch.target_tokens, batch.tokens) == (6, 11)
+def test_a_target_that_has_ended_or_has_no_end_is_not_continued() -> None:
+    ended = collate_pairs([pair((10,), (20, EOS)), pair((10,), (21,))])
+    assert ended.labels(EOS)[1].tolist() == [[True, True, False], [True, True, False]]
+    assert ended.labels(None)[1].tolist() == [[True, True, False], [True, False, False]]
 
 
 def test_each_side_is_padded_on_its_own() -> None:
-    batch = collate([Example((10, EOS), (20,)), Example((11, EOS), (21, 22))])
-    assert batch.source_padding is None and batch.target_padding is not None
-    assert (batch.target_tokens, batch.tokens) == (5, 9)
-    whole = collate([Example((10, EOS), (20,))])
-    assert whole.source_padding is None and whole.target_padding is None
-    assert (whole.target_tokens, whole.tokens) == (2, 4)
+    batch = collate_pairs([pair((10,), (20,)), pair((11,), (21, 22))])
+    assert batch.target is not None
+    assert batch.source.mask is None and batch.target.mask is not None
 
 
 def test_an_empty_target_still_ends() -> None:
-    batch = collate([Example((10, EOS), ())])
-    assert batch.read.tolist() == [[BOS]] and batch.write.tolist() == [[EOS]]
+    batch = collate_pairs([pair((10,), ())])
+    assert batch.target is not None
+    assert batch.target.ids.tolist() == [[BOS]] and batch.labels(EOS)[0].tolist() == [[EOS]]
 
 
 def test_moving_keeps_everything() -> None:
-    batch = collate([Example((10, 11, EOS), (20,)), Example((12, EOS), (23,))], rows=[1, 0])
-    moved = batch.to("meta")
-    assert moved.source.is_meta and moved.read.is_meta and moved.write.is_meta
-    assert moved.source_padding is not None and moved.source_padding.is_meta
-    assert moved.target_padding is None and moved.rows == (1, 0)
+    moved = collate_pairs([pair((10, 11), (20,)), pair((12,), (23,))], rows=[1, 0]).to("meta")
+    assert moved.target is not None and moved.rows is not None
+    assert moved.source.ids.is_meta and moved.target.ids.is_meta and moved.source.real.is_meta
+    assert moved.source.padded and moved.target.mask is None and moved.rows.tolist() == [1, 0]
 
 
-def test_encode_ends_sources_only() -> None:
+def test_sources_end_and_targets_begin() -> None:
     english = Vocabulary.train("word", [["Luca", "sings"]])
     italian = Vocabulary.train("word", [["Luca", "canta"]])
-    (example,) = encode([Pair(("Luca", "sings"), ("Luca", "canta", "ora"))], english, italian)
-    assert example.source == (*english.encode(["Luca", "sings"]), EOS)
-    assert example.target == (*italian.encode(["Luca", "canta"]), 1)
+    ((source, target),) = read_pairs([Passage.of_words(("Luca", "sings"), ("Luca", "canta", "ora"))], english, italian)
+    assert source.ids == (*english.encode(["Luca", "sings"]), EOS)
+    assert target.ids == (BOS, *italian.encode(["Luca", "canta"]), 1)
 
 
 @given(LENGTHS, st.integers(1, 120), st.integers(0, 2**40), st.integers(0, 5))
 def test_every_example_exactly_once_per_epoch_within_the_budget(
     lengths: list[tuple[int, int]], tokens: int, seed: int, epoch: int
 ) -> None:
-    examples = lengths_to_examples(lengths)
+    examples = pairs_of(lengths)
     batches = epoch_of(BatchOrder(examples, tokens, seed), epoch)
     assert sorted(chain.from_iterable(batches)) == list(range(len(examples)))
     for rows in batches:
@@ -101,7 +102,7 @@ def test_every_example_exactly_once_per_epoch_within_the_budget(
 
 @given(LENGTHS, st.integers(1, 120), st.integers(0, 2**40), st.randoms(use_true_random=False))
 def test_random_access_equals_reading_in_order(lengths: list[tuple[int, int]], tokens: int, seed: int, chance) -> None:
-    examples = lengths_to_examples(lengths)
+    examples = pairs_of(lengths)
     order = BatchOrder(examples, tokens, seed)
     straight = [order.rows(step) for step in range(7 * order.per_epoch)]
     steps = list(range(len(straight)))
@@ -135,34 +136,34 @@ def test_a_seed_and_an_epoch_are_not_mixed_up() -> None:
 
 def test_batches_hold_sentences_of_like_length() -> None:
     """Padding stays below a tenth on a corpus of many lengths; taken at random it would be about half."""
-    examples = lengths_to_examples([(n % 41, n % 41) for n in range(2000)])
+    examples = pairs_of([(n % 41, n % 41) for n in range(2000)])
     order = BatchOrder(examples, 400, seed=0)
-    real = sum(len(example.target) + 1 for example in examples)
+    real = sum(len(target) for _, target in examples)
     padded = sum(padded_sides(examples, rows)[1] for rows in epoch_of(order, 0))
     assert real > 0.9 * padded
 
 
 def test_long_batches_are_spread_over_the_epoch() -> None:
     """The order of batches is not the order of lengths."""
-    examples = lengths_to_examples([(n, n) for n in range(60)])
+    examples = pairs_of([(n, n) for n in range(60)])
     longest = [padded_sides(examples, rows)[0] // len(rows) for rows in epoch_of(BatchOrder(examples, 60, 1), 0)]
     assert longest != sorted(longest) and longest != sorted(longest, reverse=True)
 
 
 def test_sentences_longer_than_the_budget_come_alone() -> None:
-    examples = lengths_to_examples([(50, 2), (2, 50), (1, 1), (1, 1)])
+    examples = pairs_of([(50, 2), (2, 50), (1, 1), (1, 1)])
     batches = epoch_of(BatchOrder(examples, 10, seed=0), 0)
     assert [0] in batches and [1] in batches
     assert sorted(map(len, batches)) == [1, 1, 2]
 
 
 def test_a_long_sentence_costs_only_its_own_batch() -> None:
-    examples = lengths_to_examples([(50, 0)] + [(1, 1)] * 20)
+    examples = pairs_of([(50, 0)] + [(1, 1)] * 20)
     assert sorted(map(len, epoch_of(BatchOrder(examples, 20, seed=0), 0))) == [1, 10, 10]
 
 
 def test_one_example() -> None:
-    order = BatchOrder(lengths_to_examples([(3, 3)]), 1, seed=0)
+    order = BatchOrder(pairs_of([(3, 3)]), 1, seed=0)
     assert order.per_epoch == 1
     assert [order.rows(step) for step in (0, 1, 10**9)] == [[0]] * 3
 

@@ -1,0 +1,72 @@
+"""Numbers and counts for people, and the callback that long computations report their progress to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from itertools import accumulate
+
+Progress = Callable[[str, int, int], None]
+"""(stage, steps done, steps in all). A total of 0 marks a message that is shown once."""
+
+
+def silent(stage: str, done: int, total: int) -> None:
+    """Progress that nobody sees."""
+    del stage, done, total
+
+
+def overall_progress(tell: Progress, stages: Mapping[str, float]) -> Progress:
+    """A callback for several stages that passes the percentage of all of them on to `tell`.
+
+    stages    the expected cost of each, in their order; a stage that is not listed costs nothing
+
+    The percentage never falls, also where a stage is left out or repeated. Messages are passed on unchanged.
+
+    >>> whole = overall_progress(print, {"reading": 3.0, "solving": 1.0})
+    >>> whole("reading", 1, 2), whole("solving", 0, 2), whole("reading", 0, 1)
+    reading 37 100
+    solving 75 100
+    reading 75 100
+    (None, None, None)
+    """
+    ends = dict(zip(stages, accumulate(stages.values()), strict=True))
+    whole, percent = sum(stages.values()), 0
+
+    def tell_percent(stage: str, done: int, total: int) -> None:
+        nonlocal percent
+        if not total:
+            tell(stage, done, total)
+            return
+        if whole and stage in stages:
+            spent = ends[stage] - stages[stage] * (1 - done / total)
+            percent = max(percent, min(100, int(100 * spent / whole + 1e-9)))
+        tell(stage, percent, 100)
+
+    return tell_percent
+
+
+def format_number(value: float) -> str:
+    """About three digits; - for NaN.
+
+    >>> format_number(0.12345), format_number(1234567.0)
+    ('0.123', '1.2e+06')
+    """
+    if math.isnan(value):
+        return "-"
+    size = abs(value)
+    if size == 0 or math.isinf(value):
+        return f"{value:g}"
+    if size < 1e-3 or size >= 1e6:
+        return f"{value:.1e}"
+    return f"{value:,.{3 if size < 1 else 2 if size < 10 else 1 if size < 100 else 0}f}"
+
+
+def counted(count: int, unit: str) -> str:
+    """The count with its noun in the right number.
+
+    >>> counted(1, "head"), counted(1200, "backward pass"), counted(0, "entry")
+    ('1 head', '1,200 backward passes', '0 entries')
+    """
+    if count != 1:
+        unit = f"{unit[:-1]}ies" if unit.endswith("y") else f"{unit}es" if unit.endswith("s") else f"{unit}s"
+    return f"{count:,} {unit}"
