@@ -6,7 +6,7 @@
 A walk is a command that really runs. A module counts if one of its functions is called, in any thread; what runs while
 a module is imported does not count. Three groups are counted beside the walk: small helpers that everything uses
 (errors, checks, addresses), the measures with their mathematics, and the layers and mechanisms that run inside a model.
-The walk of a training step goes through the model, so there these count.
+The walk of a training step goes through the model, so there these count. The column `all` counts every module.
 
 The walks are `examine` of a tiny BERT, `reshape grow` of a tiny run, and one training step: of `train --steps 1`, the
 call of the function that calls the optimizer's step (a hook of torch before that step finds the function).
@@ -170,10 +170,16 @@ def main() -> None:
     print()
     beside = ("helpers", "measures", "inside the model")
     rows = (
-        (name, len(of["walk"]), len({*map(package, of["walk"])}), *(len(of[group]) for group in beside))
+        (
+            name,
+            len(of["walk"]),
+            len({*map(package, of["walk"])}),
+            *(len(of[group]) for group in beside),
+            sum(map(len, of.values())),
+        )
         for name, of in found.items()
     )
-    show([("walk", "modules", "packages", "helpers", "measures", "model"), *rows])
+    show([("walk", "modules", "packages", "helpers", "measures", "model", "all"), *rows])
     for name, groups in found.items() if given.list else ():
         print(f"\n{name}: {WALKS[name]}")
         for group, modules in groups.items():
