@@ -88,13 +88,13 @@ class Pronoun:
     stressed: bool = False
     """True where the Italian subject is kept for contrast."""
 
-    @property
-    def features(self) -> Features:
-        """What decides the form."""
-        return Features(self.person, self.plural, self.gender, self.animate)
-
 
 Entity = Nominal | Couple | Pronoun
+
+
+def features(entity: Entity) -> Features:
+    """What a pronoun, a verb or a predicate agrees with."""
+    return Features(entity.person, entity.plural, entity.gender, entity.animate)
 
 
 def pronoun_for(entity: Entity) -> Pronoun:
@@ -136,7 +136,7 @@ def realise(entity: Entity, prepositions: tuple[str, str] = ("", "")) -> Phrase:
         )
     if isinstance(entity, Couple):
         return couple_phrase(entity.first, entity.second, *prepositions)
-    return pronoun_phrase(entity.features, entity.stressed)
+    return pronoun_phrase(features(entity), entity.stressed)
 
 
 @lru_cache(CACHE_SIZE)

@@ -8,7 +8,7 @@ Everything depends on the lexical verb, and words are aligned by their function:
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from attnworks.text.grammar import english, italian
 from attnworks.text.grammar.entries import Adjective, Noun, Verb
@@ -34,6 +34,17 @@ COUNTERPARTS = {
 }  # fmt: skip
 
 
+class Inflection(NamedTuple):
+    """What decides the form of a verb group. In a question, English uses an auxiliary that can precede the subject."""
+
+    tense: Tense
+    subject: Features
+    negative: bool = False
+    modal: str = ""
+    adverb: str = ""
+    question: bool = False
+
+
 def person_index(subject: Features) -> int:
     """The place of a person in a conjugation, from `io` to `loro`."""
     return subject.person - 1 + 3 * subject.plural
@@ -53,11 +64,10 @@ def is_third(subject: Features) -> bool:
     return subject.person == 3 and not subject.plural
 
 
-def english_verb(
-    verb: Verb, tense: Tense, subject: Features, negative: bool, modal: str, adverb: str, question: bool
-) -> Tagged:
+def english_verb(verb: Verb, inflection: Inflection) -> Tagged:
     """The English verb group; in a question its first word can stand before the subject."""
     forms = verb.forms
+    tense, subject, negative, modal, adverb, question = inflection
     denial: Tagged = [("not", "not")] if negative else []
     frequency: Tagged = [("never" if adverb == "never" else "adverb", adverb)] if adverb else []
     particles: Tagged = [("particle", word) for word in forms.particles]
@@ -95,20 +105,13 @@ def clitic(pronoun: Features, direct: bool) -> str:
 
 
 def italian_verb(
-    verb: Verb,
-    tense: Tense,
-    subject: Features,
-    negative: bool,
-    modal: str,
-    adverb: str,
-    direct: Features | None = None,
-    recipient: Features | None = None,
+    verb: Verb, inflection: Inflection, direct: Features | None = None, recipient: Features | None = None
 ) -> Tagged:
     """The Italian verb group: `non`, clitics, auxiliary, adverb, verb."""
-    finite = italian_finite(verb, tense, subject, modal, adverb, direct)
-    opening: Tagged = [("non", "non")] if negative or adverb == "never" else []
+    finite = italian_finite(verb, inflection, direct)
+    opening: Tagged = [("non", "non")] if inflection.negative or inflection.adverb == "never" else []
     if verb.conjugation.reflexive:
-        opening.append(("reflexive", REFLEXIVES[person_index(subject)]))
+        opening.append(("reflexive", REFLEXIVES[person_index(inflection.subject)]))
     if recipient:
         opening.append(("recipient", clitic(recipient, False)))
     if direct:
@@ -118,10 +121,9 @@ def italian_verb(
     return opening + finite
 
 
-def italian_finite(
-    verb: Verb, tense: Tense, subject: Features, modal: str, adverb: str, direct: Features | None
-) -> Tagged:
+def italian_finite(verb: Verb, inflection: Inflection, direct: Features | None) -> Tagged:
     """The verb group from its finite form on."""
+    tense, subject, _, modal, adverb, _ = inflection
     forms, person = verb.conjugation, person_index(subject)
     frequency: Tagged = [("adverb", FREQUENCIES[adverb])] if adverb else []
     if modal:
@@ -173,19 +175,11 @@ def aligned(left: Tagged, right: Tagged, source_root: str = "verb", target_root:
 
 @lru_cache(CACHE_SIZE)
 def verb_group(
-    verb: Verb,
-    tense: Tense,
-    subject: Features,
-    negative: bool = False,
-    modal: str = "",
-    adverb: str = "",
-    question: bool = False,
-    direct: Features | None = None,
-    recipient: Features | None = None,
+    verb: Verb, inflection: Inflection, direct: Features | None = None, recipient: Features | None = None
 ) -> Phrase:
-    """A verb with its clitics, which English puts after it."""
-    left = english_verb(verb, tense, subject, negative, modal, adverb, question)
-    right = italian_verb(verb, tense, subject, negative, modal, adverb, direct, recipient)
+    """A verb with its object pronouns. English puts them after it."""
+    left = english_verb(verb, inflection)
+    right = italian_verb(verb, inflection, direct, recipient)
     if recipient:
         left.append(("recipient", english_object(recipient)))
     if direct:
@@ -194,21 +188,13 @@ def verb_group(
 
 
 @lru_cache(CACHE_SIZE)
-def liking_group(
-    verb: Verb,
-    tense: Tense,
-    experiencer: Features,
-    pronominal: bool,
-    liked: Features,
-    negative: bool,
-    question: bool,
-    liked_pronoun: bool,
-) -> Phrase:
+def liking_group(verb: Verb, inflection: Inflection, pronominal: bool, liked: Features, liked_pronoun: bool) -> Phrase:
     """`he likes (it)` as `gli piace`: the English subject is the Italian recipient, the object the subject."""
-    left = english_verb(verb, tense, experiencer, negative, "", "", question)
-    right = italian_verb(verb, tense, liked, negative, "", "", None, experiencer if pronominal else None)
+    experiencer = inflection.subject
+    left = english_verb(verb, inflection)
+    right = italian_verb(verb, inflection._replace(subject=liked), None, experiencer if pronominal else None)
     if pronominal:
-        left.insert(1 if question else 0, ("recipient", english_subject(experiencer)))
+        left.insert(1 if inflection.question else 0, ("recipient", english_subject(experiencer)))
     if not liked_pronoun:
         return aligned(left, right)
     group = aligned([*left, ("object", english_object(liked))], right)
@@ -216,24 +202,16 @@ def liking_group(
 
 
 @lru_cache(CACHE_SIZE)
-def adjective_group(
-    adjective: Adjective,
-    tense: Tense,
-    subject: Features,
-    negative: bool,
-    modal: str,
-    adverb: str,
-    question: bool,
-    degree: str,
-    comparative: bool,
-) -> Phrase:
+def adjective_group(adjective: Adjective, inflection: Inflection, degree: str, comparative: bool) -> Phrase:
     """`is very happy`, `was not taller`; the adjective is the root."""
-    left = english_verb(COPULA, tense, subject, negative, modal, adverb, question)
-    right = italian_verb(COPULA, tense, subject, negative, modal, adverb)
+    left, right = english_verb(COPULA, inflection), italian_verb(COPULA, inflection)
+    subject = inflection.subject
     if comparative:
         words = english.comparative(adjective.english)
         left += [("more", "more"), ("predicate", words[1])] if len(words) == 2 else [("predicate", words[0])]
-        right += italian_comparative(adjective, subject)
+        whole = {"buono": "migliore", "cattivo": "peggiore"}.get(adjective.italian)
+        right += [] if whole else [("degree", "più")]
+        right.append(("predicate", italian.agree(whole or adjective.italian, subject.gender, subject.plural)))
         group = aligned(left, right, "predicate", "predicate")
         if len(words) == 1 and right[-2][0] == "degree":
             return group._replace(alignment=(*group.alignment, (len(left) - 1, len(right) - 2)))
@@ -246,21 +224,10 @@ def adjective_group(
     return aligned(left, right, "predicate", "predicate")
 
 
-def italian_comparative(adjective: Adjective, subject: Features) -> Tagged:
-    """`più alto`, or the one word `migliore`."""
-    whole = {"buono": "migliore", "cattivo": "peggiore"}.get(adjective.italian)
-    if whole:
-        return [("predicate", italian.agree(whole, subject.gender, subject.plural))]
-    return [("degree", "più"), ("predicate", italian.agree(adjective.italian, subject.gender, subject.plural))]
-
-
 @lru_cache(CACHE_SIZE)
-def state_group(
-    state: Noun, tense: Tense, subject: Features, negative: bool, adverb: str, question: bool, degree: str
-) -> Phrase:
+def state_group(state: Noun, inflection: Inflection, degree: str) -> Phrase:
     """`is very hungry` as `ha molta fame`."""
-    left = english_verb(COPULA, tense, subject, negative, "", adverb, question)
-    right = italian_verb(HAVING, tense, subject, negative, "", adverb)
+    left, right = english_verb(COPULA, inflection), italian_verb(HAVING, inflection)
     if degree:
         left.append(("degree", degree))
         right.append(("degree", italian.agree(DEGREES[degree], state.gender, False)))
@@ -270,13 +237,9 @@ def state_group(
 
 
 @lru_cache(CACHE_SIZE)
-def existential_group(tense: Tense, plural: bool, negative: bool, question: bool) -> Phrase:
+def existential_group(inflection: Inflection) -> Phrase:
     """`there is` as `c' è`, `there are` as `ci sono`."""
-    subject = Features(3, plural, "m", False)
-    left = english_verb(COPULA, tense, subject, negative, "", "", question)
-    left.insert(1 if question else 0, ("expletive", "there"))
-    right = italian_verb(COPULA, tense, subject, negative, "", "")
-    place = len(right) - 1
-    elided = right[place][1][0] in "eè"
-    right.insert(place, ("locative", "c'" if elided else "ci"))
+    left, right = english_verb(COPULA, inflection), italian_verb(COPULA, inflection)
+    left.insert(1 if inflection.question else 0, ("expletive", "there"))
+    right.insert(-1, ("locative", "c'" if right[-1][1][0] in "eè" else "ci"))
     return aligned(left, right)

@@ -10,10 +10,17 @@ from __future__ import annotations
 
 from attnworks.text.grammar import italian
 from attnworks.text.grammar.lexicon import COPULA, MANNERS, TIMES
-from attnworks.text.grammar.nominals import Entity, Features, Nominal, Pronoun, realise
-from attnworks.text.grammar.phrase import COMMA, FULL_STOP, QUESTION_MARK, Draft, Phrase, parallel
+from attnworks.text.grammar.nominals import Entity, Features, Nominal, Pronoun, features, realise
+from attnworks.text.grammar.phrase import COMMA, FULL_STOP, QUESTION_MARK, Draft, parallel
 from attnworks.text.grammar.plans import Clause, Gap, SentencePlan
-from attnworks.text.grammar.predicates import adjective_group, existential_group, liking_group, state_group, verb_group
+from attnworks.text.grammar.predicates import (
+    Inflection,
+    adjective_group,
+    existential_group,
+    liking_group,
+    state_group,
+    verb_group,
+)
 from attnworks.text.passages import Passage
 
 QUESTION_WORDS = {"who": "chi", "what": "che cosa", "where": "dove", "when": "quando", "why": "perché"}
@@ -24,19 +31,20 @@ ESSERE_WITH_E = ("è", "era", "ero", "eri", "eravamo", "erano")
 ASKING_WHERE_ELIDED = parallel("where", "dov'")
 
 
-def features(entity: Entity) -> Features:
-    """What a verb or a predicate agrees with."""
-    return Features(entity.person, entity.plural, entity.gender, entity.animate)
-
-
 def clitic_features(entity: Entity | None) -> Features | None:
     """The features of a pronoun that becomes a clitic."""
-    return entity.features if isinstance(entity, Pronoun) else None
+    return features(entity) if isinstance(entity, Pronoun) else None
 
 
 def is_inverted(clause: Clause) -> bool:
     """True of questions in which an English auxiliary stands before the subject."""
     return clause.mood not in ("statement", "who")
+
+
+def inflection(clause: Clause) -> Inflection:
+    """The inflection of the verb of a clause, which agrees with the subject."""
+    subject = features(clause.subject)
+    return Inflection(clause.tense, subject, clause.negative, clause.modal, clause.adverb, is_inverted(clause))
 
 
 def render(*sentences: SentencePlan) -> Passage:
@@ -93,19 +101,7 @@ def render_verbal(draft: Draft, clause: Clause, gap: Gap) -> int:
     direct, recipient = clitic_features(clause.object), clitic_features(clause.recipient)
     if clause.verb.addressing:
         direct, recipient = None, direct
-    root = draft.add(
-        verb_group(
-            clause.verb,
-            clause.tense,
-            features(clause.subject),
-            clause.negative,
-            clause.modal,
-            clause.adverb,
-            is_inverted(clause),
-            direct,
-            recipient,
-        )
-    )
+    root = draft.add(verb_group(clause.verb, inflection(clause), direct, recipient))
     lay_nucleus(draft, clause, root, root, gap)
     if clause.object is not None and gap != "object" and clause.mood not in ("what", "which"):
         lay_object(draft, clause, root)
@@ -123,25 +119,14 @@ def render_liking(draft: Draft, clause: Clause, gap: Gap) -> int:
     """`Luca likes the chairs` as `A Luca piacciono le sedie`."""
     subject, liked = clause.subject, clause.object
     assert liked is not None
-    pronominal = isinstance(subject, Pronoun)
-    question = clause.mood == "whether"
-    group = liking_group(
-        clause.verb,
-        clause.tense,
-        features(subject),
-        pronominal,
-        features(liked),
-        clause.negative,
-        question,
-        isinstance(liked, Pronoun),
-    )
-    root = draft.add(group)
-    if pronominal:
+    pronominal, liked_pronoun = isinstance(subject, Pronoun), isinstance(liked, Pronoun)
+    root = draft.add(liking_group(clause.verb, inflection(clause), pronominal, features(liked), liked_pronoun))
+    if isinstance(subject, Pronoun):
         refer(draft, root, "recipient", subject)
         draft.lay(root)
     else:
         experiencer = add_entity(draft, subject, root, ("", "a"))
-        lay_around(draft, root, experiencer, question)
+        lay_around(draft, root, experiencer, is_inverted(clause))
         draft.lay_target(experiencer)
         draft.lay_target(root)
     if isinstance(liked, Pronoun):
@@ -155,18 +140,8 @@ def render_liking(draft: Draft, clause: Clause, gap: Gap) -> int:
 def render_adjective(draft: Draft, clause: Clause, gap: Gap) -> int:
     """A copula with an adjective, perhaps compared."""
     assert clause.adjective is not None
-    group = adjective_group(
-        clause.adjective,
-        clause.tense,
-        features(clause.subject),
-        clause.negative,
-        clause.modal,
-        clause.adverb,
-        is_inverted(clause),
-        clause.degree,
-        clause.standard is not None,
-    )
-    root = draft.add(group)
+    compared = clause.standard is not None
+    root = draft.add(adjective_group(clause.adjective, inflection(clause), clause.degree, compared))
     lay_nucleus(draft, clause, root, root, gap)
     if clause.standard is not None:
         lay_entity(draft, clause.standard, root, ("than", "di"))
@@ -177,11 +152,7 @@ def render_adjective(draft: Draft, clause: Clause, gap: Gap) -> int:
 def render_state(draft: Draft, clause: Clause, gap: Gap) -> int:
     """`is hungry` as `ha fame`."""
     assert clause.state is not None
-    question = is_inverted(clause)
-    group = state_group(
-        clause.state, clause.tense, features(clause.subject), clause.negative, clause.adverb, question, clause.degree
-    )
-    root = draft.add(group)
+    root = draft.add(state_group(clause.state, inflection(clause), clause.degree))
     lay_nucleus(draft, clause, root, root, gap)
     lay_circumstances(draft, clause, root)
     return root
@@ -191,7 +162,7 @@ def render_noun(draft: Draft, clause: Clause, gap: Gap) -> int:
     """A copula with a predicate noun, which is the root."""
     assert clause.predicate is not None
     root = draft.add(realise(clause.predicate))
-    lay_nucleus(draft, clause, root, add_copula(draft, clause, root), gap)
+    lay_nucleus(draft, clause, root, draft.add(verb_group(COPULA, inflection(clause)), root), gap)
     draft.lay(root)
     refer_owner(draft, root, clause.predicate)
     return root
@@ -200,7 +171,7 @@ def render_noun(draft: Draft, clause: Clause, gap: Gap) -> int:
 def render_place(draft: Draft, clause: Clause, gap: Gap) -> int:
     """A copula with a place, which is the root; asked for by `where`, the question word is."""
     if clause.mood == "where":
-        copula = copula_group(clause, True)
+        copula = verb_group(COPULA, inflection(clause))
         elided = copula.target[0] in ESSERE_WITH_E
         root = draft.add(ASKING_WHERE_ELIDED if elided else ASKING["where"])
         draft.lay(root)
@@ -213,7 +184,7 @@ def render_place(draft: Draft, clause: Clause, gap: Gap) -> int:
     assert clause.place is not None
     root = draft.add(realise(clause.place.nominal, (clause.place.english, clause.place.italian)))
     draft.mention(clause.place.nominal, root)
-    lay_nucleus(draft, clause, root, add_copula(draft, clause, root), gap)
+    lay_nucleus(draft, clause, root, draft.add(verb_group(COPULA, inflection(clause)), root), gap)
     draft.lay(root)
     refer_owner(draft, root, clause.place.nominal)
     lay_circumstances(draft, clause, root, with_place=False)
@@ -222,23 +193,11 @@ def render_place(draft: Draft, clause: Clause, gap: Gap) -> int:
 
 def render_existential(draft: Draft, clause: Clause, gap: Gap) -> int:
     """`There is a cat` as `C' è un gatto`."""
-    root = draft.add(existential_group(clause.tense, clause.subject.plural, clause.negative, clause.mood == "whether"))
+    root = draft.add(existential_group(inflection(clause)))
     draft.lay(root)
     lay_entity(draft, clause.subject, root)
     lay_circumstances(draft, clause, root)
     return root
-
-
-def copula_group(clause: Clause, question: bool) -> Phrase:
-    """The copula alone, for predicates that are phrases of their own."""
-    return verb_group(
-        COPULA, clause.tense, features(clause.subject), clause.negative, clause.modal, clause.adverb, question
-    )
-
-
-def add_copula(draft: Draft, clause: Clause, root: int) -> int:
-    """Takes in a copula governed by the predicate."""
-    return draft.add(copula_group(clause, is_inverted(clause)), root)
 
 
 def lay_nucleus(draft: Draft, clause: Clause, root: int, verb: int, gap: Gap) -> None:
