@@ -278,12 +278,6 @@ def test_frequencies_have_a_zipf_tail(corpus: list[Passage]) -> None:
     assert sum(count <= 3 for count in counts.values()) > len(counts) / 10
 
 
-def test_rarity_is_the_rank_inside_a_kind() -> None:
-    assert lexicon.rarity("Luca") == 0
-    assert lexicon.rarity("lighter") == len(lexicon.NOUNS_BY_KIND["ware"]) - 1
-    assert lexicon.rarity("the") is None
-
-
 def test_english_nouns_and_adjectives_have_one_translation() -> None:
     assert max(Counter(noun.lemma for noun in ALL_NOUNS).values()) == 1
     adjectives = [entry for entries in lexicon.ADJECTIVES.values() for entry in entries.split(",")]

@@ -247,25 +247,3 @@ ADJECTIVE_CHOICE: dict[str, Choice[Adjective]] = {
     kind: ranked(ADJECTIVES_BY_KIND[family]) for kind, family in ADJECTIVES_OF_KINDS.items()
 }
 STATE_CHOICE = ranked([read_noun("state", source, target) for source, target in split_entries(STATES)])
-
-
-def rarity(word: str) -> int | None:
-    """The frequency rank (0 for the most frequent) of a content lemma inside its kind; None for other words."""
-    return _RANKS.get(word)
-
-
-def _ranks() -> dict[str, int]:
-    ranks: dict[str, int] = {}
-    for nouns in (*NOUNS_BY_KIND.values(), STATE_CHOICE.entries):
-        for rank, noun in enumerate(nouns):
-            ranks.setdefault(noun.lemma, rank)
-    for adjectives in ADJECTIVES_BY_KIND.values():
-        for rank, adjective in enumerate(adjectives):
-            ranks[adjective.english] = min(rank, ranks.get(adjective.english, rank))
-    for verbs in VERBS_BY_FRAME.values():
-        for rank, verb in enumerate(verbs):
-            ranks[verb.lemma] = min(rank, ranks.get(verb.lemma, rank))
-    return ranks
-
-
-_RANKS = _ranks()

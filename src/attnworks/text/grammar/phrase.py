@@ -1,14 +1,13 @@
-"""Bilingual phrases and the draft in which they become a pair with its truth.
+"""Bilingual phrases, and the draft that turns them into a pair of texts with gold structure.
 
 A `Phrase` is a small tree in both languages with the alignment between them. A `Draft` collects phrases, each governed
-by another one, and lays them out in the order of each language; a phrase may be laid out in slices, so that `is`
-and `eating` can stand apart in a question.
+by another one, and puts them into the order of each language. The first word of an English phrase may stand apart from
+the others, such as `is` and `eating` in a question.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import add
 from typing import NamedTuple
 
 from attnworks.text.passages import Passage, Text, Truth
@@ -63,7 +62,11 @@ def parallel(source: str, target: str) -> Phrase:
 FULL_STOP = parallel(".", ".")
 QUESTION_MARK = parallel("?", "?")
 COMMA = parallel(",", ",")
-WHOLE = None
+
+
+Order = list[tuple[int, slice]]
+"""The phrases of one side from left to right: the index of each, and which of its words stand here."""
+WHOLE, FIRST_WORD, REST = slice(None), slice(1), slice(1, None)
 
 
 class Draft:
@@ -74,86 +77,68 @@ class Draft:
     def __init__(self) -> None:
         self.phrases: list[Phrase] = []
         self.governors: list[int] = []
-        self.source_order: list[tuple[int, int, int | None]] = []
-        self.target_order: list[tuple[int, int, int | None]] = []
+        self.source_order: Order = []
+        self.target_order: Order = []
         self.starts: list[tuple[int, int]] = []
         self.mentions: dict[int, int] = {}
         self.references: list[tuple[int, str, int]] = []
 
     def start_sentence(self) -> None:
-        """Whatever is laid out next begins with a capital letter."""
+        """The next word on each side begins with a capital letter."""
         self.starts.append((len(self.source_order), len(self.target_order)))
 
     def add(self, piece: Phrase, governor: int = -1) -> int:
-        """Takes a phrase in, governed by another; its order comes later."""
+        """Add a phrase, governed by another, and return its index. The order of the phrases is decided later."""
         self.phrases.append(piece)
         self.governors.append(governor)
         return len(self.phrases) - 1
 
     def govern(self, dependent: int, governor: int) -> None:
-        """Sets the governor of a phrase taken in before it."""
+        """Set the governor of a phrase that was added before it."""
         self.governors[dependent] = governor
 
     def lay(self, index: int) -> None:
-        """Puts a whole phrase next on both sides."""
-        step = (index, 0, WHOLE)
-        self.source_order.append(step)
-        self.target_order.append(step)
+        """Put a whole phrase next on both sides."""
+        self.lay_source(index)
+        self.lay_target(index)
 
-    def lay_source(self, index: int) -> None:
-        """Puts a phrase next in the source."""
-        self.source_order.append((index, 0, WHOLE))
-
-    def lay_source_first_word(self, index: int) -> None:
-        """Puts only the first word of a phrase next in the source."""
-        self.source_order.append((index, 0, 1))
-
-    def lay_source_rest(self, index: int) -> None:
-        """Puts all but the first word of a phrase next in the source."""
-        self.source_order.append((index, 1, WHOLE))
+    def lay_source(self, index: int, part: slice = WHOLE) -> None:
+        """Put a phrase, or a part of it, next in the source."""
+        self.source_order.append((index, part))
 
     def lay_target(self, index: int) -> None:
-        """Puts a phrase next in the target."""
-        self.target_order.append((index, 0, WHOLE))
+        """Put a phrase next in the target."""
+        self.target_order.append((index, WHOLE))
 
     def mention(self, entity: object, index: int) -> None:
-        """Remembers which phrase first mentions an entity."""
+        """Store which phrase first mentions an entity."""
         self.mentions.setdefault(id(entity), index)
 
     def refer(self, index: int, slot: str, entity: object) -> None:
-        """Notes that the pronoun in a slot of a phrase refers to an entity mentioned in the text."""
+        """Store that the pronoun in a slot of a phrase refers to an entity that the text mentions."""
         antecedent = self.mentions.get(id(entity))
         if antecedent is not None and antecedent != index:
             self.references.append((index, slot, antecedent))
 
     def finish(self) -> Passage:
         """The pair, with the truth about it."""
-        left = Layout(self.phrases, 0, self.source_order, [start for start, _ in self.starts])
-        right = Layout(self.phrases, 1, self.target_order, [start for _, start in self.starts])
-        sides = (Text.of_words(tuple(side.words), tuple(side.heads(self.governors))) for side in (left, right))
-        return Passage(*sides, truth=Truth(self.alignment(left, right), *self.coreference(left, right)))
+        left = Layout([piece.source for piece in self.phrases], self.source_order, [start for start, _ in self.starts])
+        right = Layout([piece.target for piece in self.phrases], self.target_order, [start for _, start in self.starts])
+        source_governors = left.governors([(p.source_heads, p.source_root) for p in self.phrases], self.governors)
+        target_governors = right.governors([(p.target_heads, p.target_root) for p in self.phrases], self.governors)
+        return Passage(
+            Text.of_words(tuple(left.words), source_governors),
+            Text.of_words(tuple(right.words), target_governors),
+            Truth(self.alignment(left, right), *self.coreference(left, right)),
+        )
 
     def alignment(self, left: Layout, right: Layout) -> Links:
         """All links between the two sides, sorted."""
-        if left.broken:
-            links = [
-                (left.place(index, i), right.bases[index] + j)
-                for index, piece in enumerate(self.phrases)
-                for i, j in piece.alignment
-            ]
-        else:
-            links = [
-                (source + i, target + j)
-                for piece, source, target in zip(self.phrases, left.bases, right.bases, strict=True)
-                for i, j in piece.alignment
-            ]
-        links.sort()
-        return tuple(links)
+        places = zip(self.phrases, left.places, right.places, strict=True)
+        return tuple(sorted((source[i], target[j]) for piece, source, target in places for i, j in piece.alignment))
 
     def coreference(self, left: Layout, right: Layout) -> tuple[Links, Links]:
         """(pronoun, antecedent) positions in the source and in the target."""
-        if not self.references:
-            return (), ()
         source: list[tuple[int, int]] = []
         target: list[tuple[int, int]] = []
         for index, wanted, antecedent in self.references:
@@ -163,63 +148,40 @@ class Draft:
                     continue
                 for name_i, name_j in named.mentions or ((named.source_root, named.target_root),):
                     if i >= 0:
-                        source.append((left.place(index, i), left.place(antecedent, name_i)))
+                        source.append((left.places[index][i], left.places[antecedent][name_i]))
                     if j >= 0:
-                        target.append((right.place(index, j), right.place(antecedent, name_j)))
+                        target.append((right.places[index][j], right.places[antecedent][name_j]))
         return tuple(sorted(source)), tuple(sorted(target))
 
 
 class Layout:
-    """One side of a draft in its order: the words, and where each phrase stands.
+    """One side of a draft in its order: the words, and the position of every word of each phrase."""
 
-    A phrase stands from its base on, unless its first word stands apart; then `broken` has the base of the rest.
-    """
+    __slots__ = ("places", "words")
 
-    __slots__ = ("bases", "broken", "phrases", "side", "words")
-
-    def __init__(
-        self, phrases: Sequence[Phrase], side: int, order: Sequence[tuple[int, int, int | None]], starts: Sequence[int]
-    ) -> None:
-        self.phrases, self.side = phrases, side
-        self.broken: dict[int, int] = {}
-        self.bases = bases = [0] * len(phrases)
+    def __init__(self, phrases: Sequence[tuple[str, ...]], order: Order, starts: Sequence[int]) -> None:
         self.words: list[str] = []
-        words = self.words
+        self.places: list[Sequence[int]] = [()] * len(phrases)
         capitals: list[int] = []
-        for step, (index, start, stop) in enumerate(order):
+        for step, (index, part) in enumerate(order):
+            begin = len(self.words)
             if step in starts:
-                capitals.append(len(words))
-            laid = phrases[index].target if side else phrases[index].source
-            if start:
-                self.broken[index] = len(words) - 1
-                words += laid[1:]
-            else:
-                bases[index] = len(words)
-                words += laid if stop is None else laid[:stop]
+                capitals.append(begin)
+            self.words += phrases[index][part]
+            here = range(begin, len(self.words))
+            self.places[index] = [*self.places[index], *here] if part is REST else here
         for place in capitals:
-            words[place] = words[place][0].upper() + words[place][1:]
+            self.words[place] = self.words[place][0].upper() + self.words[place][1:]
 
-    def place(self, index: int, local: int) -> int:
-        """Where a word of a phrase stands."""
-        base = self.broken.get(index, self.bases[index]) if local else self.bases[index]
-        return base + local
+    def governors(self, trees: Sequence[tuple[Sequence[int], int]], above: Sequence[int]) -> tuple[int, ...]:
+        """The governor of every word; the root of a phrase depends on the root of the phrase above it.
 
-    def heads(self, governors: Sequence[int]) -> list[int]:
-        """The head of every word; the root of a phrase depends on the root of its governor."""
-        heads = [-1] * len(self.words)
-        phrases, bases, broken = self.phrases, self.bases, self.broken
-        if self.side:
-            roots, trees = [piece.target_root for piece in phrases], [piece.target_heads for piece in phrases]
-        else:
-            roots, trees = [piece.source_root for piece in phrases], [piece.source_heads for piece in phrases]
-        tops = [self.place(index, root) for index, root in enumerate(roots)] if broken else list(map(add, bases, roots))
-        for index, (tree, governor, base) in enumerate(zip(trees, governors, bases, strict=True)):
-            above = tops[governor] if governor >= 0 else -1
-            if index in broken:
-                for word, head in enumerate(tree):
-                    heads[self.place(index, word)] = self.place(index, head) if head >= 0 else above
-            elif len(tree) == 1:
-                heads[base] = above
-            else:
-                heads[base : base + len(tree)] = [base + head if head >= 0 else above for head in tree]
-        return heads
+        trees    for each phrase, the governors of its words inside the phrase and the place of its root
+        above    for each phrase, the phrase that governs it, -1 for none
+        """
+        governors = [-1] * len(self.words)
+        for (heads, _), phrase_above, places in zip(trees, above, self.places, strict=True):
+            outer = self.places[phrase_above][trees[phrase_above][1]] if phrase_above >= 0 else -1
+            for place, head in zip(places, heads, strict=True):
+                governors[place] = places[head] if head >= 0 else outer
+        return tuple(governors)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from attnworks.text.grammar import italian
 from attnworks.text.grammar.lexicon import COPULA, MANNERS, TIMES
 from attnworks.text.grammar.nominals import Entity, Features, Nominal, Pronoun, features, realise
-from attnworks.text.grammar.phrase import COMMA, FULL_STOP, QUESTION_MARK, Draft, parallel
+from attnworks.text.grammar.phrase import COMMA, FIRST_WORD, FULL_STOP, QUESTION_MARK, REST, Draft, parallel
 from attnworks.text.grammar.plans import Clause, Gap, SentencePlan
 from attnworks.text.grammar.predicates import (
     Inflection,
@@ -87,7 +87,7 @@ def render_linked(draft: Draft, linker: str, clause: Clause, gap: Gap = "") -> i
 
 def first_word(draft: Draft, step: int) -> str:
     """The first target word laid out from a step on."""
-    laid = (draft.phrases[index].target for index, _, _ in draft.target_order[step:])
+    laid = (draft.phrases[index].target for index, _ in draft.target_order[step:])
     return next(words[0] for words in laid if words)
 
 
@@ -238,9 +238,9 @@ def add_fronted(draft: Draft, clause: Clause, root: int) -> int | None:
 def lay_around(draft: Draft, verb: int, subject: int, question: bool) -> None:
     """The English order: the subject before the verb, or after its first word in a question."""
     if question:
-        draft.lay_source_first_word(verb)
+        draft.lay_source(verb, FIRST_WORD)
         draft.lay_source(subject)
-        draft.lay_source_rest(verb)
+        draft.lay_source(verb, REST)
     else:
         draft.lay_source(subject)
         draft.lay_source(verb)
