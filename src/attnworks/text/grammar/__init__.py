@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import count, islice
@@ -30,7 +29,7 @@ HELD_OUT_PAIRS = 1_000
 
 
 def texts(seed: int, split: str = "train") -> Iterator[tuple[SentencePlan, ...]]:
-    """The endless stream of texts of a seed and a split, before they are put into words."""
+    """The endless stream of plans of texts of a seed and a split."""
     choice("split of the grammar corpus", split, SPLITS)
     return _texts(seed, split)
 
@@ -52,17 +51,10 @@ def generate(seed: int, split: str = "train") -> Iterator[Passage]:
 def pairs(n: int, seed: int = 0, split: str = "train") -> list[Passage]:
     """The first n pairs of a seed and a split."""
     integer("the number of pairs", n, 0)
-    with _collector_at_rest():
-        return list(islice(generate(seed, split), n))
-
-
-@contextmanager
-def _collector_at_rest() -> Iterator[None]:
-    """Keeps the cycle collector from walking again and again over pairs, which hold no cycles."""
     was_enabled = gc.isenabled()
-    gc.disable()
+    gc.disable()  # the cycle collector would search all pairs again and again, and they hold no cycles
     try:
-        yield
+        return list(islice(generate(seed, split), n))
     finally:
         if was_enabled:
             gc.enable()
@@ -71,7 +63,11 @@ def _collector_at_rest() -> Iterator[None]:
 @CORPORA.register("grammar")
 def _grammar(argument: str, limits: CorpusLimits) -> Splits:
     """30,000 training pairs unless limited, 1,000 for validation and 1,000 for test."""
-    seed = _seed(argument) if argument else limits.seed
+    try:
+        seed = int(argument) if argument else limits.seed
+    except ValueError:
+        asked = f"corpus 'grammar:{argument}'"
+        raise UsageError(asked, "grammar or grammar:SEED", repr(argument), "write for example grammar:7") from None
     train = pairs(TRAINING_PAIRS if limits.pairs is None else limits.pairs, seed, "train")
     valid, test = (list(_held_out(HELD_OUT_PAIRS, seed, split)) for split in ("valid", "test"))
     return Splits(train, valid, test, ReadReport(len(train) + len(valid) + len(test)))
@@ -81,15 +77,6 @@ def _grammar(argument: str, limits: CorpusLimits) -> Splits:
 def _held_out(number: int, seed: int, split: str) -> tuple[Passage, ...]:
     """Cached: drawing 1,000 pairs of a small split takes about a second, and a corpus is often opened again."""
     return tuple(pairs(number, seed, split))
-
-
-def _seed(argument: str) -> int:
-    try:
-        return int(argument)
-    except ValueError:
-        raise UsageError(
-            f"corpus 'grammar:{argument}'", "grammar or grammar:SEED", repr(argument), "write for example grammar:7"
-        ) from None
 
 
 def grammar_passages(n: int) -> list[Passage]:

@@ -19,7 +19,7 @@ from attnworks.text.grammar.lexicon import (
     VERBS_BY_FRAME,
 )
 from attnworks.text.grammar.nominals import Couple, Entity, Nominal, Pronoun
-from attnworks.text.grammar.plans import Clause, combination, entity_lemma, split_of
+from attnworks.text.grammar.plans import Clause, combination, entity_lemma, named_lemmas, split_of
 from attnworks.text.grammar.predicates import Tense
 
 ATTEMPTS = 300
@@ -163,7 +163,7 @@ class ClauseDrawer(EntityDrawer):
             patient = self.speaker()
             if patient.person == subject.person:
                 return None
-        if entity_lemma(patient) in entity_lemma(subject).split("+"):
+        if entity_lemma(patient) in named_lemmas(subject):
             return None
         clause = Clause("verbal", subject, verb, object=patient)
         if frame == "giving":
@@ -177,7 +177,7 @@ class ClauseDrawer(EntityDrawer):
         """Somebody other than the subject to give something to."""
         receiver = self.person()
         taken = isinstance(receiver, Couple) or receiver.person == subject.person < 3
-        names = entity_lemma(subject).split("+")
+        names = named_lemmas(subject)
         related = isinstance(receiver, Nominal) and receiver.possessor is not None and receiver.possessor.lemma in names
         if taken or related or entity_lemma(receiver) in names:
             return None
@@ -193,7 +193,7 @@ class ClauseDrawer(EntityDrawer):
             return None
         if compared:
             other = self.noun("name" if noun.kind in ("person", "kin") else noun.kind)
-            unlike = other.lemma in entity_lemma(subject).split("+") or noun.kind == "dish"
+            unlike = other.lemma in named_lemmas(subject) or noun.kind == "dish"
             if unlike or adjective.english in UNGRADED:
                 return None
             clause.standard = self.standard(Nominal(other))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 ENGLISH_VOWELS = "aeiou"
@@ -25,11 +26,11 @@ IRREGULAR_VERBS = {
     "write": "wrote written",
 }  # fmt: skip
 
-STRESSED_ON_THE_LAST = {"forget"}
+STRESSED_ON_LAST_SYLLABLE = {"forget"}
 SILENT_H = ("hour", "honest")
 CONSONANT_SOUND = ("uni", "use", "usu", "euro", "one")
 IRREGULAR_COMPARATIVES = {"good": "better", "bad": "worse"}
-LONG_IN_SPITE_OF_ONE_VOWEL_GROUP = {"tired", "bored"}
+COMPARED_WITH_MORE = {"tired", "bored"}
 
 
 class VerbForms(NamedTuple):
@@ -43,16 +44,11 @@ class VerbForms(NamedTuple):
     particles: tuple[str, ...]
 
 
-def is_vowel(letter: str) -> bool:
-    """True for a, e, i, o, u."""
-    return letter in ENGLISH_VOWELS
-
-
 def add_s(word: str) -> str:
     """The ending -s of plurals and of the third person, with its spelling changes."""
     if word.endswith(("s", "x", "z", "ch", "sh")):
         return word + "es"
-    if word.endswith("y") and not is_vowel(word[-2]):
+    if word.endswith("y") and word[-2] not in ENGLISH_VOWELS:
         return word[:-1] + "ies"
     return word + "s"
 
@@ -62,17 +58,12 @@ def english_plural(noun: str) -> str:
     return IRREGULAR_PLURALS.get(noun) or add_s(noun)
 
 
-def third_person(verb: str) -> str:
-    """The third person singular of the present."""
-    return {"be": "is", "have": "has", "go": "goes", "do": "does"}.get(verb) or add_s(verb)
-
-
 def doubles_its_consonant(verb: str) -> bool:
     """True where -ing and -ed double the final consonant (run, stop, forget)."""
-    if len(verb) < 3 or verb[-1] in "wxy" or is_vowel(verb[-1]):
+    if len(verb) < 3 or verb[-1] in "wxy" or verb[-1] in ENGLISH_VOWELS:
         return False
-    one_syllable = sum(map(is_vowel, verb)) == 1
-    return is_vowel(verb[-2]) and not is_vowel(verb[-3]) and (one_syllable or verb in STRESSED_ON_THE_LAST)
+    stressed = sum(letter in ENGLISH_VOWELS for letter in verb) == 1 or verb in STRESSED_ON_LAST_SYLLABLE
+    return stressed and verb[-2] in ENGLISH_VOWELS and verb[-3] not in ENGLISH_VOWELS
 
 
 def english_gerund(verb: str) -> str:
@@ -86,7 +77,7 @@ def regular_past(verb: str) -> str:
     """The form in -ed."""
     if verb.endswith("e"):
         return verb + "d"
-    if verb.endswith("y") and not is_vowel(verb[-2]):
+    if verb.endswith("y") and verb[-2] not in ENGLISH_VOWELS:
         return verb[:-1] + "ied"
     return verb + verb[-1] * doubles_its_consonant(verb) + "ed"
 
@@ -95,7 +86,8 @@ def verb_forms(lemma: str) -> VerbForms:
     """All forms of a lemma such as `eat` or `look for`; only its first word inflects."""
     base, *particles = lemma.split()
     past, participle = IRREGULAR_VERBS.get(base, f"{regular_past(base)} {regular_past(base)}").split()
-    return VerbForms(base, third_person(base), english_gerund(base), past, participle, tuple(particles))
+    third = {"be": "is", "have": "has", "go": "goes", "do": "does"}.get(base) or add_s(base)
+    return VerbForms(base, third, english_gerund(base), past, participle, tuple(particles))
 
 
 def english_indefinite(following: str) -> str:
@@ -103,26 +95,18 @@ def english_indefinite(following: str) -> str:
     following = following.lower()
     if following.startswith(SILENT_H):
         return "an"
-    return "an" if is_vowel(following[0]) and not following.startswith(CONSONANT_SOUND) else "a"
+    return "an" if following[0] in ENGLISH_VOWELS and not following.startswith(CONSONANT_SOUND) else "a"
 
 
 def comparative(adjective: str) -> tuple[str, ...]:
     """`taller`, `happier`, `better`, or the two words `more famous`."""
     if adjective in IRREGULAR_COMPARATIVES:
         return (IRREGULAR_COMPARATIVES[adjective],)
-    groups = vowel_groups(adjective)
+    groups = len(re.findall("[aeiouy]+", adjective.removesuffix("e")))  # about the number of syllables
     if adjective.endswith("y") and groups == 2:
         return (adjective[:-1] + "ier",)
-    if groups > 1 or adjective in LONG_IN_SPITE_OF_ONE_VOWEL_GROUP:
+    if groups > 1 or adjective in COMPARED_WITH_MORE:
         return ("more", adjective)
     if adjective.endswith("e"):
         return (adjective + "r",)
     return (adjective + adjective[-1] * doubles_its_consonant(adjective) + "er",)
-
-
-def vowel_groups(word: str) -> int:
-    """A count of syllables: groups of vowels (with y), without a silent final e."""
-    core = word[:-1] if word.endswith("e") else word
-    return sum(
-        letter in "aeiouy" and (place == 0 or core[place - 1] not in "aeiouy") for place, letter in enumerate(core)
-    )

@@ -1,10 +1,8 @@
-"""Drawing noun phrases: which noun, in which number, with which determiner and adjectives.
+"""Random noun phrases with number, determiner and adjectives, and the noun phrases that pronouns refer to.
 
-Reference: which noun phrase a pronoun stands for.
-
-A pronoun of a second sentence refers to the first noun phrase of the first sentence, in the order subject, object,
-recipient, place, that it agrees with (people are he and she, animals and things it), passing over the subject of its
-own clause. So the reference, and with it the Italian gender, follows from the English text.
+A pronoun of a second sentence refers to a noun phrase of the first sentence: to the first one that it agrees with, in
+the order subject, object, recipient, place, and without the subject of its own clause. People are he and she, animals
+and things are it. So the English text alone decides the reference, and with it the Italian gender.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from attnworks.text.grammar.entries import Adjective, Choice, Noun, weighted
 from attnworks.text.grammar.italian import Gender
 from attnworks.text.grammar.lexicon import ADJECTIVE_CHOICE, CLASSIFYING, NOUN_CHOICE, NUMBERS
 from attnworks.text.grammar.nominals import PROPER_KINDS, Couple, Entity, Nominal, Pronoun, owner_word
-from attnworks.text.grammar.plans import Clause, Location
+from attnworks.text.grammar.plans import Clause, Location, named_lemmas
 
 UNREFERABLE = ("every", "how many", "few")
 
@@ -26,31 +24,42 @@ ONLY_ONE = frozenset(("mother", "father", "wife", "husband"))
 CLOSE_PEOPLE = frozenset(
     ("friend", "teacher", "student", "doctor", "neighbor", "colleague", "lawyer", "psychologist", "cook")
 )
-DISTANCING = {POSSESSOR: "the", "my": "the", "our": "the", "your": "the", OWN: "the"}
-SUBJECT_DETERMINERS = weighted({"the": 50, "my": 16, "this": 6, "that": 5, "a": 5, "our": 5, "your": 5, POSSESSOR: 8})
-SUBJECT_PLURAL_DETERMINERS = weighted({
-    "the": 50, "my": 14, NUMBER: 12, "these": 6, "those": 5, "many": 4, "our": 4, "all the": 5, "some": 3,
-    "several": 1,
-})  # fmt: skip
-KIN_DETERMINERS = weighted({"my": 48, "your": 14, "our": 12, POSSESSOR: 26})
-KIN_PLURAL_DETERMINERS = weighted({"my": 60, "your": 15, "our": 25})
-OBJECT_DETERMINERS = weighted({"a": 34, "the": 34, OWN: 10, "my": 5, "this": 6, "that": 4, "another": 3, POSSESSOR: 4})
-OBJECT_PLURAL_DETERMINERS = weighted(
-    {"the": 34, NUMBER: 20, "": 10, "some": 12, OWN: 6, "many": 5, "these": 5, "those": 3, "all the": 3, "few": 2}
+POSSESSIVE_DETERMINERS = (POSSESSOR, "my", "our", "your", OWN)
+# Determiners of the singular and of the plural.
+SUBJECT_DETERMINERS = (
+    weighted({"the": 50, "my": 16, "this": 6, "that": 5, "a": 5, "our": 5, "your": 5, POSSESSOR: 8}),
+    weighted({
+        "the": 50, "my": 14, NUMBER: 12, "these": 6, "those": 5, "many": 4, "our": 4, "all the": 5, "some": 3,
+        "several": 1,
+    }),
+)  # fmt: skip
+KIN_DETERMINERS = (
+    weighted({"my": 48, "your": 14, "our": 12, POSSESSOR: 26}),
+    weighted({"my": 60, "your": 15, "our": 25}),
 )
-LIKED_DETERMINERS = weighted({"the": 52, "this": 14, "that": 10, "my": 8, "your": 4, POSSESSOR: 12})
-LIKED_PLURAL_DETERMINERS = weighted({"the": 60, "these": 18, "those": 12, "my": 10})
+OBJECT_DETERMINERS = (
+    weighted({"a": 34, "the": 34, OWN: 10, "my": 5, "this": 6, "that": 4, "another": 3, POSSESSOR: 4}),
+    weighted({
+        "the": 34, NUMBER: 20, "": 10, "some": 12, OWN: 6, "many": 5, "these": 5, "those": 3, "all the": 3, "few": 2,
+    }),
+)  # fmt: skip
+LIKED_DETERMINERS = (
+    weighted({"the": 52, "this": 14, "that": 10, "my": 8, "your": 4, POSSESSOR: 12}),
+    weighted({"the": 60, "these": 18, "those": 12, "my": 10}),
+)
+HAD_DETERMINERS = (
+    weighted({"a": 80, "another": 10, "this": 10}),
+    weighted({NUMBER: 50, "many": 25, "some": 15, "few": 10}),
+)
 LIKED_MASS_DETERMINERS = weighted({"": 60, "the": 25, "this": 15})
 MASS_DETERMINERS = weighted({"": 38, "the": 36, "some": 22, "my": 4})
-HAD_DETERMINERS = weighted({"a": 80, "another": 10, "this": 10})
-HAD_PLURAL_DETERMINERS = weighted({NUMBER: 50, "many": 25, "some": 15, "few": 10})
 PLACE_DETERMINERS = weighted({"the": 86, "a": 6, "this": 4, "our": 4})
 SUBJECT_KINDS = weighted({"person": 74, "thing": 14, "animal": 8, "site": 4})
 PERSONS = weighted({"name": 46, "person": 22, "kin": 14, "couple": 5, "speaker": 11})
 SITES = weighted({"city": 40, "country": 25, "place": 35})
 THINGS = weighted({"ware": 28, "furniture": 22, "clothes": 18, "text": 14, "food": 12, "vehicle": 12, "dish": 5})
 SPEAKERS = weighted({(1, False): 60, (1, True): 20, (2, False): 20})
-DEICTIC: Choice[tuple[bool, Gender]] = weighted({(False, "m"): 40, (False, "f"): 40, (True, "m"): 20})
+STRANGERS: Choice[tuple[bool, Gender]] = weighted({(False, "m"): 40, (False, "f"): 40, (True, "m"): 20})
 SURFACES = frozenset(("chair", "table", "bed", "sofa", "desk", "shelf", "carpet", "armchair"))
 AROUND = weighted({
     ("under", "sotto"): 30, ("near", "vicino a"): 25, ("behind", "dietro"): 20, ("next to", "accanto a"): 15,
@@ -66,14 +75,11 @@ def referable(clause: Clause) -> list[Entity]:
     """What a later pronoun can refer to, in the order of preference."""
     place = clause.place.nominal if clause.place is not None else None
     mentioned = (clause.subject, clause.object, clause.recipient, place)
-    return [entity for entity in mentioned if entity is not None and is_referable(entity)]
-
-
-def is_referable(entity: Entity) -> bool:
-    """True of definite or counted things and people; not of pronouns, quantities and geography."""
-    if isinstance(entity, Pronoun):
-        return False
-    return isinstance(entity, Couple) or entity.determiner not in UNREFERABLE
+    return [
+        entity
+        for entity in mentioned
+        if isinstance(entity, Couple) or (isinstance(entity, Nominal) and entity.determiner not in UNREFERABLE)
+    ]
 
 
 def pronoun_class(entity: Entity) -> tuple[bool, bool, str]:
@@ -98,8 +104,7 @@ def same_reference(one: Entity, other: Entity) -> bool:
     if isinstance(one, Pronoun) or isinstance(other, Pronoun):
         pronouns = isinstance(one, Pronoun) and isinstance(other, Pronoun)
         return pronouns and (one.person, one.plural, one.gender) == (other.person, other.plural, other.gender)
-    ours, theirs = names_of(one), names_of(other)
-    return bool(ours & theirs)
+    return not set(named_lemmas(one)).isdisjoint(named_lemmas(other))
 
 
 def confusable(one: Entity, other: Entity) -> bool:
@@ -108,11 +113,6 @@ def confusable(one: Entity, other: Entity) -> bool:
         return False
     either = any(isinstance(entity, Nominal) and entity.noun.epicene for entity in (one, other))
     return one.plural == other.plural and (either or pronoun_class(one) == pronoun_class(other))
-
-
-def names_of(entity: Nominal | Couple) -> set[str]:
-    """The lemmas that an entity names."""
-    return {entity.first.lemma, entity.second.lemma} if isinstance(entity, Couple) else {entity.noun.lemma}
 
 
 NUMBER_CHOICE = weighted({number: 1 / (rank + 1.5) for rank, number in enumerate(NUMBERS)})
@@ -158,8 +158,8 @@ class EntityDrawer:
         return Pronoun(*SPEAKERS.pick(self.unit()))
 
     def stranger(self) -> Pronoun:
-        """He, she or they, seen but not named."""
-        return Pronoun(3, *DEICTIC.pick(self.unit()))
+        """He, she or they, without an antecedent."""
+        return Pronoun(3, *STRANGERS.pick(self.unit()))
 
     def described(self, nominal: Nominal, adjectives: float) -> Nominal:
         """Chooses the number, determiner and adjectives of a subject."""
@@ -167,12 +167,9 @@ class EntityDrawer:
         if noun.kind in PROPER_KINDS:
             return nominal
         nominal.plural = noun.countable and noun.lemma not in ONLY_ONE and self.chance(PLURAL_SUBJECT_SHARE)
-        if noun.kind == "kin":
-            choice = KIN_PLURAL_DETERMINERS if nominal.plural else KIN_DETERMINERS
-        else:
-            choice = SUBJECT_PLURAL_DETERMINERS if nominal.plural else SUBJECT_DETERMINERS
         if noun.countable:
-            self.determine(nominal, choice, None)
+            choices = KIN_DETERMINERS if noun.kind == "kin" else SUBJECT_DETERMINERS
+            self.determine(nominal, choices[nominal.plural], None)
         else:
             nominal.determiner = "the"
         self.modify(nominal, adjectives)
@@ -185,24 +182,22 @@ class EntityDrawer:
             return
         nominal.plural = noun.countable and noun.lemma not in ONLY_ONE and self.chance(PLURAL_SHARE)
         if noun.kind == "kin":
-            self.determine(nominal, KIN_PLURAL_DETERMINERS if nominal.plural else KIN_DETERMINERS, subject)
+            self.determine(nominal, KIN_DETERMINERS[nominal.plural], subject)
             if self.chance(0.5):
                 self.own(nominal, subject)
         elif not noun.countable:
             self.determine(nominal, LIKED_MASS_DETERMINERS if verb == "like" else MASS_DETERMINERS, subject)
-        elif verb in ("like", "love"):
-            self.determine(nominal, LIKED_PLURAL_DETERMINERS if nominal.plural else LIKED_DETERMINERS, subject)
-        elif verb in ("have", "be"):
-            self.determine(nominal, HAD_PLURAL_DETERMINERS if nominal.plural else HAD_DETERMINERS, subject)
         else:
-            self.determine(nominal, OBJECT_PLURAL_DETERMINERS if nominal.plural else OBJECT_DETERMINERS, subject)
+            liked, had = verb in ("like", "love"), verb in ("have", "be")
+            choices = LIKED_DETERMINERS if liked else HAD_DETERMINERS if had else OBJECT_DETERMINERS
+            self.determine(nominal, choices[nominal.plural], subject)
         self.modify(nominal, 0.24)
 
     def determine(self, nominal: Nominal, choice: Choice[str], subject: Entity | None) -> None:
         """Chooses a determiner, with its number, possessor or owner."""
         determiner = choice.pick(self.unit())
         if nominal.noun.kind == "person" and nominal.noun.lemma not in CLOSE_PEOPLE:
-            determiner = DISTANCING.get(determiner, determiner)
+            determiner = "the" if determiner in POSSESSIVE_DETERMINERS else determiner
         if determiner == NUMBER:
             determiner = NUMBER_CHOICE.pick(self.unit())
         elif determiner == OWN:
@@ -216,11 +211,7 @@ class EntityDrawer:
     def possessor(self, subject: Entity | None) -> Noun | None:
         """A name other than the subject."""
         name = self.noun("name")
-        if isinstance(subject, Pronoun):
-            subject = subject.antecedent
-        taken = isinstance(subject, Nominal) and subject.noun is name
-        taken = taken or (isinstance(subject, Couple) and name in (subject.first, subject.second))
-        return None if taken else name
+        return None if subject is not None and name.lemma in named_lemmas(subject) else name
 
     def own(self, nominal: Nominal, subject: Entity | None) -> None:
         """Makes the subject the owner: `Maria ... her book`."""

@@ -1,58 +1,47 @@
-"""What a lexicon entry holds, and how entries are read from the tables of the lexicon.
+"""Nouns, adjectives and verbs of the lexicon, how they are read from its tables, and how they are drawn at random.
 
-Zipf-like choice: the rank of an entry decides how often it is drawn.
+The rank of an entry decides how often it is drawn, as in Zipf's law.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from attnworks.text.grammar import english, italian
 from attnworks.text.grammar.italian import Gender
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
-RESOLUTION = 4096
+CHOICE_TABLE_ENTRIES = 4096
+ZIPF_EXPONENT = 1.35
 
-EXPONENT = 1.35
 
-
-class Choice(Generic[T]):
+class Choice(Generic[_T]):
     """Draws entries in proportion to their weights, from a table precomputed for speed."""
 
-    def __init__(self, entries: Sequence[T], weights: Sequence[float]) -> None:
+    def __init__(self, entries: Sequence[_T], weights: Sequence[float]) -> None:
         self.entries = tuple(entries)
-        self.table: list[T] = []
+        self.table: list[_T] = []
         total, reached = sum(weights), 0.0
         for entry, weight in zip(self.entries, weights, strict=True):
             reached += weight
-            self.table += [entry] * max(1, round(RESOLUTION * reached / total) - len(self.table))
+            self.table += [entry] * max(1, round(CHOICE_TABLE_ENTRIES * reached / total) - len(self.table))
         self.size = len(self.table)
 
-    def pick(self, unit: float) -> T:
-        """The entry that a number in [0, 1) falls upon."""
+    def pick(self, unit: float) -> _T:
+        """The entry that belongs to a number in [0, 1)."""
         return self.table[int(unit * self.size)]
 
 
-def zipf_weights(count: int) -> list[float]:
-    """Weights that fall with a power of the rank, flattened at the very top."""
-    return [(rank + 2) ** -EXPONENT for rank in range(count)]
-
-
-def ranked(entries: Sequence[T]) -> Choice[T]:
-    """A Zipf distribution over entries in the order of their frequency."""
-    return Choice(entries, zipf_weights(len(entries)))
-
-
-def united(groups: Sequence[Sequence[T]]) -> Choice[T]:
-    """A Zipf distribution over several ranked groups, each with its own first, second, ... entry."""
+def ranked(*groups: Sequence[_T]) -> Choice[_T]:
+    """A choice among entries listed by frequency. Weights fall with a power of the rank of an entry in its group."""
     entries = [entry for group in groups for entry in group]
-    return Choice(entries, [weight for group in groups for weight in zipf_weights(len(group))])
+    return Choice(entries, [(rank + 2) ** -ZIPF_EXPONENT for group in groups for rank in range(len(group))])
 
 
-def weighted(weights: dict[T, float]) -> Choice[T]:
+def weighted(weights: dict[_T, float]) -> Choice[_T]:
     """A choice with given weights."""
     return Choice(tuple(weights), tuple(weights.values()))
 
@@ -70,11 +59,11 @@ class Noun:
     english_place: str = ""
     italian_place: str = ""
     bare_place: bool = False
-    """True where the Italian place goes without article: `in cucina`."""
+    """True where Italian uses no article: `in cucina`."""
 
     @property
     def lemma(self) -> str:
-        """The English singular, by which the noun is known."""
+        """The English singular."""
         return self.english[0]
 
     @property
@@ -84,13 +73,13 @@ class Noun:
 
     @property
     def epicene(self) -> bool:
-        """True where the English noun does not tell the gender."""
+        """True where the English noun does not show the gender."""
         return len(self.italian) == 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Adjective:
-    """An adjective; `prenominal` tells its place in Italian."""
+    """An adjective; `prenominal` is True where it precedes the Italian noun."""
 
     english: str
     italian: str
@@ -110,10 +99,9 @@ class Verb:
     addressing: bool = False
 
 
-def split_entries(table: str) -> Iterator[list[str]]:
+def split_entries(table: str) -> list[list[str]]:
     """The fields of each entry of a table."""
-    for entry in table.split(","):
-        yield entry.split()
+    return [entry.split() for entry in table.split(",")]
 
 
 def read_gender(word: str) -> tuple[str, Gender]:
@@ -129,16 +117,10 @@ def read_noun(kind: str, source: str, target: str, *place: str) -> Noun:
     for word in target.split("/"):
         singular, gender = read_gender(word)
         forms[gender] = (singular, italian.italian_plural(singular, gender))
-    english_place, italian_place = place if place else ("", "")
-    return Noun(
-        kind,
-        (lemma, english.english_plural(lemma)),
-        forms,
-        not mass and kind not in ("dish", "drink"),
-        english_place,
-        italian_place.rstrip("-"),
-        italian_place.endswith("-"),
-    )
+    english_place, italian_place = place or ("", "")
+    countable, bare = not mass and kind not in ("dish", "drink"), italian_place.endswith("-")
+    both = (lemma, english.english_plural(lemma))
+    return Noun(kind, both, forms, countable, english_place, italian_place.rstrip("-"), bare)
 
 
 def read_proper(kind: str, source: str, target: str, gender: Gender, article: bool = False) -> Noun:
@@ -154,13 +136,6 @@ def read_adjective(source: str, target: str) -> Adjective:
 def read_verb(frame: str, source: str, target: str, *marks: str) -> Verb:
     """A verb from its fields: the lemmas, what it selects, and the marks of its aspect."""
     objects = next((mark for mark in marks if len(mark) > 1), "")
-    lemma = source.replace("_", " ")
-    return Verb(
-        lemma,
-        english.verb_forms(lemma),
-        italian.conjugate(target),
-        objects,
-        "s" in marks,
-        "n" in marks,
-        frame == "addressing",
-    )
+    lemma, conjugation = source.replace("_", " "), italian.conjugate(target)
+    forms = english.verb_forms(lemma)
+    return Verb(lemma, forms, conjugation, objects, "s" in marks, "n" in marks, frame == "addressing")

@@ -18,11 +18,7 @@ FEMININE_IN_THE_PLURAL = {"uovo", "braccio"}
 INVARIABLE_NOUNS = {"foto", "moto", "auto", "radio", "cinema", "zoo", "re", "gru", "specie"}
 PLURALS_IN_ICHI = {"fico", "antico", "carico"}
 PLURALS_IN_CI = {"greco"}
-POSSESSIVES = {
-    ("mio", "m", True): "miei",
-    ("tuo", "m", True): "tuoi",
-    ("suo", "m", True): "suoi",
-}
+POSSESSIVE_PLURALS = {"mio": "miei", "tuo": "tuoi", "suo": "suoi"}
 INVARIABLE_ADJECTIVES = {"blu", "rosa", "loro", "ogni"}
 DEMONSTRATIVE_LIKE = {"bello": "be", "quello": "que"}
 
@@ -33,7 +29,7 @@ def begins_with_vowel(word: str) -> bool:
 
 
 def begins_impure(word: str) -> bool:
-    """True before s + consonant, z, gn, ps, pn, x and y, which ask for lo, gli, uno."""
+    """True before s + consonant, z, gn, ps, pn, x and y, which require lo, gli, uno."""
     lower = word.lower()
     if lower[0] == "s":
         return len(lower) > 1 and lower[1] not in ITALIAN_VOWELS
@@ -98,7 +94,9 @@ def italian_plural(noun: str, gender: Gender) -> str:
         return noun[:-1] + "i"
     if noun[-1] == "o":
         return plural_of_o(noun)
-    return plural_of_feminine_a(noun) if gender == "f" else plural_of_masculine_a(noun)
+    if gender == "f":
+        return plural_of_feminine_a(noun)
+    return noun[:-1] + ("hi" if noun.endswith(("ca", "ga")) else "i")  # turisti, colleghi
 
 
 def gender_in_number(noun: str, gender: Gender, is_plural: bool) -> Gender:
@@ -110,13 +108,8 @@ def plural_of_o(word: str) -> str:
     """The masculine plural of a word in -o."""
     if word.endswith("io"):
         return word[:-1]
-    if word.endswith("ologo") or word in PLURALS_IN_CI:
-        return word[:-1] + "i"
-    if word.endswith("ico") and word not in PLURALS_IN_ICHI:
-        return word[:-1] + "i"
-    if word.endswith(("co", "go")):
-        return word[:-1] + "hi"
-    return word[:-1] + "i"
+    soft = word in PLURALS_IN_CI or word.endswith("ologo") or (word.endswith("ico") and word not in PLURALS_IN_ICHI)
+    return word[:-1] + ("hi" if word.endswith(("co", "go")) and not soft else "i")
 
 
 def plural_of_feminine_a(word: str) -> str:
@@ -128,20 +121,13 @@ def plural_of_feminine_a(word: str) -> str:
     return word[:-1] + "e"
 
 
-def plural_of_masculine_a(word: str) -> str:
-    """The masculine plural of a word in -a: `turisti`, `colleghi`."""
-    return word[:-1] + ("hi" if word.endswith(("ca", "ga")) else "i")
-
-
 def agree(adjective: str, gender: Gender, is_plural: bool) -> str:
     """An adjective, participle or possessive in the form that agrees."""
     if adjective in INVARIABLE_ADJECTIVES:
         return adjective
-    if (adjective, gender, is_plural) in POSSESSIVES:
-        return POSSESSIVES[adjective, gender, is_plural]
     if adjective.endswith("o"):
         if gender == "m":
-            return plural_of_o(adjective) if is_plural else adjective
+            return (POSSESSIVE_PLURALS.get(adjective) or plural_of_o(adjective)) if is_plural else adjective
         feminine = adjective[:-1] + "a"
         return plural_of_feminine_a(feminine) if is_plural else feminine
     if adjective.endswith("ista"):
@@ -167,11 +153,8 @@ REGULAR_PRESENT = {
 }
 
 INCHOATIVE_PRESENT = ("isco", "isci", "isce", "iamo", "ite", "iscono")
-
 FUTURE_ENDINGS = ("ò", "ai", "à", "emo", "ete", "anno")
-
 IMPERFECT_ENDINGS = ("vo", "vi", "va", "vamo", "vate", "vano")
-
 INCHOATIVE = {"finire", "pulire", "capire", "spedire", "preferire", "costruire", "guarire", "restituire", "punire"}
 
 CONJUGATED_WITH_ESSERE = {

@@ -1,11 +1,11 @@
 """The lemmas of the grammar, in two languages, ranked by frequency inside each kind.
 
 The tables are plain text: entries are separated by commas and listed from the most to the least frequent.
-A gender follows the Italian noun as `.m` or `.f` where the ending does not tell it, `a/b` gives the masculine and
-the feminine of a noun whose English side has no gender, an underscore stands for a space, `*` marks a mass noun,
-`^` an adjective that precedes its Italian noun. Places name their English and Italian prepositions, with a hyphen
-where Italian leaves out the article (`in cucina`). Verbs name what they select; `s` marks states (no progressive,
-Italian imperfect in the past), `n` other verbs without progressive.
+A gender follows the Italian noun as `.m` or `.f` where the ending does not show it. `a/b` gives the masculine and
+the feminine of a noun whose English side has no gender. An underscore stands for a space, `*` marks a mass noun, and
+`^` an adjective that precedes its Italian noun. Places have an English and an Italian preposition, with a hyphen where
+Italian uses no article (`in cucina`). Verbs have the kind of their objects; `s` marks states (no progressive, Italian
+imperfect in the past), `n` other verbs without progressive.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from attnworks.text.grammar.entries import (
     read_proper,
     read_verb,
     split_entries,
-    united,
 )
 
 NAMES = {
@@ -184,7 +183,7 @@ CLASSIFYING = frozenset(
 UNGRADED = CLASSIFYING - {"modern"} | {"broken", "excellent", "delicious", "sick"}
 """Adjectives without `very` and without comparative."""
 PASSING = frozenset(("happy", "tired", "sad", "sick", "angry", "busy", "worried"))
-"""Adjectives that tell a passing state of somebody."""
+"""Adjectives for a passing state of a person."""
 
 COMMON_RANKS = 4
 """How many verbs of each frame also occur in the future, after modals, and in the first and second person."""
@@ -241,7 +240,7 @@ VERBS_BY_FRAME = {
 COMMON_VERBS = frozenset(verb for verbs in VERBS_BY_FRAME.values() for verb in verbs[:COMMON_RANKS])
 
 NOUN_CHOICE: dict[str, Choice[Noun]] = {kind: ranked(nouns) for kind, nouns in NOUNS_BY_KIND.items()}
-NOUN_CHOICE |= {group: united([NOUNS_BY_KIND[kind] for kind in kinds]) for group, kinds in OBJECT_GROUPS.items()}
+NOUN_CHOICE |= {group: ranked(*(NOUNS_BY_KIND[kind] for kind in kinds)) for group, kinds in OBJECT_GROUPS.items()}
 VERB_CHOICE: dict[str, Choice[Verb]] = {frame: ranked(verbs) for frame, verbs in VERBS_BY_FRAME.items()}
 ADJECTIVE_CHOICE: dict[str, Choice[Adjective]] = {
     kind: ranked(ADJECTIVES_BY_KIND[family]) for kind, family in ADJECTIVES_OF_KINDS.items()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 from typing import NamedTuple
 
 from attnworks.text.grammar import english, italian
@@ -19,6 +20,8 @@ ENGLISH_SUBJECTS = {(1, False): "I", (2, False): "you", (1, True): "we", (2, Tru
 ENGLISH_OBJECTS = {(1, False): "me", (2, False): "you", (1, True): "us", (2, True): "you", (3, True): "them"}
 ITALIAN_SUBJECTS = {(1, False): "io", (2, False): "tu", (1, True): "noi", (2, True): "voi", (3, True): "loro"}
 OWNER_WORDS = {(1, False): "my", (2, False): "your", (1, True): "our", (2, True): "your", (3, True): "their"}
+ARTICLES = {"the": "definite", "a": "indefinite", "another": "indefinite", "some": "partitive", "all the": "all"}
+"""English determiner -> the kind of the Italian article."""
 
 
 class Features(NamedTuple):
@@ -153,26 +156,19 @@ def pronoun_phrase(pronoun: Features, stressed: bool) -> Phrase:
 def couple_phrase(first: Noun, second: Noun, english_preposition: str, italian_preposition: str) -> Phrase:
     """`Luca and Maria`; the second name depends on the first."""
     one, two = first.italian[first.gender][0], second.italian[second.gender][0]
-    source = [first.lemma, "and", second.lemma]
-    target = [one, italian.conjunction(two), two]
-    links = [(0, 0), (1, 1), (2, 2)]
-    source_heads, target_heads = [-1, 2, 0], [-1, 2, 0]
     left = english_preposition.split()
     right = italian.before(italian_preposition, one).split() if italian_preposition else []
-    source_heads = [len(left)] * len(left) + [head + len(left) if head >= 0 else -1 for head in source_heads]
-    target_heads = [len(right)] * len(right) + [head + len(right) if head >= 0 else -1 for head in target_heads]
-    alignment = [(i, j) for i in range(len(left)) for j in range(len(right))]
-    alignment += [(i + len(left), j + len(right)) for i, j in links]
+    i, j = len(left), len(right)  # the positions of the first name
+    prepositions = product(range(i), range(j))
     return Phrase(
-        (*left, *source),
-        (*right, *target),
-        tuple(source_heads),
-        tuple(target_heads),
-        tuple(alignment),
-        len(left),
-        len(right),
-        (),
-        ((len(left), len(right)), (len(left) + 2, len(right) + 2)),
+        (*left, first.lemma, "and", second.lemma),
+        (*right, one, italian.conjunction(two), two),
+        (*[i] * i, -1, i + 2, i),
+        (*[j] * j, -1, j + 2, j),
+        (*prepositions, (i, j), (i + 1, j + 1), (i + 2, j + 2)),
+        i,
+        j,
+        mentions=((i, j), (i + 2, j + 2)),
     )
 
 
@@ -201,11 +197,10 @@ def noun_phrase(
         words.insert(0, ("before", italian.agree_before_noun(before.italian, gender, plural, head)))
     modified = before is not None or after is not None
     bare_place = noun.bare_place and not modified and determiner == "the" and not plural and italian_preposition == "in"
-    bare_country = noun.kind == "country" and italian_preposition == "in"
+    bare = bare_place or (noun.kind == "country" and italian_preposition == "in")
     rest = words if bare_place else _with_quantifier(words, determiner, gender, plural)
-    article = _article(noun, determiner, plural, modified, possessor is not None) if not bare_country else ""
-    opening = _opening("" if bare_place else article, italian_preposition, gender, plural, rest)
-    right = [*opening, *rest]
+    article = "" if bare else _article(noun, determiner, plural, modified, possessor is not None)
+    right = [*_opening(article, italian_preposition, gender, plural, rest), *rest]
     if possessor:
         name = possessor.italian[possessor.gender][0]
         right += [("'s", italian.before("di", name)), ("possessor", name)]
@@ -271,9 +266,7 @@ def _article(noun: Noun, determiner: str, plural: bool, modified: bool, possesse
         return "" if close else "definite"
     if determiner == "":
         return "" if noun.countable or plural else "definite"
-    return {"the": "definite", "a": "indefinite", "another": "indefinite", "some": "partitive", "all the": "all"}.get(
-        determiner, ""
-    )
+    return ARTICLES.get(determiner, "")
 
 
 def _opening(
@@ -296,8 +289,7 @@ def _opening(
         if not preposition:
             return [("determiner", word)]
         *first, last = italian.contract(preposition, word).split()
-        contracted = last != word
-        return [*_tagged(" ".join(first)), ("contracted" if contracted else "determiner", last)]
+        return [*_tagged(" ".join(first)), ("determiner" if last == word else "contracted", last)]
     return _tagged(italian.before(preposition, following) if preposition else "")
 
 
@@ -307,11 +299,12 @@ def _tagged(preposition: str) -> list[tuple[str, str]]:
 
 def _aligned(left: list[tuple[str, str]], right: list[tuple[str, str]]) -> Phrase:
     """Aligns tagged words by their tags; everything depends on the noun, `'s` and `di` on the possessor."""
-    links: list[tuple[int, int]] = []
-    for i, (tag, _) in enumerate(left):
-        for j, (other, _) in enumerate(right):
-            if tag == other or (other == "contracted" and tag in ("preposition", "determiner")):
-                links.append((i, j))
+    links = tuple(
+        (i, j)
+        for i, (tag, _) in enumerate(left)
+        for j, (other, _) in enumerate(right)
+        if tag == other or (other == "contracted" and tag in ("preposition", "determiner"))
+    )
     source_root = [tag for tag, _ in left].index("noun")
     target_root = [tag for tag, _ in right].index("noun")
     owner = next((i for i, (tag, word) in enumerate(left) if tag == "determiner" and word in OWNERS), None)
@@ -321,7 +314,7 @@ def _aligned(left: list[tuple[str, str]], right: list[tuple[str, str]]) -> Phras
         tuple(word for _, word in right),
         _heads(left, source_root),
         _heads(right, target_root),
-        tuple(links),
+        links,
         source_root,
         target_root,
         () if owner is None else (("owner", owner, owned[-1]),),

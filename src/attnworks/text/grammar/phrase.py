@@ -8,6 +8,7 @@ the others, such as `is` and `eating` in a question.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from typing import NamedTuple
 
 from attnworks.text.passages import Passage, Text, Truth
@@ -55,7 +56,7 @@ def phrase(
 def parallel(source: str, target: str) -> Phrase:
     """A fixed expression, all of whose words are aligned with each other; its last words are the roots."""
     left, right = source.split(), target.split()
-    links = tuple((i, j) for i in range(len(left)) for j in range(len(right)))
+    links = tuple(product(range(len(left)), range(len(right))))
     return phrase(left, right, links, len(left) - 1, len(right) - 1)
 
 

@@ -91,6 +91,11 @@ def entity_lemma(entity: Entity) -> str:
     return f"{entity.person}{'p' if entity.plural else 's'}{entity.gender if entity.person == 3 else ''}"
 
 
+def named_lemmas(entity: Entity) -> list[str]:
+    """The lemmas of an entity: two for a couple, one for anything else."""
+    return entity_lemma(entity).split("+")
+
+
 def complement_lemma(clause: Clause) -> str:
     """The lemma of what completes the verb."""
     if clause.mood in ("what", "where", "when", "why"):

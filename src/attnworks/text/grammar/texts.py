@@ -1,8 +1,6 @@
-"""Drawing texts: simple and complex sentences, and second sentences whose pronouns refer to the first."""
+"""Random texts: simple and complex sentences, and second sentences whose pronouns refer to the first."""
 
 from __future__ import annotations
-
-from random import Random
 
 from attnworks.text.grammar.clauses import WHAT_GROUPS, ClauseDrawer, selects
 from attnworks.text.grammar.entities import ONLY_ONE, NothingFitsError, confusable, referable, resolve, same_reference
@@ -13,10 +11,6 @@ from attnworks.text.grammar.plans import Clause, Mood, SentencePlan
 
 SECOND_SENTENCE_SHARE = 0.42
 
-SENTENCES = weighted({
-    "simple": 46, "whether": 7, "question": 9, "existential": 6, "because": 8, "when": 6, "contrast": 7, "report": 6,
-    "subject relative": 4, "object relative": 5, "stranger": 4,
-})  # fmt: skip
 QUESTIONS: Choice[Mood] = weighted({"what": 30, "who": 25, "which": 12, "where": 18, "when": 8, "why": 7})
 QUESTIONED_FRAMES: dict[Mood, tuple[str, ...]] = {
     "what": ("transitive",),
@@ -45,35 +39,27 @@ RELATIVE_VERBS = {
 class TextDrawer(ClauseDrawer):
     """Draws whole texts of one split from one stream of random numbers."""
 
-    def __init__(self, random: Random, split: str) -> None:
-        super().__init__(random, split)
-        self.drawers = {
-            "simple": self.simple,
-            "whether": self.whether,
-            "question": self.question,
-            "existential": lambda: SentencePlan(self.existential()),
-            "because": self.because,
-            "when": self.when,
-            "contrast": self.contrast,
-            "report": self.report,
-            "subject relative": self.subject_relative,
-            "object relative": self.object_relative,
-            "stranger": lambda: SentencePlan(self.clause(self.stranger())),
-        }
-
     def text(self) -> tuple[SentencePlan, ...]:
         """One or two sentences of the split."""
         while True:
             try:
                 if self.chance(SECOND_SENTENCE_SHARE):
                     return self.linked_pair()
-                return (self.drawers[SENTENCES.pick(self.unit())](),)
+                return (SENTENCES.pick(self.unit())(self),)
             except NothingFitsError:
                 continue
 
     def simple(self) -> SentencePlan:
         """A statement."""
         return SentencePlan(self.clause())
+
+    def about_stranger(self) -> SentencePlan:
+        """A statement about he, she or they."""
+        return SentencePlan(self.clause(self.stranger()))
+
+    def existence(self) -> SentencePlan:
+        """`There is a cat in the garden`, or the question whether there is."""
+        return SentencePlan(self.existential())
 
     def whether(self) -> SentencePlan:
         """A question for yes or no."""
@@ -98,7 +84,7 @@ class TextDrawer(ClauseDrawer):
                     return SentencePlan(clause)
 
     def questionable(self, clause: Clause, mood: Mood) -> bool:
-        """Fits a clause for a question word by taking out what is asked for; False where it cannot be."""
+        """Remove from a clause what the question word stands for; False where the clause allows no such question."""
         verbal = clause.frame == "verbal"
         if mood in ("what", "which"):
             thing = clause.object
@@ -318,6 +304,13 @@ class TextDrawer(ClauseDrawer):
                 raise NothingFitsError
         self.finish(clause)
         return clause
+
+
+SENTENCES = weighted({
+    TextDrawer.simple: 46, TextDrawer.whether: 7, TextDrawer.question: 9, TextDrawer.existence: 6,
+    TextDrawer.because: 8, TextDrawer.when: 6, TextDrawer.contrast: 7, TextDrawer.report: 6,
+    TextDrawer.subject_relative: 4, TextDrawer.object_relative: 5, TextDrawer.about_stranger: 4,
+})  # fmt: skip
 
 
 def allows(clause: Clause, tense: str) -> bool:
