@@ -45,7 +45,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Hub:
     hub = Hub()
     monkeypatch.setitem(sys.modules, "datasets", hub.datasets)
     monkeypatch.setitem(sys.modules, "huggingface_hub", hub.hub)
-    monkeypatch.setattr(opus_books, "PATIENCE_IN_SECONDS", 180.0)
+    monkeypatch.setattr(opus_books, "HUB_TIMEOUT_SECONDS", 180.0)
     return hub
 
 
@@ -113,7 +113,7 @@ def test_a_gateway_that_refuses_is_no_network(hub: Hub, status: int) -> None:
 
 
 def test_a_silent_network_is_not_waited_for(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opus_books, "PATIENCE_IN_SECONDS", 0.2)
+    monkeypatch.setattr(opus_books, "HUB_TIMEOUT_SECONDS", 0.2)
     over, answered = threading.Event(), threading.Event()
     hub.head = lambda url, timeout: (over.wait(300), answered.set())
     hub.answer = ConnectionError("offline")

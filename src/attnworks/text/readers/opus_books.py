@@ -1,7 +1,7 @@
 """`opus_books`: English-Italian sentences from books, from the Hugging Face Hub or the cache of an earlier download.
 
-Only data is fetched; code from the Hub is never run. Without network the cache is used, and if it has nothing the error
-comes within seconds: a short request finds out whether the Hub answers, before `datasets` retries for long.
+Only data is downloaded; code from the Hub is never run. Without a network the cache is used. If the cache is empty, the
+error comes within seconds, because a short request tests the Hub before `datasets` starts its long retries.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from attnworks.text.corpora import CORPORA, split_by_source
 from attnworks.text.passages import Passage, ReadTally
 
 DATASET, DATASET_CONFIG = "Helsinki-NLP/opus_books", "en-it"
-PATIENCE_IN_SECONDS = 4.0
+HUB_TIMEOUT_SECONDS = 4.0
 
 
 @CORPORA.register("opus_books")
@@ -39,43 +39,39 @@ def _rows() -> Any:
         import datasets
         import huggingface_hub
     except ImportError:
-        raise MissingExtraError(
-            "corpus 'opus_books'", "the package datasets", "none", "run pip install 'attnworks[data]'"
-        ) from None
+        remedy = "run pip install 'attnworks[data]'"
+        raise MissingExtraError("corpus 'opus_books'", "the package datasets", "none", remedy) from None
     reachable = _answers(huggingface_hub)
     try:
         with _online(datasets, reachable):
             return datasets.load_dataset(DATASET, DATASET_CONFIG, split="train")
     except Exception as wrong:
-        raise UsageError(
-            "corpus 'opus_books'",
-            "the Hugging Face Hub or an earlier download",
-            str(wrong) if reachable else "no connection to the Hub, and nothing in the cache",
-            "try again with a network, or choose grammar, tsv:FILE or gettext:",
-        ) from None
+        expected = "the Hugging Face Hub or an earlier download"
+        got = str(wrong) if reachable else "no connection to the Hub, and nothing in the cache"
+        remedy = "try again with a network, or choose grammar, tsv:FILE or gettext:"
+        raise UsageError("corpus 'opus_books'", expected, got, remedy) from None
 
 
 def _answers(hub: ModuleType) -> bool:
-    """Whether the Hub answers in time. In a thread, because looking up a host name obeys no timeout."""
+    """Whether the Hub answers in time. In a thread, because the lookup of a host name has no timeout."""
     answers: list[bool] = []
 
     def ask() -> None:
         try:
-            answers.append(
-                hub.get_session().head(hub.constants.ENDPOINT, timeout=PATIENCE_IN_SECONDS).status_code < 400
-            )
+            response = hub.get_session().head(hub.constants.ENDPOINT, timeout=HUB_TIMEOUT_SECONDS)
+            answers.append(response.status_code < 400)
         except Exception:
             answers.append(False)
 
     thread = Thread(target=ask, daemon=True)
     thread.start()
-    thread.join(PATIENCE_IN_SECONDS)
+    thread.join(HUB_TIMEOUT_SECONDS)
     return answers == [True]
 
 
 @contextmanager
 def _online(datasets: ModuleType, reachable: bool) -> Iterator[None]:
-    """Let `datasets` use its cache only, as HF_HUB_OFFLINE=1 would, while the Hub is out of reach."""
+    """Make `datasets` use only its cache, as HF_HUB_OFFLINE=1 does, if the Hub is out of reach."""
     before = datasets.config.HF_HUB_OFFLINE
     datasets.config.HF_HUB_OFFLINE = before or not reachable
     try:
