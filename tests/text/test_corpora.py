@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from attnworks.core.errors import AttnworksError, UnknownNameError, UsageError
-from attnworks.text import grammar
-from attnworks.text.corpora import CORPORA, MAX_HELD_OUT_PAIRS, Corpus, open_corpus, split_corpus_pairs
+from attnworks.text import grammar, readers
+from attnworks.text.corpora import CORPORA, MAX_HELD_OUT_PAIRS, READERS, Corpus, open_corpus, split_corpus_pairs
 from attnworks.text.passages import Passage, ReadReport
 
 
@@ -41,7 +41,8 @@ def error_of(spec: str, **bounds: int) -> str:
 
 
 def test_every_corpus_is_registered() -> None:
-    assert list(CORPORA) == ["gettext", "grammar", "opus_books", "text", "tsv"]
+    assert list(CORPORA) == ["gettext", "grammar", "opus_books", "text", "tsv"], "importing readers registers them"
+    assert readers.__name__ in READERS
 
 
 def test_an_unknown_name_lists_the_known() -> None:
