@@ -310,7 +310,7 @@ def test_who_reads() -> None:
     assert source.max_tokens == 5
     reader = VocabularyReader(english)
     assert readers_of("encoder", reader)[0] is reader
-    with pytest.raises(UsageError, match="what reads the source: expected a Vocabulary"):
+    with pytest.raises(UsageError, match="tokenizer of the source: expected a Vocabulary"):
         readers_of("encoder", None)
 
 

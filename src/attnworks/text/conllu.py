@@ -48,7 +48,7 @@ class _Sentence:
 
 
 def read_parses(path: Path | str) -> list[Passage]:
-    """The sentences of a CoNLL-U file, gzipped if named .gz. Whatever is wrong with one is a one-line error."""
+    """The sentences of a CoNLL-U file, gzipped if named .gz. A malformed one raises a one-line error."""
     path = Path(path).expanduser()
     passages = [_passage(sentence) for sentence in _sentences(path)]
     if not passages:
@@ -136,9 +136,8 @@ def _passage(sentence: _Sentence) -> Passage:
     words, heads = _words_of_the_text(sentence, _depths(sentence))
     text = sentence.text or " ".join(words)
     if without_blanks(text) != without_blanks("".join(words)):
-        raise sentence.wrong(
-            line, "words that spell the text", f"the text {text!r}", "correct or remove the line '# text ='"
-        )
+        remedy = "correct or remove the line '# text ='"
+        raise sentence.wrong(line, "words that spell the text", f"the text {text!r}", remedy)
     return Passage(Text(text, words, heads, line))
 
 
@@ -152,15 +151,14 @@ def _depths(sentence: _Sentence) -> list[int]:
         raise sentence.wrong(sentence.lines[0], "a word with head 0, the root", "a sentence without one")
     depths: dict[int, int] = {0: -1}
     for word in range(1, count + 1):
-        way: dict[int, None] = {}
+        path: dict[int, None] = {}  # from the word up to one whose depth is known
         while word not in depths:
-            if word in way:
-                raise sentence.wrong(
-                    sentence.lines[word - 1], "heads that lead to the root", f"word {word} in a circle of heads"
-                )
-            way[word] = None
+            if word in path:
+                line, got = sentence.lines[word - 1], f"word {word} in a circle of heads"
+                raise sentence.wrong(line, "heads that lead to the root", got)
+            path[word] = None
             word = sentence.heads[word - 1]
-        for below, passed in enumerate(reversed(way), 1):
+        for below, passed in enumerate(reversed(path), 1):
             depths[passed] = depths[word] + below
     return [depths[word] for word in range(1, count + 1)]
 
@@ -171,12 +169,12 @@ def _words_of_the_text(sentence: _Sentence, depths: Sequence[int]) -> tuple[tupl
     words: list[str] = []
     topmost: list[int] = []
     place = {0: ROOT}
-    following = 1
-    while following <= len(sentence.forms):
-        last, form = ranges.get(following, (following, sentence.forms[following - 1]))
-        members = range(following, last + 1)
+    first = 1
+    while first <= len(sentence.forms):
+        last, form = ranges.get(first, (first, sentence.forms[first - 1]))
+        members = range(first, last + 1)
         place |= dict.fromkeys(members, len(words))
         words.append(form)
         topmost.append(min(members, key=lambda word: depths[word - 1]))
-        following = last + 1
+        first = last + 1
     return tuple(words), tuple(place[sentence.heads[word - 1]] for word in topmost)

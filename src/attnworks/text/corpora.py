@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from importlib import import_module
 from itertools import chain, islice
@@ -35,67 +35,56 @@ HELD_OUT_ONE_IN = 20
 
 
 class CorpusLimits(NamedTuple):
-    """How many training pairs are wanted at most (None: all there are), and the seed of splits and order."""
+    """The largest number of training pairs (None for all), and the seed of splits and order."""
 
     pairs: int | None = None
     seed: int = 0
-
-
-class Splits(NamedTuple):
-    """What a reader returns. No source occurs in two splits."""
-
-    train: Sequence[Passage]
-    valid: Sequence[Passage]
-    test: Sequence[Passage]
-    report: ReadReport
-
-
-CorpusReader = Callable[[str, CorpusLimits], Splits]
-"""(what follows the colon of `name:argument`, limits) -> splits. Raises one-line errors only."""
 
 
 @dataclass(frozen=True)
 class Corpus:
     """Pairs of texts, in an order that depends on the spec, the data and the seed only.
 
-    No source occurs in two splits. The report counts what was read before any limit.
+    No source occurs in two splits. The report counts what was read before any limit. `open_corpus` adds the spec.
     """
 
-    spec: str
     train: Sequence[Passage]
     valid: Sequence[Passage]
     test: Sequence[Passage]
     report: ReadReport
+    spec: str = ""
+
+
+CorpusReader = Callable[[str, CorpusLimits], Corpus]
+"""(what follows the colon of `name:argument`, limits) -> corpus. Raises one-line errors only."""
 
 
 def open_corpus(spec: str, *, pairs: int | None = None, seed: int = 0) -> Corpus:
     """The corpus that a spec `name` or `name:argument` describes.
 
-    pairs  most training pairs: the first of those without a limit. Validation and test stay as they are.
-    seed   decides the splits and the order of the training pairs.
+    pairs    the largest number of training pairs; validation and test pairs stay the same
+    seed     decides the splits and the order of the training pairs
     """
     if pairs is not None:
         integer("training pairs", pairs, 1)
     for module in READERS:
         import_module(module)
     name, _, argument = spec.partition(":")
-    train, valid, test, report = CORPORA[name.strip()](argument.strip(), CorpusLimits(pairs, seed))
-    if not report.read:
-        raise UsageError(
-            f"corpus {spec!r}", "pairs of sentences", f"no usable pair ({report.left_out()})", "check the format"
-        )
-    return Corpus(spec, train, valid, test, report)
+    corpus = CORPORA[name.strip()](argument.strip(), CorpusLimits(pairs, seed))
+    if not corpus.report.read:
+        got = f"no usable pair ({corpus.report.left_out()})"
+        raise UsageError(f"corpus {spec!r}", "pairs of sentences", got, "check the format")
+    return replace(corpus, spec=spec)
 
 
 def from_corpus(spec: str, passages: int, seed: int) -> tuple[list[Passage], ReadReport]:
     """At most `passages` pairs of a corpus: those for test first, then validation, then training.
 
-    The report counts what is given as read, and as left out what the corpus left out.
+    The report counts the passages that are returned, and what the corpus left out.
     """
-    integer("passages", passages, 1)
-    corpus = open_corpus(spec, pairs=passages, seed=seed)
-    given = list(islice(chain(corpus.test, corpus.valid, corpus.train), passages))
-    return given, corpus.report.of_passages(len(given))
+    corpus = open_corpus(spec, pairs=integer("passages", passages, 1), seed=seed)
+    taken = list(islice(chain(corpus.test, corpus.valid, corpus.train), passages))
+    return taken, corpus.report.of_passages(len(taken))
 
 
 def corpus_fingerprint(corpus: Corpus) -> str:
@@ -108,14 +97,14 @@ def corpus_fingerprint(corpus: Corpus) -> str:
 
 
 def split_by_source(unit: str = "line") -> Callable[[Callable[[str, ReadTally], Iterable[Passage]]], CorpusReader]:
-    """Make a reader of a function that yields pairs and counts, in units of lines, rows or entries, what it leaves."""
+    """Turn a function that yields pairs, and counts the lines (rows, entries) it leaves out, into a corpus reader."""
 
     def decorate(read: Callable[[str, ReadTally], Iterable[Passage]]) -> CorpusReader:
         @wraps(read)
-        def reader(argument: str, limits: CorpusLimits) -> Splits:
+        def reader(argument: str, limits: CorpusLimits) -> Corpus:
             tally = ReadTally(unit)
             train, valid, test = split_corpus_pairs(read(argument, tally), limits.seed)
-            return Splits(train[: limits.pairs], valid, test, tally.report())
+            return Corpus(train[: limits.pairs], valid, test, tally.report())
 
         return reader
 
@@ -137,7 +126,7 @@ def split_corpus_pairs(pairs: Iterable[Passage], seed: int = 0) -> tuple[list[Pa
 
 
 def _hold_out(sources: Sequence[Words], translations: dict[Words, list[Passage]]) -> list[Passage]:
-    """Take sources out of the translations; those that would pass the limit stay."""
+    """Remove sources from the translations and return their pairs; a source that would exceed the limit stays."""
     held: list[Passage] = []
     for source in sources:
         if len(held) + len(translations[source]) <= MAX_HELD_OUT_PAIRS:

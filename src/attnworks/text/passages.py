@@ -1,4 +1,4 @@
-"""Texts and passages: what a model reads, and what is known of its words; and how they are read from lines.
+"""Texts with their words and syntactic governors, passages of one or two texts, and how both are read from lines.
 
 >>> passages, report = from_texts(["The cat sleeps.", "", "It dreams."])
 >>> passages[1].source.text, passages[1].source.line
@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,7 +30,7 @@ MAX_TEXT_BYTES = 2**32
 MAX_WORDS = 1_000
 """A side with more words than this is not a sentence and is left out."""
 LINES_REMEMBERED = 5
-"""How many line numbers a report has for each reason."""
+"""Line numbers that a report gives for each reason."""
 
 Words = tuple[str, ...]
 Links = tuple[tuple[int, int], ...]
@@ -41,17 +40,13 @@ class Text:
     """A text, the words that spell it (blanks aside) and the position of each word's syntactic governor.
 
     governors    ROOT for a word without one
-    line         where the text stood in what it was read from, from 1; not compared
+    line         the number of its line in the file it was read from, from 1; equal texts may differ in it
     """
 
     __slots__ = ("_text", "governors", "line", "words")
 
     def __init__(
-        self,
-        text: str,
-        words: Words | None = None,
-        governors: tuple[int, ...] | None = None,
-        line: int | None = None,
+        self, text: str, words: Words | None = None, governors: tuple[int, ...] | None = None, line: int | None = None
     ) -> None:
         self._text: str | None = text
         self.words, self.governors, self.line = words, governors, line
@@ -70,7 +65,7 @@ class Text:
 
     @classmethod
     def of_words(cls, words: Words, governors: tuple[int, ...] | None = None) -> Text:
-        """Words with blanks between them, unchecked: a corpus has many, so that the text is joined when asked for."""
+        """Words with blanks between them. To save time and memory, nothing is checked, and `text` joins them later."""
         text = cls.__new__(cls)
         text._text, text.words, text.governors, text.line = None, words, governors, None
         return text
@@ -81,7 +76,7 @@ class Text:
 
     @property
     def name(self) -> str:
-        """What errors call it: its line, or else how it begins."""
+        """The name in error messages: its line, or else its beginning."""
         if self.line is not None:
             return f"line {self.line:,}"
         text = self.text
@@ -118,7 +113,7 @@ class Truth:
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """One text, with its translation where a model reads two, and what is known to be true of both."""
+    """One text, its translation where a model reads two, and the gold structure where it is known."""
 
     source: Text
     target: Text | None = None
@@ -144,8 +139,8 @@ class Digest(Protocol):
 def numbered_lines(path: Path, digest: Digest | None = None) -> Iterator[tuple[int, str | None]]:
     """(number, text without its line end) of every line; the text of a line over MAX_LINE_BYTES bytes is None.
 
-    A byte order mark and Windows line ends are taken off. Whatever is wrong with the file is a one-line error. The
-    file may be a pipe, which can be read once: `digest`, such as hashlib.sha256(), is given every byte, unpacked.
+    A byte order mark and Windows line ends are removed. An unreadable file raises a one-line error. `digest`, such as
+    hashlib.sha256(), is updated with every unpacked byte, because a pipe can be read only once.
     """
     for number, offset, line in _raw_lines(path, digest):
         if len(line) > MAX_LINE_BYTES:
@@ -154,12 +149,8 @@ def numbered_lines(path: Path, digest: Digest | None = None) -> Iterator[tuple[i
         try:
             text = line.decode()
         except UnicodeDecodeError as wrong:
-            raise UsageError(
-                f"read {path}",
-                "UTF-8 text",
-                f"byte 0x{line[wrong.start]:02x} at offset {offset + wrong.start:,} (line {number:,})",
-                "save the file as UTF-8",
-            ) from None
+            got = f"byte 0x{line[wrong.start]:02x} at offset {offset + wrong.start:,} (line {number:,})"
+            raise UsageError(f"read {path}", "UTF-8 text", got, "save the file as UTF-8") from None
         if number == 1:
             text = text.removeprefix("\ufeff")
         yield number, text.rstrip("\r\n")
@@ -169,7 +160,7 @@ def _raw_lines(path: Path, digest: Digest | None) -> Iterator[tuple[int, int, by
     """(number, offset, bytes) of every line; of an overlong one only its beginning."""
     number = offset = 0
     try:
-        with path.open("rb") as file, _unpacked(path, file) as stream:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
             for number in count(1):
                 line = stream.readline(MAX_LINE_BYTES + 1)
                 if not line:
@@ -195,20 +186,13 @@ def _raw_lines(path: Path, digest: Digest | None) -> Iterator[tuple[int, int, by
 
 
 def _counted(path: Path, offset: int, data: bytes, digest: Digest | None) -> int:
-    """The number of these bytes, which are given to the digest; an error if the text gets too long with them."""
+    """Update the digest with these bytes and return their number; an error if they make the text too long."""
     if digest is not None:
         digest.update(data)
     if offset + len(data) > MAX_TEXT_BYTES:
-        raise UsageError(
-            f"read {path}", f"at most {MAX_TEXT_BYTES:,} bytes of text", "more", "split the text into several files"
-        )
+        expected = f"at most {MAX_TEXT_BYTES:,} bytes of text"
+        raise UsageError(f"read {path}", expected, "more", "split the text into several files")
     return len(data)
-
-
-def _unpacked(path: Path, file: io.BufferedReader) -> io.BufferedReader:
-    if path.suffix == ".gz":
-        return io.BufferedReader(gzip.GzipFile(fileobj=file, mode="rb"))
-    return file
 
 
 def _unreadable(path: Path, got: str, remedy: str) -> FolderError:
@@ -220,9 +204,9 @@ class ReadReport:
     """How much was usable, and the lines (rows, entries) that were left out.
 
     read         usable pairs or passages
-    bad          how many were left out
-    reasons      reason -> how many
-    first_lines  reason -> the numbers of the first few, from 1, where they are numbered
+    bad          number of those left out
+    reasons      reason -> number of those left out
+    first_lines  reason -> the first line numbers, from 1, where lines are numbered
     unit         what is left out: line, row or entry
     what         what is read: pair or passage
     """
@@ -305,7 +289,7 @@ def from_file(path: Path | str, digest: Digest | None = None) -> tuple[list[Pass
 
     A tab separates source and target, further columns are ignored.
 
-    Either every line has a tab or none has: a model reads one side or two. `digest` is given the bytes of all lines.
+    Either every line has a tab or none has: a model reads one side or two. `digest` is updated with all bytes.
     """
     path = Path("/dev/stdin") if str(path) == "-" else Path(path).expanduser()
     tally = ReadTally("line")
@@ -318,7 +302,11 @@ def from_file(path: Path | str, digest: Digest | None = None) -> tuple[list[Pass
         if _has_text(columns, tally, number):
             source, *target = (Text(column.strip(), line=number) for column in columns)
             passages.append(Passage(source, target[0] if target else None))
-    _all_or_none(passages, path)
+    first = {passage.target is None: passage.source.name for passage in reversed(passages)}
+    if len(first) == 2:
+        expected = "a tab between source and target in every line, or in none"
+        got = f"one in {first[False]} and none in {first[True]}"
+        raise UsageError(f"read {path}", expected, got, "give every line a target, or remove the tabs")
     return passages, _report(passages, tally, f"read {path}", "choose a file with a line of text")
 
 
@@ -343,14 +331,3 @@ def _report(passages: Sequence[Passage], tally: ReadTally, asked: str, remedy: s
         got = report.left_out() if report.bad else "no line at all"
         raise UsageError(asked, "a line with text", got, remedy)
     return report.of_passages(len(passages))
-
-
-def _all_or_none(passages: Sequence[Passage], path: Path) -> None:
-    first = {passage.target is None: passage.source.name for passage in reversed(passages)}
-    if len(first) == 2:
-        raise UsageError(
-            f"read {path}",
-            "a tab between source and target in every line, or in none",
-            f"one in {first[False]} and none in {first[True]}",
-            "give every line a target, or take the tabs out",
-        )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 MIN_TEXT_TOKENS = 2
-"""A row with fewer tokens of text leaves attention no choice."""
+"""A row with fewer tokens of text leaves attention only one token to attend to."""
 
 Span = tuple[int, int]
 Side = Literal["source", "target"]
@@ -43,7 +43,7 @@ class TextReader(ABC):
 
     specials    tokens that are added to every text
     longest     number of positions of the model, None if it takes any length
-    max_tokens  where longer texts are cut, special tokens at their end kept; without it they are refused
+    max_tokens  longer texts are cut to it, and keep the special tokens at their end; None refuses longer texts
     """
 
     pad_id: int
@@ -55,13 +55,11 @@ class TextReader(ABC):
             return
         fewest = specials + MIN_TEXT_TOKENS
         if max_tokens < fewest or (longest is not None and max_tokens > longest):
-            raise UsageError(
-                f"--max-tokens {max_tokens}",
-                f"at least {fewest} (with {specials} special)"
-                + (f" and at most the {longest:,} positions of the model" if longest is not None else ""),
-                str(max_tokens),
-                "choose a number between" if longest is not None else f"choose {fewest} or more",
-            )
+            expected, remedy = f"at least {fewest} (with {specials} special)", f"choose {fewest} or more"
+            if longest is not None:
+                expected += f" and at most the {longest:,} positions of the model"
+                remedy = "choose a number between"
+            raise UsageError(f"--max-tokens {max_tokens}", expected, str(max_tokens), remedy)
 
     def read(self, side: Text) -> TokenRow:
         """The tokens of a text, with governors where the text has them and words are known."""
@@ -87,29 +85,23 @@ class TextReader(ABC):
     def _pieces(self, side: Text) -> Pieces: ...
 
     def _kept(self, side: Text, special: Sequence[bool]) -> tuple[int, int]:
-        """How many tokens are kept of the beginning, and of the end."""
+        """The number of tokens to keep at the beginning, and at the end."""
         count = len(special)
-        if self.max_tokens is None:
-            if self.longest is not None and count > self.longest:
-                raise UsageError(
-                    side.name,
-                    f"at most {self.longest:,} tokens, the positions of the model",
-                    f"{count:,}",
-                    f"cut it by --max-tokens {self.longest}",
-                )
+        if self.max_tokens is None and self.longest is not None and count > self.longest:
+            expected = f"at most {self.longest:,} tokens, the positions of the model"
+            raise UsageError(side.name, expected, f"{count:,}", f"cut it by --max-tokens {self.longest}")
+        if self.max_tokens is None or count <= self.max_tokens:
             return count, 0
-        if count <= self.max_tokens:
-            return count, 0
-        closing = next((place for place, here in enumerate(reversed(special)) if not here), 0)
+        closing = _closing(special)
         return self.max_tokens - closing, closing
 
 
 class HuggingFaceReader(TextReader):
     """Reads with the tokenizer of a Hugging Face model.
 
-    A text without words gets those of the tokenizer, or what stands between blanks if the tokenizer has none. A
-    tokenizer without a padding token pads with 0, which is masked. A slow tokenizer does not report where its tokens
-    stand in the text, so that words and governors stay unknown: `knows_words` is False.
+    A text without words gets those of the tokenizer, or is split at blanks if the tokenizer has none. A tokenizer
+    without a padding token pads with 0, which is masked. A slow tokenizer does not report the positions of its tokens
+    in the text, so that words and governors stay unknown: `knows_words` is False.
     """
 
     def __init__(
@@ -130,12 +122,9 @@ class HuggingFaceReader(TextReader):
                 side.text, return_special_tokens_mask=True, return_offsets_mapping=self.knows_words, verbose=False
             )
         except Exception as error:  # the tokenizers library raises bare Exception
-            raise UsageError(
-                f"read {side.name}",
-                "a tokenizer that can read any text",
-                f"one that fails ({error})",
-                "give it a token for unknown words",
-            ) from error
+            asked, got = f"read {side.name}", f"one that fails ({error})"
+            expected, remedy = "a tokenizer that can read any text", "give it a token for unknown words"
+            raise UsageError(asked, expected, got, remedy) from error
         ids, special = read["input_ids"], [bool(added) for added in read["special_tokens_mask"]]
         if not self.knows_words:
             return Pieces(ids, special, [NO_WORD] * len(ids), {})
@@ -156,15 +145,10 @@ class VocabularyReader(TextReader):
     pad_id = PAD
 
     def __init__(
-        self,
-        vocabulary: Vocabulary,
-        side: Side = "source",
-        longest: int | None = None,
-        max_tokens: int | None = None,
+        self, vocabulary: Vocabulary, side: Side = "source", longest: int | None = None, max_tokens: int | None = None
     ) -> None:
         super().__init__(1, longest, max_tokens)
-        self.vocabulary = vocabulary
-        self.side = side
+        self.vocabulary, self.side = vocabulary, side
 
     def token(self, identity: int) -> str:
         return self.vocabulary.token(identity)
@@ -174,9 +158,8 @@ class VocabularyReader(TextReader):
         text = " ".join(written)
         read = self.vocabulary.tokenizer.encode(text, add_special_tokens=False)
         before, after = ([BOS], []) if self.side == "target" else ([], [EOS])
-        nowhere = (0, 0)
         special = [True] * len(before) + [False] * len(read.ids) + [True] * len(after)
-        spans = [nowhere] * len(before) + read.offsets + [nowhere] * len(after)
+        spans = [(0, 0)] * len(before) + read.offsets + [(0, 0)] * len(after)
         return Pieces([*before, *read.ids, *after], special, *align(text, spans, special, side.words or written))
 
 
@@ -192,10 +175,10 @@ def align(
 ) -> tuple[list[int], dict[int, int]]:
     """The word of each token, and the first token of each word.
 
-    Tokens stand at spans of the text, which the words spell with as many letters (blanks aside). A word that shares all
-    its tokens with others has the first of them.
+    The words must have the letters of the text, blanks aside. A word that shares all its tokens with others gets the
+    first of them.
     """
-    letters = list(accumulate((not letter.isspace() for letter in text), initial=0))
+    letters = list(accumulate((not letter.isspace() for letter in text), initial=0))  # before each character
     owner = [place for place, word in enumerate(words) for _ in without_blanks(word)]
     word_of: list[int] = []
     first: dict[int, int] = {}
@@ -218,12 +201,8 @@ def usable(*sides: Sequence[TokenRow]) -> tuple[list[int], list[int]]:
     lengths = [min(len(row.text_ids) for row in rows) for rows in zip(*sides, strict=True)]
     kept = [row for row, length in enumerate(lengths) if length >= MIN_TEXT_TOKENS]
     if not kept:
-        raise UsageError(
-            "the text",
-            f"a line with {MIN_TEXT_TOKENS} tokens or more",
-            f"none in {counted(len(lengths), 'line')}",
-            "give longer lines",
-        )
+        expected, got = f"a line with {MIN_TEXT_TOKENS} tokens or more", f"none in {counted(len(lengths), 'line')}"
+        raise UsageError("the text", expected, got, "give longer lines")
     return kept, [row for row, length in enumerate(lengths) if length < MIN_TEXT_TOKENS]
 
 
@@ -251,18 +230,15 @@ class DecoderReader(HuggingFaceReader):
 
     def read(self, side: Text) -> TokenRow:
         tokenizer: Any = self.tokenizer
-        switch = getattr(tokenizer, "_switch_to_target_mode", None)
-        if switch is None:
-            return self._as_read(super().read(side))
-        switch()
+        has_modes = hasattr(tokenizer, "_switch_to_target_mode")  # such as the tokenizers of Marian and mBART
+        if has_modes:
+            tokenizer._switch_to_target_mode()
         try:
-            return self._as_read(super().read(side))
+            row = super().read(side)
         finally:
-            tokenizer._switch_to_input_mode()
-
-    def _as_read(self, row: TokenRow) -> TokenRow:
-        closing = next((place for place, special in enumerate(reversed(row.special)) if not special), 0)
-        kept = len(row) - closing
+            if has_modes:
+                tokenizer._switch_to_input_mode()
+        kept = len(row) - _closing(row.special)
         governor = None
         if row.governor is not None:
             governor = (NO_WORD, *(at + 1 if NO_WORD < at < kept else NO_WORD for at in row.governor[:kept]))
@@ -271,11 +247,16 @@ class DecoderReader(HuggingFaceReader):
         )
 
 
+def _closing(special: Sequence[bool]) -> int:
+    """The number of special tokens at the end of a row."""
+    return next((place for place, here in enumerate(reversed(special)) if not here), 0)
+
+
 def decoder_row(start: int, ids: Sequence[int], special: Collection[int] = ()) -> TokenRow:
     """What a decoder reads: its start token, then tokens that are words of their own unless they are `special`."""
     added = [token in special for token in ids]
-    words = [-1 if here else place for place, here in enumerate(added)]
-    return TokenRow((start, *ids), (True, *added), (-1, *words))
+    words = [NO_WORD if here else place for place, here in enumerate(added)]
+    return TokenRow((start, *ids), (True, *added), (NO_WORD, *words))
 
 
 def ended(ids: Sequence[int], endings: Collection[int]) -> Sequence[int]:
@@ -301,9 +282,6 @@ def _reader(given: Any, side: Side, max_tokens: int | None) -> TextReader:
         return HuggingFaceReader(given, max_tokens=max_tokens)
     if isinstance(given, TextReader):
         return given
-    raise UsageError(
-        f"what reads the {side}",
-        "a Vocabulary, a tokenizer of Hugging Face or a TextReader",
-        type(given).__name__,
-        "pass one beside the model, or a pair of them for an encoder-decoder",
-    )
+    expected = "a Vocabulary, a tokenizer of Hugging Face or a TextReader"
+    remedy = "pass one beside the model, or a pair of them for an encoder-decoder"
+    raise UsageError(f"tokenizer of the {side}", expected, type(given).__name__, remedy)

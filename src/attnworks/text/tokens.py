@@ -1,4 +1,4 @@
-"""Rows of token ids, the padded batches that a model reads, and which rows stand in which batch.
+"""Rows of token ids, the padded batches that a model reads, and which rows make up each batch.
 
 A row may be annotated with special tokens, words, syntactic governors and rarity, as examinations need it. Rows of
 training have ids alone.
@@ -31,7 +31,7 @@ NO_WORD = -1
 
 @dataclass(frozen=True, slots=True)
 class TokenRow:
-    """One sequence, as `Tokens` holds many of. Rows of training have ids alone; without syntax `governor` is None."""
+    """One sequence; `Tokens` holds many. Rows of training have ids alone. Without syntax, `governor` is None."""
 
     ids: tuple[int, ...]
     special: tuple[bool, ...] = ()
@@ -97,7 +97,7 @@ class Tokens:
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """One side, or a source and the target that the decoder reads; `rows` are the numbers of its sentences."""
+    """One side, or a source and the target that the decoder reads; `rows` are the numbers of the sentences."""
 
     source: Tokens
     target: Tokens | None = None
@@ -109,16 +109,16 @@ class Batch:
         return own, self.source if kind == "cross" else own
 
     def labels(self, end_id: int | None) -> tuple[Int[Tensor, "b t"], Bool[Tensor, "b t"]]:
-        """The token that follows each token of the target, and where it counts.
+        """The token that follows each token of the target, and True where there is such a token.
 
-        `end_id` follows the last token, unless this is `end_id` already or no `end_id` is given: then nothing does.
+        `end_id` follows the last token of a row, unless that token is `end_id` itself or `end_id` is None.
         """
         assert self.target is not None
         ids, real = self.target.ids, self.target.real
         following, counted = F.pad(ids[:, 1:], (0, 1)), F.pad(real[:, 1:], (0, 1))
         if end_id is None:
             return following, counted
-        last = (self.target.lengths - 1).clamp_min(0)[:, None]
+        last = (self.target.lengths - 1).clamp_min(0)[:, None]  # [b 1], the position of the last real token
         ended = ids.gather(1, last) == end_id
         return following.scatter(1, last, end_id), counted.scatter(1, last, ~ended)
 
@@ -144,7 +144,7 @@ def collate(
 ) -> Tokens:
     """Pad rows on the right into one side of a batch.
 
-    rarity      that of the whole text (of these rows alone if not given)
+    rarity      rarity of every token in the whole text (counted in these rows alone if not given)
     annotate    False for ids alone, as in training
 
     A row without governors has -1 among rows with governors.
@@ -179,7 +179,7 @@ def collate_pairs(pairs: Sequence[RowPair], rows: Sequence[int] | None = None) -
 
 
 def count_rarity(rows: Sequence[TokenRow]) -> Mapping[int, float]:
-    """-log(n_w / n) of every kind of token w in the rows, in the order of the ids; special tokens are not counted.
+    """-log(n_w / n) of every token id w in the rows, in the order of the ids; special tokens are not counted.
 
     >>> count_rarity([TokenRow((7, 8, 7, 7), (False,) * 4, (0, 1, 2, 3))])[8] == math.log(4)
     True
@@ -194,9 +194,8 @@ def _rarities(row: TokenRow, known: Mapping[int, float]) -> list[float]:
         special = row.special or (False,) * len(row)
         return [-math.inf if added else known[identity] for identity, added in zip(row.ids, special, strict=True)]
     except KeyError as missing:
-        raise UsageError(
-            f"rarity of token {missing}", "a token of the counted text", "another", "count rarity over all rows"
-        ) from None
+        asked = f"rarity of token {missing}"
+        raise UsageError(asked, "a token of the counted text", "another", "count rarity over all rows") from None
 
 
 def cut_by_length(
@@ -204,8 +203,8 @@ def cut_by_length(
 ) -> list[list[int]]:
     """Rows in this order, cut into batches of at most `limit` padded tokens, or of one row.
 
-    lengths    of the sides of every row
-    size       padded tokens of a row, by the largest length of each side in its batch: `sum` or `max`
+    lengths    the lengths of the sides of every row
+    size       `sum` or `max`: the padded tokens of a row, from the largest length of each side in its batch
     """
     batches: list[list[int]] = []
     longest: tuple[int, ...] = ()
@@ -223,14 +222,13 @@ def cut_by_length(
 def exam_batches(*sides: Sequence[TokenRow], batch_tokens: int) -> list[list[int]]:
     """Which rows make up each batch of an examination: all rows, from short to long, ties in their order.
 
-    A batch is cut where its padded size (rows times the longest of them, summed over the sides) would pass
-    `batch_tokens`; it has one row at least. Sides, such as sources and targets, stay together.
+    A batch ends where its padded size (number of rows times the longest row, summed over the sides) would exceed
+    `batch_tokens`; it has at least one row. Sides, such as sources and targets, stay together.
     """
     integer("batch_tokens", batch_tokens, 1)
     if len({len(rows) for rows in sides}) > 1:
-        raise UsageError(
-            "batches of sides", "as many rows on each", " and ".join(str(len(rows)) for rows in sides), "add some"
-        )
+        got = " and ".join(str(len(rows)) for rows in sides)
+        raise UsageError("batches of sides", "the same number of rows on each side", got, "add the missing rows")
     lengths = [tuple(map(len, rows)) for rows in zip(*sides, strict=True)]
     order = sorted(range(len(lengths)), key=lambda row: sum(lengths[row]))
     return cut_by_length(order, lengths, batch_tokens, sum)
@@ -245,9 +243,9 @@ def validation_batches(pairs: Sequence[RowPair], batch_tokens: int) -> list[list
 class BatchOrder:
     """Which pairs make up the batch of each training step.
 
-    Pairs are sorted by length, ties in an order of their own each epoch, and cut where the larger padded side of a
-    batch would pass `batch_tokens`. The cuts depend on lengths alone, so that every epoch has the same number of
-    batches, and the batch of step s follows from (seed, s) without running through the steps before.
+    Pairs are sorted by length, with ties shuffled anew each epoch, and cut where the larger padded side of a batch
+    would exceed `batch_tokens`. The cuts depend on lengths alone, so that every epoch has the same number of batches,
+    and the batch of step s is computed from (seed, s) without going through the steps before.
     """
 
     def __init__(self, pairs: Sequence[RowPair], batch_tokens: int, seed: int) -> None:

@@ -18,7 +18,7 @@ from random import Random
 
 from attnworks.core.checks import choice, integer
 from attnworks.core.errors import UsageError
-from attnworks.text.corpora import CORPORA, CorpusLimits, Splits
+from attnworks.text.corpora import CORPORA, Corpus, CorpusLimits
 from attnworks.text.grammar.plans import SPLITS, SentencePlan
 from attnworks.text.grammar.sentences import render
 from attnworks.text.grammar.texts import TextDrawer
@@ -61,7 +61,7 @@ def pairs(n: int, seed: int = 0, split: str = "train") -> list[Passage]:
 
 
 @CORPORA.register("grammar")
-def _grammar(argument: str, limits: CorpusLimits) -> Splits:
+def _grammar(argument: str, limits: CorpusLimits) -> Corpus:
     """30,000 training pairs unless limited, 1,000 for validation and 1,000 for test."""
     try:
         seed = int(argument) if argument else limits.seed
@@ -70,7 +70,7 @@ def _grammar(argument: str, limits: CorpusLimits) -> Splits:
         raise UsageError(asked, "grammar or grammar:SEED", repr(argument), "write for example grammar:7") from None
     train = pairs(TRAINING_PAIRS if limits.pairs is None else limits.pairs, seed, "train")
     valid, test = (list(_held_out(HELD_OUT_PAIRS, seed, split)) for split in ("valid", "test"))
-    return Splits(train, valid, test, ReadReport(len(train) + len(valid) + len(test)))
+    return Corpus(train, valid, test, ReadReport(len(train) + len(valid) + len(test)))
 
 
 @lru_cache(maxsize=8)

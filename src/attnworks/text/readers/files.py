@@ -1,12 +1,12 @@
 """`text:FILE_SRC,FILE_TGT`: line n of the second file translates line n of the first. UTF-8, gzipped if named .gz.
 
-Lines that are blank in both files are skipped; a line that is blank in one, has a NUL byte or is far too long is left
+Lines that are blank in both files are skipped. A line that is blank in one file, has a NUL byte or is too long is left
 out and reported by number. The files must have the same number of lines.
 
 `tsv:FILE` or `tsv:FILE.gz`: one pair per line, source TAB target, further columns ignored, UTF-8.
 
-Blank lines are skipped; lines without a tab, with an empty side, with a NUL byte or far too long are left out and
-reported by number.
+Blank lines are skipped. Lines without a tab, with an empty side, with a NUL byte or too long are left out and reported
+by number.
 """
 
 from __future__ import annotations
@@ -39,9 +39,8 @@ def _text(argument: str, tally: ReadTally) -> Iterator[Passage]:
         elif (source.strip() or target.strip()) and (pair := tally.pair(source, target, number)):
             yield pair
     if counts[0] != counts[1]:
-        raise UsageError(
-            f"{files[0]} and {files[1]}", "the same number of lines", f"{counts[0]:,} and {counts[1]:,}", "align them"
-        )
+        asked, got = f"{files[0]} and {files[1]}", f"{counts[0]:,} and {counts[1]:,}"
+        raise UsageError(asked, "the same number of lines", got, "align them")
 
 
 @CORPORA.register("tsv")

@@ -33,9 +33,8 @@ def _catalogs(argument: str, tally: ReadTally) -> Iterator[Passage]:
     folder = Path(argument or DEFAULT_FOLDER).expanduser()
     files = sorted(file for file in folder.glob("it/LC_MESSAGES/*.mo") if file.is_file())
     if not files:
-        raise FolderError(
-            f"corpus 'gettext:{argument}'", f"catalogs {folder}/it/LC_MESSAGES/*.mo", "none", "name their folder"
-        )
+        expected = f"catalogs {folder}/it/LC_MESSAGES/*.mo"
+        raise FolderError(f"corpus 'gettext:{argument}'", expected, "none", "name their folder")
     seen: set[str] = set()
     for file in files:
         for english, italian in _messages(file, tally):
