@@ -154,5 +154,5 @@ def test_printable_keeps_letters(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["\x1b[31m", "\x9b", "\u202e", "\u2066", "\u2028", "\x7f", "\ud800", "\0", "\n", "\ufeff"]
 )
-def test_printable_escapes_what_steers(text: str) -> None:
+def test_printable_escapes_unsafe_characters(text: str) -> None:
     assert printable(f"a{text}b").isascii() and printable(f"a{text}b").isprintable()

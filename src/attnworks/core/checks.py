@@ -1,4 +1,4 @@
-"""Checks of arguments. Each returns, or lets pass, a value that can be used, and raises an error for any other."""
+"""Checks of arguments. Each raises an error for a value that cannot be used, and returns or accepts any other."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from attnworks.core.folders import disk_errors, entries
 from attnworks.core.registry import unknown_name
 
 LARGEST_FLOAT = 1e30
-"""The largest number that any argument may have."""
+"""The largest value of any argument."""
 IN_RANGE = "choose a value in that range"
 
 
 def integer(what: str, value: object, low: int, high: int | None = None, remedy: str = IN_RANGE) -> int:
-    """A whole number from `low` to `high`. True and False are none."""
+    """A whole number from `low` to `high`. True and False do not count as numbers."""
     if type(value) is not int or value < low or (high is not None and value > high):
         expected = f"a whole number from {low:,}" + (f" to {high:,}" if high is not None else "")
-        raise _unlike(what, value, expected, remedy)
+        raise _wrong_value(what, value, expected, remedy)
     return value
 
 
@@ -33,7 +33,7 @@ def number(
     below: bool = False,
     remedy: str = IN_RANGE,
 ) -> float:
-    """A number from `low` to `high`; with `above` without `low` itself, with `below` without `high` itself."""
+    """A number from `low` to `high`; `above` excludes `low` itself, and `below` excludes `high` itself."""
     if (
         isinstance(value, int | float)
         and not isinstance(value, bool)
@@ -44,7 +44,7 @@ def number(
     expected = f"a number {'above' if above else 'from'} {low:g}"
     if high != LARGEST_FLOAT:
         expected += f" and below {high:g}" if below else f" and at most {high:g}" if above else f" to {high:g}"
-    raise _unlike(what, value, expected, remedy)
+    raise _wrong_value(what, value, expected, remedy)
 
 
 def choice(kind: str, value: str, known: Iterable[str]) -> str:
@@ -68,7 +68,7 @@ def each(what: str, count: int, wanted: int, unit: str) -> None:
 
 
 def one_of_options(asked: str, given: Mapping[str, object], remedy: str, *, optional: bool = False) -> None:
-    """Exactly one of the options by name has a value other than None and False; with `optional` none may have one."""
+    """Exactly one of the named options is set, to other than None and False; with `optional`, at most one."""
     found = [name for name, value in given.items() if value is not None and value is not False]
     if len(found) > 1 or not (found or optional):
         none, all_of_them = ("neither", "both") if len(given) == 2 else ("none of them", " and ".join(found))
@@ -76,7 +76,7 @@ def one_of_options(asked: str, given: Mapping[str, object], remedy: str, *, opti
 
 
 def new_place(path: Path, verb: str = "write to", remedy: str = "choose another --out") -> None:
-    """A path where nothing is yet, in a folder that can be written to (or that does not exist yet either)."""
+    """A path that does not exist yet, in a folder that can be written to, or that does not exist yet either."""
     asked = f"{verb} {path}"
     with disk_errors(asked, remedy):
         if path.exists():
@@ -88,15 +88,14 @@ def new_place(path: Path, verb: str = "write to", remedy: str = "choose another 
 
 def own_folder(folder: Path, what: str, files: Collection[str]) -> bool:
     """True of a folder that holds some of these files and no others, False of one that is new or empty."""
-    found = "a file" if folder.exists() and not folder.is_dir() else None
-    names = [path.name for path in entries(folder)] if folder.is_dir() else []
-    if others := [name for name in names if name not in files]:
-        found = f"a folder with {min(others)}"
-    if found is not None:
+    names = {path.name for path in entries(folder)} if folder.is_dir() else set()
+    others = names.difference(files)
+    if others or (folder.exists() and not folder.is_dir()):
+        found = f"a folder with {min(others)}" if others else "a file"
         raise FolderError(f"{what} in {folder}", f"a new folder, or one with {what}", found, "choose another --out")
     return bool(names)
 
 
-def _unlike(what: str, value: object, expected: str, remedy: str) -> UsageError:
+def _wrong_value(what: str, value: object, expected: str, remedy: str) -> UsageError:
     shown = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:57]}..."
     return UsageError(f"{what}{' ' if what.startswith('--') else '='}{shown}", expected, shown, remedy)

@@ -11,16 +11,16 @@ Progress = Callable[[str, int, int], None]
 
 
 def silent(stage: str, done: int, total: int) -> None:
-    """Progress that nobody sees."""
+    """A callback that shows nothing."""
     del stage, done, total
 
 
 def overall_progress(tell: Progress, stages: Mapping[str, float]) -> Progress:
-    """A callback for several stages that passes the percentage of all of them on to `tell`.
+    """A callback for several stages that reports the percentage of the whole work to `tell`.
 
-    stages    the expected cost of each, in their order; a stage that is not listed costs nothing
+    stages    the expected cost of each stage, in their order; a stage that is not listed costs nothing
 
-    The percentage never falls, also where a stage is left out or repeated. Messages are passed on unchanged.
+    The percentage never falls, even if a stage is left out or repeated. Messages are passed on unchanged.
 
     >>> whole = overall_progress(print, {"reading": 3.0, "solving": 1.0})
     >>> whole("reading", 1, 2), whole("solving", 0, 2), whole("reading", 0, 1)

@@ -30,11 +30,11 @@ class UsageError(AttnworksError, ValueError):
 
 
 class UnknownNameError(AttnworksError, LookupError):
-    """A name that no plug-in, preset or field carries."""
+    """A name that no plug-in, preset or field has."""
 
 
 class FolderError(AttnworksError, OSError):
-    """A folder that is missing, incomplete, changed or in the way."""
+    """A folder that is missing, incomplete or changed, or that exists where a new one is needed."""
 
     def __str__(self) -> str:
         return self.args[0]
@@ -53,7 +53,7 @@ class MissingExtraError(AttnworksError, ImportError):
 
 
 def printable(text: str, keep: str = "") -> str:
-    """The text with every character escaped that could steer a terminal or hide other text, except those of `keep`.
+    """The text with every character escaped that could control a terminal or hide other text, except those of `keep`.
 
     Escaped are control characters (categories Cc, Zl, Zp), format characters such as marks that turn the direction of
     writing (Cf, without `_HARMLESS_FORMATS`) and half of a surrogate pair (Cs).
@@ -63,10 +63,10 @@ def printable(text: str, keep: str = "") -> str:
     """
     if text.isprintable():
         return text
-    return "".join(c if c in keep or not _steers(c) else c.encode("unicode_escape").decode() for c in text)
+    return "".join(c if c in keep or not _is_unsafe(c) else c.encode("unicode_escape").decode() for c in text)
 
 
-def _steers(character: str) -> bool:
+def _is_unsafe(character: str) -> bool:
     category = unicodedata.category(character)
     return category in ("Cc", "Cs", "Zl", "Zp") or (category == "Cf" and character not in _HARMLESS_FORMATS)
 

@@ -1,4 +1,4 @@
-"""Safe files: folders and files that appear in one step, JSON and tensors with checksums, pointers to checkpoints."""
+"""Folders and files that are written in one step, JSON and tensors with checksums, and pointers to checkpoints."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from attnworks.core.errors import AttnworksError, FolderError, UsageError
 from attnworks.core.notation import DTYPES
 
 MAX_FILE_BYTES, MAX_JSON_BYTES = 2**40, 64 * 2**20
-COPY_FILE, COPY_AGAIN = "copy it again from where it was whole", "copy the folder again from where it was whole"
+COPY_FILE, COPY_FOLDER = "copy it again from where it was whole", "copy the folder again from where it was whole"
 CHECKPOINTS_FOLDER, LAST_POINTER, BEST_POINTER, TRAINING_FILE = "checkpoints", "last.json", "best.json", "training.json"
 """Names in the folder of a training run."""
 
@@ -45,7 +45,7 @@ _CAUSES = {
     errno.EISDIR: "a file",
     errno.ELOOP: "a link that does not lead to itself",
 }
-"""Error number of the system -> what it expected."""
+"""Error number of the system -> what was missing."""
 _FILE_KINDS = {
     stat.S_ISDIR: "a folder",
     stat.S_ISFIFO: "a named pipe",
@@ -57,9 +57,9 @@ _FILE_KINDS = {
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """A scratch folder to fill. At the end it is synced and renamed to `folder`, and replaces what was there.
+    """A scratch folder to fill. At the end it is synced and renamed to `folder`, and replaces an earlier folder.
 
-    If anything fails, the scratch folder is removed, and what was there stays.
+    If anything fails, the scratch folder is removed, and the earlier folder stays.
     """
     place = Path(os.path.realpath(folder))
     with disk_errors(f"save to {folder}", remedy="free space or choose another disk"):
@@ -136,8 +136,7 @@ def check_regular(path: Path, largest: int = MAX_FILE_BYTES, remedy: str = COPY_
         got = next((name for is_kind, name in _FILE_KINDS.items() if is_kind(found.st_mode)), "something else")
         raise FolderError(f"read {path}", "a regular file", got, remedy)
     if found.st_size > largest:
-        got = f"{found.st_size:,} bytes"
-        raise FolderError(f"read {path}", f"at most {largest:,} bytes", got, remedy)
+        raise FolderError(f"read {path}", f"at most {largest:,} bytes", f"{found.st_size:,} bytes", remedy)
 
 
 def check_regular_files(folder: Path) -> None:
@@ -160,17 +159,17 @@ def disk_errors(asked: str, remedy: str) -> Iterator[None]:
 
 
 def disk_error(error: OSError | SafetensorError, asked: str, remedy: str) -> FolderError:
-    """An error of the system in plain words: what it expected, and its message."""
-    number, said = getattr(error, "errno", None), getattr(error, "strerror", None)
+    """An error of the system with what was missing, the message of the system and a remedy."""
+    number, message = getattr(error, "errno", None), getattr(error, "strerror", None)
     expected = _CAUSES.get(number, "a file or folder that the system can use") if number else "a readable file"
     remedy = "choose a shorter name" if number == errno.ENAMETOOLONG else remedy
-    return FolderError(asked, expected, said or str(error), remedy)
+    return FolderError(asked, expected, message or str(error), remedy)
 
 
 def _put_in_place(scratch: Path, folder: Path) -> None:
-    """Rename scratch to folder. A folder that is there is exchanged with it in one step, then removed.
+    """Rename scratch to folder. An existing folder is exchanged with it in one step, then removed.
 
-    Without `renameat2` that takes two renames; between them only `.old` and `.partial` exist, both complete.
+    Without `renameat2` this takes two renames; between them only `.old` and `.partial` exist, both complete.
     """
     if not folder.exists():
         scratch.rename(folder)
@@ -181,13 +180,13 @@ def _put_in_place(scratch: Path, folder: Path) -> None:
         except BaseException:
             old.rename(folder)
             raise
-        old.rename(scratch)  # so that an `.old` is always whole
+        old.rename(scratch)  # a folder named `.old` is always complete: a removal never starts under this name
     sync(folder.parent)
     shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Swap two names at once by Linux's renameat2; False where that cannot be done."""
+    """Swap two names in one step by renameat2 of Linux; False where the system cannot."""
     at_working_directory, swap = -100, 2
     try:
         renameat2 = ctypes.CDLL(None).renameat2
@@ -206,9 +205,8 @@ def with_sha256(data: dict[str, Any]) -> dict[str, Any]:
     try:
         return data | {"sha256": sha256(canonical_json(data))}
     except UnicodeEncodeError as error:
-        raise UsageError(
-            "write JSON", "text in Unicode", repr(error.object[error.start : error.end]), "correct the text"
-        ) from None
+        got = repr(error.object[error.start : error.end])
+        raise UsageError("write JSON", "text in Unicode", got, "correct the text") from None
 
 
 def read_sealed(path: Path) -> dict[str, Any]:
@@ -220,7 +218,7 @@ def read_sealed(path: Path) -> dict[str, Any]:
     return inner
 
 
-def unsealed(path: Path, text: bytes, remedy: str = COPY_AGAIN) -> dict[str, Any]:
+def unsealed(path: Path, text: bytes, remedy: str = COPY_FOLDER) -> dict[str, Any]:
     """The data of sealed JSON without the checksum. White space and the order of keys may differ from `seal`."""
     data = parse_json(path, text, remedy)
     if not isinstance(data, dict) or "sha256" not in data:
@@ -266,7 +264,7 @@ def read_tensors(path: Path, table: TensorTable) -> dict[str, Tensor]:
 def describe_tensor(tensor: Tensor) -> dict[str, Any]:
     """A tensor's row in a table: shape, dtype and the SHA-256 of its little-endian bytes."""
     whole = tensor.detach().cpu().contiguous()
-    data = whole.as_strided((whole.numel(),), (1,)).view(torch.uint8)  # one number or none may have any stride
+    data = whole.as_strided((whole.numel(),), (1,)).view(torch.uint8)  # a tensor of size 1 or 0 may have any stride
     return {
         "shape": list(tensor.shape),
         "dtype": str(tensor.dtype).removeprefix("torch."),
@@ -281,18 +279,18 @@ def is_tensor_table(table: object) -> bool:
     )
 
 
-def read_json_bytes(path: Path, largest: int | None = None, remedy: str = COPY_AGAIN) -> bytes:
+def read_json_bytes(path: Path, largest: int | None = None, remedy: str = COPY_FOLDER) -> bytes:
     return read_file(path, MAX_JSON_BYTES if largest is None else largest, remedy)
 
 
-def parse_json(path: Path, text: bytes, remedy: str = COPY_AGAIN) -> object:
+def parse_json(path: Path, text: bytes, remedy: str = COPY_FOLDER) -> object:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise load_error(path, "JSON", f"something else ({error})", remedy) from error
 
 
-def load_error(path: Path, expected: str, got: str, remedy: str = COPY_AGAIN) -> FolderError:
+def load_error(path: Path, expected: str, got: str, remedy: str = COPY_FOLDER) -> FolderError:
     return FolderError(f"load {path}", expected, got, remedy)
 
 

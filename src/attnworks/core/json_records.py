@@ -1,4 +1,4 @@
-"""Strict reading of JSON into frozen dataclasses: unknown keys and wrong types are errors that name the place."""
+"""Strict reading of JSON into frozen dataclasses: errors name the place of an unknown key or a wrong type."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 import types
 import typing
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Literal, TypeVar
 
 from attnworks.core.checks import LARGEST_FLOAT, choice
@@ -15,7 +16,7 @@ _T = TypeVar("_T")
 
 
 def parse(cls: type[_T], data: Mapping[str, object], where: str) -> _T:
-    """An instance of dataclass `cls` from a mapping of exactly its fields; those with defaults may be left out."""
+    """A dataclass `cls` from a mapping of its fields and nothing else; fields with defaults may be missing."""
     if not isinstance(data, Mapping):
         raise _wrong(where, "a JSON object", shown_value(data), "correct it")
     fields = {field.name: field for field in dataclasses.fields(cls)}  # pyright: ignore[reportArgumentType]
@@ -34,7 +35,9 @@ def _value(hint: Any, value: object, where: str) -> Any:
     if hint is Any:
         return value
     if origin in (types.UnionType, typing.Union):
-        return _first_fitting(arguments, value, where, hint)
+        for argument in arguments:
+            with suppress(UsageError):
+                return _value(argument, value, where)
     if origin is Literal:
         if value not in arguments or isinstance(value, bool):
             raise _wrong(where, f"one of {', '.join(map(repr, arguments))}", shown_value(value))
@@ -51,15 +54,6 @@ def _value(hint: Any, value: object, where: str) -> Any:
         return float(value)
     if hint in (int, float, str, bool, types.NoneType) and type(value) is hint:
         return value
-    raise _wrong(where, _named(hint), shown_value(value))
-
-
-def _first_fitting(choices: tuple[Any, ...], value: object, where: str, hint: Any) -> Any:
-    for argument in choices:
-        try:
-            return _value(argument, value, where)
-        except UsageError:
-            continue
     raise _wrong(where, _named(hint), shown_value(value))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Literal, NamedTuple
 
@@ -71,7 +71,7 @@ class HeadId(NamedTuple):
 def select_heads(pattern: str, heads: Mapping[Slot, int]) -> list[HeadId]:
     """The heads that match at least one of the comma-separated patterns, in the order of the model.
 
-    heads    how many heads of each layer may be selected
+    heads    the number of heads of each layer
 
     A head is written layer.head, with enc, dec or cross in front where the model has several kinds of layers; * stands
     for any text, and none for no head.
@@ -83,10 +83,9 @@ def select_heads(pattern: str, heads: Mapping[Slot, int]) -> list[HeadId]:
     kinds = {slot.kind for slot in heads}
     if pattern.strip() == NO_HEADS:
         return []
+    asked = f"heads {pattern!r}"
     if not every:
-        raise UsageError(
-            f"heads {pattern!r}", "a model with heads to choose", "none, or shared by layers", "choose another model"
-        )
+        raise UsageError(asked, "a model with heads to choose", "none, or shared by layers", "choose another model")
     names = {head: str(head) if len(kinds) > 1 else f"{head.slot.layer}.{head.head}" for head in every}
     selected: set[HeadId] = set()
     for part in (part.strip() for part in pattern.split(",")):
@@ -94,16 +93,9 @@ def select_heads(pattern: str, heads: Mapping[Slot, int]) -> list[HeadId]:
         if not found:
             across = "cross" in part and "cross" not in kinds
             which = "heads" if "cross" in kinds else "heads of self-attention"
-            raise UsageError(
-                f"heads {pattern!r}",
-                f"{which} ({_ranges(heads.items())}), by name or with *",
-                "cross-attention, which has no positions in common" if across else repr(part),
-                f"for instance {names[every[-1]]}, {every[0].slot}.* or none",
-            )
+            ranges = ", ".join(f"{slot}.0 to {slot}.{count - 1}" for slot, count in heads.items() if count)
+            got = "cross-attention, which has no positions in common" if across else repr(part)
+            remedy = f"for instance {names[every[-1]]}, {every[0].slot}.* or none"
+            raise UsageError(asked, f"{which} ({ranges}), by name or with *", got, remedy)
         selected.update(found)
     return [head for head in every if head in selected]
-
-
-def _ranges(heads: Iterable[tuple[Slot, int]]) -> str:
-    """enc.0.0 to enc.0.7, enc.1.0 to enc.1.7."""
-    return ", ".join(f"{slot}.0 to {slot}.{count - 1}" for slot, count in heads if count)

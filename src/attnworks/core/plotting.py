@@ -1,4 +1,4 @@
-"""Checks and palette of all pictures, and the plot of time against length on logarithmic axes."""
+"""Checks and colours of all pictures, and the plot of time against length on logarithmic axes."""
 
 from __future__ import annotations
 
@@ -15,32 +15,28 @@ from attnworks.core.folders import disk_errors
 _Curve = Mapping[int, float]
 """Seconds by length."""
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f3c8d", "#11a579", "#80531f", "#6c757d")
-POINTS: dict[str, Any] = {"marker": "o", "markersize": 4, "linewidth": 1.4}
+_POINTS: dict[str, Any] = {"marker": "o", "markersize": 4, "linewidth": 1.4}
 _BASELINE: dict[str, Any] = {"color": "#888888", "linestyle": "--", "linewidth": 1.2}
 
 
 def need_matplotlib(path: Path) -> None:
     """An error if matplotlib is not installed."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise MissingExtraError(
-            f"draw {path.name}", "matplotlib", "an environment without it", "pip install 'attnworks[plot]'"
-        )
+        remedy = "pip install 'attnworks[plot]'"
+        raise MissingExtraError(f"draw {path.name}", "matplotlib", "an environment without it", remedy)
 
 
 def check_picture(path: Path) -> None:
     """An error, before any work is done, for a picture that could not be drawn."""
     need_matplotlib(path)
+    asked = f"a picture in {path}"
     if path.suffix != ".svg" or path.is_dir() or not path.parent.is_dir():
-        raise FolderError(
-            f"a picture in {path}",
-            "a file ending in .svg, in a folder that is there",
-            f"no folder {path.parent}" if not path.parent.is_dir() else f"{path.name}",
-            "write for instance --plot times.svg",
-        )
+        got = path.name if path.parent.is_dir() else f"no folder {path.parent}"
+        expected = "a file ending in .svg, in a folder that exists"
+        raise FolderError(asked, expected, got, "write for instance --plot times.svg")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise FolderError(
-            f"a picture in {path}", "a file that can be written", "no permission to write there", "choose another place"
-        )
+        got = "no permission to write there"
+        raise FolderError(asked, "a file that can be written", got, "choose another place")
 
 
 def draw_times(
@@ -62,7 +58,7 @@ def draw_times(
         axis.set_axis_off()
     for axis, (title, curves) in zip(axes.flat, panels.items(), strict=False):
         for name, curve in curves.items():
-            style = _BASELINE if name == baseline else {**POINTS, "color": colours[name]}
+            style = _BASELINE if name == baseline else {**_POINTS, "color": colours[name]}
             style = {**style, "linewidth": 2.6} if name == bold else style
             places = sorted(curve)
             axis.plot(places, [1e3 * curve[n] for n in places], label=name, **style)
@@ -79,5 +75,5 @@ def draw_times(
         axis.legend(fontsize=7.5, frameon=False)
     figure.tight_layout()
     writing = disk_errors(f"draw {path}", remedy="free space or choose another disk")
-    with writing, rc_context({"svg.hashsalt": "attnworks"}):  # the same picture twice is the same file
+    with writing, rc_context({"svg.hashsalt": "attnworks"}):  # equal pictures become equal files
         figure.savefig(path, format="svg", metadata={"Date": None})

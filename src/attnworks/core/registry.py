@@ -1,4 +1,4 @@
-"""Plug-ins by name. Each kind of plug-in has one Registry, whose error for an unknown name lists the known ones."""
+"""Plug-ins by name, in one Registry for each kind. The error for an unknown name lists the known ones."""
 
 from __future__ import annotations
 
@@ -29,9 +29,8 @@ class Registry(Generic[_T]):
     def register(self, name: str) -> Callable[[_Entry], _Entry]:
         def add(entry: _Entry) -> _Entry:
             if name in self._entries:
-                raise UsageError(
-                    f"register {self.kind} {name!r}", "a new name", "one that is taken", "choose another name"
-                )
+                asked = f"register {self.kind} {name!r}"
+                raise UsageError(asked, "a new name", "one that is taken", "choose another name")
             self._entries[name] = cast(_T, entry)
             return entry
 
@@ -56,9 +55,6 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UnknownNameError
     """The error for a name that is not registered; it suggests the closest known one."""
     known = sorted(known)
     close = difflib.get_close_matches(name, known, n=1)
-    return UnknownNameError(
-        f"{kind} {name!r}",
-        f"one of {', '.join(known)}" if known else "nothing, as there is none to choose from",
-        "an unknown name",
-        f"did you mean {close[0]!r}?" if close else "choose a name from that list" if known else "leave it out",
-    )
+    expected = f"one of {', '.join(known)}" if known else "nothing, as there is none to choose from"
+    remedy = f"did you mean {close[0]!r}?" if close else "choose a name from that list" if known else "leave it out"
+    return UnknownNameError(f"{kind} {name!r}", expected, "an unknown name", remedy)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 CONFIDENCE = 0.95
 """Confidence of the intervals of time ratios."""
 MAX_ROUNDS, MIN_ROUNDS, MAX_SECONDS = 101, 6, 10.0
-"""Rounds of `interleave_within`, and their total time. A busy machine needs many for a narrow interval; fewer than 6
-give no interval of the median at 95 %."""
+"""Rounds of `interleave_within`, and their total time. A busy machine needs many rounds for a narrow interval; fewer
+than 6 give no interval of the median at 95 %."""
 
 Interval = tuple[float, float]
 """Lower and upper end."""
@@ -24,7 +24,7 @@ def contains_one(interval: Interval) -> bool:
 
 
 def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
-    """Confidence interval of the median, of any distribution: two order statistics, as the sign test gives them.
+    """Confidence interval of the median for any distribution, by the sign test: two order statistics.
 
     The median is below the k-th smallest of n independent values with probability P(Bin(n, 1/2) < k). The k-th smallest
     and the k-th largest are returned, with the largest k whose coverage is at least `confidence`.
@@ -32,8 +32,7 @@ def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> 
     >>> median_interval([5.0, 1.0, 4.0, 2.0, 3.0, 9.0])
     (1.0, 9.0)
     """
-    n, ordered, outside = len(values), sorted(values), 0.0
-    k = 0
+    n, ordered, outside, k = len(values), sorted(values), 0.0, 0
     while outside + math.comb(n, k) / 2**n <= (1 - confidence) / 2:
         outside += math.comb(n, k) / 2**n
         k += 1
@@ -52,24 +51,23 @@ class Race:
         return statistics.median(self.seconds[name])
 
     def speedup(self, name: str, over: str) -> float:
-        """How many times faster `name` is than `over`: the median of the ratios of each round."""
-        pairs = zip(self.seconds[over], self.seconds[name], strict=True)
-        return statistics.median(slow / fast for slow, fast in pairs)
+        """The factor by which `name` is faster than `over`: the median of the ratios of each round."""
+        return self.time_ratio(over, name)
 
     def time_ratio(self, name: str, to: str) -> float:
         """Time of `name` as a share of the time of `to`: the median of the ratios of each round."""
         return statistics.median(self._time_ratios(name, to))
 
     def time_interval(self, name: str, to: str) -> Interval:
-        """Confidence interval of that median, at CONFIDENCE."""
+        """Confidence interval of the time ratio, at CONFIDENCE."""
         return median_interval(self._time_ratios(name, to))
 
     def _time_ratios(self, name: str, to: str) -> list[float]:
         return [one / other for one, other in zip(self.seconds[name], self.seconds[to], strict=True)]
 
     def spread(self, name: str, over: str) -> tuple[float, float]:
-        """First and third quartile of those ratios."""
-        ratios = sorted(slow / fast for slow, fast in zip(self.seconds[over], self.seconds[name], strict=True))
+        """First and third quartile of the ratios whose median is the speedup."""
+        ratios = sorted(self._time_ratios(over, name))
         return ratios[len(ratios) // 4], ratios[(3 * len(ratios)) // 4]
 
 
