@@ -1,4 +1,4 @@
-"""Drawing clauses: a lemma combination of the wanted split first, then tense, polarity and circumstances."""
+"""Random clauses: first a lemma combination of the requested split, then tense, negation, place and time."""
 
 from __future__ import annotations
 
@@ -37,12 +37,11 @@ FRAMES_OF_KINDS = {
 }  # fmt: skip
 
 ANIMAL_VERBS = {
-    "transitive": ranked(
-        [verb for verb in VERBS_BY_FRAME["transitive"] if verb.lemma in ("eat", "see", "look for", "follow", "find")]
-    ),
-    "activity": ranked(
-        [verb for verb in VERBS_BY_FRAME["activity"] if verb.lemma in ("sleep", "run", "play", "swim", "walk")]
-    ),
+    frame: ranked([verb for verb in VERBS_BY_FRAME[frame] if verb.lemma in lemmas])
+    for frame, lemmas in {
+        "transitive": ("eat", "see", "look for", "follow", "find"),
+        "activity": ("sleep", "run", "play", "swim", "walk"),
+    }.items()
 }
 NO_PROFESSIONS = frozenset(("boy", "girl", "woman", "man", "child", "lady", "king", "queen"))
 WHAT_GROUPS = frozenset(("meal", "text", "anything", "drink", "thing", "belonging", "ware", "clothes"))
@@ -76,11 +75,11 @@ class ClauseDrawer(EntityDrawer):
         self.split = split
 
     def fits(self, clause: Clause) -> bool:
-        """True where the lemma combination of a clause belongs to the split."""
+        """True if the lemma combination of a clause belongs to the split."""
         return split_of(combination(clause)) == self.split
 
     def clause(self, subject: Entity | None = None, frames: tuple[str, ...] = ()) -> Clause:
-        """A clause of the split, about a given subject or any."""
+        """A clause of the split, about the given subject or a random one."""
         for _ in range(ATTEMPTS):
             about = subject if subject is not None else self.subject()
             frame = self.frame(about)
@@ -93,7 +92,7 @@ class ClauseDrawer(EntityDrawer):
         raise NothingFitsError
 
     def condition(self, subject: Entity) -> Clause:
-        """A passing state of somebody, as a reason or a circumstance."""
+        """A passing state of a person, as a reason or a circumstance."""
         while True:
             clause = self.clause(subject, ("adjective", "state"))
             if clause.adjective is None or clause.adjective.english in PASSING:
@@ -150,8 +149,7 @@ class ClauseDrawer(EntityDrawer):
 
     def verb(self, frame: str, subject: Entity) -> Verb:
         """A verb of a frame that suits the subject."""
-        animate = subject.animate
-        return (VERB_CHOICE[frame] if animate else ANIMAL_VERBS[frame]).pick(self.unit())
+        return (VERB_CHOICE if subject.animate else ANIMAL_VERBS)[frame].pick(self.unit())
 
     def object_core(self, frame: str, subject: Entity) -> Clause | None:
         """A verb with its object, and with a recipient if it is a verb of giving."""
@@ -174,7 +172,7 @@ class ClauseDrawer(EntityDrawer):
         return clause
 
     def recipient(self, subject: Entity) -> Entity | None:
-        """Somebody other than the subject to give something to."""
+        """A person other than the subject who receives something; None if the drawn person does not fit."""
         receiver = self.person()
         taken = isinstance(receiver, Couple) or receiver.person == subject.person < 3
         names = named_lemmas(subject)
@@ -184,7 +182,7 @@ class ClauseDrawer(EntityDrawer):
         return receiver
 
     def adjective_core(self, subject: Entity, compared: bool) -> Clause | None:
-        """A subject with an adjective, perhaps compared with something like it."""
+        """A subject with an adjective, or compared with something of the same kind."""
         named = subject.antecedent if isinstance(subject, Pronoun) and subject.antecedent else subject
         noun = named.noun if isinstance(named, Nominal) else self.noun("name")
         adjective = self.adjective(noun)
@@ -206,12 +204,11 @@ class ClauseDrawer(EntityDrawer):
         return nominal
 
     def profession_core(self, subject: Entity) -> Clause | None:
-        """A person who is something; the predicate noun takes the gender of the subject."""
+        """A person and a profession; the predicate noun takes the gender of the subject."""
         noun = self.noun("person")
         if not noun.epicene or subject.plural or noun.lemma in NO_PROFESSIONS or noun.lemma == entity_lemma(subject):
             return None
-        predicate = Nominal(noun, "a", feminine=subject.gender == "f")
-        return Clause("noun", subject, predicate=predicate)
+        return Clause("noun", subject, predicate=Nominal(noun, "a", feminine=subject.gender == "f"))
 
     def intransitive_core(self, frame: str, subject: Entity) -> Clause | None:
         """A verb with a place or a manner, or alone."""
@@ -233,7 +230,7 @@ class ClauseDrawer(EntityDrawer):
         return clause
 
     def finish(self, clause: Clause) -> None:
-        """Chooses determiners, tense, polarity and circumstances once the lemmas are fixed."""
+        """Choose determiners, tense, negation, place and time of a clause whose lemmas are known."""
         self.tense(clause)
         for entity in (clause.object, clause.predicate):
             if isinstance(entity, Nominal) and clause.frame != "noun":
@@ -246,28 +243,25 @@ class ClauseDrawer(EntityDrawer):
         if clause.frame in ("adjective", "state") and clause.standard is None and self.chance(0.34):
             self.degree(clause)
         copular = clause.frame in COPULAR_FRAMES
-        if clause.frame == "verbal" and clause.place is None and clause.object is not None and self.chance(0.12):
-            self.add_place(clause)
+        placeless = clause.frame == "verbal" and clause.place is None and clause.object is not None
+        movable = not clause.verb.stative and clause.verb.objects not in ("destination", "opening")
+        if placeless and self.chance(0.12) and movable:
+            clause.place = self.location()
         share = TIME_SHARE[clause.tense] * (0.4 if copular or clause.verb.stative else 1)
         timeless = clause.adverb or clause.modal or clause.frame == "liking" or (copular and clause.tense == "present")
         timeless = timeless or (clause.frame == "adjective" and not clause.subject.animate)
         if not timeless and self.chance(share):
             clause.time = TIME_CHOICE[clause.tense].pick(self.unit())
 
-    def add_place(self, clause: Clause) -> None:
-        """Says where something is done to an object."""
-        if not clause.verb.stative and clause.verb.objects not in ("destination", "opening"):
-            clause.place = self.location()
-
     def degree(self, clause: Clause) -> None:
-        """`very`, `too`, ..., where the adjective or the state allows it."""
+        """Add `very`, `too`, ..., if the adjective or the state allows it."""
         if clause.state is not None and clause.state.lemma != "right":
             clause.degree = "very"
         elif clause.adjective is not None and clause.adjective.english not in UNGRADED:
             clause.degree = DEGREE_CHOICE.pick(self.unit())
 
     def tense(self, clause: Clause) -> None:
-        """Tense, modal, negation and adverb of frequency."""
+        """Choose tense, modal, negation and adverb of frequency."""
         verb = clause.verb
         if clause.frame == "verbal" and not verb.stative and verb in COMMON_VERBS and self.chance(0.14):
             clause.modal = MODAL_CHOICE.pick(self.unit())
@@ -289,7 +283,7 @@ class ClauseDrawer(EntityDrawer):
             clause.adverb = PERFECT_ADVERBS.pick(self.unit())
 
     def drawn_tense(self, frame: str, verb: Verb) -> Tense:
-        """A tense the verb can have; where the English past looks like the present, the perfect replaces it."""
+        """A tense that the verb allows. The perfect replaces an English past that is spelled like the present."""
         if frame == "liking":
             return LIKING_TENSES.pick(self.unit())
         tense = (STATIVE_TENSES if verb.stative else MOMENTARY_TENSES if verb.momentary else TENSES).pick(self.unit())
@@ -299,11 +293,11 @@ class ClauseDrawer(EntityDrawer):
 
 
 def is_vehicle(entity: Entity) -> bool:
-    """True of what is not found on or under furniture."""
+    """True for vehicles, which do not stand on or under furniture."""
     named = entity.antecedent if isinstance(entity, Pronoun) else entity
     return isinstance(named, Nominal) and named.noun.kind == "vehicle"
 
 
 def selects(verb: Verb, kind: str) -> bool:
-    """True where a verb takes objects of a kind."""
+    """True if a verb takes objects of this kind."""
     return kind in OBJECT_GROUPS.get(verb.objects, (verb.objects,))

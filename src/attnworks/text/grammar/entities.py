@@ -68,7 +68,7 @@ AROUND = weighted({
 
 
 class NothingFitsError(Exception):
-    """No clause of the wanted split, or no antecedent, was found for what was drawn before."""
+    """No clause of the split, or no antecedent, fits what was drawn before."""
 
 
 def referable(clause: Clause) -> list[Entity]:
@@ -100,7 +100,7 @@ def resolve(pronoun: Pronoun, antecedents: list[Entity], subject: Entity | None 
 
 
 def same_reference(one: Entity, other: Entity) -> bool:
-    """True where two noun phrases may be the same person."""
+    """True if two noun phrases may be the same person."""
     if isinstance(one, Pronoun) or isinstance(other, Pronoun):
         pronouns = isinstance(one, Pronoun) and isinstance(other, Pronoun)
         return pronouns and (one.person, one.plural, one.gender) == (other.person, other.plural, other.gender)
@@ -108,7 +108,7 @@ def same_reference(one: Entity, other: Entity) -> bool:
 
 
 def confusable(one: Entity, other: Entity) -> bool:
-    """True where a pronoun would be taken for the other noun phrase."""
+    """True if a reader could take a pronoun for the other noun phrase."""
     if isinstance(one, Pronoun) == isinstance(other, Pronoun) or one.person != other.person:
         return False
     either = any(isinstance(entity, Nominal) and entity.noun.epicene for entity in (one, other))
@@ -133,7 +133,7 @@ class EntityDrawer:
         return NOUN_CHOICE[group].pick(self.unit())
 
     def subject(self) -> Entity:
-        """Anything that a text can be about."""
+        """The subject of a text: a person, an animal, a thing or a place."""
         kind = SUBJECT_KINDS.pick(self.unit())
         if kind == "person":
             return self.person()
@@ -162,7 +162,7 @@ class EntityDrawer:
         return Pronoun(3, *STRANGERS.pick(self.unit()))
 
     def described(self, nominal: Nominal, adjectives: float) -> Nominal:
-        """Chooses the number, determiner and adjectives of a subject."""
+        """Choose the number, determiner and adjectives of a subject."""
         noun = nominal.noun
         if noun.kind in PROPER_KINDS:
             return nominal
@@ -176,7 +176,7 @@ class EntityDrawer:
         return nominal
 
     def detailed(self, nominal: Nominal, subject: Entity, verb: str = "") -> None:
-        """Chooses the number, determiner and adjectives of an object."""
+        """Choose the number, determiner and adjectives of an object."""
         noun = nominal.noun
         if noun.kind in PROPER_KINDS:
             return
@@ -194,7 +194,7 @@ class EntityDrawer:
         self.modify(nominal, 0.24)
 
     def determine(self, nominal: Nominal, choice: Choice[str], subject: Entity | None) -> None:
-        """Chooses a determiner, with its number, possessor or owner."""
+        """Choose a determiner, with its number, possessor or owner."""
         determiner = choice.pick(self.unit())
         if nominal.noun.kind == "person" and nominal.noun.lemma not in CLOSE_PEOPLE:
             determiner = "the" if determiner in POSSESSIVE_DETERMINERS else determiner
@@ -214,14 +214,14 @@ class EntityDrawer:
         return None if subject is not None and name.lemma in named_lemmas(subject) else name
 
     def own(self, nominal: Nominal, subject: Entity | None) -> None:
-        """Makes the subject the owner: `Maria ... her book`."""
+        """Make the subject the owner: `Maria ... her book`."""
         if subject is None or not subject.animate:
             nominal.determiner, nominal.possessor = "the", None
             return
         nominal.determiner, nominal.possessor, nominal.owner = owner_word(subject), None, subject
 
     def modify(self, nominal: Nominal, probability: float) -> None:
-        """Adds one adjective, or a prenominal one followed by a classifying one."""
+        """Add one adjective, or a prenominal one followed by a classifying one."""
         if not self.chance(probability):
             return
         nominal.before = self.adjective(nominal.noun)
@@ -234,7 +234,7 @@ class EntityDrawer:
         return ADJECTIVE_CHOICE[noun.kind].pick(self.unit())
 
     def location(self, direction: bool = False) -> Location:
-        """A city, a country or another place, where something happens or where somebody goes."""
+        """A city, a country or another place, where something happens or where a person goes."""
         noun = self.noun(SITES.pick(self.unit()))
         nominal = Nominal(noun)
         if noun.kind == "place":
@@ -243,7 +243,7 @@ class EntityDrawer:
         return Location(nominal, "to" if direction else noun.english_place, noun.italian_place)
 
     def origin(self) -> Location:
-        """A city or a country that somebody comes from."""
+        """A city or a country that a person comes from."""
         return Location(Nominal(self.noun("city" if self.chance(0.5) else "country")), "from", "da")
 
     def spot(self) -> Location:

@@ -24,7 +24,7 @@ DEMONSTRATIVE_LIKE = {"bello": "be", "quello": "que"}
 
 
 def begins_with_vowel(word: str) -> bool:
-    """True where elision may happen; the letter h is mute."""
+    """True if elision may happen; the letter h is silent."""
     return word[0].lower() in ITALIAN_VOWELS or word[0] in "hH"
 
 

@@ -25,7 +25,7 @@ ARTICLES = {"the": "definite", "a": "indefinite", "another": "indefinite", "some
 
 
 class Features(NamedTuple):
-    """What decides the form of a pronoun."""
+    """What decides the form of a pronoun or a verb."""
 
     person: int
     plural: bool
@@ -35,13 +35,13 @@ class Features(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Nominal:
-    """A noun phrase, or the antecedent-bearing part of one, in the third person."""
+    """A noun phrase in the third person."""
 
     noun: Noun
     determiner: str = ""
     plural: bool = False
     feminine: bool = False
-    """Chooses the feminine of a noun whose English side has no gender."""
+    """True for the feminine of a noun whose English side has no gender."""
     before: Adjective | None = None
     after: Adjective | None = None
     possessor: Noun | None = None
@@ -58,7 +58,7 @@ class Nominal:
 
     @property
     def animate(self) -> bool:
-        """True of people, who are `he` and `she` in English."""
+        """True for people, who are `he` and `she` in English."""
         return self.noun.kind in ("name", "person", "kin")
 
 
@@ -127,16 +127,8 @@ def owner_word(entity: Entity) -> str:
 def realise(entity: Entity, prepositions: tuple[str, str] = ("", "")) -> Phrase:
     """The phrase of an entity as a subject, or after an English and an Italian preposition."""
     if isinstance(entity, Nominal):
-        return noun_phrase(
-            entity.noun,
-            entity.determiner,
-            entity.plural,
-            entity.feminine,
-            entity.before,
-            entity.after,
-            entity.possessor,
-            *prepositions,
-        )
+        noun, modifiers = entity.noun, (entity.before, entity.after, entity.possessor)
+        return noun_phrase(noun, entity.determiner, entity.plural, entity.feminine, *modifiers, *prepositions)
     if isinstance(entity, Couple):
         return couple_phrase(entity.first, entity.second, *prepositions)
     return pronoun_phrase(features(entity), entity.stressed)
@@ -234,7 +226,7 @@ def _english_words(
 def _with_quantifier(
     words: list[tuple[str, str]], determiner: str, gender: Gender, plural: bool
 ) -> list[tuple[str, str]]:
-    """Puts possessives, numbers, demonstratives and quantities before the Italian noun."""
+    """The Italian words after a possessive, number, demonstrative or quantity."""
     following = words[0][1]
     if determiner in OWNERS:
         word = italian.agree(OWNERS[determiner], gender, plural)
@@ -256,7 +248,7 @@ def _with_quantifier(
 
 
 def _article(noun: Noun, determiner: str, plural: bool, modified: bool, possessed: bool) -> str:
-    """Which Italian article opens the phrase: definite, indefinite, partitive, all or none."""
+    """The kind of the Italian article: definite, indefinite, partitive, all or none."""
     if possessed or noun.kind == "country":
         return "definite"
     if noun.kind in PROPER_KINDS:
@@ -298,15 +290,14 @@ def _tagged(preposition: str) -> list[tuple[str, str]]:
 
 
 def _aligned(left: list[tuple[str, str]], right: list[tuple[str, str]]) -> Phrase:
-    """Aligns tagged words by their tags; everything depends on the noun, `'s` and `di` on the possessor."""
+    """The phrase of words aligned by their tags. `'s` and `di` depend on the possessor, all others on the noun."""
     links = tuple(
         (i, j)
         for i, (tag, _) in enumerate(left)
         for j, (other, _) in enumerate(right)
         if tag == other or (other == "contracted" and tag in ("preposition", "determiner"))
     )
-    source_root = [tag for tag, _ in left].index("noun")
-    target_root = [tag for tag, _ in right].index("noun")
+    source_root, target_root = ([tag for tag, _ in side].index("noun") for side in (left, right))
     owner = next((i for i, (tag, word) in enumerate(left) if tag == "determiner" and word in OWNERS), None)
     owned = [j for j, (tag, _) in enumerate(right) if tag == "determiner"]
     return Phrase(

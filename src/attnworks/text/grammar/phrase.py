@@ -17,7 +17,7 @@ Links = tuple[tuple[int, int], ...]
 
 
 class Phrase(NamedTuple):
-    """Words of both sides, their heads inside the phrase (-1 for its root) and their alignment."""
+    """Words of both sides, their governors inside the phrase (-1 for its root) and their alignment."""
 
     source: tuple[str, ...]
     target: tuple[str, ...]
@@ -71,7 +71,7 @@ WHOLE, FIRST_WORD, REST = slice(None), slice(1), slice(1, None)
 
 
 class Draft:
-    """A text in the making: governed phrases and their order on each side."""
+    """An unfinished text: phrases with their governors, and their order on each side."""
 
     __slots__ = ("governors", "mentions", "phrases", "references", "source_order", "starts", "target_order")
 
@@ -122,7 +122,7 @@ class Draft:
             self.references.append((index, slot, antecedent))
 
     def finish(self) -> Passage:
-        """The pair, with the truth about it."""
+        """The pair of texts, with gold structure."""
         left = Layout([piece.source for piece in self.phrases], self.source_order, [start for start, _ in self.starts])
         right = Layout([piece.target for piece in self.phrases], self.target_order, [start for _, start in self.starts])
         source_governors = left.governors([(p.source_heads, p.source_root) for p in self.phrases], self.governors)

@@ -1,12 +1,10 @@
-"""Plans of clauses and sentences: what is to be said, before it is put into the words of either language.
-
-Splits by lemma combination: what a sentence says decides where it may occur.
+"""Plans of clauses and sentences, before they become words of either language; and their split by lemma combination.
 
 The combination of a clause is the triple (subject lemma, verb lemma, complement lemma), with pronouns replaced by what
 they refer to; the complement is the object, adjective, state, predicate noun, place or manner, or the question word,
 or the main lemma of a reported clause. A stable checksum of the triple assigns it to `train` (90 %), `valid` (5 %)
-or `test` (5 %). A text belongs to a split only if every one of its clauses does, subordinate ones included: no
-combination of a held-out text ever occurs in training, whatever the seeds, while all its lemmas do.
+or `test` (5 %). A text belongs to a split only if each of its clauses does, also the subordinate ones. So no
+combination of a held-out text occurs in training, with any seed, while all its lemmas do.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ class Location:
 
 @dataclass(slots=True, eq=False)
 class Clause:
-    """A subject and what is said of it; the frame tells which of the other fields count."""
+    """A subject and its predicate. The frame decides which of the other fields are used."""
 
     frame: Frame
     subject: Entity
@@ -58,7 +56,7 @@ class Clause:
     adjective: Adjective | None = None
     degree: str = ""
     standard: Entity | None = None
-    """What a comparison measures the subject against."""
+    """What the subject is compared with."""
     state: Noun | None = None
     predicate: Nominal | None = None
     place: Location | None = None
@@ -71,13 +69,13 @@ class Clause:
 
 @dataclass(slots=True, eq=False)
 class SentencePlan:
-    """A clause, perhaps linked with a second one."""
+    """A clause, which may be linked with a second one."""
 
     clause: Clause
     linker: str = ""
     second: Clause | None = None
     second_first: bool = False
-    """True where the linked clause opens the sentence, followed by a comma."""
+    """True if the linked clause comes first, followed by a comma."""
 
 
 def entity_lemma(entity: Entity) -> str:

@@ -46,7 +46,7 @@ class Inflection(NamedTuple):
 
 
 def person_index(subject: Features) -> int:
-    """The place of a person in a conjugation, from `io` to `loro`."""
+    """The index of a person in a conjugation, from `io` to `loro`."""
     return subject.person - 1 + 3 * subject.plural
 
 
@@ -60,7 +60,7 @@ def be_form(subject: Features, past: bool) -> str:
 
 
 def is_third(subject: Features) -> bool:
-    """True of he, she and it."""
+    """True for he, she and it."""
     return subject.person == 3 and not subject.plural
 
 
@@ -148,7 +148,7 @@ def agreeing_participle(verb: Verb, subject: Features, direct: Features | None) 
 
 
 def aligned(left: Tagged, right: Tagged, source_root: str = "verb", target_root: str = "verb") -> Phrase:
-    """Joins two tagged sides by the functions of their words."""
+    """The phrase of two tagged sides, whose words are aligned by their functions."""
     source_tags, target_tags = [tag for tag, _ in left], [tag for tag, _ in right]
     links: list[tuple[int, int]] = []
     for i, tag in enumerate(source_tags):
@@ -163,14 +163,9 @@ def aligned(left: Tagged, right: Tagged, source_root: str = "verb", target_root:
         for slot in ("object", "recipient")
         if slot in source_tags and slot in target_tags
     )
-    return phrase(
-        [word for _, word in left],
-        [word for _, word in right],
-        tuple(links),
-        source_tags.index(source_root),
-        target_tags.index(target_root),
-        pronouns,
-    )
+    source, target = [word for _, word in left], [word for _, word in right]
+    roots = source_tags.index(source_root), target_tags.index(target_root)
+    return phrase(source, target, tuple(links), *roots, pronouns)
 
 
 @lru_cache(CACHE_SIZE)

@@ -1,4 +1,4 @@
-"""The parallel syntax: clauses, sentences and texts, built in both languages at once with their truth.
+"""Clauses, sentences and texts in both languages at once, with their gold structure.
 
 Conventions that make the Italian a function of the English text: `you` is `tu`; I, you, we and they without antecedent
 are masculine; so are nouns whose English side has no gender, unless a feminine pronoun of the same text refers to them;
@@ -37,7 +37,7 @@ def clitic_features(entity: Entity | None) -> Features | None:
 
 
 def is_inverted(clause: Clause) -> bool:
-    """True of questions in which an English auxiliary stands before the subject."""
+    """True for questions in which an English auxiliary stands before the subject."""
     return clause.mood not in ("statement", "who")
 
 
@@ -48,7 +48,7 @@ def inflection(clause: Clause) -> Inflection:
 
 
 def render(*sentences: SentencePlan) -> Passage:
-    """The pair of a text, with its truth."""
+    """The English and the Italian text of the sentences, with gold structure."""
     draft = Draft()
     for sentence in sentences:
         render_sentence(draft, sentence)
@@ -56,7 +56,7 @@ def render(*sentences: SentencePlan) -> Passage:
 
 
 def render_sentence(draft: Draft, sentence: SentencePlan) -> None:
-    """Lays out one sentence with its final punctuation."""
+    """Add one sentence with its final punctuation to the draft."""
     draft.start_sentence()
     if sentence.second is None:
         root = render_clause(draft, sentence.clause)
@@ -74,7 +74,7 @@ def render_sentence(draft: Draft, sentence: SentencePlan) -> None:
 
 
 def render_linked(draft: Draft, linker: str, clause: Clause, gap: Gap = "") -> int:
-    """A clause after its conjunction or relative pronoun; returns its root."""
+    """Add a clause after its conjunction or relative pronoun; return the index of its root phrase."""
     link = draft.add(EXPRESSIONS[linker])
     draft.lay(link)
     following = len(draft.target_order)
@@ -86,13 +86,13 @@ def render_linked(draft: Draft, linker: str, clause: Clause, gap: Gap = "") -> i
 
 
 def first_word(draft: Draft, step: int) -> str:
-    """The first target word laid out from a step on."""
+    """The first target word from a step of the order on."""
     laid = (draft.phrases[index].target for index, _ in draft.target_order[step:])
     return next(words[0] for words in laid if words)
 
 
 def render_clause(draft: Draft, clause: Clause, gap: Gap = "") -> int:
-    """Lays out a clause and returns the index of its root phrase."""
+    """Add a clause to the draft and return the index of its root phrase."""
     return RENDERERS[clause.frame](draft, clause, gap)
 
 
@@ -138,7 +138,7 @@ def render_liking(draft: Draft, clause: Clause, gap: Gap) -> int:
 
 
 def render_adjective(draft: Draft, clause: Clause, gap: Gap) -> int:
-    """A copula with an adjective, perhaps compared."""
+    """A copula with an adjective, or with a comparison."""
     assert clause.adjective is not None
     compared = clause.standard is not None
     root = draft.add(adjective_group(clause.adjective, inflection(clause), clause.degree, compared))
@@ -169,7 +169,7 @@ def render_noun(draft: Draft, clause: Clause, gap: Gap) -> int:
 
 
 def render_place(draft: Draft, clause: Clause, gap: Gap) -> int:
-    """A copula with a place, which is the root; asked for by `where`, the question word is."""
+    """A copula with a place, which is the root. In a question with `where`, the question word is the root."""
     if clause.mood == "where":
         copula = verb_group(COPULA, inflection(clause))
         elided = copula.target[0] in ESSERE_WITH_E
@@ -201,7 +201,7 @@ def render_existential(draft: Draft, clause: Clause, gap: Gap) -> int:
 
 
 def lay_nucleus(draft: Draft, clause: Clause, root: int, verb: int, gap: Gap) -> None:
-    """Lays out subject and verb in the order of the mood; a relative pronoun has filled a gap already."""
+    """Put subject and verb into the order of the mood; `gap` names the part that a relative pronoun replaces."""
     if gap == "subject":
         draft.lay(verb)
         return
@@ -209,9 +209,7 @@ def lay_nucleus(draft: Draft, clause: Clause, root: int, verb: int, gap: Gap) ->
         draft.lay(draft.add(ASKING["who"], root))
         draft.lay(verb)
         return
-    fronted = add_fronted(draft, clause, root)
-    if fronted is not None:
-        draft.lay(fronted)
+    lay_fronted(draft, clause, root)
     subject = add_entity(draft, clause.subject, root)
     if clause.subject_relative is None:
         lay_around(draft, verb, subject, is_inverted(clause))
@@ -224,19 +222,18 @@ def lay_nucleus(draft: Draft, clause: Clause, root: int, verb: int, gap: Gap) ->
     draft.lay(verb)
 
 
-def add_fronted(draft: Draft, clause: Clause, root: int) -> int | None:
-    """The question word, or the questioned object, that opens a question."""
-    if clause.mood in ("statement", "whether"):
-        return None
+def lay_fronted(draft: Draft, clause: Clause, root: int) -> None:
+    """Put the question word, or the object of the question, at the beginning of a question."""
     if clause.mood == "which":
         assert clause.object is not None
-        return add_entity(draft, clause.object, root)
-    elided = clause.mood == "where" and draft.phrases[root].target[0] in ESSERE_WITH_E
-    return draft.add(ASKING_WHERE_ELIDED if elided else ASKING[clause.mood], root)
+        lay_entity(draft, clause.object, root)
+    elif clause.mood not in ("statement", "whether"):
+        elided = clause.mood == "where" and draft.phrases[root].target[0] in ESSERE_WITH_E
+        draft.lay(draft.add(ASKING_WHERE_ELIDED if elided else ASKING[clause.mood], root))
 
 
 def lay_around(draft: Draft, verb: int, subject: int, question: bool) -> None:
-    """The English order: the subject before the verb, or after its first word in a question."""
+    """Put the English subject before the verb, or after the first word of the verb in a question."""
     if question:
         draft.lay_source(verb, FIRST_WORD)
         draft.lay_source(subject)
@@ -247,7 +244,7 @@ def lay_around(draft: Draft, verb: int, subject: int, question: bool) -> None:
 
 
 def lay_object(draft: Draft, clause: Clause, root: int) -> None:
-    """The object: a clitic inside the verb group, or a phrase after it."""
+    """Put the object next: it is a clitic inside the verb group, or a phrase after it."""
     assert clause.object is not None
     if isinstance(clause.object, Pronoun):
         refer(draft, root, "recipient" if clause.verb.addressing else "object", clause.object)
@@ -258,7 +255,7 @@ def lay_object(draft: Draft, clause: Clause, root: int) -> None:
 
 
 def lay_circumstances(draft: Draft, clause: Clause, root: int, with_place: bool = True) -> None:
-    """Place, manner and time, in this order on both sides."""
+    """Put manner, place and time next, in this order on both sides."""
     if clause.manner:
         draft.lay(draft.add(EXPRESSIONS[clause.manner], root))
     if clause.place is not None and with_place:
@@ -268,7 +265,7 @@ def lay_circumstances(draft: Draft, clause: Clause, root: int, with_place: bool 
 
 
 def add_entity(draft: Draft, entity: Entity, governor: int, prepositions: tuple[str, str] = ("", "")) -> int:
-    """Takes in the phrase of an entity and notes what it mentions or refers to."""
+    """Add the phrase of an entity, and store what it mentions or refers to."""
     index = draft.add(realise(entity, prepositions), governor)
     if isinstance(entity, Pronoun):
         refer(draft, index, "subject", entity)
@@ -280,20 +277,20 @@ def add_entity(draft: Draft, entity: Entity, governor: int, prepositions: tuple[
 
 
 def lay_entity(draft: Draft, entity: Entity, governor: int, prepositions: tuple[str, str] = ("", "")) -> int:
-    """Takes in the phrase of an entity and puts it next on both sides."""
+    """Add the phrase of an entity and put it next on both sides."""
     index = add_entity(draft, entity, governor, prepositions)
     draft.lay(index)
     return index
 
 
 def refer(draft: Draft, index: int, slot: str, pronoun: Pronoun) -> None:
-    """Notes the antecedent of a pronoun, if it has one."""
+    """Store the antecedent of a pronoun, if it has one."""
     if pronoun.antecedent is not None:
         draft.refer(index, slot, pronoun.antecedent)
 
 
 def refer_owner(draft: Draft, index: int, nominal: Nominal) -> None:
-    """Notes the antecedent of a possessive determiner, if it has one."""
+    """Store the antecedent of a possessive determiner, if it has one."""
     owner = nominal.owner
     if isinstance(owner, Pronoun):
         owner = owner.antecedent

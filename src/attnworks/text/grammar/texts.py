@@ -62,12 +62,12 @@ class TextDrawer(ClauseDrawer):
         return SentencePlan(self.existential())
 
     def whether(self) -> SentencePlan:
-        """A question for yes or no."""
+        """A question with the answer yes or no."""
         clause = self.clause()
         return SentencePlan(self.asked(clause) if clause.subject.person != 1 else clause)
 
     def asked(self, clause: Clause) -> Clause:
-        """Turns a statement into a question for yes or no."""
+        """Turn a statement into a question with the answer yes or no."""
         clause.mood, clause.negative, clause.adverb = "whether", False, ""
         return clause
 
@@ -164,7 +164,7 @@ class TextDrawer(ClauseDrawer):
                 return subject
 
     def report(self) -> SentencePlan:
-        """Somebody says or knows something."""
+        """`Luca knows that Maria is happy`."""
         for _ in range(100):
             verb = VERB_CHOICE["report"].pick(self.unit())
             main = Clause("verbal", self.person(), verb, tense="past" if self.chance(0.4) else "present")
@@ -214,7 +214,7 @@ class TextDrawer(ClauseDrawer):
         return Pronoun(subject.person, subject.plural) if subject.person < 3 else pronoun_for(subject)
 
     def other_person(self, *taken: Entity) -> Entity:
-        """Somebody who is none of the given people."""
+        """A person who is none of the given people."""
         while True:
             person = self.person()
             if not any(same_reference(person, other) for other in taken):
@@ -239,7 +239,7 @@ class TextDrawer(ClauseDrawer):
         return SentencePlan(first), SentencePlan(second)
 
     def settle_gender(self, clause: Clause, entity: Entity) -> None:
-        """Sometimes makes a noun without English gender feminine, where only a later pronoun can tell."""
+        """Make half of the nouns without English gender feminine, if only a later pronoun shows it."""
         if not (isinstance(entity, Nominal) and entity.noun.epicene) or entity.plural or self.chance(0.5):
             return
         others = [other for other in referable(clause) if other is not entity and other.animate]
@@ -270,7 +270,7 @@ class TextDrawer(ClauseDrawer):
         return clause
 
     def belonging(self, owner: Entity) -> Nominal:
-        """A relative or a thing of somebody: `his sister`, `her car`."""
+        """A relative or a thing of a person: `his sister`, `her car`."""
         noun = self.noun(BELONGINGS.pick(self.unit()))
         plural = noun.lemma not in ONLY_ONE and self.chance(0.2)
         nominal = Nominal(noun, owner_word(owner), plural, owner=owner)
@@ -278,7 +278,7 @@ class TextDrawer(ClauseDrawer):
         return nominal
 
     def actor(self, first: Clause, chosen: Entity) -> Entity:
-        """Who acts in the second sentence: the first subject again, or somebody new."""
+        """The subject of the second sentence: the first subject again, or a new person."""
         subject = first.subject
         if subject is not chosen and subject.animate and first.frame != "existential" and self.chance(0.55):
             return self.again(subject)
@@ -314,7 +314,7 @@ SENTENCES = weighted({
 
 
 def allows(clause: Clause, tense: str) -> bool:
-    """True where a clause can be put into a tense."""
+    """True if a clause can be put into this tense."""
     if clause.modal or clause.adverb:
         return False
     if clause.verb.stative:
@@ -325,5 +325,5 @@ def allows(clause: Clause, tense: str) -> bool:
 
 
 def ambiguous_past(clause: Clause) -> bool:
-    """True of verbs whose English past looks like the present."""
+    """True for a verb whose English past is spelled like its present."""
     return clause.verb.forms.past == clause.verb.forms.base
