@@ -140,7 +140,7 @@ def test_a_slow_tokenizer_leaves_words_unknown() -> None:
 
 
 def test_mini_lm_reads_the_embedded_text() -> None:
-    reader = HuggingFaceReader(mini_lm(), longest=512)
+    reader = HuggingFaceReader(mini_lm(), max_length=512)
     for passage in grammar_passages(23):
         for side in (passage.source, passage.target):
             assert side is not None and side.words is not None and side.governors is not None
@@ -154,7 +154,7 @@ def test_mini_lm_reads_the_embedded_text() -> None:
 
 
 def test_too_long_for_the_model() -> None:
-    reader = HuggingFaceReader(mini_lm(), longest=512)
+    reader = HuggingFaceReader(mini_lm(), max_length=512)
     assert len(reader.read(Text("go " * 510))) == 512
     with pytest.raises(UsageError) as caught:
         reader.read(Text("go " * 698, line=7))

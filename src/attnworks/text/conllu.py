@@ -16,7 +16,7 @@ from attnworks.core.display import counted
 from attnworks.core.errors import UsageError
 from attnworks.text.passages import MAX_LINE_BYTES, ROOT, Passage, Text, numbered_lines, without_blanks
 
-COLUMNS = 10
+CONLLU_COLUMNS = 10
 _TEXT = re.compile(r"#\s*text\s*=\s*(.*)")
 _IDENTITY = re.compile(r"(\d+)(?:([-.])(\d+))?")
 
@@ -93,8 +93,8 @@ def _sentences(path: Path) -> Iterator[_Sentence]:
 
 def _read_word(sentence: _Sentence, line: str, number: int) -> None:
     columns = line.split("\t")
-    if len(columns) != COLUMNS:
-        expected, got = f"{COLUMNS} columns with tabs between them", counted(len(columns), "column")
+    if len(columns) != CONLLU_COLUMNS:
+        expected, got = f"{CONLLU_COLUMNS} columns with tabs between them", counted(len(columns), "column")
         raise sentence.wrong(number, expected, got, "save the parses as CoNLL-U")
     identity, form, head = columns[0], columns[1], columns[6]
     found = _IDENTITY.fullmatch(identity)

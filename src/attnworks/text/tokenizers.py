@@ -42,22 +42,22 @@ class TextReader(ABC):
     """Reads one side of a passage into a row of tokens.
 
     specials    tokens that are added to every text
-    longest     number of positions of the model, None if it takes any length
+    max_length  number of positions of the model, None if it takes any length
     max_tokens  longer texts are cut to it, and keep the special tokens at their end; None refuses longer texts
     """
 
     pad_id: int
     knows_words: bool = True
 
-    def __init__(self, specials: int, longest: int | None = None, max_tokens: int | None = None) -> None:
-        self.longest, self.max_tokens = longest, max_tokens
+    def __init__(self, specials: int, max_length: int | None = None, max_tokens: int | None = None) -> None:
+        self.max_length, self.max_tokens = max_length, max_tokens
         if max_tokens is None:
             return
         fewest = specials + MIN_TEXT_TOKENS
-        if max_tokens < fewest or (longest is not None and max_tokens > longest):
+        if max_tokens < fewest or (max_length is not None and max_tokens > max_length):
             expected, remedy = f"at least {fewest} (with {specials} special)", f"choose {fewest} or more"
-            if longest is not None:
-                expected += f" and at most the {longest:,} positions of the model"
+            if max_length is not None:
+                expected += f" and at most the {max_length:,} positions of the model"
                 remedy = "choose a number between"
             raise UsageError(f"--max-tokens {max_tokens}", expected, str(max_tokens), remedy)
 
@@ -87,9 +87,9 @@ class TextReader(ABC):
     def _kept(self, side: Text, special: Sequence[bool]) -> tuple[int, int]:
         """The number of tokens to keep at the beginning, and at the end."""
         count = len(special)
-        if self.max_tokens is None and self.longest is not None and count > self.longest:
-            expected = f"at most {self.longest:,} tokens, the positions of the model"
-            raise UsageError(side.name, expected, f"{count:,}", f"cut it by --max-tokens {self.longest}")
+        if self.max_tokens is None and self.max_length is not None and count > self.max_length:
+            expected = f"at most {self.max_length:,} tokens, the positions of the model"
+            raise UsageError(side.name, expected, f"{count:,}", f"cut it by --max-tokens {self.max_length}")
         if self.max_tokens is None or count <= self.max_tokens:
             return count, 0
         closing = _closing(special)
@@ -105,9 +105,9 @@ class HuggingFaceReader(TextReader):
     """
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, longest: int | None = None, max_tokens: int | None = None
+        self, tokenizer: PreTrainedTokenizerBase, max_length: int | None = None, max_tokens: int | None = None
     ) -> None:
-        super().__init__(tokenizer.num_special_tokens_to_add(), longest, max_tokens)
+        super().__init__(tokenizer.num_special_tokens_to_add(), max_length, max_tokens)
         self.tokenizer = tokenizer
         self.pad_id = tokenizer.pad_token_id if isinstance(tokenizer.pad_token_id, int) else 0
         self.knows_words = bool(tokenizer.is_fast)
@@ -145,9 +145,13 @@ class VocabularyReader(TextReader):
     pad_id = PAD
 
     def __init__(
-        self, vocabulary: Vocabulary, side: Side = "source", longest: int | None = None, max_tokens: int | None = None
+        self,
+        vocabulary: Vocabulary,
+        side: Side = "source",
+        max_length: int | None = None,
+        max_tokens: int | None = None,
     ) -> None:
-        super().__init__(1, longest, max_tokens)
+        super().__init__(1, max_length, max_tokens)
         self.vocabulary, self.side = vocabulary, side
 
     def token(self, identity: int) -> str:
@@ -224,8 +228,8 @@ def _written(side: Text) -> tuple[str, ...]:
 class DecoderReader(HuggingFaceReader):
     """Targets as a decoder of Hugging Face reads them: its start token, then the text without closing tokens."""
 
-    def __init__(self, tokenizer: Any, start: int, longest: int | None, max_tokens: int | None) -> None:
-        super().__init__(tokenizer, longest, max_tokens)
+    def __init__(self, tokenizer: Any, start: int, max_length: int | None, max_tokens: int | None) -> None:
+        super().__init__(tokenizer, max_length, max_tokens)
         self.start = start
 
     def read(self, side: Text) -> TokenRow:

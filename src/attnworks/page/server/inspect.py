@@ -109,7 +109,7 @@ def write_target(subject: Subject, source: TokenRow) -> WrittenTarget:
     steps: list[BeamStep] = []
     read = collate([source], PAD).to(subject.device)
     longest = max_target_tokens(len(source))
-    longest = longest if target.longest is None else min(longest, target.longest - 1)
+    longest = longest if target.max_length is None else min(longest, target.max_length - 1)
     ((found,),) = beam(
         model,  # pyright: ignore[reportArgumentType]
         read.ids, read.real, bos=BOS, eos=EOS, max_new_tokens=longest, beams=LIVE_BEAMS, observe=steps.append,

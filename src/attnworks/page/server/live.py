@@ -67,7 +67,7 @@ class LiveModel:
         assert subject.source is not None
         self.longest = longest if positions is None else min(longest, positions)
         self._counting = copy.copy(subject.source)
-        self._counting.longest = None
+        self._counting.max_length = None
         if text is None:
             text = self._beginning(subject.example_text or grammar_passages(1)[0].source.text)
         self.text = text

@@ -22,7 +22,7 @@ from attnworks.text.grammar.nominals import Couple, Entity, Nominal, Pronoun
 from attnworks.text.grammar.plans import Clause, combination, entity_lemma, named_lemmas, split_of
 from attnworks.text.grammar.predicates import Tense
 
-ATTEMPTS = 300
+MAX_CLAUSE_ATTEMPTS = 300
 
 PERSON_FRAMES = weighted({
     "transitive": 38, "adjective": 12, "activity": 10, "motion": 8, "liking": 8, "reflexive": 6, "giving": 6,
@@ -80,7 +80,7 @@ class ClauseDrawer(EntityDrawer):
 
     def clause(self, subject: Entity | None = None, frames: tuple[str, ...] = ()) -> Clause:
         """A clause of the split, about the given subject or a random one."""
-        for _ in range(ATTEMPTS):
+        for _ in range(MAX_CLAUSE_ATTEMPTS):
             about = subject if subject is not None else self.subject()
             frame = self.frame(about)
             if frames and frame not in frames:
@@ -100,7 +100,7 @@ class ClauseDrawer(EntityDrawer):
 
     def existential(self) -> Clause:
         """`There is a cat in the garden`."""
-        for _ in range(ATTEMPTS):
+        for _ in range(MAX_CLAUSE_ATTEMPTS):
             group = "person" if self.chance(0.3) else "animal" if self.chance(0.4) else "ware"
             place = self.spot() if group == "ware" else self.location()
             clause = Clause("existential", Nominal(self.noun(group)), place=place)

@@ -13,7 +13,7 @@ from attnworks.text.grammar.italian import Gender
 from attnworks.text.grammar.lexicon import NUMBERS, OWNERS, QUANTITIES
 from attnworks.text.grammar.phrase import Phrase, phrase
 
-CACHE_SIZE = 1 << 17
+PHRASES_CACHED = 1 << 17
 PROPER_KINDS = ("name", "city", "country")
 
 ENGLISH_SUBJECTS = {(1, False): "I", (2, False): "you", (1, True): "we", (2, True): "you", (3, True): "they"}
@@ -134,7 +134,7 @@ def realise(entity: Entity, prepositions: tuple[str, str] = ("", "")) -> Phrase:
     return pronoun_phrase(features(entity), entity.stressed)
 
 
-@lru_cache(CACHE_SIZE)
+@lru_cache(PHRASES_CACHED)
 def pronoun_phrase(pronoun: Features, stressed: bool) -> Phrase:
     """A subject pronoun; Italian drops it unless it is stressed."""
     word = english_subject(pronoun)
@@ -144,7 +144,7 @@ def pronoun_phrase(pronoun: Features, stressed: bool) -> Phrase:
     return phrase((word,), (kept,), ((0, 0),), 0, 0, (("subject", 0, 0),))
 
 
-@lru_cache(CACHE_SIZE)
+@lru_cache(PHRASES_CACHED)
 def couple_phrase(first: Noun, second: Noun, english_preposition: str, italian_preposition: str) -> Phrase:
     """`Luca and Maria`; the second name depends on the first."""
     one, two = first.italian[first.gender][0], second.italian[second.gender][0]
@@ -164,7 +164,7 @@ def couple_phrase(first: Noun, second: Noun, english_preposition: str, italian_p
     )
 
 
-@lru_cache(CACHE_SIZE)
+@lru_cache(PHRASES_CACHED)
 def noun_phrase(
     noun: Noun,
     determiner: str,
@@ -303,8 +303,8 @@ def _aligned(left: list[tuple[str, str]], right: list[tuple[str, str]]) -> Phras
     return Phrase(
         tuple(word for _, word in left),
         tuple(word for _, word in right),
-        _heads(left, source_root),
-        _heads(right, target_root),
+        _governors(left, source_root),
+        _governors(right, target_root),
         links,
         source_root,
         target_root,
@@ -312,7 +312,7 @@ def _aligned(left: list[tuple[str, str]], right: list[tuple[str, str]]) -> Phras
     )
 
 
-def _heads(words: list[tuple[str, str]], root: int) -> tuple[int, ...]:
+def _governors(words: list[tuple[str, str]], root: int) -> tuple[int, ...]:
     tags = [tag for tag, _ in words]
     possessor = tags.index("possessor") if "possessor" in tags else root
     return tuple(-1 if place == root else possessor if tag == "'s" else root for place, tag in enumerate(tags))

@@ -21,8 +21,8 @@ class Phrase(NamedTuple):
 
     source: tuple[str, ...]
     target: tuple[str, ...]
-    source_heads: tuple[int, ...]
-    target_heads: tuple[int, ...]
+    source_governors: tuple[int, ...]
+    target_governors: tuple[int, ...]
     alignment: Links
     source_root: int
     target_root: int
@@ -125,8 +125,8 @@ class Draft:
         """The pair of texts, with gold structure."""
         left = Layout([piece.source for piece in self.phrases], self.source_order, [start for start, _ in self.starts])
         right = Layout([piece.target for piece in self.phrases], self.target_order, [start for _, start in self.starts])
-        source_governors = left.governors([(p.source_heads, p.source_root) for p in self.phrases], self.governors)
-        target_governors = right.governors([(p.target_heads, p.target_root) for p in self.phrases], self.governors)
+        source_governors = left.governors([(p.source_governors, p.source_root) for p in self.phrases], self.governors)
+        target_governors = right.governors([(p.target_governors, p.target_root) for p in self.phrases], self.governors)
         return Passage(
             Text.of_words(tuple(left.words), source_governors),
             Text.of_words(tuple(right.words), target_governors),
@@ -181,8 +181,8 @@ class Layout:
         above    for each phrase, the phrase that governs it, -1 for none
         """
         governors = [-1] * len(self.words)
-        for (heads, _), phrase_above, places in zip(trees, above, self.places, strict=True):
+        for (inner, _), phrase_above, places in zip(trees, above, self.places, strict=True):
             outer = self.places[phrase_above][trees[phrase_above][1]] if phrase_above >= 0 else -1
-            for place, head in zip(places, heads, strict=True):
-                governors[place] = places[head] if head >= 0 else outer
+            for place, governor in zip(places, inner, strict=True):
+                governors[place] = places[governor] if governor >= 0 else outer
         return tuple(governors)

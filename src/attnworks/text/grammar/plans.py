@@ -25,7 +25,7 @@ Mood = Literal["statement", "whether", "who", "what", "which", "where", "when", 
 Gap = Literal["", "subject", "object"]
 
 SPLITS = ("train", "valid", "test")
-BUCKETS = 20
+SPLIT_BUCKETS = 20
 VALID_BUCKET, TEST_BUCKET = 7, 13
 Combination = tuple[str, str, str]
 
@@ -135,5 +135,5 @@ def clauses(sentence: SentencePlan) -> Iterator[Clause]:
 @lru_cache(1 << 18)
 def split_of(triple: Combination) -> str:
     """The split of a lemma combination, the same in every process."""
-    bucket = (crc32("|".join(triple).encode()) * 2654435761 >> 16) % BUCKETS
+    bucket = (crc32("|".join(triple).encode()) * 2654435761 >> 16) % SPLIT_BUCKETS
     return "valid" if bucket == VALID_BUCKET else "test" if bucket == TEST_BUCKET else "train"

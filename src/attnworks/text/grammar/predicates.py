@@ -14,7 +14,7 @@ from attnworks.text.grammar import english, italian
 from attnworks.text.grammar.entries import Adjective, Noun, Verb
 from attnworks.text.grammar.italian import conjugate
 from attnworks.text.grammar.lexicon import COPULA, DEGREES, FREQUENCIES, HAVING
-from attnworks.text.grammar.nominals import CACHE_SIZE, Features, english_object, english_subject
+from attnworks.text.grammar.nominals import PHRASES_CACHED, Features, english_object, english_subject
 from attnworks.text.grammar.phrase import Phrase, phrase
 
 Tense = Literal["present", "progressive", "past", "perfect", "future"]
@@ -168,7 +168,7 @@ def aligned(left: Tagged, right: Tagged, source_root: str = "verb", target_root:
     return phrase(source, target, tuple(links), *roots, pronouns)
 
 
-@lru_cache(CACHE_SIZE)
+@lru_cache(PHRASES_CACHED)
 def verb_group(
     verb: Verb, inflection: Inflection, direct: Features | None = None, recipient: Features | None = None
 ) -> Phrase:
@@ -182,7 +182,7 @@ def verb_group(
     return aligned(left, right)
 
 
-@lru_cache(CACHE_SIZE)
+@lru_cache(PHRASES_CACHED)
 def liking_group(verb: Verb, inflection: Inflection, pronominal: bool, liked: Features, liked_pronoun: bool) -> Phrase:
     """`he likes (it)` as `gli piace`: the English subject is the Italian recipient, the object the subject."""
     experiencer = inflection.subject
@@ -196,7 +196,7 @@ def liking_group(verb: Verb, inflection: Inflection, pronominal: bool, liked: Fe
     return group._replace(pronouns=(*group.pronouns, ("object", len(left), -1)))
 
 
-@lru_cache(CACHE_SIZE)
+@lru_cache(PHRASES_CACHED)
 def adjective_group(adjective: Adjective, inflection: Inflection, degree: str, comparative: bool) -> Phrase:
     """`is very happy`, `was not taller`; the adjective is the root."""
     left, right = english_verb(COPULA, inflection), italian_verb(COPULA, inflection)
@@ -219,7 +219,7 @@ def adjective_group(adjective: Adjective, inflection: Inflection, degree: str, c
     return aligned(left, right, "predicate", "predicate")
 
 
-@lru_cache(CACHE_SIZE)
+@lru_cache(PHRASES_CACHED)
 def state_group(state: Noun, inflection: Inflection, degree: str) -> Phrase:
     """`is very hungry` as `ha molta fame`."""
     left, right = english_verb(COPULA, inflection), italian_verb(HAVING, inflection)
@@ -231,7 +231,7 @@ def state_group(state: Noun, inflection: Inflection, degree: str) -> Phrase:
     return aligned(left, right, "predicate", "verb")
 
 
-@lru_cache(CACHE_SIZE)
+@lru_cache(PHRASES_CACHED)
 def existential_group(inflection: Inflection) -> Phrase:
     """`there is` as `c' è`, `there are` as `ci sono`."""
     left, right = english_verb(COPULA, inflection), italian_verb(COPULA, inflection)

@@ -10,6 +10,7 @@ from attnworks.text.grammar.nominals import Entity, Nominal, Pronoun, owner_word
 from attnworks.text.grammar.plans import Clause, Mood, SentencePlan
 
 SECOND_SENTENCE_SHARE = 0.42
+MAX_VERB_ATTEMPTS = 100
 
 QUESTIONS: Choice[Mood] = weighted({"what": 30, "who": 25, "which": 12, "where": 18, "when": 8, "why": 7})
 QUESTIONED_FRAMES: dict[Mood, tuple[str, ...]] = {
@@ -165,7 +166,7 @@ class TextDrawer(ClauseDrawer):
 
     def report(self) -> SentencePlan:
         """`Luca knows that Maria is happy`."""
-        for _ in range(100):
+        for _ in range(MAX_VERB_ATTEMPTS):
             verb = VERB_CHOICE["report"].pick(self.unit())
             main = Clause("verbal", self.person(), verb, tense="past" if self.chance(0.4) else "present")
             subject = self.again(main.subject) if self.chance(0.35) else self.other_person(main.subject)
@@ -202,7 +203,7 @@ class TextDrawer(ClauseDrawer):
 
     def with_verb(self, choice: Choice[Verb], subject: Entity, patient: Entity) -> Clause:
         """A clause of the split about a given subject and object, with a verb of the choice."""
-        for _ in range(100):
+        for _ in range(MAX_VERB_ATTEMPTS):
             verb = choice.pick(self.unit())
             clause = Clause("verbal", subject, verb, object=patient)
             if self.fits(clause):
