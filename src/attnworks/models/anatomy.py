@@ -100,16 +100,9 @@ def heads_of(part: Part) -> list[HeadMatrices]:
 
 
 def _head(W: HeadWeights, head: int, k: int, v: int) -> HeadMatrices:
-    b_Q, b_K, b_V = (None if b is None else b[head] for b in (W.b_Q, W.b_K, W.b_V))
-    return HeadMatrices(
-        W.W_Q[head, :, :k],
-        W.W_K[head, :, :k],
-        W.W_V[head, :, :v],
-        W.W_O[head, :v],
-        None if b_Q is None else b_Q[:k],
-        None if b_K is None else b_K[:k],
-        None if b_V is None else b_V[:v],
-    )
+    """One head of width k (queries and keys) and v (values)."""
+    biases = (None if b is None else b[head, :width] for b, width in ((W.b_Q, k), (W.b_K, k), (W.b_V, v)))
+    return HeadMatrices(W.W_Q[head, :, :k], W.W_K[head, :, :k], W.W_V[head, :, :v], W.W_O[head, :v], *biases)
 
 
 def _own_block(kind: StackKind, layer: int, block: nn.Module) -> BlockAnatomy:
@@ -129,7 +122,7 @@ def _own_attention(role: Role, attention: MultiHead, residual: Residual) -> Part
 
 
 def _own_weights(own: MultiHead) -> HeadWeights:
-    config, looking = own.config, own.mechanisms.content_heads
-    keys = tuple(width if head in looking else 0 for head, width in enumerate(config.key_widths))
+    config, content_heads = own.config, own.mechanisms.content_heads
+    keys = tuple(width if head in content_heads else 0 for head, width in enumerate(config.key_widths))
     parts = (*own.head_first(), *own.head_first_biases(), own.b_O)
     return HeadWeights(*parts, config.heads, config.scale, keys, config.value_widths)

@@ -1,10 +1,11 @@
-"""One transformer block: attention and feed-forward, each in a residual sum with norm and dropout.
+"""One transformer block: self-attention, cross-attention and feed-forward, each with residual sum, norm and dropout.
 
-`PureAttention` stacks blocks on vectors, with sum, norm and feed-forward on or off, for the rank-collapse theorems.
+`PureAttention` is a stack of blocks on vectors. Theorems on rank collapse switch its sum, norm and feed-forward off.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from jaxtyping import Bool, Float
@@ -16,44 +17,6 @@ from attnworks.models.config import AttentionConfig, NormKind, NormOrder, PureCo
 from attnworks.models.layers import Dropout, FeedForward, LayerNorm
 from attnworks.models.multihead import MultiHead, Observer, tie_layers
 from attnworks.models.stepping import KeysValues
-
-
-@dataclass(frozen=True, kw_only=True)
-class Wiring:
-    """How the parts of a block are connected. The theorems on rank collapse switch sum and norm off one by one."""
-
-    skip: bool = True
-    norm: NormOrder | None = "post"
-    norm_kind: NormKind = "standard"
-    norm_eps: float = 1e-5
-    dropout: float = 0.0
-
-
-class Residual(nn.Module):
-    """The sum, norm and dropout around one part f of a block: x -> join(x, f(enter(x))).
-
-    post    LN(x + dropout(f(x)))
-    pre     x + dropout(f(LN(x)))
-    Without skip there is no sum, and without a norm no LN.
-    Source: Conti 2024, section 1.2.2 (S4.33): u = LN(x + u').
-    """
-
-    def __init__(self, d_e: int, wiring: Wiring) -> None:
-        super().__init__()
-        self.skip, self.order = wiring.skip, wiring.norm
-        self.norm = LayerNorm(d_e, wiring.norm_kind, wiring.norm_eps) if wiring.norm else None
-        self.dropout = Dropout(wiring.dropout)
-
-    def enter(self, x: Float[Tensor, "b i e"]) -> Float[Tensor, "b i e"]:
-        """The input of the part."""
-        return self.norm(x) if self.norm is not None and self.order == "pre" else x
-
-    def join(self, x: Float[Tensor, "b i e"], y: Float[Tensor, "b i e"]) -> Float[Tensor, "b i e"]:
-        """The residual stream x after the part has computed y."""
-        y = self.dropout(y)
-        if self.skip:
-            y = x + y
-        return self.norm(y) if self.norm is not None and self.order == "post" else y
 
 
 class Block(nn.Module):
@@ -90,12 +53,11 @@ class Block(nn.Module):
         Z_mask: Mask | None = None,
         observe: Observer | None = None,
     ) -> Float[Tensor, "b i e"]:
-        residual = self.attention_residual
-        X = residual.join(X, self.attention(residual.enter(X), mask=mask, observe=observe))
-        if self.cross is not None:
-            residual = self.cross_residual
-            X = residual.join(X, self.cross(residual.enter(X), Z, mask=Z_mask, observe=observe))
-        return self._feed_forward(X)
+        """X after the block. Z is the output of the encoder, for cross-attention."""
+        X = self.attention_residual(X, lambda x: self.attention(x, mask=mask, observe=observe))
+        if (cross := self.cross) is not None:
+            X = self.cross_residual(X, lambda x: cross(x, Z, mask=Z_mask, observe=observe))
+        return X if self.mlp is None else self.mlp_residual(X, self.mlp)
 
     def step(
         self,
@@ -109,18 +71,52 @@ class Block(nn.Module):
         The n rows are [sentences beams], flattened. `past` holds the keys and values of the positions before, one row
         per hypothesis; `memory` those of the source, one row per sentence.
         """
-        residual = self.attention_residual
-        Y, past = self.attention.step(residual.enter(X), past)
-        X = residual.join(X, Y)
-        if self.cross is not None and memory is not None:
-            residual = self.cross_residual
-            X = residual.join(X, self.cross.read_memory(residual.enter(X), memory, memory_real))
-        return self._feed_forward(X), past
+        Y, past = self.attention.step(self.attention_residual.enter(X), past)
+        X = self.attention_residual.join(X, Y)
+        if (cross := self.cross) is not None and memory is not None:
+            X = self.cross_residual(X, lambda x: cross.read_memory(x, memory, memory_real))
+        return X if self.mlp is None else self.mlp_residual(X, self.mlp), past
 
-    def _feed_forward(self, X: Float[Tensor, "b i e"]) -> Float[Tensor, "b i e"]:
-        if self.mlp is None:
-            return X
-        return self.mlp_residual.join(X, self.mlp(self.mlp_residual.enter(X)))
+
+class Residual(nn.Module):
+    """The sum, norm and dropout around one part f of a block.
+
+    post    LN(x + dropout(f(x)))
+    pre     x + dropout(f(LN(x)))
+    Without skip there is no sum, and without a norm no LN.
+    Source: Conti 2024, section 1.2.2 (S4.33): u = LN(x + u').
+    """
+
+    def __init__(self, d_e: int, wiring: Wiring) -> None:
+        super().__init__()
+        self.skip, self.order = wiring.skip, wiring.norm
+        self.norm = LayerNorm(d_e, wiring.norm_kind, wiring.norm_eps) if wiring.norm else None
+        self.dropout = Dropout(wiring.dropout)
+
+    def forward(self, x: Float[Tensor, "b i e"], f: Callable[[Tensor], Tensor]) -> Float[Tensor, "b i e"]:
+        return self.join(x, f(self.enter(x)))
+
+    def enter(self, x: Float[Tensor, "b i e"]) -> Float[Tensor, "b i e"]:
+        """The input of the part."""
+        return self.norm(x) if self.norm is not None and self.order == "pre" else x
+
+    def join(self, x: Float[Tensor, "b i e"], y: Float[Tensor, "b i e"]) -> Float[Tensor, "b i e"]:
+        """The residual stream x after the part has computed y."""
+        y = self.dropout(y)
+        if self.skip:
+            y = x + y
+        return self.norm(y) if self.norm is not None and self.order == "post" else y
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wiring:
+    """Whether each part of a block has a residual sum, and where and how it is normalised."""
+
+    skip: bool = True
+    norm: NormOrder | None = "post"
+    norm_kind: NormKind = "standard"
+    norm_eps: float = 1e-5
+    dropout: float = 0.0
 
 
 class PureAttention(nn.Module):
@@ -132,21 +128,11 @@ class PureAttention(nn.Module):
     def __init__(self, config: PureConfig) -> None:
         super().__init__()
         self.config = config
-        wiring = Wiring(
-            skip=config.skip,
-            norm="post" if config.norm else None,
-            norm_kind=config.norm_kind,
-            norm_eps=config.norm_eps,
-        )
-        self.layers = nn.ModuleList(
-            Block(
-                config.d_e,
-                wiring,
-                self_attention=(Slot("encoder", layer), config.attention),
-                d_ff=config.hidden if config.mlp else None,
-            )
-            for layer in range(config.layers)
-        )
+        norm = "post" if config.norm else None
+        wiring = Wiring(skip=config.skip, norm=norm, norm_kind=config.norm_kind, norm_eps=config.norm_eps)
+        slots = [(Slot("encoder", layer), config.attention) for layer in range(config.layers)]
+        d_ff = config.hidden if config.mlp else None
+        self.layers = nn.ModuleList(Block(config.d_e, wiring, self_attention=slot, d_ff=d_ff) for slot in slots)
         tie_layers(self)
 
     @property

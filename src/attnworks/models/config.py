@@ -159,27 +159,17 @@ class TransformerConfig(TokenConfig):
         choice("positions", self.positions, get_args(PositionKind))
         choice("tie", self.tie, get_args(Tying))
         if self.encoder_layers + self.decoder_layers == 0:
-            raise UsageError(
-                "a transformer", "at least one layer", "none in encoder and decoder", "set one of them to 1"
-            )
+            raise UsageError("a transformer", "at least one layer", "none", "set encoder_layers or decoder_layers to 1")
         if self.tie == "all" and self.target_size != self.vocabulary:
-            raise UsageError(
-                'tie="all"', "one vocabulary", f"{self.vocabulary} and {self.target_size}", 'tie="target" allows two'
-            )
+            sizes = f"{self.vocabulary} and {self.target_size}"
+            raise UsageError('tie="all"', "one vocabulary", sizes, 'tie="target" allows two')
         if self.positions == "sinusoid" and self.d_e % 2:
-            raise UsageError(
-                "sinusoidal positions", "an even d_e", f"d_e={self.d_e}", "sines and cosines come in pairs"
-            )
+            raise UsageError("sinusoidal positions", "an even d_e", f"d_e={self.d_e}", "sines and cosines are in pairs")
         known = [str(slot) for slot in self.slot_names()]
         for name in self.slots:
             if name not in known:
-                raise UsageError(
-                    f"attention slot {name!r}",
-                    f"one of {', '.join(known)}",
-                    "a slot this model does not have",
-                    "name slots enc.L, dec.L or cross.L with layers from zero",
-                )
-
+                remedy = "name slots enc.L, dec.L or cross.L with layers from zero"
+                raise UsageError(f"attention slot {name!r}", f"one of {', '.join(known)}", "another name", remedy)
         for slot in self.slot_names():
             for spec, _ in self.slot(slot).mechanism_groups():
                 check_serves(spec, slot)
@@ -267,12 +257,9 @@ class PureConfig:
 
 def check_serves(spec: MechanismSpec, slot: Slot) -> None:
     if not spec.serves(slot.kind):
-        raise UsageError(
-            f"{spec.name} attention in {slot}",
-            f"a mechanism that {'takes queries of another sequence' if slot.crosses else 'can be causal'}",
-            spec.name,
-            "choose dense, luong-dot or linear there; TransformerConfig.with_mechanism(...) does it by itself",
-        )
+        expected = f"a mechanism that {'takes queries of another sequence' if slot.crosses else 'can be causal'}"
+        remedy = "choose dense, luong-dot or linear there; TransformerConfig.with_mechanism(...) leaves such layers out"
+        raise UsageError(f"{spec.name} attention in {slot}", expected, spec.name, remedy)
 
 
 ModelConfig = TransformerConfig | RecurrentConfig | PureConfig
@@ -289,9 +276,8 @@ def config_to_json(config: ModelConfig) -> dict[str, Any]:
 def config_from_json(data: object) -> ModelConfig:
     """The config that a JSON document describes."""
     if not isinstance(data, dict) or not isinstance(data.get("kind"), str):
-        raise UsageError(
-            "a model config", 'a JSON object with "kind"', shown_value(data), f"known are {', '.join(sorted(_CONFIGS))}"
-        )
+        kinds = f"known are {', '.join(sorted(_CONFIGS))}"
+        raise UsageError("a model config", 'a JSON object with "kind"', shown_value(data), kinds)
     choice("model kind", data["kind"], _CONFIGS)
     fields = {key: value for key, value in data.items() if key != "kind"}
     return parse(_CONFIGS[data["kind"]], fields, "config")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 
@@ -116,27 +117,23 @@ class Published:
     blueprint: Blueprint
 
 
-def _gpt(vocabulary: int, positions: int, layers: int, d_e: int, *, final_norm: bool) -> Blueprint:
-    return Blueprint(
-        vocabulary=vocabulary,
-        positions=positions,
-        layers=layers,
-        d_e=d_e,
-        d_ff=4 * d_e,
-        d_attention=d_e,
-        d_shared=d_e,
-        final_norm=final_norm,
-    )
+def _gpt(vocabulary: int, positions: int, layers: int, d_e: int, **options: Any) -> Blueprint:
+    sizes = {"vocabulary": vocabulary, "positions": positions, "layers": layers}
+    return Blueprint(**sizes, d_e=d_e, d_ff=4 * d_e, d_attention=d_e, d_shared=d_e, **options)
+
+
+def _gated(vocabulary: int, layers: int, **widths: int) -> Blueprint:
+    return Blueprint(vocabulary=vocabulary, layers=layers, **widths, gated=True, biases=False, norms=False)
 
 
 PUBLISHED = {
-    "gpt-1": Published("GPT-1", "June 2018", 117_000_000, "S4.63", _gpt(40_478, 512, 12, 768, final_norm=False)),
+    "gpt-1": Published("GPT-1", "June 2018", 117_000_000, "S4.63", _gpt(40_478, 512, 12, 768)),
     "bert-large": Published(
         "BERT-large",
         "October 2018",
         340_000_000,
         "S4.64",
-        replace(_gpt(30_522, 512, 24, 1024, final_norm=False), segments=2, embedding_norm=True, pooler=True),
+        _gpt(30_522, 512, 24, 1024, segments=2, embedding_norm=True, pooler=True),
     ),
     "gpt-2-xl": Published(
         "GPT-2 XL", "February 2019", 1_500_000_000, "S4.65", _gpt(50_257, 1024, 48, 1600, final_norm=True)
@@ -147,34 +144,14 @@ PUBLISHED = {
         "January 2022",
         137_000_000_000,
         "S4.67",
-        Blueprint(
-            vocabulary=32_000,
-            layers=64,
-            d_e=8192,
-            d_ff=65_536,
-            d_attention=128 * 128,
-            d_shared=128 * 128,
-            gated=True,
-            biases=False,
-            norms=False,
-        ),
+        _gated(32_000, layers=64, d_e=8192, d_ff=65_536, d_attention=128 * 128, d_shared=128 * 128),
     ),
     "minerva": Published(
         "Minerva (PaLM)",
         "June 2022",
         540_000_000_000,
         "S4.68",
-        Blueprint(
-            vocabulary=256_000,
-            layers=118,
-            d_e=18_432,
-            d_ff=4 * 18_432,
-            d_attention=48 * 256,
-            d_shared=256,
-            gated=True,
-            biases=False,
-            norms=False,
-        ),
+        _gated(256_000, layers=118, d_e=18_432, d_ff=4 * 18_432, d_attention=48 * 256, d_shared=256),
     ),
 }
 """The hyper-parameters of LaMDA and PaLM leave out norms, which their papers do not spell out."""

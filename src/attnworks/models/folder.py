@@ -38,7 +38,7 @@ from attnworks.core.tensors import tensors_of
 from attnworks.models.build import Model, build, skeleton
 from attnworks.models.config import ModelConfig, config_from_json, config_to_json
 
-CONFIG_FILE, WEIGHTS_FILE, MANIFEST_FILE = "config.json", "model.safetensors", "manifest.json"
+MODEL_FILES = CONFIG_FILE, WEIGHTS_FILE, MANIFEST_FILE = "config.json", "model.safetensors", "manifest.json"
 FOLDER_FORMAT = 1
 PICKLE_SUFFIXES = {".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"}
 
@@ -109,7 +109,7 @@ def check_model_place(folder: Path, overwrite: bool) -> None:
         return
     if not overwrite:
         new_place(folder, "save to", "choose another place or pass overwrite=True")
-    if not all((folder / name).is_file() for name in (CONFIG_FILE, WEIGHTS_FILE, MANIFEST_FILE)):
+    if not all((folder / name).is_file() for name in MODEL_FILES):
         raise FolderError(f"overwrite {folder}", "a model folder", "something else", "choose another place")
 
 
@@ -118,26 +118,17 @@ def _check_files(folder: Path) -> None:
         raise _pickle(folder)
     if not folder.is_dir():
         kept = sorted(folder.parent.glob(f".{glob.escape(folder.name)}.*.old"), key=lambda path: path.stat().st_mtime)
-        raise FolderError(
-            f"load {folder}",
-            "a model folder",
-            "a file" if folder.exists() else "nothing there",
-            f"an interrupted save left {kept[-1]}: rename it to {folder}"
-            if kept
-            else "check the path; attnworks.save(model, folder) writes one",
-        )
+        remedy = "check the path; attnworks.save(model, folder) writes one"
+        remedy = f"an interrupted save left {kept[-1]}: rename it to {folder}" if kept else remedy
+        found = "a file" if folder.exists() else "nothing there"
+        raise FolderError(f"load {folder}", "a model folder", found, remedy)
     if not (folder / WEIGHTS_FILE).is_file():
         for path in sorted(folder.iterdir()):
             if path.suffix in PICKLE_SUFFIXES:
                 raise _pickle(path)
-    for name in (CONFIG_FILE, WEIGHTS_FILE, MANIFEST_FILE):
+    for name in MODEL_FILES:
         if not (folder / name).is_file():
-            raise FolderError(
-                f"load {folder}",
-                f"{CONFIG_FILE}, {WEIGHTS_FILE}, {MANIFEST_FILE}",
-                f"no {name}",
-                "copy the whole folder again",
-            )
+            raise FolderError(f"load {folder}", ", ".join(MODEL_FILES), f"no {name}", "copy the whole folder again")
 
 
 def _pickle(path: Path) -> UnsafeFileError:
@@ -150,9 +141,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST_FILE
     manifest = read_sealed(path)
     if manifest.get("format") != FOLDER_FORMAT:
-        raise FolderError(
-            f"load {folder}", f"folder format {FOLDER_FORMAT}", str(manifest.get("format"))[:20], "save the model again"
-        )
+        found = str(manifest.get("format"))[:20]
+        raise FolderError(f"load {folder}", f"folder format {FOLDER_FORMAT}", found, "save the model again")
     if not isinstance(manifest.get("config_sha256"), str) or not is_tensor_table(manifest.get("tensors")):
         raise load_error(path, "config_sha256, and for each tensor its shape, dtype and sha256", "something else")
     return manifest
@@ -172,25 +162,19 @@ def _skeleton(folder: Path, config: ModelConfig) -> nn.Module:
     try:
         return skeleton(config)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise load_error(
-            folder / CONFIG_FILE, "a config that a model can be built from", f"one that fails: {error}"
-        ) from error
+        found = f"one that fails: {error}"
+        raise load_error(folder / CONFIG_FILE, "a config that a model can be built from", found) from error
 
 
 def check_expected(folder: Path, empty: nn.Module, described: TensorTable) -> None:
     """Check that the manifest lists the tensors of the config, no more and no fewer, in their shapes."""
-    expected = tensors_of(empty)
+    expected, path = tensors_of(empty), folder / MANIFEST_FILE
     if odd := sorted(expected.keys() ^ described.keys()):
         kind = "missing" if odd[0] in expected else "extra"
-        raise load_error(
-            folder / MANIFEST_FILE, f"{len(expected)} tensors, as the config says", f"{kind} tensor {odd[0]!r}"
-        )
+        raise load_error(path, f"{len(expected)} tensors, as the config says", f"{kind} tensor {odd[0]!r}")
     for name, tensor in expected.items():
-        if described[name]["shape"] != list(tensor.shape):
-            raise load_error(
-                folder / MANIFEST_FILE, f"{name} of shape {list(tensor.shape)}", f"shape {described[name]['shape']}"
-            )
-        if (described[name]["dtype"] in DTYPES) != tensor.is_floating_point():
-            raise load_error(
-                folder / MANIFEST_FILE, f"{name} of a type like {tensor.dtype}", str(described[name]["dtype"])
-            )
+        shape, dtype = described[name]["shape"], described[name]["dtype"]
+        if shape != list(tensor.shape):
+            raise load_error(path, f"{name} of shape {list(tensor.shape)}", f"shape {shape}")
+        if (dtype in DTYPES) != tensor.is_floating_point():
+            raise load_error(path, f"{name} of a type like {tensor.dtype}", str(dtype))

@@ -141,7 +141,7 @@ class Positions(nn.Module):
     learned             one trained row for each position up to `max_length`
     index               adds i: grows with the length (S4.19)
     normalised-index    adds i / n: the same position has another code in a sentence of another length (S4.19)
-    none                adds nothing: self-attention is then blind to permutations (S4.30)
+    none                adds nothing: self-attention then ignores the order of tokens (S4.30)
     """
 
     def __init__(self, kind: PositionKind, d_e: int, base: float, max_length: int) -> None:
@@ -161,12 +161,11 @@ class Positions(nn.Module):
             return X + sinusoid(torch.arange(start, end, device=X.device), self.d_e, self.base).to(X.dtype)
         if self.kind == "learned":
             if end > self.max_length:
-                raise UsageError(
-                    f"a sequence of {end} tokens",
-                    f"at most {self.max_length}, the learned positions of this model",
-                    f"{end} tokens",
-                    "shorten the text, or build the model with a larger max_length",
+                limit, remedy = (
+                    f"at most {self.max_length} tokens",
+                    "shorten the text, or build with a larger max_length",
                 )
+                raise UsageError("learned positions", limit, f"{end} tokens", remedy)
             return X + self.table[start:end]
         index = torch.arange(start, end, device=X.device, dtype=X.dtype)[None, :, None]
         if self.kind == "index":

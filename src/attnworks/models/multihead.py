@@ -89,7 +89,7 @@ class MultiHead(nn.Module):
         )
         if not isinstance(config.d_k, int) or not isinstance(config.d_v, int):
             _check_unequal_widths(config, groups, self.has_global_projections)
-        self.global_widths = HeadWidths(h, d_k, d_k), HeadWidths(h, d_k, d_k), HeadWidths(h, d_v, d_v)
+        self.global_widths = HeadWidths(h, d_k, d_k), HeadWidths(h, d_v, d_v)
         if self.has_global_projections:
             self.W_Qg, self.W_Kg, self.W_Vg = (_side_by_side(d_e, (h, width)) for width in (d_k, d_k, d_v))
             self.b_Qg, self.b_Kg, self.b_Vg = (
@@ -134,12 +134,9 @@ class MultiHead(nn.Module):
 
     def project_global(self, X: Float[Tensor, "b i e"]) -> QKV:
         """Q, K and V from the second set of projections, for global tokens."""
-        Q, K, V = self.global_widths
-        return (
-            _project(X, self.W_Qg, self.b_Qg, Q),
-            _project(X, self.W_Kg, self.b_Kg, K),
-            _project(X, self.W_Vg, self.b_Vg, V),
-        )
+        keys, values = self.global_widths
+        Q, K = _project(X, self.W_Qg, self.b_Qg, keys), _project(X, self.W_Kg, self.b_Kg, keys)
+        return Q, K, _project(X, self.W_Vg, self.b_Vg, values)
 
     def attend(
         self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, global_qkv: QKV | None = None, *, weights: bool = False
@@ -215,11 +212,8 @@ def _project(X: Tensor, W: Tensor, b: Tensor | None, widths: HeadWidths) -> Tens
     return widths.cut(F.linear(X, columns, None if b is None else b.flatten())).transpose(1, 2)
 
 
-def _check_unequal_widths(config: AttentionConfig, groups: HeadGroups, twice: bool) -> None:
-    if twice or groups.bound_to_width():
-        raise UsageError(
-            "heads of unequal widths",
-            "a mechanism with one set of projections that columns of zeros do not change",
-            str(config.mechanism),
-            "give all heads of the layer the same widths, or dense attention",
-        )
+def _check_unequal_widths(config: AttentionConfig, groups: HeadGroups, has_global_projections: bool) -> None:
+    if has_global_projections or groups.bound_to_width():
+        expected = "a mechanism with one set of projections that columns of zeros do not change"
+        remedy = "give all heads of the layer the same widths, or dense attention"
+        raise UsageError("heads of unequal widths", expected, str(config.mechanism), remedy)

@@ -81,9 +81,7 @@ class Recurrent(nn.Module):
         if real is None:
             return _run(self.encoder, X)
         if (real[:, 1:] & ~real[:, :-1]).any():
-            raise UsageError(
-                "a recurrent encoder", "padding after the tokens", "a real token after padding", "pad on the right"
-            )
+            raise UsageError("a recurrent encoder", "padding at the end", "a token after padding", "pad on the right")
         lengths = real.sum(-1).clamp_min(1).cpu()
         packed, last = _run(self.encoder, pack_padded_sequence(X, lengths, batch_first=True, enforce_sorted=False))
         return pad_packed_sequence(packed, batch_first=True, total_length=source.shape[1])[0], last

@@ -137,12 +137,8 @@ def _scale(old: MultiHead) -> float:
     d_k = old.config.geometry.d_k
     scales = {mechanism.scale(d_k, old.context) for mechanism in old.mechanisms.mechanisms if mechanism.by_content}
     if len(scales) > 1:
-        raise UsageError(
-            f"another largest width of keys in {old.slot}",
-            "one scale of the scores in all heads",
-            ", ".join(f"{scale:.4g}" for scale in sorted(scales)),
-            "build the layer with a scale of its own",
-        )
+        asked, found = f"another largest width of keys in {old.slot}", ", ".join(f"{s:.4g}" for s in sorted(scales))
+        raise UsageError(asked, "one scale of the scores in all heads", found, "set a scale for the layer")
     return scales.pop() if scales else d_k**-0.5
 
 
@@ -164,9 +160,8 @@ def _check_carried(old: MultiHead, new: MultiHead) -> None:
         for layer in (old, new)
     )
     if any(before.get(spec, shapes) != shapes for spec, shapes in after.items()):
-        raise UsageError(
-            f"wider heads in {old.slot}", "mechanisms that fit any width", str(old.config.mechanism), "grow dense heads"
-        )
+        asked, found = f"wider heads in {old.slot}", str(old.config.mechanism)
+        raise UsageError(asked, "mechanisms that fit any width", found, "grow dense heads")
 
 
 def with_own_mechanisms(model: Transformer, wanted: MechanismsBySlot) -> Transformer:

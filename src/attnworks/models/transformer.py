@@ -99,7 +99,7 @@ class Transformer(nn.Module):
         target_real: Bool[Tensor, "b t"] | None = None,
         observe: Observer | None = None,
     ) -> Float[Tensor, "b t e"]:
-        self._check_encoded(Z)
+        self._check_encoder_input("decoding", "Z=model.encode(source)", Z)
         X = self._embed("decode", self.target_embedding, target, target_real)
         mask, source_mask = Mask(target_real, causal=True), Mask(source_real)
         for block in self.decoder:
@@ -117,19 +117,9 @@ class Transformer(nn.Module):
         A model without an encoder starts `sentences` empty texts.
         """
         if self.config.positions == "normalised-index":
-            raise UsageError(
-                "decoding step by step",
-                "positions that do not depend on the length of the sentence",
-                "normalised-index, whose codes change with every token written",
-                "build the model with sinusoid positions",
-            )
-        if (source is None) == bool(len(self.encoder)):
-            raise UsageError(
-                "decoding step by step",
-                "source tokens" if source is None else "no source, since there is no encoder",
-                "none" if source is None else f"some of shape {list(source.shape)}",
-                "pass source=... if, and only if, the model has an encoder",
-            )
+            expected, remedy = "positions that do not depend on the length", "build the model with sinusoid positions"
+            raise UsageError("decoding step by step", expected, "normalised-index", remedy)
+        self._check_encoder_input("decoding step by step", "source", source)
         if source is None:
             return TransformerState(sentences=sentences, position=0, own=None, memory=None)
         Z = self.encode(source, real)
@@ -161,38 +151,27 @@ class Transformer(nn.Module):
         self, asked: str, embedding: Embedding | None, tokens: Tensor, real: Tensor | None = None, start: int = 0
     ) -> Float[Tensor, "b i e"]:
         if embedding is None:
-            raise UsageError(
-                f"{asked} by this model",
-                "an encoder to encode with, a decoder to decode and step with",
-                f"encoder_layers={self.config.encoder_layers} and decoder_layers={self.config.decoder_layers}",
-                "build the model with the side that is missing",
-            )
+            layers = f"encoder_layers={self.config.encoder_layers} and decoder_layers={self.config.decoder_layers}"
+            expected = "an encoder to encode with, a decoder to decode and step with"
+            raise UsageError(f"{asked} by this model", expected, layers, "build the model with the missing side")
         return self.dropout(self.positions(embedding(tokens), real, start))
 
     def _check_given(self, source: Tensor | None, target: Tensor | None) -> None:
-        expected = [
-            name
-            for name, present in (("source", self.source_embedding), ("target", self.target_embedding))
-            if present is not None
-        ]
-        got = [name for name, tokens in (("source", source), ("target", target)) if tokens is not None]
+        sides = {"source": (self.source_embedding, source), "target": (self.target_embedding, target)}
+        expected, got = ([side for side, pair in sides.items() if pair[place] is not None] for place in (0, 1))
         if got != expected:
-            raise UsageError(
-                "a forward pass",
-                f"{' and '.join(expected)} tokens",
-                " and ".join(got) or "none",
-                "an encoder reads source=..., a decoder target=..., and only what the model has may be given",
-            )
+            remedy = "pass source=... if the model has an encoder, and target=... if it has a decoder"
+            raise UsageError("a forward pass", f"{' and '.join(expected)} tokens", " and ".join(got) or "none", remedy)
 
-    def _check_encoded(self, Z: Tensor | None) -> None:
-        """Without this check, cross-attention would attend to the target itself."""
-        if (Z is None) == bool(len(self.encoder)):
-            raise UsageError(
-                "decoding",
-                "the output of the encoder" if Z is None else "no encoder output, since there is no encoder",
-                "none" if Z is None else f"one of shape {list(Z.shape)}",
-                "pass Z=model.encode(source) if, and only if, the model has an encoder",
-            )
+    def _check_encoder_input(self, asked: str, name: str, given: Tensor | None) -> None:
+        """Check that `given` is None if, and only if, the model has no encoder.
+
+        Without this check, cross-attention would attend to the target itself.
+        """
+        if (given is None) == bool(len(self.encoder)):
+            expected = name if given is None else f"no {name}, since there is no encoder"
+            got = "none" if given is None else f"one of shape {list(given.shape)}"
+            raise UsageError(asked, expected, got, f"pass {name} if, and only if, the model has an encoder")
 
 
 def _block(config: TransformerConfig, slot: Slot, cross: Slot | None = None) -> Block:

@@ -117,12 +117,8 @@ def logprobs(
     wide = torch.promote_types(logits.dtype, torch.float32)
     log_sum = _sum_of_exponentials(logits, highest, wide).log_()
     if not log_sum.isfinite().all():
-        raise UsageError(
-            "decoding",
-            "finite logits (-inf forbids a token, but not all of them)",
-            "NaN, infinity or a row of -inf",
-            "look for NaN in the weights, and for sentences without a single real token",
-        )
+        expected, got = "finite logits (-inf for some tokens of a row)", "NaN, infinity or a row of -inf"
+        raise UsageError("decoding", expected, got, "look for NaN in the weights and for sentences without real tokens")
     return (chosen - highest).to(wide) - log_sum
 
 
