@@ -26,9 +26,8 @@ class Bahdanau(Mechanism):
 
     def __init__(self, *, heads: int = 1, d_k: int, d_a: int | None = None) -> None:
         super().__init__()
-        if d_a is not None:
-            integer(f"{self.name} with d_a", d_a, 1, remedy="write for instance bahdanau-additive:d_a=64")
         d_a = d_k if d_a is None else d_a
+        integer(f"{self.name} with d_a", d_a, 1, remedy="write for instance bahdanau-additive:d_a=64")
         self.W_q = nn.Parameter(torch.empty(heads, d_k, d_a))
         self.W_k = nn.Parameter(torch.empty(heads, d_k, d_a))
         self.v_a = nn.Parameter(torch.empty(heads, d_a))
@@ -37,10 +36,6 @@ class Bahdanau(Mechanism):
 
     def default_scale(self, d_k: int) -> float:
         return 1.0
-
-    @classmethod
-    def for_geometry(cls, geometry: Geometry, **options: object) -> Bahdanau:
-        return cls(heads=geometry.heads, d_k=geometry.d_k, **options)  # pyright: ignore[reportArgumentType]
 
     def attend(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, context: Context, weights: bool) -> Attended:
         S = bahdanau_additive(Q, K, self.W_q, self.W_k, self.v_a)

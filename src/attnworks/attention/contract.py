@@ -70,7 +70,7 @@ class Mechanism(nn.Module):
     """(Q [b h i k], K [b h j k], V [b h j v], Mask, Context) -> Attended(Y [b h i v], P [b h i j] or None).
 
     A mechanism is one file: this class, registered by name, and its `reference`, the same thing in slow loops.
-    Options are keyword arguments; sizes that its parameters depend on come from the Geometry given to `for_geometry`.
+    Options are keyword arguments. So are heads, d_k and d_v, if its parameters depend on them (see `for_geometry`).
     Promises, tested for every registered name: outputs and gradients equal the reference's; a query that sees no key
     gives zeros; a hidden key of finite value has no influence on values or gradients; asking for weights changes
     nothing else.
@@ -94,9 +94,9 @@ class Mechanism(nn.Module):
 
     @classmethod
     def for_geometry(cls, geometry: Geometry, **options: object) -> Mechanism:
-        """Build for a layer of this size. Mechanisms with parameters of their own override it."""
-        del geometry
-        return cls(**options)
+        """Build for a layer of this size. Those of heads, d_k and d_v that `__init__` has as keywords are passed on."""
+        keywords = _keywords(cls)
+        return cls(**{name: size for name, size in geometry._asdict().items() if name in keywords}, **options)
 
     @property
     def max_keys(self) -> int | None:
@@ -118,9 +118,8 @@ class Mechanism(nn.Module):
     ) -> Attended:
         mask, context = Mask() if mask is None else mask, context or Context()
         if not isinstance(mask, Mask):
-            raise UsageError(
-                f"{self.name} attention", "a Mask", type(mask).__name__, "write Mask(dense=...) or Mask(real=...)"
-            )
+            remedy = "write Mask(dense=...) or Mask(real=...)"
+            raise UsageError(f"{self.name} attention", "a Mask", type(mask).__name__, remedy)
         self._check(Q, K, V, mask, context)
         if Q.shape[2] == 0:
             P = Q @ K.mT
@@ -151,65 +150,47 @@ class Mechanism(nn.Module):
         return None
 
     def _check(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, context: Context) -> None:
+        asked = f"{self.name} attention"
         if not all(isinstance(T, Tensor) and T.dim() == 4 for T in (Q, K, V)):
-            raise UsageError(
-                f"{self.name} attention",
-                "tensors Q, K and V with four axes: [batch, heads, positions, width]",
-                ", ".join(str(list(T.shape)) if isinstance(T, Tensor) else type(T).__name__ for T in (Q, K, V)),
-                "for one sequence and one head write Q[None, None]",
-            )
+            found = ", ".join(str(list(T.shape)) if isinstance(T, Tensor) else type(T).__name__ for T in (Q, K, V))
+            expected = "tensors Q, K and V with four axes: [batch, heads, positions, width]"
+            raise UsageError(asked, expected, found, "for one sequence and one head write Q[None, None]")
         (b, h, i, k), j = Q.shape, K.shape[2]
         if K.shape != (b, h, j, k) or V.shape[:3] != (b, h, j):
-            raise UsageError(
-                f"{self.name} attention",
-                f"K [{b}, {h}, keys, {k}] and V [{b}, {h}, keys, any] for Q {list(Q.shape)}",
-                f"K {list(K.shape)} and V {list(V.shape)}",
-                "give all three the same batch and heads, Q and K one width, K and V one length",
-            )
+            expected = f"K [{b}, {h}, keys, {k}] and V [{b}, {h}, keys, any] for Q {list(Q.shape)}"
+            remedy = "give all three the same batch and heads, Q and K one width, K and V one length"
+            raise UsageError(asked, expected, f"K {list(K.shape)} and V {list(V.shape)}", remedy)
         mask.check(b, h, i, j)
         self._check_defined(mask, i, j)
         self._check_context(context, Q, K, V)
         for needed in sorted(self.needs):
             if getattr(context, needed) is None:
-                raise UsageError(
-                    f"{self.name} attention", f"a context with {needed}", "none", f"pass Context({needed}=...)"
-                )
+                raise UsageError(asked, f"a context with {needed}", "none", f"pass Context({needed}=...)")
 
     def _check_defined(self, mask: Mask, i: int, j: int) -> None:
         given = {"real": mask.real is not None, "causal": mask.causal, "dense": mask.dense is not None}
         for kind in (kind for kind, present in given.items() if present and kind not in self.supported_masks):
-            raise UsageError(
-                f"{self.name} attention with a {kind} mask",
-                f"only masks of the kind {' or '.join(sorted(self.supported_masks)) or 'none'}",
-                f"a {kind} mask",
-                "use dense or window attention there",
-            )
+            expected = f"only masks of the kind {' or '.join(sorted(self.supported_masks)) or 'none'}"
+            remedy = "use dense or window attention there"
+            raise UsageError(f"{self.name} attention with a {kind} mask", expected, f"a {kind} mask", remedy)
         if not self.supports_cross_attention and not mask.causal and i != j:
-            raise UsageError(
-                f"{self.name} attention from one sequence to another",
-                "queries and keys of one sequence",
-                f"{i} queries and {j} keys",
-                "use dense attention across, or Mask(causal=True) if the queries are the last positions",
-            )
+            asked, found = f"{self.name} attention from one sequence to another", f"{i} queries and {j} keys"
+            remedy = "use dense attention across, or Mask(causal=True) if the queries are the last positions"
+            raise UsageError(asked, "queries and keys of one sequence", found, remedy)
 
     def _check_context(self, context: Context, Q: Tensor, K: Tensor, V: Tensor) -> None:
         tokens, second, (b, j) = context.global_tokens, context.global_qkv, (K.shape[0], K.shape[2])
         fits = isinstance(tokens, Tensor) and tokens.dtype == torch.bool and tuple(tokens.shape) in {(b, j), (1, j)}
         if tokens is not None and not fits:
-            tensor = isinstance(tokens, Tensor)
-            raise UsageError(
-                f"{self.name} attention with global tokens",
-                f"one boolean per key, shape [{b}, {j}]",
-                f"shape {list(tokens.shape)} of {str(tokens.dtype)[6:]}" if tensor else type(tokens).__name__,
-                "pass global_tokens as [batch, keys], True at global tokens; .bool() makes it of zeros and ones",
-            )
+            asked, expected = f"{self.name} attention with global tokens", f"one boolean per key, shape [{b}, {j}]"
+            found = type(tokens).__name__
+            if isinstance(tokens, Tensor):
+                found = f"shape {list(tokens.shape)} of {str(tokens.dtype).removeprefix('torch.')}"
+            raise UsageError(asked, expected, found, "pass True at global tokens; .bool() converts zeros and ones")
         if second is not None and [T.shape for T in second] != [Q.shape, K.shape, V.shape]:
-            raise UsageError(
-                f"{self.name} attention with second projections",
-                f"Q, K and V of the same shapes again: {list(Q.shape)}, {list(K.shape)}, {list(V.shape)}",
-                ", ".join(str(list(T.shape)) for T in second),
-                "project the same tokens twice",
-            )
+            wanted, found = (", ".join(str(list(T.shape)) for T in qkv) for qkv in ((Q, K, V), second))
+            asked = f"{self.name} attention with second projections"
+            raise UsageError(asked, f"the shapes of Q, K and V: {wanted}", found, "project the same tokens twice")
 
 
 def dense_edges(queries: int, keys: int, causal: bool) -> int:
@@ -238,9 +219,8 @@ class MechanismSpec:
         pairs = [_parse_option(part, text) for part in rest.split(",")] if rest else []
         for option, count in Counter(option for option, _ in pairs).items():
             if count > 1:
-                raise UsageError(
-                    f"mechanism {text!r}", "each option once", f"{option} {count} times", f"keep one {option}="
-                )
+                found, remedy = f"{option} {count} times", f"keep one {option}="
+                raise UsageError(f"mechanism {text!r}", "each option once", found, remedy)
         return cls(name, dict(pairs))
 
     def __post_init__(self) -> None:
@@ -248,12 +228,10 @@ class MechanismSpec:
         for option, value in self.options.items():
             choice(f"option of mechanism {self.name!r}", option, known)
             if not _is_option(value, 2**63 if option == "seed" else 2**31):
-                raise UsageError(
-                    f"mechanism {self.name!r} with {option}={_shown(value)}",
-                    f"a number, true, false, null or a word (below 2^31, at most {MAX_WORD_LETTERS} letters)",
-                    type(value).__name__ if isinstance(value, list | dict) else _shown(value),
-                    "write it like window:window=64",
-                )
+                expected = f"a number below 2^31, true, false, null or a word of at most {MAX_WORD_LETTERS} letters"
+                found = type(value).__name__ if isinstance(value, list | dict) else _shown(value)
+                asked = f"mechanism {self.name!r} with {option}={_shown(value)}"
+                raise UsageError(asked, expected, found, "write it like window:window=64")
 
     def build(self, geometry: Geometry) -> Mechanism:
         return MECHANISMS[self.name].for_geometry(geometry, **self.options)
@@ -270,17 +248,19 @@ class MechanismSpec:
 
 def option_names(mechanism: type[Mechanism]) -> tuple[str, ...]:
     """The options of a spec: the keyword arguments that are no sizes of the geometry."""
+    return tuple(name for name in _keywords(mechanism) if name not in Geometry._fields)
+
+
+def _keywords(mechanism: type[Mechanism]) -> list[str]:
     parameters = inspect.signature(mechanism.__init__).parameters
-    keywords = (name for name, parameter in parameters.items() if parameter.kind is parameter.KEYWORD_ONLY)
-    return tuple(name for name in keywords if name not in Geometry._fields)
+    return [name for name, parameter in parameters.items() if parameter.kind is parameter.KEYWORD_ONLY]
 
 
 def _parse_option(part: str, text: str) -> tuple[str, object]:
     key, equals, value = part.partition("=")
     if not (key.isidentifier() and equals and value):
-        raise UsageError(
-            f"mechanism {text!r}", "name:option=value,option=value", repr(part), "write it like window:window=64"
-        )
+        expected, remedy = "name:option=value,option=value", "write it like window:window=64"
+        raise UsageError(f"mechanism {text!r}", expected, repr(part), remedy)
     return key, _read(value)
 
 

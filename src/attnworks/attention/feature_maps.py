@@ -168,13 +168,9 @@ class OwnFeatures(FeatureMap):
     def keys(self, X: Tensor) -> Tensor:
         features = self.function(X)
         if not isinstance(features, Tensor) or features.shape[:-1] != X.shape[:-1]:
-            shape = list(features.shape) if isinstance(features, Tensor) else type(features).__name__
-            raise UsageError(
-                "linear attention with a map of your own",
-                f"features [{', '.join(map(str, X.shape[:-1]))}, any] for an input {list(X.shape)}",
-                f"{shape}",
-                "map the last axis alone",
-            )
+            shape = str(list(features.shape)) if isinstance(features, Tensor) else type(features).__name__
+            expected = f"features [{', '.join(map(str, X.shape[:-1]))}, any] for an input {list(X.shape)}"
+            raise UsageError("linear attention with a map of your own", expected, shape, "map the last axis alone")
         return features.to(X.dtype)
 
 

@@ -35,12 +35,8 @@ def read_members(given: object, asked: str) -> tuple[MapMember, ...]:
     members = tuple(chain.from_iterable(read)) if count <= MAX_FIXED_MAPS else ()
     repeated = [member for member, times in Counter(members).items() if times > 1]
     if not members or repeated:
-        raise UsageError(
-            asked,
-            f"1 to {MAX_FIXED_MAPS:,} members, each once",
-            f"{repeated[0]} more than once" if repeated else f"{count:,}",
-            f"write for instance {_EXAMPLE}",
-        )
+        found = f"{repeated[0]} more than once" if repeated else f"{count:,}"
+        raise UsageError(asked, f"1 to {MAX_FIXED_MAPS:,} members, each once", found, f"write for instance {_EXAMPLE}")
     return members
 
 
@@ -51,9 +47,8 @@ def _read(part: object, asked: str) -> Sequence[MapMember]:
     offsets = re.fullmatch(r"([+-]?\d{1,9})(?:\.\.([+-]?\d{1,9}))?", word, re.ASCII)
     first, last = (int(end or offsets[1]) for end in offsets.groups()) if offsets else (1, 0)
     if last < first:
-        raise UsageError(
-            asked, "-1, -2..2, first, last, mean or block4", repr(part), f"separate members by /, as in {_EXAMPLE}"
-        )
+        expected, remedy = "-1, -2..2, first, last, mean or block4", f"separate members by /, as in {_EXAMPLE}"
+        raise UsageError(asked, expected, repr(part), remedy)
     return range(first, last + 1)
 
 

@@ -133,9 +133,8 @@ class Graph(Mechanism):
         else:
             return
         if not fits:
-            raise UsageError(
-                f"{self.name} attention", f"a graph of {rows} queries and {j} keys", size, "give a predicate (i, j)"
-            )
+            expected = f"a graph of {rows} queries and {j} keys"
+            raise UsageError(f"{self.name} attention", expected, size, "give a predicate (i, j)")
 
 
 def _checked(graph: _Given) -> _Checked:
@@ -151,10 +150,6 @@ def _checked(graph: _Given) -> _Checked:
     else:
         good, got = isinstance(graph, Pattern) or callable(graph), f"{graph!r:.40}"
     if not good:
-        raise UsageError(
-            "graph attention",
-            "a boolean matrix, a list of neighbours for each query, a predicate (i, j) -> bool or a Pattern",
-            got,
-            "for instance graph=lambda i, j: abs(i - j) <= 2",
-        )
+        expected = "a boolean matrix, a list of neighbours for each query, a predicate (i, j) -> bool or a Pattern"
+        raise UsageError("graph attention", expected, got, "for instance graph=lambda i, j: abs(i - j) <= 2")
     return graph

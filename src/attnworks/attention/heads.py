@@ -90,9 +90,7 @@ class HeadWeights:
     def columns(self) -> tuple[int, int]:
         """The widths of all heads together: of queries (and keys), and of values."""
         h, k, v = len(self.W_Q), self.W_Q.shape[-1], self.W_V.shape[-1]
-        return h * k if self.key_widths is None else sum(self.key_widths), (
-            h * v if self.value_widths is None else sum(self.value_widths)
-        )
+        return sum(self.key_widths or (h * k,)), sum(self.value_widths or (h * v,))
 
 
 class HeadMatrices(NamedTuple):
@@ -207,10 +205,8 @@ class HeadGroups(nn.ModuleList):
         """
         described = tuple(zip(self.specs, self.heads, strict=True))
         with torch.device("meta"):
-            narrow, wide = (
-                [tensor.shape for built in HeadGroups(described, width, width) for tensor in _all_tensors(built)]
-                for width in (2, 3)
-            )
+            built = [HeadGroups(described, width, width) for width in (2, 3)]
+        narrow, wide = ([tensor.shape for tensor in (*g.parameters(), *g.buffers())] for g in built)
         return narrow != wide or any(
             mechanism.by_content and mechanism.default_scale(4) != 0.5 and mechanism.dot_scale(4, Context()) is None
             for mechanism in self.mechanisms
@@ -221,16 +217,12 @@ class HeadGroups(nn.ModuleList):
         if Q.shape[1] == self.count:
             return Q
         found = Q.new_zeros(Q.shape[0], self.count, *Q.shape[2:])
-        looking = torch.tensor(self.content_heads, device=Q.device, dtype=torch.long)
-        return found.index_copy(1, looking, Q[:, : len(looking)])
+        heads = torch.tensor(self.content_heads, device=Q.device, dtype=torch.long)
+        return found.index_copy(1, heads, Q[:, : len(heads)])
 
     def whole(self, W: Float[Tensor, "q ..."]) -> Float[Tensor, "h ..."]:
         """W_Q, W_K or their biases with a slice of zeros for each head that has none."""
         return W if len(W) == self.count else self.every_head(W.unsqueeze(0)).squeeze(0)
-
-
-def _all_tensors(module: nn.Module) -> list[Tensor]:
-    return [*module.parameters(), *module.buffers()]
 
 
 def _nothing(like: Tensor, heads: int) -> Tensor:
@@ -275,12 +267,8 @@ def _carry_tensors(
 def check_held(held: Sequence[int], kept: Sequence[int], slot: Slot) -> None:
     """Refuse heads that need W_Q and W_K but have lost them."""
     if lost := sorted({*kept} - {*held}):
-        raise UsageError(
-            f"attention by queries and keys in head {slot}.{lost[0]}",
-            "a head that has them",
-            "one that attends by position alone",
-            "undo the reshape that took them: attnworks reshape undo",
-        )
+        asked, remedy = f"queries and keys in head {slot}.{lost[0]}", "undo the reshape: attnworks reshape undo"
+        raise UsageError(asked, "a head that has them", "one that attends by position alone", remedy)
 
 
 def grouped(specs: Sequence[str]) -> list[HeadGroup]:
@@ -312,8 +300,7 @@ def fold_values(
     Departs: the output bias b_O, missing in the document, is included.
     """
     bias = W_O.new_zeros(W_O.shape[-1])
-    if b_O is not None:
-        bias = bias + b_O
+    bias = bias if b_O is None else bias + b_O
     if b_V is not None:
         bias = bias + torch.einsum("hv,hve->e", b_V, W_O)
     return W_V @ W_O, bias

@@ -14,9 +14,8 @@ from attnworks.attention.engines.prefix import guarded, linear_attention
 from attnworks.attention.feature_maps import Elu, Exp, FeatureMap, OwnFeatures, RandomFeatures, Relu, Taylor
 from attnworks.attention.mask import Mask
 from attnworks.attention.reference import may_see
-from attnworks.core.checks import integer, number
+from attnworks.core.checks import choice, integer, number
 from attnworks.core.errors import UsageError
-from attnworks.core.registry import unknown_name
 from attnworks.core.tensors import widened
 
 FIXED_FEATURE_MAPS: dict[str, type[FeatureMap]] = {"elu": Elu, "relu": Relu, "exp": Exp, "taylor": Taylor}
@@ -63,10 +62,6 @@ class Linear(Mechanism):
         _check_options(feature, features, seed, eps)
         self.phi = _feature_map(feature, features, seed, d_k)
         self.eps = self.phi.eps if eps is None else float(eps)
-
-    @classmethod
-    def for_geometry(cls, geometry: Geometry, **options: object) -> Linear:
-        return cls(d_k=geometry.d_k, **options)  # pyright: ignore[reportArgumentType]
 
     def attend(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, context: Context, weights: bool) -> Attended:
         dtype, scale = Q.dtype, self.scale(Q.shape[-1], context)
@@ -118,12 +113,9 @@ class Linear(Mechanism):
         Source: S4.100, S4.104.
         """
         if not q.dim() == k.dim() == v.dim() == 4 or not q.shape[2] == k.shape[2] == v.shape[2] == 1:
-            raise UsageError(
-                "a step of linear attention",
-                "q, k and v of one position: [batch, heads, 1, width]",
-                ", ".join(str(list(T.shape)) for T in (q, k, v)),
-                "give positions one after the other, or all at once to the mechanism itself with a causal mask",
-            )
+            expected, found = "q, k and v [batch, heads, 1, width]", ", ".join(str(list(T.shape)) for T in (q, k, v))
+            remedy = "give one position in each step, or all at once to the mechanism with a causal mask"
+            raise UsageError("a step of linear attention", expected, found, remedy)
         phi = self.phi
         Q, K = phi.scaled(widened(q), widened(k), self.scale(q.shape[-1], context or Context()))
         state = _extended(state, phi.keys(K), widened(v))
@@ -189,24 +181,16 @@ def _feature_map(feature: str | Callable[[Tensor], Tensor], features: int, seed:
 
 
 def _check_options(feature: object, features: object, seed: object, eps: object) -> None:
-    known = (*FIXED_FEATURE_MAPS, "random")
-    if isinstance(feature, str) and feature not in known:
-        raise unknown_name("feature map", feature, known)
-    if not isinstance(feature, str) and not callable(feature):
-        raise _refused(
-            "feature", feature, f"{', '.join(known)} or a callable", "write for instance linear:feature=relu"
-        )
-    integer(
-        "linear attention with features", features, 1, remedy="write for instance linear:feature=random,features=256"
-    )
-    integer("linear attention with seed", seed, 0, remedy="write for instance linear:feature=random,seed=1")
+    asked, known = "linear attention with", (*FIXED_FEATURE_MAPS, "random")
+    if isinstance(feature, str):
+        choice("feature map", feature, known)
+    elif not callable(feature):
+        expected, found = f"{', '.join(known)} or a callable", repr(feature)[:60]
+        raise UsageError(f"{asked} feature={found}", expected, found, "write for instance linear:feature=relu")
+    integer(f"{asked} features", features, 1, remedy="write for instance linear:feature=random,features=256")
+    integer(f"{asked} seed", seed, 0, remedy="write for instance linear:feature=random,seed=1")
     if feature != "random" and (features, seed) != (256, 0):
-        raise _refused(
-            "features or seed", (features, seed), "feature=random with them", "write feature=random, or leave them out"
-        )
+        expected, remedy = "feature=random with them", "write feature=random, or leave them out"
+        raise UsageError(f"{asked} features or seed", expected, f"{features} and {seed}", remedy)
     if eps is not None:
-        number("linear attention with eps", eps, 0, remedy="write for instance linear:eps=1e-6")
-
-
-def _refused(option: str, value: object, expected: str, remedy: str) -> UsageError:
-    return UsageError(f"linear attention with {option}={value!r}"[:80], expected, repr(value)[:60], remedy)
+        number(f"{asked} eps", eps, 0, remedy="write for instance linear:eps=1e-6")

@@ -48,10 +48,6 @@ class Linformer(Mechanism):
         self.E = nn.Parameter(torch.randn(shape) * rank**-0.5)
         self.F = nn.Parameter(torch.randn(shape) * rank**-0.5) if share in ("none", "heads") else None
 
-    @classmethod
-    def for_geometry(cls, geometry: Geometry, **options: object) -> Linformer:
-        return cls(heads=geometry.heads, **options)  # pyright: ignore[reportArgumentType]
-
     @property
     def max_keys(self) -> int | None:
         return self.length
@@ -101,12 +97,9 @@ class Linformer(Mechanism):
     def _for_keys(self, j: int) -> tuple[Float[Tensor, "#h r j"], Float[Tensor, "#h r j"]]:
         """E and F of the first j positions."""
         if j > self.length:
-            raise UsageError(
-                f"{self.name} attention to {j} keys",
-                f"at most {self.length}, the length that E and F were built for",
-                str(j),
-                f"cut the sequence, or build and train with {self.name}:length={j}",
-            )
+            limit = f"at most {self.length}, the length that E and F were built for"
+            remedy = f"cut the sequence, or build and train with {self.name}:length={j}"
+            raise UsageError(f"{self.name} attention to {j} keys", limit, str(j), remedy)
         return self.E[..., :j], (self.E if self.F is None else self.F)[..., :j]
 
 

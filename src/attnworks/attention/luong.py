@@ -38,10 +38,6 @@ class LuongMultiplicative(LuongDot):
         self.W_a = nn.Parameter(torch.empty(heads, d_k, d_k))
         nn.init.uniform_(self.W_a, -(d_k**-0.5), d_k**-0.5)
 
-    @classmethod
-    def for_geometry(cls, geometry: Geometry, **options: object) -> LuongMultiplicative:
-        return cls(heads=geometry.heads, d_k=geometry.d_k, **options)
-
     def attend(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, context: Context, weights: bool) -> Attended:
         return super().attend(Q @ self.W_a, K, V, mask, context, weights)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
+from operator import and_
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -47,35 +49,27 @@ class Mask:
         """Refuse a mask that does not fit queries [b h i k] and keys [b h j k]."""
         real = self.real
         if real is not None and (tuple(real.shape) not in {(b, j), (1, j)} or real.dtype != torch.bool):
-            raise UsageError(
-                "attention with a mask of real keys",
-                f"one boolean per key, shape [{b}, {j}]",
-                f"shape {list(real.shape)} of {str(real.dtype).removeprefix('torch.')}",
-                "pass real as [batch, keys] with True for real tokens",
-            )
+            expected, found = f"one boolean per key, shape [{b}, {j}]", f"shape {list(real.shape)} of {_type(real)}"
+            remedy = "pass real as [batch, keys] with True for real tokens"
+            raise UsageError("attention with a mask of real keys", expected, found, remedy)
         if self.causal and i > j:
-            raise UsageError(
-                "causal attention", f"{i} keys or more for {i} queries", f"{j} keys", "leave causal=True out"
-            )
+            expected = f"{i} keys or more for {i} queries"
+            raise UsageError("causal attention", expected, f"{j} keys", "leave causal=True out")
         if self.dense is not None:
-            if self.dense.dtype != torch.bool and not self.dense.is_floating_point():
-                raise UsageError(
-                    "attention with a dense mask",
-                    "booleans, or floats to add",
-                    str(self.dense.dtype).removeprefix("torch."),
-                    "call .bool() on it",
-                )
-            try:
-                fits = torch.broadcast_shapes(self.dense.shape, (b, h, i, j)) == (b, h, i, j)
-            except RuntimeError:
-                fits = False
-            if not fits or self.dense.shape[-2:] != (i, j):
-                raise UsageError(
-                    "attention with a dense mask",
-                    f"a shape that broadcasts to [{b}, {h}, {i}, {j}] and ends in [{i}, {j}]",
-                    f"shape {list(self.dense.shape)}",
-                    "pass dense as [queries, keys], [batch, 1, queries, keys] or [batch, heads, queries, keys]",
-                )
+            self._check_dense(self.dense, (b, h, i, j))
+
+    def _check_dense(self, dense: Tensor, shape: tuple[int, int, int, int]) -> None:
+        asked = "attention with a dense mask"
+        if dense.dtype != torch.bool and not dense.is_floating_point():
+            raise UsageError(asked, "booleans, or floats to add", _type(dense), "call .bool() on it")
+        leading = dense.shape[:-2]  # [], [h] or [b h], each of its full size or 1
+        fits = len(leading) <= 2 and all(
+            own in (1, full) for own, full in zip(leading[::-1], shape[1::-1], strict=False)
+        )
+        if not fits or dense.shape[-2:] != shape[2:]:
+            expected = f"a shape that broadcasts to {list(shape)} and ends in {list(shape[2:])}"
+            remedy = "pass dense as [queries, keys], [batch, 1, queries, keys] or [batch, heads, queries, keys]"
+            raise UsageError(asked, expected, f"shape {list(dense.shape)}", remedy)
 
     def additive(self) -> Float[Tensor, "*#bh i j"] | None:
         """The finite part of an additive dense mask, or None where there is none."""
@@ -101,12 +95,7 @@ class Mask:
             parts.append(torch.ones(i, j, dtype=torch.bool, device=device).tril(j - i)[None, None])
         if self.dense is not None:
             parts.append(as_four_axes(self.dense if self.dense.dtype == torch.bool else self.dense != -torch.inf))
-        if not parts:
-            return None
-        together = parts[0]
-        for part in parts[1:]:
-            together = together & part
-        return together
+        return reduce(and_, parts) if parts else None
 
     def rows_with_keys(self, i: int, j: int) -> Bool[Tensor, "b i"] | None:
         """True at queries that see any key, under padding and causality, in O(b j); None if there is no padding."""
@@ -115,6 +104,10 @@ class Mask:
         if not self.causal:
             return self.real.any(-1, keepdim=True).expand(-1, i)
         return self.real.cumsum(-1)[:, j - i :] > 0
+
+
+def _type(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 def as_four_axes(table: Tensor) -> Tensor:

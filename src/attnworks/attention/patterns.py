@@ -40,20 +40,12 @@ class Pattern:
     def links(self, heads: int, n: int, causal: bool = False, device: torch.device | None = None) -> _Rule:
         """The same for many pairs at once: (head, query, key), index tensors that broadcast together -> booleans."""
 
-    def table(
-        self,
-        heads: int,
-        n: int,
-        *,
-        queries: int | None = None,
-        causal: bool = False,
-        device: torch.device | None = None,
-    ) -> Bool[Tensor, "h i j"]:
+    def table(self, heads: int, n: int, *, queries: int | None = None, causal: bool = False) -> Bool[Tensor, "h i j"]:
         """All pairs, for the last `queries` positions of n (all of them by default)."""
-        positions = torch.arange(n, device=device)
+        positions = torch.arange(n)
         query = positions[n - (n if queries is None else queries) :, None]
-        head = torch.arange(heads, device=device)[:, None, None]
-        linked = self.links(heads, n, causal, device)(head, query, positions)
+        head = torch.arange(heads)[:, None, None]
+        linked = self.links(heads, n, causal)(head, query, positions)
         return (linked & (positions <= query) if causal else linked).expand(heads, len(query), n)
 
     def __or__(self, other: Pattern) -> Pattern:
@@ -84,16 +76,10 @@ class WindowPattern(Pattern):
 
     def __post_init__(self) -> None:
         integer("WindowPattern with window", self.window, 0, remedy="for instance WindowPattern(2)")
-        good = (
-            isinstance(self.dilation, tuple) and self.dilation and all(type(d) is int and d > 0 for d in self.dilation)
-        )
-        if not good:
-            raise UsageError(
-                f"WindowPattern with dilation={self.dilation}",
-                "a tuple of whole numbers from 1, for the heads to take in turn",
-                repr(self.dilation),
-                "for instance WindowPattern(2, (1, 2))",
-            )
+        steps = self.dilation if isinstance(self.dilation, tuple) else ()
+        if not steps or not all(type(step) is int and step > 0 for step in steps):
+            asked, expected = f"WindowPattern with dilation={self.dilation}", "a tuple of whole numbers from 1"
+            raise UsageError(asked, expected, repr(self.dilation), "for instance WindowPattern(2, (1, 2))")
 
     def steps(self, heads: int) -> tuple[int, ...]:
         """The dilation of each head."""
@@ -124,12 +110,9 @@ class BlockPattern(Pattern):
         integer("BlockPattern with block", self.block, 1, remedy="for instance BlockPattern(4, 4)")
         integer("BlockPattern with window", self.window, 0, remedy="for instance BlockPattern(4, 4)")
         if self.window % self.block:
-            raise UsageError(
-                f"BlockPattern with window={self.window} and block={self.block}",
-                "a window of whole blocks",
-                f"{self.window / self.block:.2f} blocks",
-                f"choose window={-(-self.window // self.block) * self.block}",
-            )
+            asked = f"BlockPattern with window={self.window} and block={self.block}"
+            found, whole = f"{self.window / self.block:.2f} blocks", -(-self.window // self.block) * self.block
+            raise UsageError(asked, "a window of whole blocks", found, f"choose window={whole}")
 
     def sees(self, head: int, query: int, key: int, n: int, causal: bool = False) -> bool:
         return abs(query // self.block - key // self.block) <= self.window // self.block
@@ -174,12 +157,8 @@ class RandomPattern(Pattern):
 
     def __post_init__(self) -> None:
         for option, least in (("count", 0), ("block", 1), ("seed", 0), ("apart", 0), ("first", 0)):
-            integer(
-                f"RandomPattern with {option}",
-                getattr(self, option),
-                least,
-                remedy="for instance RandomPattern(2, block=4, seed=1)",
-            )
+            remedy = "for instance RandomPattern(2, block=4, seed=1)"
+            integer(f"RandomPattern with {option}", getattr(self, option), least, remedy=remedy)
 
     def drawn(self, heads: int, n: int, causal: bool = False) -> np.ndarray:
         """The blocks [h m r] that each block of queries sees; -1 where there are no more."""

@@ -13,8 +13,8 @@ from attnworks.attention.feature_maps import Elu
 from attnworks.attention.mask import Mask
 from attnworks.attention.reference import softmax_by_loops
 from attnworks.attention.softmax import masked_softmax, scaled_dot
+from attnworks.core.checks import choice
 from attnworks.core.errors import UsageError
-from attnworks.core.registry import unknown_name
 from attnworks.core.tensors import widened
 
 _Similarity = Callable[[Tensor, Tensor], Tensor]
@@ -59,9 +59,9 @@ class Pooling(Mechanism):
     def __init__(self, *, similarity: str | _Similarity = "exp", values: str | _ValueMap = "identity") -> None:
         super().__init__()
         named = {"similarity": (similarity, {**_EXPONENTS, **_SIMILARITIES}), "values": (values, VALUE_MAPS)}
-        for option, (choice, known) in named.items():
-            if not callable(choice) and choice not in known:
-                raise unknown_name(f"{self.name} with {option}", str(choice), known)
+        for option, (given, known) in named.items():
+            if not callable(given):
+                choice(f"{self.name} with {option}", given, known)
         self.similarity, self.values = similarity, values
 
     def attend(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, context: Context, weights: bool) -> Attended:
@@ -113,21 +113,16 @@ class Pooling(Mechanism):
         f, shape = self.similarity(Q, K), (*Q.shape[:3], K.shape[2])
         fits = tuple(f.shape) == shape
         if not fits or not bool((f >= 0).all()):
-            raise UsageError(
-                f"{self.name} attention with a similarity of one's own",
-                f"numbers from 0 of shape {list(shape)}",
-                "negative numbers or NaN" if fits else f"shape {list(f.shape)}",
-                "give f(Q, K) >= 0 for every pair, for instance by exp, relu or square",
-            )
+            expected = f"numbers from 0 of shape {list(shape)}"
+            found = "negative numbers or NaN" if fits else f"shape {list(f.shape)}"
+            remedy = "give f(Q, K) >= 0 for every pair, for instance by exp, relu or square"
+            raise UsageError(f"{self.name} attention with a similarity of one's own", expected, found, remedy)
         return f
 
     def _values(self, V: Tensor) -> Tensor:
         G = self.values(V) if callable(self.values) else VALUE_MAPS[self.values](V)
         if G.shape[:3] != V.shape[:3]:
-            raise UsageError(
-                f"{self.name} attention with a map of values of one's own",
-                f"shape [{', '.join(map(str, V.shape[:3]))}, any]",
-                f"shape {list(G.shape)}",
-                "give g(V) with one row for each row of V",
-            )
+            asked = f"{self.name} attention with a map of values of one's own"
+            expected = f"shape [{', '.join(map(str, V.shape[:3]))}, any]"
+            raise UsageError(asked, expected, f"shape {list(G.shape)}", "give g(V) with one row for each row of V")
         return G

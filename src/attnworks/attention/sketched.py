@@ -51,11 +51,9 @@ class Sketched(Dense):
     def __init__(self, *, rank: int = 128, seed: int | None = None) -> None:
         super().__init__()
         self.rank = integer(f"{self.name} with rank", rank, 1, remedy="write for instance sketched:rank=64")
-        self.seed = (
-            None
-            if seed is None
-            else integer(f"{self.name} with seed", seed, 0, remedy="write for instance sketched:seed=1")
-        )
+        if seed is not None:
+            integer(f"{self.name} with seed", seed, 0, remedy="write for instance sketched:seed=1")
+        self.seed = seed
 
     def draw(self, K: Float[Tensor, "b h j k"]) -> Float[Tensor, "r j"]:
         """R for these keys; drawn in float32, so that a seed means the same numbers in every type."""
@@ -106,9 +104,8 @@ class Sketched(Dense):
         edges, flops, held = super().cost(queries, keys, geometry, causal=causal)
         flops += 4 * h * keys * self.rank * d_v
         if causal and queries > 1:  # P R^T instead of P V, and pairs inside chunks
-            flops += 2 * edges * (self.rank - d_v) + 2 * h * queries * min(QUERIES_PER_CHUNK, queries) * (
-                self.rank + d_v
-            )
+            pairs = h * queries * min(QUERIES_PER_CHUNK, queries)
+            flops += 2 * edges * (self.rank - d_v) + 2 * pairs * (self.rank + d_v)
             held += 4 * h * queries * self.rank
         return AttentionCost(edges, flops, held + 4 * (self.rank * keys + h * keys * d_v))
 

@@ -123,10 +123,6 @@ class Structured(Mechanism):
         else:
             self.register_buffer(name, value)
 
-    @classmethod
-    def for_geometry(cls, geometry: Geometry, **options: object) -> Structured:
-        return cls(heads=geometry.heads, **options)  # pyright: ignore[reportArgumentType]
-
     @property
     def mix(self) -> Float[Tensor, "h m"]:
         """The weight of each member; rows sum to one."""
@@ -295,12 +291,9 @@ def _check_given(what: str, given: Tensor, shape: torch.Size, most: float) -> No
     fits = given.shape == shape
     right = fits and bool(((given >= 0) & (given <= most) & given.isfinite()).all())
     if not right or (most == math.inf and not bool(given.any(-1).all())):
-        raise UsageError(
-            f"weights of {Structured.name} with this {what}",
-            f"{bounds}, of shape {list(shape)}",
-            "others" if fits else f"shape {list(given.shape)}",
-            "give a row for each head, in the order of `members` and of `error`",
-        )
+        asked, found = f"weights of {Structured.name}: {what}", "others" if fits else f"shape {list(given.shape)}"
+        remedy = "give a row for each head, in the order of `members` and of `error`"
+        raise UsageError(asked, f"{bounds}, of shape {list(shape)}", found, remedy)
 
 
 def _error_offsets(error: object, members: tuple[MapMember, ...]) -> tuple[int, ...]:
@@ -315,6 +308,5 @@ def _error_offsets(error: object, members: tuple[MapMember, ...]) -> tuple[int, 
 def _check_options(eps: object, learned: object) -> None:
     number(f"{Structured.name} with eps", eps, 0, 1, remedy="write for instance structured:eps=0.02")
     if not isinstance(learned, bool):
-        raise UsageError(
-            f"{Structured.name} with learned={learned}", "true or false", repr(learned), "write learned=false"
-        )
+        asked = f"{Structured.name} with learned={learned}"
+        raise UsageError(asked, "true or false", repr(learned), "write learned=false")

@@ -66,10 +66,6 @@ def read_dilation(name: str, dilation: object) -> tuple[int, ...]:
     except (TypeError, ValueError):
         numbers = ()
     if len(numbers) != len(parts) or not numbers or min(numbers) < 1:
-        raise UsageError(
-            f"{name} with dilation={dilation}",
-            "whole numbers from 1, one for all heads or several for the heads to take in turn",
-            repr(dilation),
-            f"write for instance {name}:dilation=1/1/2/4",
-        )
+        asked, remedy = f"{name} with dilation={dilation}", f"write for instance {name}:dilation=1/1/2/4"
+        raise UsageError(asked, "whole numbers from 1, one for all heads or several", repr(dilation), remedy)
     return numbers

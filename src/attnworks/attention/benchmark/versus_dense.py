@@ -73,12 +73,8 @@ def core_of(mechanism: Mechanism, task: BenchmarkTask) -> Core:
     mask = Mask(causal=task.causal)
     first = torch.arange(task.n)[None] == 0
     for needed in sorted(mechanism.needs - FILLED):
-        raise UsageError(
-            f"timing {mechanism.name}",
-            "a mechanism that runs on Q, K, V and global tokens",
-            f"one that needs {needed} of its Context",
-            "leave it out",
-        )
+        expected, found = "a mechanism that runs on Q, K, V and global tokens", f"one that needs Context({needed}=...)"
+        raise UsageError(f"timing {mechanism.name}", expected, found, "leave it out")
 
     def attend(Q: Tensor, K: Tensor, V: Tensor) -> Tensor:
         context = Context(
@@ -202,9 +198,8 @@ def check_causal(texts: Sequence[str], task: BenchmarkTask) -> None:
     for name in (MechanismSpec.parse(text).name for text in texts):
         if task.causal and "causal" not in MECHANISMS[name].supported_masks:
             able = [other for other in MECHANISMS if "causal" in MECHANISMS[other].supported_masks]
-            raise UsageError(
-                f"{name} with --causal", f"one of {', '.join(able)}", "no causal form", "leave out one of them"
-            )
+            expected, remedy = f"one of {', '.join(able)}", "leave out one of them"
+            raise UsageError(f"{name} with --causal", expected, "no causal form", remedy)
 
 
 def predicted_seconds(text: str, task: BenchmarkTask, chosen: str) -> float:
