@@ -453,5 +453,5 @@ def test_a_map_that_returns_something_else_is_refused_in_one_line(own: Callable[
 
 def test_a_step_takes_one_position() -> None:
     Q, K, V = qkv(1, 2, 2, 2, 3, 5)
-    with unchecked(), pytest.raises(UsageError, match=r"q, k and v of one position: \[batch, heads, 1, width\]"):
+    with unchecked(), pytest.raises(UsageError, match=r"q, k and v \[batch, heads, 1, width\]"):
         Linear().step(Q, K, V)

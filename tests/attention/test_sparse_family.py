@@ -209,7 +209,7 @@ ONE = torch.ones(1)
         ({"global_tokens": torch.zeros(3, 7, dtype=torch.int64)}, r"\[3, 7\], got shape \[3, 7\] of int64"),
         ({"global_tokens": torch.zeros(3, 5, dtype=torch.bool)}, r"\[3, 7\], got shape \[3, 5\] of bool"),
         ({"global_tokens": torch.zeros(2, 7, dtype=torch.bool)}, r"\[3, 7\], got shape \[2, 7\] of bool"),
-        ({"global_qkv": (ONE, ONE, ONE)}, r"of the same shapes again: .* got \[1\], "),
+        ({"global_qkv": (ONE, ONE, ONE)}, r"the shapes of Q, K and V: .* got \[1\], "),
     ],
 )
 def test_a_context_that_does_not_fit(fields: dict[str, Any], message: str) -> None:

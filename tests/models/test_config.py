@@ -105,7 +105,7 @@ def test_no_layers_at_all() -> None:
     with pytest.raises(UsageError) as caught:
         transformer_config(encoder_layers=0, decoder_layers=0)
     assert str(caught.value) == (
-        "a transformer: expected at least one layer, got none in encoder and decoder; set one of them to 1"
+        "a transformer: expected at least one layer, got none; set encoder_layers or decoder_layers to 1"
     )
 
 
@@ -127,7 +127,7 @@ def test_unknown_slots(slot: str) -> None:
         transformer_config(slots={slot: attention_config()})
     assert str(caught.value) == (
         f"attention slot {slot!r}: expected one of enc.0, enc.1, dec.0, cross.0, dec.1, cross.1, "
-        "got a slot this model does not have; name slots enc.L, dec.L or cross.L with layers from zero"
+        "got an unknown slot; name slots enc.L, dec.L or cross.L with layers from zero"
     )
 
 

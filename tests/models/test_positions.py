@@ -144,8 +144,8 @@ def test_learned_positions_end_at_max_length(start: int, length: int) -> None:
     with pytest.raises(UsageError) as caught:
         code("learned", start=start, length=length)
     assert str(caught.value) == (
-        "a sequence of 12 tokens: expected at most 11, the learned positions of this model, got 12 tokens; "
-        "shorten the text, or build the model with a larger max_length"
+        "learned positions: expected at most 11 tokens, got 12 tokens; "
+        "shorten the text, or build with a larger max_length"
     )
 
 

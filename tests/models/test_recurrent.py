@@ -118,7 +118,7 @@ def test_padding_that_is_not_at_the_end_is_refused() -> None:
     """The cells read left to right: padding in front would be read as the sentence."""
     ours = recurrent()
     for real in ([False, True, True], [True, False, True]):
-        with pytest.raises(UsageError, match="padding after the tokens"):
+        with pytest.raises(UsageError, match="expected padding at the end, got a token after padding"):
             ours.encode(SOURCE_TOKENS[:1, :3], torch.tensor([real]))
 
 

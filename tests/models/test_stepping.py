@@ -106,7 +106,7 @@ def test_a_language_model_starts_from_nothing() -> None:
 def test_what_cannot_be_started() -> None:
     with pytest.raises(UsageError, match="expected source tokens, got none"):
         transformer().start()
-    with pytest.raises(UsageError, match="no source, since there is no encoder"):
+    with pytest.raises(UsageError, match="no source tokens, since there is no encoder"):
         transformer(encoder_layers=0).start(SOURCE_TOKENS)
     with pytest.raises(UsageError, match="normalised-index, whose codes change with every token"):
         transformer(positions="normalised-index").start(SOURCE_TOKENS)

@@ -22,16 +22,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attnworks.attention.contract import (
-    MECHANISMS,
-    AttentionCost,
-    Context,
-    Geometry,
-    Mechanism,
-    MechanismSpec,
-    option_names,
-)
-from attnworks.attention.mask import Mask
+from attnworks.attention import MECHANISMS, AttentionCost, Context, Geometry, Mask, Mechanism, MechanismSpec
+from attnworks.attention.contract import option_names
 from attnworks.core.checks import integer
 from attnworks.core.errors import UsageError
 
@@ -287,7 +279,7 @@ def support(spec: MechanismSpec, n: int, heads: int) -> Bool[Tensor, "n n"]:
 
 
 def pays_from(mechanism: Mechanism, geometry: Geometry, *, causal: bool = False) -> int | None:
-    """The n from which on the mechanism takes fewer FLOPs than dense attention; None if not even at `LONGEST`.
+    """The n from which on the mechanism takes fewer FLOPs than dense attention; None if above `MAX_COUNTED_LENGTH`.
 
     Holds when: it stays cheaper once it is, so that halving the lengths in question finds the first.
     """

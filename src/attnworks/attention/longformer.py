@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attnworks.attention.contract import MECHANISMS, Attended, Context
 from attnworks.attention.dense import explicit, fused
-from attnworks.attention.engines.band import attend_dilated
+from attnworks.attention.engines.band import attend_window
 from attnworks.attention.mask import Mask
 from attnworks.attention.patterns import GlobalPattern, WindowPattern
 from attnworks.attention.reference import softmax_by_loops
@@ -64,13 +64,13 @@ class Longformer(Sparse):
         is_global, hidden = self.tokens(context, b, j, Q.device), hidden_keys(mask, b)
         tokens = _Tokens.of(is_global)
         if tokens is None:
-            return attend_dilated(Q, K, V, self.window, mask.causal, scale, hidden)
+            return attend_window(Q, K, V, self.window, mask.causal, scale, hidden)
         seen_from = tokens.position if mask.causal else torch.zeros_like(tokens.position)
         unseen = ~tokens.real if hidden is None else ~tokens.real | hidden.gather(1, tokens.position)
         # K [b h g k], V [b h g v], and [b g] the first query that sees each of them: j, after the last, for none
         shared = (tokens.pick(K), tokens.pick(V), seen_from.masked_fill(unseen, j))
         elsewhere = is_global if hidden is None else is_global | hidden
-        return attend_dilated(Q, K, V, self.window, mask.causal, scale, elsewhere, shared)
+        return attend_window(Q, K, V, self.window, mask.causal, scale, elsewhere, shared)
 
     def _with_global_rows(
         self, Y: Tensor, is_global: Tensor, mask: Mask, scale: float, Q: Tensor, K: Tensor, V: Tensor

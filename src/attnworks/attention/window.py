@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from attnworks.attention.contract import MECHANISMS, Context
-from attnworks.attention.engines.band import attend_dilated
+from attnworks.attention.engines.band import attend_window
 from attnworks.attention.mask import Mask
 from attnworks.attention.patterns import WindowPattern
 from attnworks.attention.sparse import Sparse, hidden_keys
@@ -33,7 +33,7 @@ class WindowAttention(Sparse):
 
     def fast(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, scale: float, context: Context) -> Tensor:
         del context
-        return attend_dilated(Q, K, V, self.window, mask.causal, scale, hidden_keys(mask, len(Q)))
+        return attend_window(Q, K, V, self.window, mask.causal, scale, hidden_keys(mask, len(Q)))
 
     def edges(self, queries: int, keys: int, heads: int, causal: bool) -> int:
         return sum(window_edges(queries, keys, self.window.window, step, causal) for step in self.window.steps(heads))

@@ -169,7 +169,7 @@ class TransformerConfig(TokenConfig):
         for name in self.slots:
             if name not in known:
                 remedy = "name slots enc.L, dec.L or cross.L with layers from zero"
-                raise UsageError(f"attention slot {name!r}", f"one of {', '.join(known)}", "another name", remedy)
+                raise UsageError(f"attention slot {name!r}", f"one of {', '.join(known)}", "an unknown slot", remedy)
         for slot in self.slot_names():
             for spec, _ in self.slot(slot).mechanism_groups():
                 check_serves(spec, slot)

@@ -118,8 +118,9 @@ class Transformer(nn.Module):
         """
         if self.config.positions == "normalised-index":
             expected, remedy = "positions that do not depend on the length", "build the model with sinusoid positions"
-            raise UsageError("decoding step by step", expected, "normalised-index", remedy)
-        self._check_encoder_input("decoding step by step", "source", source)
+            found = "normalised-index, whose codes change with every token"
+            raise UsageError("decoding step by step", expected, found, remedy)
+        self._check_encoder_input("decoding step by step", "source tokens", source)
         if source is None:
             return TransformerState(sentences=sentences, position=0, own=None, memory=None)
         Z = self.encode(source, real)

@@ -66,7 +66,7 @@ def test_what_a_mechanism_needs_is_filled_in_or_refused() -> None:
     Q, K, V, _ = draw_inputs(TASK)
     assert_close(core_of(Needy(), TASK).attend(Q, K, V), Q + V)
     Needy.needs = frozenset({"scale"})
-    with pytest.raises(UsageError, match="needs scale of its Context; leave it out"):
+    with pytest.raises(UsageError, match=r"needs Context\(scale=...\); leave it out"):
         core_of(Needy(), TASK)
 
 

@@ -9,13 +9,7 @@ from collections.abc import Callable
 import torch
 
 from attnworks.attention.benchmark.memory import measure_cells
-from attnworks.attention.benchmark.versus_dense import (
-    BenchmarkTask,
-    build_mechanism,
-    core_of,
-    draw_inputs,
-    passes_over,
-)
+from attnworks.attention.benchmark.versus_dense import BenchmarkTask, build_mechanism, core_of, draw_inputs, passes_over
 
 SMALL_LENGTH = 512
 """Positions, at most, of a first run: it loads what every first run loads."""

@@ -203,7 +203,7 @@ def check_causal(texts: Sequence[str], task: BenchmarkTask) -> None:
 
 
 def predicted_seconds(text: str, task: BenchmarkTask, chosen: str) -> float:
-    """Seconds of a run, from one of at most TRIAL positions and the mechanism's own count of flops."""
+    """Seconds of a run, from one of at most TRIAL_POSITIONS positions and the mechanism's own count of flops."""
     trial = task._replace(n=min(task.n, TRIAL_POSITIONS))
     mechanism = build_mechanism(text, trial)
     run = passes_over(core_of(mechanism, trial), draw_inputs(trial), (chosen,))[chosen]
@@ -224,11 +224,8 @@ def _peaks(text: str, task: BenchmarkTask, passes: Sequence[str], limit: float, 
     }
     job = {"text": text, "task": task, "threads": torch.get_num_threads(), "seconds": 5 * limit, "seed": seed}
     possible = [name for name in passes if name not in slow]
-    return slow | peaks_in_child(lambda left: _child_command({**job, "passes": list(left)}), possible)
-
-
-def _child_command(job: Mapping[str, object]) -> list[str]:
-    return [sys.executable, "-m", "attnworks.attention.benchmark", json.dumps(job)]
+    command = [sys.executable, "-m", "attnworks.attention.benchmark"]
+    return slow | peaks_in_child(lambda left: [*command, json.dumps({**job, "passes": list(left)})], possible)
 
 
 def _race(

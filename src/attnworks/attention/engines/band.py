@@ -14,24 +14,16 @@ from attnworks.attention.engines.steps import BlockStep, BlockWalk, operator
 from attnworks.attention.patterns import WindowPattern
 from attnworks.core.tensors import widened
 
-_Shared = tuple[Tensor, Tensor, Tensor]
+_Shared = tuple[Tensor, Tensor, Tensor] | None
+"""K [b h x k] and V [b h x v] of x shared keys, and [b x] the first query position that sees each of them."""
 
 
 def _attend_band(
-    Q: Tensor,
-    K: Tensor,
-    V: Tensor,
-    before: int,
-    after: int,
-    scale: float,
-    *,
-    hidden: Tensor | None = None,
-    shared: tuple[Tensor, Tensor, Tensor] | None = None,
+    Q: Tensor, K: Tensor, V: Tensor, before: int, after: int, scale: float, hidden: Tensor | None, shared: _Shared
 ) -> Tensor:
     """Y [b h i v]: each query over the keys from `before` positions before to `after` positions after its own.
 
     hidden   [b j], True where a key of the band is not to be seen
-    shared   K [b h x k], V [b h x v], and [b x] the first query position that sees each of them
     """
     K_shared, V_shared, seen_from = shared or (None, None, None)
     wide = (None if T is None else widened(T) for T in (Q, K, V, K_shared, V_shared))
@@ -144,17 +136,20 @@ _attend = operator(
 )
 
 
-def attend_dilated(
+def attend_window(
     Q: Tensor,
     K: Tensor,
     V: Tensor,
     window: WindowPattern,
     causal: bool,
     scale: float,
-    hidden: Tensor | None = None,
-    shared: _Shared | None = None,
+    hidden: Tensor | None,
+    shared: _Shared = None,
 ) -> Tensor:
-    """`_attend_band` with the dilation of each head; `hidden` and `shared` as there."""
+    """Y [b h i v]: each query over the keys of its window, with the dilation of its head, and over the shared keys.
+
+    hidden   [b j], True where a key of the window is not to be seen
+    """
     steps = window.steps(Q.shape[1])
     if len(set(steps)) == 1:
         return _one_dilation(Q, K, V, window.window, steps[0], causal, scale, hidden, shared)
@@ -177,17 +172,18 @@ def _one_dilation(
     causal: bool,
     scale: float,
     hidden: Tensor | None,
-    shared: _Shared | None,
+    shared: _Shared,
 ) -> Tensor:
+    """`_attend_band` over every `step`-th key, for heads of one dilation."""
     after = 0 if causal else window
     (b, _, i, _), j = Q.shape, K.shape[2]
     if step == 1 or window == 0:
-        return _attend_band(Q, K, V, window, after, scale, hidden=hidden, shared=shared)
+        return _attend_band(Q, K, V, window, after, scale, hidden, shared)
     if i == 1:  # one query lies in one of the interleaved sequences: take its keys alone
         own = slice((j - 1) % step, None, step)
         K, V, hidden = K[:, :, own], V[:, :, own], None if hidden is None else hidden[:, own]
         shared = None if shared is None else (*shared[:2], (shared[2] >= j) * K.shape[2])
-        return _attend_band(Q, K, V, window, after, scale, hidden=hidden, shared=shared)
+        return _attend_band(Q, K, V, window, after, scale, hidden, shared)
     first = max(0, (j - i) // step - window) * step  # earlier keys are out of reach; a multiple of step
     if first:
         K, V, hidden = K[:, :, first:], V[:, :, first:], None if hidden is None else hidden[:, first:]
@@ -207,7 +203,7 @@ def _one_dilation(
         seen_from = ((shared[2][:, None] - start).clamp(min=0) + step - 1) // step
         K_shared, V_shared = (T.repeat_interleave(step, 0) for T in shared[:2])
         shared = K_shared, V_shared, seen_from.flatten(0, 1)
-    Y = _attend_band(Q, K, V, window, after, scale, hidden=hidden, shared=shared)
+    Y = _attend_band(Q, K, V, window, after, scale, hidden, shared)
     return _together(Y, step)[:, :, n - i : n]
 
 

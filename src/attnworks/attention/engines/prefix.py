@@ -34,11 +34,11 @@ def linear_attention(
     """Y_i = phi(q_i)^T S_i / guarded(phi(q_i)^T z_i) with S = sum_j phi(k_j) v_j^T and z = sum_j phi(k_j).
 
     The sums run over all real keys or, if causal, over those up to the query's own position; queries are the last i of
-    the j positions. `feature` is one of ELEMENTWISE; with "exp", each query's largest exponent is subtracted.
+    the j positions. `feature` is one of _ELEMENTWISE; with "exp", each query's largest exponent is subtracted.
     Source: Conti 2024, eq. 15 and the prefix sums after it (S4.98-S4.100).
-    Departs: causal sums in two levels. Inside chunks of CHUNK positions pairs are scored; the states between the chunks
-    of one stretch are summed up at once, and one state per stretch is kept for the backward pass. Subtracting states on
-    the way back, instead of keeping some, loses digits.
+    Departs: causal sums in two levels. Pairs are scored inside chunks of KEYS_PER_CHUNK positions. The states between
+    the chunks of one stretch are summed up at once, and one state per stretch is kept for the backward pass.
+    Subtracting states on the way back, instead of keeping some, loses digits.
     One derivative only: `backward` is no differentiable operation.
     """
     assert feature in _ELEMENTWISE, feature
@@ -63,9 +63,7 @@ def guarded(den: Float[Tensor, "*a"], eps: float) -> Float[Tensor, "*a"]:
     schema="(Tensor Q, Tensor K, Tensor V, Tensor? real, bool causal, str feature, float eps) "
     "-> (Tensor, Tensor, Tensor)",
 )
-def _forward(
-    Q: Tensor, K: Tensor, V: Tensor, real: Tensor | None, causal: bool, feature: str, eps: float
-) -> tuple[Tensor, Tensor, Tensor]:
+def _forward(Q, K, V, real, causal, feature, eps):
     """Y, its denominators as they are divided by, and the states [f v+8] that the backward pass needs."""
     Y, den, states = _outputs(Q, K, V, causal)
     plan = _Plan.of(Q, K)
@@ -86,19 +84,7 @@ def _forward(
     schema="(Tensor G, Tensor Q, Tensor K, Tensor V, Tensor? real, Tensor Y, Tensor den, Tensor states, bool causal, "
     "str feature, float eps) -> (Tensor, Tensor, Tensor)",
 )
-def _backward(
-    G: Tensor,
-    Q: Tensor,
-    K: Tensor,
-    V: Tensor,
-    real: Tensor | None,
-    Y: Tensor,
-    den: Tensor,
-    states: Tensor,
-    causal: bool,
-    feature: str,
-    eps: float,
-) -> tuple[Tensor, Tensor, Tensor]:
+def _backward(G, Q, K, V, real, Y, den, states, causal, feature, eps):
     """The gradients by Q, K and V, given the gradient G by Y."""
     empty = torch.empty_like if Q.shape[2] else torch.zeros_like
     gradients = empty(Q), empty(K), empty(V)
@@ -110,16 +96,8 @@ def _backward(
     return gradients
 
 
-@_forward.register_fake
-def _(
-    Q: Tensor, K: Tensor, V: Tensor, real: Tensor | None, causal: bool, feature: str, eps: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    return _outputs(Q, K, V, causal)
-
-
-@_backward.register_fake
-def _(G: Tensor, Q: Tensor, K: Tensor, V: Tensor, *rest: object) -> tuple[Tensor, Tensor, Tensor]:
-    return torch.empty_like(Q), torch.empty_like(K), torch.empty_like(V)
+_forward.register_fake(lambda Q, K, V, real, causal, feature, eps: _outputs(Q, K, V, causal))
+_backward.register_fake(lambda G, Q, K, V, *rest: (torch.empty_like(Q), torch.empty_like(K), torch.empty_like(V)))
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:

@@ -54,17 +54,6 @@ def _best_extensions(logits: Float[Tensor, "s beams w"], logprob: Float[Tensor, 
     return _Extensions(parent, token.flatten(1).gather(1, place), best)
 
 
-def _endings(extensions: _Extensions, eos: int) -> Bool[Tensor, "s m"]:
-    """True where eos is written, with a probability above zero."""
-    return (extensions.token == eos) & (extensions.logprob > -torch.inf)
-
-
-def _continuing(extensions: _Extensions, eos: int, count: int) -> _Extensions:
-    """The first `count` that do not write eos."""
-    places = torch.sort(extensions.token == eos, stable=True, dim=1).indices
-    return extensions.at(places[:, :count])
-
-
 @dataclass(frozen=True, eq=False)
 class _Finished:
     """The `best` finished hypotheses of each sentence by falling score; empty places have the score -inf.
@@ -195,12 +184,18 @@ def beam(
             check_eos(eos, logits.shape[-1])
             extensions = _best_extensions(logits, frontier.logprob, beams)
             first = extensions.first(beams)
-            kept = _continuing(extensions, eos, min(beams, logits.shape[1] * (logits.shape[-1] - 1)))
-            ended = _endings(first, eos)
+            ended = (first.token == eos) & (first.logprob > -torch.inf)
+            without_eos_first = torch.sort(extensions.token == eos, stable=True, dim=1).indices  # [s m]
+            kept = extensions.at(without_eos_first[:, : min(beams, logits.shape[1] * (logits.shape[-1] - 1))])
             if observe is not None:
-                _report(observe, frontier.sentence, length, kept, first, ended)
+                possible = kept.logprob > -torch.inf
+                for row, sentence in enumerate(frontier.sentence.tolist()):
+                    listed = _listed(kept, row, possible[row]), _listed(first, row, ended[row])
+                    observe(BeamStep(sentence, length, *listed))
             if ended.any():
-                finished = _with_endings(finished, frontier, first, ended, length, alpha)
+                logprob = first.logprob.masked_fill(~ended, -torch.inf)
+                score = logprob / length_penalty(length, alpha)
+                finished = finished.add(frontier.tokens_of(first.parent), length - 1, logprob, score)
             frontier, parent, token = frontier.grown(kept.parent, kept.token, kept.logprob, length), *kept[:2]
             over = (best_reachable(frontier.logprob, max_new_tokens, alpha) <= finished.score[:, -1:]).all(1)
             if beams == 1:
@@ -216,18 +211,6 @@ def beam(
             if not _is_identity(parent, logits.shape[1]):
                 state = state.reorder(parent)
     return [written[sentence] for sentence in range(len(source))]
-
-
-def _with_endings(
-    finished: _Finished,
-    frontier: Frontier,
-    first: _Extensions,
-    ended: Bool[Tensor, "s m"],
-    length: int,
-    alpha: float,
-) -> _Finished:
-    logprob = first.logprob.masked_fill(~ended, -torch.inf)
-    return finished.add(frontier.tokens_of(first.parent), length - 1, logprob, logprob / length_penalty(length, alpha))
 
 
 def _is_identity(parent: Int[Tensor, "s kept"], beams: int) -> bool:
@@ -251,19 +234,6 @@ def _read(finished: _Finished, frontier: Frontier, length: int, penalty: float) 
         ]
         hypotheses[sentence] = [hypothesis for hypothesis in found if hypothesis.logprob > -torch.inf][:n_best]
     return hypotheses
-
-
-def _report(
-    observe: BeamObserver,
-    sentences: Int[Tensor, " s"],
-    step: int,
-    kept: _Extensions,
-    first: _Extensions,
-    ended: Bool[Tensor, "s m"],
-) -> None:
-    possible = kept.logprob > -torch.inf
-    for row, sentence in enumerate(sentences.tolist()):
-        observe(BeamStep(sentence, step, _listed(kept, row, possible[row]), _listed(first, row, ended[row])))
 
 
 def _listed(extensions: _Extensions, row: int, wanted: Bool[Tensor, " m"]) -> tuple[Candidate, ...]:

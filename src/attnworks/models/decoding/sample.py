@@ -129,8 +129,8 @@ def greedy(
     Source: Conti 2024, section 1.2.5 (S4.61).
     Departs: this is the most probable token at each step, not the most probable sentence (S4.11).
     """
-    return write_tokens(model, source, real, bos=bos, eos=eos, max_new_tokens=max_new_tokens, choose=_most_probable)
 
+    def best(logits: Float[Tensor, "s w"]) -> Int[Tensor, "s 1"]:
+        return logits.argmax(-1, keepdim=True)
 
-def _most_probable(logits: Float[Tensor, "s w"]) -> Int[Tensor, "s 1"]:
-    return logits.argmax(-1, keepdim=True)
+    return write_tokens(model, source, real, bos=bos, eos=eos, max_new_tokens=max_new_tokens, choose=best)
