@@ -399,7 +399,7 @@ def test_weights_that_make_no_sense_are_refused(
     with unchecked(), pytest.raises(UsageError) as caught:
         mechanism.set_weights(torch.tensor(mix), None if error is None else torch.tensor(error))
     words = {"mix": "finite numbers from 0, not all 0 in any head", "error": "numbers from 0 to 0.1"}
-    assert str(caught.value).startswith(f"weights of structured with this {message.format(**words)}")
+    assert str(caught.value).startswith(f"structured with this {message.format(**words)}")
     assert all(torch.equal(tensor, before[name]) for name, tensor in mechanism.state_dict().items())
 
 

@@ -291,9 +291,9 @@ def _check_given(what: str, given: Tensor, shape: torch.Size, most: float) -> No
     fits = given.shape == shape
     right = fits and bool(((given >= 0) & (given <= most) & given.isfinite()).all())
     if not right or (most == math.inf and not bool(given.any(-1).all())):
-        asked, found = f"weights of {Structured.name}: {what}", "others" if fits else f"shape {list(given.shape)}"
+        found = "others" if fits else f"shape {list(given.shape)}"
         remedy = "give a row for each head, in the order of `members` and of `error`"
-        raise UsageError(asked, f"{bounds}, of shape {list(shape)}", found, remedy)
+        raise UsageError(f"{Structured.name} with this {what}", f"{bounds}, of shape {list(shape)}", found, remedy)
 
 
 def _error_offsets(error: object, members: tuple[MapMember, ...]) -> tuple[int, ...]:

@@ -118,11 +118,11 @@ class Published:
 
 
 def _gpt(vocabulary: int, positions: int, layers: int, d_e: int, **options: Any) -> Blueprint:
-    sizes = {"vocabulary": vocabulary, "positions": positions, "layers": layers}
-    return Blueprint(**sizes, d_e=d_e, d_ff=4 * d_e, d_attention=d_e, d_shared=d_e, **options)
+    widths: dict[str, Any] = {"d_e": d_e, "d_ff": 4 * d_e, "d_attention": d_e, "d_shared": d_e}
+    return Blueprint(vocabulary=vocabulary, positions=positions, layers=layers, **widths, **options)
 
 
-def _gated(vocabulary: int, layers: int, **widths: int) -> Blueprint:
+def _gated(vocabulary: int, layers: int, **widths: Any) -> Blueprint:
     return Blueprint(vocabulary=vocabulary, layers=layers, **widths, gated=True, biases=False, norms=False)
 
 

@@ -63,7 +63,9 @@ def guarded(den: Float[Tensor, "*a"], eps: float) -> Float[Tensor, "*a"]:
     schema="(Tensor Q, Tensor K, Tensor V, Tensor? real, bool causal, str feature, float eps) "
     "-> (Tensor, Tensor, Tensor)",
 )
-def _forward(Q, K, V, real, causal, feature, eps):
+def _forward(
+    Q: Tensor, K: Tensor, V: Tensor, real: Tensor | None, causal: bool, feature: str, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
     """Y, its denominators as they are divided by, and the states [f v+8] that the backward pass needs."""
     Y, den, states = _outputs(Q, K, V, causal)
     plan = _Plan.of(Q, K)
@@ -84,7 +86,7 @@ def _forward(Q, K, V, real, causal, feature, eps):
     schema="(Tensor G, Tensor Q, Tensor K, Tensor V, Tensor? real, Tensor Y, Tensor den, Tensor states, bool causal, "
     "str feature, float eps) -> (Tensor, Tensor, Tensor)",
 )
-def _backward(G, Q, K, V, real, Y, den, states, causal, feature, eps):
+def _backward(G, Q, K, V, real, Y, den, states, causal, feature, eps) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients by Q, K and V, given the gradient G by Y."""
     empty = torch.empty_like if Q.shape[2] else torch.zeros_like
     gradients = empty(Q), empty(K), empty(V)
