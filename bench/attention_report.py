@@ -8,7 +8,7 @@ from typing import Any
 
 from attention_pairs import OURS, STEP, STEPS_PER_RUN
 
-from attnworks.attention.benchmark.versus_dense import BOTH, FLOPS, FORWARD
+from attnworks.attention.benchmark.versus_dense import BOTH, FLOPS_IN_FORWARD_PASSES, FORWARD
 from attnworks.core.plotting import draw_times
 from attnworks.core.timing import Race
 
@@ -72,7 +72,9 @@ def _times(results: dict[str, Any], allocator: str) -> str:
                 if rival in race.seconds and one["name"] != OURS:
                     ratios.append(f"x{race.speedup(rival, over=mine):.2f}")
                 if flops := (results["flops"][one["function"]] or {}).get(n):
-                    part = race.speedup(mine, over=ROOF) * FLOPS[chosen] * flops / results["roof_flops"]
+                    part = (
+                        race.speedup(mine, over=ROOF) * FLOPS_IN_FORWARD_PASSES[chosen] * flops / results["roof_flops"]
+                    )
                     shares.append(f"{part:.0%}")
             rows.append(_line(*cells, " / ".join(times), " / ".join(ratios), " / ".join(shares)))
     return "\n".join(rows)

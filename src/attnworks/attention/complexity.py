@@ -1,7 +1,7 @@
 """Attention as a graph, and how the cost of a mechanism grows with length and width.
 
 A graph is a boolean table A [i j], True where query i sees key j. The tables of several heads are united, A.any(-3): a
-layer passes on what any of its heads sees. With `skip`, position i also keeps what it had.
+layer passes on what any of its heads sees. With `skip`, position i also depends on itself.
 
 Growth is measured on any registered mechanism: from its `cost` at several sizes, and from its weights P, which differ
 from zero on the edges of its graph.
@@ -42,11 +42,11 @@ def reached(A: Bool[Tensor, "*a n n"], layers: int, *, skip: bool = True) -> Boo
     Source: Conti 2024, section 2.1.1 (S4.78, S4.85). About 2 log2 L products, by repeated squaring.
     """
     integer("layers", layers, 0)
-    power, result = _with_skip(A, skip), _alone(A)
+    power, result = _with_skip(A, skip), _identity(A)
     while layers:
-        result = _then(result, power) if layers % 2 else result
+        result = _boolean_product(result, power) if layers % 2 else result
         layers //= 2
-        power = _then(power, power) if layers else power
+        power = _boolean_product(power, power) if layers else power
     return result
 
 
@@ -60,12 +60,12 @@ def graph_diameter(A: Bool[Tensor, "n n"]) -> int | None:
         return 0
     squares = [_with_skip(A, True)]
     while not squares[-1].all():
-        squares.append(_then(squares[-1], squares[-1]))
+        squares.append(_boolean_product(squares[-1], squares[-1]))
         if torch.equal(squares[-1], squares[-2]):
             return None
-    layers, table = 0, _alone(A)
+    layers, table = 0, _identity(A)
     for exponent in reversed(range(len(squares) - 1)):
-        further = _then(table, squares[exponent])
+        further = _boolean_product(table, squares[exponent])
         if not further.all():
             layers, table = layers + 2**exponent, further
     return layers + 1
@@ -129,15 +129,15 @@ def spectral_gap(A: Bool[Tensor, "*a n n"]) -> Float[Tensor, "*a"]:
     return gap.clamp(min=0.0)
 
 
-def _alone(A: Tensor) -> Tensor:
+def _identity(A: Tensor) -> Tensor:
     return torch.eye(A.shape[-1], dtype=torch.bool, device=A.device).expand(A.shape)
 
 
 def _with_skip(A: Tensor, skip: bool) -> Tensor:
-    return A | _alone(A) if skip else A
+    return A | _identity(A) if skip else A
 
 
-def _then(A: Tensor, B: Tensor) -> Tensor:
+def _boolean_product(A: Tensor, B: Tensor) -> Tensor:
     """A B in boolean algebra. Products of floats are an order of magnitude faster than those of integers."""
     return A.float() @ B.float() > 0
 
@@ -177,12 +177,12 @@ class Complexity(NamedTuple):
     time, memory    growth of FLOPs and of bytes
     steps           operations that must wait for each other, matrix products counting as one
     path            between the two positions that are furthest apart
-    cost            at the length that was asked for
+    cost            at the given length
     options         those with which FLOPs grow
 
     Source: Xie 2021, table 1 (S0.26), of which only the caption is in the text; Conti 2024, section 2 (S4.70, S4.81,
     S4.82, S4.86, S4.99, S4.118).
-    Departs: memory is what is held here; dense attention stores its weights, O(n²) a head, only if they are asked for.
+    Departs: memory is what is held here; dense attention stores its weights, O(n²) a head, only with `weights=True`.
     """
 
     name: str
@@ -219,7 +219,7 @@ def recurrent_complexity(n: int, geometry: Geometry) -> Complexity:
 
 
 def cost_growth(cost: Callable[[int, int], AttentionCost]) -> tuple[CostGrowth, CostGrowth]:
-    """The exponents of cost(n, d), for FLOPs and for bytes: how they answer to twice the length and twice the width."""
+    """The exponents of cost(n, d), for FLOPs and for bytes: how they grow with length and width."""
     once, longer, wider, both = (cost(times * LONG_LENGTH, by * WIDE_WIDTH) for by in (1, 2) for times in (1, 2))
     time, memory = (_exponents(*part) for part in list(zip(once, longer, wider, both, strict=True))[1:])
     return time, memory
@@ -261,7 +261,7 @@ def longest_path(spec: MechanismSpec, n: int, heads: int, *, scale: int) -> Long
     if n <= len(far):
         return LongestPath(law, graph_diameter(support(spec, n, heads)))
     if law == "O(n)":
-        return LongestPath(law, math.ceil((n - 1) / _carried(far, second)))
+        return LongestPath(law, math.ceil((n - 1) / _positions_per_layer(far, second)))
     return LongestPath(law, round(second + (second - first) * math.log(n / len(far), 4)))
 
 
@@ -324,8 +324,8 @@ def _two_graphs(spec: MechanismSpec, heads: int, scale: int, most: int) -> tuple
     return near, far
 
 
-def _carried(A: Tensor, layers: int) -> float:
-    """Positions that a layer carries over, given the diameter: the longest edge if that explains it, as in a window."""
+def _positions_per_layer(A: Tensor, layers: int) -> float:
+    """Positions that one layer bridges: the longest edge if it explains the diameter, as in a window."""
     queries, keys = A.nonzero(as_tuple=True)
     edge, far = int((queries - keys).abs().max()), len(A) - 1
     return edge if math.ceil(far / edge) == layers else far / layers

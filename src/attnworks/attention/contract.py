@@ -25,7 +25,7 @@ MECHANISMS: Registry[type[Mechanism]] = Registry("mechanism")
 
 
 class Attended(NamedTuple):
-    """The result of attention: outputs, and the weights if they were asked for."""
+    """The result of attention: outputs, and the weights if `weights=True`."""
 
     Y: Float[Tensor, "b h i v"]
     P: Float[Tensor, "b h i j"] | None = None

@@ -18,7 +18,7 @@ class Dense(Mechanism):
 
     Source: Conti 2024, eq. 5 and 10 (S4.42, S4.57); Xie 2021, section 1 (S0.1).
     Departs: scale 1/sqrt(k) throughout; queries without keys give zero rows.
-    Without weights asked for, torch's fused kernel runs; second derivatives need `weights=True`.
+    Without `weights=True`, torch's fused kernel runs; second derivatives need `weights=True`.
     """
 
     name = "dense"
@@ -95,7 +95,7 @@ def _allowed(mask: Mask, Q: Tensor, j: int) -> Tensor:
 
 
 def _table(mask: Mask, Q: Tensor, j: int) -> Tensor:
-    """All conditions of a mask that carries a dense part, as the kernel wants them."""
+    """All conditions of a mask with a dense part, in the form that the kernel takes."""
     added, allowed = mask.additive(), _allowed(mask, Q, j)
     if added is None:
         return allowed

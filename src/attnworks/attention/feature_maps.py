@@ -93,8 +93,8 @@ class Taylor(FeatureMap):
     """phi(x) = (1, x / ||x||), so that phi(q)^T phi(k) = 1 + cos(q, k), where x / ||x|| is 0 for x = 0.
 
     Source: Conti 2024, section 2.1.2 (S4.101), with the sums of S4.102 and S4.103.
-    Departs: called a Taylor expansion of exp(q.k), it is one of exp(cos(q, k)), of which it is short by up to 0.72.
-    Of a scale only the sign matters. Denominators can vanish, where all keys point away from the query.
+    Departs: the document calls it an expansion of exp(q.k). It is one of exp(cos(q, k)), and smaller by up to 0.72.
+    Only the sign of a scale matters. Denominators can vanish, where all keys point away from the query.
     """
 
     eps = 1e-6

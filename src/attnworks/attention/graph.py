@@ -30,11 +30,11 @@ class Graph(Mechanism):
 
     `graph` is one of: a boolean matrix (row i, column j: query i sees key j), a list of neighbours for each query, a
     predicate (i, j) -> bool for sequences of any length, or a Pattern. Without one it is full, and this is dense
-    attention. A predicate is called once for every pair; one of index tensors goes into `WherePattern`.
+    attention. A predicate is called once for every pair; `WherePattern` takes one on index tensors, which is faster.
     Second derivatives need `weights=True`.
 
     Source: Conti 2024, eq. 11 (S4.74).
-    Departs: scores are scaled and X is not added, without which the full graph is no Transformer's attention (S4.75).
+    Departs: scores are scaled and X is not added, so that the full graph is the attention of a Transformer (S4.75).
     """
 
     name = "graph"

@@ -134,7 +134,7 @@ class Scoring(NamedTuple):
 class HeadGroups(nn.ModuleList):
     """The mechanisms of a layer, each with the heads that use it.
 
-    content_heads  heads whose weights depend on Q and K; the others go by positions alone and have neither
+    content_heads  heads whose weights depend on Q and K; the others attend by position alone and have neither
     """
 
     order: Tensor
@@ -240,7 +240,7 @@ def mask_of_heads(mask: Mask, heads: tuple[int, ...]) -> Mask:
 
 @torch.no_grad()
 def carry_over(old: HeadGroups, new: HeadGroups, origins: Sequence[int | None] | None = None) -> None:
-    """Copy the parameters of mechanisms that are in both; a row that belongs to a head goes with the head.
+    """Copy the parameters of mechanisms that are in both; a row that belongs to a head moves with the head.
 
     origins    the old number of each new head, None for one that was not there; the same numbers unless given
     """

@@ -37,13 +37,13 @@ class Linear(Mechanism):
     seed       of the random features
     eps        denominators become sign(den) max(|den|, eps) with sign(0) = 1; by default 1e-6 for taylor and for a map
                of your own. 0 is for maps that are never negative, and the default of the others: where the sum is not
-               above the smallest normal number, the query saw nothing and gets zeros.
+               above the smallest normal number, no key has a weight and the output is zero.
 
     A scale s is applied to the queries, phi(s q); it is 1 by default, and 1 / sqrt(d_k) for random features.
     Source: Conti 2024, eq. 15 (S4.98), with prefix sums if causal (S4.100); O(n f v) (S4.99).
     Holds when: phi(q)^T phi(k) >= 0 (S4.97), for rows of weights to be positive; nothing else needs it.
     Departs: eq. 15 prints the row Y_i^T as a column. Half precision is computed in float32.
-    Without weights asked for, a chunked kernel runs (`engines.prefix`); second derivatives need `weights=True`.
+    Without `weights=True`, a chunked kernel runs (`engines.prefix`); second derivatives need `weights=True`.
     """
 
     name = "linear"

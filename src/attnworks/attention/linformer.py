@@ -30,7 +30,7 @@ class Linformer(Mechanism):
 
     Source: Conti 2024, eq. 17 (S4.106, S4.117, S4.118).
     Departs: scale 1/sqrt(k), where the document prints 1/k. Padded keys and values are zero before they are projected,
-    so that a sentence gives the same however far it is padded. Causal and dense masks are refused: a projected key is a
+    so that the amount of padding changes nothing. Causal and dense masks are refused: a projected key is a
     mixture of all positions. The rows of P need not be positive, nor sum to one.
     """
 

@@ -78,7 +78,7 @@ class Mask:
         return self.dense.masked_fill(self.dense == -torch.inf, 0.0)
 
     def hiding(self) -> Mask:
-        """The same mask without what it adds to scores: which keys may be seen."""
+        """The same mask without its additive part: only which keys may be seen."""
         if self.additive() is None or self.dense is None:
             return self
         return Mask(self.real, self.causal, self.dense != -torch.inf)

@@ -98,7 +98,7 @@ class WindowPattern(Pattern):
 
 @dataclass(frozen=True)
 class BlockPattern(Pattern):
-    """A window of whole blocks: the query's own block and `window` tokens' worth of blocks on each side.
+    """A window of whole blocks: the query's own block, and on each side as many blocks as hold `window` tokens.
 
     Source: Conti 2024, section 2.1.1 (S4.73, S4.76), in blocks as BigBird computes it.
     """

@@ -37,7 +37,7 @@ class Sketched(Dense):
 
     rank   rows of R, one matrix for all heads and sentences
     seed   draws the same R for every sequence of the same length; by default each call draws a new one from torch's
-           generator, so that weights asked for belong to another draw than the outputs before
+           generator, so that outputs and weights of two calls belong to different matrices
 
     Source: Xie 2021, theorem 2.3 (S0.21-S0.24); Conti 2024, section 2.1.3 (S4.110-S4.112).
     Departs: the error is not relative to ||P v|| alone, see `expected_error`. R mixes all keys, so that masks are

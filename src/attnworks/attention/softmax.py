@@ -86,7 +86,7 @@ def bahdanau_additive(
     """S_ij = v_a^T tanh(W_a [q_i; k_j]), with W_a split in its query and key parts: q_i W_q + k_j W_k.
 
     Source: Conti 2024, section 1.1.1 (S4.14), where the brackets around the argument of tanh are missing.
-    Departs: Bahdanau scores the previous decoder state; the document, and we, the current one.
+    Departs: Bahdanau scores the previous decoder state; the document and this function score the current one.
     """
     from_queries, from_keys = Q @ W_q, K @ W_k
     hidden = torch.tanh(from_queries.unsqueeze(3) + from_keys.unsqueeze(2))

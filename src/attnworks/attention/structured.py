@@ -88,8 +88,8 @@ class Structured(Mechanism):
     Departs: rows of eq. 19 need not sum to one (S4.133); here they are divided by their sum over the keys that may be
     seen. A query whose members and errors all point at keys that it may not see gives zeros. The free B of Sigma_2 is
     one weight for each diagonal, without dropout.
-    A long sequence takes O(n (members + errors) v) time and O(n v) memory, unless weights are asked for or a dense mask
-    is given; second derivatives need `weights=True`.
+    A long sequence takes O(n (members + errors) v) time and O(n v) memory, unless `weights=True` or a dense mask is
+    given; second derivatives need `weights=True`.
     """
 
     name = "structured"

@@ -65,9 +65,9 @@ class Truncated(Dense):
 
     Source: Conti 2024, section 2.1.3 (S4.105, S4.116); Xie 2021, theorem 2.3 (S0.25): an SVD per head and layer costs
     more than it saves, so this is for study.
-    Departs: P_r depends on all queries and keys together. So causal and dense masks are refused, and other sequences
-    too: in the cross-attention of a decoder it would show words that are still to come. Padded queries give zeros,
-    and have no part in the approximation. The rows of P_r need not be positive, nor sum to one.
+    Departs: P_r depends on all queries and keys together. So causal and dense masks are refused, and cross-
+    attention too: in a decoder, outputs would depend on later target tokens. Padded queries give zeros, and have no
+    part in the approximation. The rows of P_r need not be positive, nor sum to one.
     """
 
     name = "truncated"

@@ -18,7 +18,7 @@ from rich.text import Text
 from attnworks.attention import MECHANISMS, MechanismSpec
 from attnworks.attention.benchmark.versus_dense import (
     BOTH,
-    FILLED,
+    FILLED_FIELDS,
     FORWARD,
     BenchmarkResult,
     BenchmarkRow,
@@ -93,7 +93,9 @@ def read_specs(text: str, task: BenchmarkTask) -> list[MechanismSpec]:
         return [
             MechanismSpec(name)
             for name, kind in kinds.items()
-            if name not in LEFT_OUT and kind.needs <= FILLED and (not task.causal or "causal" in kind.supported_masks)
+            if name not in LEFT_OUT
+            and kind.needs <= FILLED_FIELDS
+            and (not task.causal or "causal" in kind.supported_masks)
         ]
     return parse_many(text)
 

@@ -33,7 +33,7 @@ class AttentionConfig:
 
     heads       number of heads; a layer without heads gives the bias of its output
     d_k, d_v    width of a key and of a value, independent of d_e / heads: one width for all heads, or one per head
-    bias        whether the four projections carry biases
+    bias        whether the four projections have biases
     mechanism   a mechanism for all heads, or one per head; options as in `window:window=64`
     scale       factor of the scores, if not the mechanism's own
     """
@@ -175,7 +175,7 @@ class TransformerConfig(TokenConfig):
                 check_serves(spec, slot)
 
     def with_mechanism(self, mechanism: str | tuple[str, ...]) -> TransformerConfig:
-        """Attention of this kind (or these, head by head) wherever all are defined; other layers stay as they are."""
+        """This mechanism, or one per head, in all layers where it is defined; other layers stay as they are."""
         specs = [MechanismSpec.parse(text) for text in ((mechanism,) if isinstance(mechanism, str) else mechanism)]
         slots = {
             str(slot): replace(self.slot(slot), mechanism=mechanism)
@@ -196,7 +196,7 @@ class TransformerConfig(TokenConfig):
         return self.max_length if self.positions == "learned" else None
 
     def slot_names(self) -> tuple[Slot, ...]:
-        """Every attention layer, in the order in which data meets them."""
+        """Every attention layer, in the order of a forward pass."""
         kinds: tuple[Kind, ...] = ("decoder", "cross") if self.encoder_layers else ("decoder",)
         encoder = tuple(Slot("encoder", layer) for layer in range(self.encoder_layers))
         return encoder + tuple(Slot(kind, layer) for layer in range(self.decoder_layers) for kind in kinds)

@@ -71,7 +71,7 @@ class Blueprint:
     d_attention     heads times width of a head
     d_shared        the width of keys, and of values, if heads share them (multi-query), else d_attention
     gated           three feed-forward matrices instead of two
-    biases, norms   whether linear maps carry biases, and whether there are layer norms, two to a layer
+    biases, norms   whether linear maps have biases, and whether there are layer norms, two to a layer
     """
 
     vocabulary: int

@@ -61,7 +61,7 @@ class MultiHead(nn.Module):
     """u = sum_h P_h (Z W_V,h + 1 b_V,h^T) W_O,h + 1 b_O^T with P_h = softmax((X W_Q,h)(Z W_K,h)^T / sqrt(k)).
 
     Source: Conti 2024, section 1.2.2 (S4.31, S4.32) and eq. 7 (S4.44); cross-attention S4.59.
-    Departs: d_k and d_v need not be d_e / heads, nor the same in all heads; any registered mechanism may stand for the
+    Departs: d_k and d_v need not be d_e / heads, nor the same in all heads; any registered mechanism may replace the
     softmax, per head. In an encoder, global tokens of a mechanism may attend with a second set of projections W_Qg,
     W_Kg, W_Vg (S4.87).
     Shapes: W_Q, W_K [q e k] for the q heads whose weights depend on content (heads that attend by position alone have

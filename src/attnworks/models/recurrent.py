@@ -26,7 +26,7 @@ class Recurrent(nn.Module):
     """An LSTM or GRU reads the source; another, started from its last state, writes the target.
 
     With attention, step t scores the encoder states s_k by the decoder state h_t, takes the context
-    c_t = sum_k a_tk s_k, and writes from tanh(W [c_t; h_t]). Without it, h_t alone carries the sentence: the
+    c_t = sum_k a_tk s_k, and writes from tanh(W [c_t; h_t]). Without it, h_t alone represents the sentence: the
     bottleneck that attention removes.
     Source: Conti 2024, section 1.1.1 (S4.13-S4.16).
     Departs: the output layer is Luong's tanh(W [c; h]) followed by a projection (S4.16).

@@ -40,7 +40,7 @@ def head_choice_refusal(heads: int, kept: Sequence[int]) -> str | None:
 
 def own_refusal_to_grow(model: nn.Module, slot: Slot) -> str | None:
     """The reason why heads of this layer cannot become wider or more; None if they can."""
-    if reason := _why_none_of_its_own(model, slot):
+    if reason := _missing_own_heads_reason(model, slot):
         return reason
     part = attention_layers(own_anatomy(model))[slot]
     attention = part.attention
@@ -56,12 +56,12 @@ def own_refusal_to_grow(model: nn.Module, slot: Slot) -> str | None:
 
 def own_refusal_to_shrink(model: nn.Module, slot: Slot, kept: Sequence[int]) -> str | None:
     """The reason why this layer cannot keep these heads alone; None if it can."""
-    if reason := _why_none_of_its_own(model, slot):
+    if reason := _missing_own_heads_reason(model, slot):
         return reason
     return head_choice_refusal(len(heads_of(attention_layers(own_anatomy(model))[slot])), kept)
 
 
-def _why_none_of_its_own(model: nn.Module, slot: Slot) -> str | None:
+def _missing_own_heads_reason(model: nn.Module, slot: Slot) -> str | None:
     reason = missing_heads_reason(model, own_anatomy(model), slot)
     if reason is None and not isinstance(model, Transformer):
         return f"{type(model).__name__}, whose layers are all alike"

@@ -1,6 +1,6 @@
 """Mechanisms against dense attention on this machine: time, memory, and the share of a matrix product's speed.
 
-What is timed is the core, (Q, K, V) -> Y without projections: one forward pass, or forward and backward.
+Only the core is timed, (Q, K, V) -> Y without projections: one forward pass, or forward and backward.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from attnworks.core.timing import Race, interleave
 
 FORWARD, BOTH = "forward", "forward+backward"
 
-FLOPS = {FORWARD: 1, BOTH: 3}
+FLOPS_IN_FORWARD_PASSES = {FORWARD: 1, BOTH: 3}
 """FLOPs in units of the forward pass: every product has two gradients. Recomputation does not count."""
 
-FILLED = frozenset({"global_tokens", "global_qkv"})
+FILLED_FIELDS = frozenset({"global_tokens", "global_qkv"})
 """Fields of Context that a benchmark can fill."""
 
 
@@ -54,7 +54,7 @@ class Inputs(NamedTuple):
 
 
 class Core(NamedTuple):
-    """Attention without its projections: (Q, K, V) -> Y, and the parameters that are trained along."""
+    """Attention without its projections: (Q, K, V) -> Y, and its trained parameters."""
 
     attend: Callable[[Tensor, Tensor, Tensor], Tensor]
     parameters: tuple[Tensor, ...] = ()
@@ -72,7 +72,7 @@ def core_of(mechanism: Mechanism, task: BenchmarkTask) -> Core:
     mechanism = mechanism.to(getattr(torch, task.dtype))
     mask = Mask(causal=task.causal)
     first = torch.arange(task.n)[None] == 0
-    for needed in sorted(mechanism.needs - FILLED):
+    for needed in sorted(mechanism.needs - FILLED_FIELDS):
         expected, found = "a mechanism that runs on Q, K, V and global tokens", f"one that needs Context({needed}=...)"
         raise UsageError(f"timing {mechanism.name}", expected, found, "leave it out")
 
@@ -252,7 +252,10 @@ def _row(text: str, task: BenchmarkTask, race: Race, roof_flops: int, found: Map
         seconds={name: race.median(f"{text} {name}") for name in peaks},
         faster={name: race.speedup(f"{text} {name}", over=f"{DENSE} {name}") for name in beside},
         surely={name: race.spread(f"{text} {name}", over=f"{DENSE} {name}")[0] for name in beside},
-        share={name: race.speedup(f"{text} {name}", over=ROOF) * FLOPS[name] * flops / roof_flops for name in peaks},
+        share={
+            name: race.speedup(f"{text} {name}", over=ROOF) * FLOPS_IN_FORWARD_PASSES[name] * flops / roof_flops
+            for name in peaks
+        },
         memory={name: peak.bytes for name, peak in peaks.items()},
         skipped={name: why for name, why in found.items() if isinstance(why, str)},
     )

@@ -66,7 +66,7 @@ def guarded(den: Float[Tensor, "*a"], eps: float) -> Float[Tensor, "*a"]:
 def _forward(
     Q: Tensor, K: Tensor, V: Tensor, real: Tensor | None, causal: bool, feature: str, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Y, its denominators as they are divided by, and the states [f v+8] that the backward pass needs."""
+    """Y, the denominators that it was divided by, and the states [f v+8] that the backward pass needs."""
     Y, den, states = _outputs(Q, K, V, causal)
     plan = _Plan.of(Q, K)
     for part in plan.parts():

@@ -12,7 +12,7 @@
 True
 
 Any model with `start` and `step` can write (`Writer`). A model in training mode is switched to evaluation while it
-writes and back afterwards, part by part; nothing written carries gradients.
+writes and back afterwards, part by part; results have no gradients.
 """
 
 from attnworks.models.decoding.beam import BeamObserver, BeamStep, Candidate, beam, best_reachable, length_penalty

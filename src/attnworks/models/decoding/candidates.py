@@ -1,4 +1,4 @@
-"""What all decoders share: hypotheses, the k most probable tokens, log-probabilities, and checks of arguments."""
+"""Code that all decoders share: hypotheses, the k most probable tokens, log-probabilities, and checks of arguments."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ class Hypothesis:
 def k_largest(x: Num[Tensor, "*a n"], k: int) -> tuple[Num[Tensor, "*a k"], Int[Tensor, "*a k"]]:
     """The k largest values in falling order and their places; of equal values the lower place comes first.
 
-    torch.topk promises no order among equal values. It is asked for k + 1 values, which shows the rows with equal ones;
-    these few rows are sorted.
+    torch.topk promises no order among equal values. So it computes k + 1 values here, and rows in which two of them are
+    equal are sorted instead.
     """
     count = min(k + 1, x.shape[-1])
     values, places = _folded_topk(x, count) if x.shape[-1] > FOLD_ABOVE_RATIO * k else x.topk(count)

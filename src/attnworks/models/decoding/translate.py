@@ -1,4 +1,4 @@
-"""Sentences of words in, hypotheses out: encoding, batching by length, and what an empty sentence means."""
+"""Translate sentences of words: encode them, batch them by length and decode; empty sentences stay empty."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def trace_translation(
     beams: int | None = 1,
     alpha: float = 0.6,
 ) -> dict[str, Any]:
-    """Everything to draw of one translation: tokens, attention of every layer and head, the beam tree.
+    """The data that a figure of one translation needs: tokens, attention of every layer and head, the beam tree.
 
     Without `beams`, for a hypothesis that no search found, the tree is empty. Rows of an attention map belong to
     `queries`, columns to `keys`: tokens that the decoder reads, tokens of the source.
