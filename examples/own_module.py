@@ -17,7 +17,7 @@ from attnworks.text.tokenizers import VocabularyReader
 from attnworks.text.tokens import Batch, collate
 from attnworks.text.vocabulary import Vocabulary
 from attnworks.text.words import words
-from attnworks.traces.adapted import AdaptedSubject, Show
+from attnworks.traces.adapted import AdaptedSubject, LayerReporter
 
 WIDTH, HEADS, LAYERS, SENTENCES = 32, 4, 2, 61
 console = Console(width=112, highlight=False)
@@ -64,7 +64,7 @@ def head_weights(attention: nn.MultiheadAttention) -> HeadWeights:
     return HeadWeights(W_Q, W_K, W_V, W_O, b_Q, b_K, b_V, attention.out_proj.bias, groups=HEADS, scale=scale)
 
 
-def forward(batch: Batch, show: Show) -> Tensor:
+def forward(batch: Batch, show: LayerReporter) -> Tensor:
     ids, real = batch.source.ids, batch.source.real
     X = model.embedding(ids)
     show.stream("encoder", 0, X)

@@ -27,7 +27,7 @@ from attnworks.models.anatomy import BlockAnatomy
 from attnworks.models.block import Block
 from attnworks.models.folder import CONFIG_FILE, MANIFEST_FILE
 from attnworks.models.layers import FeedForward, LayerNorm
-from attnworks.traces.forward import run_watched, stream_identity_error
+from attnworks.traces.forward import record_blocks, stream_identity_error
 
 T = TypeVar("T")
 M = TypeVar("M", bound=nn.Module)
@@ -42,7 +42,7 @@ def stream_errors(blocks: Sequence[BlockAnatomy], run: Callable[[], object]) -> 
         (block.kind, block.layer): stream_identity_error(
             block, passage.entry, passage.exit, [passage.output(part.branch) for part in block.parts]
         )
-        for block, passage in run_watched(blocks, run)
+        for block, passage in record_blocks(blocks, run)
     }
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnworks.hf.families import FAMILIES
+from attnworks.hf.families import HF_FAMILIES
 from tests.model_helpers import filled, tokens
 
 transformers: Any = pytest.importorskip("transformers")
@@ -151,7 +151,7 @@ def shared(name: str) -> Any:
 
 def unknown_causal(name: str) -> Any:
     """A model of Qwen3 (`name` is its class), which is causal and whose family is not in attnworks.hf.families."""
-    assert "qwen3" not in FAMILIES
+    assert "qwen3" not in HF_FAMILIES
     with torch.random.fork_rng():
         model = getattr(transformers, name)(transformers.Qwen3Config(**_GROUPED))
     return filled(model, spread=0.3).eval()

@@ -17,7 +17,7 @@ from attnworks.hf.open import open_model
 from attnworks.models import folder as own
 from attnworks.models.build import Model
 from attnworks.text.passages import Passage, Text, from_texts
-from attnworks.traces.text import TOKENS_PER_BATCH
+from attnworks.traces.text import EXAM_BATCH_TOKENS
 
 if TYPE_CHECKING:
     from attnworks.exam.examination import Examination
@@ -37,7 +37,7 @@ def examine(
     without: Collection[str] = (),
     pin: Sequence[str] | None = None,
     max_tokens: int | None = None,
-    batch_tokens: int = TOKENS_PER_BATCH,
+    batch_tokens: int = EXAM_BATCH_TOKENS,
     seed: int = 0,
     name: str | None = None,
     receipts: Sequence[Receipt] | None = None,

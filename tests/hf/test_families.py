@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from attnworks.core.notation import tolerance
 from attnworks.hf.anatomy import hf_anatomy
-from attnworks.hf.families import FAMILIES
+from attnworks.hf.families import HF_FAMILIES
 from attnworks.models.anatomy import BlockAnatomy, Part
 from tests.model_helpers import close, stream_errors, the
 from tests.tiny_models import HEADS, LAYERS, TINY, inputs, shared
@@ -137,7 +137,7 @@ def grouped(T: Tensor, heads: int) -> Tensor:
 
 
 def test_every_family_is_tried() -> None:
-    assert {name.split("-")[0] if name.split("-")[0] != "xlm" else name for name in TINY} == set(FAMILIES)
+    assert {name.split("-")[0] if name.split("-")[0] != "xlm" else name for name in TINY} == set(HF_FAMILIES)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)

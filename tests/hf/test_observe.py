@@ -157,7 +157,7 @@ def test_what_is_guessed_is_what_is_known(name: str, monkeypatch: pytest.MonkeyP
     model = TINY[name].build()
     known, stacks = attention_kinds(model), HFSubject(model)._stacks
     kind = model_kind(model)
-    monkeypatch.setattr(anatomy, "FAMILIES", {})
+    monkeypatch.setattr(anatomy, "HF_FAMILIES", {})
     guessed = attention_kinds(model)
     assert {module: guessed[module] for module in known} == known and model_kind(model) == kind
     if not name.startswith("albert"):

@@ -19,7 +19,7 @@ from attnworks.text.passages import from_texts
 from attnworks.text.tokenizers import VocabularyReader, readers_of
 from attnworks.text.tokens import Batch
 from attnworks.text.vocabulary import Vocabulary
-from attnworks.traces.adapted import AdaptedSubject, Show
+from attnworks.traces.adapted import AdaptedSubject, LayerReporter
 from attnworks.traces.edits import HeadsOffHook, OpenGatesHook
 from attnworks.traces.own import OwnSubject
 from attnworks.traces.rows import rows_of
@@ -40,7 +40,7 @@ def adapted(model: Transformer, kind: str, *, give_output: bool = True) -> Adapt
     """A Transformer of attnworks as if it were unknown."""
     own = OwnSubject(model)
 
-    def forward(batch: Batch, show: Show) -> Outputs:
+    def forward(batch: Batch, show: LayerReporter) -> Outputs:
         def observe(seen: Observation) -> Tensor | None:
             Y = seen.Y if give_output else None
             weights = own._weight_readers[seen.slot]()
@@ -140,13 +140,13 @@ def layer(i: int = QUERIES, j: int = QUERIES, *, groups: int = HEADS) -> tuple[T
     return drawn(B, HEADS, i, WIDTH), drawn(B, groups, j, WIDTH, seed=1), drawn(B, groups, j, VALUE, seed=2)
 
 
-Showing = Callable[[Show], object]
+Showing = Callable[[LayerReporter], object]
 
 
 def run(showing: Showing, kind: str = "encoder", batch: Batch = ONE, **more: Any) -> Keep:
     i = (batch.source if batch.target is None else batch.target).ids.shape[1]
 
-    def forward(batch: Batch, show: Show) -> Tensor:
+    def forward(batch: Batch, show: LayerReporter) -> Tensor:
         showing(show)
         return drawn(B, i, 2)
 
@@ -203,7 +203,7 @@ def test_cross_attention_looks_at_the_source() -> None:
 def test_streams() -> None:
     X = drawn(B, QUERIES, 13)
 
-    def showing(show: Show) -> None:
+    def showing(show: LayerReporter) -> None:
         show.stream("encoder", 0, X)
         show("enc.0", *layer())
         show.stream("encoder", 1, X + 1)
@@ -214,7 +214,7 @@ def test_streams() -> None:
 
 
 def test_nothing_is_computed_where_nobody_looks() -> None:
-    show = Show("mine", "encoder", ONE, None)
+    show = LayerReporter("mine", "encoder", ONE, None)
     Y = drawn(2)
     wrong: Any = (drawn(1), drawn(1), drawn(1))
     with unchecked():
@@ -226,12 +226,12 @@ def test_nothing_is_computed_where_nobody_looks() -> None:
 # --- what does not fit ------------------------------------------------------------------------------------------------
 
 
-def twice(show: Show) -> None:
+def twice(show: LayerReporter) -> None:
     for _ in range(2):
         show("enc.0", *layer())
 
 
-def stream_twice(show: Show) -> None:
+def stream_twice(show: LayerReporter) -> None:
     for _ in range(2):
         show.stream("encoder", 0, drawn(B, QUERIES, 2))
 

@@ -22,7 +22,7 @@ from attnworks.models.anatomy import BlockAnatomy, Part
 from attnworks.models.block import Block, Residual
 from attnworks.reshape.surgery import anatomy_of
 from attnworks.text.tokens import Batch
-from attnworks.traces.edits import REMOVABLE, without
+from attnworks.traces.edits import REMOVABLE_PARTS, without_parts
 from attnworks.traces.forward import record_forward
 from attnworks.traces.own import OwnSubject
 from attnworks.traces.subject import LayerHook, Subject, first, hook_streams
@@ -40,7 +40,7 @@ from tests.tiny_models import TINY
 from tests.traces.trace_helpers import Keep, random_batch
 
 SOURCE, TARGET = (7, 5, 3), (5, 11, 2)
-COMBINATIONS = [chosen for n in (1, 2, 3) for chosen in combinations(REMOVABLE, n)]
+COMBINATIONS = [chosen for n in (1, 2, 3) for chosen in combinations(REMOVABLE_PARTS, n)]
 by_combination = pytest.mark.parametrize("removed", COMBINATIONS, ids="-".join)
 FOREIGN = ["albert", "albert-groups", "bart", "bert", "bert-chunked", "distilbert", "gpt2", "gpt_neox"]
 FOREIGN += ["gpt_neox-serial", "llama", "marian", "mbart", "opt", "opt-post", "qwen2", "roberta", "t5", "t5-gated"]
@@ -177,7 +177,7 @@ def test_hugging_face_models(name: str) -> None:
         close(whole[place], X)
     for removed in COMBINATIONS:
         expected = by_hand(subject, batch, removed)
-        with without(subject, removed):
+        with without_parts(subject, removed):
             got = streams_of(subject, batch)
         assert got.keys() == expected.keys() and len(got) == len(the(subject.blocks)) + 1 + both
         for place, X in expected.items():
@@ -216,7 +216,7 @@ def test_own_transformers(sides: str, norm: str, removed: tuple[str, ...]) -> No
     changes, batch = OWN[sides]
     subject = OwnSubject(transformer(norm=norm, **changes).eval())
     expected = streams_of(OwnSubject(reduced_copy(subject.model, removed)), batch)
-    with without(subject, removed):
+    with without_parts(subject, removed):
         got = streams_of(subject, batch)
     for place, X in expected.items():
         close(got[place], X)
@@ -256,7 +256,7 @@ def test_pure_attention(present: tuple[str, ...], removed: tuple[str, ...]) -> N
     expected.load_state_dict(model.state_dict(), strict=False)
     assert isinstance(model, PureAttention) and isinstance(expected, PureAttention)
     subject, batch = PureSubject(model), random_batch((5, 5))
-    with without(subject, removed):
+    with without_parts(subject, removed):
         got = streams_of(subject, batch)
     for place, X in streams_of(PureSubject(expected), batch).items():
         close(got[place], X)
@@ -278,7 +278,7 @@ def left_as_it_was(subject: Any, batch: Batch) -> Iterator[None]:
 def test_the_model_comes_back_whole(name: str) -> None:
     model = TINY[name].build()
     subject, batch = HFSubject(model), random_batch(SOURCE, TARGET if name == "t5" else None)
-    with left_as_it_was(subject, batch), without(subject, REMOVABLE):
+    with left_as_it_was(subject, batch), without_parts(subject, REMOVABLE_PARTS):
         subject.run(batch)
 
 
@@ -291,9 +291,9 @@ class Interrupting(LayerHook):
 @pytest.mark.parametrize("name", ["albert", "bert", "gpt2"])
 def test_also_after_an_error_in_the_middle_of_a_block(name: str) -> None:
     subject, batch = HFSubject(TINY[name].build()), random_batch(SOURCE)
-    with left_as_it_was(subject, batch), pytest.raises(KeyboardInterrupt), without(subject, REMOVABLE):
+    with left_as_it_was(subject, batch), pytest.raises(KeyboardInterrupt), without_parts(subject, REMOVABLE_PARTS):
         subject.run(batch, Interrupting())
-    with without(subject, ("skip",)):
+    with without_parts(subject, ("skip",)):
         with pytest.raises(KeyboardInterrupt):
             subject.run(batch, Interrupting())
         again = streams_of(subject, batch)
@@ -304,23 +304,23 @@ def test_also_after_an_error_in_the_middle_of_a_block(name: str) -> None:
 def test_removing_nothing_touches_nothing() -> None:
     subject = HFSubject(TINY["bert"].build())
     blocks = subject.blocks
-    with without(subject, ()):
+    with without_parts(subject, ()):
         assert subject.blocks is blocks and hooks_of(subject.model) == 0
     recurrent = build(recurrent_config())
     assert isinstance(recurrent, Recurrent)
-    with without(OwnSubject(recurrent), ()):
+    with without_parts(OwnSubject(recurrent), ()):
         pass
 
 
 def test_unknown_parts_and_unknown_blocks_are_refused() -> None:
     subject = HFSubject(TINY["bert"].build())
-    with pytest.raises(UnknownNameError, match="did you mean 'skip'") as error, without(subject, ("skips",)):
+    with pytest.raises(UnknownNameError, match="did you mean 'skip'") as error, without_parts(subject, ("skips",)):
         pass
     assert "\n" not in str(error.value) and hooks_of(subject.model) == 0
     recurrent = build(recurrent_config(mechanism="dense"))
     assert isinstance(recurrent, Recurrent)
     subject = OwnSubject(recurrent, "small")
-    with pytest.raises(UsageError, match="are known, got Recurrent") as error, without(subject, ("mlp", "norm")):
+    with pytest.raises(UsageError, match="are known, got Recurrent") as error, without_parts(subject, ("mlp", "norm")):
         pass
     assert str(error.value).startswith("small without mlp, norm: ") and "\n" not in str(error.value)
 
@@ -334,7 +334,7 @@ def test_unknown_parts_and_unknown_blocks_are_refused() -> None:
 def test_paths_are_those_of_the_reduced_network(name: str, removed: tuple[str, ...]) -> None:
     batch = random_batch(SOURCE, TARGET if name == "own" else None, words=17)
     subject = OwnSubject(transformer(norm="pre").eval()) if name == "own" else HFSubject(TINY[name].build())
-    with without(subject, removed):
+    with without_parts(subject, removed):
         traces, errors = record_forward(subject, batch)
     assert traces and max(errors.values()) < 1e-10
     for trace in traces:
@@ -346,7 +346,7 @@ def test_paths_are_those_of_the_reduced_network(name: str, removed: tuple[str, .
 
 
 def spread(subject: Any, removed: tuple[str, ...], batch: Batch) -> list[float]:
-    with without(subject, removed):
+    with without_parts(subject, removed):
         streams = streams_of(subject, batch)
     return [float(relative_residual(X, batch.source.real).max()) for X in streams.values()]
 
@@ -360,7 +360,7 @@ def test_pure_attention_collapses_doubly_exponentially_without_its_parts() -> No
         model = build(config).double()
     assert isinstance(model, PureAttention)
     subject, batch = PureSubject(model), random_batch((13,))
-    alone = spread(subject, REMOVABLE, batch)
+    alone = spread(subject, REMOVABLE_PARTS, batch)
     assert alone[0] > 0.5 and min(alone) < 1e-6
     fallen = [at for at in range(1, 5) if 1e-10 < alone[at] < 0.3]
     logs = [torch.tensor(alone[at]).log().item() for at in fallen]
@@ -378,6 +378,6 @@ def test_a_small_bert_collapses_without_its_parts() -> None:
                 parameter.mul_(0.5)
             if name.endswith("LayerNorm.weight"):
                 parameter.fill_(1.0)
-    assert spread(subject, REMOVABLE, batch)[-1] < 1e-6
+    assert spread(subject, REMOVABLE_PARTS, batch)[-1] < 1e-6
     assert spread(subject, ("mlp", "norm"), batch)[-1] > 1e-2
     assert spread(subject, (), batch)[-1] > 1e-2

@@ -26,9 +26,9 @@ from attnworks.traces.paths import (
     attend_frozen,
     attention_constant,
     carried,
+    cotangents,
     path_counts,
     paths_by_length,
-    readers,
     rollout,
     rollout_step,
 )
@@ -179,7 +179,7 @@ def test_parts_carried_to_the_end_add_up(kind: str) -> None:
     """The last hop of every path: the entry, heads, sources, constants and betas are all there is in the exit."""
     entry, steps = randn(B, N, D_E), stack(kind)
     exit, G = real_forward(entry, steps), randn(B, N, D_E)
-    at_entry, at_steps = readers(G, steps)
+    at_entry, at_steps = cotangents(G, steps)
     begin = carried(entry, [PathStep(()), *steps])
     total, share = begin, (entry * at_entry).sum()
     for at, step in enumerate(steps):
@@ -206,7 +206,7 @@ def test_parts_carried_to_the_end_add_up(kind: str) -> None:
 @kinds
 def test_readers_are_the_transposed(kind: str) -> None:
     steps, G, T = stack(kind), randn(B, N, D_E), randn(B, N, D_E)
-    at_entry, at_steps = readers(G, steps)
+    at_entry, at_steps = cotangents(G, steps)
     for at, reader in enumerate(at_steps):
         scale = carried(T, steps[at:]).abs().max().clamp_min(1.0)
         assert_close((T * reader.before).sum() / scale, (carried(T, steps[at:]) * G).sum() / scale)

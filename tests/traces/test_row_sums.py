@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attnworks.attention.softmax import entropy, jacobian_norm, masked_softmax, score_range
 from attnworks.core.tensors import Scratch
-from attnworks.traces.maps import Row, RowStatistics, attend_rows, diagonal_sums, row_statistics
+from attnworks.traces.maps import RowStatistics, RowSum, attend_rows, diagonal_sums, row_statistics
 from tests.helpers import assert_close
 
 B, H, QUERIES, KEYS = 2, 3, 5, 7
@@ -25,7 +25,7 @@ class Weighed(RowStatistics):
 
 def weigh_rows(S: Tensor, allowed: Tensor | None = None) -> Weighed:
     """Maps and statistics, in memory that was used before."""
-    sums = S.new_empty(len(Row), *S.shape[:-1])
+    sums = S.new_empty(len(RowSum), *S.shape[:-1])
     P = attend_rows(S, allowed, sums, SCRATCH)
     weighed = Weighed(*row_statistics(sums))
     weighed.P = P.clone()
@@ -171,7 +171,7 @@ def check_sink(S: Tensor, sink: Tensor, allowed: Tensor | None = None) -> None:
     shown = None if allowed is None else torch.cat([allowed, torch.ones_like(allowed[..., :1])], -1)
     whole = masked_softmax(with_sink, shown)
     keys = weigh_rows(S.clone(), allowed)
-    sums = S.new_empty(len(Row), *S.shape[:-1])
+    sums = S.new_empty(len(RowSum), *S.shape[:-1])
     P = attend_rows(S.clone(), allowed, sums, SCRATCH, sink)
     rows = row_statistics(sums)
     blind = torch.zeros_like(rows.entropy, dtype=torch.bool) if allowed is None else ~allowed.any(-1)
@@ -200,7 +200,7 @@ def test_a_sink_as_high_as_the_highest_score() -> None:
 
 
 def test_a_sink_far_above_all_scores_leaves_nothing_and_nothing_overflows() -> None:
-    S, sums = scores(H, QUERIES, KEYS).float(), torch.empty(len(Row), H, QUERIES)
+    S, sums = scores(H, QUERIES, KEYS).float(), torch.empty(len(RowSum), H, QUERIES)
     P = attend_rows(S, None, sums, SCRATCH, torch.full((H, 1), 1e4))
     rows = row_statistics(sums)
     assert not P.any() and (rows.sink_weight == 1).all() and not rows.max_weight.any()
@@ -209,7 +209,10 @@ def test_a_sink_far_above_all_scores_leaves_nothing_and_nothing_overflows() -> N
 
 
 def test_even_keys_beside_a_sink_keep_the_entropy_of_even_keys() -> None:
-    S, sums = torch.zeros(H, QUERIES, KEYS, dtype=torch.float64), torch.empty(len(Row), H, QUERIES, dtype=torch.float64)
+    S, sums = (
+        torch.zeros(H, QUERIES, KEYS, dtype=torch.float64),
+        torch.empty(len(RowSum), H, QUERIES, dtype=torch.float64),
+    )
     attend_rows(S, None, sums, SCRATCH, torch.full((H, 1), 3.0, dtype=torch.float64))
     rows = row_statistics(sums)
     assert_close(rows.key_entropy.exp(), torch.full_like(rows.entropy, KEYS))

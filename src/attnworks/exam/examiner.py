@@ -31,14 +31,14 @@ from attnworks.exam.statistics import Accumulator, not_finite
 from attnworks.models.modes import eval_mode, in_float64
 from attnworks.text.passages import Passage, from_texts
 from attnworks.text.tokens import Batch
-from attnworks.traces.edits import CountHeadsHook, HeadsOffHook, gate_gradients, without
+from attnworks.traces.edits import CountHeadsHook, HeadsOffHook, gate_gradients, without_parts
 from attnworks.traces.forward import record_forward
 from attnworks.traces.layer import LayerTrace, StreamTrace
 from attnworks.traces.loss import TextLoss
 from attnworks.traces.maps import Maps
 from attnworks.traces.rows import rows_of
 from attnworks.traces.subject import LayerHook, Subject
-from attnworks.traces.text import TOKENS_PER_BATCH, TokenizedText
+from attnworks.traces.text import EXAM_BATCH_TOKENS, TokenizedText
 from attnworks.training.objectives import choose_objective
 from attnworks.training.objectives.contract import Objective
 from attnworks.training.objectives.sentences import LossFunction
@@ -130,7 +130,7 @@ class ExamSettings:
     objective: str | LossFunction | None = None
     without: tuple[str, ...] = ()
     pin: tuple[str, ...] | None = ()
-    batch_tokens: int = TOKENS_PER_BATCH
+    batch_tokens: int = EXAM_BATCH_TOKENS
     seed: int = 0
 
 
@@ -401,7 +401,7 @@ def run_examination(
             exam.notes.append(
                 f"left out: {left_out}; {weightless[0]} has no attention weights, but mixtures of any sign"
             )
-        with in_float64(subject.model, bool(settings.without)), without(subject, settings.without):
+        with in_float64(subject.model, bool(settings.without)), without_parts(subject, settings.without):
             begin(exam.work(), {measure.name: measure.cost_of_text() for measure in measures if not measure.default})
             exam.run()
             pins = tuple(pin_maps(subject, line) for line in pinned)

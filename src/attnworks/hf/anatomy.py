@@ -15,15 +15,15 @@ from torch import Tensor, nn
 from attnworks.attention.heads import HeadGroups, HeadWeights, HeadWidths
 from attnworks.core.errors import UsageError
 from attnworks.core.places import Kind
-from attnworks.hf.families import FAMILIES, Family, PartPlace, Projection, Projections, Stack
+from attnworks.hf.families import HF_FAMILIES, Family, PartPlace, Projection, Projections, Stack
 from attnworks.models.anatomy import BlockAnatomy, Part, StackKind
 from attnworks.models.config import NormOrder
 
 ModelKind = Literal["encoder", "decoder", "encoder-decoder"]
-CROSS = ("cross", "encoder_attn", "encdec")
+CROSS_ATTENTION_NAMES = ("cross", "encoder_attn", "encdec")
 """Parts of the names that transformers gives to cross-attention."""
 
-ATTRIBUTE = "attnworks_mechanisms"
+MECHANISMS_ATTRIBUTE = "attnworks_mechanisms"
 """The attribute of an attention module that holds mechanisms of attnworks."""
 
 
@@ -42,7 +42,7 @@ class HFPart(Part):
 def hf_anatomy(model: nn.Module) -> tuple[BlockAnatomy, ...] | None:
     """The blocks of a Hugging Face model, encoder before decoder; None for a model whose parts are not known."""
     config = getattr(model, "config", None)
-    family = FAMILIES.get(str(getattr(config, "model_type", None)))
+    family = HF_FAMILIES.get(str(getattr(config, "model_type", None)))
     if family is None:
         return None
     base = getattr(model, "base_model", model)
@@ -56,7 +56,7 @@ def parts_unknown(model: nn.Module) -> UsageError:
         f"other heads in {type(model).__name__}",
         "a model of attnworks, or of a family whose parts are known",
         "a model whose parts are not known",
-        "attnworks.hf.families.FAMILIES lists those that are",
+        "attnworks.hf.families.HF_FAMILIES lists those that are",
     )
 
 
@@ -85,14 +85,14 @@ def model_kind(model: Any) -> ModelKind:
 
 
 def _guessed_kind(name: str, module: nn.Module) -> Kind:
-    if any(part in name for part in CROSS):
+    if any(part in name for part in CROSS_ATTENTION_NAMES):
         return "cross"
     return "decoder" if getattr(module, "is_causal", False) else "encoder"
 
 
 def head_groups_of(module: nn.Module) -> HeadGroups | None:
     """The mechanisms that a layer of Hugging Face's was given, if it was."""
-    return getattr(module, ATTRIBUTE, None)
+    return getattr(module, MECHANISMS_ATTRIBUTE, None)
 
 
 def _stack_anatomy(base: nn.Module, config: Any, family: Family, stack: Stack) -> list[BlockAnatomy]:
@@ -101,7 +101,7 @@ def _stack_anatomy(base: nn.Module, config: Any, family: Family, stack: Stack) -
     parallel = family.parallel_flag is not None and getattr(config, family.parallel_flag)
     blocks: list[BlockAnatomy] = []
     for layer, block in enumerate(_stack_blocks(base, config, stack)):
-        parts = [_part_anatomy(block, place) for place in stack.parts if _at(block, place.branch) is not None]
+        parts = [_part_anatomy(block, place) for place in stack.parts if _submodule(block, place.branch) is not None]
         if len(parts) < sum(not place.optional for place in stack.parts):
             return []
         blocks.append(BlockAnatomy(kind, layer, block, tuple(parts), norm, parallel))
@@ -110,7 +110,7 @@ def _stack_anatomy(base: nn.Module, config: Any, family: Family, stack: Stack) -
 
 def _stack_blocks(base: nn.Module, config: Any, stack: Stack) -> list[nn.Module]:
     """One entry per layer that is run. ALBERT runs the blocks of a group over and over, then those of the next."""
-    found = _at(base, stack.blocks)
+    found = _submodule(base, stack.blocks)
     if not isinstance(found, nn.ModuleList):
         return []
     if stack.shared is None:
@@ -140,7 +140,7 @@ def _shrinkable(block: nn.Module, attention: Any, at: Projections) -> tuple[nn.L
     if groups is not None and groups != getattr(config, "num_attention_heads", None):
         return None
     query, key = (block.get_submodule(place.path) for place in (at.query, at.key))
-    if not isinstance(query, nn.Linear) or not isinstance(key, nn.Linear) or at.counts_heads or at.query.of > 1:
+    if not isinstance(query, nn.Linear) or not isinstance(key, nn.Linear) or at.counts_heads or at.query.pieces > 1:
         return None
     return (query, key) if query.out_features == key.out_features else None
 
@@ -181,7 +181,7 @@ def _part_weights(block: nn.Module, attention: nn.Module, at: Projections) -> He
 
 def _widths(block: nn.Module, place: Projection) -> tuple[int, ...] | None:
     module = block.get_submodule(place.path)
-    return module.of_each if isinstance(module, HeadsOut) else None
+    return module.head_widths if isinstance(module, HeadsOut) else None
 
 
 def _heads(block: nn.Module, place: Projection, width: int) -> tuple[Tensor, Tensor | None]:
@@ -189,7 +189,7 @@ def _heads(block: nn.Module, place: Projection, width: int) -> tuple[Tensor, Ten
     module = block.get_submodule(place.path)
     if isinstance(module, HeadsOut):
         return module.by_head()
-    shape, axis = ((-1, place.of, width), -2) if place.per_head else ((place.of, -1, width), -3)
+    shape, axis = ((-1, place.pieces, width), -2) if place.per_head else ((place.pieces, -1, width), -3)
     W, b = (
         None if T is None else T.unflatten(-1, shape).select(axis, place.piece)
         for T in (_matrix(module), getattr(module, "bias", None))
@@ -204,7 +204,7 @@ def _matrix(module: nn.Module) -> Tensor:
     return weight.T if isinstance(module, nn.Linear) else weight
 
 
-def _at(module: nn.Module, path: str) -> nn.Module | None:
+def _submodule(module: nn.Module, path: str) -> nn.Module | None:
     try:
         return module.get_submodule(path)
     except AttributeError:
@@ -222,7 +222,7 @@ class HeadsOut(nn.Module):
 
     def __init__(self, d_e: int, widths: Sequence[int], widest: int, *, bias: bool) -> None:
         super().__init__()
-        self.of_each, self.widths = tuple(widths), HeadWidths(len(widths), widths, widest)
+        self.head_widths, self.widths = tuple(widths), HeadWidths(len(widths), widths, widest)
         self.weight = nn.Parameter(torch.empty(sum(widths), d_e))
         self.bias = nn.Parameter(torch.empty(sum(widths))) if bias else None
 

@@ -16,11 +16,11 @@ from attnworks.attention import Attended, Context, Geometry, Mask, Mechanism, Me
 from attnworks.attention.dense import Dense
 from attnworks.attention.heads import HeadGroups, carry_over, check_held, grouped
 from attnworks.core.errors import UsageError
-from attnworks.hf.anatomy import ATTRIBUTE, head_groups_of, hf_anatomy, parts_unknown
-from attnworks.hf.heads import ENTRY, hf_layers, rows_held
+from attnworks.hf.anatomy import MECHANISMS_ATTRIBUTE, head_groups_of, hf_anatomy, parts_unknown
+from attnworks.hf.heads import MECHANISMS_ENTRY, hf_layers, kept_rows
 from attnworks.models.surgery import MechanismsBySlot
 
-OWN_HEADS = "attnworks-heads"
+HEAD_GROUPS = "attnworks-heads"
 
 
 def register_mechanism(mechanism: str) -> str:
@@ -44,7 +44,7 @@ def register_mechanism(mechanism: str) -> str:
 
 def register_head_groups() -> str:
     """The name of the implementation that lets each layer attend by the mechanisms it was given, and others densely."""
-    return register(OWN_HEADS, head_groups_attention)
+    return register(HEAD_GROUPS, head_groups_attention)
 
 
 def register(name: str, implementation: Any) -> str:
@@ -62,8 +62,8 @@ def head_groups_attention(
 ) -> tuple[Tensor, None]:
     """Attention by the HeadGroups of a layer; in a layer without, dense attention."""
     _check_options("attention by own mechanisms", key.shape[2], options)
-    mask = mask_given(module, query, key, attention_mask, options)
-    Y = attend_head_groups(module, query, key, value, mask, context_given(query, options)).Y
+    mask = mask_of_call(module, query, key, attention_mask, options)
+    Y = attend_head_groups(module, query, key, value, mask, context_of_call(query, options)).Y
     return Y.transpose(1, 2).contiguous(), None
 
 
@@ -93,10 +93,10 @@ def build_in_mechanisms(model: Any, wanted: MechanismsBySlot) -> None:
         if part.shrinkable is not None:
             held = range(groups.count) if old is None else old.content_heads
             check_held(held, groups.content_heads, slot)
-            _shrink(part.shrinkable, rows_held(held, groups.content_heads, slot), W.W_Q.shape[-1])
-        setattr(part.attention, ATTRIBUTE, groups)
+            _shrink(part.shrinkable, kept_rows(held, groups.content_heads, slot), W.W_Q.shape[-1])
+        setattr(part.attention, MECHANISMS_ATTRIBUTE, groups)
     model.config.attnworks = {
-        **getattr(model.config, ENTRY, {}),
+        **getattr(model.config, MECHANISMS_ENTRY, {}),
         **{str(slot): list(specs) for slot, specs in wanted.items()},
     }
     if model.config.attnworks:
@@ -131,13 +131,13 @@ class _Implementation:
         **options: Any,
     ) -> tuple[Tensor, None]:
         _check_options(str(self.spec), key.shape[2], options)
-        mask = mask_given(module, query, key, attention_mask, options)
-        crosses = _crosses(module) or query.shape[2] != key.shape[2]
+        mask = mask_of_call(module, query, key, attention_mask, options)
+        crosses = _is_cross_attention(module) or query.shape[2] != key.shape[2]
         kind = "decoder" if mask.causal else "cross" if crosses else "encoder"
         K, V = repeat_for_heads(query.shape[1], key, value)
         geometry = Geometry(query.shape[1], query.shape[3], V.shape[3])
         attend = self._mechanism(geometry) if self.spec.serves(kind) else Dense()
-        Y = attend(query, K, V, mask, context_given(query, options)).Y
+        Y = attend(query, K, V, mask, context_of_call(query, options)).Y
         return Y.transpose(1, 2).contiguous(), None
 
     def _mechanism(self, geometry: Geometry) -> Mechanism:
@@ -146,7 +146,7 @@ class _Implementation:
         return self.built[geometry]
 
 
-def _crosses(module: nn.Module) -> bool:
+def _is_cross_attention(module: nn.Module) -> bool:
     """Whether a layer that is not causal reads another sequence, as its family marks it."""
     marked = getattr(module, "is_cross_attention", False) or getattr(module, "is_decoder", False)
     return bool(marked) or "Cross" in type(module).__name__
@@ -157,7 +157,7 @@ def repeat_for_heads(heads: int, *grouped: Tensor) -> tuple[Tensor, ...]:
     return tuple(T if T.shape[1] == heads else T.repeat_interleave(heads // T.shape[1], 1) for T in grouped)
 
 
-def context_given(Q: Tensor, options: dict[str, Any]) -> Context:
+def context_of_call(Q: Tensor, options: dict[str, Any]) -> Context:
     """A scale of the model's own, where it is not 1/sqrt(k)."""
     scale = options.get("scaling")
     usual = scale is None or math.isclose(scale, Q.shape[3] ** -0.5)
@@ -177,7 +177,7 @@ def _check_options(spec: str, keys: int, options: dict[str, Any]) -> None:
         )
 
 
-def mask_given(module: nn.Module, Q: Tensor, K: Tensor, given: Tensor | None, options: dict[str, Any]) -> Mask:
+def mask_of_call(module: nn.Module, Q: Tensor, K: Tensor, given: Tensor | None, options: dict[str, Any]) -> Mask:
     flag = options.get("is_causal")
     causal = bool(getattr(module, "is_causal", True) if flag is None else flag) and Q.shape[2] <= K.shape[2]
     real = None if given is None else given[:, -K.shape[2] :].bool()

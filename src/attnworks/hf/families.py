@@ -14,14 +14,14 @@ from attnworks.models.config import NormOrder
 
 
 class Projection(NamedTuple):
-    """One of `of` equal pieces of the columns of a projection; `per_head` when each head keeps its pieces together.
+    """One of `pieces` equal pieces of the columns of a projection; `per_head` when each head keeps its pieces together.
 
     GPT-2 stores [Q_1 .. Q_h | K_1 .. K_h | V_1 .. V_h] in one matrix, GPT-NeoX [Q_1 K_1 V_1 | Q_2 K_2 V_2 | ..].
     """
 
     path: str
     piece: int = 0
-    of: int = 1
+    pieces: int = 1
     per_head: bool = False
 
 
@@ -82,7 +82,7 @@ class Family:
     counts_from_padding: bool = False
 
 
-def _apart(at: str, query: str, key: str, value: str, output: str, width: str) -> Projections:
+def _separate(at: str, query: str, key: str, value: str, output: str, width: str) -> Projections:
     """Three projections of their own in the attention module at `at`; the output is seen from the block."""
     return Projections(
         Projection(f"{at}.{query}"), Projection(f"{at}.{key}"), Projection(f"{at}.{value}"), output, width
@@ -92,13 +92,13 @@ def _apart(at: str, query: str, key: str, value: str, output: str, width: str) -
 def _attention(role: Role, at: str, norm: str, names: str, *, counts_heads: bool = False) -> PartPlace:
     """Attention whose module gives the branch: query, key, value, output projection and width are `names` in it."""
     query, key, value, output, width = names.split()
-    projections = _apart(at, query, key, value, f"{at}.{output}", width)
+    projections = _separate(at, query, key, value, f"{at}.{output}", width)
     return PartPlace(role, at, norm, at, projections._replace(counts_heads=counts_heads))
 
 
 def _bert_attention(role: Role, at: str, *, optional: bool = False) -> PartPlace:
     dense = f"{at}.output.dense"
-    projections = _apart(f"{at}.self", "query", "key", "value", dense, "attention_head_size")
+    projections = _separate(f"{at}.self", "query", "key", "value", dense, "attention_head_size")
     return PartPlace(role, dense, f"{at}.output.LayerNorm", f"{at}.self", projections, optional)
 
 
@@ -116,7 +116,7 @@ _LLAMA_NAMES = "q_proj k_proj v_proj o_proj head_dim"
 _T5_NAMES = "q k v o key_value_proj_dim"
 _THIRDS = tuple(Projection("c_attn", piece, 3) for piece in range(3))
 _HALVES = (Projection("q_attn"), Projection("c_attn", 0, 2), Projection("c_attn", 1, 2))
-_WOVEN = tuple(Projection("query_key_value", piece, 3, per_head=True) for piece in range(3))
+_INTERLEAVED = tuple(Projection("query_key_value", piece, 3, per_head=True) for piece in range(3))
 
 _BART_SELF = _attention("self", "self_attn", "self_attn_layer_norm", _BART_NAMES)
 _BART_CROSS = _attention("cross", "encoder_attn", "encoder_attn_layer_norm", _BART_NAMES)
@@ -137,7 +137,7 @@ BERT = Family(
 
 ROBERTA = replace(BERT, counts_from_padding=True)
 
-_ALBERT_MAPS = _apart("attention", "query", "key", "value", "attention.dense", "attention_head_size")
+_ALBERT_MAPS = _separate("attention", "query", "key", "value", "attention.dense", "attention_head_size")
 ALBERT = Family(
     _stack(
         "encoder",
@@ -171,7 +171,7 @@ GPT2 = Family(
     "pre",
 )
 
-_GPT_NEOX_MAPS = _fused("attention", _WOVEN, "dense", "head_size")
+_GPT_NEOX_MAPS = _fused("attention", _INTERLEAVED, "dense", "head_size")
 GPT_NEOX = Family(
     _stack(
         "decoder",
@@ -226,7 +226,7 @@ VIT = Family(
     "pre",
 )
 
-FAMILIES: dict[str, Family] = {
+HF_FAMILIES: dict[str, Family] = {
     "albert": ALBERT,
     "bart": BART,
     "bert": BERT,

@@ -21,9 +21,9 @@ from attnworks.core.tensors import tensors_of
 from attnworks.hf import quiet
 from attnworks.hf.attention import build_in_mechanisms
 from attnworks.hf.heads import (
-    ENTRY,
-    HEADS,
-    WIDTHS,
+    HEADS_ENTRY,
+    MECHANISMS_ENTRY,
+    WIDTHS_ENTRY,
     hf_layers,
     hf_refusal_to_grow,
     hf_refusal_to_shrink,
@@ -41,16 +41,16 @@ from attnworks.models.folder import (
 )
 from attnworks.models.surgery import cannot_grow, cannot_keep
 
-PREFIX = "attnworks-"
-README = "README.md"
-BY_COUNT = ("llama", "mistral", "qwen2")
-BY_NUMBER = ("t5", "mt5")
-POSITIONS = "relative_attention_bias.weight"
+MODEL_TYPE_PREFIX = "attnworks-"
+README_FILE = "README.md"
+FAMILIES_BY_HEAD_COUNT = ("llama", "mistral", "qwen2")
+FAMILIES_BY_HEAD_NUMBER = ("t5", "mt5")
+POSITION_BIAS = "relative_attention_bias.weight"
 
 
 def save_hf(model: Any, folder: Path) -> None:
     """A model of Hugging Face, into a folder that is being filled: as transformers does it, unless heads are ours."""
-    if hasattr(model.config, ENTRY):
+    if hasattr(model.config, MECHANISMS_ENTRY):
         _write_reshaped(model, folder)
     else:
         with quiet():
@@ -61,9 +61,9 @@ def _write_reshaped(model: Any, folder: Path) -> None:
     """Config, weights and manifest."""
     config = json.loads(model.config.to_json_string(use_diff=False))
     config = {key: value for key, value in config.items() if not key.startswith("_")}
-    config |= {"model_type": PREFIX + config["model_type"], "architectures": [type(model).__name__]}
+    config |= {"model_type": MODEL_TYPE_PREFIX + config["model_type"], "architectures": [type(model).__name__]}
     write_parts(config, model, folder)
-    (folder / README).write_text(
+    (folder / README_FILE).write_text(
         f"# {type(model).__name__}, reshaped by attnworks\n\n"
         "Some attention heads are not what transformers knows, so that `from_pretrained` alone refuses this folder. "
         "Open it with attnworks:\n\n"
@@ -74,7 +74,7 @@ def _write_reshaped(model: Any, folder: Path) -> None:
 def is_reshaped(folder: Path) -> bool:
     """Whether the config has entries of attnworks."""
     config = _config(folder)
-    return str(config.get("model_type")).startswith(PREFIX) and ENTRY in config
+    return str(config.get("model_type")).startswith(MODEL_TYPE_PREFIX) and MECHANISMS_ENTRY in config
 
 
 def is_hf_folder(folder: Path) -> bool:
@@ -92,7 +92,7 @@ def _config(folder: Path) -> dict[str, Any]:
     return config if isinstance(config, dict) else {}
 
 
-def _equipped(model_class: Any, config: Any, mechanisms: Any, widths: Any, heads: Any) -> Any:
+def _build_reshaped(model_class: Any, config: Any, mechanisms: Any, widths: Any, heads: Any) -> Any:
     model = model_class(copy.deepcopy(config))
     for name in {**heads, **widths}:
         slot = Slot.parse(name)
@@ -119,12 +119,12 @@ def open_reshaped(folder: Path, model_class: Any, config: Any) -> nn.Module:
         read_config(folder, manifest)
     if model_class is None:
         raise load_error(folder / CONFIG_FILE, "the class of a model of transformers", repr(config.architectures)[:60])
-    described = [vars(config).pop(name, {}) for name in (ENTRY, WIDTHS, HEADS)]
+    described = [vars(config).pop(name, {}) for name in (MECHANISMS_ENTRY, WIDTHS_ENTRY, HEADS_ENTRY)]
     try:
         with torch.device("meta"):
-            skeleton = _equipped(model_class, config, *described)
+            skeleton = _build_reshaped(model_class, config, *described)
         check_expected(folder, skeleton, manifest["tensors"])
-        model = _equipped(model_class, config, *described)
+        model = _build_reshaped(model_class, config, *described)
     except AttnworksError:
         raise
     except Exception as error:
@@ -142,8 +142,8 @@ def open_reshaped(folder: Path, model_class: Any, config: Any) -> nn.Module:
 def to_standard(model: nn.Module) -> nn.Module:
     """The same model with a plain config, where transformers can represent it; else `model` itself."""
     config: Any = getattr(model, "config", None)
-    kept: dict[str, list[int]] = getattr(config, HEADS, {})
-    if not kept or getattr(config, ENTRY, None) or getattr(config, WIDTHS, None):
+    kept: dict[str, list[int]] = getattr(config, HEADS_ENTRY, {})
+    if not kept or getattr(config, MECHANISMS_ENTRY, None) or getattr(config, WIDTHS_ENTRY, None):
         return model
     slots = {*map(str, hf_layers(model))}
     changes = _changes(config, kept, model) if {*kept} == slots and all(kept.values()) else None
@@ -153,10 +153,10 @@ def to_standard(model: nn.Module) -> nn.Module:
 
 def _changes(config: Any, kept: dict[str, list[int]], model: nn.Module) -> dict[str, int] | None:
     """Entries of the config that say how many heads there are, if they can."""
-    if config.model_type in BY_NUMBER:
+    if config.model_type in FAMILIES_BY_HEAD_NUMBER:
         same = len({tuple(heads) for heads in kept.values()}) == 1
         return {"num_heads": len(next(iter(kept.values())))} if same else None
-    if config.model_type not in BY_COUNT:
+    if config.model_type not in FAMILIES_BY_HEAD_COUNT:
         return None
     weights = [part.weights() for part in hf_layers(model).values() if part.weights is not None]
     sizes = {(*W.W_Q.shape[::2], W.groups) for W in weights}
@@ -171,7 +171,7 @@ def _changed(config: Any, changes: dict[str, int]) -> Any:
     from huggingface_hub.errors import StrictDataclassError
 
     new = copy.deepcopy(config)
-    for name in (ENTRY, WIDTHS, HEADS):
+    for name in (MECHANISMS_ENTRY, WIDTHS_ENTRY, HEADS_ENTRY):
         vars(new).pop(name, None)
     try:
         for name, value in changes.items():
@@ -188,7 +188,9 @@ def _rebuilt(model: Any, config: Any, heads: list[int]) -> nn.Module:
     if getattr(model, "generation_config", None) is not None:
         new.generation_config = copy.deepcopy(model.generation_config)
     theirs = tensors_of(model)
-    fill(new, {name: T.detach()[:, heads] if name.endswith(POSITIONS) else T.detach() for name, T in theirs.items()})
+    fill(
+        new, {name: T.detach()[:, heads] if name.endswith(POSITION_BIAS) else T.detach() for name, T in theirs.items()}
+    )
     for name, tensor in tensors_of(new).items():
         tensor.requires_grad_(theirs[name].requires_grad)
     return new

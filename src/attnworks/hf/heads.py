@@ -17,22 +17,22 @@ from torch import Tensor, nn
 
 from attnworks.attention.heads import HeadGroups, HeadMatrices, HeadWeights, carry_over, grouped
 from attnworks.core.places import Slot
-from attnworks.hf.anatomy import ATTRIBUTE, HeadsIn, HeadsOut, HFPart, head_groups_of, hf_anatomy
+from attnworks.hf.anatomy import MECHANISMS_ATTRIBUTE, HeadsIn, HeadsOut, HFPart, head_groups_of, hf_anatomy
 from attnworks.models.anatomy import attention_layers, heads_of
 from attnworks.models.config import AttentionConfig
 from attnworks.models.surgery import head_choice_refusal, missing_heads_reason
 
-ENTRY = "attnworks"
+MECHANISMS_ENTRY = "attnworks"
 """Under this name the config of a Hugging Face model says which of its heads use which mechanism."""
 
-WIDTHS = "attnworks_widths"
+WIDTHS_ENTRY = "attnworks_widths"
 """Under this name it says how wide the heads of its changed layers are."""
 
-HEADS = "attnworks_heads"
+HEADS_ENTRY = "attnworks_heads"
 """Under this name it says which heads its changed layers have, by their first numbers; -1 for a new one."""
 
-_COUNTS = ("num_attention_heads", "num_heads", "n_heads")
-_TOTALS = ("all_head_size", "inner_dim", "split_size")
+_COUNT_ATTRIBUTES = ("num_attention_heads", "num_heads", "n_heads")
+_WIDTH_ATTRIBUTES = ("all_head_size", "inner_dim", "split_size")
 
 
 def hf_layers(model: nn.Module) -> dict[Slot, HFPart]:
@@ -52,7 +52,7 @@ def hf_refusal_to_grow(model: nn.Module, slot: Slot) -> str | None:
     block, at = part.place
     query, key, value = at.query, at.key, at.value
     W, groups = part.weights(), head_groups_of(part.attention)
-    if max(query.of, key.of, value.of) > 1:
+    if max(query.pieces, key.pieces, value.pieces) > 1:
         return "queries, keys and values that are one projection"
     if not all(_is_linear(block.get_submodule(path)) for path in (query.path, key.path, value.path, at.output)):
         return "projections that are not linear layers of torch"
@@ -96,7 +96,7 @@ def hf_refusal_to_shrink(model: nn.Module, slot: Slot, kept: Sequence[int]) -> s
 def hf_keep_heads(model: Any, part: HFPart, slot: Slot, kept: Sequence[int], heads: Sequence[HeadMatrices]) -> None:
     """Cut a layer of a Hugging Face model down to these of its heads, in place, and write that into its config."""
     assert part.attention is not None and part.weights is not None
-    widths = getattr(model.config, WIDTHS, {})
+    widths = getattr(model.config, WIDTHS_ENTRY, {})
     if not kept:
         _empty(part)
         model.config.attnworks_widths = {other: widths[other] for other in widths if other != str(slot)}
@@ -116,7 +116,7 @@ def _cut(part: HFPart, slot: Slot, kept: Sequence[int], W: HeadWeights) -> None:
     groups = head_groups_of(attention)
     width, count = getattr(attention, at.width), len(W.W_O)
     shared = list(dict.fromkeys(head * W.groups // count for head in kept))
-    keys = held = kept if groups is None or part.shrinkable is None else rows_held(groups.content_heads, kept, slot)
+    keys = held = kept if groups is None or part.shrinkable is None else kept_rows(groups.content_heads, kept, slot)
     values = kept
     if W.groups < count:
         keys = values = shared
@@ -125,16 +125,16 @@ def _cut(part: HFPart, slot: Slot, kept: Sequence[int], W: HeadWeights) -> None:
         module: Any = block.get_submodule(path)
         columns = torch.arange(_outputs(module))
         if place.per_head:
-            columns = columns.unflatten(0, (-1, place.of * width))[list(chosen)]
+            columns = columns.unflatten(0, (-1, place.pieces * width))[list(chosen)]
         else:
-            columns = columns.unflatten(0, (place.of, -1, width))[:, list(chosen)]
+            columns = columns.unflatten(0, (place.pieces, -1, width))[:, list(chosen)]
         _choose(module, columns.flatten(), outputs=True)
     rows = torch.arange(count * W.W_V.shape[-1]).unflatten(0, (count, -1))[list(kept)].flatten()
     _choose(block.get_submodule(at.output), rows, outputs=False)
-    _tell_sizes(attention, len(kept), width, len(kept) // len(shared))
+    _set_sizes(attention, len(kept), width, len(kept) // len(shared))
 
 
-def rows_held(held: Sequence[int], kept: Sequence[int], slot: Slot) -> list[int]:
+def kept_rows(held: Sequence[int], kept: Sequence[int], slot: Slot) -> list[int]:
     """Where queries and keys of these heads are, in a layer that holds them for some heads only.
 
     transformers reads the length of a cache off its keys, so that a decoder keeps some, used or not.
@@ -150,7 +150,9 @@ def _empty(part: HFPart) -> None:
         old: Any = block.get_submodule(place.path)
         if not isinstance(old, HeadsOut) or old.weight.numel():
             inputs = old.weight.shape[0] if _is_conv1d(old) else old.weight.shape[1]
-            block.set_submodule(place.path, _like(old, HeadsOut(inputs, [0] * place.of, 1, bias=old.bias is not None)))
+            block.set_submodule(
+                place.path, _like(old, HeadsOut(inputs, [0] * place.pieces, 1, bias=old.bias is not None))
+            )
     old = block.get_submodule(at.output)
     outputs = old.weight.shape[1] if _is_conv1d(old) else old.weight.shape[0]
     new = HeadsIn(outputs, [0], 1, bias=old.bias is not None)
@@ -158,12 +160,16 @@ def _empty(part: HFPart) -> None:
     if new.bias is not None:
         new.bias.copy_(old.bias)
     setattr(attention, at.width, 1)
-    _tell_sizes(attention, 1, 1)
+    _set_sizes(attention, 1, 1)
     attention.attnworks_empty = True
 
 
-def _tell_sizes(attention: Any, heads: int, width: int, per_group: int = 1) -> None:
-    for names, number in ((_COUNTS, heads), (_TOTALS, heads * width), (("num_key_value_groups",), per_group)):
+def _set_sizes(attention: Any, heads: int, width: int, per_group: int = 1) -> None:
+    for names, number in (
+        (_COUNT_ATTRIBUTES, heads),
+        (_WIDTH_ATTRIBUTES, heads * width),
+        (("num_key_value_groups",), per_group),
+    ):
         for name in names:
             if hasattr(attention, name):
                 setattr(attention, name, number)
@@ -226,25 +232,25 @@ def _regroup(model: Any, part: HFPart, slot: Slot, origins: Sequence[int | None]
     specs = tuple("dense" if origin is None else by_head[origin] for origin in origins)
     described = {other: of for other, of in model.config.attnworks.items() if other != str(slot)}
     if not specs:
-        delattr(attention, ATTRIBUTE)
+        delattr(attention, MECHANISMS_ATTRIBUTE)
     else:
         width, output = getattr(attention, at.width), cast("Any", block.get_submodule(at.output))
         new = HeadGroups(grouped(specs), width, width).to(output.weight).train(attention.training)
         carry_over(old, new, origins)
-        setattr(attention, ATTRIBUTE, new)
+        setattr(attention, MECHANISMS_ATTRIBUTE, new)
         described[str(slot)] = list(specs)
     model.config.attnworks = described
 
 
 def _write_origins(model: Any, attention: Any, slot: Slot, origins: Sequence[int | None]) -> None:
     """Into the config, by the numbers that heads had at first; T5 knows positions by them."""
-    model.config.attnworks = getattr(model.config, ENTRY, {})
-    known: dict[str, list[int]] = getattr(model.config, HEADS, {})
+    model.config.attnworks = getattr(model.config, MECHANISMS_ENTRY, {})
+    known: dict[str, list[int]] = getattr(model.config, HEADS_ENTRY, {})
     before = known.get(str(slot))
     first = [-1 if origin is None else before[origin] if before else origin for origin in origins]
     model.config.attnworks_heads = {**known, str(slot): first}
     if hasattr(attention, "relative_attention_num_buckets"):
-        _keep_positions(attention, first)
+        _hook_positions(attention, first)
 
 
 def restore_heads(
@@ -283,10 +289,10 @@ def resize(model: Any, part: HFPart, slot: Slot, keys: Sequence[int], values: Se
     if new.bias is not None:
         new.bias.copy_(old.bias)
     setattr(attention, at.width, widest)
-    _tell_sizes(attention, len(keys), widest)
-    model.config.attnworks = getattr(model.config, ENTRY, {})
+    _set_sizes(attention, len(keys), widest)
+    model.config.attnworks = getattr(model.config, MECHANISMS_ENTRY, {})
     described = {str(slot): {"keys": list(keys), "values": list(values)}}
-    model.config.attnworks_widths = {**getattr(model.config, WIDTHS, {}), **described}
+    model.config.attnworks_widths = {**getattr(model.config, WIDTHS_ENTRY, {}), **described}
 
 
 def _like(old: Any, new: HeadsOut | HeadsIn) -> nn.Module:
@@ -300,33 +306,35 @@ def _like(old: Any, new: HeadsOut | HeadsIn) -> nn.Module:
 # that lost heads, or has new ones, takes the part of its heads, with zeros for new ones, and hands on the whole.
 
 
-def _keep_positions(attention: Any, origins: Sequence[int]) -> None:
+def _hook_positions(attention: Any, origins: Sequence[int]) -> None:
     hooked = hasattr(attention, "attnworks_origins")
     attention.attnworks_origins = list(origins)
     if not hooked:
-        attention.register_forward_pre_hook(_enter, with_kwargs=True)
-        attention.register_forward_hook(_leave)
+        attention.register_forward_pre_hook(_select_positions, with_kwargs=True)
+        attention.register_forward_hook(_restore_positions)
         if attention.has_relative_attention_bias:
-            attention.relative_attention_bias.register_forward_hook(partial(_make, attention))
+            attention.relative_attention_bias.register_forward_hook(partial(_store_positions, attention))
 
 
-def _enter(attention: Any, args: tuple[Any, ...], given: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    added = attention.attnworks_handed_on = given.get("position_bias")
+def _select_positions(
+    attention: Any, args: tuple[Any, ...], given: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    added = attention.attnworks_all_positions = given.get("position_bias")
     if added is None:
         return args, given
     return args, {**given, "position_bias": _of_heads(added, attention.attnworks_origins, 1)}
 
 
-def _make(attention: Any, table: nn.Module, places: Any, added: Tensor) -> Tensor:
+def _store_positions(attention: Any, table: nn.Module, places: Any, added: Tensor) -> Tensor:
     del table, places
-    attention.attnworks_handed_on = added.permute(2, 0, 1).unsqueeze(0)
+    attention.attnworks_all_positions = added.permute(2, 0, 1).unsqueeze(0)
     return _of_heads(added, attention.attnworks_origins, 2)
 
 
-def _leave(attention: Any, args: tuple[Any, ...], output: tuple[Any, ...]) -> tuple[Any, ...]:
+def _restore_positions(attention: Any, args: tuple[Any, ...], output: tuple[Any, ...]) -> tuple[Any, ...]:
     del args
     attended, added, *others = output
-    whole, attention.attnworks_handed_on = attention.attnworks_handed_on, None
+    whole, attention.attnworks_all_positions = attention.attnworks_all_positions, None
     if whole is None:
         whole = added.new_zeros(1, attention.config.num_heads, *added.shape[2:])
     return attended, whole, *others

@@ -23,20 +23,20 @@ from attnworks.attention.heads import HeadWeights
 from attnworks.core.errors import UsageError
 from attnworks.core.places import Kind, Slot
 from attnworks.hf.anatomy import head_groups_of, is_empty
-from attnworks.hf.attention import attend_head_groups, context_given, head_groups_attention, mask_given, register
+from attnworks.hf.attention import attend_head_groups, context_of_call, head_groups_attention, mask_of_call, register
 from attnworks.text.tokens import Batch
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.subject import LayerHook
 
-OWN_HEADS_SHOWN = "attnworks-heads-shown"
-UNDERSTOOD = ("eager", "sdpa")
+OBSERVED_HEAD_GROUPS = "attnworks-heads-shown"
+OBSERVABLE_IMPLEMENTATIONS = ("eager", "sdpa")
 """Implementations whose masks and options are understood here."""
 
 AttentionHook = Callable[[nn.Module, Tensor, Tensor, Tensor, Mask, Tensor, dict[str, Any]], Tensor | None]
-_HOOK: ContextVar[AttentionHook | None] = ContextVar("attnworks_look", default=None)
+_HOOK: ContextVar[AttentionHook | None] = ContextVar("attnworks_attention_hook", default=None)
 
 
-class Turn:
+class ObservedPass:
     """One forward pass: which layer comes next, and what its attention was given.
 
     kinds           attention modules and their kinds
@@ -72,7 +72,7 @@ class Turn:
         Z = next((other for other in others if other is not None), X)
         self.inputs[module] = X, Z
 
-    def look(
+    def attention(
         self,
         module: nn.Module,
         Q: Tensor,
@@ -101,7 +101,7 @@ class Turn:
         scale = options.get("scaling")
         scale = Q.shape[-1] ** -0.5 if scale is None else scale
         if groups is not None:
-            context = context_given(Q, options)
+            context = context_of_call(Q, options)
             weigh, scoring = partial(_weigh, module, Q, K, V, mask, context), groups.scoring(Q.shape[-1], context)
             scale = scoring.scale
             if Q.shape[1] < groups.count:
@@ -125,7 +125,7 @@ def _implementation(model: Any, name: str) -> Iterator[None]:
         try:
             model.set_attn_implementation(name)
         except ValueError as error:
-            raise bypassed(model) from error
+            raise unobservable(model) from error
         yield
     finally:
         for config, old in before.values():
@@ -139,7 +139,7 @@ def _configured(model: nn.Module) -> Iterator[Any]:
 
 
 @contextmanager
-def interface_shown(model: nn.Module) -> Iterator[None]:
+def observe_interface(model: nn.Module) -> Iterator[None]:
     """Show what the attention interface of transformers returns to the observer of this thread, for a while.
 
     The name of the model's implementation stays: some models, such as A.X-K2, fold the keys that they choose into the
@@ -147,31 +147,31 @@ def interface_shown(model: nn.Module) -> Iterator[None]:
     `eager` in a model that sdpa cannot compute.
     """
     with ExitStack() as stack:
-        if any(part.config._attn_implementation not in UNDERSTOOD for part in _configured(model)):
+        if any(part.config._attn_implementation not in OBSERVABLE_IMPLEMENTATIONS for part in _configured(model)):
             stack.enter_context(_implementation(model, "sdpa" if getattr(model, "_supports_sdpa", True) else "eager"))
-        stack.enter_context(_SHOWING)
+        stack.enter_context(_INTERFACE)
         yield
 
 
 @contextmanager
-def own_heads_shown(model: nn.Module) -> Iterator[None]:
+def observe_head_groups(model: nn.Module) -> Iterator[None]:
     """The same for a model with mechanisms of attnworks."""
-    register(OWN_HEADS_SHOWN, _own_heads)
-    with _implementation(model, OWN_HEADS_SHOWN):
+    register(OBSERVED_HEAD_GROUPS, _observed_head_groups)
+    with _implementation(model, OBSERVED_HEAD_GROUPS):
         yield
 
 
 @contextmanager
-def observed_by(look: AttentionHook) -> Iterator[None]:
-    """Let attention that is computed in this context be shown to `look`."""
-    token = _HOOK.set(look)
+def attention_hook(hook: AttentionHook) -> Iterator[None]:
+    """Let attention that is computed in this context be shown to `hook`."""
+    token = _HOOK.set(hook)
     try:
         yield
     finally:
         _HOOK.reset(token)
 
 
-class _Showing:
+class _ObservedInterface:
     """Wraps AttentionInterface.get_interface while any thread examines a model; threads that do not see no change."""
 
     def __init__(self) -> None:
@@ -184,7 +184,7 @@ class _Showing:
             if self._plain is None:
                 interface = _interface()
                 plain = self._plain = interface.get_interface
-                interface.get_interface = _shown_interface(plain)
+                interface.get_interface = _observed_interface(plain)
 
     def __exit__(self, *raised: object) -> None:
         with self._lock:
@@ -199,16 +199,16 @@ def _interface() -> Any:
     return AttentionInterface
 
 
-def _shown_interface(plain: Callable[..., Callable[..., Any]]) -> Callable[..., Callable[..., Any]]:
+def _observed_interface(plain: Callable[..., Callable[..., Any]]) -> Callable[..., Callable[..., Any]]:
     def get_interface(self: Any, attn_implementation: str, default: Callable[..., Any]) -> Callable[..., Any]:
         found = plain(self, attn_implementation, default)
-        watched = _HOOK.get() is not None and attn_implementation in UNDERSTOOD
+        watched = _HOOK.get() is not None and attn_implementation in OBSERVABLE_IMPLEMENTATIONS
         return partial(_attention, found, attn_implementation) if watched else found
 
     return get_interface
 
 
-_SHOWING = _Showing()
+_INTERFACE = _ObservedInterface()
 
 
 def _attention(
@@ -224,23 +224,23 @@ def _attention(
     """The model's own attention, shown to the observer of this thread."""
     Y, P = attend(module, query, key, value, attention_mask, **options)
     read_mask = _eager_mask if name == "eager" else _sdpa_mask
-    return _shown(module, query, key, value, read_mask(module, query, attention_mask, options), Y, options), P
+    return _call_hook(module, query, key, value, read_mask(module, query, attention_mask, options), Y, options), P
 
 
-def _own_heads(
+def _observed_head_groups(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
     """The attention of a model with mechanisms of attnworks, shown to the observer of this thread."""
     Y, _ = head_groups_attention(module, query, key, value, attention_mask, **options)
-    mask = mask_given(module, query, key, attention_mask, options)
-    return _shown(module, query, key, value, mask, Y, options), None
+    mask = mask_of_call(module, query, key, attention_mask, options)
+    return _call_hook(module, query, key, value, mask, Y, options), None
 
 
-def _shown(
+def _call_hook(
     module: nn.Module, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, Y: Tensor, options: dict[str, Any]
 ) -> Tensor:
-    look = _HOOK.get()
-    edited = None if look is None else look(module, Q, K, V, mask, Y.transpose(1, 2), options)
+    hook = _HOOK.get()
+    edited = None if hook is None else hook(module, Q, K, V, mask, Y.transpose(1, 2), options)
     return Y if edited is None else edited.transpose(1, 2).contiguous()
 
 
@@ -279,7 +279,7 @@ def _eager_mask(module: nn.Module, Q: Tensor, given: Tensor | None, options: dic
     return Mask(dense=(table if added is None else table + added.to(Q.dtype)).masked_fill(hidden, -torch.inf))
 
 
-def bypassed(model: nn.Module) -> UsageError:
+def unobservable(model: nn.Module) -> UsageError:
     """The error for a model whose attention could not be observed."""
     return UsageError(
         f"attention of {type(model).__name__}",

@@ -21,22 +21,22 @@ from attnworks.core.notation import DTYPES
 from attnworks.core.registry import unknown_name
 from attnworks.core.tensors import check_device
 from attnworks.hf import quiet
-from attnworks.hf.folder import PREFIX, is_reshaped, open_reshaped
-from attnworks.hf.heads import ENTRY
+from attnworks.hf.folder import MODEL_TYPE_PREFIX, is_reshaped, open_reshaped
+from attnworks.hf.heads import MECHANISMS_ENTRY
 from attnworks.models.folder import PICKLE_SUFFIXES
 from attnworks.models.modes import cast
 
-CONFIG, WEIGHTS, INDEX, ADAPTER = (
+CONFIG_FILE, WEIGHTS_FILE, WEIGHTS_INDEX_FILE, ADAPTER_FILE = (
     "config.json",
     "model.safetensors",
     "model.safetensors.index.json",
     "adapter_config.json",
 )
-WANTED = ("*.json", "model*.safetensors", "*.txt", "*.model", "*.spm", "*.jinja")
-TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "*.model", "*.spm")
+MODEL_FILES = ("*.json", "model*.safetensors", "*.txt", "*.model", "*.spm", "*.jinja")
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "*.model", "*.spm")
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
-MAY_BE_MISSING = re.compile(r"(^|\.)(position_ids$|pooler\.)")
-RUNS_CODE = (
+OPTIONAL_TENSORS = re.compile(r"(^|\.)(position_ids$|pooler\.)")
+CODE_ENTRIES = (
     "auto_map",
     "attn_implementation",
     "_attn_implementation",
@@ -129,7 +129,7 @@ def folder_of(path_or_id: str) -> Path:
         remedy = f"check the path, or download the model beforehand (hf download {path_or_id})"
         try:
             return Path(
-                huggingface_hub.snapshot_download(path_or_id, allow_patterns=list(WANTED), local_files_only=True)
+                huggingface_hub.snapshot_download(path_or_id, allow_patterns=list(MODEL_FILES), local_files_only=True)
             )
         except LocalEntryNotFoundError:
             got = "no such folder, and nothing in the cache under this name"
@@ -141,16 +141,18 @@ def folder_of(path_or_id: str) -> Path:
 
 
 def _read_config(folder: Path, transformers: ModuleType) -> dict[str, Any]:
-    path = folder / CONFIG
+    path = folder / CONFIG_FILE
     if not path.is_file():
-        inner = sorted(found.parent for found in folder.glob(f"*/{CONFIG}") if (found.parent / WEIGHTS).is_file())
+        inner = sorted(
+            found.parent for found in folder.glob(f"*/{CONFIG_FILE}") if (found.parent / WEIGHTS_FILE).is_file()
+        )
         remedy = f"open {inner[0]}" if inner else "check the path"
-        raise load_error(folder, f"a model folder, with {CONFIG}", "none in it", remedy)
-    if (folder / ADAPTER).is_file():
+        raise load_error(folder, f"a model folder, with {CONFIG_FILE}", "none in it", remedy)
+    if (folder / ADAPTER_FILE).is_file():
         raise load_error(folder, "a whole model", "an adapter of another model", "merge it into its model first")
     config = parse_json(path, read_json_bytes(path))
-    if isinstance(config, dict) and isinstance(config.get("model_type"), str) and ENTRY in config:
-        config["model_type"] = config["model_type"].removeprefix(PREFIX)
+    if isinstance(config, dict) and isinstance(config.get("model_type"), str) and MECHANISMS_ENTRY in config:
+        config["model_type"] = config["model_type"].removeprefix(MODEL_TYPE_PREFIX)
     if isinstance(config, dict) and "kind" in config:
         raise load_error(
             folder, "a training run, or a Hugging Face model", "a model of attnworks without its vocabulary",
@@ -177,7 +179,7 @@ def _config(folder: Path, transformers: ModuleType, described: dict[str, Any]) -
         return transformers.CONFIG_MAPPING[described["model_type"]].from_dict(_harmless(described))
     except Exception as error:
         raise load_error(
-            folder / CONFIG, "a config that transformers can read", short_message(error), "check it"
+            folder / CONFIG_FILE, "a config that transformers can read", short_message(error), "check it"
         ) from error
 
 
@@ -185,7 +187,7 @@ def _harmless(config: Any) -> Any:
     """The config without what would load code or kernels, at any depth."""
     if not isinstance(config, dict):
         return config
-    return {key: _harmless(value) for key, value in config.items() if key not in RUNS_CODE}
+    return {key: _harmless(value) for key, value in config.items() if key not in CODE_ENTRIES}
 
 
 def _named_class(transformers: ModuleType, config: Any) -> Any:
@@ -201,7 +203,7 @@ def _named_class(transformers: ModuleType, config: Any) -> Any:
 
 def _check_weights(folder: Path) -> None:
     """All that transformers will read is safetensors, there, and whole."""
-    files = [folder / WEIGHTS]
+    files = [folder / WEIGHTS_FILE]
     if not files[0].is_file():
         files = _shards(folder)
     for path in files:
@@ -215,11 +217,13 @@ def _check_weights(folder: Path) -> None:
 
 
 def _shards(folder: Path) -> list[Path]:
-    index = folder / INDEX
+    index = folder / WEIGHTS_INDEX_FILE
     if not index.is_file():
         if pickles := sorted(path for path in folder.iterdir() if path.suffix in PICKLE_SUFFIXES):
             raise _pickle(pickles[0])
-        raise load_error(folder, f"{WEIGHTS} or {INDEX}", "neither", "copy the weights into the folder")
+        raise load_error(
+            folder, f"{WEIGHTS_FILE} or {WEIGHTS_INDEX_FILE}", "neither", "copy the weights into the folder"
+        )
     table = parse_json(index, read_json_bytes(index))
     where = table.get("weight_map") if isinstance(table, dict) else None
     if not isinstance(where, dict) or not where:
@@ -228,7 +232,10 @@ def _shards(folder: Path) -> list[Path]:
     for name in names:
         if not name.endswith(".safetensors") or Path(name).name != name:
             raise UnsafeFileError(
-                f"open {folder}", f"files of this folder in {INDEX}", repr(name), "convert the weights to safetensors"
+                f"open {folder}",
+                f"files of this folder in {WEIGHTS_INDEX_FILE}",
+                repr(name),
+                "convert the weights to safetensors",
             )
     return [folder / name for name in names]
 
@@ -244,7 +251,7 @@ def _check_report(folder: Path, model: nn.Module, report: dict[str, Any]) -> Non
     remedy = "use the config.json and the weights that belong together"
     for name, stored, expected in sorted(report["mismatched_keys"]):
         raise load_error(folder, f"{name} of shape {list(expected)}", f"shape {list(stored)}", remedy)
-    if missing := sorted(name for name in report["missing_keys"] if not MAY_BE_MISSING.search(name)):
+    if missing := sorted(name for name in report["missing_keys"] if not OPTIONAL_TENSORS.search(name)):
         raise load_error(folder, "every tensor that the config calls for", f"no {_some(missing)}", remedy)
     own = {_numberless(name) for name in model.state_dict()}
     layers = tuple(name for name in own if "#" in name)
@@ -262,7 +269,7 @@ def _check_finite(folder: Path, model: nn.Module, dtype: str | None) -> None:
 
 
 def _tokenizer(folder: Path, config: Any, transformers: ModuleType) -> Any:
-    if not any(next(folder.glob(name), None) for name in TOKENIZERS):
+    if not any(next(folder.glob(name), None) for name in TOKENIZER_FILES):
         return None
     try:
         return transformers.AutoTokenizer.from_pretrained(

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from attnworks.core.errors import UsageError
 from attnworks.core.places import Kind, Slot
 from attnworks.hf.anatomy import attention_kinds, head_groups_of, hf_anatomy, model_kind
-from attnworks.hf.families import FAMILIES
-from attnworks.hf.observe import Turn, bypassed, interface_shown, observed_by, own_heads_shown
+from attnworks.hf.families import HF_FAMILIES
+from attnworks.hf.observe import ObservedPass, attention_hook, observe_head_groups, observe_interface, unobservable
 from attnworks.hf.open import open_model
 from attnworks.text.tokenizers import DecoderReader, HuggingFaceReader, decoder_row, ended
 from attnworks.text.tokens import Batch, TokenRow, collate
@@ -103,7 +103,7 @@ class HFSubject(Subject):
         positions = getattr(config, "max_position_embeddings", None)
         if not isinstance(positions, int) or positions <= 0:
             return None
-        family = FAMILIES.get(config.model_type)
+        family = HF_FAMILIES.get(config.model_type)
         return positions - config.pad_token_id - 1 if family is not None and family.counts_from_padding else positions
 
     @property
@@ -137,7 +137,7 @@ class HFSubject(Subject):
             max_new_tokens=cut if self.max_length is None else min(cut, self.max_length - 1),
             num_beams=1,
             do_sample=False,
-            use_cache=_as_deep(model.config),
+            use_cache=_same_depths(model.config),
         )
         endings = _ids(model.generation_config.eos_token_id) | {pad, tokenizer.eos_token_id}
         special = {*tokenizer.all_special_ids} - {tokenizer.unk_token_id}
@@ -147,16 +147,16 @@ class HFSubject(Subject):
         given = self._token_ids(batch) if self._inputs is None else self._inputs(batch)
         if hook is None:
             return self._forward(given, logits)
-        turn = Turn(self._kinds, self._weight_readers, self.bilinear, batch, hook)
+        observed = ObservedPass(self._kinds, self._weight_readers, self.bilinear, batch, hook)
         with ExitStack() as stack:
             own = any(head_groups_of(module) is not None for module in self._kinds)
-            stack.enter_context(own_heads_shown(self.model) if own else interface_shown(self.model))
+            stack.enter_context(observe_head_groups(self.model) if own else observe_interface(self.model))
             stack.enter_context(hook_streams(self._stacks, batch, hook))
-            stack.enter_context(turn.hook_inputs(self._kinds if self.blocks is not None else ()))
-            stack.enter_context(observed_by(turn.look))
+            stack.enter_context(observed.hook_inputs(self._kinds if self.blocks is not None else ()))
+            stack.enter_context(attention_hook(observed.attention))
             outputs = self._forward(given, logits)
-        if not turn.seen:
-            raise bypassed(self.model)
+        if not observed.seen:
+            raise unobservable(self.model)
         return outputs
 
     def _forward(self, given: dict[str, Tensor], logits: bool) -> Outputs:
@@ -234,7 +234,7 @@ def _ids(found: Any) -> set[int]:
     return set(found) if isinstance(found, list | tuple) else {found}
 
 
-def _as_deep(config: Any) -> bool:
+def _same_depths(config: Any) -> bool:
     """Whether T5's decoder has the encoder's layers; transformers makes its cache for as many as the encoder has."""
     layers = getattr(config, "num_decoder_layers", None)
     return layers is None or layers == config.num_hidden_layers

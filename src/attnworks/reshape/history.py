@@ -39,8 +39,8 @@ from attnworks.core.folders import (
 )
 from attnworks.core.json_records import parse
 from attnworks.core.notation import DTYPES
-from attnworks.hf.folder import README, is_reshaped, save_hf
-from attnworks.hf.open import WANTED, folder_of
+from attnworks.hf.folder import README_FILE, is_reshaped, save_hf
+from attnworks.hf.open import MODEL_FILES, folder_of
 from attnworks.models.folder import CONFIG_FILE, MANIFEST_FILE, load_model
 from attnworks.models.transformer import Transformer
 from attnworks.reshape.contract import RESHAPES
@@ -91,7 +91,7 @@ class ModelFolder:
         """The files of the model itself."""
         if self.is_run:
             return sorted(path for path in self.model.iterdir() if path.is_file())
-        found = {path for pattern in (*WANTED, "README.md", "LICENSE*") for path in self.model.rglob(pattern)}
+        found = {path for pattern in (*MODEL_FILES, README_FILE, "LICENSE*") for path in self.model.rglob(pattern)}
         kept = (path for path in found if HISTORY not in path.relative_to(self.model).parts and path.is_file())
         return sorted(kept)
 
@@ -155,7 +155,7 @@ def write_outcome(model: Any, receipt: Receipt, before: ModelFolder, out: Path) 
                 restore_optimizer(model, optimizer, state)
             save_checkpoint(scratch, model, optimizer, progress, best=True)
         else:
-            ours = (MANIFEST_FILE, README) if is_reshaped(before.model) else ()
+            ours = (MANIFEST_FILE, README_FILE) if is_reshaped(before.model) else ()
             kept = (file for file in before.files() if not _holds_weights(file) and file.name not in ours)
             names = [str(file.relative_to(before.model)) for file in kept]
             _copy(names, before.model, scratch)

@@ -22,7 +22,7 @@ from attnworks.traces.layer import LayerTrace, StreamTrace, linear_queries
 from attnworks.traces.subject import LayerHook, Subject
 from attnworks.training.objectives.contract import Abilities, Outputs
 
-KINDS: dict[str, tuple[Kind, ...]] = {
+ATTENTION_OF_KIND: dict[str, tuple[Kind, ...]] = {
     "encoder": ("encoder",),
     "decoder": ("decoder",),
     "encoder-decoder": ("encoder", "decoder", "cross"),
@@ -46,7 +46,7 @@ class AdaptedSubject(Subject):
     def __init__(
         self,
         model: nn.Module,
-        forward: Callable[[Batch, Show], Tensor | Outputs],
+        forward: Callable[[Batch, LayerReporter], Tensor | Outputs],
         name: str = "model",
         kind: str = "encoder",
         *,
@@ -54,7 +54,7 @@ class AdaptedSubject(Subject):
         classes: int | None = None,
         mask_id: int | None = None,
     ) -> None:
-        choice("kind of model", kind, KINDS)
+        choice("kind of model", kind, ATTENTION_OF_KIND)
         self.name, self.model, self.forward = name, model, forward
         self.abilities = Abilities(kind, vocabulary, classes, mask_id)
         self._checked: set[Slot] = set()
@@ -71,7 +71,7 @@ class AdaptedSubject(Subject):
         self.source, self.target = readers_of(self.abilities.kind, tokenizer, max_length)
 
     def run(self, batch: Batch, hook: LayerHook | None = None, *, logits: bool = False) -> Outputs:
-        show = Show(self.name, self.abilities.kind, batch, hook, self._checked)
+        show = LayerReporter(self.name, self.abilities.kind, batch, hook, self._checked)
         given = self.forward(batch, show)
         outputs = given if isinstance(given, Outputs) else Outputs(given)
         b, i = batch.sides("encoder" if self.abilities.kind == "encoder" else "decoder")[0].ids.shape
@@ -90,13 +90,13 @@ class AdaptedSubject(Subject):
         return outputs
 
 
-class Show:
+class LayerReporter:
     """What a module of one's own calls in a forward pass: itself for each attention layer, `stream` between blocks."""
 
     def __init__(
         self, name: str, kind: str, batch: Batch, hook: LayerHook | None, checked: set[Slot] | None = None
     ) -> None:
-        self.name, self.kinds, self.batch, self.hook = name, KINDS[kind], batch, hook
+        self.name, self.kinds, self.batch, self.hook = name, ATTENTION_OF_KIND[kind], batch, hook
         self.checked: set[Slot] = set() if checked is None else checked
         self.seen: set[Slot] = set()
         self.depths: set[tuple[Kind, int]] = set()

@@ -21,7 +21,7 @@ from attnworks.traces.layer import LayerTrace
 from attnworks.traces.subject import LayerHook, Subject, first
 from attnworks.training.objectives.contract import Objective
 
-REMOVABLE = ("skip", "mlp", "norm")
+REMOVABLE_PARTS = ("skip", "mlp", "norm")
 
 
 class OpenGatesHook(LayerHook):
@@ -83,7 +83,7 @@ def gate_gradients(
 
 
 @contextmanager
-def without(subject: Subject, removed: Collection[str]) -> Iterator[None]:
+def without_parts(subject: Subject, removed: Collection[str]) -> Iterator[None]:
     """Run the subject without these parts of every block, for a while; its anatomy says so meanwhile.
 
     norm    gives back what it is given
@@ -94,7 +94,7 @@ def without(subject: Subject, removed: Collection[str]) -> Iterator[None]:
     Holds when: dropout is off. Norms outside of the blocks, as after the embedding or the last block, stay.
     """
     for name in removed:
-        choice("part to run without", name, REMOVABLE)
+        choice("part to run without", name, REMOVABLE_PARTS)
     before = subject.blocks
     if removed and before is None:
         raise UsageError(
@@ -109,14 +109,14 @@ def without(subject: Subject, removed: Collection[str]) -> Iterator[None]:
     try:
         with ExitStack() as hooks:
             for block in {block.module: block for block in before}.values():
-                _Reduced(block, frozenset(removed)).install(hooks)
-            subject.blocks = tuple(_reduced(block, removed) for block in before)
+                _ReducedBlock(block, frozenset(removed)).install(hooks)
+            subject.blocks = tuple(_reduced_anatomy(block, removed) for block in before)
             yield
     finally:
         subject.blocks = before
 
 
-def _reduced(block: BlockAnatomy, removed: Collection[str]) -> BlockAnatomy:
+def _reduced_anatomy(block: BlockAnatomy, removed: Collection[str]) -> BlockAnatomy:
     parts = [part for part in block.parts if part.role != "mlp" or "mlp" not in removed]
     norm = block.norm
     if "norm" in removed:
@@ -124,7 +124,7 @@ def _reduced(block: BlockAnatomy, removed: Collection[str]) -> BlockAnatomy:
     return replace(block, parts=tuple(parts), norm=norm, skip=block.skip and "skip" not in removed)
 
 
-class _Reduced:
+class _ReducedBlock:
     """One block with parts taken out by hooks; it follows the stream through the block to know what skips add.
 
     Parts are hooked while the block runs, so that hooks from before see what the branches really give.
@@ -164,14 +164,14 @@ class _Reduced:
         def hook(module: nn.Module, args: Any, output: Any) -> Any:
             del module, args
             Y = first(output)
-            x = self._beside(Y)
+            x = self._stream_for(Y)
             if part.role == "mlp" and "mlp" in self.removed:
                 return _with_first(output, Y.new_zeros(Y.shape) if self.block.skip else x)
             if self.block.skip and "skip" in self.removed:
-                self._go_on(Y.new_zeros(Y.shape) if self.block.parallel else Y)
+                self._advance(Y.new_zeros(Y.shape) if self.block.parallel else Y)
                 return _with_first(output, Y - x)
             if not self.block.parallel:
-                self._go_on(x + Y if self.block.skip else Y)
+                self._advance(x + Y if self.block.skip else Y)
             return output
 
         return hook
@@ -183,12 +183,12 @@ class _Reduced:
             gone = "norm" in self.removed or (post and part.role == "mlp" and "mlp" in self.removed)
             given = args[0] if gone else output
             if post:
-                self._go_on(given)
+                self._advance(given)
             return given
 
         return hook
 
-    def _beside(self, Y: Tensor) -> Tensor:
+    def _stream_for(self, Y: Tensor) -> Tensor:
         """The stream that a branch's output meets; where the branch runs on pieces of the sequence, the next piece."""
         assert self.stream is not None
         if Y.numel() == self.stream.numel():
@@ -196,7 +196,7 @@ class _Reduced:
         begin, self.passed = self.passed, self.passed + Y.shape[-2]
         return self.stream[..., begin : self.passed, :]
 
-    def _go_on(self, x: Tensor) -> None:
+    def _advance(self, x: Tensor) -> None:
         """The stream is now x. Only the last part of a block runs on pieces, after which none is asked for."""
         if self.stream is not None and x.numel() == self.stream.numel():
             self.stream = x

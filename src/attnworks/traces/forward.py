@@ -53,7 +53,7 @@ class ForwardTrace:
     tokens: Tokens
 
 
-class _Keep(LayerHook):
+class _TraceKeeper(LayerHook):
     def __init__(self) -> None:
         self.traces: dict[Slot, LayerTrace] = {}
 
@@ -67,8 +67,8 @@ def record_forward(subject: Subject, batch: Batch) -> tuple[list[ForwardTrace], 
 
     The error of a block is that of `stream_identity_error`; a stack with a block beyond tolerance is left out.
     """
-    keep = _Keep()
-    passages = run_watched(subject.blocks or (), lambda: subject.run(batch, keep))
+    keep = _TraceKeeper()
+    passages = record_blocks(subject.blocks or (), lambda: subject.run(batch, keep))
     errors: dict[tuple[Kind, int], float] = {}
     stacks: dict[Kind, list[BlockTrace]] = {}
     for block, passage in passages:
@@ -102,19 +102,19 @@ def _block_trace(
     return BlockTrace(block, passage.entry, passage.exit, tuple(parts))
 
 
-def run_watched(blocks: Sequence[BlockAnatomy], run: Callable[[], object]) -> list[tuple[BlockAnatomy, BlockPass]]:
+def record_blocks(blocks: Sequence[BlockAnatomy], run: Callable[[], object]) -> list[tuple[BlockAnatomy, BlockPass]]:
     """Every block that takes part in `run()`, one forward pass, with what passed through it."""
     passages: dict[nn.Module, list[BlockPass]] = {block.module: [] for block in blocks}
     hooks: list[Any] = []
     try:
         for module in passages:
             parts = next(block.parts for block in blocks if block.module is module)
-            hooks += _watch(module, [part.branch for part in parts], passages[module])
+            hooks += _hook_block(module, [part.branch for part in parts], passages[module])
         run()
     finally:
         for hook in hooks:
             hook.remove()
-    _check_one_pass(blocks, passages)
+    _check_single_pass(blocks, passages)
     in_order = {module: iter(ran) for module, ran in passages.items()}
     return [(block, next(in_order[block.module])) for block in blocks if passages[block.module]]
 
@@ -132,7 +132,7 @@ class BlockPass:
         return None if pieces is None else torch.cat(pieces, -2)
 
 
-def _watch(module: nn.Module, branches: list[nn.Module], passages: list[BlockPass]) -> list[Any]:
+def _hook_block(module: nn.Module, branches: list[nn.Module], passages: list[BlockPass]) -> list[Any]:
     def entered(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         stream = args[0] if args else kwargs["hidden_states"]
         passages.append(BlockPass(stream.detach()))
@@ -150,7 +150,7 @@ def _watch(module: nn.Module, branches: list[nn.Module], passages: list[BlockPas
     ]
 
 
-def _check_one_pass(blocks: Sequence[BlockAnatomy], passages: dict[nn.Module, list[BlockPass]]) -> None:
+def _check_single_pass(blocks: Sequence[BlockAnatomy], passages: dict[nn.Module, list[BlockPass]]) -> None:
     """A side of the model may be left out, such as an encoder whose output is given, but nothing may run twice."""
     for module, times in Counter(block.module for block in blocks).items():
         if len(passages[module]) not in (0, times):

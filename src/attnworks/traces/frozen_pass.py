@@ -18,7 +18,7 @@ from attnworks.traces.layer import LayerTrace
 from attnworks.traces.maps import maps_of
 from attnworks.traces.paths import FrozenNorm, Hop, PathStep, Source
 
-ROUNDED = 1e-6
+NORM_ROUNDING = 1e-6
 """Some norms compute in float32, whatever they are given."""
 
 
@@ -62,7 +62,7 @@ def frozen_norm(norm: nn.Module, stream: Float[Tensor, "b i e"]) -> FrozenNorm:
     frozen = FrozenNorm(inverse, gamma, beta, centred)
     recomposed = frozen.linear(Z) if beta is None else frozen.linear(Z) + beta
     error = (recomposed - real).abs().max()
-    if not error <= max(tolerance(stream.dtype).rtol, ROUNDED) * real.abs().max().clamp_min(1.0):
+    if not error <= max(tolerance(stream.dtype).rtol, NORM_ROUNDING) * real.abs().max().clamp_min(1.0):
         raise UsageError(
             f"freezing {type(norm).__name__}",
             "LayerNorm or RMSNorm: a factor per row times z (less its mean) times weight, plus bias",

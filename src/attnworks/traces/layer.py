@@ -19,7 +19,7 @@ from attnworks.core.places import Kind, Slot
 from attnworks.core.tensors import FRESH, Scratch
 from attnworks.text.tokens import Tokens
 
-LOWEST_LOG = -1e4
+LOG_OF_ZERO = -1e4
 """Stands for ln 0 where scores are read off weights."""
 
 
@@ -84,7 +84,7 @@ class LayerTrace:
             return self.scoring
         return Scoring((self.scale,) * self.heads, (True,) * self.heads)
 
-    def alike(self) -> Iterator[tuple[slice, float | None]]:
+    def runs_by_scale(self) -> Iterator[tuple[slice, float | None]]:
         """Runs of consecutive heads that have the same factor of Q K^T, or none, with that factor."""
         start = 0
         for scale, run in groupby(self.head_scoring.scales):
@@ -97,13 +97,13 @@ class LayerTrace:
     ) -> Float[Tensor, "b h i j"]:
         """S for some sentences and heads, their first i queries and j keys, before any mask.
 
-        The heads must be part of one run of `alike`. Without a factor of Q K^T, S is ln P, which is after the mask.
+        All heads must be of one run of `runs_by_scale`. Without a factor of Q K^T, S is ln P, which is after the mask.
         """
         wide = torch.promote_types(self.Q.dtype, torch.float32)
         scales = {*self.head_scoring.scales[heads]}
         assert len(scales) == 1, "heads that score in different ways"
         if scales == {None}:
-            return self._weighed[sentences, heads, :i, :j].to(wide).log().clamp_min_(LOWEST_LOG)
+            return self._weighed[sentences, heads, :i, :j].to(wide).log().clamp_min_(LOG_OF_ZERO)
         Q = self._scaled_queries[sentences, heads, :i]
         K = self.shared(self._wide_keys, heads)[sentences, :, :j]
         S = torch.matmul(Q, K.mT, out=scratch.empty("S", (*Q.shape[:3], j), wide, Q.device))

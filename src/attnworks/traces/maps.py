@@ -15,25 +15,25 @@ from attnworks.attention.mask import as_four_axes
 from attnworks.core.places import Slot
 from attnworks.core.tensors import FRESH, Scratch
 from attnworks.text.tokens import Tokens
-from attnworks.traces.layer import LOWEST_LOG, LayerTrace
+from attnworks.traces.layer import LOG_OF_ZERO, LayerTrace
 
-HIDDEN = -1e30
+HIDDEN_SCORE = -1e30
 """The score of a key that may not be seen: far below all others, and finite, so that 0 times it is 0."""
 
 WEIGHTS_AT_ONCE = 2**18
 """Attention weights computed at a time by each thread: a megabyte in float32."""
-HIDDEN_BELOW = -1e9
+HIDDEN_SCORE_BELOW = -1e9
 """Additive masks write the smallest number of their type, or -inf, where a key is hidden."""
 
 
-class Row(IntEnum):
+class RowSum(IntEnum):
     """What is summed up of a row, with d_j = S_j - max S, in this order along the first axis of the sums.
 
     TOP, LOW     largest and smallest score of the keys that may be seen
     TIES, PLACE  how many keys share the largest score, and the sum of their positions
     R1, R2, R3   sum of exp(k d_j) over the other keys, k = 1, 2, 3
     DROP         sum of d_j exp(d_j)
-    SINK         the sink logit less the largest score of the keys, HIDDEN where the row has no sink
+    SINK         the sink logit less the largest score of the keys, HIDDEN_SCORE where the row has no sink
     """
 
     TOP = 0
@@ -82,32 +82,32 @@ def attend_rows(
     Source: the sink logit of gpt-oss (OpenAI 2025), which takes weight and adds nothing to the output.
     Departs: S is overwritten, P is scratch memory. A row that sees no key has weights zero.
     """
-    sums = S.new_empty(len(Row), *S.shape[:-1]) if sums is None else sums
+    sums = S.new_empty(len(RowSum), *S.shape[:-1]) if sums is None else sums
     hidden = None if allowed is None else ~allowed
     lowest = S if hidden is None else S.masked_fill(hidden, torch.inf)
-    torch.amin(lowest, -1, out=sums[Row.LOW])
+    torch.amin(lowest, -1, out=sums[RowSum.LOW])
     if hidden is not None:
-        S.masked_fill_(hidden, HIDDEN)
-    torch.amax(S, -1, out=sums[Row.TOP])
-    D = S.sub_(sums[Row.TOP].unsqueeze(-1))
+        S.masked_fill_(hidden, HIDDEN_SCORE)
+    torch.amax(S, -1, out=sums[RowSum.TOP])
+    D = S.sub_(sums[RowSum.TOP].unsqueeze(-1))
     largest, E = scratch.like("largest", D), scratch.like("E", D)
     torch.eq(D, 0.0, out=largest)
-    torch.sum(largest, -1, out=sums[Row.TIES])
-    sums[Row.PLACE] = largest @ torch.arange(S.shape[-1], dtype=S.dtype, device=S.device)
-    top = sums[Row.PLACE].long().unsqueeze(-1) if bool((sums[Row.TIES] == 1).all()) else None
+    torch.sum(largest, -1, out=sums[RowSum.TIES])
+    sums[RowSum.PLACE] = largest @ torch.arange(S.shape[-1], dtype=S.dtype, device=S.device)
+    top = sums[RowSum.PLACE].long().unsqueeze(-1) if bool((sums[RowSum.TIES] == 1).all()) else None
     torch.exp(D, out=E)
     E.sub_(largest) if top is None else E.scatter_(-1, top, 0.0)
-    torch.sum(E, -1, out=sums[Row.R1])
-    torch.sum(D.mul_(E), -1, out=sums[Row.DROP])
-    torch.sum(torch.mul(E, E, out=D), -1, out=sums[Row.R2])
-    torch.sum(D.mul_(E), -1, out=sums[Row.R3])
+    torch.sum(E, -1, out=sums[RowSum.R1])
+    torch.sum(D.mul_(E), -1, out=sums[RowSum.DROP])
+    torch.sum(torch.mul(E, E, out=D), -1, out=sums[RowSum.R2])
+    torch.sum(D.mul_(E), -1, out=sums[RowSum.R3])
     E.add_(largest) if top is None else E.scatter_(-1, top, 1.0)
-    Z = sums[Row.TIES] + sums[Row.R1]
+    Z = sums[RowSum.TIES] + sums[RowSum.R1]
     if sink is None:
-        sums[Row.SINK] = HIDDEN
+        sums[RowSum.SINK] = HIDDEN_SCORE
     else:
-        sums[Row.SINK] = sink - sums[Row.TOP]
-        Z += sums[Row.SINK].exp()
+        sums[RowSum.SINK] = sink - sums[RowSum.TOP]
+        Z += sums[RowSum.SINK].exp()
     P = E.div_(Z.unsqueeze(-1))
     return P if hidden is None else P.masked_fill_(hidden, 0.0)
 
@@ -125,10 +125,10 @@ def row_statistics(sums: Float[Tensor, "r *a i"]) -> RowStatistics:
     """
     top, low, c, place, r1, r2, r3, drop, t = sums
     there = (sums != 0).any(0)
-    seeing = there & ~(top <= HIDDEN / 2)
+    seeing = there & ~(top <= HIDDEN_SCORE / 2)
     keys = torch.where(seeing, c + r1, 1.0)
     sink_weight = torch.where(there, (t - keys.log()).sigmoid(), 0.0)
-    entries = _with_sink(c, r1, r2, r3, drop, torch.where(seeing, t, HIDDEN))
+    entries = _with_sink(c, r1, r2, r3, drop, torch.where(seeing, t, HIDDEN_SCORE))
     Z = torch.where(seeing, entries.c + entries.r1, 1.0)
     return RowStatistics(
         entropy=torch.where(seeing, Z.log() - entries.drop / Z, 0.0),
@@ -215,7 +215,7 @@ def maps_of(
 ) -> Iterator[Maps]:
     """All maps of a layer, each once. Padding is cropped away, so that every row and column is a real token's.
 
-    sums, norms    where the sums of `Row` and |S_i| of every row are written, if they are wanted
+    sums, norms    where the sums of `RowSum` and |S_i| of every row are written, if they are wanted
     scratch        memory for the maps, which the next ones overwrite
     """
     at_once = WEIGHTS_AT_ONCE * torch.get_num_threads()
@@ -254,7 +254,7 @@ def same_lengths(queries: Tokens, keys: Tokens, pairs: int) -> Iterator[tuple[sl
 
 def _head_slices(trace: LayerTrace, at_once: int) -> Iterator[tuple[slice, float | None]]:
     """At most this many heads at a time that score alike, with their factor of Q K^T."""
-    for run, scale in trace.alike():
+    for run, scale in trace.runs_by_scale():
         for start in range(run.start, run.stop, max(1, at_once)):
             yield slice(start, min(start + max(1, at_once), run.stop)), scale
 
@@ -267,7 +267,7 @@ def _masked(trace: LayerTrace, sentences: slice, heads: slice, i: int, j: int) -
         dense = as_four_axes(mask.dense)
         dense = dense[sentences if dense.shape[0] > 1 else slice(None), heads if dense.shape[1] > 1 else slice(None)]
         dense = dense[..., :i, :j]
-        allowed = dense if dense.dtype == torch.bool else dense > HIDDEN_BELOW
+        allowed = dense if dense.dtype == torch.bool else dense > HIDDEN_SCORE_BELOW
         added = None if dense.dtype == torch.bool else dense.masked_fill(~allowed, 0.0)
     if mask.causal and i > 1:
         past = torch.ones(i, j, dtype=torch.bool, device=trace.Q.device).tril(trace.K.shape[-2] - trace.Q.shape[-2])
@@ -277,7 +277,7 @@ def _masked(trace: LayerTrace, sentences: slice, heads: slice, i: int, j: int) -
 
 def _without_empty_rows(S: Tensor, allowed: Tensor | None) -> Tensor | None:
     """Rows of a mechanism that gives no weight to any key see none: their scores are those of weights zero."""
-    some = (S > LOWEST_LOG).any(-1, keepdim=True)
+    some = (S > LOG_OF_ZERO).any(-1, keepdim=True)
     if bool(some.all()):
         return allowed
     return some.expand_as(S) if allowed is None else allowed & some
@@ -285,7 +285,7 @@ def _without_empty_rows(S: Tensor, allowed: Tensor | None) -> Tensor | None:
 
 def _with_scores(S: Tensor, allowed: Tensor | None) -> Tensor | None:
     """Keys without weight have no score: ln 0 is not the smallest one of a row."""
-    some = S > LOWEST_LOG
+    some = S > LOG_OF_ZERO
     if bool(some.all()):
         return allowed
     return some if allowed is None else allowed & some

@@ -160,22 +160,24 @@ def carried(T: Float[Tensor, "*a b i e"], steps: Sequence[PathStep]) -> Float[Te
     return T
 
 
-class Reader(NamedTuple):
+class StepCotangents(NamedTuple):
     """What the summands of a step (`before` its norm) and the stream it leaves (`after`) are to be weighed with."""
 
     before: Float[Tensor, "b i e"]
     after: Float[Tensor, "b i e"]
 
 
-def readers(G: Float[Tensor, "b i e"], steps: Sequence[PathStep]) -> tuple[Float[Tensor, "b i e"], list[Reader]]:
+def cotangents(
+    G: Float[Tensor, "b i e"], steps: Sequence[PathStep]
+) -> tuple[Float[Tensor, "b i e"], list[StepCotangents]]:
     """G_0 for the entry and G_p for each step p, so that <carried(T), G> = <T, G_p> for every summand T of step p.
 
     Source: the transposed of `carried`: one walk back serves all heads of all layers.
     """
-    found: list[Reader] = []
+    found: list[StepCotangents] = []
     for step in reversed(steps):
         before = G if step.norm is None else step.norm.transposed(G)
-        found.append(Reader(before, after=G))
+        found.append(StepCotangents(before, after=G))
         G = before if step.skip else torch.zeros_like(G)
     return G, found[::-1]
 

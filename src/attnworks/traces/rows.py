@@ -14,7 +14,7 @@ from attnworks.core.places import Slot
 from attnworks.core.tensors import FRESH, Scratch
 from attnworks.text.tokens import Tokens
 from attnworks.traces.layer import LayerTrace
-from attnworks.traces.maps import Maps, Row, diagonal_sums, maps_of, row_statistics
+from attnworks.traces.maps import Maps, RowSum, diagonal_sums, maps_of, row_statistics
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +76,7 @@ def rows_of(
     wide = torch.promote_types(trace.Q.dtype, torch.float32)
     new = {"dtype": wide, "device": trace.Q.device}
     pointers = {} if pointers is None else pointers
-    sums, score_norm = torch.zeros(len(Row), b, h, i, **new), torch.zeros(b, h, i, **new)
+    sums, score_norm = torch.zeros(len(RowSum), b, h, i, **new), torch.zeros(b, h, i, **new)
     visible = torch.zeros(b, i, dtype=torch.int64, device=trace.Q.device)
     received, diagonal = torch.zeros(b, h, j, **new), torch.zeros(b, h, 2 * span + 1, **new)
     names = list(pointers)

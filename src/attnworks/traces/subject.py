@@ -29,7 +29,7 @@ from attnworks.training.objectives.contract import Abilities, Outputs
 
 SubjectT = TypeVar("SubjectT", bound="Subject")
 Side = Literal["source", "target"]
-OWN, HUGGING_FACE = "attnworks.traces.own.OwnSubject", "attnworks.hf.subject.HFSubject"
+OWN_SUBJECT, HF_SUBJECT = "attnworks.traces.own.OwnSubject", "attnworks.hf.subject.HFSubject"
 """Kinds of subject that open paths and wrap models. The package hf stands above this one, hence text."""
 
 TARGETS_WRITTEN_AT_ONCE = 32
@@ -191,7 +191,7 @@ def open_subject(path: str, *, device: str = "cpu", dtype: str = "float32", max_
     Texts with more than `max_length` tokens are cut; without it, what is too long for the model is refused.
     """
     is_run = any(os.path.lexists(Path(path) / pointer) for pointer in (BEST_POINTER, LAST_POINTER))
-    kind = _kind(OWN if is_run else HUGGING_FACE)
+    kind = _kind(OWN_SUBJECT if is_run else HF_SUBJECT)
     return kind.open(path, device=device, dtype=dtype, max_length=max_length)
 
 
@@ -206,9 +206,9 @@ def wrap(model: Any, tokenizer: Any = None, name: str | None = None, max_length:
         return open_subject(str(model), max_length=max_length)
     named = type(model).__name__ if name is None else name
     if isinstance(model, Transformer | Recurrent):
-        return _kind(OWN)(model, named).with_tokenizer(tokenizer, max_length)
+        return _kind(OWN_SUBJECT)(model, named).with_tokenizer(tokenizer, max_length)
     if isinstance(model, nn.Module) and hasattr(model, "set_attn_implementation"):
-        return _kind(HUGGING_FACE)(model, named).with_tokenizer(tokenizer, max_length)
+        return _kind(HF_SUBJECT)(model, named).with_tokenizer(tokenizer, max_length)
     raise UsageError(
         "an examination",
         "a path, or a model of attnworks or Hugging Face",
@@ -231,7 +231,7 @@ def hook_streams(stacks: Stacks, batch: Batch, hook: LayerHook) -> Iterator[None
     """Show the stream of every block to the hook. A module that serves several layers is told by its turn."""
     with ExitStack() as hooks:
         for kind, modules in stacks.items():
-            depth = _Depth(kind, batch, hook)
+            depth = _StreamReporter(kind, batch, hook)
             for module in dict.fromkeys(modules):
                 for handle in (
                     module.register_forward_pre_hook(depth.entered, with_kwargs=True),
@@ -241,7 +241,7 @@ def hook_streams(stacks: Stacks, batch: Batch, hook: LayerHook) -> Iterator[None
         yield
 
 
-class _Depth:
+class _StreamReporter:
     """Counts the blocks of one stack as the stream passes them."""
 
     def __init__(self, kind: Kind, batch: Batch, hook: LayerHook) -> None:

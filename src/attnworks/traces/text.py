@@ -12,7 +12,7 @@ from torch import Tensor
 from attnworks.text.tokenizers import usable
 from attnworks.text.tokens import Batch, TokenRow, collate, count_rarity, exam_batches
 
-TOKENS_PER_BATCH = 4096
+EXAM_BATCH_TOKENS = 4096
 """Padded tokens of a batch of an examination, unless another number is asked for."""
 
 

@@ -154,7 +154,7 @@ class CorpusFit(Fit):
             (partial(self._loss, share, terms) for share in shares),
             name=f"training step {step + 1}",
             batch=f" on the batch of training pairs {', '.join(map(str, rows[:5]))}{', ...' * (len(rows) > 5)}",
-            seed=_mixed(self.seed, step, self.team.rank),
+            seed=_mix_seed(self.seed, step, self.team.rank),
         )
         return StepDone(
             step=step + 1,
@@ -175,7 +175,7 @@ class CorpusFit(Fit):
             return self.objective.total(self.model, batch).total / terms
 
 
-def _mixed(seed: int, step: int, rank: int) -> int:
+def _mix_seed(seed: int, step: int, rank: int) -> int:
     """One number out of three, far apart for neighbours."""
     mixed = seed
     for part in (step, rank):

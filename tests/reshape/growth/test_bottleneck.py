@@ -17,7 +17,7 @@ from attnworks.models import AttentionConfig
 from attnworks.reshape.growth.bottleneck import PER, Bottleneck
 from attnworks.reshape.growth.survey import KINDS, GrowthSurvey
 from attnworks.traces.loss import TextLoss
-from attnworks.traces.text import TOKENS_PER_BATCH
+from attnworks.traces.text import EXAM_BATCH_TOKENS
 from attnworks.training.objectives import choose_objective
 from tests.exam_helpers import LINES, tiny_tokenizer
 from tests.reshape.growth.growth_helpers import PASSAGES, growing_model
@@ -73,7 +73,7 @@ def test_readings_are_those_of_a_survey() -> None:
     """Per 1000 parameters, on the same sentences."""
     exam = examined("own")
     subject = subject_of(growing_model())
-    text = subject.read(PASSAGES[:48], batch_tokens=TOKENS_PER_BATCH)
+    text = subject.read(PASSAGES[:48], batch_tokens=EXAM_BATCH_TOKENS)
     survey = GrowthSurvey(TextLoss(subject, choose_objective(None, subject.abilities), text), silent, ("values",))
     for slot, kind in (("enc.0", "encoder"), ("cross.0", "cross")):
         (trust,) = exam[f"bottleneck.values_trust@{kind}"].value

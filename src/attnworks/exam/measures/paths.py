@@ -16,7 +16,7 @@ from attnworks.exam.measure import MEASURES, Measure, PlacedSample, ReadingSpec,
 from attnworks.traces.forward import ForwardTrace, PartTrace
 from attnworks.traces.frozen_pass import FrozenStep, frozen_steps, whole_maps
 from attnworks.traces.layer import LayerTrace
-from attnworks.traces.paths import Reader, path_counts, paths_by_length, readers, rollout, rollout_step
+from attnworks.traces.paths import StepCotangents, cotangents, path_counts, paths_by_length, rollout, rollout_step
 
 
 @MEASURES.register("paths")
@@ -96,21 +96,21 @@ def _by_length(forward: ForwardTrace, steps: list[FrozenStep], output: _Output) 
 
 
 def _by_part(forward: ForwardTrace, steps: list[FrozenStep], output: _Output) -> Iterator[PlacedSample]:
-    at_entry, at_steps = readers(output.G, [frozen.step for frozen in steps])
+    at_entry, at_steps = cotangents(output.G, [frozen.step for frozen in steps])
     valid, bias = output.valid, output.x.new_zeros(len(output.x))
     mlps = {block.anatomy.layer: torch.zeros_like(bias) for block in forward.blocks}
-    for (step, layer, parts), reader in zip(steps, at_steps, strict=True):
+    for (step, layer, parts), cotangent in zip(steps, at_steps, strict=True):
         for part in parts:
             if part.role == "mlp":
-                mlps[layer] += _share(_zero_padding(part.output, forward), reader.before)
+                mlps[layer] += _share(_zero_padding(part.output, forward), cotangent.before)
             elif part.attention is None:
-                bias += _share(_zero_padding(part.output, forward), reader.before)
+                bias += _share(_zero_padding(part.output, forward), cotangent.before)
             else:
-                values = _head_shares(part.attention, reader)
+                values = _head_shares(part.attention, cotangent)
                 yield PlacedSample("paths.head", part.attention.slot, Sample(values, valid.unsqueeze(-1)))
-                bias += _bias_share(part, reader)
+                bias += _bias_share(part, cotangent)
         if step.norm is not None and step.norm.beta is not None:
-            bias += _share(step.norm.beta, reader.after)
+            bias += _share(step.norm.beta, cotangent.after)
     for layer, values in mlps.items():
         yield PlacedSample("paths.mlp", Slot(forward.kind, layer), Sample(values, valid))
     embedding = _share(_zero_padding(forward.blocks[0].entry, forward), at_entry)
@@ -118,17 +118,17 @@ def _by_part(forward: ForwardTrace, steps: list[FrozenStep], output: _Output) ->
     yield PlacedSample("paths.bias", forward.kind, Sample(bias, valid))
 
 
-def _head_shares(attention: LayerTrace, reader: Reader) -> Float[Tensor, "b h"]:
+def _head_shares(attention: LayerTrace, cotangent: StepCotangents) -> Float[Tensor, "b h"]:
     """<Y_h W_O,h, G> = <Y_h, G W_O,h^T>: no head's part of the stream is ever formed."""
     assert attention.weights is not None
-    Y = attention.Y.to(reader.before.dtype).masked_fill(~attention.queries.real[:, None, :, None], 0.0)
-    return (Y * (reader.before.unsqueeze(1) @ attention.weights.W_O.to(Y.dtype).mT)).sum((-2, -1))
+    Y = attention.Y.to(cotangent.before.dtype).masked_fill(~attention.queries.real[:, None, :, None], 0.0)
+    return (Y * (cotangent.before.unsqueeze(1) @ attention.weights.W_O.to(Y.dtype).mT)).sum((-2, -1))
 
 
-def _bias_share(part: PartTrace, reader: Reader) -> Float[Tensor, " b"]:
+def _bias_share(part: PartTrace, cotangent: StepCotangents) -> Float[Tensor, " b"]:
     assert part.attention is not None and part.attention.weights is not None
     b_O = part.attention.weights.b_O
-    return reader.before.new_zeros(len(reader.before)) if b_O is None else _share(b_O, reader.before)
+    return cotangent.before.new_zeros(len(cotangent.before)) if b_O is None else _share(b_O, cotangent.before)
 
 
 def _share(part: Float[Tensor, "*b e"], G: Float[Tensor, "b i e"]) -> Float[Tensor, " b"]:

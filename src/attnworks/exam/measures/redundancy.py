@@ -15,7 +15,7 @@ from attnworks.core.places import Slot
 from attnworks.exam.measure import BY_HEAD, MEASURES, Measure, ReadingSpec, Sample, Samples
 from attnworks.exam.reading import Reading, Readings
 from attnworks.traces.layer import LayerTrace
-from attnworks.traces.maps import WEIGHTS_AT_ONCE, Maps, Row, maps_of, row_statistics, same_lengths
+from attnworks.traces.maps import WEIGHTS_AT_ONCE, Maps, RowSum, maps_of, row_statistics, same_lengths
 
 LIN = "Lin 1991"
 NOBODY = "none"
@@ -138,7 +138,7 @@ def _with_sink(trace: LayerTrace) -> Float[Tensor, "b h i j"]:
     It is computed from the scores: 1 - sum_j P_ij would lose a small weight by cancellation.
     """
     wide = torch.promote_types(trace.Q.dtype, torch.float32)
-    sums = torch.zeros(len(Row), *trace.Q.shape[:3], dtype=wide, device=trace.Q.device)
+    sums = torch.zeros(len(RowSum), *trace.Q.shape[:3], dtype=wide, device=trace.Q.device)
     P = _joined(maps_of(trace, sums))
     return torch.cat([P, row_statistics(sums).sink_weight.unsqueeze(-1)], -1)
 
