@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 from attnworks.core.display import counted
 from attnworks.core.folders import disk_errors, free_name, read_file, write_file
@@ -78,9 +78,7 @@ class Remark:
 Event = StepDone | Validated | Saved | Grown | Remark
 
 
-@runtime_checkable
-class Watcher(Protocol):
-    def __call__(self, event: Event, /) -> None: ...
+Watcher = Callable[[Event], None]
 
 
 class Metrics:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -95,7 +94,7 @@ class Fit:
 
         name, batch    of the step and its batch, for the message of `DivergedError`, which is raised instead of an
                        update with a loss or gradient that is not finite
-        seed           of torch's random numbers in this step; None lets them go on
+        seed           of torch's random numbers in this step; None leaves the generator as it is
         """
         if seed is not None:
             torch.manual_seed(seed)
@@ -123,8 +122,8 @@ class Fit:
 class CorpusFit(Fit):
     """Fits a model to a corpus; step s of a seed is always the same step.
 
-    Which sentences, which learning rate and which dropout are pure functions of (seed, s), so that a run that was
-    stopped and resumed makes the same steps as one that was not.
+    Its sentences, learning rate and dropout are pure functions of (seed, s). A run that was stopped and resumed
+    therefore makes the same steps as one that was not.
 
     accumulate    batches of one step; the loss is the mean over all their target tokens
     """
@@ -167,16 +166,12 @@ class CorpusFit(Fit):
     def _loss(self, rows: list[int], terms: int) -> Tensor:
         """The part of these pairs in the mean over `terms` target tokens."""
         batch = collate_pairs([self.pairs[row] for row in rows], rows).to(self.device)
-        with (
-            torch.autocast(self.device.partition(":")[0], torch.bfloat16)
-            if self.dtype == "bfloat16"
-            else contextlib.nullcontext()
-        ):
+        with torch.autocast(self.device.partition(":")[0], torch.bfloat16, enabled=self.dtype == "bfloat16"):
             return self.objective.total(self.model, batch).total / terms
 
 
 def _mix_seed(seed: int, step: int, rank: int) -> int:
-    """One number out of three, far apart for neighbours."""
+    """One seed out of three numbers. Seeds of neighbouring steps and ranks are far apart."""
     mixed = seed
     for part in (step, rank):
         mixed = (mixed * 6364136223846793005 + part * 1442695040888963407 + 1) % 2**63

@@ -77,7 +77,7 @@ class Recipe:
         if self.schedule == "cosine" and self.epochs is None and self.steps is None:
             raise UsageError("the cosine schedule", "epochs or steps", "neither", "set one, or use schedule=warmup")
         if self.epochs is None and self.steps is None and self.minutes is None:
-            raise _wrong("epochs", "nothing", "epochs, steps or minutes: some place to stop")
+            raise UsageError("training without an end", "epochs, steps or minutes", "none of them", "set epochs")
 
     def goals(self) -> dict[str, int]:
         """The widths to grow to, by their names: some of d_k, d_v and heads."""
@@ -85,10 +85,7 @@ class Recipe:
         for part in self.grow_until.split(",") if self.grow_until is not None else ():
             name, _, number = part.strip().partition("=")
             if name not in ("d_k", "d_v", "heads") or not number.isdecimal() or not int(number):
-                raise _wrong("grow_until", self.grow_until, "widths such as d_k=64, or d_k=64,d_v=32,heads=8")
+                asked, expected = f"training with grow_until={self.grow_until}", "widths such as d_k=64,d_v=32,heads=8"
+                raise UsageError(asked, expected, repr(part), "set grow_until")
             goals[name] = int(number)
         return goals
-
-
-def _wrong(name: str, value: object, expected: str) -> UsageError:
-    return UsageError(f"training with {name}={value}", expected, str(value), f"set {name}")

@@ -20,10 +20,9 @@ import torch
 from torch import Tensor
 
 from attnworks.attention import Mechanism
-from attnworks.core.checks import new_place
+from attnworks.core.checks import integer, new_place
 from attnworks.core.errors import DivergedError, FolderError, UsageError
 from attnworks.core.folders import (
-    BEST_POINTER,
     LAST_POINTER,
     disk_errors,
     new_folder,
@@ -33,7 +32,6 @@ from attnworks.core.folders import (
     set_aside,
     sha256,
     write_file,
-    write_pointer,
 )
 from attnworks.core.team import Team
 from attnworks.core.tensors import check_device
@@ -62,6 +60,7 @@ from attnworks.training.run_folder import (
     restore_optimizer,
     resume_point,
     save_checkpoint,
+    write_pointers,
 )
 
 STOP_FIELDS = ("epochs", "steps", "minutes")
@@ -82,7 +81,8 @@ class Run:
     ) -> None:
         self.folder, self.recipe, self.corpus, self.source, self.target = folder, recipe, corpus, source, target
         self.team = team or Team()
-        config = model_config(recipe, source, target) if config is None else config
+        if config is None:
+            config = _with_options(preset(recipe.preset).with_vocabulary(len(source), len(target)), recipe)
         self.model: Transformer | Recurrent = build(config, seed=recipe.seed)
         check_device(recipe.device)
         self.model.to(recipe.device)
@@ -145,16 +145,12 @@ class Run:
     def _check_lengths(self) -> None:
         """Refuse, before anything is written, sentences that are longer than the model can read."""
         limits = [part.max_keys for part in self.model.modules() if isinstance(part, Mechanism) and part.max_keys]
-        if not limits:
-            return
-        longest = max(max(len(source), len(target) - 1) for source, target in (*self.train_rows, *self.valid_rows))
-        if longest + 1 > min(limits):
-            raise UsageError(
-                f"train with {self.recipe.mechanism}",
-                f"attention to {longest + 1} tokens, the longest sentence of the corpus and its end",
-                f"at most {min(limits)}",
-                f"set length={longest + 1} or more in --mechanism",
-            )
+        rows = (*self.train_rows, *self.valid_rows)
+        longest = max((max(len(source) + 1, len(target)) for source, target in rows), default=0)
+        if limits and longest > min(limits):
+            expected = f"attention to {longest} tokens, the longest sentence of the corpus and its end"
+            remedy = f"set length={longest} or more in --mechanism"
+            raise UsageError(f"train with {self.recipe.mechanism}", expected, f"at most {min(limits)}", remedy)
 
     @classmethod
     def resume(cls, folder: Path, team: Team | None = None, **changes: object) -> Run:
@@ -169,9 +165,8 @@ class Run:
             _check_goals(recipe)
         corpus = open_corpus(recipe.corpus, pairs=recipe.pairs, seed=recipe.seed)
         if corpus_fingerprint(corpus) != corpus_sha256:
-            raise FolderError(
-                f"resume {folder}", f"the corpus {recipe.corpus} as it was", "other sentences", "start a new run"
-            )
+            expected = f"the corpus {recipe.corpus} as it was"
+            raise FolderError(f"resume {folder}", expected, "other sentences", "start a new run")
         with disk_errors(f"resume {folder}", remedy="check that you may read it"):
             last, damaged, remark = resume_point(folder)
         config = None if last is None else _config_of(last, recipe)
@@ -182,10 +177,7 @@ class Run:
         if remark is not None and last is not None and run.team.leads:
             for newer in damaged:
                 set_aside(newer)
-            for pointer in (
-                (BEST_POINTER, LAST_POINTER) if run.progress.best_step == run.progress.step else (LAST_POINTER,)
-            ):
-                write_pointer(folder, pointer, last)
+            write_pointers(folder, last, best=run.progress.best_step == run.progress.step)
         if recipe != old and run.team.leads:
             write_file(folder / RECIPE_FILE, seal(read_sealed(folder / RECIPE_FILE) | {"recipe": asdict(recipe)}))
         return run
@@ -209,8 +201,7 @@ class Run:
                 for watcher in everyone:
                     watcher(event)
 
-        remarks = [*self.remarks, metrics.remark if metrics is not None else None]
-        for remark in filter(None, remarks):
+        for remark in filter(None, [*self.remarks, metrics and metrics.remark]):
             tell(Remark(self.progress.step, remark))
         saved_at = self.progress.step if read_pointer(self.folder, LAST_POINTER) else -1
         while not self.done() and not self.team.any(should_stop()):
@@ -259,16 +250,13 @@ class Run:
             self.model, NextTargetToken(EOS), self.valid_rows, batch_tokens=recipe.batch_tokens, device=recipe.device
         )
         if not math.isfinite(loss):
-            raise DivergedError(
-                f"validation after step {progress.step}", "a finite held-out loss", f"{loss:g}", self.fit.remedy
-            )
+            asked = f"validation after step {progress.step}"
+            raise DivergedError(asked, "a finite held-out loss", f"{loss:g}", self.fit.remedy)
         best = progress.best_loss is None or loss < progress.best_loss
-        self.progress = replace(
-            progress,
-            best_loss=loss if best else progress.best_loss,
-            best_step=progress.step if best else progress.best_step,
-            validations_since_best=0 if best else progress.validations_since_best + 1,
-        )
+        if best:
+            self.progress = replace(progress, best_loss=loss, best_step=progress.step, validations_since_best=0)
+        else:
+            self.progress = replace(progress, validations_since_best=progress.validations_since_best + 1)
         if self.team.leads:
             scores = self.score("valid", recipe.score_sentences) if recipe.score_sentences else None
             bleu, chrf = (None, None) if scores is None else (scores.bleu, scores.chrf)
@@ -292,11 +280,6 @@ def _config_of(checkpoint: Path, recipe: Recipe) -> TransformerConfig | Recurren
     return replace(config, dropout=recipe.dropout)
 
 
-def model_config(recipe: Recipe, source: Vocabulary, target: Vocabulary) -> TransformerConfig | RecurrentConfig:
-    """The preset with the corpus's vocabularies and the recipe's dropout and mechanism."""
-    return _with_options(preset(recipe.preset).with_vocabulary(len(source), len(target)), recipe)
-
-
 def _with_options(config: TransformerConfig | RecurrentConfig, recipe: Recipe) -> TransformerConfig | RecurrentConfig:
     """A config with the recipe's dropout and mechanism."""
     config = replace(config, dropout=recipe.dropout)
@@ -308,30 +291,20 @@ def _with_options(config: TransformerConfig | RecurrentConfig, recipe: Recipe) -
 
 
 def _check_goals(recipe: Recipe) -> None:
-    """Refuse goals of growth that the model cannot have, before anything is written."""
+    """Refuse goals of growth that the model cannot reach, before anything is written."""
     if recipe.grow_until is None:
         return
     config = preset(recipe.preset)
     if not isinstance(config, TransformerConfig):
-        raise UsageError(
-            f"train {recipe.preset} until {recipe.grow_until}",
-            "a transformer, whose heads can grow",
-            "a recurrent model",
-            "choose another preset",
-        )
-    widths = config.attention.geometry
+        asked = f"train {recipe.preset} until {recipe.grow_until}"
+        raise UsageError(asked, "a transformer, whose heads can grow", "a recurrent model", "choose another preset")
     for name, goal in recipe.goals().items():
-        if goal <= getattr(widths, name):
-            raise UsageError(
-                f"grow_until with {name}={goal}",
-                f"more than {getattr(widths, name)}",
-                str(goal),
-                f"choose a larger {name}",
-            )
+        low = getattr(config.attention.geometry, name) + 1
+        integer(f"grow_until with {name}", goal, low, remedy=f"choose a larger {name}")
 
 
 def _vocabularies(recipe: Recipe, corpus: Corpus) -> tuple[Vocabulary, Vocabulary]:
-    """One for each side, or one for both if the model shares its embeddings."""
+    """The vocabularies of source and target, which are the same if the model shares its embeddings."""
     sources, targets = [pair.words[0] for pair in corpus.train], [pair.words[1] for pair in corpus.train]
     config = preset(recipe.preset)
     if isinstance(config, TransformerConfig) and config.tie == "all":

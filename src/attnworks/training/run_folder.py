@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from dataclasses import asdict, dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -15,6 +16,7 @@ from attnworks.core.errors import AttnworksError, FolderError
 from attnworks.core.folders import (
     BEST_POINTER,
     CHECKPOINTS_FOLDER,
+    COPY_AGAIN,
     LAST_POINTER,
     TRAINING_FILE,
     disk_errors,
@@ -70,13 +72,18 @@ def save_checkpoint(
         write_model(model, scratch)
         table = write_tensors(scratch / OPTIMIZER_FILE, optimizer_tensors(model, optimizer))
         (scratch / TRAINING_FILE).write_bytes(seal({"progress": asdict(progress), "tensors": table}))
-    for pointer in (BEST_POINTER, LAST_POINTER) if best else (LAST_POINTER,):
-        write_pointer(run, pointer, folder)
+    write_pointers(run, folder, best=best)
     return folder
 
 
+def write_pointers(run: Path, checkpoint: Path, *, best: bool) -> None:
+    """Write the name of a checkpoint into best.json, if it is the best, and then into last.json."""
+    for pointer in (BEST_POINTER, LAST_POINTER) if best else (LAST_POINTER,):
+        write_pointer(run, pointer, checkpoint)
+
+
 def load_checkpoint(folder: Path, model: Model, optimizer: torch.optim.Optimizer) -> RunProgress:
-    """Load the weights and the optimizer state of a checkpoint; all is checked before anything changes."""
+    """Load the weights and the optimizer state of a checkpoint. All files are checked before anything changes."""
     progress, tensors = read_progress(folder), read_optimizer(folder)
     weights = tensors_of(load_model(folder))
     if {name: T.shape for name, T in weights.items()} != {name: T.shape for name, T in tensors_of(model).items()}:
@@ -136,29 +143,20 @@ def resume_point(run: Path) -> ResumePoint:
     """
     try:
         last, damaged_pointer = read_pointer(run, LAST_POINTER), False
+        pointer = "last.json is missing" if last is None else f"last.json names {last.name}"
     except FolderError:
-        last, damaged_pointer = None, True
+        last, damaged_pointer, pointer = None, True, "last.json is damaged"
     step = -1 if last is None or (name := CHECKPOINT_NAME.fullmatch(last.name)) is None else int(name[1])
     newer = [folder for number, folder in checkpoints(run).items() if number > step]
-    named = f"last.json is {'damaged' if damaged_pointer else 'missing'}"
-    named = named if last is None else f"last.json names {last.name}"
-    damaged: list[Path] = []
-    for folder in newer:
-        if is_complete(folder):
-            last = folder
-            break
-        damaged.append(folder)
+    damaged = list(takewhile(lambda folder: not is_complete(folder), newer))
+    last = next(iter(newer[len(damaged) :]), last)
     if last is None and (damaged or damaged_pointer):
-        raise FolderError(
-            f"resume {run}",
-            f"last.json or a whole checkpoint in {CHECKPOINTS_FOLDER}",
-            f"{named}, and {f'{damaged[0].name} is damaged' if damaged else 'there is no checkpoint'}",
-            "copy the run folder again from where it was whole",
-        )
+        got = f"{pointer}, and {f'{damaged[0].name} is damaged' if damaged else 'there is no checkpoint'}"
+        raise FolderError(f"resume {run}", f"last.json or a whole checkpoint in {CHECKPOINTS_FOLDER}", got, COPY_AGAIN)
     if last is None or not newer:
         return ResumePoint(last, [], None)
     names = "".join(f"{folder.name} is damaged; " for folder in damaged)
-    return ResumePoint(last, damaged, f"{names}{named}; resuming from {last.name}, the newest whole checkpoint")
+    return ResumePoint(last, damaged, f"{names}{pointer}; resuming from {last.name}, the newest whole checkpoint")
 
 
 def delete_checkpoints(run: Path, keep_every: int | None) -> None:
@@ -172,11 +170,9 @@ def delete_checkpoints(run: Path, keep_every: int | None) -> None:
     for step, folder in found.items():
         if step < newest and folder != best and not (keep_every and step % keep_every == 0):
             shutil.rmtree(folder, ignore_errors=True)
-    for scratch in (
-        *(run / CHECKPOINTS_FOLDER).glob(".step-*.partial"),
-        *(run / CHECKPOINTS_FOLDER).glob(".step-*.old"),
-    ):
-        shutil.rmtree(scratch, ignore_errors=True)
+    for scratch in (run / CHECKPOINTS_FOLDER).glob(".step-*"):
+        if scratch.suffix in (".partial", ".old"):
+            shutil.rmtree(scratch, ignore_errors=True)
 
 
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -189,6 +185,7 @@ def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dic
 
 
 def restore_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    """Give the optimizer the state that `optimizer_tensors` returned."""
     for name, parameter in parameters_of(model).items():
         state = {key.rpartition("/")[2]: value for key, value in tensors.items() if key.rpartition("/")[0] == name}
         if state:
@@ -206,12 +203,9 @@ def read_recipe(folder: Path) -> tuple[Recipe, str]:
     """The recipe of a run folder, and the fingerprint of its corpus."""
     path = folder / RECIPE_FILE
     if not path.is_file():
-        raise FolderError(
-            f"open the run {folder}",
-            f"a run folder (with {RECIPE_FILE})",
-            "a folder without it" if folder.is_dir() else "a file" if folder.exists() else "nothing there",
-            "check the path; attnworks train PRESET --out FOLDER makes one",
-        )
+        got = "a folder without it" if folder.is_dir() else "a file" if folder.exists() else "nothing there"
+        remedy = "check the path; attnworks train PRESET --out FOLDER makes one"
+        raise FolderError(f"open the run {folder}", f"a run folder (with {RECIPE_FILE})", got, remedy)
     saved = _read_saved(folder)
     if not isinstance(saved.get("recipe"), dict) or not isinstance(saved.get("corpus_sha256"), str):
         raise load_error(path, "a recipe", "something else")
@@ -219,9 +213,9 @@ def read_recipe(folder: Path) -> tuple[Recipe, str]:
 
 
 def load_vocabularies(folder: Path) -> tuple[Vocabulary, Vocabulary]:
-    """Both vocabularies, byte for byte as they were when the run began: other words would mean other weights."""
+    """Both vocabularies; an error if a file has changed since the run began, as weights belong to token ids."""
     saved = _read_saved(folder)
-    with disk_errors(f"open the run {folder}", remedy="copy the run folder again from where it was whole"):
+    with disk_errors(f"open the run {folder}", remedy=COPY_AGAIN):
         for path in (folder / SOURCE_FILE, folder / TARGET_FILE):
             if sha256(read_json_bytes(path)) != saved.get(path.name):
                 raise load_error(path, "the vocabulary that was saved", "one that was changed since")

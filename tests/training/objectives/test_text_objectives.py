@@ -415,9 +415,9 @@ def test_an_own_function_is_asked_with_outputs_and_batch() -> None:
     ("function", "message"),
     [
         (lambda out, batch: out.hidden.sum(), r"expected a tensor of 4 floats, one per sentence, got shape \[\]"),
-        (lambda out, batch: out.hidden[..., 0], r"got shape \[4, 13\] of float64"),
-        (lambda out, batch: out.hidden[0, :, 0], r"got shape \[13\] of float64"),
-        (lambda out, batch: batch.source.lengths, r"got shape \[4\] of int64"),
+        (lambda out, batch: out.hidden[..., 0], r"got shape \[4, 13\] of torch.float64"),
+        (lambda out, batch: out.hidden[0, :, 0], r"got shape \[13\] of torch.float64"),
+        (lambda out, batch: batch.source.lengths, r"got shape \[4\] of torch.int64"),
         (lambda out, batch: 3.0, "got float"),
         (lambda out, batch: out.hidden[:, 0, 0].detach(), "got a tensor without gradient"),
         (lambda out, batch: out.hidden[:, 0, 0] / torch.tensor([1, 1, 0, 1]), "got -?inf for sentence 2"),
@@ -470,10 +470,10 @@ def test_what_is_asked_for_is_built_with_its_knowledge(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("asked", "abilities", "message"),
     [
-        ("lm", BERT, "expected mlm, embedding or .*got an encoder, where decoder is asked for; choose 'mlm'"),
-        ("mlm", GPT, "expected lm, embedding or .*got a decoder, where encoder is asked for; choose 'lm'"),
-        ("seq2seq", GPT, "got a decoder, where encoder-decoder is asked for"),
-        ("lm", MARIAN, "got an encoder-decoder, where decoder is asked for; choose 'seq2seq'"),
+        ("lm", BERT, "expected mlm, embedding or .*got an encoder, where decoder is needed; choose 'mlm'"),
+        ("mlm", GPT, "expected lm, embedding or .*got a decoder, where encoder is needed; choose 'lm'"),
+        ("seq2seq", GPT, "got a decoder, where encoder-decoder is needed"),
+        ("lm", MARIAN, "got an encoder-decoder, where decoder is needed; choose 'seq2seq'"),
         ("lm", HEADLESS, "got a decoder without scores over a vocabulary; choose 'embedding'"),
         ("mlm", Abilities("encoder", vocabulary=True), "got an encoder without a token for hidden words"),
         ("mlm", CLASSIFIER, "expected embedding, labels:FILE or .*got an encoder without scores over a vocabulary"),

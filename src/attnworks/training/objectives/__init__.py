@@ -1,4 +1,4 @@
-"""Objectives: what models are judged by, healed by and trained for, and which of them fits a model."""
+"""Objectives: losses for examining, healing and training models, and the choice of one that fits a model."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def choose_objective(
     """The objective of a name ("lm", "mlm", "seq2seq", "embedding", "labels:FILE") or function, or the model's default.
 
     The default is seq2seq for an encoder-decoder, lm for a decoder, mlm for an encoder with a mask token, and embedding
-    for a model without scores over a vocabulary.
+    for a model without logits over a vocabulary.
 
     sentences      number of sentences of the corpus, which the number of labels must equal
     class_names    class -> name, as id2label of Hugging Face's configurations
@@ -44,19 +44,14 @@ def choose_objective(
         return FunctionObjective(asked)
     name, _, argument = asked.partition(":")
     kind = OBJECTIVES[name]
-    reason = objective_refusal(name, abilities)
-    if reason is not None:
+    if reason := objective_refusal(name, abilities):
         fitting = [f"{known}:FILE" if known == ClassLabels.name else known for known in fitting_objectives(abilities)]
-        raise UsageError(
-            f"objective {name!r}", f"{', '.join(fitting)} or a function of your own", reason, f"choose {fitting[0]!r}"
-        )
-    if bool(argument) != (name == ClassLabels.name):
-        raise UsageError(
-            f"objective {asked!r}",
-            "a file with one label per line" if name == ClassLabels.name else "the name alone",
-            repr(argument) if argument else "no file",
-            "write labels:FILE" if name == ClassLabels.name else f"write {name}",
-        )
+        expected = f"{', '.join(fitting)} or a function of your own"
+        raise UsageError(f"objective {name!r}", expected, reason, f"choose {fitting[0]!r}")
+    if name == ClassLabels.name and not argument:
+        raise UsageError(f"objective {asked!r}", "a file with one label per line", "no file", "write labels:FILE")
+    if name != ClassLabels.name and argument:
+        raise UsageError(f"objective {asked!r}", "the name alone", repr(argument), f"write {name}")
     if name == MaskedToken.name:
         assert abilities.mask_id is not None
         return MaskedToken(abilities.mask_id, seed)
@@ -77,7 +72,7 @@ def objective_refusal(name: str, abilities: Abilities) -> str | None:
     """Why the objective does not fit this model; None if it does."""
     kind = f"{'an' if abilities.kind.startswith('e') else 'a'} {abilities.kind}"
     if name in KIND_OF_MODEL and abilities.kind != KIND_OF_MODEL[name]:
-        return f"{kind}, where {KIND_OF_MODEL[name]} is asked for"
+        return f"{kind}, where {KIND_OF_MODEL[name]} is needed"
     if name in KIND_OF_MODEL and not abilities.vocabulary:
         return f"{kind} without scores over a vocabulary"
     if name == MaskedToken.name and abilities.mask_id is None:

@@ -15,7 +15,7 @@ OBJECTIVES: Registry[type[Objective]] = Registry("objective")
 
 
 class Loss(NamedTuple):
-    """A sum and what it is a sum over; the mean of several batches is the sum of sums over the sum of terms."""
+    """A sum and its number of terms; the mean over several batches is the sum of sums over the sum of terms."""
 
     total: Float[Tensor, ""]
     terms: int
@@ -25,8 +25,9 @@ class Loss(NamedTuple):
 class Outputs:
     """What a model gives for a batch.
 
-    hidden    the last residual stream of the stack that is read last
-    logits    what the output layer makes of it: over the vocabulary at each position, or over classes; None without
+    hidden    the last residual stream of the decoder, or of the encoder if there is no decoder
+    logits    the result of the output layer: over the vocabulary at each position, or over classes; None if it did
+              not run
     """
 
     hidden: Float[Tensor, "b i e"]
@@ -39,7 +40,7 @@ class Abilities:
 
     kind          "encoder", "decoder" (causal) or "encoder-decoder"
     vocabulary    whether logits are over a vocabulary at each position
-    classes       over how many classes whole texts are scored, if they are
+    classes       number of classes of whole texts, for a classifier
     mask_id       the token that stands for a hidden word
     end_id        the token with which a decoder ends a sentence
     """
@@ -52,11 +53,11 @@ class Abilities:
 
 
 class Objective:
-    """What a model is judged by, healed by and trained for.
+    """A loss for examining, healing and training models.
 
-    name, description    how it is asked for, and what it measures, in words
-    reads_logits         whether it needs logits at all; without them the model's output layer need not run
-    relative             whether losses have no meaning of their own, and only the distance to the whole model has
+    name, description    the name of the option, and what the objective measures, in words
+    reads_logits         whether it needs logits; if not, the model's output layer need not run
+    relative             whether only the distance to the unchanged model has a meaning, and single losses have none
     """
 
     name: ClassVar[str]

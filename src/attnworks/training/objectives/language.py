@@ -78,7 +78,7 @@ def mean_cross_entropy(
 ) -> Float[Tensor, " b"]:
     """-1/|C| sum_{t in C} log softmax(logits_t)[gold_t] of each sentence over its counted positions C; 0 without any.
 
-    At least in float32. What is not counted is never read: it may be anything, and has gradient zero.
+    At least in float32. Positions that are not counted may hold any number, also NaN, and have gradient zero.
     """
     wide = torch.promote_types(logits.dtype, torch.float32)
     sums = [
@@ -89,11 +89,9 @@ def mean_cross_entropy(
 
 
 def logits_of(outputs: Outputs) -> Tensor:
-    """The logits of the model's own head."""
+    """The logits of the model's own output layer; an error if it did not run."""
     if outputs.logits is None:
-        raise UsageError(
-            "a cross-entropy", "a model with logits", "hidden states alone", "choose the objective embedding"
-        )
+        raise UsageError("a cross-entropy", "a model with logits", "hidden states alone", "use objective embedding")
     return outputs.logits
 
 
@@ -101,8 +99,8 @@ def logits_of(outputs: Outputs) -> Tensor:
 class MaskedToken(Objective):
     """L = -1/|C| sum_{t in C} log p(x_t | x with all of C replaced by mask_id); 0 if C is empty.
 
-    C is 15 % of the tokens of the text, one at least, none of special tokens. Which ones depends on the
-    seed and the tokens of the sentence alone, so that they are the same in every batch, process and repetition.
+    C is 15 % of the tokens of the text, one at least, without special tokens. The choice depends on the seed and the
+    tokens of the sentence alone, so that it is the same in every batch, process and repetition.
     Source: Devlin et al. 2019 (BERT), section 3.1.
     Departs: hidden words are always replaced by mask_id; the source leaves or exchanges two in ten, to train.
     """

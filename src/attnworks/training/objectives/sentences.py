@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -94,20 +95,16 @@ def read_labels(
     numbers = {name: number for number, name in (names or {}).items()}
     lines = _lines(Path(path))
     if sentences is not None and len(lines) != sentences:
-        raise UsageError(
-            f"labels from {path}", f"{sentences:,}, one per sentence", f"{len(lines):,}", "give the labels of this text"
-        )
+        expected = f"{sentences:,}, one per sentence"
+        raise UsageError(f"labels from {path}", expected, f"{len(lines):,}", "give the labels of this text")
     labels = []
     for line, text in enumerate(lines, 1):
         label = numbers.get(text, int(text) if text.isascii() and text.isdigit() else -1)
         if not 0 <= label < classes:
             listed = ", ".join(list(numbers)[:CLASSES_NAMED]) + (", ..." if len(numbers) > CLASSES_NAMED else "")
-            raise UsageError(
-                f"label in line {line} of {path}",
-                f"a number from 0 to {classes - 1}" + (f" or one of {listed}" if numbers else ""),
-                repr(text),
-                "correct the line, or examine the model that these labels are for",
-            )
+            expected = f"a number from 0 to {classes - 1}" + (f" or one of {listed}" if numbers else "")
+            remedy = "correct the line, or examine the model that these labels are for"
+            raise UsageError(f"label in line {line} of {path}", expected, repr(text), remedy)
         labels.append(label)
     return labels
 
@@ -117,12 +114,9 @@ def _lines(path: Path) -> list[str]:
         with path.open("rb") as file:
             text = file.read(MAX_LABELS_BYTES).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as failure:
-        raise UsageError(
-            f"labels from {path}",
-            "a text file in UTF-8",
-            "other bytes" if isinstance(failure, UnicodeDecodeError) else failure.strerror or "nothing readable",
-            "give the path of a file with one label per line, as in labels:FILE",
-        ) from None
+        got = "other bytes" if isinstance(failure, UnicodeDecodeError) else failure.strerror or "nothing readable"
+        remedy = "give the path of a file with one label per line, as in labels:FILE"
+        raise UsageError(f"labels from {path}", "a text file in UTF-8", got, remedy) from None
     return [line.strip() for line in text.removesuffix("\n").split("\n")] if text else []
 
 
@@ -137,8 +131,12 @@ class FunctionObjective(Objective):
         self.asked = f"losses of {getattr(function, '__name__', type(function).__name__)}"
 
     def losses(self, outputs: Outputs, batch: Batch, rows: Tensor) -> Float[Tensor, " b"]:
-        losses = self.function(outputs, batch)
-        self._check_shape(losses, len(batch))
+        losses: Any = self.function(outputs, batch)
+        is_tensor = isinstance(losses, Tensor)
+        if not is_tensor or losses.shape != (len(batch),) or not losses.is_floating_point():
+            got = f"shape {list(losses.shape)} of {losses.dtype}" if is_tensor else type(losses).__name__
+            remedy = "average over the tokens of each sentence, not over sentences"
+            raise self._refusal(f"a tensor of {len(batch)} floats, one per sentence", got, remedy)
         differentiable = outputs.hidden.requires_grad and torch.is_grad_enabled()
         if differentiable and not losses.requires_grad:
             raise self._refusal("losses that follow from the outputs", "a tensor without gradient", "do not detach it")
@@ -147,15 +145,6 @@ class FunctionObjective(Objective):
             got = f"{losses[first].item()} for sentence {int(rows[first])}"
             raise self._refusal("finite numbers", got, "leave out padding and logarithms of zero")
         return losses.to(torch.promote_types(losses.dtype, torch.float32))
-
-    def _check_shape(self, losses: object, number: int) -> None:
-        expected = f"a tensor of {number} floats, one per sentence"
-        remedy = "average over the tokens of each sentence, not over sentences"
-        if not isinstance(losses, Tensor):
-            raise self._refusal(expected, type(losses).__name__, remedy)
-        if losses.shape != (number,) or not losses.is_floating_point():
-            got = f"shape {list(losses.shape)} of {str(losses.dtype).removeprefix('torch.')}"
-            raise self._refusal(expected, got, remedy)
 
     def _refusal(self, expected: str, got: str, remedy: str) -> UsageError:
         return UsageError(self.asked, expected, got, remedy)
