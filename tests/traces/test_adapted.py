@@ -214,7 +214,7 @@ def test_streams() -> None:
 
 
 def test_nothing_is_computed_where_nobody_looks() -> None:
-    show = LayerReporter("mine", "encoder", ONE, None)
+    show = LayerReporter("mine", "encoder", ONE, None, set())
     Y = drawn(2)
     wrong: Any = (drawn(1), drawn(1), drawn(1))
     with unchecked():

@@ -1,4 +1,4 @@
-"""A module of one's own under examination: it shows the Q, K and V of every attention layer as it runs."""
+"""Any torch module as the subject of an examination; its forward function reports Q, K and V of each layer."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ ATTENTION_OF_KIND: dict[str, tuple[Kind, ...]] = {
     "decoder": ("decoder",),
     "encoder-decoder": ("encoder", "decoder", "cross"),
 }
-"""What a model is, and the attention that it has."""
+"""Kind of model -> the kinds of attention that it has."""
 
 
 class AdaptedSubject(Subject):
-    """Any torch module, and a function that runs it. It is examined, but not reshaped.
+    """Any torch module, and a function that runs it. It can be examined, but not reshaped.
 
-    forward      (batch, show) -> the last residual stream [b i e], or Outputs with scores; it calls
-                 `Y = show("enc.0", Q, K, V, Y=Y)` for every attention layer and continues with what that returns
-    kind         "encoder", "decoder" (it reads left to right) or "encoder-decoder"
-    vocabulary   whether forward gives Outputs whose scores are over a vocabulary at each position
-    classes      over how many classes its scores are, if they are of whole texts
+    forward      (batch, show) -> the last residual stream [b i e], or Outputs with logits; it calls
+                 `Y = show("enc.0", Q, K, V, Y=Y)` for every attention layer and continues with the returned Y
+    kind         "encoder", "decoder" (causal) or "encoder-decoder"
+    vocabulary   whether forward returns Outputs with logits over a vocabulary at each position
+    classes      number of classes, if forward returns Outputs with logits of whole texts
     mask_id      the token that stands for a hidden word
     """
 
@@ -60,12 +60,9 @@ class AdaptedSubject(Subject):
         self._checked: set[Slot] = set()
 
     def _set_model(self, model: nn.Module) -> None:
-        raise UsageError(
-            f"another model in the place of {self.name}",
-            "a Transformer of attnworks or a model of Hugging Face",
-            type(model).__name__,
-            "make an AdaptedSubject of it, with a forward of its own",
-        )
+        expected = "a Transformer of attnworks or a model of Hugging Face"
+        remedy = "make an AdaptedSubject of it, with a forward of its own"
+        raise UsageError(f"another model in the place of {self.name}", expected, type(model).__name__, remedy)
 
     def _set_tokenizer(self, tokenizer: Any, max_length: int | None) -> None:
         self.source, self.target = readers_of(self.abilities.kind, tokenizer, max_length)
@@ -77,27 +74,23 @@ class AdaptedSubject(Subject):
         b, i = batch.sides("encoder" if self.abilities.kind == "encoder" else "decoder")[0].ids.shape
         _expect(f"the stream that forward of {self.name} returns", outputs.hidden, (b, i, None))
         if logits and outputs.logits is None:
-            raise UsageError(
-                f"logits of {self.name}",
-                "Outputs(hidden, logits) from forward",
-                "a stream alone",
-                "return logits, or use the objective 'embedding'",
-            )
+            remedy = "return logits, or use the objective 'embedding'"
+            raise UsageError(f"logits of {self.name}", "Outputs(hidden, logits) from forward", "a stream alone", remedy)
         if hook is not None and not show.seen:
-            raise UsageError(
-                f"attention of {self.name}", "show(slot, Q, K, V) for every layer", "no layer", "call it there"
-            )
+            expected = "show(slot, Q, K, V) for every layer"
+            raise UsageError(f"attention of {self.name}", expected, "no layer", "call it there")
         return outputs
 
 
 class LayerReporter:
-    """What a module of one's own calls in a forward pass: itself for each attention layer, `stream` between blocks."""
+    """A forward function calls it for each attention layer, and its `stream` between blocks.
 
-    def __init__(
-        self, name: str, kind: str, batch: Batch, hook: LayerHook | None, checked: set[Slot] | None = None
-    ) -> None:
+    checked    layers whose Y has been compared with Q, K and V; the first report of a layer adds it
+    """
+
+    def __init__(self, name: str, kind: str, batch: Batch, hook: LayerHook | None, checked: set[Slot]) -> None:
         self.name, self.kinds, self.batch, self.hook = name, ATTENTION_OF_KIND[kind], batch, hook
-        self.checked: set[Slot] = set() if checked is None else checked
+        self.checked = checked
         self.seen: set[Slot] = set()
         self.depths: set[tuple[Kind, int]] = set()
 
@@ -116,16 +109,16 @@ class LayerReporter:
         Z: Float[Tensor, "b j f"] | None = None,
         P: Float[Tensor, "b h i j"] | None = None,
     ) -> Tensor | None:
-        """Show one layer, Y = softmax(scale Q K^T + mask) V; a tensor that comes back takes the place of Y.
+        """Report one layer, Y = softmax(scale Q K^T + mask) V. A returned tensor takes the place of Y.
 
         slot      enc.L, dec.L (self-attention) or cross.L, with layers from zero
-        mask      a Mask, or a table that ends in [i j] of booleans (True: may see) or of summands; padding is known
-                  already, and dec.L sees no later token if no mask is given
+        mask      a Mask, or a tensor that ends in [i j]: booleans (True: may be seen) or numbers to add to scores.
+                  Padding is masked in any case. Without a mask, dec.L is causal
         scale     1 / sqrt(k) if not given
-        X, Z      what queries, and keys and values, were projected from; Z is X except in cross-attention
-        weights   head first, for measures of weights
-        Y         what the layer computed, checked once against Q, K and V; given, it is also what comes back unedited
-        P         the weights of a layer that scores otherwise than by scale Q K^T
+        X, Z      inputs of the projections of queries, and of keys and values; Z is X except in cross-attention
+        weights   projections of all heads, for measures of weights
+        Y         the output of the layer, checked once against Q, K and V; returned unless it is edited
+        P         attention weights of a layer whose scores are not scale Q K^T
         """
         if self.hook is None:
             return Y
@@ -157,9 +150,8 @@ class LayerReporter:
             Y = computed if given is None else given
         Z = X if Z is None and at.kind != "cross" else Z
         added = full.additive()
-        bilinear = P is None and (added is None or not bool(added.any()))
-        if bilinear:
-            bilinear = X is not None and weights is not None and linear_queries(X, Q, weights)
+        no_bias = P is None and (added is None or not bool(added.any()))
+        bilinear = no_bias and X is not None and weights is not None and linear_queries(X, Q, weights)
         trace = LayerTrace(
             at, Q, K, V, Y, full, factor if P is None else None, queries, keys, X=X, Z=Z, weights=weights,
             bilinear=bilinear, weigh=None if P is None else lambda: P,
@@ -169,11 +161,10 @@ class LayerReporter:
         return given if edited is None else edited
 
     def stream(self, kind: Kind, depth: int, X: Float[Tensor, "b i e"]) -> None:
-        """Show the residual stream before the first block (depth 0) or after block `depth` - 1."""
+        """Report the residual stream before the first block (depth 0) or after block `depth` - 1."""
         if self.hook is None:
             return
-        stacks = [known for known in self.kinds if known != "cross"]
-        choice(f"stack of {self.name}", kind, stacks)
+        choice(f"stack of {self.name}", kind, [known for known in self.kinds if known != "cross"])
         if (kind, depth) in self.depths:
             raise _twice(f"the stream of the {kind} at depth {depth}", "one call for each depth of a forward pass")
         tokens, _ = self.batch.sides(kind)
@@ -187,29 +178,27 @@ class LayerReporter:
         except ValueError:
             slot = None
         if slot is None or slot.kind not in self.kinds:
-            raise UsageError(
-                f"attention layer {name!r} of {self.name}",
-                " or ".join(f"{SHORT_KINDS[kind]}.L" for kind in self.kinds),
-                "another name",
-                "count layers from zero, and say kind='encoder-decoder' of a model that has both",
-            )
+            expected = " or ".join(f"{SHORT_KINDS[kind]}.L" for kind in self.kinds)
+            remedy = "count layers from zero, and say kind='encoder-decoder' of a model that has both"
+            raise UsageError(f"attention layer {name!r} of {self.name}", expected, "another name", remedy)
         if slot in self.seen:
             raise _twice(f"attention layer {name!r} of {self.name}", "every layer once in a forward pass")
         return slot
 
     def _mask(self, slot: Slot, given: Mask | Tensor | None, real: Bool[Tensor, "b j"]) -> Mask:
+        """The mask of a layer together with the padding of the batch."""
         if given is None:
             return Mask(real, causal=slot.causal)
         if isinstance(given, Tensor):
             return Mask(real, dense=given)
         theirs = given.real
         if theirs is not None and (theirs.shape != real.shape or not torch.equal(theirs & real, real)):
-            raise UsageError(
-                f"the padding of {slot}", "that of the batch", "one that hides tokens", "hide them by a dense mask"
-            )
+            got, remedy = "one that hides tokens", "hide them by a dense mask"
+            raise UsageError(f"the padding of {slot}", "that of the batch", got, remedy)
         return Mask(real, given.causal, given.dense)
 
     def _check(self, slot: Slot, given: Tensor | None, computed: Tensor, real: Bool[Tensor, "b i"]) -> None:
+        """Refuse a Y [b h i v] that differs at real tokens from the one computed from Q, K and V."""
         self.checked.add(slot)
         if given is None:
             return
@@ -217,12 +206,9 @@ class LayerReporter:
         error = (given - computed).abs().max().item()
         rtol, atol = tolerance(given.dtype)
         if not error <= 10 * (atol + rtol * computed.abs().max().item()):
-            raise UsageError(
-                f"attention of {slot}",
-                "Y = softmax(scale Q K^T + mask) V",
-                f"a Y that is {error:.1e} away from it",
-                "give the scale and mask that the layer uses, or its weights as P",
-            )
+            got = f"a Y that is {error:.1e} away from it"
+            remedy = "give the scale and mask that the layer uses, or its weights as P"
+            raise UsageError(f"attention of {slot}", "Y = softmax(scale Q K^T + mask) V", got, remedy)
 
 
 def _repeated(grouped: Tensor, heads: int) -> Tensor:

@@ -25,7 +25,7 @@ REMOVABLE_PARTS = ("skip", "mlp", "norm")
 
 
 class OpenGatesHook(LayerHook):
-    """A gate of one on every head of every sentence, so that dL / d gate says what each head does to each loss."""
+    """Multiplies every head of every sentence by a gate of one, so that dL / d gate can be computed."""
 
     def __init__(self) -> None:
         self.gates: dict[Slot, Float[Tensor, "b h"]] = {}
@@ -37,7 +37,7 @@ class OpenGatesHook(LayerHook):
 
 
 class HeadsOffHook(LayerHook):
-    """Heads, of any layers, whose outputs are zero."""
+    """Sets the outputs of these heads to zero."""
 
     def __init__(self, heads: Iterable[HeadId]) -> None:
         self.off: dict[Slot, list[int]] = {}
@@ -53,7 +53,7 @@ class HeadsOffHook(LayerHook):
 
 
 class CountHeadsHook(LayerHook):
-    """How many heads each attention layer has."""
+    """Counts the heads of each attention layer."""
 
     def __init__(self) -> None:
         self.heads: dict[Slot, int] = {}
@@ -66,9 +66,9 @@ class CountHeadsHook(LayerHook):
 def gate_gradients(
     subject: Subject, objective: Objective, batch: Batch, rows: Tensor
 ) -> dict[Slot, Float[Tensor, "b h"]]:
-    """dL / d gate of every head, for each sentence, at gates of one; zero where the loss does not feel a layer.
+    """dL / d gate of every head, for each sentence, at gates of one; zero where the loss does not depend on a layer.
 
-    Objectives that are relative are asked for their losses, as the distance of a model to itself has no slope.
+    L is `losses` also of relative objectives, since the distance of a model to itself has gradient zero.
     """
     gates = OpenGatesHook()
     logits = objective.reads_logits and subject.has_logits
@@ -84,12 +84,12 @@ def gate_gradients(
 
 @contextmanager
 def without_parts(subject: Subject, removed: Collection[str]) -> Iterator[None]:
-    """Run the subject without these parts of every block, for a while; its anatomy says so meanwhile.
+    """Within this context the subject runs without these parts of every block, and its anatomy does not list them.
 
-    norm    gives back what it is given
-    mlp     leaves the stream as it is, and its post-norm goes with it
-    skip    the branch takes away the stream that the block will add to it; exact up to the rounding of one sum, so that
-            such networks are best run in float64, where differences of 1e-7 between tokens still mean something
+    norm    returns its input
+    mlp     adds nothing to the stream, and its post-norm is removed too
+    skip    the stream, which the block will add, is subtracted from each branch. This is exact up to the rounding of
+            one sum; run such networks in float64, where differences of 1e-7 between tokens still have digits
     Source: Xie 2021, section 2 (S0.15-S0.20); the rank post (S1.16).
     Holds when: dropout is off. Norms outside of the blocks, as after the embedding or the last block, stay.
     """
@@ -97,12 +97,9 @@ def without_parts(subject: Subject, removed: Collection[str]) -> Iterator[None]:
         choice("part to run without", name, REMOVABLE_PARTS)
     before = subject.blocks
     if removed and before is None:
-        raise UsageError(
-            f"{subject.name} without {', '.join(removed)}",
-            "a model whose blocks are known",
-            type(subject.model).__name__,
-            "leave --without out, or examine a model of a known family",
-        )
+        asked, got = f"{subject.name} without {', '.join(removed)}", type(subject.model).__name__
+        remedy = "leave --without out, or examine a model of a known family"
+        raise UsageError(asked, "a model whose blocks are known", got, remedy)
     if not removed or before is None:
         yield
         return
@@ -125,9 +122,9 @@ def _reduced_anatomy(block: BlockAnatomy, removed: Collection[str]) -> BlockAnat
 
 
 class _ReducedBlock:
-    """One block with parts taken out by hooks; it follows the stream through the block to know what skips add.
+    """Removes parts of one block by hooks. It tracks the stream through the block, which skip connections add.
 
-    Parts are hooked while the block runs, so that hooks from before see what the branches really give.
+    Its hooks on parts are registered while the block runs, after those of others, which see the original outputs.
     """
 
     def __init__(self, block: BlockAnatomy, removed: frozenset[str]) -> None:
@@ -138,12 +135,11 @@ class _ReducedBlock:
 
     def install(self, hooks: ExitStack) -> None:
         module = self.block.module
-        hooks.callback(module.register_forward_pre_hook(self._entered, with_kwargs=True).remove)
-        hooks.callback(module.register_forward_hook(self._left).remove)
+        hooks.enter_context(module.register_forward_pre_hook(self._entered, with_kwargs=True))
+        hooks.enter_context(module.register_forward_hook(lambda *_: self._release()))
         hooks.callback(self._release)
 
-    def _entered(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        del module
+    def _entered(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._release()
         self.stream = args[0] if args else kwargs["hidden_states"]
         for part in self.block.parts:
@@ -151,18 +147,13 @@ class _ReducedBlock:
             if part.norm is not None:
                 self.handles.append(part.norm.register_forward_hook(self._norm(part)))
 
-    def _left(self, module: nn.Module, args: Any, output: Any) -> None:
-        del module, args, output
-        self._release()
-
     def _release(self) -> None:
         for handle in self.handles:
             handle.remove()
         self.handles, self.stream, self.passed = [], None, 0
 
     def _branch(self, part: Part):
-        def hook(module: nn.Module, args: Any, output: Any) -> Any:
-            del module, args
+        def hook(_: nn.Module, __: Any, output: Any) -> Any:
             Y = first(output)
             x = self._stream_for(Y)
             if part.role == "mlp" and "mlp" in self.removed:
@@ -177,8 +168,7 @@ class _ReducedBlock:
         return hook
 
     def _norm(self, part: Part):
-        def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-            del module
+        def hook(_: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
             post = self.block.norm == "post"
             gone = "norm" in self.removed or (post and part.role == "mlp" and "mlp" in self.removed)
             given = args[0] if gone else output
@@ -189,7 +179,7 @@ class _ReducedBlock:
         return hook
 
     def _stream_for(self, Y: Tensor) -> Tensor:
-        """The stream that a branch's output meets; where the branch runs on pieces of the sequence, the next piece."""
+        """The stream to which Y will be added; if the branch runs on pieces of the sequence, the next piece of it."""
         assert self.stream is not None
         if Y.numel() == self.stream.numel():
             return self.stream.reshape(Y.shape)
@@ -197,7 +187,7 @@ class _ReducedBlock:
         return self.stream[..., begin : self.passed, :]
 
     def _advance(self, x: Tensor) -> None:
-        """The stream is now x. Only the last part of a block runs on pieces, after which none is asked for."""
+        """Set the stream to x. Pieces are ignored: only the last part of a block runs on pieces."""
         if self.stream is not None and x.numel() == self.stream.numel():
             self.stream = x
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,107 +64,96 @@ class _TraceKeeper(LayerHook):
 
 
 def record_forward(subject: Subject, batch: Batch) -> tuple[list[ForwardTrace], dict[tuple[Kind, int], float]]:
-    """Every stack of one forward pass whose stream adds up, and how well each block's does.
+    """Every stack of one forward pass whose parts add up to the stream, and the error of each block.
 
-    The error of a block is that of `stream_identity_error`; a stack with a block beyond tolerance is left out.
+    The error is that of `stream_identity_error`. A stack with a block beyond tolerance is left out.
     """
     keep = _TraceKeeper()
-    passages = record_blocks(subject.blocks or (), lambda: subject.run(batch, keep))
     errors: dict[tuple[Kind, int], float] = {}
     stacks: dict[Kind, list[BlockTrace]] = {}
-    for block, passage in passages:
-        outputs = [passage.output(part.branch) for part in block.parts]
-        errors[block.kind, block.layer] = stream_identity_error(block, passage.entry, passage.exit, outputs)
-        stacks.setdefault(block.kind, []).append(_block_trace(block, passage, outputs, keep.traces))
+    for block, ran in record_blocks(subject.blocks or (), lambda: subject.run(batch, keep)):
+        outputs = [ran.output(part.branch) for part in block.parts]
+        errors[block.kind, block.layer] = stream_identity_error(block, ran.entry, ran.exit, outputs)
+        stacks.setdefault(block.kind, []).append(_block_trace(block, ran, outputs, keep.traces))
     allowed = tolerance(next(subject.model.parameters()).dtype).rtol
-    traces: list[ForwardTrace] = []
-    kind: Kind
-    for kind, blocks in stacks.items():
-        if all(errors[kind, block.anatomy.layer] <= allowed for block in blocks):
-            traces.append(ForwardTrace(kind, tuple(blocks), batch.sides(kind)[0]))
+    traces = [
+        ForwardTrace(kind, tuple(blocks), batch.sides(kind)[0])
+        for kind, blocks in stacks.items()
+        if all(errors[kind, block.anatomy.layer] <= allowed for block in blocks)
+    ]
     return traces, errors
 
 
 def _block_trace(
-    block: BlockAnatomy, passage: BlockPass, outputs: Sequence[Tensor | None], traces: dict[Slot, LayerTrace]
+    block: BlockAnatomy, ran: BlockPass, outputs: Sequence[Tensor | None], traces: dict[Slot, LayerTrace]
 ) -> BlockTrace:
-    """What every part read follows from what the parts before it added."""
-    x, parts = passage.entry, []
+    """What each part read is computed from the outputs of the parts before it."""
+    x, parts = ran.entry, []
     for part, output in zip(block.parts, outputs, strict=True):
         if output is None:
             continue
         output = output.reshape(x.shape)
-        slot = block.slot(part)
-        read = passage.entry if block.parallel else x
-        parts.append(PartTrace(part.role, read, output, traces.get(slot) if part.role != "mlp" else None))
+        attention = None if part.role == "mlp" else traces.get(block.slot(part))
+        parts.append(PartTrace(part.role, ran.entry if block.parallel else x, output, attention))
         x = x + output if block.skip else output
         if block.norm == "post" and part.norm is not None:
             x = part.norm(x)
-    return BlockTrace(block, passage.entry, passage.exit, tuple(parts))
+    return BlockTrace(block, ran.entry, ran.exit, tuple(parts))
 
 
 def record_blocks(blocks: Sequence[BlockAnatomy], run: Callable[[], object]) -> list[tuple[BlockAnatomy, BlockPass]]:
-    """Every block that takes part in `run()`, one forward pass, with what passed through it."""
-    passages: dict[nn.Module, list[BlockPass]] = {block.module: [] for block in blocks}
-    hooks: list[Any] = []
-    try:
-        for module in passages:
-            parts = next(block.parts for block in blocks if block.module is module)
-            hooks += _hook_block(module, [part.branch for part in parts], passages[module])
+    """Every block that runs in `run()`, which is one forward pass, with its streams and the outputs of its branches."""
+    passes: dict[nn.Module, list[BlockPass]] = {block.module: [] for block in blocks}
+    with ExitStack() as hooks:
+        for block in {block.module: block for block in blocks}.values():
+            for handle in _hook_block(block, passes[block.module]):
+                hooks.enter_context(handle)
         run()
-    finally:
-        for hook in hooks:
-            hook.remove()
-    _check_single_pass(blocks, passages)
-    in_order = {module: iter(ran) for module, ran in passages.items()}
-    return [(block, next(in_order[block.module])) for block in blocks if passages[block.module]]
+    _check_single_pass(blocks, passes)
+    in_order = {module: iter(ran) for module, ran in passes.items()}
+    return [(block, next(in_order[block.module])) for block in blocks if passes[block.module]]
 
 
 class BlockPass:
-    """One run of a block: the stream at its entry and exit, and what its branches gave."""
+    """One run of a block: the stream at its entry and exit, and the outputs of its branches, in pieces."""
 
     def __init__(self, entry: Tensor) -> None:
         self.entry = self.exit = entry
         self.pieces: dict[nn.Module, list[Tensor]] = {}
 
     def output(self, branch: nn.Module) -> Tensor | None:
-        """A branch may run on one piece of the sequence after the other; None if it did not run at all."""
+        """The output of a branch, which may run on the sequence piece by piece; None if it did not run."""
         pieces = self.pieces.get(branch)
         return None if pieces is None else torch.cat(pieces, -2)
 
 
-def _hook_block(module: nn.Module, branches: list[nn.Module], passages: list[BlockPass]) -> list[Any]:
+def _hook_block(block: BlockAnatomy, passes: list[BlockPass]) -> list[Any]:
     def entered(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         stream = args[0] if args else kwargs["hidden_states"]
-        passages.append(BlockPass(stream.detach()))
+        passes.append(BlockPass(stream.detach()))
 
     def gave(branch: nn.Module, _: Any, output: Any) -> None:
-        passages[-1].pieces.setdefault(branch, []).append(first(output).detach())
+        passes[-1].pieces.setdefault(branch, []).append(first(output).detach())
 
     def left(_: nn.Module, __: Any, output: Any) -> None:
-        passages[-1].exit = first(output).detach()
+        passes[-1].exit = first(output).detach()
 
     return [
-        module.register_forward_pre_hook(entered, with_kwargs=True),
-        *(branch.register_forward_hook(gave) for branch in branches),
-        module.register_forward_hook(left),
+        block.module.register_forward_pre_hook(entered, with_kwargs=True),
+        *(part.branch.register_forward_hook(gave) for part in block.parts),
+        block.module.register_forward_hook(left),
     ]
 
 
-def _check_single_pass(blocks: Sequence[BlockAnatomy], passages: dict[nn.Module, list[BlockPass]]) -> None:
-    """A side of the model may be left out, such as an encoder whose output is given, but nothing may run twice."""
+def _check_single_pass(blocks: Sequence[BlockAnatomy], passes: dict[nn.Module, list[BlockPass]]) -> None:
+    """One stack need not run, such as an encoder whose output is given, but no block may run twice."""
+    asked = "the residual stream of one forward pass"
     for module, times in Counter(block.module for block in blocks).items():
-        if len(passages[module]) not in (0, times):
-            raise UsageError(
-                "the residual stream of one forward pass",
-                f"{times} run(s) of each {type(module).__name__}",
-                str(len(passages[module])),
-                "let run() call the model once, without generating",
-            )
-    if not any(passages.values()):
-        raise UsageError(
-            "the residual stream of one forward pass", "a forward pass of the model", "none", "let run() call the model"
-        )
+        if (ran := len(passes[module])) not in (0, times):
+            remedy = "let run() call the model once, without generating"
+            raise UsageError(asked, f"{times} run(s) of each {type(module).__name__}", str(ran), remedy)
+    if not any(passes.values()):
+        raise UsageError(asked, "a forward pass of the model", "none", "let run() call the model")
 
 
 def stream_identity_error(
@@ -176,7 +166,7 @@ def stream_identity_error(
 
     Without skip x_p = f_p takes the place of the sum, or sum_p f_p where the parts are parallel.
     Source: S4.33 (post) and S3.6 (without norm). One output f_p per part; None for a part that did not run, such as
-    cross-attention without anything to look at.
+    cross-attention without an encoder.
     Holds when: dropout is off, and nothing is clamped, as some models of Hugging Face do in float16.
     """
     x, adds = entry, block.skip

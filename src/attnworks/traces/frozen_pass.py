@@ -9,7 +9,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attnworks.attention.heads import HeadWeights
 from attnworks.core.errors import UsageError
 from attnworks.core.notation import tolerance
 from attnworks.models.anatomy import Part
@@ -19,7 +18,7 @@ from attnworks.traces.maps import maps_of
 from attnworks.traces.paths import FrozenNorm, Hop, PathStep, Source
 
 NORM_ROUNDING = 1e-6
-"""Some norms compute in float32, whatever they are given."""
+"""Relative error of norms that compute in float32 whatever the type of their input."""
 
 
 class FrozenStep(NamedTuple):
@@ -42,8 +41,8 @@ def frozen_steps(forward: ForwardTrace) -> list[FrozenStep]:
 def frozen_norm(norm: nn.Module, stream: Float[Tensor, "b i e"]) -> FrozenNorm:
     """The norm with the scale of each row as it is at `stream`: linear(stream) + beta = norm(stream).
 
-    LayerNorm and RMSNorm of any package, with any place of their eps: 1 / scale is read off the norm's output, and
-    whether the mean is taken off from whether it notices a shift. Another norm is refused.
+    LayerNorm and RMSNorm of any package, with eps at any place: 1 / scale is computed from the norm's output. The norm
+    subtracts the mean if its output does not change when its input is shifted. Another norm is refused.
     Source: D1, S0.11 (a norm is linear once its scale is frozen).
     """
     wide = torch.promote_types(stream.dtype, torch.float32)
@@ -63,12 +62,9 @@ def frozen_norm(norm: nn.Module, stream: Float[Tensor, "b i e"]) -> FrozenNorm:
     recomposed = frozen.linear(Z) if beta is None else frozen.linear(Z) + beta
     error = (recomposed - real).abs().max()
     if not error <= max(tolerance(stream.dtype).rtol, NORM_ROUNDING) * real.abs().max().clamp_min(1.0):
-        raise UsageError(
-            f"freezing {type(norm).__name__}",
-            "LayerNorm or RMSNorm: a factor per row times z (less its mean) times weight, plus bias",
-            f"another function, {error.item():.1e} away from it",
-            "leave out measures of paths for this model",
-        )
+        expected = "LayerNorm or RMSNorm: a factor per row times z (less its mean) times weight, plus bias"
+        got, remedy = f"another function, {error.item():.1e} away from it", "leave out measures of paths for this model"
+        raise UsageError(f"freezing {type(norm).__name__}", expected, got, remedy)
     return frozen
 
 
@@ -104,7 +100,9 @@ def _branch(block: BlockTrace, part: Part, traced: PartTrace, real: Tensor) -> H
     if attention is None or part.role == "cross":
         output = traced.output.detach().to(wide).masked_fill(~real, 0.0)
         return Source(output) if attention is None else Source(output, length=1, paths=attention.heads)
-    W = _weights(attention)
+    if (W := attention.weights) is None:
+        expected, remedy = "a layer whose weights are known", "leave out measures of paths"
+        raise UsageError(f"paths through {attention.slot}", expected, "none", remedy)
     norm = None
     if block.anatomy.norm == "pre" and part.norm is not None:
         norm = frozen_norm(part.norm, traced.stream.masked_fill(~real, 0.0))
@@ -112,14 +110,7 @@ def _branch(block: BlockTrace, part: Part, traced: PartTrace, real: Tensor) -> H
     return Hop(partial(whole_maps, attention), W.W_V.detach().to(wide), W.W_O.detach().to(wide), b_V, b_O, norm)
 
 
-def _weights(attention: LayerTrace) -> HeadWeights:
-    if attention.weights is None:
-        raise UsageError(
-            f"paths through {attention.slot}", "a layer whose weights are known", "none", "leave out measures of paths"
-        )
-    return attention.weights
-
-
 def _parameter(norm: Any, *names: str) -> Tensor | None:
-    found = next((value for value in (getattr(norm, name, None) for name in names) if value is not None), None)
-    return None if found is None else found.detach()
+    """The first of these parameters that the norm has."""
+    found = (getattr(norm, name, None) for name in names)
+    return next((value.detach() for value in found if value is not None), None)

@@ -1,4 +1,4 @@
-"""What one layer of one forward pass shows: its attention, and the residual stream after it."""
+"""Records of one layer of one forward pass: its attention, and the residual stream after it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from attnworks.core.tensors import FRESH, Scratch
 from attnworks.text.tokens import Tokens
 
 LOG_OF_ZERO = -1e4
-"""Stands for ln 0 where scores are read off weights."""
+"""Stands for ln 0 where scores are computed as ln P."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +37,7 @@ class LayerTrace:
     sink       a logit of each head that takes part in the softmax of every row and has no key and no value: the weights
                of the keys then sum to less than one
     X, Z       what queries, and keys and values, were projected from, where that is known
-    weights    head-first weights, where the family is known; given, or read by `read_weights` when first looked at
+    weights    head-first weights, where the family is known; given, or read by `read_weights` at their first use
     bilinear   whether S is bilinear in X and Z: no rotary positions, nothing added for positions
     """
 
@@ -68,7 +68,7 @@ class LayerTrace:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> HeadWeights:
-            """Is asked for what the trace does not have: weights that were not looked at yet."""
+            """Read `weights` at their first use. Python calls this for attributes that are not set."""
             if name != "weights" or "_read_weights" not in vars(self):
                 raise AttributeError(f"{type(self).__name__} has no {name}")
             return vars(self).setdefault("weights", vars(self)["_read_weights"]())
@@ -145,7 +145,7 @@ class StreamTrace:
 
 
 def linear_queries(X: Tensor, Q: Tensor, weights: HeadWeights) -> bool:
-    """Whether queries are X W_Q + b_Q up to a factor, seen on the last position, which rotary positions turn."""
+    """Whether Q = factor (X W_Q + b_Q) at the last position, which is not so with rotary positions."""
     at = torch.einsum("be,hek->bhk", X[:, -1], weights.W_Q)
     at = at if weights.b_Q is None else at + weights.b_Q
     tiny = torch.finfo(Q.dtype).tiny

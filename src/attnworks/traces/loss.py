@@ -17,9 +17,9 @@ from attnworks.training.objectives.contract import Objective, Outputs
 
 @dataclass(frozen=True, eq=False)
 class TextLoss:
-    """Judges models on a text.
+    """Losses of models on a text.
 
-    original    the model before any change, from which objectives that are relative measure distance
+    original    the model before any change, to which relative objectives measure the distance
     """
 
     original: Subject
@@ -40,7 +40,7 @@ class TextLoss:
     def mean(
         self, subject: Subject | None = None, hook: LayerHook | None = None, *, some: slice = slice(None)
     ) -> float:
-        """Over all sentences, or some of them; by default of the original model."""
+        """The mean loss over all sentences, or some of them; by default that of the original model."""
         subject = self.original if subject is None else subject
         total, sentences = 0.0, 0
         with inference_mode(subject.model):
@@ -50,7 +50,7 @@ class TextLoss:
         return total / max(sentences, 1)
 
     def batches(self, some: slice = slice(None)) -> Iterator[tuple[Batch, Tensor]]:
-        """All sentences, or some in the order of batches, which is that of lengths: some are of all lengths."""
+        """Batches of all sentences, or of some of them in the order of batches, which is the order of lengths."""
         text = self.text if some == slice(None) else self.text.part(some)
         for number in range(len(text.batches)):
             yield text.batch(number)

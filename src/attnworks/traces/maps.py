@@ -1,4 +1,4 @@
-"""The attention maps of a layer, a megabyte at a time, and everything that is asked of their single rows."""
+"""The attention maps of a layer, a megabyte at a time, and statistics of their single rows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HIDDEN_SCORE_BELOW = -1e9
 
 
 class RowSum(IntEnum):
-    """What is summed up of a row, with d_j = S_j - max S, in this order along the first axis of the sums.
+    """Sums over a row of scores, with d_j = S_j - max S, in this order along the first axis of the sums.
 
     TOP, LOW     largest and smallest score of the keys that may be seen
     TIES, PLACE  how many keys share the largest score, and the sum of their positions
@@ -36,15 +36,7 @@ class RowSum(IntEnum):
     SINK         the sink logit less the largest score of the keys, HIDDEN_SCORE where the row has no sink
     """
 
-    TOP = 0
-    LOW = 1
-    TIES = 2
-    PLACE = 3
-    R1 = 4
-    R2 = 5
-    R3 = 6
-    DROP = 7
-    SINK = 8
+    TOP, LOW, TIES, PLACE, R1, R2, R3, DROP, SINK = range(9)
 
 
 class RowStatistics(NamedTuple):
@@ -128,12 +120,12 @@ def row_statistics(sums: Float[Tensor, "r *a i"]) -> RowStatistics:
     seeing = there & ~(top <= HIDDEN_SCORE / 2)
     keys = torch.where(seeing, c + r1, 1.0)
     sink_weight = torch.where(there, (t - keys.log()).sigmoid(), 0.0)
-    entries = _with_sink(c, r1, r2, r3, drop, torch.where(seeing, t, HIDDEN_SCORE))
-    Z = torch.where(seeing, entries.c + entries.r1, 1.0)
+    *entries, entries_drop = _with_sink(c, r1, r2, r3, drop, torch.where(seeing, t, HIDDEN_SCORE))
+    Z = torch.where(seeing, entries[0] + entries[1], 1.0)
     return RowStatistics(
-        entropy=torch.where(seeing, Z.log() - entries.drop / Z, 0.0),
+        entropy=torch.where(seeing, Z.log() - entries_drop / Z, 0.0),
         max_weight=torch.where(seeing, 1 / (keys + t.exp()), 0.0),
-        jacobian_norm=torch.where(seeing, _jacobian_norm(Z, *entries[:4]), 0.0),
+        jacobian_norm=torch.where(seeing, _jacobian_norm(Z, *entries), 0.0),
         score_range=torch.where(seeing, top - low, 0.0),
         argmax=torch.where(seeing & (c == 1), place, -1.0).long(),
         sink_weight=sink_weight,
@@ -141,21 +133,11 @@ def row_statistics(sums: Float[Tensor, "r *a i"]) -> RowStatistics:
     )
 
 
-class _Entries(NamedTuple):
-    """TIES, R1, R2, R3 and DROP of all entries of rows of a softmax."""
-
-    c: Tensor
-    r1: Tensor
-    r2: Tensor
-    r3: Tensor
-    drop: Tensor
-
-
-def _with_sink(c: Tensor, r1: Tensor, r2: Tensor, r3: Tensor, drop: Tensor, t: Tensor) -> _Entries:
-    """The sums with an entry at distance t from the largest key; above it, that entry is the largest and c is 1."""
+def _with_sink(c: Tensor, r1: Tensor, r2: Tensor, r3: Tensor, drop: Tensor, t: Tensor) -> tuple[Tensor, ...]:
+    """TIES, R1, R2, R3 and DROP with one more entry, t above the largest key; if t > 0, it is the largest, c = 1."""
     below, above = t.clamp_max(0.0).exp(), (-t).clamp_max(0.0).exp()
     larger = t > 0
-    return _Entries(
+    return (
         torch.where(larger, 1.0, c),
         torch.where(larger, (c + r1) * above, r1 + below),
         torch.where(larger, (c + r2) * above**2, r2 + below**2),
@@ -178,7 +160,7 @@ def _jacobian_norm(Z: Tensor, c: Tensor, r1: Tensor, r2: Tensor, r3: Tensor) -> 
 def diagonal_sums(P: Float[Tensor, "m i j"], scratch: Scratch = FRESH) -> Float[Tensor, "m o"]:
     """sum_i P[i, i + o] for every offset o from -(i - 1) to j - 1.
 
-    Rows are copied behind i zeros each and read again one further to the right per row, so that diagonals are columns.
+    Each row is stored behind i zeros. A view that starts one entry later in each row has diagonals as columns.
     """
     m, i, j = P.shape
     width = i + j
@@ -195,7 +177,7 @@ class Maps:
     P          rows sum to one, or to less where the layer has a sink logit or a row sees no key
     visible    keys that each query may see, in the head that sees most
     V          the values of the same sentences and heads
-    queries    the tokens that look
+    queries    the tokens of the rows
     """
 
     slot: Slot
@@ -225,8 +207,9 @@ def maps_of(
             S = trace.scores(sentences, heads, i, j, scratch)
             added, allowed = _masked(trace, sentences, heads, i, j)
             if scale is None:  # what the mask adds is in the weights that S was read off
-                allowed = _without_empty_rows(S, allowed)
-                scored = _with_scores(S, allowed)
+                has_weight = S > LOG_OF_ZERO  # rows without any weight see no key
+                allowed = _both(allowed, has_weight.any(-1, keepdim=True).expand_as(S))
+                scored = _both(allowed, has_weight)  # ln 0 is not the smallest score of a row
             else:
                 scored = allowed
                 if norms is not None:
@@ -253,14 +236,14 @@ def same_lengths(queries: Tokens, keys: Tokens, pairs: int) -> Iterator[tuple[sl
 
 
 def _head_slices(trace: LayerTrace, at_once: int) -> Iterator[tuple[slice, float | None]]:
-    """At most this many heads at a time that score alike, with their factor of Q K^T."""
+    """Slices of at most `at_once` consecutive heads with the same factor of Q K^T, and that factor."""
     for run, scale in trace.runs_by_scale():
         for start in range(run.start, run.stop, max(1, at_once)):
             yield slice(start, min(start + max(1, at_once), run.stop)), scale
 
 
 def _masked(trace: LayerTrace, sentences: slice, heads: slice, i: int, j: int) -> tuple[Tensor | None, Tensor | None]:
-    """What the mask adds to these scores, and which keys it lets be seen; padding is cropped already."""
+    """What the mask adds to these scores, and which keys may be seen, if not all; both broadcast to [b h i j]."""
     mask = trace.mask
     added = allowed = None
     if mask.dense is not None:
@@ -275,23 +258,15 @@ def _masked(trace: LayerTrace, sentences: slice, heads: slice, i: int, j: int) -
     return added, None if allowed is None or bool(allowed.all()) else allowed
 
 
-def _without_empty_rows(S: Tensor, allowed: Tensor | None) -> Tensor | None:
-    """Rows of a mechanism that gives no weight to any key see none: their scores are those of weights zero."""
-    some = (S > LOG_OF_ZERO).any(-1, keepdim=True)
-    if bool(some.all()):
+def _both(allowed: Tensor | None, other: Tensor) -> Tensor | None:
+    """Where both are True. None stands for True everywhere."""
+    if bool(other.all()):
         return allowed
-    return some.expand_as(S) if allowed is None else allowed & some
+    return other if allowed is None else allowed & other
 
 
-def _with_scores(S: Tensor, allowed: Tensor | None) -> Tensor | None:
-    """Keys without weight have no score: ln 0 is not the smallest one of a row."""
-    some = S > LOG_OF_ZERO
-    if bool(some.all()):
-        return allowed
-    return some if allowed is None else allowed & some
-
-
-def _visible(allowed: Tensor | None, S: Tensor) -> Tensor:
+def _visible(allowed: Tensor | None, S: Tensor) -> Int[Tensor, "b i"]:
+    """How many keys each query may see, in the head that sees most."""
     b, _, i, j = S.shape
     if allowed is None:
         return torch.full((b, i), j, device=S.device)

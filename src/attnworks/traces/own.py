@@ -1,15 +1,15 @@
-"""attnworks's own models, with their vocabularies."""
+"""Subjects that are attnworks's own models, with their vocabularies."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from attnworks.attention.heads import HeadWeights
 from attnworks.core.errors import FolderError, UsageError
 from attnworks.core.folders import best_checkpoint
 from attnworks.models import Observation, Recurrent, Transformer
@@ -29,7 +29,7 @@ from attnworks.training.run_folder import load_vocabularies, read_recipe
 class OwnSubject(Subject):
     """A Transformer or a recurrent encoder-decoder of attnworks.
 
-    vocabularies    of the source and of the target, or one for both; the model runs on batches alone without
+    vocabularies    of the source and of the target, or one for both; without them the subject runs on batches alone
     """
 
     model: Transformer | Recurrent  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -57,12 +57,8 @@ class OwnSubject(Subject):
         read_recipe(folder)
         checkpoint = best_checkpoint(folder)
         if checkpoint is None:
-            raise FolderError(
-                f"open the run {folder}",
-                "a checkpoint",
-                "none yet",
-                f"train it first: attnworks train --resume {folder}",
-            )
+            remedy = f"train it first: attnworks train --resume {folder}"
+            raise FolderError(f"open the run {folder}", "a checkpoint", "none yet", remedy)
         model = load_model(checkpoint).to(device=device, dtype=getattr(torch, dtype)).eval()
         assert isinstance(model, Transformer | Recurrent)
         return cls(model, str(folder), load_vocabularies(folder), max_length=max_length)
@@ -77,12 +73,9 @@ class OwnSubject(Subject):
     def _set_tokenizer(self, tokenizer: Any, max_length: int | None) -> None:
         both = (tokenizer, tokenizer) if isinstance(tokenizer, Vocabulary) else tokenizer
         if not isinstance(both, tuple):
-            raise UsageError(
-                f"an examination of {self.name}",
-                "the vocabulary of the model, or those of source and target",
-                type(tokenizer).__name__,
-                "pass the Vocabulary, or the pair of them, that the model was trained with",
-            )
+            expected = "the vocabulary of the model, or those of source and target"
+            remedy = "pass the Vocabulary, or the pair of them, that the model was trained with"
+            raise UsageError(f"an examination of {self.name}", expected, type(tokenizer).__name__, remedy)
         self.vocabularies = both
         side = "target" if self.abilities.kind == "decoder" else "source"
         self.source = VocabularyReader(both[side == "target"], side, self.max_length, max_length)
@@ -111,33 +104,25 @@ class OwnSubject(Subject):
         if hook is None:
             hidden = self.model.hidden(*given)
         elif isinstance(self.model, Recurrent) and self.model.attention is None:
-            raise UsageError(
-                f"attention of {self.name}", "a model that attends", "one without", "examine one with a mechanism"
-            )
+            expected, remedy = "a model that attends", "examine one with a mechanism"
+            raise UsageError(f"attention of {self.name}", expected, "one without", remedy)
         else:
             with hook_streams(stacks_of(self.blocks), batch, hook):
-                hidden = self.model.hidden(*given, observe=self._showing(batch, hook))
+                hidden = self.model.hidden(*given, observe=partial(self._observe, batch, hook))
         return Outputs(hidden, self.model.logits(hidden) if logits else None)
 
-    def _showing(self, batch: Batch, hook: LayerHook):
-        def show(seen: Observation) -> Tensor | None:
-            return hook.attention(own_trace(seen, batch, self._weight_readers.get(seen.slot)))
-
-        return show
-
-
-def own_trace(seen: Observation, batch: Batch, read_weights: Callable[[], HeadWeights] | None) -> LayerTrace:
-    queries, keys = batch.sides(seen.slot.kind)
-    return LayerTrace(
-        seen.slot, seen.Q, seen.K, seen.V, seen.Y, seen.mask, seen.scale, queries, keys,
-        X=seen.X, Z=seen.Z, read_weights=read_weights, bilinear=seen.scale is not None, weigh=lambda: seen.P,
-        scoring=seen.scoring,
-    )  # fmt: skip
+    def _observe(self, batch: Batch, hook: LayerHook, seen: Observation) -> Tensor | None:
+        return hook.attention(
+            LayerTrace(
+                seen.slot, seen.Q, seen.K, seen.V, seen.Y, seen.mask, seen.scale, *batch.sides(seen.slot.kind),
+                X=seen.X, Z=seen.Z, read_weights=self._weight_readers.get(seen.slot), weigh=lambda: seen.P,
+                bilinear=seen.scale is not None, scoring=seen.scoring,
+            )
+        )  # fmt: skip
 
 
-def _kind(model: nn.Module) -> str:
+def _kind(model: Transformer | Recurrent) -> str:
     if isinstance(model, Recurrent):
         return "encoder-decoder"
-    assert isinstance(model, Transformer)
     sides = [name for name, stack in (("encoder", model.encoder), ("decoder", model.decoder)) if len(stack)]
     return "-".join(sides)

@@ -1,4 +1,4 @@
-"""All paths through a stack whose attention and norms are frozen, summed by length and told apart by head.
+"""All paths through a stack whose attention and norms are frozen, summed by length or by head.
 
 A stack is an entry and steps. Each step adds what its branches give to the stream, or puts it in the stream's place,
 and may norm the result. A `Hop` is an attention layer: linear in the stream once P and the norm's scales are frozen.
@@ -44,7 +44,7 @@ class FrozenNorm:
 class Hop:
     """S(Z) = sum_h P_h N(Z) W_V,h W_O,h, and the constant that attention adds to it.
 
-    maps     gives P [b h i i]; it is asked for when the hop is taken, so that no two layers' maps are held at once
+    maps     returns P [b h i i]; called when the hop is taken, so that maps of one layer at a time are in memory
     norm     of what attention reads, if the norm comes first
     """
 
@@ -107,7 +107,7 @@ def path_counts(steps: Sequence[PathStep]) -> list[int]:
     Source: S0.12; for layers of different H_l the elementary symmetric polynomials of H_1 .. H_L. Exact integers.
 
     >>> W = torch.zeros(2, 3, 1), torch.zeros(2, 1, 3)
-    >>> path_counts([Step((Hop(torch.Tensor, *W),))] * 6)
+    >>> path_counts([PathStep((Hop(torch.Tensor, *W),))] * 6)
     [1, 12, 60, 160, 240, 192, 64]
     """
     counts = [1]
@@ -129,8 +129,8 @@ def attend_frozen(hop: Hop, P: Float[Tensor, "b h i i"], Z: Float[Tensor, "l b i
     """
     h, e, v = hop.W_V.shape
     V = (Z if hop.norm is None else hop.norm.linear(Z)) @ hop.W_V.transpose(0, 1).reshape(e, h * v)
-    V = V.unflatten(-1, (h, v)).permute(1, 3, 2, 0, 4).flatten(-2)
-    Y = (P @ V).unflatten(-1, (len(Z), v)).permute(3, 0, 2, 1, 4).flatten(-2)
+    V = V.unflatten(-1, (h, v)).permute(1, 3, 2, 0, 4).flatten(-2)  # [l b i (h v)] -> [b h i (l v)]
+    Y = (P @ V).unflatten(-1, (len(Z), v)).permute(3, 0, 2, 1, 4).flatten(-2)  # [b h i (l v)] -> [l b i (h v)]
     return Y @ hop.W_O.flatten(0, 1)
 
 
@@ -161,7 +161,7 @@ def carried(T: Float[Tensor, "*a b i e"], steps: Sequence[PathStep]) -> Float[Te
 
 
 class StepCotangents(NamedTuple):
-    """What the summands of a step (`before` its norm) and the stream it leaves (`after`) are to be weighed with."""
+    """Gradients of <exit, G> by the summands of a step (`before` its norm) and by its result (`after` the norm)."""
 
     before: Float[Tensor, "b i e"]
     after: Float[Tensor, "b i e"]
@@ -203,7 +203,7 @@ def rollout(steps: Sequence[Float[Tensor, "b i i"]]) -> Float[Tensor, "l b i i"]
     """A_l ... A_1 for every layer l: how much of each input token is in each token after the layer.
 
     Source: Abnar and Zuidema 2020.
-    Holds when: values are not looked at: the weights W_V, W_O, MLPs and norms have no part in it, unlike in `carried`.
+    Departs: W_V, W_O, MLPs and norms have no influence on it, unlike on `carried`.
     """
     products = [steps[0]]
     for A in steps[1:]:
@@ -212,7 +212,7 @@ def rollout(steps: Sequence[Float[Tensor, "b i i"]]) -> Float[Tensor, "l b i i"]
 
 
 def _given(branch: Hop | Source, C: Tensor) -> Tensor:
-    """What a branch adds to paths of length 0, 1, ..."""
+    """What a branch adds to paths of length 0, 1, ...: [l b i e]."""
     if isinstance(branch, Source):
         return torch.cat([C.new_zeros(branch.length, *C.shape[1:]), branch.output.unsqueeze(0)])
     P = branch.maps()

@@ -1,4 +1,4 @@
-"""What is known of every query row of a layer's attention, without its maps."""
+"""Statistics of every query row of a layer's attention, computed without keeping its maps."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def rows_of(
     on_maps: Callable[[Maps], None] | None = None,
     scratch: Scratch = FRESH,
 ) -> LayerRows:
-    """One walk over the maps of a layer; `on_maps` is shown each piece of it, which the next one overwrites."""
+    """One pass over the maps of a layer; `on_maps` is called with each piece, which the next one overwrites."""
     (b, h, i, _), j = trace.Q.shape, trace.K.shape[2]
     wide = torch.promote_types(trace.Q.dtype, torch.float32)
     new = {"dtype": wide, "device": trace.Q.device}
@@ -90,7 +90,7 @@ def rows_of(
         low, high = max(-span, 1 - own_i), min(span, own_j - 1)
         offsets = slice(low + span, high + span + 1)
         diagonal[piece.sentences, piece.heads, offsets] = along[..., low + own_i - 1 : high + own_i]
-        if at is not None:
+        if at is not None:  # [b 1 i pointers]
             key = at[piece.sentences, :, :own_i]
             found = piece.P.gather(-1, key.clamp(0, own_j - 1).expand(*piece.P.shape[:3], -1))
             pointed[here] = found * ((key >= 0) & (key < own_j))

@@ -30,19 +30,19 @@ from attnworks.training.objectives.contract import Abilities, Outputs
 SubjectT = TypeVar("SubjectT", bound="Subject")
 Side = Literal["source", "target"]
 OWN_SUBJECT, HF_SUBJECT = "attnworks.traces.own.OwnSubject", "attnworks.hf.subject.HFSubject"
-"""Kinds of subject that open paths and wrap models. The package hf stands above this one, hence text."""
+"""Classes of subjects. They are imported when needed, by name, as the package hf imports this one."""
 
 TARGETS_WRITTEN_AT_ONCE = 32
 
 
 class LayerHook:
-    """Is shown one layer at a time while a model runs. This class ignores all; subclasses override what they need."""
+    """Receives one layer at a time while a model runs. This class ignores all; subclasses override what they need."""
 
     def attention(self, trace: LayerTrace) -> Tensor | None:
-        """A tensor that is returned takes the place of Y."""
+        """Called for every attention layer. A returned tensor takes the place of Y."""
 
     def stream(self, stream: StreamTrace) -> None:
-        """The residual stream before the first block and after every block."""
+        """Called with the residual stream before the first block and after every block."""
 
 
 class Subject(ABC):
@@ -128,19 +128,15 @@ class Subject(ABC):
         return new
 
     def with_targets(self: SubjectT, rows: Sequence[TokenRow]) -> SubjectT:
-        """The same subject, which takes these rows for the targets that it would write."""
+        """The same subject, whose `write_targets` returns these rows."""
         new = copy.copy(self)
         vars(new)["write_targets"] = lambda sources: [row for row, _ in zip(rows, sources, strict=True)]
         return new
 
     def write_targets(self, sources: Sequence[TokenRow]) -> list[TokenRow]:
-        """What the model writes for these sources, as its decoder reads it."""
-        raise UsageError(
-            f"targets of {len(sources)} sources",
-            "passages with a target each",
-            "sources alone",
-            "give pairs of texts",
-        )
+        """The targets that the model generates for these sources, as rows that its decoder reads."""
+        asked = f"targets of {len(sources)} sources"
+        raise UsageError(asked, "passages with a target each", "sources alone", "give pairs of texts")
 
     def read(self, passages: Sequence[Passage], *, batch_tokens: int) -> TokenizedText:
         """The tokens of every passage, in batches; where a target is needed and missing, the model writes it."""
@@ -165,23 +161,15 @@ class Subject(ABC):
         for rows, size in zip(sides, self.vocabulary_sizes, strict=False):
             largest = max((token for row in rows for token in row.ids), default=0)
             if size is not None and largest >= size:
-                raise UsageError(
-                    f"tokens for {self.name}",
-                    f"ids below {size:,}",
-                    f"{largest:,}",
-                    "use the tokenizer of the model",
-                )
+                asked, remedy = f"tokens for {self.name}", "use the tokenizer of the model"
+                raise UsageError(asked, f"ids below {size:,}", f"{largest:,}", remedy)
 
     @property
     def _reader(self) -> TextReader:
         if self.source is not None:
             return self.source
-        raise UsageError(
-            f"text for {self.name}",
-            "a tokenizer or vocabulary beside the model",
-            "none",
-            "pass one as tokenizer=",
-        )
+        expected = "a tokenizer or vocabulary beside the model"
+        raise UsageError(f"text for {self.name}", expected, "none", "pass one as tokenizer=")
 
 
 def open_subject(path: str, *, device: str = "cpu", dtype: str = "float32", max_length: int | None = None) -> Subject:
@@ -209,12 +197,8 @@ def wrap(model: Any, tokenizer: Any = None, name: str | None = None, max_length:
         return _kind(OWN_SUBJECT)(model, named).with_tokenizer(tokenizer, max_length)
     if isinstance(model, nn.Module) and hasattr(model, "set_attn_implementation"):
         return _kind(HF_SUBJECT)(model, named).with_tokenizer(tokenizer, max_length)
-    raise UsageError(
-        "an examination",
-        "a path, or a model of attnworks or Hugging Face",
-        named,
-        "use attnworks.traces.adapted for others",
-    )
+    expected, remedy = "a path, or a model of attnworks or Hugging Face", "use attnworks.traces.adapted for others"
+    raise UsageError("an examination", expected, named, remedy)
 
 
 def _kind(name: str) -> Any:
@@ -228,58 +212,50 @@ Stacks = Mapping[Kind, Sequence[nn.Module]]
 
 @contextmanager
 def hook_streams(stacks: Stacks, batch: Batch, hook: LayerHook) -> Iterator[None]:
-    """Show the stream of every block to the hook. A module that serves several layers is told by its turn."""
+    """Report the stream of every block to the hook. A module may serve several layers, so that runs are counted."""
     with ExitStack() as hooks:
         for kind, modules in stacks.items():
-            depth = _StreamReporter(kind, batch, hook)
+            reporter = _StreamReporter(kind, batch, hook)
             for module in dict.fromkeys(modules):
-                for handle in (
-                    module.register_forward_pre_hook(depth.entered, with_kwargs=True),
-                    module.register_forward_hook(depth.left),
-                ):
-                    hooks.callback(handle.remove)
+                hooks.enter_context(module.register_forward_pre_hook(reporter.entered, with_kwargs=True))
+                hooks.enter_context(module.register_forward_hook(reporter.left))
         yield
 
 
 class _StreamReporter:
-    """Counts the blocks of one stack as the stream passes them."""
+    """Counts the blocks of one stack as they run."""
 
     def __init__(self, kind: Kind, batch: Batch, hook: LayerHook) -> None:
         self.kind: Kind = kind
         self.depth, self.hook = 0, hook
         self.tokens, _ = batch.sides(kind)
 
-    def entered(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        del module
+    def entered(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self.depth == 0:
-            self.show(args[0] if args else kwargs["hidden_states"])
+            self.report(args[0] if args else kwargs["hidden_states"])
 
-    def left(self, module: nn.Module, args: Any, output: Any) -> None:
-        del module, args
-        self.show(first(output))
+    def left(self, _: nn.Module, __: Any, output: Any) -> None:
+        self.report(first(output))
 
-    def show(self, X: Tensor) -> None:
+    def report(self, X: Tensor) -> None:
         self.hook.stream(StreamTrace(self.kind, self.depth, X, self.tokens))
         self.depth += 1
 
 
 def first(output: Any) -> Tensor:
-    """What a module gives, or the first of several things."""
+    """The output of a module, or the first element of a tuple of outputs."""
     return output[0] if isinstance(output, tuple) else output
 
 
 def weight_readers(blocks: Sequence[BlockAnatomy] | None) -> dict[Slot, Callable[[], HeadWeights]]:
-    """What reads the weights of each attention layer as they are when it is called."""
+    """Attention layer -> function that reads its weights as they are when it is called."""
     return {
         block.slot(part): part.weights for block in blocks or () for part in block.parts if part.weights is not None
     }
 
 
 def stacks_of(blocks: Sequence[BlockAnatomy] | None) -> Stacks:
-    if blocks is None:
-        return {}
-    kinds: tuple[Kind, ...] = ("encoder", "decoder")
-    by_kind: dict[Kind, list[nn.Module]] = {
-        kind: [block.module for block in blocks if block.kind == kind] for kind in kinds
-    }
-    return {kind: modules for kind, modules in by_kind.items() if modules}
+    stacks: dict[Kind, list[nn.Module]] = {}
+    for block in blocks or ():
+        stacks.setdefault(block.kind, []).append(block.module)
+    return stacks

@@ -13,7 +13,7 @@ from attnworks.text.tokenizers import usable
 from attnworks.text.tokens import Batch, TokenRow, collate, count_rarity, exam_batches
 
 EXAM_BATCH_TOKENS = 4096
-"""Padded tokens of a batch of an examination, unless another number is asked for."""
+"""Padded tokens of a batch of an examination, unless another number is given."""
 
 
 @dataclass(frozen=True, eq=False)
