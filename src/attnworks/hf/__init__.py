@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without progress bars and warnings: what they would say is checked here, and said once."""
+    """Silence the progress bars and warnings of transformers. attnworks checks what they are about itself."""
     import huggingface_hub.utils as hub
     import transformers
 

@@ -29,7 +29,7 @@ MECHANISMS_ATTRIBUTE = "attnworks_mechanisms"
 
 @dataclass(frozen=True, eq=False)
 class HFPart(Part):
-    """A part of a block of a Hugging Face model. Its `attention` is what transformers hands to its attention functions.
+    """A part of a block of a Hugging Face model. Its `attention` is what transformers passes to attention functions.
 
     shrinkable   linear maps to queries and keys that still work with fewer heads, if there are such
     place        the block, and where in it the projections of the attention are
@@ -37,6 +37,12 @@ class HFPart(Part):
 
     shrinkable: tuple[nn.Linear, nn.Linear] | None = None
     place: tuple[nn.Module, Projections] | None = None
+
+    @property
+    def layer(self) -> tuple[nn.Module, Projections, Any]:
+        """The block, its projections and the attention module, of a part that is an attention layer."""
+        assert self.place is not None and self.attention is not None
+        return *self.place, self.attention
 
 
 def hf_anatomy(model: nn.Module) -> tuple[BlockAnatomy, ...] | None:
@@ -51,17 +57,14 @@ def hf_anatomy(model: nn.Module) -> tuple[BlockAnatomy, ...] | None:
 
 
 def parts_unknown(model: nn.Module) -> UsageError:
-    """The error for a model whose heads are asked for, and whose parts are not known."""
-    return UsageError(
-        f"other heads in {type(model).__name__}",
-        "a model of attnworks, or of a family whose parts are known",
-        "a model whose parts are not known",
-        "attnworks.hf.families.HF_FAMILIES lists those that are",
-    )
+    """The error for a change of heads in a model whose parts are not known."""
+    expected, got = "a model of attnworks, or of a family whose parts are known", "a model whose parts are not known"
+    remedy = "attnworks.hf.families.HF_FAMILIES lists those that are"
+    return UsageError(f"other heads in {type(model).__name__}", expected, got, remedy)
 
 
 def attention_kinds(model: nn.Module) -> dict[nn.Module, Kind]:
-    """Every attention module and its kind: where the parts are not known, a decoder's if it says that it is causal."""
+    """Every attention module and its kind. Where the parts are not known, names and `is_causal` decide."""
     blocks = hf_anatomy(model)
     if blocks is None:
         return {
@@ -75,7 +78,7 @@ def attention_kinds(model: nn.Module) -> dict[nn.Module, Kind]:
 
 
 def model_kind(model: Any) -> ModelKind:
-    """What a model of Hugging Face is as a whole; one that says nothing of causality is a decoder if it can write."""
+    """The kind of a model of Hugging Face. If its parts are not known, a model that can generate is a decoder."""
     config, known = model.config, hf_anatomy(model) is not None
     kinds = set(attention_kinds(model).values()) - {"cross"}
     if getattr(config, "is_encoder_decoder", False) and not (known and len(kinds) == 1):
@@ -91,7 +94,7 @@ def _guessed_kind(name: str, module: nn.Module) -> Kind:
 
 
 def head_groups_of(module: nn.Module) -> HeadGroups | None:
-    """The mechanisms that a layer of Hugging Face's was given, if it was."""
+    """The mechanisms of attnworks in an attention layer of Hugging Face, if it has any."""
     return getattr(module, MECHANISMS_ATTRIBUTE, None)
 
 
@@ -109,7 +112,7 @@ def _stack_anatomy(base: nn.Module, config: Any, family: Family, stack: Stack) -
 
 
 def _stack_blocks(base: nn.Module, config: Any, stack: Stack) -> list[nn.Module]:
-    """One entry per layer that is run. ALBERT runs the blocks of a group over and over, then those of the next."""
+    """One entry per layer that is run. ALBERT runs the blocks of one group for several layers, then the next group."""
     found = _submodule(base, stack.blocks)
     if not isinstance(found, nn.ModuleList):
         return []
@@ -120,20 +123,18 @@ def _stack_blocks(base: nn.Module, config: Any, stack: Stack) -> list[nn.Module]
 
 
 def _part_anatomy(block: nn.Module, place: PartPlace) -> HFPart:
-    attention = None if place.attention is None else block.get_submodule(place.attention)
-    weights = None
-    if attention is not None and place.projections is not None:
-        weights = partial(_part_weights, block, attention, place.projections)
-    branch, norm = block.get_submodule(place.branch), block.get_submodule(place.norm)
-    at = place.projections
-    shrinkable, where = (None, None) if at is None else (_shrinkable(block, attention, at), (block, at))
-    return HFPart(place.role, branch, norm, attention, weights, shrinkable, where)
+    branch, norm, at = block.get_submodule(place.branch), block.get_submodule(place.norm), place.projections
+    if place.attention is None or at is None:
+        return HFPart(place.role, branch, norm, None, None)
+    attention = block.get_submodule(place.attention)
+    weights = partial(_part_weights, block, attention, at)
+    return HFPart(place.role, branch, norm, attention, weights, _shrinkable(block, attention, at), (block, at))
 
 
 def _shrinkable(block: nn.Module, attention: Any, at: Projections) -> tuple[nn.Linear, nn.Linear] | None:
-    """Projections of queries and keys that are maps of their own and that the layer cuts into heads by their width.
+    """Separate projections of queries and keys that the layer cuts into heads by the width of a head.
 
-    Not in a family whose heads share keys and values, even where a layer has one head of each group left.
+    None in a family whose heads share keys and values, even where a layer has one head of each group left.
     """
     config = getattr(attention, "config", None)
     groups = getattr(config, "num_key_value_heads", None)
@@ -151,6 +152,7 @@ def is_empty(attention: nn.Module) -> bool:
 
 
 def _no_heads(block: nn.Module, at: Projections) -> HeadWeights:
+    """The weights of a layer without heads: [0 e 1], [0 f 1] and [0 1 e]."""
     query, key, output = (cast("Any", block.get_submodule(path)) for path in (at.query.path, at.key.path, at.output))
     (e, f), like = (map_.weight.shape[1] for map_ in (query, key)), output.weight
     W_Q, W_K, W_V, W_O = (like.new_zeros(0, *shape) for shape in ((e, 1), (f, 1), (f, 1), (1, len(like))))
@@ -159,6 +161,7 @@ def _no_heads(block: nn.Module, at: Projections) -> HeadWeights:
 
 
 def _part_weights(block: nn.Module, attention: nn.Module, at: Projections) -> HeadWeights:
+    """W_Q [h e k], W_K [h f k], W_V [h f v] and W_O [h v e], repeated where heads share keys and values."""
     if is_empty(attention):
         return _no_heads(block, at)
     width: int = getattr(attention, at.width)

@@ -7,7 +7,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -24,31 +25,28 @@ HEAD_GROUPS = "attnworks-heads"
 
 
 def register_mechanism(mechanism: str) -> str:
-    """Register a mechanism with transformers; the name under which a model can be told to use it.
+    """Register a mechanism with transformers and return its name as an attention implementation.
 
     Layers in which the mechanism is not defined (a window across sequences) compute dense attention. Padding arrives as
-    one row per sentence, so that no table of all pairs is built; a scale of the model's own, other than 1/sqrt(k),
-    takes the place of the mechanism's. Weights are neither dropped in training nor returned by `output_attentions`.
-    Mechanisms with parameters of their own are refused: they belong into the model, not beside it.
+    one row per sentence, so that no table of all pairs is built. A scale of the model other than 1/sqrt(k) replaces
+    that of the mechanism. There is no dropout of weights, and `output_attentions` does not return them.
+    Mechanisms with parameters are refused, as these would not be part of the model.
     """
     spec = MechanismSpec.parse(mechanism)
     if any(True for _ in spec.build(Geometry(1, 8, 8)).parameters()):
-        raise UsageError(
-            f"{spec.name} attention for any model of transformers",
-            "a mechanism without parameters of its own",
-            f"{spec.name}, which has some",
-            "choose window, bigbird, longformer or linear",
-        )
-    return register(f"attnworks-{spec}", _Implementation(spec))
+        asked, expected = f"{spec.name} attention for any model of transformers", "a mechanism without parameters"
+        remedy = "choose window, bigbird, longformer or linear"
+        raise UsageError(asked, expected, f"{spec.name}, which has some", remedy)
+    return register(f"attnworks-{spec}", partial(_mechanism_attention, spec, cache(spec.build)))
 
 
 def register_head_groups() -> str:
-    """The name of the implementation that lets each layer attend by the mechanisms it was given, and others densely."""
+    """Register the implementation in which each layer attends by its HeadGroups, if it has any, and else densely."""
     return register(HEAD_GROUPS, head_groups_attention)
 
 
 def register(name: str, implementation: Any) -> str:
-    """Tell transformers of an implementation that takes padding as one row per sentence."""
+    """Register an attention implementation whose masks are one row of padding per sentence."""
     from transformers import AttentionInterface
     from transformers.masking_utils import AttentionMaskInterface, flash_attention_mask
 
@@ -95,10 +93,8 @@ def build_in_mechanisms(model: Any, wanted: MechanismsBySlot) -> None:
             check_held(held, groups.content_heads, slot)
             _shrink(part.shrinkable, kept_rows(held, groups.content_heads, slot), W.W_Q.shape[-1])
         setattr(part.attention, MECHANISMS_ATTRIBUTE, groups)
-    model.config.attnworks = {
-        **getattr(model.config, MECHANISMS_ENTRY, {}),
-        **{str(slot): list(specs) for slot, specs in wanted.items()},
-    }
+    described = {str(slot): list(specs) for slot, specs in wanted.items()}
+    model.config.attnworks = {**getattr(model.config, MECHANISMS_ENTRY, {}), **described}
     if model.config.attnworks:
         model.set_attn_implementation(register_head_groups())
 
@@ -114,40 +110,29 @@ def _shrink(linears: Sequence[nn.Linear], heads: Sequence[int], width: int) -> N
         linear.out_features = linear.weight.shape[0]
 
 
-class _Implementation:
+def _mechanism_attention(
+    spec: MechanismSpec,
+    build: Callable[[Geometry], Mechanism],
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    **options: Any,
+) -> tuple[Tensor, None]:
     """What transformers calls in the place of sdpa: Q [b h i k], K, V, a padding mask [b j] -> Y [b i h v]."""
-
-    def __init__(self, spec: MechanismSpec) -> None:
-        self.spec = spec
-        self.built: dict[Geometry, Mechanism] = {}
-
-    def __call__(
-        self,
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attention_mask: Tensor | None,
-        **options: Any,
-    ) -> tuple[Tensor, None]:
-        _check_options(str(self.spec), key.shape[2], options)
-        mask = mask_of_call(module, query, key, attention_mask, options)
-        crosses = _is_cross_attention(module) or query.shape[2] != key.shape[2]
-        kind = "decoder" if mask.causal else "cross" if crosses else "encoder"
-        K, V = repeat_for_heads(query.shape[1], key, value)
-        geometry = Geometry(query.shape[1], query.shape[3], V.shape[3])
-        attend = self._mechanism(geometry) if self.spec.serves(kind) else Dense()
-        Y = attend(query, K, V, mask, context_of_call(query, options)).Y
-        return Y.transpose(1, 2).contiguous(), None
-
-    def _mechanism(self, geometry: Geometry) -> Mechanism:
-        if geometry not in self.built:
-            self.built[geometry] = self.spec.build(geometry)
-        return self.built[geometry]
+    _check_options(str(spec), key.shape[2], options)
+    mask = mask_of_call(module, query, key, attention_mask, options)
+    crosses = _is_cross_attention(module) or query.shape[2] != key.shape[2]
+    kind = "decoder" if mask.causal else "cross" if crosses else "encoder"
+    K, V = repeat_for_heads(query.shape[1], key, value)
+    attend = build(Geometry(query.shape[1], query.shape[3], V.shape[3])) if spec.serves(kind) else Dense()
+    Y = attend(query, K, V, mask, context_of_call(query, options)).Y
+    return Y.transpose(1, 2).contiguous(), None
 
 
 def _is_cross_attention(module: nn.Module) -> bool:
-    """Whether a layer that is not causal reads another sequence, as its family marks it."""
+    """Whether a layer that is not causal reads another sequence, by its attributes or the name of its class."""
     marked = getattr(module, "is_cross_attention", False) or getattr(module, "is_decoder", False)
     return bool(marked) or "Cross" in type(module).__name__
 
@@ -158,7 +143,7 @@ def repeat_for_heads(heads: int, *grouped: Tensor) -> tuple[Tensor, ...]:
 
 
 def context_of_call(Q: Tensor, options: dict[str, Any]) -> Context:
-    """A scale of the model's own, where it is not 1/sqrt(k)."""
+    """The scale of the model in a Context, if it is not 1/sqrt(k)."""
     scale = options.get("scaling")
     usual = scale is None or math.isclose(scale, Q.shape[3] ** -0.5)
     return Context(scale=None if usual else scale)
@@ -169,15 +154,13 @@ def _check_options(spec: str, keys: int, options: dict[str, Any]) -> None:
     unknown = {"sliding_window": window is not None and window < keys}
     unknown |= {name: options.get(name) is not None for name in ("softcap", "s_aux")}
     for name in (name for name, present in unknown.items() if present):
-        raise UsageError(
-            f"{spec} in a model with {name}",
-            "attention that is a softmax over all keys, or all earlier ones",
-            f"{name}={options[name]!r:.40}",
-            f"set {name} to None in the model's config if it can do without",
-        )
+        expected = "attention that is a softmax over all keys, or all earlier ones"
+        remedy = f"set {name} to None in the model's config if it can do without"
+        raise UsageError(f"{spec} in a model with {name}", expected, f"{name}={options[name]!r:.40}", remedy)
 
 
 def mask_of_call(module: nn.Module, Q: Tensor, K: Tensor, given: Tensor | None, options: dict[str, Any]) -> Mask:
+    """The mask of a call with padding [b j], or none, and the options `is_causal` and `position_bias`."""
     flag = options.get("is_causal")
     causal = bool(getattr(module, "is_causal", True) if flag is None else flag) and Q.shape[2] <= K.shape[2]
     real = None if given is None else given[:, -K.shape[2] :].bool()

@@ -14,7 +14,7 @@ from attnworks.models.config import NormOrder
 
 
 class Projection(NamedTuple):
-    """One of `pieces` equal pieces of the columns of a projection; `per_head` when each head keeps its pieces together.
+    """Piece number `piece` of `pieces` equal pieces of the columns of a projection; `per_head`: of each head's columns.
 
     GPT-2 stores [Q_1 .. Q_h | K_1 .. K_h | V_1 .. V_h] in one matrix, GPT-NeoX [Q_1 K_1 V_1 | Q_2 K_2 V_2 | ..].
     """
@@ -83,14 +83,13 @@ class Family:
 
 
 def _separate(at: str, query: str, key: str, value: str, output: str, width: str) -> Projections:
-    """Three projections of their own in the attention module at `at`; the output is seen from the block."""
-    return Projections(
-        Projection(f"{at}.{query}"), Projection(f"{at}.{key}"), Projection(f"{at}.{value}"), output, width
-    )
+    """Three separate projections in the attention module at `at`; the path of the output starts at the block."""
+    to_query, to_key, to_value = (Projection(f"{at}.{name}") for name in (query, key, value))
+    return Projections(to_query, to_key, to_value, output, width)
 
 
 def _attention(role: Role, at: str, norm: str, names: str, *, counts_heads: bool = False) -> PartPlace:
-    """Attention whose module gives the branch: query, key, value, output projection and width are `names` in it."""
+    """Attention whose module is the branch; `names` in it are query, key, value and output projection, and width."""
     query, key, value, output, width = names.split()
     projections = _separate(at, query, key, value, f"{at}.{output}", width)
     return PartPlace(role, at, norm, at, projections._replace(counts_heads=counts_heads))
@@ -124,107 +123,49 @@ _BART_MLP = PartPlace("mlp", "fc2", "final_layer_norm")
 _T5_SELF = _attention("self", "layer.0.SelfAttention", "layer.0.layer_norm", _T5_NAMES)
 _T5_CROSS = _attention("cross", "layer.1.EncDecAttention", "layer.1.layer_norm", _T5_NAMES)
 
-BERT = Family(
-    _stack(
-        "encoder",
-        "encoder.layer",
-        _bert_attention("self", "attention"),
-        _bert_attention("cross", "crossattention", optional=True),
-        PartPlace("mlp", "output.dense", "output.LayerNorm"),
-    ),
-    "post",
-)
-
+_BERT_SELF = _bert_attention("self", "attention")
+_BERT_CROSS = _bert_attention("cross", "crossattention", optional=True)
+_BERT_MLP = PartPlace("mlp", "output.dense", "output.LayerNorm")
+BERT = Family(_stack("encoder", "encoder.layer", _BERT_SELF, _BERT_CROSS, _BERT_MLP), "post")
 ROBERTA = replace(BERT, counts_from_padding=True)
 
 _ALBERT_MAPS = _separate("attention", "query", "key", "value", "attention.dense", "attention_head_size")
-ALBERT = Family(
-    _stack(
-        "encoder",
-        "encoder.albert_layer_groups",
-        PartPlace("self", "attention.dense", "attention.LayerNorm", "attention", _ALBERT_MAPS),
-        PartPlace("mlp", "ffn_output", "full_layer_layer_norm"),
-        shared="albert_layers",
-    ),
-    "post",
-)
+_ALBERT_SELF = PartPlace("self", "attention.dense", "attention.LayerNorm", "attention", _ALBERT_MAPS)
+_ALBERT_MLP = PartPlace("mlp", "ffn_output", "full_layer_layer_norm")
+_ALBERT_GROUPS = "encoder.albert_layer_groups"
+ALBERT = Family(_stack("encoder", _ALBERT_GROUPS, _ALBERT_SELF, _ALBERT_MLP, shared="albert_layers"), "post")
 
-DISTILBERT = Family(
-    _stack(
-        "encoder",
-        "transformer.layer",
-        _attention("self", "attention", "sa_layer_norm", "q_lin k_lin v_lin out_lin attention_head_size"),
-        PartPlace("mlp", "ffn", "output_layer_norm"),
-    ),
-    "post",
-)
+_DISTILBERT_NAMES = "q_lin k_lin v_lin out_lin attention_head_size"
+_DISTILBERT_SELF = _attention("self", "attention", "sa_layer_norm", _DISTILBERT_NAMES)
+_DISTILBERT_MLP = PartPlace("mlp", "ffn", "output_layer_norm")
+DISTILBERT = Family(_stack("encoder", "transformer.layer", _DISTILBERT_SELF, _DISTILBERT_MLP), "post")
 
-_GPT2_CROSS = _fused("crossattention", _HALVES, "c_proj", "head_dim")
-GPT2 = Family(
-    _stack(
-        "decoder",
-        "h",
-        PartPlace("self", "attn", "ln_1", "attn", _fused("attn", _THIRDS, "c_proj", "head_dim")),
-        PartPlace("cross", "crossattention", "ln_cross_attn", "crossattention", _GPT2_CROSS, optional=True),
-        PartPlace("mlp", "mlp", "ln_2"),
-    ),
-    "pre",
-)
+_GPT2_SELF = PartPlace("self", "attn", "ln_1", "attn", _fused("attn", _THIRDS, "c_proj", "head_dim"))
+_GPT2_MAPS = _fused("crossattention", _HALVES, "c_proj", "head_dim")
+_GPT2_CROSS = PartPlace("cross", "crossattention", "ln_cross_attn", "crossattention", _GPT2_MAPS, optional=True)
+GPT2 = Family(_stack("decoder", "h", _GPT2_SELF, _GPT2_CROSS, PartPlace("mlp", "mlp", "ln_2")), "pre")
 
 _GPT_NEOX_MAPS = _fused("attention", _INTERLEAVED, "dense", "head_size")
-GPT_NEOX = Family(
-    _stack(
-        "decoder",
-        "layers",
-        PartPlace("self", "attention", "input_layernorm", "attention", _GPT_NEOX_MAPS),
-        PartPlace("mlp", "mlp", "post_attention_layernorm"),
-    ),
-    "pre",
-    parallel_flag="use_parallel_residual",
-)
+_GPT_NEOX_SELF = PartPlace("self", "attention", "input_layernorm", "attention", _GPT_NEOX_MAPS)
+_LLAMA_MLP = PartPlace("mlp", "mlp", "post_attention_layernorm")
+GPT_NEOX = Family(_stack("decoder", "layers", _GPT_NEOX_SELF, _LLAMA_MLP), "pre", parallel_flag="use_parallel_residual")
 
 _OPT_SELF = _attention("self", "self_attn", "self_attn_layer_norm", _BART_NAMES, counts_heads=True)
 OPT = Family(_stack("decoder", "decoder.layers", _OPT_SELF, _BART_MLP), "pre", pre_flag="do_layer_norm_before")
 
-LLAMA = Family(
-    _stack(
-        "decoder",
-        "layers",
-        _attention("self", "self_attn", "input_layernorm", _LLAMA_NAMES),
-        PartPlace("mlp", "mlp", "post_attention_layernorm"),
-    ),
-    "pre",
-)
+_LLAMA_SELF = _attention("self", "self_attn", "input_layernorm", _LLAMA_NAMES)
+LLAMA = Family(_stack("decoder", "layers", _LLAMA_SELF, _LLAMA_MLP), "pre")
 
-T5 = Family(
-    _stack("encoder", "encoder.block", _T5_SELF, PartPlace("mlp", "layer.1.DenseReluDense", "layer.1.layer_norm"))
-    + _stack(
-        "decoder",
-        "decoder.block",
-        _T5_SELF,
-        _T5_CROSS,
-        PartPlace("mlp", "layer.2.DenseReluDense", "layer.2.layer_norm"),
-    ),
-    "pre",
-)
+_T5_MLPS = [PartPlace("mlp", f"layer.{place}.DenseReluDense", f"layer.{place}.layer_norm") for place in (1, 2)]
+_T5_ENCODER = _stack("encoder", "encoder.block", _T5_SELF, _T5_MLPS[0])
+T5 = Family(_T5_ENCODER + _stack("decoder", "decoder.block", _T5_SELF, _T5_CROSS, _T5_MLPS[1]), "pre")
 
-BART = Family(
-    _stack("encoder", "encoder.layers", _BART_SELF, _BART_MLP)
-    + _stack("decoder", "decoder.layers", _BART_SELF, _BART_CROSS, _BART_MLP),
-    "post",
-)
-
+_BART_ENCODER = _stack("encoder", "encoder.layers", _BART_SELF, _BART_MLP)
+BART = Family(_BART_ENCODER + _stack("decoder", "decoder.layers", _BART_SELF, _BART_CROSS, _BART_MLP), "post")
 MBART = replace(BART, norm="pre")
 
-VIT = Family(
-    _stack(
-        "encoder",
-        "layers",
-        _attention("self", "attention", "layernorm_before", _LLAMA_NAMES),
-        PartPlace("mlp", "mlp", "layernorm_after"),
-    ),
-    "pre",
-)
+_VIT_SELF = _attention("self", "attention", "layernorm_before", _LLAMA_NAMES)
+VIT = Family(_stack("encoder", "layers", _VIT_SELF, PartPlace("mlp", "mlp", "layernorm_after")), "pre")
 
 HF_FAMILIES: dict[str, Family] = {
     "albert": ALBERT,

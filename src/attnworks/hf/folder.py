@@ -1,4 +1,4 @@
-"""Folders of Hugging Face models with changed heads or mechanisms: the same three files as those of own models.
+"""Folders of Hugging Face models with changed heads or mechanisms: the same three files as for models of attnworks.
 
 transformers alone cannot run such a model. Its config therefore names a model_type that transformers does not know.
 Where transformers can represent the model after all, `to_standard` gives it back with a plain config.
@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from attnworks.core.errors import AttnworksError
-from attnworks.core.folders import disk_errors, load_error, parse_json, read_json_bytes
+from attnworks.core.folders import COPY_AGAIN, disk_errors, load_error, parse_json, read_json_bytes
 from attnworks.core.places import Slot
 from attnworks.core.tensors import tensors_of
 from attnworks.hf import quiet
@@ -49,16 +49,11 @@ POSITION_BIAS = "relative_attention_bias.weight"
 
 
 def save_hf(model: Any, folder: Path) -> None:
-    """A model of Hugging Face, into a folder that is being filled: as transformers does it, unless heads are ours."""
-    if hasattr(model.config, MECHANISMS_ENTRY):
-        _write_reshaped(model, folder)
-    else:
+    """Write a model of Hugging Face: config, weights and manifest if it was reshaped, else as transformers does."""
+    if not hasattr(model.config, MECHANISMS_ENTRY):
         with quiet():
             model.save_pretrained(folder)
-
-
-def _write_reshaped(model: Any, folder: Path) -> None:
-    """Config, weights and manifest."""
+        return
     config = json.loads(model.config.to_json_string(use_diff=False))
     config = {key: value for key, value in config.items() if not key.startswith("_")}
     config |= {"model_type": MODEL_TYPE_PREFIX + config["model_type"], "architectures": [type(model).__name__]}
@@ -93,10 +88,14 @@ def _config(folder: Path) -> dict[str, Any]:
 
 
 def _build_reshaped(model_class: Any, config: Any, mechanisms: Any, widths: Any, heads: Any) -> Any:
+    """A model with the mechanisms, widths and heads that a config describes, each by the name of the layer."""
     model = model_class(copy.deepcopy(config))
     for name in {**heads, **widths}:
         slot = Slot.parse(name)
-        _check_heads(model, slot, name in widths, heads.get(name))
+        if name in widths and (reason := hf_refusal_to_grow(model, slot)):
+            raise cannot_grow(slot, reason)
+        if name not in widths and (reason := hf_refusal_to_shrink(model, slot, heads.get(name))):
+            raise cannot_keep(slot, reason)
         restore_heads(model, hf_layers(model)[slot], slot, widths.get(name), heads.get(name))
     if heads:
         model.config.attnworks_heads = heads
@@ -104,17 +103,9 @@ def _build_reshaped(model_class: Any, config: Any, mechanisms: Any, widths: Any,
     return model
 
 
-def _check_heads(model: nn.Module, slot: Slot, resized: bool, heads: Any) -> None:
-    if resized:
-        if reason := hf_refusal_to_grow(model, slot):
-            raise cannot_grow(slot, reason)
-    elif reason := hf_refusal_to_shrink(model, slot, heads):
-        raise cannot_keep(slot, reason)
-
-
 def open_reshaped(folder: Path, model_class: Any, config: Any) -> nn.Module:
-    """The model of such a folder, checked against its manifest."""
-    with disk_errors(f"open {folder}", remedy="copy the folder again from where it was whole"):
+    """The model of the folder of a reshaped model, checked against its manifest."""
+    with disk_errors(f"open {folder}", remedy=COPY_AGAIN):
         manifest = read_manifest(folder)
         read_config(folder, manifest)
     if model_class is None:
@@ -128,15 +119,14 @@ def open_reshaped(folder: Path, model_class: Any, config: Any) -> nn.Module:
     except AttnworksError:
         raise
     except Exception as error:
-        raise load_error(
-            folder / CONFIG_FILE, "mechanisms, widths and heads that fit the model", str(error)[:100]
-        ) from error
+        expected = "mechanisms, widths and heads that fit the model"
+        raise load_error(folder / CONFIG_FILE, expected, str(error)[:100]) from error
     fill(model, read_weights(folder, manifest, model))
     return model
 
 
-# Families whose config has the width of a head beside their number (Llama, T5) need no new entry for fewer heads, as
-# long as every layer has as many; T5, whose heads know positions by their number, as long as they are the same ones.
+# The configs of Llama and T5 hold the width of a head beside the number of heads. They can describe a model with fewer
+# heads if all layers have the same number; in T5, whose position bias has one column per head, the same heads.
 
 
 def to_standard(model: nn.Module) -> nn.Module:
@@ -183,6 +173,7 @@ def _changed(config: Any, changes: dict[str, int]) -> Any:
 
 
 def _rebuilt(model: Any, config: Any, heads: list[int]) -> nn.Module:
+    """The model with its weights under this config; the position bias [buckets h] is cut to these heads."""
     with torch.random.fork_rng(devices=[]):
         new = type(model)(config).to(next(model.parameters()).device).train(model.training)
     if getattr(model, "generation_config", None) is not None:

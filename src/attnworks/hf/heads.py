@@ -1,8 +1,8 @@
 """Wider heads, more or fewer of them, in the attention layers of Hugging Face models.
 
-The modules of transformers cut queries, keys and values by one width. Projections therefore give all heads padded with
-zeros to the width of the widest (`HeadsOut`), and store the true columns alone. Where heads only go, projections
-stay what they are, with fewer columns. A layer that loses all heads keeps one of width zero, which gives nothing.
+The modules of transformers cut queries, keys and values by one width. New projections (`HeadsOut`) therefore pad all
+heads with zeros to the width of the widest, and store the true columns alone. Where heads are only removed, the old
+projections stay, with fewer columns. A layer that loses all heads keeps one of width zero, whose output is zero.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from attnworks.models.config import AttentionConfig
 from attnworks.models.surgery import head_choice_refusal, missing_heads_reason
 
 MECHANISMS_ENTRY = "attnworks"
-"""Under this name the config of a Hugging Face model says which of its heads use which mechanism."""
+"""Entry of the config of a Hugging Face model: the mechanism of each head of its changed layers."""
 
 WIDTHS_ENTRY = "attnworks_widths"
-"""Under this name it says how wide the heads of its changed layers are."""
+"""Entry of the config: the widths of the heads of its changed layers."""
 
 HEADS_ENTRY = "attnworks_heads"
-"""Under this name it says which heads its changed layers have, by their first numbers; -1 for a new one."""
+"""Entry of the config: the heads of its changed layers, by their numbers in the original model; -1 for a new one."""
 
 _COUNT_ATTRIBUTES = ("num_attention_heads", "num_heads", "n_heads")
 _WIDTH_ATTRIBUTES = ("all_head_size", "inner_dim", "split_size")
@@ -42,16 +42,15 @@ def hf_layers(model: nn.Module) -> dict[Slot, HFPart]:
 
 
 def hf_refusal_to_grow(model: nn.Module, slot: Slot) -> str | None:
-    """The reason for which heads of a layer cannot be wider or more, in words; None if they can."""
+    """Why heads of a layer cannot be widened or added, in words; None if they can."""
     if reason := missing_heads_reason(model, hf_anatomy(model), slot):
         return reason
     part = hf_layers(model)[slot]
-    assert part.place is not None and part.weights is not None and part.attention is not None
     if not heads_of(part):
         return "no heads at all"
-    block, at = part.place
+    (block, at, attention), W = part.layer, _weights(part)
     query, key, value = at.query, at.key, at.value
-    W, groups = part.weights(), head_groups_of(part.attention)
+    groups = head_groups_of(attention)
     if max(query.pieces, key.pieces, value.pieces) > 1:
         return "queries, keys and values that are one projection"
     if not all(_is_linear(block.get_submodule(path)) for path in (query.path, key.path, value.path, at.output)):
@@ -70,49 +69,47 @@ def _is_linear(module: nn.Module) -> bool:
 
 
 def _grows(groups: HeadGroups) -> bool:
-    """Scores whose factor is 1/sqrt(k) are given that of the layer where k is another; others must not be."""
+    """Whether all mechanisms work for wider heads. Their scale must be 1/sqrt(k), which the layer then replaces."""
     usual = (mechanism.default_scale(4) == 0.5 for mechanism in groups.mechanisms if mechanism.by_content)
     return all(usual) and not groups.bound_to_width()
 
 
 def hf_refusal_to_shrink(model: nn.Module, slot: Slot, kept: Sequence[int]) -> str | None:
-    """The reason for which a layer cannot be cut down to these heads, in words; None if it can."""
+    """Why a layer cannot be reduced to these heads, in words; None if it can."""
     if reason := missing_heads_reason(model, hf_anatomy(model), slot):
         return reason
     part = hf_layers(model)[slot]
     if reason := head_choice_refusal(len(heads_of(part)), kept):
         return reason
-    assert part.place is not None and part.weights is not None
-    block, at = part.place
-    paths = (at.query.path, at.key.path, at.value.path, at.output)
-    if not all(_is_linear(block.get_submodule(path)) or _is_conv1d(block.get_submodule(path)) for path in paths):
+    (block, at, _), W = part.layer, _weights(part)
+    modules = [block.get_submodule(path) for path in (at.query.path, at.key.path, at.value.path, at.output)]
+    if not all(_is_linear(module) or _is_conv1d(module) for module in modules):
         return "projections that are not linear"
-    W = part.weights()
     left = Counter(head * W.groups // len(W.W_Q) for head in kept)
     return "groups with different numbers of heads left" if len({*left.values()}) > 1 else None
 
 
 @torch.no_grad()
 def hf_keep_heads(model: Any, part: HFPart, slot: Slot, kept: Sequence[int], heads: Sequence[HeadMatrices]) -> None:
-    """Cut a layer of a Hugging Face model down to these of its heads, in place, and write that into its config."""
-    assert part.attention is not None and part.weights is not None
+    """Reduce a layer of a Hugging Face model to these of its heads, in place, and write that into its config."""
+    attention = part.layer[-1]
     widths = getattr(model.config, WIDTHS_ENTRY, {})
     if not kept:
-        _empty(part)
+        _replace_projections(part, [0], [0], 1)
+        attention.attnworks_empty = True
         model.config.attnworks_widths = {other: widths[other] for other in widths if other != str(slot)}
     elif str(slot) in widths:
         hf_put_heads(model, part, slot, [heads[head] for head in kept], kept)
         return
     else:
-        _cut(part, slot, kept, part.weights())
-    _write_origins(model, part.attention, slot, kept)
+        _cut(part, slot, kept)
+    _write_origins(model, attention, slot, kept)
     _regroup(model, part, slot, kept)
 
 
-def _cut(part: HFPart, slot: Slot, kept: Sequence[int], W: HeadWeights) -> None:
-    """Columns of the projections, and rows of the output, of these heads alone."""
-    assert part.place is not None and part.attention is not None
-    (block, at), attention = part.place, cast("Any", part.attention)
+def _cut(part: HFPart, slot: Slot, kept: Sequence[int]) -> None:
+    """Keep the columns of the projections, and the rows of the output, of these heads alone."""
+    (block, at, attention), W = part.layer, _weights(part)
     groups = head_groups_of(attention)
     width, count = getattr(attention, at.width), len(W.W_O)
     shared = list(dict.fromkeys(head * W.groups // count for head in kept))
@@ -123,7 +120,7 @@ def _cut(part: HFPart, slot: Slot, kept: Sequence[int], W: HeadWeights) -> None:
     left = {at.query.path: (at.query, held), at.key.path: (at.key, keys), at.value.path: (at.value, values)}
     for path, (place, chosen) in left.items():
         module: Any = block.get_submodule(path)
-        columns = torch.arange(_outputs(module))
+        columns = torch.arange(_sizes(module)[1])
         if place.per_head:
             columns = columns.unflatten(0, (-1, place.pieces * width))[list(chosen)]
         else:
@@ -135,33 +132,28 @@ def _cut(part: HFPart, slot: Slot, kept: Sequence[int], W: HeadWeights) -> None:
 
 
 def kept_rows(held: Sequence[int], kept: Sequence[int], slot: Slot) -> list[int]:
-    """Where queries and keys of these heads are, in a layer that holds them for some heads only.
+    """The positions of these heads in a layer that has queries and keys for the heads `held` only.
 
-    transformers reads the length of a cache off its keys, so that a decoder keeps some, used or not.
+    A decoder keeps at least one, as transformers takes the length of a cache from its keys.
     """
     return [held.index(head) for head in kept if head in held] or [0] * slot.causal
 
 
-def _empty(part: HFPart) -> None:
-    """One head without columns in the place of all, since transformers' modules need one."""
-    assert part.place is not None and part.attention is not None
-    (block, at), attention = part.place, cast("Any", part.attention)
-    for place in (at.query, at.key, at.value):
-        old: Any = block.get_submodule(place.path)
-        if not isinstance(old, HeadsOut) or old.weight.numel():
-            inputs = old.weight.shape[0] if _is_conv1d(old) else old.weight.shape[1]
-            block.set_submodule(
-                place.path, _like(old, HeadsOut(inputs, [0] * place.pieces, 1, bias=old.bias is not None))
-            )
+def _replace_projections(part: HFPart, keys: Sequence[int], values: Sequence[int], width: int) -> None:
+    """Give a layer projections to heads of these widths, padded to `width`, without values. The output bias stays."""
+    block, at, attention = part.layer
+    widths = {at.query: keys, at.key: keys, at.value: values}
+    for path, columns in {place.path: [*each] * place.pieces for place, each in widths.items()}.items():
+        old: Any = block.get_submodule(path)
+        new = HeadsOut(_sizes(old)[0], columns, width, bias=old.bias is not None)
+        block.set_submodule(path, _like(old, new))
     old = block.get_submodule(at.output)
-    outputs = old.weight.shape[1] if _is_conv1d(old) else old.weight.shape[0]
-    new = HeadsIn(outputs, [0], 1, bias=old.bias is not None)
+    new = HeadsIn(_sizes(old)[1], values, width, bias=old.bias is not None)
     block.set_submodule(at.output, _like(old, new))
     if new.bias is not None:
         new.bias.copy_(old.bias)
-    setattr(attention, at.width, 1)
-    _set_sizes(attention, 1, 1)
-    attention.attnworks_empty = True
+    setattr(attention, at.width, width)
+    _set_sizes(attention, len(keys), width)
 
 
 def _set_sizes(attention: Any, heads: int, width: int, per_group: int = 1) -> None:
@@ -176,12 +168,19 @@ def _set_sizes(attention: Any, heads: int, width: int, per_group: int = 1) -> No
 
 
 def _is_conv1d(module: nn.Module) -> bool:
-    """GPT-2's linear map, whose weight is the other way around."""
+    """Whether a module is GPT-2's linear map, whose weight is [inputs outputs]."""
     return type(module).__name__ == "Conv1D"
 
 
-def _outputs(module: Any) -> int:
-    return module.weight.shape[1] if _is_conv1d(module) else module.weight.shape[0]
+def _sizes(module: Any) -> tuple[int, int]:
+    """Inputs and outputs of a linear map."""
+    rows, columns = module.weight.shape
+    return (rows, columns) if _is_conv1d(module) else (columns, rows)
+
+
+def _weights(part: HFPart) -> HeadWeights:
+    assert part.weights is not None
+    return part.weights()
 
 
 def _choose(module: Any, numbers: Tensor, *, outputs: bool) -> None:
@@ -205,9 +204,8 @@ def hf_put_heads(
 
     origins    the number that each head had in the layer before; None for a new one
     """
-    assert part.place is not None and part.attention is not None
-    block, at = part.place
-    _write_origins(model, part.attention, slot, origins)
+    block, at, attention = part.layer
+    _write_origins(model, attention, slot, origins)
     resize(model, part, slot, [head.W_Q.shape[1] for head in heads], [head.W_V.shape[1] for head in heads])
     for place, weight, bias in ((at.query, "W_Q", "b_Q"), (at.key, "W_K", "b_K"), (at.value, "W_V", "b_V")):
         projection = block.get_submodule(place.path)
@@ -222,12 +220,10 @@ def hf_put_heads(
 
 
 def _regroup(model: Any, part: HFPart, slot: Slot, origins: Sequence[int | None]) -> None:
-    """The mechanisms of a layer, if it has some of ours, for the heads that it has now."""
-    attention, old = part.attention, head_groups_of(part.attention)  # pyright: ignore[reportArgumentType]
-    assert attention is not None and part.place is not None
-    if old is None:
+    """Rebuild the HeadGroups of a layer, if it has any, for the heads that it has now."""
+    block, at, attention = part.layer
+    if (old := head_groups_of(attention)) is None:
         return
-    block, at = part.place
     by_head = old.by_head()
     specs = tuple("dense" if origin is None else by_head[origin] for origin in origins)
     described = {other: of for other, of in model.config.attnworks.items() if other != str(slot)}
@@ -243,7 +239,7 @@ def _regroup(model: Any, part: HFPart, slot: Slot, origins: Sequence[int | None]
 
 
 def _write_origins(model: Any, attention: Any, slot: Slot, origins: Sequence[int | None]) -> None:
-    """Into the config, by the numbers that heads had at first; T5 knows positions by them."""
+    """Write into the config the original number of each head. T5's position bias has one column for each."""
     model.config.attnworks = getattr(model.config, MECHANISMS_ENTRY, {})
     known: dict[str, list[int]] = getattr(model.config, HEADS_ENTRY, {})
     before = known.get(str(slot))
@@ -256,54 +252,40 @@ def _write_origins(model: Any, attention: Any, slot: Slot, origins: Sequence[int
 def restore_heads(
     model: Any, part: HFPart, slot: Slot, widths: dict[str, Any] | None, first: Sequence[int] | None
 ) -> None:
-    """Give a layer that is as its family has it the heads that the config of a folder speaks of, still without values.
+    """Give an unchanged layer the heads that the config of a folder describes. Weights are loaded later.
 
-    widths    of keys and values of each head, if they are written there
-    first     numbers of the heads that are left, -1 for new ones, if some went
+    widths    of keys and values of each head, if the config has them
+    first     original numbers of the heads, -1 for new ones, if the config has them
     """
-    assert part.weights is not None and part.attention is not None
     origins = None if first is None else [None if head < 0 else head for head in first]
     if widths is None:
         assert origins is not None and None not in origins
         hf_keep_heads(model, part, slot, [head for head in origins if head is not None], ())
         return
-    before, now = len(part.weights().W_O), len(widths["keys"])
-    _write_origins(model, part.attention, slot, origins or [head if head < before else None for head in range(now)])
+    before, now = len(_weights(part).W_O), len(widths["keys"])
+    _write_origins(model, part.layer[-1], slot, origins or [head if head < before else None for head in range(now)])
     resize(model, part, slot, widths["keys"], widths["values"])
 
 
 @torch.no_grad()
 def resize(model: Any, part: HFPart, slot: Slot, keys: Sequence[int], values: Sequence[int]) -> None:
-    """Give a layer heads of these widths, in place; what they hold is yet to be written. The output bias stays."""
-    assert part.place is not None and part.attention is not None
-    (block, at), attention = part.place, part.attention
+    """Give a layer heads of these widths, in place, whose values are yet to be written."""
     widths = AttentionConfig(heads=len(keys), d_k=tuple(keys), d_v=tuple(values))
-    widest = max(*widths.key_widths, *widths.value_widths)
-    for path, columns in ((at.query.path, keys), (at.key.path, keys), (at.value.path, values)):
-        old: Any = block.get_submodule(path)
-        new = HeadsOut(old.weight.shape[1], columns, widest, bias=old.bias is not None)
-        block.set_submodule(path, _like(old, new))
-    old = block.get_submodule(at.output)
-    new = HeadsIn(old.weight.shape[0], values, widest, bias=old.bias is not None)
-    block.set_submodule(at.output, _like(old, new))
-    if new.bias is not None:
-        new.bias.copy_(old.bias)
-    setattr(attention, at.width, widest)
-    _set_sizes(attention, len(keys), widest)
+    _replace_projections(part, keys, values, max(*widths.key_widths, *widths.value_widths))
     model.config.attnworks = getattr(model.config, MECHANISMS_ENTRY, {})
     described = {str(slot): {"keys": list(keys), "values": list(values)}}
     model.config.attnworks_widths = {**getattr(model.config, WIDTHS_ENTRY, {}), **described}
 
 
 def _like(old: Any, new: HeadsOut | HeadsIn) -> nn.Module:
-    """In the type and place of the module that it stands for; trained if that was."""
+    """The new module with the dtype, device, training mode and trainable parameters of the old one."""
     for name, parameter in new.named_parameters():
         parameter.requires_grad_(getattr(old, name).requires_grad)
     return new.to(old.weight).train(old.training)
 
 
-# T5 computes what positions add to scores [1 h i j] in its first layer, and hands it on from layer to layer. Each layer
-# that lost heads, or has new ones, takes the part of its heads, with zeros for new ones, and hands on the whole.
+# T5 computes its position bias [1 h i j] in the first layer, and each layer passes it to the next. A layer with removed
+# or new heads selects the slices of its heads, with zeros for new ones, and passes on the bias of all original heads.
 
 
 def _hook_positions(attention: Any, origins: Sequence[int]) -> None:
@@ -325,14 +307,12 @@ def _select_positions(
     return args, {**given, "position_bias": _of_heads(added, attention.attnworks_origins, 1)}
 
 
-def _store_positions(attention: Any, table: nn.Module, places: Any, added: Tensor) -> Tensor:
-    del table, places
+def _store_positions(attention: Any, _: nn.Module, __: Any, added: Tensor) -> Tensor:
     attention.attnworks_all_positions = added.permute(2, 0, 1).unsqueeze(0)
     return _of_heads(added, attention.attnworks_origins, 2)
 
 
-def _restore_positions(attention: Any, args: tuple[Any, ...], output: tuple[Any, ...]) -> tuple[Any, ...]:
-    del args
+def _restore_positions(attention: Any, _: Any, output: tuple[Any, ...]) -> tuple[Any, ...]:
     attended, added, *others = output
     whole, attention.attnworks_all_positions = attention.attnworks_all_positions, None
     if whole is None:
@@ -341,6 +321,6 @@ def _restore_positions(attention: Any, args: tuple[Any, ...], output: tuple[Any,
 
 
 def _of_heads(added: Tensor, origins: Sequence[int], axis: int) -> Tensor:
-    """The slices of these heads; of new ones, and of the head that stands for none, zeros."""
+    """The slices of these heads along the axis; zeros for new heads, and for the one of a layer without heads."""
     nothing = added.new_zeros(*added.shape[:axis], 1, *added.shape[axis + 1 :])
     return torch.cat([nothing if head < 0 else added.narrow(axis, head, 1) for head in origins or (-1,)], axis)

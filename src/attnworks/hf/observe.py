@@ -1,8 +1,8 @@
-"""One forward pass of a Hugging Face model, observed through transformers' own attention interface.
+"""One forward pass of a Hugging Face model, observed through the attention interface of transformers.
 
-The interface hands over the true Q, K, V, mask, scale and sink logits of any architecture, after rotary positions and
-all. The model keeps its own implementation of attention, `eager` or `sdpa`, and its output is the same, bit for bit. A
-model with another implementation is examined with `sdpa`, or with `eager` where it does not support that.
+The interface receives Q, K, V, mask, scale and sink logits of any architecture, with rotary positions applied. The
+model keeps its own implementation of attention, `eager` or `sdpa`, and its output is the same, bit for bit. A model
+with another implementation is examined with `sdpa`, or with `eager` if it does not support that.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from attnworks.traces.subject import LayerHook
 
 OBSERVED_HEAD_GROUPS = "attnworks-heads-shown"
 OBSERVABLE_IMPLEMENTATIONS = ("eager", "sdpa")
-"""Implementations whose masks and options are understood here."""
+"""Implementations whose masks and options this module can read."""
 
 AttentionHook = Callable[[nn.Module, Tensor, Tensor, Tensor, Mask, Tensor, dict[str, Any]], Tensor | None]
 _HOOK: ContextVar[AttentionHook | None] = ContextVar("attnworks_attention_hook", default=None)
 
 
 class ObservedPass:
-    """One forward pass: which layer comes next, and what its attention was given.
+    """One observed forward pass: counts layers, and passes a trace of each to the hook.
 
     kinds           attention modules and their kinds
     read_weights    of each layer whose weights are known
@@ -59,14 +59,13 @@ class ObservedPass:
 
     @contextmanager
     def hook_inputs(self, modules: Iterable[nn.Module]) -> Iterator[None]:
-        """Remember what each of these attention modules reads until its attention is computed."""
+        """Remember the inputs of each of these attention modules until its attention is computed."""
         with ExitStack() as hooks:
             for module in modules:
-                handle = module.register_forward_pre_hook(self._given, with_kwargs=True)
-                hooks.callback(handle.remove)
+                hooks.enter_context(module.register_forward_pre_hook(self._remember, with_kwargs=True))
             yield
 
-    def _given(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _remember(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         X = args[0] if args else kwargs["hidden_states"]
         others = (kwargs.get(name) for name in ("key_value_states", "encoder_hidden_states"))
         Z = next((other for other in others if other is not None), X)
@@ -89,12 +88,9 @@ class ObservedPass:
             return None
         queries, keys = self.batch.sides(kind)
         if (Q.shape[2], K.shape[2]) != (queries.ids.shape[1], keys.ids.shape[1]):
-            raise UsageError(
-                f"attention of {slot}",
-                f"{queries.ids.shape[1]} queries and {keys.ids.shape[1]} keys, one per token",
-                f"{Q.shape[2]} and {K.shape[2]}",
-                "examine a model whose sequence is its tokens",
-            )
+            expected = f"{queries.ids.shape[1]} queries and {keys.ids.shape[1]} keys, one per token"
+            got, remedy = f"{Q.shape[2]} and {K.shape[2]}", "examine a model whose sequence is its tokens"
+            raise UsageError(f"attention of {slot}", expected, got, remedy)
         X, Z = self.inputs.pop(module, (None, None))
         groups, weigh, scoring = head_groups_of(module), None, None
         sink, softcap = options.get("s_aux"), options.get("softcap")
@@ -119,7 +115,7 @@ class ObservedPass:
 
 @contextmanager
 def _implementation(model: Any, name: str) -> Iterator[None]:
-    """Let the model compute attention by this implementation for a while."""
+    """Within this context the model computes attention by this implementation."""
     before = {id(part.config): (part.config, part.config._attn_implementation) for part in _configured(model)}
     try:
         try:
@@ -140,11 +136,11 @@ def _configured(model: nn.Module) -> Iterator[Any]:
 
 @contextmanager
 def observe_interface(model: nn.Module) -> Iterator[None]:
-    """Show what the attention interface of transformers returns to the observer of this thread, for a while.
+    """Within this context calls of the attention interface of transformers are passed to the hook of this thread.
 
-    The name of the model's implementation stays: some models, such as A.X-K2, fold the keys that they choose into the
-    mask for `eager` and `sdpa` alone. Masks of other implementations are not tables, so that those become `sdpa`, or
-    `eager` in a model that sdpa cannot compute.
+    The name of the model's implementation stays: some models, such as A.X-K2, put their choice of keys into the mask
+    for `eager` and `sdpa` alone. Masks of other implementations are not tables of all pairs. These are replaced by
+    `sdpa`, or by `eager` if the model does not support it.
     """
     with ExitStack() as stack:
         if any(part.config._attn_implementation not in OBSERVABLE_IMPLEMENTATIONS for part in _configured(model)):
@@ -163,7 +159,7 @@ def observe_head_groups(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def attention_hook(hook: AttentionHook) -> Iterator[None]:
-    """Let attention that is computed in this context be shown to `hook`."""
+    """Within this context attention of this thread is passed to `hook`."""
     token = _HOOK.set(hook)
     try:
         yield
@@ -172,7 +168,7 @@ def attention_hook(hook: AttentionHook) -> Iterator[None]:
 
 
 class _ObservedInterface:
-    """Wraps AttentionInterface.get_interface while any thread examines a model; threads that do not see no change."""
+    """Wraps AttentionInterface.get_interface while any thread examines a model. Other threads see no change."""
 
     def __init__(self) -> None:
         self._lock, self._open = Lock(), 0
@@ -221,7 +217,7 @@ def _attention(
     attention_mask: Tensor | None,
     **options: Any,
 ) -> tuple[Tensor, Any]:
-    """The model's own attention, shown to the observer of this thread."""
+    """The model's own attention, passed to the hook of this thread."""
     Y, P = attend(module, query, key, value, attention_mask, **options)
     read_mask = _eager_mask if name == "eager" else _sdpa_mask
     return _call_hook(module, query, key, value, read_mask(module, query, attention_mask, options), Y, options), P
@@ -230,7 +226,7 @@ def _attention(
 def _observed_head_groups(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
-    """The attention of a model with mechanisms of attnworks, shown to the observer of this thread."""
+    """The attention of a model with mechanisms of attnworks, passed to the hook of this thread."""
     Y, _ = head_groups_attention(module, query, key, value, attention_mask, **options)
     mask = mask_of_call(module, query, key, attention_mask, options)
     return _call_hook(module, query, key, value, mask, Y, options), None
@@ -256,7 +252,7 @@ def _added(options: dict[str, Any]) -> Tensor | None:
 
 
 def _sdpa_mask(module: nn.Module, Q: Tensor, given: Tensor | None, options: dict[str, Any]) -> Mask:
-    """The mask as sdpa understands it: a table of booleans or of summands, or causal where there is none."""
+    """The mask as sdpa reads it: a table of booleans or of numbers to add, or causal if there is none."""
     added, flag = _added(options), options.get("is_causal")
     causal = given is None and Q.shape[2] > 1 and bool(getattr(module, "is_causal", True) if flag is None else flag)
     if added is None:
@@ -268,7 +264,7 @@ def _sdpa_mask(module: nn.Module, Q: Tensor, given: Tensor | None, options: dict
 
 
 def _eager_mask(module: nn.Module, Q: Tensor, given: Tensor | None, options: dict[str, Any]) -> Mask:
-    """The mask as eager attention understands it: a table of summands, the least number where a key is hidden."""
+    """The mask as eager attention reads it: a table of numbers to add, the smallest number where a key is hidden."""
     added = _added(options)
     if given is None:
         return Mask(dense=None if added is None else added.to(Q.dtype))
@@ -281,10 +277,8 @@ def _eager_mask(module: nn.Module, Q: Tensor, given: Tensor | None, options: dic
 
 def unobservable(model: nn.Module) -> UsageError:
     """The error for a model whose attention could not be observed."""
-    return UsageError(
-        f"attention of {type(model).__name__}",
-        "a model that computes attention through transformers' attention interface",
-        "one that does not (block-sparse BigBird, XLNet, code that reads ALL_ATTENTION_FUNCTIONS[...] itself, as "
-        "models written for transformers 4 do, and some others)",
-        "examine another model, or show its Q, K and V through attnworks.traces.adapted",
-    )
+    expected = "a model that computes attention through transformers' attention interface"
+    got = "one that does not (block-sparse BigBird, XLNet, code that reads ALL_ATTENTION_FUNCTIONS[...] itself, as "
+    got += "models written for transformers 4 do, and some others)"
+    remedy = "examine another model, or show its Q, K and V through attnworks.traces.adapted"
+    return UsageError(f"attention of {type(model).__name__}", expected, got, remedy)

@@ -1,6 +1,6 @@
-"""Models of Hugging Face, opened with suspicion: safetensors only, no code of theirs, and nothing made up.
+"""Opening models of Hugging Face safely: from safetensors only, without running code from their folders.
 
-transformers warns about weights that are missing, draws them at random and continues. Here that is an error.
+transformers warns about missing weights, draws them at random and continues. Here they are an error.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
+from attnworks.core.checks import choice
 from attnworks.core.errors import FolderError, MissingExtraError, UnsafeFileError, short_message
 from attnworks.core.folders import check_regular_files, disk_errors, load_error, parse_json, read_json_bytes
 from attnworks.core.notation import DTYPES
@@ -23,26 +24,16 @@ from attnworks.core.tensors import check_device
 from attnworks.hf import quiet
 from attnworks.hf.folder import MODEL_TYPE_PREFIX, is_reshaped, open_reshaped
 from attnworks.hf.heads import MECHANISMS_ENTRY
-from attnworks.models.folder import PICKLE_SUFFIXES
+from attnworks.models.folder import CONFIG_FILE, PICKLE_SUFFIXES, WEIGHTS_FILE
 from attnworks.models.modes import cast
 
-CONFIG_FILE, WEIGHTS_FILE, WEIGHTS_INDEX_FILE, ADAPTER_FILE = (
-    "config.json",
-    "model.safetensors",
-    "model.safetensors.index.json",
-    "adapter_config.json",
-)
+WEIGHTS_INDEX_FILE, ADAPTER_FILE = "model.safetensors.index.json", "adapter_config.json"
 MODEL_FILES = ("*.json", "model*.safetensors", "*.txt", "*.model", "*.spm", "*.jinja")
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "*.model", "*.spm")
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 OPTIONAL_TENSORS = re.compile(r"(^|\.)(position_ids$|pooler\.)")
-CODE_ENTRIES = (
-    "auto_map",
-    "attn_implementation",
-    "_attn_implementation",
-    "experts_implementation",
-    "fusion_config",
-)
+CODE_ENTRIES = ("auto_map", "attn_implementation", "_attn_implementation", "experts_implementation", "fusion_config")
+"""Entries of a config with which transformers would load code or kernels."""
 
 
 class OpenedModel(NamedTuple):
@@ -58,12 +49,12 @@ def open_model(
 ) -> OpenedModel:
     """The model in a folder, or with this id in the local cache of Hugging Face; nothing is ever downloaded.
 
-    On any doubt there is an error, and nothing half-loaded. The model is built by the class of transformers that
+    A model that cannot be loaded as a whole is an error. The model is built by the class of transformers that
     config.json names, with its output layer; without it if `output_layer` is False, or there is no such class. Without
-    a dtype, weights keep that in which they are stored.
+    a dtype, weights keep the one in which they are stored.
     """
-    if dtype is not None and dtype not in DTYPES:
-        raise unknown_name("type of numbers", dtype, DTYPES)
+    if dtype is not None:
+        choice("type of numbers", dtype, DTYPES)
     check_device(device)
     transformers = _transformers(path_or_id)
     with quiet():
@@ -92,9 +83,8 @@ def open_model(
                 output_loading_info=True,
             )
         except Exception as error:
-            raise load_error(
-                folder, "a model that transformers can load", short_message(error), "check its files"
-            ) from error
+            expected, got = "a model that transformers can load", short_message(error)
+            raise load_error(folder, expected, got, "check its files") from error
         _check_report(folder, model, report)
         _check_finite(folder, model, dtype)
         tokenizer = _tokenizer(folder, config, transformers)
@@ -104,16 +94,15 @@ def open_model(
 
 def _transformers(asked: str) -> ModuleType:
     if importlib.util.find_spec("transformers") is None:
-        raise MissingExtraError(
-            f"open {asked}", "the package transformers", "an environment without it", "pip install 'attnworks[hf]'"
-        )
+        remedy = "pip install 'attnworks[hf]'"
+        raise MissingExtraError(f"open {asked}", "the package transformers", "an environment without it", remedy)
     import transformers
 
     return transformers
 
 
 def folder_of(path_or_id: str) -> Path:
-    """The folder itself, or the copy that an earlier download left in the cache. The Hub is not asked."""
+    """The folder itself, or the copy of an earlier download in the cache. Nothing is downloaded."""
     folder = Path(path_or_id)
     if folder.is_file():
         if folder.suffix in PICKLE_SUFFIXES:
@@ -135,9 +124,8 @@ def folder_of(path_or_id: str) -> Path:
             got = "no such folder, and nothing in the cache under this name"
         except Exception as error:
             got = f"no such folder, and a cache that cannot be read: {short_message(error)}"
-    raise FolderError(
-        f"open {path_or_id}", "a model folder, or the id of a model downloaded from the Hugging Face Hub", got, remedy
-    )
+    expected = "a model folder, or the id of a model downloaded from the Hugging Face Hub"
+    raise FolderError(f"open {path_or_id}", expected, got, remedy)
 
 
 def _read_config(folder: Path, transformers: ModuleType) -> dict[str, Any]:
@@ -154,20 +142,15 @@ def _read_config(folder: Path, transformers: ModuleType) -> dict[str, Any]:
     if isinstance(config, dict) and isinstance(config.get("model_type"), str) and MECHANISMS_ENTRY in config:
         config["model_type"] = config["model_type"].removeprefix(MODEL_TYPE_PREFIX)
     if isinstance(config, dict) and "kind" in config:
-        raise load_error(
-            folder, "a training run, or a Hugging Face model", "a model of attnworks without its vocabulary",
-            "give the run that it came from, or pass model and vocabulary in Python",
-        )  # fmt: skip
+        got = "a model of attnworks without its vocabulary"
+        remedy = "give the run that it came from, or pass model and vocabulary in Python"
+        raise load_error(folder, "a training run, or a Hugging Face model", got, remedy)
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise load_error(path, "a config that says its model_type", "none", "check that this is a Hugging Face model")
     if config["model_type"] not in transformers.CONFIG_MAPPING:
         if "auto_map" in config:
-            raise UnsafeFileError(
-                f"open {folder}",
-                "a model that transformers itself knows",
-                f"{config['model_type']!r} with code of its own",
-                "choose another model",
-            )
+            expected, got = "a model that transformers itself knows", f"{config['model_type']!r} with code of its own"
+            raise UnsafeFileError(f"open {folder}", expected, got, "choose another model")
         raise unknown_name(f"model_type in {path}", config["model_type"], sorted(transformers.CONFIG_MAPPING.keys()))
     if "quantization_config" in config:
         raise load_error(path, "weights as plain numbers", "quantised ones", "open the model before it was quantised")
@@ -178,9 +161,8 @@ def _config(folder: Path, transformers: ModuleType, described: dict[str, Any]) -
     try:
         return transformers.CONFIG_MAPPING[described["model_type"]].from_dict(_harmless(described))
     except Exception as error:
-        raise load_error(
-            folder / CONFIG_FILE, "a config that transformers can read", short_message(error), "check it"
-        ) from error
+        expected, got = "a config that transformers can read", short_message(error)
+        raise load_error(folder / CONFIG_FILE, expected, got, "check it") from error
 
 
 def _harmless(config: Any) -> Any:
@@ -202,18 +184,15 @@ def _named_class(transformers: ModuleType, config: Any) -> Any:
 
 
 def _check_weights(folder: Path) -> None:
-    """All that transformers will read is safetensors, there, and whole."""
-    files = [folder / WEIGHTS_FILE]
-    if not files[0].is_file():
-        files = _shards(folder)
-    for path in files:
+    """Refuse weights that are not in safetensors files, missing ones and damaged ones."""
+    whole = folder / WEIGHTS_FILE
+    for path in [whole] if whole.is_file() else _shards(folder):
         try:
             with safe_open(path, framework="pt") as file:
                 file.keys()
         except (SafetensorError, OSError) as error:
-            raise load_error(
-                path, "a whole safetensors file", f"one that cannot be read ({short_message(error)})"
-            ) from error
+            got = f"one that cannot be read ({short_message(error)})"
+            raise load_error(path, "a whole safetensors file", got) from error
 
 
 def _shards(folder: Path) -> list[Path]:
@@ -241,13 +220,12 @@ def _shards(folder: Path) -> list[Path]:
 
 
 def _pickle(path: Path) -> UnsafeFileError:
-    return UnsafeFileError(
-        f"open {path}", "safetensors", "a pickle, which can run code", "convert it to safetensors, if you trust it"
-    )
+    got, remedy = "a pickle, which can run code", "convert it to safetensors, if you trust it"
+    return UnsafeFileError(f"open {path}", "safetensors", got, remedy)
 
 
 def _check_report(folder: Path, model: nn.Module, report: dict[str, Any]) -> None:
-    """The weights are those of the config: none of another shape, none missing, no layer left over."""
+    """Refuse weights that do not fit the config: of another shape, missing, or of layers that it does not have."""
     remedy = "use the config.json and the weights that belong together"
     for name, stored, expected in sorted(report["mismatched_keys"]):
         raise load_error(folder, f"{name} of shape {list(expected)}", f"shape {list(stored)}", remedy)

@@ -25,7 +25,7 @@ from attnworks.training.objectives.contract import Abilities, Outputs
 class HFSubject(Subject):
     """Any model of transformers that computes attention through its interface, with its tokenizer.
 
-    tokenizer    the model runs on batches alone without
+    tokenizer    without it the subject runs on batches alone
     mask_id      the token that stands for a hidden word; by default that of the tokenizer
     inputs       batch -> keyword arguments of the model, for one that reads something else than token ids
     """
@@ -67,20 +67,11 @@ class HFSubject(Subject):
 
     def _set_tokenizer(self, tokenizer: Any, max_length: int | None) -> None:
         """A tokenizer may have more ids than the embedding; padding, which is masked, then is 0."""
+        asked = f"an examination of {self.name}"
         if tokenizer is None:
-            raise UsageError(
-                f"an examination of {self.name}",
-                "a tokenizer",
-                "none",
-                "save one into the same folder, or pass one in Python",
-            )
+            raise UsageError(asked, "a tokenizer", "none", "save one into the same folder, or pass one in Python")
         if (reads := getattr(self.model, "main_input_name", "input_ids")) != "input_ids":
-            raise UsageError(
-                f"an examination of {self.name}",
-                "a model that reads text",
-                f"one of {reads}",
-                "use attnworks.traces.adapted",
-            )
+            raise UsageError(asked, "a model that reads text", f"one of {reads}", "use attnworks.traces.adapted")
         self._tokenizer = tokenizer
         if isinstance(tokenizer.mask_token_id, int):
             self._mask_id = tokenizer.mask_token_id
@@ -117,13 +108,13 @@ class HFSubject(Subject):
 
     @property
     def example_text(self) -> str:
-        """With a hidden word, if the model would say which."""
+        """A sentence, with a hidden word if the model predicts hidden words."""
         if self.abilities.kind == "encoder" and self.abilities.vocabulary and self._mask_id is not None:
             return f"The capital of France is {self.token(self._mask_id)} ."
         return "The animal did not cross the street because it was too tired ."
 
     def write_targets(self, sources: Sequence[TokenRow]) -> list[TokenRow]:
-        """Greedily; the source itself, if the model cannot generate."""
+        """The model's greedy translations; the sources themselves, if it cannot generate."""
         model, tokenizer = cast("Any", self.model), self._tokenizer
         assert self.source is not None and isinstance(self.target, DecoderReader)
         start, pad = self.target.start, self.source.pad_id
@@ -160,7 +151,7 @@ class HFSubject(Subject):
         return outputs
 
     def _forward(self, given: dict[str, Tensor], logits: bool) -> Outputs:
-        """The model's head runs if scores are asked for, and where a model (T5) has no body without one."""
+        """The output layer runs if logits are wanted, and in a model (T5) whose body cannot run without it."""
         body: Any = self.base
         if not logits and body is not self.model:
             return Outputs(body(**given).last_hidden_state)
@@ -169,13 +160,13 @@ class HFSubject(Subject):
         hidden: list[Tensor] = []
         with ExitStack() as hooks:
             for part in _bodies(body):
-                handle = part.register_forward_hook(lambda *call: hidden.append(call[-1].last_hidden_state))
-                hooks.callback(handle.remove)
+                hook = part.register_forward_hook(lambda *call: hidden.append(call[-1].last_hidden_state))
+                hooks.enter_context(hook)
             outputs = self.model(**given)
         return Outputs(hidden[-1], outputs.logits if logits else None)
 
     def _token_ids(self, batch: Batch) -> dict[str, Any]:
-        """What the model reads. MobileBERT's embedding of a token also reads the next one, which may be padding.
+        """The model's arguments. MobileBERT's embedding of a token also reads the next one, which may be padding.
 
         Its padding is embedded as zero, as the end of an unpadded sentence is, so that padding does not count.
         """
@@ -192,7 +183,7 @@ class HFSubject(Subject):
         return given
 
     def bilinear(self, slot: Slot, X: Tensor | None, Q: Tensor) -> bool:
-        """Whether queries are linear in X; a property of the architecture, and so asked once."""
+        """Whether queries are linear in X. It depends on the architecture alone, and is computed once per layer."""
         if slot not in self._bilinear:
             read_weights = self._weight_readers.get(slot)
             if read_weights is None or X is None:
@@ -235,7 +226,7 @@ def _ids(found: Any) -> set[int]:
 
 
 def _same_depths(config: Any) -> bool:
-    """Whether T5's decoder has the encoder's layers; transformers makes its cache for as many as the encoder has."""
+    """Whether T5's decoder has as many layers as its encoder, as the cache of transformers assumes."""
     layers = getattr(config, "num_decoder_layers", None)
     return layers is None or layers == config.num_hidden_layers
 
@@ -246,6 +237,5 @@ def _start_token(model: Any, name: str) -> int:
         start = getattr(getattr(model, "generation_config", None), "decoder_start_token_id", None)
     if isinstance(start, int):
         return start
-    raise UsageError(
-        f"the start token of {name}", "decoder_start_token_id in config.json", "none", "add it to the config"
-    )
+    expected = "decoder_start_token_id in config.json"
+    raise UsageError(f"the start token of {name}", expected, "none", "add it to the config")
