@@ -218,7 +218,7 @@ def _submodule(module: nn.Module, path: str) -> nn.Module | None:
 
 
 class HeadsOut(nn.Module):
-    """X -> X W^T + b, and behind the columns of each head zeros up to the common width: [*a e] -> [*a (h k)].
+    """X -> X W^T + b, with the columns of each head padded with zeros to one width: [*a e] -> [*a (h k)].
 
     The weight [w e] and the bias [w] hold the true columns alone, in the layout of torch's Linear.
     """
@@ -238,7 +238,7 @@ class HeadsOut(nn.Module):
 
 
 class HeadsIn(nn.Module):
-    """The way back, [*a (h v)] -> [*a e]: of each head its true columns, times W^T, plus b. The weight is [e w]."""
+    """The opposite map [*a (h v)] -> [*a e]: the true columns of each head, times W^T, plus b. The weight is [e w]."""
 
     def __init__(self, d_e: int, widths: Sequence[int], widest: int, *, bias: bool) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Our mechanisms in models of transformers: as attention implementations for any model, or built into layers.
+"""Mechanisms of attnworks in models of transformers: as attention implementations, or built into single layers.
 
 >>> name = register_mechanism("window:window=64")
 >>> model = AutoModel.from_pretrained(folder, attn_implementation=name)    # or model.set_attn_implementation(name)

@@ -72,7 +72,7 @@ class Family:
 
     pre_flag                entry of the config that decides between "pre" and "post", if one does
     parallel_flag           entry of the config that decides whether attention and MLP read the same stream, if one does
-    counts_from_padding     the first position has the number after the padding token's, so that some are never used
+    counts_from_padding     positions are numbered from pad_token_id + 1, so that the first ones are never used
     """
 
     stacks: tuple[Stack, ...]

@@ -122,9 +122,9 @@ def _cut(part: HFPart, slot: Slot, kept: Sequence[int]) -> None:
         module: Any = block.get_submodule(path)
         columns = torch.arange(_sizes(module)[1])
         if place.per_head:
-            columns = columns.unflatten(0, (-1, place.pieces * width))[list(chosen)]
+            columns = columns.unflatten(0, (-1, place.pieces * width))[list(chosen)]  # [h (pieces k)]
         else:
-            columns = columns.unflatten(0, (place.pieces, -1, width))[:, list(chosen)]
+            columns = columns.unflatten(0, (place.pieces, -1, width))[:, list(chosen)]  # [pieces h k]
         _choose(module, columns.flatten(), outputs=True)
     rows = torch.arange(count * W.W_V.shape[-1]).unflatten(0, (count, -1))[list(kept)].flatten()
     _choose(block.get_submodule(at.output), rows, outputs=False)
@@ -157,14 +157,11 @@ def _replace_projections(part: HFPart, keys: Sequence[int], values: Sequence[int
 
 
 def _set_sizes(attention: Any, heads: int, width: int, per_group: int = 1) -> None:
-    for names, number in (
-        (_COUNT_ATTRIBUTES, heads),
-        (_WIDTH_ATTRIBUTES, heads * width),
-        (("num_key_value_groups",), per_group),
-    ):
-        for name in names:
-            if hasattr(attention, name):
-                setattr(attention, name, number)
+    """Set those of the attributes for the number of heads and their total width that the module has."""
+    sizes = dict.fromkeys(_COUNT_ATTRIBUTES, heads) | dict.fromkeys(_WIDTH_ATTRIBUTES, heads * width)
+    for name, size in {**sizes, "num_key_value_groups": per_group}.items():
+        if hasattr(attention, name):
+            setattr(attention, name, size)
 
 
 def _is_conv1d(module: nn.Module) -> bool:

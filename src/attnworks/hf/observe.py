@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
 from functools import partial
 from threading import Lock
@@ -81,6 +81,7 @@ class ObservedPass:
         Y: Tensor,
         options: dict[str, Any],
     ) -> Tensor | None:
+        """One attention layer: Q [b h i k], K [b g j k], V [b g j v], Y [b h i v], and the options of the interface."""
         kind = self.kinds.get(module, "encoder")
         slot = Slot(kind, self.seen[kind])
         self.seen[kind] += 1
@@ -149,12 +150,10 @@ def observe_interface(model: nn.Module) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def observe_head_groups(model: nn.Module) -> Iterator[None]:
-    """The same for a model with mechanisms of attnworks."""
+def observe_head_groups(model: nn.Module) -> AbstractContextManager[None]:
+    """Within this context attention of a model with mechanisms of attnworks is passed to the hook of this thread."""
     register(OBSERVED_HEAD_GROUPS, _observed_head_groups)
-    with _implementation(model, OBSERVED_HEAD_GROUPS):
-        yield
+    return _implementation(model, OBSERVED_HEAD_GROUPS)
 
 
 @contextmanager

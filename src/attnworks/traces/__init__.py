@@ -1,1 +1,1 @@
-"""Model and text to one LayerTrace at a time; nothing is kept."""
+"""Running models on text with hooks, which receive one LayerTrace at a time."""

@@ -146,7 +146,7 @@ class StreamTrace:
 
 def linear_queries(X: Tensor, Q: Tensor, weights: HeadWeights) -> bool:
     """Whether Q = factor (X W_Q + b_Q) at the last position, which is not so with rotary positions."""
-    at = torch.einsum("be,hek->bhk", X[:, -1], weights.W_Q)
+    at = torch.einsum("be,hek->bhk", X[:, -1], weights.W_Q)  # queries [b h k] of the last position
     at = at if weights.b_Q is None else at + weights.b_Q
     tiny = torch.finfo(Q.dtype).tiny
     factor = (at * Q[:, :, -1]).sum() / at.square().sum().clamp_min(tiny)

@@ -113,7 +113,8 @@ def row_statistics(sums: Float[Tensor, "r *a i"]) -> RowStatistics:
     c + r_1 + exp(t), its weight is exp(t) / (c + r_1 + exp(t)), and H = h + (1 - sink weight) H(keys), h being the
     entropy of sink against keys.
     Source: S4.46-S4.50 and S0.34; the same numbers as `attention.softmax`.
-    Rows that see no key read zero, and so do those whose sums are all zero; a sink has all weight where no key is seen.
+    Rows that see no key, and those whose sums are all zero, have statistics zero, except that the weight of a sink is 1
+    where no key is seen.
     """
     top, low, c, place, r1, r2, r3, drop, t = sums
     there = (sums != 0).any(0)
@@ -149,7 +150,7 @@ def _with_sink(c: Tensor, r1: Tensor, r2: Tensor, r3: Tensor, drop: Tensor, t: T
 def _jacobian_norm(Z: Tensor, c: Tensor, r1: Tensor, r2: Tensor, r3: Tensor) -> Tensor:
     """Z^4 ||J||^2 = (c + r2) Z^2 - 2 (c + r3) Z + (c + r2)^2, which is near zero only if c = 1 and Z is near 1.
 
-    There Z^2 - 2 Z + 1 = r1^2 is put in by hand; what is left has no negative term, as r3 <= r2 exp(second d).
+    If c = 1, Z^2 - 2 Z + 1 is written as r1^2, and the rest has no negative term, as r3 <= r2 exp(second d).
     """
     one = r1.square() + 2 * r2 + (r2 * Z - 2 * r3) * Z + r2.square()
     second, third = c + r2, c + r3
@@ -206,7 +207,7 @@ def maps_of(
         for heads, scale in _head_slices(trace, at_once // max(1, (sentences.stop - sentences.start) * i * j)):
             S = trace.scores(sentences, heads, i, j, scratch)
             added, allowed = _masked(trace, sentences, heads, i, j)
-            if scale is None:  # what the mask adds is in the weights that S was read off
+            if scale is None:  # S = ln P already contains what the mask adds
                 has_weight = S > LOG_OF_ZERO  # rows without any weight see no key
                 allowed = _both(allowed, has_weight.any(-1, keepdim=True).expand_as(S))
                 scored = _both(allowed, has_weight)  # ln 0 is not the smallest score of a row

@@ -148,7 +148,7 @@ def attention_constant(hop: Hop, P: Float[Tensor, "b h i i"]) -> Float[Tensor, "
 
 
 def carried(T: Float[Tensor, "*a b i e"], steps: Sequence[PathStep]) -> Float[Tensor, "*a b i e"]:
-    """What a summand of the first step's sum is at the end of the steps: T through their norms, past later branches.
+    """The part of the exit that comes from a summand T of the first step: T through the norms, past later branches.
 
     With T = Y_h W_O,h it is the sum of all paths whose last hop is that head; these, the entry, MLPs and constants add
     up to the exit.

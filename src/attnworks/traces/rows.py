@@ -32,7 +32,7 @@ class LayerRows:
     score_norm   |S_i|, the Euclidean norm of each row of scores, before any mask; 0 for heads without s Q K^T
     received     attention that each key gets, averaged over the queries
     diagonal     sum_i P[i, i + o] over the queries, for offsets o from -span to span
-    pointed      name -> P[i, pointer(i)] for each pointer asked for, zero where it points nowhere
+    pointed      name -> P[i, pointer(i)] for each of `pointers`, zero where it points to no key
     has_sink     whether the layer has a sink logit
     """
 
@@ -87,7 +87,7 @@ def rows_of(
         here = (piece.sentences, piece.heads, slice(own_i))
         torch.mean(piece.P, -2, out=received[piece.sentences, piece.heads, :own_j])
         along = diagonal_sums(piece.P.flatten(0, 1), scratch).unflatten(0, piece.P.shape[:2])
-        low, high = max(-span, 1 - own_i), min(span, own_j - 1)
+        low, high = max(-span, 1 - own_i), min(span, own_j - 1)  # offset o is column o + own_i - 1 of `along`
         offsets = slice(low + span, high + span + 1)
         diagonal[piece.sentences, piece.heads, offsets] = along[..., low + own_i - 1 : high + own_i]
         if at is not None:  # [b 1 i pointers]

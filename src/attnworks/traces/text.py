@@ -39,7 +39,7 @@ class TokenizedText:
     def of_rows(
         cls, sides: Sequence[Sequence[TokenRow]], pads: Sequence[int], *, batch_tokens: int, written: int
     ) -> TokenizedText:
-        """Rows of each side with two tokens of text or more, in batches of about as many padded tokens."""
+        """Rows of each side with two tokens of text or more, in batches of about `batch_tokens` padded tokens."""
         passages, (kept, _) = len(sides[0]), usable(*sides)
         sides = [[rows[index] for index in kept] for rows in sides]
         batches = exam_batches(*sides, batch_tokens=batch_tokens)
@@ -69,7 +69,7 @@ class TokenizedText:
         return Batch(tokens[0], tokens[1] if len(tokens) > 1 else None, rows), rows
 
     def part(self, some: slice) -> TokenizedText:
-        """Some of all rows in the order of batches, put together into fewer batches that are as large as these."""
+        """A slice of all rows in the order of batches, put together into batches that are as large as these."""
         in_order = [(index, len(rows)) for rows in self.batches for index in rows]
         batches: list[list[int]] = [[]]
         for index, size in in_order[some]:

@@ -226,7 +226,7 @@ class Run:
         return self.progress
 
     def translate(self, sentences: Sequence[Sequence[str]]) -> list[list[str]]:
-        """Greedy translations by the model as it is now."""
+        """Greedy translations by the model with its present weights."""
         return translations(self.model, self.source, self.target, sentences, device=self.recipe.device)
 
     def score(self, split: str = "test", sentences: int | None = None) -> TranslationScores | None:

@@ -16,7 +16,7 @@ from attnworks.training.objectives.sentences import (
 )
 
 DEFAULT_ORDER = (NextTargetToken.name, NextToken.name, MaskedToken.name, SentenceEmbedding.name)
-"""Of several objectives that fit a model the first is its default. Labels are used only if asked for."""
+"""The default objective of a model is the first of these that fits it. Labels are never a default."""
 
 KIND_OF_MODEL = {NextTargetToken.name: "encoder-decoder", NextToken.name: "decoder", MaskedToken.name: "encoder"}
 """Objectives that predict tokens, and the kind of model that each needs."""
