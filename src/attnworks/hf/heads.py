@@ -81,10 +81,11 @@ def hf_refusal_to_shrink(model: nn.Module, slot: Slot, kept: Sequence[int]) -> s
     part = hf_layers(model)[slot]
     if reason := head_choice_refusal(len(heads_of(part)), kept):
         return reason
-    (block, at, _), W = part.layer, _weights(part)
+    block, at, _ = part.layer
     modules = [block.get_submodule(path) for path in (at.query.path, at.key.path, at.value.path, at.output)]
     if not all(_is_linear(module) or _is_conv1d(module) for module in modules):
         return "projections that are not linear"
+    W = _weights(part)
     left = Counter(head * W.groups // len(W.W_Q) for head in kept)
     return "groups with different numbers of heads left" if len({*left.values()}) > 1 else None
 

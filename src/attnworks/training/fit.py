@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal, NamedTuple
@@ -166,7 +167,8 @@ class CorpusFit(Fit):
     def _loss(self, rows: list[int], terms: int) -> Tensor:
         """The part of these pairs in the mean over `terms` target tokens."""
         batch = collate_pairs([self.pairs[row] for row in rows], rows).to(self.device)
-        with torch.autocast(self.device.partition(":")[0], torch.bfloat16, enabled=self.dtype == "bfloat16"):
+        device = self.device.partition(":")[0]
+        with torch.autocast(device, torch.bfloat16) if self.dtype == "bfloat16" else nullcontext():
             return self.objective.total(self.model, batch).total / terms
 
 
