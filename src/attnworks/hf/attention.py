@@ -22,6 +22,7 @@ from attnworks.hf.heads import MECHANISMS_ENTRY, hf_layers, kept_rows
 from attnworks.models.surgery import MechanismsBySlot
 
 HEAD_GROUPS = "attnworks-heads"
+"""Attention implementation of models with mechanisms of attnworks in their layers."""
 
 
 def register_mechanism(mechanism: str) -> str:

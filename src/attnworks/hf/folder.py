@@ -157,7 +157,7 @@ def _changes(config: Any, kept: dict[str, list[int]], model: nn.Module) -> dict[
 
 
 def _changed(config: Any, changes: dict[str, int]) -> Any:
-    """The config with these entries and without ours; None if transformers would refuse it."""
+    """The config with these entries and without those of attnworks; None if transformers would refuse it."""
     from huggingface_hub.errors import StrictDataclassError
 
     new = copy.deepcopy(config)
@@ -178,10 +178,8 @@ def _rebuilt(model: Any, config: Any, heads: list[int]) -> nn.Module:
         new = type(model)(config).to(next(model.parameters()).device).train(model.training)
     if getattr(model, "generation_config", None) is not None:
         new.generation_config = copy.deepcopy(model.generation_config)
-    theirs = tensors_of(model)
-    fill(
-        new, {name: T.detach()[:, heads] if name.endswith(POSITION_BIAS) else T.detach() for name, T in theirs.items()}
-    )
+    old = tensors_of(model)
+    fill(new, {name: (T[:, heads] if name.endswith(POSITION_BIAS) else T).detach() for name, T in old.items()})
     for name, tensor in tensors_of(new).items():
-        tensor.requires_grad_(theirs[name].requires_grad)
+        tensor.requires_grad_(old[name].requires_grad)
     return new

@@ -196,13 +196,13 @@ def _check_weights(folder: Path) -> None:
 
 
 def _shards(folder: Path) -> list[Path]:
+    """The files that the index of split weights names."""
     index = folder / WEIGHTS_INDEX_FILE
     if not index.is_file():
         if pickles := sorted(path for path in folder.iterdir() if path.suffix in PICKLE_SUFFIXES):
             raise _pickle(pickles[0])
-        raise load_error(
-            folder, f"{WEIGHTS_FILE} or {WEIGHTS_INDEX_FILE}", "neither", "copy the weights into the folder"
-        )
+        expected = f"{WEIGHTS_FILE} or {WEIGHTS_INDEX_FILE}"
+        raise load_error(folder, expected, "neither", "copy the weights into the folder")
     table = parse_json(index, read_json_bytes(index))
     where = table.get("weight_map") if isinstance(table, dict) else None
     if not isinstance(where, dict) or not where:
@@ -210,12 +210,8 @@ def _shards(folder: Path) -> list[Path]:
     names = sorted({str(name) for name in where.values()})
     for name in names:
         if not name.endswith(".safetensors") or Path(name).name != name:
-            raise UnsafeFileError(
-                f"open {folder}",
-                f"files of this folder in {WEIGHTS_INDEX_FILE}",
-                repr(name),
-                "convert the weights to safetensors",
-            )
+            expected = f"files of this folder in {WEIGHTS_INDEX_FILE}"
+            raise UnsafeFileError(f"open {folder}", expected, repr(name), "convert the weights to safetensors")
     return [folder / name for name in names]
 
 

@@ -74,7 +74,7 @@ def objective_refusal(name: str, abilities: Abilities) -> str | None:
     if name in KIND_OF_MODEL and abilities.kind != KIND_OF_MODEL[name]:
         return f"{kind}, where {KIND_OF_MODEL[name]} is needed"
     if name in KIND_OF_MODEL and not abilities.vocabulary:
-        return f"{kind} without scores over a vocabulary"
+        return f"{kind} without logits over a vocabulary"
     if name == MaskedToken.name and abilities.mask_id is None:
         return f"{kind} without a token for hidden words"
     if name == ClassLabels.name and (abilities.classes or 0) < 2:

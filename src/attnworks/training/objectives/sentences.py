@@ -32,7 +32,7 @@ class SentenceEmbedding(Objective):
     The distance to the model's own embedding is smallest at the model itself, where its gradient vanishes. The gradient
     of <u, e> does not: over all u of d coordinates, |d<u, e>/dg| averages to |de/dg| Gamma(d/2) / (sqrt(pi)
     Gamma((d + 1)/2)), which is near sqrt(2 / (pi d)) |de/dg|. Its values and its sign alone have no meaning.
-    Source: mean pooling and cosine of Reimers and Gurevych 2019; u is ours.
+    Source: mean pooling and cosine of Reimers and Gurevych 2019, which has no u.
     Departs: the distance to an embedding of zeros is 1, between two of them 0.
     """
 
