@@ -19,7 +19,7 @@ from attnworks.core.errors import UnknownNameError, UsageError
 from attnworks.core.places import Kind, Slot
 from attnworks.exam.examination import ExamFinding, Examination, Pin
 from attnworks.exam.findings import find
-from attnworks.exam.reading import Reading, Readings, TextTable, reading_table
+from attnworks.exam.reading import Reading, Readings, TextTable
 from attnworks.exam.statistics import Moments
 
 LAYERS, HEADS, SENTENCES, OFFSETS = 3, 5, 17, 7
@@ -148,11 +148,11 @@ def test_pins_are_rounded_to_half_precision() -> None:
 
 
 def lines(reading: Reading) -> list[str]:
-    return reading_table(reading).splitlines()
+    return reading.table().splitlines()
 
 
 def test_a_table_shows_itself_at_the_prompt() -> None:
-    table = reading_table(drawn("rank.residual", ("depth",), [()]))
+    table = drawn("rank.residual", ("depth",), [()]).table()
     assert isinstance(table, TextTable) and isinstance(table, str) and repr(table) == str(table)
 
 
@@ -206,7 +206,7 @@ def test_other_axes() -> None:
 
 @pytest.mark.parametrize("name", list(examined().readings))
 def test_every_kind_of_reading_makes_a_table(name: str) -> None:
-    assert reading_table(examined()[name]).count("\n") >= 2
+    assert examined()[name].table().count("\n") >= 2
 
 
 def test_findings_are_plain_data() -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple, get_args
 
+import numpy as np
 from scipy.stats import t as student
 from torch import Tensor
 
@@ -24,7 +25,7 @@ DERIVED = {
     "roles.score", "roles.baseline", "roles.syntactic_baseline", "redundancy.nearest", "structure.shift",
     "structure.explained",
 }  # fmt: skip
-"""What follows from other readings, which are compared."""
+"""Readings that follow from others, which are compared."""
 ELSEWHERE = ("cost", LINEAGE)
 """Entries of the description of a model that are not listed among its differences."""
 COMPARED = {("depth",), ("layer",), ("layer", "head")}
@@ -64,17 +65,7 @@ class NumberChange:
         return self.after - self.before
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "reading": self.reading,
-            "where": self.where,
-            "where_after": self.where_after,
-            "before": self.before,
-            "after": self.after,
-            "difference": self.difference,
-            "margin": self.margin,
-            "chance": self.chance,
-            "certain": self.certain,
-        }
+        return asdict(self) | {"difference": self.difference}
 
 
 class NewRole(NamedTuple):
@@ -122,7 +113,7 @@ class Comparison:
 
     @property
     def nothing_changed(self) -> bool:
-        """All readings, to the last bit, and all notes are the same: whatever differs is a change or has a note."""
+        """Whether all readings, to the last bit, and all notes are the same: any difference is a change or a note."""
         same = all(match.state == "compared" and match.before == match.after for match in self.heads)
         return same and not (self.changes or self.roles or self.notes)
 
@@ -138,7 +129,7 @@ class Comparison:
             "heads": {
                 **{state.replace(" ", "_"): len(self.heads_that_are(state)) for state in get_args(State)},
                 "roles_compared": self.roles_compared,
-                "matches": [match.to_json() for match in self.heads],
+                "matches": [match._asdict() for match in self.heads],
             },
             "roles": [role._asdict() for role in self.roles],
             "curves": [
@@ -149,14 +140,15 @@ class Comparison:
 
 
 def compare_exams(before: Examination, after: Examination) -> Comparison:
-    """Every number that both have: per head, per layer and along depth. What else changed is named in the notes.
+    """Compare every number that both have: per head, per layer and along depth. Notes name all other changes.
 
     Heads of a reshaped model are matched by their names in the original model, which its examination holds. Heads that
     one model lacks are listed as cut or new; heads that cannot be matched are listed with the reason.
 
     Two means m, m' over n, n' sentences with standard deviations s, s' differ by chance with probability
     2 P(T > |m' - m| / sqrt(s^2 / n + s'^2 / n')), T Student's with Welch's degrees of freedom. Many numbers are
-    compared at once, so those are called certain that Benjamini and Hochberg's procedure keeps, of which 5 % are false.
+    compared at once, so a change is called certain if Benjamini and Hochberg's procedure keeps it. About 5 % of the
+    certain changes are false.
 
     Holds when: the sentences of one examination are independent. On the same corpus the two share their sentences; then
     the probability is too large rather than too small.
@@ -166,7 +158,7 @@ def compare_exams(before: Examination, after: Examination) -> Comparison:
     several = len(before.readings.kinds()) > 1
     heads = match_heads(_heads(firsts), _heads(seconds), (before.model, after.model))
     pairs = _pairs(heads)
-    left = _Left()
+    uncompared = _Uncompared()
     changes: list[NumberChange] = []
     roles: list[NewRole] = []
     curves: list[DepthCurve] = []
@@ -178,13 +170,14 @@ def compare_exams(before: Examination, after: Examination) -> Comparison:
             notes.append(f"{label} has axes {', '.join(one.axes)} against {', '.join(other.axes)}")
             continue
         if one.axes not in COMPARED or one.name in DERIVED:
-            left.unlike += [] if _same(one, other) else [label]
+            uncompared.unlike += [] if _same(one, other) else [label]
             continue
-        told, uneven = (len(changes), len(roles), len(left.lost)), False
+        noted, uneven = (len(changes), len(roles), len(uncompared.lost)), False
         for row in range(min(len(one.value), len(other.value))):
             by_head = one.axes == ("layer", "head")
             places = pairs.get(one.row_name(row), {}) if by_head else {0: 0}
-            uneven |= by_head and [*places.items()] != [(head, head) for head in range(max(_sizes(one, other, row)))]
+            most_heads = max(_size(one.value[row]), _size(other.value[row]))
+            uneven |= by_head and [*places.items()] != [(head, head) for head in range(most_heads)]
             if one.name == LABELS:
                 known = _roles(one, other, row, places)
                 roles_compared += len(known)
@@ -197,13 +190,14 @@ def compare_exams(before: Examination, after: Examination) -> Comparison:
                     compared += 1
                     changes += _change(label, (where, where_after), first, second)
                 elif first.value != second.value and not (math.isnan(first.value) and math.isnan(second.value)):
-                    left.lost.setdefault(label, []).append(where)
+                    uncompared.lost.setdefault(label, []).append(where)
+        has_labels = any(isinstance(row, tuple) for row in (*one.value, *other.value))
         if len(one.value) != len(other.value):
-            left.longer.append(label)
-        elif not (_all_numbers(one) and _all_numbers(other)) and one.name != LABELS:
-            left.unlike += [] if _same(one, other) else [label]
-        elif not uneven and told == (len(changes), len(roles), len(left.lost)) and not _same(one, other):
-            (left.unlike if one.name == LABELS else left.nearly).append(label)
+            uncompared.longer.append(label)
+        elif has_labels and one.name != LABELS:
+            uncompared.unlike += [] if _same(one, other) else [label]
+        elif not uneven and noted == (len(changes), len(roles), len(uncompared.lost)) and not _same(one, other):
+            (uncompared.unlike if one.name == LABELS else uncompared.nearly).append(label)
         if one.axes == ("depth",):
             curves.append(DepthCurve(label, _numbers(one), _numbers(other)))
     return Comparison(
@@ -213,18 +207,18 @@ def compare_exams(before: Examination, after: Examination) -> Comparison:
         roles_compared=roles_compared,
         roles=tuple(roles),
         curves=tuple(curves),
-        notes=(*notes, *left.notes()),
+        notes=(*notes, *uncompared.notes()),
     )
 
 
 @dataclass
-class _Left:
+class _Uncompared:
     """Readings with a difference that is not in the list of changes.
 
     lost      reading -> where a number is finite on one side only, or infinite on both and not the same
-    unlike    not compared number by number, and not the same
-    nearly    nothing but rounding, certainty or ticks
-    longer    one side has more layers or depths
+    unlike    readings that differ and are not compared number by number
+    nearly    readings that differ only by rounding, certainty or ticks
+    longer    readings with more layers or depths on one side
     """
 
     lost: dict[str, list[str]] = field(default_factory=dict)
@@ -248,11 +242,10 @@ class _Left:
 
 
 def _change(reading: str, where: tuple[str, str], before: Estimate, after: Estimate) -> Iterator[NumberChange]:
-    """Nothing if both are the same, up to rounding where no spread says how far apart they may be."""
+    """Nothing if both are the same, up to rounding where the spread is unknown."""
     one, other = before.value, after.value
-    variances = [
-        side.spread * side.spread / side.sentences if side.sentences > 1 else math.nan for side in (before, after)
-    ]
+    sides = (before, after)
+    variances = [side.spread * side.spread / side.sentences if side.sentences > 1 else math.nan for side in sides]
     total = sum(variances)
     known = 0 < total < math.inf
     if one == other or (not known and math.isclose(one, other, rel_tol=COMPARE_ROUNDING)):
@@ -260,8 +253,8 @@ def _change(reading: str, where: tuple[str, str], before: Estimate, after: Estim
     if not known:
         yield NumberChange(reading, *where, one, other, None, None)
         return
-    parts = zip(variances, (before.sentences, after.sentences), strict=True)
-    degrees = 1 / sum((variance / total) ** 2 / (sentences - 1) for variance, sentences in parts)
+    parts = zip(variances, sides, strict=True)
+    degrees = 1 / sum((variance / total) ** 2 / (side.sentences - 1) for variance, side in parts)
     error = math.sqrt(total)
     margin = float(student.ppf((1 + CONFIDENCE) / 2, degrees)) * error
     chance = float(2 * student.sf(abs(other - one) / error, degrees))
@@ -269,7 +262,7 @@ def _change(reading: str, where: tuple[str, str], before: Estimate, after: Estim
 
 
 def _kept(changes: list[NumberChange], compared: int) -> list[NumberChange]:
-    """With `certain`: the k-th smallest chance is significant if it, or a later one, is at most 5 % of k / compared."""
+    """Mark the certain ones: the k-th smallest chance is, if it or a later one is at most 5 % of k / compared."""
     known = sorted((c for c in changes if c.chance is not None), key=lambda c: (c.chance, -_size_of(c)))
     last = 0
     for rank, change in enumerate(known, 1):
@@ -280,7 +273,7 @@ def _kept(changes: list[NumberChange], compared: int) -> list[NumberChange]:
 
 
 def _size_of(change: NumberChange) -> float:
-    """The difference against its margin, or against the larger value where that is not known."""
+    """The difference over its margin, or over the larger value where the margin is not known."""
     scale = max(abs(change.before), abs(change.after)) if change.margin is None else change.margin
     return abs(change.difference) / scale
 
@@ -322,34 +315,20 @@ def _size(row: LayerValues) -> int:
     return len(row) if isinstance(row, tuple) or row.dim() else 1
 
 
-def _sizes(one: Reading, other: Reading, row: int) -> tuple[int, int]:
-    return _size(one.value[row]), _size(other.value[row])
-
-
 def _same(one: Reading, other: Reading) -> bool:
-    """Axes, ticks, labels and every tensor, where NaN is the same as NaN."""
-    if one.axes != other.axes or dict(one.ticks) != dict(other.ticks):
+    """Whether axes, ticks, labels and every tensor are the same; NaN is the same as NaN."""
+    parts, others = one.parts(), other.parts()
+    if one.axes != other.axes or dict(one.ticks) != dict(other.ticks) or parts.keys() != others.keys():
         return False
-    parts = zip(_parts(one), _parts(other), strict=True)
     return all(
-        len(rows) == len(others) and all(map(_same_row, rows, others)) if rows and others else rows == others
-        for rows, others in parts
+        len(rows) == len(others[part]) and all(map(_same_row, rows, others[part])) for part, rows in parts.items()
     )
 
 
-def _parts(reading: Reading) -> tuple[tuple[LayerValues, ...] | None, ...]:
-    low, high = reading.interval or (None, None)
-    return reading.value, reading.spread, low, high, reading.count
-
-
 def _same_row(one: LayerValues, other: LayerValues) -> bool:
-    if not (isinstance(one, Tensor) and isinstance(other, Tensor)):
-        return not isinstance(one, Tensor) and not isinstance(other, Tensor) and one == other
-    return one.shape == other.shape and bool(((one == other) | ((one != one) & (other != other))).all())
-
-
-def _all_numbers(reading: Reading) -> bool:
-    return all(isinstance(row, Tensor) for row in reading.value)
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return np.array_equal(one.numpy(), other.numpy(), equal_nan=True)
+    return isinstance(one, tuple) and isinstance(other, tuple) and one == other
 
 
 def _by_key(exam: Examination) -> dict[str, Reading]:
@@ -358,7 +337,7 @@ def _by_key(exam: Examination) -> dict[str, Reading]:
 
 
 def _heads(readings: dict[str, Reading]) -> dict[str, int]:
-    """How many heads every layer has."""
+    """Layer -> number of heads."""
     found: dict[str, int] = {}
     for reading in readings.values():
         if reading.axes[:2] == ("layer", "head"):
@@ -369,7 +348,7 @@ def _heads(readings: dict[str, Reading]) -> dict[str, int]:
 
 
 def _pairs(heads: Sequence[Match]) -> dict[str, dict[int, int]]:
-    """For every layer, the numbers of the heads that both have: before -> after."""
+    """Layer -> the heads that both models have, by number: before -> after."""
     found: dict[str, dict[int, int]] = {}
     for match in heads:
         if match.before is not None and match.after is not None:
@@ -384,15 +363,15 @@ def _differing(before: Examination, after: Examination) -> Iterator[str]:
         ("texts", before.corpus, after.corpus, "; differences may come from the text"),
     ):
         odd = [key for key in sorted({**one, **other}) if one.get(key) != other.get(key) and key not in ELSEWHERE]
-        told = [f"{key} {one.get(key)} against {other.get(key)}" for key in odd if not _nested(one, other, key)]
-        nested = [key for key in odd if _nested(one, other, key)]
+        nested = [key for key in odd if any(isinstance(side.get(key), dict | list) for side in (one, other))]
+        plain = [f"{key} {one.get(key)} against {other.get(key)}" for key in odd if key not in nested]
         if odd:
-            yield f"different {what}: {', '.join([*told, *nested])}{so}"
+            yield f"different {what}: {', '.join([*plain, *nested])}{so}"
     yield from _reshaped(read_lineage(before.model), read_lineage(after.model))
 
 
 def _reshaped(first: Lineage | None, second: Lineage | None) -> Iterator[str]:
-    """What was done to which model, where that differs."""
+    """How each model was reshaped, where that differs."""
     if first == second:
         return
     for lineage, which in ((first, "first"), (second, "second")):
@@ -400,10 +379,6 @@ def _reshaped(first: Lineage | None, second: Lineage | None) -> Iterator[str]:
             yield f"the {which} model was reshaped: {'; '.join(lineage.reshapes)}"
     if first is not None and second is not None and first.original != second.original:
         yield "the two models were reshaped from different weights; heads are matched by their numbers in those"
-
-
-def _nested(one: Any, other: Any, key: str) -> bool:
-    return any(isinstance(side.get(key), dict | list) for side in (one, other))
 
 
 def _noted(before: Examination, after: Examination) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, cast
 
 import torch
@@ -21,16 +21,16 @@ from attnworks.traces.text import TokenizedText
 EXAM_FORMAT = 3
 
 PIN_EASY_TOKENS, PIN_MAX_TOKENS = 32, 128
-"""The sentence that is kept by default has at most PIN_EASY_TOKENS, if one has, and never above PIN_MAX_TOKENS."""
+"""By default a sentence of at most PIN_EASY_TOKENS is kept, or else the shortest, if it has at most PIN_MAX_TOKENS."""
 
 
 @dataclass(frozen=True)
 class ExamFinding:
     """One sentence about what stands out.
 
-    weight     how large the effect is, from 0 to 1; the findings of a group come in this order
-    readings   names of the readings it follows from
-    heads      heads it is about, as enc.3.7
+    weight     size of the effect, from 0 to 1; the findings of a group are sorted by it, the largest first
+    readings   names of the readings that it follows from
+    heads      heads that it describes, as enc.3.7
     group      heading under which it is shown
     """
 
@@ -41,13 +41,7 @@ class ExamFinding:
     group: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "text": self.text,
-            "weight": self.weight,
-            "readings": list(self.readings),
-            "heads": list(self.heads),
-            "group": self.group,
-        }
+        return asdict(self) | {"readings": list(self.readings), "heads": list(self.heads)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,10 +59,7 @@ class Pin:
     def sides(self, kind: Kind) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The tokens of rows (queries) and of columns (keys) of the maps of this kind."""
         target = self.tokens if self.target is None else self.target
-        return (
-            self.tokens if kind == "encoder" else target,
-            target if kind == "decoder" else self.tokens,
-        )
+        return self.tokens if kind == "encoder" else target, target if kind == "decoder" else self.tokens
 
     @classmethod
     def of(
@@ -118,7 +109,7 @@ class Examination:
         return f"<Examination of {self.model.get('name', 'a model')}: {parts}>"
 
     def _repr_html_(self) -> str:
-        """In a notebook: the page in a frame. The package that draws it is above this one, and is found by name."""
+        """In a notebook: the page in a frame. Its package must not be imported by this one, so it is found by name."""
         return importlib.import_module("attnworks.page").notebook_frame(self)
 
     def to_json(self) -> dict[str, Any]:
@@ -145,7 +136,7 @@ class KeepMapsHook(LayerHook):
 
 
 def pin_maps(subject: Subject, text: TokenizedText) -> Pin:
-    """The attention maps of a text of one sentence, all of them."""
+    """All attention maps of a text of one sentence."""
     batch, _ = text.batch(0)
     keep = KeepMapsHook()
     with torch.inference_mode():
@@ -164,7 +155,7 @@ def pin_of(subject: Subject, text: TokenizedText, keep: KeepMapsHook) -> Pin:
 
 
 def one_sentence(text: TokenizedText) -> list[TokenizedText]:
-    """The longest sentence of at most PIN_EASY_TOKENS, else the shortest; none if it has more than PIN_MAX_TOKENS."""
+    """The longest sentence of at most PIN_EASY_TOKENS, or else the shortest; none above PIN_MAX_TOKENS."""
     lengths = [max(len(row) for row in rows) for rows in zip(*text.sides, strict=True)]
     easy = [length for length in lengths if length <= PIN_EASY_TOKENS]
     chosen = max(easy) if easy else min(lengths)

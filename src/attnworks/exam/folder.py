@@ -29,14 +29,11 @@ from attnworks.core.folders import (
 from attnworks.core.places import Kind, Slot
 from attnworks.exam.examination import EXAM_FORMAT, ExamFinding, Examination, Pin
 from attnworks.exam.lineage import read_lineage
+from attnworks.exam.measure import ReadingSpec
 from attnworks.exam.reading import Reading, Readings
 
-EXAM_FILE, READINGS_FILE, PINS_FILE, EXAM_MANIFEST_FILE = (
-    "exam.json",
-    "readings.safetensors",
-    "pins.safetensors",
-    "manifest.json",
-)
+EXAM_FILE, EXAM_MANIFEST_FILE = "exam.json", "manifest.json"
+READINGS_FILE, PINS_FILE = "readings.safetensors", "pins.safetensors"
 FILES = (EXAM_FILE, READINGS_FILE, PINS_FILE, EXAM_MANIFEST_FILE)
 BESIDE = {".html", ".svg", ".png"}
 """Files that may be in the folder, too; they are deleted when it is replaced."""
@@ -47,20 +44,21 @@ def write_exam(exam: Examination, folder: str | os.PathLike[str]) -> Path:
     folder = Path(folder)
     check_exam_place(folder)
     with new_folder(folder) as scratch:
+        maps = {f"{index}/{slot}": P for index, pin in enumerate(exam.pins) for slot, P in pin.maps.items()}
         text = seal(_outline(exam))
         (scratch / EXAM_FILE).write_bytes(text)
         manifest = {
             "format": EXAM_FORMAT,
             "exam_sha256": sha256(text),
             "readings": write_tensors(scratch / READINGS_FILE, _reading_tensors(exam.readings)),
-            "pins": write_tensors(scratch / PINS_FILE, _pin_tensors(exam.pins)),
+            "pins": write_tensors(scratch / PINS_FILE, maps),
         }
         (scratch / EXAM_MANIFEST_FILE).write_bytes(seal(manifest))
     return folder
 
 
 def read_exam(folder: str | os.PathLike[str]) -> Examination:
-    """The examination in `folder`, as it was written but for control characters; on any doubt an error."""
+    """The examination in `folder`, without control characters; an error if a file is missing, changed or malformed."""
     folder = Path(folder)
     with disk_errors(f"load {folder}", remedy="check that you may read it"):
         _check_files(folder)
@@ -111,30 +109,19 @@ def _reading_outline(reading: Reading) -> dict[str, Any]:
         "source": reading.source,
         "ticks": {axis: list(labels) for axis, labels in reading.ticks.items()},
         "rows": [None if isinstance(row, Tensor) else list(row) for row in reading.value],
-        "parts": list(_parts(reading)),
+        "parts": [part for part in reading.parts() if part != "value"],
     }
 
 
-def _parts(reading: Reading) -> dict[str, tuple[Tensor, ...]]:
-    """What a reading holds beside its value."""
-    low, high = reading.interval or (None, None)
-    parts = {"spread": reading.spread, "low": low, "high": high, "count": reading.count}
-    return {part: rows for part, rows in parts.items() if rows is not None}
-
-
 def _reading_tensors(readings: Readings) -> dict[str, Tensor]:
-    """saturation.entropy@encoder/3/value and the like."""
-    tensors = {}
-    for reading in (readings[name] for name in readings):
-        for part, rows in ({"value": reading.value} | _parts(reading)).items():
-            for index, row in enumerate(rows):
-                if isinstance(row, Tensor):
-                    tensors[_tensor_name(reading.name, reading.kind, index, part)] = row
-    return tensors
-
-
-def _pin_tensors(pins: tuple[Pin, ...]) -> dict[str, Tensor]:
-    return {f"{index}/{slot}": P for index, pin in enumerate(pins) for slot, P in pin.maps.items()}
+    """saturation.entropy@encoder/3/value -> its tensor, and so on."""
+    return {
+        _tensor_name(reading.name, reading.kind, index, part): row
+        for reading in readings.values()
+        for part, rows in reading.parts().items()
+        for index, row in enumerate(rows)
+        if isinstance(row, Tensor)
+    }
 
 
 def _tensor_name(name: str, kind: str, row: int, part: str) -> str:
@@ -184,18 +171,9 @@ def _reading(made: dict[str, Any], numbers: dict[str, Tensor]) -> Reading:
             shape = list(entry.shape) if isinstance(entry, Tensor) else [len(entry)]
             if list(tensor.shape) != shape:
                 raise ValueError(f"{part} of shape {list(tensor.shape)} for a value of shape {shape} in {name!r}")
-    return Reading(
-        name=name,
-        kind=kind,
-        axes=tuple(_list(made["axes"], str)),
-        value=value,
-        description=description,
-        source=source,
-        spread=held.get("spread"),
-        interval=(held["low"], held["high"]) if "low" in held else None,
-        count=held.get("count"),
-        ticks={axis: tuple(_list(labels, int | float)) for axis, labels in made["ticks"].items()},
-    )
+    axes = tuple(_list(made["axes"], str))
+    ticks = {axis: tuple(_list(labels, int | float)) for axis, labels in made["ticks"].items()}
+    return ReadingSpec(name, axes, description, source, ticks=ticks).reading(kind, value, **held)
 
 
 def _pin(index: int, made: dict[str, Any], maps: dict[str, Tensor]) -> Pin:
@@ -217,7 +195,7 @@ def _finding(made: dict[str, Any]) -> ExamFinding:
 
 
 def without_control_characters(made: Any) -> Any:
-    """Drop control characters, which a terminal would obey. Line breaks and tabs, which tokens have, are kept."""
+    """Drop control characters, which could steer a terminal. Line breaks and tabs, which tokens have, are kept."""
     if isinstance(made, str):
         return "".join(letter for letter in made if letter in "\n\t" or unicodedata.category(letter) != "Cc")
     if isinstance(made, list):
@@ -241,12 +219,8 @@ def _list(made: Any, kind: Any) -> list[Any]:
 def _read_manifest(folder: Path) -> dict[str, Any]:
     manifest = read_sealed(folder / EXAM_MANIFEST_FILE)
     if manifest.get("format") != EXAM_FORMAT:
-        raise FolderError(
-            f"load {folder}",
-            f"exam format {EXAM_FORMAT}",
-            repr(manifest.get("format"))[:20],
-            "examine the model again: attnworks examine MODEL --out FOLDER",
-        )
+        got, remedy = repr(manifest.get("format"))[:20], "examine the model again: attnworks examine MODEL --out FOLDER"
+        raise FolderError(f"load {folder}", f"exam format {EXAM_FORMAT}", got, remedy)
     if not isinstance(manifest.get("exam_sha256"), str) or not all(
         is_tensor_table(manifest.get(part)) for part in ("readings", "pins")
     ):
@@ -257,24 +231,18 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
 def _check_files(folder: Path) -> None:
     missing = [name for name in FILES if not (folder / name).is_file()]
     if missing:
-        there = "a file" if folder.is_file() else "nothing there"
-        raise FolderError(
-            f"load {folder}", "an exam folder", f"no {missing[0]}" if folder.is_dir() else there, "check the path"
-        )
+        got = f"no {missing[0]}" if folder.is_dir() else "a file" if folder.is_file() else "nothing there"
+        raise FolderError(f"load {folder}", "an exam folder", got, "check the path")
 
 
 def check_exam_place(folder: Path) -> None:
     """An error if `write_exam` would refuse this place; called before the work starts."""
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
-    ours = folder.is_dir() and all((folder / name).is_file() for name in FILES)
-    strangers = (
-        [path.name for path in folder.iterdir() if path.name not in FILES and path.suffix not in BESIDE] if ours else []
-    )
-    if not ours or strangers:
-        raise FolderError(
-            f"write an examination to {folder}",
-            "a new place, or the folder of an examination to replace",
-            f"a folder that also holds {min(strangers)}" if strangers else "something else",
-            "choose another place",
-        )
+    is_exam = folder.is_dir() and all((folder / name).is_file() for name in FILES)
+    names = [path.name for path in folder.iterdir() if path.suffix not in BESIDE] if is_exam else []
+    others = [name for name in names if name not in FILES]
+    if not is_exam or others:
+        expected = "a new place, or the folder of an examination to replace"
+        got = f"a folder that also holds {min(others)}" if others else "something else"
+        raise FolderError(f"write an examination to {folder}", expected, got, "choose another place")

@@ -1,4 +1,4 @@
-"""The contract of a measure: what it is given, what it returns, and what is noted where it returns nothing."""
+"""The contract of a measure: its inputs, its outputs, and the notes that explain missing values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from attnworks.attention.heads import HeadWeights
 from attnworks.core.display import counted
 from attnworks.core.places import Kind, Slot
 from attnworks.core.registry import Registry
-from attnworks.exam.reading import Reading, Readings
+from attnworks.exam.reading import LayerValues, Reading, Readings
 from attnworks.text.tokens import Tokens
 from attnworks.traces.forward import ForwardTrace
 from attnworks.traces.layer import LayerTrace, StreamTrace
@@ -38,9 +38,9 @@ class ReadingSpec:
     """A reading that a measure promises.
 
     name         measure.reading, such as saturation.entropy
-    axes         of the value: ("layer", "head"), ("depth",), ("layer", "head", "offset"), ...
+    axes         axes of the value: ("layer", "head"), ("depth",), ("layer", "head", "offset"), ...
     description  one line: what a large or small value means
-    source       of the formula
+    source       where the formula comes from
     fold         "mean" over sentences with spread and interval, "largest" over sentences, or "constant" (of weights)
     ticks        labels along further axes, if they are not 0, 1, 2, ...
     """
@@ -51,6 +51,13 @@ class ReadingSpec:
     source: str
     fold: Fold = "mean"
     ticks: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+
+    def reading(self, kind: Kind, value: Iterable[LayerValues], **statistics: tuple[Tensor, ...]) -> Reading:
+        """The promised reading; `statistics` are the other parts, by their names in `Reading.parts`."""
+        spread, low, high, count = map(statistics.get, ("spread", "low", "high", "count"))
+        interval = None if low is None or high is None else (low, high)
+        about = (self.description, self.source)
+        return Reading(self.name, kind, self.axes, tuple(value), *about, spread, interval, count, self.ticks)
 
 
 class Sample(NamedTuple):
@@ -75,10 +82,10 @@ Samples = Mapping[str, Sample]
 class MeasureContext:
     """What a measure knows about the examination before it starts.
 
-    max_length  real tokens of the longest sequence
-    seed        of random draws
+    max_length  number of real tokens of the longest sequence
+    seed        seed of random draws
     sentences   number of all sentences
-    lengths     real tokens of the longer side of every sentence, where they are known
+    lengths     number of real tokens of the longer side of every sentence, where they are known
     """
 
     max_length: int
@@ -99,7 +106,7 @@ class MeasureContext:
 class Measure:
     """One quantity or several that belong together. A measure overrides those of these methods that it needs:
 
-    pointers   the key that each query is asked about, from the tokens alone: name -> position [b i] or -1
+    pointers   keys whose weight the measure needs, from the tokens alone: name -> key of each query [b i], or -1
     rows       statistics of attention rows, one layer at a time
     maps       whole attention maps, some sentences and heads at a time
     layer      Q, K, V, X of a layer
@@ -112,11 +119,11 @@ class Measure:
     conclude   readings that follow from other readings
 
     Every forward and backward pass runs once for all measures.
-    Promises, tested for every registered name: padding never counts; batches in any order give the same numbers; every
-    declared reading is given, and no other.
+    Promises, tested for every registered measure: padding is ignored; batches in any order give the same numbers; every
+    declared reading is returned, and no other.
 
     reasons    layer -> why the measure does not apply to it
-    refusal    why the measure gives no reading of this model at all, where it knows
+    refusal    why the measure gives no reading of this model at all, if it knows the reason
     """
 
     name: ClassVar[str]
@@ -171,10 +178,9 @@ class Measure:
     def from_loss(self, loss: TextLoss, advance: Callable[[int], None]) -> tuple[Sequence[Reading], Sequence[str]]:
         """Readings, and notes of the examination; runs in the first process only.
 
-        loss        of the model on the whole text
+        loss        the loss of the model on the whole text
         advance     called with the number of sentences of each batch, in each of the `passes` over the text
         """
-        del loss, advance
         return (), ()
 
     def conclude(self, readings: Readings) -> Iterable[Reading]:
@@ -182,17 +188,15 @@ class Measure:
 
     def remarks(self, readings: Readings) -> Iterable[str]:
         """Sentences about how reliable its readings are."""
-        del readings
         return ()
 
     def why_missing(self, name: str, slots: Sequence[Slot], readings: Readings) -> str | None:
         """Why no sentence has a value for this reading in these layers: a clause, "" for no note, None if unknown."""
-        del name, slots, readings
         return None
 
 
 def sampled_sentences(tokens: Tokens, one_in: int, seed: int) -> Bool[Tensor, " b"]:
-    """Which sentences are used: one in `one_in`, by a checksum of its tokens and the seed, the same in any batch."""
+    """True for about one sentence in `one_in`, by a checksum of its tokens and the seed: the same in any batch."""
     sums = [
         zlib.crc32(str((seed, row[: int(length)])).encode())
         for row, length in zip(tokens.ids.tolist(), tokens.lengths, strict=True)
@@ -201,7 +205,7 @@ def sampled_sentences(tokens: Tokens, one_in: int, seed: int) -> Bool[Tensor, " 
 
 
 def overrides(measure: Measure, method: str) -> bool:
-    """Whether the measure has this method itself, not only the empty one of the base class."""
+    """Whether the measure defines this method, which is empty in the base class."""
     return getattr(type(measure), method) is not getattr(Measure, method)
 
 
@@ -216,9 +220,9 @@ def absence_note(measure: Measure) -> str:
 
 
 def missing_notes(measure: Measure, readings: Readings) -> Iterator[str]:
-    """Notes on readings that no sentence has a value for: which, in which layers, and why; one note per reason.
+    """Notes on readings without a value from any sentence: which, in which layers, and why; one note per reason.
 
-    Readings that only some layers lack are noted where the reason is known.
+    Readings that are missing in some layers only are noted where the reason is known.
     """
     names = [spec.name for spec in measure.declares() if readings.of(spec.name)]
     by_reason: dict[tuple[str, tuple[Slot, ...]], list[str]] = {}
@@ -242,7 +246,7 @@ def missing_notes(measure: Measure, readings: Readings) -> Iterator[str]:
 
 
 def _slots(reading: Reading, *, empty: bool = False) -> list[Slot]:
-    """The layers of a reading that have heads; with `empty`, those for which no sentence counted."""
+    """The layers of a reading that have heads; with `empty`, those without a value from any sentence."""
     if reading.count is None:
         return []
     rows = enumerate(reading.count)

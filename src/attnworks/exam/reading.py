@@ -5,20 +5,27 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from attnworks.core.display import counted, format_number
 from attnworks.core.errors import UsageError
-from attnworks.core.places import HeadId, Kind, Slot
+from attnworks.core.places import KINDS, HeadId, Kind, Slot
 from attnworks.core.registry import unknown_name
 
 LayerValues = Tensor | tuple[str, ...]
 
 NO_ROLE = "none"
 """The label of a head without a role."""
+
+
+def tensors(rows: Iterable[LayerValues]) -> list[Tensor]:
+    """The rows of numbers, without those of labels."""
+    return [row for row in rows if isinstance(row, Tensor)]
 
 
 def are(sentences: int) -> str:
@@ -35,22 +42,6 @@ class TextTable(str):
         return str(self)
 
 
-def reading_table(reading: Reading) -> TextTable:
-    """A reading for people: layers down and heads across; along depth, or another single axis, with its interval.
-
-    A third axis, such as the offset, is shown by its largest entry: `-1: 0.94`.
-    """
-    inner = reading.axes[1:] if reading.layered else reading.axes
-    if len(inner) == 0 or (not reading.layered and len(inner) == 1):
-        lines = _column(reading)
-    elif reading.layered:
-        lines = _grid(reading, inner)
-    else:
-        lines = _matrix(reading, inner)
-    title = f"{reading.name} ({reading.kind}): {reading.description}"
-    return TextTable("\n".join([title, *_aligned(lines)]))
-
-
 def _column(reading: Reading) -> list[list[str]]:
     """One value a line, with the ends of its interval if it has one."""
 
@@ -59,11 +50,9 @@ def _column(reading: Reading) -> list[list[str]]:
             return [row if isinstance(row, Tensor) else " ".join(row) for row in rows]
         return list(rows[0]) if reading.axes else [rows[0]] if isinstance(rows[0], Tensor) else list(rows[0])
 
-    axis = reading.axes[0] if reading.axes else "value"
     values = entries(reading.value)
-    ticks = _ticks(reading, axis, len(values))
-    names = [reading.row_name(row) for row in range(len(values))] if reading.layered else ticks
-    lines = [[axis, reading.name.partition(".")[2] or "value"]]
+    names = _row_names(reading, len(values))
+    lines = [[*(reading.axes or ("value",)), reading.name.partition(".")[2] or "value"]]
     if reading.interval is None:
         return lines + [[name, _cell(value)] for name, value in zip(names, values, strict=True)]
     lows, highs = (entries(end) for end in reading.interval)
@@ -73,27 +62,19 @@ def _column(reading: Reading) -> list[list[str]]:
     return lines
 
 
-def _grid(reading: Reading, inner: tuple[str, ...]) -> list[list[str]]:
-    widest = max((len(row) for row in reading.value), default=0)
-    ticks = _ticks(reading, inner[0], widest)
-    lines = [[f"{reading.axes[0]} \\ {inner[0]}", *ticks]]
-    for index, row in enumerate(reading.value):
-        cells = list(row) if isinstance(row, tuple) else [_strongest(reading, inner[1:], entry) for entry in row]
-        lines.append([reading.row_name(index), *cells])
+def _grid(reading: Reading) -> list[list[str]]:
+    """The first axis down and the second across."""
+    down, across, *others = reading.axes
+    rows = reading.value if reading.layered else tuple(reading.value[0])
+    widest = max((len(row) for row in rows), default=0)
+    lines = [[f"{down} \\ {across}", *_ticks(reading, across, widest)]]
+    for name, row in zip(_row_names(reading, len(rows)), rows, strict=True):
+        lines.append([name, *(entry if isinstance(entry, str) else _largest(reading, others, entry) for entry in row)])
     return lines
 
 
-def _matrix(reading: Reading, inner: tuple[str, ...]) -> list[list[str]]:
-    (row,) = reading.value
-    assert isinstance(row, Tensor)
-    across = _ticks(reading, inner[1], row.shape[1])
-    lines = [[f"{inner[0]} \\ {inner[1]}", *across]]
-    for name, entries in zip(_ticks(reading, inner[0], len(row)), row, strict=True):
-        lines.append([name, *(_strongest(reading, inner[2:], entry) for entry in entries)])
-    return lines
-
-
-def _strongest(reading: Reading, axes: tuple[str, ...], entry: Tensor) -> str:
+def _largest(reading: Reading, axes: list[str], entry: Tensor) -> str:
+    """The largest number of an entry and where it is; without further axes, the number."""
     if not axes:
         return _cell(entry)
     if not entry.numel() or bool(entry.isnan().all()):
@@ -101,6 +82,12 @@ def _strongest(reading: Reading, axes: tuple[str, ...], entry: Tensor) -> str:
     where = torch.unravel_index(entry.nan_to_num(nan=-torch.inf).argmax(), entry.shape)
     names = [_ticks(reading, axis, size)[int(at)] for axis, size, at in zip(axes, entry.shape, where, strict=True)]
     return f"{','.join(names)}: {_cell(entry[where])}"
+
+
+def _row_names(reading: Reading, rows: int) -> list[str]:
+    if reading.layered:
+        return [reading.row_name(row) for row in range(rows)]
+    return _ticks(reading, reading.axes[0] if reading.axes else "value", rows)
 
 
 def _ticks(reading: Reading, axis: str, size: int) -> list[str]:
@@ -113,9 +100,7 @@ def _cell(value: Tensor | str) -> str:
 
 
 def _aligned(lines: list[list[str]]) -> list[str]:
-    widths = [0] * max(len(line) for line in lines)
-    for line in lines:
-        widths[: len(line)] = [max(width, len(cell)) for width, cell in zip(widths, line, strict=False)]
+    widths = [max(map(len, column)) for column in zip_longest(*lines, fillvalue="")]
     return ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=False)).rstrip() for line in lines]
 
 
@@ -128,7 +113,7 @@ class Reading:
                Without a layer or depth axis, a single entry.
     spread     standard deviation over sentences, like value; None where it has no meaning
     interval   ends of the 95 % confidence interval of the mean, like value; None where it has no meaning
-    count      sentences that counted, like value
+    count      number of sentences with a value, like value
     ticks      labels along further axes, if they are not 0, 1, 2, ...
     """
 
@@ -153,15 +138,25 @@ class Reading:
 
     @property
     def sentences(self) -> int:
-        """The largest number of sentences behind any of its numbers."""
+        """The largest number of sentences that any of its numbers comes from."""
         return max((int(row.max()) for row in self.count or () if row.numel()), default=0)
 
     def table(self) -> TextTable:
-        """The reading in aligned columns: layers down and heads across."""
-        return reading_table(self)
+        """The reading in aligned columns: layers down and heads across, or one axis down with its interval.
+
+        A third axis, such as the offset, is shown by its largest entry: `-1: 0.94`.
+        """
+        lines = _column(self) if len(self.axes) < 2 else _grid(self)
+        return TextTable("\n".join([f"{self.name} ({self.kind}): {self.description}", *_aligned(lines)]))
+
+    def parts(self) -> dict[str, tuple[LayerValues, ...]]:
+        """Value, spread, low and high end of the interval, and count, as far as they are known."""
+        low, high = self.interval or (None, None)
+        parts = {"value": self.value, "spread": self.spread, "low": low, "high": high, "count": self.count}
+        return {name: rows for name, rows in parts.items() if rows is not None}
 
     def to_json(self) -> dict[str, Any]:
-        """Nested lists; a number that is not there, or not finite, is null."""
+        """Nested lists; a number that is missing or not finite is null."""
 
         def plain(rows: tuple[LayerValues, ...] | None) -> Any:
             if rows is None:
@@ -201,12 +196,9 @@ class Readings(Mapping[str, Reading]):
         if len(of_name) == 1:
             return of_name[0]
         if of_name:
-            raise UsageError(
-                f"reading {name!r}",
-                f"one of {', '.join(f'{name}@{reading.kind}' for reading in of_name)}",
-                "a name that several kinds of attention share",
-                f"say which kind, as in {name}@{of_name[0].kind}",
-            )
+            each = [f"{name}@{reading.kind}" for reading in of_name]
+            got, remedy = "a name that several kinds of attention share", f"say which kind, as in {each[0]}"
+            raise UsageError(f"reading {name!r}", f"one of {', '.join(each)}", got, remedy)
         raise unknown_name("reading", name, self)
 
     def of(self, name: str) -> list[Reading]:
@@ -215,7 +207,7 @@ class Readings(Mapping[str, Reading]):
 
     def kinds(self) -> list[Kind]:
         present = {reading.kind for reading in self._all.values()}
-        return [kind for kind in ("encoder", "decoder", "cross") if kind in present]
+        return [kind for kind in KINDS if kind in present]
 
     def __contains__(self, name: object) -> bool:
         return name in self._all or (isinstance(name, str) and len(self.of(name)) == 1)
@@ -229,14 +221,9 @@ class Readings(Mapping[str, Reading]):
 
 
 def _finite(row: Tensor) -> Any:
-    """As lists; what is not finite becomes None."""
-    return row.tolist() if bool(torch.isfinite(row).all()) else _without_holes(row.tolist())
-
-
-def _without_holes(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_without_holes(item) for item in value]
-    return value if math.isfinite(value) else None
+    """Nested lists, with None for every number that is not finite."""
+    numbers = row.numpy()
+    return np.where(np.isfinite(numbers), numbers, None).tolist()
 
 
 STACK_NAMES = {"encoder": "encoder", "decoder": "decoder", "cross": "cross-attention"}
@@ -264,7 +251,7 @@ class ModelReadings:
         return [
             HeadValue(HeadId(Slot(reading.kind, layer), head), value)
             for reading in self.readings.of(name)
-            for layer, row in enumerate(_values(reading, end))
+            for layer, row in enumerate(reading.value if end is None else (reading.interval or ((), ()))[end])
             if isinstance(row, Tensor)
             for head, value in enumerate(row.tolist())
             if math.isfinite(value)
@@ -278,7 +265,7 @@ class ModelReadings:
         """For every stack: depth (or layer, or length) -> value, where there is a number."""
         found: dict[Kind, dict[int, float]] = {}
         for reading in self.readings.of(name):
-            rows = [row for row in reading.value if isinstance(row, Tensor)]
+            rows = tensors(reading.value)
             if len(reading.axes) == 1 and rows:
                 values = torch.stack(rows).flatten() if reading.layered else rows[0]
                 found[reading.kind] = {at: value for at, value in enumerate(values.tolist()) if math.isfinite(value)}
@@ -306,17 +293,11 @@ class ModelReadings:
         return f" in {joined_with_and([f'the {STACK_NAMES[kind]}' for kind in kinds])}" if self.several else ""
 
 
-def _values(reading: Reading, end: int | None) -> tuple[LayerValues, ...]:
-    if end is None:
-        return reading.value
-    return () if reading.interval is None else reading.interval[end]
-
-
 def joined_with_and(parts: list[str]) -> str:
     """a, b and c."""
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
 def role_group(label: str) -> str:
-    """The label under which heads are counted together: all offsets are `offset`."""
+    """The label under which heads are counted together: `offset` for every offset."""
     return "offset" if label.startswith("offset ") else label

@@ -1,8 +1,8 @@
-"""Statistics over sentences that add up exactly: batches and processes in any order give the same numbers."""
+"""Statistics over sentences with exact sums: batches and processes in any order give the same numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -10,14 +10,16 @@ from scipy.stats import t as student
 from torch import Tensor
 
 from attnworks.core.errors import UsageError
-from attnworks.core.places import Kind, Slot
+from attnworks.core.places import KINDS, Kind, Slot
 from attnworks.exam.measure import PlacedSample, ReadingSpec
 from attnworks.exam.reading import Reading, Readings
 
 CONFIDENCE = 0.95
 
 Key = tuple[str, Slot | Kind]
-Waiting = tuple[Key, Tensor, Tensor | None]
+"""The name of a reading and its place: a layer, a depth of a stack, or a kind of attention."""
+Pending = tuple[Key, Tensor, Tensor | None]
+"""Key, values [b ...], and which of them are valid."""
 
 
 class Exact:
@@ -27,7 +29,7 @@ class Exact:
         self.hi, self.lo = torch.zeros(2, *shape, dtype=torch.float64)
 
     def add(self, value: Float[Tensor, "*a"], rest: Float[Tensor, "*a"] | None = None) -> None:
-        """The large parts exactly, then the small ones."""
+        """Add `value` and its low part `rest`: the high parts exactly, then the low parts."""
         total, lost = _sum(self.hi, value)
         lost = lost + self.lo if rest is None else lost + (self.lo + rest)
         self.hi = total + lost
@@ -79,7 +81,7 @@ class Moments:
 
     @property
     def value(self) -> Float[Tensor, "*a"]:
-        """The mean; NaN where no sentence counted."""
+        """The mean; NaN without a sentence."""
         return self.sum.hi / self.count
 
     @property
@@ -98,7 +100,7 @@ class Moments:
 
     @property
     def interval(self) -> tuple[Float[Tensor, "*a"], Float[Tensor, "*a"]]:
-        """NaN below two sentences."""
+        """Both ends; NaN below two sentences."""
         if self._single:
             return self.spread, self.spread
         degrees = (self.count - 1).clamp_min(1).numpy()
@@ -108,12 +110,12 @@ class Moments:
 
     @property
     def _single(self) -> bool:
-        """Whether no entry has two sentences, as for a single sentence: then there is no spread."""
+        """Whether no entry has two sentences: then there is no spread."""
         return not bool((self.count > 1).any())
 
 
 class Largest:
-    """The largest value over all sentences; -inf where none counted."""
+    """The largest value over all sentences; NaN without a sentence."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.shape = shape
@@ -139,7 +141,7 @@ class Largest:
 
 
 def _sum(a: Float[Tensor, "*a"], b: Float[Tensor, "*a"]) -> tuple[Float[Tensor, "*a"], Float[Tensor, "*a"]]:
-    """a + b, rounded, and what rounding took away: Knuth's two-sum."""
+    """a + b, rounded, and the rounding error: Knuth's two-sum."""
     total = a + b
     part = total - a
     return total, (a - (total - part)) + (b - part)
@@ -153,24 +155,27 @@ def _half(value: Float[Tensor, "*a"]) -> tuple[Float[Tensor, "*a"], Float[Tensor
 
 
 def _product(a: Float[Tensor, "*a"], b: Float[Tensor, "*a"]) -> tuple[Float[Tensor, "*a"], Float[Tensor, "*a"]]:
-    """a b, rounded, and what rounding took away: Dekker's product."""
+    """a b, rounded, and the rounding error: Dekker's product."""
     (a_up, a_low), (b_up, b_low) = _half(a), _half(b)
     product = a * b
     return product, ((a_up * b_up - product) + a_up * b_low + a_low * b_up) + a_low * b_low
 
 
+FOLDS: dict[str, type[Moments | Largest]] = {"mean": Moments, "largest": Largest}
+
+
 class Accumulator:
-    """Accumulates samples: (reading, place) -> statistics so far; a place is a slot, a depth of a stack, or a kind."""
+    """Accumulates samples: (reading, place) -> statistics so far."""
 
     def __init__(self, declared: Iterable[ReadingSpec]) -> None:
         self.declared = {reading.name: reading for reading in declared}
-        self._folds: dict[tuple[str, Slot | Kind], Moments | Largest] = {}
-        self._constants: dict[tuple[str, Slot | Kind], Tensor] = {}
-        self._pending: dict[tuple[int, str], list[Waiting]] = {}
+        self._folds: dict[Key, Moments | Largest] = {}
+        self._constants: dict[Key, Tensor] = {}
+        self._pending: dict[tuple[int, str], list[Pending]] = {}
         self._rows: dict[tuple[str, tuple[tuple[Key, tuple[int, ...]], ...]], Moments | Largest] = {}
 
     def add(self, placed: PlacedSample, *, heads: slice | None = None, of: int = 0) -> None:
-        """Add one value per sentence; with `heads`, only for these heads of `of`."""
+        """Add one value per sentence; with `heads`, only for these heads of the `of` heads of the layer."""
         name, where, (values, valid) = placed
         key = (name, where)
         if self.declared[name].fold == "constant":
@@ -185,65 +190,66 @@ class Accumulator:
         self._pending.setdefault((len(values), self.declared[name].fold), []).append((key, values, valid))
 
     def flush(self) -> None:
-        """Add up what came since the last flush, all readings in one long row: many times faster than one by one."""
+        """Fold all samples since the last flush as one long row, which is many times faster than one by one."""
         for (sentences, fold), samples in self._pending.items():
             row = torch.cat([values.detach().cpu().reshape(sentences, -1) for _, values, _ in samples], 1)
             counted = torch.cat([_counted(values, valid) for _, values, valid in samples], 1)
             places = tuple((key, tuple(values.shape[1:])) for key, values, _ in samples)
-            if not bool((torch.isfinite(row) | ~counted).all()):
-                raise not_finite(_first_not_finite(samples))
+            broken = (~torch.isfinite(row) & counted).any(0)
+            if bool(broken.any()):
+                sizes = [torch.Size(shape).numel() for _, shape in places]
+                first = next(at for at, part in enumerate(broken.split(sizes)) if bool(part.any()))
+                raise not_finite("{} at {}".format(*places[first][0]))
             if (fold, places) not in self._rows:
-                self._rows[fold, places] = (Largest if fold == "largest" else Moments)((row.shape[1],))
+                self._rows[fold, places] = FOLDS[fold]((row.shape[1],))
             self._rows[fold, places].add(row, counted)
         self._pending.clear()
 
     def _distribute(self) -> None:
         """Distribute the long rows to the statistics of each reading and place."""
         self.flush()
-        for (fold, places), ledger in self._rows.items():
-            tensors, start = ledger.tensors(), 0
-            for key, shape in places:
-                size = torch.Size(shape).numel()
-                if key not in self._folds:
-                    self._folds[key] = Largest(shape) if fold == "largest" else Moments(shape)
-                self._folds[key].merge(tensors[:, start : start + size].reshape(-1, *shape))
-                start += size
+        for (_, places), row in self._rows.items():
+            tensors = row.tensors().split([torch.Size(shape).numel() for _, shape in places], 1)
+            for (key, shape), part in zip(places, tensors, strict=True):
+                self._merge(key, part.reshape(-1, *shape))
         self._rows.clear()
 
-    def state(self) -> dict[tuple[str, Slot | Kind], Tensor]:
+    def _merge(self, key: Key, tensors: Tensor) -> None:
+        if key not in self._folds:
+            self._folds[key] = FOLDS[self.declared[key[0]].fold](tuple(tensors.shape[1:]))
+        self._folds[key].merge(tensors)
+
+    def state(self) -> dict[Key, Tensor]:
         self._distribute()
         return {key: fold.tensors() for key, fold in self._folds.items()}
 
-    def merge(self, state: Mapping[tuple[str, Slot | Kind], Tensor]) -> None:
+    def merge(self, state: Mapping[Key, Tensor]) -> None:
         """Add the state of another process."""
         self._distribute()
-        for (name, where), tensors in state.items():
-            if (name, where) not in self._folds:
-                shape = tuple(tensors.shape[1:])
-                largest = self.declared[name].fold == "largest"
-                self._folds[name, where] = Largest(shape) if largest else Moments(shape)
-            self._folds[name, where].merge(tensors)
+        for key, tensors in state.items():
+            self._merge(key, tensors)
 
     def readings(self, heads: Mapping[Slot, int] | None = None) -> Readings:
-        """All readings so far. A layer of `heads` (slot -> number of heads) without a sample has NaN
-        there, and an empty row if it has no heads: row l is always layer l."""
+        """All readings so far: row l is always layer l.
+
+        heads    slot -> number of heads; the row of a layer without a sample is NaN for each of its heads
+        """
         self._distribute()
         found = Readings([])
         for name, declared in self.declared.items():
             places: list[Slot | Kind] = [where for other, where in (*self._folds, *self._constants) if other == name]
-            kinds: tuple[Kind, ...] = ("encoder", "decoder", "cross")
-            for kind in kinds:
-                own: list[Slot | Kind] = [where for where in places if _kind(where) == kind]
+            for kind in KINDS:
+                own = [where for where in places if (where.kind if isinstance(where, Slot) else where) == kind]
                 if own:
                     missing = {slot: n for slot, n in (heads or {}).items() if slot.kind == kind and slot not in own}
                     if declared.axes[:1] == ("layer",) and isinstance(own[0], Slot):
                         own += self._without_samples(declared, own[0], missing)
-                    own.sort(key=_layer)
+                    own.sort(key=lambda where: where.layer if isinstance(where, Slot) else 0)
                     found.add(self._reading(declared, kind, own))
         return found
 
     def _without_samples(self, declared: ReadingSpec, like: Slot, missing: Mapping[Slot, int]) -> Iterable[Slot]:
-        """The layers without a sample of this reading; each gets statistics of its heads without a sentence."""
+        """The layers without a sample of this reading; each gets empty statistics for its heads."""
         sizes = (self._constants if declared.fold == "constant" else self._folds)[declared.name, like].shape
         over_heads = ("head", "other") if declared.axes[1:] == ("head", "other") else ("head",)
         for slot, heads in missing.items():
@@ -251,45 +257,25 @@ class Accumulator:
             if declared.fold == "constant":
                 self._constants[declared.name, slot] = torch.full(shape, torch.nan, dtype=torch.float64)
             else:
-                self._folds[declared.name, slot] = Largest(shape) if declared.fold == "largest" else Moments(shape)
+                self._folds[declared.name, slot] = FOLDS[declared.fold](shape)
         return missing
 
     def _reading(self, declared: ReadingSpec, kind: Kind, places: list[Slot | Kind]) -> Reading:
-        about = {
-            "name": declared.name, "kind": kind, "axes": declared.axes, "description": declared.description,
-            "source": declared.source, "ticks": declared.ticks,
-        }  # fmt: skip
         if declared.fold == "constant":
-            return Reading(value=tuple(self._constants[declared.name, where].clone() for where in places), **about)
+            return declared.reading(kind, (self._constants[declared.name, where].clone() for where in places))
         folds = [self._folds[declared.name, where] for where in places]
         value, count = tuple(fold.value for fold in folds), tuple(fold.count.clone() for fold in folds)
         moments = [fold for fold in folds if isinstance(fold, Moments)]
         if not moments:
-            return Reading(value=value, count=count, **about)
+            return declared.reading(kind, value, count=count)
         low, high = zip(*(fold.interval for fold in moments), strict=True)
         spread = tuple(fold.spread for fold in moments)
-        return Reading(value=value, count=count, spread=spread, interval=(low, high), **about)
+        return declared.reading(kind, value, spread=spread, low=low, high=high, count=count)
 
 
-def _counted(values: Tensor, valid: Tensor | None) -> Tensor:
-    if valid is None:
-        return torch.ones(values.shape, dtype=torch.bool).reshape(len(values), -1)
-    return valid.cpu().expand(values.shape).reshape(len(values), -1)
-
-
-def _first_not_finite(samples: Sequence[Waiting]) -> str:
-    for (name, where), values, valid in samples:
-        if not bool((torch.isfinite(values.cpu().reshape(len(values), -1)) | ~_counted(values, valid)).all()):
-            return f"{name} at {where}"
-    raise AssertionError
-
-
-def _kind(where: Slot | Kind) -> Kind:
-    return where.kind if isinstance(where, Slot) else where
-
-
-def _layer(where: Slot | Kind) -> int:
-    return where.layer if isinstance(where, Slot) else 0
+def _counted(values: Tensor, valid: Tensor | None) -> Bool[Tensor, "b n"]:
+    counted = torch.ones((), dtype=torch.bool) if valid is None else valid.cpu()
+    return counted.expand(values.shape).reshape(len(values), -1)
 
 
 def not_finite(what: str) -> UsageError:

@@ -13,7 +13,7 @@ from torch import Tensor
 from attnworks.attention import Mask
 from attnworks.core.places import Slot
 from attnworks.exam.measure import BY_HEAD, MEASURES, Measure, ReadingSpec, Sample, Samples
-from attnworks.exam.reading import Reading, Readings
+from attnworks.exam.reading import Reading, Readings, tensors
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.maps import WEIGHTS_AT_ONCE, Maps, RowSum, maps_of, row_statistics, same_lengths
 
@@ -69,7 +69,7 @@ class Redundancy(Measure):
 
 def _nearest(distance: Reading) -> Iterator[Reading]:
     """The entries of `distance` at the twins, and their names."""
-    rows = [row for row in distance.value if isinstance(row, Tensor)]
+    rows = tensors(distance.value)
     others = [torch.where(torch.eye(len(row), dtype=torch.bool), torch.inf, row) for row in rows]
     twins = [row.argmin(-1, keepdim=True) if len(row) else row.new_zeros(0, 1, dtype=torch.long) for row in others]
 
@@ -79,24 +79,14 @@ def _nearest(distance: Reading) -> Iterator[Reading]:
     value = tuple(torch.where(row.isfinite(), row, torch.nan) for row in at_twins(others))
     names = tuple(
         tuple(
-            f"{Slot(distance.kind, layer)}.{head}" if known else NOBODY
-            for head, known in zip(twin.squeeze(-1).tolist(), row.isfinite().tolist(), strict=True)
+            f"{Slot(distance.kind, layer)}.{head}" if has_twin else NOBODY
+            for head, has_twin in zip(twin.squeeze(-1).tolist(), row.isfinite().tolist(), strict=True)
         )
         for layer, (twin, row) in enumerate(zip(twins, value, strict=True))
     )
-    spread, interval, count = distance.spread, distance.interval, distance.count
-    yield Reading(
-        NEAREST.name,
-        distance.kind,
-        NEAREST.axes,
-        value,
-        NEAREST.description,
-        NEAREST.source,
-        spread=None if spread is None else at_twins(spread),
-        interval=None if interval is None else (at_twins(interval[0]), at_twins(interval[1])),
-        count=None if count is None else at_twins(count),
-    )
-    yield Reading(TWIN.name, distance.kind, TWIN.axes, names, TWIN.description, TWIN.source)
+    statistics = {part: at_twins(tensors(rows)) for part, rows in distance.parts().items() if part != "value"}
+    yield NEAREST.reading(distance.kind, value, **statistics)
+    yield TWIN.reading(distance.kind, names)
 
 
 def divergences(P: Float[Tensor, "b h i j"]) -> Float[Tensor, "b h h"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -42,7 +43,7 @@ class _Known(NamedTuple):
 
 @MEASURES.register("roles")
 class Roles(Measure):
-    """With I the queries that may see two keys or more and the key that they are asked about,
+    """With I the queries that may see two keys or more, the key in question among them,
 
     offset            1/|I| sum of P[i, i + o]; a sentence counts for o if I has half of the queries with a choice
     offset_argmax     the share of the same queries whose largest weight is there
@@ -98,9 +99,7 @@ class Roles(Measure):
             ReadingSpec("roles.uniform", BY_HEAD, "exp(entropy) / visible keys; 1 averages all values", "S2.8"),
             ReadingSpec("roles.label", BY_HEAD, label, VOITA, "constant"),
             ReadingSpec("roles.score", BY_HEAD, "how much: mean attention, for syntax accuracy", VOITA, "constant"),
-            ReadingSpec(
-                "roles.baseline", BY_HEAD, "the same of even attention, or of a fixed offset", VOITA, "constant"
-            ),
+            ReadingSpec("roles.baseline", BY_HEAD, "the same of even attention or a fixed offset", VOITA, "constant"),
         )
 
     def pointers(self, slot: Slot, queries: Tokens, keys: Tokens) -> Mapping[str, Int[Tensor, "b i"]]:
@@ -139,19 +138,16 @@ class Roles(Measure):
         for name, where in known.where.items():
             found[name] = Sample(*rows.mean(rows.pointed[name], where))
         if rows.slot.kind != "cross":
-            heads = self.pointers(rows.slot, rows.queries, rows.keys)["roles.syntactic_mass"]
-            right = (rows.argmax == heads.unsqueeze(1)).to(diagonal.dtype)
+            governors = self.pointers(rows.slot, rows.queries, rows.keys)["roles.syntactic_mass"]
+            right = (rows.argmax == governors.unsqueeze(1)).to(diagonal.dtype)
             found["roles.syntactic"] = Sample(*rows.mean(right, known.where["roles.syntactic_mass"]))
             found["roles.self"] = Sample(on_offset[..., self.context.span], counted[..., self.context.span])
         return {**found, **known.samples}
 
     def _of_batch(self, rows: LayerRows) -> _Known:
-        kind = rows.slot.kind
-        if kind not in self._known or not self._known[kind].sight.fits(rows):
-            self._known[kind] = self._know(rows)
-        return self._known[kind]
-
-    def _know(self, rows: LayerRows) -> _Known:
+        known = self._known.get(rows.slot.kind)
+        if known is not None and known.sight.fits(rows):
+            return known
         sight = Sight.of(rows)
         offsets = sight.offsets(self.context.span)
         pointers = self.pointers(rows.slot, rows.queries, rows.keys)
@@ -163,15 +159,14 @@ class Roles(Measure):
             else:
                 at = pointers[name] - sight.position + self.context.span
                 inside = counted & (at >= 0) & (at <= 2 * self.context.span)
-                here = torch.zeros_like(offsets.chance).scatter_add(
-                    -1, at.clamp(0, 2 * self.context.span), inside.double()
-                )
+                at = at.clamp(0, 2 * self.context.span)
+                here = torch.zeros_like(offsets.chance).scatter_add(-1, at, inside.double())
                 tokens = counted.sum(-1, keepdim=True)
                 samples["roles.syntactic_offset"] = Sample(here / tokens.clamp_min(1), tokens > 0)
-        return _Known(sight, offsets, where, samples)
+        known = self._known[rows.slot.kind] = _Known(sight, offsets, where, samples)
+        return known
 
     def why_missing(self, name: str, slots: Sequence[Slot], readings: Readings) -> str | None:
-        del slots, readings
         if "syntactic" in name:
             return "the syntax of the text is not known; give --parses, or use the embedded corpus"
         return "no sentence has a token twice" if name.startswith(("roles.duplicate", "roles.induction")) else None
@@ -182,25 +177,20 @@ class Roles(Measure):
         if sentences < FEWEST_SENTENCES:
             yield f"no role labels: {are(sentences)} too few, because labels need {FEWEST_SENTENCES} or more"
         elif sentences < RELIABLE_SENTENCES:
-            few = f"role labels are unreliable: they come from {sentences} sentences"
-            yield f"{few}; examine {RELIABLE_SENTENCES} or more"
+            come_from = f"they come from {sentences} sentences"
+            yield f"role labels are unreliable: {come_from}; examine {RELIABLE_SENTENCES} or more"
 
     def conclude(self, readings: Readings) -> Iterable[Reading]:
         declared = {reading.name: reading for reading in self.declares()}
         shares = readings.of("roles.syntactic_offset")
         bases: dict[Kind, tuple[Tensor, ...]] = {found.kind: best_fixed_offset(found) for found in shares}
         for kind, baseline in bases.items():
-            yield _concluded(declared["roles.syntactic_baseline"], kind, baseline)
+            yield declared["roles.syntactic_baseline"].reading(kind, baseline)
         enough = {found.kind for found in readings.of("roles.offset") if found.sentences >= FEWEST_SENTENCES}
         for kind, labelled in label_heads(readings, bases).items():
             if kind not in enough:
                 continue
             without = "" if f"sinks.first@{kind}" in readings else "; sinks were not measured and are not considered"
             for name, value in labelled._asdict().items():
-                yield _concluded(declared[f"roles.{name}"], kind, value, without)
-
-
-def _concluded(
-    declared: ReadingSpec, kind: Kind, value: tuple[Tensor, ...] | tuple[tuple[str, ...], ...], more: str = ""
-) -> Reading:
-    return Reading(declared.name, kind, declared.axes, value, declared.description + more, declared.source)
+                spec = declared[f"roles.{name}"]
+                yield replace(spec, description=spec.description + without).reading(kind, value)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor
 from attnworks.core.display import counted
 from attnworks.core.places import Kind, Slot
 from attnworks.exam.measure import BY_HEAD, MEASURES, Measure, ReadingSpec, Sample, Samples, sampled_sentences
-from attnworks.exam.reading import LayerValues, Reading, Readings
+from attnworks.exam.reading import Reading, Readings, tensors
 from attnworks.exam.structure.fits import fit, offset_duels, winner
 from attnworks.traces.maps import Maps
 
@@ -76,7 +75,7 @@ class Structure(Measure):
 
     @property
     def offsets(self) -> Tensor:
-        """All that may have a key for half of the queries."""
+        """Every offset that leaves at least half of the queries with a key, in a text of the largest length."""
         furthest = min(self.context.max_length, FIT_MAX_TOKENS) // 2
         return torch.arange(-furthest, furthest + 1)
 
@@ -108,10 +107,8 @@ class Structure(Measure):
 
     def maps(self, maps: Maps) -> Samples:
         P, names, offsets = maps.P.detach(), families_of(maps.slot.kind), self.offsets.to(maps.P.device)
-        chosen = sampled_sentences(
-            maps.queries, max(1, self.context.up_to(FIT_MAX_TOKENS) // FIT_SENTENCES), self.context.seed
-        )
-        chosen = chosen & (max(P.shape[-2:]) <= FIT_MAX_TOKENS)
+        one_in = max(1, self.context.up_to(FIT_MAX_TOKENS) // FIT_SENTENCES)
+        chosen = sampled_sentences(maps.queries, one_in, self.context.seed) & (max(P.shape[-2:]) <= FIT_MAX_TOKENS)
         duels, by_offset = (P.new_zeros(*P.shape[:2], rows, len(names)) for rows in (len(names), len(offsets)))
         if chosen.any():
             fitted = fit(P[chosen], names, eps=FORGIVEN_ERROR, causal=maps.slot.kind == "decoder")
@@ -127,7 +124,7 @@ class Structure(Measure):
         }
 
     def remarks(self, readings: Readings) -> Iterable[str]:
-        """One for all kinds of attention, of the one with the fewest sentences."""
+        """One remark for all kinds of attention, about the kind with the fewest sentences."""
         used = min((duel.sentences for duel in readings.of("structure.duel")), default=0)
         texts = self.context.sentences
         longer = texts - self.context.up_to(FIT_MAX_TOKENS)
@@ -142,7 +139,6 @@ class Structure(Measure):
             yield f"structured forms {source}; {remedy} to use more"
 
     def why_missing(self, name: str, slots: Sequence[Slot], readings: Readings) -> str | None:
-        del name, slots, readings
         return f"no text has {FIT_MAX_TOKENS} tokens or fewer; cut texts with --max-tokens {FIT_MAX_TOKENS}"
 
     def conclude(self, readings: Readings) -> Iterable[Reading]:
@@ -153,16 +149,16 @@ class Structure(Measure):
                 by_offset, tokens = (readings[f"structure.{name}@{kind}"] for name in ("offset_duel", "tokens"))
                 places = [
                     _nearest(row[..., names.index("offset")], self.offsets, length)
-                    for row, length in zip(_tensors(by_offset.value), _tensors(tokens.value), strict=True)
+                    for row, length in zip(tensors(by_offset.value), tensors(tokens.value), strict=True)
                 ]
                 shifts = (torch.where(at < 0, torch.nan, self.offsets.double()[at]) for at in places)
-                yield _constant(declared["structure.shift"], kind, shifts)
-                offset, found = _with_offsets(duel, by_offset, places, declared["structure.offset"])
+                yield declared["structure.shift"].reading(kind, shifts)
+                offset, found = _with_offsets(duel, by_offset, places, declared)
                 yield offset
                 yield found
-            by_layer = [closest_forms(row, names) for row in _tensors(found.value)]
+            by_layer = [closest_forms(row, names) for row in tensors(found.value)]
             for part, name in enumerate(("closest", "distance", "explained", "form")):
-                yield _constant(declared[f"structure.{name}"], kind, (row[part] for row in by_layer))
+                yield declared[f"structure.{name}"].reading(kind, (row[part] for row in by_layer))
 
 
 class ClosestForms(NamedTuple):
@@ -179,9 +175,9 @@ def families_of(kind: Kind) -> tuple[str, ...]:
 
 
 def closest_forms(duels: Float[Tensor, "h f f"], names: tuple[str, ...]) -> ClosestForms:
-    """What the duels say about each head; "none" and NaN for a head of which nothing is known.
+    """The closest pattern of each head by its duels; "none" and NaN for a head without a fitted sentence.
 
-    Where nothing at all has no error, there is nothing to explain, and the share is NaN.
+    Where the family "zero" has no error, there is nothing to explain, and the share is NaN.
     """
     errors = duels.diagonal(dim1=-2, dim2=-1)
     nothing = errors[:, names.index("zero")]
@@ -205,8 +201,10 @@ def closest_forms(duels: Float[Tensor, "h f f"], names: tuple[str, ...]) -> Clos
 def _nearest(
     errors: Float[Tensor, "h o"], offsets: Int[Tensor, " o"], tokens: Float[Tensor, " h"]
 ) -> Int[Tensor, " h"]:
-    """Where the offset of least error is, of those up to half of the tokens; of several the one nearest to 0; -1 where
-    nothing is known."""
+    """The index of the offset of least error among those up to half of the tokens; of several the one nearest to 0.
+
+    It is -1 for a head without a fitted sentence.
+    """
     order = offsets.abs().argsort(stable=True)
     allowed = 2 * offsets.abs() <= tokens[:, None]
     place = order[errors.masked_fill(~allowed, torch.inf)[:, order].argmin(-1)]
@@ -214,39 +212,20 @@ def _nearest(
 
 
 def _with_offsets(
-    duel: Reading, by_offset: Reading, places: Sequence[Int[Tensor, " h"]], told: ReadingSpec
-) -> tuple[Reading, Reading]:
-    """The errors of the family "offset" at these places of its axis, and the duels with that row."""
+    duel: Reading, by_offset: Reading, places: Sequence[Int[Tensor, " h"]], specs: Mapping[str, ReadingSpec]
+) -> Iterator[Reading]:
+    """The errors of the family "offset" at the chosen offset of each head, and the duels with its row replaced.
+
+    places    by layer, the index of the chosen offset of each head; `by_offset` has rows [h o f], `duel` [h f f]
+    """
     own = families_of(duel.kind).index("offset")
-
-    def row_at(layer: int, shifted: Tensor) -> Tensor:
-        return shifted[torch.arange(len(shifted)), places[layer]]
-
-    def with_row(layer: int, row: Tensor, shifted: Tensor) -> Tensor:
-        return row.index_copy(1, torch.tensor([own]), row_at(layer, shifted)[:, None])
-
-    error = _changed(lambda layer, shifted: row_at(layer, shifted)[:, own], by_offset)
-    error = replace(error, name=told.name, axes=told.axes, description=told.description, ticks={})
-    return error, _changed(with_row, duel, by_offset)
-
-
-def _changed(change: Callable[..., Tensor], *readings: Reading) -> Reading:
-    """The first reading with value, spread, interval and count replaced by change(layer, row of each reading)."""
-
-    def rows(*parts: Sequence[LayerValues] | None) -> tuple[Tensor, ...]:
-        told = [_tensors(part) for part in parts if part is not None]
-        return tuple(change(layer, *row) for layer, row in enumerate(zip(*told, strict=True)))
-
-    low, high = zip(*(reading.interval or () for reading in readings), strict=True)
-    value, spread, count = (
-        rows(*(getattr(reading, part) for reading in readings)) for part in ("value", "spread", "count")
-    )
-    return replace(readings[0], value=value, spread=spread, interval=(rows(*low), rows(*high)), count=count)
-
-
-def _tensors(rows: Iterable[LayerValues]) -> list[Tensor]:
-    return [row for row in rows if isinstance(row, Tensor)]
-
-
-def _constant(told: ReadingSpec, kind: Kind, rows: Iterable[LayerValues]) -> Reading:
-    return Reading(told.name, kind, told.axes, tuple(rows), told.description, told.source)
+    errors, duels, before = {}, {}, duel.parts()
+    for part, rows in by_offset.parts().items():
+        chosen = [row[torch.arange(len(row)), at] for row, at in zip(tensors(rows), places, strict=True)]  # [h f]
+        errors[part] = tuple(row[:, own] for row in chosen)
+        duels[part] = tuple(
+            row.index_copy(1, torch.tensor([own]), new[:, None])
+            for row, new in zip(tensors(before[part]), chosen, strict=True)
+        )
+    yield specs["structure.offset"].reading(duel.kind, **errors)
+    yield specs["structure.duel"].reading(duel.kind, **duels)
