@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -49,56 +50,51 @@ class MeasureHook(LayerHook):
 
     def __init__(self, measures: Sequence[Measure], accumulator: Accumulator) -> None:
         self.accumulator = accumulator
-        self.asking, self.reading_rows, self.reading_maps, self.reading_layers, self.reading_streams = (
-            [measure for measure in measures if overrides(measure, method)]
-            for method in ("pointers", "rows", "maps", "layer", "stream")
-        )
-        self.weighing = [measure for measure in measures if overrides(measure, "weights")]
+        self.by_method = {
+            method: [measure for measure in measures if overrides(measure, method)]
+            for method in ("pointers", "rows", "maps", "layer", "stream", "weights")
+        }
         self.span = max((measure.context.span for measure in measures), default=0)
-        self.weighed: set[Slot] = set()
+        self.measured_weights: set[Slot] = set()
         self.scratch = Scratch()
 
     def attention(self, trace: LayerTrace) -> Tensor | None:
         slot = trace.slot
         if _overflows(trace.Y.transpose(1, 2), trace.queries.real):
             raise not_finite(f"activations of {slot}")
-        if self.weighing and slot not in self.weighed and trace.weights is not None:
-            self.weighed.add(slot)
-            for measure in self.weighing:
+        if self.by_method["weights"] and slot not in self.measured_weights and trace.weights is not None:
+            self.measured_weights.add(slot)
+            for measure in self.by_method["weights"]:
                 self._fold(measure.weights(slot, trace.weights), slot)
-        for measure in self.reading_layers:
+        for measure in self.by_method["layer"]:
             self._fold(measure.layer(trace), slot)
-        if self.reading_rows or self.reading_maps:
+        if self.by_method["rows"] or self.by_method["maps"]:
             pointers = {}
-            for measure in self.asking:
+            for measure in self.by_method["pointers"]:
                 pointers |= measure.pointers(slot, trace.queries, trace.keys)
-            rows = rows_of(
-                trace, self.span, pointers, self._maps(trace.heads) if self.reading_maps else None, self.scratch
-            )
-            for measure in self.reading_rows:
+            read_maps = partial(self._maps, trace.heads) if self.by_method["maps"] else None
+            rows = rows_of(trace, self.span, pointers, read_maps, self.scratch)
+            for measure in self.by_method["rows"]:
                 self._fold(measure.rows(rows), slot)
         return None
 
     def stream(self, stream: StreamTrace) -> None:
-        """A stream that is not [b i e], in a model of no known family, is not read."""
+        """A stream that is not [b i e], as models of unknown families may have, is ignored."""
         if stream.X.shape[:2] != stream.tokens.ids.shape:
             return
         if _overflows(stream.X, stream.tokens.real):
             raise not_finite(_named(stream))
-        for measure in self.reading_streams:
+        for measure in self.by_method["stream"]:
             try:
                 samples = measure.stream(stream)
             except torch.linalg.LinAlgError as error:  # pyright: ignore[reportPrivateImportUsage]
                 raise not_finite(f"{measure.name} of {_named(stream)}") from error
             self._fold(samples, Slot(stream.kind, stream.depth))
 
-    def _maps(self, heads: int):
-        def read(maps: Maps) -> None:
-            for measure in self.reading_maps:
-                for name, sample in measure.maps(maps).items():
-                    self.accumulator.add(PlacedSample(name, maps.slot, sample), heads=maps.heads, of=heads)
-
-        return read
+    def _maps(self, heads: int, maps: Maps) -> None:
+        for measure in self.by_method["maps"]:
+            for name, sample in measure.maps(maps).items():
+                self.accumulator.add(PlacedSample(name, maps.slot, sample), heads=maps.heads, of=heads)
 
     def _fold(self, samples: Samples, where: Slot | Kind) -> None:
         for name, sample in samples.items():
@@ -111,20 +107,20 @@ def _named(stream: StreamTrace) -> str:
 
 
 def _overflows(X: Tensor, real: Tensor) -> bool:
-    """Whether a number at a real token is not finite; where all are, the first sum already shows it."""
+    """Whether a number at a real token is not finite. If the sum of all numbers is finite, so are all of them."""
     return not bool(torch.isfinite(X.sum())) and not bool(torch.isfinite(X[real]).all())
 
 
 MIN_SENTENCES_FOR_INTERVALS = 3
-"""With fewer sentences, a note says that intervals and comparisons are of no use."""
+"""With fewer sentences, a note says that they are too few for intervals and comparisons."""
 
 DEEP_PASS_TOKENS = 1024
-"""About the number of tokens whose whole forward pass is in memory at a time."""
+"""Approximate number of tokens whose whole forward pass is in memory at a time."""
 
 
 @dataclass(frozen=True)
 class ExamSettings:
-    """The keyword arguments of `attnworks.examine`. Where `pin` is None, a sentence is chosen."""
+    """The keyword arguments of `attnworks.examine`. With `pin=None` a sentence is chosen."""
 
     measures: Sequence[str] | None = None
     objective: str | LossFunction | None = None
@@ -135,7 +131,7 @@ class ExamSettings:
 
 
 class Examiner:
-    """One process's part of an examination while it runs."""
+    """The part of an examination that one process runs."""
 
     def __init__(
         self,
@@ -154,24 +150,22 @@ class Examiner:
         self.unsound: dict[Kind, float] = {}
         self.heads: dict[Slot, int] = {}
         self.loss_readings: list[Reading] = []
-        self.deep, self.graded, self.ablating, self.on_loss = (
+        self.depth_measures, self.gradient_measures, self.ablation_measures, self.loss_measures = (
             [measure for measure in measures if overrides(measure, method)]
             for method in ("forward", "gradient", "ablated", "from_loss")
         )
         self.device = subject.device
         self.batches = team.share(range(len(text.batches)))
-        wanted = self.graded or self.ablating or self.on_loss or settings.objective is not None
-        self.objective = self._objective() if wanted else None
+        self.needs_objective = bool(self.gradient_measures or self.ablation_measures or self.loss_measures)
+        has_objective = self.needs_objective or settings.objective is not None
+        self.objective = self._objective() if has_objective else None
 
     def work(self) -> int:
         """The number of sentences of this process, times how often the model runs on each."""
-        sentences = sum(len(self.text.batches[number]) for number in self.batches)
-        return sentences * self._passes()
-
-    def _passes(self) -> int:
-        heads = sum(self._count_heads().values()) if self.ablating else 0
-        on_loss = sum(measure.passes for measure in self.on_loss)
-        return 1 + bool(self.deep) + bool(self.graded) + on_loss + (heads + 1 if self.ablating else 0)
+        ablations = 1 + sum(self._count_heads().values()) if self.ablation_measures else 0
+        on_loss = sum(measure.passes for measure in self.loss_measures)
+        passes = 1 + bool(self.depth_measures) + bool(self.gradient_measures) + on_loss + ablations
+        return passes * sum(len(self.text.batches[number]) for number in self.batches)
 
     def run(self) -> None:
         objective = self.objective
@@ -181,14 +175,14 @@ class Examiner:
             with torch.inference_mode():
                 self.subject.run(batch, self.hook)
             self.advance(len(batch))
-            if self.deep:
+            if self.depth_measures:
                 self._run_deep(batch)
-            if self.graded and objective is not None:
+            if self.gradient_measures and objective is not None:
                 self._gradients(batch, rows, objective)
-            if self.ablating and objective is not None:
+            if self.ablation_measures and objective is not None:
                 self._ablate(batch, rows, objective)
             self.accumulator.flush()
-        if self.on_loss and objective is not None:
+        if self.loss_measures and objective is not None:
             self.loss_readings = self.team.gather(self._from_loss(objective) if self.team.leads else [])[0]
         if self.settings.without:
             self.notes.append(f"run without {', '.join(self.settings.without)}, in float64")
@@ -198,16 +192,15 @@ class Examiner:
                 self.accumulator.merge(state)
         for measure, found in zip(self.measures, self._reasons(), strict=True):
             measure.reasons = found
-        self.unsound = _largest(self.team.gather(self.unsound))
+        errors = [item for table in self.team.gather(self.unsound) for item in table.items()]
+        self.unsound = {kind: max(error for other, error in errors if other == kind) for kind, _ in errors}
         for kind, worst in sorted(self.unsound.items()):
-            self.notes.append(
-                f"{_names(self.deep)}: not reported for the {kind}, because its parts do not add up to its residual "
-                f"stream (relative error {worst:.1e})"
-            )
+            why = f"its parts do not add up to its residual stream (relative error {worst:.1e})"
+            self.notes.append(f"{_names(self.depth_measures)}: not reported for the {kind}, because {why}")
         self.notes = list(dict.fromkeys(self.notes))
 
     def _reasons(self) -> list[dict[Slot, str]]:
-        """`reasons` of every measure, for each layer from the first process that has one."""
+        """`reasons` of every measure; for each layer, that of the first process that has one."""
         gathered = self.team.gather([measure.reasons for measure in self.measures])
         by_measure = zip(*reversed(gathered), strict=True)
         return [dict(item for reasons in found for item in reasons.items()) for found in by_measure]
@@ -215,17 +208,14 @@ class Examiner:
     def readings(self) -> Readings:
         """All readings, without those across depth of stacks whose parts do not add up to the residual stream."""
         readings = self.accumulator.readings(self._count_heads())
-        deep = {spec.name for measure in self.deep for spec in measure.declares()}
-        readings = Readings([
-            reading for reading in readings.values() if reading.name not in deep or reading.kind not in self.unsound
-        ])  # fmt: skip
-        for reading in self.loss_readings:
-            readings.add(reading)
+        deep = {spec.name for measure in self.depth_measures for spec in measure.declares()}
+        sound = [found for found in readings.values() if found.name not in deep or found.kind not in self.unsound]
+        readings = Readings([*sound, *self.loss_readings])
         for measure in self.measures:
             for reading in measure.conclude(readings):
                 readings.add(reading)
         for measure in self.measures:
-            if measure not in self.deep and not any(readings.of(spec.name) for spec in measure.declares()):
+            if measure not in self.depth_measures and not any(readings.of(spec.name) for spec in measure.declares()):
                 self.notes.append(absence_note(measure))
             self.notes.extend(missing_notes(measure, readings))
             self.notes.extend(measure.remarks(readings))
@@ -244,30 +234,33 @@ class Examiner:
         )
         used = f"the importance of heads is measured by the objective {chosen.name!r}: {chosen.description}"
         unused = f"the objective {chosen.name!r} was not used: only importance, ablation and bottleneck need one"
-        self.notes.append(used if self.graded or self.ablating or self.on_loss else unused)
+        self.notes.append(used if self.needs_objective else unused)
         return chosen
 
     def _run_deep(self, batch: Batch) -> None:
-        """Measures across depth get one stack at a time, and only where its parts add up to the residual stream."""
+        """Measures across depth receive one stack at a time, if its parts add up to the residual stream."""
         if self.subject.blocks is None:
-            self.notes.append(f"{_names(self.deep)}: not applicable, the blocks of this model are not known")
+            self.notes.append(f"{_names(self.depth_measures)}: not applicable, the blocks of this model are not known")
             self.advance(len(batch))
             return
         with torch.inference_mode():
-            for piece in _small(batch):
+            longest = max(side.ids.shape[1] for side in (batch.source, batch.target) if side is not None)
+            step = max(1, DEEP_PASS_TOKENS // longest)
+            for piece in (batch.some(slice(start, start + step)) for start in range(0, len(batch), step)):
                 traces, errors = record_forward(self.subject, piece)
                 sound: set[Kind] = {trace.kind for trace in traces}
                 for (kind, _), error in errors.items():
                     if kind not in sound:
                         self.unsound[kind] = max(error, self.unsound.get(kind, 0.0))
-                self._fold(placed for trace in traces for measure in self.deep for placed in measure.forward(trace))
+                for measure in self.depth_measures:
+                    self._fold(placed for trace in traces for placed in measure.forward(trace))
         self.advance(len(batch))
 
     def _gradients(self, batch: Batch, rows: Tensor, objective: Objective) -> None:
         for slot, gradient in gate_gradients(self.subject, objective, batch, rows).items():
             self._fold(
                 PlacedSample(name, slot, sample)
-                for measure in self.graded
+                for measure in self.gradient_measures
                 for name, sample in measure.gradient(slot, gradient).items()
             )
         self.advance(len(batch))
@@ -275,31 +268,30 @@ class Examiner:
     def _ablate(self, batch: Batch, rows: Tensor, objective: Objective) -> None:
         read = objective.prepare(batch)
         with torch.inference_mode():
-            whole = self.subject.run(read, logits=self._scores(objective))
+            needs_logits = objective.reads_logits and self.subject.has_logits
+            whole = self.subject.run(read, logits=needs_logits)
             self.advance(len(batch))
-            for slot, heads in ((slot, heads) for slot, heads in self._count_heads().items() if heads):
+            for slot, heads in self._count_heads().items():
                 changes: list[Tensor] = []
                 for head in range(heads):
-                    off = self.subject.run(read, HeadsOffHook([HeadId(slot, head)]), logits=self._scores(objective))
+                    off = self.subject.run(read, HeadsOffHook([HeadId(slot, head)]), logits=needs_logits)
                     changes.append(objective.distance(off, whole, batch, rows))
                     self.advance(len(batch))
                 self._fold(
                     PlacedSample(name, slot, sample)
-                    for measure in self.ablating
+                    for measure in self.ablation_measures
+                    if changes
                     for name, sample in measure.ablated(slot, torch.stack(changes, -1)).items()
                 )
 
     def _from_loss(self, objective: Objective) -> list[Reading]:
-        """Readings of measures that follow from the loss over the whole text."""
+        """Readings of measures that need the loss over the whole text."""
         loss, found = TextLoss(self.subject, objective, self.text), list[Reading]()
-        for measure in self.on_loss:
+        for measure in self.loss_measures:
             readings, notes = measure.from_loss(loss, self.advance)
             found.extend(readings)
             self.notes.extend(notes)
         return found
-
-    def _scores(self, objective: Objective) -> bool:
-        return objective.reads_logits and self.subject.has_logits
 
     def _fold(self, placed: Iterable[PlacedSample]) -> None:
         for one in placed:
@@ -324,11 +316,11 @@ class Examiner:
         return self.text.batch(0)[0].some(slice(0, 1)).to(self.device)
 
     def describe(self) -> dict[str, Any]:
-        """What is known about the model: the `model` of an examination."""
+        """The description of the model: the `model` of an examination."""
         model = self.subject.model
         heads = self._count_heads()
         kinds = list(dict.fromkeys(slot.kind for slot in heads))
-        return {
+        about: dict[str, Any] = {
             "name": self.subject.name,
             "class": type(model).__name__,
             "family": getattr(getattr(model, "config", None), "model_type", None) or "attnworks",
@@ -337,27 +329,12 @@ class Examiner:
             "heads": {str(slot): number for slot, number in heads.items()},
             "parameters": sum(parameter.numel() for parameter in model.parameters()),
             "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
-            **({"without": list(self.settings.without)} if self.settings.without else {}),
-            **(
-                {"cost": cost_of_sentence(self.subject, self._first_sentence())}
-                if any(measure.name == "cost" for measure in self.measures)
-                else {}
-            ),
         }
-
-
-def _small(batch: Batch) -> Iterable[Batch]:
-    longest = max(side.ids.shape[1] for side in (batch.source, batch.target) if side is not None)
-    step = max(1, DEEP_PASS_TOKENS // longest)
-    for start in range(0, len(batch), step):
-        yield batch.some(slice(start, start + step))
-
-
-def _largest(tables: Iterable[dict[Kind, float]]) -> dict[Kind, float]:
-    found: dict[Kind, float] = {}
-    for table in tables:
-        found |= {kind: max(number, found.get(kind, 0.0)) for kind, number in table.items()}
-    return found
+        if self.settings.without:
+            about["without"] = list(self.settings.without)
+        if any(measure.name == "cost" for measure in self.measures):
+            about["cost"] = cost_of_sentence(self.subject, self._first_sentence())
+        return about
 
 
 def _names(measures: Sequence[Measure]) -> str:
@@ -377,11 +354,10 @@ def run_examination(
 ) -> Examination:
     """Run every measure on the passages; each process takes its part of the batches, and results are merged.
 
-    about       where the text is from
-    receipts    of the reshapes that made the model, first to last
-    begin       called with the number of sentences to run on (each as often as it is run), and the cost of each
-                measure outside the default set
-    advance     called with the number of sentences that were run
+    about       where the text comes from
+    receipts    receipts of the reshapes that made the model, first to last
+    begin       called with `Examiner.work()` and with the cost of each measure outside the default set
+    advance     called with the number of sentences after each batch
     """
     team = Team() if team is None else team
     with eval_mode(subject.model):
@@ -397,10 +373,9 @@ def run_examination(
         measures = applicable_measures(chosen, settings.measures, weightless)
         exam = Examiner(subject, text, measures, settings, team, advance)
         if len(measures) < len(chosen):
-            left_out = ", ".join(measure.name for measure in chosen if measure not in measures)
-            exam.notes.append(
-                f"left out: {left_out}; {weightless[0]} has no attention weights, but mixtures of any sign"
-            )
+            left_out = _names([measure for measure in chosen if measure not in measures])
+            why = f"{weightless[0]} has no attention weights, but mixtures of any sign"
+            exam.notes.append(f"left out: {left_out}; {why}")
         with in_float64(subject.model, bool(settings.without)), without_parts(subject, settings.without):
             begin(exam.work(), {measure.name: measure.cost_of_text() for measure in measures if not measure.default})
             exam.run()
