@@ -114,7 +114,7 @@ def test_short_paths_that_carry_most() -> None:
 def test_bounds() -> None:
     assert said(stated("bounds.ratio", ("layer",), [30.0, 3.0, NAN])) == [
         "the weights of layer 1 limit how far apart tokens stay: only larger ones would allow more "
-        "(the diameter bound is 3.00 times what was measured)"
+        "(the diameter bound is 3.00 times the measured diameter)"
     ]
     assert "too loose" in said(stated("bounds.ratio", ("layer",), [30.0, 300.0]))[0]
 

@@ -113,7 +113,7 @@ def test_as_many_heads_that_are_others_are_not_compared_by_number() -> None:
     found = compare_exams(exam_of([[0.2, 0.9], [0.5, 0.6]]), CUT)
     assert states(found) == {"compared": 2, "not compared": 4} and found.compared == 2
     (why,) = {match.why for match in found.heads_that_are("not compared")}
-    assert why == "2 heads against 4 before any were cut or added, as of different models"
+    assert why == "2 heads against 4 before any were cut or added: the models differ"
 
 
 def test_new_heads() -> None:
@@ -135,7 +135,7 @@ def test_one_model_on_two_texts() -> None:
     found = compare_exams(exam, exam_of([[0.1, 0.2]]))
     assert states(found) == {"not compared": 4}
     assert {match.why for match in found.heads} == {
-        "in the first model heads also changed without a receipt, as growth during training does it"
+        "in the first model heads also changed without a receipt, for instance by growth during training"
     }
 
 

@@ -1,4 +1,4 @@
-"""What stands out in the readings, in plain sentences.
+"""Findings: what stands out in the readings, in plain sentences.
 
 Each finder answers one question about the whole model, so that no two findings contradict each other. A finding says
 what it means and what to do about it, then the number.
@@ -10,6 +10,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -24,12 +25,13 @@ SINK_SHARE = 0.5
 MAX_TWIN_DISTANCE = 0.1
 """Heads nearer than this attend to the same keys."""
 NEGLIGIBLE_LOSS_CHANGE = 1e-3
+"""A head can be removed if the loss changes by less than this without it."""
 FAINT_GRADIENT_SHARE = 0.01
 """Heads whose gradient is below this share of the largest hardly affect the loss."""
 MEAN_COSINE_ALIKE = 0.9
 """Tokens are nearly the same where their mean cosine is this or more."""
 RESIDUAL_DROP = 0.5
-"""Tokens become alike if, at some depth, less than this share of the first residual is left."""
+"""Tokens become alike if the residual falls below this share of the first one at some depth."""
 MIN_RESIDUAL_SHARE = 0.1
 """There is no collapse if the relative residual is this or more at every depth."""
 SATURATED_JACOBIAN, ONE_KEY_WEIGHT = 0.05, 0.9
@@ -39,9 +41,11 @@ MOST_ATTENTION_SHARE = 0.8
 OPPOSING_PATH_SHARE = 0.01
 """Paths work against the others if they subtract more than this share of the output."""
 FEW_LAYERS_SHARE = 0.5
+"""Few attention layers are at most this share of all."""
 LOOSE_BOUND_FACTOR = 10.0
+"""A bound predicts nothing if it is this many times the measured value or more."""
 HEADS_NAMED = 4
-"""Heads that one finding names."""
+"""The largest number of heads that a finding names."""
 
 ROLE_SENTENCES = {
     "previous": "attends to the previous token",
@@ -70,11 +74,11 @@ FORM_NAMES = {
     "band": "band",
     "permutation": "permutation",
 }
-"""Structured forms, with the names that the page uses."""
+"""Structured forms by their names on the page."""
 
 
 def find(readings: Readings) -> tuple[ExamFinding, ...]:
-    """All findings, group after group; in a group the largest effect first. Missing readings and NaN are ignored."""
+    """All findings by group, in each the largest effect first. Missing readings and NaN are ignored."""
     model = ModelReadings(readings)
     found: list[ExamFinding] = []
     for group, finders in FINDERS.items():
@@ -87,10 +91,8 @@ def find(readings: Readings) -> tuple[ExamFinding, ...]:
 
 
 def head_roles(model: ModelReadings) -> Iterator[ExamFinding]:
-    """One finding for every label but `first`, which `first_token_heads` covers."""
-    for group, heads in _by_role(model).items():
-        if group != "first":
-            yield _role(model, group, heads)
+    """One finding for every label except `first`, which `first_token_heads` covers."""
+    return (_role(model, group, heads) for group, heads in _by_role(model).items() if group != "first")
 
 
 def first_token_heads(model: ModelReadings) -> Iterator[ExamFinding]:
@@ -133,7 +135,7 @@ def _role(model: ModelReadings, group: str, heads: list[HeadValue]) -> ExamFindi
 
 
 def _advice(model: ModelReadings, group: str, heads: list[HeadValue]) -> str:
-    """What a role means and what can be done about it; only self-attention heads with a form get a fixed one."""
+    """What a role means and what to do about it; a fixed form is advised for self-attention heads that have one."""
     them = "it" if len(heads) == 1 else "them"
     if group in POSITION_ROLES:
         if all(head.crosses for head in heads):
@@ -214,7 +216,7 @@ def redundant_heads(model: ModelReadings) -> Iterator[ExamFinding]:
 
 
 def ablated_heads(model: ModelReadings) -> Iterator[ExamFinding]:
-    """By both ends of the interval; nothing is said about a head without one, as after a single sentence."""
+    """Judged by both ends of the interval; heads without an interval, as after a single sentence, are left out."""
     name = "ablation.change"
     heads = model.heads(name)
     low, high = (model.at(name, end) for end in (0, 1))
@@ -256,9 +258,8 @@ def faint_heads(model: ModelReadings) -> Iterator[ExamFinding]:
         text += "measure ablation to see what can be removed "
         text += f"(gradient below {_percent(FAINT_GRADIENT_SHARE)} of that of {model.name_of(largest)})"
     else:
-        text = (
-            f"the loss depends most on head {model.name_of(largest)}: keep it (gradient {format_number(largest.value)})"
-        )
+        size = format_number(largest.value)
+        text = f"the loss depends most on head {model.name_of(largest)}: keep it (gradient {size})"
     yield ExamFinding(text, 0.55, ("importance.gradient",), _names(faint or [largest]))
 
 
@@ -282,7 +283,7 @@ def narrow_heads(model: ModelReadings) -> Iterator[ExamFinding]:
 
 
 def _saturated(model: ModelReadings) -> Iterator[ExamFinding]:
-    """A small Jacobian alone could also mean attention spread over many keys; the largest weight decides which."""
+    """Saturated heads have a small Jacobian and a large weight; attention spread over many keys has only the first."""
     top = model.at("saturation.max_weight")
     flat = [head for head in model.heads("saturation.jacobian") if head.value < SATURATED_JACOBIAN]
     found = sorted((head for head in flat if top.get(head.id, 0.0) > ONE_KEY_WEIGHT), key=lambda head: head.value)
@@ -312,10 +313,9 @@ def _collapse(model: ModelReadings) -> Iterator[ExamFinding]:
         yield _falling(model, sorted(falls))
     elif kept and min(kept)[0] >= MIN_RESIDUAL_SHARE and not alike:
         least, kind, lowest = min(kept)
+        share, where = format_number(least), f"{model.stack(kind)}depth {lowest}"
         text = "no rank collapse: tokens stay apart at every depth, so nothing needs to change "
-        text += (
-            f"(they differ in {format_number(least)} of the stream or more, least at {model.stack(kind)}depth {lowest})"
-        )
+        text += f"(they differ in {share} of the stream or more, least at {where})"
         yield ExamFinding(text, 0.35, ("rank.residual",))
 
 
@@ -327,9 +327,8 @@ def _alike(model: ModelReadings) -> Iterator[ExamFinding]:
             most = max(most, *(curve[depth] for depth in range(first, last + 1)))
     if places:
         text = f"tokens are nearly the same {joined_with_and(places)}: attention can hardly distinguish them there, "
-        text += (
-            f"check skip connections and norms (mean cosine{' up to' if len(places) > 1 else ''} {format_number(most)})"
-        )
+        up_to = " up to" * (len(places) > 1)
+        text += f"check skip connections and norms (mean cosine{up_to} {format_number(most)})"
         weight = 0.8 + 0.2 * min(1.0, (most - MEAN_COSINE_ALIKE) / (1 - MEAN_COSINE_ALIKE))
         yield ExamFinding(text, weight, ("rank.cosine",))
 
@@ -360,9 +359,8 @@ def _paths(model: ModelReadings) -> Iterator[ExamFinding]:
         up_to = {n: sum(share[m] for m in share if m <= n) for n in sorted(share)}
         enough = next((n for n, part in up_to.items() if part >= MOST_ATTENTION_SHARE), longest)
         if share[least] < -OPPOSING_PATH_SHARE:
-            layers = f"{least} attention layer{'s' if least != 1 else ''}"
             part = f"{_percent(-share[least])} of the output{model.in_stacks([kind])}"
-            against.append((-share[least], f"those through {layers} subtract {part}"))
+            against.append((-share[least], f"those through {counted(least, 'attention layer')} subtract {part}"))
         else:
             part = f"{_percent(up_to[enough])} through at most {enough} of {longest}"
             carried.append((enough / longest, f"{model.stack(kind)}{part}"))
@@ -373,8 +371,8 @@ def _paths(model: ModelReadings) -> Iterator[ExamFinding]:
     if carried:
         few = "most of the output passes few attention layers: they hardly build on one another, so fewer may be enough"
         many = "much of the output passes many attention layers: they build on one another, so keep all of them"
-        most = max(carried)[0]
-        text = f"{few if most <= FEW_LAYERS_SHARE else many} ({', '.join(text for _, text in carried)})"
+        parts = ", ".join(part for _, part in carried)
+        text = f"{few if max(carried)[0] <= FEW_LAYERS_SHARE else many} ({parts})"
         yield ExamFinding(text, 0.3 + 0.3 * (1 - min(carried)[0]), ("paths.share",))
 
 
@@ -385,9 +383,9 @@ def _bounds(model: ModelReadings) -> Iterator[ExamFinding]:
         ratio, stack, layer = min(ratios)
         where = f"{stack}layer {layer}"
         tight = f"the weights of {where} limit how far apart tokens stay: only larger ones would allow more "
-        tight += f"(the diameter bound is {format_number(ratio)} times what was measured)"
-        loose = "the diameter bound is too loose to predict how far apart tokens stay: use what was measured "
-        loose += f"({format_number(ratio)} times that in {where}, more in others)"
+        tight += f"(the diameter bound is {format_number(ratio)} times the measured diameter)"
+        loose = "the diameter bound is too loose to predict how far apart tokens stay: use the measured diameter "
+        loose += f"(the bound is {format_number(ratio)} times that in {where}, and more in others)"
         is_tight = ratio < LOOSE_BOUND_FACTOR
         yield ExamFinding(tight if is_tight else loose, 0.5 if is_tight else 0.3, ("bounds.ratio",))
 
@@ -405,17 +403,13 @@ FINDERS: dict[str, tuple[Callable[[ModelReadings], Iterable[ExamFinding]], ...]]
 
 def _runs(depths: Iterable[int]) -> Iterator[tuple[int, int]]:
     """First and last of every run of consecutive numbers."""
-    runs: list[list[int]] = []
-    for depth in depths:
-        if runs and depth == runs[-1][-1] + 1:
-            runs[-1].append(depth)
-        else:
-            runs.append([depth])
-    return ((run[0], run[-1]) for run in runs)
+    for _, places in groupby(enumerate(depths), lambda place: place[1] - place[0]):
+        run = [depth for _, depth in places]
+        yield run[0], run[-1]
 
 
 def _after(first: int, last: int, stack: str) -> str:
-    """Depth d is the output of block d - 1; depth 0 are the embeddings."""
+    """The place of a run of depths in words: depth 0 is the embeddings, depth d the output of layer d - 1."""
     if last == 0:
         return f"at the {stack}embeddings"
     if first == 0:
@@ -429,8 +423,9 @@ def _percent(share: float) -> str:
 
 def _counted(model: ModelReadings, heads: list[HeadValue], of: int | None = None) -> str:
     """head 0.2; 3 heads; 3 of 8 heads."""
-    number_of_heads = f"{len(heads)} heads" if of is None else f"{len(heads)} of {of} heads"
-    return f"head {model.name_of(heads[0])}" if len(heads) == 1 else number_of_heads
+    if len(heads) == 1:
+        return f"head {model.name_of(heads[0])}"
+    return f"{len(heads)} heads" if of is None else f"{len(heads)} of {of} heads"
 
 
 def _verb(verb: str, heads: list[HeadValue]) -> str:

@@ -1,4 +1,4 @@
-"""Which head of one examined model is which head of another, also after heads were cut or added."""
+"""Match the heads of two examined models, also after heads were cut or added."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class Match(NamedTuple):
     """One head, by its names in both models.
 
     head      its first name: that in the original model, or in the model in which it was added
-    before    its name in the first model; None if it is not there
-    after     its name in the second model; None if it is not there
-    state     "compared": both have it. "cut": one model has it, from the other it was cut. "new": it was added to one
-              model. "not compared": nothing says which head of the other model it is
-    why       the reason, where it is not compared
+    before    its name in the first model; None if that model lacks it
+    after     its name in the second model; None if that model lacks it
+    state     "compared": both models have it. "cut": it was cut from one model. "new": it was added to one model. "not
+              compared": the matching head of the other model is not known
+    why       the reason, if it is not compared
     """
 
     head: str
@@ -28,12 +28,9 @@ class Match(NamedTuple):
     state: State
     why: str | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        return self._asdict()
-
 
 class _LayerHeads(NamedTuple):
-    """The heads of one layer of one model: their first names, and how many there were before the first reshape."""
+    """The heads of one layer of one model: their first names, and their number before the first reshape."""
 
     names: tuple[str, ...]
     original: int
@@ -41,33 +38,32 @@ class _LayerHeads(NamedTuple):
 
 
 Layers = Mapping[str, int]
-"""Heads of every layer, enc.0 and the like."""
+"""Layer, such as enc.0 -> number of heads."""
 
 
 def match_heads(before: Layers, after: Layers, models: tuple[Mapping[str, Any], Mapping[str, Any]]) -> list[Match]:
     """Every head of both models, layer by layer, matched by the names that heads had before the first reshape.
 
-    before, after   how many heads every layer has
-    models          what the two examinations say about their models
+    before, after   number of heads of every layer
+    models          the descriptions of the two models in their examinations
 
-    Heads of a layer are matched if it had equally many heads in both models before the first reshape.
+    Heads of a layer are matched if it had the same number of heads in both models before the first reshape.
     """
-    first, second = (read_lineage(model) for model in models)
+    lineages = read_lineage(models[0]), read_lineage(models[1])
     return [
         match
         for slot in sorted({*before, *after}, key=lambda slot: Slot.parse(slot).order)
-        for match in _in_layer(slot, before.get(slot), after.get(slot), first, second, models)
+        for match in _in_layer(slot, (before.get(slot), after.get(slot)), lineages, models)
     ]
 
 
 def _in_layer(
     slot: str,
-    before: int | None,
-    after: int | None,
-    first: Lineage | None,
-    second: Lineage | None,
+    counts: tuple[int | None, int | None],
+    lineages: tuple[Lineage | None, Lineage | None],
     models: tuple[Mapping[str, Any], Mapping[str, Any]],
 ) -> Iterator[Match]:
+    (before, after), (first, second) = counts, lineages
     if before is None or after is None:
         lacking, model = ("first", models[0]) if before is None else ("second", models[1])
         heads = model.get("heads")
@@ -76,7 +72,7 @@ def _in_layer(
         yield from _apart(slot, before or 0, after or 0, f"the {lacking} {what}")
         return
     if first is not None and first == second and before == after and slot in first.unrecorded:
-        first = second = None  # one model twice: its heads are the same, although nothing says what they were before
+        first = second = None  # the same model twice: its heads match, although their first names are not known
     one, other = _layer(slot, before, first), _layer(slot, after, second)
     if one is None or other is None or one.original != other.original:
         yield from _apart(slot, before, after, _why_not(one, other, (before, after)))
@@ -92,14 +88,14 @@ def _why_not(one: _LayerHeads | None, other: _LayerHeads | None, now: tuple[int,
     """The reason for which heads of two layers cannot be matched."""
     if one is None or other is None:
         which = "both models" if one is other else f"the {'first' if one is None else 'second'} model"
-        return f"in {which} heads also changed without a receipt, as growth during training does it"
+        return f"in {which} heads also changed without a receipt, for instance by growth during training"
     if one.recorded or other.recorded:
-        return f"{one.original} heads against {other.original} before any were cut or added, as of different models"
+        return f"{one.original} heads against {other.original} before any were cut or added: the models differ"
     return f"{now[0]} heads against {now[1]}, and no receipt says which head became which"
 
 
 def _state(name: str) -> State:
-    """Of a head that one model lacks."""
+    """The state of a head that one model lacks."""
     return "new" if ADDED in name else "cut"
 
 
@@ -111,7 +107,7 @@ def _apart(slot: str, before: int, after: int, why: str) -> Iterator[Match]:
 
 
 def _layer(slot: str, heads: int, lineage: Lineage | None) -> _LayerHeads | None:
-    """None where it is not known which heads these are."""
+    """The heads of a layer; None if their first names are not known."""
     if lineage is not None and slot in lineage.heads and len(lineage.heads[slot]) == heads:
         return _LayerHeads(lineage.heads[slot], lineage.counts[slot], recorded=True)
     if lineage is not None and slot in (*lineage.unrecorded, *lineage.heads):

@@ -10,15 +10,14 @@ from typing import Any, Protocol, runtime_checkable
 from attnworks.core.errors import UsageError, short_number
 from attnworks.core.json_records import parse
 
-MOST_HEADS = 2**16
-"""Of one layer."""
-
+MAX_HEADS = 2**16
+"""The largest number of heads of a layer."""
 LINEAGE = "lineage"
-"""Under this name the description of an examined model holds it."""
+"""The key of the lineage in the description of an examined model."""
 ADDED = "+"
-"""Stands in the name of a head that was added, before the fingerprint of the model in which it first appears."""
-DIGITS = 12
-"""Of a fingerprint in the name of a head."""
+"""Separates the name of an added head from the fingerprint of the model in which it first appears."""
+FINGERPRINT_DIGITS = 12
+"""Digits of a fingerprint in the name of a head."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,9 +32,9 @@ class HeadMap:
     after: tuple[int | None, ...]
 
     def out_of_range(self) -> str | None:
-        """What no reshape can have given, in words; None if nothing is wrong."""
-        if not 0 <= self.before <= MOST_HEADS or len(self.after) > MOST_HEADS:
-            return f"{short_number(self.before)} before and {len(self.after)} after, of at most {MOST_HEADS}"
+        """What is impossible in this map, in words; None if nothing is."""
+        if not 0 <= self.before <= MAX_HEADS or len(self.after) > MAX_HEADS:
+            return f"{short_number(self.before)} before and {len(self.after)} after, of at most {MAX_HEADS}"
         kept = [head for head in self.after if head is not None]
         odd = next((head for head in kept if not 0 <= head < self.before), None)
         if odd is not None:
@@ -45,10 +44,10 @@ class HeadMap:
 
 @dataclass(frozen=True, kw_only=True)
 class Lineage:
-    """What was done to a model, and where its heads come from.
+    """The reshapes of a model, and where its heads come from.
 
     original      fingerprint of all weights before the first reshape
-    reshapes      what was done, first to last, in a few words each
+    reshapes      titles of the reshapes, first to last
     counts        for every layer that lost or gained heads, their number before the first reshape
     heads         the heads that these layers have now, by their first names: enc.0.5 for a head of the original model,
                   enc.0.12+3fa9c1d20b77 for one that was added
@@ -62,8 +61,7 @@ class Lineage:
     unrecorded: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        same_layers = self.counts.keys() == self.heads.keys() and not {*self.unrecorded} & self.heads.keys()
-        if not same_layers:
+        if self.counts.keys() != self.heads.keys() or {*self.unrecorded} & self.heads.keys():
             raise _malformed("numbers and names of heads for different layers")
         for slot, names in self.heads.items():
             if (odd := next((name for name in names if not _is_name(name, slot)), None)) is not None:
@@ -72,22 +70,18 @@ class Lineage:
                 raise _malformed(f"a name twice in {slot}")
 
     def to_json(self) -> dict[str, Any]:
-        told = asdict(self)
-        return {
-            **told,
-            "reshapes": list(self.reshapes),
-            "heads": {slot: list(names) for slot, names in self.heads.items()},
-            "unrecorded": list(self.unrecorded),
-        }
+        heads = {slot: list(names) for slot, names in self.heads.items()}
+        lists = {"reshapes": list(self.reshapes), "heads": heads, "unrecorded": list(self.unrecorded)}
+        return asdict(self) | lists
 
 
 @runtime_checkable
 class ReshapeRecord(Protocol):
-    """What the lineage needs of a receipt.
+    """The part of a receipt that the lineage needs.
 
-    fingerprint    of all weights before and after the reshape
+    fingerprint    fingerprints of all weights before and after the reshape
     heads          for every layer that lost or gained heads, which became which
-    title          what was done, in a few words
+    title          the reshape in a few words
     """
 
     @property
@@ -99,9 +93,9 @@ class ReshapeRecord(Protocol):
 
 
 def lineage_of(receipts: Sequence[ReshapeRecord], heads: Mapping[str, int]) -> Lineage | None:
-    """Follow heads through these receipts, first to last; None without any.
+    """Follow heads through these receipts, first to last; None without receipts.
 
-    heads    how many heads each layer of the model has now
+    heads    number of heads of each layer of the model now
     """
     if not receipts:
         return None
@@ -110,7 +104,7 @@ def lineage_of(receipts: Sequence[ReshapeRecord], heads: Mapping[str, int]) -> L
     for receipt in receipts:
         for slot, became in receipt.heads.items():
             counts.setdefault(slot, became.before)
-            names[slot] = _after(slot, names.get(slot), became, receipt.fingerprint[1][:DIGITS])
+            names[slot] = _after(slot, names.get(slot), became, receipt.fingerprint[1][:FINGERPRINT_DIGITS])
     known = [slot for slot in names if _unbroken(slot, receipts) and len(names[slot]) == heads.get(slot)]
     return Lineage(
         original=receipts[0].fingerprint[0],
@@ -122,7 +116,7 @@ def lineage_of(receipts: Sequence[ReshapeRecord], heads: Mapping[str, int]) -> L
 
 
 def read_lineage(model: Mapping[str, Any]) -> Lineage | None:
-    """From the description of an examined model; an error if it is malformed, or speaks of another number of heads."""
+    """The lineage in the description of a model; an error if it is malformed or has other numbers of heads."""
     saved = model.get(LINEAGE)
     if saved is None:
         return None
@@ -135,9 +129,8 @@ def read_lineage(model: Mapping[str, Any]) -> Lineage | None:
 
 
 def _malformed(got: str) -> UsageError:
-    return UsageError(
-        "the lineage of heads", "the first name of every head of a layer, each once", got, "examine the model again"
-    )
+    expected = "the first name of every head of a layer, each once"
+    return UsageError("the lineage of heads", expected, got, "examine the model again")
 
 
 def _is_name(name: str, slot: str) -> bool:
@@ -159,6 +152,6 @@ def _after(slot: str, names: Sequence[str] | None, became: HeadMap, model: str) 
 
 
 def _unbroken(slot: str, receipts: Sequence[ReshapeRecord]) -> bool:
-    """Whether every receipt begins with as many heads of a layer as the one before ended with."""
+    """Whether every receipt starts with the number of heads of the layer that the receipt before it ends with."""
     maps = [receipt.heads[slot] for receipt in receipts if slot in receipt.heads]
     return [became.before for became in maps[1:]] == [len(became.after) for became in maps[:-1]]
