@@ -1,4 +1,4 @@
-"""How far apart the rows can still be after a layer of attention: bounds of the rank-collapse theorems."""
+"""Bounds of the rank-collapse theorems: how far apart rows can be after a layer of attention."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnworks.core.tensors import widened
-from attnworks.exam.linalg.residual import induced_inf, induced_one
+from attnworks.exam.linalg.residual import induced_inf, induced_one, minus_first_row
 
 LARGEST_ROW_RANGE = 4.22929
 """The D with exp(D) = 1 + 16 D, rounded down: up to it the factor sqrt((exp(D) - 1) / D) of D5 is at most 4."""
@@ -25,13 +25,7 @@ def row_diameter(X: Float[Tensor, "*a n e"], real: Bool[Tensor, "*a n"] | None =
     Holds when: one row is subtracted first (D7). No row is then longer than the diameter, so that the squared distances
     |x|^2 + |y|^2 - 2 x y lose no digits of the largest.
     """
-    wide = widened(X)
-    if real is None:
-        Y = wide - wide[..., :1, :]
-    else:
-        kept = wide.masked_fill(~real.unsqueeze(-1), 0.0)
-        which = real.int().argmax(-1)[..., None, None].expand(*X.shape[:-2], 1, X.shape[-1])
-        Y = (kept - kept.gather(-2, which)).masked_fill(~real.unsqueeze(-1), 0.0)
+    Y, _ = minus_first_row(widened(X), real)
     largest = Y.abs().amax((-2, -1), keepdim=True)
     scale = torch.where(largest > 0, largest, 1.0)
     Y = Y / scale
@@ -41,7 +35,7 @@ def row_diameter(X: Float[Tensor, "*a n e"], real: Bool[Tensor, "*a n"] | None =
 
 
 def rounding_of_rows(*outputs: Float[Tensor, "..."]) -> float:
-    """100 eps max |Z|: what differences of rows of these outputs may owe to rounding.
+    """100 eps max |Z|: the largest difference of rows of these outputs that rounding explains.
 
     Source: D7.
     """
@@ -52,7 +46,7 @@ def rounding_of_rows(*outputs: Float[Tensor, "..."]) -> float:
 
 
 def product_singular_values(A: Float[Tensor, "*a e k"], B: Float[Tensor, "*a f k"]) -> Float[Tensor, "*a r"]:
-    """The singular values of A B^T that are not zero for sure, at most k of them.
+    """The singular values of A B^T, at most k; all others are zero.
 
     A = Q_A R_A and B = Q_B R_B with orthonormal columns give A B^T = Q_A (R_A R_B^T) Q_B^T: a matrix no larger than
     k x k has the same singular values, and the product e x f is never formed.
@@ -100,7 +94,7 @@ def contraction(diam: Float[Tensor, "*a"], sizes: HeadSizes, scale: float) -> Fl
     Source: D6. Two rows of P differ by logits of range at most ||W_QK||_2 scale diam^2, hence by tanh(range / 4) in
     total variation.
     Holds when: every query sees the same keys (no causal or window mask), X is what queries, keys and values are
-    projected from, and scores are bilinear in it. Biases are free.
+    projected from, and scores are bilinear in it. Biases do not matter.
     Departs: the document has scale = 1 / sqrt(d_qk).
     """
     reach = sizes.qk * abs(scale) / 4 * diam.double().square().unsqueeze(-1)
@@ -127,9 +121,9 @@ def cubic_bound(diam: Float[Tensor, "*a"], sizes: HeadSizes, scale: float) -> Fl
 def skip_bounds(
     diam: Float[Tensor, "*a"], sizes: HeadSizes, scale: float
 ) -> tuple[Float[Tensor, "*a"], Float[Tensor, "*a"]]:
-    """(1 - s) diam <= diam_2(X + SA(X)) <= (1 + s) diam with s the `contraction`; no lower bound is below zero.
+    """(1 - s) diam <= diam_2(X + SA(X)) <= (1 + s) diam with s the `contraction`; the lower bound is at least zero.
 
-    Source: S0.19, D6: rows that have come close stay as far apart as they are, which attention alone would not do.
+    Source: S0.19, D6: with a skip connection, rows that are close stay about as far apart, unlike with attention alone.
     """
     s = contraction(diam, sizes, scale)
     return (1 - s).clamp_min(0.0) * diam, (1 + s) * diam
@@ -147,7 +141,7 @@ def logit_row_range(
 ) -> Float[Tensor, "*a"]:
     """D = max_{h, i} (max_j E_ij - min_j E_ij) with E = scale R W_QK,h R^T and R = X - 1 x^T, over real rows and keys.
 
-    Source: S0.31: P = softmax(1 r^T + E), whatever the biases, so that E is all by which the rows of P differ.
+    Source: S0.31: P = softmax(1 r^T + E) for any biases, so that rows of P differ only by E.
     """
     Q, K = ((R.unsqueeze(-3) @ W) for W in (W_Q, W_K))
     E = scale * Q @ K.mT
@@ -159,7 +153,7 @@ def logit_row_range(
 
 
 def composite_factor(row_range: Float[Tensor, "*a"]) -> Float[Tensor, "*a"]:
-    """f(D) = sqrt((exp(D) - 1) / D), from 1 at D = 0 to 4 at `LARGEST_ROW_RANGE`, and on.
+    """f(D) = sqrt((exp(D) - 1) / D), which grows from 1 at D = 0 to 4 at `LARGEST_ROW_RANGE`.
 
     With p = softmax(r), q = ||W_QK||_1 scale and M = (P - 1 p^T) R: ||M||_{1,inf} <= f(D) q ||R||_{1,inf}^3. Proof:
 
@@ -222,7 +216,7 @@ def published_bound(rho: Float[Tensor, "*a"], c: float | Float[Tensor, ""], laye
     """c^{(3^L - 1) / 2} rho^{3^L}, said to bound ||res SAN(X)||_{1,inf} for rho = ||res X||_{1,inf} and L layers.
 
     Source: S0.17 and S1.14, as printed.
-    Holds when: not always, and it is here for comparison. Without a condition on the range of the scores it fails for
+    Holds when: not always; it is given for comparison. Without a condition on the range of the scores it fails for
     many rows (`hub_least`: by 5 % at n = 9000), and the sum over heads uses a triangle inequality that does not hold.
     """
     bound = rho.double()

@@ -1,8 +1,8 @@
-"""The leading part of a spectrum, for a fraction of the price of all of it.
+"""The leading part of a spectrum, at a fraction of the cost of the whole spectrum.
 
 Block Lanczos: an orthonormal basis Q of the span of B, G B, G^2 B, ... with G = X^T X and B some random columns. The
-eigenvalues theta_1 >= theta_2 >= ... of T = Q^T G Q approach those of G from below, the largest first, and how far each
-is from being exact, ||G v - theta v||, is known without more work.
+eigenvalues theta_1 >= theta_2 >= ... of T = Q^T G Q approach those of G from below, the largest first. The error bound
+||G v - theta v|| of each is known without more work.
 """
 
 from __future__ import annotations
@@ -16,15 +16,14 @@ from torch import Tensor
 from attnworks.core.tensors import widened
 from attnworks.exam.linalg.spectrum import gram_singular_values, over_threads, rank_for_energy
 
-SEED = 20210503
-"""Of the random columns: the same input gives the same output."""
-
+COLUMNS_SEED = 20210503
+"""Seed of the random columns: the same input gives the same output."""
 SMALL_MATRIX = 128
-"""Rows or columns below which the steps cost more than all eigenvalues of the Gram matrix."""
+"""With fewer rows or columns, the steps cost more than all eigenvalues of the Gram matrix."""
 
 
 class LeadingSpectrum(NamedTuple):
-    """The first values of every spectrum, zero after the `known` ones, and what they say."""
+    """The first `known` values of every spectrum, then zeros; ||X||_F^2; the rank that reaches the wanted share."""
 
     values: Float[Tensor, "*a r"]
     known: Int[Tensor, "*a"]
@@ -52,11 +51,11 @@ def leading_spectrum(
     """The leading singular values of X, as many as hold `share` of ||X||_F^2, and their number, `rank`.
 
     Holds when: the certificate does; then their energy is right within `precision` * ||X||_F^2, and `rank` is the same
-    for every spectrum within that. Each matrix is looked at after the given numbers of steps; one that is not yet sure,
-    or that cannot become so, has its whole spectrum computed by `gram_singular_values`.
-    Departs: the certificate is no proof. It bounds the error of the values found, with the gap to the others estimated
-    from those found; a value that the columns have missed is not noticed, nor, but for rounding, are copies of one
-    value beyond `block` of them, unless too little energy is left to reach the share.
+    for every spectrum within that. Each matrix is checked after the given numbers of steps; without a certificate in
+    the end, its whole spectrum is computed by `gram_singular_values`.
+    Departs: the certificate is not a proof. It bounds the error of the values found, with the gap to the others
+    estimated from those found. A value that the random columns miss goes unnoticed, and so do more than `block` equal
+    values, except for rounding, unless too little energy is left to reach the share.
     """
     wide = widened(X).detach()
     flat = wide.reshape(-1, *wide.shape[-2:])
@@ -78,10 +77,10 @@ def leading_spectrum(
 def leading_singular_value(
     X: Float[Tensor, "*a i j"], precision: float = 1e-5, block: int = 2, steps: tuple[int, ...] = (4, 8, 16)
 ) -> Float[Tensor, "*a"]:
-    """s_1 within `precision` * s_1, by a few steps of block Lanczos; by all eigenvalues, where those do not suffice.
+    """s_1 within `precision` * s_1, by a few steps of block Lanczos, or from all eigenvalues if these do not suffice.
 
     Holds when: as for `leading_spectrum`; the certificate |theta - s_1^2| <= ||G v - theta v|| needs no gap.
-    Matrices with fewer than `SMALL` rows or columns have their whole spectrum computed, which is faster there.
+    For fewer than `SMALL_MATRIX` rows or columns the whole spectrum is computed, which is faster there.
     """
     wide = widened(X).detach()
     if min(X.shape[-2:]) < max(SMALL_MATRIX, block * (max(steps) + 1)):
@@ -109,25 +108,25 @@ def _leading_value(X: Tensor, precision: float, block: int, steps: tuple[int, ..
 
 
 def _start(X: Tensor, block: int) -> Tensor:
-    source = torch.Generator().manual_seed(SEED)
+    source = torch.Generator().manual_seed(COLUMNS_SEED)
     columns = torch.randn(X.shape[-1], block, generator=source, dtype=torch.float64).to(X)
     return torch.linalg.qr(columns).Q.expand(X.shape[0], -1, -1)
 
 
 def _step(X: Tensor, Q: Tensor, T: Tensor, block: int) -> tuple[Tensor, Tensor, Tensor]:
-    """One more block: G Q = Q T + Q_next C [0 ... 0 I]. Gives [Q Q_next], T and C."""
+    """One more block: G Q = Q T + Q_next C [0 ... 0 I]. Returns [Q Q_next], T and C."""
     W = X.mT @ (X @ Q[..., -block:])
     H = Q.mT @ W
     before = T.shape[-1]
     T = torch.cat([torch.cat([T, H[:, :before].mT], -2), H], -1)
     rest = W - Q @ H
-    for _ in range(2):  # directions made of rounding are not yet orthogonal to Q after the first time
+    for _ in range(2):  # after the first time, directions that come from rounding are not yet orthogonal to Q
         rest = torch.linalg.qr(rest - Q @ (Q.mT @ rest)).Q
     return torch.cat([Q, rest], -1), T, rest.mT @ W
 
 
 def _leading(X: Tensor, share: float, precision: float, block: int, steps: tuple[int, ...]) -> Tensor:
-    """Values, and in the last three columns their number, the rank and the energy."""
+    """[n r+3]: the values, and in the last three columns their number, the rank and the energy."""
     everything, energy = X, X.square().sum((-2, -1))
     found = X.new_zeros(X.shape[0], min(X.shape[-2:]) + 3)
     open_, Q, T = torch.arange(X.shape[0], device=X.device), _start(X, block), X.new_zeros(X.shape[0], 0, 0)
@@ -162,9 +161,9 @@ def _whole(X: Tensor, share: float) -> Tensor:
 
 
 def _certify(theta: Tensor, distance: Tensor, wanted: Tensor, slack: Tensor) -> tuple[Tensor, Tensor]:
-    """Whether the rank at the wanted energy is sure, and that rank.
+    """Whether the rank at the wanted energy is certain, and that rank.
 
-    An eigenvalue lies within the distance d of each theta, and within d^2 / gap, with the gap to what is left out.
+    An eigenvalue lies within the distance d of each theta, and within d^2 / gap, with the gap to the values left out.
     """
     reached = theta.cumsum(-1)
     last = (reached < wanted.unsqueeze(-1)).sum(-1, keepdim=True).clamp_max(theta.shape[-1] - 2)

@@ -1,7 +1,7 @@
-"""Norms of matrices, and how far the rows of X are from being all the same in each of them.
+"""Norms of matrices, and the distance in each norm from X to the nearest matrix with equal rows.
 
-Rows that are not `real` (padding) never count. Half-precision input is measured in float32. Norms without a closed form
-of the nearest equal rows need linear programs: one matrix at a time, in float64.
+Rows that are not `real` (padding) are ignored. Half-precision input is measured in float32. For some norms the nearest
+matrix with equal rows has no closed form and needs linear programs: one matrix at a time, in float64.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from attnworks.core.tensors import safe_sqrt, widened
 
 NORMS = Registry[Callable[[Tensor], Tensor]]("norm")
 
-PRECISION = 1e-9
-"""Relative, below which a better composite value is not looked for."""
+COMPOSITE_PRECISION = 1e-9
+"""Relative precision of the least composite residual."""
 
 
 @NORMS.register("one")
@@ -87,16 +87,16 @@ def centre_composite(X: Float[Tensor, "*a i e"], real: Bool[Tensor, "*a i"] | No
     """The x that minimises sqrt(f g), where f = ||X - 1 x^T||_1 and g = ||X - 1 x^T||_inf.
 
     Source: D4.
-    Departs: the search over the weight of f against g is no descent, as the value has several local minima in it.
-    The attainable (f, g) form a convex set, so f g is least at a corner of its border; corners are found by programs
-    weighted along the chord of two known ones, and a chord is given up once the triangle that its corners' tangents
-    leave has no better point. What remains is the global minimum within `PRECISION`.
+    Departs: f g has several local minima as the weight of f against g varies, so that descent would not find the least.
+    The attainable (f, g) form a convex set, and f g is least at a corner of its border. Corners are found by linear
+    programs weighted along the chord of two known corners. A chord is dropped once the triangle between it and the
+    tangents at its ends has no better point. The result is the global minimum within `COMPOSITE_PRECISION`.
     """
     return _each(_composite_centre, X, real)
 
 
 def _each(centre: Callable[[np.ndarray], np.ndarray], X: Tensor, real: Tensor | None) -> Tensor:
-    """`centre` of the real rows of every matrix, scaled to entries of at most one; NaN where an entry is not finite."""
+    """`centre` of the real rows of every matrix, scaled to entries of at most one; NaN if an entry is not finite."""
     flat = X.detach().double().flatten(0, -3) if X.ndim > 2 else X.detach().double().unsqueeze(0)
     kept = torch.ones(flat.shape[:2], dtype=torch.bool) if real is None else real.reshape(flat.shape[:2])
     found = torch.zeros(flat.shape[0], flat.shape[2], dtype=torch.float64)
@@ -150,7 +150,7 @@ def _composite_centre(X: np.ndarray) -> np.ndarray:
         left, left_line, right, right_line = chords.pop()
         least = min(f * g for f, g in map(point, found))
         corner = _crossing(left_line, right_line)
-        if corner is None or corner[0] * corner[1] >= least * (1 - PRECISION):
+        if corner is None or corner[0] * corner[1] >= least * (1 - COMPOSITE_PRECISION):
             continue
         across, along = left[1] - right[1], right[0] - left[0]
         if across <= 0 or along <= 0:
@@ -160,7 +160,7 @@ def _composite_centre(X: np.ndarray) -> np.ndarray:
         middle = point(x)
         value = a * middle[0] + b * middle[1]
         found.append(x)
-        if value < (a * left[0] + b * left[1]) * (1 - PRECISION):
+        if value < (a * left[0] + b * left[1]) * (1 - COMPOSITE_PRECISION):
             line = (a, b, value)
             chords += [(left, left_line, middle, line), (middle, line, right, right_line)]
     return min(found, key=lambda x: float(np.prod(point(x))))
@@ -181,14 +181,14 @@ def residual(X: Float[Tensor, "*a i e"], real: Bool[Tensor, "*a i"] | None = Non
     Source: Xie 2021, section 2 (S0.14); D4.
     Departs: x is the mean of the real rows, and the other rows of R are zero.
     """
-    Y, _ = _from_first_row(X, real)
+    Y, _ = minus_first_row(X, real)
     return _keep(Y - _mean(Y, real).unsqueeze(-2), real)
 
 
 def relative_residual(X: Float[Tensor, "*a i e"], real: Bool[Tensor, "*a i"] | None = None) -> Float[Tensor, "*a"]:
     """||R||_F / ||X||_F, from 0 (all rows equal: collapsed) to 1 (rows that cancel); 0 for X = 0.
 
-    Source: S0.15: the absolute residual also falls when X as a whole vanishes, so that collapse is read off this ratio.
+    Source: S0.15: the absolute residual also falls when all of X shrinks, so that this ratio shows collapse.
     """
     return relative_residual_norm(X, "frobenius", real).to(X.dtype)
 
@@ -199,8 +199,8 @@ def best_row(X: Float[Tensor, "*a i e"], norm: str, real: Bool[Tensor, "*a i"] |
     Source: D4 (S0.14, S1.11). Mean for "frobenius" and "spectral" (there not the only one), column median for "one",
     column midrange for "max", linear programs for "inf" and "composite" (float64, without gradient).
     """
-    Y, first = _from_first_row(widened(X), real)
-    return (first.squeeze(-2) + _centre(Y, norm, real)).to(X.dtype)
+    Y, first = minus_first_row(widened(X), real)
+    return (first.squeeze(-2) + CENTRES[choice("norm", norm, CENTRES)](Y, real)).to(X.dtype)
 
 
 def residual_norm(
@@ -208,10 +208,10 @@ def residual_norm(
 ) -> Float[Tensor, "*a"]:
     """min_x ||X - 1 x^T|| over the real rows, in the named norm; exactly 0 for equal rows.
 
-    Source: Xie 2021, section 2 (S0.14, S1.10): the distance to identical rows, which is not that to rank one.
+    Source: Xie 2021, section 2 (S0.14, S1.10): the distance to identical rows, not the distance to rank one.
     """
-    Y, _ = _from_first_row(widened(X), real)
-    R = _keep(Y - _centre(Y, norm, real).unsqueeze(-2), real)
+    Y, _ = minus_first_row(widened(X), real)
+    R = _keep(Y - CENTRES[choice("norm", norm, CENTRES)](Y, real).unsqueeze(-2), real)
     return NORMS[norm](R).to(Y.dtype)
 
 
@@ -226,11 +226,6 @@ def relative_residual_norm(
     return value / NORMS[norm](_keep(widened(X), real)).clamp_min(torch.finfo(value.dtype).tiny)
 
 
-def _centre(Y: Tensor, norm: str, real: Tensor | None) -> Tensor:
-    choice("norm", norm, CENTRES)
-    return CENTRES[norm](Y, real)
-
-
 def _mean(Y: Tensor, real: Tensor | None) -> Tensor:
     if real is None:
         return Y.mean(-2)
@@ -238,7 +233,7 @@ def _mean(Y: Tensor, real: Tensor | None) -> Tensor:
 
 
 def _median(Y: Tensor, real: Tensor | None) -> Tensor:
-    """The middle of the median interval; entries that are no numbers stay visible as NaN."""
+    """The middle of the median interval; NaN for a column with NaN."""
     rows = Y.shape[-2] if real is None else real.sum(-1)[..., None, None]
     count = torch.as_tensor(rows, device=Y.device).expand(*Y.shape[:-2], 1, Y.shape[-1])
     ordered = (Y if real is None else Y.masked_fill(~real.unsqueeze(-1), torch.inf)).sort(-2).values
@@ -266,8 +261,10 @@ CENTRES = {
 }
 
 
-def _from_first_row(X: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
-    """X less its first real row, so that equal rows give exact zeros (D7), and that row."""
+def minus_first_row(
+    X: Float[Tensor, "*a i e"], real: Bool[Tensor, "*a i"] | None
+) -> tuple[Float[Tensor, "*a i e"], Float[Tensor, "*a 1 e"]]:
+    """X minus its first real row, so that equal rows give exact zeros (D7), and that row. Other rows are zero."""
     if real is None:
         first = X[..., :1, :]
         return X - first, first

@@ -17,15 +17,15 @@ from attnworks.attention.softmax import entropy
 from attnworks.core.tensors import safe_sqrt, widened
 
 MIN_PARALLEL_WORK = 2**17
-"""Entries below which a second thread costs more than it brings."""
+"""With fewer entries, a second thread costs more time than it saves."""
 
 
 def singular_values(X: Float[Tensor, "*a i j"]) -> Float[Tensor, "*a r"]:
     """s_1 >= s_2 >= ... >= 0, all min(i, j) of them, each within a few eps * s_1 of the truth, eps that of X's dtype.
 
-    Route: for float32, the eigenvalues of the smaller Gram matrix in float64. Squaring halves the digits and float64
-    has twice those of float32, so the error, about 1e-8 s_1, is below that of svdvals in float32, in half of its time.
-    For float64, svdvals. Half-precision input is computed and given back in float32.
+    Route: for float32, the eigenvalues of the smaller Gram matrix in float64. Squaring halves the digits, and float64
+    has twice those of float32; so the error, about 1e-8 s_1, is below that of svdvals in float32, in half the time.
+    For float64, svdvals. Half-precision input gives float32 output.
     """
     if X.dtype == torch.float64:
         return over_threads(torch.linalg.svdvals, X)
@@ -35,10 +35,10 @@ def singular_values(X: Float[Tensor, "*a i j"]) -> Float[Tensor, "*a r"]:
 def gram_singular_values(X: Float[Tensor, "*a i j"]) -> Float[Tensor, "*a r"]:
     """sqrt of the eigenvalues of X X^T or X^T X, whichever is smaller, in X's own dtype (at least float32).
 
-    Accuracy: an error of eps s_1^2 in the square of each value. Large values are as good as any; one of size s has the
-    error eps s_1^2 / s, and those below sqrt(eps) s_1 (3e-4 s_1 in float32, 1e-8 s_1 in float64) are unreliable.
-    Entries so small that their products underflow are taken as zero: they change nothing and slow the processor down.
-    Energies and stable rank lose nothing; numerical and effective rank need `singular_values`.
+    Accuracy: an error of eps s_1^2 in the square of each value. A value of size s has the error eps s_1^2 / s, and
+    those below sqrt(eps) s_1 (3e-4 s_1 in float32, 1e-8 s_1 in float64) are unreliable. Energies and stable rank lose
+    nothing; numerical and effective rank need `singular_values`.
+    Entries so small that their products underflow are set to zero: they change nothing and slow the processor down.
     """
     return over_threads(_gram_singular_values, X)
 
@@ -53,7 +53,7 @@ def _gram_singular_values(X: Tensor) -> Tensor:
     return safe_sqrt(torch.linalg.eigvalsh(G).flip(-1)) * scale[..., 0]
 
 
-# --- what the values say ----------------------------------------------------------------------------------------------
+# --- ranks and energies -----------------------------------------------------------------------------------------------
 
 
 def stable_rank(s: Float[Tensor, "*a r"]) -> Float[Tensor, "*a"]:
@@ -70,7 +70,7 @@ def effective_rank(s: Float[Tensor, "*a r"]) -> Float[Tensor, "*a"]:
 
 
 def numerical_rank(s: Float[Tensor, "*a r"], size: int | None = None, tol: float | None = None) -> Int[Tensor, "*a"]:
-    """How many s_r > tol * s_1; 0 for X = 0. By default tol = size * eps, with size = max(i, j) (r if not given)."""
+    """The number of s_r > tol * s_1; 0 for X = 0. The default tol is size * eps, with size max(i, j) if given, or r."""
     bound = (size or s.shape[-1]) * torch.finfo(s.dtype).eps if tol is None else tol
     return (s > bound * s[..., :1]).sum(-1)
 
@@ -85,7 +85,7 @@ def cumulative_energy(s: Float[Tensor, "*a r"]) -> Float[Tensor, "*a r"]:
 
 
 def rank_for_energy(s: Float[Tensor, "*a r"], share: float = 0.9) -> Int[Tensor, "*a"]:
-    """The least rank whose best approximation keeps `share` of ||X||_F^2; 0 for X = 0. Rounding counts as reached."""
+    """The least rank whose best approximation keeps `share` of ||X||_F^2, up to rounding; 0 for X = 0."""
     slack = 4 * torch.finfo(s.dtype).eps
     rank = (cumulative_energy(s) < share - slack).sum(-1) + 1
     return rank.clamp(max=s.shape[-1]) * (s[..., 0] > 0)
@@ -120,10 +120,10 @@ def torch_threads(count: int) -> Iterator[None]:
 
 
 def over_threads(f: Callable[[Tensor], Tensor], X: Tensor) -> Tensor:
-    """f(X) for an f that treats the matrices of X one by one, each thread taking a part of them.
+    """f(X) for an f that treats each matrix of X on its own; the matrices are divided among threads.
 
-    LAPACK gains nothing from several threads on one small matrix and often loses; whole matrices side by side do gain.
-    Where gradients are wanted, f runs once on everything.
+    Several threads on one small matrix do not speed LAPACK up and often slow it down; one thread per matrix does help.
+    Where gradients are needed, f runs once on all matrices.
     """
     workers, matrices = torch.get_num_threads(), X.shape[:-2].numel()
     if workers == 1 or matrices < 2 or X.numel() < MIN_PARALLEL_WORK or (X.requires_grad and torch.is_grad_enabled()):

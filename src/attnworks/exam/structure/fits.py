@@ -13,7 +13,6 @@ from torch import Tensor
 
 from attnworks.core.checks import choice, integer, number
 from attnworks.core.errors import UsageError
-from attnworks.core.registry import unknown_name
 from attnworks.core.tensors import widened
 from attnworks.exam.structure.members import FORM_FAMILIES, Member, Terms
 from attnworks.exam.structure.search import beyond, shift_map
@@ -35,9 +34,9 @@ def small_errors(R: Float[Tensor, "*a i j"], eps: float, budget: int | None = No
 
 
 def largest_entries(sizes: Float[Tensor, "*a m"], count: int) -> Int[Tensor, "*a {count}"]:
-    """Where the `count` largest values of each row are, in no order; of equal values the first.
+    """Indices of the `count` largest values of each row, in no order; of equal values the first.
 
-    numpy selects in vector instructions, in a third of the time of torch.topk, which leaves open which equals it takes.
+    numpy selects in a third of the time of torch.topk, which does not say which of equal values it returns.
     """
     if count == 0:
         return sizes.new_empty(*sizes.shape[:-1], 0, dtype=torch.long)
@@ -56,9 +55,9 @@ class StructureFit:
     """The nearest member of each family, and how near it is. Axes f and g are those of `families`.
 
     bits       the length of the description of P
-    duels      at f, g: sum_ij |h - p - e| per row for family f if it may spend what the costlier of f and g takes
+    duels      at f, g: sum_ij |h - p - e| per row for family f, if it may use the bits of the longer of f and g
     winner     the family that wins its duels
-    members    what was found in each family: `members["map"].tau`, `members["permuted-band"].order`
+    members    the member of each family: `members["map"].tau`, `members["permuted-band"].order`
     """
 
     families: tuple[str, ...]
@@ -75,7 +74,7 @@ class StructureFit:
 
     @property
     def at_equal_cost(self) -> Float[Tensor, "*a f"]:
-        """The error if every family may spend as many bits as the costliest takes."""
+        """The error if every family may use the bits of the longest description."""
         return self.duels.amin(-1)
 
     @property
@@ -93,9 +92,7 @@ class StructureFit:
         return small_errors(member.H - member.form(), member.terms.eps, self.budget)
 
     def _member(self, family: str) -> Member:
-        if family not in self.members:
-            raise unknown_name("family", family, self.families)
-        return self.members[family]
+        return self.members[choice("family", family, self.families)]
 
 
 def fit(
@@ -110,13 +107,13 @@ def fit(
     """H = P + E + rest with P the member of each family that leaves the least, and the family that explains H best.
 
     Families are compared two by two by their error at equal cost, never by the error alone, as a longer description
-    always fits better. Both may spend the bits of the longer description. What P leaves of them buys corrections,
-    entries of H written exactly, at the largest |h - p|; each is log2 i + log2 j + q bits, with q = log2(1 / (2 eps))
-    for its value. With D the |h - p| in falling order, m corrections and errors allowed at s entries, the error is
-    sum_{k > m} D_k - sum_{m < k <= m + s} min(D_k, eps). The winner wins against every other family, or, should none,
-    against most; ties go to the shorter description, then to the first.
-    Families: `FAMILIES`; by default all that are defined for the shape of H. With `offset`, the member of "offset" is
-    the one with this offset for each head, in place of the nearest.
+    always fits better. Both may use the bits of the longer description. The bits that P does not need pay for
+    corrections: entries of H written exactly, at the largest |h - p|. Each takes log2 i + log2 j + q bits, with
+    q = log2(1 / (2 eps)) for its value. With D the |h - p| in falling order, m corrections and errors allowed at s
+    entries, the error is sum_{k > m} D_k - sum_{m < k <= m + s} min(D_k, eps). The winner beats every other family, or
+    most of them if none beats all; ties go to the shorter description, then to the first.
+    Families: `FORM_FAMILIES`; by default all that are defined for the shape of H. With `offset`, the member of "offset"
+    is the one with this offset for each head, in place of the nearest.
     Source: Conti 2024, eq. 19 and 20, with D12 for the search (S4.133, S4.149).
     Holds when: 0 <= eps < 1/2, as an error of one half is no information. The winner depends on the candidates: it is
     the best of these. With a budget, P is still that of the search without one (for "map" and 0 <= H <= 1 it stays the
@@ -129,13 +126,11 @@ def fit(
     terms = Terms(H.shape[-2], H.shape[-1], eps, band, causal, offset)
     members = {name: FORM_FAMILIES[name](H, terms) for name in chosen}
     bits = torch.stack([H.new_zeros(H.shape[:-2], dtype=torch.float64) + m.bits() for m in members.values()], -1)
-    duels = torch.stack(
-        [
-            _errors(H - member.form(), eps, budget, _corrections(own, bits, terms))
-            for member, own in zip(members.values(), bits.unbind(-1), strict=True)
-        ],
-        -2,
-    )
+    errors = [
+        _errors(H - member.form(), eps, budget, _corrections(own, bits, terms))
+        for member, own in zip(members.values(), bits.unbind(-1), strict=True)
+    ]
+    duels = torch.stack(errors, -2)
     return StructureFit(chosen, bits, duels, winner(duels, bits), members, budget)
 
 
@@ -153,12 +148,12 @@ def offset_duels(fitted: StructureFit, offsets: Int[Tensor, " o"]) -> Float[Tens
     most = int(counts.max())
     D = beyond(H, terms.eps).flatten(-2)
     top = D.topk(min(most + n, n * n))
-    ahead = top.indices % n - top.indices // n
+    ahead = top.indices % n - top.indices // n  # [*a t]: key - query of the t largest entries
     inside = offsets[offsets.abs() < n]
     offsets_tried = torch.cat([inside, inside.new_tensor([n])])  # the last one has no key for any row
-    tau = shift_map(n, offsets_tried)
+    tau = shift_map(n, offsets_tried)  # [o n]
     keyed = tau >= 0
-    along = H[..., torch.arange(n, device=H.device), tau.clamp_min(0)]
+    along = H[..., torch.arange(n, device=H.device), tau.clamp_min(0)]  # [*a o n]: the diagonal of each offset
     before, after = (beyond(along - one, terms.eps).double().masked_fill(~keyed, 0.0) for one in (0, 1))
     others = top.values.double().unsqueeze(-2).masked_fill(ahead.unsqueeze(-2) == offsets_tried.unsqueeze(-1), 0.0)
     candidates = torch.cat([others, after], -1)
@@ -171,7 +166,7 @@ def offset_duels(fitted: StructureFit, offsets: Int[Tensor, " o"]) -> Float[Tens
 
 
 def _corrections(own: Float[Tensor, "*a"], bits: Float[Tensor, "*a f"], terms: Terms) -> Int[Tensor, "*a f"]:
-    """How many entries a family may write exactly, if it may spend as much as each family does."""
+    """The number of entries that a family may write exactly, against each other family."""
     return ((bits - own.unsqueeze(-1)).clamp_min(0.0) / terms.correction + 1e-9).long()
 
 
@@ -196,17 +191,12 @@ def winner(duels: Float[Tensor, "*a f f"], bits: Float[Tensor, "*a f"]) -> Int[T
 
 
 def _checked(H: Tensor, eps: float, budget: int | None) -> Tensor:
+    asked = "a fit of attention maps"
     if not isinstance(H, Tensor):
-        raise UsageError(
-            "a fit of attention maps", "a tensor [..., queries, keys]", type(H).__name__, "call torch.as_tensor on it"
-        )
+        raise UsageError(asked, "a tensor [..., queries, keys]", type(H).__name__, "call torch.as_tensor on it")
     if H.ndim < 2 or not H.numel() or not H.is_floating_point() or not H.isfinite().all():
-        raise UsageError(
-            "a fit of attention maps",
-            "finite weights [..., queries, keys]",
-            f"{str(H.dtype).removeprefix('torch.')} of shape {list(H.shape)}",
-            "give the maps of one or more heads, after the softmax",
-        )
+        got, remedy = f"{str(H.dtype).removeprefix('torch.')} of shape {list(H.shape)}", "give maps after the softmax"
+        raise UsageError(asked, "finite weights [..., queries, keys]", got, remedy)
     number("a fit with eps", eps, 0, 0.5, below=True, remedy="0.02 is usual")
     if budget is not None:
         integer("a fit with budget", budget, 0, remedy="budget=None allows any number of errors")
@@ -222,10 +212,7 @@ def _chosen(families: Sequence[str] | None, square: bool) -> tuple[str, ...]:
         choice("family", name, FORM_FAMILIES)
     refused = [name for name in chosen if name not in defined]
     if refused or not chosen:
-        raise UsageError(
-            "a fit of attention maps",
-            f"families of {', '.join(defined)}" + ("" if square else " for unequal queries and keys"),
-            ", ".join(refused) or "none",
-            "leave families out for all that are defined",
-        )
+        expected = f"families of {', '.join(defined)}" + ("" if square else " for unequal queries and keys")
+        got, remedy = ", ".join(refused) or "none", "leave families out for all that are defined"
+        raise UsageError("a fit of attention maps", expected, got, remedy)
     return chosen

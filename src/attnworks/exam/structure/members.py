@@ -1,4 +1,4 @@
-"""Of each family the member nearest to a head: what was found, what it takes to write it down, and the matrix."""
+"""Families of structured maps: the member nearest to a head, the length of its description, and its matrix."""
 
 from __future__ import annotations
 
@@ -24,16 +24,21 @@ from attnworks.exam.structure.search import (
 )
 
 FINEST_EPS = 2.0**-17
-"""The least error that a value is written with: half a step of 2^-16."""
+"""The smallest rounding error of a written value: half a step of 2^-16."""
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What all families know: sizes of the map, errors forgiven, widths of the band, whether later keys are hidden,
-    and the offset of each head, or None for the best one of each map.
+    """The terms of a fit, shared by all families.
 
-    Descriptions are in bits: log2 n for an index among n, and `value` for a weight from 0 to 1 on a grid of step 2 eps,
-    which is within eps of it.
+    i, j      numbers of queries and keys
+    eps       errors up to this are forgiven
+    band      widths of the band, left and right
+    causal    whether later keys are hidden
+    offset    the offset of each head; None for the best offset of each map
+
+    Descriptions are in bits: log2 n for an index among n, and `value` for a weight from 0 to 1, rounded to a grid of
+    step 2 eps.
     """
 
     i: int
@@ -49,22 +54,22 @@ class Terms:
 
     @property
     def correction(self) -> float:
-        """One entry: its row, its column and its value."""
+        """Bits of one entry: its row, its column and its value."""
         return log2(self.i) + log2(self.j) + self.value
 
     @property
     def block(self) -> float:
-        """One block of Sigma_3: where it starts and ends, and its column."""
+        """Bits of one block of Sigma_3: its start, its end and its column."""
         return 3 * log2(self.j)
 
     @property
     def order(self) -> float:
-        """One of j! permutations."""
+        """Bits of one of j! permutations."""
         return lgamma(self.j + 1) / log(2)
 
 
 class Member:
-    """Found when it is made, a matrix when it is asked for."""
+    """The member P of a family nearest to H: the search runs at construction, `form` builds the matrix."""
 
     rectangular: ClassVar[bool] = False
     """Whether queries and keys may differ in number."""
@@ -82,7 +87,7 @@ class Member:
 
 
 class Zero(Member):
-    """P = 0: nothing but errors, the baseline that a family has to beat (S4.133)."""
+    """P = 0: only errors, the baseline for every family (S4.133)."""
 
     rectangular = True
 
@@ -91,7 +96,10 @@ class Zero(Member):
 
 
 class Uniform(Member):
-    """Every row even over the keys it may see: all, or those up to the query, the last of which is the last key."""
+    """Equal weights for all visible keys: all keys, or in causal attention those up to the query.
+
+    The last query sees the last key.
+    """
 
     rectangular = True
 
@@ -103,7 +111,7 @@ class Uniform(Member):
 
 
 class Assigned(Member):
-    """A family of maps: row i attends key tau_i alone, or nothing where that is -1."""
+    """A family of maps: row i attends only to key tau_i, or is zero where tau_i = -1."""
 
     def __init__(self, H: Float[Tensor, "*a i j"], terms: Terms) -> None:
         super().__init__(H, terms)
@@ -148,7 +156,7 @@ class Column(Assigned):
 
 
 class Columns(Assigned):
-    """Sigma_3. A block has to gain more than the corrections that its bits would buy could gain at most."""
+    """Sigma_3. A block must gain more than corrections of the same number of bits could."""
 
     def search(self) -> Tensor:
         return best_blocks(self.H, self.terms.eps, self.terms.block / self.terms.correction)
@@ -180,7 +188,7 @@ class Map(Assigned):
 
 
 class _Band(Member):
-    """Sigma_2 with any values: P = H inside the band, every entry of which is written."""
+    """Sigma_2 with any values: P = H inside the band; every entry of the band is written."""
 
     def inside(self) -> Bool[Tensor, "*#a j j"]:
         return band_mask(self.terms.j, *self.terms.band, device=self.H.device)

@@ -28,14 +28,13 @@ def assignment(tau: Int[Tensor, "*a i"], j: int, *, dtype: torch.dtype | None = 
     Departs: the document calls every P a permutation; a map tau with repeated values is none, and singular (S4.134).
     """
     if tau.numel() and not (int(tau.min()) >= -1 and int(tau.max()) < j):
-        raise UsageError(
-            "keys", f"0 to {j - 1}, or -1 for none", f"{int(tau.min())} to {int(tau.max())}", "count from 0"
-        )
+        got = f"{int(tau.min())} to {int(tau.max())}"
+        raise UsageError("keys", f"0 to {j - 1}, or -1 for none", got, "count from 0")
     return (tau.unsqueeze(-1) == torch.arange(j, device=tau.device)).to(dtype or torch.get_default_dtype())
 
 
 def shift_map(n: int, offset: Int[Tensor, "*a"]) -> Int[Tensor, "*a {n}"]:
-    """tau_i = i + offset, and -1 where that is no position."""
+    """tau_i = i + offset, or -1 outside the sequence."""
     tau = torch.arange(n, device=offset.device) + offset.unsqueeze(-1)
     return tau.masked_fill((tau < 0) | (tau >= n), -1)
 
@@ -44,7 +43,7 @@ def shift_map(n: int, offset: Int[Tensor, "*a"]) -> Int[Tensor, "*a {n}"]:
 
 
 def band_mask(n: int, left: int, right: int, *, device: torch.device | None = None) -> Bool[Tensor, "{n} {n}"]:
-    """True where a band may have a value: unless i > j + left, or j > i + right.
+    """True where a band may have a value: i <= j + left and j <= i + right.
 
     Source: Conti 2024, section 3.1.2, left = w_1 and right = w_2 (S4.140).
     """
@@ -56,7 +55,7 @@ def band_mask(n: int, left: int, right: int, *, device: torch.device | None = No
 
 
 def block_count(tau: Int[Tensor, "*a n"]) -> Int[Tensor, "*a"]:
-    """How many blocks of two or more rows a member of Sigma_3 has: as many as there are keys attended by several."""
+    """The number of blocks of two or more rows of a member of Sigma_3: that of keys that several rows attend to."""
     return (torch.zeros_like(tau).scatter_add(-1, tau, torch.ones_like(tau)) > 1).sum(-1)
 
 
@@ -66,7 +65,7 @@ def beyond(D: Float[Tensor, "*a"], eps: float) -> Float[Tensor, "*a"]:
 
 
 def gain(H: Float[Tensor, "*a i j"], eps: float) -> Float[Tensor, "*a i j"]:
-    """G_ic = max(|h_ic| - eps, 0) - max(|h_ic - 1| - eps, 0): what the distance loses when row i attends key c."""
+    """G_ic = max(|h_ic| - eps, 0) - max(|h_ic - 1| - eps, 0): how much nearer P is if row i attends to key c."""
     return beyond(H, eps) - beyond(H - 1, eps)
 
 
@@ -83,8 +82,8 @@ def best_map(H: Float[Tensor, "*a i j"]) -> Int[Tensor, "*a i"]:
 def best_offset(H: Float[Tensor, "*a n n"], eps: float) -> Int[Tensor, "*a"]:
     """The o for which tau_i = i + o is best, of those with a key for at least half of the rows: |o| <= n / 2.
 
-    Other rows attend nothing. Without the limit, the corner of a map (o = n - 1, one row) would be near any head that
-    is far from all diagonals, as nothing at all is.
+    Other rows are zero. Without the limit, a head far from all diagonals would get a corner of the map (o = n - 1, one
+    row), which is nearly the zero matrix.
     """
     n = H.shape[-1]
     rows = F.pad(gain(H, eps).flip(-2), (0, n)).flatten(-2)[..., :-n]
