@@ -1,9 +1,10 @@
-"""Every measure that comes with attnworks, and the choice of those that an examination takes."""
+"""Every measure that comes with attnworks, and the choice of measures for an examination."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
+from pkgutil import iter_modules
 
 from torch import nn
 
@@ -11,44 +12,14 @@ from attnworks.attention import MECHANISMS
 from attnworks.core.errors import UsageError
 from attnworks.core.registry import Registry
 from attnworks.exam.measure import MEASURES, Measure, overrides
-from attnworks.exam.measures import (
-    bounds,
-    cost,
-    importance,
-    paths,
-    rank,
-    redundancy,
-    roles,
-    saturation,
-    sinks,
-    spectra,
-    structure,
-)
 from attnworks.models.multihead import MultiHead
-
-__all__ = [
-    "ALL_MEASURES",
-    "MEASURES_ABOVE",
-    "all_measures",
-    "applicable_measures",
-    "bounds",
-    "choose_measures",
-    "cost",
-    "importance",
-    "layers_without_weights",
-    "paths",
-    "rank",
-    "redundancy",
-    "roles",
-    "saturation",
-    "sinks",
-    "spectra",
-    "structure",
-]
 
 ALL_MEASURES = "all"
 MEASURES_ABOVE = ("attnworks.reshape.growth.bottleneck",)
-"""Modules of measures in packages that this one must not import, by name."""
+"""Modules of measures in packages that this package must not import when it is imported."""
+
+for found in iter_modules(__path__):  # a module registers its measures when it is imported
+    import_module(f"{__name__}.{found.name}")
 
 
 def all_measures() -> Registry[type[Measure]]:
@@ -61,7 +32,7 @@ def all_measures() -> Registry[type[Measure]]:
 def choose_measures(names: Sequence[str] | None) -> list[type[Measure]]:
     """The measures with these names and those that they require; by default the cheap ones, with "all" every one."""
     if names is not None and not names:
-        raise UsageError("measures", "one name or more", "none", "--list-measures shows those there are")
+        raise UsageError("measures", "one name or more", "none", "--list-measures shows all names")
     known = all_measures()
     if names is None:
         return [known[name] for name in known if known[name].default]
@@ -72,7 +43,7 @@ def choose_measures(names: Sequence[str] | None) -> list[type[Measure]]:
 
 
 def layers_without_weights(model: nn.Module) -> list[str]:
-    """Layers whose maps are no attention weights, with their mechanism: measures of rows and maps do not apply."""
+    """Layers whose maps are not attention weights, with their mechanism: measures of rows and maps do not apply."""
     return [
         f"{spec.name} in {layer.slot}"
         for layer in model.modules()
@@ -82,18 +53,21 @@ def layers_without_weights(model: nn.Module) -> list[str]:
     ]
 
 
-def applicable_measures(measures: list[Measure], asked: Sequence[str] | None, layers: Sequence[str]) -> list[Measure]:
-    """Without the measures that read attention weights, if some layers have none; an error if they were asked for."""
+def applicable_measures(measures: list[Measure], chosen: Sequence[str] | None, layers: Sequence[str]) -> list[Measure]:
+    """The measures without those that need attention weights, if some layers have none.
+
+    chosen    names that the caller chose; an error if one of them needs weights
+    layers    the layers without weights
+    """
     methods = ("rows", "maps", "pointers")
-    reading = [measure for measure in measures if any(overrides(measure, method) for method in methods)]
-    if not layers or not reading:
+    of_weights = [measure for measure in measures if any(overrides(measure, method) for method in methods)]
+    if not layers or not of_weights:
         return measures
-    left = [measure for measure in measures if measure not in reading]
-    if asked is not None or not left:
-        raise UsageError(
-            f"measures {', '.join(measure.name for measure in reading)}",
-            "attention weights: rows that are not negative and sum to one",
-            f"mixtures of any sign ({', '.join(layers[:3])}{', ...' if len(layers) > 3 else ''})",
-            f"choose others, such as --measures {','.join(m.name for m in left) or 'rank'}",
-        )
-    return left
+    others = [measure for measure in measures if measure not in of_weights]
+    if chosen is not None or not others:
+        names = ", ".join(measure.name for measure in of_weights)
+        got = f"mixtures of any sign ({', '.join(layers[:3])}{', ...' if len(layers) > 3 else ''})"
+        remedy = f"choose others, such as --measures {','.join(measure.name for measure in others) or 'rank'}"
+        expected = "attention weights: rows that are not negative and sum to one"
+        raise UsageError(f"measures {names}", expected, got, remedy)
+    return others

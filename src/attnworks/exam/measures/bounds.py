@@ -12,6 +12,7 @@ from attnworks.attention.mask import as_four_axes
 from attnworks.core.display import format_number
 from attnworks.core.errors import UsageError
 from attnworks.core.places import Slot
+from attnworks.core.tensors import widened
 from attnworks.exam.linalg.bounds import (
     LARGEST_ROW_RANGE,
     HeadSizes,
@@ -31,7 +32,7 @@ from attnworks.exam.reading import Readings
 from attnworks.traces.layer import LayerTrace
 
 ROUNDINGS = 16
-"""Roundings, of the largest number that the output is made of, by which a bound may be passed."""
+"""A measured value may exceed its bound by this many roundings of the largest summand of the output."""
 
 
 @MEASURES.register("bounds")
@@ -39,9 +40,8 @@ class Bounds(Measure):
     """diam_2(SA(X)) against sum_h ||W_h||_2 tanh(||W_QK,h||_2 scale diam_2(X)^2 / 4) diam_2(X), and composite bounds.
 
     Source: D5, D6; the published forms S0.17 and S1.14.
-    Holds when: `bounds_refusal` finds no reason against it; where it does, no sentence counts. X is the input of the
-    projections of queries and keys, after a norm that comes first. The composite bound also needs row_range <= 4.229
-    (D5).
+    Holds when: `bounds_refusal` returns None; other layers have no value. X is the input of the projections of queries
+    and keys, after a norm that comes first. The composite bound also needs row_range <= 4.229 (D5).
     """
 
     name = "bounds"
@@ -59,12 +59,12 @@ class Bounds(Measure):
         return (
             of_layer("diameter", "how far apart two rows of the attention output can be at most", "D6"),
             of_layer("measured", "how far apart the two most distant rows of the attention output are", "D6"),
-            of_layer("ratio", "bound over measured diameter: 1 is attained, large says little", "D6"),
+            of_layer("ratio", "bound over measured diameter: 1 is attained, a large bound predicts little", "D6"),
             of_layer("composite", "bound on the composite residual of the attention output, where it holds", "D5"),
             of_layer("row_range", "largest range of scores in a row, less what all rows have in common", "S0.31, D5"),
             of_layer("composite_holds", "share of sentences whose scores vary little enough for that bound", "D5"),
             of_layer("residual", "composite residual of the attention output from its mean row", "S0.13, S0.14"),
-            of_layer("published", "bound on that residual as printed, which is not true of all input", "S0.17, S1.14"),
+            of_layer("published", "bound on that residual as printed, which does not always hold", "S0.17, S1.14"),
             of_layer("published_converges", "share of sentences whose printed bound falls with depth", "S0.18, S0.36"),
         )
 
@@ -74,9 +74,12 @@ class Bounds(Measure):
             nothing = trace.Q.new_zeros(len(trace.Q), dtype=torch.float64)
             return {declared.name: Sample(nothing, nothing > 0) for declared in self.declares()}
         assert trace.X is not None and trace.weights is not None and trace.scale is not None
-        sizes, real, scale = self._sizes_of(trace.slot, trace.weights), trace.queries.real, trace.scale
-        X, W = _wide(trace.X), trace.weights
-        output = _wide(trace.Y).transpose(1, 2).flatten(2) @ _wide(W.W_O).flatten(0, 1)
+        W, real, scale = trace.weights, trace.queries.real, trace.scale
+        if trace.slot not in self._sizes:
+            self._sizes[trace.slot] = head_sizes(W.W_Q, W.W_K, W.W_V, W.W_O)
+        sizes = self._sizes[trace.slot]
+        X, Y, W_Q, W_K, W_O = (widened(T.detach()) for T in (trace.X, trace.Y, W.W_Q, W.W_K, W.W_O))
+        output = Y.transpose(1, 2).flatten(2) @ W_O.flatten(0, 1)  # [b i h v] -> [b i hv], times [hv e]
         slack = rounding(trace, W)
 
         bound, measured = diameter_bound(row_diameter(X, real), sizes, scale), row_diameter(output, real).double()
@@ -84,7 +87,7 @@ class Bounds(Measure):
 
         R = residual(X, real)
         rho, left = composite(R), composite(residual(output, real)).double()
-        row_range = logit_row_range(R, _wide(W.W_Q), _wide(W.W_K), scale, real)
+        row_range = logit_row_range(R, W_Q, W_K, scale, real)
         holds = row_range <= LARGEST_ROW_RANGE
         repaired = composite_bound(rho, sizes, scale, mean_factor(real.sum(-1).double()))
         across = (output.shape[1] * output.shape[2]) ** 0.5
@@ -113,16 +116,9 @@ class Bounds(Measure):
             return "every text has a single token, and a bound compares two rows or more"
         if name == "bounds.composite":
             shown = " to ".join(dict.fromkeys(format_number(end) for end in (min(means), max(means))))
-            return (
-                f"in every sentence the range of scores in a row is above {LARGEST_ROW_RANGE:.3f}, up to which the "
-                f"bound holds (mean of the largest range in a sentence: {shown})"
-            )
+            text = f"in every sentence the range of scores in a row is above {LARGEST_ROW_RANGE:.3f}, up to which the "
+            return f"{text}bound holds (mean of the largest range in a sentence: {shown})"
         return "all rows of the attention output are the same" if name == "bounds.ratio" else None
-
-    def _sizes_of(self, slot: Slot, weights: HeadWeights) -> HeadSizes:
-        if slot not in self._sizes:
-            self._sizes[slot] = head_sizes(weights.W_Q, weights.W_K, weights.W_V, weights.W_O)
-        return self._sizes[slot]
 
 
 def bounds_refusal(trace: LayerTrace) -> str | None:
@@ -130,14 +126,15 @@ def bounds_refusal(trace: LayerTrace) -> str | None:
     if trace.weights is None:
         return "the weights of its heads are not known"
     if trace.X is None or trace.Z is None:
-        return "what its queries and keys are projected from is not known"
+        return "the inputs of its queries and keys are not known"
     if trace.scale is None:
         return _other_scores(trace)
     if trace.sink is not None:
         return "it has learned sink logits, so that the weights of the keys sum to less than one"
     if trace.softcap is not None:
         return f"its scores are capped at {trace.softcap:g}, and so are not bilinear in X"
-    if trace.slot.kind == "cross" or not _same(trace.X, trace.Z):
+    same_input = trace.X is trace.Z or (trace.X.shape == trace.Z.shape and torch.equal(trace.X, trace.Z))
+    if trace.slot.kind == "cross" or not same_input:
         return "its queries and keys come from different sequences"
     if not trace.bilinear and trace.mask.additive() is not None:
         return "a bias for positions is added to its scores, which then depend on more than X"
@@ -157,26 +154,22 @@ def _other_scores(trace: LayerTrace) -> str:
     return f"{which} no softmax of scaled dot products"
 
 
-def _same(X: Tensor, Z: Tensor) -> bool:
-    return X is Z or (X.shape == Z.shape and torch.equal(X, Z))
-
-
 def _rows_agree(trace: LayerTrace) -> bool:
-    """Whether all real queries have the same row of the dense mask, as far as real keys go.
+    """Whether all real queries have the same row of the dense mask, at real keys.
 
-    What is added to the scores may vary from key to key: it is the same for all queries then, and cancels.
+    A bias that depends on the key alone is then the same for all queries, and cancels.
     """
     assert trace.mask.dense is not None
     dense = as_four_axes(trace.mask.dense)
-    asked = trace.queries.real[:, None, :, None] & trace.keys.real[:, None, None, :]
+    real = trace.queries.real[:, None, :, None] & trace.keys.real[:, None, None, :]  # [b 1 i j]
     first = trace.queries.real.int().argmax(-1)[:, None, None, None]
-    rows = dense.expand(len(first), *dense.shape[1:])
-    model = rows.gather(-2, first.expand(-1, rows.shape[1], 1, rows.shape[-1]))
-    return not ((rows != model) & asked).any()
+    rows = dense.expand(len(first), *dense.shape[1:])  # [b h i j], h = 1 if heads share the mask
+    first_row = rows.gather(-2, first.expand(-1, rows.shape[1], 1, rows.shape[-1]))
+    return not ((rows != first_row) & real).any()
 
 
 def rounding(trace: LayerTrace, W: HeadWeights) -> Tensor:
-    """By how much rounding may move a row of the output: in the scores, in the weights, and in summing over heads."""
+    """The largest error of an output row by rounding: in the scores, in the weights, and in the sum over heads."""
     read = ((trace.Q, trace.queries), (trace.K, trace.keys), (trace.V, trace.keys))
     lengths = ((torch.linalg.vector_norm(T.double(), dim=-1), tokens.real.unsqueeze(1)) for T, tokens in read)
     Q, K, V = (length.masked_fill(~real, 0.0).amax(-1) for length, real in lengths)
@@ -188,17 +181,11 @@ def rounding(trace: LayerTrace, W: HeadWeights) -> Tensor:
 
 
 def _refuse_violation(slot: Slot, name: str, measured: Tensor, bound: Tensor, slack: Tensor) -> None:
-    """A theorem does not fail: what was traced, or its computation, must be wrong. NaN is no violation."""
+    """The bound is a theorem, so a violation means that the trace or its computation is wrong. NaN is no violation."""
     over = measured > bound + slack
     if over.any():
         at = int(over.int().argmax())
-        raise UsageError(
-            f"the bound on the {name} of {slot}",
-            f"at most {bound[at].item():.6g}, which is a theorem",
-            f"{measured[at].item():.6g} in sentence {at} of a batch",
-            "report this model: its queries, keys or values are not those of its weights",
-        )
-
-
-def _wide(T: Tensor) -> Tensor:
-    return T.detach().to(torch.promote_types(T.dtype, torch.float32))
+        expected = f"at most {bound[at].item():.6g}, which is a theorem"
+        got = f"{measured[at].item():.6g} in sentence {at} of a batch"
+        remedy = "report this model: its queries, keys or values are not those of its weights"
+        raise UsageError(f"the bound on the {name} of {slot}", expected, got, remedy)

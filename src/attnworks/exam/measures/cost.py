@@ -19,10 +19,10 @@ from attnworks.traces.subject import Subject
 
 
 class PartCost(NamedTuple):
-    """What a part holds and does.
+    """Parameters, operations and bytes of a part.
 
-    flops    of matrix products, a multiplication and an addition counting two; sums, softmax and norms are left out
-    bytes    of the parameters and of everything that the matrix products read and write, in the type of the weights
+    flops    of matrix products, a multiplication and its addition count two; sums, softmax and norms are left out
+    bytes    of the parameters and of all inputs and outputs of matrix products, in the dtype of the weights
     """
 
     parameters: int
@@ -34,7 +34,7 @@ def attention_cost(weights: HeadWeights, i: int, j: int) -> PartCost:
     """2 (i h e k + j g f (k + v) + i j h (k + v) + i h v e) FLOPs for i queries, j keys, h heads and g groups of keys.
 
     Source: S0.1, S0.25. Keys and values that heads share are projected once and counted once.
-    Departs: every score is counted, also those that a causal mask throws away.
+    Departs: every score is counted, also those that a causal mask hides.
     """
     (h, e, _), f, g = weights.W_Q.shape, weights.W_K.shape[1], weights.groups
     hk, hv = weights.columns()
@@ -49,8 +49,8 @@ def attention_cost(weights: HeadWeights, i: int, j: int) -> PartCost:
 def block_cost(anatomy: BlockAnatomy, tokens: int, source: int | None = None) -> dict[str, PartCost]:
     """The cost of a block for one sequence, by part: "self", "cross" (with `source` keys), "mlp", "norm".
 
-    The MLP is what the block holds beside attention and norms: each of its matrices [m n] multiplies every token once,
-    with 2 m n FLOPs, and m + n numbers read and written.
+    The MLP is the block without attention and norms: each of its matrices [m n] multiplies every token once, with
+    2 m n FLOPs, and m + n numbers read and written.
     """
     costs: dict[str, PartCost] = {}
     elsewhere: set[nn.Parameter] = set()
@@ -59,12 +59,8 @@ def block_cost(anatomy: BlockAnatomy, tokens: int, source: int | None = None) ->
         if part.role == "mlp":
             continue
         if part.weights is None or part.attention is None:
-            raise UsageError(
-                f"the cost of {anatomy.kind} layer {anatomy.layer}",
-                "attention whose weights are known",
-                type(part.branch).__name__,
-                "count it with measured_flops",
-            )
+            asked, got = f"the cost of {anatomy.kind} layer {anatomy.layer}", type(part.branch).__name__
+            raise UsageError(asked, "attention whose weights are known", got, "count it with measured_flops")
         keys = tokens if part.role == "self" or source is None else source
         costs[part.role] = attention_cost(part.weights(), tokens, keys)
         elsewhere |= {*part.attention.parameters(), *part.branch.parameters()}
@@ -80,7 +76,7 @@ def block_cost(anatomy: BlockAnatomy, tokens: int, source: int | None = None) ->
 
 
 class MeasuredFlops(NamedTuple):
-    """Counted while a model ran: in all, and by the name of every module as the model has it ("" is the model)."""
+    """FLOPs that were counted while a model ran: in all, and by the name of every module ("" is the model)."""
 
     total: int
     modules: Mapping[str, int]
@@ -89,13 +85,14 @@ class MeasuredFlops(NamedTuple):
 def measured_flops(model: nn.Module, run: Callable[[], object]) -> MeasuredFlops:
     """The FLOPs of matrix products during `run()`, counted by torch's dispatcher.
 
-    Departs: torch's counter knows the fused attention of GPUs, but counts none for that of processors
-    (`_scaled_dot_product_flash_attention_for_cpu`); its two products are put in here, with every score counted.
-    Fused attention fills up values that are narrower than keys with zeros, and these are counted: then it exceeds the
+    Departs: torch's counter knows the fused attention of GPUs, but not that of processors
+    (`_scaled_dot_product_flash_attention_for_cpu`); its two products are added here, with every score counted.
+    Fused attention pads values that are narrower than keys with zeros. These are counted, so that the count exceeds the
     closed form.
     """
     fused: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    counter = FlopCounterMode(display=False, custom_mapping={fused: _fused_flops})
+    flops: dict[Any, Any] = {fused: lambda Q, K, V, *args, **options: sdpa_flop_count(Q, K, V)}
+    counter = FlopCounterMode(display=False, custom_mapping=flops)
     with counter, torch.no_grad():
         run()
     counts = {name: sum(by_operator.values()) for name, by_operator in counter.get_flop_counts().items()}
@@ -130,20 +127,16 @@ class CostMeasure(Measure):
 
     def declares(self) -> tuple[ReadingSpec, ...]:
         at = f"for {self.context.max_length} tokens"
-        said = (
+        quantities = (
             ("parameters", "parameters", "D13"),
             ("flops", f"FLOPs of matrix products {at}", "S0.25"),
             ("bytes", f"bytes of weights, inputs, maps and outputs {at}", "S0.25"),
         )
-        heads = (
-            ReadingSpec(f"cost.{name}", BY_HEAD, f"{words}, a head's share", source, fold="constant")
-            for name, words, source in said
+        return tuple(
+            ReadingSpec(f"cost.{prefix}{name}", axes, f"{words}, {whose}", source, fold="constant")
+            for prefix, axes, whose in (("", BY_HEAD, "a head's share"), ("layer_", BY_LAYER, "all heads"))
+            for name, words, source in quantities
         )
-        layers = (
-            ReadingSpec(f"cost.layer_{name}", BY_LAYER, f"{words}, all heads", source, fold="constant")
-            for name, words, source in said
-        )
-        return (*heads, *layers)
 
     def weights(self, slot: Slot, weights: HeadWeights) -> Samples:
         cost, heads = attention_cost(weights, self.context.max_length, self.context.max_length), len(weights.W_Q)
@@ -158,7 +151,3 @@ def _numbers(parameters: Iterable[Tensor]) -> int:
 
 def _bytes(parameters: Iterable[Tensor]) -> int:
     return sum(p.numel() * p.element_size() for p in parameters)
-
-
-def _fused_flops(query_shape: Any, key_shape: Any, value_shape: Any, *args: Any, **kwargs: Any) -> int:
-    return sdpa_flop_count(query_shape, key_shape, value_shape)

@@ -25,11 +25,10 @@ class Importance(Measure):
     cost = "one forward and backward"
 
     def declares(self) -> tuple[ReadingSpec, ...]:
+        size, signed = "mean |dL/d gate|; 0: the head does not affect the loss", "mean dL/d gate; below 0: more helps"
         return (
-            ReadingSpec("importance.gradient", BY_HEAD, "mean |dL/d gate|; 0: the loss does not feel the head", MICHEL),
-            ReadingSpec(
-                "importance.gradient_signed", BY_HEAD, "mean dL/d gate; below 0: more of it would help", MICHEL
-            ),
+            ReadingSpec("importance.gradient", BY_HEAD, size, MICHEL),
+            ReadingSpec("importance.gradient_signed", BY_HEAD, signed, MICHEL),
         )
 
     def gradient(self, slot: Slot, gates: Float[Tensor, "b h"]) -> Samples:
@@ -51,7 +50,7 @@ class Ablation(Measure):
 
     def declares(self) -> tuple[ReadingSpec, ...]:
         words = "loss without the head minus loss with it; below 0: the head does harm"
-        return (ReadingSpec("ablation.change", BY_HEAD, words, "Michel et al. 2019"),)
+        return (ReadingSpec("ablation.change", BY_HEAD, words, MICHEL),)
 
     def ablated(self, slot: Slot, change: Float[Tensor, "b h"]) -> Samples:
         return {"ablation.change": Sample(change)}

@@ -1,21 +1,21 @@
-"""Heads -> one label each: the role that a head plays most above its baseline, if it plays any.
+"""The label of each head: the role that it plays most above its baseline, or `none`.
 
 A candidate of score s and baseline c gains (s - c) / (1 - c): 0 is chance and 1 is all attention. It is significant if
 the sentences show that its gain is above g = 0.2 (0.1 for syntax, whose baseline is stronger and whose score is an
 accuracy; 0 for `uniform`, whose baseline is 0.9). The label is the significant candidate with the largest gain; of
-equals, the one that positions explain. `uniform` comes last, because a head that points at something rare averages
-everything elsewhere. Where nothing is significant the label is `none`.
+equals, the first, and offsets come first. `uniform` comes last, because a head that attends to something rare averages
+all tokens elsewhere. Without a significant candidate the label is `none`.
 
 A label is wrong if the gain over all sentences of this sort is g or less. The probability that a model gets any wrong
 label is at most 5 % (family-wise error, Bonferroni): with m pairs of a head and a candidate in the model, each is
 tested at level 0.05 / m by Student's one-sided t-test of the mean score against the least score c + g (1 - c). The
-sentences are the sample, and their mean scores are taken to be normally distributed.
+sentences are the sample, and their mean scores are assumed to be normally distributed.
 
 One sentence with exactly the least score is added to the n sentences of each test. In few sentences the scores may
-agree by accident, and a spread of 0 would then count as certainty; with this sentence the t statistic is at most n,
-with n degrees of freedom. So 2 sentences never give a label, 6 can where m = 60, and 9 where m = 2,000.
+agree by accident, and a spread of 0 would then look like certainty; with this sentence the t statistic is at most n,
+with n degrees of freedom. So 2 sentences never give a label, 6 can if m = 60, and 9 if m = 2,000.
 
-Random weights can have heads whose gain truly is above g, such as one that gives the first token much in every
+Heads with random weights can have a gain above g, for instance a head with much attention to the first token in every
 sentence. Their labels are right.
 """
 
@@ -30,18 +30,18 @@ from scipy.stats import t as student
 from torch import Tensor
 
 from attnworks.core.places import Kind
-from attnworks.exam.reading import Reading, Readings
+from attnworks.exam.reading import NO_ROLE, Reading, Readings
 
 LEAST_GAIN = 0.2
 LEAST_SYNTACTIC_GAIN = 0.1
 NEARLY_EVEN = 0.9
 FAMILY_WISE_ERROR = 0.05
-"""Probability, at most, that a model gets any wrong label."""
+"""The largest probability that a model gets any wrong label."""
 FEWEST_SENTENCES = 3
-"""Below this number of sentences the interval of a gain says nothing."""
+"""Fewer sentences give no labels."""
 RELIABLE_SENTENCES = 30
-"""Below this number labels are called unreliable. A score with a standard deviation of 0.25 over sentences has a 95 %
-interval of +-0.09 with 30 of them, less than half of the least gain; with 8 it is +-0.21, as large as that."""
+"""Labels from fewer sentences are called unreliable. A score with a standard deviation of 0.25 over sentences has a
+95 % interval of +-0.09 with 30 of them, less than half of the least gain; with 8 it is +-0.21, as large as it."""
 
 NEAR_OFFSET_NAMES = {-1: "previous", 0: "self", 1: "next"}
 AGAINST_CHANCE = {
@@ -119,25 +119,22 @@ def choose_label(groups: list[Candidates], level: float) -> tuple[tuple[str, ...
     gain = torch.cat([*gains, last.clamp_max(0.0)], -1)
     which = gain.argmax(-1, keepdim=True)
     none = gain.gather(-1, which).isneginf()
-    labels = tuple(
-        "none" if no else names[at] for no, at in zip(none[:, 0].tolist(), which[:, 0].tolist(), strict=True)
+    labels = tuple(NO_ROLE if no else names[at] for no, at in torch.cat([none, which], -1).tolist())
+    score, baseline = (
+        values.gather(-1, which).masked_fill(none, torch.nan).squeeze(-1) for values in (score, baseline)
     )
-    score = score.gather(-1, which).masked_fill(none, torch.nan)
-    baseline = baseline.gather(-1, which).masked_fill(none, torch.nan)
-    return labels, score.squeeze(-1), baseline.squeeze(-1)
+    return labels, score, baseline
 
 
 def _significant_gain(group: Candidates, level: float) -> Tensor:
     """The gain, or -inf where it is not significant at this level. Missing numbers (NaN) never are."""
     gain = (group.score - group.baseline) / (1 - group.baseline)
-    significant = (
-        (gain > group.least_gain) & _tested(group) & (_t_statistic(group) > _t_quantile(group.sentences, level))
-    )
-    return torch.where(significant, gain, -torch.inf)
+    exceeds = _t_statistic(group) > _t_quantile(group.sentences, level)
+    return torch.where((gain > group.least_gain) & _tested(group) & exceeds, gain, -torch.inf)
 
 
 def _tested(group: Candidates) -> Tensor:
-    """Where there are a score and a spread."""
+    """Which candidates have a score and a spread."""
     return (group.sentences >= 2) & group.baseline.isfinite()
 
 
@@ -161,9 +158,8 @@ def _t_quantile(degrees: Int[Tensor, "h c"], level: float) -> Float[Tensor, "h c
 def _offsets(readings: Readings, kind: Kind, layer: int) -> Candidates:
     found, chance = readings[f"roles.offset@{kind}"], readings[f"roles.offset_chance@{kind}"]
     names = tuple(_offset_name(int(offset), kind) for offset in found.ticks["offset"])
-    return Candidates(
-        names, *_folded(found, layer), _tensor(chance.value[layer]).expand_as(_tensor(found.value[layer]))
-    )
+    score, spread, count = _folded(found, layer)
+    return Candidates(names, score, spread, count, _tensor(chance.value[layer]).expand_as(score))
 
 
 def _candidate(name: str, found: Reading, layer: int, baseline: Tensor, least_gain: float = LEAST_GAIN) -> Candidates:
@@ -177,7 +173,7 @@ def _folded(found: Reading, layer: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _offset_name(offset: int, kind: Kind) -> str:
-    """In cross-attention, positions of two texts are compared, and none is previous to another."""
+    """Cross-attention compares positions of two texts, where no token is the previous one."""
     return f"offset {offset}" if kind == "cross" else NEAR_OFFSET_NAMES.get(offset, f"offset {offset}")
 
 

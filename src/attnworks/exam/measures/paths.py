@@ -1,4 +1,4 @@
-"""The measures `paths` and `rollout`: how many layers the output came through, and which tokens reach it."""
+"""The measures `paths` and `rollout`: how many layers the output passed through, and how many tokens reach it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from torch import Tensor
 
 from attnworks.attention.softmax import entropy
 from attnworks.core.places import Slot
+from attnworks.core.tensors import widened
 from attnworks.exam.linalg.residual import relative_residual
-from attnworks.exam.measure import MEASURES, Measure, PlacedSample, ReadingSpec, Sample
-from attnworks.traces.forward import ForwardTrace, PartTrace
+from attnworks.exam.measure import BY_HEAD, BY_LAYER, MEASURES, Measure, PlacedSample, ReadingSpec, Sample
+from attnworks.traces.forward import ForwardTrace
 from attnworks.traces.frozen_pass import FrozenStep, frozen_steps, whole_maps
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.paths import StepCotangents, cotangents, path_counts, paths_by_length, rollout, rollout_step
@@ -26,7 +27,7 @@ class Paths(Measure):
     x = sum_j C_j over lengths, and x = embedding + heads + MLPs + biases, each carried through the norms that follow.
     Shares are <part, x> / <x, x> of each real token, averaged over those of a sentence; either way they sum to one.
     Source: S0.11, S0.12, D1, D2, S1.17.
-    Departs: MLPs are not linear. Each is a new beginning of paths, with its real output, and adds no length.
+    Departs: MLPs are not linear. Paths start anew at the output of each MLP, which adds no length.
     """
 
     name = "paths"
@@ -34,21 +35,17 @@ class Paths(Measure):
     cost = "about 20 to 25 layer forwards for 12 layers; grows with the square of the depth"
 
     def declares(self) -> tuple[ReadingSpec, ...]:
-        length, head = ("length",), ("layer", "head")
+        length, apart = ("length",), "how far apart tokens are in paths of a length; 0: collapsed"
         return (
             ReadingSpec("paths.share", length, "share of the output by number of attention layers passed", "D1, S0.12"),
-            ReadingSpec("paths.norm", length, "size of all paths of a length, of that of the output", "D1, S1.17"),
-            ReadingSpec(
-                "paths.residual", length, "what tells tokens apart in paths of a length; 0: collapsed", "S1.17"
-            ),
+            ReadingSpec("paths.norm", length, "size of all paths of a length, relative to the output", "D1, S1.17"),
+            ReadingSpec("paths.residual", length, apart, "S1.17"),
             ReadingSpec("paths.count", length, "paths of a length that begin at the embedding", "S0.12", "constant"),
-            ReadingSpec("paths.head", head, "share of the output that a head wrote", "S0.11"),
-            ReadingSpec("paths.mlp", ("layer",), "share of the output that an MLP wrote", "S0.11"),
+            ReadingSpec("paths.head", BY_HEAD, "share of the output that a head wrote", "S0.11"),
+            ReadingSpec("paths.mlp", BY_LAYER, "share of the output that an MLP wrote", "S0.11"),
             ReadingSpec("paths.embedding", (), "share of the output that is the embedding itself", "S0.11"),
             ReadingSpec("paths.bias", (), "share of the output that output biases and norms wrote", "D2"),
-            ReadingSpec(
-                "paths.error", (), "what the paths miss of the output; rounding, if all is well", "D1", "largest"
-            ),
+            ReadingSpec("paths.error", (), "output minus the sum of all paths; only rounding", "D1", "largest"),
         )
 
     @torch.no_grad()
@@ -59,7 +56,7 @@ class Paths(Measure):
 
 
 class _Output(NamedTuple):
-    """The exit x of the last block, zero at padding; G with <x, G> = 1 turns a part into its share of a sentence."""
+    """The exit x of the last block, zero at padding, and G with <x, G> = 1: the share of a part y is <y, G>."""
 
     x: Float[Tensor, "b i e"]
     G: Float[Tensor, "b i e"]
@@ -108,7 +105,8 @@ def _by_part(forward: ForwardTrace, steps: list[FrozenStep], output: _Output) ->
             else:
                 values = _head_shares(part.attention, cotangent)
                 yield PlacedSample("paths.head", part.attention.slot, Sample(values, valid.unsqueeze(-1)))
-                bias += _bias_share(part, cotangent)
+                if part.attention.weights is not None and part.attention.weights.b_O is not None:
+                    bias += _share(part.attention.weights.b_O, cotangent.before)
         if step.norm is not None and step.norm.beta is not None:
             bias += _share(step.norm.beta, cotangent.after)
     for layer, values in mlps.items():
@@ -125,35 +123,28 @@ def _head_shares(attention: LayerTrace, cotangent: StepCotangents) -> Float[Tens
     return (Y * (cotangent.before.unsqueeze(1) @ attention.weights.W_O.to(Y.dtype).mT)).sum((-2, -1))
 
 
-def _bias_share(part: PartTrace, cotangent: StepCotangents) -> Float[Tensor, " b"]:
-    assert part.attention is not None and part.attention.weights is not None
-    b_O = part.attention.weights.b_O
-    return cotangent.before.new_zeros(len(cotangent.before)) if b_O is None else _share(b_O, cotangent.before)
-
-
 def _share(part: Float[Tensor, "*b e"], G: Float[Tensor, "b i e"]) -> Float[Tensor, " b"]:
     return (part * G).sum((-2, -1))
 
 
 def _zero_padding(stream: Float[Tensor, "b i e"], forward: ForwardTrace) -> Float[Tensor, "b i e"]:
-    wide = torch.promote_types(stream.dtype, torch.float32)
-    return stream.detach().to(wide).masked_fill(~forward.tokens.real.unsqueeze(-1), 0.0)
+    return widened(stream.detach()).masked_fill(~forward.tokens.real.unsqueeze(-1), 0.0)
 
 
 @MEASURES.register("rollout")
 class Rollout(Measure):
     """exp(entropy) of the rows of A_l ... A_1 with A = (mean_h P_h + I) / 2, averaged over the real tokens.
 
-    Source: Abnar and Zuidema 2020. Self-attention alone; the same for every input token would give their number.
+    Source: Abnar and Zuidema 2020. Only self-attention is followed; equal weights give the number of tokens.
     """
 
     name = "rollout"
-    description = "how many input tokens reach a token after each layer, if heads count alike and values do not count"
+    description = "how many input tokens reach a token after each layer, with equal heads and without values"
     cost = "the attention maps of every layer, and one product of them per layer"
 
     def declares(self) -> tuple[ReadingSpec, ...]:
         words = "input tokens that reach a token after the layer: 1 is itself alone"
-        return (ReadingSpec("rollout.effective", ("layer",), words, "Abnar and Zuidema 2020"),)
+        return (ReadingSpec("rollout.effective", BY_LAYER, words, "Abnar and Zuidema 2020"),)
 
     @torch.no_grad()
     def forward(self, forward: ForwardTrace) -> list[PlacedSample]:

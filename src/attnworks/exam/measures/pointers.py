@@ -1,4 +1,4 @@
-"""What a query may see, what even attention would give there, and which keys it is asked about."""
+"""Which keys a query may see, what even attention gives to them, and keys of interest such as the same token before."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from attnworks.traces.rows import LayerRows
 
 
 class OffsetSight(NamedTuple):
-    """For each offset o = key - query: how many queries with a choice may see that key, and 1 / visible over them.
+    """For each offset o = key - query, about the queries with a choice that may see the key at that offset.
 
+    number    their number
+    chance    their mean of 1 / visible, the weight of even attention
     counts    whether they are at least half of the queries with a choice
     """
 
@@ -26,9 +28,9 @@ class OffsetSight(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Sight:
-    """Which keys the queries of a batch may see, as far as their number tells.
+    """Which keys the queries of a batch may see, derived from their number.
 
-    choice    queries that may see two keys or more; the others say nothing and never count
+    choice    queries that may see two keys or more; the others are ignored
     past      sentences whose queries see the last `visible` keys up to themselves; in the others they see all keys
     Holds when: attention is full or causal, with a window or without. Under other masks 1 / visible is still the weight
     that even attention gives to a key that is seen, but which keys are seen is not known.
@@ -49,7 +51,7 @@ class Sight:
         return cls(rows.queries, rows.keys, rows.visible, (rows.visible > 1) & rows.queries.real, past)
 
     def fits(self, rows: LayerRows) -> bool:
-        """Whether this is what the queries of another layer see, too."""
+        """Whether the queries of another layer see the same keys."""
         same = self.queries is rows.queries and self.keys is rows.keys
         return same and torch.equal(self.visible, rows.visible)
 
@@ -68,13 +70,13 @@ class Sight:
         return self.visible.amax(-1, keepdim=True)
 
     def sees(self, key: Int[Tensor, "b i"]) -> Bool[Tensor, "b i"]:
-        """Which queries have a choice and may see the key that they are asked about."""
+        """Which queries have a choice and may see the given key."""
         there = (key >= 0) & (key < self.keys.lengths.unsqueeze(-1))
         recent = (key <= self.position) & (key > self.position - self.visible)
         return self.choice & there & (recent | ~self.past)
 
     def number_seen(self, marked: Bool[Tensor, "b j"]) -> Int[Tensor, "b i"]:
-        """How many of the marked keys each query may see."""
+        """The number of marked keys that each query may see."""
         running = _running(marked.long())
         if not bool(self.past.any()):
             return running[:, -1:].expand_as(self.visible)
@@ -85,7 +87,10 @@ class Sight:
     def mean_even(
         self, where: Bool[Tensor, "b i"], keys: Int[Tensor, "b i"] | None = None
     ) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
-        """What even attention gives to one key, or to `keys` keys: the mean over queries `where`; and if any are."""
+        """The weight of one key, or of `keys` keys, under even attention: its mean over the queries `where`.
+
+        The second tensor is False for sentences without such a query.
+        """
         even = self.even if keys is None else self.even * keys
         number = where.sum(-1)
         return (even * where).sum(-1) / number.clamp_min(1), number > 0
@@ -100,7 +105,7 @@ class Sight:
         return largest.squeeze(-1) / self.choice.sum(-1).clamp_min(1)
 
     def offsets(self, span: int) -> OffsetSight:
-        """Those who may see the key at an offset are consecutive queries, so that running sums count them."""
+        """The queries that may see the key at an offset are consecutive, so that running sums count them."""
         offset = torch.arange(-span, span + 1, device=self.visible.device)
         queries, keys = self.queries.lengths.unsqueeze(-1), self.keys.lengths.unsqueeze(-1)
         last = self.visible.shape[1]
@@ -154,7 +159,7 @@ def after_same(tokens: Tokens) -> Int[Tensor, "b i"]:
 
 
 def _neighbours(tokens: Tokens) -> tuple[Tensor, Tensor]:
-    """Sorted by id, in their order, equal tokens stand side by side."""
+    """The last occurrence before and the first after each token. A stable sort by id puts equal tokens side by side."""
     position = torch.arange(tokens.ids.shape[1], device=tokens.ids.device)
     assert tokens.special is not None
     counted = tokens.real & ~tokens.special

@@ -1,4 +1,4 @@
-"""The measures `rank`, `ranks` and `residuals`: how alike the tokens have become, at every depth."""
+"""The measures `rank`, `ranks` and `residuals`: how alike the tokens are at every depth."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Rank(Measure):
     """Residual to equal rows, stable rank, mean cosine and diameter of the residual stream, from X X^T alone.
 
     Source: Xie 2021, section 2 (S0.14, S0.15); the rank post (S1.10: a residual is no rank, so both are given); D4, D7.
-    Sentences of one token say nothing. Equal rows read as residual 0, stable rank 1, cosine 1, diameter 0.
+    Sentences of one token are left out. Equal rows have residual 0, stable rank 1, cosine 1, diameter 0.
     """
 
     name = "rank"
@@ -41,9 +41,7 @@ class Rank(Measure):
 
     def declares(self) -> tuple[ReadingSpec, ...]:
         return (
-            ReadingSpec(
-                "rank.residual", BY_DEPTH, "distance to equal rows over size; 0: all tokens the same", "S0.14, S0.15"
-            ),
+            ReadingSpec("rank.residual", BY_DEPTH, "distance to equal rows over size; 0: equal tokens", "S0.14, S0.15"),
             ReadingSpec("rank.residual_absolute", BY_DEPTH, "Frobenius distance to equal rows", "S0.14"),
             ReadingSpec("rank.stable", BY_DEPTH, "||X||_F^2 / s1^2; 1: one direction carries everything", "S1.10"),
             ReadingSpec("rank.cosine", BY_DEPTH, "mean cosine between tokens; 1: all point the same way", "S0.15"),
@@ -59,7 +57,8 @@ class Rank(Measure):
         G_Y, along = Y @ Y.mT, (Y @ first.mT).squeeze(-1)
         G = _gram(G_Y, along, first.square().sum((-2, -1)), real)
         n, tiny = real.sum(-1), torch.finfo(X.dtype).tiny
-        spread = (_trace(G_Y) - G_Y.sum((-2, -1)) / n.clamp_min(1)).clamp_min(0.0)
+        trace = G_Y.diagonal(dim1=-2, dim2=-1).sum(-1).clamp_min(0.0)
+        spread = (trace - G_Y.sum((-2, -1)) / n.clamp_min(1)).clamp_min(0.0)
         lengths = torch.linalg.vector_norm(X, dim=-1) * real
         size = lengths.square().sum(-1)
         samples = {
@@ -81,10 +80,6 @@ def _gram(
     return G if bool(real.all()) else G.masked_fill_(~(real.unsqueeze(-1) & real.unsqueeze(-2)), 0.0)
 
 
-def _trace(G: Float[Tensor, "b i i"]) -> Float[Tensor, " b"]:
-    return G.diagonal(dim1=-2, dim2=-1).sum(-1).clamp_min(0.0)
-
-
 def _largest_eigenvalue(G: Float[Tensor, "b i i"]) -> Float[Tensor, " b"]:
     if G.shape[-1] < SMALL_MATRIX:
         return over_threads(torch.linalg.eigvalsh, G)[..., -1]
@@ -94,7 +89,7 @@ def _largest_eigenvalue(G: Float[Tensor, "b i i"]) -> Float[Tensor, " b"]:
 def _mean_cosine(X: Float[Tensor, "b i e"], lengths: Float[Tensor, "b i"]) -> Float[Tensor, " b"]:
     """(|sum_i u_i|^2 - n) / (n (n - 1)) for the unit rows u_i = x_i / |x_i|; a zero row has cosine 0 with all.
 
-    A massive token next to small ones does no harm, as it would if X X^T were put together from differences of rows.
+    Unlike a sum over X X^T built from differences of rows, it stays exact if one token is much larger than the others.
     """
     inverse = torch.where(lengths > 0, 1 / lengths, 0.0)
     total = (inverse.unsqueeze(-2) @ X).squeeze(-2)
@@ -114,7 +109,7 @@ class Ranks(Measure):
     """Effective and numerical rank, rank for 90 % of the energy, and s2 / s1 of X, from exact singular values.
 
     Source: the rank post (S1.2, S1.10); Roy and Vetterli 2007 for the effective rank.
-    Equal rows read as effective and numerical rank 1 and s2 / s1 = 0.
+    Equal rows have effective and numerical rank 1, and s2 / s1 = 0.
     """
 
     name = "ranks"
@@ -123,9 +118,7 @@ class Ranks(Measure):
 
     def declares(self) -> tuple[ReadingSpec, ...]:
         return (
-            ReadingSpec(
-                "ranks.effective", BY_DEPTH, "exp of the entropy of the singular values; 1: one direction", "S1.10"
-            ),
+            ReadingSpec("ranks.effective", BY_DEPTH, "exp(entropy) of the singular values; 1: one direction", "S1.10"),
             ReadingSpec("ranks.numerical", BY_DEPTH, "singular values above rounding", "S1.2"),
             ReadingSpec("ranks.energy90", BY_DEPTH, "fewest directions with 90 % of the energy", "S1.10"),
             ReadingSpec("ranks.second_ratio", BY_DEPTH, "s2 / s1; 0: one direction carries everything", "S1.10"),
@@ -158,16 +151,12 @@ class Residuals(Measure):
     cost = f"a linear program per depth for one sentence in {ONE_IN}: seconds for each"
 
     def declares(self) -> tuple[ReadingSpec, ...]:
-        return tuple(
-            ReadingSpec(
-                f"residuals.{norm}{suffix}",
-                BY_DEPTH,
-                f"{norm} distance to equal rows {words}; minimiser: {MINIMISER[norm]}",
-                "S0.14, D4",
-            )
-            for norm in NORMS
-            for suffix, words in (("", "over size; 0: all tokens the same"), ("_absolute", "as it is"))
-        )
+        def spec(norm: str, suffix: str, words: str) -> ReadingSpec:
+            text = f"{norm} distance to equal rows {words}; minimiser: {MINIMISER[norm]}"
+            return ReadingSpec(f"residuals.{norm}{suffix}", BY_DEPTH, text, "S0.14, D4")
+
+        scales = (("", "over size; 0: all tokens the same"), ("_absolute", "as it is"))
+        return tuple(spec(norm, suffix, words) for norm in NORMS for suffix, words in scales)
 
     def stream(self, stream: StreamTrace) -> Samples:
         real = stream.tokens.real

@@ -1,4 +1,4 @@
-"""How near attention rows are to unit vectors, where softmax passes no gradient."""
+"""The measure `saturation`: how near attention rows are to unit vectors, where softmax passes no gradient."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from attnworks.traces.rows import LayerRows
 class Saturation(Measure):
     """Mean over the rows of a sentence of entropy, largest weight, range of scores and ||diag(p) - p p^T||_F.
 
-    Score readings are of heads that have scores: the range of those whose weights are a softmax, the other two of those
-    that score by a factor of Q K^T. No sentence counts for other heads of the layer.
+    The range of scores is for heads whose weights are a softmax; the two other readings of scores are for heads that
+    score by a factor of Q K^T. Other heads of the layer have no value.
     Where a head has a learned sink logit, p is the whole softmax with the sink as one more entry. The largest weight
     and the range of scores are those of keys.
 
@@ -34,22 +34,14 @@ class Saturation(Measure):
     default = True
 
     def declares(self) -> tuple[ReadingSpec, ...]:
+        expected = "scale sqrt(k) rms(q) rms(k): what score_rms would be if entries of q and k were independent"
         return (
             ReadingSpec("saturation.entropy", BY_HEAD, "nats; 0: one key gets everything", "S4.46"),
             ReadingSpec("saturation.max_weight", BY_HEAD, "mean largest weight of a row", "S4.48"),
-            ReadingSpec(
-                "saturation.jacobian", BY_HEAD, "mean Frobenius norm of the softmax Jacobian; 0: no gradient", "S4.47"
-            ),
-            ReadingSpec(
-                "saturation.score_range", BY_HEAD, "largest minus smallest score of a row, before softmax", "S0.34"
-            ),
+            ReadingSpec("saturation.jacobian", BY_HEAD, "mean norm of the softmax Jacobian; 0: no gradient", "S4.47"),
+            ReadingSpec("saturation.score_range", BY_HEAD, "largest minus smallest score of a row", "S0.34"),
             ReadingSpec("saturation.score_rms", BY_HEAD, "root mean square of the scores before any mask", "S4.50"),
-            ReadingSpec(
-                "saturation.score_expected",
-                BY_HEAD,
-                "scale sqrt(k) rms(q) rms(k): what score_rms would be if entries of q and k were independent",
-                "S4.50",
-            ),
+            ReadingSpec("saturation.score_expected", BY_HEAD, expected, "S4.50"),
         )
 
     def rows(self, rows: LayerRows) -> Samples:
@@ -69,7 +61,6 @@ class Saturation(Measure):
         return samples
 
     def why_missing(self, name: str, slots: Sequence[Slot], readings: Readings) -> str | None:
-        del slots, readings
         if name == "saturation.score_range":
             return "its heads have no scores, because their weights are not a softmax"
         return "its heads do not score by a factor of Q K^T" if "score" in name else None

@@ -17,13 +17,13 @@ from attnworks.traces.rows import LayerRows
 SINK = 0.3
 """Mean attention to the first token above which it is a sink (Gu et al. 2024)."""
 
-GU = "Gu et al. 2024 (attention sinks)"
+GU, CLARK = "Gu et al. 2024 (attention sinks)", "Clark et al. 2019"
 OPENAI = "OpenAI 2025 (gpt-oss model card)"
 
 
 @MEASURES.register("sinks")
 class Sinks(Measure):
-    """Attention received by positions that carry little information.
+    """Attention to positions that carry little information.
 
     first      1/|I| sum of P[i, 0] over the queries I that may see the first token and another one
     delimiter  the same for all special tokens after the first together; a sentence counts if at least half of the
@@ -50,10 +50,7 @@ class Sinks(Measure):
     def declares(self) -> tuple[ReadingSpec, ...]:
         readings = {
             "first": ("mean attention to the first token", GU),
-            "delimiter": (
-                "mean attention to special tokens after the first, such as [SEP] or </s>",
-                "Clark et al. 2019",
-            ),
+            "delimiter": ("mean attention to special tokens after the first, such as [SEP] or </s>", CLARK),
             "share": (f"share of sentences whose first token receives more than {SINK} on average", GU),
             "strongest": ("mean attention to the position that receives most", GU),
         }
@@ -62,11 +59,10 @@ class Sinks(Measure):
             ReadingSpec(f"sinks.{name}_chance", BY_LAYER, f"{words}, if attention were even", source)
             for name, (words, source) in readings.items()
         ]
-        words = "mean weight of the learned sink logit; what the weights of keys lack to one"
+        words = "mean weight of the learned sink logit; the weights of the keys sum to one minus this"
         return (*found, *chance, ReadingSpec("sinks.learned", BY_HEAD, words, OPENAI))
 
     def why_missing(self, name: str, slots: Sequence[Slot], readings: Readings) -> str | None:
-        del slots, readings
         return "" if name == "sinks.learned" else None  # most models have no sink logits
 
     def rows(self, rows: LayerRows) -> Samples:

@@ -19,21 +19,16 @@ from attnworks.exam.linalg.spectrum import (
     rank_for_energy,
     stable_rank,
 )
-from attnworks.exam.measure import MEASURES, Measure, ReadingSpec, Sample, Samples
+from attnworks.exam.measure import BY_HEAD, MEASURES, Measure, ReadingSpec, Sample, Samples
 from attnworks.traces.maps import Maps
 
 SHARES = tuple(tick / 10 for tick in range(11))
-"""Of the singular values, at which the curve of energy is read."""
-
-ENERGY = 0.9
-
+"""Shares of the number of singular values at which the curve of energy is read."""
+ENERGY_SHARE = 0.9
 WHOLE_BELOW = 112
-"""Maps with fewer rows or columns have their whole spectrum computed; of larger ones the leading part is cheaper."""
-
-
-EVEN = 0.5
-"""Only where one direction is known to carry this share of the energy, few values carry 90 % of it."""
-
+"""Maps with fewer rows or columns have their whole spectrum computed; for larger ones the leading part is cheaper."""
+MIN_EVENNESS = 0.5
+"""The leading part is computed only if one direction has at least this share of the energy: then it is short."""
 SKETCH_RANKS = (8, 16, 32, 64, 128)
 """Rows k of the random projection."""
 
@@ -56,16 +51,18 @@ class Spectra(Measure):
     def declares(self) -> tuple[ReadingSpec, ...]:
         def of_map(name: str, words: str, source: str, *axes: str) -> ReadingSpec:
             ticks = {"share": SHARES} if axes else {}
-            return ReadingSpec(f"spectra.{name}", ("layer", "head", *axes), words, source, ticks=ticks)
+            return ReadingSpec(f"spectra.{name}", (*BY_HEAD, *axes), words, source, ticks=ticks)
 
         def of_weights(product: str, letters: str) -> tuple[ReadingSpec, ...]:
-            said = (
+            quantities = (
                 ("stable", f"stable rank of {letters}: 1 if one direction dominates", "S4.109"),
                 ("effective", f"effective rank of {letters}: how many directions it uses", "Roy and Vetterli 2007"),
                 ("norm", f"largest singular value of {letters}", "D6"),
             )
-            axes = ("layer", "head")
-            return tuple(ReadingSpec(f"spectra.{product}_{name}", axes, *rest, fold="constant") for name, *rest in said)
+            return tuple(
+                ReadingSpec(f"spectra.{product}_{name}", BY_HEAD, words, source, "constant")
+                for name, words, source in quantities
+            )
 
         return (
             of_map("curve", "energy in a share of the singular values: early rise means low rank", "S4.109", "share"),
@@ -78,11 +75,11 @@ class Spectra(Measure):
 
     def maps(self, maps: Maps) -> Samples:
         P, n = maps.P.detach(), min(maps.P.shape[-2:])
-        if n < WHOLE_BELOW or bool((_evenness(P) < EVEN).any()):
+        if n < WHOLE_BELOW or bool((_evenness(P) < MIN_EVENNESS).any()):
             s = gram_singular_values(P)
-            rank, stable, energy = rank_for_energy(s, ENERGY), stable_rank(s), cumulative_energy(s)
+            rank, stable, energy = rank_for_energy(s, ENERGY_SHARE), stable_rank(s), cumulative_energy(s)
         else:
-            leading = leading_spectrum(P, ENERGY)
+            leading = leading_spectrum(P, ENERGY_SHARE)
             rank, stable = leading.rank, leading.stable_rank()
             energy = _straight_on(leading.cumulative_energy(), leading.known, n)
         return {
@@ -142,11 +139,10 @@ class Sketch(Measure):
     cost = "per map and k four thin products: about as much as the attention itself"
 
     def declares(self) -> tuple[ReadingSpec, ...]:
-        axes, ticks = ("layer", "head", "k"), {"k": tuple(map(float, SKETCH_RANKS))}
+        axes, ticks = (*BY_HEAD, "k"), {"k": tuple(map(float, SKETCH_RANKS))}
+        error = "error for one random projection, relative to P V"
         return (
-            ReadingSpec(
-                "sketch.error", axes, "error for one random projection, relative to P V", "S0.21, S0.28", ticks=ticks
-            ),
+            ReadingSpec("sketch.error", axes, error, "S0.21, S0.28", ticks=ticks),
             ReadingSpec("sketch.formula", axes, "root mean square of that error over all draws", "D8", ticks=ticks),
         )
 
