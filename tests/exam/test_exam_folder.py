@@ -18,7 +18,15 @@ from torch import Tensor
 from attnworks.core.errors import AttnworksError, FolderError
 from attnworks.core.folders import canonical_json, describe_tensor, seal, sha256
 from attnworks.exam.examination import ExamFinding, Examination, Pin
-from attnworks.exam.folder import EXAM_FILE, EXAM_MANIFEST_FILE, FILES, PINS_FILE, READINGS_FILE, read_exam, write_exam
+from attnworks.exam.folder import (
+    EXAM_FILE,
+    EXAM_FILES,
+    EXAM_MANIFEST_FILE,
+    PINS_FILE,
+    READINGS_FILE,
+    read_exam,
+    write_exam,
+)
 from attnworks.exam.reading import Reading, Readings
 from tests.covering import thorough
 from tests.exam.test_examination import examined
@@ -95,7 +103,7 @@ def refused(place: Path) -> str:
 
 
 def test_round_trip(exam: Examination, whole: Path) -> None:
-    assert sorted(path.name for path in whole.iterdir()) == sorted(FILES)
+    assert sorted(path.name for path in whole.iterdir()) == sorted(EXAM_FILES)
     assert bits(read_exam(whole)) == bits(exam)
     assert read_exam(whole).to_json() == exam.to_json()
 
@@ -163,14 +171,14 @@ def test_nothing_is_left_of_a_failed_write(exam: Examination, tmp_path: Path) ->
 
 def test_missing_things_are_named(place: Path, tmp_path: Path) -> None:
     assert "nothing there" in refused(tmp_path / "nowhere") and "a file" in refused(place / EXAM_FILE)
-    for name in FILES:
+    for name in EXAM_FILES:
         moved = (place / name).rename(tmp_path / name)
         assert f"no {name}" in refused(place)
         moved.rename(place / name)
     assert isinstance(outcome(place), Examination)
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", EXAM_FILES)
 def test_changed_bytes(name: str, exam: Examination, place: Path) -> None:
     chance, expected, noticed = random.Random(name), bits(exam), 0
     intact = (place / name).read_bytes()

@@ -15,7 +15,7 @@ from attnworks.api import examine
 from attnworks.cli import main
 from attnworks.exam.examination import Examination
 from attnworks.exam.measure import MeasureContext
-from attnworks.exam.measures.labels import FEWEST_SENTENCES, LEAST_GAIN, RELIABLE_SENTENCES
+from attnworks.exam.measures.labels import MIN_GAIN, MIN_LABEL_SENTENCES, RELIABLE_LABEL_SENTENCES
 from attnworks.exam.measures.structure import FIT_MAX_TOKENS, MIN_RELIABLE_SENTENCES
 from attnworks.page.contents import PageExam, page_contents
 from tests.exam_helpers import LINES, tiny_folder, tiny_tokenizer, write_lines
@@ -42,7 +42,7 @@ def about(exam: Examination, words: str) -> list[str]:
     return [note for note in exam.notes if words in note]
 
 
-@pytest.mark.parametrize("count", [1, FEWEST_SENTENCES - 1])
+@pytest.mark.parametrize("count", [1, MIN_LABEL_SENTENCES - 1])
 def test_too_few_sentences_give_no_labels(model: Any, count: int) -> None:
     exam = examined(model, many(count), "roles")
     assert not {*LABELS} & {*exam.readings} and "roles.offset" in exam.readings
@@ -53,18 +53,18 @@ def test_too_few_sentences_give_no_labels(model: Any, count: int) -> None:
 
 
 def test_few_sentences_are_told(model: Any) -> None:
-    for count in (FEWEST_SENTENCES, RELIABLE_SENTENCES - 1):
+    for count in (MIN_LABEL_SENTENCES, RELIABLE_LABEL_SENTENCES - 1):
         exam = examined(model, many(count), "roles")
         assert {*LABELS} <= {*exam.readings}
         note = f"role labels are unreliable: they come from {count} sentences; examine 30 or more"
         assert about(exam, "role labels") == [note]
-    assert not about(examined(model, many(RELIABLE_SENTENCES), "roles"), "role labels")
+    assert not about(examined(model, many(RELIABLE_LABEL_SENTENCES), "roles"), "role labels")
 
 
 def test_the_threshold_is_where_intervals_are_half_of_the_least_gain() -> None:
     """t s / sqrt(n) for s = 0.25: the reasoning beside the constant."""
-    half = {n: float(t.ppf(0.975, n - 1)) * 0.25 / n**0.5 for n in (8, RELIABLE_SENTENCES)}
-    assert half[8] > LEAST_GAIN and half[RELIABLE_SENTENCES] < LEAST_GAIN / 2
+    half = {n: float(t.ppf(0.975, n - 1)) * 0.25 / n**0.5 for n in (8, RELIABLE_LABEL_SENTENCES)}
+    assert half[8] > MIN_GAIN and half[RELIABLE_LABEL_SENTENCES] < MIN_GAIN / 2
 
 
 def test_long_texts_are_left_out_of_forms(model: Any) -> None:

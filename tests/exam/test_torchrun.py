@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from attnworks.cli import main
 from attnworks.core.team import join_team
 from attnworks.exam.examiner import ExamSettings, run_examination
-from attnworks.exam.folder import FILES, read_exam, write_exam
+from attnworks.exam.folder import EXAM_FILES, read_exam, write_exam
 from attnworks.text.passages import Passage, Text
 from attnworks.traces.subject import open_subject
 from tests.exam_helpers import LINES, tiny_folder, tiny_run, write_lines
@@ -51,7 +51,7 @@ def test_several_processes_find_what_one_finds(
             for part, numbers in expected.items():
                 assert several["readings"][reading][part] == numbers, (rank, reading, part)
         assert one == several
-        for file in FILES:
+        for file in EXAM_FILES:
             assert (tmp_path / f"rank {rank}" / file).read_bytes() == (tmp_path / "one" / file).read_bytes(), file
 
 

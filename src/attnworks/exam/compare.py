@@ -18,17 +18,17 @@ from attnworks.exam.reading import LayerValues, Reading
 from attnworks.exam.statistics import CONFIDENCE
 
 COMPARISON_FORMAT = 2
-FALSE_DISCOVERIES = 0.05
+FALSE_DISCOVERY_RATE = 0.05
 COMPARE_ROUNDING = 1e-5
-LABELS = "roles.label"
-DERIVED = {
+LABEL_READING = "roles.label"
+DERIVED_READINGS = {
     "roles.score", "roles.baseline", "roles.syntactic_baseline", "redundancy.nearest", "structure.shift",
     "structure.explained",
 }  # fmt: skip
 """Readings that follow from others, which are compared."""
-ELSEWHERE = ("cost", LINEAGE)
+UNLISTED_KEYS = ("cost", LINEAGE)
 """Entries of the description of a model that are not listed among its differences."""
-COMPARED = {("depth",), ("layer",), ("layer", "head")}
+COMPARED_AXES = {("depth",), ("layer",), ("layer", "head")}
 """Axes of readings that are compared number by number."""
 
 
@@ -169,7 +169,7 @@ def compare_exams(before: Examination, after: Examination) -> Comparison:
         if one.axes != other.axes:
             notes.append(f"{label} has axes {', '.join(one.axes)} against {', '.join(other.axes)}")
             continue
-        if one.axes not in COMPARED or one.name in DERIVED:
+        if one.axes not in COMPARED_AXES or one.name in DERIVED_READINGS:
             uncompared.unlike += [] if _same(one, other) else [label]
             continue
         noted, uneven = (len(changes), len(roles), len(uncompared.lost)), False
@@ -178,7 +178,7 @@ def compare_exams(before: Examination, after: Examination) -> Comparison:
             places = pairs.get(one.row_name(row), {}) if by_head else {0: 0}
             most_heads = max(_size(one.value[row]), _size(other.value[row]))
             uneven |= by_head and [*places.items()] != [(head, head) for head in range(most_heads)]
-            if one.name == LABELS:
+            if one.name == LABEL_READING:
                 known = _roles(one, other, row, places)
                 roles_compared += len(known)
                 roles += [role for role in known if role.before != role.after]
@@ -194,10 +194,10 @@ def compare_exams(before: Examination, after: Examination) -> Comparison:
         has_labels = any(isinstance(row, tuple) for row in (*one.value, *other.value))
         if len(one.value) != len(other.value):
             uncompared.longer.append(label)
-        elif has_labels and one.name != LABELS:
+        elif has_labels and one.name != LABEL_READING:
             uncompared.unlike += [] if _same(one, other) else [label]
         elif not uneven and noted == (len(changes), len(roles), len(uncompared.lost)) and not _same(one, other):
-            (uncompared.unlike if one.name == LABELS else uncompared.nearly).append(label)
+            (uncompared.unlike if one.name == LABEL_READING else uncompared.nearly).append(label)
         if one.axes == ("depth",):
             curves.append(DepthCurve(label, _numbers(one), _numbers(other)))
     return Comparison(
@@ -266,7 +266,7 @@ def _kept(changes: list[NumberChange], compared: int) -> list[NumberChange]:
     known = sorted((c for c in changes if c.chance is not None), key=lambda c: (c.chance, -_size_of(c)))
     last = 0
     for rank, change in enumerate(known, 1):
-        if change.chance is not None and change.chance <= FALSE_DISCOVERIES * rank / compared:
+        if change.chance is not None and change.chance <= FALSE_DISCOVERY_RATE * rank / compared:
             last = rank
     unknown = sorted((c for c in changes if c.chance is None), key=lambda c: -_size_of(c))
     return [replace(change, certain=rank < last) for rank, change in enumerate(known)] + unknown
@@ -362,7 +362,7 @@ def _differing(before: Examination, after: Examination) -> Iterator[str]:
         ("models", before.model, after.model, ""),
         ("texts", before.corpus, after.corpus, "; differences may come from the text"),
     ):
-        odd = [key for key in sorted({**one, **other}) if one.get(key) != other.get(key) and key not in ELSEWHERE]
+        odd = [key for key in sorted({**one, **other}) if one.get(key) != other.get(key) and key not in UNLISTED_KEYS]
         nested = [key for key in odd if any(isinstance(side.get(key), dict | list) for side in (one, other))]
         plain = [f"{key} {one.get(key)} against {other.get(key)}" for key in odd if key not in nested]
         if odd:

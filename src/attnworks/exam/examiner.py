@@ -27,7 +27,7 @@ from attnworks.exam.measure import (
 )
 from attnworks.exam.measures import applicable_measures, choose_measures, layers_without_weights
 from attnworks.exam.measures.cost import cost_of_sentence
-from attnworks.exam.reading import Reading, Readings, are
+from attnworks.exam.reading import Reading, Readings, sentences_are
 from attnworks.exam.statistics import Accumulator, not_finite
 from attnworks.models.modes import eval_mode, in_float64
 from attnworks.text.passages import Passage, from_texts
@@ -220,7 +220,7 @@ class Examiner:
             self.notes.extend(missing_notes(measure, readings))
             self.notes.extend(measure.remarks(readings))
         if len(self.text.kept) < MIN_SENTENCES_FOR_INTERVALS:
-            self.notes.append(f"{are(len(self.text.kept))} too few for intervals and comparisons")
+            self.notes.append(f"{sentences_are(len(self.text.kept))} too few for intervals and comparisons")
         return readings
 
     def _objective(self) -> Objective:

@@ -34,8 +34,8 @@ from attnworks.exam.reading import Reading, Readings
 
 EXAM_FILE, EXAM_MANIFEST_FILE = "exam.json", "manifest.json"
 READINGS_FILE, PINS_FILE = "readings.safetensors", "pins.safetensors"
-FILES = (EXAM_FILE, READINGS_FILE, PINS_FILE, EXAM_MANIFEST_FILE)
-BESIDE = {".html", ".svg", ".png"}
+EXAM_FILES = (EXAM_FILE, READINGS_FILE, PINS_FILE, EXAM_MANIFEST_FILE)
+EXTRA_SUFFIXES = {".html", ".svg", ".png"}
 """Files that may be in the folder, too; they are deleted when it is replaced."""
 
 
@@ -229,7 +229,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def _check_files(folder: Path) -> None:
-    missing = [name for name in FILES if not (folder / name).is_file()]
+    missing = [name for name in EXAM_FILES if not (folder / name).is_file()]
     if missing:
         got = f"no {missing[0]}" if folder.is_dir() else "a file" if folder.is_file() else "nothing there"
         raise FolderError(f"load {folder}", "an exam folder", got, "check the path")
@@ -239,9 +239,9 @@ def check_exam_place(folder: Path) -> None:
     """An error if `write_exam` would refuse this place; called before the work starts."""
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
-    is_exam = folder.is_dir() and all((folder / name).is_file() for name in FILES)
-    names = [path.name for path in folder.iterdir() if path.suffix not in BESIDE] if is_exam else []
-    others = [name for name in names if name not in FILES]
+    is_exam = folder.is_dir() and all((folder / name).is_file() for name in EXAM_FILES)
+    names = [path.name for path in folder.iterdir() if path.suffix not in EXTRA_SUFFIXES] if is_exam else []
+    others = [name for name in names if name not in EXAM_FILES]
     if not is_exam or others:
         expected = "a new place, or the folder of an examination to replace"
         got = f"a folder that also holds {min(others)}" if others else "something else"

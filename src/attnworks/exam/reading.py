@@ -28,7 +28,7 @@ def tensors(rows: Iterable[LayerValues]) -> list[Tensor]:
     return [row for row in rows if isinstance(row, Tensor)]
 
 
-def are(sentences: int) -> str:
+def sentences_are(sentences: int) -> str:
     """1 sentence is, 2 sentences are."""
     return f"{counted(sentences, 'sentence')} {'is' if sentences == 1 else 'are'}"
 

@@ -14,7 +14,7 @@ from torch import Tensor
 import attnworks
 from attnworks.core.places import Kind, Slot
 from attnworks.exam.measure import MeasureContext
-from attnworks.exam.measures.labels import AGAINST_CHANCE, FAMILY_WISE_ERROR, LEAST_GAIN, Candidates, choose_label
+from attnworks.exam.measures.labels import CHANCE_ROLE_READINGS, FAMILY_WISE_ERROR, MIN_GAIN, Candidates, choose_label
 from attnworks.exam.measures.roles import Roles
 from attnworks.exam.measures.sinks import Sinks
 from attnworks.exam.reading import Readings
@@ -33,8 +33,8 @@ from tests.model_helpers import filled
 from tests.tiny_models import TINY
 
 BASELINE = 0.1
-LEAST = BASELINE + LEAST_GAIN * (1 - BASELINE)
-"""The score of a head whose gain is LEAST_GAIN."""
+LEAST = BASELINE + MIN_GAIN * (1 - BASELINE)
+"""The score of a head whose gain is MIN_GAIN."""
 
 
 def candidates(scores: Tensor) -> Candidates:
@@ -106,7 +106,7 @@ def gain_of(readings: Readings, kind: Kind, layer: int, head: int, label: str) -
         at = readings[f"roles.offset@{kind}"].ticks["offset"].index(int(label[7:]) if offset is None else offset)
         places = ("roles.offset", (head, at), (at,))
     else:
-        places = (AGAINST_CHANCE[label], (head,), ())
+        places = (CHANCE_ROLE_READINGS[label], (head,), ())
     name, of_head, of_layer = places
     score, even = readings[f"{name}@{kind}"].value[layer], readings[f"{name}_chance@{kind}"].value[layer]
     assert isinstance(score, Tensor) and isinstance(even, Tensor)
@@ -125,7 +125,7 @@ def test_random_weights_get_few_labels_that_other_sentences_refute() -> None:
             for part in (texts[:8], texts[8:])
         )
         refuted.append(any(
-            gain_of(more, reading.kind, layer, head, label) < LEAST_GAIN
+            gain_of(more, reading.kind, layer, head, label) < MIN_GAIN
             for reading in few.of("roles.label")
             for layer, row in enumerate(reading.value)
             for head, label in enumerate(row)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from attnworks.exam.linalg.residual import NORMS, relative_residual_norm
 from attnworks.exam.measure import MeasureContext, Samples, sampled_sentences
-from attnworks.exam.measures.rank import BY_LINEAR_PROGRAM, ONE_IN, Rank, Ranks, Residuals
+from attnworks.exam.measures.rank import BY_LINEAR_PROGRAM, LINEAR_PROGRAM_ONE_IN, Rank, Ranks, Residuals
 from attnworks.text.tokens import TokenRow, Tokens, collate
 from attnworks.traces.layer import StreamTrace
 
@@ -86,7 +86,7 @@ def test_padding_never_counts(X: Tensor) -> None:
 
 
 def test_residuals_in_every_norm(X: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attnworks.exam.measures.rank.ONE_IN", 1)
+    monkeypatch.setattr("attnworks.exam.measures.rank.LINEAR_PROGRAM_ONE_IN", 1)
     got = look(Residuals(SETTING), X)
     for norm in NORMS:
         for row, n in enumerate(LENGTHS[:3]):
@@ -103,8 +103,8 @@ def test_linear_programs_are_drawn_by_the_sentence_alone() -> None:
         ],
         0,
     )
-    chosen = sampled_sentences(many, ONE_IN, seed=0)
+    chosen = sampled_sentences(many, LINEAR_PROGRAM_ONE_IN, seed=0)
     assert 5 <= int(chosen.sum()) <= 40
     alone = [collate([TokenRow(tuple(many.ids[k, : many.lengths[k]].tolist()), (False,) * int(many.lengths[k]), (-1,) * int(many.lengths[k]))], 0) for k in range(0, len(chosen), 7)]  # fmt: skip  # noqa: E501
-    assert [bool(sampled_sentences(one, ONE_IN, seed=0)) for one in alone] == chosen[::7].tolist()
+    assert [bool(sampled_sentences(one, LINEAR_PROGRAM_ONE_IN, seed=0)) for one in alone] == chosen[::7].tolist()
     assert set(BY_LINEAR_PROGRAM) < set(NORMS)

@@ -13,7 +13,7 @@ from torch import Tensor
 from attnworks.attention.heads import HeadWeights
 from attnworks.core.places import Slot
 from attnworks.exam.measure import MEASURES, MeasureContext
-from attnworks.exam.measures.spectra import SHARES, SKETCH_RANKS, WHOLE_BELOW, Sketch, Spectra
+from attnworks.exam.measures.spectra import CURVE_SHARES, SKETCH_RANKS, WHOLE_SPECTRUM_BELOW, Sketch, Spectra
 from attnworks.text.tokens import TokenRow, collate
 from attnworks.traces.maps import Maps, attend_rows
 from tests.helpers import assert_close
@@ -58,7 +58,7 @@ def test_maps_by_loops(i: int, j: int, dtype: torch.dtype) -> None:
     for b in range(B):
         for h in range(H):
             s = torch.linalg.svdvals(maps.P[b, h].double())
-            want = torch.tensor([energy_at(s, share) for share in SHARES], dtype=torch.float64)
+            want = torch.tensor([energy_at(s, share) for share in CURVE_SHARES], dtype=torch.float64)
             assert_close(got["spectra.curve"].values[b, h], want, dtype)
             count = next(r for r in range(1, n + 1) if (s[:r] ** 2).sum() >= 0.9 * (s**2).sum() * (1 - 1e-6))
             assert got["spectra.rank90_count"].values[b, h] == count
@@ -76,14 +76,14 @@ def test_known_maps() -> None:
     assert got["spectra.curve"].values[..., 1].max() == pytest.approx(0.1 * n)
     got = Spectra(SETTING).maps(maps_of_scores(itself))
     assert_close(got["spectra.stable_rank"].values, torch.full((B, H), float(n)))
-    assert_close(got["spectra.curve"].values[0, 0], torch.tensor(SHARES, dtype=torch.float64))
+    assert_close(got["spectra.curve"].values[0, 0], torch.tensor(CURVE_SHARES, dtype=torch.float64))
     assert (got["spectra.rank90_count"].values == n).all()
 
 
 @pytest.mark.parametrize("spread", [0.05, 1.5])
 def test_large_maps(spread: float) -> None:
     """Exact up to 90 % of the energy, and a lower bound by at most a tenth beyond; low rank, and a long tail."""
-    n = WHOLE_BELOW + 1
+    n = WHOLE_SPECTRUM_BELOW + 1
     low = torch.randn(B, H, n, 3, dtype=torch.float64) @ torch.randn(B, H, 3, n, dtype=torch.float64)
     maps = maps_of_scores(low + spread * scores(n, n, 1.0))
     got = Spectra(SETTING).maps(maps)
@@ -95,7 +95,7 @@ def test_large_maps(spread: float) -> None:
             assert got["spectra.stable_rank"].values[b, h].item() == pytest.approx(
                 ((s / s[0]) ** 2).sum().item(), rel=1e-4
             )
-            for share, value in zip(SHARES, got["spectra.curve"].values[b, h].tolist(), strict=True):
+            for share, value in zip(CURVE_SHARES, got["spectra.curve"].values[b, h].tolist(), strict=True):
                 true = energy_at(s, share)
                 assert -0.1 <= value - true <= 1e-4
                 if share * n <= count:
@@ -104,7 +104,7 @@ def test_large_maps(spread: float) -> None:
 
 def test_leading_part_goes_straight_on() -> None:
     """A map whose 90 % are known from few values: its curve beyond them is the line to (1, 1)."""
-    n = WHOLE_BELOW + 1
+    n = WHOLE_SPECTRUM_BELOW + 1
     low = 3 * torch.randn(B, H, n, 1, dtype=torch.float64) @ torch.randn(B, H, 1, n, dtype=torch.float64)
     got = Spectra(SETTING).maps(maps_of_scores(low))
     count, curve = got["spectra.rank90_count"].values, got["spectra.curve"].values

@@ -11,7 +11,7 @@ from torch import Tensor
 from attnworks.core.places import Kind, Slot
 from attnworks.exam.measure import MEASURES, MeasureContext, PlacedSample, Sample
 from attnworks.exam.measures.structure import (
-    ACROSS,
+    CROSS_FAMILIES,
     FAMILY_DESCRIPTIONS,
     FIT_MAX_TOKENS,
     FIT_SENTENCES,
@@ -225,7 +225,7 @@ def test_attention_across_has_no_diagonal() -> None:
     P[:, 0, :, 3] = 1
     P[:, 1] = 1 / 7
     given = maps(P, "cross")
-    names = ("duel", "tokens", *ACROSS)
+    names = ("duel", "tokens", *CROSS_FAMILIES)
     assert {*Structure(SETTING).maps(given)} == {f"structure.{name}" for name in names}
     found = concluded(given)
     assert found["form"] == ("column", "none") and found["closest"] == ("column", "uniform")

@@ -31,7 +31,7 @@ from attnworks.exam.measure import BY_LAYER, MEASURES, Measure, MeasureContext, 
 from attnworks.exam.reading import Readings
 from attnworks.traces.layer import LayerTrace
 
-ROUNDINGS = 16
+ALLOWED_ROUNDINGS = 16
 """A measured value may exceed its bound by this many roundings of the largest summand of the output."""
 
 
@@ -177,7 +177,7 @@ def rounding(trace: LayerTrace, W: HeadWeights) -> Tensor:
     K, V = (T.repeat_interleave(shares, 1) for T in (K, V))
     scores = 1 + abs(trace.scale or 0.0) * Q * K
     size = (scores * V * torch.linalg.matrix_norm(W.W_O.detach().double())).sum(-1)
-    return ROUNDINGS * torch.finfo(trace.Y.dtype).eps * size
+    return ALLOWED_ROUNDINGS * torch.finfo(trace.Y.dtype).eps * size
 
 
 def _refuse_violation(slot: Slot, name: str, measured: Tensor, bound: Tensor, slack: Tensor) -> None:

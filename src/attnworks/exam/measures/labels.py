@@ -32,19 +32,19 @@ from torch import Tensor
 from attnworks.core.places import Kind
 from attnworks.exam.reading import NO_ROLE, Reading, Readings
 
-LEAST_GAIN = 0.2
-LEAST_SYNTACTIC_GAIN = 0.1
-NEARLY_EVEN = 0.9
+MIN_GAIN = 0.2
+MIN_SYNTACTIC_GAIN = 0.1
+UNIFORM_BASELINE = 0.9
 FAMILY_WISE_ERROR = 0.05
 """The largest probability that a model gets any wrong label."""
-FEWEST_SENTENCES = 3
+MIN_LABEL_SENTENCES = 3
 """Fewer sentences give no labels."""
-RELIABLE_SENTENCES = 30
+RELIABLE_LABEL_SENTENCES = 30
 """Labels from fewer sentences are called unreliable. A score with a standard deviation of 0.25 over sentences has a
 95 % interval of +-0.09 with 30 of them, less than half of the least gain; with 8 it is +-0.21, as large as it."""
 
 NEAR_OFFSET_NAMES = {-1: "previous", 0: "self", 1: "next"}
-AGAINST_CHANCE = {
+CHANCE_ROLE_READINGS = {
     "first": "sinks.first",
     "delimiter": "sinks.delimiter",
     "rare": "roles.rare",
@@ -69,7 +69,7 @@ class Candidates(NamedTuple):
     spread: Float[Tensor, "h c"]
     sentences: Int[Tensor, "h c"]
     baseline: Float[Tensor, "h c"]
-    least_gain: float = LEAST_GAIN
+    min_gain: float = MIN_GAIN
 
 
 def best_fixed_offset(shares: Reading) -> tuple[Tensor, ...]:
@@ -96,14 +96,14 @@ def _candidates(
 ) -> list[Candidates]:
     """All candidates of one layer; `uniform` is the last."""
     candidates = [_offsets(readings, kind, layer)]
-    for name, reading in AGAINST_CHANCE.items():
+    for name, reading in CHANCE_ROLE_READINGS.items():
         if f"{reading}@{kind}" in readings:
             chance = _tensor(readings[f"{reading}_chance@{kind}"].value[layer])
             candidates.append(_candidate(name, readings[f"{reading}@{kind}"], layer, chance))
     if syntactic_baseline is not None:
         accuracy, baseline = readings[f"roles.syntactic@{kind}"], syntactic_baseline[layer]
-        candidates.append(_candidate("syntactic", accuracy, layer, baseline, LEAST_SYNTACTIC_GAIN))
-    even = _candidate("uniform", readings[f"roles.uniform@{kind}"], layer, torch.tensor(NEARLY_EVEN), 0.0)
+        candidates.append(_candidate("syntactic", accuracy, layer, baseline, MIN_SYNTACTIC_GAIN))
+    even = _candidate("uniform", readings[f"roles.uniform@{kind}"], layer, torch.tensor(UNIFORM_BASELINE), 0.0)
     return [*candidates, even]
 
 
@@ -130,7 +130,7 @@ def _significant_gain(group: Candidates, level: float) -> Tensor:
     """The gain, or -inf where it is not significant at this level. Missing numbers (NaN) never are."""
     gain = (group.score - group.baseline) / (1 - group.baseline)
     exceeds = _t_statistic(group) > _t_quantile(group.sentences, level)
-    return torch.where((gain > group.least_gain) & _tested(group) & exceeds, gain, -torch.inf)
+    return torch.where((gain > group.min_gain) & _tested(group) & exceeds, gain, -torch.inf)
 
 
 def _tested(group: Candidates) -> Tensor:
@@ -145,7 +145,7 @@ def _t_statistic(group: Candidates) -> Tensor:
     (n - 1) spread^2 + n d^2 / (n + 1), with n degrees of freedom.
     """
     n = group.sentences.to(group.score.dtype)
-    above = group.score - (group.baseline + group.least_gain * (1 - group.baseline))
+    above = group.score - (group.baseline + group.min_gain * (1 - group.baseline))
     squares = (n - 1) * group.spread.square() + n * above.square() / (n + 1)
     return n * above / (n + 1) / (squares / (n * (n + 1))).sqrt()
 
@@ -162,9 +162,9 @@ def _offsets(readings: Readings, kind: Kind, layer: int) -> Candidates:
     return Candidates(names, score, spread, count, _tensor(chance.value[layer]).expand_as(score))
 
 
-def _candidate(name: str, found: Reading, layer: int, baseline: Tensor, least_gain: float = LEAST_GAIN) -> Candidates:
+def _candidate(name: str, found: Reading, layer: int, baseline: Tensor, min_gain: float = MIN_GAIN) -> Candidates:
     score, spread, count = (numbers.unsqueeze(-1) for numbers in _folded(found, layer))
-    return Candidates((name,), score, spread, count, baseline.to(score.dtype).expand_as(score), least_gain)
+    return Candidates((name,), score, spread, count, baseline.to(score.dtype).expand_as(score), min_gain)
 
 
 def _folded(found: Reading, layer: int) -> tuple[Tensor, Tensor, Tensor]:

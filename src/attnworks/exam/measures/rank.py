@@ -14,9 +14,9 @@ from attnworks.exam.measure import BY_DEPTH, MEASURES, Measure, ReadingSpec, Sam
 from attnworks.traces.layer import StreamTrace
 
 BY_LINEAR_PROGRAM = ("inf", "composite")
-ONE_IN = 16
-"""Linear programs are solved for one sentence in ONE_IN."""
-MINIMISER = {
+LINEAR_PROGRAM_ONE_IN = 16
+"""Linear programs are solved for one sentence in LINEAR_PROGRAM_ONE_IN."""
+MINIMISER_NAMES = {
     "frobenius": "mean row",
     "spectral": "mean row",
     "one": "column medians",
@@ -148,11 +148,11 @@ class Residuals(Measure):
 
     name = "residuals"
     description = "distance to equal rows in six norms, each with its exact minimiser"
-    cost = f"a linear program per depth for one sentence in {ONE_IN}: seconds for each"
+    cost = f"a linear program per depth for one sentence in {LINEAR_PROGRAM_ONE_IN}: seconds for each"
 
     def declares(self) -> tuple[ReadingSpec, ...]:
         def spec(norm: str, suffix: str, words: str) -> ReadingSpec:
-            text = f"{norm} distance to equal rows {words}; minimiser: {MINIMISER[norm]}"
+            text = f"{norm} distance to equal rows {words}; minimiser: {MINIMISER_NAMES[norm]}"
             return ReadingSpec(f"residuals.{norm}{suffix}", BY_DEPTH, text, "S0.14, D4")
 
         scales = (("", "over size; 0: all tokens the same"), ("_absolute", "as it is"))
@@ -164,8 +164,9 @@ class Residuals(Measure):
         X = stream.X.double()
         samples: dict[str, Sample] = {}
         for norm in NORMS:
-            few = norm in BY_LINEAR_PROGRAM
-            chosen = several & sampled_sentences(stream.tokens, ONE_IN, self.context.seed) if few else several
+            chosen = several
+            if norm in BY_LINEAR_PROGRAM:
+                chosen = several & sampled_sentences(stream.tokens, LINEAR_PROGRAM_ONE_IN, self.context.seed)
             values, size = torch.zeros(2, len(X), dtype=X.dtype, device=X.device)
             if chosen.any():
                 values[chosen] = residual_norm(X[chosen], norm, real[chosen])

@@ -18,7 +18,7 @@ from attnworks.traces.layer import LayerTrace
 from attnworks.traces.maps import WEIGHTS_AT_ONCE, Maps, RowSum, maps_of, row_statistics, same_lengths
 
 LIN = "Lin 1991"
-NOBODY = "none"
+NO_TWIN = "none"
 """The twin of a head that is alone in its layer."""
 
 DISTANCE = ReadingSpec(
@@ -79,7 +79,7 @@ def _nearest(distance: Reading) -> Iterator[Reading]:
     value = tuple(torch.where(row.isfinite(), row, torch.nan) for row in at_twins(others))
     names = tuple(
         tuple(
-            f"{Slot(distance.kind, layer)}.{head}" if has_twin else NOBODY
+            f"{Slot(distance.kind, layer)}.{head}" if has_twin else NO_TWIN
             for head, has_twin in zip(twin.squeeze(-1).tolist(), row.isfinite().tolist(), strict=True)
         )
         for layer, (twin, row) in enumerate(zip(twins, value, strict=True))

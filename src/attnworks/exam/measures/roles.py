@@ -14,17 +14,17 @@ from attnworks.core.places import Kind, Slot
 from attnworks.exam.measure import BY_HEAD, BY_LAYER, MEASURES, Measure, MeasureContext, ReadingSpec, Sample, Samples
 from attnworks.exam.measures.labels import (
     FAMILY_WISE_ERROR,
-    FEWEST_SENTENCES,
-    RELIABLE_SENTENCES,
+    MIN_LABEL_SENTENCES,
+    RELIABLE_LABEL_SENTENCES,
     best_fixed_offset,
     label_heads,
 )
 from attnworks.exam.measures.pointers import OffsetSight, Sight, after_same, forced, rarest, same_before, same_nearest
-from attnworks.exam.reading import Reading, Readings, are
+from attnworks.exam.reading import Reading, Readings, sentences_are
 from attnworks.text.tokens import NO_WORD, Tokens
 from attnworks.traces.rows import LayerRows
 
-COPIES = 0.9
+COPY_WEIGHT = 0.9
 """A row whose largest weight is at least this gives one value almost unchanged."""
 
 ERROR = f"a model gets any wrong label with probability {FAMILY_WISE_ERROR:.0%} at most".replace("%", " %")
@@ -95,7 +95,7 @@ class Roles(Measure):
             ReadingSpec("roles.induction", BY_HEAD, "mean attention to what followed the same token before", OLSSON),
             ReadingSpec("roles.induction_chance", BY_LAYER, f"{even} what followed before", OLSSON),
             ReadingSpec("roles.copy", BY_HEAD, "mean largest weight; near 1 a head copies single values", "S2.3-S2.5"),
-            ReadingSpec("roles.copy_share", BY_HEAD, f"share of rows with a weight of {COPIES} or more", "S2.3-S2.5"),
+            ReadingSpec("roles.copy_share", BY_HEAD, f"share of rows with a weight from {COPY_WEIGHT}", "S2.3-S2.5"),
             ReadingSpec("roles.uniform", BY_HEAD, "exp(entropy) / visible keys; 1 averages all values", "S2.8"),
             ReadingSpec("roles.label", BY_HEAD, label, VOITA, "constant"),
             ReadingSpec("roles.score", BY_HEAD, "how much: mean attention, for syntax accuracy", VOITA, "constant"),
@@ -132,7 +132,7 @@ class Roles(Measure):
             "roles.offset": Sample(on_offset, counted),
             "roles.offset_argmax": Sample(hits / seeing, counted),
             "roles.copy": Sample(*rows.mean(rows.max_weight, choice)),
-            "roles.copy_share": Sample(*rows.mean((rows.max_weight >= COPIES).to(diagonal.dtype), choice)),
+            "roles.copy_share": Sample(*rows.mean((rows.max_weight >= COPY_WEIGHT).to(diagonal.dtype), choice)),
             "roles.uniform": Sample(*rows.mean(even, choice)),
         }
         for name, where in known.where.items():
@@ -173,12 +173,13 @@ class Roles(Measure):
 
     def remarks(self, readings: Readings) -> Iterable[str]:
         counts = [found.sentences for found in readings.of("roles.offset")]
-        sentences = min(counts, default=RELIABLE_SENTENCES)
-        if sentences < FEWEST_SENTENCES:
-            yield f"no role labels: {are(sentences)} too few, because labels need {FEWEST_SENTENCES} or more"
-        elif sentences < RELIABLE_SENTENCES:
+        sentences = min(counts, default=RELIABLE_LABEL_SENTENCES)
+        if sentences < MIN_LABEL_SENTENCES:
+            few = f"{sentences_are(sentences)} too few"
+            yield f"no role labels: {few}, because labels need {MIN_LABEL_SENTENCES} or more"
+        elif sentences < RELIABLE_LABEL_SENTENCES:
             come_from = f"they come from {sentences} sentences"
-            yield f"role labels are unreliable: {come_from}; examine {RELIABLE_SENTENCES} or more"
+            yield f"role labels are unreliable: {come_from}; examine {RELIABLE_LABEL_SENTENCES} or more"
 
     def conclude(self, readings: Readings) -> Iterable[Reading]:
         declared = {reading.name: reading for reading in self.declares()}
@@ -186,7 +187,7 @@ class Roles(Measure):
         bases: dict[Kind, tuple[Tensor, ...]] = {found.kind: best_fixed_offset(found) for found in shares}
         for kind, baseline in bases.items():
             yield declared["roles.syntactic_baseline"].reading(kind, baseline)
-        enough = {found.kind for found in readings.of("roles.offset") if found.sentences >= FEWEST_SENTENCES}
+        enough = {found.kind for found in readings.of("roles.offset") if found.sentences >= MIN_LABEL_SENTENCES}
         for kind, labelled in label_heads(readings, bases).items():
             if kind not in enough:
                 continue

@@ -14,7 +14,7 @@ from attnworks.exam.measures.pointers import Sight, forced
 from attnworks.exam.reading import Readings
 from attnworks.traces.rows import LayerRows
 
-SINK = 0.3
+SINK_ATTENTION = 0.3
 """Mean attention to the first token above which it is a sink (Gu et al. 2024)."""
 
 GU, CLARK = "Gu et al. 2024 (attention sinks)", "Clark et al. 2019"
@@ -51,7 +51,7 @@ class Sinks(Measure):
         readings = {
             "first": ("mean attention to the first token", GU),
             "delimiter": ("mean attention to special tokens after the first, such as [SEP] or </s>", CLARK),
-            "share": (f"share of sentences whose first token receives more than {SINK} on average", GU),
+            "share": (f"share of sentences whose first token receives more than {SINK_ATTENTION} on average", GU),
             "strongest": ("mean attention to the position that receives most", GU),
         }
         found = [ReadingSpec(f"sinks.{name}", BY_HEAD, *about) for name, about in readings.items()]
@@ -85,8 +85,8 @@ class Sinks(Measure):
         return {
             "sinks.first": Sample(first, first_counts.unsqueeze(-1)),
             "sinks.first_chance": Sample(first_even, first_counts),
-            "sinks.share": Sample((first > SINK).to(first.dtype), first_counts.unsqueeze(-1)),
-            "sinks.share_chance": Sample((first_even > SINK).to(first.dtype), first_counts),
+            "sinks.share": Sample((first > SINK_ATTENTION).to(first.dtype), first_counts.unsqueeze(-1)),
+            "sinks.share_chance": Sample((first_even > SINK_ATTENTION).to(first.dtype), first_counts),
             "sinks.delimiter": Sample(on_delimiters, half.unsqueeze(-1)),
             "sinks.delimiter_chance": Sample(delimiter_even, half),
             "sinks.strongest": Sample(strongest, any_choice.unsqueeze(-1)),

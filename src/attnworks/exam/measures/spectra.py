@@ -22,10 +22,10 @@ from attnworks.exam.linalg.spectrum import (
 from attnworks.exam.measure import BY_HEAD, MEASURES, Measure, ReadingSpec, Sample, Samples
 from attnworks.traces.maps import Maps
 
-SHARES = tuple(tick / 10 for tick in range(11))
+CURVE_SHARES = tuple(tick / 10 for tick in range(11))
 """Shares of the number of singular values at which the curve of energy is read."""
 ENERGY_SHARE = 0.9
-WHOLE_BELOW = 112
+WHOLE_SPECTRUM_BELOW = 112
 """Maps with fewer rows or columns have their whole spectrum computed; for larger ones the leading part is cheaper."""
 MIN_EVENNESS = 0.5
 """The leading part is computed only if one direction has at least this share of the energy: then it is short."""
@@ -50,7 +50,7 @@ class Spectra(Measure):
 
     def declares(self) -> tuple[ReadingSpec, ...]:
         def of_map(name: str, words: str, source: str, *axes: str) -> ReadingSpec:
-            ticks = {"share": SHARES} if axes else {}
+            ticks = {"share": CURVE_SHARES} if axes else {}
             return ReadingSpec(f"spectra.{name}", (*BY_HEAD, *axes), words, source, ticks=ticks)
 
         def of_weights(product: str, letters: str) -> tuple[ReadingSpec, ...]:
@@ -75,7 +75,7 @@ class Spectra(Measure):
 
     def maps(self, maps: Maps) -> Samples:
         P, n = maps.P.detach(), min(maps.P.shape[-2:])
-        if n < WHOLE_BELOW or bool((_evenness(P) < MIN_EVENNESS).any()):
+        if n < WHOLE_SPECTRUM_BELOW or bool((_evenness(P) < MIN_EVENNESS).any()):
             s = gram_singular_values(P)
             rank, stable, energy = rank_for_energy(s, ENERGY_SHARE), stable_rank(s), cumulative_energy(s)
         else:
@@ -118,7 +118,7 @@ def _at_shares(energy: Tensor) -> Tensor:
     """Energies at ranks 1 ... n, read at shares of n from 0 to 1; between two ranks along the line that joins them."""
     n = energy.shape[-1]
     curve = torch.cat([torch.zeros_like(energy[..., :1]), energy], -1)
-    place = torch.tensor(SHARES, dtype=torch.float64, device=energy.device) * n
+    place = torch.tensor(CURVE_SHARES, dtype=torch.float64, device=energy.device) * n
     low = place.floor().long().clamp_max(n - 1)
     part = (place - low).to(energy.dtype)
     return curve[..., low] * (1 - part) + curve[..., low + 1] * part

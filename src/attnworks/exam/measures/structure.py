@@ -16,7 +16,7 @@ from attnworks.exam.reading import Reading, Readings, tensors
 from attnworks.exam.structure.fits import fit, offset_duels, winner
 from attnworks.traces.maps import Maps
 
-SOURCE = "Conti 2024, section 3.1.1 (S4.133), D12"
+_SOURCE = "Conti 2024, section 3.1.1 (S4.133), D12"
 FORGIVEN_ERROR = 0.02
 FIT_SENTENCES = 16
 """About the number of sentences of a corpus that are fitted."""
@@ -35,11 +35,11 @@ FAMILY_DESCRIPTIONS = {
     "permutation": "each token to another one",
     "map": "each token to any one",
 }
-ACROSS = ("zero", "uniform", "column", "map")
+CROSS_FAMILIES = ("zero", "uniform", "column", "map")
 """Families of attention to another sequence, where there is no diagonal."""
-ANYTHING = ("zero", "map")
+PATTERNLESS_FAMILIES = ("zero", "map")
 """Families that describe no pattern: nothing at all, and any head that attends one token at a time."""
-BASELINES = ("uniform", *ANYTHING)
+BASELINE_FAMILIES = ("uniform", *PATTERNLESS_FAMILIES)
 """Families that are no structured form: also even attention, as untrained heads have it."""
 MIN_EXPLAINED = 0.5
 """The share of a head that a pattern must explain to be its form."""
@@ -81,7 +81,7 @@ class Structure(Measure):
 
     def declares(self) -> tuple[ReadingSpec, ...]:
         errors = (
-            ReadingSpec(f"structure.{name}", BY_HEAD, f"error of {words}", SOURCE)
+            ReadingSpec(f"structure.{name}", BY_HEAD, f"error of {words}", _SOURCE)
             for name, words in FAMILY_DESCRIPTIONS.items()
         )
         families, ticks = ", ".join(FAMILY_DESCRIPTIONS), {"offset": tuple(self.offsets.tolist())}
@@ -96,11 +96,11 @@ class Structure(Measure):
         }
         return (
             *errors,
-            ReadingSpec("structure.tokens", BY_HEAD, "mean number of tokens of the sentences that were fitted", SOURCE),
-            ReadingSpec("structure.duel", (*BY_HEAD, "family", "other"), f"errors at equal cost: {families}", SOURCE),
-            ReadingSpec("structure.offset_duel", (*BY_HEAD, "offset", "other"), against, SOURCE, ticks=ticks),
+            ReadingSpec("structure.tokens", BY_HEAD, "mean number of tokens of the fitted sentences", _SOURCE),
+            ReadingSpec("structure.duel", (*BY_HEAD, "family", "other"), f"errors at equal cost: {families}", _SOURCE),
+            ReadingSpec("structure.offset_duel", (*BY_HEAD, "offset", "other"), against, _SOURCE, ticks=ticks),
             *(
-                ReadingSpec(f"structure.{name}", BY_HEAD, words, SOURCE, "constant")
+                ReadingSpec(f"structure.{name}", BY_HEAD, words, _SOURCE, "constant")
                 for name, words in concluded.items()
             ),
         )
@@ -171,7 +171,7 @@ class ClosestForms(NamedTuple):
 
 
 def families_of(kind: Kind) -> tuple[str, ...]:
-    return ACROSS if kind == "cross" else tuple(FAMILY_DESCRIPTIONS)
+    return CROSS_FAMILIES if kind == "cross" else tuple(FAMILY_DESCRIPTIONS)
 
 
 def closest_forms(duels: Float[Tensor, "h f f"], names: tuple[str, ...]) -> ClosestForms:
@@ -182,7 +182,7 @@ def closest_forms(duels: Float[Tensor, "h f f"], names: tuple[str, ...]) -> Clos
     errors = duels.diagonal(dim1=-2, dim2=-1)
     nothing = errors[:, names.index("zero")]
     shares = torch.where(nothing[:, None] > 0, 1 - errors / nothing[:, None], torch.nan)
-    described = torch.tensor([name not in ANYTHING for name in names], device=duels.device)
+    described = torch.tensor([name not in PATTERNLESS_FAMILIES for name in names], device=duels.device)
     first = torch.arange(len(names), dtype=duels.dtype, device=duels.device).expand(errors.shape)
     won = winner(duels, first)
     enough = described[won] & (shares.gather(-1, won[:, None])[:, 0] >= MIN_EXPLAINED)
@@ -192,9 +192,8 @@ def closest_forms(duels: Float[Tensor, "h f f"], names: tuple[str, ...]) -> Clos
         torch.where(known, values.gather(-1, closest[:, None])[:, 0], torch.nan) for values in (errors, shares)
     )
     nearest = tuple(names[at] if sure else NO_FORM for at, sure in zip(closest.tolist(), known.tolist(), strict=True))
-    form = tuple(
-        name if sure and name not in BASELINES else NO_FORM for name, sure in zip(nearest, enough.tolist(), strict=True)
-    )
+    formed = zip(nearest, enough.tolist(), strict=True)
+    form = tuple(name if sure and name not in BASELINE_FAMILIES else NO_FORM for name, sure in formed)
     return ClosestForms(nearest, distance, explained, form)
 
 

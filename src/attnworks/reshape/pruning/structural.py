@@ -12,7 +12,7 @@ from attnworks.attention import MECHANISMS
 from attnworks.core.errors import UsageError
 from attnworks.core.places import HeadId, Slot
 from attnworks.exam.measure import MeasureContext, Samples
-from attnworks.exam.measures.labels import FEWEST_SENTENCES
+from attnworks.exam.measures.labels import MIN_LABEL_SENTENCES
 from attnworks.exam.measures.redundancy import Redundancy
 from attnworks.exam.measures.roles import Roles
 from attnworks.exam.statistics import Moments
@@ -66,10 +66,10 @@ def role_gains(context: ReshapeContext) -> dict[HeadId, float]:
 
 
 def _check_enough(context: ReshapeContext) -> None:
-    if len(context.calibration.text.kept) < FEWEST_SENTENCES:
+    if len(context.calibration.text.kept) < MIN_LABEL_SENTENCES:
         raise UsageError(
             "ranking by role",
-            f"{FEWEST_SENTENCES} sentences",
+            f"{MIN_LABEL_SENTENCES} sentences",
             str(len(context.calibration.text.kept)),
             "give more text",
         )
@@ -113,7 +113,7 @@ def _gains(found: Moments, chance: Float[Tensor, "*c"]) -> Float[Tensor, "h c"]:
     """Of every head in each case of a role; NaN where too few sentences say anything."""
     low, counted = found.interval[0].flatten(1) if found.value.dim() > 1 else found.interval[0][:, None], found.count
     gain = (low - chance.flatten()) / (1 - chance.flatten())
-    return torch.where(counted.reshape(gain.shape) >= FEWEST_SENTENCES, gain, torch.nan)
+    return torch.where(counted.reshape(gain.shape) >= MIN_LABEL_SENTENCES, gain, torch.nan)
 
 
 def _without_maps(context: ReshapeContext) -> list[HeadId]:
