@@ -133,7 +133,7 @@ class Comparison:
             },
             "roles": [role._asdict() for role in self.roles],
             "curves": [
-                {**curve._asdict(), "before": list(curve.before), "after": list(curve.after)} for curve in self.curves
+                curve._asdict() | {"before": list(curve.before), "after": list(curve.after)} for curve in self.curves
             ],
             "notes": list(self.notes),
         }

@@ -179,7 +179,7 @@ def test_why_not() -> None:
     assert bounds_refusal(trace) is None and bounds_refusal(replace(trace, Z=X.clone())) is None
     reasons = {
         "weights of its heads": replace(trace, weights=None),
-        "projected from": replace(trace, Z=None),
+        "inputs of its queries": replace(trace, Z=None),
         "softmax": replace(trace, scale=None),
         "different sequences": replace(trace, slot=Slot("cross", 0)),
         "learned sink logits": replace(trace, sink=torch.zeros(H), bilinear=False),

@@ -222,9 +222,7 @@ def _with_offsets(
     for part, rows in by_offset.parts().items():
         chosen = [row[torch.arange(len(row)), at] for row, at in zip(tensors(rows), places, strict=True)]  # [h f]
         errors[part] = tuple(row[:, own] for row in chosen)
-        duels[part] = tuple(
-            row.index_copy(1, torch.tensor([own]), new[:, None])
-            for row, new in zip(tensors(before[part]), chosen, strict=True)
-        )
+        both = zip(tensors(before[part]), chosen, strict=True)
+        duels[part] = tuple(row.index_copy(1, torch.tensor([own]), new[:, None]) for row, new in both)
     yield specs["structure.offset"].reading(duel.kind, **errors)
     yield specs["structure.duel"].reading(duel.kind, **duels)
