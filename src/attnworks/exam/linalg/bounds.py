@@ -200,7 +200,7 @@ def mean_factor(rows: Float[Tensor, "*a"]) -> Float[Tensor, "*a"]:
     return 8 * (1 - 1 / rows.double().clamp_min(1.0))
 
 
-# --- what was published -----------------------------------------------------------------------------------------------
+# --- bounds as published ----------------------------------------------------------------------------------------------
 
 
 def published_factor(sizes: HeadSizes, scale: float) -> Float[Tensor, ""]:

@@ -61,7 +61,7 @@ class Bounds(Measure):
             of_layer("measured", "how far apart the two most distant rows of the attention output are", "D6"),
             of_layer("ratio", "bound over measured diameter: 1 is attained, a large bound predicts little", "D6"),
             of_layer("composite", "bound on the composite residual of the attention output, where it holds", "D5"),
-            of_layer("row_range", "largest range of scores in a row, less what all rows have in common", "S0.31, D5"),
+            of_layer("row_range", "largest range of scores in a row, without what all rows share", "S0.31, D5"),
             of_layer("composite_holds", "share of sentences whose scores vary little enough for that bound", "D5"),
             of_layer("residual", "composite residual of the attention output from its mean row", "S0.13, S0.14"),
             of_layer("published", "bound on that residual as printed, which does not always hold", "S0.17, S1.14"),

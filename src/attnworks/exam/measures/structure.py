@@ -38,7 +38,7 @@ FAMILY_DESCRIPTIONS = {
 CROSS_FAMILIES = ("zero", "uniform", "column", "map")
 """Families of attention to another sequence, where there is no diagonal."""
 PATTERNLESS_FAMILIES = ("zero", "map")
-"""Families that describe no pattern: nothing at all, and any head that attends one token at a time."""
+"""Families that describe no pattern: the zero matrix, and any map of queries to single keys."""
 BASELINE_FAMILIES = ("uniform", *PATTERNLESS_FAMILIES)
 """Families that are no structured form: also even attention, as untrained heads have it."""
 MIN_EXPLAINED = 0.5
@@ -55,12 +55,12 @@ class Structure(Measure):
     structure.shift        the offset of "offset": one for each head over all sentences, the one of least mean error
                            among those up to half of the mean number of tokens, so that half of all queries have a key
     structure.tokens       mean number of tokens of the sentences that were fitted
-    structure.duel         the error of a family if it may spend as many bits as the costlier of it and another takes
+    structure.duel         the error of a family if it may use the bits of the longer of it and another
     structure.offset_duel  the same for every offset
     structure.closest      the family that wins most duels of these means, if it explains at least half of the head;
-                           else the family of least error; never nothing at all, nor the map
+                           or else the family of least error; never zero or map
     structure.distance     the error of the closest family
-    structure.explained    the share of the head that it explains: 1 - error / error of nothing at all
+    structure.explained    the share of the head that it explains: 1 - error / error of zero
     structure.form         the closest family if it wins most duels and explains at least half of the head; none else,
                            and for even attention, which untrained heads have
 

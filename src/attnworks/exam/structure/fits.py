@@ -118,8 +118,8 @@ def fit(
     Holds when: 0 <= eps < 1/2, as an error of one half is no information. The winner depends on the candidates: it is
     the best of these. With a budget, P is still that of the search without one (for "map" and 0 <= H <= 1 it stays the
     best), and values inside a band count as exact.
-    Departs: not all are compared at the bits of the costliest candidate (`at_equal_cost`), which would let any band
-    among them pay for writing a sharp head entry by entry, with no structure at all.
+    Departs: families are not compared at the bits of the longest description (`at_equal_cost`). With a band among the
+    candidates, these would suffice to write a sharp head entry by entry, without any structure.
     """
     H = _checked(H, eps, budget)
     chosen = _chosen(families, H.shape[-2] == H.shape[-1])
