@@ -18,8 +18,8 @@ ALL_MEASURES = "all"
 MEASURES_ABOVE = ("attnworks.reshape.growth.bottleneck",)
 """Modules of measures in packages that this package must not import when it is imported."""
 
-for found in iter_modules(__path__):  # a module registers its measures when it is imported
-    import_module(f"{__name__}.{found.name}")
+for _module in iter_modules(__path__):  # a module registers its measures when it is imported
+    import_module(f"{__name__}.{_module.name}")
 
 
 def all_measures() -> Registry[type[Measure]]:
