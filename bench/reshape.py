@@ -23,7 +23,7 @@ from attnworks.core.timing import interleave
 from attnworks.models import AttentionConfig, TransformerConfig
 from attnworks.reshape.contract import ReshapeContext
 from attnworks.reshape.heal import heal
-from attnworks.reshape.pruning.prune import LEVELS, Prune, units_of
+from attnworks.reshape.pruning.prune import COMPARED_KEEP_SHARES, Prune, units_of
 from attnworks.reshape.pruning.ranking import rank
 from attnworks.reshape.run import ReshapeSettings, mean_length, run_reshape, text_loss_on
 from attnworks.reshape.surgery import heads_off
@@ -80,7 +80,7 @@ def embeddings(asked: argparse.Namespace) -> None:
     units = units_of(context.model)
     order = rank(context, units, len(units), "ablation")
     print("kept   cosine after cutting")
-    for level in LEVELS:
+    for level in COMPARED_KEEP_SHARES:
         off = heads_off(Prune(keep=level).first(order, level, units))
         print(f"{100 * level:3.0f} %  {1 - held_out.mean(hook=off):.4f}", flush=True)
     print("kept   after  healed   time at 8 x 128")

@@ -90,7 +90,7 @@ def seed(request: pytest.FixtureRequest) -> int:
 def short_scores() -> Iterator[None]:
     """Receipts translate two sentences; times have as few rounds as give an interval: more would take too long."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("attnworks.reshape.evaluate.TRANSLATED", 2)
+        patch.setattr("attnworks.reshape.evaluate.BLEU_SENTENCES", 2)
         patch.setattr("attnworks.core.timing.MAX_ROUNDS", 1)
         yield
 

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from attnworks.cli import advise_display, main
 from attnworks.cli.advise_display import in_a_sentence
 from attnworks.models.build import PRESETS
-from attnworks.reshape.swapping.advice import Advice, Refused
+from attnworks.reshape.swapping.advice import Advice, RefusedMix
 from attnworks.reshape.swapping.trials import Present, SwapTrial
 from tests.exam_helpers import LINES, tiny_folder, tiny_run, write_lines
 from tests.reshape.reshape_helpers import files_of
@@ -165,7 +165,7 @@ def test_one_loss_where_there_are_no_longer_texts() -> None:
 
 
 def test_the_loss_that_refuses_a_mix_is_told_with_its_length() -> None:
-    refused = replace(ADVICE, chosen={}, refused=Refused(1022, 2.5, 2.75))
+    refused = replace(ADVICE, chosen={}, refused=RefusedMix(1022, 2.5, 2.75))
     assert in_a_sentence(refused, 0.02) == (
         "Keep what is there: the fastest mix within an error of 2 % would raise the loss on texts of up to 1,022 "
         "tokens from 2.5 to 2.75, by more than that share."
@@ -173,7 +173,7 @@ def test_the_loss_that_refuses_a_mix_is_told_with_its_length() -> None:
 
 
 def test_options_reach_the_advice(run: Path, told: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(advise_display, "LEARN", 50)
+    monkeypatch.setattr(advise_display, "CALIBRATION_PAIRS", 50)
     advise(run, "--to", "window:window=64", "--to", "linear", "--n", 99, "--sentences", 7, "--seed", 3)
     assert told["to"] == ("window:window=64", "linear") and told["length"] == 99 and told["max_error"] == 0.02
     bench = told["bench"]

@@ -30,7 +30,7 @@ from attnworks.reshape.growth.grow import Grow
 from attnworks.reshape.history import ModelFolder, receipts, undo, write_outcome
 from attnworks.reshape.pruning.prune import Prune
 from attnworks.reshape.run import run_reshape
-from attnworks.reshape.swapping.advice import Advice, Refused
+from attnworks.reshape.swapping.advice import Advice, RefusedMix
 from attnworks.reshape.swapping.swap import Swap
 from attnworks.reshape.swapping.trials import Present, SwapTrial
 from attnworks.reshape.texts import split_corpus
@@ -173,7 +173,7 @@ def advised_mix() -> PageAdvice:
         length=11, tried_at=7, present=present, trials=trials,
         chosen={"enc.0": "window:window=4"}, error=0.007, loss=2.0, rise=-0.01, time_ratio=0.75,
         time_interval=(0.7, 0.8), sentence_loss=1.5, sentence_rise=0.01, model_time_ratio=0.8,
-        model_time_interval=(0.75, 0.85), model_time_least=0.7, refused=Refused(7, 2.0, 3.0), notes=("Two layers.",),
+        model_time_interval=(0.75, 0.85), model_time_least=0.7, refused=RefusedMix(7, 2.0, 3.0), notes=("Two layers.",),
     )  # fmt: skip
     return PageAdvice("model", 0.02, advice, "attnworks reshape swap model --layers enc.0=window:window=4 --out FOLDER")
 

@@ -23,7 +23,7 @@ from attnworks.reshape.swapping.advice import Advice, find_advice
 from attnworks.reshape.swapping.picture import draw_advice
 from attnworks.reshape.swapping.swap import Swap, pairs_of
 from attnworks.reshape.swapping.trials import Present, SwapTrial
-from attnworks.reshape.texts import HELD_OUT, LEARN
+from attnworks.reshape.texts import CALIBRATION_PAIRS, HELD_OUT_SENTENCES
 from attnworks.traces.subject import open_subject
 
 INTERVAL = f"{100 * CONFIDENCE:.0f} % intervals"
@@ -42,7 +42,7 @@ def advise_and_show(model: str, options: dict[str, Any]) -> None:
         check_picture(plot)
     subject = open_subject(model, device=options["device"], dtype=options["dtype"])
     asked.check(subject.model)
-    texts = texts_of(ModelFolder.of(model), options, pairs=LEARN, held_out=HELD_OUT)
+    texts = texts_of(ModelFolder.of(model), options, pairs=CALIBRATION_PAIRS, held_out=HELD_OUT_SENTENCES)
     settings = ReshapeSettings(options["objective"], batch_tokens=options["batch_tokens"], seed=options["seed"])
     with watching("advise", quiet=options["as_json"]) as tell:
         texts = replace(texts, learn=texts.learn[: options["sentences"]])

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from attnworks.core.timing import CONFIDENCE, Interval, contains_one
 from attnworks.reshape.growth.methods import METHODS
-from attnworks.reshape.pruning.prune import LEVELS
+from attnworks.reshape.pruning.prune import COMPARED_KEEP_SHARES
 from attnworks.reshape.pruning.ranking import RANKINGS
 from attnworks.reshape.receipt import Receipt
 from attnworks.reshape.swapping.swap import AUTO
@@ -126,7 +126,7 @@ def _facts(receipt: Receipt) -> Table:
 def _levels(receipt: Receipt) -> Table:
     """The loss after cutting by every ranking at every level; the lowest of each level stands out."""
     table = _columns("loss, keeping", *RANKINGS)
-    for level in LEVELS:
+    for level in COMPARED_KEEP_SHARES:
         name = f"{100 * level:.0f}"
         found = [receipt.facts.get(f"loss_by_{ranking}_keeping_{name}") for ranking in RANKINGS]
         lowest = min((value for value in found if value is not None), default=None)

@@ -19,7 +19,7 @@ from attnworks.exam.examination import Examination, Pin
 from attnworks.models.decoding.translate import TRACE_FORMAT
 from attnworks.page.contents import PageAdvice
 from attnworks.page.sentences import PageSentence
-from attnworks.reshape.receipt import LARGEST_COUNT
+from attnworks.reshape.receipt import MAX_COUNT
 from attnworks.reshape.swapping.advice import Advice
 from attnworks.reshape.swapping.trials import SwapTrial
 
@@ -167,7 +167,7 @@ def _possible(name: str, value: float) -> bool:
     if name.endswith("rise"):
         return -math.inf < value < math.inf
     least = value > 0 if name.endswith(RATIOS) else value >= 0
-    return least and (value <= LARGEST_COUNT if isinstance(value, int) else math.isfinite(value))
+    return least and (value <= MAX_COUNT if isinstance(value, int) else math.isfinite(value))
 
 
 def _numbers(made: Any, name: str = "") -> Iterator[tuple[str, float]]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from attnworks.core.display import Progress, silent
 from attnworks.reshape.contract import RESHAPES, Reshape
-from attnworks.reshape.growth.grow import KINDS, Grow
+from attnworks.reshape.growth.grow import GROWTH_KINDS, Grow
 from attnworks.reshape.growth.in_training import grow_in_training
 from attnworks.reshape.growth.places import NoBottleneckError
 from attnworks.reshape.projection.project import Project
@@ -69,7 +69,7 @@ def grow(
     tokenizer: Any = None,
     add: int = 0,
     where: str = "auto",
-    kinds: Sequence[str] = KINDS,
+    kinds: Sequence[str] = GROWTH_KINDS,
     by: str = "fisher",
     compare: bool = False,
     objective: str | LossFunction | None = None,

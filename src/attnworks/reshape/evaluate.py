@@ -20,7 +20,7 @@ from attnworks.training.evaluate import translation_scores
 from attnworks.training.objectives.sentences import SentenceEmbedding
 
 BLEU, DRIFT = "BLEU", "embedding drift"
-TRANSLATED = 256
+BLEU_SENTENCES = 256
 """Most held-out sentences that are translated."""
 
 
@@ -35,7 +35,7 @@ def _bleu(subject: Subject, text: TokenizedText) -> float | None:
     """On the tokens of the model's own vocabulary, greedily written."""
     if text.written or len(text.sides) < 2:
         return None
-    sources, references = (rows[:TRANSLATED] for rows in text.sides)
+    sources, references = (rows[:BLEU_SENTENCES] for rows in text.sides)
     written: list[list[str]] = []
     with inference_mode(subject.model):
         for start in range(0, len(sources), TARGETS_WRITTEN_AT_ONCE):

@@ -18,7 +18,7 @@ from attnworks.traces.subject import LayerHook, Subject
 from attnworks.training.fit import Fit, cosine_to_zero
 
 OBJECTIVE, DISTIL = "objective", "distil"
-LESSONS = (OBJECTIVE, DISTIL)
+HEALING_TARGETS = (OBJECTIVE, DISTIL)
 WARMUP_DIVISOR = 10
 """The learning rate reaches its peak after a tenth of the steps."""
 LOWER_THE_RATE = "lower the rate of healing"

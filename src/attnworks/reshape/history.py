@@ -61,9 +61,9 @@ from attnworks.training.run_folder import (
     save_checkpoint,
 )
 
-HISTORY, BEFORE, RECEIPT = "history", "before", "receipt.json"
-STORED = {"F32": torch.float32, "F64": torch.float64, "BF16": torch.bfloat16, "F16": torch.float16}
-OF_A_RUN = (RECIPE_FILE, SOURCE_FILE, TARGET_FILE)
+HISTORY_FOLDER, BEFORE_FOLDER, RECEIPT_FILE = "history", "before", "receipt.json"
+STORED_DTYPES = {"F32": torch.float32, "F64": torch.float64, "BF16": torch.bfloat16, "F16": torch.float16}
+RUN_FILES = (RECIPE_FILE, SOURCE_FILE, TARGET_FILE)
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class ModelFolder:
         if self.is_run:
             return sorted(path for path in self.model.iterdir() if path.is_file())
         found = {path for pattern in (*MODEL_FILES, README_FILE, "LICENSE*") for path in self.model.rglob(pattern)}
-        kept = (path for path in found if HISTORY not in path.relative_to(self.model).parts and path.is_file())
+        kept = (path for path in found if HISTORY_FOLDER not in path.relative_to(self.model).parts and path.is_file())
         return sorted(kept)
 
 
@@ -108,14 +108,14 @@ def receipts_of(path: str) -> list[Receipt]:
 
 def _stored_type(folder: Path) -> torch.dtype:
     """The type of most numbers in the weights of a model."""
-    counts = dict.fromkeys(STORED, 0)
+    counts = dict.fromkeys(STORED_DTYPES, 0)
     for path in folder.glob("*.safetensors"):
         check_regular(path)
         with safe_open(path, framework="pt") as file:
             for part in map(file.get_slice, file.keys()):
                 if part.get_dtype() in counts:
                     counts[part.get_dtype()] += math.prod(part.get_shape())
-    return STORED[max(counts, key=lambda name: counts[name])]
+    return STORED_DTYPES[max(counts, key=lambda name: counts[name])]
 
 
 def _holds_weights(file: Path) -> bool:
@@ -144,7 +144,7 @@ def write_outcome(model: Any, receipt: Receipt, before: ModelFolder, out: Path) 
     with new_folder(out) as scratch:
         steps = _steps(before.folder)
         _copy_steps(steps, scratch)
-        _write_step(before, receipt, scratch / HISTORY / str(len(steps)))
+        _write_step(before, receipt, scratch / HISTORY_FOLDER / str(len(steps)))
         if before.is_run:
             _copy_run(before.folder, scratch)
             progress = replace(read_progress(before.model), best_loss=None, best_step=None, validations_since_best=0)
@@ -180,7 +180,7 @@ def undo(path: str, out: Path) -> Receipt:
             _copy_run(place.folder, scratch)
             target = scratch / CHECKPOINTS_FOLDER / checkpoint
             target.mkdir(parents=True)
-        _copy(list(hashes), steps[-1] / BEFORE, target)
+        _copy(list(hashes), steps[-1] / BEFORE_FOLDER, target)
         if place.is_run:
             for pointer in (BEST_POINTER, LAST_POINTER):
                 write_pointer(scratch, pointer, target)
@@ -189,7 +189,7 @@ def undo(path: str, out: Path) -> Receipt:
 
 def _steps(folder: Path) -> list[Path]:
     """The folders of the steps, in order; an error if one is missing."""
-    home = folder / HISTORY
+    home = folder / HISTORY_FOLDER
     found = sorted(home.iterdir(), key=lambda path: (len(path.name), path.name)) if home.is_dir() else []
     if [path.name for path in found] != [str(number) for number in range(len(found))]:
         raise load_error(home, "steps numbered from 0", ", ".join(path.name for path in found))
@@ -199,13 +199,13 @@ def _steps(folder: Path) -> list[Path]:
 def _read(step: Path) -> tuple[Receipt, dict[str, str], str]:
     """A receipt, the files of the model before with their hashes, and the name of its checkpoint if it was a run."""
     with disk_errors(f"read {step}", remedy="check that you may read it"):
-        sealed = read_sealed(step / RECEIPT)
+        sealed = read_sealed(step / RECEIPT_FILE)
     saved, hashes, checkpoint = (sealed.get(key) for key in ("receipt", "files", "checkpoint"))
     if not isinstance(saved, dict) or not isinstance(hashes, dict) or not _plain_name(checkpoint):
-        raise load_error(step / RECEIPT, "a receipt, and the hashes of files", "something else")
+        raise load_error(step / RECEIPT_FILE, "a receipt, and the hashes of files", "something else")
     receipt = parse(Receipt, saved, "receipt")
     if (odd := receipt.out_of_range()) is not None:
-        raise load_error(step / RECEIPT, "numbers that a reshape can give", odd)
+        raise load_error(step / RECEIPT_FILE, "numbers that a reshape can give", odd)
     return receipt, {str(name): str(of) for name, of in hashes.items()}, str(checkpoint)
 
 
@@ -215,20 +215,20 @@ def _plain_name(name: object) -> bool:
 
 def _write_step(before: ModelFolder, receipt: Receipt, step: Path) -> None:
     hashes = {str(file.relative_to(before.model)): _hash(file) for file in before.files()}
-    _copy(list(hashes), before.model, step / BEFORE)
+    _copy(list(hashes), before.model, step / BEFORE_FOLDER)
     record = {"receipt": asdict(receipt), "files": hashes, "checkpoint": before.model.resolve().name}
-    (step / RECEIPT).write_bytes(seal(record))
+    (step / RECEIPT_FILE).write_bytes(seal(record))
 
 
 def _check_files(step: Path, hashes: dict[str, str]) -> None:
     """The model before a step is just what its receipt lists, file by file."""
-    home = step / BEFORE
+    home = step / BEFORE_FOLDER
     found = {str(path.relative_to(home)) for path in home.rglob("*") if not path.is_dir()}
     if odd := sorted(found ^ hashes.keys()):
         raise load_error(home, "the files that were kept", f"{'an extra' if odd[0] in found else 'no'} file {odd[0]!r}")
     for name, expected in hashes.items():
         if not all(map(_plain_name, Path(name).parts)):
-            raise load_error(step / RECEIPT, "names of files in the folder", repr(name))
+            raise load_error(step / RECEIPT_FILE, "names of files in the folder", repr(name))
         if _hash(home / name) != expected:
             raise load_error(home / name, "the file that was kept", "one that was changed since")
 
@@ -238,8 +238,8 @@ def _copy_steps(steps: Sequence[Path], scratch: Path) -> None:
     for step in steps:
         _, hashes, _ = _read(step)
         _check_files(step, hashes)
-        for name in (RECEIPT, *(f"{BEFORE}/{name}" for name in hashes)):
-            target = scratch / HISTORY / step.name / name
+        for name in (RECEIPT_FILE, *(f"{BEFORE_FOLDER}/{name}" for name in hashes)):
+            target = scratch / HISTORY_FOLDER / step.name / name
             target.parent.mkdir(parents=True, exist_ok=True)
             _link(step / name, target)
 
@@ -255,7 +255,7 @@ def _copy_run(source: Path, target: Path) -> None:
     """The recipe and the vocabularies, if they are what was saved."""
     read_recipe(source)
     load_vocabularies(source)
-    _copy(OF_A_RUN, source, target)
+    _copy(RUN_FILES, source, target)
 
 
 def _copy(names: Sequence[str], source: Path, target: Path) -> None:

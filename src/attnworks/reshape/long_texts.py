@@ -10,9 +10,9 @@ from attnworks.traces.loss import TextLoss
 from attnworks.traces.subject import Subject
 from attnworks.traces.text import TokenizedText
 
-SENTENCES, LONG_TEXTS = 64, 8
-"""About SENTENCES sentences are read, or long texts with as many tokens: LONG_TEXTS or more, if there are."""
-NEARLY = 0.8
+TRIAL_SENTENCES, MIN_LONG_TEXTS = 64, 8
+"""About TRIAL_SENTENCES sentences are read, or long texts with as many tokens: MIN_LONG_TEXTS or more, if there are."""
+LONG_ENOUGH_SHARE = 0.8
 """A text with this share of the tokens that were asked for is as long as asked."""
 
 
@@ -35,13 +35,13 @@ class TrialText:
     def of(cls, text_loss: TextLoss, mean: int, asked: int) -> TrialText:
         """Texts of about `asked` tokens, at most as many as the model has positions; `mean` is the mean length now."""
         text, positions = text_loss.text, text_loss.original.max_length
-        some = slice(None, None, max(1, len(text.kept) // SENTENCES))
+        some = slice(None, None, max(1, len(text.kept) // TRIAL_SENTENCES))
         if asked <= mean:
             return cls(text_loss, some, None, asked)
         most = asked if positions is None else min(asked, positions)
-        long = joined(text, most).part(slice(max(LONG_TEXTS, SENTENCES * mean // asked)))
+        long = joined(text, most).part(slice(max(MIN_LONG_TEXTS, TRIAL_SENTENCES * mean // asked)))
         tokens = longest(long)
-        why = "there is no more text" if tokens < NEARLY * most else ""
+        why = "there is no more text" if tokens < LONG_ENOUGH_SHARE * most else ""
         if not why and most < asked:
             why = f"the model has {positions:,} positions"
         told = f"Times are for {asked:,} positions, errors and losses for texts of at most {tokens:,} tokens: {why}."
@@ -59,7 +59,7 @@ class TrialText:
 
     @property
     def long_enough(self) -> bool:
-        return self.longest >= NEARLY * self.asked
+        return self.longest >= LONG_ENOUGH_SHARE * self.asked
 
     @property
     def lengths(self) -> list[int]:

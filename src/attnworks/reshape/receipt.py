@@ -12,7 +12,7 @@ from attnworks.exam.lineage import HeadMap
 
 TIME_RATIO = "time_ratio"
 """In the names of facts that are seconds after / before."""
-LARGEST_COUNT = 2**63
+MAX_COUNT = 2**63
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +149,7 @@ class Receipt:
             counts["loss_at_length.tokens"] = at_length.pop("loss_at_length.tokens")
             losses |= at_length
         odd = (
-            *(f"{name} {short_number(value)}" for name, value in counts.items() if not 0 <= value <= LARGEST_COUNT),
+            *(f"{name} {short_number(value)}" for name, value in counts.items() if not 0 <= value <= MAX_COUNT),
             *(f"{name} {value}" for name, value in positive.items() if not 0 < value < math.inf),
             *(f"{name} from {low} to {high}" for name, (low, high) in ends.items() if not low <= high),
             *(f"{name} {value}" for name, value in losses.items() if value is not None and math.isnan(value)),

@@ -18,7 +18,7 @@ from attnworks.core.errors import DivergedError, UsageError
 from attnworks.models.folder import weights_fingerprint
 from attnworks.reshape.contract import Reshape, ReshapeContext
 from attnworks.reshape.evaluate import attention_flops, scores_of, time_ratio, weight_bytes
-from attnworks.reshape.heal import LESSONS, LOWER_THE_RATE, OBJECTIVE, check_rate, heal
+from attnworks.reshape.heal import HEALING_TARGETS, LOWER_THE_RATE, OBJECTIVE, check_rate, heal
 from attnworks.reshape.long_texts import TrialText, longest
 from attnworks.reshape.receipt import BeforeAfter, Figures, HealReport, Losses, LossesAtLength, Receipt
 from attnworks.reshape.texts import TextSplit
@@ -51,7 +51,7 @@ class ReshapeSettings:
     def __post_init__(self) -> None:
         if self.learning_rate is not None:
             check_rate(self.learning_rate)
-        choice("way of healing", self.by, LESSONS)
+        choice("way of healing", self.by, HEALING_TARGETS)
 
 
 def run_reshape(

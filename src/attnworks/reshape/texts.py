@@ -12,9 +12,9 @@ from attnworks.core.errors import UsageError
 from attnworks.text.corpora import corpus_fingerprint, open_corpus
 from attnworks.text.passages import Passage, Text, from_file
 
-LEARN, HELD_OUT = 10_000, 256
+CALIBRATION_PAIRS, HELD_OUT_SENTENCES = 10_000, 256
 """Training pairs to learn from, and test pairs to evaluate on."""
-HELD_OUT_OF = 4
+HELD_OUT_EVERY = 4
 """Of texts without a split of their own, every fourth is held out."""
 
 
@@ -30,7 +30,9 @@ class TextSplit:
     about: dict[str, Any]
 
 
-def split_corpus(spec: str, *, pairs: int = LEARN, held_out: int = HELD_OUT, seed: int = 0) -> TextSplit:
+def split_corpus(
+    spec: str, *, pairs: int = CALIBRATION_PAIRS, held_out: int = HELD_OUT_SENTENCES, seed: int = 0
+) -> TextSplit:
     """Training pairs to learn from, test pairs (or those for validation) to evaluate on."""
     corpus = open_corpus(spec, pairs=pairs, seed=seed)
     test = [*corpus.test, *corpus.valid][:held_out]
@@ -41,12 +43,12 @@ def split_corpus(spec: str, *, pairs: int = LEARN, held_out: int = HELD_OUT, see
 def split_passages(passages: Sequence[Passage], about: dict[str, Any]) -> TextSplit:
     """Every fourth passage is held out; of those that read the same, one is taken."""
     distinct = list({passage.source.text: passage for passage in passages}.values())
-    held_out = distinct[HELD_OUT_OF - 1 :: HELD_OUT_OF]
-    learn = [passage for number, passage in enumerate(distinct) if number % HELD_OUT_OF != HELD_OUT_OF - 1]
+    held_out = distinct[HELD_OUT_EVERY - 1 :: HELD_OUT_EVERY]
+    learn = [passage for number, passage in enumerate(distinct) if number % HELD_OUT_EVERY != HELD_OUT_EVERY - 1]
     return _checked(TextSplit(learn, held_out, about))
 
 
-def split_file(path: Path, *, pairs: int = LEARN, held_out: int = HELD_OUT) -> TextSplit:
+def split_file(path: Path, *, pairs: int = CALIBRATION_PAIRS, held_out: int = HELD_OUT_SENTENCES) -> TextSplit:
     """Lines of a file, every fourth held out; at most `pairs` to learn from and `held_out` others."""
     digest = hashlib.sha256()
     passages, _ = from_file(path, digest)
@@ -83,6 +85,6 @@ def split_texts(texts: Sequence[str] | Sequence[Passage]) -> TextSplit:
 def _checked(texts: TextSplit) -> TextSplit:
     if not texts.learn or not texts.held_out:
         raise UsageError(
-            "the text", f"{HELD_OUT_OF} sentences", f"{len(texts.learn)} and {len(texts.held_out)}", "give more text"
+            "the text", f"{HELD_OUT_EVERY} sentences", f"{len(texts.learn)} and {len(texts.held_out)}", "give more text"
         )
     return texts

@@ -8,9 +8,9 @@ from torch import Tensor
 from attnworks.attention.heads import HeadMatrices
 from attnworks.core.registry import Registry
 from attnworks.reshape.growth.apply import GrowthPlace, Rewritten
-from attnworks.reshape.growth.methods import METHODS, Line, Method, fixed_line, refit_steps, wrong_kind
+from attnworks.reshape.growth.methods import METHODS, Line, Method, fixed_line, kind_refusal, refit_steps
 from attnworks.reshape.growth.places import Spot, Widths
-from attnworks.reshape.growth.score import FIRST_STEP, GrowthKind
+from attnworks.reshape.growth.score import FIRST_STEP_LOSS_SHARE, GrowthKind
 from attnworks.reshape.growth.survey import GrowthSurvey
 
 BASELINES: Registry[Method] = Registry("way of growing")
@@ -29,7 +29,7 @@ def split_columns(survey: GrowthSurvey, widths: Widths, seed: int) -> Line:
 
     def halved(spot: Spot, width: int) -> Rewritten:
         if spot.kind == "heads":
-            raise wrong_kind("split", "keys and values")
+            raise kind_refusal("split", "keys and values")
         heads[spot.place] = _halved(heads[spot.place], spot.kind, width, generator)
         return Rewritten(heads[spot.place])
 
@@ -41,7 +41,7 @@ def document_descending(survey: GrowthSurvey, widths: Widths, seed: int) -> Line
     """The method `document` with the sign that descends, B = S - t dL/dS, and the best t."""
     del seed
     refit = refit_steps(survey, widths)
-    return Line(lambda t: refit(-t), FIRST_STEP)
+    return Line(lambda t: refit(-t), FIRST_STEP_LOSS_SHARE)
 
 
 SPLIT_NOISE = 0.3

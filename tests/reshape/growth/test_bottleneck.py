@@ -14,8 +14,8 @@ from attnworks.core.display import silent
 from attnworks.core.places import Slot
 from attnworks.exam.measure import MEASURES, MeasureContext
 from attnworks.models import AttentionConfig
-from attnworks.reshape.growth.bottleneck import PER, Bottleneck
-from attnworks.reshape.growth.survey import KINDS, GrowthSurvey
+from attnworks.reshape.growth.bottleneck import GAIN_PARAMETERS, Bottleneck
+from attnworks.reshape.growth.survey import GROWTH_KINDS, GrowthSurvey
 from attnworks.traces.loss import TextLoss
 from attnworks.traces.text import EXAM_BATCH_TOKENS
 from attnworks.training.objectives import choose_objective
@@ -26,7 +26,7 @@ from tests.tiny_models import TINY
 
 pytestmark = pytest.mark.slow
 
-NAMES = [f"bottleneck.{kind}{what}" for kind in KINDS for what in ("", "_trust")]
+NAMES = [f"bottleneck.{kind}{what}" for kind in GROWTH_KINDS for what in ("", "_trust")]
 LINEAR = AttentionConfig(heads=2, d_k=D_K, d_v=D_V, mechanism="linear")
 
 
@@ -80,7 +80,7 @@ def test_readings_are_those_of_a_survey() -> None:
         (gain,) = exam[f"bottleneck.values@{kind}"].value
         scores = [survey.tried(score) for score in survey.scores(Slot.parse(slot), "values")]
         assert trust.tolist() == pytest.approx([score.trust for score in scores], rel=1e-5)
-        worth = [PER * score.gain / score.parameters for score in scores]
+        worth = [GAIN_PARAMETERS * score.gain / score.parameters for score in scores]
         assert gain.tolist() == pytest.approx(worth, rel=1e-5)
 
 

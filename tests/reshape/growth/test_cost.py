@@ -15,12 +15,19 @@ from attnworks.models.folder import weights_fingerprint
 from attnworks.reshape.contract import ReshapeContext
 from attnworks.reshape.growth import cost as cost_module
 from attnworks.reshape.growth import grow, statistics
-from attnworks.reshape.growth.cost import COMPARING, EVALUATIONS, FITTING, SEARCHING, GrowthCost, measured_cost
+from attnworks.reshape.growth.cost import (
+    COMPARING,
+    EVALUATIONS_PER_SEARCH,
+    FITTING,
+    SEARCHING,
+    GrowthCost,
+    measured_cost,
+)
 from attnworks.reshape.growth.grow import Grow
-from attnworks.reshape.growth.places import TRYING
+from attnworks.reshape.growth.places import TRYING_PLACES
 from attnworks.reshape.growth.score import GrowthTrial
-from attnworks.reshape.growth.statistics import SEARCH
-from attnworks.reshape.growth.survey import COPIES, KINDS, PASSES, TURNS
+from attnworks.reshape.growth.statistics import SEARCHING_SLICE
+from attnworks.reshape.growth.survey import COPIES, GROWTH_KINDS, KEYS_OF_COPIES, PASSES
 from attnworks.reshape.run import ReshapeSettings, run_reshape
 from tests.reshape.growth.growth_helpers import growing_bench, growing_model, growing_texts, subject_of
 
@@ -59,7 +66,7 @@ def test_a_message_stays_a_message() -> None:
 @pytest.mark.parametrize(
     ("asked", "stages"),
     [
-        (Grow(add=3), [*PASSES[:1], COPIES, PASSES[1], TURNS, PASSES[2], TRYING, FITTING, SEARCHING]),
+        (Grow(add=3), [*PASSES[:1], COPIES, PASSES[1], KEYS_OF_COPIES, PASSES[2], TRYING_PLACES, FITTING, SEARCHING]),
         (Grow(where="dec.0.1:values=2"), [PASSES[0], FITTING, SEARCHING]),
         (Grow(where="dec.0.1:values=1", compare=True), [PASSES[0], FITTING, SEARCHING, COMPARING]),
     ],
@@ -90,24 +97,24 @@ def test_the_counts_are_those_of_the_work(monkeypatch: pytest.MonkeyPatch) -> No
     events: Told = []
     context = growing_bench(model())
     context = ReshapeContext(context.subject, context.calibration, context.length, lambda *told: events.append(told))
-    cost = measured_cost(context.calibration, KINDS, add=4)
+    cost = measured_cost(context.calibration, GROWTH_KINDS, add=4)
     assert not backward  # one batch is run, but not to be summed up
     monkeypatch.setattr(grow, "measured_cost", lambda *given, **options: cost)
     monkeypatch.setattr(grow, "overall_progress", lambda tell, stages: tell)
     Grow(add=4).make(context)
     assert backward["batch"] == cost.passes * cost.batches
     totals = {stage: total for stage, _, total in events}
-    assert totals[TRYING] == cost.places == 2 + 2 + 1  # keys and values of two heads, and a new head
+    assert totals[TRYING_PLACES] == cost.places == 2 + 2 + 1  # keys and values of two heads, and a new head
     assert totals[COPIES] == cost.copies == cost.layers == 1
     assert totals[FITTING] <= 4 and cost.chosen == 2
 
 
 def test_the_estimate_adds_up_what_was_timed() -> None:
     cost = GrowthCost(
-        sentences=4096, batches=20, layers=2, keys=2, copies=2, places=10, chosen=3, tried_on=128, searched_on=512,
-        compared=0, batch=2.0, trial=0.5, fit=4.0,
+        sentences=4096, batches=20, layers=2, keys=2, copies=2, places=10, chosen=3, trial_sentences=128,
+        search_sentences=512, compared=0, batch=2.0, trial=0.5, fit=4.0,
     )  # fmt: skip
-    search = EVALUATIONS * 0.5
+    search = EVALUATIONS_PER_SEARCH * 0.5
     passes, new_heads = 3 * 20 * 2.0, 2 * search + 2 * (search + 4.0)
     assert cost.seconds == pytest.approx(passes + new_heads + 10 * search + 2 * 4.0 + 3 * (search + 4.0) + search * 5)
     assert str(cost).endswith("for each of up to 15 directions. Estimated time: 3.6 min.")
@@ -124,14 +131,14 @@ def test_time_is_taken_of_one_pass_of_each_kind(monkeypatch: pytest.MonkeyPatch)
 
 def test_sentences_to_search_on_are_counted_as_they_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """About 7 of 18 are wanted, and every second one is taken."""
-    monkeypatch.setattr(cost_module, "SEARCHED_ON", 7)
+    monkeypatch.setattr(cost_module, "STEP_SEARCH_SENTENCES", 7)
     used: list[slice] = []
     monkeypatch.setattr(grow, "GrowthTrial", lambda text_loss, some: used.append(some) or GrowthTrial(text_loss, some))
     context = growing_bench(model())
     Grow(where="dec.0.1:values=2").make(context)
-    (some,) = {(one.start, one.step) for one in used if one.start == SEARCH.start}
+    (some,) = {(one.start, one.step) for one in used if one.start == SEARCHING_SLICE.start}
     sentences = len(range(some[0], sum(map(len, context.calibration.text.batches)), some[1]))
-    assert measured_cost(context.calibration, ("values",), given=1).searched_on == sentences > 7
+    assert measured_cost(context.calibration, ("values",), given=1).search_sentences == sentences > 7
 
 
 def test_telling_changes_nothing_and_nothing_is_timed_where_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:

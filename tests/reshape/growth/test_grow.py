@@ -32,7 +32,7 @@ from attnworks.reshape.growth.grow import Grow, output_difference, plan_step, su
 from attnworks.reshape.growth.methods import METHODS, refit_steps
 from attnworks.reshape.growth.places import Spot, Widths, read_places, spread
 from attnworks.reshape.growth.statistics import graded_layers
-from attnworks.reshape.growth.survey import KINDS, GrowthSurvey
+from attnworks.reshape.growth.survey import GROWTH_KINDS, GrowthSurvey
 from attnworks.reshape.history import ModelFolder, receipts, replay, undo, write_outcome
 from attnworks.reshape.receipt import Receipt
 from attnworks.reshape.run import ReshapeSettings, run_reshape
@@ -71,7 +71,7 @@ def count(model: nn.Module) -> int:
 
 @pytest.fixture(scope="module")
 def survey() -> GrowthSurvey:
-    return survey_of(growing_bench(), *KINDS)
+    return survey_of(growing_bench(), *GROWTH_KINDS)
 
 
 @pytest.fixture(autouse=True)
@@ -153,7 +153,7 @@ def cost(survey: GrowthSurvey, widths: Widths) -> int:
     return sum(width * (D_K + D_V if spot.kind == "heads" else 1) for spot, width in widths.items())
 
 
-@pytest.mark.parametrize("kinds", [("keys",), ("values",), ("heads",), KINDS])
+@pytest.mark.parametrize("kinds", [("keys",), ("values",), ("heads",), GROWTH_KINDS])
 def test_as_many_widths_as_were_asked_for(survey: GrowthSurvey, kinds: Any) -> None:
     for add in (9,) if kinds == ("keys",) else (9, 17):
         widths = spread(survey, kinds, add)
@@ -167,11 +167,11 @@ def test_as_many_widths_as_were_asked_for(survey: GrowthSurvey, kinds: Any) -> N
 
 def test_the_first_goes_where_it_pays_most(survey: GrowthSurvey) -> None:
     """Per parameter, among the places that are not refused."""
-    (best,) = spread(survey, KINDS, 1)
+    (best,) = spread(survey, GROWTH_KINDS, 1)
     tried = {
         Spot(score.place, kind): survey.tried(score)
         for slot in survey.layers
-        for kind in KINDS
+        for kind in GROWTH_KINDS
         for score in survey.scores(slot, kind)
     }
     affordable = {spot: one for spot, one in tried.items() if one.refusal is None and spot.kind != "heads"}
@@ -194,7 +194,7 @@ def test_too_few_widths_for_a_head(survey: GrowthSurvey) -> None:
 
 
 def test_what_is_left_after_a_head_goes_to_columns(survey: GrowthSurvey) -> None:
-    widths = spread(survey, KINDS, D_K + D_V + 3)
+    widths = spread(survey, GROWTH_KINDS, D_K + D_V + 3)
     assert cost(survey, widths) == D_K + D_V + 3
 
 
@@ -682,7 +682,7 @@ def test_mistakes(chain: Chain, tmp_path: Path, options: str, told: str, code: i
 
 def test_a_refusal_writes_nothing(chain: Chain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a share that nothing confirms."""
-    monkeypatch.setattr("attnworks.reshape.growth.score.BELIEVED", 1e9)
+    monkeypatch.setattr("attnworks.reshape.growth.score.MIN_TRUST", 1e9)
     for where in (("--where", "enc.0.0:keys=2"), ("--add", 2)):
         result = shell("grow", chain.run, *where, *FEW, "--out", tmp_path / "out")
         assert result.exit_code == 1 and result.stdout == ""

@@ -75,7 +75,7 @@ def test_a_place_of_low_trust_is_left_out(monkeypatch: pytest.MonkeyPatch) -> No
     trust = {spot: survey.scores(spot.place.slot, "values")[1].trust for spot in widths}
     low, high = sorted(widths, key=trust.__getitem__)
     assert trust[low] < trust[high]
-    monkeypatch.setattr(score_module, "BELIEVED", (trust[low] + trust[high]) / 2)
+    monkeypatch.setattr(score_module, "MIN_TRUST", (trust[low] + trust[high]) / 2)
     settled = plan_step(survey, METHODS["fisher"], widths, 0)
     assert settled.left_out == {
         low: f"other sentences confirm {trust[low]:.0%} of the slope: more data, or no bottleneck"

@@ -10,7 +10,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnworks.reshape.growth.solvers import DOUBLINGS, REFINEMENTS, SHRINKINGS, Found, line_search, shortened
+from attnworks.reshape.growth.solvers import (
+    MAX_DOUBLINGS,
+    MAX_REFINEMENTS,
+    MAX_SHRINKINGS,
+    LineMinimum,
+    line_search,
+    shortened,
+)
 from tests.helpers import assert_close
 
 
@@ -41,7 +48,7 @@ def test_the_value_is_one_that_was_measured(start: float, best: float) -> None:
     f = Asked(lambda t: math.cosh(min((t - best) / best, 50.0)))
     step, value = line_search(f, start, f.function(0.0))
     assert value == f.function(step) <= f.function(0.0) and (step == 0 or step in f.at)
-    assert len(f.at) == len(set(f.at)) <= SHRINKINGS + DOUBLINGS + 1 + REFINEMENTS, "nothing is asked twice"
+    assert len(f.at) == len(set(f.at)) <= MAX_SHRINKINGS + MAX_DOUBLINGS + 1 + MAX_REFINEMENTS, "nothing is asked twice"
     assert value == min(f.function(t) for t in [0.0, *f.at])
 
 
@@ -55,8 +62,8 @@ def test_a_start_that_is_too_far_is_shrunk() -> None:
 )
 def test_where_nothing_is_better_one_stays(f: Callable[[float], float]) -> None:
     asked = Asked(f)
-    assert line_search(asked, 1.0, 0.0) == Found(0.0, 0.0)
-    assert len(asked.at) == SHRINKINGS and min(asked.at) == 1.0 / 4 ** (SHRINKINGS - 1)
+    assert line_search(asked, 1.0, 0.0) == LineMinimum(0.0, 0.0)
+    assert len(asked.at) == MAX_SHRINKINGS and min(asked.at) == 1.0 / 4 ** (MAX_SHRINKINGS - 1)
 
 
 @pytest.mark.parametrize("beyond", [math.nan, math.inf])
@@ -69,7 +76,7 @@ def test_walls(beyond: float) -> None:
 def test_a_function_that_falls_for_ever() -> None:
     asked = Asked(lambda t: -t)
     step, value = line_search(asked, 1.0, 0.0)
-    assert step == 2.0**DOUBLINGS == -value and len(asked.at) == DOUBLINGS + 1
+    assert step == 2.0**MAX_DOUBLINGS == -value and len(asked.at) == MAX_DOUBLINGS + 1
 
 
 # Fewer columns -------------------------------------------------------------------------------------------------------

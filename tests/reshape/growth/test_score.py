@@ -21,17 +21,17 @@ from attnworks.reshape.growth import score as score_module
 from attnworks.reshape.growth.apply import GrowthPlace, GrowthStep, Keys, Values, grown
 from attnworks.reshape.growth.directions import ScoreSample, whitened_direction
 from attnworks.reshape.growth.score import (
-    BELIEVED,
-    CONVERGED,
+    MAX_SOLVER_RESIDUAL,
+    MIN_TRUST,
     GrowthTrial,
     Score,
     best_direction,
+    checking_sentences,
     key_scores,
-    some_checks,
     value_scores,
 )
-from attnworks.reshape.growth.solvers import Found
-from attnworks.reshape.growth.statistics import CHECK, LEARN, SEARCH
+from attnworks.reshape.growth.solvers import LineMinimum
+from attnworks.reshape.growth.statistics import CHECKING_SLICE, FITTING_SLICE, SEARCHING_SLICE
 from attnworks.reshape.growth.survey import GrowthSurvey
 from attnworks.studies.recall import (
     D_E,
@@ -60,7 +60,7 @@ STEPS = 250
 SCORE = Score(
     place=GrowthPlace(Slot("encoder", 0), 0), kind="values",
     addition=Values(torch.ones(14, 1).double(), torch.ones(1, 14).double()),
-    taught=2.0, checked=1.5, residual=0.0, parameters=29, shares=(0.1,),
+    fitted_slope=2.0, checked_slope=1.5, residual=0.0, parameters=29, shares=(0.1,),
 )  # fmt: skip
 
 
@@ -91,11 +91,15 @@ def survey(narrow: Transformer) -> GrowthSurvey:
     ("changes", "trust", "told"),
     [
         ({"gain": 0.1}, 0.75, None),
-        ({"gain": 0.1, "checked": 2.5}, 1.25, None),
-        ({"gain": 0.1, "checked": 2 * BELIEVED}, 0.5, None),
-        ({"gain": 0.1, "checked": 0.9}, 0.45, "other sentences confirm 45% of the slope: more data, or no bottleneck"),
-        ({"gain": 0.1, "checked": -1.0}, -0.5, "other sentences confirm -50% of the slope"),
-        ({"gain": 0.1, "taught": 0.0}, 0.0, "other sentences confirm 0% of the slope"),
+        ({"gain": 0.1, "checked_slope": 2.5}, 1.25, None),
+        ({"gain": 0.1, "checked_slope": 2 * MIN_TRUST}, 0.5, None),
+        (
+            {"gain": 0.1, "checked_slope": 0.9},
+            0.45,
+            "other sentences confirm 45% of the slope: more data, or no bottleneck",
+        ),
+        ({"gain": 0.1, "checked_slope": -1.0}, -0.5, "other sentences confirm -50% of the slope"),
+        ({"gain": 0.1, "fitted_slope": 0.0}, 0.0, "other sentences confirm 0% of the slope"),
         ({"gain": 0.0}, 0.75, "no step lowers the loss"),
     ],
     ids=str,
@@ -114,10 +118,10 @@ def test_heads_in_which_the_solver_does_not_converge_get_the_closed_form(monkeyp
     T, sample = drawn(3, 5, 5, seed=2), ScoreSample(X, X, (3 * drawn(3, 3, 7, 7, seed=3)).softmax(-1))
     closed = whitened_direction(T, sample, 2, cutoff=1e-4)
     solved = best_direction(T, sample, 2, cutoff=1e-4)
-    assert (solved.residual < CONVERGED).all() and (closed.residual > CONVERGED).all()
+    assert (solved.residual < MAX_SOLVER_RESIDUAL).all() and (closed.residual > MAX_SOLVER_RESIDUAL).all()
     assert (solved.gain > closed.gain).all()
     limit = solved.residual.sort().values[1].item()
-    monkeypatch.setattr("attnworks.reshape.growth.score.CONVERGED", limit)
+    monkeypatch.setattr("attnworks.reshape.growth.score.MAX_SOLVER_RESIDUAL", limit)
     mixed = best_direction(T, sample, 2, cutoff=1e-4)
     stuck = int(solved.residual.argmax())
     for head in range(3):
@@ -137,38 +141,44 @@ class Watched(GrowthTrial):
 
 
 def test_what_is_not_believed_is_not_tried() -> None:
-    trial = Watched(growing_bench().calibration, CHECK)
-    for changes in ({"checked": 0.1}, {"taught": 0.0}):
+    trial = Watched(growing_bench().calibration, CHECKING_SLICE)
+    for changes in ({"checked_slope": 0.1}, {"fitted_slope": 0.0}):
         score = replace(SCORE, **changes)
         assert score.tried(trial, 1.0) is score
     assert trial.tried == 0
     score = SCORE.tried(trial, 1.0)
     assert trial.tried > 0 and (score.gain > 0) == (score.step > 0)
-    assert (score.taught, score.checked, score.addition) == (SCORE.taught, SCORE.checked, SCORE.addition)
+    assert (score.fitted_slope, score.checked_slope, score.addition) == (
+        SCORE.fitted_slope,
+        SCORE.checked_slope,
+        SCORE.addition,
+    )
 
 
 def test_a_trial_is_the_loss_of_the_grown_model() -> None:
     own = growing_bench().calibration
-    trial = GrowthTrial(own, CHECK)
-    assert trial.loss == own.mean(some=CHECK)
+    trial = GrowthTrial(own, CHECKING_SLICE)
+    assert trial.loss == own.mean(some=CHECKING_SLICE)
     step = GrowthStep(SCORE.place, SCORE.addition, 0.3)
     original: Any = own.original
-    assert trial.with_steps([step]) == own.mean(original.with_model(grown(original.model, [step])), some=CHECK)
+    assert trial.with_steps([step]) == own.mean(original.with_model(grown(original.model, [step])), some=CHECKING_SLICE)
     assert trial.with_steps([]) == trial.loss
-    assert trial.search(-1.0, lambda t: [step]) == Found(0.0, trial.loss)
-    assert trial.search(0.0, lambda t: [step], whole=5.0) == Found(0.0, 5.0)
+    assert trial.search(-1.0, lambda t: [step]) == LineMinimum(0.0, trial.loss)
+    assert trial.search(0.0, lambda t: [step], whole=5.0) == LineMinimum(0.0, 5.0)
     found = trial.search(1.0, lambda t: [step._replace(length=t)])
     assert found.value == pytest.approx(trial.with_steps([step._replace(length=found.step)]), rel=1e-12)
 
 
 def test_about_so_many_sentences_check(monkeypatch: pytest.MonkeyPatch) -> None:
     own = growing_bench().calibration
-    assert some_checks(own) == CHECK
-    checks = sum(len(range(len(batch))[CHECK]) for batch in own.text.batches)
-    monkeypatch.setattr(score_module, "TRIED_ON", checks // 3)
-    some = some_checks(own)
-    assert some.start == CHECK.start and some.step == 3 * CHECK.step
-    chosen, all_of_them = ({int(row) for _, rows in own.batches(part) for row in rows} for part in (some, CHECK))
+    assert checking_sentences(own) == CHECKING_SLICE
+    checks = sum(len(range(len(batch))[CHECKING_SLICE]) for batch in own.text.batches)
+    monkeypatch.setattr(score_module, "TRIAL_SENTENCES", checks // 3)
+    some = checking_sentences(own)
+    assert some.start == CHECKING_SLICE.start and some.step == 3 * CHECKING_SLICE.step
+    chosen, all_of_them = (
+        {int(row) for _, rows in own.batches(part) for row in rows} for part in (some, CHECKING_SLICE)
+    )
     assert chosen < all_of_them
 
 
@@ -177,13 +187,13 @@ def test_about_so_many_sentences_check(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("slot", [Slot.parse("enc.0"), Slot.parse("cross.0")])
 def test_slopes_are_those_of_the_loss(slot: Slot) -> None:
-    """taught and checked are how fast the loss falls along the addition, on either half of the sentences."""
+    """The slopes are how fast the loss falls along the addition, on either half of the sentences."""
     context = growing_bench()
     own, original = context.calibration, context.calibration.original
     survey = survey_of(context, "keys", "values")
     again: Any = original
     for score in (*survey.scores(slot, "keys", 2), *survey.scores(slot, "values", 2)):
-        for some, told in ((LEARN, score.taught), (CHECK, score.checked)):
+        for some, told in ((FITTING_SLICE, score.fitted_slope), (CHECKING_SLICE, score.checked_slope)):
             up, down = (
                 own.mean(
                     again.with_model(grown(original.model, [GrowthStep(score.place, score.addition, t, 3**-0.5)])),
@@ -192,7 +202,7 @@ def test_slopes_are_those_of_the_loss(slot: Slot) -> None:
                 for t in (1e-6, -1e-6)
             )
             assert (down - up) / 2e-6 == pytest.approx(told, rel=1e-3, abs=1e-7)
-        assert score.taught > 0 and len(score.shares) == 2
+        assert score.fitted_slope > 0 and len(score.shares) == 2
         assert isinstance(score.addition, Keys if score.kind == "keys" else Values)
         steps = [GrowthStep(score.place, score.addition, 0.1, 3**-0.5)]
         new, old = (
@@ -207,7 +217,7 @@ def test_some_heads_are_scored_as_among_all() -> None:
     for kind in ("keys", "values"):
         every, (one,) = survey.scores(Slot.parse("enc.0"), kind, 2), survey.scores(Slot.parse("enc.0"), kind, 2, (1,))
         assert one.place == every[1].place == GrowthPlace(Slot.parse("enc.0"), 1)
-        assert one.taught == pytest.approx(every[1].taught, rel=0.05)
+        assert one.fitted_slope == pytest.approx(every[1].fitted_slope, rel=0.05)
 
 
 # A bottleneck that is known ------------------------------------------------------------------------------------------
@@ -248,8 +258,8 @@ def test_sums_can_be_scored_alone(survey: GrowthSurvey) -> None:
         value_scores(Slot.parse("enc.0"), sums, True, 1),
     )
     (again,), (once_more,) = survey.scores(Slot.parse("enc.0"), "keys"), survey.scores(Slot.parse("enc.0"), "values")
-    assert (keys.taught, keys.checked) == (again.taught, again.checked)
-    assert (values.taught, values.checked) == (once_more.taught, once_more.checked)
+    assert (keys.fitted_slope, keys.checked_slope) == (again.fitted_slope, again.checked_slope)
+    assert (values.fitted_slope, values.checked_slope) == (once_more.fitted_slope, once_more.checked_slope)
 
 
 # No bottleneck -------------------------------------------------------------------------------------------------------
@@ -283,7 +293,10 @@ def test_noise_is_refused(narrow: Transformer) -> None:
 
 def test_every_sentence_is_used_once(survey: GrowthSurvey) -> None:
     own = survey.text_loss
-    parts = [{int(row) for _, rows in own.batches(some) for row in rows} for some in (LEARN, CHECK, SEARCH)]
+    parts = [
+        {int(row) for _, rows in own.batches(some) for row in rows}
+        for some in (FITTING_SLICE, CHECKING_SLICE, SEARCHING_SLICE)
+    ]
     assert sum(map(len, parts)) == len(set().union(*parts)) == 1024
 
 

@@ -24,10 +24,10 @@ from attnworks.models import AttentionConfig
 from attnworks.models.anatomy import attention_layers, heads_of
 from attnworks.reshape.growth.apply import Addition, GrowthPlace, GrowthStep, Keys, Values, grown
 from attnworks.reshape.growth.statistics import (
-    CHECK,
-    LEARN,
+    CHECKING_SLICE,
+    FITTING_SLICE,
     SAMPLE,
-    SEARCH,
+    SEARCHING_SLICE,
     GrowthSums,
     gather_sample,
     gather_sums,
@@ -136,7 +136,7 @@ def test_sums_are_gradients_of_models_that_have_the_columns(case: str, place: Gr
     left = torch.cat([alpha, bias.unsqueeze(0)]) if biased else alpha
     own_bias, no_bias = (bias, torch.zeros(P_).double()) if biased else (None, None)
     dtype = torch.float32 if case == "t5" else torch.float64  # T5 has norms in float32
-    for half, some in enumerate((LEARN, CHECK)):
+    for half, some in enumerate((FITTING_SLICE, CHECKING_SLICE)):
         T, T_V = keys[half, place.head], values[half, place.head]
         found = head_gradient(case, place, Keys(alpha, torch.zeros_like(beta), own_bias), some)
         assert_close(found.W_K[:, -P_:], scale * T.mT @ left, dtype)
@@ -157,7 +157,7 @@ def test_sums_are_slopes_of_the_loss(place: GrowthPlace) -> None:
     keys, values, _ = sums("own")[place.slot].means()
     alpha, beta, bias = randn(D_E, P_), randn(D_E, P_, seed=1), randn(P_, seed=2)
     a, b = randn(D_E, P_, seed=3), randn(P_, D_E, seed=4)
-    for half, some in enumerate((LEARN, CHECK)):
+    for half, some in enumerate((FITTING_SLICE, CHECKING_SLICE)):
         for addition, T, change in (
             (Keys(alpha, beta, bias), keys, torch.cat([alpha, bias.unsqueeze(0)]) @ beta.mT),
             (Values(a, b), values, a @ b),
@@ -188,7 +188,7 @@ def test_the_spread_of_what_heads_see(slot: Slot) -> None:
     """C_V = mean (P Z)^T P Z over the sentences that teach, added up sentence by sentence."""
     own = text_loss("own")
     expected, sentences = torch.zeros(2, D_E, D_E, dtype=torch.float64), 0
-    for batch, rows in own.batches(LEARN):
+    for batch, rows in own.batches(FITTING_SLICE):
         keep = Keep()
         with torch.no_grad():
             own.losses(own.original, batch, rows, keep)
@@ -276,7 +276,7 @@ def test_sums_of_a_small_type_are_in_float64() -> None:
 
 @pytest.mark.parametrize("sentences", [1, 2, 3, 4, 5, 11, 64])
 def test_every_sentence_has_one_part_to_play(sentences: int) -> None:
-    learn, check, search = (list(range(sentences)[some]) for some in (LEARN, CHECK, SEARCH))
+    learn, check, search = (list(range(sentences)[some]) for some in (FITTING_SLICE, CHECKING_SLICE, SEARCHING_SLICE))
     assert sorted(learn + check + search) == list(range(sentences))
     assert len(learn) == -(-sentences // 2) and len(check) - len(search) in (0, 1)
 
@@ -284,11 +284,17 @@ def test_every_sentence_has_one_part_to_play(sentences: int) -> None:
 @pytest.mark.parametrize("case", ["own", "bart"])
 def test_parts_of_a_text_are_its_sentences(case: str) -> None:
     own = text_loss(case)
-    parts = [[row for _, rows in own.batches(some) for row in rows.tolist()] for some in (LEARN, CHECK, SEARCH)]
+    parts = [
+        [row for _, rows in own.batches(some) for row in rows.tolist()]
+        for some in (FITTING_SLICE, CHECKING_SLICE, SEARCHING_SLICE)
+    ]
     assert sorted(chain(*parts)) == sorted(own.text.kept)
     found = next(iter(sums(case).values())).sentences.tolist()
     assert found == [len(parts[0]), len(parts[1])]
-    total = sum(own.mean(some=some) * len(part) for some, part in zip((LEARN, CHECK, SEARCH), parts, strict=True))
+    total = sum(
+        own.mean(some=some) * len(part)
+        for some, part in zip((FITTING_SLICE, CHECKING_SLICE, SEARCHING_SLICE), parts, strict=True)
+    )
     assert total / sum(map(len, parts)) == pytest.approx(own.mean(), rel=1e-12)
 
 
@@ -307,7 +313,7 @@ def test_parts_of_a_text_are_its_sentences(case: str) -> None:
 def test_a_sample_is_what_sentences_show_one_by_one(case: str, slot: Slot) -> None:
     own = text_loss(case)
     sample = gather_sample(own, slot)
-    order = [index for _, rows in own.batches(LEARN) for index in rows.tolist()]
+    order = [index for _, rows in own.batches(FITTING_SLICE) for index in rows.tolist()]
     assert len(sample.X) == len(sample.Y) == len(sample.P) == len(order)
     assert {part.dtype for part in sample} == {torch.float64}
     place = {row: index for index, row in enumerate(own.text.kept)}
@@ -331,7 +337,7 @@ def test_a_sample_is_what_sentences_show_one_by_one(case: str, slot: Slot) -> No
 def test_a_large_text_is_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     own = text_loss("own")
     assert SAMPLE >= 100
-    monkeypatch.setattr("attnworks.reshape.growth.statistics.SAMPLE", 3)
+    monkeypatch.setattr("attnworks.reshape.growth.statistics.MAX_METRIC_SENTENCES", 3)
     taught = int(sums("own")[Slot.parse("enc.0")].sentences[0])
     sample = gather_sample(own, Slot.parse("enc.0"))
     assert 1 <= len(sample.X) <= 3 + len(own.text.batches) < taught + len(own.text.batches)

@@ -10,7 +10,7 @@ from attnworks.attention import MechanismSpec
 from attnworks.attention.fixed_maps import MapMember, member_tables
 from attnworks.core.errors import UsageError
 from attnworks.core.places import HeadId, Slot
-from attnworks.reshape.projection.forms import SPAN, Form, FormHook, FormSums, candidates, read_form
+from attnworks.reshape.projection.forms import ERROR_SPAN_TOKENS, Form, FormHook, FormSums, candidates, read_form
 from attnworks.reshape.surgery import attention_groups
 from attnworks.traces import maps
 from attnworks.traces.layer import LayerTrace
@@ -156,7 +156,7 @@ def test_the_error_is_what_the_mix_leaves(looked: Both, slot: Slot) -> None:
                 old = left.get(offset, (0.0, 0))
                 entries = rest.diagonal(offset)
                 left[offset] = old[0] + float(entries.sum()), old[1] + len(entries)
-        usable = [offset for offset in left if offset not in form.members and abs(offset) <= SPAN]
+        usable = [offset for offset in left if offset not in form.members and abs(offset) <= ERROR_SPAN_TOKENS]
         wanted = sorted((offset for offset in usable if left[offset][0] > 1e-6), key=lambda offset: -left[offset][0])
         assert form.error == tuple(sorted(wanted[:4])) and form.error
         means = [left[offset][0] / left[offset][1] for offset in form.error]

@@ -124,7 +124,7 @@ def test_an_error_with_many_digits() -> None:
 @pytest.mark.parametrize("objective", ["seq2seq", "embedding"])
 def test_what_each_head_does_alone(objective: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The loss of a model in which that head alone has its form, on every second sentence of each batch."""
-    monkeypatch.setattr(project_module, "PREDICTED_ON", 5)
+    monkeypatch.setattr(project_module, "PREDICTION_SENTENCES", 5)
     subject = subject_of(model_of())
     context = context_of(subject, objective=objective)
     heads = [HeadId.parse(name) for name in ("enc.0.0", "enc.1.1", "dec.0.1")]

@@ -26,7 +26,7 @@ from attnworks.reshape.heal import stream_distance
 from attnworks.reshape.history import receipts, replay, undo
 from attnworks.reshape.pruning import ranking
 from attnworks.reshape.pruning.l0_gates import train_gates
-from attnworks.reshape.pruning.prune import LEVELS, Prune, units_of
+from attnworks.reshape.pruning.prune import COMPARED_KEEP_SHARES, Prune, units_of
 from attnworks.reshape.pruning.ranking import RANKINGS
 from attnworks.reshape.receipt import Receipt
 from attnworks.reshape.run import ReshapeSettings, run_reshape
@@ -138,7 +138,7 @@ def test_compared() -> None:
     have = {name for name in RANKINGS if f"loss_by_{name}_keeping_50" in receipt.facts}
     assert {"ablation", "gradient", "gates", "redundancy", "role", "random"} <= have
     for name in have:
-        assert all(f"loss_by_{name}_keeping_{100 * level:.0f}" in receipt.facts for level in LEVELS)
+        assert all(f"loss_by_{name}_keeping_{100 * level:.0f}" in receipt.facts for level in COMPARED_KEEP_SHARES)
         assert receipt.facts[f"loss_by_{name}_keeping_0"] == pytest.approx(receipt.facts["loss_by_random_keeping_0"])
     assert receipt.facts["loss_by_gradient_keeping_50"] == pytest.approx(receipt.loss.after, rel=1e-9)
 

@@ -25,7 +25,7 @@ from attnworks.reshape.swapping import advice as advice_module
 from attnworks.reshape.swapping import trials
 from attnworks.reshape.swapping.advice import Advice, find_advice, swapped, whole_layers
 from attnworks.reshape.swapping.swap import Swap
-from attnworks.reshape.swapping.trials import NOW, Present, SwapPlace, SwapTrial, SwapTrialHook, Timed
+from attnworks.reshape.swapping.trials import PRESENT, Present, SwapPlace, SwapTrial, SwapTrialHook, Timed
 from attnworks.traces.subject import Subject
 from tests.model_helpers import the
 from tests.reshape.reshape_helpers import PASSAGES, context_of, model_of, subject_of, texts
@@ -44,10 +44,10 @@ def times(monkeypatch: pytest.MonkeyPatch) -> Times:
     def told(tried: SwapTrialHook, *given: Any) -> Times:
         del given
         half = Timed(0.5, (0.45, 0.55))
-        return {place: known.get(place, half) for place in (*tried.groups, *((slot, NOW) for slot in tried.layers))}
+        return {place: known.get(place, half) for place in (*tried.groups, *((slot, PRESENT) for slot in tried.layers))}
 
     monkeypatch.setattr(trials, "measure_times", told)
-    known.update({(slot, NOW): Timed(1.0, (1.0, 1.0)) for slot in mechanisms_of(model_of(), cross=True)})
+    known.update({(slot, PRESENT): Timed(1.0, (1.0, 1.0)) for slot in mechanisms_of(model_of(), cross=True)})
     told_race(monkeypatch, [0.9] * 9)
     return known
 
@@ -103,7 +103,7 @@ def test_the_losses_that_refuse_a_mix(monkeypatch: pytest.MonkeyPatch) -> None:
     context = context_of(subject_of(model_of(seed=1)))
     told = [SwapTrial(slot, WINDOW, 1e-9, 0.1, 1, time_interval=(0.1, 0.1)) for slot in ("enc.0", "enc.1")]
     present = [Present(str(slot), now, 1.0, 1) for slot, now in mechanisms_of(context.model, cross=True).items()]
-    monkeypatch.setattr(advice_module, "try_out", lambda *given, **options: (present, told))
+    monkeypatch.setattr(advice_module, "try_mechanisms", lambda *given, **options: (present, told))
     advice = find_advice(context, (WINDOW,), max_error=1e-7, length=LONG)
     long = the(TrialText.of(context.calibration, context.length, LONG).long)
     after = long.mean(with_mix(context, {"enc.0": WINDOW, "enc.1": WINDOW}))
@@ -162,7 +162,7 @@ def test_only_what_is_measurably_faster_is_chosen(interval: Interval, taken: boo
 
 def test_the_interval_of_all_cores_weighs_layers_by_their_times(times: Times) -> None:
     """Six layers; that of enc.0 takes 5 seconds and falls to 2, those of others take 1 and two fall to a half."""
-    times[Slot.parse("enc.0"), NOW] = Timed(5.0, (1.0, 1.0))
+    times[Slot.parse("enc.0"), PRESENT] = Timed(5.0, (1.0, 1.0))
     times[Slot.parse("enc.0"), OTHER] = Timed(2.0, (0.3, 0.5))
     times.update(
         {
@@ -182,7 +182,7 @@ def test_the_interval_of_all_cores_weighs_layers_by_their_times(times: Times) ->
 
 
 def test_a_candidate_is_timed_with_an_interval(monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds = {NOW: (2.0, 4.0, 2.0, 2.0, 4.0, 2.0, 2.0), WINDOW: (1.0, 2.2, 1.2, 1.3, 2.8, 1.5, 1.6)}
+    seconds = {PRESENT: (2.0, 4.0, 2.0, 2.0, 4.0, 2.0, 2.0), WINDOW: (1.0, 2.2, 1.2, 1.3, 2.8, 1.5, 1.6)}
 
     def told(candidates: Mapping[str, Any], **options: Any) -> Race:
         return Race({name: seconds[name] for name in candidates})
@@ -190,7 +190,7 @@ def test_a_candidate_is_timed_with_an_interval(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(trials, "interleave_within", told)
     context = context_of(subject_of(model_of()), texts(PASSAGES[:8]))
     wanted = {Slot.parse("enc.0"): {WINDOW: (WINDOW, WINDOW)}}
-    present, (trial,) = trials.try_out(context.calibration, wanted, 9)
+    present, (trial,) = trials.try_mechanisms(context.calibration, wanted, 9)
     assert [layer.seconds for layer in present] == [2.0] * len(mechanisms_of(context.model, cross=True))
     assert trial.seconds == pytest.approx(2.0 * 0.65) and trial.time_interval == pytest.approx((0.5, 0.8))
 

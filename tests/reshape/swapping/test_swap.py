@@ -28,7 +28,15 @@ from attnworks.reshape.swapping import advice as advice_module
 from attnworks.reshape.swapping import trials as trials_module
 from attnworks.reshape.swapping.advice import default_candidates, find_advice, swapped
 from attnworks.reshape.swapping.swap import Swap, heads_of_layers
-from attnworks.reshape.swapping.trials import NOW, Present, SwapTrial, SwapTrialHook, Timed, layers_of, try_out
+from attnworks.reshape.swapping.trials import (
+    PRESENT,
+    Present,
+    SwapTrial,
+    SwapTrialHook,
+    Timed,
+    layers_of,
+    try_mechanisms,
+)
 from attnworks.text.passages import Passage, Text
 from attnworks.text.tokens import TokenRow
 from attnworks.traces.subject import first
@@ -103,7 +111,7 @@ def times(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     def told(tried: SwapTrialHook, *given: Any) -> dict[tuple[Slot, str], Timed]:
         del given
         known = {place: timed(seconds.get(place[1], 0.5)) for place in tried.groups}
-        return known | {(slot, NOW): Timed(1.0, (1.0, 1.0)) for slot in tried.layers}
+        return known | {(slot, PRESENT): Timed(1.0, (1.0, 1.0)) for slot in tried.layers}
 
     monkeypatch.setattr(trials_module, "measure_times", told)
     return seconds
@@ -116,7 +124,7 @@ def times(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
 def test_errors_are_those_of_the_swapped_layer(spec: str, times: dict[str, float]) -> None:
     """e = |(Y' - Y) W_O|_F / |Y W_O|_F: a layer adds Y W_O + b_O to the stream, and its input is the same in both."""
     context = context_of(subject_of(model_of(attention=AttentionConfig(heads=2, d_k=3, d_v=5, scale=0.7))), FEW)
-    _, trials = try_out(context.calibration, everywhere(context.model, spec), LENGTH)
+    _, trials = try_mechanisms(context.calibration, everywhere(context.model, spec), LENGTH)
     assert [trial.slot for trial in trials] == ["enc.0", "enc.1", "dec.0", "cross.0", "dec.1", "cross.1"]
     for trial in trials:
         assert (trial.reason is None) == MechanismSpec.parse(spec).serves(Slot.parse(trial.slot).kind)
@@ -133,7 +141,7 @@ def test_errors_are_those_of_the_swapped_layer(spec: str, times: dict[str, float
 def test_errors_in_models_of_hugging_face(name: str, spec: str, times: dict[str, float]) -> None:
     """Keys that heads share (Llama), scales (GPT-2), padding and added positions (T5) are those of the model itself."""
     context = foreign_bench(name)
-    _, trials = try_out(context.calibration, everywhere(context.model, spec), LENGTH)
+    _, trials = try_mechanisms(context.calibration, everywhere(context.model, spec), LENGTH)
     able = [trial for trial in trials if trial.error is not None]
     assert len(able) == sum(MechanismSpec.parse(spec).serves(Slot.parse(trial.slot).kind) for trial in trials) > 0
     for trial in able:
@@ -143,7 +151,7 @@ def test_errors_in_models_of_hugging_face(name: str, spec: str, times: dict[str,
 
 def test_reasons() -> None:
     context = foreign_bench("t5")
-    _, trials = try_out(context.calibration, everywhere(context.model, LINEAR, NARROW, LINFORMER), LENGTH)
+    _, trials = try_mechanisms(context.calibration, everywhere(context.model, LINEAR, NARROW, LINFORMER), LENGTH)
     told = {(trial.slot, trial.spec): trial.reason for trial in trials}
     assert told["enc.0", LINEAR] == "has no scores that positions could be added to, as the model does"
     assert told["cross.0", LINEAR] is None and told["enc.0", NARROW] is None
@@ -159,7 +167,7 @@ def test_more_reasons() -> None:
     wanted[Slot.parse("enc.1")] = {
         name: (name,) * 2 for name in ("linformer:length=3", "linformer:length=30", "window:window=1")
     }
-    _, trials = try_out(context.calibration, wanted, 41)
+    _, trials = try_mechanisms(context.calibration, wanted, 41)
     told = {(trial.slot, trial.spec): trial.reason for trial in trials}
     assert told["enc.0", NARROW] == "needs queries and keys, which heads of the layer have lost"
     assert told["enc.0", "half"] is None and told["enc.1", NARROW] is None
@@ -169,7 +177,7 @@ def test_more_reasons() -> None:
 
 def test_a_layer_that_hides_more_than_padding(times: dict[str, float]) -> None:
     context = foreign_bench("mistral", sliding_window=3)
-    _, trials = try_out(context.calibration, everywhere(context.model, NARROW), LENGTH)
+    _, trials = try_mechanisms(context.calibration, everywhere(context.model, NARROW), LENGTH)
     assert {trial.reason for trial in trials} == {
         "would see more than the layer does, which hides keys in a way of its own"
     }
@@ -178,7 +186,7 @@ def test_a_layer_that_hides_more_than_padding(times: dict[str, float]) -> None:
 def test_heads_of_unequal_widths(times: dict[str, float]) -> None:
     model = model_of(attention=AttentionConfig(heads=2, d_k=(3, 7), d_v=5))
     context = context_of(subject_of(model), FEW)
-    _, trials = try_out(context.calibration, everywhere(model, LINEAR, NARROW), LENGTH)
+    _, trials = try_mechanisms(context.calibration, everywhere(model, LINEAR, NARROW), LENGTH)
     told = {(trial.slot, trial.spec): trial for trial in trials}
     assert "columns of zeros" in str(told["enc.0", LINEAR].reason)
     assert told["enc.0", NARROW].error == pytest.approx(true_error(context, Slot.parse("enc.0"), NARROW), rel=1e-9)
@@ -189,7 +197,7 @@ def test_heads_of_unequal_widths(times: dict[str, float]) -> None:
 
 def test_rows() -> None:
     context = context_of(subject_of(model_of()), FEW)
-    present, trials = try_out(context.calibration, everywhere(context.model, NARROW, LINEAR), 23)
+    present, trials = try_mechanisms(context.calibration, everywhere(context.model, NARROW, LINEAR), 23)
     assert [layer.slot for layer in present] == [*map(str, mechanisms_of(context.model, cross=True))]
     seconds = {(trial.slot, trial.spec): trial.seconds for trial in trials}
     assert seconds["enc.0", LINEAR] == seconds["enc.1", LINEAR] == seconds["cross.1", LINEAR], "timed once"
@@ -325,7 +333,7 @@ def test_a_small_error_of_attention_with_a_large_loss_is_dropped(
     }
     worst = max(rises, key=rises.__getitem__)
     told = [trial(worst, NARROW, 1e-9), trial("dec.1", WIDE, 1e-10)]
-    monkeypatch.setattr(advice_module, "try_out", lambda *given, **options: (present, told))
+    monkeypatch.setattr(advice_module, "try_mechanisms", lambda *given, **options: (present, told))
     rise = rises[worst]
     share = rise if objective == "embedding" else rise / loss
     assert share > 1e-6 and (loss == 0) == (objective == "embedding")
@@ -341,7 +349,7 @@ def test_losses_count_on_long_texts_too(times: dict[str, float]) -> None:
     told = [trial(slot, spec, 1e-9) for slot in ("enc.0", "enc.1")]
     present = [Present(str(slot), now, 1.0, 1) for slot, now in mechanisms_of(context.model, cross=True).items()]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(advice_module, "try_out", lambda *given, **options: (present, told))
+        patch.setattr(advice_module, "try_mechanisms", lambda *given, **options: (present, told))
         short, long = (find_advice(context, (spec,), max_error=1e-7, length=length) for length in (None, 90))
     assert short.chosen == {"enc.0": spec, "enc.1": spec} and long.chosen == {}
 

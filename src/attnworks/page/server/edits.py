@@ -87,7 +87,7 @@ class EditedModels:
             str(slot): tuple(
                 spec
                 for spec in OFFERED_MECHANISMS
-                if {*layer.now} != {spec} and layer.why_not((spec,) * len(layer.now)) is None
+                if {*layer.now} != {spec} and layer.refusal((spec,) * len(layer.now)) is None
             )
             for slot, layer in layers_of(self.model).items()
         }

@@ -11,18 +11,18 @@ from attnworks.core.places import Kind, Slot
 from attnworks.exam.measure import MEASURES, Measure, ReadingSpec
 from attnworks.exam.reading import Reading
 from attnworks.reshape.growth.score import GrowthKind, Score, trial_sentences
-from attnworks.reshape.growth.statistics import FEWEST
-from attnworks.reshape.growth.survey import KINDS, PASSES, GrowthSurvey
+from attnworks.reshape.growth.statistics import MIN_SENTENCES
+from attnworks.reshape.growth.survey import GROWTH_KINDS, PASSES, GrowthSurvey
 from attnworks.traces.loss import TextLoss
 
-SOURCE = "Burgund, section 2 (S3.9-S3.30), D10"
-PER = 1000
-GAINS: dict[GrowthKind, str] = {
+_SOURCE = "Burgund, section 2 (S3.9-S3.30), D10"
+GAIN_PARAMETERS = 1000
+_GAIN_DESCRIPTIONS: dict[GrowthKind, str] = {
     "keys": "predicted fall of the loss for one more column of keys and queries, per 1000 parameters",
     "values": "predicted fall of the loss for one more column of values and row of outputs, per 1000 parameters",
     "heads": "predicted fall of the loss for one more head in the layer, per 1000 parameters",
 }
-TRUST = "how much of the slope other sentences confirm: about 1 all of it; below 0.5 growth is refused"
+_TRUST_DESCRIPTION = "how much of the slope other sentences confirm: about 1 all of it; below 0.5 growth is refused"
 
 
 @MEASURES.register("bottleneck")
@@ -45,10 +45,10 @@ class Bottleneck(Measure):
     def declares(self) -> tuple[ReadingSpec, ...]:
         return tuple(
             declared
-            for kind in KINDS
+            for kind in GROWTH_KINDS
             for declared in (
-                ReadingSpec(f"bottleneck.{kind}", _axes(kind), GAINS[kind], SOURCE, "constant"),
-                ReadingSpec(f"bottleneck.{kind}_trust", _axes(kind), TRUST, SOURCE, "constant"),
+                ReadingSpec(f"bottleneck.{kind}", _axes(kind), _GAIN_DESCRIPTIONS[kind], _SOURCE, "constant"),
+                ReadingSpec(f"bottleneck.{kind}_trust", _axes(kind), _TRUST_DESCRIPTION, _SOURCE, "constant"),
             )
         )
 
@@ -72,7 +72,7 @@ class Bottleneck(Measure):
 
     def _readings(self, survey: GrowthSurvey) -> Iterator[Reading]:
         slots = list(survey.every)
-        for kind in KINDS:
+        for kind in GROWTH_KINDS:
             found = {slot: _scores(survey, slot, kind) for slot in slots}
             kinds: list[Kind] = list(dict.fromkeys(slot.kind for slot in slots))
             for attention in kinds:
@@ -80,13 +80,13 @@ class Bottleneck(Measure):
                 for name, number in (("", 0), ("_trust", 1)):
                     value = tuple(row[number] for row in rows)
                     declared = next(one for one in self.declares() if one.name == f"bottleneck.{kind}{name}")
-                    yield Reading(declared.name, attention, declared.axes, value, declared.description, SOURCE)
+                    yield Reading(declared.name, attention, declared.axes, value, declared.description, _SOURCE)
 
 
 def _refusal(loss: TextLoss) -> str | None:
     """Why growth cannot be predicted for this model and text; None if it can."""
-    if len(loss.text.kept) < FEWEST:
-        return f"it needs {FEWEST} sentences or more, and there are {len(loss.text.kept)}"
+    if len(loss.text.kept) < MIN_SENTENCES:
+        return f"it needs {MIN_SENTENCES} sentences or more, and there are {len(loss.text.kept)}"
     if loss.objective.relative:
         return (
             f"the objective {loss.objective.name!r} compares a changed model with the original one, so that no change "
@@ -113,4 +113,4 @@ def _scores(survey: GrowthSurvey, slot: Slot, kind: GrowthKind) -> tuple[Tensor,
 
 
 def _gain(score: Score) -> float:
-    return PER * score.gain / score.parameters if score.refusal is None else 0.0
+    return GAIN_PARAMETERS * score.gain / score.parameters if score.refusal is None else 0.0

@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from attnworks.core.display import counted
 from attnworks.core.places import Slot
 from attnworks.models.anatomy import heads_of
-from attnworks.reshape.growth.places import TRYING
-from attnworks.reshape.growth.score import GrowthTrial, key_scores, some_checks
-from attnworks.reshape.growth.statistics import SEARCH, GrowthSums, gather_sample, graded_layers
-from attnworks.reshape.growth.survey import COPIES, PASSES, TURNS, growable_layers
+from attnworks.reshape.growth.places import TRYING_PLACES
+from attnworks.reshape.growth.score import GrowthTrial, checking_sentences, key_scores
+from attnworks.reshape.growth.statistics import SEARCHING_SLICE, GrowthSums, gather_sample, graded_layers
+from attnworks.reshape.growth.survey import COPIES, KEYS_OF_COPIES, PASSES, growable_layers
 from attnworks.traces.loss import TextLoss
 
 FITTING, SEARCHING, COMPARING = "fitting the chosen columns", "searching for the step", "comparing ways to grow"
-"""Stages after places are chosen. Those before it: PASSES, COPIES, TURNS and TRYING."""
-EVALUATIONS = 6
+"""Stages after places are chosen. Those before it: PASSES, COPIES, KEYS_OF_COPIES and TRYING_PLACES."""
+EVALUATIONS_PER_SEARCH = 6
 """Forward passes that a search for the best step takes on average."""
-SEARCHED_ON = 512
+STEP_SEARCH_SENTENCES = 512
 """About this many sentences are used to search for the final step."""
 
 
@@ -33,7 +33,7 @@ class GrowthCost:
     copies       layers in which a new head is to be found
     places       directions that are tried to choose from; 0 where places are given
     chosen       places that get more than one column, or that are given, at most
-    tried_on     sentences that a direction is tried on, and `searched_on` the final step
+    trial_sentences     sentences that a direction is tried on, and `search_sentences` the final step
     compared     other ways to grow, where they are compared
     batch        seconds of a backward pass over one batch
     trial        seconds of a forward pass over the sentences that directions are tried on
@@ -47,8 +47,8 @@ class GrowthCost:
     copies: int
     places: int
     chosen: int
-    tried_on: int
-    searched_on: int
+    trial_sentences: int
+    search_sentences: int
     compared: int
     batch: float
     trial: float
@@ -62,19 +62,19 @@ class GrowthCost:
     @property
     def stages(self) -> dict[str, float]:
         """The seconds that each stage should take, in the order of the stages."""
-        search = EVALUATIONS * self.trial
+        search = EVALUATIONS_PER_SEARCH * self.trial
         whole = self.batches * self.batch
-        final = search * (1 + self.searched_on / max(1, self.tried_on))
+        final = search * (1 + self.search_sentences / max(1, self.trial_sentences))
         heads = {
             COPIES: self.copies * search,
             PASSES[1]: whole,
-            TURNS: self.copies * (search + self.fit),
+            KEYS_OF_COPIES: self.copies * (search + self.fit),
             PASSES[2]: whole,
         }
         return {
             PASSES[0]: whole,
             **(heads if self.copies else {}),
-            TRYING: self.places * search + (self.keys * self.fit if self.places else 0.0),
+            TRYING_PLACES: self.places * search + (self.keys * self.fit if self.places else 0.0),
             FITTING: self.chosen * (search + (self.fit if self.keys else 0.0)),
             SEARCHING: final,
             COMPARING: self.compared * final,
@@ -89,8 +89,8 @@ class GrowthCost:
         sentences, passes = counted(self.sentences, "sentence"), counted(self.passes, "backward pass")
         directions = counted(self.places + self.copies + self.chosen, "direction")
         return (
-            f"Growing reads {sentences}: {passes} over all of them, then about {EVALUATIONS} forward "
-            f"passes over {self.tried_on:,} of them for each of up to {directions}. "
+            f"Growing reads {sentences}: {passes} over all of them, then about {EVALUATIONS_PER_SEARCH} forward "
+            f"passes over {self.trial_sentences:,} of them for each of up to {directions}. "
             f"Estimated time: {in_words(self.seconds)}."
         )
 
@@ -108,10 +108,10 @@ def in_words(seconds: float) -> str:
     return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def some_to_search(text_loss: TextLoss) -> slice:
+def searching_sentences(text_loss: TextLoss) -> slice:
     """Of the sentences to search on, about as many as the final step is searched on."""
-    sentences = len(range(sum(map(len, text_loss.text.batches)))[SEARCH])
-    return slice(SEARCH.start, None, SEARCH.step * max(1, sentences // SEARCHED_ON))
+    sentences = len(range(sum(map(len, text_loss.text.batches)))[SEARCHING_SLICE])
+    return slice(SEARCHING_SLICE.start, None, SEARCHING_SLICE.step * max(1, sentences // STEP_SEARCH_SENTENCES))
 
 
 def measured_cost(
@@ -126,11 +126,11 @@ def measured_cost(
     heads = sum(len(heads_of(part)) for part in layers.values())
     places = 0 if given else heads * len({*kinds} - {"heads"}) + len(layers) * ("heads" in kinds)
     sentences = sum(map(len, text_loss.text.batches))
-    tried_on = len(range(sentences)[some_checks(text_loss)])
+    trial_sentences = len(range(sentences)[checking_sentences(text_loss)])
     batch = trial = fit = 0.0
     if layers:
         began = time.perf_counter()
-        GrowthTrial(text_loss, some_checks(text_loss))
+        GrowthTrial(text_loss, checking_sentences(text_loss))
         trial = time.perf_counter() - began
         began = time.perf_counter()
         sums: dict[Slot, GrowthSums] = {slot: GrowthSums() for slot in layers}
@@ -151,8 +151,8 @@ def measured_cost(
         copies=len(layers) if "heads" in kinds else 0,
         places=places,
         chosen=given or min(add // 2, places),
-        tried_on=tried_on,
-        searched_on=len(range(sentences)[some_to_search(text_loss)]),
+        trial_sentences=trial_sentences,
+        search_sentences=len(range(sentences)[searching_sentences(text_loss)]),
         compared=compared,
         batch=batch,
         trial=trial,

@@ -23,7 +23,7 @@ from torch import Tensor
 from attnworks.core.checks import integer
 from attnworks.reshape.growth.solvers import balanced
 
-ENOUGH = 0.3
+ENOUGH_RESIDUAL_FALL = 0.3
 """How far the residual of one factor is brought down before it is the other's turn; less costs steps and wins none."""
 
 
@@ -247,12 +247,12 @@ def _sweep(problem: _Problem, a: Tensor, b: Tensor, iterations: int) -> tuple[Te
 def _solved(operator: Callable[[Tensor], Tensor], target: Tensor, x: Tensor, iterations: int) -> Tensor:
     """A x = target by conjugate gradients from the x given, for each head on its own.
 
-    A head goes no further where A shows no curvature, or once its residual is `ENOUGH` of what it was: the other factor
-    still moves.
+    A head stops where A shows no curvature, or once its residual is `ENOUGH_RESIDUAL_FALL` times what it was at first:
+    the other factor still changes, so that more precision would be wasted.
     """
     rest = target - operator(x)
     direction, left = rest, _dot(rest, rest)
-    enough = ENOUGH**2 * left
+    enough = ENOUGH_RESIDUAL_FALL**2 * left
     for _ in range(iterations):
         if bool((left <= enough).all()):
             break

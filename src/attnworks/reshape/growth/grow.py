@@ -18,17 +18,17 @@ from attnworks.models.config import MAX_WIDTH
 from attnworks.models.modes import inference_mode
 from attnworks.reshape.contract import RESHAPES, Reshape, ReshapeContext, ReshapeResult
 from attnworks.reshape.growth.apply import GrowthStep, grown
-from attnworks.reshape.growth.cost import COMPARING, SEARCHING, measured_cost, some_to_search
+from attnworks.reshape.growth.cost import COMPARING, SEARCHING, measured_cost, searching_sentences
 from attnworks.reshape.growth.methods import METHODS, Method
 from attnworks.reshape.growth.places import NoBottleneckError, Spot, Widths, no_bottleneck, read_places, spread
 from attnworks.reshape.growth.score import GrowthTrial, Score
 from attnworks.reshape.growth.solvers import line_search
-from attnworks.reshape.growth.statistics import FEWEST
-from attnworks.reshape.growth.survey import KINDS, GrowthSurvey
+from attnworks.reshape.growth.statistics import MIN_SENTENCES
+from attnworks.reshape.growth.survey import GROWTH_KINDS, GrowthSurvey
 from attnworks.reshape.surgery import anatomy_of, check_can_grow
 from attnworks.traces.loss import TextLoss
 
-REFITTING = "document"
+REFIT_METHOD = "document"
 """The method that writes queries and keys anew."""
 
 
@@ -56,15 +56,15 @@ class Grow(Reshape):
 
     add: int = 0
     where: str = "auto"
-    kinds: tuple[str, ...] = KINDS
+    kinds: tuple[str, ...] = GROWTH_KINDS
     by: str = "fisher"
     compare: bool = False
 
     def __post_init__(self) -> None:
-        if isinstance(self.kinds, str) or not self.kinds or not {*self.kinds} <= {*KINDS}:
+        if isinstance(self.kinds, str) or not self.kinds or not {*self.kinds} <= {*GROWTH_KINDS}:
             raise UsageError(
                 f"growing {', '.join(map(str, self.kinds))}",
-                f"some of {', '.join(KINDS)}",
+                f"some of {', '.join(GROWTH_KINDS)}",
                 ", ".join(map(str, self.kinds)) or "none",
                 "name the kinds that may grow",
             )
@@ -78,7 +78,7 @@ class Grow(Reshape):
 
     @property
     def keeps_optimizer_state(self) -> bool:
-        return self.by != REFITTING
+        return self.by != REFIT_METHOD
 
     def check(self, model: nn.Module) -> None:
         layers = attention_layers(anatomy_of(model))
@@ -104,7 +104,9 @@ class Grow(Reshape):
             return ReshapeResult(grown(context.model, ()), {}, 0.0)
         kinds = {*self.kinds} if asked is None else {at.kind for at in asked}
         survey = survey_growth(context.calibration, self._with_cost_estimate(context, kinds, asked), kinds)
-        widths = spread(survey, [kind for kind in KINDS if kind in self.kinds], self.add) if asked is None else asked
+        widths = (
+            spread(survey, [kind for kind in GROWTH_KINDS if kind in self.kinds], self.add) if asked is None else asked
+        )
         chosen = plan_step(survey, METHODS[self.by], widths, context.seed, every_place=asked is not None)
         widths = {spot: width for spot, width in widths.items() if spot not in chosen.left_out}
         others: dict[str, nn.Module] = {}
@@ -116,7 +118,7 @@ class Grow(Reshape):
                 others[f"loss_by_{name}"] = grown(context.model, other.steps)
         facts = (
             {}
-            if self.by == REFITTING
+            if self.by == REFIT_METHOD
             else {"difference_at_zero": output_difference(context.calibration, chosen.at_zero)}
         )
         for score in chosen.scores:
@@ -154,7 +156,7 @@ class PlannedStep(NamedTuple):
 def survey_growth(text_loss: TextLoss, tell: Progress, kinds: Collection[str]) -> GrowthSurvey:
     """A survey of a model by an objective that tells how good it is."""
     check_sentences(text_loss)
-    return GrowthSurvey(text_loss, tell, [kind for kind in KINDS if kind in kinds])
+    return GrowthSurvey(text_loss, tell, [kind for kind in GROWTH_KINDS if kind in kinds])
 
 
 def check_sentences(text_loss: TextLoss) -> None:
@@ -167,8 +169,10 @@ def check_sentences(text_loss: TextLoss) -> None:
             "take a model with an output layer for words (lm, mlm, seq2seq), or give a function in Python",
         )
     sentences = sum(map(len, text_loss.text.batches))
-    if sentences < FEWEST:
-        raise UsageError("to grow", f"{FEWEST} sentences or more to learn from", str(sentences), "give more text")
+    if sentences < MIN_SENTENCES:
+        raise UsageError(
+            "to grow", f"{MIN_SENTENCES} sentences or more to learn from", str(sentences), "give more text"
+        )
 
 
 def plan_step(
@@ -195,7 +199,7 @@ def plan_step(
         lambda t: survey.trial.with_steps(line.steps(t)), line.start, survey.trial.with_steps(at_zero)
     )
     survey.tell(SEARCHING, 1, 2)
-    search = GrowthTrial(survey.text_loss, some_to_search(survey.text_loss))
+    search = GrowthTrial(survey.text_loss, searching_sentences(survey.text_loss))
     found = line_search(lambda t: search.with_steps(line.steps(t)), line.start, search.with_steps(at_zero))
     survey.tell(SEARCHING, 2, 2)
     if refuse and line.scores and not found.step:

@@ -25,11 +25,11 @@ from attnworks.training.objectives import choose_objective
 from attnworks.training.run import Run
 from attnworks.training.run_folder import optimizer_tensors
 
-GROWTHS = 8
+EXPECTED_GROWTHS = 8
 """About the number of growths that reach the goal, if all of them pay."""
-LOOKED_AT = 1024
+SURVEY_SENTENCES = 1024
 """Sentences of the corpus, drawn anew each time."""
-NAMED: dict[str, GrowthKind] = {"d_k": "keys", "d_v": "values", "heads": "heads"}
+KIND_OF_GOAL: dict[str, GrowthKind] = {"d_k": "keys", "d_v": "values", "heads": "heads"}
 
 
 class _Found(NamedTuple):
@@ -69,7 +69,7 @@ def _missing(run: Run) -> dict[Spot, int]:
                 continue
             for number, head in enumerate(heads):
                 width = (head.W_Q if name == "d_k" else head.W_V).shape[1]
-                missing[Spot(GrowthPlace(slot, number), NAMED[name])] = max(0, goal - width)
+                missing[Spot(GrowthPlace(slot, number), KIND_OF_GOAL[name])] = max(0, goal - width)
     return missing
 
 
@@ -77,11 +77,11 @@ def _find(run: Run, missing: dict[Spot, int]) -> _Found:
     recipe = run.recipe
     subject = OwnSubject(run.model, str(run.folder), (run.source, run.target))
     pairs = run.corpus.train
-    drawn = np.random.default_rng([recipe.seed, run.progress.step]).permutation(len(pairs))[:LOOKED_AT]
+    drawn = np.random.default_rng([recipe.seed, run.progress.step]).permutation(len(pairs))[:SURVEY_SENTENCES]
     objective = choose_objective(None, subject.abilities, seed=recipe.seed)
     settings = ReshapeSettings(seed=recipe.seed)
     text_loss = text_loss_on(subject, objective, [pairs[number] for number in drawn], settings)
-    kinds: list[GrowthKind] = [NAMED[name] for name in recipe.goals()]
+    kinds: list[GrowthKind] = [KIND_OF_GOAL[name] for name in recipe.goals()]
     try:
         survey = survey_growth(text_loss, silent, kinds)
         widths = spread(survey, kinds, _each_time(run), missing)
@@ -104,4 +104,4 @@ def _each_time(run: Run) -> int:
             each = {"d_k": (goal - d_k) * heads, "d_v": (goal - d_v) * heads, "heads": (goal - heads) * (d_k + d_v)}
             total += max(0, each[name])
             least = max(least, d_k + d_v) if name == "heads" else least
-    return max(least, math.ceil(total / GROWTHS) if recipe.grow_by is None else recipe.grow_by)
+    return max(least, math.ceil(total / EXPECTED_GROWTHS) if recipe.grow_by is None else recipe.grow_by)

@@ -16,8 +16,8 @@ from attnworks.reshape.growth.apply import Addition, GrowthStep, Keys, NewHead, 
 from attnworks.reshape.growth.cost import FITTING
 from attnworks.reshape.growth.directions import whitened_direction
 from attnworks.reshape.growth.places import Spot, Widths, no_bottleneck
-from attnworks.reshape.growth.score import FIRST_STEP, Score, Solve, best_direction
-from attnworks.reshape.growth.statistics import graded_layers, query_states, sampled
+from attnworks.reshape.growth.score import FIRST_STEP_LOSS_SHARE, DirectionSolver, Score, best_direction
+from attnworks.reshape.growth.statistics import graded_layers, metric_sentences, query_states
 from attnworks.reshape.growth.survey import GrowthSurvey
 
 
@@ -65,7 +65,7 @@ def random_columns(survey: GrowthSurvey, widths: Widths, seed: int) -> Line:
             for (spot, addition), sign in zip(additions, signs, strict=True)
         ]
 
-    return Line(steps, FIRST_STEP)
+    return Line(steps, FIRST_STEP_LOSS_SHARE)
 
 
 @METHODS.register("zero")
@@ -93,7 +93,7 @@ def document(survey: GrowthSurvey, widths: Widths, seed: int) -> Line:
 # --- directions ---
 
 
-def _believed(survey: GrowthSurvey, spot: Spot, width: int, solve: Solve) -> Score | str:
+def _believed(survey: GrowthSurvey, spot: Spot, width: int, solve: DirectionSolver) -> Score | str:
     """The direction at a place with its best step, or why nothing should grow there."""
     found = _directions(survey, spot, width, solve)
     if not found:
@@ -112,7 +112,7 @@ def _alive(addition: Addition) -> int:
     return int((addition.beta.any(0) if isinstance(addition, Keys) else addition.b.any(1)).sum())
 
 
-def _directions(survey: GrowthSurvey, spot: Spot, width: int, solve: Solve) -> list[Score]:
+def _directions(survey: GrowthSurvey, spot: Spot, width: int, solve: DirectionSolver) -> list[Score]:
     """One, or none where there is no such direction."""
     (slot, head), kind = spot
     if head is None:
@@ -128,7 +128,7 @@ def _why(spot: Spot) -> str:
     return "the layer does not score by Q K^T alone"
 
 
-def _along(survey: GrowthSurvey, widths: Widths, solve: Solve) -> Line:
+def _along(survey: GrowthSurvey, widths: Widths, solve: DirectionSolver) -> Line:
     """All directions that are confirmed at once, each as long as it would be alone."""
     found: dict[Spot, Score | str] = {}
     for done, (spot, width) in enumerate(widths.items()):
@@ -145,8 +145,8 @@ def _along(survey: GrowthSurvey, widths: Widths, solve: Solve) -> Line:
             GrowthStep(score.place, score.addition, t * score.step, survey.scale(score.place.slot)) for score in scores
         ]
 
-    slope = sum(score.step * score.checked for score in scores)
-    return Line(steps, FIRST_STEP * abs(survey.trial.loss) / slope, scores, left_out)
+    slope = sum(score.step * score.checked_slope for score in scores)
+    return Line(steps, FIRST_STEP_LOSS_SHARE * abs(survey.trial.loss) / slope, scores, left_out)
 
 
 # --- baselines ---
@@ -228,7 +228,7 @@ def refit_steps(survey: GrowthSurvey, widths: Widths) -> Callable[[float], list[
     """t -> heads whose product W_Q W_K^T is [mean over sentences of X^+ (S + t dL/dS) Z^+T] cut to rank k + p."""
     spots = list(widths.items())
     if any(spot.kind != "keys" for spot, _ in spots):
-        raise wrong_kind("document", "keys")
+        raise kind_refusal("document", "keys")
     slots = dict.fromkeys(spot.place.slot for spot, _ in spots)
     for slot in (slot for slot in slots if survey.sums[slot].scale is None):
         raise UsageError(
@@ -258,7 +258,7 @@ def _targets(survey: GrowthSurvey, slot: Slot) -> tuple[Tensor, Tensor]:
     """mean X^+ S Z^+T and mean X^+ (dL/dS) Z^+T over some of the sentences that teach, [h e f] each."""
     text_loss, sentences = survey.text_loss, 0
     S = G = torch.zeros(())
-    for batch, rows in text_loss.batches(sampled(text_loss)):
+    for batch, rows in text_loss.batches(metric_sentences(text_loss)):
         for layer in graded_layers(text_loss, batch, rows, {slot: survey.branches[slot]}):
             trace = layer.trace
             assert trace.Z is not None
@@ -273,5 +273,5 @@ def _targets(survey: GrowthSurvey, slot: Slot) -> tuple[Tensor, Tensor]:
     return S / sentences, G / sentences
 
 
-def wrong_kind(method: str, kinds: str) -> UsageError:
+def kind_refusal(method: str, kinds: str) -> UsageError:
     return UsageError(f"growing by {method}", kinds, "another kind", "choose those kinds, or another method")

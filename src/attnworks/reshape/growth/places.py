@@ -11,11 +11,11 @@ from attnworks.core.places import Slot, select_heads
 from attnworks.models.config import MAX_WIDTH
 from attnworks.reshape.growth.apply import GrowthPlace, NewHead
 from attnworks.reshape.growth.score import GrowthKind, Score
-from attnworks.reshape.growth.survey import KINDS, GrowthSurvey
+from attnworks.reshape.growth.survey import GROWTH_KINDS, GrowthSurvey
 
-TRYING = "trying places"
+TRYING_PLACES = "trying places"
 """The stage in which the places to grow at are chosen."""
-LONGEST = 10
+MAX_WIDTH_DIGITS = 10
 """Digits of a number that can be a width."""
 
 
@@ -47,7 +47,7 @@ def read_places(asked: str, layers: Mapping[Slot, int]) -> Widths:
     for part in asked.split(","):
         where, _, what = part.strip().partition(":")
         name, _, number = what.partition("=")
-        if name not in KINDS or not number.isdecimal() or not 0 < int(number[:LONGEST]) <= MAX_WIDTH:
+        if name not in GROWTH_KINDS or not number.isdecimal() or not 0 < int(number[:MAX_WIDTH_DIGITS]) <= MAX_WIDTH:
             raise UsageError(
                 f"growing at {part.strip()!r}",
                 "places such as enc.0.3:keys=8, dec.0.*:values=2 or enc.1:heads=1",
@@ -110,7 +110,7 @@ def _tried(survey: GrowthSurvey, kinds: Sequence[GrowthKind]) -> Iterator[tuple[
     for slot in survey.layers:
         for kind in kinds:
             for score in survey.scores(slot, kind):
-                survey.tell(TRYING, done, places)
+                survey.tell(TRYING_PLACES, done, places)
                 yield Spot(score.place, kind), survey.tried(score)
                 done += 1
 

@@ -19,29 +19,29 @@ from attnworks.reshape.growth.directions import (
     value_direction,
     whitened_direction,
 )
-from attnworks.reshape.growth.solvers import Found, line_search
-from attnworks.reshape.growth.statistics import CHECK, GrowthSums
+from attnworks.reshape.growth.solvers import LineMinimum, line_search
+from attnworks.reshape.growth.statistics import CHECKING_SLICE, GrowthSums
 from attnworks.traces.loss import TextLoss
 
 GrowthKind = Literal["keys", "values", "heads"]
-TRIED_ON = 128
+TRIAL_SENTENCES = 128
 """About the number of checking sentences on which steps are tried."""
-FIRST_STEP = 0.01
+FIRST_STEP_LOSS_SHARE = 0.01
 """As a share of the loss, what the first step that is tried would win if the loss were linear."""
-TOLERANCE, CONVERGED = 1e-2, 0.1
+SOLVER_TOLERANCE, MAX_SOLVER_RESIDUAL = 1e-2, 0.1
 """The residual that the solver aims at, and that above which the closed form is used instead."""
-SWEEPS = 20
-CUTOFFS = (1e-4, 0.01, 0.03)
+SOLVER_SWEEPS = 20
+VARIANCE_CUTOFFS = (1e-4, 0.01, 0.03)
 """Directions in which states vary less, as a share of the largest variance, are left out. The more are left out, the
 less is won where all is signal, and the less is noise where it is not: the first that convinces is taken."""
-CONVINCING = 0.8
+CONVINCING_TRUST = 0.8
 """The share of a slope that other sentences confirm above which no larger cutoff is asked."""
-BELIEVED = 0.5
+MIN_TRUST = 0.5
 """A direction must fall at least by this share on sentences that check of what it falls on those that taught it."""
 
 
 @runtime_checkable
-class Solve(Protocol):
+class DirectionSolver(Protocol):
     def __call__(self, T: Tensor, sample: ScoreSample, p: int, *, cutoff: float) -> Direction: ...
 
 
@@ -52,8 +52,8 @@ def best_direction(T: Tensor, sample: ScoreSample, p: int, *, cutoff: float) -> 
     there is no optimum, and where it stops is arbitrary. The closed form replaces that curvature by second moments of
     the states, which are positive in every direction that `cutoff` keeps, so that it always has an optimum.
     """
-    solved = score_direction(T, sample, p, sweeps=SWEEPS, tolerance=TOLERANCE, cutoff=cutoff)
-    stuck = solved.residual > CONVERGED
+    solved = score_direction(T, sample, p, sweeps=SOLVER_SWEEPS, tolerance=SOLVER_TOLERANCE, cutoff=cutoff)
+    stuck = solved.residual > MAX_SOLVER_RESIDUAL
     if not bool(stuck.any()):
         return solved
     pairs = zip(solved, whitened_direction(T, sample, p, cutoff=cutoff), strict=True)
@@ -64,21 +64,21 @@ def best_direction(T: Tensor, sample: ScoreSample, p: int, *, cutoff: float) -> 
 class Score:
     """A direction of growth at one place, and what it is worth.
 
-    addition    what to add, for a step of one
-    taught      how fast the loss falls along it on the sentences that the direction was fitted to
-    checked     the same on others
-    residual    how far the direction is from a local optimum: 0 at one. At most 0.1 by the solver (`CONVERGED`); any
-                number by the closed form, which `whitened` always uses and `fisher` where its solver stays above 0.1
-    parameters  that it adds
-    shares      what each of its columns adds to the gain, in the metric of the solver
-    step, gain  the best step on the sentences that check, and by how much their loss falls there; 0 before it is tried
+    addition       what to add, for a step of one
+    fitted_slope   how fast the loss falls along it, on the sentences that the direction was fitted to
+    checked_slope  the same on the sentences that check it
+    residual       how far the direction is from a local optimum, where it is 0. At most `MAX_SOLVER_RESIDUAL` by the
+                   solver; any number by the closed form, which `whitened` always uses, and `fisher` if the solver fails
+    parameters     how many parameters it adds
+    shares         what each of its columns adds to the gain, in the metric of the solver
+    step, gain     the best step on the checking sentences, and how far their loss falls there; 0 before it is tried
     """
 
     place: GrowthPlace
     kind: GrowthKind
     addition: Addition
-    taught: float
-    checked: float
+    fitted_slope: float
+    checked_slope: float
     residual: float
     parameters: int
     shares: tuple[float, ...]
@@ -87,21 +87,21 @@ class Score:
 
     @property
     def trust(self) -> float:
-        """checked / taught: 1 for a direction that serves other sentences as well, about 0 for noise."""
-        return self.checked / self.taught if self.taught > 0 else 0.0
+        """checked_slope / fitted_slope: 1 for a direction that serves other sentences as well, about 0 for noise."""
+        return self.checked_slope / self.fitted_slope if self.fitted_slope > 0 else 0.0
 
     @property
     def refusal(self) -> str | None:
         """Why nothing should grow here, in words."""
-        if self.trust < BELIEVED:
+        if self.trust < MIN_TRUST:
             return f"other sentences confirm {self.trust:.0%} of the slope: more data, or no bottleneck"
         return None if self.gain > 0 else "no step lowers the loss"
 
     def tried(self, trial: GrowthTrial, scale: float) -> Score:
         """With the best step. Nothing is tried where other sentences do not confirm the direction."""
-        if self.trust < BELIEVED:
+        if self.trust < MIN_TRUST:
             return self
-        found = trial.search(self.checked, lambda length: [GrowthStep(self.place, self.addition, length, scale)])
+        found = trial.search(self.checked_slope, lambda length: [GrowthStep(self.place, self.addition, length, scale)])
         return replace(self, step=found.step, gain=trial.loss - found.value)
 
 
@@ -117,40 +117,42 @@ class GrowthTrial:
         original: Any = self.text_loss.original
         return self.text_loss.mean(original.with_model(grown(original.model, steps)), some=self.some)
 
-    def search(self, slope: float, steps: Callable[[float], Sequence[GrowthStep]], whole: float | None = None) -> Found:
+    def search(
+        self, slope: float, steps: Callable[[float], Sequence[GrowthStep]], whole: float | None = None
+    ) -> LineMinimum:
         """The best length along a direction that falls with this slope from `whole`, by default the model's loss."""
         whole = self.loss if whole is None else whole
         if slope <= 0:
-            return Found(0.0, whole)
-        return line_search(lambda t: self.with_steps(steps(t)), FIRST_STEP * abs(whole) / slope, whole)
+            return LineMinimum(0.0, whole)
+        return line_search(lambda t: self.with_steps(steps(t)), FIRST_STEP_LOSS_SHARE * abs(whole) / slope, whole)
 
 
-def some_checks(text_loss: TextLoss) -> slice:
+def checking_sentences(text_loss: TextLoss) -> slice:
     """Of the sentences that check, about as many as steps are tried on."""
     return trial_sentences(sum(map(len, text_loss.text.batches)))
 
 
 def trial_sentences(sentences: int) -> slice:
     """Of this many sentences, those that steps are tried on."""
-    checks = len(range(sentences)[CHECK])
-    return slice(CHECK.start, None, CHECK.step * max(1, checks // TRIED_ON))
+    checks = len(range(sentences)[CHECKING_SLICE])
+    return slice(CHECKING_SLICE.start, None, CHECKING_SLICE.step * max(1, checks // TRIAL_SENTENCES))
 
 
 def key_scores(
-    slot: Slot, sums: GrowthSums, sample: ScoreSample, biased: bool, p: int, solve: Solve = best_direction
+    slot: Slot, sums: GrowthSums, sample: ScoreSample, biased: bool, p: int, solve: DirectionSolver = best_direction
 ) -> list[Score]:
     """The best p columns of keys for every head of a layer."""
-    (taught, checked), _, _ = sums.means()
+    (fitted, checked), _, _ = sums.means()
 
     def found(cutoff: float) -> list[Score]:
-        direction = solve(taught, sample, p, cutoff=cutoff)
+        direction = solve(fitted, sample, p, cutoff=cutoff)
         slopes = (direction.slope, -(checked @ direction.beta * direction.alpha).sum((-2, -1)))
-        shares = marginal_gains(direction, taught, sample)
+        shares = marginal_gains(direction, fitted, sample)
         additions = [
             Keys(alpha[:-1], beta, alpha[-1]) if biased else Keys(alpha, beta)
             for alpha, beta in zip(direction.alpha, direction.beta, strict=True)
         ]
-        parameters = p * (taught.shape[1] + taught.shape[2] + biased)
+        parameters = p * (fitted.shape[1] + fitted.shape[2] + biased)
         return _scores(slot, "keys", additions, slopes, parameters, shares, direction.residual)
 
     return _convincing(found)
@@ -158,14 +160,14 @@ def key_scores(
 
 def value_scores(slot: Slot, sums: GrowthSums, biased: bool, p: int) -> list[Score]:
     """The best p columns of values, with their rows of outputs, for every head of a layer."""
-    _, (taught, checked), spread = sums.means()
+    _, (fitted, checked), spread = sums.means()
 
     def found(cutoff: float) -> list[Score]:
-        direction = value_direction(taught, spread, p, cutoff=cutoff)
+        direction = value_direction(fitted, spread, p, cutoff=cutoff)
         products = direction.a @ direction.b
-        slopes = (-(taught * products).sum((-2, -1)), -(checked * products).sum((-2, -1)))
+        slopes = (-(fitted * products).sum((-2, -1)), -(checked * products).sum((-2, -1)))
         additions = [Values(a, b) for a, b in zip(direction.a, direction.b, strict=True)]
-        parameters = p * (taught.shape[1] + taught.shape[2] + biased)
+        parameters = p * (fitted.shape[1] + fitted.shape[2] + biased)
         exact = torch.zeros_like(slopes[0])
         return _scores(slot, "values", additions, slopes, parameters, direction.captured, exact)
 
@@ -174,12 +176,12 @@ def value_scores(slot: Slot, sums: GrowthSums, biased: bool, p: int) -> list[Sco
 
 def _convincing(found: Callable[[float], list[Score]]) -> list[Score]:
     """Of every head the direction of the first cutoff that convinces, or of the one that does so most."""
-    best = found(CUTOFFS[0])
-    for cutoff in CUTOFFS[1:]:
-        if all(score.trust >= CONVINCING for score in best):
+    best = found(VARIANCE_CUTOFFS[0])
+    for cutoff in VARIANCE_CUTOFFS[1:]:
+        if all(score.trust >= CONVINCING_TRUST for score in best):
             break
         best = [
-            old if old.trust >= min(new.trust, CONVINCING) else new
+            old if old.trust >= min(new.trust, CONVINCING_TRUST) else new
             for old, new in zip(best, found(cutoff), strict=True)
         ]
     return best
@@ -197,8 +199,8 @@ def _scores(
     """One for every head; slopes are those on the sentences that teach, and that check."""
     numbers = zip(additions, *(side.tolist() for side in (*slopes, residuals, shares)), strict=True)
     return [
-        Score(GrowthPlace(slot, head), kind, addition, taught, checked, residual, parameters, tuple(share))
-        for head, (addition, taught, checked, residual, share) in enumerate(numbers)
+        Score(GrowthPlace(slot, head), kind, addition, fitted, checked, residual, parameters, tuple(share))
+        for head, (addition, fitted, checked, residual, share) in enumerate(numbers)
     ]
 
 

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from attnworks.core.checks import integer
 
-DOUBLINGS = 16
-SHRINKINGS = 4
-REFINEMENTS = 2
+MAX_DOUBLINGS = 16
+MAX_SHRINKINGS = 4
+MAX_REFINEMENTS = 2
 
 
 class LowRank(NamedTuple):
@@ -134,14 +134,14 @@ def _check_rank(k: int) -> None:
     integer("rank", k, 0, remedy="the rank is the number of columns of each factor")
 
 
-class Found(NamedTuple):
+class LineMinimum(NamedTuple):
     """The best step that was tried, 0 if none is better than staying, and the value there."""
 
     step: float
     value: float
 
 
-def line_search(function: Callable[[float], float], start: float, at_zero: float) -> Found:
+def line_search(function: Callable[[float], float], start: float, at_zero: float) -> LineMinimum:
     """min over t >= 0: shrink `start` by fours until f(t) < f(0), double it while f falls, then fit parabolas.
 
     Values that are not finite count as very large. The best of all points that were tried is returned, so that the
@@ -156,22 +156,22 @@ def line_search(function: Callable[[float], float], start: float, at_zero: float
         return tried[t]
 
     t = start
-    for _ in range(SHRINKINGS):
+    for _ in range(MAX_SHRINKINGS):
         if value(t) < at_zero:
             break
         t /= 4
     else:
-        return Found(0.0, at_zero)
-    for _ in range(DOUBLINGS):
+        return LineMinimum(0.0, at_zero)
+    for _ in range(MAX_DOUBLINGS):
         if value(2 * t) >= value(t):
             break
         t *= 2
-    for _ in range(REFINEMENTS):
+    for _ in range(MAX_REFINEMENTS):
         if (t := _lowest_of_parabola(tried)) in tried:
             break
         value(t)
     step = min(tried, key=lambda t: (tried[t], t))
-    return Found(step, tried[step])
+    return LineMinimum(step, tried[step])
 
 
 def _lowest_of_parabola(tried: dict[float, float]) -> float:

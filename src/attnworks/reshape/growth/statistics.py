@@ -22,11 +22,11 @@ from attnworks.traces.layer import LayerTrace
 from attnworks.traces.loss import TextLoss
 from attnworks.traces.subject import LayerHook, first
 
-LEARN, CHECK, SEARCH = slice(0, None, 2), slice(1, None, 4), slice(3, None, 4)
+FITTING_SLICE, CHECKING_SLICE, SEARCHING_SLICE = slice(0, None, 2), slice(1, None, 4), slice(3, None, 4)
 """Of all sentences, sorted by length: those that directions come from, that check them, that steps are searched on."""
-FEWEST = 4
+MIN_SENTENCES = 4
 """Sentences without which one of these would be nothing."""
-SAMPLE = 192
+MAX_METRIC_SENTENCES = 192
 """Most sentences for the metric of the scores."""
 Progress = Callable[[int, int], None]
 
@@ -162,7 +162,7 @@ class GrowthSums:
     def add(self, layer: GradedLayer, first: int = 0) -> None:
         """A batch whose first sentence has this number among all."""
         trace = layer.trace
-        parts = [slice((some.start - first) % some.step, None, some.step) for some in (LEARN, CHECK)]
+        parts = [slice((some.start - first) % some.step, None, some.step) for some in (FITTING_SLICE, CHECKING_SLICE)]
         X, Z = query_states(trace), _states(trace.Z)
         G, seen = layer.by_scores(), layer.P @ Z.unsqueeze(1)
         D = layer.by_output.to(Z.dtype).unsqueeze(1)
@@ -203,10 +203,10 @@ def gather_sums(
     return sums
 
 
-def sampled(text_loss: TextLoss) -> slice:
-    """At most SAMPLE of the sentences that teach, of all lengths."""
-    taught = len(range(sum(map(len, text_loss.text.batches)))[LEARN])
-    return slice(LEARN.start, None, LEARN.step * -(-taught // SAMPLE))
+def metric_sentences(text_loss: TextLoss) -> slice:
+    """At most MAX_METRIC_SENTENCES of the sentences that teach, of all lengths."""
+    fitted = len(range(sum(map(len, text_loss.text.batches)))[FITTING_SLICE])
+    return slice(FITTING_SLICE.start, None, FITTING_SLICE.step * -(-fitted // MAX_METRIC_SENTENCES))
 
 
 def gather_sample(text_loss: TextLoss, slot: Slot) -> ScoreSample:
@@ -214,7 +214,7 @@ def gather_sample(text_loss: TextLoss, slot: Slot) -> ScoreSample:
     keep = _Keep(slot)
     device = next(text_loss.original.model.parameters()).device
     with inference_mode(text_loss.original.model):
-        for batch, rows in text_loss.batches(sampled(text_loss)):
+        for batch, rows in text_loss.batches(metric_sentences(text_loss)):
             text_loss.losses(text_loss.original, batch.to(device), rows, keep)
     i, j = (max(P.shape[axis] for _, _, P in keep.found) for axis in (-2, -1))
     padded = ((_padded(X, i), _padded(Z, j), _padded(_padded(P, i).mT, j).mT) for X, Z, P in keep.found)

@@ -15,16 +15,16 @@ from attnworks.models.anatomy import Part, attention_layers, every_layer, heads_
 from attnworks.reshape.growth.apply import GrowthPlace, GrowthStep, NewHead, Values
 from attnworks.reshape.growth.directions import ScoreSample, whitened_direction
 from attnworks.reshape.growth.score import (
-    BELIEVED,
-    CUTOFFS,
+    MIN_TRUST,
+    VARIANCE_CUTOFFS,
+    DirectionSolver,
     GrowthKind,
     GrowthTrial,
     Score,
-    Solve,
     best_direction,
+    checking_sentences,
     head_score,
     key_scores,
-    some_checks,
     value_scores,
 )
 from attnworks.reshape.growth.solvers import shortened
@@ -33,12 +33,12 @@ from attnworks.reshape.surgery import anatomy_of, refusal_to_grow
 from attnworks.traces.loss import TextLoss
 
 Watch = Callable[[str, int, int], None]
-KINDS: tuple[GrowthKind, ...] = get_args(GrowthKind)
+GROWTH_KINDS: tuple[GrowthKind, ...] = get_args(GrowthKind)
 PASSES = ("looking for bottlenecks", "looking for keys of new heads", "looking for values of new heads")
 """Stages that are backward passes over the whole text; the last two only where new heads are asked for."""
-COPIES, TURNS = "trying copies of heads", "fitting keys of new heads"
+COPIES, KEYS_OF_COPIES = "trying copies of heads", "fitting keys of new heads"
 """Stages of the search for new heads, before the second pass and before the third."""
-AHEAD = 8
+COLUMNS_AHEAD = 8
 """Most columns of one place that are weighed against those of others."""
 
 
@@ -65,7 +65,7 @@ class GrowthSurvey:
     trial      tries steps on the sentences that check
     """
 
-    def __init__(self, text_loss: TextLoss, tell: Watch, kinds: Collection[GrowthKind] = KINDS) -> None:
+    def __init__(self, text_loss: TextLoss, tell: Watch, kinds: Collection[GrowthKind] = GROWTH_KINDS) -> None:
         self.text_loss, self.tell = text_loss, tell
         model = text_loss.original.model
         self.every = {slot: len(heads_of(part)) for slot, part in attention_layers(anatomy_of(model)).items()}
@@ -73,7 +73,7 @@ class GrowthSurvey:
         self.branches = {slot: part.branch for slot, part in self.layers.items()}
         self.heads = {slot: heads_of(part) for slot, part in self.layers.items()}
         self.sums = gather_sums(text_loss, self.branches, self._passing(PASSES[0]))
-        self.trial = GrowthTrial(text_loss, some_checks(text_loss))
+        self.trial = GrowthTrial(text_loss, checking_sentences(text_loss))
         self._sample: tuple[Slot, ScoreSample] | None = None
         self._scores: dict[tuple[Slot, GrowthKind, int, tuple[int, ...] | None], list[Score]] = {}
         self._shares: dict[tuple[Slot, GrowthKind], list[tuple[float, ...]]] = {}
@@ -119,15 +119,17 @@ class GrowthSurvey:
         slot, head = place
         if (slot, kind) not in self._shares:
             found = (
-                key_scores(slot, self.sums[slot], self.sample(slot), self._biased(slot), AHEAD, whitened_direction)
+                key_scores(
+                    slot, self.sums[slot], self.sample(slot), self._biased(slot), COLUMNS_AHEAD, whitened_direction
+                )
                 if kind == "keys"
-                else self.scores(slot, kind, AHEAD)
+                else self.scores(slot, kind, COLUMNS_AHEAD)
             )
             self._shares[slot, kind] = [score.shares for score in found]
         assert head is not None
         return self._shares[slot, kind][head]
 
-    def keys_by(self, solve: Solve, place: GrowthPlace, p: int) -> Score:
+    def keys_by(self, solve: DirectionSolver, place: GrowthPlace, p: int) -> Score:
         """p columns of keys of one head by another solver, which need not be the best ones."""
         assert place.head is not None
         sample = self.sample(place.slot)
@@ -165,7 +167,7 @@ class GrowthSurvey:
         sums = self._sums_of(copies, PASSES[1])
         turned: dict[Slot, _Copy] = {}
         for done, slot in enumerate(copies):
-            self.tell(TURNS, done, len(copies))
+            self.tell(KEYS_OF_COPIES, done, len(copies))
             turned[slot] = self._turned(slot, copies[slot], sums[slot])
         sums = self._sums_of(turned, PASSES[2])
         return {slot: head_score(slot, new, sums[slot]) for slot, (_, new, _) in turned.items()}
@@ -182,10 +184,10 @@ class GrowthSurvey:
     def _copied_head(self, slot: Slot) -> _Copy | None:
         """The head to start from, with as many values as it has, and the best step; None where none is believed."""
         width = max(head.W_V.shape[1] for head in self.heads[slot])
-        scores = [score for score in self.scores(slot, "values", width) if score.trust >= BELIEVED]
+        scores = [score for score in self.scores(slot, "values", width) if score.trust >= MIN_TRUST]
         if not scores:
             return None
-        score = max(scores, key=lambda score: score.checked)
+        score = max(scores, key=lambda score: score.checked_slope)
         tried = self.tried(score)
         assert score.place.head is not None and isinstance(score.addition, Values)
         return _Copy(score.place.head, NewHead(self.heads[slot][score.place.head], *score.addition), tried.step)
@@ -194,10 +196,10 @@ class GrowthSurvey:
         """The copied head with keys that serve its values, as far as the loss falls."""
         parent, new, step = copy
         sample, scale = self.sample(slot), self.scale(slot)
-        (taught, checked), _, _ = sums.means()
+        (fitted, checked), _, _ = sums.means()
         k = new.like.W_Q.shape[1]
         alone = sample._replace(P=sample.P[:, parent : parent + 1])
-        direction = best_direction(taught, alone, k, cutoff=CUTOFFS[-1])
+        direction = best_direction(fitted, alone, k, cutoff=VARIANCE_CUTOFFS[-1])
         slope = step * float(-(checked @ direction.beta * direction.alpha).sum())
 
         def turned(t: float) -> NewHead:

@@ -18,16 +18,16 @@ from attnworks.traces.layer import LayerTrace
 from attnworks.traces.maps import Maps, maps_of
 from attnworks.traces.subject import LayerHook
 
-SLACK = 0.05
+SINGLE_MAP_SLACK = 0.05
 """A form of one member is taken if its squared distance is at most so much larger than that of the best mix."""
-SMALLEST = 0.01
+MIN_MIX_WEIGHT = 0.01
 """Members with less than this of the largest weight are left out; if asked for, they get as much, so as to learn."""
-LARGEST_ERROR = 0.95
+MAX_ERROR_SHARE = 0.95
 """Of eps: at eps itself an error could not learn."""
-SPAN = 16
+ERROR_SPAN_TOKENS = 16
 """Errors are put at most so far away."""
-NAMES: dict[str, str] = {"previous": "-1", "self": "0", "next": "1"}
-WORDS: dict[MapMember, str] = {value: name for name, text in NAMES.items() for value in [int(text)]}
+OFFSET_OF_NAME: dict[str, str] = {"previous": "-1", "self": "0", "next": "1"}
+NAME_OF_OFFSET: dict[MapMember, str] = {value: name for name, text in OFFSET_OF_NAME.items() for value in [int(text)]}
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Form:
     def __str__(self) -> str:
         """Such as: previous; or 62 % previous, 30 % first, 8 % mean; errors at -5, 7."""
         ranked = sorted(zip(self.mix, self.members, strict=True), key=lambda part: -part[0])
-        shown = [f"{100 * weight:.0f} % {_word(member)}" for weight, member in ranked if weight >= SMALLEST]
+        shown = [f"{100 * weight:.0f} % {_word(member)}" for weight, member in ranked if weight >= MIN_MIX_WEIGHT]
         rest = f", {len(ranked) - len(shown)} more" * (len(shown) < len(ranked))
         words = _word(self.members[0]) if len(self.members) == 1 else ", ".join(shown) + rest
         return words + ("; errors at " + ", ".join(map(str, self.error))) * bool(self.error)
@@ -62,7 +62,7 @@ def read_form(form: str, window: int) -> tuple[MapMember, ...] | None:
     """The members of a form: names, or members as in `structured`; None for auto and mix, which are fitted."""
     if form in ("auto", "mix"):
         return None
-    named = {**NAMES, "band": f"{-window}..{window}"}
+    named = {**OFFSET_OF_NAME, "band": f"{-window}..{window}"}
     parts = "/".join(named.get(part, part) for part in form.split("/"))
     return read_members(parts, f"form {form!r}, which is none of auto, mix, {', '.join(named)}")
 
@@ -79,13 +79,13 @@ class FormSums:
     gram           <F_m, F_n> of the members
     with_heads     <F_m, P_h>
     squares        ||P_h||^2
-    heads_at       of P_h at every offset up to SPAN
+    heads_at       of P_h at every offset up to ERROR_SPAN_TOKENS
     members_at     of F_m at the same
     rows_at        how many rows have a key there
     """
 
     def __init__(self, members: tuple[MapMember, ...], heads: int, causal: bool) -> None:
-        m, o = len(members), 2 * SPAN + 1
+        m, o = len(members), 2 * ERROR_SPAN_TOKENS + 1
         self.members, self.causal = members, causal
         self.gram, self.with_heads, self.squares, self.heads_at, self.members_at, self.rows_at = (
             torch.zeros(shape, dtype=torch.float64)
@@ -144,9 +144,9 @@ class FormHook(LayerHook):
         G = sums.gram[usable][:, usable] - overlap - overlap[:, None] + squares
         mix = nearest_mix(G)
         best, single = float(mix @ G @ mix), int(G.diagonal().argmin())
-        if form == "auto" and float(G[single, single]) <= (1 + SLACK) * best + 1e-12 * float(squares):
+        if form == "auto" and float(G[single, single]) <= (1 + SINGLE_MAP_SLACK) * best + 1e-12 * float(squares):
             mix = torch.nn.functional.one_hot(torch.tensor(single), len(members)).double()
-        least = SMALLEST * mix.max()
+        least = MIN_MIX_WEIGHT * mix.max()
         mix = torch.where(mix < least, 0.0, mix) if fitted else mix.clamp_min(float(least))
         mix = mix / mix.sum()
         kept = mix.nonzero().squeeze(-1).tolist()
@@ -157,11 +157,11 @@ class FormHook(LayerHook):
 
 
 def _along_offsets(P: Float[Tensor, "*a n n"]) -> Float[Tensor, "*a o"]:
-    """The sum of every diagonal from -SPAN to SPAN; zero for those that there are not."""
+    """The sum of every diagonal from -ERROR_SPAN_TOKENS to ERROR_SPAN_TOKENS; zero for those that there are not."""
     n = P.shape[-1]
-    found = P.new_zeros(*P.shape[:-2], 2 * SPAN + 1)
-    for offset in range(-min(SPAN, n - 1), min(SPAN, n - 1) + 1):
-        found[..., SPAN + offset] = P.diagonal(offset, -2, -1).sum(-1)
+    found = P.new_zeros(*P.shape[:-2], 2 * ERROR_SPAN_TOKENS + 1)
+    for offset in range(-min(ERROR_SPAN_TOKENS, n - 1), min(ERROR_SPAN_TOKENS, n - 1) + 1):
+        found[..., ERROR_SPAN_TOKENS + offset] = P.diagonal(offset, -2, -1).sum(-1)
     return found
 
 
@@ -169,18 +169,20 @@ def _error(
     sums: FormSums, head: int, members: Sequence[MapMember], explained: Float[Tensor, " o"], eps: float, errors: int
 ) -> tuple[tuple[int, ...], tuple[float, ...]]:
     """The offsets where most of the head is left after the mix, and the mean of that, clipped to eps (D11, D12)."""
-    held = torch.tensor([place - SPAN in members for place in range(2 * SPAN + 1)])
+    held = torch.tensor([place - ERROR_SPAN_TOKENS in members for place in range(2 * ERROR_SPAN_TOKENS + 1)])
     left = (sums.heads_at[head] - explained).masked_fill(held, 0.0)
     real = left > 1e-9 * sums.heads_at[head].sum()
     ranked = [place for place in left.argsort(descending=True, stable=True).tolist() if real[place]]
     chosen = sorted(ranked[: errors if eps > 0 else 0])
     mean = left / sums.rows_at.clamp_min(1)
-    return tuple(place - SPAN for place in chosen), tuple(min(float(mean[p]), LARGEST_ERROR * eps) for p in chosen)
+    return tuple(place - ERROR_SPAN_TOKENS for place in chosen), tuple(
+        min(float(mean[p]), MAX_ERROR_SHARE * eps) for p in chosen
+    )
 
 
 def _word(member: MapMember) -> str:
     if isinstance(member, int):
-        return WORDS.get(member, f"{abs(member)} {'before' if member < 0 else 'after'}")
+        return NAME_OF_OFFSET.get(member, f"{abs(member)} {'before' if member < 0 else 'after'}")
     return member
 
 

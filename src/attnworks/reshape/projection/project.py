@@ -21,9 +21,9 @@ from attnworks.reshape.surgery import attention_groups, mechanisms_of, with_mech
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.subject import LayerHook
 
-PREDICTED_ON = 64
+PREDICTION_SENTENCES = 64
 """About the number of sentences on which each head is tried alone."""
-WIDEST = 64
+MAX_WINDOW = 64
 
 
 @RESHAPES.register("project")
@@ -55,7 +55,7 @@ class Project(Reshape):
     sparsity: float = 0.05
 
     def __post_init__(self) -> None:
-        integer("projecting with window", self.window, 0, WIDEST)
+        integer("projecting with window", self.window, 0, MAX_WINDOW)
         for name in ("eps", "sparsity"):
             number(f"projecting with {name}", getattr(self, name), 0, 1)
         for name in ("heads", "form"):
@@ -94,7 +94,7 @@ class Project(Reshape):
 def rise_alone(context: ReshapeContext, forms: Mapping[HeadId, Form]) -> dict[HeadId, float]:
     """What the form of each head alone adds to the loss, on some of the text that is read."""
     text_loss, subject = context.calibration, context.subject
-    some = slice(None, None, max(1, len(text_loss.text.kept) // PREDICTED_ON))
+    some = slice(None, None, max(1, len(text_loss.text.kept) // PREDICTION_SENTENCES))
     whole = text_loss.mean(subject, some=some)
     rises: dict[HeadId, float] = {}
     for head, form in forms.items():

@@ -18,10 +18,10 @@ from attnworks.traces.layer import LayerTrace
 from attnworks.traces.subject import LayerHook
 
 BETA, GAMMA, ZETA = 2 / 3, -0.1, 1.1
-STEPS, RATE = 150, 0.1
-ANNEALED = 0.67
+GATE_STEPS, GATE_LEARNING_RATE = 150, 0.1
+ANNEALED_SHARE = 0.67
 """In this share of the steps the target falls from all units to those that stay."""
-BEGIN = 2.0
+INITIAL_LOG_ALPHA = 2.0
 """The log alpha that gates start from: 97 of 100 are open."""
 
 
@@ -56,7 +56,7 @@ class L0GateHook(LayerHook):
 
 
 def train_gates(
-    context: ReshapeContext, units: Sequence[PruneUnit], cut: int, steps: int = STEPS
+    context: ReshapeContext, units: Sequence[PruneUnit], cut: int, steps: int = GATE_STEPS
 ) -> Float[Tensor, " u"]:
     """The log alpha of every unit after training: the lower, the sooner the model does without it.
 
@@ -73,9 +73,11 @@ def train_gates(
     text_loss, subject = context.calibration, context.subject
     device = next(subject.model.parameters()).device
     drawn, order = torch.Generator().manual_seed(context.seed), np.random.default_rng(context.seed)
-    log_alpha = torch.full((len(units),), BEGIN, dtype=torch.float64, requires_grad=True)
+    log_alpha = torch.full((len(units),), INITIAL_LOG_ALPHA, dtype=torch.float64, requires_grad=True)
     multipliers = torch.zeros(2, dtype=torch.float64, requires_grad=True)
-    optimizer = torch.optim.Adam([{"params": [log_alpha]}, {"params": [multipliers], "maximize": True}], lr=RATE)
+    optimizer = torch.optim.Adam(
+        [{"params": [log_alpha]}, {"params": [multipliers], "maximize": True}], lr=GATE_LEARNING_RATE
+    )
     worth, queue = _worth_of_all(context, units), list[int]()
     with eval_mode(subject.model), torch.enable_grad():
         for step in range(steps):
@@ -85,7 +87,7 @@ def train_gates(
             u = torch.rand(len(batch), len(units), generator=drawn, dtype=torch.float64)
             gated = L0GateHook(units, hard_concrete(log_alpha.expand_as(u), u))
             loss = text_loss.losses(subject, batch.to(device), rows, gated).mean().cpu().double()
-            target = 1 - cut / len(units) * min(1.0, (step + 1) / (ANNEALED * steps))
+            target = 1 - cut / len(units) * min(1.0, (step + 1) / (ANNEALED_SHARE * steps))
             above = chance_open(log_alpha).mean() - target
             whole = loss / worth + multipliers @ torch.stack([above, above.square()])
             log_alpha.grad, multipliers.grad = torch.autograd.grad(whole, (log_alpha, multipliers))

@@ -24,7 +24,7 @@ from attnworks.traces.edits import CountHeadsHook
 from attnworks.traces.subject import LayerHook
 
 AUTO = "auto"
-LEVELS = tuple(tenths / 10 for tenths in range(9, -1, -1))
+COMPARED_KEEP_SHARES = tuple(tenths / 10 for tenths in range(9, -1, -1))
 """Shares of heads that are kept, of a comparison."""
 
 
@@ -128,7 +128,7 @@ class Prune(Reshape):
                 ranked = order if name == self.by else self.ranked(context, units, name)
             except AttnworksError:
                 continue
-            for level in LEVELS:
+            for level in COMPARED_KEEP_SHARES:
                 found[f"loss_by_{name}_keeping_{100 * level:.0f}"] = heads_off(self.first(ranked, level, units))
         return found
 

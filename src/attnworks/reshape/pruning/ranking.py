@@ -11,14 +11,14 @@ import torch
 from attnworks.core.places import HeadId, Slot
 from attnworks.reshape.contract import ReshapeContext
 from attnworks.reshape.pruning.l0_gates import train_gates
-from attnworks.reshape.pruning.structural import APART, map_distances, role_gains
+from attnworks.reshape.pruning.structural import MAX_DISTANCE, map_distances, role_gains
 from attnworks.reshape.surgery import PruneUnit, heads_off
 from attnworks.traces.edits import gate_gradients
 
-TRIED_ON = 64
+ABLATION_SENTENCES = 64
 """About the number of sentences on which heads are left out."""
 
-Way = Callable[[ReshapeContext, Sequence[PruneUnit], int], list[PruneUnit]]
+Ranking = Callable[[ReshapeContext, Sequence[PruneUnit], int], list[PruneUnit]]
 """(bench, units, how many will be cut) -> all units, the first to go first."""
 
 
@@ -36,7 +36,7 @@ def ablation(context: ReshapeContext, units: Sequence[PruneUnit], cut: int) -> l
     Source: Michel et al. 2019, section 3.2, for the harm of one head; the heap is that of Minoux 1978.
     """
     text_loss, subject = context.calibration, context.subject
-    some = slice(None, None, max(1, sum(map(len, text_loss.text.batches)) // TRIED_ON))
+    some = slice(None, None, max(1, sum(map(len, text_loss.text.batches)) // ABLATION_SENTENCES))
 
     def loss(off: Sequence[PruneUnit]) -> float:
         return text_loss.mean(subject, heads_off(off), some=some)
@@ -101,7 +101,7 @@ def redundancy(context: ReshapeContext, units: Sequence[PruneUnit], cut: int) ->
         found = []
         for slot, head in unit:
             others = left[slot] - {other for at, other in unit if at == slot}
-            found.append(sorted([*(distances[slot][head][other] for other in others), APART, APART])[:2])
+            found.append(sorted([*(distances[slot][head][other] for other in others), MAX_DISTANCE, MAX_DISTANCE])[:2])
         return tuple(sum(column) / len(unit) for column in zip(*found, strict=True))
 
     waiting = {number: nearest_two(unit) for number, unit in enumerate(units)}
@@ -133,7 +133,7 @@ def random_order(context: ReshapeContext, units: Sequence[PruneUnit], cut: int) 
     return [units[number] for number in np.random.default_rng(context.seed).permutation(len(units))]
 
 
-RANKINGS: Mapping[str, Way] = {
+RANKINGS: Mapping[str, Ranking] = {
     "ablation": ablation,
     "gradient": gradient,
     "gates": gates,

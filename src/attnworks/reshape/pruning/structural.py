@@ -24,9 +24,9 @@ from attnworks.traces.layer import LayerTrace
 from attnworks.traces.rows import rows_of
 from attnworks.traces.subject import LayerHook
 
-APART = 1.0
+MAX_DISTANCE = 1.0
 """The distance of heads that have nothing in common."""
-ROLES = ("roles.offset", "roles.rare", "roles.duplicate", "roles.induction")
+ROLE_READINGS = ("roles.offset", "roles.rare", "roles.duplicate", "roles.induction")
 """Against even attention; syntax is against the best fixed offset."""
 
 Means = dict[Slot, dict[str, Moments]]
@@ -39,7 +39,7 @@ def map_distances(context: ReshapeContext) -> dict[Slot, Float[Tensor, "h h"]]:
     distances = {slot: said["redundancy.distance"].value for slot, said in _means(context, measure.layer).items()}
     for slot, head in _without_maps(context):
         distances[slot][head], distances[slot][:, head] = torch.nan, torch.nan
-    return {slot: distance.nan_to_num(APART) for slot, distance in distances.items()}
+    return {slot: distance.nan_to_num(MAX_DISTANCE) for slot, distance in distances.items()}
 
 
 def role_gains(context: ReshapeContext) -> dict[HeadId, float]:
@@ -101,7 +101,7 @@ def _means(context: ReshapeContext, look: Callable[[LayerTrace], Samples]) -> Me
 
 def _clearest(said: dict[str, Moments]) -> Float[Tensor, " h"]:
     """The largest gain of every head of a layer."""
-    gains = [_gains(said[role], said[f"{role}_chance"].value) for role in ROLES if role in said]
+    gains = [_gains(said[role], said[f"{role}_chance"].value) for role in ROLE_READINGS if role in said]
     if "roles.syntactic" in said:
         gains.append(_gains(said["roles.syntactic"], said["roles.syntactic_offset"].value.amax(-1)))
     every = torch.cat(gains, -1)

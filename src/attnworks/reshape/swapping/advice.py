@@ -22,23 +22,23 @@ from attnworks.reshape.contract import ReshapeContext
 from attnworks.reshape.long_texts import TrialText
 from attnworks.reshape.surgery import attention_parts, groups_in, mechanisms_of, with_mechanisms
 from attnworks.reshape.swapping.mixes import Mix, Option, best_mixes
-from attnworks.reshape.swapping.trials import ByHead, Present, SwapLayer, SwapTrial, layers_of, try_out
+from attnworks.reshape.swapping.trials import ByHead, Present, SwapLayer, SwapTrial, layers_of, try_mechanisms
 from attnworks.traces.subject import Subject
 
-LONGEST = 2**15
+MAX_TIMED_LENGTH = 2**15
 """Beyond it dense attention, which is timed beside the others, takes minutes."""
 OLD, NEW = "old", "new"
-KEPT = ""
+KEEP_LAYER = ""
 """Among the options of a layer, what it has."""
-WORTH = 0.95
+WORTHWHILE_TIME_SHARE = 0.95
 """What takes more than this share of the time of a layer is not worth an error there."""
-WINDOWS, BLOCKS = (32, 64, 128, 256), (16, 32, 64)
+CANDIDATE_WINDOWS, CANDIDATE_BLOCKS = (32, 64, 128, 256), (16, 32, 64)
 SEEN_BLOCKS = 8
 """Of BigBird, with a window of one block: 2 global, 3 of the window, 3 random ones."""
 
 
 @dataclass(frozen=True)
-class Refused:
+class RefusedMix:
     """The losses that kept the fastest mix from being chosen: on texts of at most `tokens` tokens, before and after."""
 
     tokens: int
@@ -85,7 +85,7 @@ class Advice:
     model_time_ratio: float | None = None
     model_time_interval: Interval | None = None
     model_time_least: float | None = None
-    refused: Refused | None = None
+    refused: RefusedMix | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -109,7 +109,7 @@ def find_advice(
         slot: {spec: (spec,) * len(layer.now) for spec in specs if (spec,) * len(layer.now) != layer.now}
         for slot, layer in layers.items()
     }
-    present, trials = try_out(text.text_loss, wanted, text.asked, tell=context.tell)
+    present, trials = try_mechanisms(text.text_loss, wanted, text.asked, tell=context.tell)
     mixes = [mix for mix in best_mixes(_options(present, trials)) if mix.error <= len(present) * max_error**2]
     nothing = Mix(sum(layer.seconds for layer in present), 0.0, {})
     before = text.losses(context.subject)
@@ -124,7 +124,7 @@ def trial_of(context: ReshapeContext, wanted: Mapping[Slot, ByHead], length: int
     """The same numbers for given mechanisms; UsageError where a layer cannot have one."""
     text, names = _text(context, length), {str(slot): _name(by_head) for slot, by_head in wanted.items()}
     given = {slot: {names[str(slot)]: by_head} for slot, by_head in wanted.items()}
-    present, trials = try_out(text.text_loss, given, text.asked, tell=context.tell)
+    present, trials = try_mechanisms(text.text_loss, given, text.asked, tell=context.tell)
     for trial in trials:
         if trial.reason is not None:
             raise UsageError(
@@ -190,19 +190,19 @@ def _time_interval(present: Sequence[Present], trials: Sequence[SwapTrial], chos
 
 def _options(present: Sequence[Present], trials: Sequence[SwapTrial]) -> dict[str, list[Option]]:
     """What each layer may have: what it has, and what is measurably faster."""
-    options = {layer.slot: [Option(KEPT, layer.seconds, 0.0)] for layer in present}
+    options = {layer.slot: [Option(KEEP_LAYER, layer.seconds, 0.0)] for layer in present}
     for trial in trials:
         now = options[trial.slot][0].cost
         if trial.error is None or trial.seconds is None or trial.time_interval is None:
             continue
-        if trial.seconds <= WORTH * now and trial.time_interval[1] < 1:
+        if trial.seconds <= WORTHWHILE_TIME_SHARE * now and trial.time_interval[1] < 1:
             options[trial.slot].append(Option(trial.spec, trial.seconds, trial.error**2))
     return options
 
 
 def _cheapest_that_holds(
     context: ReshapeContext, text: TrialText, mixes: Sequence[Mix], before: Sequence[float], max_error: float
-) -> tuple[tuple[Mix, list[float]] | None, Refused | None]:
+) -> tuple[tuple[Mix, list[float]] | None, RefusedMix | None]:
     """The first mix, in the steps of `advise`, whose losses rise by no more than they may, and by how much they do.
 
     And the loss of the very first that rises by more, if one does: that of long texts rather than that of sentences.
@@ -217,12 +217,12 @@ def _cheapest_that_holds(
         if not over:
             return (mix, rises), refused
         worst = over[-1]
-        refused = refused or Refused(text.lengths[worst], before[worst], before[worst] + rises[worst])
+        refused = refused or RefusedMix(text.lengths[worst], before[worst], before[worst] + rises[worst])
     return None, refused
 
 
 def _changes(mix: Mix) -> dict[str, str]:
-    return {slot: spec for slot, spec in mix.chosen.items() if spec != KEPT}
+    return {slot: spec for slot, spec in mix.chosen.items() if spec != KEEP_LAYER}
 
 
 def _by_halves(mixes: Sequence[Mix]) -> Iterator[Mix]:
@@ -290,8 +290,8 @@ def default_candidates(layers: Mapping[Slot, SwapLayer], length: int, longest: i
     Windows of 32 to 256 tokens to each side, BigBird in blocks of 16 to 64, and every other registered mechanism with
     its own defaults; one that is made for a length is made for this one, and for the longest text.
     """
-    specs = [f"window:window={window}" for window in WINDOWS if 2 * window + 1 < length]
-    specs += [f"bigbird:window={block},block={block}" for block in BLOCKS if SEEN_BLOCKS * block < length]
+    specs = [f"window:window={window}" for window in CANDIDATE_WINDOWS if 2 * window + 1 < length]
+    specs += [f"bigbird:window={block},block={block}" for block in CANDIDATE_BLOCKS if SEEN_BLOCKS * block < length]
     for name in (name for name in MECHANISMS if name not in ("window", "bigbird")):
         bounded = "length" in option_names(MECHANISMS[name])
         specs.append(f"{name}:length={max(length, longest)}" if bounded else name)
@@ -300,7 +300,7 @@ def default_candidates(layers: Mapping[Slot, SwapLayer], length: int, longest: i
 
 def _saves(spec: str, layer: SwapLayer, length: int) -> bool:
     by_head = (spec,) * len(layer.now)
-    if layer.now == by_head or layer.why_not(by_head) is not None:
+    if layer.now == by_head or layer.refusal(by_head) is not None:
         return False
     groups = layer.groups(by_head, next(layer.part.branch.parameters()))
     return layer.flops(groups, length) < layer.flops(layer.present(), length)
@@ -349,4 +349,4 @@ def check_max_error(error: float) -> None:
 
 
 def check_length(length: int) -> None:
-    integer("length", length, 2, LONGEST, "4096, for instance")
+    integer("length", length, 2, MAX_TIMED_LENGTH, "4096, for instance")

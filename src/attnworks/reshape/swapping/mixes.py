@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-MOST = 20_000
+MAX_FRONT = 20_000
 """Mixes up to which the search is exact."""
-TOLERANCE = 1e-3
+FRONT_TOLERANCE = 1e-3
 """Beyond it, squared errors that differ by less than this share may count as equal."""
 
 
@@ -39,7 +39,9 @@ class _Front(NamedTuple):
     option: np.ndarray
 
 
-def best_mixes(options: Mapping[str, Sequence[Option]], *, most: int = MOST, tolerance: float = TOLERANCE) -> list[Mix]:
+def best_mixes(
+    options: Mapping[str, Sequence[Option]], *, most: int = MAX_FRONT, tolerance: float = FRONT_TOLERANCE
+) -> list[Mix]:
     """All mixes such that none is as cheap and as near and better in one of both, from cheap to dear.
 
     Layer by layer, every mix so far is joined with every option, and what is beaten is dropped: a beaten beginning has

@@ -10,7 +10,7 @@ from attnworks.core.plotting import PALETTE, check_picture
 from attnworks.reshape.swapping.advice import Advice
 
 SHAPES = {"enc": ("o", "encoder"), "dec": ("s", "decoder"), "cross": ("^", "cross-attention")}
-SMALLEST = 1e-6
+MIN_DRAWN_ERROR = 1e-6
 """Errors below it are drawn there, for zero has no place on a logarithmic axis."""
 
 
@@ -33,7 +33,7 @@ def draw_advice(advice: Advice, path: Path, *, max_error: float) -> None:
         if trial.error is None or trial.seconds is None:
             continue
         kind, _, number = trial.slot.partition(".")
-        x, y, (shape, _) = max(trial.error, SMALLEST), now[trial.slot] / trial.seconds, SHAPES[kind]
+        x, y, (shape, _) = max(trial.error, MIN_DRAWN_ERROR), now[trial.slot] / trial.seconds, SHAPES[kind]
         label = None if trial.spec in named else trial.spec
         named.add(trial.spec)
         axis.scatter(x, y, s=26, marker=shape, color=colours[trial.spec], label=label, zorder=3)

@@ -26,16 +26,16 @@ from attnworks.traces.layer import LayerTrace
 from attnworks.traces.loss import TextLoss
 from attnworks.traces.subject import LayerHook
 
-SEED = 0
+NEW_PARAMETERS_SEED = 0
 """Parameters of new mechanisms are drawn by it, in trials and in the model that comes of them."""
-NOW = ""
+PRESENT = ""
 """Among the times of a layer, that of what it has."""
 
 NO_SCORES = "has no scores that positions could be added to, as the model does"
 
 ByHead = tuple[str, ...]
 """The mechanism of each head of a layer."""
-Wanted = Mapping[Slot, Mapping[str, ByHead]]
+Candidates = Mapping[Slot, Mapping[str, ByHead]]
 """Layer -> name -> mechanisms to try there."""
 SwapPlace = tuple[Slot, str]
 """A layer and the name of what is tried there."""
@@ -102,7 +102,7 @@ class SwapLayer:
     def groups(self, by_head: ByHead, like: Tensor) -> HeadGroups:
         """Others in their place; those that stay keep their parameters."""
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(SEED)
+            torch.manual_seed(NEW_PARAMETERS_SEED)
             groups = HeadGroups(grouped(by_head), *self.geometry[1:]).to(like).eval()
         old = groups_in(self.part)
         if old is not None:
@@ -124,7 +124,7 @@ class SwapLayer:
             for mechanism, heads in zip(groups.mechanisms, groups.heads, strict=True)
         )
 
-    def why_not(self, by_head: ByHead) -> str | None:
+    def refusal(self, by_head: ByHead) -> str | None:
         """Why these mechanisms cannot be in the layer, as far as its parts tell; None if they can."""
         groups, attention = groups_in(self.part), self.part.attention
         own = isinstance(attention, MultiHead)
@@ -179,8 +179,8 @@ def _in_words(error: UsageError) -> str:
     return f"expects {error.expected}, got {error.got}"
 
 
-def try_out(
-    text_loss: TextLoss, wanted: Wanted, length: int, *, tell: Progress = silent
+def try_mechanisms(
+    text_loss: TextLoss, wanted: Candidates, length: int, *, tell: Progress = silent
 ) -> tuple[list[Present], list[SwapTrial]]:
     """What all layers that run have, and each mechanism that is `wanted` tried on a layer's true Q, K, V and mask.
 
@@ -201,7 +201,7 @@ def try_out(
         errors = tried.errors()
         times = measure_times(tried, length, like, tell)
     present = [
-        Present(str(slot), layer.now, times[slot, NOW].seconds, layer.flops(layer.present(), length))
+        Present(str(slot), layer.now, times[slot, PRESENT].seconds, layer.flops(layer.present(), length))
         for slot, layer in layers.items()
         if slot in tried.seen
     ]
@@ -223,7 +223,7 @@ class SwapTrialHook(LayerHook):
     biased    layers in which something is added to scores, such as T5's positions
     """
 
-    def __init__(self, layers: Mapping[Slot, SwapLayer], wanted: Wanted, like: Tensor) -> None:
+    def __init__(self, layers: Mapping[Slot, SwapLayer], wanted: Candidates, like: Tensor) -> None:
         self.layers, self.like = layers, like
         self.groups: dict[SwapPlace, HeadGroups] = {}
         self.reasons: dict[SwapPlace, str] = {}
@@ -237,7 +237,7 @@ class SwapTrialHook(LayerHook):
 
     def _build(self, place: SwapPlace, by_head: ByHead) -> None:
         layer = self.layers[place[0]]
-        reason = layer.why_not(by_head)
+        reason = layer.refusal(by_head)
         try:
             if reason is None:
                 self.groups[place], self.changed[place] = layer.groups(by_head, self.like), 0.0
@@ -316,7 +316,7 @@ def mask_of(trace: LayerTrace) -> Mask | None:
 
 
 def measure_times(tried: SwapTrialHook, n: int, like: Tensor, tell: Progress = silent) -> dict[SwapPlace, Timed]:
-    """Time of the core of what each layer has (`NOW`), and of all candidates against it, on n positions.
+    """Time of the core of what each layer has (`PRESENT`), and of all candidates against it, on n positions.
 
     Candidates take turns, and a candidate's seconds are the present one's times the median of the ratios of each round.
     Layers that are alike are timed once. What cannot run on n positions gets a reason instead.
@@ -331,15 +331,15 @@ def measure_times(tried: SwapTrialHook, n: int, like: Tensor, tell: Progress = s
         run = _runner(layer, n, like, slots[0] in tried.biased)
         places = [place for place in tried.groups if place[0] in slots and place not in tried.reasons]
         modules = {name: tried.groups[slot, name] for slot, name in reversed(places)}
-        found, failed = _race({NOW: run(layer.present()), **{name: run(modules[name]) for name in modules}})
+        found, failed = _race({PRESENT: run(layer.present()), **{name: run(modules[name]) for name in modules}})
         tried.reasons.update({place: failed[place[1]] for place in places if place[1] in failed})
-        times.update({(slot, NOW): found[NOW] for slot in slots})
+        times.update({(slot, PRESENT): found[PRESENT] for slot in slots})
         times.update({place: found[place[1]] for place in places if place[1] in found})
     return times
 
 
 def _runner(layer: SwapLayer, n: int, like: Tensor, biased: bool) -> Callable[[HeadGroups], Callable[[], object]]:
-    source, (h, k, v) = torch.Generator().manual_seed(SEED), layer.geometry
+    source, (h, k, v) = torch.Generator().manual_seed(NEW_PARAMETERS_SEED), layer.geometry
     Q, K, V = (torch.randn(1, h, n, width, generator=source).to(like) for width in (k, k, v))
     mask = Mask(causal=layer.causal, dense=Q.new_zeros(1, n, n) if biased else None)
 
@@ -362,12 +362,13 @@ def _race(candidates: Mapping[str, Callable[[], object]]) -> tuple[dict[str, Tim
         try:
             run()
         except UsageError as error:
-            if name == NOW:
+            if name == PRESENT:
                 raise
             failed[name] = _in_words(error)
         else:
             able[name] = run
     race = interleave_within(able)
     return {
-        name: Timed(race.median(NOW) * race.time_ratio(name, to=NOW), race.time_interval(name, to=NOW)) for name in able
+        name: Timed(race.median(PRESENT) * race.time_ratio(name, to=PRESENT), race.time_interval(name, to=PRESENT))
+        for name in able
     }, failed
