@@ -1,4 +1,4 @@
-"""What a reshape is: a frozen record of its options that makes a new model and says what that should do to the loss."""
+"""The base class of reshapes: frozen options that make a new model and predict the change of the loss."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import nn
 from attnworks.core.display import Progress, silent
 from attnworks.core.registry import Registry
 from attnworks.exam.lineage import HeadMap
+from attnworks.models.modes import inference_mode
 from attnworks.traces.loss import TextLoss
 from attnworks.traces.subject import LayerHook, Subject
 
@@ -33,14 +34,23 @@ class ReshapeContext:
         return self.subject.model
 
 
-class ReshapeResult(NamedTuple):
-    """A new model, what was done where, and by how much the loss should rise.
+def run_over_text(text_loss: TextLoss, hook: LayerHook, stage: str, tell: Progress) -> None:
+    """Run the original model over the whole text, with a hook that sees every layer."""
+    subject, batches = text_loss.original, len(text_loss.text.batches)
+    with inference_mode(subject.model):
+        for number in range(batches):
+            tell(stage, number, batches)
+            subject.run(text_loss.text.batch(number)[0].to(subject.device), hook)
 
-    rise_at_length  the same on texts joined to `flops_length` tokens, if it is known
-    facts     further numbers for the receipt, by name
-    others    models, or ways to run the old one, to measure beside it, by the names of their losses in the receipt
-    left_out  places that could have been changed and were not, with the reason
-    heads     for every layer that lost or gained heads, which head became which
+
+class ReshapeResult(NamedTuple):
+    """A new model, what was done where, and the predicted rise of the loss.
+
+    rise_at_length  the predicted rise on texts joined to `flops_length` tokens, if it is known
+    facts           further numbers for the receipt, by name
+    others          other models, or hooks on the old one, whose losses the receipt also gets, by name
+    left_out        places that could have been changed and were not, with the reason
+    heads           for every layer that lost or gained heads, which head became which
     """
 
     model: nn.Module
@@ -58,11 +68,11 @@ class Reshape:
 
     name: ClassVar[str]
     calibration_sentences: ClassVar[int] = 256
-    """Sentences from which forms, directions and predictions come."""
+    """The number of sentences to which forms and directions are fitted, and from which the rise is predicted."""
 
     @property
     def keeps_optimizer_state(self) -> bool:
-        """Whether weights only become more, so that what an optimizer remembers of them can be kept."""
+        """Whether weights are only added, so that the optimizer state of the others can be kept."""
         return False
 
     @property
@@ -74,15 +84,17 @@ class Reshape:
         return None
 
     def check(self, model: nn.Module) -> None:
-        """Refuse a model that this cannot be done to, before any work."""
+        """Raise an error for a model that cannot be reshaped in this way, before any work."""
 
     def make(self, context: ReshapeContext) -> ReshapeResult:
         raise NotImplementedError
 
     def again(self, done: Mapping[str, str]) -> Reshape:
-        """What does the same to another model; another reshape where this one chose by what differs from run to run."""
+        """The reshape that repeats what was `done`; it differs from this one if this one chose by measured times."""
         del done
         return self
 
 
+AUTO = "auto"
+"""The value of an option by which the reshape chooses the places itself."""
 RESHAPES: Registry[type[Reshape]] = Registry("reshape")

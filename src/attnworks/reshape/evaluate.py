@@ -1,7 +1,4 @@
-"""What a receipt says of a model besides its loss: how it translates, where its embeddings went, how fast it is.
-
-And the FLOPs of its attention.
-"""
+"""What a receipt says about a model besides its loss: BLEU, drift of embeddings, time, size, FLOPs of attention."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from attnworks.training.objectives.sentences import SentenceEmbedding
 
 BLEU, DRIFT = "BLEU", "embedding drift"
 BLEU_SENTENCES = 256
-"""Most held-out sentences that are translated."""
+"""The largest number of held-out sentences that are translated."""
 
 
 def scores_of(held_out: TextLoss, subject: Subject) -> dict[str, float]:
@@ -32,7 +29,7 @@ def scores_of(held_out: TextLoss, subject: Subject) -> dict[str, float]:
 
 
 def _bleu(subject: Subject, text: TokenizedText) -> float | None:
-    """On the tokens of the model's own vocabulary, greedily written."""
+    """BLEU of greedy translations, on tokens of the model's own vocabulary; None without reference translations."""
     if text.written or len(text.sides) < 2:
         return None
     sources, references = (rows[:BLEU_SENTENCES] for rows in text.sides)
@@ -60,12 +57,16 @@ def time_ratio(held_out: TextLoss, subject: Subject) -> tuple[float, Interval]:
     return race.time_ratio("after", to="before"), race.time_interval("after", to="before")
 
 
+def parameter_count(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
 def weight_bytes(model: nn.Module) -> int:
     return sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
 
 
 def attention_flops(model: nn.Module, n: int) -> int:
-    """FLOPs of all attention of a model over n positions: four projections, and what each mechanism says.
+    """FLOPs of all attention layers of a model over n positions: the four projections and the mechanisms.
 
     Cross-attention is counted for n queries and n keys.
     Holds when: the model's parts are known. Heads without W_Q and W_K are not charged for them.
@@ -76,9 +77,7 @@ def attention_flops(model: nn.Module, n: int) -> int:
         W, groups = part.weights(), groups_in(part)
         (heads, e, k), (_, f, v), (hk, hv) = W.W_Q.shape, W.W_V.shape, W.columns()
         total += 2 * n * (e * (hk + hv) + f * (min(hk, W.groups * k) + min(hv, W.groups * v)))
-        mechanisms = (
-            [(Dense(), heads)] if groups is None else zip(groups.mechanisms, map(len, groups.heads), strict=True)
-        )
-        for mechanism, count in mechanisms:
+        counts = (heads,) if groups is None else map(len, groups.heads)
+        for mechanism, count in zip((Dense(),) if groups is None else groups.mechanisms, counts, strict=True):
             total += mechanism.cost(n, n, Geometry(count, k, v), causal=slot.causal).flops
     return total

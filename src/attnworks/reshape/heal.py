@@ -36,20 +36,18 @@ def heal(
 ) -> None:
     """Train with Adam on the calibration text. The learning rate rises for a tenth of the steps, then falls to zero.
 
-    What falls is the loss, or (by="distil") the distance of the streams from those of the original model. The
-    same for a seed.
+    Training lowers the loss, or with by="distil" the distance of the streams from those of the original model. The
+    result depends on the seed only.
     """
     check_rate(rate)
     model = subject.model
-    device = next(model.parameters()).device
     learnable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not learnable:
-        raise UsageError(
-            "healing", "a model with weights to train", "one that is frozen", "call model.requires_grad_(True)"
-        )
+        remedy = "call model.requires_grad_(True)"
+        raise UsageError("healing", "a model with weights to train", "one that is frozen", remedy)
     dtype = learnable[0].dtype
     if torch.finfo(dtype).bits < 32:
-        cast(model, torch.float32)  # steps of healing are smaller than what half precision can tell apart
+        cast(model, torch.float32)  # steps of healing are too small for half precision
     fit = Fit(
         model=model,
         optimizer=torch.optim.Adam(learnable, lr=rate, betas=(0.9, 0.98)),
@@ -61,10 +59,10 @@ def heal(
 
     def loss() -> Tensor:
         batch, rows = text_loss.text.batch(queue.pop())
-        batch = batch.to(device)
-        return (
-            stream_distance(text_loss, subject, batch) if by == DISTIL else text_loss.losses(subject, batch, rows)
-        ).mean()
+        batch = batch.to(subject.device)
+        if by == DISTIL:
+            return stream_distance(text_loss, subject, batch)
+        return text_loss.losses(subject, batch, rows).mean()
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -89,7 +87,7 @@ def stream_distance(text_loss: TextLoss, subject: Subject, batch: Batch) -> Floa
 
 
 class _Streams(LayerHook):
-    """What left each block, at real tokens; at least in float32, in which squares do not overflow."""
+    """Collects the output of each block at real tokens, at least in float32, in which squares do not overflow."""
 
     def __init__(self) -> None:
         self.X: list[Tensor] = []

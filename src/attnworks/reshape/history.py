@@ -64,11 +64,13 @@ from attnworks.training.run_folder import (
 HISTORY_FOLDER, BEFORE_FOLDER, RECEIPT_FILE = "history", "before", "receipt.json"
 STORED_DTYPES = {"F32": torch.float32, "F64": torch.float64, "BF16": torch.bfloat16, "F16": torch.float16}
 RUN_FILES = (RECIPE_FILE, SOURCE_FILE, TARGET_FILE)
+WEIGHTS = (".safetensors", ".safetensors.index.json")
+"""How the names of files with weights end."""
 
 
 @dataclass(frozen=True)
 class ModelFolder:
-    """Where a model is: a folder, and in it the files that are the model; of a run these are its best checkpoint."""
+    """A folder, and the folder in it with the files of the model: for a run, that of its best checkpoint."""
 
     folder: Path
     model: Path
@@ -82,9 +84,8 @@ class ModelFolder:
             return cls(folder, checkpoint, is_run=True)
         folder = folder_of(path)
         if not (folder / CONFIG_FILE).is_file():
-            raise FolderError(
-                f"open {path}", "a training run, or a Hugging Face model", "a folder that is neither", "check the path"
-            )
+            expected = "a training run, or a Hugging Face model"
+            raise FolderError(f"open {path}", expected, "a folder that is neither", "check the path")
         return cls(folder, folder, is_run=False)
 
     def files(self) -> list[Path]:
@@ -92,18 +93,21 @@ class ModelFolder:
         if self.is_run:
             return sorted(path for path in self.model.iterdir() if path.is_file())
         found = {path for pattern in (*MODEL_FILES, README_FILE, "LICENSE*") for path in self.model.rglob(pattern)}
-        kept = (path for path in found if HISTORY_FOLDER not in path.relative_to(self.model).parts and path.is_file())
-        return sorted(kept)
+        return sorted(p for p in found if HISTORY_FOLDER not in p.relative_to(self.model).parts and p.is_file())
 
 
 def receipts(folder: Path) -> list[Receipt]:
-    """What was done to the model in this folder, first to last."""
+    """The receipts of the model in this folder, first to last."""
     return [_read(step)[0] for step in _steps(folder)]
 
 
 def receipts_of(path: str) -> list[Receipt]:
-    """The same for a model that is named as on the command line: a run, a folder or an id of Hugging Face."""
+    """The receipts of a model named as on the command line: a run, a folder or an id of Hugging Face."""
     return receipts(ModelFolder.of(path).folder)
+
+
+def _no_history(asked: str) -> FolderError:
+    return FolderError(asked, "a model that was reshaped", "no history", "choose a reshaped model")
 
 
 def _stored_type(folder: Path) -> torch.dtype:
@@ -118,28 +122,22 @@ def _stored_type(folder: Path) -> torch.dtype:
     return STORED_DTYPES[max(counts, key=lambda name: counts[name])]
 
 
-def _holds_weights(file: Path) -> bool:
-    return file.suffix == ".safetensors" or file.name.endswith(".safetensors.index.json")
-
-
 def check_history(place: ModelFolder) -> None:
     """Refuse a model whose history was damaged, before the work of a reshape begins."""
     for step in _steps(place.folder):
-        _, hashes, _ = _read(step)
-        _check_files(step, hashes)
+        _checked(step)
 
 
 def write_outcome(model: Any, receipt: Receipt, before: ModelFolder, out: Path) -> None:
-    """The new model, the history of the old one, and one step more; there whole or not at all.
+    """Write a folder with the new model, the history of the old one and the new step; all of it or nothing.
 
-    Weights are stored in the type that they had before. Training continues with what the optimizer remembered where the
-    model only grew, and with a fresh optimizer elsewhere.
+    Weights are stored in the type that they had before. The optimizer state is kept if the model only grew; else
+    training continues with a new optimizer.
     """
     new_place(out)
     if (odd := receipt.out_of_range()) is not None:
-        raise FolderError(
-            f"write to {out}", "a receipt that can be read again", odd, "check the model: attnworks examine MODEL"
-        )
+        remedy = "check the model: attnworks examine MODEL"
+        raise FolderError(f"write to {out}", "a receipt that can be read again", odd, remedy)
     model = model.to(_stored_type(before.model))
     with new_folder(out) as scratch:
         steps = _steps(before.folder)
@@ -156,9 +154,8 @@ def write_outcome(model: Any, receipt: Receipt, before: ModelFolder, out: Path) 
             save_checkpoint(scratch, model, optimizer, progress, best=True)
         else:
             ours = (MANIFEST_FILE, README_FILE) if is_reshaped(before.model) else ()
-            kept = (file for file in before.files() if not _holds_weights(file) and file.name not in ours)
-            names = [str(file.relative_to(before.model)) for file in kept]
-            _copy(names, before.model, scratch)
+            files = [file for file in before.files() if not file.name.endswith(WEIGHTS) and file.name not in ours]
+            _copy([str(file.relative_to(before.model)) for file in files], before.model, scratch)
             save_hf(model, scratch)
 
 
@@ -168,20 +165,15 @@ def undo(path: str, out: Path) -> Receipt:
     place = ModelFolder.of(path)
     steps = _steps(place.folder)
     if not steps:
-        raise FolderError(
-            f"undo the last reshape of {path}", "a model that was reshaped", "no history", "choose a reshaped model"
-        )
-    receipt, hashes, checkpoint = _read(steps[-1])
-    _check_files(steps[-1], hashes)
+        raise _no_history(f"undo the last reshape of {path}")
+    receipt, hashes, checkpoint = _checked(steps[-1])
     with new_folder(out) as scratch, disk_errors(f"undo {path}", remedy="check that you may read it"):
         _copy_steps(steps[:-1], scratch)
-        target = scratch
-        if place.is_run:
-            _copy_run(place.folder, scratch)
-            target = scratch / CHECKPOINTS_FOLDER / checkpoint
-            target.mkdir(parents=True)
+        target = scratch / CHECKPOINTS_FOLDER / checkpoint if place.is_run else scratch
+        target.mkdir(parents=True, exist_ok=True)
         _copy(list(hashes), steps[-1] / BEFORE_FOLDER, target)
         if place.is_run:
+            _copy_run(place.folder, scratch)
             for pointer in (BEST_POINTER, LAST_POINTER):
                 write_pointer(scratch, pointer, target)
     return receipt
@@ -220,8 +212,9 @@ def _write_step(before: ModelFolder, receipt: Receipt, step: Path) -> None:
     (step / RECEIPT_FILE).write_bytes(seal(record))
 
 
-def _check_files(step: Path, hashes: dict[str, str]) -> None:
-    """The model before a step is just what its receipt lists, file by file."""
+def _checked(step: Path) -> tuple[Receipt, dict[str, str], str]:
+    """What `_read` returns, if the files of the model before the step are exactly those that the receipt lists."""
+    receipt, hashes, checkpoint = _read(step)
     home = step / BEFORE_FOLDER
     found = {str(path.relative_to(home)) for path in home.rglob("*") if not path.is_dir()}
     if odd := sorted(found ^ hashes.keys()):
@@ -231,28 +224,24 @@ def _check_files(step: Path, hashes: dict[str, str]) -> None:
             raise load_error(step / RECEIPT_FILE, "names of files in the folder", repr(name))
         if _hash(home / name) != expected:
             raise load_error(home / name, "the file that was kept", "one that was changed since")
+    return receipt, hashes, checkpoint
 
 
 def _copy_steps(steps: Sequence[Path], scratch: Path) -> None:
-    """Every step is checked. What is kept is never written to again, so that a second name for each file will do."""
+    """Check and copy steps. Files of the history are never changed, so that hard links are enough."""
     for step in steps:
-        _, hashes, _ = _read(step)
-        _check_files(step, hashes)
+        _, hashes, _ = _checked(step)
         for name in (RECEIPT_FILE, *(f"{BEFORE_FOLDER}/{name}" for name in hashes)):
             target = scratch / HISTORY_FOLDER / step.name / name
             target.parent.mkdir(parents=True, exist_ok=True)
-            _link(step / name, target)
-
-
-def _link(source: Path, target: Path) -> None:
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)
+            try:
+                os.link(step / name, target)
+            except OSError:
+                shutil.copyfile(step / name, target)
 
 
 def _copy_run(source: Path, target: Path) -> None:
-    """The recipe and the vocabularies, if they are what was saved."""
+    """Check and copy the recipe and the vocabularies."""
     read_recipe(source)
     load_vocabularies(source)
     _copy(RUN_FILES, source, target)
@@ -271,13 +260,11 @@ def _hash(file: Path) -> str:
 
 
 def replay(history: str, on: str, out: Path, *, tell: Progress = silent) -> list[tuple[Receipt, Receipt]]:
-    """Every reshape in the history of a folder, done to the model `on` in turn; what was then, and what is now."""
+    """Apply every reshape in the history of a folder to the model `on`; pairs of the old and the new receipt."""
     new_place(out)
     past = receipts_of(history)
     if not past:
-        raise FolderError(
-            f"replay the history of {history}", "a model that was reshaped", "no history", "choose a reshaped model"
-        )
+        raise _no_history(f"replay the history of {history}")
     check_history(ModelFolder.of(on))
     pairs: list[tuple[Receipt, Receipt]] = []
     with tempfile.TemporaryDirectory(dir=out.absolute().parent if out.parent.is_dir() else None) as scratch:
@@ -290,7 +277,7 @@ def replay(history: str, on: str, out: Path, *, tell: Progress = silent) -> list
 
 
 def repeat(receipt: Receipt, on: str, out: Path, *, tell: Progress = silent) -> Receipt:
-    """One reshape again, on another model."""
+    """Apply the reshape of a receipt to another model."""
     reshape, healing = parse(RESHAPES[receipt.reshape], receipt.asked, "asked").again(receipt.done), receipt.healing
     texts = texts_of_receipt(receipt.text)
     settings = ReshapeSettings(
@@ -302,8 +289,7 @@ def repeat(receipt: Receipt, on: str, out: Path, *, tell: Progress = silent) -> 
     try:
         model, new = run_reshape(reshape, subject, texts, settings, tell)
     except UsageError as error:
-        raise UsageError(
-            f"{receipt.reshape} on {on} as before", "a model like that one", str(error), "choose another --on"
-        ) from error
+        asked = f"{receipt.reshape} on {on} as before"
+        raise UsageError(asked, "a model like that one", str(error), "choose another --on") from error
     write_outcome(model, new, ModelFolder.of(on), out)
     return new

@@ -1,4 +1,4 @@
-"""Short passages joined into long ones, for what shows only in long text."""
+"""Join short passages into long texts, to measure errors and losses at a given length."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from attnworks.traces.subject import Subject
 from attnworks.traces.text import TokenizedText
 
 TRIAL_SENTENCES, MIN_LONG_TEXTS = 64, 8
-"""About TRIAL_SENTENCES sentences are read, or long texts with as many tokens: MIN_LONG_TEXTS or more, if there are."""
+"""About TRIAL_SENTENCES sentences are used, or long texts with as many tokens, but at least MIN_LONG_TEXTS of them."""
 LONG_ENOUGH_SHARE = 0.8
-"""A text with this share of the tokens that were asked for is as long as asked."""
+"""A text with this share of the tokens that were asked for counts as long enough."""
 
 
 @dataclass(frozen=True, eq=False)
 class TrialText:
     """Some sentences of a text, and long texts made of it, where more tokens are asked for than its sentences have.
 
-    short    judges by the sentences as they are, `some` of them
-    long     judges by passages that were joined; None if sentences are long enough
+    short    the loss on the sentences as they are; only `some` of them are used
+    long     the loss on passages that were joined; None if the sentences are long enough
     asked    tokens that a text should have
     """
 
@@ -41,11 +41,10 @@ class TrialText:
         most = asked if positions is None else min(asked, positions)
         long = joined(text, most).part(slice(max(MIN_LONG_TEXTS, TRIAL_SENTENCES * mean // asked)))
         tokens = longest(long)
-        why = "there is no more text" if tokens < LONG_ENOUGH_SHARE * most else ""
-        if not why and most < asked:
-            why = f"the model has {positions:,} positions"
-        told = f"Times are for {asked:,} positions, errors and losses for texts of at most {tokens:,} tokens: {why}."
-        return cls(text_loss, some, replace(text_loss, text=long), asked, (told,) if why else ())
+        why = f"the model has {positions:,} positions" if most < asked else None
+        why = "there is no more text" if tokens < LONG_ENOUGH_SHARE * most else why
+        note = f"Times are for {asked:,} positions, errors and losses for texts of at most {tokens:,} tokens: {why}."
+        return cls(text_loss, some, replace(text_loss, text=long), asked, (note,) if why else ())
 
     @property
     def text_loss(self) -> TextLoss:
@@ -68,10 +67,7 @@ class TrialText:
         return [longest(short), *([] if self.long is None else [self.longest])]
 
     def losses(self, subject: Subject) -> list[float]:
-        """The mean loss of sentences as they are, and that of long texts if there are some.
-
-        The first is that of sentences; the last that of texts of the length asked for, or as near to it as they come.
-        """
+        """The mean loss of sentences as they are; then that of long texts, if there are any."""
         return [self.short.mean(subject, some=self.some), *([] if self.long is None else [self.long.mean(subject)])]
 
 
@@ -83,8 +79,8 @@ def longest(text: TokenizedText) -> int:
 def joined(text: TokenizedText, tokens: int) -> TokenizedText:
     """Consecutive passages as one text, as many as have at most `tokens` tokens on either side; one text to a batch.
 
-    Special tokens are those before the first passage and after the last. A passage that is longer stays by itself. A
-    text has the number of its first passage.
+    Only the special tokens before the first passage and after the last are kept. A longer passage is a text by itself.
+    A text has the number of its first passage.
     """
     groups: list[list[int]] = []
     for row in range(len(text.kept)):
@@ -101,7 +97,7 @@ def joined(text: TokenizedText, tokens: int) -> TokenizedText:
 
 
 def join(rows: Sequence[TokenRow]) -> TokenRow:
-    """One row of several, with the special tokens that open the first and close the last; heads are left out."""
+    """One row of several, with the special tokens that open the first and close the last; governors are left out."""
     pieces: list[tuple[int, bool, int]] = []
     words = 0
     for row, places in zip(rows, _kept(rows), strict=True):
@@ -109,8 +105,7 @@ def join(rows: Sequence[TokenRow]) -> TokenRow:
             word = row.word[place]
             pieces.append((row.ids[place], row.special[place], NO_WORD if word == NO_WORD else words + word))
         words += max(row.word) + 1
-    ids, special, word = zip(*pieces, strict=True)
-    return TokenRow(ids, special, word)
+    return TokenRow(*zip(*pieces, strict=True))
 
 
 def _length(rows: Sequence[TokenRow]) -> int:

@@ -15,7 +15,7 @@ TIME_RATIO = "time_ratio"
 MAX_COUNT = 2**63
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class BeforeAfter:
     """A number before and after."""
 
@@ -28,12 +28,12 @@ class BeforeAfter:
         return 1 - self.after / self.before if self.before else 0.0
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Losses:
     """Mean loss over the held-out sentences.
 
-    predicted    before the change was made, from other sentences
-    healed       after some steps of training, if there were any
+    predicted    from other sentences, before the change was made
+    healed       after training; None without healing
     """
 
     before: float
@@ -52,7 +52,7 @@ class LossesAtLength(Losses):
     tokens: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Figures:
     """A score over the held-out sentences, of the model before, after, and healed if it was."""
 
@@ -61,11 +61,11 @@ class Figures:
     healed: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class HealReport:
-    """Training after a change: steps of Adam at this rate, on batches of so many padded tokens.
+    """Training after a change, with Adam, on batches of `batch_tokens` padded tokens.
 
-    by    "objective", or "distil": nearness to the model before, after every block
+    by    what it lowers: "objective", or "distil", the distance to the old model after every block
     """
 
     steps: int
@@ -81,21 +81,21 @@ class Receipt:
 
     reshape        its registered name
     asked          its options, all that is needed to do it again
-    text           where the sentences came from, how many were looked at and judged by, and for how many of these the
-                   model itself wrote the target, because there was none
-    objective      what the loss is
-    done           where -> what, in words that the mechanisms or the people read
+    text           source of the sentences, the number for calibration and for evaluation, and for how many of the
+                   latter the model itself wrote the target, because there was none
+    objective      name of the loss
+    done           layer or head -> what was done there, in words or as the name of a mechanism
     flops          of attention with its projections, for one sentence of `length` tokens (on either side)
-    length         mean number of tokens of a sentence, or what was asked for
+    length         mean number of tokens of a sentence, or the length that was asked for
     numbers        dtype and device of the computation
     heads          for every layer that lost or gained heads, which head became which
-    left_out       where -> why nothing was changed there, for places that an automatic choice considered
+    left_out       place -> why nothing was changed there, for places that an automatic choice considered
     facts          further numbers of this reshape, by name
     loss_at_length of held-out sentences joined to `length` tokens, or as near to it as the text and the model allow;
                    None if no length above that of sentences was asked for
     bytes          of all weights, in the type of the computation
     time           of a forward pass over held-out sentences, as a share of the time before; runs took turns
-    time_interval  95 % interval of it; None in receipts of before it was measured
+    time_interval  95 % interval of it; None in old receipts
     scores         BLEU of what the model writes, and 1 - cosine of sentence embeddings to those before
     fingerprint    of all weights before and after: hashes that are equal for models equal bit for bit
     """
@@ -124,19 +124,17 @@ class Receipt:
     scores: dict[str, Figures] = field(default_factory=dict)
 
     def out_of_range(self) -> str | None:
-        """The first number that no reshape can have given, in words; None if there is none."""
-        changes = {"parameters": self.parameters, "flops": self.flops, "bytes": self.bytes}
-        known = {name: change for name, change in changes.items() if change is not None}
+        """The first number that no reshape can produce, in words; None if there is none."""
+        changes = {"parameters": self.parameters, "flops": self.flops, **({"bytes": self.bytes} if self.bytes else {})}
         counts: dict[str, float] = {
             "length": self.length,
             "seconds": self.seconds,
             "healing.steps": self.healing.steps,
             "healing.batch_tokens": self.healing.batch_tokens,
-            **{f"{name}.{end}": getattr(change, end) for name, change in known.items() for end in ("before", "after")},
+            **{f"{name}.{end}": count for name, change in changes.items() for end, count in vars(change).items()},
             **{name: self.facts[name] for name in ("heads_before", "heads_cut") if name in self.facts},
         }
-        intervals = {"time_interval": self.time_interval, **self._fact_intervals()}
-        ends = {name: ends for name, ends in intervals.items() if ends is not None}
+        ends = ({"time_interval": self.time_interval} if self.time_interval else {}) | self._fact_intervals()
         positive = {
             "healing.learning_rate": self.healing.learning_rate,
             **{name: value for name, value in self.facts.items() if TIME_RATIO in name},

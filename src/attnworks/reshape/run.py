@@ -17,7 +17,7 @@ from attnworks.core.display import Progress, silent
 from attnworks.core.errors import DivergedError, UsageError
 from attnworks.models.folder import weights_fingerprint
 from attnworks.reshape.contract import Reshape, ReshapeContext
-from attnworks.reshape.evaluate import attention_flops, scores_of, time_ratio, weight_bytes
+from attnworks.reshape.evaluate import attention_flops, parameter_count, scores_of, time_ratio, weight_bytes
 from attnworks.reshape.heal import HEALING_TARGETS, LOWER_THE_RATE, OBJECTIVE, check_rate, heal
 from attnworks.reshape.long_texts import TrialText, longest
 from attnworks.reshape.receipt import BeforeAfter, Figures, HealReport, Losses, LossesAtLength, Receipt
@@ -36,9 +36,10 @@ class ReshapeSettings:
     """How a change is evaluated, and how the model is healed after it.
 
     objective     as of `attnworks.examine`; None for that of the model
-    steps, rate   of healing; no steps, no healing. Without a rate 3e-4 for own models, 5e-5 for those of Hugging Face
-    by            what healing lowers: "objective", or "distil", the distance to the model before after every block
-    tokens        padded tokens of a batch
+    steps         training steps of healing; 0 for no healing
+    learning_rate of healing; None for 3e-4 (models of attnworks) or 5e-5 (models of Hugging Face)
+    by            what healing lowers: "objective", or "distil", the distance to the old model after every block
+    batch_tokens  padded tokens of a batch
     """
 
     objective: str | LossFunction | None = None
@@ -54,6 +55,7 @@ class ReshapeSettings:
         choice("way of healing", self.by, HEALING_TARGETS)
 
 
+@torch.random.fork_rng(devices=[])
 def run_reshape(
     reshape: Reshape,
     subject: Subject,
@@ -61,24 +63,17 @@ def run_reshape(
     settings: ReshapeSettings | None = None,
     tell: Progress = silent,
 ) -> tuple[Any, Receipt]:
-    """A new model and its receipt, the same for a seed; the old model and torch's random numbers stay as they are."""
+    """Return a new model and its receipt, which depend on the seed only.
+
+    The old model and the state of torch's random numbers stay as they are.
+    """
     settings = ReshapeSettings() if settings is None else settings
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(settings.seed)
-        return _run_reshape(reshape, subject, texts, settings, tell)
-
-
-def _run_reshape(
-    reshape: Reshape, subject: Subject, texts: TextSplit, settings: ReshapeSettings, tell: Progress
-) -> tuple[Any, Receipt]:
+    torch.manual_seed(settings.seed)
     began, first = time.perf_counter(), next(subject.model.parameters())
     if not subject.can_reshape:
-        raise UsageError(
-            f"to {reshape.name} heads of {subject.name}",
-            "a Transformer of attnworks or a model of Hugging Face",
-            type(subject.model).__name__,
-            "reshape a model whose parts are known",
-        )
+        asked, got = f"to {reshape.name} heads of {subject.name}", type(subject.model).__name__
+        known = "a Transformer of attnworks or a model of Hugging Face"
+        raise UsageError(asked, known, got, "reshape a model whose parts are known")
     reshape.check(subject.model)
     rate = subject.heal_rate if settings.learning_rate is None else settings.learning_rate
     tell("reading text", 0, 1)
@@ -97,6 +92,8 @@ def _run_reshape(
     after, scores_after = held_out.mean(new), scores_of(held_out, new)
     long_after = None if long is None else long.mean(new)
     facts = dict(made.facts)
+    fields: dict[str, Any] = asdict(reshape)  # pyright: ignore[reportArgumentType]
+    options = {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}  # as in JSON
     for number, (name, other) in enumerate(made.others.items()):
         tell("measuring others", number, len(made.others))
         hook = other if isinstance(other, LayerHook) else None
@@ -115,17 +112,13 @@ def _run_reshape(
         long_healed = None if long is None else long.mean(new)
     at_length = None
     if long is not None and long_before is not None and long_after is not None:
-        at_length = LossesAtLength(
-            tokens=longest(long.text),
-            before=long_before,
-            predicted=long_before + (made.rise if made.rise_at_length is None else made.rise_at_length),
-            after=long_after,
-            healed=long_healed,
-        )
+        rise = made.rise if made.rise_at_length is None else made.rise_at_length
+        at_length = LossesAtLength(long_before, long_before + rise, long_after, long_healed, tokens=longest(long.text))
     time_share, time_interval = time_ratio(held_out, new)
+    models = (subject.model, made.model)
     return made.model, Receipt(
         reshape=reshape.name,
-        asked=_as_stored(asdict(reshape)),  # pyright: ignore[reportArgumentType]
+        asked=options,
         text={
             **texts.about,
             "calibration": len(calibration.text.kept),
@@ -133,28 +126,21 @@ def _run_reshape(
             "written": held_out.text.written,
         },
         objective=objective.name,
-        healing=HealReport(
-            steps=settings.steps,
-            learning_rate=rate,
-            batch_tokens=settings.batch_tokens,
-            seed=settings.seed,
-            by=settings.by,
-        ),
+        healing=HealReport(settings.steps, rate, settings.batch_tokens, settings.seed, settings.by),
         done=made.done,
         heads=dict(made.heads),
         left_out=dict(made.left_out),
-        parameters=BeforeAfter(before=_parameters(subject.model), after=_parameters(made.model)),
-        flops=BeforeAfter(before=attention_flops(subject.model, length), after=attention_flops(made.model, length)),
+        parameters=BeforeAfter(*map(parameter_count, models)),
+        flops=BeforeAfter(*(attention_flops(model, length) for model in models)),
         length=length,
         facts=facts,
-        loss=Losses(before=before, predicted=before + made.rise, after=after, healed=healed),
+        loss=Losses(before, before + made.rise, after, healed),
         loss_at_length=at_length,
-        bytes=BeforeAfter(before=weight_bytes(subject.model), after=weight_bytes(made.model)),
+        bytes=BeforeAfter(*map(weight_bytes, models)),
         time=time_share,
         time_interval=time_interval,
         scores={
-            name: Figures(before=value, after=scores_after[name], healed=scores_healed.get(name))
-            for name, value in scores_before.items()
+            name: Figures(value, scores_after[name], scores_healed.get(name)) for name, value in scores_before.items()
         },
         seconds=time.perf_counter() - began,
         numbers=(str(first.dtype).removeprefix("torch."), str(first.device)),
@@ -166,7 +152,7 @@ def _run_reshape(
 def reshape_context(
     reshape: Reshape, subject: Subject, texts: TextSplit, settings: ReshapeSettings, tell: Progress = silent
 ) -> ReshapeContext:
-    """A model and the text that a reshape looks at, by the objective of the model or that asked for."""
+    """The model and its loss on the calibration text, by the objective of the settings or that of the model."""
     objective = choose_objective(settings.objective, subject.abilities, seed=settings.seed)
     calibration = text_loss_on(subject, objective, texts.learn[: reshape.calibration_sentences], settings)
     return ReshapeContext(subject, calibration, mean_length(calibration.text), tell, settings.seed)
@@ -186,12 +172,3 @@ def text_loss_on(
     subject: Subject, objective: Objective, passages: Sequence[Passage], settings: ReshapeSettings
 ) -> TextLoss:
     return TextLoss(subject, objective, subject.read(passages, batch_tokens=settings.batch_tokens))
-
-
-def _as_stored(asked: dict[str, Any]) -> dict[str, Any]:
-    """As JSON will have it, so that a receipt is what is read back."""
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in asked.items()}
-
-
-def _parameters(model: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())

@@ -1,13 +1,12 @@
-"""Any model with other heads or other mechanisms: the choice between own models and those of Hugging Face.
+"""Change the heads or mechanisms of any model: calls `models/surgery.py` for a model of attnworks.
 
-What is done to an own model is in `models/surgery.py`, what is done to one of Hugging Face in `hf/heads.py` and
-`hf/attention.py`.
+For a model of Hugging Face it calls `hf/heads.py` and `hf/attention.py`.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -77,8 +76,8 @@ def groups_in(part: Part) -> HeadGroups | None:
 
 
 def refusal_to_grow(model: nn.Module, slot: Slot) -> str | None:
-    """The reason for which `put_heads` cannot change a layer, in words; None if it can."""
-    return hf_refusal_to_grow(model, slot) if own_anatomy(model) is None else own_refusal_to_grow(model, slot)
+    """Why `put_heads` cannot change a layer, in words; None if it can."""
+    return (hf_refusal_to_grow if own_anatomy(model) is None else own_refusal_to_grow)(model, slot)
 
 
 def check_can_grow(model: nn.Module, slot: Slot) -> None:
@@ -90,8 +89,8 @@ def check_can_grow(model: nn.Module, slot: Slot) -> None:
 def put_heads(model: nn.Module, slot: Slot, heads: Sequence[HeadMatrices]) -> None:
     """Put a layer together from these heads, in place: those it has, maybe wider, then new ones, which are dense.
 
-    Scores keep the factor that they had. The same heads give the same model bit for bit. A `Part` or subject that was
-    made of the model before does not know of it.
+    Scores keep their scaling factor. The same heads give the same model bit for bit. Objects that were made from the
+    model before, such as a `Part` or a subject, are not updated.
     """
     layers = attention_layers(anatomy_of(model))
     if not isinstance(model, Transformer) or slot not in layers:
@@ -105,7 +104,7 @@ def put_heads(model: nn.Module, slot: Slot, heads: Sequence[HeadMatrices]) -> No
 
 
 def refusal_to_shrink(model: nn.Module, slot: Slot, kept: Sequence[int]) -> str | None:
-    """The reason for which `keep_heads` cannot cut a layer down to these heads, in words; None if it can."""
+    """Why `keep_heads` cannot cut a layer down to these heads, in words; None if it can."""
     return (hf_refusal_to_shrink if own_anatomy(model) is None else own_refusal_to_shrink)(model, slot, kept)
 
 
@@ -140,10 +139,9 @@ def silence_heads(model: nn.Module, slot: Slot, silent: Collection[int]) -> None
     if W.value_widths is None:
         W.W_O[list(silent)] = 0.0
         return
-    heads = [
-        head._replace(W_O=torch.zeros_like(head.W_O)) if number in silent else head
-        for number, head in enumerate(heads_of(part))
-    ]
+    heads = heads_of(part)
+    for head in silent:
+        heads[head] = heads[head]._replace(W_O=torch.zeros_like(heads[head].W_O))
     put_heads(model, slot, heads)
 
 
@@ -160,7 +158,8 @@ def mechanisms_of(model: nn.Module, *, cross: bool = False) -> dict[Slot, tuple[
     found: dict[Slot, tuple[str, ...]] = {}
     for slot, part in attention_parts(model, cross=cross).items():
         groups = groups_in(part)
-        found[slot] = ("dense",) * _count(part) if groups is None else groups.by_head()
+        assert part.weights is not None
+        found[slot] = ("dense",) * len(part.weights().W_O) if groups is None else groups.by_head()
     return found
 
 
@@ -173,33 +172,20 @@ def attention_groups(model: nn.Module, *, cross: bool = False) -> dict[Slot, Hea
 def with_mechanisms(model: nn.Module, wanted: MechanismsBySlot) -> Any:
     """A copy of the model whose named layers use these mechanisms, one for each head; `model` itself stays as it is.
 
-    Weights are carried over. Heads that no longer look at queries and keys lose W_Q and W_K: always in own models, in
-    those of Hugging Face where the layer can do with fewer (`HFPart.shrinkable`). The model must be one of attnworks,
-    or of a family whose parts are known.
+    Weights are carried over. Heads whose mechanism uses no queries and keys lose W_Q and W_K: always in models of
+    attnworks, and in those of Hugging Face if the layer allows it (`HFPart.shrinkable`).
     """
     now = mechanisms_of(model, cross=True)
     for slot, specs in wanted.items():
-        _check(slot, specs, now)
+        if slot not in now:
+            known = f"one of {', '.join(map(str, now)) or 'no layer: all of them share their weights'}"
+            got = "a layer this model does not have, or whose weights several layers share"
+            raise UsageError(f"other heads in {slot}", known, got, "name layers enc.L, dec.L or cross.L, from zero")
+        each(f"other heads in {slot}", len(specs), len(now[slot]), "mechanisms")
+        for text in specs:
+            check_serves(MechanismSpec.parse(text), slot)
     if isinstance(model, Transformer):
         return with_own_mechanisms(model, wanted)
     new = copy.deepcopy(model)
     build_in_mechanisms(new, wanted)
     return new
-
-
-def _count(part: Part) -> int:
-    assert part.weights is not None
-    return len(part.weights().W_O)
-
-
-def _check(slot: Slot, specs: Sequence[str], now: Mapping[Slot, Sequence[str]]) -> None:
-    if slot not in now:
-        raise UsageError(
-            f"other heads in {slot}",
-            f"one of {', '.join(map(str, now)) or 'no layer: all of them share their weights'}",
-            "a layer this model does not have, or whose weights several layers share",
-            "name layers enc.L, dec.L or cross.L, from zero",
-        )
-    each(f"other heads in {slot}", len(specs), len(now[slot]), "mechanisms")
-    for text in specs:
-        check_serves(MechanismSpec.parse(text), slot)

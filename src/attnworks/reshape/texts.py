@@ -1,4 +1,4 @@
-"""Sentences to learn from, by looking at heads and by healing, and others to be judged by."""
+"""Split text into sentences for calibration and healing, and held-out sentences for evaluation."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def split_corpus(
 
 def split_passages(passages: Sequence[Passage], about: dict[str, Any]) -> TextSplit:
     """Every fourth passage is held out; of those that read the same, one is taken."""
-    distinct = list({passage.source.text: passage for passage in passages}.values())
-    held_out = distinct[HELD_OUT_EVERY - 1 :: HELD_OUT_EVERY]
-    learn = [passage for number, passage in enumerate(distinct) if number % HELD_OUT_EVERY != HELD_OUT_EVERY - 1]
+    learn = list({passage.source.text: passage for passage in passages}.values())
+    held_out = learn[HELD_OUT_EVERY - 1 :: HELD_OUT_EVERY]
+    del learn[HELD_OUT_EVERY - 1 :: HELD_OUT_EVERY]
     return _checked(TextSplit(learn, held_out, about))
 
 
@@ -58,7 +58,7 @@ def split_file(path: Path, *, pairs: int = CALIBRATION_PAIRS, held_out: int = HE
 
 
 def texts_of_receipt(about: dict[str, Any]) -> TextSplit:
-    """The texts of a receipt, if they are still what they were."""
+    """Read the texts of a receipt again; an error if they have changed."""
     sizes = {"pairs": about.get("pairs"), "held_out": about.get("held_out")}
     name, texts = about.get("corpus") or about.get("file"), None
     if isinstance(name, str) and all(type(size) is int for size in sizes.values()):
@@ -67,24 +67,20 @@ def texts_of_receipt(about: dict[str, Any]) -> TextSplit:
         elif type(about.get("seed")) is int:
             texts = split_corpus(name, **sizes, seed=about["seed"])  # pyright: ignore[reportArgumentType]
     if texts is None or texts.about["sha256"] != about.get("sha256"):
-        raise UsageError(
-            "the same text again",
-            "a corpus by name or a file, as they were",
-            "texts that were given in Python" if texts is None else f"{name}, which changed",
-            "reshape anew with text of your own",
-        )
+        got = "texts that were given in Python" if texts is None else f"{name}, which changed"
+        expected = "a corpus by name or a file, as they were"
+        raise UsageError("the same text again", expected, got, "reshape anew with text of your own")
     return texts
 
 
 def split_texts(texts: Sequence[str] | Sequence[Passage]) -> TextSplit:
-    """The same of texts in memory."""
+    """Texts in memory, every fourth held out."""
     given = [text if isinstance(text, Passage) else Passage(Text(text)) for text in texts if text != ""]
     return split_passages(given, {"texts": len(given)})
 
 
 def _checked(texts: TextSplit) -> TextSplit:
     if not texts.learn or not texts.held_out:
-        raise UsageError(
-            "the text", f"{HELD_OUT_EVERY} sentences", f"{len(texts.learn)} and {len(texts.held_out)}", "give more text"
-        )
+        got = f"{len(texts.learn)} and {len(texts.held_out)}"
+        raise UsageError("the text", f"{HELD_OUT_EVERY} sentences", got, "give more text")
     return texts

@@ -1,7 +1,4 @@
-"""Columns added to heads, and heads added to layers, by a step that may be zero: then nothing changes.
-
-What an optimizer remembers of each weight is stretched in the same way.
-"""
+"""Add columns to heads, and heads to layers; pad the state of an optimizer to the new shapes."""
 
 from __future__ import annotations
 
@@ -89,26 +86,25 @@ def grow_in_place(model: nn.Module, steps: Sequence[GrowthStep]) -> None:
 def grown_heads(heads: Sequence[HeadMatrices], steps: Sequence[GrowthStep]) -> list[HeadMatrices]:
     """The heads of one layer, with what these steps add."""
     new = list(heads)
-    for place, addition, length, scale in steps:
+    for (_, head), addition, length, scale in steps:
+        if isinstance(addition, NewHead):
+            new.append(_new_head(addition, length))
+            continue
+        assert head is not None
         match addition:
             case Keys():
-                assert place.head is not None
-                new[place.head] = _wider_keys(new[place.head], addition, length, scale)
-            case Values():
-                assert place.head is not None
-                new[place.head] = _wider_values(new[place.head], addition.a, addition.b, length)
+                new[head] = _wider_keys(new[head], addition, length, scale)
+            case Values(a, b):
+                new[head] = _wider_values(new[head], a, b, length)
             case Rewritten():
-                assert place.head is not None
-                new[place.head] = addition.head
-            case NewHead():
-                new.append(_new_head(addition, length))
+                new[head] = addition.head
     return new
 
 
 def stretched(model: nn.Module, like: nn.Module) -> nn.Module:
-    """A copy of the model with the widths and heads of a grown one, all that is new being zero.
+    """A copy of the model with the widths and heads of a grown one; everything new is zero.
 
-    Made for what an optimizer remembers of each weight, put into the place of the weights.
+    The weights may be moments of an optimizer, put in the place of the weights.
     """
     new, wanted = copy.deepcopy(model), attention_layers(anatomy_of(like))
     for slot, part in attention_layers(anatomy_of(new)).items():
@@ -131,13 +127,13 @@ def _into(zeros: Tensor, corner: Tensor) -> Tensor:
 def _wider_keys(head: HeadMatrices, keys: Keys, length: float, scale: float) -> HeadMatrices:
     root = math.sqrt(abs(length / scale))
     sign = math.copysign(1.0, length * scale)
-    p = keys.alpha.shape[1]
-    bias = keys.alpha.new_zeros(p) if keys.bias is None else sign * root * keys.bias
+    zeros = keys.alpha.new_zeros(keys.alpha.shape[1])
+    bias = zeros if keys.bias is None else sign * root * keys.bias
     return head._replace(
         W_Q=_beside(head.W_Q, sign * root * keys.alpha),
         W_K=_beside(head.W_K, root * keys.beta),
         b_Q=None if head.b_Q is None else _beside(head.b_Q, bias),
-        b_K=None if head.b_K is None else _beside(head.b_K, keys.alpha.new_zeros(p)),
+        b_K=None if head.b_K is None else _beside(head.b_K, zeros),
     )
 
 
@@ -153,8 +149,7 @@ def _wider_values(head: HeadMatrices, a: Tensor, b: Tensor, length: float) -> He
 def _new_head(new: NewHead, length: float) -> HeadMatrices:
     like = new.like
     b_V = None if like.b_V is None else like.b_V[:0]
-    bare = like._replace(W_V=like.W_V[:, :0], W_O=like.W_O[:0], b_V=b_V)
-    return _wider_values(bare, new.a, new.b, length)
+    return _wider_values(like._replace(W_V=like.W_V[:, :0], W_O=like.W_O[:0], b_V=b_V), new.a, new.b, length)
 
 
 def _beside(old: Tensor, new: Tensor, axis: int = -1) -> Tensor:
@@ -162,9 +157,9 @@ def _beside(old: Tensor, new: Tensor, axis: int = -1) -> Tensor:
 
 
 def stretched_state(state: Mapping[str, Tensor], old: nn.Module, new: nn.Module) -> dict[str, Tensor]:
-    """`optimizer_tensors` of the old model with zeros for every weight that is new; counters stay as they are.
+    """`optimizer_tensors` of the old model with zeros for every new weight; counters stay as they are.
 
-    Adam's moments lie as the weights do, so that they are put in the place of the weights and grow as these did.
+    Adam's moments have the shapes of the weights: they are put in the place of the weights and padded as these were.
     """
     moments = {key.rpartition("/")[2] for key, value in state.items() if value.dim()}
     grown = {key: value for key, value in state.items() if key.rpartition("/")[2] not in moments}

@@ -5,9 +5,9 @@ order the loss then changes by
 
     <T, alpha beta^T> + 1/2 mean_n <dS, F(dS)>,    T = mean_n X^T (dL/dS) Y,    F(dS)_i = p_i o dS_i - p_i (p_i . dS_i)
 
-with p_i the rows of P: F is what the softmax makes of a change of scores, in the Fisher metric. T is taken from all the
-data that there are, F from a sample of sentences. Source: Burgund (S3.13-S3.30), where the increment is fitted instead
-of the scores, downhill and not up, and in the metric of what the softmax gives.
+with p_i the rows of P: F is the Fisher metric of the softmax. T is the mean over all sentences, F over a sample of
+them. Source: Burgund (S3.13-S3.30). Departs: the increment is fitted instead of the scores, in the direction in which
+the loss falls, and in the metric of the softmax.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as nn
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
@@ -24,11 +24,9 @@ from attnworks.core.checks import integer
 from attnworks.reshape.growth.solvers import balanced
 
 ENOUGH_RESIDUAL_FALL = 0.3
-"""How far the residual of one factor is brought down before it is the other's turn; less costs steps and wins none."""
-
-
+"""The share to which the residual of one factor is lowered before the other one is improved."""
 TRIAL_SWEEPS = 4
-"""After which one of several starts is chosen: a longer trial costs more and finds little more."""
+"""Sweeps after which the best of several starts is chosen; more of them cost time and find little more."""
 
 
 class ScoreSample(NamedTuple):
@@ -133,9 +131,8 @@ def marginal_gains(direction: Direction, T: Float[Tensor, "h e f"], sample: Scor
     """What column r adds: the gain of the first r columns less that of the first r - 1, each at its best length."""
     q, k = _projected(sample.X, direction.alpha), _projected(sample.Y, direction.beta)
     slope = -(T @ direction.beta * direction.alpha).sum(-2).cumsum(-1)
-    curvature = torch.stack(
-        [_curvature(sample.P, q[..., : r + 1], k[..., : r + 1]) for r in range(q.shape[-1])], dim=-1
-    )
+    columns = range(1, q.shape[-1] + 1)
+    curvature = torch.stack([_curvature(sample.P, q[..., :r], k[..., :r]) for r in columns], dim=-1)
     return _gain(slope, curvature).diff(prepend=torch.zeros_like(slope[:, :1])).clamp_min(0.0)
 
 
@@ -149,15 +146,15 @@ def value_direction(
     Source: Burgund, section 2, for values instead of scores; exact for any number of sentences.
     Eigenvalues of C_V below `cutoff` times the largest count as zero.
     """
-    _check_columns(p)
+    integer("columns", p, 1)
     W = _inverse_root(C_V, cutoff)
     U, s, Vh = torch.linalg.svd(W.mT @ T_V, full_matrices=False)
     U, s, Vh = U[..., :p], s[:, :p], Vh[:, :p]
     root, missing = s.sqrt(), p - s.shape[-1]
     return ValueDirection(
-        a=nn.pad(-W @ U * root.unsqueeze(-2), (0, missing)),
-        b=nn.pad(root.unsqueeze(-1) * Vh, (0, 0, 0, missing)),
-        captured=nn.pad(s.square() / 2, (0, missing)),
+        a=F.pad(-W @ U * root.unsqueeze(-2), (0, missing)),
+        b=F.pad(root.unsqueeze(-1) * Vh, (0, 0, 0, missing)),
+        captured=F.pad(s.square() / 2, (0, missing)),
     )
 
 
@@ -178,7 +175,7 @@ class _Problem(NamedTuple):
 
 
 def _whitened(T: Tensor, sample: ScoreSample, p: int, cutoff: float) -> _Problem:
-    _check_columns(p)
+    integer("columns", p, 1)
     X, Y, P = sample
     pairs = (P > 0).to(P.dtype).mean(1)
     W_x, W_y = (_whitening(states, seen, cutoff) for states, seen in ((X, pairs.sum(2)), (Y, pairs.sum(1))))
@@ -285,8 +282,8 @@ def _direction(problem: _Problem, a: Tensor, b: Tensor) -> Direction:
     root = _ratio(beta.norm(dim=-2, keepdim=True), alpha.norm(dim=-2, keepdim=True)).sqrt()
     missing = problem.p - a.shape[-1]
     return Direction(
-        alpha=nn.pad(alpha * root, (0, missing)),
-        beta=nn.pad(_ratio(beta, root), (0, missing)),
+        alpha=F.pad(alpha * root, (0, missing)),
+        beta=F.pad(_ratio(beta, root), (0, missing)),
         slope=_slope(problem, a, b) * norm.square(),
         curvature=_curvature(problem.P, _projected(problem.X, a), _projected(problem.Y, b)) * norm.square(),
         residual=_residual(problem, a, b),
@@ -342,7 +339,3 @@ def _dot(x: Tensor, y: Tensor) -> Tensor:
 def _ratio(x: Tensor, y: Tensor) -> Tensor:
     """x / y, and 0 where y is 0."""
     return torch.where(y != 0, x / torch.where(y != 0, y, 1.0), 0.0)
-
-
-def _check_columns(p: int) -> None:
-    integer("columns", p, 1)

@@ -1,4 +1,4 @@
-"""Where to grow, and by how much: as asked for, or where it pays."""
+"""Where to grow, and by how many columns: as asked for, or where the loss falls most per parameter."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from attnworks.reshape.growth.survey import GROWTH_KINDS, GrowthSurvey
 TRYING_PLACES = "trying places"
 """The stage in which the places to grow at are chosen."""
 MAX_WIDTH_DIGITS = 10
-"""Digits of a number that can be a width."""
+"""The largest number of digits that a width is read from."""
 
 
 class Spot(NamedTuple):
@@ -34,7 +34,7 @@ Widths = dict[Spot, int]
 
 
 class NoBottleneckError(AttnworksError, ValueError):
-    """Growing would not pay, or it cannot be known from this text that it would."""
+    """Growing would not lower the loss, or this text is not enough to show that it would."""
 
 
 def read_places(asked: str, layers: Mapping[Slot, int]) -> Widths:
@@ -47,40 +47,28 @@ def read_places(asked: str, layers: Mapping[Slot, int]) -> Widths:
     for part in asked.split(","):
         where, _, what = part.strip().partition(":")
         name, _, number = what.partition("=")
+        asked_here = f"growing at {part.strip()!r}"
         if name not in GROWTH_KINDS or not number.isdecimal() or not 0 < int(number[:MAX_WIDTH_DIGITS]) <= MAX_WIDTH:
-            raise UsageError(
-                f"growing at {part.strip()!r}",
-                "places such as enc.0.3:keys=8, dec.0.*:values=2 or enc.1:heads=1",
-                repr(part.strip()),
-                "write layer.head:keys=N or :values=N, or layer:heads=N; or leave it to auto",
-            )
+            expected = "places such as enc.0.3:keys=8, dec.0.*:values=2 or enc.1:heads=1"
+            remedy = "write layer.head:keys=N or :values=N, or layer:heads=N; or leave it to auto"
+            raise UsageError(asked_here, expected, repr(part.strip()), remedy)
         kind: GrowthKind = name  # pyright: ignore[reportAssignmentType]
         if kind == "heads" and int(number) != 1:
-            raise UsageError(
-                f"growing at {part.strip()!r}", "one new head of a layer at a time", number, f"write {where}:heads=1"
-            )
-        for place in _heads_of(where, layers) if kind != "heads" else _layers_of(where, layers):
-            widths[Spot(place, kind)] = int(number)
+            raise UsageError(asked_here, "one new head of a layer at a time", number, f"write {where}:heads=1")
+        for slot, head in select_heads(f"{where}.0" if kind == "heads" else where, layers):
+            widths[Spot(GrowthPlace(slot, None if kind == "heads" else head), kind)] = int(number)
     return widths
-
-
-def _heads_of(where: str, layers: Mapping[Slot, int]) -> list[GrowthPlace]:
-    return [GrowthPlace(slot, head) for slot, head in select_heads(where, layers)]
-
-
-def _layers_of(where: str, layers: Mapping[Slot, int]) -> list[GrowthPlace]:
-    return [GrowthPlace(slot, None) for slot, _ in select_heads(f"{where}.0", layers)]
 
 
 def spread(
     survey: GrowthSurvey, kinds: Sequence[GrowthKind], add: int, most: Mapping[Spot, int] | None = None
 ) -> Widths:
-    """`add` widths, one after the other where the loss should fall most for each parameter.
+    """Distribute `add` widths, one after the other, to where the loss should fall most per parameter.
 
-    most    columns that a spot may get at most; all are free where it is not given
+    most    the largest number of columns of each spot; no limit if it is None
 
-    The first column of a place is tried; what further ones add is taken from the metric of the direction. A new head
-    takes as many widths as it has keys and values.
+    The gain of the first column of a place is measured; the gain of further ones is estimated from the metric of the
+    direction. A new head takes as many widths as it has keys and values.
     """
     scores = dict(_tried(survey, kinds))
     paying = {spot: score for spot, score in scores.items() if score.refusal is None}
@@ -91,13 +79,17 @@ def spread(
         worth, spot = heapq.heappop(queue)
         if worth >= 0:
             break
-        taken, cost = widths.get(spot, 0), _cost(paying[spot])
+        score, taken = paying[spot], widths.get(spot, 0)
+        new = score.addition
+        cost = new.like.W_Q.shape[1] + new.a.shape[1] if isinstance(new, NewHead) else 1
         if cost > add or (most is not None and taken >= most.get(spot, 0)):
             continue
         widths[spot] = taken + 1
         add -= cost
-        if spot.kind != "heads":
-            heapq.heappush(queue, (-_per_parameter(survey, paying[spot], taken + 1), spot))
+        if spot.kind != "heads":  # the gain of the next column: what it adds, relative to the first one
+            shares = survey.shares(spot.place, spot.kind)
+            share = shares[taken + 1] / shares[0] if taken + 1 < len(shares) and shares[0] else 0.0
+            heapq.heappush(queue, (-(score.gain * share / score.parameters), spot))
     if not widths:
         raise _nowhere(survey, scores)
     return {spot: widths[spot] for spot in scores if spot in widths}
@@ -115,26 +107,11 @@ def _tried(survey: GrowthSurvey, kinds: Sequence[GrowthKind]) -> Iterator[tuple[
                 done += 1
 
 
-def _per_parameter(survey: GrowthSurvey, score: Score, taken: int) -> float:
-    """The gain of the next column where `taken` are taken."""
-    shares = (1.0,) if score.kind == "heads" else survey.shares(score.place, score.kind)
-    share = shares[taken] / shares[0] if taken < len(shares) and shares[0] else 0.0
-    return score.gain * share / score.parameters
-
-
-def _cost(score: Score) -> int:
-    addition = score.addition
-    return addition.like.W_Q.shape[1] + addition.a.shape[1] if isinstance(addition, NewHead) else 1
-
-
 def _nowhere(survey: GrowthSurvey, scores: Mapping[Spot, Score]) -> NoBottleneckError:
     if not survey.layers:
-        return NoBottleneckError(
-            "to grow",
-            "a layer that can",
-            "; ".join(f"{slot}: {reason}" for slot, reason in list(survey.refused.items())[:2]) or "none",
-            "choose another model; the guide to growing lists those that can",
-        )
+        got = "; ".join(f"{slot}: {reason}" for slot, reason in list(survey.refused.items())[:2]) or "none"
+        remedy = "choose another model; the guide to growing lists those that can"
+        return NoBottleneckError("to grow", "a layer that can", got, remedy)
     if not scores:
         return no_bottleneck("no layer with a direction that other sentences confirm by half")
     spot = max(scores, key=lambda spot: (scores[spot].gain, scores[spot].trust))
@@ -143,9 +120,5 @@ def _nowhere(survey: GrowthSurvey, scores: Mapping[Spot, Score]) -> NoBottleneck
 
 
 def no_bottleneck(got: str) -> NoBottleneckError:
-    return NoBottleneckError(
-        "to grow",
-        "a place where more width lowers the loss, also of sentences that the direction was not fitted to",
-        got,
-        "leave the model as it is, train it further, or give more text",
-    )
+    expected = "a place where more width lowers the loss, also of sentences that the direction was not fitted to"
+    return NoBottleneckError("to grow", expected, got, "leave the model as it is, train it further, or give more text")

@@ -16,6 +16,7 @@ from attnworks.core.checks import integer
 MAX_DOUBLINGS = 16
 MAX_SHRINKINGS = 4
 MAX_REFINEMENTS = 2
+RANK_REMEDY = "the rank is the number of columns of each factor"
 
 
 class LowRank(NamedTuple):
@@ -47,7 +48,7 @@ def lowrank_fit(
     Y is X unless given. Singular values of X below `rcond` times the largest count as zero, by default those that are
     rounding. Among several best Z the one without a part outside the rows of X and Y is given.
     """
-    _check_rank(k)
+    integer("rank", k, 0, remedy=RANK_REMEDY)
     U_x, s_x, V_x = _thin(X, rcond)
     U_y, s_y, V_y = (U_x, s_x, V_x) if Y is None else _thin(Y, rcond)
     core = U_x.mT @ B @ U_y
@@ -70,7 +71,7 @@ def truncated_fit(
     Source: Burgund, section 2 (S3.24, S3.27-S3.29) as printed.
     Holds when: X^T X = c I and Y^T Y = c' I on their ranges; elsewhere `lowrank_fit` is nearer to B.
     """
-    _check_rank(k)
+    integer("rank", k, 0, remedy=RANK_REMEDY)
     X_inverse = _inverse(X, rcond)
     Y_inverse = X_inverse if Y is None else _inverse(Y, rcond)
     U, s, Vh = torch.linalg.svd(X_inverse @ B @ Y_inverse.mT, full_matrices=False)
@@ -130,12 +131,8 @@ def _widened(columns: Tensor, k: int) -> Tensor:
     return F.pad(columns, (0, k - columns.shape[-1]))
 
 
-def _check_rank(k: int) -> None:
-    integer("rank", k, 0, remedy="the rank is the number of columns of each factor")
-
-
 class LineMinimum(NamedTuple):
-    """The best step that was tried, 0 if none is better than staying, and the value there."""
+    """The best step that was tried, 0 if all others are worse, and the value there."""
 
     step: float
     value: float
