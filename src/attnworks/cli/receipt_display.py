@@ -8,11 +8,11 @@ from rich.table import Table
 from rich.text import Text
 
 from attnworks.core.timing import CONFIDENCE, Interval, contains_one
+from attnworks.reshape.contract import AUTO
 from attnworks.reshape.growth.methods import METHODS
 from attnworks.reshape.pruning.prune import COMPARED_KEEP_SHARES
 from attnworks.reshape.pruning.ranking import RANKINGS
 from attnworks.reshape.receipt import Receipt
-from attnworks.reshape.swapping.swap import AUTO
 
 SPEED = ("faster", "slower")
 NO_GAIN = "no measurable gain"

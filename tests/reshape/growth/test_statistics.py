@@ -26,7 +26,7 @@ from attnworks.reshape.growth.apply import Addition, GrowthPlace, GrowthStep, Ke
 from attnworks.reshape.growth.statistics import (
     CHECKING_SLICE,
     FITTING_SLICE,
-    SAMPLE,
+    MAX_METRIC_SENTENCES,
     SEARCHING_SLICE,
     GrowthSums,
     gather_sample,
@@ -336,7 +336,7 @@ def test_a_sample_is_what_sentences_show_one_by_one(case: str, slot: Slot) -> No
 
 def test_a_large_text_is_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     own = text_loss("own")
-    assert SAMPLE >= 100
+    assert MAX_METRIC_SENTENCES >= 100
     monkeypatch.setattr("attnworks.reshape.growth.statistics.MAX_METRIC_SENTENCES", 3)
     taught = int(sums("own")[Slot.parse("enc.0")].sentences[0])
     sample = gather_sample(own, Slot.parse("enc.0"))

@@ -10,7 +10,7 @@ from torch import Tensor
 from attnworks.core.places import Kind, Slot
 from attnworks.exam.measure import MEASURES, Measure, ReadingSpec
 from attnworks.exam.reading import Reading
-from attnworks.reshape.growth.score import GrowthKind, Score, trial_sentences
+from attnworks.reshape.growth.score import GrowthKind, trial_sentences
 from attnworks.reshape.growth.statistics import MIN_SENTENCES
 from attnworks.reshape.growth.survey import GROWTH_KINDS, PASSES, GrowthSurvey
 from attnworks.traces.loss import TextLoss
@@ -31,9 +31,9 @@ class Bottleneck(Measure):
 
     bottleneck.keys, .values    fall of the loss at the best step, per 1000 parameters; 0 where growth is refused
     bottleneck.heads            the same for one more head of the layer
-    bottleneck.*_trust          slope on sentences that check / slope on sentences that teach
+    bottleneck.*_trust          slope on the checking sentences / slope on the fitting sentences
 
-    Half of the sentences teach directions, a quarter checks them. Layers that cannot grow say nothing.
+    Directions are fitted to half of the sentences and checked on a quarter. Layers that cannot grow have no readings.
     Source: Burgund, section 2 (S3.9-S3.30), D10; directions in the metric of the softmax.
     """
 
@@ -43,14 +43,7 @@ class Bottleneck(Measure):
     passes = len(PASSES)
 
     def declares(self) -> tuple[ReadingSpec, ...]:
-        return tuple(
-            declared
-            for kind in GROWTH_KINDS
-            for declared in (
-                ReadingSpec(f"bottleneck.{kind}", _axes(kind), _GAIN_DESCRIPTIONS[kind], _SOURCE, "constant"),
-                ReadingSpec(f"bottleneck.{kind}_trust", _axes(kind), _TRUST_DESCRIPTION, _SOURCE, "constant"),
-            )
-        )
+        return tuple(spec for kind in GROWTH_KINDS for spec in _specs(kind))
 
     def cost_of_text(self) -> str:
         tried = len(range(self.context.sentences)[trial_sentences(self.context.sentences)])
@@ -71,16 +64,13 @@ class Bottleneck(Measure):
         return list(self._readings(survey)), notes
 
     def _readings(self, survey: GrowthSurvey) -> Iterator[Reading]:
-        slots = list(survey.every)
+        kinds: list[Kind] = list(dict.fromkeys(slot.kind for slot in survey.every))
         for kind in GROWTH_KINDS:
-            found = {slot: _scores(survey, slot, kind) for slot in slots}
-            kinds: list[Kind] = list(dict.fromkeys(slot.kind for slot in slots))
+            found = {slot: _gain_and_trust(survey, slot, kind) for slot in survey.every}
             for attention in kinds:
-                rows = [found[slot] for slot in slots if slot.kind == attention]
-                for name, number in (("", 0), ("_trust", 1)):
-                    value = tuple(row[number] for row in rows)
-                    declared = next(one for one in self.declares() if one.name == f"bottleneck.{kind}{name}")
-                    yield Reading(declared.name, attention, declared.axes, value, declared.description, _SOURCE)
+                columns = zip(*(both for slot, both in found.items() if slot.kind == attention), strict=True)
+                for spec, value in zip(_specs(kind), columns, strict=True):
+                    yield Reading(spec.name, attention, spec.axes, value, spec.description, _SOURCE)
 
 
 def _refusal(loss: TextLoss) -> str | None:
@@ -88,29 +78,25 @@ def _refusal(loss: TextLoss) -> str | None:
     if len(loss.text.kept) < MIN_SENTENCES:
         return f"it needs {MIN_SENTENCES} sentences or more, and there are {len(loss.text.kept)}"
     if loss.objective.relative:
-        return (
-            f"the objective {loss.objective.name!r} compares a changed model with the original one, so that no change "
-            "can lower it; choose another with --objective"
-        )
+        what = f"the objective {loss.objective.name!r} compares a changed model with the original one"
+        return f"{what}, so that no change can lower it; choose another with --objective"
     if not loss.original.can_reshape:
         return "the parts of this model are not known, so that it cannot grow"
     return None
 
 
-def _axes(kind: GrowthKind) -> tuple[str, ...]:
-    return ("layer",) if kind == "heads" else ("layer", "head")
+def _specs(kind: GrowthKind) -> tuple[ReadingSpec, ReadingSpec]:
+    """The readings of the gain and of the trust."""
+    axes = ("layer",) if kind == "heads" else ("layer", "head")
+    gain = ReadingSpec(f"bottleneck.{kind}", axes, _GAIN_DESCRIPTIONS[kind], _SOURCE, "constant")
+    return gain, ReadingSpec(f"bottleneck.{kind}_trust", axes, _TRUST_DESCRIPTION, _SOURCE, "constant")
 
 
-def _scores(survey: GrowthSurvey, slot: Slot, kind: GrowthKind) -> tuple[Tensor, Tensor]:
+def _gain_and_trust(survey: GrowthSurvey, slot: Slot, kind: GrowthKind) -> tuple[Tensor, Tensor]:
     """Gain and trust of every head of a layer, or of a new one; NaN where there is no direction."""
     scores = [survey.tried(score) for score in survey.scores(slot, kind)] if slot in survey.layers else []
     shape = () if kind == "heads" else (survey.every[slot],)
     if not scores:
         return torch.full(shape, torch.nan), torch.full(shape, torch.nan)
-    return torch.tensor([_gain(score) for score in scores]).reshape(shape), torch.tensor(
-        [score.trust for score in scores]
-    ).reshape(shape)
-
-
-def _gain(score: Score) -> float:
-    return GAIN_PARAMETERS * score.gain / score.parameters if score.refusal is None else 0.0
+    gains = [GAIN_PARAMETERS * one.gain / one.parameters if one.refusal is None else 0.0 for one in scores]
+    return torch.tensor(gains).reshape(shape), torch.tensor([score.trust for score in scores]).reshape(shape)

@@ -7,7 +7,6 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from attnworks.core.display import counted
-from attnworks.core.places import Slot
 from attnworks.models.anatomy import heads_of
 from attnworks.reshape.growth.places import TRYING_PLACES
 from attnworks.reshape.growth.score import GrowthTrial, checking_sentences, key_scores
@@ -27,17 +26,18 @@ STEP_SEARCH_SENTENCES = 512
 class GrowthCost:
     """Counts of the work, and the seconds that one unit of each kind took.
 
-    sentences    that are read, in `batches`
-    layers       that can grow
-    keys         of these, layers in which columns of keys are to be found
-    copies       layers in which a new head is to be found
-    places       directions that are tried to choose from; 0 where places are given
-    chosen       places that get more than one column, or that are given, at most
-    trial_sentences     sentences that a direction is tried on, and `search_sentences` the final step
-    compared     other ways to grow, where they are compared
-    batch        seconds of a backward pass over one batch
-    trial        seconds of a forward pass over the sentences that directions are tried on
-    fit          seconds to fit one column of keys for every head of a layer
+    sentences         all sentences of the text, in `batches`
+    layers            layers that can grow
+    keys              layers for which columns of keys are fitted
+    copies            layers for which a new head is fitted
+    places            directions that are tried to choose from; 0 if places are given
+    chosen            an upper bound on the places that get more than one column, or that are given
+    trial_sentences   sentences on which a direction is tried
+    search_sentences  sentences on which the final step is searched
+    compared          other methods, if they are compared
+    batch             seconds of a backward pass over one batch
+    trial             seconds of a forward pass over the `trial_sentences`
+    fit               seconds to fit one column of keys for every head of a layer
     """
 
     sentences: int
@@ -62,8 +62,7 @@ class GrowthCost:
     @property
     def stages(self) -> dict[str, float]:
         """The seconds that each stage should take, in the order of the stages."""
-        search = EVALUATIONS_PER_SEARCH * self.trial
-        whole = self.batches * self.batch
+        search, whole = EVALUATIONS_PER_SEARCH * self.trial, self.batches * self.batch
         final = search * (1 + self.search_sentences / max(1, self.trial_sentences))
         heads = {
             COPIES: self.copies * search,
@@ -123,17 +122,17 @@ def measured_cost(
     has its keys fitted to that batch.
     """
     layers, _ = growable_layers(text_loss.original.model)
+    some = checking_sentences(text_loss)
     heads = sum(len(heads_of(part)) for part in layers.values())
     places = 0 if given else heads * len({*kinds} - {"heads"}) + len(layers) * ("heads" in kinds)
     sentences = sum(map(len, text_loss.text.batches))
-    trial_sentences = len(range(sentences)[checking_sentences(text_loss)])
     batch = trial = fit = 0.0
     if layers:
         began = time.perf_counter()
-        GrowthTrial(text_loss, checking_sentences(text_loss))
+        GrowthTrial(text_loss, some)
         trial = time.perf_counter() - began
         began = time.perf_counter()
-        sums: dict[Slot, GrowthSums] = {slot: GrowthSums() for slot in layers}
+        sums = {slot: GrowthSums() for slot in layers}
         middle = text_loss.text.batch(len(text_loss.text.batches) // 2)
         for layer in graded_layers(text_loss, *middle, {slot: part.branch for slot, part in layers.items()}):
             sums[layer.trace.slot].add(layer)
@@ -151,7 +150,7 @@ def measured_cost(
         copies=len(layers) if "heads" in kinds else 0,
         places=places,
         chosen=given or min(add // 2, places),
-        trial_sentences=trial_sentences,
+        trial_sentences=len(range(sentences)[some]),
         search_sentences=len(range(sentences)[searching_sentences(text_loss)]),
         compared=compared,
         batch=batch,

@@ -16,13 +16,12 @@ from attnworks.exam.lineage import HeadMap
 from attnworks.models.anatomy import attention_layers, heads_of
 from attnworks.models.config import MAX_WIDTH
 from attnworks.models.modes import inference_mode
-from attnworks.reshape.contract import RESHAPES, Reshape, ReshapeContext, ReshapeResult
+from attnworks.reshape.contract import AUTO, RESHAPES, Reshape, ReshapeContext, ReshapeResult
 from attnworks.reshape.growth.apply import GrowthStep, grown
 from attnworks.reshape.growth.cost import COMPARING, SEARCHING, measured_cost, searching_sentences
 from attnworks.reshape.growth.methods import METHODS, Method
 from attnworks.reshape.growth.places import NoBottleneckError, Spot, Widths, no_bottleneck, read_places, spread
 from attnworks.reshape.growth.score import GrowthTrial, Score
-from attnworks.reshape.growth.solvers import line_search
 from attnworks.reshape.growth.statistics import MIN_SENTENCES
 from attnworks.reshape.growth.survey import GROWTH_KINDS, GrowthSurvey
 from attnworks.reshape.surgery import anatomy_of, check_can_grow
@@ -43,10 +42,10 @@ class Grow(Reshape):
     by       "fisher", or a baseline to compare with: "whitened", "random", "zero", "gradmax", "document"
     compare  measure every baseline at the same places too; one that cannot grow all of them is not measured
 
-    Directions come from half of the text, and are tried on a quarter of it, which gives the prediction; the step to be
-    taken is searched on the last quarter. The factor of the scores stays what it was, so that a step of zero changes
-    nothing. A place whose slope other sentences do not confirm by half is left out if "auto" chose it, and the receipt
-    says why; it is refused if it was asked for. A best step of zero is refused.
+    Directions are fitted to half of the text and tried on a quarter of it, which gives the prediction; the step is
+    searched on the last quarter. The scaling factor of the scores stays, so that a step of zero changes nothing. If
+    other sentences confirm less than half of the slope at a place, the place is left out if "auto" chose it, and the
+    receipt says why; it is an error if the place was asked for. A best step of zero is an error too.
     Source: Burgund (S3.13-S3.30), with the increment fitted instead of the scores (D10), downhill, in the metric of the
     softmax, over batches, masks and heads.
     """
@@ -55,24 +54,19 @@ class Grow(Reshape):
     calibration_sentences: ClassVar[int] = 4096
 
     add: int = 0
-    where: str = "auto"
+    where: str = AUTO
     kinds: tuple[str, ...] = GROWTH_KINDS
     by: str = "fisher"
     compare: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.kinds, str) or not self.kinds or not {*self.kinds} <= {*GROWTH_KINDS}:
-            raise UsageError(
-                f"growing {', '.join(map(str, self.kinds))}",
-                f"some of {', '.join(GROWTH_KINDS)}",
-                ", ".join(map(str, self.kinds)) or "none",
-                "name the kinds that may grow",
-            )
+            got, known = ", ".join(map(str, self.kinds)), f"some of {', '.join(GROWTH_KINDS)}"
+            raise UsageError(f"growing {got}", known, got or "none", "name the kinds that may grow")
         integer("growing with add", self.add, 0, MAX_WIDTH, "8, for instance")
-        if self.add and self.where != "auto":
-            raise UsageError(
-                f"growing by {self.add} at {self.where}", "add, or places with amounts", "both", "leave out add"
-            )
+        if self.add and self.where != AUTO:
+            asked = f"growing by {self.add} at {self.where}"
+            raise UsageError(asked, "add, or places with amounts", "both", "leave out add")
         choice("method of growing", self.by, METHODS)
         text("places to grow at", self.where, 'where="auto"')
 
@@ -86,17 +80,14 @@ class Grow(Reshape):
             check_can_grow(model, place.slot)
             widest = len(heads_of(layers[place.slot])[0].W_Q)
             if width > widest:
-                raise UsageError(
-                    f"growing {place} by {width} {kind}", f"at most {widest} (d_e)", str(width), "ask for fewer"
-                )
+                asked = f"growing {place} by {width} {kind}"
+                raise UsageError(asked, f"at most {widest} (d_e)", str(width), "ask for fewer")
 
     def asked(self, model: nn.Module) -> Widths | None:
-        """Places, kinds and widths; None where they are to be found."""
-        if self.where == "auto":
-            return None
-        return read_places(
-            self.where, {slot: len(heads_of(part)) for slot, part in attention_layers(anatomy_of(model)).items()}
-        )
+        """Places, kinds and widths that were asked for; None if they are to be chosen."""
+        layers = attention_layers(anatomy_of(model))
+        counts = {slot: len(heads_of(part)) for slot, part in layers.items()}
+        return None if self.where == AUTO else read_places(self.where, counts)
 
     def make(self, context: ReshapeContext) -> ReshapeResult:
         asked = self.asked(context.model)
@@ -116,23 +107,22 @@ class Grow(Reshape):
             with contextlib.suppress(UsageError, NoBottleneckError):
                 other = plan_step(survey, METHODS[name], widths, context.seed, refuse=False, every_place=True)
                 others[f"loss_by_{name}"] = grown(context.model, other.steps)
-        facts = (
-            {}
-            if self.by == REFIT_METHOD
-            else {"difference_at_zero": output_difference(context.calibration, chosen.at_zero)}
-        )
+        facts: dict[str, float] = {}
+        if self.by != REFIT_METHOD:
+            facts["difference_at_zero"] = output_difference(context.calibration, chosen.at_zero)
         for score in chosen.scores:
             facts |= {f"{name}_{score.place}:{score.kind}": getattr(score, name) for name in ("trust", "residual")}
         left_out = {str(spot): reason for spot, reason in chosen.left_out.items()}
-        new, done, heads = (
-            grown(context.model, chosen.steps),
-            describe_changes(survey, widths),
-            with_new_heads(survey, widths),
-        )
+        heads: dict[str, HeadMap] = {}  # new heads come after the old ones
+        for (place, kind), width in widths.items():
+            if kind == "heads":
+                before = len(survey.heads[place.slot])
+                heads[str(place.slot)] = HeadMap(before=before, after=(*range(before), *(None,) * width))
+        new, done = grown(context.model, chosen.steps), describe_changes(survey, widths)
         return ReshapeResult(new, done, -chosen.fall, facts, others, left_out, heads)
 
     def _with_cost_estimate(self, context: ReshapeContext, kinds: Collection[str], asked: Widths | None) -> Progress:
-        """Report what growing will cost, then how much of it is done. Nothing is timed if no callback was given."""
+        """Report the estimated cost, then how much of it is done. Nothing is timed if no callback was given."""
         if context.tell is silent:
             return silent
         check_sentences(context.calibration)
@@ -143,8 +133,8 @@ class Grow(Reshape):
 
 
 class PlannedStep(NamedTuple):
-    """Steps to take, the same of length zero, by how much the loss should fall, the scores of the places, and the
-    places that do not grow, with the reason."""
+    """The steps, the same with length zero, the predicted fall of the loss, the scores of the places, and the places
+    that do not grow, with the reason."""
 
     steps: Sequence[GrowthStep]
     at_zero: Sequence[GrowthStep]
@@ -154,20 +144,18 @@ class PlannedStep(NamedTuple):
 
 
 def survey_growth(text_loss: TextLoss, tell: Progress, kinds: Collection[str]) -> GrowthSurvey:
-    """A survey of a model by an objective that tells how good it is."""
+    """A survey of these kinds of growth, after a check of the objective and the text."""
     check_sentences(text_loss)
     return GrowthSurvey(text_loss, tell, [kind for kind in GROWTH_KINDS if kind in kinds])
 
 
 def check_sentences(text_loss: TextLoss) -> None:
-    """Refuse an objective that cannot say whether growing pays, and too few sentences."""
+    """Raise an error for an objective that no change can lower, and for too few sentences."""
     if text_loss.objective.relative:
-        raise UsageError(
-            f"to grow by the objective {text_loss.objective.name!r}",
-            "an objective that says how good the model is",
-            "one that only says how far it is from itself, and is 0 now",
-            "take a model with an output layer for words (lm, mlm, seq2seq), or give a function in Python",
-        )
+        asked = f"to grow by the objective {text_loss.objective.name!r}"
+        got = "one that only says how far it is from itself, and is 0 now"
+        remedy = "take a model with an output layer for words (lm, mlm, seq2seq), or give a function in Python"
+        raise UsageError(asked, "an objective that says how good the model is", got, remedy)
     sentences = sum(map(len, text_loss.text.batches))
     if sentences < MIN_SENTENCES:
         raise UsageError(
@@ -183,7 +171,7 @@ def plan_step(
     refuse       raise NoBottleneckError if the best step is zero
     every_place  raise NoBottleneckError if the method leaves out a place, before any step is searched for
 
-    The prediction is what the sentences that check say; the step is the best of those that are there to search on.
+    The prediction comes from the checking sentences, the step from those to search on.
     """
     line = method(survey, widths, seed)
     if every_place and line.left_out:
@@ -195,12 +183,10 @@ def plan_step(
         fall = survey.trial.loss - survey.trial.with_steps(steps)
         return PlannedStep(steps, at_zero, fall, line.scores, line.left_out)
     survey.tell(SEARCHING, 0, 2)
-    expected = line_search(
-        lambda t: survey.trial.with_steps(line.steps(t)), line.start, survey.trial.with_steps(at_zero)
-    )
+    expected = survey.trial.search_along(line.steps, line.start)
     survey.tell(SEARCHING, 1, 2)
-    search = GrowthTrial(survey.text_loss, searching_sentences(survey.text_loss))
-    found = line_search(lambda t: search.with_steps(line.steps(t)), line.start, search.with_steps(at_zero))
+    trial = GrowthTrial(survey.text_loss, searching_sentences(survey.text_loss))
+    found = trial.search_along(line.steps, line.start)
     survey.tell(SEARCHING, 2, 2)
     if refuse and line.scores and not found.step:
         raise no_bottleneck("on the sentences to search on, the best step is zero")
@@ -211,34 +197,19 @@ def plan_step(
 def output_difference(text_loss: TextLoss, steps: Sequence[GrowthStep]) -> float:
     """The largest difference of outputs that these steps make, relative to the largest output, on a few sentences."""
     original: Any = text_loss.original
-    batch, _ = text_loss.text.batch(0)
-    batch = text_loss.objective.prepare(batch).to(next(original.model.parameters()).device)
+    batch = text_loss.objective.prepare(text_loss.text.batch(0)[0]).to(original.device)
     with inference_mode(original.model):
         before = original.run(batch).hidden
-        new = original.with_model(grown(original.model, steps).eval())
-        after = new.run(batch).hidden
+        after = original.with_model(grown(original.model, steps).eval()).run(batch).hidden
         real = batch.sides("encoder" if batch.target is None else "decoder")[0].real
         return float((after - before)[real].abs().max() / before[real].abs().max())
-
-
-def with_new_heads(survey: GrowthSurvey, widths: Widths) -> dict[str, HeadMap]:
-    """For every layer that gets new heads, which come after those it has, which head became which."""
-    found: dict[str, HeadMap] = {}
-    for (place, kind), width in widths.items():
-        if kind == "heads":
-            before = len(survey.heads[place.slot])
-            found[str(place.slot)] = HeadMap(before=before, after=(*range(before), *(None,) * width))
-    return found
 
 
 def describe_changes(survey: GrowthSurvey, widths: Widths) -> dict[str, str]:
     """In words: 4 -> 6 keys."""
     done: dict[str, str] = {}
     for (place, kind), width in widths.items():
-        heads = survey.heads[place.slot]
-        if place.head is None:
-            before = len(heads)
-        else:
-            before = getattr(heads[place.head], "W_Q" if kind == "keys" else "W_V").shape[1]
+        heads, name = survey.heads[place.slot], "W_Q" if kind == "keys" else "W_V"
+        before = len(heads) if place.head is None else getattr(heads[place.head], name).shape[1]
         done[str(place)] = ", ".join(filter(None, (done.get(str(place)), f"{before} -> {before + width} {kind}")))
     return done

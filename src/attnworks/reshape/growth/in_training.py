@@ -12,6 +12,7 @@ import numpy as np
 from attnworks.core.display import silent
 from attnworks.models import TransformerConfig, preset
 from attnworks.models.anatomy import attention_layers, heads_of
+from attnworks.reshape.evaluate import parameter_count
 from attnworks.reshape.growth.apply import GrowthPlace, GrowthStep, grow_in_place, stretched_state
 from attnworks.reshape.growth.grow import describe_changes, plan_step, survey_growth
 from attnworks.reshape.growth.methods import METHODS
@@ -26,9 +27,9 @@ from attnworks.training.run import Run
 from attnworks.training.run_folder import optimizer_tensors
 
 EXPECTED_GROWTHS = 8
-"""About the number of growths that reach the goal, if all of them pay."""
+"""About the number of growths after which the goals are reached, if all of them lower the loss."""
 SURVEY_SENTENCES = 1024
-"""Sentences of the corpus, drawn anew each time."""
+"""Sentences of the corpus on which each growth is decided, drawn anew each time."""
 KIND_OF_GOAL: dict[str, GrowthKind] = {"d_k": "keys", "d_v": "values", "heads": "heads"}
 
 
@@ -41,9 +42,9 @@ class _Found(NamedTuple):
 
 
 def grow_in_training(run: Run) -> Grown | None:
-    """Add widths where they pay on sentences of the corpus, up to the goals of the recipe; None once these are reached.
+    """Add widths where they lower the loss, up to the goals of the recipe; None once these are reached.
 
-    The first process decides and all follow. The optimizer keeps what it knows of the weights that were there.
+    The first process decides for all. The optimizer keeps its state for the weights that were there.
     """
     missing = _missing(run)
     if not any(missing.values()):
@@ -54,43 +55,40 @@ def grow_in_training(run: Run) -> Grown | None:
         old, state = copy.deepcopy(run.model), optimizer_tensors(run.model, run.optimizer)
         grow_in_place(run.model, found.steps)
         run.replace_optimizer_state(stretched_state(state, old, run.model))
-    parameters = sum(parameter.numel() for parameter in run.model.parameters())
-    return Grown(run.progress.step, found.done, parameters, found.fall, found.reason, left_out=dict(found.left_out))
+    size, left_out = parameter_count(run.model), dict(found.left_out)
+    return Grown(run.progress.step, found.done, size, found.fall, found.reason, left_out=left_out)
 
 
 def _missing(run: Run) -> dict[Spot, int]:
-    """Columns and heads from here to the goals."""
+    """Columns and heads that the goals still need."""
     missing: dict[Spot, int] = {}
     for slot, part in attention_layers(anatomy_of(run.model)).items():
         heads = heads_of(part)
         for name, goal in run.recipe.goals().items():
-            if name == "heads":
-                missing[Spot(GrowthPlace(slot, None), "heads")] = max(0, goal - len(heads))
-                continue
-            for number, head in enumerate(heads):
-                width = (head.W_Q if name == "d_k" else head.W_V).shape[1]
-                missing[Spot(GrowthPlace(slot, number), KIND_OF_GOAL[name])] = max(0, goal - width)
+            sizes = {None: len(heads)}
+            if name != "heads":
+                sizes = {at: (head.W_Q if name == "d_k" else head.W_V).shape[1] for at, head in enumerate(heads)}
+            for head, size in sizes.items():
+                missing[Spot(GrowthPlace(slot, head), KIND_OF_GOAL[name])] = max(0, goal - size)
     return missing
 
 
 def _find(run: Run, missing: dict[Spot, int]) -> _Found:
-    recipe = run.recipe
+    recipe, pairs = run.recipe, run.corpus.train
     subject = OwnSubject(run.model, str(run.folder), (run.source, run.target))
-    pairs = run.corpus.train
     drawn = np.random.default_rng([recipe.seed, run.progress.step]).permutation(len(pairs))[:SURVEY_SENTENCES]
     objective = choose_objective(None, subject.abilities, seed=recipe.seed)
-    settings = ReshapeSettings(seed=recipe.seed)
-    text_loss = text_loss_on(subject, objective, [pairs[number] for number in drawn], settings)
+    text_loss = text_loss_on(subject, objective, [pairs[number] for number in drawn], ReshapeSettings())
     kinds: list[GrowthKind] = [KIND_OF_GOAL[name] for name in recipe.goals()]
     try:
         survey = survey_growth(text_loss, silent, kinds)
         widths = spread(survey, kinds, _each_time(run), missing)
-        settled = plan_step(survey, METHODS["fisher"], widths, recipe.seed)
+        planned = plan_step(survey, METHODS["fisher"], widths, recipe.seed)
     except NoBottleneckError as error:
         return _Found((), {}, reason=error.got)
-    grown = {spot: width for spot, width in widths.items() if spot not in settled.left_out}
-    left_out = {str(spot): reason for spot, reason in settled.left_out.items()}
-    return _Found(settled.steps, describe_changes(survey, grown), settled.fall, left_out=left_out)
+    grown = {spot: width for spot, width in widths.items() if spot not in planned.left_out}
+    left_out = {str(spot): reason for spot, reason in planned.left_out.items()}
+    return _Found(planned.steps, describe_changes(survey, grown), planned.fall, left_out=left_out)
 
 
 def _each_time(run: Run) -> int:

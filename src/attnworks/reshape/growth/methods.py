@@ -1,4 +1,4 @@
-"""Ways to fill the columns that a model grows by: by the direction that lowers the loss most, and baselines."""
+"""Methods that fill new columns: the direction that lowers the loss most, and baselines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from attnworks.core.errors import UsageError
 from attnworks.core.places import Slot
 from attnworks.core.registry import Registry
-from attnworks.reshape.growth.apply import Addition, GrowthStep, Keys, NewHead, Rewritten, Values
+from attnworks.reshape.growth.apply import GrowthStep, Keys, NewHead, Rewritten, Values
 from attnworks.reshape.growth.cost import FITTING
 from attnworks.reshape.growth.directions import whitened_direction
 from attnworks.reshape.growth.places import Spot, Widths, no_bottleneck
@@ -22,9 +22,9 @@ from attnworks.reshape.growth.survey import GrowthSurvey
 
 
 class Line(NamedTuple):
-    """What is added, as a function of how far to go.
+    """What is added, as a function of the step.
 
-    start     the first step to try in a search for the best; None where there is nothing to search for
+    start     the first step that a search for the best one tries; None if there is nothing to search for
     left_out  places that were asked for and do not grow, with the reason
     """
 
@@ -42,14 +42,14 @@ METHODS: Registry[Method] = Registry("method of growing")
 def fisher(survey: GrowthSurvey, widths: Widths, seed: int) -> Line:
     """The direction that lowers the loss most in the metric of the softmax, where other sentences confirm it."""
     del seed
-    return _along(survey, widths, best_direction)
+    return _confirmed_line(survey, widths, best_direction)
 
 
 @METHODS.register("whitened")
 def whitened(survey: GrowthSurvey, widths: Widths, seed: int) -> Line:
     """The same without the alternating solver: singular vectors of the whitened gradient."""
     del seed
-    return _along(survey, widths, whitened_direction)
+    return _confirmed_line(survey, widths, whitened_direction)
 
 
 @METHODS.register("random")
@@ -57,7 +57,7 @@ def random_columns(survey: GrowthSurvey, widths: Widths, seed: int) -> Line:
     """Random columns on both sides, downhill, with the best step."""
     generator = torch.Generator().manual_seed(seed)
     additions = [(spot, _random(survey, spot, width, generator)) for spot, width in widths.items()]
-    signs = [1.0 if _falls(survey, spot, addition) else -1.0 for spot, addition in additions]
+    signs = [1.0 if _descends(survey, spot, addition) else -1.0 for spot, addition in additions]
 
     def steps(t: float) -> list[GrowthStep]:
         return [
@@ -93,23 +93,19 @@ def document(survey: GrowthSurvey, widths: Widths, seed: int) -> Line:
 # --- directions ---
 
 
-def _believed(survey: GrowthSurvey, spot: Spot, width: int, solve: DirectionSolver) -> Score | str:
+def _confirmed(survey: GrowthSurvey, spot: Spot, width: int, solve: DirectionSolver) -> Score | str:
     """The direction at a place with its best step, or why nothing should grow there."""
     found = _directions(survey, spot, width, solve)
     if not found:
-        return f"no direction: {_why(spot)}"
+        heads = "no head whose attention, with other values, other sentences confirm by half"
+        return f"no direction: {heads if spot.kind == 'heads' else 'the layer does not score by Q K^T alone'}"
     score = survey.tried(found[0])
     if score.refusal is not None:
         return score.refusal
-    if (alive := _alive(score.addition)) < width:
-        return f"{width} columns where this text has directions for {alive}"
-    return score
-
-
-def _alive(addition: Addition) -> int:
-    """Columns that are not zero on both sides, and so can learn."""
-    assert isinstance(addition, Keys | Values | NewHead)
-    return int((addition.beta.any(0) if isinstance(addition, Keys) else addition.b.any(1)).sum())
+    new = score.addition
+    assert isinstance(new, Keys | Values | NewHead)
+    nonzero = int((new.beta.any(0) if isinstance(new, Keys) else new.b.any(1)).sum())
+    return f"{width} columns where this text has directions for {nonzero}" if nonzero < width else score
 
 
 def _directions(survey: GrowthSurvey, spot: Spot, width: int, solve: DirectionSolver) -> list[Score]:
@@ -117,23 +113,17 @@ def _directions(survey: GrowthSurvey, spot: Spot, width: int, solve: DirectionSo
     (slot, head), kind = spot
     if head is None:
         return survey.scores(slot, kind)
-    if kind == "keys" and solve is not best_direction:
-        return [survey.keys_by(solve, spot.place, width)] if survey.sums[slot].scale is not None else []
-    return survey.scores(slot, kind, width, (head,)) if width > 1 else survey.scores(slot, kind)[head : head + 1]
+    if width > 1 or (kind == "keys" and solve is not best_direction):
+        return survey.scores(slot, kind, width, (head,), solve)
+    return survey.scores(slot, kind)[head : head + 1]
 
 
-def _why(spot: Spot) -> str:
-    if spot.kind == "heads":
-        return "no head whose attention, with other values, other sentences confirm by half"
-    return "the layer does not score by Q K^T alone"
-
-
-def _along(survey: GrowthSurvey, widths: Widths, solve: DirectionSolver) -> Line:
-    """All directions that are confirmed at once, each as long as it would be alone."""
+def _confirmed_line(survey: GrowthSurvey, widths: Widths, solve: DirectionSolver) -> Line:
+    """All confirmed directions together, each with the step that is best for it alone."""
     found: dict[Spot, Score | str] = {}
     for done, (spot, width) in enumerate(widths.items()):
         survey.tell(FITTING, done, len(widths))
-        found[spot] = _believed(survey, spot, width, solve)
+        found[spot] = _confirmed(survey, spot, width, solve)
     scores = [score for score in found.values() if isinstance(score, Score)]
     left_out = {spot: reason for spot, reason in found.items() if isinstance(reason, str)}
     if not scores:
@@ -141,9 +131,7 @@ def _along(survey: GrowthSurvey, widths: Widths, solve: DirectionSolver) -> Line
         raise no_bottleneck(f"at {spot}, {reason}")
 
     def steps(t: float) -> list[GrowthStep]:
-        return [
-            GrowthStep(score.place, score.addition, t * score.step, survey.scale(score.place.slot)) for score in scores
-        ]
+        return [GrowthStep(one.place, one.addition, t * one.step, survey.scale(one.place.slot)) for one in scores]
 
     slope = sum(score.step * score.checked_slope for score in scores)
     return Line(steps, FIRST_STEP_LOSS_SHARE * abs(survey.trial.loss) / slope, scores, left_out)
@@ -155,7 +143,7 @@ def _along(survey: GrowthSurvey, widths: Widths, solve: DirectionSolver) -> Line
 def fixed_line(
     survey: GrowthSurvey, widths: Widths, addition: Callable[[Spot, int], Keys | Values | NewHead | Rewritten]
 ) -> Line:
-    """Columns as they are given, of which no step is asked."""
+    """Fixed columns, without a step to search for."""
     steps = [
         GrowthStep(spot.place, addition(spot, width), scale if spot.kind == "keys" else 1.0, scale)
         for spot, width in widths.items()
@@ -184,8 +172,8 @@ def _random(survey: GrowthSurvey, spot: Spot, width: int, generator: torch.Gener
             return NewHead(keys, draw(f, v), draw(v, e))
 
 
-def _falls(survey: GrowthSurvey, spot: Spot, addition: Keys | Values | NewHead) -> bool:
-    """Whether a step of this sign goes downhill, on the sentences that teach."""
+def _descends(survey: GrowthSurvey, spot: Spot, addition: Keys | Values | NewHead) -> bool:
+    """Whether a positive step lowers the loss, on the fitting sentences."""
     (keys, _), (values, _), _ = survey.sums[spot.place.slot].means()
     match addition:
         case Keys():
@@ -231,9 +219,8 @@ def refit_steps(survey: GrowthSurvey, widths: Widths) -> Callable[[float], list[
         raise kind_refusal("document", "keys")
     slots = dict.fromkeys(spot.place.slot for spot, _ in spots)
     for slot in (slot for slot in slots if survey.sums[slot].scale is None):
-        raise UsageError(
-            f"growing {slot} by document", "heads with one scale of Q K^T", "other scores", "choose another method"
-        )
+        asked = f"growing {slot} by document"
+        raise UsageError(asked, "heads with one scale of Q K^T", "other scores", "choose another method")
     targets = {slot: _targets(survey, slot) for slot in slots}
 
     def steps(t: float) -> list[GrowthStep]:
@@ -255,7 +242,7 @@ def refit_steps(survey: GrowthSurvey, widths: Widths) -> Callable[[float], list[
 
 
 def _targets(survey: GrowthSurvey, slot: Slot) -> tuple[Tensor, Tensor]:
-    """mean X^+ S Z^+T and mean X^+ (dL/dS) Z^+T over some of the sentences that teach, [h e f] each."""
+    """mean X^+ S Z^+T and mean X^+ (dL/dS) Z^+T over some of the fitting sentences, [h e f] each."""
     text_loss, sentences = survey.text_loss, 0
     S = G = torch.zeros(())
     for batch, rows in text_loss.batches(metric_sentences(text_loss)):

@@ -1,4 +1,4 @@
-"""How much the loss would fall for more keys or values in every head: predicted, and checked on other sentences."""
+"""How far the loss would fall for more keys or values in every head: predicted, and checked on other sentences."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from attnworks.traces.loss import TextLoss
 
 GrowthKind = Literal["keys", "values", "heads"]
 TRIAL_SENTENCES = 128
-"""About the number of checking sentences on which steps are tried."""
+"""About this many of the checking sentences are used to try steps."""
 FIRST_STEP_LOSS_SHARE = 0.01
-"""As a share of the loss, what the first step that is tried would win if the loss were linear."""
+"""The share of the loss that the first step of a search would gain if the loss were linear."""
 SOLVER_TOLERANCE, MAX_SOLVER_RESIDUAL = 1e-2, 0.1
-"""The residual that the solver aims at, and that above which the closed form is used instead."""
+"""The residual at which the solver stops, and the residual above which the closed form is used instead."""
 SOLVER_SWEEPS = 20
 VARIANCE_CUTOFFS = (1e-4, 0.01, 0.03)
-"""Directions in which states vary less, as a share of the largest variance, are left out. The more are left out, the
-less is won where all is signal, and the less is noise where it is not: the first that convinces is taken."""
+"""Directions in which the states vary less than this share of the largest variance are left out. A larger cutoff loses
+more signal and removes more noise; the first one that gives `CONVINCING_TRUST` is used."""
 CONVINCING_TRUST = 0.8
-"""The share of a slope that other sentences confirm above which no larger cutoff is asked."""
+"""If other sentences confirm this share of a slope, no larger cutoff is tried."""
 MIN_TRUST = 0.5
-"""A direction must fall at least by this share on sentences that check of what it falls on those that taught it."""
+"""The slope on the checking sentences must be at least this share of the slope on the fitting sentences."""
 
 
 @runtime_checkable
@@ -48,9 +48,9 @@ class DirectionSolver(Protocol):
 def best_direction(T: Tensor, sample: ScoreSample, p: int, *, cutoff: float) -> Direction:
     """`score_direction`; for heads in which its solver does not converge, the closed form `whitened_direction`.
 
-    A solver that does not converge usually meets a direction in which T has a part and the sample shows no curvature:
-    there is no optimum, and where it stops is arbitrary. The closed form replaces that curvature by second moments of
-    the states, which are positive in every direction that `cutoff` keeps, so that it always has an optimum.
+    The solver usually fails because T has a part in a direction without curvature in the sample: there is no optimum.
+    The closed form replaces the curvature by second moments of the states. These are positive in every direction that
+    `cutoff` keeps, so that it always has an optimum.
     """
     solved = score_direction(T, sample, p, sweeps=SOLVER_SWEEPS, tolerance=SOLVER_TOLERANCE, cutoff=cutoff)
     stuck = solved.residual > MAX_SOLVER_RESIDUAL
@@ -126,14 +126,18 @@ class GrowthTrial:
             return LineMinimum(0.0, whole)
         return line_search(lambda t: self.with_steps(steps(t)), FIRST_STEP_LOSS_SHARE * abs(whole) / slope, whole)
 
+    def search_along(self, steps: Callable[[float], Sequence[GrowthStep]], start: float) -> LineMinimum:
+        """The best length along a line, from a first one."""
+        return line_search(lambda t: self.with_steps(steps(t)), start, self.with_steps(steps(0.0)))
+
 
 def checking_sentences(text_loss: TextLoss) -> slice:
-    """Of the sentences that check, about as many as steps are tried on."""
+    """The checking sentences on which steps are tried."""
     return trial_sentences(sum(map(len, text_loss.text.batches)))
 
 
 def trial_sentences(sentences: int) -> slice:
-    """Of this many sentences, those that steps are tried on."""
+    """Of this many sentences, those on which steps are tried."""
     checks = len(range(sentences)[CHECKING_SLICE])
     return slice(CHECKING_SLICE.start, None, CHECKING_SLICE.step * max(1, checks // TRIAL_SENTENCES))
 
@@ -175,7 +179,7 @@ def value_scores(slot: Slot, sums: GrowthSums, biased: bool, p: int) -> list[Sco
 
 
 def _convincing(found: Callable[[float], list[Score]]) -> list[Score]:
-    """Of every head the direction of the first cutoff that convinces, or of the one that does so most."""
+    """For every head, the direction of the first cutoff with `CONVINCING_TRUST`, or of the one with the most trust."""
     best = found(VARIANCE_CUTOFFS[0])
     for cutoff in VARIANCE_CUTOFFS[1:]:
         if all(score.trust >= CONVINCING_TRUST for score in best):
@@ -196,7 +200,7 @@ def _scores(
     shares: Tensor,
     residuals: Tensor,
 ) -> list[Score]:
-    """One for every head; slopes are those on the sentences that teach, and that check."""
+    """One for every head; slopes are those on the fitting and on the checking sentences."""
     numbers = zip(additions, *(side.tolist() for side in (*slopes, residuals, shares)), strict=True)
     return [
         Score(GrowthPlace(slot, head), kind, addition, fitted, checked, residual, parameters, tuple(share))
@@ -205,7 +209,7 @@ def _scores(
 
 
 def head_score(slot: Slot, new: NewHead, sums: GrowthSums) -> Score:
-    """A new head whose queries and keys are settled, with the best values for its attention."""
+    """The score of a new head with given queries and keys, and the best values for its attention."""
     p = new.a.shape[1]
     found = value_scores(slot, sums, new.like.b_V is not None, p)[0]
     assert isinstance(found.addition, Values)

@@ -1,10 +1,11 @@
-"""One backward pass, layer by layer, and its sums over any number of sentences in constant memory."""
+"""Gradients of every attention layer from one backward pass, and their sums over sentences in constant memory."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,12 +24,11 @@ from attnworks.traces.loss import TextLoss
 from attnworks.traces.subject import LayerHook, first
 
 FITTING_SLICE, CHECKING_SLICE, SEARCHING_SLICE = slice(0, None, 2), slice(1, None, 4), slice(3, None, 4)
-"""Of all sentences, sorted by length: those that directions come from, that check them, that steps are searched on."""
+"""Of all sentences, sorted by length: those to fit directions to, to check them on, and to search steps on."""
 MIN_SENTENCES = 4
-"""Sentences without which one of these would be nothing."""
+"""The smallest number of sentences of which each of these slices has one."""
 MAX_METRIC_SENTENCES = 192
-"""Most sentences for the metric of the scores."""
-Progress = Callable[[int, int], None]
+"""The largest number of sentences from which the metric of the scores is computed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,20 +50,15 @@ class GradedLayer:
         the opposite of what the sink would get. Where scores are capped, this is not their gradient, and is refused.
         """
         if self.trace.softcap is not None:
-            raise UsageError(
-                f"the gradient by the scores of {self.trace.slot}",
-                "scores that are not capped",
-                f"scores capped at {self.trace.softcap:g}",
-                "leave out this layer, or choose another model",
-            )
+            asked, got = f"the gradient by the scores of {self.trace.slot}", f"scores capped at {self.trace.softcap:g}"
+            raise UsageError(asked, "scores that are not capped", got, "leave out this layer, or choose another model")
         V = self.trace.shared(self.trace.V, slice(None)).detach()
         return softmax_back(self.P, self.by_heads.to(self.P.dtype) @ V.to(self.P.dtype).mT)
 
     def as_head(self, keys: HeadMatrices, a: Float[Tensor, "f p"], b: Float[Tensor, "p e"], parent: int) -> GradedLayer:
         """As if the layer had one head, with these queries and keys, values Z a and outputs b.
 
-        It sees what its parent sees and has the sink logit of its parent; what a model adds to scores for positions, a
-        new head does without.
+        It has the mask and the sink logit of its parent, but not what the model adds to scores for positions.
         """
         trace, wide = self.trace, self.P.dtype
         assert trace.X is not None and trace.Z is not None
@@ -100,8 +95,10 @@ def graded_layers(
     """Every layer that is asked for, by the module whose output is added to the stream, after one backward pass."""
     subject = text_loss.original
     probes = _Probes(set(branches))
-    with eval_mode(subject.model), probes.outputs(branches), torch.enable_grad():
-        loss = text_loss.losses(subject, batch.to(next(subject.model.parameters()).device), rows, probes).sum()
+    with eval_mode(subject.model), ExitStack() as hooks, torch.enable_grad():
+        for slot, branch in branches.items():
+            hooks.callback(branch.register_forward_hook(partial(probes.output, slot)).remove)
+        loss = text_loss.losses(subject, batch.to(subject.device), rows, probes).sum()
         slots = [slot for slot in branches if slot in probes.traces and slot in probes.by_output]
         wanted = [probe for slot in slots for probe in (probes.by_heads[slot], probes.by_output[slot])]
         found = torch.autograd.grad(loss, wanted, allow_unused=True)
@@ -129,27 +126,18 @@ class _Probes(LayerHook):
         self.by_heads[slot] = torch.zeros_like(trace.Y, requires_grad=True)
         return trace.Y + self.by_heads[slot]
 
-    @contextmanager
-    def outputs(self, branches: Mapping[Slot, nn.Module]) -> Iterator[None]:
-        with ExitStack() as hooks:
-            for slot, branch in branches.items():
-                hooks.callback(branch.register_forward_hook(self._output(slot)).remove)
-            yield
-
-    def _output(self, slot: Slot) -> Callable[[nn.Module, Any, Any], Any]:
-        def gave(_: nn.Module, __: Any, output: Any) -> Any:
-            self.by_output[slot] = torch.zeros_like(first(output), requires_grad=True)
-            probed = first(output) + self.by_output[slot]
-            return (probed, *output[1:]) if isinstance(output, tuple) else probed
-
-        return gave
+    def output(self, slot: Slot, _module: nn.Module, _args: Any, output: Any) -> Any:
+        """A forward hook of the module whose output is added to the stream."""
+        self.by_output[slot] = torch.zeros_like(first(output), requires_grad=True)
+        probed = first(output) + self.by_output[slot]
+        return (probed, *output[1:]) if isinstance(output, tuple) else probed
 
 
 class GrowthSums:
-    """T = mean X'^T (dL/dS) Z and T_V = mean (P Z)^T dL/du of every head, over sentences that teach and that check.
+    """T = mean X'^T (dL/dS) Z and T_V = mean (P Z)^T dL/du of every head, over fitting and over checking sentences.
 
     With a bias of the queries, X' = [X | 1]; a bias of the keys never changes the softmax (S3.8). C_V is the mean of
-    (P Z)^T P Z over the sentences that teach. Sums are in float64, products of one batch in the type of the model.
+    (P Z)^T P Z over the fitting sentences. Sums are in float64, products of one batch in the type of the model.
 
     keys      [2 h q f]    values    [2 h f e]    spread    [h f f], with q = e or e + 1
     """
@@ -188,10 +176,10 @@ class GrowthSums:
 def gather_sums(
     text_loss: TextLoss,
     branches: Mapping[Slot, nn.Module],
-    tell: Progress,
+    tell: Callable[[int, int], None],
     seen_as: Callable[[GradedLayer], GradedLayer] = lambda layer: layer,
 ) -> dict[Slot, GrowthSums]:
-    """One backward pass over the text, for all layers at once; `seen_as` may put other heads in their place."""
+    """One backward pass over the text, for all layers at once; `seen_as` may replace the heads of a layer."""
     sums, first = {slot: GrowthSums() for slot in branches}, 0
     if not sums:
         return sums
@@ -204,24 +192,25 @@ def gather_sums(
 
 
 def metric_sentences(text_loss: TextLoss) -> slice:
-    """At most MAX_METRIC_SENTENCES of the sentences that teach, of all lengths."""
+    """At most MAX_METRIC_SENTENCES of the fitting sentences, of all lengths."""
     fitted = len(range(sum(map(len, text_loss.text.batches)))[FITTING_SLICE])
     return slice(FITTING_SLICE.start, None, FITTING_SLICE.step * -(-fitted // MAX_METRIC_SENTENCES))
 
 
 def gather_sample(text_loss: TextLoss, slot: Slot) -> ScoreSample:
-    """Queries, keys and attention of one layer, in some of the sentences that teach, in float64."""
-    keep = _Keep(slot)
-    device = next(text_loss.original.model.parameters()).device
-    with inference_mode(text_loss.original.model):
+    """Queries, keys and attention of one layer, in some of the fitting sentences, in float64."""
+    collect, subject = _CollectSample(slot), text_loss.original
+    with inference_mode(subject.model):
         for batch, rows in text_loss.batches(metric_sentences(text_loss)):
-            text_loss.losses(text_loss.original, batch.to(device), rows, keep)
-    i, j = (max(P.shape[axis] for _, _, P in keep.found) for axis in (-2, -1))
-    padded = ((_padded(X, i), _padded(Z, j), _padded(_padded(P, i).mT, j).mT) for X, Z, P in keep.found)
+            text_loss.losses(subject, batch.to(subject.device), rows, collect)
+    i, j = (max(P.shape[axis] for _, _, P in collect.found) for axis in (-2, -1))  # queries and keys, padded to these
+    padded = ((_padded(X, i), _padded(Z, j), _padded(_padded(P, i).mT, j).mT) for X, Z, P in collect.found)
     return ScoreSample(*(torch.cat(parts) for parts in zip(*padded, strict=True)))
 
 
-class _Keep(LayerHook):
+class _CollectSample(LayerHook):
+    """X [b i e], Z [b j f] and P [b h i j] of one layer in every batch, with zeros for padding."""
+
     def __init__(self, slot: Slot) -> None:
         self.slot = slot
         self.found: list[tuple[Tensor, Tensor, Tensor]] = []

@@ -1,15 +1,17 @@
-"""All places where a model could grow, each with the best direction and what that is worth."""
+"""The best direction of growth at every place of a model, and how far the loss falls along it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
 
 from attnworks.attention.heads import HeadMatrices
+from attnworks.core.display import Progress
 from attnworks.core.places import Slot
 from attnworks.models.anatomy import Part, attention_layers, every_layer, heads_of
 from attnworks.reshape.growth.apply import GrowthPlace, GrowthStep, NewHead, Values
@@ -28,18 +30,17 @@ from attnworks.reshape.growth.score import (
     value_scores,
 )
 from attnworks.reshape.growth.solvers import shortened
-from attnworks.reshape.growth.statistics import GradedLayer, GrowthSums, Progress, gather_sample, gather_sums
+from attnworks.reshape.growth.statistics import GradedLayer, GrowthSums, gather_sample, gather_sums
 from attnworks.reshape.surgery import anatomy_of, refusal_to_grow
 from attnworks.traces.loss import TextLoss
 
-Watch = Callable[[str, int, int], None]
 GROWTH_KINDS: tuple[GrowthKind, ...] = get_args(GrowthKind)
 PASSES = ("looking for bottlenecks", "looking for keys of new heads", "looking for values of new heads")
 """Stages that are backward passes over the whole text; the last two only where new heads are asked for."""
 COPIES, KEYS_OF_COPIES = "trying copies of heads", "fitting keys of new heads"
 """Stages of the search for new heads, before the second pass and before the third."""
 COLUMNS_AHEAD = 8
-"""Most columns of one place that are weighed against those of others."""
+"""The number of columns of one place that are compared with those of other places."""
 
 
 class _Copy(NamedTuple):
@@ -65,18 +66,17 @@ class GrowthSurvey:
     trial      tries steps on the sentences that check
     """
 
-    def __init__(self, text_loss: TextLoss, tell: Watch, kinds: Collection[GrowthKind] = GROWTH_KINDS) -> None:
+    def __init__(self, text_loss: TextLoss, tell: Progress, kinds: Collection[GrowthKind] = GROWTH_KINDS) -> None:
         self.text_loss, self.tell = text_loss, tell
         model = text_loss.original.model
         self.every = {slot: len(heads_of(part)) for slot, part in attention_layers(anatomy_of(model)).items()}
         self.layers, self.refused = growable_layers(model)
         self.branches = {slot: part.branch for slot, part in self.layers.items()}
         self.heads = {slot: heads_of(part) for slot, part in self.layers.items()}
-        self.sums = gather_sums(text_loss, self.branches, self._passing(PASSES[0]))
+        self.sums = gather_sums(text_loss, self.branches, partial(tell, PASSES[0]))
         self.trial = GrowthTrial(text_loss, checking_sentences(text_loss))
         self._sample: tuple[Slot, ScoreSample] | None = None
-        self._scores: dict[tuple[Slot, GrowthKind, int, tuple[int, ...] | None], list[Score]] = {}
-        self._shares: dict[tuple[Slot, GrowthKind], list[tuple[float, ...]]] = {}
+        self._scores: dict[tuple[object, ...], list[Score]] = {}
         self._tried: dict[Score, Score] = {}
         self._new_heads = self._find_new_heads() if "heads" in kinds else {}
 
@@ -85,28 +85,42 @@ class GrowthSurvey:
         scale = self.sums[slot].scale
         return 1.0 if scale is None else scale
 
-    def scores(self, slot: Slot, kind: GrowthKind, p: int = 1, heads: Sequence[int] | None = None) -> list[Score]:
-        """The best p columns for some heads of a layer, or for all; not tried yet. A new head has widths of its own."""
-        key = (slot, kind, p, None if heads is None else tuple(heads))
+    def scores(
+        self,
+        slot: Slot,
+        kind: GrowthKind,
+        p: int = 1,
+        heads: tuple[int, ...] | None = None,
+        solve: DirectionSolver = best_direction,
+    ) -> list[Score]:
+        """The best p columns for some heads of a layer, or for all, not tried yet; no score if there is no direction.
+
+        A new head has its own widths. Only directions of keys depend on `solve`.
+        """
+        key = (slot, kind, p, heads, solve if kind == "keys" else None)
         if key not in self._scores:
-            self._scores[key] = self._solve(slot, kind, p, heads)
+            self._scores[key] = self._solve(slot, kind, p, heads, solve)
         return self._scores[key]
 
-    def _solve(self, slot: Slot, kind: GrowthKind, p: int, heads: Sequence[int] | None) -> list[Score]:
+    def _solve(
+        self, slot: Slot, kind: GrowthKind, p: int, heads: tuple[int, ...] | None, solve: DirectionSolver
+    ) -> list[Score]:
         sums = self.sums[slot] if heads is None else self.sums[slot].of_heads(heads)
-        biased = self._biased(slot)
+        biased = self.heads[slot][0].b_Q is not None
         match kind:
             case "keys" if sums.scale is None:
                 return []
             case "keys":
                 sample = self.sample(slot)
                 sample = sample if heads is None else sample._replace(P=sample.P[:, list(heads)])
-                found = key_scores(slot, sums, sample, biased, p)
+                found = key_scores(slot, sums, sample, biased, p, solve)
             case "values":
                 found = value_scores(slot, sums, biased, p)
             case "heads":
                 return [self._new_heads[slot]] if slot in self._new_heads else []
-        return found if heads is None else [_of_head(score, heads) for score in found]
+        if heads is None:
+            return found
+        return [replace(score, place=GrowthPlace(slot, head)) for score, head in zip(found, heads, strict=True)]
 
     def tried(self, score: Score) -> Score:
         """With its best step; the same score is tried once."""
@@ -115,48 +129,23 @@ class GrowthSurvey:
         return self._tried[score]
 
     def shares(self, place: GrowthPlace, kind: GrowthKind) -> tuple[float, ...]:
-        """What each of the first columns adds to the gain, by a direction that takes no search."""
-        slot, head = place
-        if (slot, kind) not in self._shares:
-            found = (
-                key_scores(
-                    slot, self.sums[slot], self.sample(slot), self._biased(slot), COLUMNS_AHEAD, whitened_direction
-                )
-                if kind == "keys"
-                else self.scores(slot, kind, COLUMNS_AHEAD)
-            )
-            self._shares[slot, kind] = [score.shares for score in found]
-        assert head is not None
-        return self._shares[slot, kind][head]
-
-    def keys_by(self, solve: DirectionSolver, place: GrowthPlace, p: int) -> Score:
-        """p columns of keys of one head by another solver, which need not be the best ones."""
+        """What each of the first columns adds to the gain, by a direction in closed form."""
         assert place.head is not None
-        sample = self.sample(place.slot)
-        sample = sample._replace(P=sample.P[:, place.head : place.head + 1])
-        sums = self.sums[place.slot].of_heads((place.head,))
-        found = key_scores(place.slot, sums, sample, self._biased(place.slot), p, solve)[0]
-        return replace(found, place=place)
-
-    def _biased(self, slot: Slot) -> bool:
-        return self.heads[slot][0].b_Q is not None
+        return self.scores(place.slot, kind, COLUMNS_AHEAD, solve=whitened_direction)[place.head].shares
 
     def sample(self, slot: Slot) -> ScoreSample:
-        """Kept for one layer at a time."""
+        """The sample of a layer. Only that of the last layer is kept in memory."""
         if self._sample is None or self._sample[0] != slot:
             self._sample = (slot, gather_sample(self.text_loss, slot))
         return self._sample[1]
 
-    def _passing(self, stage: str) -> Progress:
-        return lambda done, total: self.tell(stage, done, total)
-
     # --- new heads ---
 
     def _find_new_heads(self) -> dict[Slot, Score]:
-        """One for each layer: the head whose attention serves more values best, with values and then keys of its own.
+        """One for each layer: a copy of the head for which more values help most, with its own values and keys.
 
-        From a copy of that head the values are solved for, then its keys by the gradient of its own scores, then the
-        values again. A head from nothing, tried first, fits noise.
+        The values of the copy are solved for, then its keys by the gradient of its own scores, then the values again.
+        Heads that do not start from a copy fit noise.
         """
         slots = [slot for slot, sums in self.sums.items() if sums.scale is not None]
         copies: dict[Slot, _Copy] = {}
@@ -179,10 +168,10 @@ class GrowthSurvey:
             parent, new, _ = news[layer.trace.slot]
             return layer.as_head(new.like, new.a, new.b, parent)
 
-        return gather_sums(self.text_loss, branches, self._passing(stage), alone)
+        return gather_sums(self.text_loss, branches, partial(self.tell, stage), alone)
 
     def _copied_head(self, slot: Slot) -> _Copy | None:
-        """The head to start from, with as many values as it has, and the best step; None where none is believed."""
+        """The head to start from, with as many values as it has, and the best step; None if no head is confirmed."""
         width = max(head.W_V.shape[1] for head in self.heads[slot])
         scores = [score for score in self.scores(slot, "values", width) if score.trust >= MIN_TRUST]
         if not scores:
@@ -221,8 +210,3 @@ def _with_keys(like: HeadMatrices, alpha: Tensor, beta: Tensor, t: float, sample
         return like._replace(W_Q=left, W_K=right)
     b_K = None if like.b_K is None else torch.zeros_like(left[-1])
     return like._replace(W_Q=left[:-1], W_K=right, b_Q=left[-1], b_K=b_K)
-
-
-def _of_head(score: Score, heads: Sequence[int]) -> Score:
-    assert score.place.head is not None
-    return replace(score, place=score.place._replace(head=heads[score.place.head]))

@@ -1,4 +1,4 @@
-"""The structured form of a head: the mix of fixed maps that is nearest to its attention over a corpus."""
+"""The structured form of a head: the mix of fixed maps nearest to its attention over a text."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from attnworks.traces.maps import Maps, maps_of
 from attnworks.traces.subject import LayerHook
 
 SINGLE_MAP_SLACK = 0.05
-"""A form of one member is taken if its squared distance is at most so much larger than that of the best mix."""
+"""A single member is chosen if its squared distance exceeds that of the best mix by at most this share."""
 MIN_MIX_WEIGHT = 0.01
-"""Members with less than this of the largest weight are left out; if asked for, they get as much, so as to learn."""
+"""Members below this share of the largest weight are left out; if they were asked for, they are raised to it."""
 MAX_ERROR_SHARE = 0.95
-"""Of eps: at eps itself an error could not learn."""
+"""The largest error as a share of eps; an error of eps itself could not be trained."""
 ERROR_SPAN_TOKENS = 16
-"""Errors are put at most so far away."""
+"""The largest offset of an error, in tokens."""
 OFFSET_OF_NAME: dict[str, str] = {"previous": "-1", "self": "0", "next": "1"}
 NAME_OF_OFFSET: dict[MapMember, str] = {value: name for name, text in OFFSET_OF_NAME.items() for value in [int(text)]}
 
 
 @dataclass(frozen=True)
 class Form:
-    """What a head will do: members with their weights, offsets of the error with theirs.
+    """The structured form of a head: members with their weights, and offsets of the error with theirs.
 
     distance    of the mix from the head: sum of ||P_i - mix_i||^2 over rows, as a share of that of ||P_i||^2
     """
@@ -74,7 +74,7 @@ def candidates(window: int, causal: bool) -> tuple[MapMember, ...]:
 
 
 class FormSums:
-    """What the best mix and the best error of the heads of one layer depend on, summed over the rows of a text.
+    """Sums over the rows of a text from which the best mix and the best error of the heads of a layer are computed.
 
     gram           <F_m, F_n> of the members
     with_heads     <F_m, P_h>
@@ -108,10 +108,10 @@ class FormSums:
 
 
 class FormHook(LayerHook):
-    """The sums of every layer in question.
+    """Computes the sums of some layers.
 
-    Mixes are compared with heads on rows where each member has a key, as only there the mix that attends is the mix:
-    elsewhere it is divided by what is left of it. A sentence without such a row counts with all of its rows.
+    Mixes are compared with heads on rows where each member has a key. On other rows the mechanism divides the mix by
+    the sum of the members that are left. A sentence without a complete row counts with all of its rows.
     """
 
     def __init__(self, members: Mapping[Slot, tuple[MapMember, ...]]) -> None:
@@ -121,8 +121,7 @@ class FormHook(LayerHook):
     def attention(self, trace: LayerTrace) -> Tensor | None:
         slot = trace.slot
         if slot in self.members:
-            causal = trace.slot.causal
-            sums = self.sums.setdefault(slot, FormSums(self.members[slot], trace.heads, causal))
+            sums = self.sums.setdefault(slot, FormSums(self.members[slot], trace.heads, slot.causal))
             for maps in maps_of(trace):
                 sums.add(maps)
         return None
@@ -133,12 +132,9 @@ class FormHook(LayerHook):
         sums, fitted = self.sums[slot], form in ("auto", "mix")
         usable = sums.gram.diagonal() > 0
         if not usable.any():
-            raise UsageError(
-                f"form {form!r} in {slot}",
-                "members that some token has a key for",
-                ", ".join(map(_word, sums.members)),
-                "choose offsets within the sentences, to the left in a decoder",
-            )
+            asked, got = f"form {form!r} in {slot}", ", ".join(map(_word, sums.members))
+            remedy = "choose offsets within the sentences, to the left in a decoder"
+            raise UsageError(asked, "members that some token has a key for", got, remedy)
         members = [member for member, seen in zip(sums.members, usable.tolist(), strict=True) if seen]
         squares, overlap = sums.squares[number], sums.with_heads[number, usable]
         G = sums.gram[usable][:, usable] - overlap - overlap[:, None] + squares

@@ -10,19 +10,18 @@ import torch
 from torch import Tensor
 
 from attnworks.attention import Geometry, Mechanism, MechanismSpec
-from attnworks.attention.heads import HeadGroups, mask_of_heads
+from attnworks.attention.heads import mask_of_heads
 from attnworks.attention.structured import Structured
 from attnworks.core.checks import integer, number, text
 from attnworks.core.places import HeadId, select_heads
-from attnworks.models.modes import inference_mode
-from attnworks.reshape.contract import RESHAPES, Reshape, ReshapeContext, ReshapeResult
+from attnworks.reshape.contract import AUTO, RESHAPES, Reshape, ReshapeContext, ReshapeResult, run_over_text
 from attnworks.reshape.projection.forms import Form, FormHook, candidates, read_form
 from attnworks.reshape.surgery import attention_groups, mechanisms_of, with_mechanisms
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.subject import LayerHook
 
 PREDICTION_SENTENCES = 64
-"""About the number of sentences on which each head is tried alone."""
+"""About this many sentences are used to try each head alone."""
 MAX_WINDOW = 64
 
 
@@ -49,7 +48,7 @@ class Project(Reshape):
     name: ClassVar[str] = "project"
 
     heads: str
-    form: str = "auto"
+    form: str = AUTO
     window: int = 2
     eps: float = 0.02
     sparsity: float = 0.05
@@ -77,22 +76,17 @@ class Project(Reshape):
         return ReshapeResult(with_forms(context.model, forms), done, rise)
 
     def fit(self, context: ReshapeContext, heads: Sequence[HeadId]) -> dict[HeadId, Form]:
-        """The form of every head, from the text that is read."""
+        """The form of every head, fitted to the calibration text."""
         chosen = read_form(self.form, self.window)
         slots = dict.fromkeys(slot for slot, _ in heads)
         members = {slot: chosen or candidates(self.window, slot.causal) for slot in slots}
-        overlaps, text_loss = FormHook(members), context.calibration
-        device = next(context.model.parameters()).device
-        with inference_mode(context.model):
-            for number in range(len(text_loss.text.batches)):
-                context.tell("looking at heads", number, len(text_loss.text.batches))
-                context.subject.run(text_loss.text.batch(number)[0].to(device), overlaps)
-        errors = round(self.sparsity * context.length)
-        return {head: overlaps.form(head, self.form, self.eps, errors) for head in heads}
+        hook, errors = FormHook(members), round(self.sparsity * context.length)
+        run_over_text(context.calibration, hook, "looking at heads", context.tell)
+        return {head: hook.form(head, self.form, self.eps, errors) for head in heads}
 
 
 def rise_alone(context: ReshapeContext, forms: Mapping[HeadId, Form]) -> dict[HeadId, float]:
-    """What the form of each head alone adds to the loss, on some of the text that is read."""
+    """How much the form of each head alone adds to the loss, on some of the calibration text."""
     text_loss, subject = context.calibration, context.subject
     some = slice(None, None, max(1, len(text_loss.text.kept) // PREDICTION_SENTENCES))
     whole = text_loss.mean(subject, some=some)
@@ -110,29 +104,22 @@ def with_forms(model: torch.nn.Module, forms: Mapping[HeadId, Form]) -> torch.nn
         wanted[slot][head] = form.spec
     new = with_mechanisms(model, wanted)
     for slot, groups in attention_groups(new).items():
-        if slot in wanted:
-            _set_weights(groups, {head: form for (at, head), form in forms.items() if at == slot})
+        for mechanism, heads in zip(groups.mechanisms, groups.heads, strict=True):
+            own = [HeadId(slot, head) for head in heads]
+            if rows := [row for row, head in enumerate(own) if head in forms]:
+                take_form(mechanism, [forms[own[row]] for row in rows], rows)
     return new
-
-
-def _set_weights(groups: HeadGroups, forms: Mapping[int, Form]) -> None:
-    for mechanism, heads in zip(groups.mechanisms, groups.heads, strict=True):
-        rows = [row for row, head in enumerate(heads) if head in forms]
-        if rows:
-            take_form(mechanism, [forms[heads[row]] for row in rows], rows)
 
 
 def take_form(mechanism: Mechanism, forms: Sequence[Form], rows: Sequence[int]) -> None:
     """Give heads of a mechanism, by number, the weights of their forms."""
     assert isinstance(mechanism, Structured)
-    mix, errors = (
-        torch.tensor([getattr(form, part) for form in forms], dtype=torch.float64) for part in ("mix", "errors")
-    )
-    mechanism.set_weights(mix, errors, rows)
+    mix = torch.tensor([form.mix for form in forms], dtype=torch.float64)
+    mechanism.set_weights(mix, torch.tensor([form.errors for form in forms], dtype=torch.float64), rows)
 
 
 class ProjectionHook(LayerHook):
-    """One head whose output is that of its form."""
+    """Replaces the output of one head by that of its form."""
 
     def __init__(self, head: HeadId, form: Form) -> None:
         (self.slot, self.head), self.form = head, form

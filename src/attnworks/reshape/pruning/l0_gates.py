@@ -1,4 +1,4 @@
-"""Gates on heads that learn to close, while all weights of the model stay as they are."""
+"""Train L0 gates on heads of a frozen model, to rank the heads."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from attnworks.traces.subject import LayerHook
 BETA, GAMMA, ZETA = 2 / 3, -0.1, 1.1
 GATE_STEPS, GATE_LEARNING_RATE = 150, 0.1
 ANNEALED_SHARE = 0.67
-"""In this share of the steps the target falls from all units to those that stay."""
+"""The share of the steps in which the target falls from all units to those that stay."""
 INITIAL_LOG_ALPHA = 2.0
-"""The log alpha that gates start from: 97 of 100 are open."""
+"""The initial log alpha, at which 97 % of the gates are open."""
 
 
 def hard_concrete(log_alpha: Float[Tensor, "*a"], u: Float[Tensor, "*a"]) -> Float[Tensor, "*a"]:
@@ -50,9 +50,9 @@ class L0GateHook(LayerHook):
     def attention(self, trace: LayerTrace) -> Tensor | None:
         slot, whole = trace.slot, self.gates.shape[1] - 1
         columns = [self.column.get(HeadId(slot, head), whole) for head in range(trace.heads)]
-        return (
-            None if min(columns, default=whole) == whole else trace.Y * self.gates.to(trace.Y)[:, columns, None, None]
-        )
+        if min(columns, default=whole) == whole:
+            return None
+        return trace.Y * self.gates.to(trace.Y)[:, columns, None, None]  # [b h i v] * [b h 1 1]
 
 
 def train_gates(
@@ -63,22 +63,23 @@ def train_gates(
         min over log alpha, max over l_1, l_2 of   E[L] / D + l_1 (s - t) + l_2 (s - t)^2
 
     s is the mean of P(gate != 0), t falls from 1 to the share of units that stay, and D is what the loss changes by if
-    all gates are closed: then one unit is worth about as much to the loss as to s, whatever the objective. Adam moves
-    all of them. The same for a seed; the weights, their gradients and torch's own random numbers are not touched.
+    all gates are closed (1 if it does not): so that one unit changes both terms by about as much, for any objective.
+    Adam trains log alpha and l. The result depends on the seed only. The weights, their gradients and the state of
+    torch's random numbers stay as they are.
     Source: Louizos et al. 2018; Voita et al. 2019; the Lagrangian, and the falling t, of Wang et al. 2020.
-    Holds when: only the order is used. After so few steps s is near t but need not reach it, as gates that are closed
-    hardly feel a gradient; and units worth a hundredth of the largest are not told from those worth nothing.
+    Holds when: only the order is used. After few steps s is near t but need not reach it, as closed gates have almost
+    no gradient; units worth a hundredth of the largest cannot be distinguished from those worth nothing.
     Departs: the model is frozen; one draw for each sentence instead of one for all; D.
     """
     text_loss, subject = context.calibration, context.subject
-    device = next(subject.model.parameters()).device
     drawn, order = torch.Generator().manual_seed(context.seed), np.random.default_rng(context.seed)
     log_alpha = torch.full((len(units),), INITIAL_LOG_ALPHA, dtype=torch.float64, requires_grad=True)
     multipliers = torch.zeros(2, dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.Adam(
         [{"params": [log_alpha]}, {"params": [multipliers], "maximize": True}], lr=GATE_LEARNING_RATE
     )
-    worth, queue = _worth_of_all(context, units), list[int]()
+    worth = abs(text_loss.mean(subject, heads_off(units)) - text_loss.mean(subject)) or 1.0
+    queue: list[int] = []
     with eval_mode(subject.model), torch.enable_grad():
         for step in range(steps):
             context.tell("training gates", step, steps)
@@ -86,16 +87,10 @@ def train_gates(
             batch, rows = text_loss.text.batch(queue.pop())
             u = torch.rand(len(batch), len(units), generator=drawn, dtype=torch.float64)
             gated = L0GateHook(units, hard_concrete(log_alpha.expand_as(u), u))
-            loss = text_loss.losses(subject, batch.to(device), rows, gated).mean().cpu().double()
+            loss = text_loss.losses(subject, batch.to(subject.device), rows, gated).mean().cpu().double()
             target = 1 - cut / len(units) * min(1.0, (step + 1) / (ANNEALED_SHARE * steps))
             above = chance_open(log_alpha).mean() - target
             whole = loss / worth + multipliers @ torch.stack([above, above.square()])
             log_alpha.grad, multipliers.grad = torch.autograd.grad(whole, (log_alpha, multipliers))
             optimizer.step()
     return log_alpha.detach()
-
-
-def _worth_of_all(context: ReshapeContext, units: Sequence[PruneUnit]) -> float:
-    """By how much the loss changes if all gates are closed; 1 where it does not."""
-    text_loss, subject = context.calibration, context.subject
-    return abs(text_loss.mean(subject, heads_off(units)) - text_loss.mean(subject)) or 1.0

@@ -1,4 +1,4 @@
-"""Cut heads: whole rows and columns of all four maps go, and the model becomes smaller and faster."""
+"""Remove heads: the rows and columns of all four matrices, so that the model becomes smaller and faster."""
 
 from __future__ import annotations
 
@@ -17,21 +17,20 @@ from attnworks.exam.lineage import HeadMap
 from attnworks.hf.folder import to_standard
 from attnworks.models.anatomy import attention_layers
 from attnworks.models.modes import inference_mode
-from attnworks.reshape.contract import RESHAPES, Reshape, ReshapeContext, ReshapeResult
+from attnworks.reshape.contract import AUTO, RESHAPES, Reshape, ReshapeContext, ReshapeResult
 from attnworks.reshape.pruning.ranking import RANKINGS, rank
 from attnworks.reshape.surgery import PruneUnit, anatomy_of, check_can_keep, heads_off, keep_heads, refusal_to_shrink
 from attnworks.traces.edits import CountHeadsHook
 from attnworks.traces.subject import LayerHook
 
-AUTO = "auto"
 COMPARED_KEEP_SHARES = tuple(tenths / 10 for tenths in range(9, -1, -1))
-"""Shares of heads that are kept, of a comparison."""
+"""The shares of heads kept at which a comparison measures the loss."""
 
 
 @RESHAPES.register("prune")
 @dataclass(frozen=True, kw_only=True)
 class Prune(Reshape):
-    """Heads that are needed least go: W_Q, W_K, W_V of fewer columns, W_O of fewer rows.
+    """Remove the heads that are needed least: columns of W_Q, W_K, W_V and rows of W_O.
 
     keep      share of all heads that stay, encoder, decoder and cross-attention together
     heads     "auto", or the heads that go, by name: "3.2,4.*", with enc, dec or cross in front where there are several
@@ -39,9 +38,8 @@ class Prune(Reshape):
     evenly    the same share of every layer goes, which transformers itself can load in some families (Llama)
     compare   measure the loss at every tenth of the heads, by every ranking; gates are trained for the share asked for
 
-    Heads that share keys and values go together. A layer may end without heads: then it gives its output bias. The
-    prediction is the loss of the same cut on the text that is read, with the outputs of heads set to zero, which
-    removing them is equal to.
+    Heads that share keys and values are removed together. A layer without heads gives its output bias. The prediction
+    is the loss on the calibration text with the outputs of these heads set to zero, which equals removing them.
     Source: Michel et al. 2019; Voita et al. 2019, whose gates are one of the rankings.
     """
 
@@ -62,21 +60,17 @@ class Prune(Reshape):
             number("pruning with keep", self.keep, 0, 1, remedy="0.5 keeps half of the heads")
         choice("ranking of heads", self.by, RANKINGS)
         if named and (self.evenly or self.compare):
-            raise UsageError(
-                "pruning evenly or with a comparison", "a share of heads to keep", "heads by name", "give keep"
-            )
+            asked = "pruning evenly or with a comparison"
+            raise UsageError(asked, "a share of heads to keep", "heads by name", "give keep")
 
     def check(self, model: nn.Module) -> None:
         if self.keep is None:
             for slot, kept in _left(heads_by_layer(model), self.chosen(model)).items():
                 check_can_keep(model, slot, kept)
         elif not units_of(model):
-            raise UsageError(
-                f"pruning {type(model).__name__}",
-                "a transformer whose layers have heads of their own",
-                "no heads that could go: none are left" if heads_by_layer(model) else "no layer whose heads can go",
-                "choose another model",
-            )
+            asked, expected = f"pruning {type(model).__name__}", "a transformer whose layers have heads of their own"
+            got = "no heads that could go: none are left" if heads_by_layer(model) else "no layer whose heads can go"
+            raise UsageError(asked, expected, got, "choose another model")
 
     def chosen(self, model: nn.Module) -> list[HeadId]:
         """The heads that are asked for by name."""
@@ -99,21 +93,19 @@ class Prune(Reshape):
             keep_heads(new, slot, kept)
         context.tell("predicting", 0, 1)
         rise = text_loss.mean(hook=heads_off(cut)) - text_loss.mean() if cut else 0.0
-        done = {str(slot): _said(len(before[slot]), kept) for slot, kept in left.items()}
+        done = {str(slot): _describe_kept(len(before[slot]), kept) for slot, kept in left.items()}
         facts = {"heads_before": float(sum(map(len, before.values()))), "heads_cut": float(len(heads))}
         kept_heads = {str(slot): HeadMap(before=len(before[slot]), after=tuple(kept)) for slot, kept in left.items()}
         return ReshapeResult(to_standard(new), done, rise, facts, others, heads=kept_heads)
 
     def first(self, order: Sequence[PruneUnit], keep: float, units: Sequence[PruneUnit]) -> list[PruneUnit]:
         """The units at the beginning of an order that have to go, so that this share of heads is left."""
-        if self.evenly:
-            slots = dict.fromkeys(unit[0].slot for unit in units)
-            by_layer = ([unit for unit in order if unit[0].slot == slot] for slot in slots)
-            return [unit for own in by_layer for unit in _first(own, keep)]
-        return _first(order, keep)
+        slots = dict.fromkeys(unit[0].slot for unit in units)
+        by_layer = [[unit for unit in order if unit[0].slot == slot] for slot in slots]
+        return [unit for part in (by_layer if self.evenly else [order]) for unit in _first(part, keep)]
 
     def ranked(self, context: ReshapeContext, units: Sequence[PruneUnit], by: str) -> list[PruneUnit]:
-        """Greedy ablation continues to the last head if every level is asked for, or each layer has its own share."""
+        """All units in the order of a ranking. Ablation ranks every unit for a comparison or equal shares per layer."""
         assert self.keep is not None
         to_the_end = by == "ablation" and (self.compare or self.evenly)
         return rank(context, units, len(units if to_the_end else self.first(units, self.keep, units)), by)
@@ -121,7 +113,7 @@ class Prune(Reshape):
     def levels(
         self, context: ReshapeContext, units: Sequence[PruneUnit], order: Sequence[PruneUnit]
     ) -> dict[str, LayerHook]:
-        """For every ranking that can be had, the model without the heads it would cut at every level."""
+        """For every ranking that can be computed, the model without the heads it would cut at each share."""
         found: dict[str, LayerHook] = {}
         for name in RANKINGS:
             try:
@@ -165,11 +157,10 @@ def units_of(model: nn.Module) -> list[PruneUnit]:
 
 
 def units_that_run(context: ReshapeContext) -> list[PruneUnit]:
-    """Those of layers that the text runs through: not cross-attention without anything to look at."""
-    text_loss, counting = context.calibration, CountHeadsHook()
-    batch, _ = text_loss.text.batch(0)
+    """The units of layers that run on the text; cross-attention without a source does not run."""
+    subject, counting = context.subject, CountHeadsHook()
     with inference_mode(context.model):
-        text_loss.original.run(batch.to(next(context.model.parameters()).device), counting)
+        subject.run(context.calibration.text.batch(0)[0].to(subject.device), counting)
     return [unit for unit in units_of(context.model) if unit[0].slot in counting.heads]
 
 
@@ -183,7 +174,7 @@ def _left(layers: Mapping[Slot, Sequence[int]], cut: Sequence[HeadId]) -> dict[S
     }
 
 
-def _said(before: int, kept: Sequence[int]) -> str:
+def _describe_kept(before: int, kept: Sequence[int]) -> str:
     """In words: 8 -> 3 heads (0, 4, 5)."""
     named = f" ({', '.join(map(str, kept))})" if kept else ""
     return f"{before} -> {counted(len(kept), 'head')}{named}"

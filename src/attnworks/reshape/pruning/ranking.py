@@ -1,4 +1,4 @@
-"""In which order heads should go, those that are needed least first."""
+"""Rankings of heads, the least needed first."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from attnworks.reshape.surgery import PruneUnit, heads_off
 from attnworks.traces.edits import gate_gradients
 
 ABLATION_SENTENCES = 64
-"""About the number of sentences on which heads are left out."""
+"""About this many sentences are used to measure the loss without a head."""
 
 Ranking = Callable[[ReshapeContext, Sequence[PruneUnit], int], list[PruneUnit]]
-"""(bench, units, how many will be cut) -> all units, the first to go first."""
+"""(context, units, how many will be cut) -> all units, the least needed first."""
 
 
 def rank(context: ReshapeContext, units: Sequence[PruneUnit], cut: int, by: str) -> list[PruneUnit]:
-    """All units in the order in which they should go, by the way of this name."""
+    """All units, the least needed first, by the ranking of this name."""
     return RANKINGS[by](context, units, cut) if units else []
 
 
-def ablation(context: ReshapeContext, units: Sequence[PruneUnit], cut: int) -> list[PruneUnit]:
+def by_ablation(context: ReshapeContext, units: Sequence[PruneUnit], cut: int) -> list[PruneUnit]:
     """Greedy: the next to go is argmin_u of L(gone + u) - L(gone), measured on some sentences of all lengths.
 
     Harms that were measured when fewer units were gone wait in a heap; only the smallest is measured again, until it
@@ -60,35 +60,35 @@ def ablation(context: ReshapeContext, units: Sequence[PruneUnit], cut: int) -> l
     return gone + [units[number] for _, number, _ in sorted(waiting)]
 
 
-def gradient(context: ReshapeContext, units: Sequence[PruneUnit], cut: int) -> list[PruneUnit]:
+def by_gradient(context: ReshapeContext, units: Sequence[PruneUnit], cut: int) -> list[PruneUnit]:
     """By mean_s |dL_s / d gate| over sentences s, summed over the heads of a unit: a forward and a backward pass.
 
     Source: Michel et al. 2019, eq. 2; the measure `importance`.
     """
     del cut
     text_loss, subject = context.calibration, context.subject
-    device, batches = next(context.model.parameters()).device, len(text_loss.text.batches)
+    batches = len(text_loss.text.batches)
     totals: dict[Slot, torch.Tensor] = {}
     for number in range(batches):
         context.tell("asking for gradients", number, batches)
         batch, rows = text_loss.text.batch(number)
-        for slot, found in gate_gradients(subject, text_loss.objective, batch.to(device), rows).items():
+        for slot, found in gate_gradients(subject, text_loss.objective, batch.to(subject.device), rows).items():
             totals[slot] = totals.get(slot, 0.0) + found.abs().double().sum(0).cpu()
     means = {slot: total / sum(map(len, text_loss.text.batches)) for slot, total in totals.items()}
     scores = {HeadId(slot, head): score for slot, mean in means.items() for head, score in enumerate(mean.tolist())}
     return _by_sum(units, scores)
 
 
-def gates(context: ReshapeContext, units: Sequence[PruneUnit], cut: int) -> list[PruneUnit]:
+def by_gates(context: ReshapeContext, units: Sequence[PruneUnit], cut: int) -> list[PruneUnit]:
     """By the log alpha of gates that were trained to stay open in as many units as are not cut: see `train_gates`."""
     return _by_score(units, train_gates(context, units, cut).tolist())
 
 
-def redundancy(context: ReshapeContext, units: Sequence[PruneUnit], cut: int) -> list[PruneUnit]:
-    """The next to go is that whose nearest head of its layer, of those that are still there, is nearest.
+def by_redundancy(context: ReshapeContext, units: Sequence[PruneUnit], cut: int) -> list[PruneUnit]:
+    """The next unit to go is the one with the smallest distance to another head that is left in its layer.
 
-    Distances are Jensen-Shannon's between attention maps, averaged over the text, and over the heads of a unit. Of the
-    two heads of a pair that goes which is nearer to a second one. A head without others is at a distance of 1.
+    Distances are Jensen-Shannon distances between attention maps, averaged over the text and over the heads of a unit.
+    Of a pair, the head nearer to a third head goes. The distance of a head that is alone in its layer is 1.
     Source: the measure `redundancy`.
     """
     del cut
@@ -112,33 +112,31 @@ def redundancy(context: ReshapeContext, units: Sequence[PruneUnit], cut: int) ->
         order.append(units[number])
         for slot, head in units[number]:
             left[slot].remove(head)
-        touched = [
-            other for other in waiting if {slot for slot, _ in units[other]} & {slot for slot, _ in units[number]}
-        ]
-        waiting |= {other: nearest_two(units[other]) for other in touched}
+        slots = {slot for slot, _ in units[number]}
+        waiting |= {other: nearest_two(units[other]) for other in waiting if slots & {slot for slot, _ in units[other]}}
     return order
 
 
-def role(context: ReshapeContext, units: Sequence[PruneUnit], cut: int) -> list[PruneUnit]:
-    """Heads without a clear role go first, among them those that look at the first token or at delimiters alone.
+def by_role(context: ReshapeContext, units: Sequence[PruneUnit], cut: int) -> list[PruneUnit]:
+    """Heads without a clear role go first, such as those that attend to the first token or to delimiters only.
 
-    By `role_gains`, summed over the heads of a unit; equals in an order that the seed decides.
+    By `role_gains`, summed over the heads of a unit; ties in a random order, which depends on the seed.
     """
     return _by_sum(random_order(context, units, cut), role_gains(context))
 
 
 def random_order(context: ReshapeContext, units: Sequence[PruneUnit], cut: int) -> list[PruneUnit]:
-    """In an order that the seed decides: what any other way has to be better than."""
+    """A random order, which depends on the seed: the baseline for all other rankings."""
     del cut
     return [units[number] for number in np.random.default_rng(context.seed).permutation(len(units))]
 
 
 RANKINGS: Mapping[str, Ranking] = {
-    "ablation": ablation,
-    "gradient": gradient,
-    "gates": gates,
-    "redundancy": redundancy,
-    "role": role,
+    "ablation": by_ablation,
+    "gradient": by_gradient,
+    "gates": by_gates,
+    "redundancy": by_redundancy,
+    "role": by_role,
     "random": random_order,
 }
 

@@ -1,4 +1,4 @@
-"""What attention itself says of how much heads are needed: twins and roles."""
+"""How much heads are needed, judged by their attention: similar heads, and roles of heads."""
 
 from __future__ import annotations
 
@@ -17,20 +17,19 @@ from attnworks.exam.measures.redundancy import Redundancy
 from attnworks.exam.measures.roles import Roles
 from attnworks.exam.statistics import Moments
 from attnworks.models.anatomy import every_layer
-from attnworks.models.modes import inference_mode
-from attnworks.reshape.contract import ReshapeContext
+from attnworks.reshape.contract import ReshapeContext, run_over_text
 from attnworks.reshape.surgery import anatomy_of, groups_in
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.rows import rows_of
 from attnworks.traces.subject import LayerHook
 
 MAX_DISTANCE = 1.0
-"""The distance of heads that have nothing in common."""
+"""The largest Jensen-Shannon distance: that of heads without a key in common."""
 ROLE_READINGS = ("roles.offset", "roles.rare", "roles.duplicate", "roles.induction")
-"""Against even attention; syntax is against the best fixed offset."""
+"""Readings that are compared with uniform attention; syntax is compared with the best fixed offset."""
 
 Means = dict[Slot, dict[str, Moments]]
-"""Layer -> reading -> what sentences say on average."""
+"""Layer -> reading -> its mean over sentences."""
 
 
 def map_distances(context: ReshapeContext) -> dict[Slot, Float[Tensor, "h h"]]:
@@ -46,56 +45,41 @@ def role_gains(context: ReshapeContext) -> dict[HeadId, float]:
     """max over roles of (s - c) / (1 - c): 0 is chance, or less, and 1 is all attention.
 
     s is the lower end of the 95 % interval of a head's mean attention to an offset, the rarest token, another
-    occurrence of the same token or what followed that, c what even attention gives there; for syntax the share of
-    largest weights on the syntactic head, against the best fixed offset. Attention to the first token and to delimiters
-    is no role: what goes there is lost to all others. Infinite where fewer than three sentences say anything.
+    occurrence of the same token or the token after that, and c the same for uniform attention; for syntax, s is the
+    share of largest weights on the governor and c that of the best fixed offset. Attention to the first token and to
+    delimiters is no role. The gain is infinite if fewer than three sentences have such tokens.
     Source: the roles of Voita et al. 2019, with the gain of `exam.measures.labels`.
     """
     roles = Roles(MeasureContext(context.calibration.text.longest))
 
-    def look(trace: LayerTrace) -> Samples:
+    def measure(trace: LayerTrace) -> Samples:
         pointers = roles.pointers(trace.slot, trace.queries, trace.keys)
         return roles.rows(rows_of(trace, roles.context.span, pointers))
 
-    _check_enough(context)
-    means = _means(context, look)
-    gains = {
-        HeadId(slot, head): gain for slot, said in means.items() for head, gain in enumerate(_clearest(said).tolist())
-    }
-    return gains | dict.fromkeys(_without_maps(context), torch.inf)
-
-
-def _check_enough(context: ReshapeContext) -> None:
-    if len(context.calibration.text.kept) < MIN_LABEL_SENTENCES:
-        raise UsageError(
-            "ranking by role",
-            f"{MIN_LABEL_SENTENCES} sentences",
-            str(len(context.calibration.text.kept)),
-            "give more text",
-        )
+    if (sentences := len(context.calibration.text.kept)) < MIN_LABEL_SENTENCES:
+        raise UsageError("ranking by role", f"{MIN_LABEL_SENTENCES} sentences", str(sentences), "give more text")
+    gains = {slot: _clearest(readings).tolist() for slot, readings in _means(context, measure).items()}
+    by_head = {HeadId(slot, head): gain for slot, row in gains.items() for head, gain in enumerate(row)}
+    return by_head | dict.fromkeys(_without_maps(context), torch.inf)
 
 
 class _Averages(LayerHook):
-    """Averages over sentences what is said of every layer."""
+    """Averages the readings of every layer over sentences."""
 
-    def __init__(self, look: Callable[[LayerTrace], Samples]) -> None:
-        self.look = look
+    def __init__(self, measure: Callable[[LayerTrace], Samples]) -> None:
+        self.measure = measure
         self.means: Means = {}
 
     def attention(self, trace: LayerTrace) -> Tensor | None:
         of_layer = self.means.setdefault(trace.slot, {})
-        for name, (values, valid) in self.look(trace).items():
+        for name, (values, valid) in self.measure(trace).items():
             of_layer.setdefault(name, Moments(tuple(values.shape[1:]))).add(values, valid)
         return None
 
 
-def _means(context: ReshapeContext, look: Callable[[LayerTrace], Samples]) -> Means:
-    averages, text = _Averages(look), context.calibration.text
-    device = next(context.model.parameters()).device
-    with inference_mode(context.model):
-        for number in range(len(text.batches)):
-            context.tell("looking at heads", number, len(text.batches))
-            context.subject.run(text.batch(number)[0].to(device), averages)
+def _means(context: ReshapeContext, measure: Callable[[LayerTrace], Samples]) -> Means:
+    averages = _Averages(measure)
+    run_over_text(context.calibration, averages, "looking at heads", context.tell)
     return averages.means
 
 
@@ -110,20 +94,19 @@ def _clearest(said: dict[str, Moments]) -> Float[Tensor, " h"]:
 
 
 def _gains(found: Moments, chance: Float[Tensor, "*c"]) -> Float[Tensor, "h c"]:
-    """Of every head in each case of a role; NaN where too few sentences say anything."""
+    """The gain of every head in each case of a role; NaN if too few sentences have such tokens."""
     low, counted = found.interval[0].flatten(1) if found.value.dim() > 1 else found.interval[0][:, None], found.count
     gain = (low - chance.flatten()) / (1 - chance.flatten())
     return torch.where(counted.reshape(gain.shape) >= MIN_LABEL_SENTENCES, gain, torch.nan)
 
 
 def _without_maps(context: ReshapeContext) -> list[HeadId]:
-    """Heads whose maps are mixtures of any sign."""
-    groups = {slot: groups_in(part) for slot, part in every_layer(anatomy_of(context.model)).items()}
+    """Heads whose weights may be negative or do not sum to one."""
     return [
         HeadId(slot, head)
-        for slot, own in groups.items()
-        if own is not None
-        for spec, heads in zip(own.specs, own.heads, strict=True)
+        for slot, part in every_layer(anatomy_of(context.model)).items()
+        if (groups := groups_in(part)) is not None
+        for spec, heads in zip(groups.specs, groups.heads, strict=True)
         if not MECHANISMS[spec.name].rows_sum_to_one
         for head in heads
     ]

@@ -26,12 +26,12 @@ from attnworks.reshape.swapping.trials import ByHead, Present, SwapLayer, SwapTr
 from attnworks.traces.subject import Subject
 
 MAX_TIMED_LENGTH = 2**15
-"""Beyond it dense attention, which is timed beside the others, takes minutes."""
+"""The largest length that is timed; dense attention, which is timed too, takes minutes beyond it."""
 OLD, NEW = "old", "new"
 KEEP_LAYER = ""
-"""Among the options of a layer, what it has."""
+"""The name of the option that leaves a layer as it is."""
 WORTHWHILE_TIME_SHARE = 0.95
-"""What takes more than this share of the time of a layer is not worth an error there."""
+"""A mechanism that takes more than this share of the time of a layer is not an option there."""
 CANDIDATE_WINDOWS, CANDIDATE_BLOCKS = (32, 64, 128, 256), (16, 32, 64)
 SEEN_BLOCKS = 8
 """Of BigBird, with a window of one block: 2 global, 3 of the window, 3 random ones."""
@@ -48,7 +48,7 @@ class RefusedMix:
 
 @dataclass(frozen=True)
 class Advice:
-    """What could be in each layer, and the mix that is cheapest within the bounds.
+    """The trials of each layer, and the cheapest mix of mechanisms within the bounds.
 
     length      positions at which time was measured, and FLOPs predicted
     tried_at    tokens of the longest text on which errors and `loss` were measured
@@ -122,14 +122,14 @@ def find_advice(
 
 def trial_of(context: ReshapeContext, wanted: Mapping[Slot, ByHead], length: int | None = None) -> Advice:
     """The same numbers for given mechanisms; UsageError where a layer cannot have one."""
-    text, names = _text(context, length), {str(slot): _name(by_head) for slot, by_head in wanted.items()}
+    text = _text(context, length)
+    names = {str(slot): " ".join(by_head if len({*by_head}) > 1 else by_head[:1]) for slot, by_head in wanted.items()}
     given = {slot: {names[str(slot)]: by_head} for slot, by_head in wanted.items()}
     present, trials = try_mechanisms(text.text_loss, given, text.asked, tell=context.tell)
     for trial in trials:
         if trial.reason is not None:
-            raise UsageError(
-                f"{trial.spec} in {trial.slot}", "a mechanism that fits", f"one that {trial.reason}", "choose another"
-            )
+            asked, got = f"{trial.spec} in {trial.slot}", f"one that {trial.reason}"
+            raise UsageError(asked, "a mechanism that fits", got, "choose another")
     seconds = {layer.slot: layer.seconds for layer in present} | {trial.slot: trial.seconds or 0.0 for trial in trials}
     mix = Mix(sum(seconds.values()), sum((trial.error or 0.0) ** 2 for trial in trials), names)
     before = text.losses(context.subject)
@@ -143,10 +143,6 @@ def _text(context: ReshapeContext, length: int | None) -> TrialText:
     return TrialText.of(context.calibration, context.length, asked)
 
 
-def _name(by_head: ByHead) -> str:
-    return by_head[0] if len({*by_head}) == 1 else " ".join(by_head)
-
-
 def _advice(
     text: TrialText,
     present: Sequence[Present],
@@ -156,7 +152,7 @@ def _advice(
     before: Sequence[float],
     rises: Sequence[float],
 ) -> Advice:
-    joined = len(before) > 1
+    joined, whole = len(before) > 1, sum(layer.seconds for layer in present)
     return Advice(
         length=text.asked,
         tried_at=text.longest,
@@ -166,7 +162,7 @@ def _advice(
         error=math.sqrt(mix.error / max(1, len(present))),
         loss=before[-1],
         rise=rises[-1],
-        time_ratio=mix.cost / sum(layer.seconds for layer in present) if present else 1.0,
+        time_ratio=mix.cost / whole if present else 1.0,
         time_interval=_time_interval(present, trials, chosen),
         sentence_loss=before[0] if joined else None,
         sentence_rise=rises[0] if joined else None,
@@ -189,7 +185,7 @@ def _time_interval(present: Sequence[Present], trials: Sequence[SwapTrial], chos
 
 
 def _options(present: Sequence[Present], trials: Sequence[SwapTrial]) -> dict[str, list[Option]]:
-    """What each layer may have: what it has, and what is measurably faster."""
+    """The options of each layer: what it has, and what is measurably faster."""
     options = {layer.slot: [Option(KEEP_LAYER, layer.seconds, 0.0)] for layer in present}
     for trial in trials:
         now = options[trial.slot][0].cost
@@ -203,16 +199,16 @@ def _options(present: Sequence[Present], trials: Sequence[SwapTrial]) -> dict[st
 def _cheapest_that_holds(
     context: ReshapeContext, text: TrialText, mixes: Sequence[Mix], before: Sequence[float], max_error: float
 ) -> tuple[tuple[Mix, list[float]] | None, RefusedMix | None]:
-    """The first mix, in the steps of `advise`, whose losses rise by no more than they may, and by how much they do.
+    """The first mix, in the order of `find_advice`, whose losses rise within the limits, and their rises.
 
-    And the loss of the very first that rises by more, if one does: that of long texts rather than that of sentences.
+    Also the loss of the first mix that was over its limit: that of long texts rather than that of sentences.
     """
     relative, refused = context.calibration.objective.relative, None
     may_rise = [max_error * (1 if relative else abs(loss)) for loss in before]
     for mix in _by_halves(mixes):
         context.tell("measuring a mix", 0, 1)
         rises = _rises(context, text, before, whole_layers(context.model, _changes(mix)))
-        # written so that a loss that is not a number is refused
+        # `not <=` instead of `>`, so that NaN is over the limit
         over = [place for place, rise in enumerate(rises) if not rise <= may_rise[place]]
         if not over:
             return (mix, rises), refused
@@ -222,11 +218,12 @@ def _cheapest_that_holds(
 
 
 def _changes(mix: Mix) -> dict[str, str]:
+    """Layer -> mechanism, of layers that change."""
     return {slot: spec for slot, spec in mix.chosen.items() if spec != KEEP_LAYER}
 
 
 def _by_halves(mixes: Sequence[Mix]) -> Iterator[Mix]:
-    """From cheap to dear, each with at most half the error of the one before: a quarter of it squared."""
+    """From cheap to expensive, each with at most half the error (a quarter of the squared error) of the last one."""
     most = math.inf
     for mix in mixes:
         if mix.error <= most:
@@ -254,8 +251,7 @@ def _with_model_time(advice: Advice, context: ReshapeContext, text: TrialText) -
     old, new = context.subject, _subject(context, whole_layers(context.model, advice.chosen))
     longest = text.text_loss.text
     place = max((place for batch in longest.batches for place in batch), key=lambda place: len(longest.sides[0][place]))
-    batch, _ = replace(longest, batches=[[place]]).batch(0)
-    batch = batch.to(next(context.model.parameters()).device)
+    batch = replace(longest, batches=[[place]]).batch(0)[0].to(old.device)
     with inference_mode(context.model):
         race = interleave_within({OLD: lambda: old.run(batch), NEW: lambda: new.run(batch)})
     attention = min(1.0, sum(layer.seconds for layer in advice.present) / race.median(OLD))
@@ -274,18 +270,15 @@ def _with_model_time(advice: Advice, context: ReshapeContext, text: TrialText) -
 
 
 def _untrained(trials: Sequence[SwapTrial]) -> list[str]:
-    """Mechanisms that begin with random parameters."""
-    names = {
-        MechanismSpec.parse(spec).name for trial in trials if trial.error is not None for spec in trial.spec.split()
-    }
-    found = [
-        name for name in sorted(names) if any(True for _ in MechanismSpec(name).build(Geometry(1, 2, 2)).parameters())
-    ]
+    """A note about mechanisms that begin with random parameters."""
+    specs = [spec for trial in trials if trial.error is not None for spec in trial.spec.split()]
+    names = sorted({MechanismSpec.parse(spec).name for spec in specs})
+    found = [name for name in names if [*MechanismSpec(name).build(Geometry(1, 2, 2)).parameters()]]
     return [f"Parameters of {' and '.join(found)} are random before healing, and so are the errors."] if found else []
 
 
 def default_candidates(layers: Mapping[Slot, SwapLayer], length: int, longest: int = 0) -> list[str]:
-    """What takes fewer FLOPs at this length, in some layer at least, than what is there.
+    """Mechanisms that take fewer FLOPs at this length than the present ones, in at least one layer.
 
     Windows of 32 to 256 tokens to each side, BigBird in blocks of 16 to 64, and every other registered mechanism with
     its own defaults; one that is made for a length is made for this one, and for the longest text.
@@ -316,7 +309,7 @@ def whole_layers(model: nn.Module, chosen: Mapping[str, str]) -> dict[Slot, ByHe
 def swapped(model: nn.Module, wanted: Mapping[Slot, ByHead]) -> Any:
     """A copy of the model with these mechanisms, whose new parameters are those of the trials.
 
-    Global tokens that look around through projections of their own begin with those of all tokens.
+    New projections of global tokens start as copies of those of all tokens.
     """
     layers = layers_of(model)
     with torch.random.fork_rng(devices=[]):
@@ -325,18 +318,16 @@ def swapped(model: nn.Module, wanted: Mapping[Slot, ByHead]) -> Any:
         groups = groups_in(part)
         if slot in wanted and groups is not None:
             groups.load_state_dict(layers[slot].groups(wanted[slot], next(model.parameters())).state_dict())
-            _begin_second(layers[slot].part.attention, part.attention)
+            _start_global_projections(layers[slot].part.attention, part.attention)
     return new
 
 
 @torch.no_grad()
-def _begin_second(old: nn.Module | None, new: nn.Module | None) -> None:
-    if (
-        isinstance(old, MultiHead)
-        and isinstance(new, MultiHead)
-        and new.has_global_projections
-        and not old.has_global_projections
-    ):
+def _start_global_projections(old: nn.Module | None, new: nn.Module | None) -> None:
+    """Copy the projections of all tokens to those of global tokens, where only the new layer has the latter."""
+    if not isinstance(old, MultiHead) or not isinstance(new, MultiHead) or old.has_global_projections:
+        return
+    if new.has_global_projections:
         (W_Q, W_K, W_V, _), biases = old.head_first(), old.head_first_biases()
         for name, W, b in zip("QKV", (W_Q, W_K, W_V), biases, strict=True):
             getattr(new, f"W_{name}g").copy_(W)

@@ -1,4 +1,4 @@
-"""Swap attention mechanisms in a trained model: where one says, or where it costs least."""
+"""Swap attention mechanisms in a trained model, in given layers or where it saves most time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from attnworks.core.errors import UsageError
 from attnworks.core.places import NO_HEADS, HeadId, Slot, select_heads
 from attnworks.core.timing import Interval
 from attnworks.models.config import check_serves
-from attnworks.reshape.contract import RESHAPES, Reshape, ReshapeContext, ReshapeResult
+from attnworks.reshape.contract import AUTO, RESHAPES, Reshape, ReshapeContext, ReshapeResult
 from attnworks.reshape.surgery import mechanisms_of
 from attnworks.reshape.swapping.advice import (
     check_length,
@@ -28,7 +28,8 @@ from attnworks.reshape.swapping.advice import (
 )
 from attnworks.reshape.swapping.trials import ByHead
 
-AUTO, PAIR = "auto", "="
+PAIR = "="
+"""Between the name of a layer and its mechanism."""
 
 
 @RESHAPES.register("swap")
@@ -43,8 +44,8 @@ class Swap(Reshape):
                 share by which the loss may rise
     length      positions at which time counts; None: the mean number of tokens of a sentence
 
-    Weights stay; mechanisms with parameters of their own are drawn by a fixed seed and need healing, as may the rest.
-    How "auto" chooses is said in `advise`.
+    Weights stay. New parameters of mechanisms are drawn with a fixed seed and need healing; so may the other weights.
+    `find_advice` documents how "auto" chooses.
     """
 
     name: ClassVar[str] = "swap"
@@ -57,24 +58,23 @@ class Swap(Reshape):
 
     def __post_init__(self) -> None:
         if isinstance(self.to, str) or not all(isinstance(spec, str) for spec in self.to):
-            raise UsageError(
-                f"swapping to {self.to!r}", "a list of texts", type(self.to).__name__, 'to=["window:window=64"]'
-            )
+            got = type(self.to).__name__
+            raise UsageError(f"swapping to {self.to!r}", "a list of texts", got, 'to=["window:window=64"]')
         object.__setattr__(self, "to", tuple(dict.fromkeys(str(MechanismSpec.parse(spec)) for spec in self.to)))
-        for spec in self.to:
-            _check_builds(MechanismSpec.parse(spec))
+        for spec in self.to:  # options that depend on a length raise a TypeError, and are checked later
+            with contextlib.suppress(TypeError), torch.device("meta"):
+                MechanismSpec.parse(spec).build(Geometry(1, 8, 8))
         check_max_error(self.max_error)
         if self.length is not None:
             check_length(self.length)
         text("layers to swap", self.layers, 'layers="auto"')
+        names = ", ".join(self.to)
         if PAIR in self.layers and self.to:
-            raise UsageError(
-                f"swapping {self.layers}", "mechanisms in the pairs alone", f"also {', '.join(self.to)}", "leave out to"
-            )
+            asked = f"swapping {self.layers}"
+            raise UsageError(asked, "mechanisms in the pairs alone", f"also {names}", "leave out to")
         if self.layers not in (AUTO, NO_HEADS) and PAIR not in self.layers and len(self.to) != 1:
-            raise UsageError(
-                f"swapping layers {self.layers}", "one mechanism", ", ".join(self.to) or "none", "name one mechanism"
-            )
+            asked = f"swapping layers {self.layers}"
+            raise UsageError(asked, "one mechanism", names or "none", "name one mechanism")
 
     @property
     def flops_length(self) -> int | None:
@@ -102,8 +102,7 @@ class Swap(Reshape):
     def make(self, context: ReshapeContext) -> ReshapeResult:
         if self.layers == AUTO:
             advice = find_advice(context, self.to, max_error=self.max_error, length=self.length)
-            wanted = whole_layers(context.model, advice.chosen)
-            done = advice.chosen
+            wanted, done = whole_layers(context.model, advice.chosen), advice.chosen
         else:
             wanted, done = self.named(context.model)
             advice = trial_of(context, wanted, self.length)
@@ -151,12 +150,8 @@ def heads_of_layers(asked: str, layers: Mapping[Slot, int]) -> list[HeadId]:
     if asked.strip() == NO_HEADS:
         return []
     patterns = [pattern.strip() for pattern in asked.split(",")]
-    whole = [f"{pattern}.*" if _names_layers(pattern, layers) else pattern for pattern in patterns]
+    whole = [f"{one}.*" if not _finds(one, layers) and _finds(f"{one}.*", layers) else one for one in patterns]
     return select_heads(",".join(whole), layers)
-
-
-def _names_layers(pattern: str, layers: Mapping[Slot, int]) -> bool:
-    return not _finds(pattern, layers) and _finds(f"{pattern}.*", layers)
 
 
 def _finds(pattern: str, layers: Mapping[Slot, int]) -> bool:
@@ -164,9 +159,3 @@ def _finds(pattern: str, layers: Mapping[Slot, int]) -> bool:
         return bool(select_heads(pattern, layers))
     except UsageError:
         return False
-
-
-def _check_builds(spec: MechanismSpec) -> None:
-    """Refuse options that no layer could have, before any work; those that depend on a length are seen later."""
-    with contextlib.suppress(TypeError), torch.device("meta"):
-        spec.build(Geometry(1, 8, 8))

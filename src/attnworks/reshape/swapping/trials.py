@@ -1,4 +1,4 @@
-"""What other mechanisms would do in each attention layer of a model: their error on text, their time, their FLOPs."""
+"""Try other mechanisms in each attention layer of a model: their error on text, their time, their FLOPs."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ from attnworks.hf.anatomy import HFPart
 from attnworks.models.anatomy import Part
 from attnworks.models.modes import inference_mode
 from attnworks.models.multihead import MultiHead
+from attnworks.reshape.contract import run_over_text
 from attnworks.reshape.surgery import attention_parts, groups_in, mechanisms_of
 from attnworks.traces.layer import LayerTrace
 from attnworks.traces.loss import TextLoss
 from attnworks.traces.subject import LayerHook
 
 NEW_PARAMETERS_SEED = 0
-"""Parameters of new mechanisms are drawn by it, in trials and in the model that comes of them."""
+"""Seed of the parameters of new mechanisms, in trials and in the new model."""
 PRESENT = ""
-"""Among the times of a layer, that of what it has."""
+"""The key of the present mechanisms among the times of a layer."""
 
 NO_SCORES = "has no scores that positions could be added to, as the model does"
 
@@ -38,18 +39,18 @@ ByHead = tuple[str, ...]
 Candidates = Mapping[Slot, Mapping[str, ByHead]]
 """Layer -> name -> mechanisms to try there."""
 SwapPlace = tuple[Slot, str]
-"""A layer and the name of what is tried there."""
+"""A layer and the name of a candidate for it."""
 
 
 @dataclass(frozen=True)
 class SwapTrial:
-    """A mechanism in the place of what a layer has.
+    """A mechanism in the place of those of a layer.
 
-    error     |(Y' - Y) W_O|_F / |Y W_O|_F over the text, where Y is what the heads give and Y' what they would
-    seconds   of its core, (Q, K, V) -> Y, on one sequence
-    flops     of the same, as the mechanism counts them
-    reason    why it cannot be in the layer, in words; then there are no numbers
-    time_interval  95 % interval of its seconds as a share of those of what the layer has
+    error          |(Y' - Y) W_O|_F / |Y W_O|_F over the text, for outputs Y of the present heads and Y' of the new ones
+    seconds        of its core, (Q, K, V) -> Y, on one sequence
+    flops          of the core, as the mechanism counts them
+    reason         why it cannot be in the layer, in words; then there are no numbers
+    time_interval  95 % interval of seconds / seconds of the present mechanisms
     """
 
     slot: str
@@ -63,7 +64,7 @@ class SwapTrial:
 
 @dataclass(frozen=True)
 class Present:
-    """What a layer has, and what that takes."""
+    """The present mechanisms of a layer, and their cost."""
 
     slot: str
     by_head: ByHead
@@ -96,11 +97,11 @@ class SwapLayer:
         return self.slot.causal
 
     def present(self) -> HeadGroups:
-        """The mechanisms that are there."""
+        """The mechanisms that the layer has."""
         return groups_in(self.part) or HeadGroups(grouped(self.now), *self.geometry[1:])
 
     def groups(self, by_head: ByHead, like: Tensor) -> HeadGroups:
-        """Others in their place; those that stay keep their parameters."""
+        """Other mechanisms in their place; those that stay keep their parameters."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(NEW_PARAMETERS_SEED)
             groups = HeadGroups(grouped(by_head), *self.geometry[1:]).to(like).eval()
@@ -109,8 +110,8 @@ class SwapLayer:
             carry_over(old, groups)
         return groups
 
-    def second(self, groups: HeadGroups, trace: LayerTrace) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Q, K and V of global tokens that have projections of their own, if they have and keep them."""
+    def global_qkv(self, groups: HeadGroups, trace: LayerTrace) -> tuple[Tensor, Tensor, Tensor] | None:
+        """Q, K and V of global tokens, if the layer has its own projections for them and a mechanism uses these."""
         attention = self.part.attention
         kept = any(mechanism.has_global_projections for mechanism in groups.mechanisms)
         if not isinstance(attention, MultiHead) or not attention.has_global_projections or not kept or trace.X is None:
@@ -125,7 +126,7 @@ class SwapLayer:
         )
 
     def refusal(self, by_head: ByHead) -> str | None:
-        """Why these mechanisms cannot be in the layer, as far as its parts tell; None if they can."""
+        """Why these mechanisms cannot be in the layer, judged without running it; None if they can."""
         groups, attention = groups_in(self.part), self.part.attention
         own = isinstance(attention, MultiHead)
         looking = range(len(self.now)) if groups is None else groups.content_heads
@@ -186,18 +187,15 @@ def try_mechanisms(
 
     length    positions at which time is measured; FLOPs are predicted for as many
 
-    Errors are of each layer alone, on what the model as it is gives to it. Mechanisms with parameters of their own
-    (Linformer, structured forms) are drawn by a fixed seed: their errors are those of an untrained mechanism, and they
-    need healing.
+    Errors are those of each layer alone, on the inputs that it has in the unchanged model. Parameters of mechanisms
+    (Linformer, structured forms) are drawn with a fixed seed: these errors are those of an untrained mechanism.
     """
     model = text_loss.original.model
     like = next(model.parameters())
-    layers, text = layers_of(model), text_loss.text
+    layers = layers_of(model)
     tried = SwapTrialHook(layers, wanted, like)
+    run_over_text(text_loss, tried, "trying mechanisms", tell)
     with inference_mode(model):
-        for number in range(len(text.batches)):
-            tell("trying mechanisms", number, len(text.batches))
-            text_loss.original.run(text.batch(number)[0].to(like.device), tried)
         errors = tried.errors()
         times = measure_times(tried, length, like, tell)
     present = [
@@ -207,12 +205,11 @@ def try_mechanisms(
     ]
     trials: list[SwapTrial] = []
     for place in ((slot, name) for slot in wanted for name in wanted[slot]):
-        if place in tried.reasons:
-            trials.append(SwapTrial(str(place[0]), place[1], reason=tried.reasons[place]))
-        else:
-            flops = layers[place[0]].flops(tried.groups[place], length)
-            seconds, interval = times[place]
-            trials.append(SwapTrial(str(place[0]), place[1], errors[place], seconds, flops, time_interval=interval))
+        trial = SwapTrial(str(place[0]), place[1], reason=tried.reasons.get(place))
+        if trial.reason is None:
+            flops, (seconds, interval) = layers[place[0]].flops(tried.groups[place], length), times[place]
+            trial = replace(trial, error=errors[place], seconds=seconds, flops=flops, time_interval=interval)
+        trials.append(trial)
     return present, trials
 
 
@@ -224,27 +221,22 @@ class SwapTrialHook(LayerHook):
     """
 
     def __init__(self, layers: Mapping[Slot, SwapLayer], wanted: Candidates, like: Tensor) -> None:
-        self.layers, self.like = layers, like
+        self.layers = layers
         self.groups: dict[SwapPlace, HeadGroups] = {}
         self.reasons: dict[SwapPlace, str] = {}
         self.biased: set[Slot] = set()
         self.whole = dict.fromkeys(layers, 0.0)
         self.seen: set[Slot] = set()
         self.changed: dict[SwapPlace, float] = {}
-        for slot, candidates in wanted.items():
-            for name, by_head in candidates.items():
-                self._build((slot, name), by_head)
-
-    def _build(self, place: SwapPlace, by_head: ByHead) -> None:
-        layer = self.layers[place[0]]
-        reason = layer.refusal(by_head)
-        try:
-            if reason is None:
-                self.groups[place], self.changed[place] = layer.groups(by_head, self.like), 0.0
-        except UsageError as error:
-            reason = _in_words(error)
-        if reason is not None:
-            self.reasons[place] = reason
+        for place, by_head in (((slot, name), by_head) for slot in wanted for name, by_head in wanted[slot].items()):
+            reason = layers[place[0]].refusal(by_head)
+            try:
+                if reason is None:
+                    self.groups[place], self.changed[place] = layers[place[0]].groups(by_head, like), 0.0
+            except UsageError as error:
+                reason = _in_words(error)
+            if reason is not None:
+                self.reasons[place] = reason
 
     def attention(self, trace: LayerTrace) -> None:
         slot = trace.slot
@@ -266,16 +258,12 @@ class SwapTrialHook(LayerHook):
             elif mask.dense is not None and not all("dense" in kind.supported_masks for kind in groups.mechanisms):
                 self.reasons[place] = NO_SCORES
             else:
-                context = Context(scale=layer.scale, global_qkv=layer.second(groups, trace))
-                self._compare(
-                    place, lambda groups=groups, context=context: groups(trace.Q, K, V, mask, context).Y, trace, W_O
-                )
-
-    def _compare(self, place: SwapPlace, attend: Callable[[], Tensor], trace: LayerTrace, W_O: Tensor) -> None:
-        try:
-            self.changed[place] += _size(attend() - trace.Y, W_O, trace.queries.real)
-        except UsageError as error:
-            self.reasons[place] = _in_words(error)
+                context = Context(scale=layer.scale, global_qkv=layer.global_qkv(groups, trace))
+                try:
+                    changed = groups(trace.Q, K, V, mask, context).Y - trace.Y
+                    self.changed[place] += _size(changed, W_O, trace.queries.real)
+                except UsageError as error:
+                    self.reasons[place] = _in_words(error)
 
     def errors(self) -> dict[SwapPlace, float]:
         """Of all that has no reason against it."""
@@ -318,8 +306,8 @@ def mask_of(trace: LayerTrace) -> Mask | None:
 def measure_times(tried: SwapTrialHook, n: int, like: Tensor, tell: Progress = silent) -> dict[SwapPlace, Timed]:
     """Time of the core of what each layer has (`PRESENT`), and of all candidates against it, on n positions.
 
-    Candidates take turns, and a candidate's seconds are the present one's times the median of the ratios of each round.
-    Layers that are alike are timed once. What cannot run on n positions gets a reason instead.
+    Candidates run in turns; the seconds of a candidate are those of the present mechanisms times the median ratio of
+    the rounds. Equal layers are timed once. A candidate that cannot run on n positions gets a reason instead.
     """
     alike: dict[object, list[Slot]] = {}
     for slot, layer in tried.layers.items():
