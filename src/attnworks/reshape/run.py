@@ -81,11 +81,12 @@ def run_reshape(
     calibration, objective = context.calibration, context.calibration.objective
     held_out = text_loss_on(subject, objective, texts.held_out, settings)
     tell("measuring before", 0, 1)
-    long = _joined(held_out, reshape.flops_length)
+    tokens = reshape.flops_length
+    long = None if tokens is None else TrialText.of(held_out, mean_length(held_out.text), tokens).long
     before, scores_before = held_out.mean(subject), scores_of(held_out, subject)
     long_before = None if long is None else long.mean(subject)
     made = reshape.make(context)
-    length = reshape.flops_length or context.length
+    length = tokens or context.length
     made.model.eval()
     new = subject.with_model(made.model)
     tell("measuring after", 0, 1)
@@ -156,11 +157,6 @@ def reshape_context(
     objective = choose_objective(settings.objective, subject.abilities, seed=settings.seed)
     calibration = text_loss_on(subject, objective, texts.learn[: reshape.calibration_sentences], settings)
     return ReshapeContext(subject, calibration, mean_length(calibration.text), tell, settings.seed)
-
-
-def _joined(text_loss: TextLoss, tokens: int | None) -> TextLoss | None:
-    """The same passages joined into texts of `tokens` tokens; None without a number, or if passages are as long."""
-    return None if tokens is None else TrialText.of(text_loss, mean_length(text_loss.text), tokens).long
 
 
 def mean_length(text: TokenizedText) -> int:

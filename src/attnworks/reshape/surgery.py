@@ -19,13 +19,7 @@ from attnworks.core.errors import UsageError
 from attnworks.core.places import HeadId, Slot
 from attnworks.hf.anatomy import head_groups_of, hf_anatomy, parts_unknown
 from attnworks.hf.attention import build_in_mechanisms
-from attnworks.hf.heads import (
-    hf_keep_heads,
-    hf_layers,
-    hf_put_heads,
-    hf_refusal_to_grow,
-    hf_refusal_to_shrink,
-)
+from attnworks.hf.heads import hf_keep_heads, hf_layers, hf_put_heads, hf_refusal_to_grow, hf_refusal_to_shrink
 from attnworks.models.anatomy import BlockAnatomy, Part, attention_layers, heads_of, own_anatomy
 from attnworks.models.config import check_serves
 from attnworks.models.multihead import MultiHead

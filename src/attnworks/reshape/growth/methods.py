@@ -57,13 +57,10 @@ def random_columns(survey: GrowthSurvey, widths: Widths, seed: int) -> Line:
     """Random columns on both sides, downhill, with the best step."""
     generator = torch.Generator().manual_seed(seed)
     additions = [(spot, _random(survey, spot, width, generator)) for spot, width in widths.items()]
-    signs = [1.0 if _descends(survey, spot, addition) else -1.0 for spot, addition in additions]
+    signed = [(spot.place, new, 1.0 if _descends(survey, spot, new) else -1.0) for spot, new in additions]
 
     def steps(t: float) -> list[GrowthStep]:
-        return [
-            GrowthStep(spot.place, addition, t * sign, survey.scale(spot.place.slot))
-            for (spot, addition), sign in zip(additions, signs, strict=True)
-        ]
+        return [GrowthStep(place, new, t * sign, survey.scale(place.slot)) for place, new, sign in signed]
 
     return Line(steps, FIRST_STEP_LOSS_SHARE)
 

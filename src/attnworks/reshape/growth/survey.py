@@ -98,13 +98,8 @@ class GrowthSurvey:
         A new head has its own widths. Only directions of keys depend on `solve`.
         """
         key = (slot, kind, p, heads, solve if kind == "keys" else None)
-        if key not in self._scores:
-            self._scores[key] = self._solve(slot, kind, p, heads, solve)
-        return self._scores[key]
-
-    def _solve(
-        self, slot: Slot, kind: GrowthKind, p: int, heads: tuple[int, ...] | None, solve: DirectionSolver
-    ) -> list[Score]:
+        if key in self._scores:
+            return self._scores[key]
         sums = self.sums[slot] if heads is None else self.sums[slot].of_heads(heads)
         biased = self.heads[slot][0].b_Q is not None
         match kind:
@@ -118,9 +113,10 @@ class GrowthSurvey:
                 found = value_scores(slot, sums, biased, p)
             case "heads":
                 return [self._new_heads[slot]] if slot in self._new_heads else []
-        if heads is None:
-            return found
-        return [replace(score, place=GrowthPlace(slot, head)) for score, head in zip(found, heads, strict=True)]
+        numbers = range(len(found)) if heads is None else heads
+        places = (GrowthPlace(slot, head) for head in numbers)
+        self._scores[key] = [replace(score, place=place) for score, place in zip(found, places, strict=True)]
+        return self._scores[key]
 
     def tried(self, score: Score) -> Score:
         """With its best step; the same score is tried once."""

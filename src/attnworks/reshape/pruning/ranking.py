@@ -66,8 +66,7 @@ def by_gradient(context: ReshapeContext, units: Sequence[PruneUnit], cut: int) -
     Source: Michel et al. 2019, eq. 2; the measure `importance`.
     """
     del cut
-    text_loss, subject = context.calibration, context.subject
-    batches = len(text_loss.text.batches)
+    text_loss, subject, batches = context.calibration, context.subject, len(context.calibration.text.batches)
     totals: dict[Slot, torch.Tensor] = {}
     for number in range(batches):
         context.tell("asking for gradients", number, batches)

@@ -12,7 +12,7 @@ from torch import nn
 
 from attnworks.attention import MECHANISMS, Geometry, MechanismSpec
 from attnworks.attention.contract import option_names
-from attnworks.core.checks import integer, number
+from attnworks.core.checks import integer
 from attnworks.core.errors import UsageError
 from attnworks.core.places import Slot
 from attnworks.core.timing import Interval, interleave_within
@@ -102,7 +102,6 @@ def find_advice(
     error is next, and so on; keeping everything is last. Where `length` is above the mean number of tokens, passages
     are joined into texts of that length: errors are measured on those, and losses on both.
     """
-    check_max_error(max_error)
     text, layers = _text(context, length), layers_of(context.model)
     specs = [str(MechanismSpec.parse(spec)) for spec in to] or default_candidates(layers, text.asked, text.longest)
     wanted = {
@@ -171,11 +170,8 @@ def _advice(
 
 def _time_interval(present: Sequence[Present], trials: Sequence[SwapTrial], chosen: Mapping[str, str]) -> Interval:
     """Of the time of all attention cores after / before: the ends of each layer's, weighted by its time."""
-    intervals = {
-        trial.slot: trial.time_interval
-        for trial in trials
-        if trial.time_interval is not None and chosen.get(trial.slot) == trial.spec
-    }
+    chosen_trials = [trial for trial in trials if chosen.get(trial.slot) == trial.spec]
+    intervals = {trial.slot: trial.time_interval or (1.0, 1.0) for trial in chosen_trials}
     whole = sum(layer.seconds for layer in present)
     low, high = (
         sum(layer.seconds * intervals.get(layer.slot, (1.0, 1.0))[end] for layer in present) / whole if present else 1.0
@@ -333,10 +329,6 @@ def _start_global_projections(old: nn.Module | None, new: nn.Module | None) -> N
             getattr(new, f"W_{name}g").copy_(W)
             if b is not None:
                 getattr(new, f"b_{name}g").copy_(b)
-
-
-def check_max_error(error: float) -> None:
-    number("max_error", error, 0, 1, remedy="0.02 is two percent")
 
 
 def check_length(length: int) -> None:

@@ -11,21 +11,14 @@ import torch
 from torch import nn
 
 from attnworks.attention import Geometry, MechanismSpec
-from attnworks.core.checks import text
+from attnworks.core.checks import number, text
 from attnworks.core.errors import UsageError
 from attnworks.core.places import NO_HEADS, HeadId, Slot, select_heads
 from attnworks.core.timing import Interval
 from attnworks.models.config import check_serves
 from attnworks.reshape.contract import AUTO, RESHAPES, Reshape, ReshapeContext, ReshapeResult
 from attnworks.reshape.surgery import mechanisms_of
-from attnworks.reshape.swapping.advice import (
-    check_length,
-    check_max_error,
-    find_advice,
-    swapped,
-    trial_of,
-    whole_layers,
-)
+from attnworks.reshape.swapping.advice import check_length, find_advice, swapped, trial_of, whole_layers
 from attnworks.reshape.swapping.trials import ByHead
 
 PAIR = "="
@@ -64,7 +57,7 @@ class Swap(Reshape):
         for spec in self.to:  # options that depend on a length raise a TypeError, and are checked later
             with contextlib.suppress(TypeError), torch.device("meta"):
                 MechanismSpec.parse(spec).build(Geometry(1, 8, 8))
-        check_max_error(self.max_error)
+        number("max_error", self.max_error, 0, 1, remedy="0.02 is two percent")
         if self.length is not None:
             check_length(self.length)
         text("layers to swap", self.layers, 'layers="auto"')

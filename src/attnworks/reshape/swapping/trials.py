@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -318,28 +319,26 @@ def measure_times(tried: SwapTrialHook, n: int, like: Tensor, tell: Progress = s
         layer = tried.layers[slots[0]]
         run = _runner(layer, n, like, slots[0] in tried.biased)
         places = [place for place in tried.groups if place[0] in slots and place not in tried.reasons]
-        modules = {name: tried.groups[slot, name] for slot, name in reversed(places)}
-        found, failed = _race({PRESENT: run(layer.present()), **{name: run(modules[name]) for name in modules}})
+        modules = {PRESENT: layer.present(), **{name: tried.groups[slot, name] for slot, name in reversed(places)}}
+        found, failed = _race({name: partial(run, groups) for name, groups in modules.items()})
         tried.reasons.update({place: failed[place[1]] for place in places if place[1] in failed})
         times.update({(slot, PRESENT): found[PRESENT] for slot in slots})
         times.update({place: found[place[1]] for place in places if place[1] in found})
     return times
 
 
-def _runner(layer: SwapLayer, n: int, like: Tensor, biased: bool) -> Callable[[HeadGroups], Callable[[], object]]:
+def _runner(layer: SwapLayer, n: int, like: Tensor, biased: bool) -> Callable[[HeadGroups], None]:
+    """A function that runs mechanisms once, on random Q, K and V of n positions."""
     source, (h, k, v) = torch.Generator().manual_seed(NEW_PARAMETERS_SEED), layer.geometry
     Q, K, V = (torch.randn(1, h, n, width, generator=source).to(like) for width in (k, k, v))
     mask = Mask(causal=layer.causal, dense=Q.new_zeros(1, n, n) if biased else None)
 
-    def runner(groups: HeadGroups) -> Callable[[], object]:
-        def run() -> None:
-            groups(Q, K, V, mask, Context(scale=layer.scale))
-            if like.device.type == "cuda":
-                torch.cuda.synchronize(like.device)
+    def run(groups: HeadGroups) -> None:
+        groups(Q, K, V, mask, Context(scale=layer.scale))
+        if like.device.type == "cuda":
+            torch.cuda.synchronize(like.device)
 
-        return run
-
-    return runner
+    return run
 
 
 def _race(candidates: Mapping[str, Callable[[], object]]) -> tuple[dict[str, Timed], dict[str, str]]:
