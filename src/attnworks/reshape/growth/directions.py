@@ -85,7 +85,7 @@ def score_direction(
 
     Starts from singular pairs 1 ... p of the whitened T, which is `whitened_direction`, from pairs 2 ... p + 1 and from
     3 ... p + 2. After `TRIAL_SWEEPS` sweeps, the first start and the best one are improved further, and each head keeps
-    the better end. A sweep improves alpha and beta in turn. With beta orthonormal and held still, the best
+    the better end. A sweep improves alpha and beta in turn. With beta orthonormal and fixed, the best
     alpha solves a linear system,
         mean_n X^T F(X alpha (Y beta)^T) Y beta = -T beta,
     for which up to `iterations` steps of conjugate gradients are made from the alpha at hand; so no step is uphill. A

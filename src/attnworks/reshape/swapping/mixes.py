@@ -1,4 +1,4 @@
-"""Which option for which layer: every mix that no other beats in both cost and error."""
+"""One option for each layer: the mixes that no other mix beats in both cost and error (the Pareto front)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 MAX_FRONT = 20_000
-"""Mixes up to which the search is exact."""
+"""The largest number of mixes for which the search is exact."""
 FRONT_TOLERANCE = 1e-3
-"""Beyond it, squared errors that differ by less than this share may count as equal."""
+"""With more mixes, squared errors that differ by less than this share may count as equal."""
 
 
 class Option(NamedTuple):
@@ -30,7 +30,7 @@ class Mix(NamedTuple):
 
 
 class _Front(NamedTuple):
-    """Mixes of the first layers, from cheap to dear and so from large to small errors."""
+    """Mixes of the first layers, in the order of rising cost and so of falling error."""
 
     cost: np.ndarray
     error: np.ndarray
@@ -42,14 +42,14 @@ class _Front(NamedTuple):
 def best_mixes(
     options: Mapping[str, Sequence[Option]], *, most: int = MAX_FRONT, tolerance: float = FRONT_TOLERANCE
 ) -> list[Mix]:
-    """All mixes such that none is as cheap and as near and better in one of both, from cheap to dear.
+    """The Pareto front: all mixes for which no other is better in cost or error and at least as good in the other.
 
-    Layer by layer, every mix so far is joined with every option, and what is beaten is dropped: a beaten beginning has
-    no end that is not beaten. Of mixes with the same cost and error the first is kept. Costs and errors must not be
-    negative.
-    Holds when: no more than `most` mixes are left after any layer. Of more, one is kept, the cheapest, among errors
-    within a factor (1 + tolerance)^(1/layers); then for every mix there is one in the result that costs no more, with
-    an error at most 1 + tolerance times as large.
+    Mixes are in the order of rising cost. Layer by layer, every mix so far is combined with every option, and dominated
+    ones are dropped: all their extensions are dominated too. Of mixes with the same cost and error the first is kept.
+    Costs and errors must not be negative.
+    Holds when: at most `most` mixes are left after any layer. Of more, only the cheapest is kept in every range of
+    errors of a factor (1 + tolerance)^(1/layers). Then every mix has one in the result that costs no more, with an
+    error at most 1 + tolerance times as large.
     """
     fronts = [_Front(np.zeros(1), np.zeros(1), np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64))]
     for of_layer in options.values():
@@ -70,7 +70,7 @@ def _joined(front: _Front, options: Sequence[Option]) -> _Front:
 
 
 def _thinned(front: _Front, width: float) -> _Front:
-    """The cheapest of every interval of errors that is so wide on a logarithmic scale; an error of zero stays."""
+    """The cheapest mix of every interval of errors of this width on a logarithmic scale; an error of zero stays."""
     with np.errstate(divide="ignore"):
         interval = np.floor(np.log(front.error) / width)
     kept = np.concatenate([[True], interval[1:] != interval[:-1]])

@@ -1,4 +1,4 @@
-"""Error against speed of every mechanism in every layer: what is worth having lies to the left and high."""
+"""Draw error against speed of every mechanism in every layer; the best ones are at the upper left."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from attnworks.reshape.swapping.advice import Advice
 
 SHAPES = {"enc": ("o", "encoder"), "dec": ("s", "decoder"), "cross": ("^", "cross-attention")}
 MIN_DRAWN_ERROR = 1e-6
-"""Errors below it are drawn there, for zero has no place on a logarithmic axis."""
+"""Smaller errors are drawn here, because a logarithmic axis has no zero."""
 
 
 def draw_advice(advice: Advice, path: Path, *, max_error: float) -> None:
